@@ -10,9 +10,17 @@ from typing import NoReturn
 import click
 
 from backend_spark.cli import cli
-from backend_spark.errors import CriteriaTableError, HalfReplayedError, RainTableError
+from backend_spark.errors import (
+    CriteriaTableError,
+    RainTableError,
+    UnfinishedReplayError,
+)
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.lifecycle import EXIT_CONFIG, EXIT_USAGE_DATA, exit_for_settings
+from service_runtime.lifecycle import (
+    EXIT_CONFIG,
+    EXIT_USAGE_DATA,
+    report_settings_error,
+)
 from service_runtime.settings import SettingsError
 
 PROGRAM = "backend-spark"
@@ -24,12 +32,12 @@ def main() -> None:
     try:
         cli(prog_name=PROGRAM)
     except SettingsError as error:
-        sys.exit(exit_for_settings(PROGRAM, error))
+        sys.exit(report_settings_error(PROGRAM, error))
     except CriteriaTableError as error:
         _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(error.problems))
     except RainTableError as error:
         _fail(EXIT_USAGE_DATA, str(error))
-    except (AlreadyRunningError, HalfReplayedError) as error:
+    except (AlreadyRunningError, UnfinishedReplayError) as error:
         _fail(EXIT_BUSY, str(error))
 
 

@@ -1,6 +1,6 @@
 """Settings of the backend, read from one TOML file and checked once at start.
 
-Each key is described by its `Rule` only; ``docs/reference/settings.md`` is generated
+Each key is described by its `KeyRule` only; ``docs/reference/settings.md`` is generated
 from them by ``scripts/write-reference``.
 """
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from service_runtime.errors import FieldError
-from service_runtime.metrics import MetricsSection, listens_at
+from service_runtime.metrics import MetricsSection, parse_listen_address
 from service_runtime.settings import (
+    KeyRule,
     Problem,
-    Rule,
     SettingsError,
+    build_settings,
     key,
-    parse,
-    read,
-    text_of,
+    parse_toml,
+    read_settings_text,
 )
 from service_runtime.tls import Endpoint, TlsFiles
-from spatial_mqtt.topics import CELLS_FILTER, check_node_id, overlaps
+from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 
 
@@ -29,7 +29,7 @@ from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 class BackendSection:
     """``[backend]``: the data folder."""
 
-    data: str = key(Rule("Folder of the log, the tables and the checkpoints."))
+    data: str = key(KeyRule("Folder of the log, the tables and the checkpoints."))
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class IngestSection:
     """``[ingest]``: the process between the broker and the log."""
 
     id: str = key(
-        Rule("Name and fixed MQTT client id of the ingester.", check=check_node_id),
+        KeyRule("Name and fixed MQTT client id of the ingester.", check=check_node_id),
         "ingest-0",
     )
     broker: str | None = key(
-        Rule("URL of the broker to read.", check=Endpoint.parse), None
+        KeyRule("URL of the broker to read.", check=Endpoint.parse), None
     )
-    filters: tuple[str, ...] = key(Rule("Topic filters to subscribe."), CELLS_FILTER)
+    filters: tuple[str, ...] = key(KeyRule("Topic filters to subscribe."), CELL_FILTERS)
     flush_ms: int = key(
-        Rule("Longest wait before a message is on disk.", "ms", 1, 10_000), 200
+        KeyRule("Longest wait before a message is on disk.", "ms", 1, 10_000), 200
     )
     session_expiry_s: int = key(
-        Rule("How long the broker keeps the session.", "s", 1, 2**32 - 2), 604_800
+        KeyRule("How long the broker keeps the session.", "s", 1, 2**32 - 2), 604_800
     )
     receive_maximum: int = key(
-        Rule(
+        KeyRule(
             "Maximum number of unacknowledged messages in flight; a broker that allows "
             "fewer is read no faster than its limit per flush_ms.",
             low=1,
@@ -60,10 +60,13 @@ class IngestSection:
         1000,
     )
     keep_days: int = key(
-        Rule("Age at which a scored segment of the log is deleted.", "days", 0, 3650), 7
+        KeyRule(
+            "Age at which a scored segment of the log is deleted.", "days", 0, 3650
+        ),
+        7,
     )
     keep_bytes: int = key(
-        Rule(
+        KeyRule(
             "Size of this ingester's log above which its oldest scored segments are "
             "deleted.",
             "bytes",
@@ -73,7 +76,7 @@ class IngestSection:
         20 * 10**9,
     )
     keep_segments: int = key(
-        Rule(
+        KeyRule(
             "Number of segments above which the oldest scored ones are deleted; "
             "scoring lists all of them for each batch.",
             low=10,
@@ -82,7 +85,7 @@ class IngestSection:
         20_000,
     )
     quarantine_bytes: int = key(
-        Rule(
+        KeyRule(
             "Size of the quarantine above which its oldest segments are deleted.",
             "bytes",
             10**6,
@@ -91,7 +94,7 @@ class IngestSection:
         10**9,
     )
     takeover_s: float = key(
-        Rule(
+        KeyRule(
             "Silence after which a standby kills and replaces the ingester.",
             "s",
             1,
@@ -100,7 +103,7 @@ class IngestSection:
         60.0,
     )
     buffer_bytes: int = key(
-        Rule(
+        KeyRule(
             "Memory for messages that wait for the disk; when it is full, no more are "
             "read from the broker.",
             "bytes",
@@ -110,7 +113,7 @@ class IngestSection:
         64_000_000,
     )
     places: str | None = key(
-        Rule(
+        KeyRule(
             "File of `gateway-daemon ca places`: the areas from which each node id may "
             "publish. Messages from elsewhere go to quarantine."
         ),
@@ -123,16 +126,16 @@ class ShardSection:
     """``[[shard]]``: the part of the topics that one ingest process reads."""
 
     id: str = key(
-        Rule("Name and fixed MQTT client id of the process.", check=check_node_id)
+        KeyRule("Name and fixed MQTT client id of the process.", check=check_node_id)
     )
     filters: tuple[str, ...] = key(
-        Rule("Topic filters to subscribe; no topic may be in two shards.")
+        KeyRule("Topic filters to subscribe; no topic may be in two shards.")
     )
     listen: str | None = key(
-        Rule(
+        KeyRule(
             "Address where Prometheus scrapes this process, host:port; replaces "
             "metrics.listen.",
-            check=lambda listen: listen is None or listens_at(listen),
+            check=lambda listen: listen is None or parse_listen_address(listen),
         ),
         None,
     )
@@ -142,9 +145,9 @@ class ShardSection:
 class ScoreSection:
     """``[score]``: the Spark job."""
 
-    trigger_s: float = key(Rule("Time between batches.", "s", 0, 3600), 1.0)
+    trigger_s: float = key(KeyRule("Time between batches.", "s", 0, 3600), 1.0)
     every_s: float = key(
-        Rule(
+        KeyRule(
             "Time between two scorings of the cells that have new messages; a scoring "
             "that takes longer is followed by a pause of the same length.",
             "s",
@@ -154,28 +157,30 @@ class ScoreSection:
         10.0,
     )
     max_segments_per_batch: int = key(
-        Rule("Maximum number of log segments in a batch.", low=1, high=100_000), 200
+        KeyRule("Maximum number of log segments in a batch.", low=1, high=100_000), 200
     )
-    horizon_days: int = key(Rule("How far back rain counts.", "days", 1, 400), 60)
+    horizon_days: int = key(KeyRule("How far back rain counts.", "days", 1, 400), 60)
     max_ahead_s: int = key(
-        Rule("A reading dated further after its receipt is not scored.", "s", 0, 10**9),
+        KeyRule(
+            "A reading dated further after its receipt is not scored.", "s", 0, 10**9
+        ),
         600,
     )
-    master: str = key(Rule("Spark master when --master is not given."), "local[*]")
+    master: str = key(KeyRule("Spark master when --master is not given."), "local[*]")
 
 
 @dataclass(frozen=True)
-class CriteriaSettings:
+class RainCriteriaSection:
     """``[criteria]``: what rain is compared with."""
 
     warning_mm: float = key(
-        Rule(
+        KeyRule(
             "Warning criterion (level 3) for cells that no file covers.", "mm", 20, 1000
         ),
         150.0,
     )
     file: str | None = key(
-        Rule(
+        KeyRule(
             "CSV of the prefecture's criteria by mesh: mesh, LEVEL1, LEVEL2, LEVEL3_00 "
             "to LEVEL3_150, SPECIAL, municipality; absent uses planning defaults, "
             "which every reason marks as assumed."
@@ -183,7 +188,7 @@ class CriteriaSettings:
         None,
     )
     changes: str | None = key(
-        Rule(
+        KeyRule(
             "CSV that the console writes when a chief changes thresholds, "
             "DATA/console/criteria.csv: its advisory, warning and special criteria "
             "override those of the file; the file's critical line stays. Read again "
@@ -192,7 +197,7 @@ class CriteriaSettings:
         None,
     )
     telegrams: str | None = key(
-        Rule(
+        KeyRule(
             "Folder of JMA's warning telegrams (VPWW56 and others, *.xml); their level "
             "for the cell's municipality is stored beside the computed one. Needs "
             "municipality in the file."
@@ -200,7 +205,7 @@ class CriteriaSettings:
         None,
     )
     look_ahead: bool = key(
-        Rule(
+        KeyRule(
             "Whether a level from 2 to 4 also applies when expected rain reaches it "
             "within two hours: the rain of an official forecast, or without one that "
             "of the last hour continued. The tables contain these projections in any "
@@ -215,10 +220,10 @@ class ForecastSection:
     """``[forecast]``: official rain forecasts."""
 
     folder: str | None = key(
-        Rule("Folder of files (*.csv, *.json) that `forecast load` reads."), None
+        KeyRule("Folder of files (*.csv, *.json) that `forecast load` reads."), None
     )
     max_age_s: float = key(
-        Rule(
+        KeyRule(
             "Age from which a forecast is not used and is marked as stale in the "
             "tables.",
             "s",
@@ -234,22 +239,22 @@ class NotifySection:
     """``[notify]``: notices published for the nodes."""
 
     id: str = key(
-        Rule("Name and fixed MQTT client id of the publisher.", check=check_node_id),
+        KeyRule("Name and fixed MQTT client id of the publisher.", check=check_node_id),
         "notify-0",
     )
     brokers: tuple[str, ...] = key(
-        Rule(
+        KeyRule(
             "URLs of the Managers' brokers, where notices are retained.",
             check=lambda urls: [Endpoint.parse(url) for url in urls],
         ),
         (),
     )
     key_file: str | None = key(
-        Rule("File of the private Ed25519 key (PEM); absent: notices are unsigned."),
+        KeyRule("File of the private Ed25519 key (PEM); absent: notices are unsigned."),
         None,
     )
     from_level: int = key(
-        Rule(
+        KeyRule(
             "Lowest level that is published as a notice; nodes sample faster from 3.",
             low=2,
             high=5,
@@ -257,7 +262,7 @@ class NotifySection:
         2,
     )
     hold_s: float = key(
-        Rule(
+        KeyRule(
             "How long a notice is valid; it is renewed after half of that.",
             "s",
             60,
@@ -266,7 +271,7 @@ class NotifySection:
         10_800.0,
     )
     calm_s: float = key(
-        Rule(
+        KeyRule(
             "How long a level must have been lower before the notice is lowered or "
             "withdrawn; a rise is published at once.",
             "s",
@@ -276,51 +281,54 @@ class NotifySection:
         3600.0,
     )
     every_s: float = key(
-        Rule("Time between two readings of the levels.", "s", 1, 3600), 10.0
+        KeyRule("Time between two readings of the levels.", "s", 1, 3600), 10.0
     )
     max_age_s: float = key(
-        Rule("Age from which a level no longer counts as current.", "s", 600, 86_400),
+        KeyRule(
+            "Age from which a level no longer counts as current.", "s", 600, 86_400
+        ),
         3600.0,
     )
 
 
 @dataclass(frozen=True)
-class ConsoleSettings:
+class ConsoleSection:
     """``[console]``: the web pages of the analysts."""
 
-    host: str = key(Rule("Address to listen on."), "127.0.0.1")
-    port: int = key(Rule("TCP port.", low=1, high=65_535), 8088)
-    place: str = key(Rule("Name of the municipality, for titles and reports."), "")
+    host: str = key(KeyRule("Address to listen on."), "127.0.0.1")
+    port: int = key(KeyRule("TCP port.", low=1, high=65_535), 8088)
+    place: str = key(KeyRule("Name of the municipality, for titles and reports."), "")
     language: str = key(
-        Rule("Language of users who have not chosen one.", choices=("ja", "en")), "ja"
+        KeyRule("Language of users who have not chosen one.", choices=("ja", "en")),
+        "ja",
     )
     accounts: str | None = key(
-        Rule(
+        KeyRule(
             "File written by console-account; without it anyone on this machine can "
             "view the console, and nobody can change anything."
         ),
         None,
     )
     exercise: bool = key(
-        Rule("Take the newest data as the present time: for exercises and replays."),
+        KeyRule("Take the newest data as the present time: for exercises and replays."),
         False,
     )
     sender: str = key(
-        Rule("Sender in CAP drafts, such as bosai@city.example."),
+        KeyRule("Sender in CAP drafts, such as bosai@city.example."),
         "draft@yamamori.invalid",
     )
     tiles: str | None = key(
-        Rule("URL of map tiles with {z}, {x} and {y}; absent: a plain map."),
+        KeyRule("URL of map tiles with {z}, {x} and {y}; absent: a plain map."),
         None,
     )
     proxy_header: str | None = key(
-        Rule("Header in which a reverse proxy passes the name of the user."), None
+        KeyRule("Header in which a reverse proxy passes the name of the user."), None
     )
     proxies: tuple[str, ...] = key(
-        Rule("Addresses of proxies whose header is accepted."), ("127.0.0.1",)
+        KeyRule("Addresses of proxies whose header is accepted."), ("127.0.0.1",)
     )
     managers: tuple[str, ...] = key(
-        Rule(
+        KeyRule(
             "Brokers of the Managers, each mqtt://host:port or mqtts://host:port: "
             "their list of gateways is shown; empty: the gateways that nodes report.",
             check=lambda urls: [Endpoint.parse(url) for url in urls],
@@ -328,9 +336,9 @@ class ConsoleSettings:
         (),
     )
     metrics: str | None = key(
-        Rule(
+        KeyRule(
             "Address where Prometheus scrapes the console, host:port; absent: none.",
-            check=lambda listen: listen is None or listens_at(listen),
+            check=lambda listen: listen is None or parse_listen_address(listen),
         ),
         None,
     )
@@ -338,12 +346,12 @@ class ConsoleSettings:
 
 def _keep(rows: str) -> int:
     doc = f"Age at which {rows} are deleted; 0 keeps them for ever."
-    days: int = key(Rule(doc, "days", 0, 36_500), 0)
+    days: int = key(KeyRule(doc, "days", 0, 36_500), 0)
     return days
 
 
 @dataclass(frozen=True)
-class KeepSettings:
+class KeepSection:
     """``[keep]``: how long rows stay in the tables."""
 
     bronze_days: int = _keep("messages as received, which a replay needs,")
@@ -370,21 +378,21 @@ CHECKPOINTS_FOLDER: Final = "checkpoints"
 
 
 @dataclass(frozen=True)
-class Settings:
+class BackendSettings:
     """All settings of the backend."""
 
     backend: BackendSection
     ingest: IngestSection
     score: ScoreSection
-    criteria: CriteriaSettings
+    criteria: RainCriteriaSection
     forecast: ForecastSection
     notify: NotifySection
-    console: ConsoleSettings
-    keep: KeepSettings
+    console: ConsoleSection
+    keep: KeepSection
     tls: TlsFiles
     metrics: MetricsSection
     shard: tuple[ShardSection, ...] = key(
-        Rule("Parts of the topics, each read by its own ingest process."), ()
+        KeyRule("Parts of the topics, each read by its own ingest process."), ()
     )
 
     def __post_init__(self) -> None:
@@ -398,17 +406,17 @@ class Settings:
                     raise FieldError(f"shard.filters of {second.id}", rule, pair)
 
 
-def load(path: Path) -> Settings:
+def read_settings(path: Path) -> BackendSettings:
     """Read and check a settings file.
 
     Raises:
         SettingsError: The file is missing, is not TOML, or breaks a rule.
     """
     try:
-        text = text_of(path)
+        text = read_settings_text(path)
     except OSError as error:
         raise SettingsError([Problem(str(path), f"cannot be read: {error}")]) from error
-    settings = read(Settings, parse(text))
+    settings = build_settings(BackendSettings, parse_toml(text))
     if 0 < settings.keep.silver_days < settings.score.horizon_days:
         mistake = FieldError(
             "keep.silver_days",
@@ -420,7 +428,7 @@ def load(path: Path) -> Settings:
     return settings
 
 
-def broker_of(settings: IngestSection) -> Endpoint:
+def parse_broker(settings: IngestSection) -> Endpoint:
     """Parse the URL of the broker to ingest from.
 
     Raises:
@@ -437,7 +445,7 @@ def broker_of(settings: IngestSection) -> Endpoint:
     return Endpoint.parse(settings.broker)
 
 
-def shard_of(settings: Settings, name: str | None) -> Settings:
+def select_shard(settings: BackendSettings, name: str | None) -> BackendSettings:
     """Settings with the id, filters and metrics address of one shard.
 
     Args:

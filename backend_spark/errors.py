@@ -115,7 +115,7 @@ class BatchAbandonedError(BackendError, RuntimeError):
         super().__init__(f"cannot run batch {batch_id} while stopping")
 
 
-class HalfReplayedError(BackendError, RuntimeError):
+class UnfinishedReplayError(BackendError, RuntimeError):
     """A replay was interrupted; silver and gold are incomplete.
 
     Attributes:

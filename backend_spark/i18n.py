@@ -10,17 +10,19 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from slope_science.reason_compat import parse_or_text, parse_why
-from slope_science.reason_text import english
-from slope_science.reason_text import japanese as japanese_of
-from slope_science.reasons import Reason, ReasonError, loads
+from slope_science.reason_text import render_english
+from slope_science.reason_text import render_japanese as japanese_of
+from slope_science.reasons import Reason, ReasonError, reason_from_json
 
 
-def both(reasons: Iterable[Reason | str]) -> list[dict[str, str]]:
+def render_both(reasons: Iterable[Reason | str]) -> list[dict[str, str]]:
     """Each reason, or English sentence of one, in English and in Japanese."""
-    return [{"en": _english(reason), "ja": japanese(reason)} for reason in reasons]
+    return [
+        {"en": _english(reason), "ja": render_japanese(reason)} for reason in reasons
+    ]
 
 
-def japanese(reason: Reason | str) -> str:
+def render_japanese(reason: Reason | str) -> str:
     """A reason in Japanese; a sentence of unknown form as it is."""
     return japanese_of(parse_or_text(reason) if isinstance(reason, str) else reason)
 
@@ -51,18 +53,18 @@ def message_reasons(codes: Sequence[str] | None, why: str) -> tuple[Reason, ...]
 
 def _english(reason: Reason | str) -> str:
     """A reason in English; a sentence as it is."""
-    return reason if isinstance(reason, str) else english(reason)
+    return reason if isinstance(reason, str) else render_english(reason)
 
 
 def _loaded(code: str | None) -> Reason | None:
     try:
-        reason = loads(code) if code else None
+        reason = reason_from_json(code) if code else None
     except ReasonError:
         return None
     return reason if reason and reason.is_known else None
 
 
-NAMES: Final = {
+LEVEL_NAMES: Final = {
     5: ("レベル5相当（土砂災害特別警報の基準）", "equivalent to level 5"),
     4: ("レベル4相当（土砂災害危険警報の基準）", "equivalent to level 4"),
     3: ("レベル3相当（土砂災害警報の基準）", "equivalent to level 3"),
@@ -70,17 +72,17 @@ NAMES: Final = {
     1: ("レベル1相当", "equivalent to level 1"),
 }
 NO_JUDGEMENT: Final = ("判定なし", "no judgement")
-SILENT: Final = ("データなし", "no data")
+NO_DATA: Final = ("データなし", "no data")
 
 
 def level_name(level: int | None, *, is_silent: bool = False) -> tuple[str, str]:
     """Name of a level in Japanese and English; also without a level."""
     if level is None:
-        return SILENT if is_silent else NO_JUDGEMENT
-    return NAMES[level]
+        return NO_DATA if is_silent else NO_JUDGEMENT
+    return LEVEL_NAMES[level]
 
 
-WORDS: Final = {
+REPORT_WORDS: Final = {
     "ja": {
         "title": "土砂災害 状況報告",
         "now": "作成時刻",
@@ -154,7 +156,7 @@ WORDS: Final = {
     },
 }
 
-MEANINGS: Final = {
+LEVEL_MEANINGS: Final = {
     "ja": {
         5: "土砂災害特別警報の基準に相当（市町村の避難情報では「緊急安全確保」の段階）",
         4: "土砂災害危険警報の基準に相当（市町村の避難情報では「避難指示」の段階）",

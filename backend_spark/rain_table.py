@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend_spark.criteria.jma import read_amedas, ten_minutes
+from backend_spark.criteria.jma import read_amedas, split_hours
 from backend_spark.errors import RainTableError
 from slope_science.rain import TEN_MINUTES_H, SoilWater, rain_60min
 
@@ -24,7 +24,7 @@ _STEP = re.compile(r"(?P<count>[1-9][0-9]*)(?P<unit>min|h)")
 
 
 @dataclass(frozen=True)
-class RainSource:
+class RainText:
     """Text of a rain table and its origin.
 
     Attributes:
@@ -36,7 +36,7 @@ class RainSource:
     text: str
 
 
-def open_rain(path: str) -> RainSource:
+def read_rain_text(path: str) -> RainText:
     """Read a table; a byte-order mark and Windows line ends are accepted.
 
     Raises:
@@ -48,7 +48,7 @@ def open_rain(path: str) -> RainSource:
             raw = sys.stdin.buffer.read()
         else:
             raw = Path(path).read_bytes()
-        return RainSource(name, raw.decode("utf-8-sig"))
+        return RainText(name, raw.decode("utf-8-sig"))
     except OSError as error:
         raise RainTableError(name, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -71,8 +71,8 @@ def parse_step_h(step: str) -> float:
     return minutes / 60
 
 
-def index_lines(
-    source: RainSource, *, column: str, step_h: float, allow_missing: bool = False
+def soil_water_lines(
+    source: RainText, *, column: str, step_h: float, allow_missing: bool = False
 ) -> Iterator[str]:
     """Compute the soil water index of a rain table; yields CSV lines.
 
@@ -89,7 +89,7 @@ def index_lines(
     return _format_lines(list(_read_column(source, column, allow_missing)), step_h)
 
 
-def amedas_lines(
+def amedas_soil_water_lines(
     path: str, station: str, *, allow_missing: bool = False
 ) -> Iterator[str]:
     """Compute the index for a station in JMA's download, in steps of ten minutes.
@@ -102,7 +102,7 @@ def amedas_lines(
         if hour.rain_mm is None and not allow_missing:
             problem = f"rain until {hour.end:%Y-%m-%d %H:%M} is missing, never zero"
             raise RainTableError(path, f"{problem}; use --missing skip-rain")
-    return _format_lines(list(ten_minutes(hours)), TEN_MINUTES_H)
+    return _format_lines(list(split_hours(hours)), TEN_MINUTES_H)
 
 
 def _format_lines(rain: Sequence[float | None], step_h: float) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _format_lines(rain: Sequence[float | None], step_h: float) -> Iterator[str]:
 
 
 def _read_column(
-    source: RainSource, column: str, may_miss: bool
+    source: RainText, column: str, may_miss: bool
 ) -> Iterator[float | None]:
     try:
         rows = list(csv.reader(io.StringIO(source.text, newline=""), strict=True))
@@ -126,7 +126,7 @@ def _read_column(
         raise RainTableError(source.name, f"must be CSV: {error}") from error
     present = [name.strip() for name in rows[0]] if rows else []
     if column not in present:
-        raise RainTableError(source.name, no_column(column, present))
+        raise RainTableError(source.name, describe_missing_column(column, present))
     index = present.index(column)
     # Many files end with empty lines; an empty line in the middle is a missing step.
     while not rows[-1]:
@@ -155,7 +155,7 @@ def _parse_depth(name: str, field: str, text: str) -> float:
     return depth
 
 
-def no_column(column: str, columns: Iterable[str]) -> str:
+def describe_missing_column(column: str, columns: Iterable[str]) -> str:
     """Error text for a missing column, with the nearest name and all names."""
     names = list(columns)
     near = difflib.get_close_matches(column, names, n=1, cutoff=0.4)

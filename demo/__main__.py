@@ -18,7 +18,7 @@ from demo import report, scenario
 from demo.console import NAME
 from demo.scenario import Storm
 from demo.system import WARM_UP_S, System
-from edge_agent.simulator.rain import RainFileError, from_csv, wettest_window
+from edge_agent.simulator.rain import RainFileError, find_wettest_window, read_rain_csv
 
 DRAIN_S = 120.0
 RECORD_HOURS = 72.0
@@ -78,10 +78,10 @@ def _first_depths(rain: Path) -> str:
 
 def _recorded(rain: Path, station: str, first: str | None, last: str | None) -> Storm:
     """The stretch of a record that was asked for, or its wettest 72 hours."""
-    series = from_csv(rain, station, dates=(first, last))
+    series = read_rain_csv(rain, station, dates=(first, last))
     if first is None and last is None:
         hours = min(RECORD_HOURS, len(series.depths_mm) * series.step_s / 3600)
-        series = wettest_window(series, hours)
+        series = find_wettest_window(series, hours)
     begin, end = (
         datetime.fromtimestamp(t, UTC) for t in (series.start_s, series.end_s)
     )

@@ -22,7 +22,7 @@ class Console:
     Attributes:
         folder: Of the demo.
         port: Where it listens.
-        password: Of the account `NAME`, which may change everything.
+        password: Of the account `TABLE`, which may change everything.
     """
 
     folder: Path
@@ -33,9 +33,9 @@ class Console:
     def made(cls, folder: Path, port: int) -> "Console":
         """With an account of its own; the password is of this run only."""
         password = secrets.token_urlsafe(9)
-        secret = auth.hashed(password, os.urandom)
+        secret = auth.hash_password(password, os.urandom)
         account = auth.Account(NAME, "chief", secret)
-        auth.write(folder / "accounts", {NAME: account})
+        auth.write_accounts(folder / "accounts", {NAME: account})
         return cls(folder, port, password)
 
     @property

@@ -12,7 +12,7 @@ from demo.processes import Processes, free_port
 from demo.scenario import Storm
 from demo.witness import Put, ToReal, Verdict, judge, read_ledgers
 from edge_agent.queue.base import QueueFileError
-from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.inspection import read_counters
 
 START_LEAD_S = 8.0
 """Real seconds between starting the nodes and the first drop of rain."""
@@ -152,7 +152,7 @@ class System:
 
     def _rows(self, path: Path) -> int:
         try:
-            return sum(row["rows"] for row in read_tally(path).values())
+            return sum(row["rows"] for row in read_counters(path).values())
         except QueueFileError:
             return 0
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend_spark.ingest.segment_log import read_segments
-from spatial_mqtt.senml import decode
+from spatial_mqtt.senml import decode_pack
 
 Put = dict[str, int]
 """Message id to priority."""
@@ -75,7 +75,7 @@ def judge(
         # A segment's inode changes last when it is published, after its fsync.
         on_disk_s = path.stat().st_ctime
         for payload in table.column("payload").to_pylist():
-            pack = decode(payload)
+            pack = decode_pack(payload)
             archived[str(pack.id)] += 1
             latency_s = on_disk_s - to_real_s(pack.time_s)
             arrivals.setdefault(

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from backend_spark.config import Settings as BackendSettings
-from edge_agent.config import Settings
-from edge_agent.sensors.registry import KINDS, find_kind
+from backend_spark.config import BackendSettings
+from edge_agent.config import NodeSections
+from edge_agent.sensors.registry import SENSOR_KINDS, find_sensor_kind
 from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
-from service_runtime.settings import Row, describe
+from service_runtime.settings import KeyRow, describe_settings
 
 PROGRAMS = {
     "A gateway (`gateway-daemon run`)": GatewaySettings,
@@ -24,15 +24,15 @@ Unknown keys are errors."""
 def page() -> Iterator[str]:
     """Lines of the page."""
     yield HEAD
-    yield from _section("A node (`edge-agent`)", describe(Settings))
-    for kind in sorted(KINDS):
-        rows = describe(find_kind(kind).settings)
+    yield from _section("A node (`edge-agent`)", describe_settings(NodeSections))
+    for kind in sorted(SENSOR_KINDS):
+        rows = describe_settings(find_sensor_kind(kind).settings)
         yield from _section(f'A sensor: `[[sensor]]` with `kind = "{kind}"`', rows)
     for title, form in PROGRAMS.items():
-        yield from _section(title, describe(form))
+        yield from _section(title, describe_settings(form))
 
 
-def _section(title: str, rows: Iterator[Row]) -> Iterator[str]:
+def _section(title: str, rows: Iterator[KeyRow]) -> Iterator[str]:
     yield f"\n## {title}\n\n{COLUMNS}"
     for row in rows:
         rule = row.rule
@@ -45,7 +45,7 @@ def _section(title: str, rows: Iterator[Row]) -> Iterator[str]:
         yield f"| `{row.path}` | {kind} | {span} | {default} | {rule.doc} |"
 
 
-def _default(row: Row) -> str:
+def _default(row: KeyRow) -> str:
     """The default as it would stand in the file."""
     words = {"None": "absent", "required": "**required**"}
     toml = row.default.replace("'", '"').replace("(", "[").replace(",)", "]")

@@ -9,19 +9,25 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from edge_agent.sampler import Sampler
-from edge_agent.schedule import Habits, Pace, SteadyTrigger, Steps, rearm
+from edge_agent.schedule import (
+    ClockStepDetector,
+    SamplingMode,
+    SamplingPolicy,
+    SteadyIntervalTrigger,
+    rearm_jobs,
+)
 from edge_agent.sensor_reader import DEADLINE_S
 from edge_agent.sensors.base import Sensor
-from service_runtime.watchdog import Beat, Pulse, unheard
+from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 
 log = logging.getLogger(__name__)
 
 CLOCK_CHECK_S = 1.0
 """How often the wall clock is checked for a step."""
 
-SCHEDULER_BEAT_S = 5.0
+SCHEDULER_HEARTBEAT_S = 5.0
 SCHEDULER_SILENCE_S = 30.0
-STORE_S = 60.0
+MAX_STORE_S = 60.0
 """Longest time that a worn card takes to store readings; beyond that it hangs."""
 
 
@@ -41,11 +47,11 @@ class Agent:
         self,
         sampler: Sampler,
         sensors: Sequence[Sensor],
-        policy: Habits,
+        policy: SamplingPolicy,
         speedup: float,
-        pulse: Pulse,
+        pulse: LoopWatchdog,
         *,
-        clock_steps: Steps,
+        clock_steps: ClockStepDetector,
     ) -> None:
         self._sampler = sampler
         self._sensors = tuple(sensors)
@@ -54,10 +60,10 @@ class Agent:
         self._pulse = pulse
         self._steps = clock_steps
         self._is_resting = False
-        self._scheduler_beat: Beat = unheard
+        self._scheduler_beat: Heartbeat = no_heartbeat
         warm_up_s = max((sensor.warm_up_s for sensor in self._sensors), default=0.0)
-        self._limit_s = DEADLINE_S + warm_up_s + STORE_S
-        self._pace = Pace()
+        self._limit_s = DEADLINE_S + warm_up_s + MAX_STORE_S
+        self._pace = SamplingMode()
         self._battery_v: float | None = None
         self._adapting = threading.Lock()
         self._events: SimpleQueue[str | None] = SimpleQueue()
@@ -117,7 +123,7 @@ class Agent:
             log.info("level %d: sampling %s", level, pace)
             self._schedule()
 
-    def _serve_events(self, beat: Beat) -> None:
+    def _serve_events(self, beat: Heartbeat) -> None:
         urgent = {
             sensor.name: sensor for sensor in self._sensors if sensor.unit is None
         }
@@ -141,7 +147,7 @@ class Agent:
         if step_s:
             log.warning("the clock was set by %+.0f s; sampling goes on", step_s)
             with self._adapting:
-                rearm(self._scheduler, step_s, self._steps.wall_s())
+                rearm_jobs(self._scheduler, step_s, self._steps.wall_s())
 
     def _sample(self, group: Sequence[Sensor], name: str) -> None:
         with self._pulse.watch_loop(f"sampling {name}", self._limit_s):
@@ -151,7 +157,9 @@ class Agent:
         """Replace all jobs: one for each interval, with the sensors that share it."""
         self._scheduler.remove_all_jobs()
         self._scheduler.add_job(
-            self._scheduler_beat, SteadyTrigger(SCHEDULER_BEAT_S), executor="beat"
+            self._scheduler_beat,
+            SteadyIntervalTrigger(SCHEDULER_HEARTBEAT_S),
+            executor="beat",
         )
         groups: dict[float, list[Sensor]] = {}
         for sensor in () if self._is_resting else self._sensors:
@@ -161,7 +169,7 @@ class Agent:
             name = f"every {interval_s:g} s"
             self._scheduler.add_job(
                 self._sample,
-                SteadyTrigger(interval_s / self._speedup),
+                SteadyIntervalTrigger(interval_s / self._speedup),
                 args=[group, name],
                 id=name,
             )

@@ -11,39 +11,43 @@ from typing import Any
 
 from gpiozero import DigitalOutputDevice
 
-from edge_agent.sensors.base import Claiming, check_name
-from edge_agent.sensors.errors import pin_errors
-from edge_agent.sensors.registry import user_of
-from service_runtime.settings import Problem, Rule, key
+from edge_agent.sensors.base import SensorConfig, check_sensor_name
+from edge_agent.sensors.errors import pin_error_types
+from edge_agent.sensors.registry import find_user
+from service_runtime.settings import KeyRule, Problem, key
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class AlarmSettings:
+class AlarmOutputSettings:
     """``[[alarm]]``: a lamp or a sounder on a pin."""
 
-    name: str = key(Rule("Name of the output, such as siren.", check=check_name))
+    name: str = key(
+        KeyRule("Name of the output, such as siren.", check=check_sensor_name)
+    )
     pin: int = key(
-        Rule(
+        KeyRule(
             "BCM number of the pin, which switches a relay or a transistor.",
             low=0,
             high=27,
         )
     )
     from_level: int = key(
-        Rule("Lowest level at which it is on; 2 to 5.", low=2, high=5), 4
+        KeyRule("Lowest level at which it is on; 2 to 5.", low=2, high=5), 4
     )
     by_notice: bool = key(
-        Rule("Whether notices count, or only the node's own level."), True
+        KeyRule("Whether notices count, or only the node's own level."), True
     )
-    active_high: bool = key(Rule("Whether the pin is high while it is on."), True)
+    active_high: bool = key(KeyRule("Whether the pin is high while it is on."), True)
     blink_s: float = key(
-        Rule("Time on and time off while blinking; 0 is steady.", "s", low=0, high=10),
+        KeyRule(
+            "Time on and time off while blinking; 0 is steady.", "s", low=0, high=10
+        ),
         0.0,
     )
     most_s: float = key(
-        Rule(
+        KeyRule(
             "Longest time on in a row, for a sounder near houses; a higher level "
             "restarts it, 0 has no limit.",
             "s",
@@ -54,7 +58,7 @@ class AlarmSettings:
     )
 
 
-class Alarm:
+class AlarmOutput:
     """One alarm output.
 
     Args:
@@ -62,10 +66,10 @@ class Alarm:
         pin_factory: gpiozero's access to the pins.
 
     Raises:
-        What the pin library raises; see `pin_errors`.
+        What the pin library raises; see `pin_error_types`.
     """
 
-    def __init__(self, settings: AlarmSettings, pin_factory: Any) -> None:  # noqa: ANN401 - gpiozero has no types
+    def __init__(self, settings: AlarmOutputSettings, pin_factory: Any) -> None:  # noqa: ANN401 - gpiozero has no types
         self.settings = settings
         self._device = DigitalOutputDevice(
             settings.pin, active_high=settings.active_high, pin_factory=pin_factory
@@ -110,7 +114,7 @@ class Alarm:
             self._device.off()
 
 
-class Alarms:
+class AlarmOutputs:
     """All alarm outputs of a node; one that fails to open does not affect the others.
 
     Args:
@@ -121,17 +125,17 @@ class Alarms:
 
     def __init__(
         self,
-        settings: Sequence[AlarmSettings],
+        settings: Sequence[AlarmOutputSettings],
         pin_factory: Any,  # noqa: ANN401 - gpiozero has no types
         clock: Callable[[], float],
     ) -> None:
         self._clock = clock
         self._failed: dict[str, str] = {}
-        self._alarms: list[Alarm] = []
+        self._alarms: list[AlarmOutput] = []
         for each in settings:
             try:
-                self._alarms.append(Alarm(each, pin_factory))
-            except pin_errors() as error:
+                self._alarms.append(AlarmOutput(each, pin_factory))
+            except pin_error_types() as error:
                 log.error("alarm %s cannot be switched: %s", each.name, error)  # noqa: TRY400
                 self._failed[each.name] = str(error)
 
@@ -151,13 +155,13 @@ class Alarms:
             alarm.close()
 
 
-def alarm_problems(
-    alarms: Sequence[AlarmSettings], sensors: Sequence[Claiming]
+def find_alarm_problems(
+    alarms: Sequence[AlarmOutputSettings], sensors: Sequence[SensorConfig]
 ) -> Iterable[Problem]:
     """A problem for each output whose pin or name is in use already."""
     for at, alarm in enumerate(alarms, 1):
         others = alarms[: at - 1]
-        user = user_of(f"GPIO{alarm.pin}", sensors)
+        user = find_user(f"GPIO{alarm.pin}", sensors)
         taken = [f"alarm.{o.name}" for o in others if o.pin == alarm.pin]
         taken += [] if user is None else [f"sensor.{user}"]
         if taken:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from gpiozero import Device
 
 from edge_agent.agent import Agent
-from edge_agent.alarm_outputs import Alarms
+from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.config import NodeSettings
 from edge_agent.coordinator import Coordinator, MoveSlope, NodeParts
-from edge_agent.notices import NOTICES_STATE, Notices, opener, remember_in
+from edge_agent.notices import NOTICES_STATE, Notices, make_state_writer, make_verifier
 from edge_agent.queue.base import (
-    EVERY_PUT,
+    COMMIT_EVERY_PUT,
     Durability,
     Queue,
     QueueFileError,
@@ -33,37 +33,50 @@ from edge_agent.queue.base import (
 from edge_agent.queue.inspection import ledger_writer
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.safe_mode import Safe, report, tell
-from edge_agent.sampler import TRIAGE_STATE, Sampler, Site, draft_of
-from edge_agent.schedule import Habits, Steps
+from edge_agent.safe_mode import RecoveredSettings, make_report, report_periodically
+from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler, make_draft
+from edge_agent.schedule import ClockStepDetector, SamplingPolicy
 from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.buses import Buses
 from edge_agent.sensors.linux.buses import LinuxBuses
-from edge_agent.sensors.linux.gpio import KernelLines, header_chip, tells_of_edges
+from edge_agent.sensors.linux.gpio import (
+    KernelLines,
+    find_header_chip,
+    is_edge_thread_alive,
+)
 from edge_agent.sensors.registry import open_sensors
-from edge_agent.status import SelfReport
+from edge_agent.status import HealthReporter
 from edge_agent.triage.engine import Triage
 from edge_agent.triage.snapshot import SnapshotError
-from edge_agent.updates.download import Fetch
+from edge_agent.updates.download import FileDownload
 from edge_agent.updates.rollouts import ROLLOUTS_STATE, Rollouts
-from edge_agent.updates.updater import Machine, Updater, Way, has_backlog
-from edge_agent.uplink.gateway_selection import Choice, FixedGateway, ManagedGateways
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Throttle
-from edge_agent.uplink.uplink import Ear, Uplink
+from edge_agent.updates.updater import (
+    DownloadTransport,
+    ImageInfo,
+    Updater,
+    has_backlog,
+)
+from edge_agent.uplink.gateway_selection import (
+    FixedGateway,
+    GatewaySelector,
+    ManagedGateways,
+)
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.uplink import ExtraSubscriptions, Uplink
 from service_runtime.errors import FieldError, YamamoriError
-from service_runtime.lifecycle import Supervision
+from service_runtime.lifecycle import SystemdSupervisor
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import Pulse
+from service_runtime.watchdog import LoopWatchdog
 from slope_science.findings import LOWEST
-from spatial_mqtt.announcements import Opened
+from spatial_mqtt.announcements import OpenNotice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import cell_topic, notice_filters, rollout_filters
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 if TYPE_CHECKING:
     from edge_agent.simulator.board import Board
@@ -82,7 +95,7 @@ class SimulationError(YamamoriError):
     """The simulated slope of ``[simulation]`` cannot be made."""
 
 
-def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
+def open_queue(node: NodeSettings, durability: Durability = COMMIT_EVERY_PUT) -> Queue:
     """The node's queue.
 
     Args:
@@ -105,13 +118,13 @@ def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
     return made
 
 
-def node_cell(node: NodeSettings) -> Cell:
+def find_node_cell(node: NodeSettings) -> Cell:
     """The S2 cell of the node's position, at the level of its topic."""
     section = node.settings.node
     return Cell.at(section.latitude, section.longitude, section.cell_level)
 
 
-def node_clock(node: NodeSettings) -> Clock:
+def make_node_clock(node: NodeSettings) -> Clock:
     """The machine's clock, or that of the simulated slope."""
     simulation = node.settings.simulation
     if simulation is None:
@@ -122,7 +135,7 @@ def node_clock(node: NodeSettings) -> Clock:
 
 
 @dataclass(frozen=True)
-class Bench:
+class HardwareBackend:
     """A node's pins, buses and clock: real ones, or a simulated slope.
 
     Attributes:
@@ -144,7 +157,7 @@ class Bench:
     move_slope: MoveSlope | None = None
 
 
-def bench(node: NodeSettings) -> Bench:
+def open_hardware(node: NodeSettings) -> HardwareBackend:
     """Open the real pins, or the slope of ``[simulation]``.
 
     Raises:
@@ -154,35 +167,39 @@ def bench(node: NodeSettings) -> Bench:
     if node.settings.simulation is not None:
         return _simulated_hardware(node)
     factory = Device.pin_factory or Device._default_pin_factory()  # noqa: SLF001
-    chip = header_chip()
+    chip = find_header_chip()
     lines = chip and KernelLines(chip, os.environ, os.getpid(), time.monotonic_ns)
-    return Bench(factory, LinuxBuses(), SystemClock(), time.sleep, lines or None)
+    return HardwareBackend(
+        factory, LinuxBuses(), SystemClock(), time.sleep, lines or None
+    )
 
 
-def _simulated_hardware(node: NodeSettings) -> Bench:
+def _simulated_hardware(node: NodeSettings) -> HardwareBackend:
     # A node with real pins never imports the simulator.
-    from edge_agent.simulator.board import make_board, move  # noqa: PLC0415
+    from edge_agent.simulator import board as simulator  # noqa: PLC0415
     from edge_agent.simulator.rain import RainFileError  # noqa: PLC0415
 
-    simulation, clock = node.settings.simulation, node_clock(node)
+    simulation, clock = node.settings.simulation, make_node_clock(node)
     if simulation is None:
         raise AssertionError("a simulated bench needs [simulation]")
     try:
-        board = make_board(simulation, node.sensors, clock.wall_s())
+        board = simulator.make_board(simulation, node.sensors, clock.wall_s())
     except RainFileError as error:
         raise SimulationError(str(error)) from error
-    return Bench(
+    return HardwareBackend(
         board.pin_factory,
         board.buses,
         clock,
         lambda _s: None,
         board=board,
-        move_slope=lambda stop, beat: move(board, simulation, clock, stop, beat),
+        move_slope=lambda stop, beat: simulator.run_slope(
+            board, simulation, clock, stop, beat
+        ),
     )
 
 
-def sensors(
-    node: NodeSettings, backend: Bench, hardware: Hardware | None = None
+def open_node_sensors(
+    node: NodeSettings, backend: HardwareBackend, hardware: Hardware | None = None
 ) -> list[Sensor]:
     """Open a node's sensors.
 
@@ -203,7 +220,7 @@ def sensors(
     return opened
 
 
-def candidates(node: NodeSettings) -> FixedGateway | ManagedGateways:
+def make_gateway_source(node: NodeSettings) -> FixedGateway | ManagedGateways:
     """The source of gateways for the node: one from the settings, or the Managers."""
     settings = node.settings
     if settings.uplink.gateway is not None:
@@ -211,7 +228,7 @@ def candidates(node: NodeSettings) -> FixedGateway | ManagedGateways:
     client_id = f"{settings.node.id}-asks"
     return ManagedGateways(
         [Endpoint.parse(url) for url in settings.uplink.managers],
-        cell_topic(node_cell(node)),
+        cell_topic(find_node_cell(node)),
         Path(settings.queue.path).with_name("gateways.json"),
         lambda manager, topic: fetch_retained(
             manager, topic, client_id, DIRECTORY_TIMEOUT_S, settings.tls
@@ -220,7 +237,7 @@ def candidates(node: NodeSettings) -> FixedGateway | ManagedGateways:
     )
 
 
-def sender(node: NodeSettings) -> Sender:
+def make_sender(node: NodeSettings) -> SenderProfile:
     """How the node sends; with its id in topics where brokers check it."""
     settings = node.settings
     id_, section = settings.node.id, settings.uplink
@@ -244,14 +261,14 @@ class _Shared:
 
     node: NodeSettings
     queue: Queue
-    pulse: Pulse
+    pulse: LoopWatchdog
     stop: threading.Event
     minute: Callable[[], int | None]
 
 
 def build_node(
     node: NodeSettings, opened_queue: Queue | None = None, mistakes: Sequence[str] = ()
-) -> tuple[Coordinator, Supervision]:
+) -> tuple[Coordinator, SystemdSupervisor]:
     """Build a node.
 
     Args:
@@ -267,9 +284,9 @@ def build_node(
         BadPinFactory: The machine has no pins.
         SimulationError: The simulated slope cannot be made.
     """
-    backend = bench(node)
+    backend = open_hardware(node)
     node_queue = opened_queue or _leased_queue(node)
-    pulse, stop = Pulse(time.monotonic), threading.Event()
+    pulse, stop = LoopWatchdog(time.monotonic), threading.Event()
     shared = _Shared(node, node_queue, pulse, stop, _local_minute(backend.clock))
     parts = _parts(shared, backend)
     power, runtime = node.settings.power, os.environ.get("RUNTIME_DIRECTORY")
@@ -284,17 +301,17 @@ def build_node(
     parts.notices.on_change = coordinator.on_notice
     parts.sampler.on_put = coordinator.on_sample
     report_s = node.settings.sampling.report_s
-    parts.sampler.health_readings = SelfReport(
+    parts.sampler.health_readings = HealthReporter(
         coordinator.health_snapshot, report_s, time.monotonic
     ).due_readings
-    pulse.watch_thread("lgpio's thread", lambda: tells_of_edges(sys.modules))
+    pulse.watch_thread("lgpio's thread", lambda: is_edge_thread_alive(sys.modules))
     status = coordinator.update_status
-    return coordinator, Supervision.from_environment(
+    return coordinator, SystemdSupervisor.from_environment(
         os.environ, os.getpid(), pulse, status
     )
 
 
-def build_safe_node(safe: Safe) -> tuple[Coordinator, Supervision]:
+def build_safe_node(safe: RecoveredSettings) -> tuple[Coordinator, SystemdSupervisor]:
     """Build a node in safe mode, and start to report the mistakes periodically.
 
     Raises:
@@ -302,39 +319,39 @@ def build_safe_node(safe: Safe) -> tuple[Coordinator, Supervision]:
     """
     for problem in safe.problems:
         log.error("safe mode: %s", problem)
-    clock, cell = node_clock(safe.node), node_cell(safe.node)
+    clock, cell = make_node_clock(safe.node), find_node_cell(safe.node)
     node_queue = (
         _leased_queue(safe.node) if safe.has_queue else _memory_queue(safe.node)
     )
 
     def put() -> None:
-        pack = report(safe, clock.wall_s(), clock.is_synchronised())
+        pack = make_report(safe, clock.wall_s(), clock.is_synchronised())
         try:
-            node_queue.put([draft_of(pack, cell)])
+            node_queue.put([make_draft(pack, cell)])
         except (QueueFullError, QueueFileError) as error:
             log.warning("safe mode is not reported: %s", error)
 
     wait = threading.Event().wait
     threading.Thread(
-        target=tell, args=(put, wait), name="safe mode", daemon=True
+        target=report_periodically, args=(put, wait), name="safe mode", daemon=True
     ).start()
     return build_node(safe.node, node_queue, safe.problems)
 
 
-def _parts(shared: _Shared, backend: Bench) -> NodeParts:
+def _parts(shared: _Shared, backend: HardwareBackend) -> NodeParts:
     node, machine = shared.node, SystemClock()
     notices, rollouts = _notices(shared), _rollouts(shared)
     uplink = _uplink(shared, _subscriptions(node, notices, rollouts))
     updater = None if rollouts is None else _updater(shared, rollouts, uplink)
-    alarms = Alarms(node.settings.alarm, backend.pin_factory, time.monotonic)
+    alarms = AlarmOutputs(node.settings.alarm, backend.pin_factory, time.monotonic)
 
     def on_event(name: str) -> None:
         agent.on_event(name)
 
-    opened = sensors(
+    opened = open_node_sensors(
         node, backend, _hardware(backend, shared.queue.get_state, on_event)
     )
-    site = Site(node.settings.node.id, node_cell(node), backend.clock)
+    site = NodeIdentity(node.settings.node.id, find_node_cell(node), backend.clock)
     sampler = Sampler(opened, _triage(shared), shared.queue, site)
     agent = Agent(
         sampler,
@@ -342,12 +359,12 @@ def _parts(shared: _Shared, backend: Bench) -> NodeParts:
         _sampling_policy(node),
         backend.clock.speedup,
         shared.pulse,
-        clock_steps=Steps(machine.wall_s, machine.mono_s),
+        clock_steps=ClockStepDetector(machine.wall_s, machine.mono_s),
     )
     return NodeParts(
         shared.queue,
         uplink,
-        Choice(uplink, candidates(node), shared.stop, time.monotonic),
+        GatewaySelector(uplink, make_gateway_source(node), shared.stop, time.monotonic),
         notices,
         updater,
         alarms,
@@ -361,7 +378,7 @@ def _parts(shared: _Shared, backend: Bench) -> NodeParts:
 
 
 def _hardware(
-    backend: Bench,
+    backend: HardwareBackend,
     recall: Callable[[str], str | None],
     on_event: Callable[[str], None],
 ) -> Hardware:
@@ -370,7 +387,7 @@ def _hardware(
 
 
 def _leased_queue(node: NodeSettings) -> Queue:
-    return queue(node, Durability(window_s=node.settings.queue.window_s))
+    return open_queue(node, Durability(window_s=node.settings.queue.window_s))
 
 
 def _memory_queue(node: NodeSettings) -> Queue:
@@ -386,11 +403,13 @@ def _local_minute(clock: Clock) -> Callable[[], int | None]:
     return minute
 
 
-def _sampling_policy(node: NodeSettings) -> Habits:
+def _sampling_policy(node: NodeSettings) -> SamplingPolicy:
     fast_s, power = node.settings.sampling.fast_interval_s, node.settings.power
     if power is None:
-        return Habits(fast_s)
-    return Habits(fast_s, power.battery, power.low_v, power.well_v, power.stretch)
+        return SamplingPolicy(fast_s)
+    return SamplingPolicy(
+        fast_s, power.battery, power.low_v, power.well_v, power.stretch
+    )
 
 
 def _triage(shared: _Shared) -> Triage:
@@ -408,15 +427,15 @@ def _triage(shared: _Shared) -> Triage:
 def _notices(shared: _Shared) -> Notices:
     state = shared.queue.get_state(NOTICES_STATE)
     verify = _notice_verifier(shared.node.settings.notices.keys)
-    return Notices(state, remember_in(shared.queue), verify=verify)
+    return Notices(state, make_state_writer(shared.queue), verify=verify)
 
 
-def _notice_verifier(keys: Sequence[str]) -> Opened | None:
+def _notice_verifier(keys: Sequence[str]) -> OpenNotice | None:
     """The signature check; refuses every notice where the keys cannot be read."""
     if not keys:
         return None
     try:
-        return opener(keys)
+        return make_verifier(keys)
     except FieldError as error:
         reason = NoticeError("notice", "checked with a key", "none", str(error))
         log.error("no notice counts: %s", error)  # noqa: TRY400
@@ -433,36 +452,36 @@ def _rollouts(shared: _Shared) -> Rollouts | None:
     if not keys:
         return None
     try:
-        verify = opener(keys)
+        verify = make_verifier(keys)
     except FieldError as error:
         log.error("no rollout counts: update.%s", error)  # noqa: TRY400
         return None
     state = shared.queue.get_state(ROLLOUTS_STATE)
     id_ = shared.node.settings.node.id
-    return Rollouts(id_, verify, state, remember_in(shared.queue))
+    return Rollouts(id_, verify, state, make_state_writer(shared.queue))
 
 
 def _subscriptions(
     node: NodeSettings, notices: Notices, rollouts: Rollouts | None
-) -> Ear:
+) -> ExtraSubscriptions:
     """Subscriptions of the uplink beside receipts."""
-    topic = cell_topic(node_cell(node))
+    topic = cell_topic(find_node_cell(node))
     filters = notice_filters(topic)
     if rollouts is None:
-        return Ear(filters, notices.on_message)
+        return ExtraSubscriptions(filters, notices.on_message)
     rollout_topics = rollout_filters(topic)
 
-    def on_message(incoming: Incoming) -> None:
+    def on_message(incoming: IncomingMessage) -> None:
         (rollouts if incoming.topic in rollout_topics else notices).on_message(incoming)
 
-    return Ear((*filters, *rollout_topics), on_message)
+    return ExtraSubscriptions((*filters, *rollout_topics), on_message)
 
 
-def _uplink(shared: _Shared, ear: Ear) -> Uplink:
+def _uplink(shared: _Shared, ear: ExtraSubscriptions) -> Uplink:
     settings = shared.node.settings
     return Uplink(
         shared.queue,
-        sender(shared.node),
+        make_sender(shared.node),
         lambda endpoint, session, handler: Connection(
             endpoint, session, handler, settings.tls, watchdog=shared.pulse
         ),
@@ -476,11 +495,11 @@ def _updater(shared: _Shared, rollouts: Rollouts, uplink: Uplink) -> Updater:
     settings = shared.node.settings
     throttle = _update_throttle(shared)
 
-    def fetch(sha256: str) -> Fetch | None:
+    def fetch(sha256: str) -> FileDownload | None:
         endpoint = uplink.endpoint
         if endpoint is None or uplink.unserved_since_s is not None:
             return None
-        return Fetch(
+        return FileDownload(
             settings.node.id,
             sha256,
             lambda session, handler: Connection(
@@ -496,13 +515,15 @@ def _updater(shared: _Shared, rollouts: Rollouts, uplink: Uplink) -> Updater:
             return UPDATE_BUSY_S
         return throttle.wait_s(LOWEST, time.monotonic())
 
-    way = Way(fetch, wait_s, lambda size: throttle.spend(size, time.monotonic()))
+    way = DownloadTransport(
+        fetch, wait_s, lambda size: throttle.spend(size, time.monotonic())
+    )
     folder = Path(settings.queue.path).with_name("update")
-    image = Machine(Path(os.environ.get("YAMAMORI_ROOT", "/")))
+    image = ImageInfo(Path(os.environ.get("YAMAMORI_ROOT", "/")))
     return Updater(rollouts, image, folder, way, stop=shared.stop, clock=time.monotonic)
 
 
-def _update_throttle(shared: _Shared) -> Throttle:
+def _update_throttle(shared: _Shared) -> RateLimiter:
     """The rate and timetable of updates: those of the link, unless set for updates."""
     own, link = shared.node.settings.update, shared.node.settings.uplink
     section = replace(

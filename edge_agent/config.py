@@ -7,36 +7,36 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from edge_agent.alarm_outputs import AlarmSettings, alarm_problems
-from edge_agent.queue.settings import StoreSection
-from edge_agent.sensors.base import Claiming
+from edge_agent.alarm_outputs import AlarmOutputSettings, find_alarm_problems
+from edge_agent.queue.settings import BaseQueueSection
+from edge_agent.sensors.base import SensorConfig
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.triage.settings import CriteriaSection, TriageSection
 from edge_agent.uplink.settings import LinkSection, PeriodSection
 from service_runtime.errors import FieldError
 from service_runtime.settings import (
+    KeyRule,
     Problem,
-    Rule,
     SettingsError,
+    build_settings,
     key,
-    parse,
-    read,
-    text_of,
+    parse_toml,
+    read_settings_text,
 )
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.topics import check_node_id
 
 NOT_UTF_8 = "the file must be text in UTF-8; save it so in your editor"
-STORMS = ("quiet", "uniform", "peaked")
+STORM_SHAPES = ("quiet", "uniform", "peaked")
 """Shapes of an invented storm of ``[simulation]``."""
 
-URL = "mqtt://host:port or mqtts://host:port"
+URL_FORM = "mqtt://host:port or mqtts://host:port"
 
 _SSH_KEY = re.compile(r"(ssh|ecdsa)-[a-z0-9-]+ [A-Za-z0-9+/=]+( [^\n]*)?")
 
 
-def check_time(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Parse an ISO time with a zone.
 
     Raises:
@@ -57,15 +57,17 @@ def check_time(text: str) -> datetime:
 class NodeSection:
     """``[node]``."""
 
-    id: str = key(Rule("Name of this node, unique in the system.", check=check_node_id))
+    id: str = key(
+        KeyRule("Name of this node, unique in the system.", check=check_node_id)
+    )
     latitude: float = key(
-        Rule("Latitude of its position.", "degrees", low=-90, high=90)
+        KeyRule("Latitude of its position.", "degrees", low=-90, high=90)
     )
     longitude: float = key(
-        Rule("Longitude of its position.", "degrees", low=-180, high=180)
+        KeyRule("Longitude of its position.", "degrees", low=-180, high=180)
     )
     cell_level: int = key(
-        Rule(
+        KeyRule(
             "S2 level of its topic; finer than any subscription.",
             low=13,
             high=LEAF_LEVEL,
@@ -79,21 +81,21 @@ class UplinkSection(LinkSection):
     """``[uplink]``: towards the nearest gateway."""
 
     managers: tuple[str, ...] = key(
-        Rule(
-            f"Managers that list the nearest gateways, each {URL}.",
+        KeyRule(
+            f"Managers that list the nearest gateways, each {URL_FORM}.",
             check=lambda urls: [Endpoint.parse(url) for url in urls],
         ),
         (),
     )
     gateway: str | None = key(
-        Rule(
-            f"The gateway to use when no managers are given, {URL}.",
+        KeyRule(
+            f"The gateway to use when no managers are given, {URL_FORM}.",
             check=lambda url: url is None or Endpoint.parse(url),
         ),
         None,
     )
     gather_s: float = key(
-        Rule(
+        KeyRule(
             "How long messages of priority 1 and 2 are held back to share a "
             "publication; 0 sends each at once.",
             "s",
@@ -111,12 +113,12 @@ class UplinkSection(LinkSection):
 
 
 @dataclass(frozen=True)
-class QueueSection(StoreSection):
+class QueueSection(BaseQueueSection):
     """``[queue]``."""
 
-    path: str = key(Rule("File of the queue."), "/var/lib/yamamori/queue.db")
+    path: str = key(KeyRule("File of the queue."), "/var/lib/yamamori/queue.db")
     window_s: float = key(
-        Rule(
+        KeyRule(
             "How long a message of priority 1 to 3 may stay in memory before it is "
             "written to disk; 4 and 5 are always written at once, with 0 all are.",
             "s",
@@ -132,7 +134,7 @@ class SamplingSection:
     """``[sampling]``."""
 
     fast_interval_s: float = key(
-        Rule(
+        KeyRule(
             "Longest time between readings while the level is 3 or more.",
             "s",
             low=1,
@@ -141,7 +143,7 @@ class SamplingSection:
         60.0,
     )
     report_s: float = key(
-        Rule(
+        KeyRule(
             "Time between two reports of the node's own health (queue, gateway, "
             "battery), added to a pack that is sent anyway.",
             "s",
@@ -156,15 +158,15 @@ class SamplingSection:
 class PowerSection:
     """``[power]`` of a node on a battery."""
 
-    battery: str = key(Rule("Name of the sensor of the battery's voltage."))
+    battery: str = key(KeyRule("Name of the sensor of the battery's voltage."))
     low_v: float = key(
-        Rule("Voltage below which the node saves power.", "V", low=1, high=60), 11.8
+        KeyRule("Voltage below which the node saves power.", "V", low=1, high=60), 11.8
     )
     well_v: float = key(
-        Rule("Voltage from which it no longer does.", "V", low=1, high=60), 12.4
+        KeyRule("Voltage from which it no longer does.", "V", low=1, high=60), 12.4
     )
     stretch: float = key(
-        Rule("Factor by which intervals are longer meanwhile.", low=1, high=60), 5.0
+        KeyRule("Factor by which intervals are longer meanwhile.", low=1, high=60), 5.0
     )
 
     def __post_init__(self) -> None:
@@ -179,7 +181,7 @@ class NoticesSection:
     """``[notices]``: levels and criteria from analysts."""
 
     keys: tuple[str, ...] = key(
-        Rule(
+        KeyRule(
             "Files of public Ed25519 keys (PEM); with one or more, only notices signed "
             "by one of them count, without any all do."
         ),
@@ -205,7 +207,7 @@ class AccessSection:
     """``[access]``: logins on a node that was installed from the image."""
 
     ssh_keys: tuple[str, ...] = key(
-        Rule(
+        KeyRule(
             "Public keys that may log in as root with ssh; without any, no login is "
             "possible. Passwords are never accepted.",
             check=check_ssh_keys,
@@ -219,14 +221,14 @@ class UpdateSection:
     """``[update]``: updates of the image over the node's link."""
 
     keys: tuple[str, ...] = key(
-        Rule(
+        KeyRule(
             "Files of public Ed25519 keys (PEM): a rollout counts when one of them "
             "signed it; without any, the node takes updates only from its card."
         ),
         (),
     )
     rate_bytes_per_s: float | None = key(
-        Rule(
+        KeyRule(
             "Bytes to fetch per second at most; absent is the rate of [uplink].",
             "bytes/s",
             low=100,
@@ -234,7 +236,7 @@ class UpdateSection:
         None,
     )
     period: tuple[PeriodSection, ...] = key(
-        Rule("Times of day with another rate; empty takes those of [uplink]."),
+        KeyRule("Times of day with another rate; empty takes those of [uplink]."),
         (),
     )
 
@@ -243,47 +245,58 @@ class UpdateSection:
 class SimulationSection:
     """``[simulation]``: a simulated slope instead of real pins."""
 
-    start: str = key(Rule("Time at which the simulation begins.", check=check_time))
+    start: str = key(KeyRule("Time at which the simulation begins.", check=parse_time))
     epoch_unix_s: float | None = key(
-        Rule("Real time of that moment; absent is the agent's start.", "s", low=0), None
+        KeyRule("Real time of that moment; absent is the agent's start.", "s", low=0),
+        None,
     )
     speedup: float = key(
-        Rule("Simulated seconds for each real one.", low=1, high=10_000), 1.0
+        KeyRule("Simulated seconds for each real one.", low=1, high=10_000), 1.0
     )
-    storm: str = key(Rule("Shape of an invented storm.", choices=STORMS), "peaked")
-    duration_h: float = key(Rule("How long it rains.", "h", low=0.2, high=2000), 24.0)
+    storm: str = key(
+        KeyRule("Shape of an invented storm.", choices=STORM_SHAPES), "peaked"
+    )
+    duration_h: float = key(
+        KeyRule("How long it rains.", "h", low=0.2, high=2000), 24.0
+    )
     total_mm: float = key(
-        Rule("Rain of the whole storm.", "mm", low=0, high=3000), 200.0
+        KeyRule("Rain of the whole storm.", "mm", low=0, high=3000), 200.0
     )
-    rain_csv: str | None = key(Rule("File of recorded rain, instead of a storm."), None)
-    rain_column: str = key(Rule("Its column of depths."), "rain_mm")
-    first_date: str | None = key(Rule("First date of the record to use."), None)
-    last_date: str | None = key(Rule("Last date of the record to use."), None)
+    rain_csv: str | None = key(
+        KeyRule("File of recorded rain, instead of a storm."), None
+    )
+    rain_column: str = key(KeyRule("Its column of depths."), "rain_mm")
+    first_date: str | None = key(KeyRule("First date of the record to use."), None)
+    last_date: str | None = key(KeyRule("Last date of the record to use."), None)
     failure_after_h: float | None = key(
-        Rule("When the slope fails; absent is never.", "h", low=0, high=10_000), None
+        KeyRule("When the slope fails; absent is never.", "h", low=0, high=10_000), None
     )
     onset_h: float = key(
-        Rule("How long before that the creep accelerates.", "h", low=0.1, high=10_000),
+        KeyRule(
+            "How long before that the creep accelerates.", "h", low=0.1, high=10_000
+        ),
         12.0,
     )
     wire_break_after_h: float | None = key(
-        Rule(
+        KeyRule(
             "When the wire is cut; absent is at the failure.", "h", low=0, high=10_000
         ),
         None,
     )
     stop_after_h: float | None = key(
-        Rule("When sampling stops; the uplink keeps sending.", "h", low=0, high=10_000),
+        KeyRule(
+            "When sampling stops; the uplink keeps sending.", "h", low=0, high=10_000
+        ),
         None,
     )
-    seed: int = key(Rule("Seed of the noise.", low=0, high=2**31), 1)
+    seed: int = key(KeyRule("Seed of the noise.", low=0, high=2**31), 1)
     ledger: str | None = key(
-        Rule("File that lists every id put on the queue, for tests."), None
+        KeyRule("File that lists every id put on the queue, for tests."), None
     )
 
 
 @dataclass(frozen=True)
-class Settings:
+class NodeSections:
     """A node's settings without its sensors."""
 
     node: NodeSection
@@ -296,7 +309,7 @@ class Settings:
     notices: NoticesSection
     update: UpdateSection
     access: AccessSection
-    alarm: tuple[AlarmSettings, ...] = key(Rule("Alarm outputs."), ())
+    alarm: tuple[AlarmOutputSettings, ...] = key(KeyRule("Alarm outputs."), ())
     simulation: SimulationSection | None = None
     power: PowerSection | None = None
 
@@ -310,21 +323,21 @@ class NodeSettings:
         sensors: One for each ``[[sensor]]``, at least one.
     """
 
-    settings: Settings
-    sensors: tuple[Claiming, ...]
+    settings: NodeSections
+    sensors: tuple[SensorConfig, ...]
 
 
-def read_node(path: Path) -> NodeSettings:
+def read_node_settings(path: Path) -> NodeSettings:
     """Read a node's settings.
 
     Raises:
         SettingsError: The file has mistakes; lists all of them.
         OSError: The file cannot be read.
     """
-    return from_table(parse(text_of(path)))
+    return parse_node_settings(parse_toml(read_settings_text(path)))
 
 
-def from_table(table: Mapping[str, Any]) -> NodeSettings:
+def parse_node_settings(table: Mapping[str, Any]) -> NodeSettings:
     """Make a node's settings from a TOML table.
 
     Raises:
@@ -334,7 +347,7 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
     problems: list[Problem] = []
     settings = sensors = None
     try:
-        settings = read(Settings, rest)
+        settings = build_settings(NodeSections, rest)
     except SettingsError as error:
         problems += error.problems
     try:
@@ -344,13 +357,15 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
     if settings and sensors:
         problems += _unknown_battery(settings, sensors)
         problems += settings.triage.find_problems(sensors)
-        problems += alarm_problems(settings.alarm, sensors)
+        problems += find_alarm_problems(settings.alarm, sensors)
     if settings is None or sensors is None or problems:
         raise SettingsError(problems)
     return NodeSettings(settings, sensors)
 
 
-def _unknown_battery(settings: Settings, sensors: Sequence[Claiming]) -> list[Problem]:
+def _unknown_battery(
+    settings: NodeSections, sensors: Sequence[SensorConfig]
+) -> list[Problem]:
     known = {sensor.name: sensor for sensor in sensors}
     if settings.power is None:
         return []

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_agent.agent import Agent
-from edge_agent.alarm_outputs import Alarms
+from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock
 from edge_agent.notices import Notices
 from edge_agent.queue.base import Queue
 from edge_agent.sampler import Sampler
 from edge_agent.sensors.base import Sensor
-from edge_agent.status import Facts, Parts, save, status_of
-from edge_agent.triage.engine import Assessment
+from edge_agent.status import HealthSnapshot, StatusInputs, make_status, save_status
+from edge_agent.triage.engine import TriageResult
 from edge_agent.updates.updater import Updater
-from edge_agent.uplink.gateway_selection import Choice
+from edge_agent.uplink.gateway_selection import GatewaySelector
 from edge_agent.uplink.uplink import Uplink
-from service_runtime.lifecycle import start_loop
-from service_runtime.watchdog import Beat, Pulse
+from service_runtime.lifecycle import start_watched_loop
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
 from slope_science.findings import LOWEST
 from spatial_mqtt.senml import Reading
 
@@ -39,7 +39,7 @@ ALARMS_INTERVAL_S = 1.0
 UPDATE_SILENCE_S = 600.0
 """A worn card takes minutes to read a whole bundle."""
 
-MoveSlope = Callable[[threading.Event, Beat], bool]
+MoveSlope = Callable[[threading.Event, Heartbeat], bool]
 """Moves a simulated slope until the event is set; returns whether its time is over."""
 
 
@@ -64,10 +64,10 @@ class NodeParts:
 
     queue: Queue
     uplink: Uplink
-    selection: Choice
+    selection: GatewaySelector
     notices: Notices
     updater: Updater | None
-    alarms: Alarms
+    alarms: AlarmOutputs
     sensors: Sequence[Sensor]
     sampler: Sampler
     agent: Agent
@@ -91,7 +91,7 @@ class Coordinator:
     def __init__(
         self,
         parts: NodeParts,
-        pulse: Pulse,
+        pulse: LoopWatchdog,
         stop: threading.Event,
         *,
         battery: str | None = None,
@@ -117,7 +117,7 @@ class Coordinator:
         parts = self._parts
         self.on_notice()
         for name, silence_s, loop in self._loops():
-            start_loop(self._pulse, name, silence_s, loop)
+            start_watched_loop(self._pulse, name, silence_s, loop)
         parts.agent.run()
         self._stop.set()
         parts.uplink.stop()
@@ -130,7 +130,7 @@ class Coordinator:
         """End `run`."""
         self._parts.agent.stop()
 
-    def on_sample(self, assessment: Assessment, readings: Sequence[Reading]) -> None:
+    def on_sample(self, assessment: TriageResult, readings: Sequence[Reading]) -> None:
         """Send what was queued, and adapt the sampling to level and battery."""
         self._parts.uplink.wake()
         values = [r.value for r in readings if r.name == self._battery]
@@ -149,16 +149,18 @@ class Coordinator:
         self._parts.sampler.apply_criteria(criteria, withdrawn=withdrawn)
         self._parts.agent.adapt_rate(max(self._level, self._notice_level()))
 
-    def health_snapshot(self) -> Facts:
+    def health_snapshot(self) -> HealthSnapshot:
         """What the node reports of itself now."""
         queue, endpoint = self._parts.queue, self._parts.uplink.endpoint
         stats, oldest_s = queue.stats(), queue.oldest_s()
-        return Facts(stats, oldest_s, endpoint, self._battery_v, self._update_words())
+        return HealthSnapshot(
+            stats, oldest_s, endpoint, self._battery_v, self._update_words()
+        )
 
     def update_status(self) -> str:
         """The line for systemd; writes the whole status for `edge-agent status`."""
         parts = self._parts
-        inputs = Parts(
+        inputs = StatusInputs(
             parts.uplink,
             self._pulse.clock(),
             parts.queue.stats(),
@@ -172,17 +174,17 @@ class Coordinator:
             self._update_words(),
         )
         at_s, mono_s = parts.machine_clock.wall_s(), parts.machine_clock.mono_s()
-        status = status_of(
+        status = make_status(
             inputs, self._level, self._pulse.find_late_loops(), at_s, mono_s
         )
         if self._status_folder is not None:
             try:
-                save(status, self._status_folder)
+                save_status(status, self._status_folder)
             except OSError as error:  # no reason to end a node that works
                 log.warning("edge-agent status is not renewed: %s", error)
         return status.line
 
-    def _loops(self) -> Iterator[tuple[str, float, Callable[[Beat], None]]]:
+    def _loops(self) -> Iterator[tuple[str, float, Callable[[Heartbeat], None]]]:
         parts = self._parts
         yield "uplink", UPLINK_SILENCE_S, parts.uplink.run
         yield "gateway choice", SELECTION_SILENCE_S, parts.selection.run
@@ -200,13 +202,13 @@ class Coordinator:
         updater = self._parts.updater
         return None if updater is None else updater.summary()
 
-    def _switch_alarms(self, beat: Beat) -> None:
+    def _switch_alarms(self, beat: Heartbeat) -> None:
         """Switch the alarm outputs; no other thread does."""
         while not self._stop.wait(ALARMS_INTERVAL_S):
             beat()
             self._parts.alarms.update(self._level, self._notice_level())
 
-    def _move_slope(self, beat: Beat) -> None:
+    def _move_slope(self, beat: Heartbeat) -> None:
         move_slope = self._parts.move_slope
         if move_slope is not None and move_slope(self._stop, beat):
             self._parts.agent.pause_sampling()

@@ -5,26 +5,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from edge_agent.clock import Clock
-from edge_agent.queue.base import Draft
-from edge_agent.sampler import draft_of
+from edge_agent.queue.base import MessageDraft
+from edge_agent.sampler import make_draft
 from service_runtime.errors import FieldError
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.errors import EnvelopeError, PriorityError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.senml import MessageId, Pack, decode
+from spatial_mqtt.senml import MessageId, Pack, decode_pack
 
 KEYS = frozenset({"pri", "e", "why"})
 
 
-def drafts_of(
+def parse_drafts(
     lines: Iterable[str], node: str, cell: Cell, clock: Clock
-) -> Iterator[Draft | str]:
+) -> Iterator[MessageDraft | str]:
     """Yield a draft for each good line, an error for each bad one; skip blank ones."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            yield draft_of(_pack(line, node, clock), cell)
+            yield make_draft(_pack(line, node, clock), cell)
         except FieldError as error:
             yield f"line {number}: {error}"
 
@@ -48,7 +48,7 @@ def _pack(line: str, node: str, clock: Clock) -> Pack:
     if "why" in message:
         head["why"] = message["why"]
     # The decoder checks every record, so that the next store can read the pack.
-    pack = decode(json.dumps([head | records[0], *records[1:]]).encode())
+    pack = decode_pack(json.dumps([head | records[0], *records[1:]]).encode())
     return Pack(
         MessageId(node, "-", 0),
         priority,

@@ -12,18 +12,18 @@ from msgspec import structs
 
 from edge_agent.queue.base import Queue, QueueFileError
 from service_runtime.errors import FieldError
-from spatial_mqtt.announcements import CriteriaNotice, Notice, Opened
+from spatial_mqtt.announcements import CriteriaNotice, Notice, OpenNotice
 from spatial_mqtt.errors import NoticeError
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 log = logging.getLogger(__name__)
 
 NOTICES_STATE = "notices"
 
-Remember = Callable[[Mapping[str, str]], object]
+StoreState = Callable[[Mapping[str, str]], object]
 
 
-def remember_in(queue: Queue) -> Remember:
+def make_state_writer(queue: Queue) -> StoreState:
     """A function that stores values in a queue's file for the next start."""
 
     def remember(values: Mapping[str, str]) -> None:
@@ -35,23 +35,23 @@ def remember_in(queue: Queue) -> Remember:
     return remember
 
 
-def opener(keys: Sequence[str]) -> Opened:
+def make_verifier(keys: Sequence[str]) -> OpenNotice:
     """The signature check of messages that one of these keys has signed.
 
     Raises:
         FieldError: A key file cannot be used.
     """
-    from spatial_mqtt.announcements import Verifier  # noqa: PLC0415 - megabytes of memory
+    from spatial_mqtt.announcements import NoticeVerifier as Verifier  # noqa: PLC0415 - megabytes of memory
 
     return Verifier(keys).verify
 
 
-def key_notes(keys: Sequence[str]) -> list[str]:
+def check_notice_keys(keys: Sequence[str]) -> list[str]:
     """Notes on the keys for the installer of a node."""
     if not keys:
         return []
     try:
-        opener(keys)
+        make_verifier(keys)
     except FieldError as error:
         return [f"no notice will count: notices.{error}"]
     return []
@@ -75,10 +75,10 @@ class Notices:
     def __init__(
         self,
         state: str | None,
-        store_state: Remember,
+        store_state: StoreState,
         on_change: Callable[[bool], object] = lambda _: None,
         *,
-        verify: Opened | None = None,
+        verify: OpenNotice | None = None,
     ) -> None:
         self._by_topic = _restored(state, is_signed=verify is not None)
         self._remember = store_state
@@ -86,7 +86,7 @@ class Notices:
         self.on_change = on_change
         self.refused: str | None = None
 
-    def on_message(self, incoming: Incoming) -> None:
+    def on_message(self, incoming: IncomingMessage) -> None:
         """Apply a notice; an empty payload withdraws the notice of its topic.
 
         A notice without criteria keeps those of the earlier one: to raise the level

@@ -30,7 +30,7 @@ TEMPERATURE = "temperature"
 AIR = "air in the housing"
 MACHINE = "health of the machine"
 
-TOLD = (DISTANCE, TEMPERATURE, AIR, MACHINE)
+INFORMATIONAL = (DISTANCE, TEMPERATURE, AIR, MACHINE)
 """Quantities of the drivers that are only informational."""
 
 _SYNONYMS = {"vibration": SHOCKS}
@@ -47,13 +47,13 @@ _FACTORS: dict[str, dict[str | None, float]] = {
 }
 
 
-def known(name: str) -> str:
+def canonical_quantity(name: str) -> str:
     """The canonical name of a quantity; the normalized name itself when unknown."""
     plain = " ".join(name.casefold().split())
     return _SYNONYMS.get(plain, plain)
 
 
-def factor(quantity: str, unit: str | None) -> float | None:
+def unit_factor(quantity: str, unit: str | None) -> float | None:
     """Factor from a SenML unit to the unit of the quantity's rules; None for no such.
 
     Rules are in mm, deg, m3/m3, kPa, and m of water level.
@@ -61,6 +61,6 @@ def factor(quantity: str, unit: str | None) -> float | None:
     return _FACTORS.get(quantity, {}).get(unit)
 
 
-def units(quantity: str) -> tuple[str | None, ...]:
+def convertible_units(quantity: str) -> tuple[str | None, ...]:
     """The SenML units in which a quantity is judged."""
     return tuple(_FACTORS.get(quantity, {}))

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from edge_agent.config import NOT_UTF_8, NodeSettings, from_table
+from edge_agent.config import NOT_UTF_8, NodeSettings, parse_node_settings
 from service_runtime.errors import FieldError
-from service_runtime.settings import Problem, SettingsError, parse
+from service_runtime.settings import Problem, SettingsError, parse_toml
 from service_runtime.tls import Endpoint
 from slope_science.reason_codes import ReasonCode
-from slope_science.reasons import Reason, encode
+from slope_science.reasons import Reason, encode_reason
 from spatial_mqtt.senml import MessageId, Pack, Reading
 
 PRIORITY = 3
@@ -26,7 +26,7 @@ PRIORITY = 3
 REPORT_EVERY_S = 3600.0
 HEALTH = "config/health"
 MISTAKE = "config/mistake"
-MOST_MISTAKES = 20
+MAX_MISTAKES = 20
 
 Table = dict[str, Any]
 _Path = tuple[str | int, ...]
@@ -38,7 +38,7 @@ _PLACEHOLDER_SENSOR = {"kind": "node", "name": "node"}
 
 
 @dataclass(frozen=True)
-class Safe:
+class RecoveredSettings:
     """The usable part of a node's settings file.
 
     Attributes:
@@ -52,7 +52,7 @@ class Safe:
     has_queue: bool
 
 
-def salvage(raw: bytes) -> Safe | None:
+def recover_settings(raw: bytes) -> RecoveredSettings | None:
     """Leave out the wrong parts of a settings file.
 
     Returns:
@@ -80,16 +80,16 @@ def salvage(raw: bytes) -> Safe | None:
             if path[:-1] in numbers:
                 _remove(numbers[path[:-1]], path[-1:])
         node, found = _attempt(table)
-    return Safe(node, tuple(problems), has_queue) if problems else None
+    return RecoveredSettings(node, tuple(problems), has_queue) if problems else None
 
 
-def safe_words(problems: Sequence[str]) -> str:
+def format_safe_mode(problems: Sequence[str]) -> str:
     """Format the number of mistakes of a node in safe mode."""
     count = len(problems)
     return f"safe mode: {count} mistake{'s' * (count > 1)} in the settings"
 
 
-def report(safe: Safe, now_s: float, synchronised: bool) -> Pack:
+def make_report(safe: RecoveredSettings, now_s: float, synchronised: bool) -> Pack:
     """Make the message that lists the mistakes; the queue assigns its id.
 
     Args:
@@ -97,8 +97,8 @@ def report(safe: Safe, now_s: float, synchronised: bool) -> Pack:
         now_s: Unix time.
         synchronised: Whether a time server has set the clock.
     """
-    summary = safe_words(safe.problems)
-    mistakes = safe.problems[:MOST_MISTAKES]
+    summary = format_safe_mode(safe.problems)
+    mistakes = safe.problems[:MAX_MISTAKES]
     return Pack(
         id=MessageId(safe.node.settings.node.id, "-", 0),
         priority=PRIORITY,
@@ -109,11 +109,15 @@ def report(safe: Safe, now_s: float, synchronised: bool) -> Pack:
         ),
         synchronised=synchronised,
         why=summary,
-        reasons=[encode(Reason(ReasonCode.SAFE_MODE, mistakes=len(safe.problems)))],
+        reasons=[
+            encode_reason(Reason(ReasonCode.SAFE_MODE, mistakes=len(safe.problems)))
+        ],
     )
 
 
-def tell(put: Callable[[], object], wait: Callable[[float], bool]) -> None:
+def report_periodically(
+    put: Callable[[], object], wait: Callable[[float], bool]
+) -> None:
     """Report now, and again every `REPORT_EVERY_S`.
 
     Args:
@@ -128,14 +132,14 @@ def tell(put: Callable[[], object], wait: Callable[[float], bool]) -> None:
 def _parse_sections(text: str) -> tuple[Table, list[str]]:
     """Parse the file; when it is no TOML, each section by itself."""
     try:
-        return parse(text), []
+        return parse_toml(text), []
     except SettingsError as error:
         problems = [str(error)]
     starts = [match.start() for match in _SECTION.finditer(text)]
     table: Table = {}
     for start, end in pairwise([*starts, len(text)]):
         try:
-            _merge(table, parse(text[start:end]))
+            _merge(table, parse_toml(text[start:end]))
         except SettingsError:
             title = text[start:end].partition("\n")[0]
             line = text.count("\n", 0, start) + 1
@@ -147,7 +151,7 @@ def _attempt(table: Table) -> tuple[NodeSettings | None, tuple[Problem, ...]]:
     """The settings, or None and what is wrong with them."""
     sensors = table.get("sensor") or [_PLACEHOLDER_SENSOR]
     try:
-        return from_table({**table, "sensor": sensors}), ()
+        return parse_node_settings({**table, "sensor": sensors}), ()
     except SettingsError as error:
         return None, error.problems
 

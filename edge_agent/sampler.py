@@ -6,31 +6,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge_agent.clock import Clock
-from edge_agent.queue.base import Draft, Queue, QueueFileError, QueueFullError
-from edge_agent.sensor_reader import Reader
+from edge_agent.queue.base import MessageDraft, Queue, QueueFileError, QueueFullError
+from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Sensor
-from edge_agent.triage.engine import Assessment, Triage
+from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.samples import Instant
-from slope_science.reasons import encode
+from slope_science.reasons import encode_reason
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.topics import Forward, cell_topic
+from spatial_mqtt.topics import ForwardTopic, cell_topic
 
 log = logging.getLogger(__name__)
 
 TRIAGE_STATE = "triage"
 
 
-def draft_of(pack: Pack, cell: Cell) -> Draft:
+def make_draft(pack: Pack, cell: Cell) -> MessageDraft:
     """The draft of a pack whose id the queue will assign.
 
     Args:
         pack: Readings and priority; its id is ignored.
         cell: Cell of the node's position.
     """
-    topic = str(Forward(cell_topic(cell), pack.priority))
+    topic = str(ForwardTopic(cell_topic(cell), pack.priority))
 
     def payload(message_id: MessageId) -> bytes:
         return encode_cbor(
@@ -46,10 +46,10 @@ def draft_of(pack: Pack, cell: Cell) -> Draft:
             )
         )
 
-    return Draft(pack.priority, topic, payload)
+    return MessageDraft(pack.priority, topic, payload)
 
 
-def _ignore(_assessment: Assessment, _readings: Sequence[Reading]) -> None:
+def _ignore(_assessment: TriageResult, _readings: Sequence[Reading]) -> None:
     pass
 
 
@@ -58,7 +58,7 @@ def _no_readings(_priority: int) -> list[Reading]:
 
 
 @dataclass(frozen=True)
-class Site:
+class NodeIdentity:
     """Identity, position and clock of the node.
 
     Attributes:
@@ -89,8 +89,8 @@ class Sampler:
         sensors: Sequence[Sensor],
         triage: Triage,
         queue: Queue,
-        identity: Site,
-        on_put: Callable[[Assessment, Sequence[Reading]], None] = _ignore,
+        identity: NodeIdentity,
+        on_put: Callable[[TriageResult, Sequence[Reading]], None] = _ignore,
         *,
         health_readings: Callable[[int], list[Reading]] = _no_readings,
     ) -> None:
@@ -102,7 +102,7 @@ class Sampler:
         self.on_put = on_put
         self.health_readings = health_readings
         self._diagnostics: dict[str, str] = {}
-        self._reader = Reader(self._sensors, identity.clock.mono_s)
+        self._reader = SensorReader(self._sensors, identity.clock.mono_s)
         # A tilt reading takes seconds, and a cut wire must not wait for it: the lock
         # covers only triage and the queue.
         self._assessing = threading.Lock()
@@ -165,7 +165,7 @@ class Sampler:
     def _put(
         self,
         readings: list[Reading],
-        assessment: Assessment,
+        assessment: TriageResult,
         now_s: float,
         sampled: Sequence[Sensor],
     ) -> None:
@@ -177,13 +177,13 @@ class Sampler:
             synchronised=self._clock.is_synchronised(),
             mono_s=round(self._clock.mono_s(), 3),
             why=assessment.why,
-            reasons=[encode(reason) for reason in assessment.reasons],
+            reasons=[encode_reason(reason) for reason in assessment.reasons],
         )
         state = {TRIAGE_STATE: self._triage.snapshot()}
         for sensor in sampled:
             state.update(sensor.state())
         try:
-            self._queue.put([draft_of(pack, self._site.cell)], state)
+            self._queue.put([make_draft(pack, self._site.cell)], state)
         except (QueueFullError, QueueFileError) as error:
             # With a full disk the node still reads sensors and sends its rows.
             log.error(  # noqa: TRY400

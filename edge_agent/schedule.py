@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 from apscheduler.schedulers.base import BaseScheduler
 from apscheduler.triggers.base import BaseTrigger
 
-SMALLEST_STEP_S = 2.0
+MIN_STEP_S = 2.0
 """Smaller differences are slewing, or a thread that waited between two clocks."""
 
 
-class SteadyTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler ships no types
+class SteadyIntervalTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler ships no types
     """Fires every interval, and skips the times that a clock step passed over.
 
     APScheduler's own trigger lists every missed time: a step forward by a year gave
@@ -40,7 +40,7 @@ class SteadyTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler ships no 
         )
 
 
-class Steps:
+class ClockStepDetector:
     """Detects steps of the wall clock by comparing it with one that cannot be set.
 
     Args:
@@ -59,7 +59,7 @@ class Steps:
         """Seconds that the clock was set forward since the last call; 0 for none."""
         offset_s = self._offset()
         step_s = offset_s - self._offset_s
-        if abs(step_s) <= SMALLEST_STEP_S:
+        if abs(step_s) <= MIN_STEP_S:
             return 0.0
         self._offset_s = offset_s
         return step_s
@@ -72,13 +72,13 @@ class Steps:
         return self._wall_s() - self._mono_s()
 
 
-def rearm(scheduler: BaseScheduler, step_s: float, now_s: float) -> None:
+def rearm_jobs(scheduler: BaseScheduler, step_s: float, now_s: float) -> None:
     """Move every job to the time at which it would have fired without the step.
 
     A job that the scheduler has already moved to the new time is not changed.
 
     Args:
-        scheduler: Its jobs have `SteadyTrigger`s.
+        scheduler: Its jobs have `SteadyIntervalTrigger`s.
         step_s: How far the clock was set forward.
         now_s: Unix time after that.
     """
@@ -97,7 +97,7 @@ FAST_FROM_LEVEL = 3
 
 
 @dataclass(frozen=True)
-class Pace:
+class SamplingMode:
     """How fast sensors are sampled now.
 
     Attributes:
@@ -108,7 +108,7 @@ class Pace:
     is_fast: bool = False
     is_saving: bool = False
 
-    def interval_s(self, usual_s: float, policy: "Habits") -> float:
+    def interval_s(self, usual_s: float, policy: "SamplingPolicy") -> float:
         """Time between two readings of a sensor with this usual interval."""
         if self.is_fast:
             return min(usual_s, policy.fast_interval_s)
@@ -120,7 +120,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Habits:
+class SamplingPolicy:
     """Sampling rate by level and battery.
 
     Attributes:
@@ -137,7 +137,9 @@ class Habits:
     well_v: float = 0.0
     stretch: float = 1.0
 
-    def choose_mode(self, level: int, battery_v: float | None, previous: Pace) -> Pace:
+    def choose_mode(
+        self, level: int, battery_v: float | None, previous: SamplingMode
+    ) -> SamplingMode:
         """Choose the sampling mode.
 
         The voltage of a battery rises as soon as the load falls, so saving ends at a
@@ -146,4 +148,4 @@ class Habits:
         limit_v = self.well_v if previous.is_saving else self.low_v
         is_low = battery_v is not None and battery_v < limit_v
         is_fast = level >= FAST_FROM_LEVEL
-        return Pace(is_fast, is_low and not is_fast)
+        return SamplingMode(is_fast, is_low and not is_fast)

@@ -17,17 +17,17 @@ from edge_agent.sensors.errors import (
     Health,
     SensorBusError,
     SensorError,
-    SensorHangsError,
+    SensorTimeoutError,
 )
-from slope_science.quality import LABEL, Flag, Span, gross_range, step
+from slope_science.quality import FLAG_LABEL, Flag, ValueRange, check_range, check_step
 from spatial_mqtt.senml import Reading
 
-FLAT_COUNT = 60
+FLAT_LINE_COUNT = 60
 """Number of equal readings in a row that is suspect for a sensor with noise."""
 
 
 @dataclass(frozen=True)
-class Plausible:
+class PlausibleRange:
     """Limits of plausible readings of a sensor.
 
     Attributes:
@@ -50,14 +50,14 @@ class _LastValue:
     equal: int = 1
 
 
-class Quality:
+class QualityFlagger:
     """Flags the readings of one sensor.
 
     Args:
         limits: Limits of its readings.
     """
 
-    def __init__(self, limits: Plausible) -> None:
+    def __init__(self, limits: PlausibleRange) -> None:
         self._plausible = limits
         self._last: dict[str, _LastValue] = {}
 
@@ -74,21 +74,21 @@ class Quality:
         flag = self._flag(reading.name, float(value))  # type: ignore[arg-type]
         if flag is Flag.GOOD:
             return reading
-        return replace(reading, extra={**reading.extra, LABEL: int(flag)})
+        return replace(reading, extra={**reading.extra, FLAG_LABEL: int(flag)})
 
     def _flag(self, name: str, value: float) -> Flag:
         limits = self._plausible
-        if gross_range(value, Span(limits.low, limits.high)).flag is Flag.FAIL:
+        if check_range(value, ValueRange(limits.low, limits.high)).flag is Flag.FAIL:
             return Flag.FAIL
         last = self._last.get(name)
         if last is not None and value == last.value:
             last.equal += 1
-            is_flat = limits.largest_step is not None and last.equal >= FLAT_COUNT
+            is_flat = limits.largest_step is not None and last.equal >= FLAT_LINE_COUNT
             return Flag.SUSPECT if is_flat else Flag.GOOD
         self._last[name] = _LastValue(value)
         if last is None or limits.largest_step is None:
             return Flag.GOOD
-        return step(last.value, value, limits.largest_step).flag
+        return check_step(last.value, value, limits.largest_step).flag
 
 
 log = logging.getLogger(__name__)
@@ -118,13 +118,13 @@ def health_name(sensor: str) -> str:
     return f"{sensor}/health"
 
 
-def plausible(sensor: Sensor) -> Plausible:
+def plausible_range(sensor: Sensor) -> PlausibleRange:
     """The plausible readings of a sensor, at its usual interval."""
-    return Plausible(sensor.unit, *sensor.range, sensor.largest_step)
+    return PlausibleRange(sensor.unit, *sensor.range, sensor.largest_step)
 
 
 @dataclass(frozen=True)
-class Manner:
+class ReadPolicy:
     """How sensors are read.
 
     Attributes:
@@ -135,10 +135,10 @@ class Manner:
 
     deadline_s: float = DEADLINE_S
     min_backoff_s: float = MIN_BACKOFF_S
-    plausible_range: Callable[[Sensor], Plausible] = plausible
+    plausible_range: Callable[[Sensor], PlausibleRange] = plausible_range
 
 
-class Reader:
+class SensorReader:
     """Reads sensors concurrently.
 
     Args:
@@ -151,16 +151,16 @@ class Reader:
         self,
         sensors: Sequence[Sensor],
         mono_s: Callable[[], float],
-        policy: Manner | None = None,
+        policy: ReadPolicy | None = None,
     ) -> None:
         self._mono_s = mono_s
-        self._manner = policy or Manner()
+        self._manner = policy or ReadPolicy()
         self._health = {
             sensor.name: _Health(backoff_s=self._manner.min_backoff_s)
             for sensor in sensors
         }
         self._quality = {
-            sensor.name: Quality(self._manner.plausible_range(sensor))
+            sensor.name: QualityFlagger(self._manner.plausible_range(sensor))
             for sensor in sensors
         }
 
@@ -243,7 +243,7 @@ class Reader:
         reason = f"does not return within {deadline_s:g} s"
         return self._health_change(
             sensor.name,
-            SensorHangsError(sensor.name, reason, "check its bus and its power"),
+            SensorTimeoutError(sensor.name, reason, "check its bus and its power"),
         )
 
     def _failed(self, name: str, error: SensorError) -> list[Reading]:

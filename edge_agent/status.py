@@ -10,21 +10,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from edge_agent.queue.base import Stats
-from edge_agent.queue.inspection import depth_words, waiting_words
-from edge_agent.safe_mode import safe_words
-from edge_agent.uplink.settings import Served, link_words
+from edge_agent.queue.base import QueueStats
+from edge_agent.queue.inspection import format_depth, format_waiting
+from edge_agent.safe_mode import format_safe_mode
+from edge_agent.uplink.settings import UplinkState, format_link
 from service_runtime.tls import Endpoint
 from spatial_mqtt import node_status
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import Reading
 
-FILE: Final = "status.json"
+STATUS_FILE: Final = "status.json"
 """In the folder that systemd makes for the agent under /run."""
 
 
 @dataclass(frozen=True)
-class Status:
+class NodeStatus:
     """State of a node at one moment.
 
     Attributes:
@@ -69,7 +69,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Parts:
+class StatusInputs:
     """Inputs of a status.
 
     Attributes:
@@ -86,9 +86,9 @@ class Parts:
         update: State of an update.
     """
 
-    uplink: Served
+    uplink: UplinkState
     now_s: float
-    stats: Stats
+    stats: QueueStats
     oldest_s: float | None
     problems: Mapping[str, str]
     sensors: int
@@ -99,12 +99,12 @@ class Parts:
     update: str | None = None
 
 
-def status_of(
-    inputs: Parts, level: int, silent: Sequence[str], at_s: float, mono_s: float
-) -> Status:
-    """Make a status of its inputs; `Status` lists the meanings."""
+def make_status(
+    inputs: StatusInputs, level: int, silent: Sequence[str], at_s: float, mono_s: float
+) -> NodeStatus:
+    """Make a status of its inputs; `NodeStatus` lists the meanings."""
     uplink, stats = inputs.uplink, inputs.stats
-    return Status(
+    return NodeStatus(
         line=_line(inputs),
         at_s=at_s,
         mono_s=mono_s,
@@ -126,35 +126,35 @@ def status_of(
     )
 
 
-def save(status: Status, folder: Path) -> None:
+def save_status(status: NodeStatus, folder: Path) -> None:
     """Write the status for `edge-agent status`; a reader never sees half a file.
 
     Raises:
         OSError: The folder cannot be written.
     """
-    fresh = folder / f"{FILE}.new"
+    fresh = folder / f"{STATUS_FILE}.new"
     fresh.write_text(json.dumps(asdict(status), ensure_ascii=False))
     fresh.chmod(0o644)  # nothing in it is secret
-    fresh.replace(folder / FILE)  # in memory under /run: needs no fsync
+    fresh.replace(folder / STATUS_FILE)  # in memory under /run: needs no fsync
 
 
-def load(folder: Path) -> dict[str, Any]:
+def load_status(folder: Path) -> dict[str, Any]:
     """Read the last status that was saved.
 
     Raises:
         FileNotFoundError: There is none: the agent does not run.
         PermissionError: The folder is not readable.
     """
-    status: dict[str, Any] = json.loads((folder / FILE).read_text())
+    status: dict[str, Any] = json.loads((folder / STATUS_FILE).read_text())
     return status
 
 
-def _line(parts: Parts) -> str:
-    items = [safe_words(parts.mistakes)] if parts.mistakes else []
+def _line(parts: StatusInputs) -> str:
+    items = [format_safe_mode(parts.mistakes)] if parts.mistakes else []
     if parts.notice is not None:
         items.append(parts.notice)
-    items.append(link_words(parts.uplink, parts.now_s))
-    items.append(depth_words(parts.stats, parts.oldest_s))
+    items.append(format_link(parts.uplink, parts.now_s))
+    items.append(format_depth(parts.stats, parts.oldest_s))
     if parts.problems:
         fail = f"{len(parts.problems)} of {parts.sensors} sensors fail"
         items.append(f"{fail}: {', '.join(parts.problems)}")
@@ -168,7 +168,7 @@ MAX_UPDATE_CHARS: Final = 120
 
 
 @dataclass(frozen=True)
-class Facts:
+class HealthSnapshot:
     """Health of a node, as it is reported.
 
     Attributes:
@@ -179,7 +179,7 @@ class Facts:
         update: State of an update; None when there is none.
     """
 
-    stats: Stats
+    stats: QueueStats
     oldest_s: float | None
     gateway: Endpoint | None
     battery_v: float | None
@@ -188,13 +188,13 @@ class Facts:
     def readings(self) -> list[Reading]:
         """The readings that `spatial_mqtt.node_status` names."""
         gateway = self.gateway
-        where = node_status.NOTHING if gateway is None else str(gateway)
+        where = node_status.NO_VALUE if gateway is None else str(gateway)
         dropped = sum(self.stats.dropped.values())
         readings = [
             Reading(
                 node_status.QUEUED,
                 None,
-                waiting_words(self.stats) or node_status.NOTHING,
+                format_waiting(self.stats) or node_status.NO_VALUE,
             ),
             Reading(node_status.OLDEST, "s", float(round(self.oldest_s or 0.0))),
             Reading(node_status.GATEWAY, None, where),
@@ -209,7 +209,7 @@ class Facts:
         return readings
 
 
-class SelfReport:
+class HealthReporter:
     """Adds the node's health to packs, at an interval.
 
     Args:
@@ -220,7 +220,7 @@ class SelfReport:
 
     def __init__(
         self,
-        take_snapshot: Callable[[], Facts],
+        take_snapshot: Callable[[], HealthSnapshot],
         interval_s: float,
         mono_s: Callable[[], float],
     ) -> None:

@@ -21,8 +21,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
-from backend_spark.tables.reader import Tables, open_tables
-from backend_spark.tables.schemas import SCORED
+from backend_spark.tables.reader import DeltaTables, open_tables
+from backend_spark.tables.schemas import SPARK_TABLES
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from experiments.bench.tree import cpu_s, held_bytes
@@ -87,7 +87,7 @@ def segment(day: int) -> list[LogRow]:
     return sorted(rows, key=lambda row: row.received_us)
 
 
-def is_scored(tables: Tables, day: int) -> bool:
+def is_scored(tables: DeltaTables, day: int) -> bool:
     """Whether the last step of a day has its level."""
     path = str(tables.path("levels"))
     if not DeltaTable.is_deltatable(path):
@@ -127,8 +127,8 @@ class Watch:
             memories.num_rows,
             kept >> 10,
             sum(f.stat().st_size for f in checkpoint if f.is_file()) >> 10,
-            sum(len(DeltaTable(str(tables.path(n))).file_uris()) for n in SCORED),
-            sum(len(list(tables.path(n).glob("_delta_log/*"))) for n in SCORED),
+            sum(len(DeltaTable(str(tables.path(n))).file_uris()) for n in SPARK_TABLES),
+            sum(len(list(tables.path(n).glob("_delta_log/*"))) for n in SPARK_TABLES),
             tables.dataset("levels").count_rows(),
         )
         self.peak_bytes = 0

@@ -21,7 +21,7 @@ from typing import Any, Final
 import click
 
 from backend_spark.tables.reader import open_tables
-from backend_spark.tables.schemas import SCORED
+from backend_spark.tables.schemas import SPARK_TABLES
 from demo.processes import free_port
 from experiments.bench.chart import lines
 from experiments.bench.commits import lags_s
@@ -211,7 +211,7 @@ def _stored(data: Path) -> dict[str, int]:
     """Bytes of the log and of every table as it stands, merged away files aside."""
     tables = open_tables(data)
     files = {"log": list((data / "log").glob("*.arrow"))}
-    for name in SCORED:
+    for name in SPARK_TABLES:
         dataset = tables.dataset(name)
         files[name] = [tables.path(name) / Path(file).name for file in dataset.files]
     return {n: sum(f.stat().st_size for f in each) for n, each in files.items()}

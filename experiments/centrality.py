@@ -21,15 +21,15 @@ from statistics import correlation
 
 from experiments.bench.lan import Lan
 from experiments.bench.net import ROOT, run_command
-from experiments.topology_study.evaluation import evaluate
+from experiments.topology_study.evaluation import evaluate_federation
 from experiments.topology_study.federations import (
     BROKERS,
-    NAMES,
-    Everywhere,
+    TOPOLOGIES,
+    ConnectedToAll,
     Federation,
-    bridges_of,
-    configuration,
-    named,
+    compute_bridges,
+    format_bridge_config,
+    make_federation,
     origin_topic,
 )
 
@@ -64,8 +64,8 @@ def clients_of(
     for home, clients in federation.clients.items():
         everywhere, one = list(federation.graph), [home]
         is_all = federation.connected_to_all
-        talk = everywhere if is_all is Everywhere.PUBLISHERS else one
-        listen = everywhere if is_all is Everywhere.SUBSCRIBERS else one
+        talk = everywhere if is_all is ConnectedToAll.PUBLISHERS else one
+        listen = everywhere if is_all is ConnectedToAll.SUBSCRIBERS else one
         for _ in range(clients.publishers):
             publishers += [(addresses[b], origin_topic(b, "p")) for b in talk]
         for _ in range(clients.subscribers):
@@ -77,16 +77,16 @@ def measure(
     name: str, lan: Lan, folder: Path, rounds: int, size: int
 ) -> list[Measured]:
     """Let a federation carry its messages, and count."""
-    federation = named(name, CLIENTS, CLIENTS)
+    federation = make_federation(name, CLIENTS, CLIENTS)
     addresses = {b: f"{lan.address(b)}:{PORT}" for b in BROKERS}
-    bridges = bridges_of(federation)
+    bridges = compute_bridges(federation)
     with ExitStack() as stack:
         for broker in federation.graph:
             config = folder / f"{name}-{broker}.conf"
             config.write_text(
                 f"listener {PORT} 0.0.0.0\nallow_anonymous true\npersistence false\n"
                 "max_queued_messages 0\nset_tcp_nodelay true\n"
-                + "\n".join(configuration(broker, bridges, addresses))
+                + "\n".join(format_bridge_config(broker, bridges, addresses))
                 + "\n"
             )
             _start(stack, lan, broker, ["mosquitto", "-c", str(config)])
@@ -113,7 +113,7 @@ def measure(
         if got != wanted:
             raise OSError(f"{name}: {got} deliveries, {wanted} wanted")
         after = {broker: counted(lan, broker) for broker in federation.graph}
-    loads = evaluate(federation).loads
+    loads = evaluate_federation(federation).loads
     return [
         Measured(
             name,
@@ -171,7 +171,7 @@ def main() -> None:
     asked = parser.parse_args()
     measured: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder, Lan((*BROKERS, "clients")) as lan:
-        for name in NAMES:
+        for name in TOPOLOGIES:
             rows = measure(name, lan, Path(folder), asked.rounds, asked.bytes)
             measured += rows
             for row in rows:

@@ -26,8 +26,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from selenium.webdriver import Chrome
 
-from backend_spark.tables.delta_writer import make_tables
-from backend_spark.tables.schemas import LEVELS, SCORED, SILVER
+from backend_spark.tables.delta_writer import create_tables
+from backend_spark.tables.schemas import LEVELS, SILVER, SPARK_TABLES
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.topics import cell_topic
 from tests.browser import browser
@@ -51,7 +51,7 @@ class Size:
 def write(data: Path, size: Size, end_s: int) -> None:
     """Tables of a storm over that many cells."""
     folder = data / "tables"
-    make_tables(folder, SCORED)
+    create_tables(folder, SPARK_TABLES)
     places = _places(size.nodes, size.cells)
     tokens = list(dict.fromkeys(token for _, token in places))
     for first in range(0, STEPS, 36):

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import click
 
-from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.inspection import read_counters
 from experiments.bench.chart import bars
 from experiments.bench.edge_libraries import link_edge_libraries
 from experiments.bench.gateway import NO_LIMITS, start_daemon
@@ -196,7 +196,7 @@ def _agent(site: Site[None]) -> tuple[str, ...]:
 
 def look(site: Site[None], arm: Arm, on: Card) -> Look:
     """What a node has taken so far."""
-    tally = read_tally(on.folder / "queue.db")
+    tally = read_counters(on.folder / "queue.db")
     return Look(
         time.monotonic(),
         weigh(site.pid(arm.name)),

@@ -20,21 +20,30 @@ import click
 from experiments.bench.chart import bars, lines
 from experiments.bench.table import table, verdict, write
 from experiments.overlay_study.disasters import (
+    SCENARIO_METHODS,
     SCENARIOS,
-    WAYS,
-    Outcome,
-    happens,
-    terrain,
+    ScenarioResult,
+    make_terrain,
+    run_scenario,
 )
 from experiments.overlay_study.methods import (
     ONE_PUBLISHER_SUBSCRIBERS,
     ONE_PUBLISHER_TOTAL,
+    OVERLAY_SIZES,
     PATTERNS,
-    TOTALS,
-    Pattern,
+    TopicPattern,
 )
-from experiments.overlay_study.network import TREES, Setting, Waits, waits
-from experiments.overlay_study.statistics import Result, measure, topics
+from experiments.overlay_study.network import (
+    TREES,
+    DelayStatistics,
+    LoadScenario,
+    measure_delays,
+)
+from experiments.overlay_study.statistics import (
+    MethodResult,
+    measure_method,
+    random_topics,
+)
 
 PRIORITIES = (1, 2, 3, 4, 5)
 METHODS = ("psg", "patm", "v3", "v6")
@@ -50,49 +59,60 @@ Cell = tuple[str, str, int]
 """Pattern, method, priority."""
 
 
-def table_6_1(nodes: int, trials: int) -> dict[Cell, Result]:
+def table_6_1(nodes: int, trials: int) -> dict[Cell, MethodResult]:
     """All patterns, methods and priorities in overlays of one size."""
-    found: dict[Cell, Result] = {}
+    found: dict[Cell, MethodResult] = {}
     for name, pattern in PATTERNS.items():
-        made = list(topics(pattern, nodes, trials, seed=0))
+        made = list(random_topics(pattern, nodes, trials, seed=0))
         for method, priority in product(TABLES, PRIORITIES):
             # SG and ATM know no priority, PATM urgent and not.
             alike = SAME_AS.get(method, {}).get(priority, priority)
             told = found.get((name, method, alike))
-            found[name, method, priority] = told or measure(made, method, priority)
+            found[name, method, priority] = told or measure_method(
+                made, method, priority
+            )
     return found
 
 
-def one_publisher(trials: int) -> dict[tuple[int, str], Result]:
+def one_publisher(trials: int) -> dict[tuple[int, str], MethodResult]:
     """Topics of one publisher and 10 to 1280 subscribers, priority 5."""
     return {
-        (number, method): measure(made, method, 5)
+        (number, method): measure_method(made, method, 5)
         for number in ONE_PUBLISHER_SUBSCRIBERS
-        for made in [list(topics(Pattern(1, number), ONE_PUBLISHER_TOTAL, trials, 0))]
+        for made in [
+            list(random_topics(TopicPattern(1, number), ONE_PUBLISHER_TOTAL, trials, 0))
+        ]
         for method in TABLES
     }
 
 
-def loaded(span_s: float) -> dict[tuple[float, str, str], dict[int, Waits]]:
+def loaded(span_s: float) -> dict[tuple[float, str, str], dict[int, DelayStatistics]]:
     """Delay of every priority on brokers that work half or most of their time."""
     return {
-        (load, tree, order): waits(Setting(load, tree, order == "fifo", span_s=span_s))
+        (load, tree, order): measure_delays(
+            LoadScenario(load, tree, order == "fifo", span_s=span_s)
+        )
         for load, tree, order in product((0.5, 0.7), TREES, ("fifo", "urgent first"))
     }
 
 
-def disasters(trials: int) -> dict[tuple[str, str], Outcome]:
+def disasters(trials: int) -> dict[tuple[str, str], ScenarioResult]:
     """200 gateways in 20 valleys, a scenario at a time."""
-    found: dict[tuple[str, str], Outcome] = {}
-    for scenario, way in product(SCENARIOS, WAYS):
-        told = [happens(scenario, way, terrain(20, 200, s), s) for s in range(trials)]
-        names = Outcome.__dataclass_fields__
+    found: dict[tuple[str, str], ScenarioResult] = {}
+    for scenario, way in product(SCENARIOS, SCENARIO_METHODS):
+        told = [
+            run_scenario(scenario, way, make_terrain(20, 200, s), s)
+            for s in range(trials)
+        ]
+        names = ScenarioResult.__dataclass_fields__
         means = {n: fmean(getattr(each, n) for each in told) for n in names}
-        found[scenario, way] = Outcome(**means)
+        found[scenario, way] = ScenarioResult(**means)
     return found
 
 
-def by_load(found: Mapping[tuple[float, str, str], Mapping[int, Waits]]) -> str:
+def by_load(
+    found: Mapping[tuple[float, str, str], Mapping[int, DelayStatistics]],
+) -> str:
     """Mean and 99th percentile of every priority, in ms."""
     rows: list[list[object]] = [
         [
@@ -104,7 +124,7 @@ def by_load(found: Mapping[tuple[float, str, str], Mapping[int, Waits]]) -> str:
     return table(("load, tree, order", *map(str, PRIORITIES)), rows)
 
 
-def by_disaster(found: Mapping[tuple[str, str], Outcome]) -> str:
+def by_disaster(found: Mapping[tuple[str, str], ScenarioResult]) -> str:
     """What became of the messages."""
     rows: list[list[object]] = [
         [f"{scenario}  {way}", 100 * t.reached, t.mean_ms, t.p99_ms, t.crossings]
@@ -114,7 +134,7 @@ def by_disaster(found: Mapping[tuple[str, str], Outcome]) -> str:
     return table(head, rows)
 
 
-def by_priority(found: Mapping[Cell, Result], what: str) -> str:
+def by_priority(found: Mapping[Cell, MethodResult], what: str) -> str:
     """One number for every pattern, method and priority."""
     rows: list[list[object]] = [
         [
@@ -127,7 +147,7 @@ def by_priority(found: Mapping[Cell, Result], what: str) -> str:
     return table(("pattern, method", *map(str, PRIORITIES), "sg"), rows)
 
 
-def by_subscribers(found: Mapping[tuple[int, str], Result], what: str) -> str:
+def by_subscribers(found: Mapping[tuple[int, str], MethodResult], what: str) -> str:
     """One number for every size and method."""
     rows: list[list[object]] = [
         [str(number), *(getattr(found[number, m], what) for m in TABLES)]
@@ -137,7 +157,7 @@ def by_subscribers(found: Mapping[tuple[int, str], Result], what: str) -> str:
 
 
 def judge(
-    found: Mapping[Cell, Result], single: Mapping[tuple[int, str], Result]
+    found: Mapping[Cell, MethodResult], single: Mapping[tuple[int, str], MethodResult]
 ) -> Iterator[str]:
     """The thesis' sentences and our bars, and whether they hold."""
     cut = {n: _cut(found, n) for n in PATTERNS}
@@ -166,20 +186,22 @@ def judge(
     yield verdict("V6 hops, p99", float(deep), 2.0)
 
 
-def _cut(found: Mapping[Cell, Result], name: str) -> float:
+def _cut(found: Mapping[Cell, MethodResult], name: str) -> float:
     """By how much priority 5 of PSG is shorter than priority 1, in percent."""
     urgent, plain = (found[name, "psg", p].path_hops for p in (5, 1))
     return 100 * (1 - urgent / plain)
 
 
-def _plain(found: Mapping[Cell, Result]) -> float:
+def _plain(found: Mapping[Cell, MethodResult]) -> float:
     """By how much priority 1 of PSG sends more than search and multicast need."""
     told = found["delta", "psg", 1]
     return 100 * (told.messages / PATTERNS["delta"].subscribers - 1)
 
 
 def charts(
-    out: Path, found: Mapping[Cell, Result], single: Mapping[tuple[int, str], Result]
+    out: Path,
+    found: Mapping[Cell, MethodResult],
+    single: Mapping[tuple[int, str], MethodResult],
 ) -> Iterator[Path]:
     """The figures."""
     names = list(PATTERNS)
@@ -236,8 +258,8 @@ def beyond(quick: bool, trials: int, said: list[str]) -> dict[str, Any]:
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 def main(quick: bool, out: Path) -> None:
     """Repeat the thesis' evaluation."""
-    trials, totals = (5, (10_000,)) if quick else (30, TOTALS)
-    sizes: dict[int, dict[Cell, Result]] = {}
+    trials, totals = (5, (10_000,)) if quick else (30, OVERLAY_SIZES)
+    sizes: dict[int, dict[Cell, MethodResult]] = {}
     said: list[str] = []
     for nodes in totals:
         print(f"  table 6.1 among {nodes} nodes ...", flush=True)

@@ -29,12 +29,7 @@ import click
 
 from experiments.bench.chart import bars
 from experiments.bench.cuts import outages
-from experiments.bench.gateway import (
-    BROKER_PORT,
-    NO_LIMITS,
-    REMOTE_PORT,
-    start_gateway,
-)
+from experiments.bench.gateway import BROKER_PORT, NO_LIMITS, REMOTE_PORT, start_gateway
 from experiments.bench.net import FAR_ADDRESS, Net, Shape, Traffic
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write

@@ -10,23 +10,23 @@ import click
 
 from experiments.topology_study.centrality import TopologyError
 from experiments.topology_study.evaluation import (
-    Advice,
-    Evaluation,
-    advise,
-    evaluate,
-    lost_without,
+    FederationCost,
+    TopologyAdvice,
+    evaluate_federation,
+    rank_topologies,
+    share_lost_without,
 )
 from experiments.topology_study.federations import (
-    NAMES,
     PLACEMENTS,
+    TOPOLOGIES,
     Federation,
     FederationFile,
-    named,
+    make_federation,
 )
 from gateway_daemon.cli._options import EXIT_NO_INPUT, EXIT_USAGE, fail, json_option
 from gateway_daemon.overlay.keys import OverlayError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
-from service_runtime.settings import SettingsError, parse, read
+from service_runtime.settings import SettingsError, build_settings, parse_toml
 from spatial_mqtt.priority import LADDER
 
 METHODS = ("sg", "psg", "atm", "patm", "v3", "v6", "policy")
@@ -88,7 +88,7 @@ def simulate(
     """
     try:
         # A gateway has no numpy installed.
-        from experiments.overlay_study.statistics import results  # noqa: PLC0415
+        from experiments.overlay_study.statistics import measure_all as results  # noqa: PLC0415
     except ImportError as error:
         fail(error)
     rows: list[dict[str, Any]] = []
@@ -125,7 +125,7 @@ def topology_commands() -> None:
 
 
 @topology_commands.command(name="evaluate")
-@click.argument("topology", metavar="FILE|" + "|".join(NAMES))
+@click.argument("topology", metavar="FILE|" + "|".join(TOPOLOGIES))
 @_clients
 @click.option("--duplicates", is_flag=True, help="Count the copies that cycles cause.")
 def evaluate_command(
@@ -143,7 +143,7 @@ def evaluate_command(
     """
     try:
         federation = _federation(topology, publishers, subscribers, placement)
-        evaluation = evaluate(federation, has_duplicates=duplicates)
+        evaluation = evaluate_federation(federation, has_duplicates=duplicates)
     except TopologyError as error:
         fail(error, EXIT_USAGE)
     if is_json:
@@ -159,7 +159,7 @@ def advise_command(
 ) -> None:
     """Compare topologies for these clients, with the loss when a broker fails."""
     try:
-        advice = advise(NAMES, publishers, subscribers, placement)
+        advice = rank_topologies(TOPOLOGIES, publishers, subscribers, placement)
     except TopologyError as error:
         fail(error, EXIT_USAGE)
     if is_json:
@@ -178,11 +178,11 @@ def _federation(
     topology: str, publishers: int, subscribers: int, placement: str
 ) -> Federation:
     path = Path(topology)
-    if topology in NAMES or not path.suffix:
-        return named(topology, publishers, subscribers, placement)
+    if topology in TOPOLOGIES or not path.suffix:
+        return make_federation(topology, publishers, subscribers, placement)
     try:
         text = path.read_text(encoding="utf-8")
-        return read(FederationFile, parse(text)).to_federation()
+        return build_settings(FederationFile, parse_toml(text)).to_federation()
     except (OSError, UnicodeDecodeError) as error:
         fail(f"{topology}: {error}", EXIT_NO_INPUT)
     except SettingsError as error:
@@ -190,7 +190,7 @@ def _federation(
         fail(problems, EXIT_USAGE_DATA)
 
 
-def _to_dict(federation: Federation, evaluation: Evaluation) -> dict[str, object]:
+def _to_dict(federation: Federation, evaluation: FederationCost) -> dict[str, object]:
     return {
         "brokers": {
             broker: {
@@ -198,7 +198,7 @@ def _to_dict(federation: Federation, evaluation: Evaluation) -> dict[str, object
                 "out": float(load.outbound),
                 "in_exact": str(load.inbound),
                 "out_exact": str(load.outbound),
-                "parted": float(lost_without(federation, broker)),
+                "parted": float(share_lost_without(federation, broker)),
             }
             for broker, load in evaluation.loads.items()
         },
@@ -207,11 +207,11 @@ def _to_dict(federation: Federation, evaluation: Evaluation) -> dict[str, object
     }
 
 
-def _topology_table(federation: Federation, evaluation: Evaluation) -> str:
+def _topology_table(federation: Federation, evaluation: FederationCost) -> str:
     width = max(len(broker) for broker in (*evaluation.loads, "broker"))
     rows = [f"{'broker':<{width}}        in       out    parted"]
     for broker, load in evaluation.loads.items():
-        cells = (load.inbound, load.outbound, lost_without(federation, broker))
+        cells = (load.inbound, load.outbound, share_lost_without(federation, broker))
         rows.append(f"{broker:<{width}}" + "".join(map(_cell, cells)))
     copies, connections = evaluation.copies, evaluation.connections
     rows.append(f"copies a publisher sends {copies}, connections of a subscriber "
@@ -223,7 +223,7 @@ def _cell(number: Fraction) -> str:
     return f"{float(number):>10.4f}"
 
 
-def _advice_to_dict(each: Advice) -> dict[str, object]:
+def _advice_to_dict(each: TopologyAdvice) -> dict[str, object]:
     loads = each.cost.loads.values()
     broker, parted = each.worst
     return {

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from edge_agent.uplink.in_flight import Limits
+from edge_agent.uplink.in_flight import FlightLimits
 from experiments.bench.chart import bars
 from experiments.bench.net import FAR_ADDRESS, Net, Shape
 from experiments.bench.sender import topic
@@ -29,7 +29,7 @@ PORT = 1883
 RELAY_PORT = 1884
 BACKLOG_BYTES = 1000
 URGENT_BYTES = 200
-WINDOW_BYTES = Limits().window_bytes
+WINDOW_BYTES = FlightLimits().window_bytes
 GOODPUT_BAR = 0.85
 
 

@@ -6,36 +6,40 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
-from gateway_daemon.manager.autoscaler import DecisionReport, Report, decode_report
+from gateway_daemon.manager.autoscaler import (
+    AutoscaleReport,
+    DecisionReport,
+    decode_autoscale_report,
+)
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
+    BrokerEntry,
     BrokerTable,
-    Entry,
+    decode_broker_table,
     decode_gateways,
-    decode_table,
-    responsible_broker,
+    find_responsible_broker,
 )
 from spatial_mqtt.errors import BrokerError, DirectoryError
 from spatial_mqtt.topics import BROKER_TABLE, ERRORS, GATEWAY_INFO, MANAGER_LOAD, covers
 from spatial_mqtt.transport import (
-    NO_TAKER,
+    NO_SUBSCRIBERS,
     BaseConnectionHandler,
-    Incoming,
+    IncomingMessage,
     Publication,
     Session,
 )
 
 TIMEOUT_S = 10.0
-REFUSED_WITHIN_S = 2.0
+REFUSAL_WAIT_S = 2.0
 
 
-class RefusedError(Exception):
+class ChangeRefusedError(Exception):
     """The Manager refused a change; the text is its reason."""
 
 
 @dataclass(frozen=True)
-class Directory:
+class PublishedDirectory:
     """State published by a Manager.
 
     Attributes:
@@ -44,15 +48,15 @@ class Directory:
         report: Loads and decisions; None before the first one.
     """
 
-    gateways: tuple[Entry, ...]
+    gateways: tuple[BrokerEntry, ...]
     table: BrokerTable
-    report: Report | None = None
+    report: AutoscaleReport | None = None
 
     def explain_route(self, topic: str) -> list[str]:
         """Explain which gateway serves a topic and which broker holds it, in lines."""
         near = [e for e in self.gateways if covers(e.topic, topic)]
         near.sort(key=lambda e: len(e.topic), reverse=True)
-        holder = responsible_broker(self.table.brokers, topic)
+        holder = find_responsible_broker(self.table.brokers, topic)
         areas = [e.topic for e in self.table.brokers if e.broker_info == holder]
         lines = [
             f"gateway {e.broker_info} serves {e.topic}"
@@ -64,17 +68,19 @@ class Directory:
         area = max((a for a in areas if covers(a, topic)), key=len)
         lines.append(f"broker {holder} holds {area}: the closest area")
         decisions = self.report.decisions if self.report else ()
-        return lines + [words(d) for d in decisions if covers(d.area or "/", topic)]
+        return lines + [
+            format_decision(d) for d in decisions if covers(d.area or "/", topic)
+        ]
 
 
-def words(decision: DecisionReport) -> str:
+def format_decision(decision: DecisionReport) -> str:
     """Format a decision with its time in UTC."""
     at = datetime.fromtimestamp(decision.at_ms / 1000, UTC)
     would = "would " if decision.is_dry_run else ""
     return f"{at:%Y-%m-%dT%H:%M:%SZ} autoscale: {would}{decision.text}"
 
 
-class Desk(BaseConnectionHandler):
+class AdminClient(BaseConnectionHandler):
     """A connection to a Manager's broker; a context manager.
 
     Args:
@@ -91,9 +97,9 @@ class Desk(BaseConnectionHandler):
     ) -> None:
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
-        self._gateways: tuple[Entry, ...] | None = None
+        self._gateways: tuple[BrokerEntry, ...] | None = None
         self._table: BrokerTable | None = None
-        self._report: Report | None = None
+        self._report: AutoscaleReport | None = None
         self._refusals: list[str] = []
         self._published: dict[int, str | None] = {}
         filters = ((GATEWAY_INFO, 2), (BROKER_TABLE, 2), (MANAGER_LOAD, 1), (ERRORS, 1))
@@ -120,13 +126,13 @@ class Desk(BaseConnectionHandler):
         self._connection.stop()
 
     @property
-    def directory(self) -> Directory:
+    def directory(self) -> PublishedDirectory:
         """The newest published state."""
         assert self._gateways is not None  # noqa: S101 - __enter__ waited for both
         assert self._table is not None  # noqa: S101
-        return Directory(self._gateways, self._table, self._report)
+        return PublishedDirectory(self._gateways, self._table, self._report)
 
-    def wait_for_report(self) -> Report:
+    def wait_for_report(self) -> AutoscaleReport:
         """Wait for loads and decisions.
 
         Raises:
@@ -143,8 +149,8 @@ class Desk(BaseConnectionHandler):
         self,
         topic: str,
         payload: bytes,
-        is_done: Callable[[Directory], bool] | None = None,
-    ) -> Directory:
+        is_done: Callable[[PublishedDirectory], bool] | None = None,
+    ) -> PublishedDirectory:
         """Request a change and wait until it is published.
 
         Args:
@@ -165,14 +171,14 @@ class Desk(BaseConnectionHandler):
             is_seen = is_done is not None and is_done(self.directory)
             return is_seen or self._refusal(topic) is not None
 
-        wait_s = REFUSED_WITHIN_S if is_done is None else self._timeout_s
+        wait_s = REFUSAL_WAIT_S if is_done is None else self._timeout_s
         with self._changed:
             has_answer = self._changed.wait_for(is_answered, wait_s)
             if not has_answer and is_done is not None:
                 reason = "the manager does not answer"
                 raise BrokerError(str(self._connection.endpoint), reason)
         if refusal := self._refusal(topic):
-            raise RefusedError(refusal)
+            raise ChangeRefusedError(refusal)
         return self.directory
 
     def publish_all(self, publications: Sequence[Publication]) -> None:
@@ -189,7 +195,7 @@ class Desk(BaseConnectionHandler):
         with self._changed:
             self._changed.wait_for(lambda: token in self._published, self._timeout_s)
         refused = self._published.get(token or 0, "the broker does not answer")
-        if refused not in {None, NO_TAKER}:
+        if refused not in {None, NO_SUBSCRIBERS}:
             raise BrokerError(str(self._connection.endpoint), str(refused))
 
     def on_published(self, token: int, refused: str | None) -> None:
@@ -197,15 +203,15 @@ class Desk(BaseConnectionHandler):
             self._published[token] = refused
             self._changed.notify_all()
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         with self._changed:
             try:
                 if message.topic == GATEWAY_INFO:
                     self._gateways = decode_gateways(message.payload)
                 elif message.topic == BROKER_TABLE:
-                    self._table = decode_table(message.payload)
+                    self._table = decode_broker_table(message.payload)
                 elif message.topic == MANAGER_LOAD:
-                    self._report = decode_report(message.payload)
+                    self._report = decode_autoscale_report(message.payload)
                 else:
                     self._refusals.append(message.payload.decode(errors="replace"))
             except DirectoryError as error:

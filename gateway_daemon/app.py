@@ -10,61 +10,61 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edge_agent.queue.base import WITH_NEXT_PUT, Queue
+from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, Queue
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.in_flight import Custody
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Throttle
+from edge_agent.uplink.in_flight import CustodyMode
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.ca.authority import DAY_S
-from gateway_daemon.ca.signer import Signer
-from gateway_daemon.ca.store import Folder
+from gateway_daemon.ca.signer import RenewalSigner
+from gateway_daemon.ca.store import AuthorityFolder
 from gateway_daemon.config import (
     GatewaySettings,
     ManagerSettings,
     SignerSettings,
-    info_of,
+    parse_broker_info,
 )
-from gateway_daemon.gateway.admission import Allowance, Impostors
-from gateway_daemon.gateway.downstream import Deliveries
-from gateway_daemon.gateway.egress import Lane, Lanes
+from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
+from gateway_daemon.gateway.downstream import Downstream
+from gateway_daemon.gateway.egress import Egress, Lane
 from gateway_daemon.gateway.gateway import Gateway
-from gateway_daemon.gateway.ingress import Front, Guards
-from gateway_daemon.gateway.load_report import Burden, Cpu, Meter
-from gateway_daemon.gateway.manager_link import Presence
-from gateway_daemon.gateway.metrics import Measures as GatewayMeasures
+from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
+from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
+from gateway_daemon.gateway.manager_link import ManagerLink
+from gateway_daemon.gateway.metrics import GatewayMetrics as GatewayMeasures
 from gateway_daemon.gateway.notice_relay import NoticeRelay
 from gateway_daemon.gateway.overlay_fallback import (
-    Detour,
-    Neighbours,
+    FallbackRules,
+    OverlayAdapter,
+    OverlayFallback,
     OverlayMembership,
-    Rules,
-    store_in,
+    make_store,
 )
-from gateway_daemon.gateway.subscriptions import Watch
-from gateway_daemon.gateway.update_server import PieceDesk
+from gateway_daemon.gateway.subscriptions import SubscriptionDiscovery
+from gateway_daemon.gateway.update_server import UpdateServer
 from gateway_daemon.manager import storage
-from gateway_daemon.manager.autoscaler import Autoscaler, Scaler
-from gateway_daemon.manager.broker_rates import Rates, run_apart
-from gateway_daemon.manager.brokers import Ways
-from gateway_daemon.manager.health_probes import Probes
-from gateway_daemon.manager.manager import Clocks, Manager
-from gateway_daemon.manager.metrics import Measures as ManagerMeasures
-from gateway_daemon.overlay.gateway_node import Node
-from gateway_daemon.overlay.keys import Name
-from gateway_daemon.overlay.mqtt_transport import Post
-from gateway_daemon.overlay.runner import Live, Surroundings
+from gateway_daemon.manager.autoscaler import AutoscaleExecutor, Autoscaler
+from gateway_daemon.manager.broker_rates import BrokerRateMonitor, run_command_in_thread
+from gateway_daemon.manager.brokers import BrokerConnectors
+from gateway_daemon.manager.health_probes import HealthProbes
+from gateway_daemon.manager.manager import Manager, ManagerClocks
+from gateway_daemon.manager.metrics import ManagerMetrics as ManagerMeasures
+from gateway_daemon.overlay.gateway_node import OverlayNode
+from gateway_daemon.overlay.keys import GatewayName
+from gateway_daemon.overlay.mqtt_transport import MqttTransport
+from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner
 from service_runtime.errors import FieldError
-from service_runtime.lifecycle import Supervision
-from service_runtime.metrics import serve_metrics
-from service_runtime.periodic import Repeat
+from service_runtime.lifecycle import SystemdSupervisor
+from service_runtime.metrics import make_metrics_servers
+from service_runtime.periodic import PeriodicCaller
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
-from service_runtime.watchdog import Pulse
-from spatial_mqtt.announcements import Opened, Verifier
+from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.announcements import NoticeVerifier, OpenNotice
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import BrokerInfo, Entry
-from spatial_mqtt.topics import ROLLOUTS
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo
+from spatial_mqtt.topics import ROLLOUT_FILTER
 from spatial_mqtt.transport import ConnectionHandler, Session
 
 PROBE_TIMEOUT_S = 3.0
@@ -78,7 +78,7 @@ TABLE = "broker-table.json"
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def build_gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
+def build_gateway(settings: GatewaySettings) -> tuple[Gateway, SystemdSupervisor]:
     """Build a gateway and its systemd supervision.
 
     Raises:
@@ -87,8 +87,8 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     section = settings.gateway
     data = Path(section.data)
     data.mkdir(parents=True, exist_ok=True)
-    links = _Links(settings.tls, Pulse(time.monotonic))
-    meter = Meter(time.monotonic)
+    links = _Links(settings.tls, LoopWatchdog(time.monotonic))
+    meter = TopicMeter(time.monotonic)
     fallback = _fallback(settings, data, links)
     egress = _egress(settings, data, links, meter, fallback)
     ingress = _ingress(settings, data, links, egress)
@@ -103,11 +103,11 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         watchdog=links.watchdog,
     )
     managers = _manager_links(settings, links, gateway, overlay)
-    load = Burden(
+    load = LoadReporter(
         _public(settings),
         egress,
         meter,
-        Cpu(),
+        CpuMeter(),
         [each.publish_load for each in managers],
     )
     metrics = GatewayMeasures(
@@ -118,22 +118,22 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         managers,
         *overlay.services,
         discovery,
-        Repeat(
+        PeriodicCaller(
             [each.send_heartbeat for each in managers], section.beat_s, links.watchdog
         ),
-        Repeat([load.publish_report], section.beat_s, links.watchdog),
+        PeriodicCaller([load.publish_report], section.beat_s, links.watchdog),
         *_relays(settings, links),
-        PieceDesk(
+        UpdateServer(
             section.id, data / "updates", links.to_own(section.broker), links.watchdog
         ),
-        *serve_metrics(settings.metrics, metrics.collect, settings.tls),
+        *make_metrics_servers(settings.metrics, metrics.collect, settings.tls),
     )
     return gateway, _supervision(
         links.watchdog, gateway.status, lambda: gateway.is_up and discovery.is_up
     )
 
 
-def build_manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
+def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor]:
     """Build a Manager and its systemd supervision.
 
     Raises:
@@ -141,14 +141,14 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
         RegistryFileError: The registry file is damaged.
     """
     section = settings.manager
-    brokers = [Entry(b.topic, info_of(b.url)) for b in settings.broker]
+    brokers = [BrokerEntry(b.topic, parse_broker_info(b.url)) for b in settings.broker]
     path = Path(section.data) / "registry.json"
-    registry = storage.load(path, section.id, _wall_ms()).with_configured_brokers(
-        brokers, _wall_ms()
-    )
-    links = _Links(settings.tls, Pulse(time.monotonic))
+    registry = storage.load_registry(
+        path, section.id, _wall_ms()
+    ).with_configured_brokers(brokers, _wall_ms())
+    links = _Links(settings.tls, LoopWatchdog(time.monotonic))
     tls = Endpoint.parse(section.broker).tls
-    rates = Rates(
+    rates = BrokerRateMonitor(
         section.id,
         lambda broker, session, handler: links.connect(
             Endpoint(broker.host, broker.port, tls), session, handler
@@ -157,28 +157,30 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
     )
     autoscaler = Autoscaler(settings.autoscale.to_scaling(), section.id)
     manager = Manager(
-        Ways(
+        BrokerConnectors(
             links.to_own(section.broker),
             [links.to(url, PEER_RETRY_CAP_S) for url in section.peers],
         ),
         path,
         registry,
-        Clocks(links.watchdog, _wall_ms),
-        probes=Probes(_accepts_connection, links.watchdog),
-        autoscaler=Scaler(autoscaler, rates, run_apart),
+        ManagerClocks(links.watchdog, _wall_ms),
+        probes=HealthProbes(_accepts_connection, links.watchdog),
+        autoscaler=AutoscaleExecutor(autoscaler, rates, run_command_in_thread),
     )
     metrics = ManagerMeasures(manager, links.watchdog)
-    manager.attach(*serve_metrics(settings.metrics, metrics.collect, settings.tls))
+    manager.attach(
+        *make_metrics_servers(settings.metrics, metrics.collect, settings.tls)
+    )
     return manager, _supervision(links.watchdog, manager.status, lambda: manager.is_up)
 
 
 def build_signer(
-    settings: SignerSettings, folder: Folder
-) -> tuple[Signer, Supervision]:
+    settings: SignerSettings, folder: AuthorityFolder
+) -> tuple[RenewalSigner, SystemdSupervisor]:
     """Build a signer of certificates and its systemd supervision."""
     section = settings.signer
-    links = _Links(settings.tls, Pulse(time.monotonic))
-    signer = Signer(
+    links = _Links(settings.tls, LoopWatchdog(time.monotonic))
+    signer = RenewalSigner(
         folder,
         section.id,
         links.to_own(section.broker),
@@ -192,7 +194,7 @@ def build_signer(
 class _Links:
     """Makes connections with one set of TLS files and one watchdog."""
 
-    def __init__(self, tls: TlsFiles, watchdog: Pulse) -> None:
+    def __init__(self, tls: TlsFiles, watchdog: LoopWatchdog) -> None:
         self._tls = tls
         self.watchdog = watchdog
 
@@ -218,43 +220,49 @@ class _Links:
         return Connection(endpoint, session, handler, self._tls, watchdog=self.watchdog)
 
 
-def _fallback(settings: GatewaySettings, data: Path, links: _Links) -> Detour | None:
+def _fallback(
+    settings: GatewaySettings, data: Path, links: _Links
+) -> OverlayFallback | None:
     """The fallback to the overlay, if the settings name peers."""
     section = settings.overlay
     if not section.peers and not section.from_managers:
         return None
-    rules = Rules(
+    rules = FallbackRules(
         settings.gateway.route == "overlay",
         section.from_priority,
         section.out_of_reach_s,
     )
-    return Detour(_queue(settings, data, "overlay"), rules, links.watchdog.clock)
+    return OverlayFallback(
+        _queue(settings, data, "overlay"), rules, links.watchdog.clock
+    )
 
 
 def _overlay(
     settings: GatewaySettings,
     data: Path,
     links: _Links,
-    fallback: Detour | None,
-    downstream: Deliveries,
+    fallback: OverlayFallback | None,
+    downstream: Downstream,
 ) -> OverlayMembership:
     if fallback is None:
         return OverlayMembership()
     gateway, section = settings.gateway, settings.overlay
     public = _public(settings)
-    name = Name(section.place or "", public, gateway.id)
+    name = GatewayName(section.place or "", public, gateway.id)
     # One list may serve all gateways. With certificates, a connection to the own public
     # address would take over the ingress session: both use the certificate's name.
-    peers = tuple(each for each in map(info_of, section.peers) if each != public)
+    peers = tuple(
+        each for each in map(parse_broker_info, section.peers) if each != public
+    )
     own = Endpoint.parse(gateway.broker)
-    runner = Live(
-        Surroundings(name, peers, section.rate_bytes_per_s),
-        Node(str(name), random.Random().choice),  # noqa: S311 - picks peers, no secrets
-        lambda later: Post(gateway.id, own, links.connect, later),
-        store_in(downstream.store),
+    runner = OverlayRunner(
+        OverlayConfig(name, peers, section.rate_bytes_per_s),
+        OverlayNode(str(name), random.Random().choice),  # noqa: S311 - picks peers, no secrets
+        lambda later: MqttTransport(gateway.id, own, links.connect, later),
+        make_store(downstream.store),
         watchdog=links.watchdog,
     )
-    Neighbours(runner, fallback)
+    OverlayAdapter(runner, fallback)
     directory = data / "gateways.json" if section.from_managers else None
     membership = OverlayMembership(fallback, runner, directory)
     membership.recall_gateways()
@@ -262,34 +270,34 @@ def _overlay(
 
 
 def _ingress(
-    settings: GatewaySettings, data: Path, links: _Links, egress: Lanes
-) -> Front:
+    settings: GatewaySettings, data: Path, links: _Links, egress: Egress
+) -> Ingress:
     section = settings.gateway
     has_certificates = Endpoint.parse(section.broker).tls
-    identity_check = Impostors(
+    identity_check = IdentityCheck(
         data / "impostors.jsonl", time.time, has_certificates=has_certificates
     )
-    return Front(
+    return Ingress(
         section.id,
         links.to_own(section.broker),
         egress,
         section.default_priority,
         time.monotonic,
-        checks=Guards(Allowance(section.node_per_s), identity_check),
+        checks=AdmissionChecks(SenderRateLimit(section.node_per_s), identity_check),
     )
 
 
-def _downstream(settings: GatewaySettings, data: Path, links: _Links) -> Deliveries:
+def _downstream(settings: GatewaySettings, data: Path, links: _Links) -> Downstream:
     section = settings.gateway
     queue = _queue(settings, data, "local")
-    sender = Sender(
+    sender = SenderProfile(
         f"{section.id}-local",
         is_relay=True,
-        custody=Custody.PUBACK,
+        custody=CustodyMode.PUBACK,
         always_sends_ids=True,
     )
-    uplink = Uplink(queue, sender, links.connect, Throttle(), time.monotonic)
-    return Deliveries(
+    uplink = Uplink(queue, sender, links.connect, RateLimiter(), time.monotonic)
+    return Downstream(
         section.id,
         links.connect,
         Lane(queue, uplink),
@@ -303,15 +311,15 @@ def _discovery(
     settings: GatewaySettings,
     data: Path,
     links: _Links,
-    downstream: Deliveries,
+    downstream: Downstream,
     overlay: OverlayMembership,
-) -> Watch:
+) -> SubscriptionDiscovery:
     def on_change(filters: frozenset[str]) -> None:
         downstream.set_filters(filters)
         overlay.set_filters(filters)
 
     section = settings.gateway
-    return Watch(
+    return SubscriptionDiscovery(
         section.id,
         links.to_own(section.broker),
         data / "subscriptions.json",
@@ -328,15 +336,15 @@ def _relays(settings: GatewaySettings, links: _Links) -> list[NoticeRelay]:
     notices, updates = f"{section.id}-notices", f"{section.id}-updates"
     return [
         NoticeRelay(notices, managers, own, links.watchdog, verify=verify),
-        NoticeRelay(updates, managers, own, links.watchdog, filter_=ROLLOUTS),
+        NoticeRelay(updates, managers, own, links.watchdog, filter_=ROLLOUT_FILTER),
     ]
 
 
-def _verifier(keys: Sequence[str]) -> Opened | None:
+def _verifier(keys: Sequence[str]) -> OpenNotice | None:
     if not keys:
         return None
     try:
-        return Verifier(keys).verify
+        return NoticeVerifier(keys).verify
     except FieldError as error:
         raise SettingsError([Problem.of(error, "gateway.notice_keys")]) from error
 
@@ -345,10 +353,10 @@ def _egress(
     settings: GatewaySettings,
     data: Path,
     links: _Links,
-    meter: Meter,
-    fallback: Detour | None,
-) -> Lanes:
-    return Lanes(
+    meter: TopicMeter,
+    fallback: OverlayFallback | None,
+) -> Egress:
+    return Egress(
         make_queue=lambda broker: _queue(settings, data, _lane_file(broker)),
         make_uplink=lambda _broker, queue: _uplink(settings, queue, links),
         tls=Endpoint.parse(settings.gateway.broker).tls,
@@ -363,10 +371,10 @@ def _manager_links(
     links: _Links,
     gateway: Gateway,
     overlay: OverlayMembership,
-) -> list[Presence]:
+) -> list[ManagerLink]:
     section = settings.gateway
     managers = [
-        Presence(
+        ManagerLink(
             section.id,
             _public(settings),
             section.areas,
@@ -383,7 +391,7 @@ def _manager_links(
 
 
 def _public(settings: GatewaySettings) -> BrokerInfo:
-    return info_of(settings.gateway.public or settings.gateway.broker)
+    return parse_broker_info(settings.gateway.public or settings.gateway.broker)
 
 
 def _lane_file(broker: BrokerInfo | None) -> str:
@@ -396,7 +404,7 @@ def _queue(settings: GatewaySettings, data: Path, name: str) -> Queue:
         settings.gateway.id,
         KERNEL_BOOT_ID.read_text().strip(),
         settings.queue.budget(),
-        durability=WITH_NEXT_PUT,
+        durability=COMMIT_PUTS_DEFER_ACKS,
         expiry=settings.queue.expiry_policy(_boot_s),
     )
 
@@ -412,9 +420,9 @@ def _uplink(settings: GatewaySettings, queue: Queue, links: _Links) -> Uplink:
 
 
 def _supervision(
-    watchdog: Pulse, status: Callable[[], str], serves: Callable[[], bool]
-) -> Supervision:
-    return Supervision.from_environment(
+    watchdog: LoopWatchdog, status: Callable[[], str], serves: Callable[[], bool]
+) -> SystemdSupervisor:
+    return SystemdSupervisor.from_environment(
         os.environ, os.getpid(), watchdog, status, is_serving=serves
     )
 

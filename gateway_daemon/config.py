@@ -4,21 +4,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from edge_agent.queue.settings import StoreSection
+from edge_agent.queue.settings import BaseQueueSection
 from edge_agent.uplink.settings import LinkSection
-from gateway_daemon.manager.autoscaler import Mode, Scaling
-from gateway_daemon.manager.scaling_policy import Limits, Part
+from gateway_daemon.manager.autoscaler import AutoscaleMode, AutoscaleSettings
+from gateway_daemon.manager.scaling_policy import ScalingLimits, ServerKind
 from service_runtime.errors import FieldError
 from service_runtime.metrics import MetricsSection
-from service_runtime.settings import Rule, key, parse, read, text_of
+from service_runtime.settings import (
+    KeyRule,
+    build_settings,
+    key,
+    parse_toml,
+    read_settings_text,
+)
 from service_runtime.tls import Endpoint, TlsFiles
-from spatial_mqtt.directory import BrokerInfo, Place
+from spatial_mqtt.directory import BrokerInfo, GatewayLocation
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import cell_of, check_area, check_node_id
+from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
 
-NAMELESS = "manager"
-URL = "mqtt://host:port or mqtts://host:port"
-MODES = ("off", "dry-run", "on")
+DEFAULT_MANAGER_ID = "manager"
+URL_FORM = "mqtt://host:port or mqtts://host:port"
+AUTOSCALE_MODES = ("off", "dry-run", "on")
 ROUTES = ("brokers", "overlay")
 
 
@@ -27,7 +33,7 @@ def _check_urls(urls: tuple[str, ...]) -> None:
         Endpoint.parse(url)
 
 
-def info_of(url: str) -> BrokerInfo:
+def parse_broker_info(url: str) -> BrokerInfo:
     """Host and port of a URL in the settings."""
     endpoint = Endpoint.parse(url)
     return BrokerInfo(endpoint.host, endpoint.port)
@@ -38,31 +44,33 @@ class GatewaySection:
     """``[gateway]``."""
 
     id: str = key(
-        Rule("Name of this gateway, unique in the system.", check=check_node_id)
+        KeyRule("Name of this gateway, unique in the system.", check=check_node_id)
     )
-    broker: str = key(Rule(f"The gateway's own broker, {URL}.", check=Endpoint.parse))
+    broker: str = key(
+        KeyRule(f"The gateway's own broker, {URL_FORM}.", check=Endpoint.parse)
+    )
     public: str | None = key(
-        Rule(
+        KeyRule(
             "Address where clients reach that broker, if it differs.",
             check=lambda url: url is None or Endpoint.parse(url),
         ),
         None,
     )
     managers: tuple[str, ...] = key(
-        Rule(
-            f"Brokers of the Managers, each {URL}.",
+        KeyRule(
+            f"Brokers of the Managers, each {URL_FORM}.",
             check=_check_urls,
         )
     )
     areas: tuple[str, ...] = key(
-        Rule(
+        KeyRule(
             "Areas to request, such as /3/1/1; empty leaves them to an administrator.",
             check=lambda areas: [check_area(a) for a in areas],
         ),
         (),
     )
     latitude: float | None = key(
-        Rule(
+        KeyRule(
             "Location of the gateway for maps; absent: the middle of its area.",
             "degrees",
             low=-90,
@@ -71,11 +79,13 @@ class GatewaySection:
         None,
     )
     longitude: float | None = key(
-        Rule("Longitude; requires latitude.", "degrees", low=-180, high=180), None
+        KeyRule("Longitude; requires latitude.", "degrees", low=-180, high=180), None
     )
-    data: str = key(Rule("Folder of the durable queues."), "/var/lib/yamamori/gateway")
+    data: str = key(
+        KeyRule("Folder of the durable queues."), "/var/lib/yamamori/gateway"
+    )
     beat_s: float = key(
-        Rule(
+        KeyRule(
             "Interval of heartbeats and load reports to the Managers.",
             "s",
             low=0.5,
@@ -84,14 +94,14 @@ class GatewaySection:
         10.0,
     )
     notice_keys: tuple[str, ...] = key(
-        Rule(
+        KeyRule(
             "Files of public Ed25519 keys (PEM); with any, only notices signed by one "
             "of them are relayed to the nodes."
         ),
         (),
     )
     node_per_s: float | None = key(
-        Rule(
+        KeyRule(
             "Rate limit per sender, separately for priorities 4 and 5 and for the "
             "others, with bursts of ten seconds. Messages above it get no receipt, and "
             "nodes send them again. Absent is no limit.",
@@ -101,11 +111,11 @@ class GatewaySection:
         1000.0,
     )
     default_priority: int = key(
-        Rule("Priority of a publication that carries none.", low=1, high=LADDER.top),
+        KeyRule("Priority of a publication that carries none.", low=1, high=LADDER.top),
         LADDER.default,
     )
     route: str = key(
-        Rule(
+        KeyRule(
             "Route of clients' messages: overlay forwards from gateway to gateway, "
             "without a broker.",
             choices=ROUTES,
@@ -121,12 +131,12 @@ class GatewaySection:
                 raise FieldError(name, rule, None, "give both or neither")
 
     @property
-    def location(self) -> Place | None:
+    def location(self) -> GatewayLocation | None:
         """Location to publish to the Managers; None when it is not set."""
         if self.latitude is None or self.longitude is None:
             return None
-        public = info_of(self.public or self.broker)
-        return Place(public, self.latitude, self.longitude)
+        public = parse_broker_info(self.public or self.broker)
+        return GatewayLocation(public, self.latitude, self.longitude)
 
 
 @dataclass(frozen=True)
@@ -134,30 +144,31 @@ class OverlaySection:
     """``[overlay]``."""
 
     peers: tuple[str, ...] = key(
-        Rule(
-            f"Brokers of other gateways, each {URL}; one that is up is enough to find "
+        KeyRule(
+            f"Brokers of other gateways, each {URL_FORM}; one that is up is enough to "
+            "find "
             "all.",
             check=_check_urls,
         ),
         (),
     )
     from_managers: bool = key(
-        Rule(
+        KeyRule(
             "Find other gateways in the Managers' list too. Without this and without "
             "peers, the gateway is not part of the overlay."
         ),
         default=False,
     )
     place: str | None = key(
-        Rule(
+        KeyRule(
             "Topic of the gateway's cell, such as /3/1/2/0: gateways of one valley "
             "share a link.",
-            check=lambda place: place is None or cell_of(place),
+            check=lambda place: place is None or parse_cell_topic(place),
         ),
         None,
     )
     from_priority: int = key(
-        Rule(
+        KeyRule(
             "Lowest priority that takes the overlay while its broker is out of reach.",
             low=1,
             high=LADDER.top,
@@ -165,13 +176,13 @@ class OverlaySection:
         LADDER.urgent_from,
     )
     out_of_reach_s: float = key(
-        Rule(
+        KeyRule(
             "Time without service after which a broker is out of reach.", "s", low=0.5
         ),
         5.0,
     )
     rate_bytes_per_s: float | None = key(
-        Rule(
+        KeyRule(
             "Maximum rate on the wire to other gateways; absent is no limit.",
             "bytes/s",
             low=100,
@@ -185,7 +196,7 @@ class GatewaySettings:
     """Settings file of ``gateway-daemon run``."""
 
     gateway: GatewaySection
-    queue: StoreSection
+    queue: BaseQueueSection
     uplink: LinkSection
     tls: TlsFiles
     metrics: MetricsSection
@@ -203,25 +214,27 @@ class ManagerSection:
     """``[manager]``."""
 
     id: str = key(
-        Rule(
+        KeyRule(
             "Name of this Manager, unique among several.",
             check=check_node_id,
         ),
-        NAMELESS,
+        DEFAULT_MANAGER_ID,
     )
     peers: tuple[str, ...] = key(
-        Rule(
-            f"Brokers of the other Managers, each {URL}.",
+        KeyRule(
+            f"Brokers of the other Managers, each {URL_FORM}.",
             check=_check_urls,
         ),
         (),
     )
-    broker: str = key(Rule(f"The Manager's own broker, {URL}.", check=Endpoint.parse))
-    data: str = key(Rule("Folder of the registry."), "/var/lib/yamamori/manager")
+    broker: str = key(
+        KeyRule(f"The Manager's own broker, {URL_FORM}.", check=Endpoint.parse)
+    )
+    data: str = key(KeyRule("Folder of the registry."), "/var/lib/yamamori/manager")
 
     def __post_init__(self) -> None:
         """Require a unique name beside other Managers."""
-        if self.peers and self.id == NAMELESS:
+        if self.peers and self.id == DEFAULT_MANAGER_ID:
             raise FieldError("id", "a name of its own beside peers", self.id)
 
 
@@ -230,63 +243,71 @@ class AutoscaleSection:
     """``[autoscale]``."""
 
     mode: str = key(
-        Rule("Whether hot areas are split; dry-run only reports.", choices=MODES), "off"
+        KeyRule(
+            "Whether hot areas are split; dry-run only reports.",
+            choices=AUTOSCALE_MODES,
+        ),
+        "off",
     )
     brokers: tuple[str, ...] = key(
-        Rule(f"Standby brokers, each {URL}.", check=_check_urls), ()
+        KeyRule(f"Standby brokers, each {URL_FORM}.", check=_check_urls), ()
     )
     gateways: tuple[str, ...] = key(
-        Rule(f"Standby gateways, each {URL} as clients reach it.", check=_check_urls),
+        KeyRule(
+            f"Standby gateways, each {URL_FORM} as clients reach it.", check=_check_urls
+        ),
         (),
     )
     start_command: tuple[str, ...] = key(
-        Rule(
+        KeyRule(
             "Program and arguments that start another standby; broker or "
             "gateway and the area are appended; the last line it prints is the URL."
         ),
         (),
     )
-    most_started: int = key(Rule("Maximum number of started standbys.", low=0), 4)
+    most_started: int = key(KeyRule("Maximum number of started standbys.", low=0), 4)
     stop_command: tuple[str, ...] = key(
-        Rule(
+        KeyRule(
             "Program and arguments that stop a started standby; broker or gateway and "
             "the URL are appended."
         ),
         (),
     )
     most_age_s: float = key(
-        Rule("A broker is hot when messages wait longer.", "s", low=0.1), 5.0
+        KeyRule("A broker is hot when messages wait longer.", "s", low=0.1), 5.0
     )
     most_per_s: float | None = key(
-        Rule("A broker is hot above this message rate.", "1/s", low=0.1), None
+        KeyRule("A broker is hot above this message rate.", "1/s", low=0.1), None
     )
     most_cpu: float = key(
-        Rule(
+        KeyRule(
             "A gateway is hot above this busy share of its machine.", low=0.01, high=1
         ),
         0.85,
     )
     hold_s: float = key(
-        Rule("Time an area must be hot before it is split.", "s", low=0), 30.0
+        KeyRule("Time an area must be hot before it is split.", "s", low=0), 30.0
     )
     rest_s: float = key(
-        Rule("Time between two decisions, to observe the effect.", "s", low=0), 60.0
+        KeyRule("Time between two decisions, to observe the effect.", "s", low=0), 60.0
     )
     calm_s: float = key(
-        Rule("Time an area must be calm before it is joined.", "s", low=0), 600.0
+        KeyRule("Time an area must be calm before it is joined.", "s", low=0), 600.0
     )
     calm_ratio: float = key(
-        Rule("Calm is below this share of a limit and of the own peak.", low=0, high=1),
+        KeyRule(
+            "Calm is below this share of a limit and of the own peak.", low=0, high=1
+        ),
         0.3,
     )
 
-    def to_scaling(self) -> Scaling:
+    def to_scaling(self) -> AutoscaleSettings:
         """Parameters of the autoscaler."""
-        standby: dict[Part, tuple[BrokerInfo, ...]] = {
-            "broker": tuple(map(info_of, self.brokers)),
-            "gateway": tuple(map(info_of, self.gateways)),
+        standby: dict[ServerKind, tuple[BrokerInfo, ...]] = {
+            "broker": tuple(map(parse_broker_info, self.brokers)),
+            "gateway": tuple(map(parse_broker_info, self.gateways)),
         }
-        limits = Limits(
+        limits = ScalingLimits(
             self.most_age_s,
             self.most_per_s,
             self.most_cpu,
@@ -295,8 +316,8 @@ class AutoscaleSection:
             self.calm_s,
             self.calm_ratio,
         )
-        mode = cast("Mode", self.mode)
-        return Scaling(
+        mode = cast("AutoscaleMode", self.mode)
+        return AutoscaleSettings(
             mode,
             limits,
             standby,
@@ -307,11 +328,11 @@ class AutoscaleSection:
 
 
 @dataclass(frozen=True)
-class BrokerSection:
+class DistributedBrokerSection:
     """``[[broker]]``: a distributed broker."""
 
-    topic: str = key(Rule("Area of the broker; / is everything.", check=check_area))
-    url: str = key(Rule(f"Address of the broker, {URL}.", check=Endpoint.parse))
+    topic: str = key(KeyRule("Area of the broker; / is everything.", check=check_area))
+    url: str = key(KeyRule(f"Address of the broker, {URL_FORM}.", check=Endpoint.parse))
 
 
 @dataclass(frozen=True)
@@ -322,7 +343,9 @@ class ManagerSettings:
     tls: TlsFiles
     autoscale: AutoscaleSection
     metrics: MetricsSection
-    broker: tuple[BrokerSection, ...] = key(Rule("The distributed brokers."), ())
+    broker: tuple[DistributedBrokerSection, ...] = key(
+        KeyRule("The distributed brokers."), ()
+    )
 
     def __post_init__(self) -> None:
         """Require one broker for each area."""
@@ -336,10 +359,12 @@ class ManagerSettings:
 class SignerSection:
     """``[signer]``."""
 
-    id: str = key(Rule("Name in its own certificate.", check=check_node_id), "signer")
-    broker: str = key(Rule(f"A Manager's broker, {URL}.", check=Endpoint.parse))
+    id: str = key(
+        KeyRule("Name in its own certificate.", check=check_node_id), "signer"
+    )
+    broker: str = key(KeyRule(f"A Manager's broker, {URL_FORM}.", check=Endpoint.parse))
     life_days: float = key(
-        Rule("Validity of a renewed certificate.", "days", low=0.0001, high=825),
+        KeyRule("Validity of a renewed certificate.", "days", low=0.0001, high=825),
         398.0,
     )
 
@@ -352,21 +377,21 @@ class SignerSettings:
     tls: TlsFiles
 
 
-def read_gateway(path: Path) -> GatewaySettings:
+def read_gateway_settings(path: Path) -> GatewaySettings:
     """Read a gateway's settings.
 
     Raises:
         SettingsError: The settings are not valid; it lists every mistake.
         OSError: The file cannot be read.
     """
-    return read(GatewaySettings, parse(text_of(path)))
+    return build_settings(GatewaySettings, parse_toml(read_settings_text(path)))
 
 
-def read_manager(path: Path) -> ManagerSettings:
+def read_manager_settings(path: Path) -> ManagerSettings:
     """Read a Manager's settings; raises like `read_gateway_settings`."""
-    return read(ManagerSettings, parse(text_of(path)))
+    return build_settings(ManagerSettings, parse_toml(read_settings_text(path)))
 
 
-def read_signer(path: Path) -> SignerSettings:
+def read_signer_settings(path: Path) -> SignerSettings:
     """Read a signer's settings; raises like `read_gateway_settings`."""
-    return read(SignerSettings, parse(text_of(path)))
+    return build_settings(SignerSettings, parse_toml(read_settings_text(path)))

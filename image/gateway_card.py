@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from edge_agent.commissioning.fleet import TextError, decode, encode
-from gateway_daemon.config import read_gateway, read_manager
+from edge_agent.commissioning.fleet import TextError, decode_text, encode_text
+from gateway_daemon.config import read_gateway_settings, read_manager_settings
 from service_runtime.files import fsync_folder, write_atomic
 from service_runtime.settings import SettingsError
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "gateway.toml": read_gateway,
-    "manager.toml": read_manager,
+    "gateway.toml": read_gateway_settings,
+    "manager.toml": read_manager_settings,
 }
 REPORT = "gateway-report.txt"
 PRIVATE = b"PRIVATE KEY-----"
@@ -48,7 +48,7 @@ def _settings(
 ) -> Iterator[str]:
     fresh = target.with_name(f"{target.name}.card")
     try:
-        text = decode(source.read_bytes()).replace("\r\n", "\n")
+        text = decode_text(source.read_bytes()).replace("\r\n", "\n")
         write_atomic(fresh, text.encode(), 0o644)
         read(fresh)
     except (TextError, SettingsError) as error:
@@ -81,7 +81,7 @@ def main() -> None:
     if lines:
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         words = ["Yamamori: report on a gateway's files", f"written {now}", "", *lines]
-        write_atomic(source / REPORT, encode(words))
+        write_atomic(source / REPORT, encode_text(words))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from types import FrameType
 from typing import Final, Protocol
 
 from service_runtime.settings import SettingsError
-from service_runtime.systemd import Notifier, watchdog_s
-from service_runtime.watchdog import Beat, Pulse
+from service_runtime.systemd import SystemdNotifier, read_watchdog_timeout_s
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
 
 log = logging.getLogger(__name__)
 
-MOST_OF_A_NAME = 15
+MAX_THREAD_NAME_CHARS = 15
 """Limit of the kernel for the name of a thread."""
 
 EXIT_USAGE_DATA = 65
@@ -47,7 +47,7 @@ def log_to_stderr(verbose: bool = False) -> None:
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
-def die_on_unknown_errors() -> None:
+def exit_on_thread_error() -> None:
     """Exit when any thread raises an unexpected exception.
 
     The service manager restarts the process, and every store is durable. A process
@@ -67,8 +67,11 @@ def die_on_unknown_errors() -> None:
     threading.excepthook = hook
 
 
-def start_loop(
-    watchdog: Pulse, name: str, max_silence_s: float, run: Callable[[Beat], None]
+def start_watched_loop(
+    watchdog: LoopWatchdog,
+    name: str,
+    max_silence_s: float,
+    run: Callable[[Heartbeat], None],
 ) -> threading.Thread:
     """Run a loop in a new daemon thread, and watch its heartbeats until it ends.
 
@@ -93,10 +96,10 @@ def _set_kernel_name(name: str) -> None:
     """Set the name that `top -H` shows; Python does this from 3.14 on."""
     comm = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
     with contextlib.suppress(OSError):
-        comm.write_text(name[:MOST_OF_A_NAME])
+        comm.write_text(name[:MAX_THREAD_NAME_CHARS])
 
 
-def on_stop_signals(stop: Callable[[], None]) -> None:
+def call_on_stop_signals(stop: Callable[[], None]) -> None:
     """Call `stop` in a new thread on SIGTERM and SIGINT."""
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
@@ -106,7 +109,7 @@ def on_stop_signals(stop: Callable[[], None]) -> None:
     signal.signal(signal.SIGINT, handle)
 
 
-def exit_for_settings(program: str, error: SettingsError | OSError) -> int:
+def report_settings_error(program: str, error: SettingsError | OSError) -> int:
     """Print each mistake on its own line; return the exit status."""
     lines = error.problems if isinstance(error, SettingsError) else (str(error),)
     for line in lines:
@@ -114,15 +117,15 @@ def exit_for_settings(program: str, error: SettingsError | OSError) -> int:
     return EXIT_CONFIG
 
 
-STATUS_EVERY_S: Final = 10.0
-STATUS_SILENCE_S: Final = 60.0
-STOPPING_WITHIN_S: Final = 5.0
-READY_WITHIN_S: Final = 30.0
+STATUS_INTERVAL_S: Final = 10.0
+STATUS_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 5.0
+READY_TIMEOUT_S: Final = 30.0
 """READY=1 is sent after this time even without a connection: a daemon that works
 without its broker must not be restarted, nor delay the units that start after it."""
 
-READY_LOOK_S: Final = 0.05
-FEEDS: Final = 4
+READY_POLL_S: Final = 0.05
+FEEDS_PER_TIMEOUT: Final = 4
 """Times that the watchdog is fed within its time-out."""
 
 
@@ -136,7 +139,7 @@ class Program(Protocol):
         """End `run`. Called in another thread."""
 
 
-class Supervision:
+class SystemdSupervisor:
     """Reports readiness, liveness and status of the process to systemd.
 
     Args:
@@ -150,10 +153,10 @@ class Supervision:
 
     def __init__(
         self,
-        notifier: Notifier,
-        watchdog: Pulse,
+        notifier: SystemdNotifier,
+        watchdog: LoopWatchdog,
         status: Callable[[], str],
-        interval_s: float = STATUS_EVERY_S,
+        interval_s: float = STATUS_INTERVAL_S,
         *,
         is_serving: Callable[[], bool] | None = None,
     ) -> None:
@@ -173,16 +176,16 @@ class Supervision:
         cls,
         environ: Mapping[str, str],
         pid: int,
-        watchdog: Pulse,
+        watchdog: LoopWatchdog,
         status: Callable[[], str],
         *,
         is_serving: Callable[[], bool] | None = None,
-    ) -> "Supervision":
+    ) -> "SystemdSupervisor":
         """Read the notify socket and the watchdog time-out from the environment."""
-        limit_s = watchdog_s(environ, pid)
-        every_s = STATUS_EVERY_S if limit_s is None else limit_s / FEEDS
-        notifier = Notifier(environ.get("NOTIFY_SOCKET", ""))
-        every_s = min(every_s, STATUS_EVERY_S)
+        limit_s = read_watchdog_timeout_s(environ, pid)
+        every_s = STATUS_INTERVAL_S if limit_s is None else limit_s / FEEDS_PER_TIMEOUT
+        notifier = SystemdNotifier(environ.get("NOTIFY_SOCKET", ""))
+        every_s = min(every_s, STATUS_INTERVAL_S)
         return cls(notifier, watchdog, status, every_s, is_serving=is_serving)
 
     def report_ready(self) -> None:
@@ -207,7 +210,7 @@ class Supervision:
             return
         self._stopping.set()
         self._notifier.send("STOPPING=1", "STATUS=stopping")
-        if self._status_lock.acquire(timeout=STOPPING_WITHIN_S):
+        if self._status_lock.acquire(timeout=STOP_TIMEOUT_S):
             self._status_lock.release()
 
     def close(self) -> None:
@@ -239,12 +242,12 @@ class Supervision:
         self._notifier.send_status(self._status())
 
     def _wait_deadline_serving(self) -> None:
-        deadline_s = self._pulse.clock() + READY_WITHIN_S
+        deadline_s = self._pulse.clock() + READY_TIMEOUT_S
         while self._serves is not None and not self._serves():
             if self._pulse.clock() >= deadline_s:
-                log.warning("not served within %.0f s; going on", READY_WITHIN_S)
+                log.warning("not served within %.0f s; going on", READY_TIMEOUT_S)
                 break
-            if self._closed.wait(READY_LOOK_S):
+            if self._closed.wait(READY_POLL_S):
                 return
         self._send_ready()
 
@@ -254,7 +257,7 @@ class Supervision:
 
     def _send_status_lines(self) -> None:
         # In a thread of its own: `status` may wait for a lock that a hung loop holds.
-        with self._pulse.watch_loop("status line", STATUS_SILENCE_S) as heartbeat:
+        with self._pulse.watch_loop("status line", STATUS_TIMEOUT_S) as heartbeat:
             while not self._closed.wait(self._every_s):
                 heartbeat()
                 self._send_status_line()
@@ -268,14 +271,14 @@ class Supervision:
                 self._notifier.send_status(line)
 
 
-def serve(program: Program, supervisor: Supervision) -> None:
+def run_service(program: Program, supervisor: SystemdSupervisor) -> None:
     """Run a program under supervision until a signal stops it."""
 
     def stop() -> None:
         supervisor.report_stopping()
         program.stop()
 
-    on_stop_signals(stop)
+    call_on_stop_signals(stop)
     supervisor.report_ready()
     program.run()
     supervisor.report_stopping()
@@ -295,10 +298,10 @@ class LoopService:
 
     def __init__(
         self,
-        watchdog: Pulse,
+        watchdog: LoopWatchdog,
         name: str,
         max_silence_s: float,
-        run: Callable[[Beat], object],
+        run: Callable[[Heartbeat], object],
         stop: Callable[[], object],
     ) -> None:
         self._pulse = watchdog

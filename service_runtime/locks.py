@@ -12,7 +12,7 @@ _START_TIME_FIELD = 19
 """Index in ``/proc/<pid>/stat``, counted after the name of the program."""
 
 
-def hold(path: Path) -> int:
+def acquire_lock(path: Path) -> int:
     """Lock a file for the life of this process, and write the process into it.
 
     The kernel releases the lock when the process ends. Keep the returned descriptor
@@ -34,7 +34,7 @@ def hold(path: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """The process named in a lock file.
 
     Attributes:
@@ -46,7 +46,7 @@ class Holder:
     started: str
 
     @classmethod
-    def read(cls, path: Path) -> "Holder | None":
+    def read(cls, path: Path) -> "LockHolder | None":
         """Read the holder of a lock file; None when there is none, or it has ended."""
         pid, _, started = path.read_text(encoding="ascii").partition(" ")
         if not pid.isdecimal() or _start_time(int(pid)) != started:

@@ -17,16 +17,16 @@ from prometheus_client.registry import Collector
 
 from service_runtime import tls
 from service_runtime.errors import FieldError, TlsFileError
-from service_runtime.settings import Problem, Rule, SettingsError, key
+from service_runtime.settings import KeyRule, Problem, SettingsError, key
 from service_runtime.tls import TlsFiles
-from service_runtime.watchdog import Pulse
+from service_runtime.watchdog import LoopWatchdog
 
-Kind = Literal["gauge", "counter"]
-IDLE_S = 5.0
+MetricKind = Literal["gauge", "counter"]
+IDLE_TIMEOUT_S = 5.0
 """A connection without a request is closed after this time."""
 
 
-def listens_at(listen: str) -> tuple[str, int]:
+def parse_listen_address(listen: str) -> tuple[str, int]:
     """Parse ``host:port``.
 
     Raises:
@@ -43,9 +43,9 @@ class MetricsSection:
     """``[metrics]``."""
 
     listen: str | None = key(
-        Rule(
+        KeyRule(
             "Address of the metrics endpoint, host:port; none without it.",
-            check=lambda listen: listen is None or listens_at(listen),
+            check=lambda listen: listen is None or parse_listen_address(listen),
         ),
         None,
     )
@@ -63,13 +63,13 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     doc: str
-    samples: tuple["Sample", ...] = ()
+    samples: tuple["MetricSample", ...] = ()
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """A value and its labels."""
 
     value: float
@@ -78,24 +78,24 @@ class Sample:
 
 def gauge(name: str, doc: str, value: float) -> Metric:
     """A gauge without labels."""
-    return Metric(name, "gauge", doc, (Sample(value),))
+    return Metric(name, "gauge", doc, (MetricSample(value),))
 
 
-def loops(watchdog: Pulse) -> Metric:
+def collect_loop_silence(watchdog: LoopWatchdog) -> Metric:
     """Time since the last heartbeat of each loop of a process."""
     silences = sorted(watchdog.silence_by_loop_s().items())
     return Metric(
         "yamamori_loop_silence_seconds",
         "gauge",
         "Time since the last heartbeat of a loop.",
-        tuple(Sample(silence_s, {"loop": name}) for name, silence_s in silences),
+        tuple(MetricSample(silence_s, {"loop": name}) for name, silence_s in silences),
     )
 
 
-def certificate(files: TlsFiles) -> Metric:
+def collect_certificate_end(files: TlsFiles) -> Metric:
     """End of the program's certificate; no sample without a certificate."""
-    own, _ = tls.own_files(files)
-    samples = () if own is None else (Sample(_end_s(own)),)
+    own, _ = tls.select_certificate(files)
+    samples = () if own is None else (MetricSample(_end_s(own)),)
     return Metric(
         "yamamori_certificate_end_timestamp_seconds",
         "gauge",
@@ -106,7 +106,7 @@ def certificate(files: TlsFiles) -> Metric:
 
 def _end_s(path: str) -> float:
     try:
-        return tls.ends_at(path).timestamp()
+        return tls.read_certificate_end(path).timestamp()
     except TlsFileError:
         return 0.0
 
@@ -131,7 +131,7 @@ class MetricFamilies(Collector):
 
 
 class _RequestHandler(MetricsHandler):
-    timeout = IDLE_S
+    timeout = IDLE_TIMEOUT_S
 
     def do_GET(self) -> None:  # noqa: N802 - name set by http.server
         if self.path.partition("?")[0] != "/metrics":
@@ -178,7 +178,7 @@ class MetricsServer:
         self._server.server_close()
 
 
-def serve_metrics(
+def make_metrics_servers(
     section: MetricsSection,
     collect: Callable[[], Iterable[Metric]],
     files: TlsFiles,
@@ -200,7 +200,8 @@ def serve_metrics(
     try:
         return [
             MetricsServer(
-                *listens_at(section.listen), lambda: [*collect(), certificate(files)]
+                *parse_listen_address(section.listen),
+                lambda: [*collect(), collect_certificate_end(files)],
             )
         ]
     except OSError as error:

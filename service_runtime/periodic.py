@@ -4,14 +4,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from service_runtime.lifecycle import start_loop
-from service_runtime.watchdog import Beat, Pulse
+from service_runtime.lifecycle import start_watched_loop
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
 
-SILENCE_S = 660.0
+PERIODIC_TIMEOUT_S = 660.0
 """Longer than a new broker table may block the lanes that the calls read: 600 s."""
 
 
-class Repeat:
+class PeriodicCaller:
     """Calls functions at a fixed interval in a thread.
 
     Args:
@@ -21,7 +21,10 @@ class Repeat:
     """
 
     def __init__(
-        self, calls: Sequence[Callable[[], object]], interval_s: float, watchdog: Pulse
+        self,
+        calls: Sequence[Callable[[], object]],
+        interval_s: float,
+        watchdog: LoopWatchdog,
     ) -> None:
         self._calls = tuple(calls)
         self._every_s = interval_s
@@ -31,7 +34,9 @@ class Repeat:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = start_loop(self._pulse, "repeat", SILENCE_S, self._run)
+        self._thread = start_watched_loop(
+            self._pulse, "repeat", PERIODIC_TIMEOUT_S, self._run
+        )
 
     def stop(self) -> None:
         """Stop after the call in progress."""
@@ -39,14 +44,14 @@ class Repeat:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, heartbeat: Beat) -> None:
+    def _run(self, heartbeat: Heartbeat) -> None:
         while not self._stop.wait(self._every_s):
             heartbeat()
             for call in self._calls:
                 call()
 
 
-class Part(Protocol):
+class Service(Protocol):
     """A part of a program that runs beside its main loop."""
 
     def start(self) -> None:

@@ -1,9 +1,9 @@
 """Settings: TOML parsed into typed dataclasses, with all mistakes reported at once.
 
 A program describes its settings as frozen dataclasses whose fields are made by `key`:
-type, unit, bounds, default and one sentence. `read` checks a whole file and raises one
-`SettingsError` with a `Problem` for each mistake; `describe` makes the rows of the
-reference from the same fields.
+type, unit, bounds, default and one sentence. `build_settings` checks a whole file and
+raises one `SettingsError` with a `Problem` for each mistake; `describe_settings` makes
+the rows of the reference from the same fields.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ class SettingsError(YamamoriError, ValueError):
 
 
 @dataclass(frozen=True)
-class Rule:
+class KeyRule:
     """Documentation and bounds of a key.
 
     Attributes:
@@ -110,7 +110,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Row:
+class KeyRow:
     """One row of the reference.
 
     Attributes:
@@ -122,11 +122,11 @@ class Row:
 
     path: str
     kind: str
-    rule: Rule
+    rule: KeyRule
     default: str
 
 
-def key(rule: Rule, default: Any = MISSING) -> Any:
+def key(rule: KeyRule, default: Any = MISSING) -> Any:
     """A settings field; without a default the key is required."""
     if isinstance(default, (list, dict, set)):
         raise TypeError("a default must be immutable")
@@ -135,7 +135,7 @@ def key(rule: Rule, default: Any = MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"rule": rule}, kw_only=True)
 
 
-def text_of(path: Path) -> str:
+def read_settings_text(path: Path) -> str:
     """Read the text of a settings file.
 
     Raises:
@@ -152,7 +152,7 @@ def text_of(path: Path) -> str:
         raise SettingsError([Problem(str(path), rule, remedy=remedy)]) from error
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML text.
 
     Raises:
@@ -165,7 +165,7 @@ def parse(text: str) -> dict[str, Any]:
         raise SettingsError([Problem("the file", f"must be TOML: {error}")]) from error
 
 
-def read(form: type[T], table: Mapping[str, Any], path: str = "") -> T:
+def build_settings(form: type[T], table: Mapping[str, Any], path: str = "") -> T:
     """Make settings of a form from a TOML table.
 
     Raises:
@@ -178,17 +178,19 @@ def read(form: type[T], table: Mapping[str, Any], path: str = "") -> T:
     return settings
 
 
-def describe(form: type, path: str = "") -> Iterator[Row]:
+def describe_settings(form: type, path: str = "") -> Iterator[KeyRow]:
     """Yield the rows of the reference for a form and its tables."""
     hints = typing.get_type_hints(form)
     for spec in dataclasses.fields(form):
         inner = _inner_form(hints[spec.name]) or _element_form(hints[spec.name])
         dotted = _dot(path, spec.name)
         if inner is not None:
-            yield from describe(inner, dotted)
+            yield from describe_settings(inner, dotted)
         else:
             default = "required" if spec.default is MISSING else repr(spec.default)
-            yield Row(dotted, _kind(hints[spec.name]), spec.metadata["rule"], default)
+            yield KeyRow(
+                dotted, _kind(hints[spec.name]), spec.metadata["rule"], default
+            )
 
 
 def _table(
@@ -243,7 +245,7 @@ def _value(
     if element is not None and isinstance(value, list):
         numbered = enumerate(value, start=1)
         return tuple(_table(element, x, f"{path}[{n}]", problems) for n, x in numbered)
-    rule: Rule = spec.metadata["rule"]
+    rule: KeyRule = spec.metadata["rule"]
     try:
         value = _typed(hint, value, path, rule)
         _bounded(value, path, rule)
@@ -256,7 +258,7 @@ def _value(
     return value
 
 
-def _typed(hint: Any, value: object, path: str, rule: Rule) -> object:
+def _typed(hint: Any, value: object, path: str, rule: KeyRule) -> object:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         if option is float and type(value) in {int, float}:
@@ -280,7 +282,7 @@ def _double(value: float, path: str) -> float:
         raise FieldError(path, "a finite number", value) from error
 
 
-def _bounded(value: object, path: str, rule: Rule) -> None:
+def _bounded(value: object, path: str, rule: KeyRule) -> None:
     if rule.choices and value not in rule.choices:
         choices = ", ".join(repr(choice) for choice in rule.choices)
         raise FieldError(path, f"one of {choices}", value)
@@ -294,7 +296,7 @@ def _bounded(value: object, path: str, rule: Rule) -> None:
         raise FieldError(path, "a finite number", value)
 
 
-def _bounds(rule: Rule) -> str:
+def _bounds(rule: KeyRule) -> str:
     unit = f" {rule.unit}" if rule.unit else ""
     if rule.low is None:
         return f"at most {rule.high:g}{unit}"
@@ -310,7 +312,7 @@ def _unknown(path: str, name: str, known: Mapping[str, Any]) -> Problem:
     return Problem(path, "is not a known key", remedy=remedy)
 
 
-def _missing(path: str, hint: Any, rule: Rule) -> Problem:
+def _missing(path: str, hint: Any, rule: KeyRule) -> Problem:
     unit = f" in {rule.unit}" if rule.unit else ""
     return Problem(path, f"must be given: {_kind(hint)}{unit}", remedy=rule.doc)
 

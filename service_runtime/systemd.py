@@ -12,12 +12,12 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-FIRST_FD: Final = 3
-SEND_WITHIN_S: Final = 5.0
+FIRST_PASSED_FD: Final = 3
+SEND_TIMEOUT_S: Final = 5.0
 """Limit, so that a hung service manager does not hang the daemon."""
 
 
-class Notifier:
+class SystemdNotifier:
     """Sends notifications to systemd; does nothing without it.
 
     Args:
@@ -43,7 +43,7 @@ class Notifier:
             return
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.settimeout(SEND_WITHIN_S)
+            sender.settimeout(SEND_TIMEOUT_S)
             try:
                 sender.connect(self._address)
                 sender.sendmsg(["\n".join(lines).encode()], rights if fds else [])
@@ -73,7 +73,7 @@ class Notifier:
         self.send("FDSTOREREMOVE=1", f"FDNAME={name}")
 
 
-def inherited_fds(environ: Mapping[str, str], pid: int) -> dict[str, int]:
+def read_inherited_fds(environ: Mapping[str, str], pid: int) -> dict[str, int]:
     """Descriptors that systemd passed at the start, by name.
 
     Child processes do not inherit them. The caller must close all of them, and
@@ -87,13 +87,13 @@ def inherited_fds(environ: Mapping[str, str], pid: int) -> dict[str, int]:
         return {}
     count = int(environ.get("LISTEN_FDS", "0"))
     names = environ.get("LISTEN_FDNAMES", "").split(":")[:count]
-    found = {name: FIRST_FD + index for index, name in enumerate(names)}
+    found = {name: FIRST_PASSED_FD + index for index, name in enumerate(names)}
     for fd in found.values():
         os.set_inheritable(fd, False)
     return found
 
 
-def watchdog_s(environ: Mapping[str, str], pid: int) -> float | None:
+def read_watchdog_timeout_s(environ: Mapping[str, str], pid: int) -> float | None:
     """Watchdog time-out of the unit; None without one."""
     timeout_us = environ.get("WATCHDOG_USEC")
     if timeout_us is None or environ.get("WATCHDOG_PID", str(pid)) != str(pid):

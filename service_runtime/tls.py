@@ -12,9 +12,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from service_runtime.errors import FieldError, TlsFileError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 
-SCHEMES: Final = {"mqtt": 1883, "mqtts": 8883}
+DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
 
 @dataclass(frozen=True, order=True)
@@ -51,11 +51,11 @@ class Endpoint:
             parts.fragment,
             parts.username,
         )
-        if parts.scheme not in SCHEMES or port == 0 or any(unexpected):
+        if parts.scheme not in DEFAULT_PORTS or port == 0 or any(unexpected):
             raise FieldError("broker url", rule, url)
         if not host:
             raise FieldError("broker url", rule, url)
-        return cls(host, port or SCHEMES[parts.scheme], parts.scheme == "mqtts")
+        return cls(host, port or DEFAULT_PORTS[parts.scheme], parts.scheme == "mqtts")
 
     def __str__(self) -> str:
         """``host:port``, or ``[address]:port`` for IPv6."""
@@ -68,25 +68,25 @@ class TlsFiles:
     """Files of a mutually authenticated TLS link, as settings name them."""
 
     ca: str = key(
-        Rule("File of the certificates that may sign the broker's."),
+        KeyRule("File of the certificates that may sign the broker's."),
         "/etc/ssl/certs/ca-certificates.crt",
     )
-    certificate: str | None = key(Rule("File of our own certificate."), None)
+    certificate: str | None = key(KeyRule("File of our own certificate."), None)
     renewed: str | None = key(
-        Rule(
+        KeyRule(
             "File where `spatial-mqtt renew` keeps a newer certificate and its key; "
             "used when it ends later than ours."
         ),
         None,
     )
     signer: str | None = key(
-        Rule(
+        KeyRule(
             "Where certificates are renewed, mqtts://host:port of a Manager's broker.",
             check=lambda url: url is None or Endpoint.parse(url),
         ),
         None,
     )
-    key: str | None = key(Rule("File of its private key."), None)
+    key: str | None = key(KeyRule("File of its private key."), None)
 
     def __post_init__(self) -> None:
         """Refuse a key without its certificate."""
@@ -126,7 +126,7 @@ REMEDIES = {
 }
 
 
-def context(files: TlsFiles) -> ssl.SSLContext:
+def make_ssl_context(files: TlsFiles) -> ssl.SSLContext:
     """Make a context for TLS 1.2 or newer that verifies the broker's certificate.
 
     Raises:
@@ -138,25 +138,25 @@ def context(files: TlsFiles) -> ssl.SSLContext:
         ssl_context.load_verify_locations(files.ca)
     except (OSError, ssl.SSLError) as error:
         raise TlsFileError("tls.ca", files.ca, _reason(error)) from error
-    certificate, key = own_files(files)
+    certificate, key = select_certificate(files)
     if certificate is not None:
         _load(ssl_context, certificate, key)
     return ssl_context
 
 
-def own_files(files: TlsFiles) -> tuple[str | None, str | None]:
+def select_certificate(files: TlsFiles) -> tuple[str | None, str | None]:
     """Files of certificate and key: the renewed ones when they are valid for longer."""
     renewed = files.renewed
     if renewed is None or not Path(renewed).is_file():
         return files.certificate, files.key
     if files.certificate is None or not Path(files.certificate).is_file():
         return renewed, None
-    if ends_at(renewed) > ends_at(files.certificate):
+    if read_certificate_end(renewed) > read_certificate_end(files.certificate):
         return renewed, None
     return files.certificate, files.key
 
 
-def ends_at(path: str) -> datetime:
+def read_certificate_end(path: str) -> datetime:
     """End of validity of the certificate in a file.
 
     Raises:
@@ -171,7 +171,7 @@ def ends_at(path: str) -> datetime:
         raise TlsFileError("tls.certificate", path, str(error)) from error
 
 
-def words(error: BaseException) -> str:
+def describe_tls_error(error: BaseException) -> str:
     """The text of an error, and the remedy if it is known."""
     text = str(error)
     for pattern, remedy in REMEDIES.items():

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-Beat = Callable[[], None]
+Heartbeat = Callable[[], None]
 
 
-def unheard() -> None:
+def no_heartbeat() -> None:
     """Heartbeat of a loop that is not watched."""
 
 
@@ -25,7 +25,7 @@ class _Loop:
     last_s: float
 
 
-class Pulse:
+class LoopWatchdog:
     """Watchdog for all loops of a process.
 
     Attributes:
@@ -39,7 +39,7 @@ class Pulse:
         self._threads: dict[str, Callable[[], bool]] = {}
 
     @contextmanager
-    def watch_loop(self, name: str, max_silence_s: float) -> Iterator[Beat]:
+    def watch_loop(self, name: str, max_silence_s: float) -> Iterator[Heartbeat]:
         """Watch a loop until the block ends; yields its heartbeat function.
 
         Work with a time limit is a loop without heartbeats.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from slope_science.errors import ScienceError
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
-from slope_science.statistics import Line, fit_line, quantile
+from slope_science.statistics import RegressionLine, fit_line, student_t_quantile
 
 CAUTION_MM_PER_H = 2.0
 """注意体制; lower end of 避難準備 (2 to 4) and 避難 (2 to 10). After 2 h entry to the
@@ -27,18 +27,18 @@ IMMINENT_MM_PER_H = 10.0
 ACTIVE_MM_PER_DAY = 10.0
 """Active movement over 2 days (2009 guideline)."""
 
-LASTING_H = 2.0
+CAUTION_DURATION_H = 2.0
 FALSE_SHARE = 1e-3
 """Share of windows in which noise alone may exceed the bound."""
 
-FEWEST_READINGS = 4
-VELOCITY_H = 3.0
-APART_H = 1.0
-FORECAST_H = 12.0
-LEAST_R2 = 0.9
-FEWEST_VELOCITIES = 8
-SIGMAS = 3.0
-FARTHEST_WINDOWS = 3.0
+MIN_READINGS = 4
+VELOCITY_SPAN_H = 3.0
+VELOCITY_SPACING_H = 1.0
+FORECAST_WINDOW_H = 12.0
+MIN_R2 = 0.9
+MIN_VELOCITIES = 8
+MIN_SIGMAS = 3.0
+MAX_WINDOWS_AHEAD = 3.0
 _FAR_H = 1e15  # a nearly flat line can give more than a whole number holds
 _INTERVAL_SHARE = 0.05  # of a 95 % interval, outside
 
@@ -62,12 +62,12 @@ class Velocity:
     def exceeds(self, limit_mm_per_h: float) -> bool:
         """Whether the absolute speed reaches a limit and exceeds its noise."""
         speed = abs(self.mm_per_h)
-        sigmas = quantile(FALSE_SHARE, self.points - 2)
+        sigmas = student_t_quantile(FALSE_SHARE, self.points - 2)
         return speed >= limit_mm_per_h and speed > sigmas * self.sigma_mm_per_h
 
 
 @dataclass(frozen=True)
-class Forecast:
+class FailureForecast:
     """Time of failure by inverse velocity, with the quality of its fit.
 
     Attributes:
@@ -99,13 +99,13 @@ class Forecast:
             Our gates: R2 >= 0.9, v > 3 sigma, 8 points or more, and at most 3
             windows ahead.
         """
-        left_h, farthest_h = self.failure_h - now_h, FARTHEST_WINDOWS * self.window_h
+        left_h, farthest_h = self.failure_h - now_h, MAX_WINDOWS_AHEAD * self.window_h
         gate: Reason | None = None
-        if self.points < FEWEST_VELOCITIES:
+        if self.points < MIN_VELOCITIES:
             gate = Reason(ReasonCode.FEW_SPEEDS, points=self.points)
         elif not self.is_above_noise:
             gate = Reason(ReasonCode.SPEED_IN_NOISE)
-        elif not self.r2 >= LEAST_R2:
+        elif not self.r2 >= MIN_R2:
             gate = Reason(ReasonCode.LOW_R2, r2=self.r2)
         elif not left_h >= 0:
             gate = Reason(ReasonCode.FAILURE_PASSED)
@@ -116,9 +116,11 @@ class Forecast:
         return gate
 
 
-def velocity(times_h: Sequence[float], moved_mm: Sequence[float]) -> Velocity | None:
+def fit_velocity(
+    times_h: Sequence[float], moved_mm: Sequence[float]
+) -> Velocity | None:
     """Fit a speed; None with fewer than `MIN_READINGS` or no spread in time."""
-    if len(times_h) < FEWEST_READINGS:
+    if len(times_h) < MIN_READINGS:
         return None
     line = fit_line(times_h, moved_mm)
     if line is None:
@@ -126,8 +128,8 @@ def velocity(times_h: Sequence[float], moved_mm: Sequence[float]) -> Velocity | 
     return Velocity(line.mean_time, line.slope, line.sigma_slope, line.points)
 
 
-def velocities(
-    times_h: Sequence[float], moved_mm: Sequence[float], span_h: float = VELOCITY_H
+def fit_velocities(
+    times_h: Sequence[float], moved_mm: Sequence[float], span_h: float = VELOCITY_SPAN_H
 ) -> list[Velocity]:
     """Speed at each reading with a full span of readings before it.
 
@@ -140,12 +142,14 @@ def velocities(
     for end, end_h in enumerate(times_h):
         begin = next(i for i, t in enumerate(times_h) if t >= end_h - span_h * 1.001)
         if end_h - times_h[begin] >= span_h * 0.75:
-            fitted = velocity(times_h[begin : end + 1], moved_mm[begin : end + 1])
+            fitted = fit_velocity(times_h[begin : end + 1], moved_mm[begin : end + 1])
             found += [fitted] if fitted else []
     return found
 
 
-def spaced(speeds: Sequence[Velocity], spacing_h: float = APART_H) -> list[Velocity]:
+def thin_out(
+    speeds: Sequence[Velocity], spacing_h: float = VELOCITY_SPACING_H
+) -> list[Velocity]:
     """Thin out speeds to a minimum spacing, starting from the last one.
 
     Speeds from nearly the same readings always lie on a line and would pass the R2
@@ -162,9 +166,9 @@ def spaced(speeds: Sequence[Velocity], spacing_h: float = APART_H) -> list[Veloc
     return kept[::-1]
 
 
-def forecast(
-    speeds: Sequence[Velocity], window_h: float = FORECAST_H
-) -> Forecast | None:
+def forecast_failure(
+    speeds: Sequence[Velocity], window_h: float = FORECAST_WINDOW_H
+) -> FailureForecast | None:
     """Time at which 1/v reaches zero; None if 1/v does not fall or v <= 0.
 
     Args:
@@ -183,30 +187,30 @@ def forecast(
     if line is None or line.slope >= 0:
         return None
     ahead_h = -line.at_mean / line.slope
-    sigmas = quantile(_INTERVAL_SHARE, line.points - 2)
-    return Forecast(
+    sigmas = student_t_quantile(_INTERVAL_SHARE, line.points - 2)
+    return FailureForecast(
         failure_h=line.mean_time + ahead_h,
         half_width_h=sigmas * _sigma_h(line, ahead_h),
         r2=line.r2,
         points=line.points,
         a_per_mm=-line.slope,
-        is_above_noise=all(s.mm_per_h > SIGMAS * s.sigma_mm_per_h for s in recent),
+        is_above_noise=all(s.mm_per_h > MIN_SIGMAS * s.sigma_mm_per_h for s in recent),
         window_h=window_h,
     )
 
 
-def _sigma_h(line: Line, ahead_h: float) -> float:
+def _sigma_h(line: RegressionLine, ahead_h: float) -> float:
     return math.hypot(line.sigma_at_mean, ahead_h * line.sigma_slope) / abs(line.slope)
 
 
-def fukuzono_mm_per_h(left_h: float, a_per_mm: float) -> float:
+def fukuzono_speed_mm_per_h(left_h: float, a_per_mm: float) -> float:
     """Speed of tertiary creep at a time before the failure (alpha = 2)."""
     if left_h <= 0:
         raise ScienceError("left_h", "more than 0", left_h)
     return 1 / (a_per_mm * left_h)
 
 
-def fukuzono_mm(t_h: float, failure_h: float, a_per_mm: float) -> float:
+def fukuzono_displacement_mm(t_h: float, failure_h: float, a_per_mm: float) -> float:
     """Displacement since time 0 of a tertiary creep with a given failure time."""
     if not t_h < failure_h:
         raise ScienceError("t_h", f"less than failure_h ({failure_h:g})", t_h)

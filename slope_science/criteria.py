@@ -13,13 +13,13 @@ from itertools import pairwise
 from slope_science.errors import ScienceError
 from slope_science.reasons import Reason
 
-MOST_POINTS = 151
+MAX_LINE_POINTS = 151
 """Prefectures' tables have one point per mm of 60-minute rain from 0 to 150."""
 
-Line = tuple[tuple[float, ...], ...]
+CriticalLine = tuple[tuple[float, ...], ...]
 
 
-def check_line(line: Line) -> None:
+def check_critical_line(line: CriticalLine) -> None:
     """Check a critical line; an empty one is allowed.
 
     Args:
@@ -30,8 +30,8 @@ def check_line(line: Line) -> None:
     """
     if not line:
         return
-    if not 2 <= len(line) <= MOST_POINTS or any(len(point) != 2 for point in line):  # noqa: PLR2004 - a point is a pair
-        rule = f"2 to {MOST_POINTS} points of r60 mm and index mm"
+    if not 2 <= len(line) <= MAX_LINE_POINTS or any(len(point) != 2 for point in line):  # noqa: PLR2004 - a point is a pair
+        rule = f"2 to {MAX_LINE_POINTS} points of r60 mm and index mm"
         raise ScienceError("line", rule, line)
     numbers = [number for point in line for number in point]
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
@@ -64,7 +64,7 @@ class Criteria:
     advisory_mm: float = 112.5
     special_mm: float = 277.125
     assumed: bool = True
-    line: Line = ()
+    line: CriticalLine = ()
     special_assumed: bool = False
     basis: Reason | None = None
 
@@ -76,7 +76,7 @@ class Criteria:
                 "0 < advisory <= warning <= special",
                 (self.advisory_mm, self.warning_mm, self.special_mm),
             )
-        check_line(self.line)
+        check_critical_line(self.line)
 
     @classmethod
     def assumed_from(cls, warning_mm: float) -> "Criteria":
@@ -109,7 +109,7 @@ class Criteria:
 DEFAULT_CRITERIA = Criteria.assumed_from(150.0)
 
 
-def _on_line(line: Line, r60_mm: float) -> float:
+def _on_line(line: CriticalLine, r60_mm: float) -> float:
     after = bisect_right(line, r60_mm, key=lambda point: point[0])
     if after in {0, len(line)}:
         return line[min(after, len(line) - 1)][1]

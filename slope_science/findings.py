@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from slope_science.creep import (
+    CAUTION_DURATION_H,
     CAUTION_MM_PER_H,
     EVACUATION_MM_PER_H,
-    LASTING_H,
-    Forecast,
+    FailureForecast,
     Velocity,
 )
 from slope_science.criteria import Criteria
@@ -25,7 +25,7 @@ from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
 LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
-FAILS_SOON_H, FAILS_H = 6.0, 24.0
+FAILURE_LEVEL_4_H, FAILURE_LEVEL_3_H = 6.0, 24.0
 """A failure time within these is level 4 and level 3; our proposal, no source."""
 
 _ASSUMED_CRITERIA = Reason(ReasonCode.ASSUMED_CRITERIA)
@@ -59,14 +59,14 @@ class Judgement:
     reasons: tuple[Reason, ...]
 
 
-def judge(findings: Iterable[Finding | None]) -> Judgement:
+def combine_findings(findings: Iterable[Finding | None]) -> Judgement:
     """Combine findings; the highest level counts."""
     found = sorted((f for f in findings if f), key=lambda f: f.level, reverse=True)
     level = found[0].level if found else LOWEST
     return Judgement(level, tuple(f.reason for f in found))
 
 
-def rain_finding(
+def judge_rain(
     r60_mm: float,
     swi_mm: float,
     criteria: Criteria,
@@ -113,7 +113,7 @@ def rain_finding(
     return None
 
 
-def rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
+def compute_rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
     """Level of `judge_rain` without reason; the arguments are not checked."""
     if swi_mm >= criteria.special_mm:
         return EMERGENCY
@@ -135,7 +135,7 @@ def _basis(level: int, criteria: Criteria) -> Reason | None:
     return criteria.basis
 
 
-def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
+def judge_tilt(sensor: str, rate: TiltRate | None) -> Finding | None:
     """Compare a tilt rate with the thresholds."""
     if rate is None:
         return None
@@ -151,7 +151,7 @@ def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
     return None
 
 
-def speed_finding(
+def judge_speed(
     sensor: str, speed: Velocity | None, has_lasted: bool
 ) -> Finding | None:
     """Compare a displacement speed with the management values.
@@ -176,14 +176,14 @@ def speed_finding(
                 sensor=sensor,
                 mm_per_h=speed.mm_per_h,
                 limit_mm_per_h=limit,
-                lasted_h=LASTING_H if level == WARNING else None,
+                lasted_h=CAUTION_DURATION_H if level == WARNING else None,
             )
             return Finding(level, reason)
     return None
 
 
-def failure_finding(
-    sensor: str, forecast: Forecast | None, now_h: float
+def judge_failure_time(
+    sensor: str, forecast: FailureForecast | None, now_h: float
 ) -> Finding | None:
     """Level of a failure time that passes its quality gates.
 
@@ -195,7 +195,7 @@ def failure_finding(
     if forecast is None or not forecast.is_usable(now_h):
         return None
     left_h = forecast.failure_h - now_h
-    for level, limit_h in ((DANGER, FAILS_SOON_H), (WARNING, FAILS_H)):
+    for level, limit_h in ((DANGER, FAILURE_LEVEL_4_H), (WARNING, FAILURE_LEVEL_3_H)):
         if left_h <= limit_h:
             reason = Reason(
                 ReasonCode.FAILURE_TIME,
@@ -208,7 +208,9 @@ def failure_finding(
     return None
 
 
-def municipal_level(levels: Iterable[int | None], min_cells: int = 1) -> int | None:
+def compute_municipality_level(
+    levels: Iterable[int | None], min_cells: int = 1
+) -> int | None:
     """Level of a municipality: the highest one that enough of its cells reach.
 
     Args:
@@ -226,7 +228,7 @@ def municipal_level(levels: Iterable[int | None], min_cells: int = 1) -> int | N
     return known[min_cells - 1] if len(known) >= min_cells else LOWEST
 
 
-def shocks_finding(sensor: str, count: float, limit: float) -> Finding | None:
+def judge_shocks(sensor: str, count: float, limit: float) -> Finding | None:
     """Compare the shocks of ten minutes with the limit.
 
     The result is level 2 at most, because traffic and storms cause shocks too.
@@ -242,7 +244,7 @@ def shocks_finding(sensor: str, count: float, limit: float) -> Finding | None:
     return Finding(ADVISORY, reason)
 
 
-def wire_finding(
+def judge_wire(
     sensor: str,
     is_cut: bool,
     confirmed_by: str | None = None,

@@ -20,7 +20,7 @@ from operator import mul
 PRECAUTION_DEG_PER_H = 0.01
 WARNING_DEG_PER_H = 0.1
 WINDOW_H = 1.0
-FEWEST_POINTS = 4
+MIN_POINTS = 4
 FALSE_SHARE = 1e-3
 """Share of windows in which noise alone may exceed the bound."""
 
@@ -63,7 +63,7 @@ class TiltRate:
         return sigmas * self.sigma_deg_per_h
 
 
-def tilt_rate(
+def fit_tilt_rate(
     times_h: Sequence[float], x_deg: Sequence[float], y_deg: Sequence[float]
 ) -> TiltRate | None:
     """Fit x and y separately by least squares; the rate is the vector's length.
@@ -79,7 +79,7 @@ def tilt_rate(
         The rate, or None with fewer than `MIN_POINTS` or no spread in time.
     """
     count = len(times_h)
-    if count < FEWEST_POINTS:
+    if count < MIN_POINTS:
         return None
     mean_h = sum(times_h) / count
     apart_h = [t - mean_h for t in times_h]
@@ -93,7 +93,7 @@ def tilt_rate(
     return TiltRate(rate, math.sqrt(variance / spread), count)
 
 
-def resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> float:
+def tilt_resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> float:
     """Smallest tilt rate that can be distinguished from the noise.
 
     Args:
@@ -107,7 +107,7 @@ def resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> float:
         Standard error of a slope: for 7 readings in an hour sigma_deg / 0.882 h, so
         that 0.01 deg/h needs 0.0029 deg.
     """
-    if len(times_h) < FEWEST_POINTS:
+    if len(times_h) < MIN_POINTS:
         return math.inf
     mean_h = sum(times_h) / len(times_h)
     spread = sum((t - mean_h) ** 2 for t in times_h)
@@ -125,22 +125,22 @@ def _fit(
     return slope, sum(map(mul, rest, rest))
 
 
-MEMORY_H = 14 * 24.0
+LEARNING_TIME_H = 14 * 24.0
 """Time constant of the exponential weights."""
 
-FEWEST_H = 72.0
-LEAST_K2 = 30.0
+MIN_LEARNING_H = 72.0
+MIN_TEMPERATURE_K2 = 30.0
 """Minimum sum of squared temperature changes; buried sensors never reach it."""
 
-MOST_DEG_PER_K = 0.02
+MAX_DEG_PER_K = 0.02
 """No accelerometer drifts more; a larger slope has another cause."""
 
-MOST_STEP_DEG = 0.05
+MAX_STEP_DEG = 0.05
 """A larger change in an hour is movement and is not used for learning."""
 
 
 @dataclass(frozen=True)
-class Thermal:
+class ThermalRegression:
     """Regression through zero of tilt changes on temperature changes.
 
     Attributes:
@@ -155,7 +155,9 @@ class Thermal:
     tx_k_deg: float = 0.0
     ty_k_deg: float = 0.0
 
-    def updated(self, change_k: float, x_deg: float, y_deg: float) -> "Thermal":
+    def updated(
+        self, change_k: float, x_deg: float, y_deg: float
+    ) -> "ThermalRegression":
         """The regression with the changes of one more hour.
 
         Args:
@@ -166,11 +168,11 @@ class Thermal:
         changes = (change_k, x_deg, y_deg)
         if (
             not all(map(math.isfinite, changes))
-            or math.hypot(x_deg, y_deg) > MOST_STEP_DEG
+            or math.hypot(x_deg, y_deg) > MAX_STEP_DEG
         ):
             return self
-        kept = 1 - 1 / MEMORY_H
-        return Thermal(
+        kept = 1 - 1 / LEARNING_TIME_H
+        return ThermalRegression(
             self.hours * kept + 1,
             self.tt_k2 * kept + change_k * change_k,
             self.tx_k_deg * kept + change_k * x_deg,
@@ -180,13 +182,13 @@ class Thermal:
     @property
     def deg_per_k(self) -> tuple[float, float] | None:
         """Tilt of x and y per kelvin; None while the data do not suffice."""
-        if self.hours < FEWEST_H or self.tt_k2 < LEAST_K2:
+        if self.hours < MIN_LEARNING_H or self.tt_k2 < MIN_TEMPERATURE_K2:
             return None
         x, y = self.tx_k_deg / self.tt_k2, self.ty_k_deg / self.tt_k2
-        return (x, y) if math.hypot(x, y) <= MOST_DEG_PER_K else None
+        return (x, y) if math.hypot(x, y) <= MAX_DEG_PER_K else None
 
 
-def without_largest_step(axes: Sequence[Sequence[float]]) -> list[list[float]]:
+def remove_largest_step(axes: Sequence[Sequence[float]]) -> list[list[float]]:
     """Readings without their largest step, taken at the same moment for all axes.
 
     Args:

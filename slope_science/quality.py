@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import english_list
+from slope_science.reason_text import render_english_list
 from slope_science.reasons import Reason
 
-LABEL = "qc"
+FLAG_LABEL = "qc"
 """SenML label of a node's own flag; absent for a good reading."""
 
 
@@ -51,7 +51,7 @@ class Verdict:
     @property
     def why(self) -> str:
         """The reasons in English, joined; empty for a good reading."""
-        return english_list(self.reasons)
+        return render_english_list(self.reasons)
 
 
 GOOD = Verdict(Flag.GOOD)
@@ -59,7 +59,7 @@ NOT_EVALUATED = Verdict(Flag.NOT_EVALUATED)
 
 
 @dataclass(frozen=True)
-class Span:
+class ValueRange:
     """Closed range of values."""
 
     low: float
@@ -84,7 +84,7 @@ _NODE_VERDICTS = {
 _CLOCK_NOT_SET = _suspect(ReasonCode.CLOCK_NOT_SET)
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """Aggregate of several tests: the worst flag with all its reasons.
 
     A test that was not evaluated does not lower a passed one.
@@ -99,7 +99,9 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return Verdict(flag, tuple(r for v in results if v.flag == flag for r in v.reasons))
 
 
-def gross_range(value: float, fail: Span, suspect: Span | None = None) -> Verdict:
+def check_range(
+    value: float, fail: ValueRange, suspect: ValueRange | None = None
+) -> Verdict:
     """Fail a value outside the measuring range, suspect an implausible one."""
     if not fail.contains(value):
         return _out_of_range(Flag.FAIL, value, fail)
@@ -108,12 +110,12 @@ def gross_range(value: float, fail: Span, suspect: Span | None = None) -> Verdic
     return GOOD
 
 
-def _out_of_range(flag: Flag, value: float, span: Span) -> Verdict:
+def _out_of_range(flag: Flag, value: float, span: ValueRange) -> Verdict:
     low, high = span.low, span.high
     return Verdict(flag, (Reason(ReasonCode.RANGE, value=value, low=low, high=high),))
 
 
-def spike(
+def check_spike(
     before: float | None, value: float, after: float | None, limit: float
 ) -> Verdict:
     """Suspect a value that differs from both neighbours by more than a limit.
@@ -130,7 +132,7 @@ def spike(
     return GOOD
 
 
-def step(before: float | None, value: float, limit: float) -> Verdict:
+def check_step(before: float | None, value: float, limit: float) -> Verdict:
     """Suspect a change between two readings above a limit."""
     if before is None:
         return NOT_EVALUATED
@@ -140,7 +142,7 @@ def step(before: float | None, value: float, limit: float) -> Verdict:
     return GOOD
 
 
-def rate_of_change(change: float, seconds: float, limit_per_h: float) -> Verdict:
+def check_rate_of_change(change: float, seconds: float, limit_per_h: float) -> Verdict:
     """Suspect a rate of change above a limit."""
     if seconds <= 0:
         return NOT_EVALUATED
@@ -150,7 +152,7 @@ def rate_of_change(change: float, seconds: float, limit_per_h: float) -> Verdict
     return GOOD
 
 
-def flat_line(
+def check_flat_line(
     times_s: Sequence[float], values: Sequence[float], window_s: float, tolerance: float
 ) -> Verdict:
     """Suspect the last reading of a window without variation.
@@ -173,12 +175,12 @@ def flat_line(
     return GOOD
 
 
-def clock(synchronised: bool) -> Verdict:
+def check_clock(synchronised: bool) -> Verdict:
     """Suspect a reading of a node whose clock was not set; else not evaluated."""
     return NOT_EVALUATED if synchronised else _CLOCK_NOT_SET
 
 
-def at_the_node(flag: int | None) -> Verdict:
+def check_node_flag(flag: int | None) -> Verdict:
     """Verdict of a node's own flag; nodes send only doubtful ones."""
     if flag is None:
         return NOT_EVALUATED
@@ -189,7 +191,7 @@ def at_the_node(flag: int | None) -> Verdict:
 STEP_S = 600.0
 """Time in which a change is a step."""
 
-NEAR_S = 3600.0
+NEIGHBOUR_S = 3600.0
 """Maximum time between neighbouring readings."""
 
 FLAT_S = 24 * 3600.0
@@ -198,7 +200,7 @@ SPIKE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Limits:
+class QuantityLimits:
     """Limits of one quantity, in its unit.
 
     Attributes:
@@ -209,26 +211,26 @@ class Limits:
             readings are normal.
     """
 
-    fail: Span
-    suspect: Span | None = None
+    fail: ValueRange
+    suspect: ValueRange | None = None
     step: float | None = None
     flat: float | None = None
 
 
-TEMPERATURE_CEL = Limits(Span(-40, 60), step=3.0)
-HUMIDITY_PERCENT = Limits(Span(0, 105), Span(0, 100), flat=1e-6)
-AIR_PRESSURE_HPA = Limits(Span(800, 1080), step=5.0)
-TILT_DEG = Limits(Span(-90, 90), step=1.0, flat=1e-9)
-WATER_CONTENT = Limits(Span(0, 0.7), step=0.15)
-PORE_PRESSURE_HPA = Limits(Span(-1000, 10_000), step=100.0)
+TEMPERATURE_CEL = QuantityLimits(ValueRange(-40, 60), step=3.0)
+HUMIDITY_PERCENT = QuantityLimits(ValueRange(0, 105), ValueRange(0, 100), flat=1e-6)
+AIR_PRESSURE_HPA = QuantityLimits(ValueRange(800, 1080), step=5.0)
+TILT_DEG = QuantityLimits(ValueRange(-90, 90), step=1.0, flat=1e-9)
+WATER_CONTENT = QuantityLimits(ValueRange(0, 0.7), step=0.15)
+PORE_PRESSURE_HPA = QuantityLimits(ValueRange(-1000, 10_000), step=100.0)
 """From the lowest suction of a tensiometer to 100 m of water."""
 
-DISPLACEMENT_MM = Limits(Span(-100_000, 100_000))
-COUNT = Limits(Span(0, 1e9))
-RAIN_MM = Limits(Span(0, 990))
+DISPLACEMENT_MM = QuantityLimits(ValueRange(-100_000, 100_000))
+COUNT = QuantityLimits(ValueRange(0, 1e9))
+RAIN_MM = QuantityLimits(ValueRange(0, 990))
 """Per report; the record of a day is 922.5 mm."""
 
-RAIN_WITHIN = (
+RAIN_LIMITS = (
     (60.0, 10.0),
     (600.0, 50.0),
     (1800.0, 150.0),
@@ -242,32 +244,32 @@ record of ten minutes, 55.0 mm, exceeds its limit."""
 
 
 DRY_S = 3600.0
-RELEASED_MM = 5.0
+MIN_RELEASED_MM = 5.0
 """Minimum depth between two dry hours: a released clog, or manual tipping."""
 
 CLOGGED_S = 3 * 3600.0
-CLOGGED_MM = 10.0
+MIN_NEIGHBOUR_MM = 10.0
 """Minimum rain at a neighbour while a clogged gauge reads zero."""
 
-ALONE_MM = 20.0
-ALONE_TIMES = 5.0
+MIN_EXCESS_MM = 20.0
+MIN_EXCESS_RATIO = 5.0
 """Minimum ratio within `CLOGGED_S`; gauges of a cell are at most about 1 km apart."""
 
 FROST_CEL = 0.0
 
 
-def plausible_depth(depth_mm: float, seconds: float) -> Verdict:
+def check_rain_depth(depth_mm: float, seconds: float) -> Verdict:
     """Fail an impossible depth, suspect one above the limits of `RAIN_LIMITS`.
 
     Args:
         depth_mm: Rain of one interval.
         seconds: Its length; 0 if unknown, which counts as ten minutes.
     """
-    verdict = gross_range(depth_mm, RAIN_MM.fail)
+    verdict = check_range(depth_mm, RAIN_MM.fail)
     if verdict.flag is Flag.FAIL:
         return verdict
-    length_s = seconds or RAIN_WITHIN[1][0]
-    within = [each for each in RAIN_WITHIN if length_s <= each[0]]
+    length_s = seconds or RAIN_LIMITS[1][0]
+    within = [each for each in RAIN_LIMITS if length_s <= each[0]]
     if not within:
         return GOOD
     limit_s, limit_mm = within[0]
@@ -279,7 +281,7 @@ def plausible_depth(depth_mm: float, seconds: float) -> Verdict:
     return GOOD
 
 
-def counter(before_mm: float | None, sum_mm: float | None) -> Verdict:
+def check_counter(before_mm: float | None, sum_mm: float | None) -> Verdict:
     """Suspect a counter that decreased: it was replaced, or read wrongly."""
     if before_mm is None or sum_mm is None:
         return NOT_EVALUATED
@@ -288,7 +290,7 @@ def counter(before_mm: float | None, sum_mm: float | None) -> Verdict:
     return GOOD
 
 
-def released(
+def check_release(
     times_s: Sequence[float], depths_mm: Sequence[float], index: int
 ) -> Verdict:
     """Suspect one large depth between two dry hours.
@@ -298,7 +300,7 @@ def released(
         depths_mm: Depth of each report.
         index: Index of the report that is tested.
     """
-    if depths_mm[index] < RELEASED_MM:
+    if depths_mm[index] < MIN_RELEASED_MM:
         return GOOD
     now_s = times_s[index]
     if times_s[0] > now_s - DRY_S or times_s[-1] < now_s + DRY_S:
@@ -313,7 +315,7 @@ def released(
     return _suspect(ReasonCode.RELEASED, rain_mm=depths_mm[index])
 
 
-def clogged(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
+def check_clog(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
     """Suspect a gauge that stays dry while a neighbour records rain.
 
     Args:
@@ -322,13 +324,13 @@ def clogged(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
     """
     if max_neighbour_mm is None:
         return NOT_EVALUATED
-    if own_mm <= 0 and max_neighbour_mm >= CLOGGED_MM:
+    if own_mm <= 0 and max_neighbour_mm >= MIN_NEIGHBOUR_MM:
         hours = CLOGGED_S / 3600
         return _suspect(ReasonCode.CLOGGED, hours=hours, other_mm=max_neighbour_mm)
     return GOOD
 
 
-def alone(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
+def check_excess(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
     """Suspect a gauge that records many times the rain of every neighbour.
 
     Neighbours without any rain may be clogged and are not used.
@@ -342,7 +344,7 @@ def alone(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
     """
     if not max_neighbour_mm:
         return NOT_EVALUATED
-    if own_mm >= ALONE_MM and own_mm >= ALONE_TIMES * max_neighbour_mm:
+    if own_mm >= MIN_EXCESS_MM and own_mm >= MIN_EXCESS_RATIO * max_neighbour_mm:
         hours = CLOGGED_S / 3600
         return _suspect(
             ReasonCode.ALONE, rain_mm=own_mm, hours=hours, other_mm=max_neighbour_mm
@@ -350,7 +352,7 @@ def alone(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
     return GOOD
 
 
-def frost(air_cel: float | None) -> Verdict:
+def check_frost(air_cel: float | None) -> Verdict:
     """Suspect a gauge in frost: it reads too little, and the rest after melting."""
     if air_cel is None:
         return NOT_EVALUATED

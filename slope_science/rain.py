@@ -19,7 +19,13 @@ from dataclasses import dataclass
 
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
-from slope_science.findings import DANGER, LOWEST, Finding, rain_finding, rain_level
+from slope_science.findings import (
+    DANGER,
+    LOWEST,
+    Finding,
+    compute_rain_level,
+    judge_rain,
+)
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -136,11 +142,11 @@ class SoilWater:
         if not 0 < step_h <= ONE_HOUR_H:
             raise ScienceError("step_h", "more than 0 and at most 1 hour", step_h)
         return SoilWater(
-            *tanks_after(self.s1_mm, self.s2_mm, self.s3_mm, rain_mm, step_h)
+            *step_tanks(self.s1_mm, self.s2_mm, self.s3_mm, rain_mm, step_h)
         )
 
 
-def tanks_after(
+def step_tanks(
     s1: float, s2: float, s3: float, rain_mm: float, step_h: float
 ) -> tuple[float, float, float]:
     """The three tanks one step later, in mm; the arguments are not checked."""
@@ -174,12 +180,12 @@ def soil_water_series(
 
 
 STEPS_PER_HOUR = 6
-AHEAD_STEPS = 12
+LOOK_AHEAD_STEPS = 12
 """Two hours in steps of ten minutes."""
 
 
 @dataclass(frozen=True)
-class Moment:
+class SnakePoint:
     """Rain and soil water at one time: a point of the snake line.
 
     Attributes:
@@ -192,7 +198,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Future:
+class LookAhead:
     """Result of an assumed rain.
 
     Attributes:
@@ -206,12 +212,12 @@ class Future:
     level: int
     margin_mm: float
     after_steps: int
-    point: Moment
+    point: SnakePoint
 
 
-def ahead(
+def project_snake_line(
     tanks: SoilWater, hour_mm: Sequence[float], rain_mm: Sequence[float]
-) -> list[Moment]:
+) -> list[SnakePoint]:
     """Snake line of the coming steps.
 
     Args:
@@ -223,43 +229,45 @@ def ahead(
     now = (tanks.s1_mm, tanks.s2_mm, tanks.s3_mm)
     for depth_mm in rain_mm:
         recent = [*recent[1 - STEPS_PER_HOUR :], depth_mm]
-        now = tanks_after(*now, depth_mm, TEN_MINUTES_H)
-        line.append(Moment(sum(recent), sum(now)))
+        now = step_tanks(*now, depth_mm, TEN_MINUTES_H)
+        line.append(SnakePoint(sum(recent), sum(now)))
     return line
 
 
-def margin_mm(moment: Moment, criteria: Criteria) -> float:
+def critical_line_margin_mm(moment: SnakePoint, criteria: Criteria) -> float:
     """Soil water index below the critical line; negative beyond it."""
     return criteria.critical_line_mm(moment.r60_mm) - moment.swi_mm
 
 
-def judged(now: Moment, coming: Sequence[Moment], criteria: Criteria) -> Future:
+def look_ahead(
+    now: SnakePoint, coming: Sequence[SnakePoint], criteria: Criteria
+) -> LookAhead:
     """Highest level of now and of at most two coming hours.
 
     Raises:
         ScienceError: More than two hours are given.
     """
-    if len(coming) > AHEAD_STEPS:
-        rule = f"at most {AHEAD_STEPS} steps of ten minutes"
+    if len(coming) > LOOK_AHEAD_STEPS:
+        rule = f"at most {LOOK_AHEAD_STEPS} steps of ten minutes"
         raise ScienceError("coming", rule, len(coming))
     moments = [now, *coming]
     # Levels grow with both numbers: if the two maxima reach none, no point does.
-    highest = Moment(max(m.r60_mm for m in moments), max(m.swi_mm for m in moments))
+    highest = SnakePoint(max(m.r60_mm for m in moments), max(m.swi_mm for m in moments))
     if _level(highest, criteria) == LOWEST:
-        return Future(LOWEST, margin_mm(moments[-1], criteria), 0, now)
+        return LookAhead(LOWEST, critical_line_margin_mm(moments[-1], criteria), 0, now)
     levels = [_level(now, criteria), *assumed_levels(coming, criteria)]
     first = levels.index(max(levels))
-    end_mm = margin_mm(moments[-1], criteria)
-    return Future(levels[first], end_mm, first, moments[first])
+    end_mm = critical_line_margin_mm(moments[-1], criteria)
+    return LookAhead(levels[first], end_mm, first, moments[first])
 
 
 def assumed_levels(
-    coming: Sequence[Moment], criteria: Criteria, *, max_level: int = DANGER
+    coming: Sequence[SnakePoint], criteria: Criteria, *, max_level: int = DANGER
 ) -> list[int]:
     """Level of each moment of an assumed rain.
 
     Args:
-        coming: Moments that `ahead` computed.
+        coming: Moments that `project_snake_line` computed.
         criteria: Of the cell.
         max_level: Highest level that assumed rain may give. The official judgement
             gives level 5 by the actual value only, hence level 4.
@@ -267,8 +275,8 @@ def assumed_levels(
     return [min(max_level, _level(moment, criteria)) for moment in coming]
 
 
-def look_ahead_finding(
-    ahead: Future,
+def judge_look_ahead(
+    ahead: LookAhead,
     criteria: Criteria,
     source: str | None = None,
     issued_s: float = 0.0,
@@ -284,7 +292,7 @@ def look_ahead_finding(
     """
     if not ahead.after_steps:
         return None
-    then = rain_finding(ahead.point.r60_mm, ahead.point.swi_mm, criteria)
+    then = judge_rain(ahead.point.r60_mm, ahead.point.swi_mm, criteria)
     if then is None:
         return None
     minutes = ahead.after_steps * 10
@@ -300,5 +308,5 @@ def look_ahead_finding(
     return Finding(ahead.level, reason)
 
 
-def _level(moment: Moment, criteria: Criteria) -> int:
-    return rain_level(moment.r60_mm, moment.swi_mm, criteria)
+def _level(moment: SnakePoint, criteria: Criteria) -> int:
+    return compute_rain_level(moment.r60_mm, moment.swi_mm, criteria)

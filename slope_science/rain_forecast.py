@@ -10,9 +10,9 @@ is our proposal.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from slope_science.rain import AHEAD_STEPS
+from slope_science.rain import LOOK_AHEAD_STEPS
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import english_list
+from slope_science.reason_text import render_english_list
 from slope_science.reasons import Reason
 
 STEP_S = 600.0
@@ -21,7 +21,7 @@ MAX_AGE_S = 2 * 3600.0
 
 
 @dataclass(frozen=True)
-class Piece:
+class ForecastInterval:
     """Rain in one interval of a forecast.
 
     Attributes:
@@ -38,7 +38,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Run:
+class ForecastIssue:
     """One issue of a forecast, for one place.
 
     Attributes:
@@ -51,11 +51,11 @@ class Run:
     source: str
     issued_s: float
     available_s: float
-    intervals: Sequence[Piece]
+    intervals: Sequence[ForecastInterval]
 
 
 @dataclass(frozen=True)
-class Coming:
+class ForecastRain:
     """Rain of the next two hours by an official forecast.
 
     Attributes:
@@ -73,14 +73,16 @@ class Coming:
     @property
     def why(self) -> str | None:
         """The reasons in English, joined; None without any."""
-        return english_list(self.reasons) or None
+        return render_english_list(self.reasons) or None
 
 
-NO_FORECAST = Coming()
+NO_FORECAST = ForecastRain()
 _FAILED = (Reason(ReasonCode.FORECAST_FAILED),)
 
 
-def coming(issues: Iterable[Run], at_s: float, max_age_s: float = MAX_AGE_S) -> Coming:
+def select_forecast(
+    issues: Iterable[ForecastIssue], at_s: float, max_age_s: float = MAX_AGE_S
+) -> ForecastRain:
     """Select the newest usable forecast that was known at a moment.
 
     Args:
@@ -100,31 +102,37 @@ def coming(issues: Iterable[Run], at_s: float, max_age_s: float = MAX_AGE_S) -> 
     return used or (checked[0] if checked else NO_FORECAST)
 
 
-def _judged(run: Run, at_s: float, max_age_s: float) -> Coming:
+def _judged(run: ForecastIssue, at_s: float, max_age_s: float) -> ForecastRain:
     age_h = (at_s - run.issued_s) / 3600
     if age_h * 3600 > max_age_s:
         max_h = max_age_s / 3600
         why = Reason(ReasonCode.FORECAST_STALE, age_h=age_h, max_h=max_h)
-        return Coming(run.source, run.issued_s, None, (why,))
+        return ForecastRain(run.source, run.issued_s, None, (why,))
     depths, doubts = [], []
-    for step in range(AHEAD_STEPS):
+    for step in range(LOOK_AHEAD_STEPS):
         parts = list(_within(run.intervals, at_s + step * STEP_S))
         failed = next((piece for piece, _ in parts if piece.depth_mm is None), None)
         if failed is not None:
-            return Coming(run.source, run.issued_s, None, failed.reasons or _FAILED)
+            return ForecastRain(
+                run.source, run.issued_s, None, failed.reasons or _FAILED
+            )
         if sum(seconds for _, seconds in parts) < STEP_S * 0.999:
             why = Reason(
                 ReasonCode.FORECAST_SHORT,
                 minutes=step * 10,
-                of_minutes=AHEAD_STEPS * 10,
+                of_minutes=LOOK_AHEAD_STEPS * 10,
             )
-            return Coming(run.source, run.issued_s, None, (why,))
+            return ForecastRain(run.source, run.issued_s, None, (why,))
         doubts += [piece.reasons for piece, _ in parts if piece.reasons]
         depths.append(sum(_share_mm(piece, seconds) for piece, seconds in parts))
-    return Coming(run.source, run.issued_s, tuple(depths), doubts[0] if doubts else ())
+    return ForecastRain(
+        run.source, run.issued_s, tuple(depths), doubts[0] if doubts else ()
+    )
 
 
-def _within(pieces: Iterable[Piece], from_s: float) -> Iterator[tuple[Piece, float]]:
+def _within(
+    pieces: Iterable[ForecastInterval], from_s: float
+) -> Iterator[tuple[ForecastInterval, float]]:
     """Intervals that overlap a step, with the overlap in seconds."""
     for piece in pieces:
         seconds = min(piece.to_s, from_s + STEP_S) - max(piece.from_s, from_s)
@@ -132,5 +140,5 @@ def _within(pieces: Iterable[Piece], from_s: float) -> Iterator[tuple[Piece, flo
             yield piece, seconds
 
 
-def _share_mm(piece: Piece, seconds: float) -> float:
+def _share_mm(piece: ForecastInterval, seconds: float) -> float:
     return (piece.depth_mm or 0.0) * seconds / (piece.to_s - piece.from_s)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from slope_science.reason_codes import ReasonCode
 
 
-class Sentence(NamedTuple):
+class SentenceTemplates(NamedTuple):
     """Templates of a code: one in each language, or several.
 
     Attributes:
@@ -26,8 +26,8 @@ class Sentence(NamedTuple):
     ja: str | tuple[str, ...]
 
 
-CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
-    ReasonCode.SOIL_WATER: Sentence(
+CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
+    ReasonCode.SOIL_WATER: SentenceTemplates(
         en=(
             "[{sensor} ]soil water index {index_mm} mm {how} {criterion}[ at {r60_mm} "
             "mm/h] {limit_mm} mm[ ({basis})]"
@@ -37,7 +37,7 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "{r60_mm} mm）] {limit_mm} mm {how}[（{basis}）]"
         ),
     ),
-    ReasonCode.TILT: Sentence(
+    ReasonCode.TILT: SentenceTemplates(
         en=(
             (
                 "{sensor} {deg_per_h}±{sigma_deg_per_h} deg/h {how} {limit_deg_per_h} "
@@ -53,7 +53,7 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "{sensor} の傾斜の速さ {deg_per_h} °/h が {limit_deg_per_h} °/h {how}",
         ),
     ),
-    ReasonCode.SPEED: Sentence(
+    ReasonCode.SPEED: SentenceTemplates(
         en=(
             (
                 "{sensor} {mm_per_h}±{sigma_mm_per_h} mm/h {how} {limit_mm_per_h}[ "
@@ -66,18 +66,18 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "{limit_mm_per_h} mm/h {how}[（{lasted_h} 時間継続）]"
         ),
     ),
-    ReasonCode.DISPLACEMENT_STEP: Sentence(
+    ReasonCode.DISPLACEMENT_STEP: SentenceTemplates(
         en="{sensor} step of {step_mm} mm >= {limit_mm}",
         ja="{sensor} の変位が急に {step_mm} mm 変化（基準 {limit_mm} mm 以上）",
     ),
-    ReasonCode.DISPLACEMENT_DAYS: Sentence(
+    ReasonCode.DISPLACEMENT_DAYS: SentenceTemplates(
         en="{sensor} {before_mm}, {today_mm} mm in two days >= {limit_mm} each",
         ja=(
             "{sensor} の変位が前日 {before_mm} mm、この24時間 {today_mm} mm（2日連続で"
             " {limit_mm} mm 以上）"
         ),
     ),
-    ReasonCode.FAILURE_TIME: Sentence(
+    ReasonCode.FAILURE_TIME: SentenceTemplates(
         en=(
             (
                 "{sensor} failure in {left_h}±{half_width_h} h by inverse velocity "
@@ -93,11 +93,11 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "[、現在 {mm_per_h} mm/h]）"
         ),
     ),
-    ReasonCode.SHOCKS: Sentence(
+    ReasonCode.SHOCKS: SentenceTemplates(
         en="{sensor} {count} shocks in 10 min >= {limit} of its own past",
         ja="{sensor} の振動が10分間に {count} 回（自身の過去による基準 {limit}）",
     ),
-    ReasonCode.WIRE_CUT: Sentence(
+    ReasonCode.WIRE_CUT: SentenceTemplates(
         en=(
             "{sensor} is cut: a flow may have occurred[, it flaps: {cuts_per_h} cuts "
             "in 1 h]"
@@ -107,7 +107,7 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "{cuts_per_h} 回）]"
         ),
     ),
-    ReasonCode.SOIL_WET: Sentence(
+    ReasonCode.SOIL_WET: SentenceTemplates(
         en=(
             (
                 "{sensor} {water_content} m3/m3 is at percentile {percentile} of its "
@@ -126,7 +126,7 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             ),
         ),
     ),
-    ReasonCode.PORE_TURNED: Sentence(
+    ReasonCode.PORE_TURNED: SentenceTemplates(
         en=(
             "{sensor} passed from suction to {pressure_hpa} hPa, +{rise_hpa} within 1 h"
         ),
@@ -135,14 +135,14 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "上昇"
         ),
     ),
-    ReasonCode.PORE_POSITIVE: Sentence(
+    ReasonCode.PORE_POSITIVE: SentenceTemplates(
         en="{sensor} {pressure_kpa} kPa >= 0, +{rise_kpa} in 1 h",
         ja=(
             "{sensor} の間隙水圧がサクションから正圧 {pressure_kpa} kPa へ、1時間に "
             "{rise_kpa} 上昇"
         ),
     ),
-    ReasonCode.PORE_HIGH: Sentence(
+    ReasonCode.PORE_HIGH: SentenceTemplates(
         en=(
             "{sensor} {pressure_hpa} hPa is at percentile {percentile} of its past, "
             "+{rise_hpa} within 1 h, in rain of {rain_mm} mm"
@@ -152,49 +152,51 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "、雨（{rain_mm} mm）の中で1時間に {rise_hpa} 上昇"
         ),
     ),
-    ReasonCode.WATER_LEVEL_STEP: Sentence(
+    ReasonCode.WATER_LEVEL_STEP: SentenceTemplates(
         en="{sensor} {step_m} m in 10 min >= {limit_m}",
         ja="{sensor} の水位が10分間に {step_m} m 急変（基準 {limit_m} m 以上）",
     ),
-    ReasonCode.LIMIT: Sentence(
+    ReasonCode.LIMIT: SentenceTemplates(
         en="{sensor} {value} {side} {limit} for {lasted_s} s",
         ja="{sensor} の値 {value} が設定値 {limit} {side}（{lasted_s} 秒継続）",
     ),
-    ReasonCode.HELD: Sentence(
+    ReasonCode.HELD: SentenceTemplates(
         en="{because} (a while ago)", ja="{because}（少し前に検知、保持中）"
     ),
-    ReasonCode.CONFIRMED: Sentence(
+    ReasonCode.CONFIRMED: SentenceTemplates(
         en="{because}, confirmed by {by}", ja="{because}（{by} でも確認）"
     ),
-    ReasonCode.UNCONFIRMED: Sentence(
+    ReasonCode.UNCONFIRMED: SentenceTemplates(
         en="{because}, unconfirmed", ja="{because}（ほかのセンサーでは未確認）"
     ),
-    ReasonCode.LONG_AGO: Sentence(
+    ReasonCode.LONG_AGO: SentenceTemplates(
         en="{because}, more than 12 h ago", ja="{because}（12時間以上前）"
     ),
-    ReasonCode.RULE: Sentence(
+    ReasonCode.RULE: SentenceTemplates(
         en="{rule}[ {number}]: {because}", ja="{rule}[ {number}]：{because}"
     ),
-    ReasonCode.AHEAD_SAME_RAIN: Sentence(
+    ReasonCode.AHEAD_SAME_RAIN: SentenceTemplates(
         en="in {minutes} min, if the rain of the last hour goes on: {because}",
         ja="1時間の平均の雨が続くと {minutes} 分後：{because}",
     ),
-    ReasonCode.AHEAD_FORECAST: Sentence(
+    ReasonCode.AHEAD_FORECAST: SentenceTemplates(
         en="in {minutes} min, by {source}'s forecast of {issued_s}: {because}",
         ja="{source} の予報（{issued_s} 発表）では {minutes} 分後：{because}",
     ),
-    ReasonCode.DOUBTFUL_RAIN: Sentence(
+    ReasonCode.DOUBTFUL_RAIN: SentenceTemplates(
         en="{because}, with doubtful rain", ja="{because}（疑わしい雨量を含む）"
     ),
-    ReasonCode.ASSUMED_CRITERIA: Sentence(en="assumed criteria", ja="基準値は仮の値"),
-    ReasonCode.ASSUMED_LINE: Sentence(en="assumed line", ja="CL は仮の線"),
-    ReasonCode.ASSUMED_CRITERION: Sentence(
+    ReasonCode.ASSUMED_CRITERIA: SentenceTemplates(
+        en="assumed criteria", ja="基準値は仮の値"
+    ),
+    ReasonCode.ASSUMED_LINE: SentenceTemplates(en="assumed line", ja="CL は仮の線"),
+    ReasonCode.ASSUMED_CRITERION: SentenceTemplates(
         en="assumed criterion", ja="特別警報基準は仮の値"
     ),
-    ReasonCode.SET_BY: Sentence(
+    ReasonCode.SET_BY: SentenceTemplates(
         en="set by {person} on {day}", ja="{person} が {day} に設定"
     ),
-    ReasonCode.NO_RAIN_DATA: Sentence(
+    ReasonCode.NO_RAIN_DATA: SentenceTemplates(
         en=(
             "no judgement of rain: no rain data for {hours} h",
             "no judgement of rain: no rain data yet",
@@ -204,18 +206,18 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "雨による判定なし：雨量データがまだ届いていません",
         ),
     ),
-    ReasonCode.LOWER_BOUND: Sentence(
+    ReasonCode.LOWER_BOUND: SentenceTemplates(
         en="soil water index is a lower bound: rain data were missing",
         ja="雨量に欠測があるため、土壌雨量指数は下限値です",
     ),
-    ReasonCode.SUSPECT_RAIN: Sentence(
+    ReasonCode.SUSPECT_RAIN: SentenceTemplates(
         en=(
             "high, unconfirmed: level {level} without suspect rain (soil water index "
             "{index_mm} mm)"
         ),
         ja="高いが未確認：疑わしい雨量を除くとレベル{level}相当、指数 {index_mm} mm",
     ),
-    ReasonCode.SUSPECT: Sentence(
+    ReasonCode.SUSPECT: SentenceTemplates(
         en=(
             "suspect: {sensors} ({because})",
             "suspect: {sensors} (suspect)",
@@ -225,106 +227,110 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "疑わしい値：{sensors}",
         ),
     ),
-    ReasonCode.RANGE: Sentence(
+    ReasonCode.RANGE: SentenceTemplates(
         en="range: {value} is not within {low} to {high}",
         ja="範囲：{value} は {low}～{high} の外",
     ),
-    ReasonCode.RAIN_RANGE: Sentence(
+    ReasonCode.RAIN_RANGE: SentenceTemplates(
         en="range: {rain_mm} mm within {minutes} min > {limit_mm} mm",
         ja="範囲：{minutes} 分間に {rain_mm} mm は {limit_mm} mm を超過",
     ),
-    ReasonCode.SPIKE: Sentence(
+    ReasonCode.SPIKE: SentenceTemplates(
         en="spike: {size} there and back > {limit}",
         ja="スパイク：前後との差 {size} が {limit} を超過",
     ),
-    ReasonCode.STEP: Sentence(
+    ReasonCode.STEP: SentenceTemplates(
         en="step: {size} > {limit}", ja="急変：差 {size} が {limit} を超過"
     ),
-    ReasonCode.RATE: Sentence(
+    ReasonCode.RATE: SentenceTemplates(
         en="rate: {per_h} an hour > {limit}",
         ja="変化率：1時間に {per_h} は {limit} を超過",
     ),
-    ReasonCode.FLAT: Sentence(
+    ReasonCode.FLAT: SentenceTemplates(
         en="flat: {value} for {hours} h", ja="変化なし：{hours} 時間 {value} のまま"
     ),
-    ReasonCode.CLOCK_NOT_SET: Sentence(
+    ReasonCode.CLOCK_NOT_SET: SentenceTemplates(
         en="clock: not set, the time is receipt less the wait",
         ja="時計：未設定のため、時刻は受信時刻から待ち時間を引いたもの",
     ),
-    ReasonCode.CLOCK_IMPLAUSIBLE: Sentence(
+    ReasonCode.CLOCK_IMPLAUSIBLE: SentenceTemplates(
         en="clock: the time is not believable beside its receipt",
         ja="時計：受信時刻に照らして信じられない時刻",
     ),
-    ReasonCode.NODE_FLAG: Sentence(en="node: {flag}", ja="観測局の品質判定：{flag}"),
-    ReasonCode.NODE_FLAG_UNKNOWN: Sentence(
+    ReasonCode.NODE_FLAG: SentenceTemplates(
+        en="node: {flag}", ja="観測局の品質判定：{flag}"
+    ),
+    ReasonCode.NODE_FLAG_UNKNOWN: SentenceTemplates(
         en="node: flag {flag} has no meaning", ja="観測局の品質判定：未定義の値 {flag}"
     ),
-    ReasonCode.NO_NUMBER: Sentence(en="missing: no number", ja="欠測：数値なし"),
-    ReasonCode.COUNTER_BACK: Sentence(
+    ReasonCode.NO_NUMBER: SentenceTemplates(
+        en="missing: no number", ja="欠測：数値なし"
+    ),
+    ReasonCode.COUNTER_BACK: SentenceTemplates(
         en="counter: went back from {before_mm} to {after_mm} mm",
         ja="積算値：{before_mm} mm から {after_mm} mm に減少",
     ),
-    ReasonCode.RELEASED: Sentence(
+    ReasonCode.RELEASED: SentenceTemplates(
         en="released: {rain_mm} mm at once between two dry hours",
         ja="詰まりの解消：前後1時間に雨がなく、一度に {rain_mm} mm",
     ),
-    ReasonCode.CLOGGED: Sentence(
+    ReasonCode.CLOGGED: SentenceTemplates(
         en="clogged: dry for {hours} h while another saw {other_mm} mm",
         ja="詰まり：{hours} 時間雨量なし、ほかの雨量計は {other_mm} mm",
     ),
-    ReasonCode.ALONE: Sentence(
+    ReasonCode.ALONE: SentenceTemplates(
         en="alone: {rain_mm} mm in {hours} h, another saw {other_mm} mm",
         ja="単独の大雨：{hours} 時間に {rain_mm} mm、ほかの雨量計は {other_mm} mm",
     ),
-    ReasonCode.FROST: Sentence(
+    ReasonCode.FROST: SentenceTemplates(
         en="frost: air at {air_cel} Cel", ja="凍結：気温 {air_cel} °C"
     ),
-    ReasonCode.SOURCE_FLAG: Sentence(
+    ReasonCode.SOURCE_FLAG: SentenceTemplates(
         en="source: flag {flag}", ja="発表元の品質判定：{flag}"
     ),
-    ReasonCode.FORECAST_STALE: Sentence(
+    ReasonCode.FORECAST_STALE: SentenceTemplates(
         en="stale: issued {age_h} h before, {max_h} h at most",
         ja="古い予報：発表から {age_h} 時間（{max_h} 時間まで有効）",
     ),
-    ReasonCode.FORECAST_SHORT: Sentence(
+    ReasonCode.FORECAST_SHORT: SentenceTemplates(
         en="short: it tells {minutes} of the {of_minutes} minutes",
         ja="短い予報：{of_minutes} 分のうち {minutes} 分まで",
     ),
-    ReasonCode.FORECAST_FAILED: Sentence(en="failed", ja="不良"),
-    ReasonCode.DEFAULT_CRITERIA: Sentence(
+    ReasonCode.FORECAST_FAILED: SentenceTemplates(en="failed", ja="不良"),
+    ReasonCode.DEFAULT_CRITERIA: SentenceTemplates(
         en="criteria: planning defaults, not the prefecture's table",
         ja="基準値：県の基準表ではなく、計画用の仮の値",
     ),
-    ReasonCode.DEFAULT_LINE: Sentence(
+    ReasonCode.DEFAULT_LINE: SentenceTemplates(
         en="critical line: planning default", ja="危険基準線（CL）：計画用の仮の線"
     ),
-    ReasonCode.DEFAULT_SPECIAL: Sentence(
+    ReasonCode.DEFAULT_SPECIAL: SentenceTemplates(
         en="special-warning criterion: 1.25 of the critical line at no rain",
         ja="特別警報基準：無降雨時の CL の1.25倍",
     ),
-    ReasonCode.DRY_START: Sentence(
+    ReasonCode.DRY_START: SentenceTemplates(
         en="soil: dry when the data began {days} days before",
         ja="土壌：{days} 日前のデータ開始時に乾燥と仮定",
     ),
-    ReasonCode.NO_FORECAST: Sentence(
+    ReasonCode.NO_FORECAST: SentenceTemplates(
         en="rain to come: no official forecast is used",
         ja="今後の雨：公式の予報は使われていません",
     ),
-    ReasonCode.FEW_SPEEDS: Sentence(
+    ReasonCode.FEW_SPEEDS: SentenceTemplates(
         en="{points} speeds of 8", ja="速度が {points} 個（8個必要）"
     ),
-    ReasonCode.SPEED_IN_NOISE: Sentence(
+    ReasonCode.SPEED_IN_NOISE: SentenceTemplates(
         en="a speed is within 3 sigma of its noise", ja="誤差（3σ）以内の速度がある"
     ),
-    ReasonCode.LOW_R2: Sentence(en="R2 {r2} < 0.9", ja="R² {r2} が 0.9 未満"),
-    ReasonCode.FAILURE_PASSED: Sentence(
+    ReasonCode.LOW_R2: SentenceTemplates(en="R2 {r2} < 0.9", ja="R² {r2} が 0.9 未満"),
+    ReasonCode.FAILURE_PASSED: SentenceTemplates(
         en="the time it gives has passed", ja="予測された時刻は過ぎている"
     ),
-    ReasonCode.FAILURE_FAR: Sentence(
+    ReasonCode.FAILURE_FAR: SentenceTemplates(
         en="{left_h} h ahead, {max_h} h at most",
         ja="{left_h} 時間先（{max_h} 時間まで有効）",
     ),
-    ReasonCode.LATE_READINGS: Sentence(
+    ReasonCode.LATE_READINGS: SentenceTemplates(
         en=(
             "{count} late readings of {node} from {first_s} to {last_s}, up to "
             "{age_h} h old when they came"
@@ -334,12 +340,14 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "{age_h} 時間）"
         ),
     ),
-    ReasonCode.READINGS: Sentence(en="readings of {node}", ja="{node} の測定値"),
-    ReasonCode.RULE_NEEDS_PAST: Sentence(
+    ReasonCode.READINGS: SentenceTemplates(
+        en="readings of {node}", ja="{node} の測定値"
+    ),
+    ReasonCode.RULE_NEEDS_PAST: SentenceTemplates(
         en="rule {rule} cannot be used yet: it needs {hours} h of its own past",
         ja="判定（{rule}）はまだ使えません：自身の過去 {hours} 時間が必要",
     ),
-    ReasonCode.SOIL_NEEDS_PAST: Sentence(
+    ReasonCode.SOIL_NEEDS_PAST: SentenceTemplates(
         en=(
             "rule saturation cannot be used yet: it needs 14 days of its own past, or "
             "high_vwc"
@@ -348,7 +356,7 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "判定（土壌水分）はまだ使えません：自身の過去14日間か、しきい値の設定が必要"
         ),
     ),
-    ReasonCode.RULE_IN_NOISE: Sentence(
+    ReasonCode.RULE_IN_NOISE: SentenceTemplates(
         en=(
             "rule {rule} cannot be used for level {level}: noise hides "
             "{limit_deg_per_h} deg/h"
@@ -358,15 +366,15 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
             "に隠れます"
         ),
     ),
-    ReasonCode.RAIN_NOT_COUNTED: Sentence(
+    ReasonCode.RAIN_NOT_COUNTED: SentenceTemplates(
         en="rule rain {rain_mm} mm failed its range and are not counted",
         ja="判定（雨量）：{rain_mm} mm は範囲外のため数えません",
     ),
-    ReasonCode.SAFE_MODE: Sentence(
+    ReasonCode.SAFE_MODE: SentenceTemplates(
         en="safe mode: {mistakes} mistake{mistakes_s} in the settings",
         ja="セーフモード：設定に {mistakes} か所の誤り",
     ),
-    ReasonCode.TEXT: Sentence(en="{text}", ja="{text}"),
+    ReasonCode.TEXT: SentenceTemplates(en="{text}", ja="{text}"),
 }
 """Templates of each code."""
 

@@ -110,7 +110,7 @@ class ReasonCode(StrEnum):
     TEXT = "text"
 
 
-class Kind(Enum):
+class ParamKind(Enum):
     """Type of a parameter."""
 
     TEXT = "text"
@@ -123,7 +123,7 @@ class Kind(Enum):
     REASONS = "a list of reasons"
 
 
-class Param(NamedTuple):
+class ReasonParam(NamedTuple):
     """One parameter of a code.
 
     Attributes:
@@ -136,48 +136,48 @@ class Param(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: ParamKind
     form: str = ""
     choices: tuple[str, ...] = ()
     is_optional: bool = False
     default: Any = None
 
 
-def _text(name: str) -> Param:
-    return Param(name, Kind.TEXT)
+def _text(name: str) -> ReasonParam:
+    return ReasonParam(name, ParamKind.TEXT)
 
 
-def _fixed(name: str, decimals: int) -> Param:
-    return Param(name, Kind.NUMBER, f".{decimals}f")
+def _fixed(name: str, decimals: int) -> ReasonParam:
+    return ReasonParam(name, ParamKind.NUMBER, f".{decimals}f")
 
 
-def _signed(name: str, decimals: int) -> Param:
-    return Param(name, Kind.NUMBER, f"+.{decimals}f")
+def _signed(name: str, decimals: int) -> ReasonParam:
+    return ReasonParam(name, ParamKind.NUMBER, f"+.{decimals}f")
 
 
-def _general(name: str) -> Param:
-    return Param(name, Kind.NUMBER, "g")
+def _general(name: str) -> ReasonParam:
+    return ReasonParam(name, ParamKind.NUMBER, "g")
 
 
-def _whole(name: str) -> Param:
-    return Param(name, Kind.WHOLE)
+def _whole(name: str) -> ReasonParam:
+    return ReasonParam(name, ParamKind.WHOLE)
 
 
-def _minute(name: str) -> Param:
-    return Param(name, Kind.MINUTE)
+def _minute(name: str) -> ReasonParam:
+    return ReasonParam(name, ParamKind.MINUTE)
 
 
-def _choice(name: str, *choices: str) -> Param:
-    return Param(name, Kind.CHOICE, choices=choices)
+def _choice(name: str, *choices: str) -> ReasonParam:
+    return ReasonParam(name, ParamKind.CHOICE, choices=choices)
 
 
-def _optional(param: Param, default: object = None) -> Param:
+def _optional(param: ReasonParam, default: object = None) -> ReasonParam:
     return param._replace(is_optional=True, default=default)
 
 
 _SENSOR: Final = _text("sensor")
 _NODE: Final = _text("node")
-_BECAUSE: Final = Param("because", Kind.REASON)
+_BECAUSE: Final = ReasonParam("because", ParamKind.REASON)
 _REACHED: Final = _optional(_choice("how", "reached", "near"), "reached")
 _RULES: Final = _choice(
     "rule",
@@ -185,13 +185,13 @@ _RULES: Final = _choice(
     *("saturation", "pore", "water_level", "limit"),
 )
 
-PARAMS: Final[Mapping[ReasonCode, tuple[Param, ...]]] = {
+REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.SOIL_WATER: (
         _fixed("index_mm", 1),
         _fixed("limit_mm", 1),
         _choice("criterion", "special", "line", "warning", "advisory"),
         _optional(_fixed("r60_mm", 1)),  # of the critical line only
-        _optional(Param("basis", Kind.REASON)),
+        _optional(ReasonParam("basis", ParamKind.REASON)),
         _REACHED,
         _optional(_SENSOR),  # the gauge, where a node judges each alone
     ),
@@ -286,8 +286,8 @@ PARAMS: Final[Mapping[ReasonCode, tuple[Param, ...]]] = {
     ReasonCode.LOWER_BOUND: (),
     ReasonCode.SUSPECT_RAIN: (_whole("level"), _fixed("index_mm", 1)),
     ReasonCode.SUSPECT: (
-        Param("sensors", Kind.TEXTS),
-        _optional(Param("because", Kind.REASONS), ()),
+        ReasonParam("sensors", ParamKind.TEXTS),
+        _optional(ReasonParam("because", ParamKind.REASONS), ()),
     ),
     ReasonCode.RANGE: (_general("value"), _general("low"), _general("high")),
     ReasonCode.RAIN_RANGE: (

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from slope_science.reason_catalogue import CATALOGUE, CHOICES
-from slope_science.reason_codes import PARAMS, Kind, Param, ReasonCode
+from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, ReasonParam
 from slope_science.reasons import MAX_DEPTH, Reason, ReasonError
 
 _FIRST: Final = (
@@ -107,7 +107,7 @@ def _pattern(code: ReasonCode, template: str) -> str:
 
 
 def _part(code: ReasonCode, text: str) -> str:
-    params = {param.name: param for param in PARAMS[code]}
+    params = {param.name: param for param in REASON_PARAMS[code]}
     made, end = "", 0
     for found in _NAME.finditer(text):
         made += re.escape(text[end : found.start()])
@@ -117,20 +117,20 @@ def _part(code: ReasonCode, text: str) -> str:
     return made + re.escape(text[end:])
 
 
-def _values(param: Param) -> str:
+def _values(param: ReasonParam) -> str:
     """What the text of a parameter can be."""
     match param.kind:
-        case Kind.NUMBER if param.form == "g":
+        case ParamKind.NUMBER if param.form == "g":
             pattern = rf"-?(?:\d+(?:\.\d+)?(?:e[+-]\d+)?|{_NOT_FINITE})"
-        case Kind.NUMBER:
+        case ParamKind.NUMBER:
             sign = "[+-]" if param.form.startswith("+") else "-?"
             decimals = param.form.strip("+.f")
             pattern = rf"{sign}(?:\d+\.\d{{{decimals}}}|{_NOT_FINITE})"
-        case Kind.WHOLE:
+        case ParamKind.WHOLE:
             pattern = r"-?\d+"
-        case Kind.MINUTE:
+        case ParamKind.MINUTE:
             pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
-        case Kind.CHOICE:
+        case ParamKind.CHOICE:
             pattern = "|".join(re.escape(CHOICES[each][0]) for each in param.choices)
         case _:
             pattern = ".*"
@@ -149,7 +149,7 @@ def _given(
     code: ReasonCode, found: re.Match[str], depth: int
 ) -> Iterator[tuple[str, Any]]:
     texts = found.groupdict()
-    for param in PARAMS[code]:
+    for param in REASON_PARAMS[code]:
         text = texts.get(param.name)
         if text is not None:
             value = _value(param, text, depth)
@@ -158,24 +158,24 @@ def _given(
             yield param.name, value
 
 
-def _value(param: Param, text: str, depth: int) -> Any:  # noqa: ANN401 - typed by the parameter
+def _value(param: ReasonParam, text: str, depth: int) -> Any:  # noqa: ANN401 - typed by the parameter
     """The value of a parameter; of a reason without a known form None."""
     value: Any = text
     match param.kind:
-        case Kind.NUMBER:
+        case ParamKind.NUMBER:
             value = float(text)
-        case Kind.WHOLE:
+        case ParamKind.WHOLE:
             value = int(text)
-        case Kind.MINUTE:
+        case ParamKind.MINUTE:
             utc = text.replace("UTC", "+0000")
             value = datetime.strptime(utc, "%Y-%m-%d %H:%M %z").timestamp()
-        case Kind.CHOICE:
+        case ParamKind.CHOICE:
             value = next(c for c in param.choices if CHOICES[c][0] == text)
-        case Kind.REASON:
+        case ParamKind.REASON:
             value = _parsed(text, depth + 1)
-        case Kind.REASONS:
+        case ParamKind.REASONS:
             value = [_parsed(each, depth + 1) for each in text.split("; ")]
-        case Kind.TEXTS:
+        case ParamKind.TEXTS:
             value = text.split(", ")
         case _:
             pass

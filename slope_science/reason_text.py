@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from slope_science.reason_catalogue import CATALOGUE, CHOICES
-from slope_science.reason_codes import PARAMS, Kind, Param, ReasonCode
+from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, ReasonParam
 from slope_science.reasons import Reason
 
 Language = Literal["en", "ja"]
@@ -16,19 +16,19 @@ _UNKNOWN: Final = (("unknown reason {} ({})", ", "), ("未対応の理由 {}（{
 _JOINTS: Final = ("; ", "；")
 
 
-def english(reason: Reason) -> str:
+def render_english(reason: Reason) -> str:
     """The sentence that tables and nodes have."""
     return render(reason, "en")
 
 
-def japanese(reason: Reason) -> str:
+def render_japanese(reason: Reason) -> str:
     """The sentence in Japanese."""
     return render(reason, "ja")
 
 
-def english_list(reasons: Iterable[Reason]) -> str:
+def render_english_list(reasons: Iterable[Reason]) -> str:
     """The English sentences of several reasons, joined as in messages and tables."""
-    return "; ".join(map(english, reasons))
+    return "; ".join(map(render_english, reasons))
 
 
 def render(reason: Reason, language: Language) -> str:
@@ -42,7 +42,7 @@ def render(reason: Reason, language: Language) -> str:
 
 def _render(reason: Reason, at: int) -> str:
     if isinstance(reason.code, ReasonCode):
-        shown = _shown(PARAMS[reason.code], reason.values, at)
+        shown = _shown(REASON_PARAMS[reason.code], reason.values, at)
         forms = CATALOGUE[reason.code][at]
         for form in (forms,) if isinstance(forms, str) else forms:
             with suppress(KeyError):
@@ -67,35 +67,37 @@ def _filled(template: str, shown: Mapping[str, str]) -> str:
     return text
 
 
-def _shown(params: Iterable[Param], values: Iterable[Any], at: int) -> dict[str, str]:
+def _shown(
+    params: Iterable[ReasonParam], values: Iterable[Any], at: int
+) -> dict[str, str]:
     """Parameters that are given, by name, as a sentence has them."""
     shown = {}
     for param, value in zip(params, values, strict=True):
         if value is not None and value != ():
             name, kind = param.name, param.kind
             shown[name] = _SHOW[kind](param, value, at)
-            if kind is Kind.WHOLE:
+            if kind is ParamKind.WHOLE:
                 shown[f"{name}_s"] = "" if value == 1 else "s"
     return shown
 
 
-def _minute(_param: Param, value: int, _at: int) -> str:
+def _minute(_param: ReasonParam, value: int, _at: int) -> str:
     return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _reasons(_param: Param, value: Iterable[Reason], at: int) -> str:
+def _reasons(_param: ReasonParam, value: Iterable[Reason], at: int) -> str:
     return _JOINTS[at].join(_render(each, at) for each in value)
 
 
-_SHOW: Final[Mapping[Kind, Callable[[Param, Any, int], str]]] = {
-    Kind.TEXT: lambda _param, value, _at: str(value),
-    Kind.NUMBER: lambda param, value, _at: format(value, param.form),
-    Kind.WHOLE: lambda _param, value, _at: str(value),
-    Kind.MINUTE: _minute,
-    Kind.CHOICE: lambda _param, value, at: CHOICES[value][at],
-    Kind.REASON: lambda _param, value, at: _render(value, at),
-    Kind.TEXTS: lambda _param, value, _at: ", ".join(value),
-    Kind.REASONS: _reasons,
+_SHOW: Final[Mapping[ParamKind, Callable[[ReasonParam, Any, int], str]]] = {
+    ParamKind.TEXT: lambda _param, value, _at: str(value),
+    ParamKind.NUMBER: lambda param, value, _at: format(value, param.form),
+    ParamKind.WHOLE: lambda _param, value, _at: str(value),
+    ParamKind.MINUTE: _minute,
+    ParamKind.CHOICE: lambda _param, value, at: CHOICES[value][at],
+    ParamKind.REASON: lambda _param, value, at: _render(value, at),
+    ParamKind.TEXTS: lambda _param, value, _at: ", ".join(value),
+    ParamKind.REASONS: _reasons,
 }
 
 

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from slope_science.errors import ScienceError
-from slope_science.reason_codes import PARAMS, Kind, Param, ReasonCode
+from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, ReasonParam
 
 __all__ = [
     "Reason",
     "ReasonCode",
     "ReasonError",
     "UnknownReasonError",
-    "decode",
-    "decode_all",
-    "dumps",
-    "encode",
-    "loads",
+    "decode_reason",
+    "decode_reasons",
+    "encode_reason",
+    "reason_from_json",
+    "reason_to_json",
 ]
 
 MAX_DEPTH = 8
@@ -99,23 +99,23 @@ class Reason:
     def params(self) -> dict[str, Any]:
         """Values by name; of an unknown code by place, from "1"."""
         if isinstance(self.code, ReasonCode):
-            names = [param.name for param in PARAMS[self.code]]
+            names = [param.name for param in REASON_PARAMS[self.code]]
         else:
             names = [str(place) for place in range(1, len(self.values) + 1)]
         return dict(zip(names, self.values, strict=True))
 
 
-def encode(reason: Reason) -> list[Any]:
+def encode_reason(reason: Reason) -> list[Any]:
     """A reason as a list that JSON and CBOR can carry."""
     values = list(reason.values)
     if isinstance(reason.code, ReasonCode):
-        params = list(PARAMS[reason.code])
+        params = list(REASON_PARAMS[reason.code])
         while params and params[-1].is_optional and values[-1] == params[-1].default:
             del params[-1], values[-1]
     return [str(reason.code), *map(_encoded, values)]
 
 
-def decode(encoded: object, *, strict: bool = False) -> Reason:
+def decode_reason(encoded: object, *, strict: bool = False) -> Reason:
     """The reason of an encoded form.
 
     Args:
@@ -129,29 +129,29 @@ def decode(encoded: object, *, strict: bool = False) -> Reason:
     return _decoded(encoded, strict=strict, depth=1)
 
 
-def decode_all(encoded: object, *, strict: bool = False) -> tuple[Reason, ...]:
+def decode_reasons(encoded: object, *, strict: bool = False) -> tuple[Reason, ...]:
     """The reasons of a list of encoded forms; see `decode_reason`."""
     if not isinstance(encoded, list | tuple) or len(encoded) > MAX_REASONS:
         raise ReasonError("reasons", f"a list of at most {MAX_REASONS}", encoded)
-    return tuple(decode(each, strict=strict) for each in encoded)
+    return tuple(decode_reason(each, strict=strict) for each in encoded)
 
 
-def dumps(reason: Reason) -> str:
+def reason_to_json(reason: Reason) -> str:
     """A reason as compact JSON, for a column of text."""
-    return json.dumps(encode(reason), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(encode_reason(reason), ensure_ascii=False, separators=(",", ":"))
 
 
-def loads(text: str, *, strict: bool = False) -> Reason:
+def reason_from_json(text: str, *, strict: bool = False) -> Reason:
     """The reason of compact JSON; see `decode_reason`."""
     try:
         encoded = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ReasonError("reason", "JSON", text) from error
-    return decode(encoded, strict=strict)
+    return decode_reason(encoded, strict=strict)
 
 
 def _checked(code: ReasonCode, given: Mapping[str, object]) -> tuple[Any, ...]:
-    params = PARAMS[code]
+    params = REASON_PARAMS[code]
     names = [param.name for param in params]
     for name, value in given.items():
         if name not in names:
@@ -160,7 +160,7 @@ def _checked(code: ReasonCode, given: Mapping[str, object]) -> tuple[Any, ...]:
     return tuple(_value(code, param, given.get(param.name)) for param in params)
 
 
-def _value(code: ReasonCode, param: Param, value: object) -> Any:  # noqa: ANN401 - typed by the parameter
+def _value(code: ReasonCode, param: ReasonParam, value: object) -> Any:  # noqa: ANN401 - typed by the parameter
     if value is None:
         if param.is_optional:
             return param.default
@@ -169,7 +169,7 @@ def _value(code: ReasonCode, param: Param, value: object) -> Any:  # noqa: ANN40
         return _CHECKS[param.kind](param, value)
     except (TypeError, ValueError, OverflowError) as error:
         rule = param.kind.value
-        if param.kind is Kind.CHOICE:
+        if param.kind is ParamKind.CHOICE:
             rule = f"one of {', '.join(param.choices)}"
         raise ReasonError(f"{code}.{param.name}", rule, value) from error
 
@@ -180,7 +180,7 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _rounded(param: Param, value: object) -> float:
+def _rounded(param: ReasonParam, value: object) -> float:
     number = _number(value)
     if math.isnan(number):
         # One object, because a tuple with nan equals itself only by identity.
@@ -188,43 +188,43 @@ def _rounded(param: Param, value: object) -> float:
     return float(format(number, param.form))
 
 
-def _whole(_param: Param, value: object) -> int:
+def _whole(_param: ReasonParam, value: object) -> int:
     whole = value if type(value) is int else round(_number(value))
     if abs(whole) > _MAX_WHOLE:
         raise ValueError
     return whole
 
 
-def _minute(_param: Param, value: object) -> int:
+def _minute(_param: ReasonParam, value: object) -> int:
     seconds = int(_number(value) // 60) * 60
     if not 0 <= seconds < _MAX_TIME_S:
         raise ValueError
     return seconds
 
 
-def _text(_param: Param, value: object) -> str:
+def _text(_param: ReasonParam, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return str(value)
 
 
-def _choice(param: Param, value: object) -> str:
+def _choice(param: ReasonParam, value: object) -> str:
     if value not in param.choices:
         raise ValueError
     return str(value)
 
 
-def _reason(_param: Param, value: object) -> Reason:
+def _reason(_param: ReasonParam, value: object) -> Reason:
     if not isinstance(value, Reason):
         raise TypeError
     return value
 
 
-def _texts(param: Param, value: object) -> tuple[str, ...]:
+def _texts(param: ReasonParam, value: object) -> tuple[str, ...]:
     return tuple(_text(param, each) for each in _items(value))
 
 
-def _reasons(param: Param, value: object) -> tuple[Reason, ...]:
+def _reasons(param: ReasonParam, value: object) -> tuple[Reason, ...]:
     return tuple(_reason(param, each) for each in _items(value))
 
 
@@ -235,20 +235,20 @@ def _items(value: object) -> Sequence[object]:
 
 
 _CHECKS = {
-    Kind.TEXT: _text,
-    Kind.NUMBER: _rounded,
-    Kind.WHOLE: _whole,
-    Kind.MINUTE: _minute,
-    Kind.CHOICE: _choice,
-    Kind.REASON: _reason,
-    Kind.TEXTS: _texts,
-    Kind.REASONS: _reasons,
+    ParamKind.TEXT: _text,
+    ParamKind.NUMBER: _rounded,
+    ParamKind.WHOLE: _whole,
+    ParamKind.MINUTE: _minute,
+    ParamKind.CHOICE: _choice,
+    ParamKind.REASON: _reason,
+    ParamKind.TEXTS: _texts,
+    ParamKind.REASONS: _reasons,
 }
 
 
 def _encoded(value: Any) -> Any:  # noqa: ANN401 - what JSON can carry
     if isinstance(value, Reason):
-        return encode(value)
+        return encode_reason(value)
     if isinstance(value, tuple):
         return [_encoded(each) for each in value]
     if not isinstance(value, float):
@@ -293,18 +293,18 @@ _NOT_FINITE = ("inf", "-inf", "nan")
 def _known(
     code: ReasonCode, values: Sequence[object], *, strict: bool, depth: int
 ) -> Reason:
-    params = PARAMS[code]
+    params = REASON_PARAMS[code]
     if strict and len(values) > len(params):
         raise ReasonError(f"{code}", f"of at most {len(params)} parameters", values)
     # A newer version may have added parameters; they come last.
     given: dict[str, object] = {}
     for param, value in zip(params, values, strict=False):
         known: object = value
-        if param.kind is Kind.REASON and value is not None:
+        if param.kind is ParamKind.REASON and value is not None:
             known = _decoded(value, strict=strict, depth=depth + 1)
-        elif param.kind is Kind.REASONS and isinstance(value, list | tuple):
+        elif param.kind is ParamKind.REASONS and isinstance(value, list | tuple):
             known = [_decoded(each, strict=strict, depth=depth + 1) for each in value]
-        elif param.kind is Kind.NUMBER and value in _NOT_FINITE:
+        elif param.kind is ParamKind.NUMBER and value in _NOT_FINITE:
             known = float(str(value))
         given[param.name] = known
     return Reason(code, **given)

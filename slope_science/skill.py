@@ -88,7 +88,7 @@ class Contingency:
         return _ratio(2 * (a * d - b * c), (a + c) * (c + d) + (a + b) * (b + d))
 
 
-def auc(scores: Sequence[float], events: Sequence[bool]) -> float | None:
+def area_under_roc(scores: Sequence[float], events: Sequence[bool]) -> float | None:
     """Area under the ROC curve: share of pairs in which the event scores higher.
 
     Ties count half. None without both events and quiet cases.
@@ -142,7 +142,7 @@ Statistic = Callable[[Sequence[float], Sequence[bool]], float | None]
 Draw = Callable[[int], int]
 
 
-def interval(
+def bootstrap_interval(
     statistic: Statistic,
     scores: Sequence[float],
     events: Sequence[bool],
@@ -184,11 +184,11 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-CLASSES = ("none", "small", "intermediate", "large")
+EVENT_CLASSES = ("none", "small", "intermediate", "large")
 """Classes of landslide events by number of slides: 0, 1, 2 to 4, more."""
 
 _FEW, _MANY = 2, 5
-JOIN_S = 12 * 3600.0
+EVENT_GAP_S = 12 * 3600.0
 """Landslides less than this apart are one event."""
 
 
@@ -222,7 +222,7 @@ class LeadTime:
     most_s: float
 
 
-def joined(slides: Sequence[Slide], gap_s: float = JOIN_S) -> list[Slide]:
+def merge_slides(slides: Sequence[Slide], gap_s: float = EVENT_GAP_S) -> list[Slide]:
     """Merge landslides that are close in time into events."""
     events: list[Slide] = []
     for slide in sorted(slides, key=lambda s: (s.from_s, s.to_s)):
@@ -236,7 +236,7 @@ def joined(slides: Sequence[Slide], gap_s: float = JOIN_S) -> list[Slide]:
     return events
 
 
-def class_of(count: int) -> int:
+def event_class(count: int) -> int:
     """Index in `EVENT_CLASSES` of an event with a number of slides."""
     if count < 1:
         return 0
@@ -262,8 +262,8 @@ def duration_matrix(
         first = bisect_left(ends_s, event.from_s)
         last = max(bisect_right(ends_s, event.to_s), first + 1)
         for at in range(first, min(last, len(ends_s))):
-            classes[at] = max(classes[at], class_of(event.count))
-    matrix = [[0.0] * len(CLASSES) for _ in range(LOWEST, EMERGENCY + 1)]
+            classes[at] = max(classes[at], event_class(event.count))
+    matrix = [[0.0] * len(EVENT_CLASSES) for _ in range(LOWEST, EMERGENCY + 1)]
     for level, kind in zip(levels, classes, strict=True):
         matrix[level - LOWEST][kind] += step_h
     return matrix

@@ -19,11 +19,11 @@ from slope_science.reasons import Reason
 WET_PERCENTILE = 95.0
 """Percentile of the sensor's own past."""
 
-MOISTURE_RISE = 0.005
+MIN_MOISTURE_RISE = 0.005
 """Water content; a rise in an hour above a probe's noise."""
 
-PORE_RISE_HPA = 2.0
-RAIN_MM = 1.0
+MIN_PORE_RISE_HPA = 2.0
+MIN_RAIN_MM = 1.0
 """Minimum rain within `RAIN_H` that counts as rain."""
 
 HOLD_H = 1.0
@@ -35,7 +35,7 @@ SUCTION_H = 24.0
 
 
 @dataclass(frozen=True)
-class Wetness:
+class SoilWetness:
     """State of one soil sensor at a moment.
 
     Attributes:
@@ -54,12 +54,12 @@ class Wetness:
     lowest: float
 
 
-def seen(
+def summarize_wetness(
     sensor: str,
     times_h: Sequence[float],
     values: Sequence[float],
     percentile: float | None,
-) -> Wetness | None:
+) -> SoilWetness | None:
     """Summarize the readings up to a moment; None without a recent one.
 
     Args:
@@ -71,7 +71,7 @@ def seen(
     if not times_h or times_h[-1] < -HOLD_H:
         return None
     first = bisect_left(times_h, -SUCTION_H)
-    return Wetness(
+    return SoilWetness(
         sensor,
         values[-1],
         _rise(times_h, values),
@@ -80,14 +80,14 @@ def seen(
     )
 
 
-def moisture_finding(wetness: Wetness, rain_mm: float) -> Finding | None:
+def judge_moisture(wetness: SoilWetness, rain_mm: float) -> Finding | None:
     """Level of a water content that is high for this sensor and rose during rain.
 
     Args:
         wetness: State of the sensor.
         rain_mm: Rain of the last `RAIN_H`.
     """
-    if not _is_wet(wetness, rain_mm, MOISTURE_RISE):
+    if not _is_wet(wetness, rain_mm, MIN_MOISTURE_RISE):
         return None
     reason = Reason(
         ReasonCode.SOIL_WET,
@@ -100,14 +100,14 @@ def moisture_finding(wetness: Wetness, rain_mm: float) -> Finding | None:
     return Finding(ADVISORY, reason)
 
 
-def pore_finding(wetness: Wetness, rain_mm: float) -> Finding | None:
+def judge_pore_pressure(wetness: SoilWetness, rain_mm: float) -> Finding | None:
     """Level of a pore pressure that turned positive, or is high and rose.
 
     Args:
         wetness: State of the sensor, in hPa.
         rain_mm: Rain of the last `RAIN_H`; a turn to positive needs none.
     """
-    if wetness.lowest < 0 <= wetness.value and wetness.rise >= PORE_RISE_HPA:
+    if wetness.lowest < 0 <= wetness.value and wetness.rise >= MIN_PORE_RISE_HPA:
         turned = Reason(
             ReasonCode.PORE_TURNED,
             sensor=wetness.sensor,
@@ -115,7 +115,7 @@ def pore_finding(wetness: Wetness, rain_mm: float) -> Finding | None:
             rise_hpa=wetness.rise,
         )
         return Finding(ADVISORY, turned)
-    if not _is_wet(wetness, rain_mm, PORE_RISE_HPA):
+    if not _is_wet(wetness, rain_mm, MIN_PORE_RISE_HPA):
         return None
     reason = Reason(
         ReasonCode.PORE_HIGH,
@@ -128,9 +128,9 @@ def pore_finding(wetness: Wetness, rain_mm: float) -> Finding | None:
     return Finding(ADVISORY, reason)
 
 
-def _is_wet(now: Wetness, rain_mm: float, min_rise: float) -> bool:
+def _is_wet(now: SoilWetness, rain_mm: float, min_rise: float) -> bool:
     is_high = now.percentile is not None and now.percentile >= WET_PERCENTILE
-    return is_high and now.rise >= min_rise and rain_mm >= RAIN_MM
+    return is_high and now.rise >= min_rise and rain_mm >= MIN_RAIN_MM
 
 
 def _rise(times_h: Sequence[float], values: Sequence[float]) -> float:

@@ -12,11 +12,11 @@ from functools import lru_cache
 
 from slope_science.errors import ScienceError
 
-FEWEST_POINTS = 3
+MIN_LINE_POINTS = 3
 
 
 @dataclass(frozen=True)
-class Line:
+class RegressionLine:
     """Least-squares line: value = at_mean + slope (time - mean_time).
 
     Attributes:
@@ -48,7 +48,7 @@ class Line:
         return math.sqrt(self.variance / self.points)
 
 
-def fit_line(times: Sequence[float], values: Sequence[float]) -> Line | None:
+def fit_line(times: Sequence[float], values: Sequence[float]) -> RegressionLine | None:
     """Fit a line; None with fewer than `MIN_LINE_POINTS` or no spread in time.
 
     Raises:
@@ -57,7 +57,7 @@ def fit_line(times: Sequence[float], values: Sequence[float]) -> Line | None:
     count = len(times)
     if count != len(values):
         raise ScienceError("values", f"as many as times ({count})", len(values))
-    if count < FEWEST_POINTS:
+    if count < MIN_LINE_POINTS:
         return None
     mean_time, mean = sum(times) / count, sum(values) / count
     spread = sum((t - mean_time) ** 2 for t in times)
@@ -68,14 +68,14 @@ def fit_line(times: Sequence[float], values: Sequence[float]) -> Line | None:
     rest = sum((v - slope * t) ** 2 for t, v in pairs)
     whole = sum(v * v for _, v in pairs)
     r2 = 1 - rest / whole if whole > 0 else 1.0
-    return Line(mean_time, mean, slope, rest / (count - 2), spread, count, r2)
+    return RegressionLine(mean_time, mean, slope, rest / (count - 2), spread, count, r2)
 
 
 _HALVINGS = 60
 _HIGHEST = 1e6
 
 
-def outside(t: float, freedom: int) -> float:
+def two_sided_probability(t: float, freedom: int) -> float:
     """Two-sided probability that noise alone exceeds t.
 
     Args:
@@ -99,7 +99,7 @@ def outside(t: float, freedom: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def quantile(share: float, freedom: int) -> float:
+def student_t_quantile(share: float, freedom: int) -> float:
     """The t that noise alone exceeds, on either side, in a share of cases."""
     if not 0 < share < 1:
         raise ScienceError("share", "between 0 and 1", share)
@@ -107,12 +107,14 @@ def quantile(share: float, freedom: int) -> float:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (
-            (middle, high) if outside(middle, freedom) > share else (low, middle)
+            (middle, high)
+            if two_sided_probability(middle, freedom) > share
+            else (low, middle)
         )
     return high
 
 
-MADS = 8.0
+BACKGROUND_MADS = 8.0
 
 
 def median(values: Sequence[float]) -> float:
@@ -124,7 +126,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def background_limit(
-    counts: Sequence[float], min_limit: float, mads: float = MADS
+    counts: Sequence[float], min_limit: float, mads: float = BACKGROUND_MADS
 ) -> float:
     """Count from which a window is an outlier of its past.
 

@@ -33,13 +33,13 @@ from spatial_mqtt.errors import NoticeError, RolloutError
 from spatial_mqtt.priority import LADDER
 
 MAX_NOTICE_BYTES = 4096
-LOW_MM, HIGH_MM = 10.0, 2000.0
+MIN_CRITERION_MM, MAX_CRITERION_MM = 10.0, 2000.0
 """Plausible range: the criteria of all Japan lie well within."""
 
-Opened = Callable[[str, bytes], bytes]
+OpenNotice = Callable[[str, bytes], bytes]
 """Returns the JSON of a notice by topic and payload, or raises `NoticeError`."""
 
-LATEST_VERSION = 4_102_444_800.0  # the year 2100: milliseconds are refused
+MAX_TIME_S = 4_102_444_800.0  # the year 2100: milliseconds are refused
 
 
 class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,12 +63,17 @@ class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Reject criteria out of order or range."""
         limits = (self.advisory_mm, self.warning_mm, self.special_mm)
-        if not LOW_MM <= limits[0] <= limits[1] <= limits[2] <= HIGH_MM:
-            rule = (
-                f"{LOW_MM:g} <= advisory_mm <= warning_mm <= special_mm <= {HIGH_MM:g}"
-            )
+        if (
+            not MIN_CRITERION_MM
+            <= limits[0]
+            <= limits[1]
+            <= limits[2]
+            <= MAX_CRITERION_MM
+        ):
+            low, high = f"{MIN_CRITERION_MM:g}", f"{MAX_CRITERION_MM:g}"
+            rule = f"{low} <= advisory_mm <= warning_mm <= special_mm <= {high}"
             raise ValueError(f"criteria must be {rule}, got {limits}")
-        if not 0 <= self.version <= LATEST_VERSION:
+        if not 0 <= self.version <= MAX_TIME_S:
             raise ValueError(f"version must be Unix seconds, got {self.version:g}")
 
 
@@ -96,7 +101,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
         LADDER.check(self.level)
         if not math.isfinite(self.until_s):
             raise ValueError("until_s must be a finite time")
-        if not 0 <= self.at_s <= LATEST_VERSION:
+        if not 0 <= self.at_s <= MAX_TIME_S:
             raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
         if self.withdrawn and (self.level > 1 or self.criteria is not None):
             raise ValueError("withdrawn must come without level and criteria")
@@ -123,7 +128,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
             ) from error
 
 
-class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SignedNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A notice or rollout with its signature.
 
     Attributes:
@@ -135,10 +140,10 @@ class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     signature: str
 
 
-def made_at_s(payload: bytes) -> float:
+def read_notice_time_s(payload: bytes) -> float:
     """Read `at_s` of a notice without verifying it; 0 if it does not parse."""
     try:
-        body = msgspec.json.decode(payload, type=Signed).body.encode()
+        body = msgspec.json.decode(payload, type=SignedNotice).body.encode()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         body = payload
     try:
@@ -147,8 +152,8 @@ def made_at_s(payload: bytes) -> float:
         return 0.0
 
 
-MOST_BYTES: Final = 4096
-LARGEST_BUNDLE_BYTES: Final = 1 << 29
+MAX_ROLLOUT_BYTES: Final = 4096
+MAX_BUNDLE_BYTES: Final = 1 << 29
 SHA256_DIGITS: Final = 64
 
 
@@ -179,12 +184,12 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         digits = set(self.sha256)
         if len(self.sha256) != SHA256_DIGITS or not digits <= set("0123456789abcdef"):
             raise ValueError(f"sha256 must be 64 of 0-9 a-f, got {self.sha256!r}")
-        if not 0 < self.size_bytes <= LARGEST_BUNDLE_BYTES:
-            rule = f"1 to {LARGEST_BUNDLE_BYTES}"
+        if not 0 < self.size_bytes <= MAX_BUNDLE_BYTES:
+            rule = f"1 to {MAX_BUNDLE_BYTES}"
             raise ValueError(f"size_bytes must be {rule}, got {self.size_bytes}")
         if not 0 <= self.percent <= 100:  # noqa: PLR2004 - a percentage
             raise ValueError(f"percent must be 0 to 100, got {self.percent:g}")
-        if not 0 < self.at_s <= LATEST_VERSION:
+        if not 0 < self.at_s <= MAX_TIME_S:
             raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
 
     def includes_node(self, node: str) -> bool:
@@ -206,8 +211,8 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             RolloutError: The payload does not parse.
         """
-        if len(payload) > MOST_BYTES:
-            rule = f"at most {MOST_BYTES} bytes"
+        if len(payload) > MAX_ROLLOUT_BYTES:
+            rule = f"at most {MAX_ROLLOUT_BYTES} bytes"
             raise RolloutError("rollout", rule, f"{len(payload)} bytes")
         try:
             return msgspec.json.decode(payload, type=cls)
@@ -216,7 +221,7 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise RolloutError("rollout", rule, payload) from error
 
 
-class Signer:
+class NoticeSigner:
     """Signs with one private key.
 
     Args:
@@ -240,11 +245,11 @@ class Signer:
         """Sign the JSON of a notice for a topic."""
         signature = self._key.sign(_signed_bytes(topic, body))
         return msgspec.json.encode(
-            Signed(body.decode(), base64.b64encode(signature).decode())
+            SignedNotice(body.decode(), base64.b64encode(signature).decode())
         )
 
 
-class Verifier:
+class NoticeVerifier:
     """Verifies signatures with a set of public keys.
 
     Args:
@@ -267,7 +272,7 @@ class Verifier:
             "publish it with backend-spark notify, with the key of this node's area"
         )
         try:
-            signed = msgspec.json.decode(payload, type=Signed)
+            signed = msgspec.json.decode(payload, type=SignedNotice)
             signature = base64.b64decode(signed.signature, validate=True)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise NoticeError("notice", "signed", payload, remedy) from error

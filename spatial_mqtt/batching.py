@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import cbor2
 
-from spatial_mqtt.errors import ParcelError
+from spatial_mqtt.errors import BatchError
 from spatial_mqtt.senml import MAX_PAYLOAD_BYTES
 
 
@@ -60,7 +60,7 @@ _HEAD: Final = (
     + b"\x02\xfb\x00\x00\x00\x00\x00\x00\x00\x00\x05\xfb\x40"
 )  # fmt: skip
 
-DICTIONARY: Final = b"".join((
+DEFLATE_DICTIONARY: Final = b"".join((
     *(_text(unit) for unit in _UNITS),
     *(_text(name) for name in _NAMES),
     *(reason.encode() for reason in _REASONS),
@@ -76,14 +76,14 @@ MAX_PARTIAL_BYTES = 4 * MAX_PAYLOAD_BYTES
 """Limit for the incomplete messages of all senders. The oldest are dropped first;
 their senders repeat them because they get no receipt."""
 
-PIECE_BYTES = 100
+FRAGMENT_OVERHEAD_BYTES = 100
 """Memory per fragment beside its data."""
 
 _RAW_DEFLATE = -15
 
 
 @dataclass(frozen=True)
-class Item:
+class BatchItem:
     """A message in a batch.
 
     Attributes:
@@ -95,17 +95,19 @@ class Item:
     age_s: int | None = None
 
 
-def encode_parcel(items: Sequence[Item]) -> bytes:
+def encode_batch(items: Sequence[BatchItem]) -> bytes:
     """Encode messages for one publication."""
     records = [
         item.payload if item.age_s is None else [item.payload, item.age_s]
         for item in items
     ]
-    deflater = zlib.compressobj(9, zlib.DEFLATED, _RAW_DEFLATE, zdict=DICTIONARY)
+    deflater = zlib.compressobj(
+        9, zlib.DEFLATED, _RAW_DEFLATE, zdict=DEFLATE_DICTIONARY
+    )
     return deflater.compress(cbor2.dumps(records)) + deflater.flush()
 
 
-def decode_parcel(payload: bytes) -> list[Item]:
+def decode_batch(payload: bytes) -> list[BatchItem]:
     """Decode a batch.
 
     Raises:
@@ -113,12 +115,12 @@ def decode_parcel(payload: bytes) -> list[Item]:
     """
     records = _loads(_inflate(payload), "parcel")
     if not isinstance(records, list) or not 1 <= len(records) <= MAX_ITEMS:
-        raise ParcelError("parcel", f"a list of 1 to {MAX_ITEMS} messages", records)
+        raise BatchError("parcel", f"a list of 1 to {MAX_ITEMS} messages", records)
     return [_item(record) for record in records]
 
 
 @dataclass(frozen=True)
-class Chunk:
+class Fragment:
     """Part of a large message.
 
     Attributes:
@@ -146,7 +148,7 @@ class Chunk:
         ])
 
     @classmethod
-    def decode(cls, payload: bytes) -> "Chunk":
+    def decode(cls, payload: bytes) -> "Fragment":
         """Decode a fragment.
 
         Raises:
@@ -158,20 +160,20 @@ class Chunk:
         if not is_five or not all(
             type(value) is type_ for value, type_ in zip(fields, types, strict=True)
         ):
-            raise ParcelError("chunk", "id, number, count, crc and piece", fields)
+            raise BatchError("chunk", "id, number, count, crc and piece", fields)
         chunk = cls(*fields)
         if not 0 <= chunk.number < chunk.count <= MAX_PAYLOAD_BYTES:
             rule = "a number below the count of the pieces"
-            raise ParcelError("chunk", rule, (chunk.number, chunk.count))
+            raise BatchError("chunk", rule, (chunk.number, chunk.count))
         return chunk
 
 
-def cut(message_id: str, payload: bytes, max_bytes: int) -> list[Chunk]:
+def split_message(message_id: str, payload: bytes, max_bytes: int) -> list[Fragment]:
     """Split a large message into fragments of at most `max_bytes` data each."""
     starts = range(0, len(payload), max_bytes)
     crc = zlib.crc32(payload)
     return [
-        Chunk(message_id, n, len(starts), crc, payload[start : start + max_bytes])
+        Fragment(message_id, n, len(starts), crc, payload[start : start + max_bytes])
         for n, start in enumerate(starts)
     ]
 
@@ -184,17 +186,19 @@ class _Partial:
 
     @property
     def size_bytes(self) -> int:
-        return sum(len(piece) + PIECE_BYTES for piece in self.pieces.values())
+        return sum(
+            len(piece) + FRAGMENT_OVERHEAD_BYTES for piece in self.pieces.values()
+        )
 
 
-class Joiner:
+class FragmentJoiner:
     """Reassembles fragments in any order, in bounded memory."""
 
     def __init__(self, max_bytes: int = MAX_PARTIAL_BYTES) -> None:
         self._most_bytes = max_bytes
         self._partial: OrderedDict[tuple[str, str], _Partial] = OrderedDict()
 
-    def add(self, topic: str, fragment: Chunk) -> bytes | None:
+    def add(self, topic: str, fragment: Fragment) -> bytes | None:
         """Add a fragment; returns the message with the last one, else None.
 
         Raises:
@@ -222,22 +226,22 @@ class Joiner:
             total_bytes -= oldest.size_bytes
 
 
-def _whole(chunk: Chunk, partial: _Partial) -> bytes:
+def _whole(chunk: Fragment, partial: _Partial) -> bytes:
     whole = b"".join(partial.pieces[n] for n in range(partial.count))
     if zlib.crc32(whole) != chunk.crc:
-        raise ParcelError("crc", "that of the pieces together", chunk.crc)
+        raise BatchError("crc", "that of the pieces together", chunk.crc)
     return whole
 
 
 def _inflate(payload: bytes) -> bytes:
-    inflater = zlib.decompressobj(_RAW_DEFLATE, zdict=DICTIONARY)
+    inflater = zlib.decompressobj(_RAW_DEFLATE, zdict=DEFLATE_DICTIONARY)
     try:
         raw = inflater.decompress(payload, MAX_PAYLOAD_BYTES)
     except zlib.error as error:
-        raise ParcelError("parcel", "deflated", str(error)) from error
+        raise BatchError("parcel", "deflated", str(error)) from error
     if not inflater.eof or inflater.unused_data:
         rule = f"at most {MAX_PAYLOAD_BYTES} bytes, and whole"
-        raise ParcelError("parcel", rule, f"{len(payload)} bytes")
+        raise BatchError("parcel", rule, f"{len(payload)} bytes")
     return raw
 
 
@@ -245,13 +249,13 @@ def _loads(data: bytes, field_: str) -> Any:  # noqa: ANN401 - checked by the ca
     try:
         return cbor2.loads(data)
     except (cbor2.CBORDecodeError, ValueError, RecursionError) as error:
-        raise ParcelError(field_, "CBOR", str(error)) from error
+        raise BatchError(field_, "CBOR", str(error)) from error
 
 
-def _item(record: object) -> Item:
+def _item(record: object) -> BatchItem:
     if isinstance(record, bytes):
-        return Item(record)
+        return BatchItem(record)
     is_pair = isinstance(record, list) and list(map(type, record)) == [bytes, int]
     if not is_pair or record[1] < 0:  # type: ignore[index]
-        raise ParcelError("message", "bytes, or bytes and an age in seconds", record)
-    return Item(*record)  # type: ignore[misc]
+        raise BatchError("message", "bytes, or bytes and an age in seconds", record)
+    return BatchItem(*record)  # type: ignore[misc]

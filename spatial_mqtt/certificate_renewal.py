@@ -22,22 +22,27 @@ from cryptography.x509.oid import NameOID
 from service_runtime import tls
 from service_runtime.errors import FieldError
 from service_runtime.files import write_atomic
-from service_runtime.settings import parse, read, text_of
+from service_runtime.settings import build_settings, parse_toml, read_settings_text
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
-from spatial_mqtt.topics import renewal_topic, renewed_topic
-from spatial_mqtt.transport import BaseConnectionHandler, Incoming, Publication, Session
+from spatial_mqtt.topics import renewal_answer_topic, renewal_topic
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    IncomingMessage,
+    Publication,
+    Session,
+)
 
 PublicKey = ec.EllipticCurvePublicKey
 
-MOST_BYTES = 16 * 1024
+MAX_RENEWAL_BYTES = 16 * 1024
 DER = serialization.Encoding.DER
 _PROOF = ec.ECDSA(hashes.SHA256())
 
 
 @dataclass(frozen=True)
-class Held:
+class CertificateWithKey:
     """A certificate and its private key."""
 
     certificate: x509.Certificate
@@ -77,7 +82,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Request:
+class RenewalRequest:
     """Request for a new certificate.
 
     Attributes:
@@ -91,7 +96,7 @@ class Request:
     signature: bytes
 
     @classmethod
-    def create(cls, held: Held, key: ec.EllipticCurvePrivateKey) -> Self:
+    def create(cls, held: CertificateWithKey, key: ec.EllipticCurvePrivateKey) -> Self:
         """Create a request for a certificate for a new key."""
         builder = x509.CertificateSigningRequestBuilder(held.certificate.subject)
         asked = builder.sign(key, hashes.SHA256())
@@ -151,7 +156,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RenewalAnswer:
     """Answer of the signer: a certificate as DER, or the reason of a refusal."""
 
     certificate: bytes = b""
@@ -174,7 +179,7 @@ class Answer:
             raise RenewalError("refused", "text", refused)
         return cls(_bytes(fields, "certificate"), refused)
 
-    def match_key(self, key: ec.EllipticCurvePrivateKey) -> Held:
+    def match_key(self, key: ec.EllipticCurvePrivateKey) -> CertificateWithKey:
         """Return the certificate with its key.
 
         Raises:
@@ -190,12 +195,14 @@ class Answer:
             ) from error
         if certificate.public_key() != key.public_key():
             raise RenewalError("certificate", "for the key we made", "another one")
-        return Held(certificate, key)
+        return CertificateWithKey(certificate, key)
 
 
 def _map(payload: bytes) -> Mapping[str, Any]:
-    if len(payload) > MOST_BYTES:
-        raise RenewalError("renewal", f"at most {MOST_BYTES} bytes", len(payload))
+    if len(payload) > MAX_RENEWAL_BYTES:
+        raise RenewalError(
+            "renewal", f"at most {MAX_RENEWAL_BYTES} bytes", len(payload)
+        )
     try:
         fields = cbor2.loads(payload)
     except (cbor2.CBORDecodeError, RecursionError) as error:
@@ -213,11 +220,11 @@ def _bytes(fields: Mapping[str, Any], name: str) -> bytes:
 
 
 TIMEOUT_S = 20.0
-SECRET = 0o600
-CREDENTIALS = "/run/credentials/"
+SECRET_FILE_MODE = 0o600
+CREDENTIALS_FOLDER = "/run/credentials/"
 
 
-def tls_of(path: Path, credentials: Path | None = None) -> TlsFiles:
+def read_tls_settings(path: Path, credentials: Path | None = None) -> TlsFiles:
     """Read the ``[tls]`` section of any program's settings.
 
     Args:
@@ -229,19 +236,19 @@ def tls_of(path: Path, credentials: Path | None = None) -> TlsFiles:
         SettingsError: The settings have mistakes.
         OSError: The file cannot be read.
     """
-    table = parse(text_of(path)).get("tls", {})
-    files = read(TlsFiles, table, "tls")
+    table = parse_toml(read_settings_text(path)).get("tls", {})
+    files = build_settings(TlsFiles, table, "tls")
     if credentials is None:
         return files
     moved = {
         name: str(credentials / Path(file).name)
         for name in ("ca", "certificate", "key")
-        if (file := getattr(files, name)) and file.startswith(CREDENTIALS)
+        if (file := getattr(files, name)) and file.startswith(CREDENTIALS_FOLDER)
     }
     return replace(files, **moved)
 
 
-def renew(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> str:
+def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> str:
     """Renew a certificate if two thirds of its validity are over; report the result.
 
     Raises:
@@ -260,29 +267,33 @@ def renew(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> str:
         return f"not due: the certificate counts until {ends:%Y-%m-%d %H:%M} UTC"
     key = ec.generate_private_key(ec.SECP256R1())
     answer = _send_request(
-        Endpoint.parse(files.signer), files, Request.create(current, key)
+        Endpoint.parse(files.signer), files, RenewalRequest.create(current, key)
     )
     new = answer.match_key(key)
-    write_atomic(Path(files.renewed), new.to_pem(), SECRET)
+    write_atomic(Path(files.renewed), new.to_pem(), SECRET_FILE_MODE)
     ends = new.certificate.not_valid_after_utc
     return (
         f"renewed: counts until {ends:%Y-%m-%d %H:%M} UTC, from the next connection on"
     )
 
 
-def _load_current(files: TlsFiles) -> Held:
-    certificate, key = tls.own_files(files)
+def _load_current(files: TlsFiles) -> CertificateWithKey:
+    certificate, key = tls.select_certificate(files)
     if certificate is None:
         raise FieldError("tls.certificate", "given, for it to be renewed", None)
     pem = Path(certificate).read_bytes()
-    return Held.load(pem, Path(key).read_bytes() if key else pem)
+    return CertificateWithKey.load(pem, Path(key).read_bytes() if key else pem)
 
 
-def _send_request(signer: Endpoint, files: TlsFiles, request: Request) -> Answer:
+def _send_request(
+    signer: Endpoint, files: TlsFiles, request: RenewalRequest
+) -> RenewalAnswer:
     (named,) = request.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(named.value)
     handler = _RenewalHandler(Publication(renewal_topic(name), request.encode()))
-    session = Session(f"{name}-asks", ((renewed_topic(name), 1),), keepalive_s=10)
+    session = Session(
+        f"{name}-asks", ((renewal_answer_topic(name), 1),), keepalive_s=10
+    )
     connection = Connection(signer, session, handler, files)
     handler.publish = connection.publish
     connection.start()
@@ -302,7 +313,7 @@ class _RenewalHandler(BaseConnectionHandler):
 
     def __init__(self, request: Publication) -> None:
         self.is_answered = threading.Event()
-        self.answer: Answer | None = None
+        self.answer: RenewalAnswer | None = None
         self.refused: str | None = None
         self.publish: Callable[[Publication], object] = lambda _: None
         self._request = request
@@ -313,9 +324,9 @@ class _RenewalHandler(BaseConnectionHandler):
     def on_published(self, token: int, refused: str | None) -> None:
         self.refused = refused
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         try:
-            self.answer = Answer.decode(message.payload)
+            self.answer = RenewalAnswer.decode(message.payload)
         except RenewalError as error:
             self.refused = str(error)
         self.is_answered.set()

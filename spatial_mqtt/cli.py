@@ -15,11 +15,11 @@ from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
 from service_runtime.settings import SettingsError
 from service_runtime.tls import TlsFiles
-from spatial_mqtt.certificate_renewal import renew, tls_of
-from spatial_mqtt.client import Client, Message
+from spatial_mqtt.certificate_renewal import read_tls_settings, renew_if_due
+from spatial_mqtt.client import Client, SpatialMessage
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.senml import decode
+from spatial_mqtt.senml import decode_pack
 
 EXIT_FAILED, EXIT_USAGE = 1, 64
 
@@ -31,7 +31,7 @@ def main() -> None:
     cli(prog_name="spatial-mqtt")
 
 
-def place(text: str) -> tuple[float, float]:
+def parse_position(text: str) -> tuple[float, float]:
     """Parse ``LATITUDE,LONGITUDE``.
 
     Raises:
@@ -58,7 +58,9 @@ def _common_options(command: Command) -> Command:
         "--config",
         "tls",
         type=click.Path(path_type=Path),
-        callback=lambda _context, _option, path: path and _try(lambda: tls_of(path)),
+        callback=lambda _context, _option, path: (
+            path and _try(lambda: read_tls_settings(path))
+        ),
         help="Settings whose [tls] names the certificates for mqtts://.",
     )(command)
     name = f"{getpass.getuser()}-{socket.gethostname()}-{os.getpid()}"
@@ -75,7 +77,9 @@ def cli() -> None:
 
 @cli.command()
 @_common_options
-@click.option("--at", "where", type=place, required=True, help="LATITUDE,LONGITUDE.")
+@click.option(
+    "--at", "where", type=parse_position, required=True, help="LATITUDE,LONGITUDE."
+)
 @click.option(
     "--priority", type=click.IntRange(1, LADDER.top), help="5 is the most urgent."
 )
@@ -101,7 +105,9 @@ def pub(
 
 @cli.command()
 @_common_options
-@click.option("--around", type=place, required=True, help="LATITUDE,LONGITUDE.")
+@click.option(
+    "--around", type=parse_position, required=True, help="LATITUDE,LONGITUDE."
+)
 @click.option("--radius-km", type=float, default=1.0, show_default=True)
 @click.option(
     "--count", type=click.IntRange(1), help="Exit after this number of messages."
@@ -121,7 +127,7 @@ def sub(
         gateway = _try(lambda: client.connect(*around))
         click.echo(f"listening on {gateway}: {' '.join(sorted(filters))}", err=True)
         for number, message in enumerate(client.messages(), start=1):
-            click.echo(words(message))
+            click.echo(format_message(message))
             if number == count:
                 break
 
@@ -144,8 +150,8 @@ def sub(
 def renew_certificate(path: Path, is_forced: bool, credentials: Path | None) -> None:
     """Renew a program's certificate if two thirds of its validity are over."""
     try:
-        files = tls_of(path, credentials)
-        click.echo(renew(files, time.time(), is_forced=is_forced))  # noqa: TID251
+        files = read_tls_settings(path, credentials)
+        click.echo(renew_if_due(files, time.time(), is_forced=is_forced))  # noqa: TID251
     except SettingsError as error:
         _fail(str(error), EXIT_CONFIG)
     except FieldError as error:
@@ -154,11 +160,11 @@ def renew_certificate(path: Path, is_forced: bool, credentials: Path | None) -> 
         _fail(str(error))
 
 
-def words(message: Message) -> str:
+def format_message(message: SpatialMessage) -> str:
     """Format a message as one line; with its readings if it is a SenML pack."""
     late = f" ({message.age_s} s late)" if message.age_s else ""
     try:
-        pack = decode(message.payload)
+        pack = decode_pack(message.payload)
     except EnvelopeError:
         shown = message.payload.decode(errors="backslashreplace")
         level = message.priority or "-"

@@ -24,31 +24,36 @@ from typing import Self
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import TOPIC_LEVEL, Cell, cover_circle
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
+from spatial_mqtt.directory import BrokerEntry, decode_gateways, rank_gateways
 from spatial_mqtt.errors import BrokerError, DirectoryError, EnvelopeError
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import MessageId, decode_id
+from spatial_mqtt.senml import MessageId, decode_message_id
 from spatial_mqtt.topics import (
     GATEWAY_INFO,
     REGISTER,
     UNREGISTER,
-    Forward,
+    ForwardTopic,
     cell_filter,
     cell_topic,
 )
-from spatial_mqtt.transport import BaseConnectionHandler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    IncomingMessage,
+    Publication,
+    Session,
+)
 
 TIMEOUT_S = 10.0
 OVERLAP_S = 5.0
 """After a move both gateways stay subscribed for this time: the new one confirms a
 subscription before it is in force at the brokers, and gives no signal when it is."""
 
-REMEMBERED_IDS = 10_000
+MAX_SEEN_IDS = 10_000
 """Ids kept to drop duplicates: two gateways may deliver a message during a move."""
 
 
 @dataclass(frozen=True)
-class Message:
+class SpatialMessage:
     """A received message.
 
     Attributes:
@@ -80,16 +85,16 @@ class Client:
         self,
         managers: Sequence[str | Endpoint],
         client_id: str,
-        on_message: Callable[[Message], object] | None = None,
+        on_message: Callable[[SpatialMessage], object] | None = None,
         *,
         tls: TlsFiles | None = None,
-        shuffle: Callable[[list[Entry]], None] = random.shuffle,
+        shuffle: Callable[[list[BrokerEntry]], None] = random.shuffle,
     ) -> None:
         self._managers = [
             m if isinstance(m, Endpoint) else Endpoint.parse(m) for m in managers
         ]
         self._id = client_id
-        self._inbox: SimpleQueue[Message | None] = SimpleQueue()
+        self._inbox: SimpleQueue[SpatialMessage | None] = SimpleQueue()
         self._on_message = on_message or self._inbox.put
         self._tls = tls
         self._shuffle = shuffle
@@ -165,7 +170,9 @@ class Client:
         link = self._link
         if link is None:
             return False
-        return link.publish(Publication(str(Forward(topic, priority)), payload, qos))
+        return link.publish(
+            Publication(str(ForwardTopic(topic, priority)), payload, qos)
+        )
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> bool:
         """Wait for all acknowledgements; returns whether they came in time."""
@@ -206,7 +213,7 @@ class Client:
         self._radius_km = None
         self._subscribe_to(())
 
-    def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
+    def messages(self, timeout_s: float | None = None) -> Iterator[SpatialMessage]:
         """Iterate over messages until `close`, or until none came for ``timeout_s``."""
         while True:
             try:
@@ -224,11 +231,11 @@ class Client:
             each.close(self._filters)
         self._inbox.put(None)
 
-    def receive(self, incoming: Incoming) -> None:
+    def receive(self, incoming: IncomingMessage) -> None:
         """Deliver a message, unless it is a duplicate."""
         if self._is_new(incoming):
             self._on_message(
-                Message(
+                SpatialMessage(
                     incoming.topic, incoming.payload, incoming.priority, incoming.age_s
                 )
             )
@@ -270,19 +277,19 @@ class Client:
             error = BrokerError(str(manager), "it knows no gateway")
         raise error
 
-    def _is_new(self, incoming: Incoming) -> bool:
+    def _is_new(self, incoming: IncomingMessage) -> bool:
         try:
             if incoming.message_id is not None:
                 message_id = MessageId.parse(incoming.message_id)
             else:
-                message_id, _ = decode_id(incoming.payload)
+                message_id, _ = decode_message_id(incoming.payload)
         except EnvelopeError:
             return True  # without an id it cannot be recognised
         with self._lock:
             is_new = message_id not in self._seen
             self._seen[message_id] = None
             self._seen.move_to_end(message_id)
-            if len(self._seen) > REMEMBERED_IDS:
+            if len(self._seen) > MAX_SEEN_IDS:
                 self._seen.popitem(last=False)
         return is_new
 
@@ -338,7 +345,7 @@ class _Link(BaseConnectionHandler):
         if not self._filters:
             self.is_ready.set()
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         self._client.receive(message)
 
     def on_published(self, token: int, refused: str | None) -> None:

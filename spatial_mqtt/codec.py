@@ -18,12 +18,12 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from spatial_mqtt.errors import PacketError
 from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
-from spatial_mqtt.transport import NO_TAKER, Incoming, Publication, Session
+from spatial_mqtt.transport import NO_SUBSCRIBERS, IncomingMessage, Publication, Session
 
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
-def of_connect(session: Session) -> Properties:
+def make_connect_properties(session: Session) -> Properties:
     """Make the properties of CONNECT."""
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.SessionExpiryInterval = session.expiry_s
@@ -31,7 +31,9 @@ def of_connect(session: Session) -> Properties:
     return properties
 
 
-def of_publish(publication: Publication, alias: int | None) -> Properties | None:
+def make_publish_properties(
+    publication: Publication, alias: int | None
+) -> Properties | None:
     """Make the properties of PUBLISH; None without any."""
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     user_properties = {
@@ -54,7 +56,7 @@ def of_publish(publication: Publication, alias: int | None) -> Properties | None
     return None if properties.isEmpty() else properties  # type: ignore[no-untyped-call]
 
 
-def size_bytes(
+def publish_packet_bytes(
     publication: Publication, topic: str, properties: Properties | None
 ) -> int:
     """Size of the PUBLISH packet (MQTT 5.0 section 3.3)."""
@@ -67,7 +69,7 @@ def size_bytes(
     return 1 + length_bytes + rest
 
 
-def user_property(properties: Properties | None, wanted: str) -> str | None:
+def find_user_property(properties: Properties | None, wanted: str) -> str | None:
     """The first user property with a name."""
     for name, value in getattr(properties, "UserProperty", ()):
         if name == wanted:
@@ -75,18 +77,18 @@ def user_property(properties: Properties | None, wanted: str) -> str | None:
     return None
 
 
-def user_number(properties: Properties | None, wanted: str) -> int | None:
+def find_user_number(properties: Properties | None, wanted: str) -> int | None:
     """A user property as a number, not checked for its range."""
-    return as_number(user_property(properties, wanted))
+    return parse_number(find_user_property(properties, wanted))
 
 
-def as_number(text: str | None) -> int | None:
+def parse_number(text: str | None) -> int | None:
     """Parse a positive decimal number; None when the text is not one."""
     is_number = text is not None and _NUMBER.fullmatch(text) is not None
     return int(text) if text is not None and is_number else None
 
 
-def plain(properties: Properties | None, name: str) -> Any:  # noqa: ANN401 - paho's
+def get_property(properties: Properties | None, name: str) -> Any:  # noqa: ANN401 - paho's
     """A property by its name in MQTT, such as ``ResponseTopic``; None when absent."""
     return getattr(properties, name, None)
 
@@ -95,10 +97,10 @@ PUBLISH: Final = 0x30
 PUBACK: Final = 0x40
 QOS_1: Final = 0x02
 RETAIN: Final = 0x01
-AGAIN: Final = 0x08
+DUP: Final = 0x08
 NO_MATCHING_SUBSCRIBERS: Final = 0x10
-FAILURE_FROM: Final = 0x80
-MOST_REMEMBERED: Final = 4096
+MIN_FAILURE_CODE: Final = 0x80
+CACHE_SIZE: Final = 4096
 """Encoded topics and property sets that are cached."""
 
 EXPIRY, CONTENT, RESPONSE, ALIAS, USER = 0x02, 0x03, 0x08, 0x23, 0x26
@@ -108,7 +110,9 @@ _MAX_LENGTH_BYTES: Final = 4
 _SHORT: Final = struct.Struct("!H")
 
 
-def publish(publication: Publication, topic: str, alias: int | None, mid: int) -> bytes:
+def encode_publish(
+    publication: Publication, topic: str, alias: int | None, mid: int
+) -> bytes:
     """Encode a PUBLISH of QoS 1.
 
     Args:
@@ -139,12 +143,12 @@ def publish(publication: Publication, topic: str, alias: int | None, mid: int) -
     ))  # fmt: skip
 
 
-def pubacks(mids: list[int]) -> bytes:
+def encode_pubacks(mids: list[int]) -> bytes:
     """Encode a PUBACK for each packet id."""
     return b"".join([b"\x40\x02" + _SHORT.pack(mid) for mid in mids])
 
 
-def frames(buffer: bytearray) -> list[tuple[int, bytes]]:
+def split_packets(buffer: bytearray) -> list[tuple[int, bytes]]:
     """Remove complete packets from the receive buffer.
 
     Returns:
@@ -168,7 +172,7 @@ def frames(buffer: bytearray) -> list[tuple[int, bytes]]:
     return found
 
 
-def incoming(first: int, body: bytes, generation: int) -> Incoming:
+def decode_publish(first: int, body: bytes, generation: int) -> IncomingMessage:
     """Decode a PUBLISH of QoS 0 or 1.
 
     Args:
@@ -185,7 +189,7 @@ def incoming(first: int, body: bytes, generation: int) -> Incoming:
         raise PacketError("PUBLISH", "whole, its texts in UTF-8", body[:80]) from error
 
 
-def answer(body: bytes) -> tuple[int, str | None]:
+def decode_puback(body: bytes) -> tuple[int, str | None]:
     """Decode a PUBACK: packet id, and `describe_reason_code` of its reason.
 
     Raises:
@@ -194,14 +198,14 @@ def answer(body: bytes) -> tuple[int, str | None]:
     if len(body) < _SHORT.size:
         raise PacketError("PUBACK", "at least 2 bytes", body)
     code = body[2] if len(body) > _SHORT.size else 0
-    return _SHORT.unpack_from(body)[0], refusal(code)
+    return _SHORT.unpack_from(body)[0], describe_reason_code(code)
 
 
-def refusal(code: int) -> str | None:
+def describe_reason_code(code: int) -> str | None:
     """Argument `refused` of `ConnectionHandler.on_published` for a reason code."""
     if code == NO_MATCHING_SUBSCRIBERS:
-        return NO_TAKER
-    if code < FAILURE_FROM:
+        return NO_SUBSCRIBERS
+    if code < MIN_FAILURE_CODE:
         return None
     try:
         return str(ReasonCode(PacketTypes.PUBACK, identifier=code))
@@ -209,7 +213,7 @@ def refusal(code: int) -> str | None:
         return f"reason code {code:#x}"
 
 
-def _incoming(first: int, body: bytes, generation: int) -> Incoming:
+def _incoming(first: int, body: bytes, generation: int) -> IncomingMessage:
     at = 2 + _SHORT.unpack_from(body)[0]
     topic = _decode_text(body[2:at])
     qos = first >> 1 & 3
@@ -224,10 +228,11 @@ def _incoming(first: int, body: bytes, generation: int) -> Incoming:
     if at < 0 or end > len(body):
         raise IndexError(end)
     texts = _text_properties(body[at:end]) if size else _NO_PROPERTIES
-    return Incoming(
-        topic, body[end:], qos, bool(first & RETAIN), as_number(texts.get(_PRIORITY)),
-        texts.get(RESPONSE), texts.get(_ID), (generation, mid), texts.get(CONTENT),
-        as_number(texts.get(_AGE)), bool(first & AGAIN),
+    return IncomingMessage(
+        topic, body[end:], qos, bool(first & RETAIN),
+        parse_number(texts.get(_PRIORITY)), texts.get(RESPONSE), texts.get(_ID),
+        (generation, mid), texts.get(CONTENT),
+        parse_number(texts.get(_AGE)), bool(first & DUP),
     )  # fmt: skip
 
 
@@ -302,11 +307,11 @@ def _text(text: str) -> bytes:
 
 
 _ID_HEAD: Final = bytes((USER,)) + _text(ID_PROPERTY)
-_topic: Callable[[str], bytes] = lru_cache(MOST_REMEMBERED)(_text)
-_decode_text: Callable[[bytes], str] = lru_cache(MOST_REMEMBERED)(bytes.decode)
+_topic: Callable[[str], bytes] = lru_cache(CACHE_SIZE)(_text)
+_decode_text: Callable[[bytes], str] = lru_cache(CACHE_SIZE)(bytes.decode)
 
 
-@lru_cache(MOST_REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def _properties(
     priority: int | None,
     response_topic: str | None,

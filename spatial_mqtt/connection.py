@@ -26,17 +26,17 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from service_runtime import tls
 from service_runtime.tls import Endpoint, TlsFiles
-from service_runtime.watchdog import Pulse
+from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt import codec
-from spatial_mqtt.codec import refusal
-from spatial_mqtt.paho_client import CorkedClient, TopicAliases, hold_little
+from spatial_mqtt.codec import describe_reason_code
+from spatial_mqtt.paho_client import BatchingClient, TopicAliases, set_socket_options
 from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
 from spatial_mqtt.transport import (
     MQTT_RECEIVE_MAXIMUM,
     ConnectionHandler,
-    Handed,
-    Incoming,
+    IncomingMessage,
     Publication,
+    SentPublication,
     Session,
 )
 
@@ -87,9 +87,9 @@ class Backoff:
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 10.0
-SILENCE_S: Final = 60.0
+CALLBACK_TIMEOUT_S: Final = 60.0
 """Longest time that a callback may block paho's thread."""
-WAKE_S: Final = 0.2
+WAKE_INTERVAL_S: Final = 0.2
 
 
 @dataclass
@@ -112,8 +112,8 @@ class Connection:
     tls: TlsFiles | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(random.Random()))  # noqa: S311 - jitter
     last_reason: str = ""
-    watchdog: Pulse = field(default_factory=lambda: Pulse(monotonic))
-    _client: CorkedClient | None = None
+    watchdog: LoopWatchdog = field(default_factory=lambda: LoopWatchdog(monotonic))
+    _client: BatchingClient | None = None
     _generation: int = 0
     _stopping: threading.Event = field(default_factory=threading.Event)
     _hurry: threading.Event = field(default_factory=threading.Event)
@@ -160,7 +160,9 @@ class Connection:
         handed = self.publish_together([publication])
         return handed[0].token if handed else None
 
-    def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
+    def publish_together(
+        self, publications: Sequence[Publication]
+    ) -> list[SentPublication]:
         """Publish messages in one write.
 
         On a slow link, the overhead of one segment is as large as a small message.
@@ -173,7 +175,7 @@ class Connection:
             return []
         return client.publish_together(publications)
 
-    def acknowledge(self, *messages: Incoming) -> Sequence[Incoming]:
+    def acknowledge(self, *messages: IncomingMessage) -> Sequence[IncomingMessage]:
         """Acknowledge deliveries of the current connection.
 
         The broker repeats those of an older one, and duplicate removal drops them.
@@ -225,7 +227,7 @@ class Connection:
         deadline_s = monotonic() + wait_s
         self._hurry.clear()
         while not self._stopping.is_set() and (left_s := deadline_s - monotonic()) > 0:
-            if self._hurry.wait(min(left_s, WAKE_S)):
+            if self._hurry.wait(min(left_s, WAKE_INTERVAL_S)):
                 self._hurry.clear()
                 deadline_s = min(deadline_s, monotonic() + self.backoff.urgent_wait_s())
                 self._stopping.wait(max(0.0, deadline_s - monotonic()))
@@ -243,17 +245,19 @@ class Connection:
                 self.endpoint.port,
                 self.session.keepalive_s,
                 clean_start=self.session.expiry_s == 0,
-                properties=codec.of_connect(self.session),
+                properties=codec.make_connect_properties(self.session),
             )
         except (OSError, ValueError) as error:
-            return tls.words(error)
+            return tls.describe_tls_error(error)
         self._client = client
-        with self.watchdog.watch_loop(self._name, SILENCE_S) as client.heartbeat:
+        with self.watchdog.watch_loop(
+            self._name, CALLBACK_TIMEOUT_S
+        ) as client.heartbeat:
             client.loop_start()
             self._wait_until_down(was_up, reasons)
             self._client = None
             client.loop_stop()
-        reason = tls.words(client.fault) if client.fault else ""
+        reason = tls.describe_tls_error(client.fault) if client.fault else ""
         reason = reason or (reasons[0] if reasons else "closed")
         if was_up.is_set():
             self.handler.on_down(reason)
@@ -267,8 +271,8 @@ class Connection:
 
     def _make_client(
         self, generation: int, was_up: threading.Event, reasons: list[str]
-    ) -> CorkedClient:
-        client = CorkedClient(
+    ) -> BatchingClient:
+        client = BatchingClient(
             self.session,
             generation,
             self.handler.on_message,
@@ -277,11 +281,11 @@ class Connection:
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.max_inflight_messages_set(0)
         if self.endpoint.tls:
-            client.tls_set_context(tls.context(self.tls or TlsFiles()))
+            client.tls_set_context(tls.make_ssl_context(self.tls or TlsFiles()))
         if self.session.will is not None:
             will = self.session.will
             client.will_set(will.topic, will.payload, will.qos, will.retain)
-        client.on_socket_open = hold_little
+        client.on_socket_open = set_socket_options
         client.on_connect = self._connect_callback(was_up, reasons)
         client.on_disconnect = self._disconnect_callback(reasons)
         client.on_message = self._message_callback(generation)
@@ -293,7 +297,7 @@ class Connection:
         self, was_up: threading.Event, reasons: list[str]
     ) -> Callable[..., None]:
         def on_connect(
-            client: CorkedClient,
+            client: BatchingClient,
             _userdata: object,
             flags: paho.ConnectFlags,
             code: ReasonCode,
@@ -304,7 +308,7 @@ class Connection:
                 self._down.set()
                 return
             client.aliases = TopicAliases(
-                codec.plain(properties, "TopicAliasMaximum") or 0
+                codec.get_property(properties, "TopicAliasMaximum") or 0
             )
             filters = self.session.filters
             if filters:
@@ -334,17 +338,17 @@ class Connection:
         ) -> None:
             properties = message.properties
             self.handler.on_message(
-                Incoming(
+                IncomingMessage(
                     topic=message.topic,
                     payload=bytes(message.payload),
                     qos=message.qos,
                     retain=message.retain,
-                    priority=codec.user_number(properties, PRIORITY_PROPERTY),
-                    response_topic=codec.plain(properties, "ResponseTopic"),
-                    message_id=codec.user_property(properties, ID_PROPERTY),
+                    priority=codec.find_user_number(properties, PRIORITY_PROPERTY),
+                    response_topic=codec.get_property(properties, "ResponseTopic"),
+                    message_id=codec.find_user_property(properties, ID_PROPERTY),
                     delivery=(generation, message.mid),
-                    content=codec.plain(properties, "ContentType"),
-                    age_s=codec.user_number(properties, AGE_PROPERTY),
+                    content=codec.get_property(properties, "ContentType"),
+                    age_s=codec.find_user_number(properties, AGE_PROPERTY),
                 )
             )
 
@@ -358,7 +362,7 @@ class Connection:
         code: ReasonCode,
         _p: object,
     ) -> None:
-        self.handler.on_published(mid, refusal(code.value))
+        self.handler.on_published(mid, describe_reason_code(code.value))
 
     def _subscribe_callback(
         self,

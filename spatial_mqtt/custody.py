@@ -16,12 +16,17 @@ import cbor2
 
 from spatial_mqtt.errors import ReceiptError, TopicError
 from spatial_mqtt.senml import MAX_SEQ, MessageId
-from spatial_mqtt.topics import check_node_id, custody_sender, custody_topic, matches
+from spatial_mqtt.topics import (
+    check_node_id,
+    custody_topic,
+    matches,
+    parse_custody_topic,
+)
 
 MAX_RECEIPT_BYTES = 64 * 1024
 
 
-class SeqRanges:
+class IntervalSet:
     """Set of sequence numbers, stored as closed intervals.
 
     Numbers that arrive roughly in order make one interval, so that the whole past of
@@ -49,7 +54,7 @@ class SeqRanges:
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same intervals."""
-        return isinstance(other, SeqRanges) and list(self) == list(other)
+        return isinstance(other, IntervalSet) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -76,7 +81,7 @@ class SeqRanges:
 
 
 @dataclass(frozen=True)
-class Receipt:
+class CustodyReceipt:
     """Message ids that are on the receiver's disk.
 
     Attributes:
@@ -87,12 +92,12 @@ class Receipt:
     ranges: dict[tuple[str, str], tuple[tuple[int, int], ...]]
 
     @classmethod
-    def from_ids(cls, ids: Iterable[MessageId]) -> "Receipt":
+    def from_ids(cls, ids: Iterable[MessageId]) -> "CustodyReceipt":
         """Make the receipt for some ids."""
-        sets: dict[tuple[str, str], SeqRanges] = {}
+        sets: dict[tuple[str, str], IntervalSet] = {}
         for message_id in ids:
             key = (message_id.node, message_id.boot)
-            sets.setdefault(key, SeqRanges()).add(message_id.seq)
+            sets.setdefault(key, IntervalSet()).add(message_id.seq)
         return cls({key: tuple(ranges) for key, ranges in sets.items()})
 
     def __contains__(self, message_id: MessageId) -> bool:
@@ -112,7 +117,7 @@ class Receipt:
         return cbor2.dumps(nodes)
 
     @classmethod
-    def decode(cls, payload: bytes) -> "Receipt":
+    def decode(cls, payload: bytes) -> "CustodyReceipt":
         """Decode a receipt.
 
         Raises:
@@ -133,7 +138,7 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class Offer:
+class CustodyOffer:
     """Announcement, retained on `topics.offer_topic`, of a store behind a broker.
 
     Attributes:
@@ -167,7 +172,7 @@ class Offer:
         return cbor2.dumps(fields)
 
     @classmethod
-    def decode(cls, payload: bytes) -> "Offer":
+    def decode(cls, payload: bytes) -> "CustodyOffer":
         """Decode an offer.
 
         Raises:
@@ -202,7 +207,7 @@ def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:
     may write to topics that its clients may not.
     """
     try:
-        return custody_topic(custody_sender(response_topic or ""))
+        return custody_topic(parse_custody_topic(response_topic or ""))
     except TopicError:
         return custody_topic(message_id.node)
 
@@ -220,4 +225,4 @@ def _pairs(flat: object) -> tuple[tuple[int, int], ...]:
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))  # type: ignore[index]
     if any(low > high for low, high in pairs):
         raise ReceiptError("ranges", "low before high", flat)
-    return tuple(SeqRanges(pairs))
+    return tuple(IntervalSet(pairs))

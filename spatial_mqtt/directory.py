@@ -14,7 +14,7 @@ import msgspec
 
 from spatial_mqtt.cells import check_position, distance_km
 from spatial_mqtt.errors import DirectoryError, TopicError
-from spatial_mqtt.topics import cell_of, check_area, covers
+from spatial_mqtt.topics import check_area, covers, parse_cell_topic
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class BrokerInfo(msgspec.Struct, frozen=True, order=True):
         return f"{self.host}:{self.port}"
 
 
-class Entry(msgspec.Struct, frozen=True, order=True):
+class BrokerEntry(msgspec.Struct, frozen=True, order=True):
     """One responsible topic (area) of one broker."""
 
     topic: str
@@ -52,7 +52,7 @@ class BrokerTable(msgspec.Struct, frozen=True):
     """The distributed brokers, shortest area first; each version is one higher."""
 
     version: int
-    brokers: tuple[Entry, ...]
+    brokers: tuple[BrokerEntry, ...]
 
 
 class GatewayNotice(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class GatewayNotice(msgspec.Struct, frozen=True):
     version: int = -1
 
 
-class Place(msgspec.Struct, frozen=True):
+class GatewayLocation(msgspec.Struct, frozen=True):
     """Position of a gateway in degrees."""
 
     broker_info: BrokerInfo
@@ -75,13 +75,13 @@ class Place(msgspec.Struct, frozen=True):
         check_position(self.latitude, self.longitude)
 
 
-class Named(msgspec.Struct, frozen=True):
+class GatewayReference(msgspec.Struct, frozen=True):
     """Reference to a gateway by its broker."""
 
     broker_info: BrokerInfo
 
 
-class Here(msgspec.Struct, frozen=True):
+class GatewayHeartbeat(msgspec.Struct, frozen=True):
     """Heartbeat of a gateway.
 
     Attributes:
@@ -118,22 +118,22 @@ class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
             check_area(area or "")
 
 
-def encode(message: msgspec.Struct | Sequence[Entry]) -> bytes:
+def encode_directory_message(message: msgspec.Struct | Sequence[BrokerEntry]) -> bytes:
     """Encode a directory message as JSON."""
     return msgspec.json.encode(message)
 
 
-def decode_gateways(payload: bytes) -> tuple[Entry, ...]:
-    """Decode the gateway list of `topics.GATEWAY_INFO`.
+def decode_gateways(payload: bytes) -> tuple[BrokerEntry, ...]:
+    """Decode the gateway list of `random_topics.GATEWAY_INFO`.
 
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, tuple[Entry, ...], "gateway list")
+    return _decode(payload, tuple[BrokerEntry, ...], "gateway list")
 
 
-def decode_table(payload: bytes) -> BrokerTable:
-    """Decode the broker table of `topics.BROKER_TABLE`.
+def decode_broker_table(payload: bytes) -> BrokerTable:
+    """Decode the broker table of `random_topics.BROKER_TABLE`.
 
     Raises:
         DirectoryError: The payload does not parse.
@@ -141,7 +141,7 @@ def decode_table(payload: bytes) -> BrokerTable:
     return _decode(payload, BrokerTable, "broker table")
 
 
-def decode_notice(payload: bytes) -> GatewayNotice:
+def decode_gateway_notice(payload: bytes) -> GatewayNotice:
     """Decode a gateway's notice.
 
     Raises:
@@ -150,34 +150,34 @@ def decode_notice(payload: bytes) -> GatewayNotice:
     return _decode(payload, GatewayNotice, "gateway notice")
 
 
-def decode_place(payload: bytes) -> Place:
+def decode_gateway_location(payload: bytes) -> GatewayLocation:
     """Decode the position of a gateway.
 
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, Place, "gateway's place")
+    return _decode(payload, GatewayLocation, "gateway's place")
 
 
-def decode_named(payload: bytes) -> BrokerInfo:
+def decode_gateway_reference(payload: bytes) -> BrokerInfo:
     """Decode a reference to a gateway.
 
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, Named, "gateway").broker_info
+    return _decode(payload, GatewayReference, "gateway").broker_info
 
 
-def decode_here(payload: bytes) -> Here:
+def decode_gateway_heartbeat(payload: bytes) -> GatewayHeartbeat:
     """Decode the heartbeat of a gateway.
 
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, Here, "gateway")
+    return _decode(payload, GatewayHeartbeat, "gateway")
 
 
-def decode_setting(payload: bytes) -> AreaSetting:
+def decode_area_setting(payload: bytes) -> AreaSetting:
     """Decode an area setting in its newer or older form.
 
     Raises:
@@ -186,19 +186,19 @@ def decode_setting(payload: bytes) -> AreaSetting:
     return _decode(payload, AreaSetting, "area setting")
 
 
-def decode_entry(payload: bytes) -> Entry:
+def decode_broker_entry(payload: bytes) -> BrokerEntry:
     """Decode a distributed broker to add.
 
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, Entry, "broker entry")
+    return _decode(payload, BrokerEntry, "broker entry")
 
 
 def rank_gateways(
-    entries: Sequence[Entry],
+    entries: Sequence[BrokerEntry],
     topic: str,
-    shuffle: Callable[[list[Entry]], None],
+    shuffle: Callable[[list[BrokerEntry]], None],
 ) -> list[BrokerInfo]:
     """Order gateways for a client at a topic, best first, each once.
 
@@ -222,12 +222,16 @@ def rank_gateways(
 def _distance_km(area: str, topic: str) -> float:
     """Distance of the centres of two cells; infinite when one is not a cell."""
     try:
-        return distance_km(cell_of(area).center(), cell_of(topic).center())
+        return distance_km(
+            parse_cell_topic(area).center(), parse_cell_topic(topic).center()
+        )
     except TopicError:
         return math.inf
 
 
-def responsible_broker(brokers: Sequence[Entry], topic: str) -> BrokerInfo | None:
+def find_responsible_broker(
+    brokers: Sequence[BrokerEntry], topic: str
+) -> BrokerInfo | None:
     """The broker with the smallest area that covers a topic; None if none does."""
     near = [entry for entry in brokers if covers(entry.topic, topic)]
     if not near:

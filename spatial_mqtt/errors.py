@@ -49,7 +49,7 @@ class PacketError(FieldError):
     """An MQTT packet does not parse."""
 
 
-class ParcelError(FieldError):
+class BatchError(FieldError):
     """A batch of messages, or a fragment of one, does not parse."""
 
 
@@ -61,7 +61,7 @@ class RolloutError(FieldError):
     """A rollout does not parse, or is not newer."""
 
 
-class PieceError(FieldError):
+class FileChunkError(FieldError):
     """A chunk of a large file, or the request for one, does not parse."""
 
 

@@ -9,17 +9,17 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from spatial_mqtt.errors import PieceError
+from spatial_mqtt.errors import FileChunkError
 
-PIECE_BYTES: Final = 4096
+FILE_CHUNK_BYTES: Final = 4096
 """One second at 30 kbps, which a chunk can delay other messages to the node."""
 
-MOST_BYTES: Final = 65_536
+MAX_FILE_CHUNK_BYTES: Final = 65_536
 
-_Form = TypeVar("_Form", "Want", "Piece")
+_Form = TypeVar("_Form", "FileChunkRequest", "FileChunk")
 
 
-class Want(msgspec.Struct, frozen=True, array_like=True):
+class FileChunkRequest(msgspec.Struct, frozen=True, array_like=True):
     """Request for a chunk.
 
     Attributes:
@@ -30,12 +30,12 @@ class Want(msgspec.Struct, frozen=True, array_like=True):
 
     sha256: str
     at: int
-    size_bytes: int = PIECE_BYTES
+    size_bytes: int = FILE_CHUNK_BYTES
 
     def __post_init__(self) -> None:
         """Reject an offset or a size out of range."""
-        if self.at < 0 or not 0 < self.size_bytes <= MOST_BYTES:
-            rule = f"at >= 0 and 1 to {MOST_BYTES} bytes"
+        if self.at < 0 or not 0 < self.size_bytes <= MAX_FILE_CHUNK_BYTES:
+            rule = f"at >= 0 and 1 to {MAX_FILE_CHUNK_BYTES} bytes"
             raise ValueError(f"a chunk request must be {rule}, got {self.size_bytes}")
 
     def encode(self) -> bytes:
@@ -43,7 +43,7 @@ class Want(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def decode(cls, payload: bytes) -> "Want":
+    def decode(cls, payload: bytes) -> "FileChunkRequest":
         """Decode a request.
 
         Raises:
@@ -52,7 +52,7 @@ class Want(msgspec.Struct, frozen=True, array_like=True):
         return _decode(payload, cls, "chunk request")
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class FileChunk(msgspec.Struct, frozen=True, array_like=True):
     """A chunk of a file.
 
     Attributes:
@@ -70,7 +70,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.encode(self)
 
     @classmethod
-    def decode(cls, payload: bytes) -> "Piece":
+    def decode(cls, payload: bytes) -> "FileChunk":
         """Decode a chunk.
 
         Raises:
@@ -84,4 +84,4 @@ def _decode(payload: bytes, form: type[_Form], name: str) -> _Form:
         return msgspec.msgpack.decode(payload, type=form)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         rule = f"a {name} ({error})"
-        raise PieceError("payload", rule, payload) from error
+        raise FileChunkError("payload", rule, payload) from error

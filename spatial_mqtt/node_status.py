@@ -12,13 +12,13 @@
 
 from typing import Final
 
-PART: Final = "agent/"
-QUEUED: Final = f"{PART}queued"
-OLDEST: Final = f"{PART}oldest"
-GATEWAY: Final = f"{PART}gateway"
-DROPPED: Final = f"{PART}dropped"
-BATTERY: Final = f"{PART}battery"
-UPDATE: Final = f"{PART}update"
+PREFIX: Final = "agent/"
+QUEUED: Final = f"{PREFIX}queued"
+OLDEST: Final = f"{PREFIX}oldest"
+GATEWAY: Final = f"{PREFIX}gateway"
+DROPPED: Final = f"{PREFIX}dropped"
+BATTERY: Final = f"{PREFIX}battery"
+UPDATE: Final = f"{PREFIX}update"
 
-NOTHING: Final = "none"
+NO_VALUE: Final = "none"
 """Value for an empty queue, and for a node without a gateway."""

@@ -25,15 +25,20 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.exception import MalformedPacket
 
-from service_runtime.watchdog import Beat, unheard
+from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt import codec
 from spatial_mqtt.errors import PacketError
-from spatial_mqtt.transport import Handed, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    IncomingMessage,
+    Publication,
+    SentPublication,
+    Session,
+)
 
-WORTH_BYTES = 6
+MIN_ALIASED_TOPIC_CHARS = 6
 """Shorter topics are hardly longer than an alias."""
 
-REMEMBERED = 8
+REMEMBERED_PER_ALIAS = 8
 """Recent topics that are remembered for each available alias."""
 
 
@@ -57,7 +62,7 @@ class TopicAliases:
             Topic and alias: both to define the alias, an empty topic to use it, None
             as alias for neither.
         """
-        if self._most == 0 or len(topic) < WORTH_BYTES:
+        if self._most == 0 or len(topic) < MIN_ALIASED_TOPIC_CHARS:
             return topic, None
         self._count += 1
         is_repeated = topic in self._last_used
@@ -76,23 +81,23 @@ class TopicAliases:
         if len(self._aliases) < self._most:
             return len(self._aliases) + 1
         oldest = min(self._aliases, key=self._last_used.__getitem__)
-        if self._count - self._last_used[oldest] < self._most * REMEMBERED:
+        if self._count - self._last_used[oldest] < self._most * REMEMBERED_PER_ALIAS:
             return None  # redefining aliases in turn would cost more than it saves
         return self._aliases.pop(oldest)
 
     def _drop_oldest(self) -> None:
-        while len(self._last_used) > self._most * REMEMBERED:
+        while len(self._last_used) > self._most * REMEMBERED_PER_ALIAS:
             oldest = next(t for t in self._last_used if t not in self._aliases)
             del self._last_used[oldest]
 
 
-UNSENT_BYTES: Final = 4096
+MAX_UNSENT_BYTES: Final = 4096
 """Limit for unsent bytes in the kernel buffer."""
 
 READ_BYTES: Final = 65536
 
 
-class CorkedClient(paho.Client):
+class BatchingClient(paho.Client):
     """paho client that writes several publications at once.
 
     Args:
@@ -107,7 +112,7 @@ class CorkedClient(paho.Client):
         self,
         session: Session,
         generation: int,
-        on_incoming: Callable[[Incoming], object],
+        on_incoming: Callable[[IncomingMessage], object],
         on_answered: Callable[[int, str | None], object],
     ) -> None:
         super().__init__(
@@ -118,7 +123,7 @@ class CorkedClient(paho.Client):
             manual_ack=session.manual_ack,
         )
         self.aliases = TopicAliases()
-        self.heartbeat: Beat = unheard
+        self.heartbeat: Heartbeat = no_heartbeat
         self.fault: ssl.SSLError | None = None
         self._write_lock = threading.RLock()
         self._receive_buffer = bytearray()
@@ -127,23 +132,25 @@ class CorkedClient(paho.Client):
         self._on_incoming = on_incoming
         self._on_answered = on_answered
 
-    def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
+    def publish_together(
+        self, publications: Sequence[Publication]
+    ) -> list[SentPublication]:
         """Publish messages in order, in one write.
 
         Returns:
             Token and size of each; fewer when the connection was lost meanwhile.
         """
-        handed: list[Handed] = []
+        handed: list[SentPublication] = []
         packets: list[bytes] = []
         with self._write_lock:  # so that no other write comes between
             for publication in publications:
                 topic, alias = self.aliases.shorten(publication.topic)
                 if publication.qos == 1:
                     mid = self._free_mid()
-                    packet = codec.publish(publication, topic, alias, mid)
+                    packet = codec.encode_publish(publication, topic, alias, mid)
                     self._unacknowledged.add(mid)
                     packets.append(packet)
-                    handed.append(Handed(mid, len(packet)))
+                    handed.append(SentPublication(mid, len(packet)))
                     continue
                 self._send(codec.PUBLISH, packets)
                 sent = self._publish_by_paho(publication, topic, alias)
@@ -153,7 +160,7 @@ class CorkedClient(paho.Client):
             self._send(codec.PUBLISH, packets)
         return handed
 
-    def acknowledge(self, deliveries: Iterable[Incoming]) -> None:
+    def acknowledge(self, deliveries: Iterable[IncomingMessage]) -> None:
         """Acknowledge messages of this connection, in one write."""
         mids: list[int] = []
         for message in deliveries:
@@ -162,7 +169,7 @@ class CorkedClient(paho.Client):
             else:
                 self.ack(message.delivery[1], message.qos)
         if mids:
-            self._send(codec.PUBACK, [codec.pubacks(mids)])
+            self._send(codec.PUBACK, [codec.encode_pubacks(mids)])
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
         """Read all received data; called by paho's thread."""
@@ -206,7 +213,7 @@ class CorkedClient(paho.Client):
     def _handle_complete_packets(self) -> MQTTErrorCode:
         """Handle the complete packets in the receive buffer."""
         try:
-            for first, body in codec.frames(self._receive_buffer):
+            for first, body in codec.split_packets(self._receive_buffer):
                 code = self._handle_packet(first, body)
                 if code > 0 or self._sock is None:
                     return code
@@ -218,13 +225,13 @@ class CorkedClient(paho.Client):
         """Handle a PUBLISH or PUBACK; paho handles all others."""
         kind = first & 0xF0
         if kind == codec.PUBLISH and first & 0x06 in {0, codec.QOS_1}:
-            message = codec.incoming(first, body, self._generation)
+            message = codec.decode_publish(first, body, self._generation)
             self._on_incoming(message)
             if message.qos and not self._manual_ack:
-                self._send(codec.PUBACK, [codec.pubacks([message.delivery[1]])])
+                self._send(codec.PUBACK, [codec.encode_pubacks([message.delivery[1]])])
             return MQTTErrorCode.MQTT_ERR_SUCCESS
         if kind == codec.PUBACK:
-            mid, refused = codec.answer(body)
+            mid, refused = codec.decode_puback(body)
             if mid in self._unacknowledged:
                 self._unacknowledged.discard(mid)
                 self._on_answered(mid, refused)
@@ -243,15 +250,15 @@ class CorkedClient(paho.Client):
 
     def _publish_by_paho(
         self, publication: Publication, topic: str, alias: int | None
-    ) -> Handed | None:
-        properties = codec.of_publish(publication, alias)
+    ) -> SentPublication | None:
+        properties = codec.make_publish_properties(publication, alias)
         info = self.publish(
             topic, publication.payload, publication.qos, publication.retain, properties
         )
         if info.rc != paho.MQTT_ERR_SUCCESS:
             return None
-        size_bytes = codec.size_bytes(publication, topic, properties)
-        return Handed(info.mid, size_bytes)
+        size_bytes = codec.publish_packet_bytes(publication, topic, properties)
+        return SentPublication(info.mid, size_bytes)
 
     def _free_mid(self) -> int:
         mid = self._mid_generate()
@@ -287,13 +294,13 @@ class CorkedClient(paho.Client):
         return data[sent:]
 
 
-def hold_little(_client: paho.Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 - paho's
+def set_socket_options(_client: paho.Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 - paho's
     """Make the kernel send packets at once, and keep its buffer small."""
     # Nagle and delayed ACK together hold QoS 1 to about 330 messages/s.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     watermark = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     if watermark is not None:
-        sock.setsockopt(socket.IPPROTO_TCP, watermark, UNSENT_BYTES)
+        sock.setsockopt(socket.IPPROTO_TCP, watermark, MAX_UNSENT_BYTES)
 
 
 def _cork(sock: Any, *, is_corked: bool) -> None:  # noqa: ANN401 - paho's

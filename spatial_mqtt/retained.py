@@ -7,9 +7,9 @@ from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import matches
-from spatial_mqtt.transport import BaseConnectionHandler, Incoming, Session
+from spatial_mqtt.transport import BaseConnectionHandler, IncomingMessage, Session
 
-MORE_S: Final = 1.0
+COLLECT_S: Final = 1.0
 """Time to wait for further retained messages."""
 
 
@@ -31,7 +31,7 @@ def fetch_retained(
     return _fetch(endpoint, (topic,), client_id, timeout_s, tls).first
 
 
-def fetch_several(
+def fetch_all_retained(
     endpoint: Endpoint,
     filters: tuple[str, ...],
     client_id: str,
@@ -50,7 +50,9 @@ def fetch_several(
     Raises:
         BrokerError: The broker is not reachable, or does not have the message.
     """
-    return _fetch(endpoint, filters, client_id, timeout_s, tls, more_s=MORE_S).payloads
+    return _fetch(
+        endpoint, filters, client_id, timeout_s, tls, more_s=COLLECT_S
+    ).payloads
 
 
 def _fetch(
@@ -87,7 +89,7 @@ class _RetainedReader(BaseConnectionHandler):
         self.payloads: dict[str, bytes] = {}
         self._required = required
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         self.payloads.setdefault(message.topic, message.payload)
         is_required = matches(self._required, message.topic)
         if is_required and not self.is_received.is_set():

@@ -153,7 +153,7 @@ def encode_json(pack: Pack) -> bytes:
     return text.encode()
 
 
-def decode(payload: bytes) -> Pack:
+def decode_pack(payload: bytes) -> Pack:
     """Decode a pack from CBOR or JSON, distinguished by the first byte.
 
     Raises:
@@ -184,7 +184,7 @@ def decode(payload: bytes) -> Pack:
     )
 
 
-def decode_id(payload: bytes) -> tuple[MessageId, int]:
+def decode_message_id(payload: bytes) -> tuple[MessageId, int]:
     """Decode only what custody needs: the message id and the priority.
 
     Raises:

@@ -34,18 +34,18 @@ GATEWAY_SET: Final = "/api/tool/gatewaybroker/set"
 GATEWAY_DOWN: Final = "/api/notice/gatewaybroker/down"
 """Extension: last will of a gateway, also published before it stops."""
 
-GATEWAY_HERE: Final = "/api/notice/gatewaybroker/here"
+GATEWAY_HEARTBEAT: Final = "/api/notice/gatewaybroker/here"
 """Extension: heartbeat of a gateway that publishes on `GATEWAY_DOWN`."""
 
 _PLACES: Final = "/api/notice/gatewaybroker/place/"
-GATEWAY_PLACES: Final = f"{_PLACES}+"
+GATEWAY_LOCATIONS: Final = f"{_PLACES}+"
 """Extension: positions of the gateways, retained."""
 
-GATEWAY_WISH: Final = "/api/notice/gatewaybroker/wish"
+GATEWAY_AREA_REQUEST: Final = "/api/notice/gatewaybroker/wish"
 """Extension: a gateway requests areas. A setting by an administrator on `GATEWAY_SET`,
 where only administrators may write, takes precedence."""
 
-WISH: Final = "wish"
+AREA_REQUEST_CONTENT: Final = "wish"
 """Content type of a gateway's own request on `GATEWAY_SET`, for Gamma's Managers."""
 
 GATEWAY_FORGET: Final = "/api/tool/gatewaybroker/forget"
@@ -68,10 +68,10 @@ MANAGER_VIEW: Final = "/api/manager/view"
 MANAGER_RECORDS: Final = "/api/manager/record/+"
 """Extension: records of the Managers, retained, one topic for each."""
 
-RENEWALS: Final = "/api/certificate/asked/+"
+RENEWAL_REQUESTS: Final = "/api/certificate/asked/+"
 """Extension: requests for new certificates, one topic for each holder."""
 
-RENEWED: Final = "/api/certificate/issued/+"
+RENEWAL_ANSWERS: Final = "/api/certificate/issued/+"
 """Extension: answers to them, one topic for each holder."""
 
 ERRORS: Final = "/api/errors"
@@ -90,12 +90,12 @@ CUSTODY_OFFER: Final = "/custody/offer"
 OFFER_FILTER: Final = "/custody/offer/+"
 FORWARD_FILTER: Final = "/forward/#"
 FROM_FILTER: Final = "/from/#"
-CUSTODY_ANY: Final = "/custody/+"
-NOTICES: Final = "/notice/#"
-TOOLS: Final = "/api/tool/#"
+CUSTODY_FILTER: Final = "/custody/+"
+NOTICE_FILTER: Final = "/notice/#"
+ADMIN_FILTER: Final = "/api/tool/#"
 """Commands of administrators to Managers."""
 
-MANAGER_TOPICS: Final = (
+MANAGER_FILTERS: Final = (
     "/api/manager/#",
     "/api/gateway/#",
     "/api/notice/#",
@@ -105,7 +105,7 @@ MANAGER_TOPICS: Final = (
 )
 """Topics that Managers read and write."""
 
-CELLS_FILTER: Final = tuple(f"/{face}/#" for face in range(6))
+CELL_FILTERS: Final = tuple(f"/{face}/#" for face in range(6))
 """Filters that match the messages of all cells and nothing else."""
 
 PRIORITY_PROPERTY: Final = "pri"
@@ -117,13 +117,13 @@ ID_PROPERTY: Final = "id"
 AGE_PROPERTY: Final = "age"
 """User property of a late message: seconds since it was put into a queue."""
 
-PARCEL: Final = "parcel"
+BATCH_CONTENT: Final = "parcel"
 """Content type of several messages in one publication."""
 
-CHUNK: Final = "chunk"
+FRAGMENT_CONTENT: Final = "chunk"
 """Content type of a fragment of a large message."""
 
-REMEMBERED: Final = 8192
+CACHED_TOPICS: Final = 8192
 """Size of the caches of parsed topics."""
 
 
@@ -140,7 +140,7 @@ _MAX_TOPIC_BYTES = 65535
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardTopic:
     """Topic of a publication to a gateway.
 
     Attributes:
@@ -160,8 +160,8 @@ class Forward:
         return f"{root}{self.topic}{tail}"
 
     @classmethod
-    @lru_cache(REMEMBERED)
-    def parse(cls, topic: str, ladder: Ladder = LADDER) -> "Forward":
+    @lru_cache(CACHED_TOPICS)
+    def parse(cls, topic: str, ladder: Ladder = LADDER) -> "ForwardTopic":
         """Parse a ``/forward`` or ``/from`` topic.
 
         A last level ``priN`` with N on the ladder is the priority; any other last
@@ -189,7 +189,7 @@ def cell_topic(cell: Cell) -> str:
     return "/" + "/".join(map(str, (cell.face, *cell.digits)))
 
 
-def cell_of(topic: str) -> Cell:
+def parse_cell_topic(topic: str) -> Cell:
     """Parse the topic of a cell.
 
     Raises:
@@ -224,7 +224,7 @@ def areas_around(topic: str) -> tuple[str, ...]:
     return tuple("/" + "/".join(levels[:n]) for n in range(1, len(levels) + 1))
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_TOPICS)
 def matches(filter_: str, topic: str) -> bool:
     """Whether a subscription filter, with ``+`` and ``#``, matches a topic.
 
@@ -243,7 +243,7 @@ def matches(filter_: str, topic: str) -> bool:
     )
 
 
-def meets(filter_: str, area: str) -> bool:
+def can_match_in(filter_: str, area: str) -> bool:
     """Whether a filter can match a topic in an area."""
     filter_levels = filter_.split("/")
     levels = [] if area == "/" else area.split("/")
@@ -270,7 +270,7 @@ def overlaps(first: str, second: str) -> bool:
     return max(ones, others, key=len)[shorter:] in ([], ["#"])
 
 
-def fixed_part(filter_: str) -> str:
+def filter_area(filter_: str) -> str:
     """The smallest area that contains everything a filter matches."""
     levels = filter_.split("/")
     wildcard = next((i for i, level in enumerate(levels) if level in {"+", "#"}), None)
@@ -278,7 +278,7 @@ def fixed_part(filter_: str) -> str:
     return "/".join(fixed) or "/"
 
 
-def is_of_the_system(topic: str) -> bool:
+def is_system_topic(topic: str) -> bool:
     """Whether a topic or filter is used by the system itself, not by clients."""
     return (
         topic.startswith((*_SYSTEM_PREFIXES, "$"))
@@ -355,7 +355,7 @@ def offer_topic(receiver: str) -> str:
     return f"{CUSTODY_OFFER}/{check_node_id(receiver)}"
 
 
-def gateway_place_topic(gateway: str) -> str:
+def gateway_location_topic(gateway: str) -> str:
     """Topic of a gateway's retained position, on the Managers' brokers.
 
     Raises:
@@ -376,19 +376,19 @@ def renewal_topic(name: str) -> str:
     Raises:
         TopicError: The name cannot be a topic level.
     """
-    return RENEWALS.replace("+", check_node_id(name))
+    return RENEWAL_REQUESTS.replace("+", check_node_id(name))
 
 
-def renewed_topic(name: str) -> str:
+def renewal_answer_topic(name: str) -> str:
     """Topic of the answer to a holder.
 
     Raises:
         TopicError: The name cannot be a topic level.
     """
-    return RENEWED.replace("+", check_node_id(name))
+    return RENEWAL_ANSWERS.replace("+", check_node_id(name))
 
 
-def custody_sender(topic: str) -> str:
+def parse_custody_topic(topic: str) -> str:
     """Parse the sender from a custody topic.
 
     Raises:
@@ -399,9 +399,9 @@ def custody_sender(topic: str) -> str:
     return check_node_id(topic.removeprefix(_CUSTODY))
 
 
-ROLLOUTS: Final = "/update/#"
-WANTS: Final = "/piece/want/+"
-PIECES: Final = "/piece/for/+"
+ROLLOUT_FILTER: Final = "/update/#"
+FILE_REQUESTS: Final = "/piece/want/+"
+FILE_CHUNKS: Final = "/piece/for/+"
 
 
 def rollout_topic(area: str) -> str:
@@ -418,31 +418,31 @@ def rollout_filters(topic: str) -> tuple[str, ...]:
     return tuple(rollout_topic(area) for area in areas_around(topic))
 
 
-def want_topic(name: str) -> str:
+def file_request_topic(name: str) -> str:
     """Topic of a client's requests for chunks of a file.
 
     Raises:
         TopicError: The name cannot be a topic level.
     """
-    return WANTS.replace("+", check_node_id(name))
+    return FILE_REQUESTS.replace("+", check_node_id(name))
 
 
-def piece_topic(name: str) -> str:
+def file_chunk_topic(name: str) -> str:
     """Topic of the chunks for a client.
 
     Raises:
         TopicError: The name cannot be a topic level.
     """
-    return PIECES.replace("+", check_node_id(name))
+    return FILE_CHUNKS.replace("+", check_node_id(name))
 
 
-def wanted_by(topic: str) -> str:
+def parse_file_request_topic(topic: str) -> str:
     """Parse the client from a topic of `FILE_REQUESTS`.
 
     Raises:
         TopicError: The topic is not one of them.
     """
-    head = WANTS.removesuffix("+")
+    head = FILE_REQUESTS.removesuffix("+")
     if not topic.startswith(head):
         raise TopicError("topic", f"under {head}", topic)
     return check_node_id(topic.removeprefix(head))

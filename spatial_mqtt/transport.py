@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Protocol
 
 MQTT_RECEIVE_MAXIMUM: Final = 65535
 
-NO_TAKER: Final = "no matching subscribers"
+NO_SUBSCRIBERS: Final = "no matching subscribers"
 """Reason passed to `ConnectionHandler.on_published` when the broker accepted a message
 without subscribers (MQTT 5 reason code 0x10): a failure only for custody."""
 
@@ -39,7 +39,7 @@ class Publication(NamedTuple):
     age_s: int | None = None
 
 
-class Handed(NamedTuple):
+class SentPublication(NamedTuple):
     """A publication that was passed to the MQTT client.
 
     Attributes:
@@ -51,7 +51,7 @@ class Handed(NamedTuple):
     size_bytes: int
 
 
-class Incoming(NamedTuple):
+class IncomingMessage(NamedTuple):
     """A received message.
 
     Attributes:
@@ -90,7 +90,7 @@ class ConnectionHandler(Protocol):
     def on_down(self, reason: str) -> None:
         """The connection was lost, with every unacknowledged publication."""
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """A message arrived."""
 
     def on_published(self, token: int, refused: str | None) -> None:
@@ -137,7 +137,7 @@ class BaseConnectionHandler:
     def on_down(self, reason: str) -> None:
         """Ignore the event."""
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """Ignore the event."""
 
     def on_published(self, token: int, refused: str | None) -> None:
@@ -157,13 +157,13 @@ class MessageHandler(BaseConnectionHandler):
 
     def __init__(
         self,
-        on_message: Callable[[Incoming], object],
+        on_message: Callable[[IncomingMessage], object],
         on_ready: Callable[[], object] = lambda: None,
     ) -> None:
         self._on_message = on_message
         self._on_ready = on_ready
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """Call `on_message`."""
         self._on_message(message)
 

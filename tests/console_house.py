@@ -13,11 +13,11 @@ import uvicorn
 from conftest import wait_until
 from console_tables import CRITERIA, Slope, storm
 
-from backend_spark.config import load
+from backend_spark.config import read_settings
 from backend_spark.console import auth
 from backend_spark.console.app import make_app, make_services
 from backend_spark.console.dependencies import ConsoleServices
-from backend_spark.scoring.score import score
+from backend_spark.scoring.score import score_levels
 
 NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
 HOSTILE = '<img src=x onerror="window.broken=1">'
@@ -35,7 +35,7 @@ SLOPES = (
 
 def level_of(slope: Slope) -> int:
     """Level of a slope at `NOW_S`, by the real rules."""
-    level = score(list(slope.observations(NOW_S)), CRITERIA)[-1].level
+    level = score_levels(list(slope.observations(NOW_S)), CRITERIA)[-1].level
     assert level is not None
     return level
 
@@ -47,7 +47,7 @@ HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
 @cache
 def hash_of(_role: str) -> str:
     """The hash of `PASSWORD` for a role, with its own salt; slow by design."""
-    return auth.hashed(PASSWORD, os.urandom)
+    return auth.hash_password(PASSWORD, os.urandom)
 
 
 @dataclass
@@ -84,7 +84,7 @@ class House:
             f"a-{role}": auth.Account(f"a-{role}", role, hash_of(role))
             for role in auth.ROLES
         }
-        auth.write(path, known)
+        auth.write_accounts(path, known)
         return f'accounts = "{path}"'
 
 
@@ -100,7 +100,7 @@ class Clock:
 
 def parts_of(house: House, clock: Clock, more: str = "") -> ConsoleServices:
     """The console's services with a clock of the test's."""
-    return make_services(load(house.config(more)), clock)
+    return make_services(read_settings(house.config(more)), clock)
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from backend_spark.scoring.arrow import levels_table
+from backend_spark.scoring.arrow import make_levels_table
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import score
-from backend_spark.tables.delta_writer import make_tables
-from backend_spark.tables.schemas import LEVELS, SCORED, SILVER
+from backend_spark.scoring.score import score_levels
+from backend_spark.tables.delta_writer import create_tables
+from backend_spark.tables.schemas import LEVELS, SILVER, SPARK_TABLES
 from slope_science.criteria import Criteria
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.topics import cell_topic
@@ -84,10 +84,10 @@ def storm(peak_mm: float, hours: int = 24) -> list[float]:
 def write_tables(data: Path, slopes: Iterable[Slope], end_s: int) -> None:
     """Append the slopes to the tables of a data folder."""
     folder = data / "tables"
-    make_tables(folder, SCORED)
+    create_tables(folder, SPARK_TABLES)
     for slope in slopes:
         known = list(slope.observations(end_s))
-        rows = levels_table(slope.cell.token, score(known, CRITERIA))
+        rows = make_levels_table(slope.cell.token, score_levels(known, CRITERIA))
         write_deltalake(str(folder / "levels"), rows.cast(LEVELS), mode="append")
         silver = [_silver(slope, o, seq) for seq, o in enumerate(known)]
         table = pa.Table.from_pylist(silver, schema=SILVER)

@@ -11,10 +11,10 @@ from conftest import Broker
 from backend_spark.ingest.segment_log import read_segments
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import OFFER_FILTER, cell_topic, custody_topic
-from spatial_mqtt.transport import Incoming, Publication, Session
+from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 TOPIC = cell_topic(Cell.at(33.56, 133.53))
 
@@ -23,8 +23,8 @@ class Sender:
     """A node: publishes packs, hears receipts and offers."""
 
     def __init__(self, broker: Broker) -> None:
-        self.receipts: list[Receipt] = []
-        self.offers: list[Offer] = []
+        self.receipts: list[CustodyReceipt] = []
+        self.offers: list[CustodyOffer] = []
         self.is_ready = threading.Event()
         filters = [(custody_topic("node-1"), 1), (OFFER_FILTER, 1)]
         session = Session("node-1", filters)
@@ -38,12 +38,12 @@ class Sender:
     def on_down(self, reason: str) -> None:
         """Nothing to do."""
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """Keep receipts and offers."""
         if message.topic == custody_topic("node-1"):
-            self.receipts.append(Receipt.decode(message.payload))
+            self.receipts.append(CustodyReceipt.decode(message.payload))
         else:
-            self.offers.append(Offer.decode(message.payload))
+            self.offers.append(CustodyOffer.decode(message.payload))
 
     def on_published(self, token: int, refused: str | None) -> None:
         """Nothing to do."""

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.transport import Incoming, Publication, Session
+from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 
 class Client:
     """A plain client: what it hears, and a way to publish."""
 
     def __init__(self, endpoint: Endpoint, name: str, *filters: str) -> None:
-        self.got: list[Incoming] = []
+        self.got: list[IncomingMessage] = []
         self.is_ready = threading.Event()
         self._filters = filters
         session = Session(name, [(f, 2) for f in filters])
@@ -31,7 +31,7 @@ class Client:
     def on_down(self, reason: str) -> None:
         pass
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         self.got.append(message)
 
     def on_published(self, token: int, refused: str | None) -> None:

@@ -7,31 +7,31 @@ from typing import Any
 from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
-from edge_agent.simulator.rain import RainSeries, storm
-from edge_agent.simulator.slope import Site, Slope
+from edge_agent.simulator.rain import SimulatedRain, make_storm
+from edge_agent.simulator.slope import Slope, SlopeSite
 
 START_S = 1_700_000_000.0
 
 
-def quiet() -> RainSeries:
+def quiet() -> SimulatedRain:
     """A day without rain."""
-    return storm("quiet", START_S, 24, 0)
+    return make_storm("quiet", START_S, 24, 0)
 
 
-def downpour() -> RainSeries:
+def downpour() -> SimulatedRain:
     """100 mm in 10 hours."""
-    return storm("peaked", START_S, 10, 100)
+    return make_storm("peaked", START_S, 10, 100)
 
 
 def opened(
     *tables: Mapping[str, Any],
-    rain: RainSeries | None = None,
-    site: Site | None = None,
+    rain: SimulatedRain | None = None,
+    site: SlopeSite | None = None,
     **hardware: Callable[..., Any],
 ) -> tuple[Board, dict[str, Sensor]]:
     """A board at the start of its slope, and its opened sensors by name."""
     settings = parse_sensors(tables)
-    slope = Slope(rain or quiet(), site or Site(start_s=START_S))
+    slope = Slope(rain or quiet(), site or SlopeSite(start_s=START_S))
     board = Board(slope, settings, random.Random(1))
     board.advance(START_S)
     parts = {"sleep": lambda _: None} | hardware

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from edge_agent.triage import Assessment, Triage
-from slope_science.quality import LABEL
+from edge_agent.triage import Triage, TriageResult
+from slope_science.quality import FLAG_LABEL
 from spatial_mqtt.senml import Reading
 
 START_S = 1_700_000_400.0
@@ -34,7 +34,7 @@ STREAM = Measured("stream", "water level", "m")
 
 def flagged(reading: Reading, flag: int) -> Reading:
     """A reading with a flag of QARTOD's."""
-    return replace(reading, extra={LABEL: flag})
+    return replace(reading, extra={FLAG_LABEL: flag})
 
 
 def rain(value_mm: float, sum_mm: float) -> Reading:
@@ -55,7 +55,7 @@ def wire(*, is_cut: bool, name: str = "w") -> Reading:
 
 def run(
     triage: Triage, told: Iterable[Sequence[Reading]], every_s: float = 600.0
-) -> list[Assessment]:
+) -> list[TriageResult]:
     """What triage says of readings at equal intervals."""
     return [
         triage.assess(readings, START_S + at * every_s)

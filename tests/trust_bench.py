@@ -11,12 +11,12 @@ from pathlib import Path
 from conftest import MOSQUITTO, Broker, free_port, wait_until
 
 from gateway_daemon.ca import acl
-from gateway_daemon.ca.acl import BrokerPlan
+from gateway_daemon.ca.acl import MosquittoConfig
 from gateway_daemon.ca.authority import Identity
-from gateway_daemon.ca.store import Folder
+from gateway_daemon.ca.store import AuthorityFolder
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.transport import Incoming, Publication, Session
+from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 HOUR_S = 3600.0
 
@@ -25,7 +25,7 @@ class Town:
     """An authority, and certificates of it."""
 
     def __init__(self, path: Path) -> None:
-        self.folder = Folder(path, time.time)
+        self.folder = AuthorityFolder(path, time.time)
         self.folder.create("Otoyo")
 
     def issue(
@@ -57,7 +57,7 @@ class TrustedBroker(Broker):
         self._folder.mkdir()
         self.log = self._folder / "log"
         ports = free_port(), free_port()
-        self.plan = BrokerPlan(kind, self._folder, *ports, bind="127.0.0.1")
+        self.plan = MosquittoConfig(kind, self._folder, *ports, bind="127.0.0.1")
         self.port = ports[0]
         self.nodes = Endpoint("localhost", ports[0], tls=True)
         daemons = ports[0] if kind == "distributed" else ports[1]
@@ -81,7 +81,7 @@ class TrustedBroker(Broker):
         for name in ("ca.pem", "revoked.pem"):
             self._copy(source.path / name, name)
         holders = source.load_register().list_holders(time.time())
-        text = acl.acl(self.kind, self.owner, holders)
+        text = acl.format_acl(self.kind, self.owner, holders)
         (self._folder / "acl").write_text(text)
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class Person:
     def __init__(
         self, at: Endpoint, tls: TlsFiles, name: str, *filters: str, wait: bool = True
     ) -> None:
-        self.got: list[Incoming] = []
+        self.got: list[IncomingMessage] = []
         self.answers: dict[int, str | None] = {}
         self.is_ready = threading.Event()
         self._filters = filters
@@ -123,7 +123,7 @@ class Person:
     def on_down(self, reason: str) -> None:
         pass
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         self.got.append(message)
 
     def on_published(self, token: int, refused: str | None) -> None:

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import LEVELS
-from edge_agent.status import load
+from edge_agent.status import load_status
 from spatial_mqtt.cells import Cell
 
 CELL = Cell.at(33.5588, 133.5312, 13)
@@ -46,7 +46,7 @@ class Agent:
     def status(self) -> dict[str, object]:
         """What the agent last said of itself."""
         try:
-            return load(self._folder)
+            return load_status(self._folder)
         except FileNotFoundError:
             return {}
 

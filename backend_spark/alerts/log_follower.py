@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from backend_spark.ingest.segment_log import (
-    Offset,
+    LogOffset,
     SegmentName,
-    advance,
-    between,
+    advance_offset,
+    end_offset,
     list_segments,
-    newest,
+    segments_between,
 )
 from service_runtime.files import make_folder, write_atomic
 
@@ -24,7 +24,7 @@ LISTING_S: Final = 0.1
 
 
 @dataclass
-class LogTail:
+class LogFollower:
     """Position of a reader in the log, and the segments after it.
 
     The name of a stream's next segment is known, so one `stat` per stream finds it
@@ -39,7 +39,7 @@ class LogTail:
 
     folder: Path
     monotonic_s: Callable[[], float]
-    offset: Offset = field(default_factory=dict)
+    offset: LogOffset = field(default_factory=dict)
     _streams: set[str] = field(default_factory=set)
     _list_at_s: float = 0.0
 
@@ -52,7 +52,7 @@ class LogTail:
 
     def mark_read(self, names: list[SegmentName]) -> None:
         """Move the offset past segments."""
-        self.offset = advance(self.offset, names)
+        self.offset = advance_offset(self.offset, names)
 
     def _probe(self, at_most: int) -> list[SegmentName]:
         found: list[SegmentName] = []
@@ -71,9 +71,9 @@ class LogTail:
     def _list(self) -> list[SegmentName]:
         """List twice: a listing may show a segment and miss an earlier one."""
         began_s = self.monotonic_s()
-        end = newest(list_segments(self.folder))
+        end = end_offset(list_segments(self.folder))
         self._streams = set(end)
-        names = between(list_segments(self.folder), self.offset, end)
+        names = segments_between(list_segments(self.folder), self.offset, end)
         ended_s = self.monotonic_s()
         pause_s = (ended_s - began_s) / LISTING_SHARE
         self._list_at_s = ended_s + max(LISTING_S, pause_s)
@@ -86,7 +86,7 @@ HEADER: Final = "v1\n{}\n"
 
 
 @dataclass(frozen=True)
-class Progress:
+class AlertCheckpoint:
     """Offset of alerts in the format of a Spark checkpoint with one batch.
 
     The table holds the authoritative offset. This copy, written after it, is read by
@@ -98,7 +98,7 @@ class Progress:
 
     folder: Path
 
-    def write(self, offset: Offset) -> None:
+    def write(self, offset: LogOffset) -> None:
         """Record that everything up to an offset is in the table."""
         header_and_offset = HEADER + json.dumps(offset)
         for name, text in (("offsets", header_and_offset), ("commits", "v1\n")):

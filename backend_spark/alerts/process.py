@@ -19,28 +19,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from backend_spark.alerts.log_follower import LogTail, Progress
-from backend_spark.config import CHECKPOINTS_FOLDER, LOG_FOLDER, TABLES_FOLDER, Settings
-from backend_spark.ingest.deduplication import SeenIds
+from backend_spark.alerts.log_follower import AlertCheckpoint, LogFollower
+from backend_spark.config import (
+    CHECKPOINTS_FOLDER,
+    LOG_FOLDER,
+    TABLES_FOLDER,
+    BackendSettings,
+)
+from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.segment_log import (
-    Offset,
+    LogOffset,
     SegmentName,
     list_segments,
     read_segment,
 )
-from backend_spark.scoring.decode import parse, reason_codes
-from backend_spark.tables.delta_writer import commit_files, make_tables, write_part
-from backend_spark.tables.maintenance import EVERY_S, keep_up, trim
-from backend_spark.tables.reader import Tables, open_tables
+from backend_spark.scoring.decode import parse_message, read_reason_codes
+from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
+from backend_spark.tables.maintenance import (
+    DELETE_EVERY_S,
+    delete_old_rows,
+    maintain_tables,
+)
+from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import ALERTS
 from service_runtime.lifecycle import (
     LoopService,
-    Supervision,
-    die_on_unknown_errors,
-    serve,
+    SystemdSupervisor,
+    exit_on_thread_error,
+    run_service,
 )
-from service_runtime.locks import hold
-from service_runtime.watchdog import Beat, Pulse, unheard
+from service_runtime.locks import acquire_lock
+from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
@@ -59,22 +68,22 @@ MESSAGE_COLUMNS: Final = (
 )
 
 POLL_S: Final = 0.02
-GATHER_S: Final = 0.25
+MIN_COMMIT_INTERVAL_S: Final = 0.25
 """Shortest time between two commits: at most 14,000 files an hour in a storm."""
 
-MOST_SEGMENTS: Final = 200
-WHOLE_BYTES: Final = 500_000
+MAX_SEGMENTS: Final = 200
+MIN_WHOLE_BYTES: Final = 500_000
 COMPACT_EVERY: Final = 50
 """Alerts wait during a compaction: it merges few and small files."""
 
-TELL_AFTER: Final = 1000
+COMMIT_AFTER_SEGMENTS: Final = 1000
 """Segments without an urgent message after which the offset is committed."""
 
 SILENCE_S: Final = 60.0
 """Longest commit on a failing disk; after that the loop counts as hung."""
 
 
-def urgent(segment: pa.Table) -> list[dict[str, Any]]:
+def urgent_rows(segment: pa.Table) -> list[dict[str, Any]]:
     """Urgent rows of a segment.
 
     Shape:
@@ -86,19 +95,19 @@ def urgent(segment: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def alerts(messages: Iterable[Mapping[str, Any]]) -> pa.Table:
+def alert_table(messages: Iterable[Mapping[str, Any]]) -> pa.Table:
     """One row per message; if it does not decode, the row has the reason.
 
     Shape:
         in: schemas.LOG rows.
         out: schemas.ALERTS.
     """
-    return pa.Table.from_pylist([alert(row) for row in messages], schema=ALERTS)
+    return pa.Table.from_pylist([alert_row(row) for row in messages], schema=ALERTS)
 
 
-def alert(message: Mapping[str, Any]) -> dict[str, Any]:
+def alert_row(message: Mapping[str, Any]) -> dict[str, Any]:
     """Row of one message."""
-    readings = parse(message)
+    readings = parse_message(message)
     first = readings[0]
     return {name: first[name] for name in MESSAGE_COLUMNS} | {
         "at": first.get("pack_at"),
@@ -106,7 +115,7 @@ def alert(message: Mapping[str, Any]) -> dict[str, Any]:
         "why": first.get("why"),
         "readings": list(_format_readings(readings)),
         "reason": first.get("reason"),
-        "reason_codes": reason_codes(message["payload"]),
+        "reason_codes": read_reason_codes(message["payload"]),
     }
 
 
@@ -119,7 +128,7 @@ def _format_readings(readings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield " ".join(filter(None, (reading["name"], text, reading["unit"])))
 
 
-def read_offset(table: Path, folder: Path) -> Offset:
+def read_offset(table: Path, folder: Path) -> LogOffset:
     """Read the committed offset; streams that the table does not have are unread."""
     delta = DeltaTable(str(table))
     versions = {
@@ -129,18 +138,18 @@ def read_offset(table: Path, folder: Path) -> Offset:
     return {s: seq for s, seq in sorted(versions.items()) if seq is not None}
 
 
-def known_ids(tables: Tables) -> SeenIds:
+def read_alert_ids(tables: DeltaTables) -> MessageIdSet:
     """Read the message ids of the alerts table."""
     columns = ("node", "boot", "seq")
     rows = tables.alerts(list(columns))
     parts = zip(*(rows[name].to_pylist() for name in columns), strict=True)
-    seen = SeenIds()
+    seen = MessageIdSet()
     seen.add(MessageId(*each) for each in parts)
     return seen
 
 
 @dataclass
-class Alerts:
+class AlertWriter:
     """Loop that writes alerts.
 
     Attributes:
@@ -155,17 +164,17 @@ class Alerts:
     """
 
     table: Path
-    follower: LogTail
-    known_ids: SeenIds
+    follower: LogFollower
+    known_ids: MessageIdSet
     monotonic_s: Callable[[], float]
     trim: Callable[[], object]
-    checkpoint: Progress
+    checkpoint: AlertCheckpoint
     written: int = 0
     commits: int = 0
     _uncommitted_streams: set[str] = field(default_factory=set)
     _uncommitted_segments: int = 0
 
-    def run(self, stop: threading.Event, beat: Beat = unheard) -> None:
+    def run(self, stop: threading.Event, beat: Heartbeat = no_heartbeat) -> None:
         """Write alerts until stopped."""
         wait_s, trim_at_s = 0.0, self.monotonic_s()
         while not stop.wait(wait_s):
@@ -173,19 +182,23 @@ class Alerts:
             began_s = self.monotonic_s()
             if began_s >= trim_at_s:
                 self.trim()
-                trim_at_s = began_s + EVERY_S
+                trim_at_s = began_s + DELETE_EVERY_S
             has_written = self.step()
-            pause_s = GATHER_S - (self.monotonic_s() - began_s) if has_written else 0.0
+            pause_s = (
+                MIN_COMMIT_INTERVAL_S - (self.monotonic_s() - began_s)
+                if has_written
+                else 0.0
+            )
             wait_s = max(POLL_S, pause_s)
 
     def step(self) -> bool:
         """Process waiting segments once; returns whether rows were written."""
-        names = self.follower.next_segments(MOST_SEGMENTS)
+        names = self.follower.next_segments(MAX_SEGMENTS)
         rows = [row for name in names for row in self._read_new(name)]
         self.follower.mark_read(names)
         self._uncommitted_streams |= {name.stream for name in names}
         self._uncommitted_segments += len(names)
-        if rows or self._uncommitted_segments >= TELL_AFTER:
+        if rows or self._uncommitted_segments >= COMMIT_AFTER_SEGMENTS:
             self._commit(rows)
         return bool(rows)
 
@@ -196,7 +209,7 @@ class Alerts:
     def _read_new(self, name: SegmentName) -> list[dict[str, Any]]:
         """Urgent rows of a segment that are not in the table, each once."""
         rows = []
-        for row in urgent(read_segment(self.follower.folder / str(name))):
+        for row in urgent_rows(read_segment(self.follower.folder / str(name))):
             message_id = MessageId(row["node"], row["boot"], row["seq"])
             if message_id not in self.known_ids:
                 self.known_ids.add([message_id])
@@ -206,52 +219,52 @@ class Alerts:
     def _commit(self, rows: list[dict[str, Any]]) -> None:
         streams = sorted(self._uncommitted_streams)
         transactions = [Transaction(s, self.follower.offset[s]) for s in streams]
-        parts = [write_part(self.table, alerts(rows), ALERTS)] if rows else []
+        parts = [write_file(self.table, alert_table(rows), ALERTS)] if rows else []
         properties = CommitProperties(app_transactions=transactions)
         commit_files(DeltaTable(str(self.table)), self.table, parts, properties)
         self.checkpoint.write(self.follower.offset)
-        keep_up([self.table], self.commits, WHOLE_BYTES, COMPACT_EVERY)
+        maintain_tables([self.table], self.commits, MIN_WHOLE_BYTES, COMPACT_EVERY)
         self._uncommitted_streams.clear()
         self._uncommitted_segments = 0
         self.commits += 1
         self.written += len(rows)
 
 
-def run(settings: Settings) -> None:
+def run(settings: BackendSettings) -> None:
     """Write alerts until SIGTERM or SIGINT.
 
     Raises:
         AlreadyRunningError: Another process writes the alerts of this data folder.
         SegmentError: The log is damaged.
     """
-    die_on_unknown_errors()
+    exit_on_thread_error()
     data = Path(settings.backend.data)
     tables = data / TABLES_FOLDER
-    lock = hold(tables / f".lock-{TABLE}")
+    lock = acquire_lock(tables / f".lock-{TABLE}")
     folder = data / LOG_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    make_tables(tables, [TABLE])
+    create_tables(tables, [TABLE])
     table = tables / TABLE
-    tail = LogTail(folder, time.monotonic, read_offset(table, folder))
+    tail = LogFollower(folder, time.monotonic, read_offset(table, folder))
 
     def trim_alerts() -> None:
-        trim(tables, [TABLE], settings.keep, time.time())
+        delete_old_rows(tables, [TABLE], settings.keep, time.time())
 
-    known = known_ids(open_tables(data))
-    progress = Progress(data / CHECKPOINTS_FOLDER / TABLE)
+    known = read_alert_ids(open_tables(data))
+    progress = AlertCheckpoint(data / CHECKPOINTS_FOLDER / TABLE)
     progress.write(tail.offset)
-    loop = Alerts(table, tail, known, time.monotonic, trim_alerts, progress)
+    loop = AlertWriter(table, tail, known, time.monotonic, trim_alerts, progress)
     log.info(
         "%d alerts known, %d streams of the log",
         loop.known_ids.count(),
         len(tail.offset),
     )
-    pulse, stopping = Pulse(time.monotonic), threading.Event()
+    pulse, stopping = LoopWatchdog(time.monotonic), threading.Event()
     service = LoopService(
         pulse, TABLE, SILENCE_S, partial(loop.run, stopping), stopping.set
     )
-    serve(
+    run_service(
         service,
-        Supervision.from_environment(os.environ, os.getpid(), pulse, loop.status),
+        SystemdSupervisor.from_environment(os.environ, os.getpid(), pulse, loop.status),
     )
     os.close(lock)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from backend_spark.cli._options import config_option
-from backend_spark.config import load
+from backend_spark.config import read_settings
 from backend_spark.console import auth
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import log_to_stderr
@@ -16,7 +16,7 @@ from service_runtime.lifecycle import log_to_stderr
 @config_option
 def console(config_path: Path) -> None:
     """Show the tables as web pages for analysts; until SIGTERM."""
-    settings = load(config_path)
+    settings = read_settings(config_path)
     log_to_stderr()
     from backend_spark.console import app  # noqa: PLC0415 - pyarrow and FastAPI
 
@@ -38,10 +38,10 @@ def console(config_path: Path) -> None:
 )
 def report(config_path: Path, out: Path, language: str | None) -> None:
     """Write a one-page report of now: levels, their reasons, and what is unknown."""
-    settings = load(config_path)
+    settings = read_settings(config_path)
     from backend_spark.console import app  # noqa: PLC0415 - pyarrow and FastAPI
 
-    page = app.report_of(settings, language or settings.console.language)
+    page = app.render_report(settings, language or settings.console.language)
     out.write_text(page, encoding="utf-8")
 
 
@@ -67,10 +67,10 @@ accounts_file = click.argument("accounts_file", type=click.Path(path_type=Path))
 def add(accounts_file: Path, name: str, role: str, password: str) -> None:
     """Add an account, or set its password and role."""
     try:
-        accounts = auth.read(accounts_file) if accounts_file.exists() else {}
-        secret = auth.hashed(password, secrets.token_bytes)
-        account = auth.Account(auth.check_name(name), role, secret)
-        auth.write(accounts_file, accounts | {name: account})
+        accounts = auth.read_accounts(accounts_file) if accounts_file.exists() else {}
+        secret = auth.hash_password(password, secrets.token_bytes)
+        account = auth.Account(auth.check_account_name(name), role, secret)
+        auth.write_accounts(accounts_file, accounts | {name: account})
     except FieldError as error:
         raise click.UsageError(str(error)) from error
     click.echo(f"{name} ({role}) is in {accounts_file}; restart the console to use it")
@@ -85,7 +85,7 @@ def remove(accounts_file: Path, name: str) -> None:
     if name not in accounts:
         names = ", ".join(accounts) or "none"
         raise click.UsageError(f"there is no account {name!r}; there are: {names}")
-    auth.write(accounts_file, {k: a for k, a in accounts.items() if k != name})
+    auth.write_accounts(accounts_file, {k: a for k, a in accounts.items() if k != name})
 
 
 @console_account.command("list")
@@ -98,6 +98,6 @@ def list_accounts(accounts_file: Path) -> None:
 
 def _read_accounts(path: Path) -> dict[str, auth.Account]:
     try:
-        return auth.read(path)
+        return auth.read_accounts(path)
     except FieldError as error:
         raise click.UsageError(str(error)) from error

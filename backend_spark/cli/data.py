@@ -11,11 +11,16 @@ import click
 
 from backend_spark import rain_table
 from backend_spark.cli._options import config_option
-from backend_spark.config import TABLES_FOLDER, load
+from backend_spark.config import TABLES_FOLDER, read_settings
 from backend_spark.errors import ExportError, ForecastFileError, PlotError
-from backend_spark.evaluation.inputs import read_rain, read_slides
-from backend_spark.evaluation.report import Evaluation
-from backend_spark.evaluation.skill import PREDICTORS, days_of, level_skill, skill
+from backend_spark.evaluation.inputs import read_rain_series, read_slides
+from backend_spark.evaluation.report import SeasonEvaluation
+from backend_spark.evaluation.skill import (
+    PREDICTORS,
+    evaluate_levels,
+    evaluate_predictor,
+    group_by_day,
+)
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 from slope_science.criteria import Criteria
 
@@ -68,10 +73,12 @@ def index(
     """Print the soil water index of a table of rain ('-' reads standard input)."""
     may_miss = missing == "skip-rain"
     if amedas is not None:
-        lines = rain_table.amedas_lines(rain_csv, amedas, allow_missing=may_miss)
+        lines = rain_table.amedas_soil_water_lines(
+            rain_csv, amedas, allow_missing=may_miss
+        )
     else:
-        lines = rain_table.index_lines(
-            rain_table.open_rain(rain_csv),
+        lines = rain_table.soil_water_lines(
+            rain_table.read_rain_text(rain_csv),
             column=column,
             step_h=rain_table.parse_step_h(step),
             allow_missing=may_miss,
@@ -132,8 +139,8 @@ def index(
 )
 def export(config_path: Path, form: str, out: Path | None, **more: object) -> None:
     """Write levels, readings or a table for other programs."""
-    settings = load(config_path)
-    from backend_spark.exports.export import run  # noqa: PLC0415 - pyarrow
+    settings = read_settings(config_path)
+    from backend_spark.exports.export import write_export as run  # noqa: PLC0415 - pyarrow
 
     try:
         run(settings.backend.data, form, out, more)
@@ -160,12 +167,12 @@ def load_files(config_path: Path, as_issued: bool, paths: tuple[Path, ...]) -> N
     An issue that is already in the table is not changed, so the same files can be
     loaded again. A file with an error is reported and skipped whole.
     """
-    settings = load(config_path)
+    settings = read_settings(config_path)
     folder = settings.forecast.folder
     sources = paths or ((Path(folder),) if folder else ())
     if not sources:
         raise click.UsageError("give PATHS, or set forecast.folder in the settings")
-    from backend_spark.forecast.table import Loader  # noqa: PLC0415 - delta-rs is slow
+    from backend_spark.forecast.table import ForecastImporter as Loader  # noqa: PLC0415 - delta-rs is slow
 
     tables = Path(settings.backend.data) / TABLES_FOLDER
     loader = Loader(tables, settings.keep, time.time(), as_issued)
@@ -232,12 +239,12 @@ def plot(  # noqa: PLR0913 - click gives each option by name
     missing = [name for name, value in needed.items() if not value]
     if missing:
         raise click.UsageError(f"{kind} needs {' and '.join(missing)}")
-    settings = load(config_path)
+    settings = read_settings(config_path)
     from backend_spark.plots import charts  # noqa: PLC0415 - matplotlib is slow
 
     try:
-        figure = charts.draw(
-            settings, kind, charts.Subject(cell, node, sensor, until, hours)
+        figure = charts.draw_chart(
+            settings, kind, charts.ChartSubject(cell, node, sensor, until, hours)
         )
     except PlotError as error:
         raise click.UsageError(str(error)) from error
@@ -313,17 +320,20 @@ def evaluate(  # noqa: PLR0913 - click gives each option by name
     RAIN_CSV has a row for each step. EVENTS_CSV has a date, or a date and time, for
     each landslide: lines of dates alone, or columns ``time`` and ``count``.
     """
-    series = read_rain(rain_table.open_rain(rain_csv), time, column)
-    slides = read_slides(rain_table.open_rain(events_csv))
-    days = days_of(
+    series = read_rain_series(rain_table.read_rain_text(rain_csv), time, column)
+    slides = read_slides(rain_table.read_rain_text(events_csv))
+    days = group_by_day(
         series, slides, first.date() if first else None, last.date() if last else None
     )
     if not days.days:
         raise click.UsageError("--from and --to leave no day of the table of rain")
-    evaluation = Evaluation(
+    evaluation = SeasonEvaluation(
         days,
-        [skill(name, series, days, threshold.get(name), seed) for name in PREDICTORS],
-        level_skill(series, days, slides, Criteria.assumed_from(warning_mm)),
+        [
+            evaluate_predictor(name, series, days, threshold.get(name), seed)
+            for name in PREDICTORS
+        ],
+        evaluate_levels(series, days, slides, Criteria.assumed_from(warning_mm)),
         warning_mm,
     )
     if as_json:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from backend_spark.cli._options import config_option
-from backend_spark.config import load, shard_of
+from backend_spark.config import read_settings, select_shard
 from service_runtime.lifecycle import log_to_stderr
 
 TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"])
@@ -24,7 +24,7 @@ MICROSECOND = timedelta(microseconds=1)
 @click.option("--shard", help="Id of the [[shard]] to read.")
 def ingest(config_path: Path, standby: bool, shard: str | None) -> None:
     """Write messages to the log, then acknowledge them; until SIGTERM."""
-    settings = shard_of(load(config_path), shard)
+    settings = select_shard(read_settings(config_path), shard)
     _set_up_logging()
     from backend_spark.ingest import process  # noqa: PLC0415 - paho and pyarrow
 
@@ -35,7 +35,7 @@ def ingest(config_path: Path, standby: bool, shard: str | None) -> None:
 @config_option
 def alerts(config_path: Path) -> None:
     """Write urgent messages of the log into the alerts table; until SIGTERM."""
-    settings = load(config_path)
+    settings = read_settings(config_path)
     _set_up_logging()
     from backend_spark.alerts import process  # noqa: PLC0415 - pyarrow and delta-rs
 
@@ -48,18 +48,18 @@ def alerts(config_path: Path) -> None:
 @click.option("--master", help="Spark master; overrides score.master.")
 def score(config_path: Path, once: bool, master: str | None) -> None:
     """Score the log into the tables; until SIGTERM, or once."""
-    settings = load(config_path)
+    settings = read_settings(config_path)
     _set_up_logging()
     from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import
 
-    job.run(settings, once=once, master=master)
+    job.run_job(settings, once=once, master=master)
 
 
 @click.command()
 @config_option
 def notify(config_path: Path) -> None:
     """Publish the levels of cells as notices for their nodes; until SIGTERM."""
-    settings = load(config_path)
+    settings = read_settings(config_path)
     _set_up_logging()
     from backend_spark.notices import publisher  # noqa: PLC0415 - paho and pyarrow
 
@@ -78,10 +78,10 @@ def replay(
     master: str | None,
 ) -> None:
     """Rebuild silver and gold from bronze, while nothing scores."""
-    settings = load(config_path)
+    settings = read_settings(config_path)
     _set_up_logging()
     from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import
-    from backend_spark.streaming.replay import Span  # noqa: PLC0415 - the same
+    from backend_spark.streaming.replay import ReceiptInterval as Span  # noqa: PLC0415 - the same
 
     span = Span(_to_unix_us(from_time), _to_unix_us(to_time))
     click.echo(f"replayed {job.run_replay(settings, span, master)} slices")
@@ -91,7 +91,7 @@ def replay(
 @config_option
 def trim(config_path: Path) -> None:
     """Delete rows older than the settings allow, while nothing scores."""
-    settings = load(config_path)
+    settings = read_settings(config_path)
     _set_up_logging()
     from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import
 

@@ -11,18 +11,18 @@ import pyarrow as pa
 
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
-from backend_spark.console.live_state import Board, Feed
+from backend_spark.console.live_state import LiveState, TableFeed
 from backend_spark.i18n import message_reasons
 from backend_spark.tables.schemas import TEXTS, UTC_TIME
 from slope_science.findings import WARNING
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import english
-from slope_science.reasons import Reason, dumps
+from slope_science.reason_text import render_english
+from slope_science.reasons import Reason, reason_to_json
 
 CLEAR_STEPS: Final = 6
 """An alert ends after an hour below the level, so that a short dip repeats nothing."""
 
-MESSAGES: Final = pa.schema([
+MESSAGE_COLUMNS: Final = pa.schema([
     pa.field("node", pa.string()),
     pa.field("boot", pa.string()),
     pa.field("seq", pa.int64()),
@@ -40,7 +40,7 @@ _LOOK_BACK_S: Final = level_grid.HOURS * 3600.0
 
 
 @dataclass
-class Watch:
+class AlertDetector:
     """Detects alerts after each refresh of the live state.
 
     Attributes:
@@ -50,7 +50,7 @@ class Watch:
         min_level: Lowest level that raises an alert.
     """
 
-    live_state: Board
+    live_state: LiveState
     journal: Journal
     tables: Path
     min_level: int = WARNING
@@ -58,7 +58,9 @@ class Watch:
 
     def __post_init__(self) -> None:
         """Restore the alerts in force from the journal."""
-        self._messages = Feed(self.tables / "alerts", MESSAGES, "received_at")
+        self._messages = TableFeed(
+            self.tables / "alerts", MESSAGE_COLUMNS, "received_at"
+        )
         for entry in reversed(self.journal.read("alert", limit=10_000)):
             body = entry.body
             if body["what"] == "level":
@@ -117,6 +119,6 @@ def _message_alert(row: dict[str, Any]) -> dict[str, Any]:
         "node": row["node"],
         "level": row["pri"],
         "step_s": round(row["received_at"].timestamp()),
-        "reasons": list(map(english, reasons)),
-        "reason_codes": list(map(dumps, reasons)),
+        "reasons": list(map(render_english, reasons)),
+        "reason_codes": list(map(reason_to_json, reasons)),
     }

@@ -17,38 +17,42 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
 
-from backend_spark.config import TABLES_FOLDER, ConsoleSettings, Settings
+from backend_spark.config import TABLES_FOLDER, BackendSettings, ConsoleSection
 from backend_spark.console import auth, nodes
-from backend_spark.console.alert_detector import Watch
+from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService, SessionStore
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.http import HeadersMiddleware, security_headers
-from backend_spark.console.live_state import Board, Clock
-from backend_spark.console.metrics import Measures
-from backend_spark.console.panels import Series
-from backend_spark.console.report import Report, standalone
+from backend_spark.console.live_state import Clock, LiveState
+from backend_spark.console.metrics import ConsoleMetrics
+from backend_spark.console.panels import PanelReader
+from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import levels, session, skill, thresholds, time_travel
 from backend_spark.console.routes import log as alert_log
 from backend_spark.console.thresholds import Thresholds
-from backend_spark.criteria.cell_rules import Judging
-from backend_spark.i18n import WORDS
+from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.i18n import REPORT_WORDS
 from service_runtime.errors import FieldError
-from service_runtime.lifecycle import Supervision, die_on_unknown_errors, start_loop
-from service_runtime.metrics import MetricsSection, serve_metrics
+from service_runtime.lifecycle import (
+    SystemdSupervisor,
+    exit_on_thread_error,
+    start_watched_loop,
+)
+from service_runtime.metrics import MetricsSection, make_metrics_servers
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import Beat, Pulse
-from spatial_mqtt.retained import fetch_several
-from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_PLACES
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from spatial_mqtt.retained import fetch_all_retained
+from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_LOCATIONS
 
 log = logging.getLogger(__name__)
 
 STATIC: Final = files("backend_spark.console") / "static"
 CONSOLE_FOLDER: Final = "console"
-JOURNAL: Final = "journal.sqlite"
-SESSIONS: Final = "sessions.sqlite"
-CRITERIA_TABLE: Final = "criteria.csv"
+JOURNAL_FILE: Final = "journal.sqlite"
+SESSIONS_FILE: Final = "sessions.sqlite"
+CRITERIA_FILE: Final = "criteria.csv"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -72,8 +76,10 @@ def report(services: Services, lang: str = "") -> Response:
     """The one-page report of the present."""
     console = services.settings.console
     assumed = services.thresholds.for_cell("none of them").assumed
-    made = Report(services.live_state, services.journal, console.place, assumed)
-    language = lang if lang in WORDS else console.language
+    made = SituationReport(
+        services.live_state, services.journal, console.place, assumed
+    )
+    language = lang if lang in REPORT_WORDS else console.language
     return HTMLResponse(made.render(language), headers={"Cache-Control": "no-store"})
 
 
@@ -98,7 +104,7 @@ def _origin(url: str | None) -> str | None:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def run(settings: Settings) -> None:
+def run(settings: BackendSettings) -> None:
     """Serve the pages until SIGTERM or SIGINT.
 
     Raises:
@@ -110,26 +116,26 @@ def run(settings: Settings) -> None:
     services.refresh()
     # The first reading covers three days; return the memory that it took.
     pa.default_memory_pool().release_unused()
-    die_on_unknown_errors()
-    pulse = Pulse(time.monotonic)
-    supervision = Supervision.from_environment(
+    exit_on_thread_error()
+    pulse = LoopWatchdog(time.monotonic)
+    supervision = SystemdSupervisor.from_environment(
         os.environ,
         os.getpid(),
         pulse,
         lambda: f"{len(services.live_state.grid.tokens)} cells",
     )
 
-    def renew(beat: Beat) -> None:
+    def renew(beat: Heartbeat) -> None:
         while True:
             beat()
             services.refresh()
             time.sleep(RENEW_INTERVAL_S)
 
-    start_loop(pulse, "renew", RENEW_TIMEOUT_S, renew)
+    start_watched_loop(pulse, "renew", RENEW_TIMEOUT_S, renew)
     _start_manager_loop(services, settings, pulse)
     section = MetricsSection(listen=console.metrics)
-    collect = Measures(services.live_state, pulse).collect
-    metrics = serve_metrics(section, collect, settings.tls, "console.metrics")
+    collect = ConsoleMetrics(services.live_state, pulse).collect
+    metrics = make_metrics_servers(section, collect, settings.tls, "console.metrics")
     for server in metrics:
         server.start()
     web = _web_server(services, console)
@@ -142,7 +148,7 @@ def run(settings: Settings) -> None:
 
 
 def _start_manager_loop(
-    services: ConsoleServices, settings: Settings, pulse: Pulse
+    services: ConsoleServices, settings: BackendSettings, pulse: LoopWatchdog
 ) -> None:
     """Fetch the list of gateways from the Managers again and again.
 
@@ -154,20 +160,22 @@ def _start_manager_loop(
     client_id = f"console-{secrets.token_hex(4)}"
 
     def fetch(manager: Endpoint) -> dict[str, bytes]:
-        topics = (GATEWAY_INFO, GATEWAY_PLACES)
-        return fetch_several(manager, topics, client_id, MANAGER_ANSWER_S, settings.tls)
+        topics = (GATEWAY_INFO, GATEWAY_LOCATIONS)
+        return fetch_all_retained(
+            manager, topics, client_id, MANAGER_ANSWER_S, settings.tls
+        )
 
-    def fetch_gateways(beat: Beat) -> None:
+    def fetch_gateways(beat: Heartbeat) -> None:
         live_state = services.live_state
         while True:
             beat()
             live_state.gateways.fetch_list(managers, fetch, live_state.now_s())
-            time.sleep(nodes.EVERY_S)
+            time.sleep(nodes.FETCH_INTERVAL_S)
 
-    start_loop(pulse, "gateways", MANAGERS_TIMEOUT_S, fetch_gateways)
+    start_watched_loop(pulse, "gateways", MANAGERS_TIMEOUT_S, fetch_gateways)
 
 
-def _web_server(services: ConsoleServices, console: ConsoleSettings) -> uvicorn.Server:
+def _web_server(services: ConsoleServices, console: ConsoleSection) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             make_app(services),
@@ -182,7 +190,9 @@ def _web_server(services: ConsoleServices, console: ConsoleSettings) -> uvicorn.
     )
 
 
-def make_services(settings: Settings, clock: Clock = time.time) -> ConsoleServices:
+def make_services(
+    settings: BackendSettings, clock: Clock = time.time
+) -> ConsoleServices:
     """Open the services of a data folder.
 
     Args:
@@ -194,34 +204,38 @@ def make_services(settings: Settings, clock: Clock = time.time) -> ConsoleServic
     """
     console = settings.console
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
-    live_state = Board(
+    live_state = LiveState(
         Path(settings.backend.data) / TABLES_FOLDER, clock, console.exercise
     )
     try:
-        accounts = auth.read(Path(console.accounts)) if console.accounts else {}
+        accounts = (
+            auth.read_accounts(Path(console.accounts)) if console.accounts else {}
+        )
         _check_access(console)
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
-    sessions = SessionStore(folder / SESSIONS)
+    sessions = SessionStore(folder / SESSIONS_FILE)
     key = sessions.signing_key(lambda: secrets.token_bytes(32))
     logins = LoginService(accounts, secrets.token_urlsafe, key, sessions)
-    journal = Journal(folder / JOURNAL)
+    journal = Journal(folder / JOURNAL_FILE)
     thresholds = _open_thresholds(settings, journal)
     if thresholds.table.exists():
         thresholds.write_table()  # a table of an earlier release lacks unknown cells
     return ConsoleServices(
         settings=settings,
         live_state=live_state,
-        panels=Series(live_state, live_state.tables),
+        panels=PanelReader(live_state, live_state.tables),
         auth=Authenticator(console, logins, clock),
         journal=journal,
-        alert_detector=Watch(live_state, journal, live_state.tables),
+        alert_detector=AlertDetector(live_state, journal, live_state.tables),
         thresholds=thresholds,
         clock=clock,
     )
 
 
-def report_of(settings: Settings, language: str, clock: Clock = time.time) -> str:
+def render_report(
+    settings: BackendSettings, language: str, clock: Clock = time.time
+) -> str:
     """The report of the present as a single HTML file.
 
     The console may run or not. No table is written.
@@ -232,22 +246,22 @@ def report_of(settings: Settings, language: str, clock: Clock = time.time) -> st
         clock: Unix time.
     """
     data, console = Path(settings.backend.data), settings.console
-    live_state = Board(data / TABLES_FOLDER, clock, console.exercise)
+    live_state = LiveState(data / TABLES_FOLDER, clock, console.exercise)
     live_state.refresh()
-    journal = Journal(data / CONSOLE_FOLDER / JOURNAL)
+    journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
     assumed = _open_thresholds(settings, journal).for_cell("none of them").assumed
-    return standalone(
-        Report(live_state, journal, console.place, assumed).render(language)
+    return inline_assets(
+        SituationReport(live_state, journal, console.place, assumed).render(language)
     )
 
 
-def _open_thresholds(settings: Settings, journal: Journal) -> Thresholds:
-    base = Judging.from_settings(settings.criteria).table
+def _open_thresholds(settings: BackendSettings, journal: Journal) -> Thresholds:
+    base = CellRuleProvider.from_settings(settings.criteria).table
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
-    return Thresholds(journal, base, folder / CRITERIA_TABLE)
+    return Thresholds(journal, base, folder / CRITERIA_FILE)
 
 
-def _check_access(console: ConsoleSettings) -> None:
+def _check_access(console: ConsoleSection) -> None:
     """Refuse to serve a network without accounts or a proxy that authenticates."""
     if console.accounts is not None or console.proxy_header is not None:
         return

@@ -37,7 +37,7 @@ _INSERT: Final = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One entry of the journal.
 
     Attributes:
@@ -96,7 +96,7 @@ class Journal:
             self._db.execute("commit")
             return inserted.rowcount
 
-    def read(self, *kinds: str, limit: int = 500) -> list[Entry]:
+    def read(self, *kinds: str, limit: int = 500) -> list[JournalEntry]:
         """Entries of some kinds, newest first."""
         placeholders = ", ".join("?" * len(kinds))
         with self._lock:
@@ -117,7 +117,7 @@ class Journal:
             ).fetchone()
         return int(row[0])
 
-    def find(self, number: int) -> Entry | None:
+    def find(self, number: int) -> JournalEntry | None:
         """Entry with a number."""
         with self._lock:
             row = self._db.execute(
@@ -127,6 +127,6 @@ class Journal:
         return None if row is None else _entry(row)
 
 
-def _entry(row: tuple[Any, ...]) -> Entry:
+def _entry(row: tuple[Any, ...]) -> JournalEntry:
     number, at_s, kind, subject, who, body = row
-    return Entry(number, at_s, kind, subject, who, msgspec.json.decode(body))
+    return JournalEntry(number, at_s, kind, subject, who, msgspec.json.decode(body))

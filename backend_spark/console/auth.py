@@ -19,7 +19,7 @@ from typing import Final
 
 from fastapi import Request
 
-from backend_spark.config import ConsoleSettings
+from backend_spark.config import ConsoleSection
 from service_runtime.errors import FieldError
 from service_runtime.files import write_atomic
 
@@ -28,7 +28,7 @@ ROLES: Final = ("viewer", "analyst", "chief")
 
 MIN_PASSWORD_LENGTH: Final = 10
 MAX_PASSWORD_LENGTH: Final = 1000
-MOST_BYTES: Final = 1_000_000
+MAX_FILE_BYTES: Final = 1_000_000
 _NAME: Final = re.compile(r"[\w.@-]{1,64}")
 _N, _R, _P = 2**14, 8, 1
 _MEMORY_BYTES: Final = 64 * 2**20
@@ -37,7 +37,7 @@ _SECRET: Final = re.compile(
     r"\$[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{86}=="
 )
 
-Salt = Callable[[int], bytes]
+SaltSource = Callable[[int], bytes]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Account:
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-def check_name(name: str) -> str:
+def check_account_name(name: str) -> str:
     """Return the name of an account if it is valid.
 
     Raises:
@@ -71,7 +71,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def hashed(password: str, salt: Salt) -> str:
+def hash_password(password: str, salt: SaltSource) -> str:
     """Hash a password for the accounts file.
 
     Args:
@@ -90,7 +90,7 @@ def hashed(password: str, salt: Salt) -> str:
     return "$".join(["scrypt", *parts])
 
 
-def matches(password_hash: str, password: str) -> bool:
+def verify_password(password_hash: str, password: str) -> bool:
     """Whether a password is the one that was hashed."""
     _, n, r, p, salt, key = password_hash.split("$")
     costs = (int(n), int(r), int(p))
@@ -98,15 +98,15 @@ def matches(password_hash: str, password: str) -> bool:
     return hmac.compare_digest(found, base64.b64decode(key))
 
 
-def read(path: Path) -> dict[str, Account]:
+def read_accounts(path: Path) -> dict[str, Account]:
     """Read the accounts file; accounts by name.
 
     Raises:
         FieldError: The file cannot be read, or a line is invalid.
     """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            rule = f"at most {MOST_BYTES} bytes"
+        if path.stat().st_size > MAX_FILE_BYTES:
+            rule = f"at most {MAX_FILE_BYTES} bytes"
             raise FieldError("console.accounts", rule, f"{path.stat().st_size} bytes")
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -123,7 +123,7 @@ def read(path: Path) -> dict[str, Account]:
     return accounts
 
 
-def write(path: Path, accounts: dict[str, Account]) -> None:
+def write_accounts(path: Path, accounts: dict[str, Account]) -> None:
     """Replace the accounts file atomically; only its owner may read it."""
     lines = [f"{a.name}:{a.role}:{a.password_hash}\n" for a in accounts.values()]
     write_atomic(path, "".join(lines).encode(), mode=0o600)
@@ -138,7 +138,7 @@ def _parse(where: str, line: str) -> Account:
         rule = "scrypt$N$r$p$salt$hash"
         remedy = "make the account again with console-account"
         raise FieldError(f"{where}: password", rule, "something else", remedy)
-    return Account(check_name(name), role, secret)
+    return Account(check_account_name(name), role, secret)
 
 
 def _is_usable(secret: str) -> bool:
@@ -232,7 +232,7 @@ FORGET_S: Final = 3600.0
 DUMMY_HASH: Final = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAA"
 """Hash that makes unknown user names take as long to reject as wrong passwords."""
 
-Token = Callable[[], str]
+TokenSource = Callable[[], str]
 
 
 class TooManyAttemptsError(Exception):
@@ -280,7 +280,7 @@ class LoginService:
     """
 
     accounts: dict[str, Account]
-    token: Token
+    token: TokenSource
     signing_key: bytes
     sessions: SessionStore
     _failed: dict[str, FailedAttempts] = field(default_factory=dict)
@@ -304,7 +304,7 @@ class LoginService:
             if wait_s > 0:
                 raise TooManyAttemptsError(wait_s)
             account = self.accounts.get(name)
-            is_right = matches(
+            is_right = verify_password(
                 account.password_hash if account else DUMMY_HASH, password
             )
             if account is None or not is_right:
@@ -349,8 +349,8 @@ class LoginService:
             failed.last_s = now_s
 
 
-COOKIE: Final = "yamamori-session"
-PROOF: Final = "x-yamamori-proof"
+SESSION_COOKIE: Final = "yamamori-session"
+PROOF_HEADER: Final = "x-yamamori-proof"
 GUEST: Final = Account("", "viewer", "")
 """Account of every request when the console has no accounts file: may view."""
 
@@ -378,7 +378,7 @@ class Authenticator:
         clock: Unix time.
     """
 
-    settings: ConsoleSettings
+    settings: ConsoleSection
     logins: LoginService
     clock: Callable[[], float]
 
@@ -388,7 +388,7 @@ class Authenticator:
         if name is not None:
             account = self.logins.accounts.get(name, Account(name, "viewer", ""))
             return Visitor(account, f"proxy {name}")
-        session = request.cookies.get(COOKIE, "")
+        session = request.cookies.get(SESSION_COOKIE, "")
         known = self.logins.account_of(session, self.clock())
         if known is not None:
             return Visitor(known, session)
@@ -398,11 +398,11 @@ class Authenticator:
 
     def _name_by_proxy(self, request: Request) -> str | None:
         header = self.settings.proxy_header
-        if header is None or address_of(request) not in self.settings.proxies:
+        if header is None or client_address(request) not in self.settings.proxies:
             return None
         return request.headers.get(header) or None
 
 
-def address_of(request: Request) -> str:
+def client_address(request: Request) -> str:
     """Address that a request came from."""
     return request.client.host if request.client else ""

@@ -8,12 +8,12 @@ from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request
 
-from backend_spark.config import Settings
-from backend_spark.console.alert_detector import Watch
+from backend_spark.config import BackendSettings
+from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
-from backend_spark.console.auth import PROOF, Authenticator, Visitor
-from backend_spark.console.live_state import Board
-from backend_spark.console.panels import Series
+from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
+from backend_spark.console.live_state import LiveState
+from backend_spark.console.panels import PanelReader
 from backend_spark.console.thresholds import Thresholds
 
 
@@ -32,12 +32,12 @@ class ConsoleServices:
         clock: Unix time.
     """
 
-    settings: Settings
-    live_state: Board
-    panels: Series
+    settings: BackendSettings
+    live_state: LiveState
+    panels: PanelReader
     auth: Authenticator
     journal: Journal
-    alert_detector: Watch
+    alert_detector: AlertDetector
     thresholds: Thresholds
     clock: Callable[[], float]
     _counting: threading.Lock = field(default_factory=threading.Lock)
@@ -101,7 +101,7 @@ def editor(role: str) -> Callable[[Request, Visitor, ConsoleServices], Visitor]:
             raise HTTPException(
                 403, f"the account must have the role {role}, got {name!r}"
             )
-        proof = request.headers.get(PROOF, "")
+        proof = request.headers.get(PROOF_HEADER, "")
         if not services.auth.logins.is_proven(visitor.session, proof):
             raise HTTPException(403, "the page is old: load it again")
         return visitor

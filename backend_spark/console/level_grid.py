@@ -49,11 +49,11 @@ _NUMBERS: Final = ("r60_mm", "swi_mm", "tilt_rate_deg_per_h")
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.float32]
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Latest:
+class LatestRow:
     """The newest row of a cell.
 
     Attributes:
@@ -82,7 +82,7 @@ class Latest:
 
 
 @dataclass
-class Grid:
+class LevelGrid:
     """Arrays of the last 72 hours.
 
     Attributes:
@@ -102,7 +102,7 @@ class Grid:
     numbers: dict[str, Numbers] = field(
         default_factory=lambda: {n: _nans(0) for n in _NUMBERS}
     )
-    latest: list[Latest] = field(default_factory=list)
+    latest: list[LatestRow] = field(default_factory=list)
     row_of: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -125,13 +125,13 @@ class Grid:
 
     def store(self, rows: pa.Table) -> None:
         """Store rows of the levels table; a repeated row replaces the earlier one."""
-        at_s: Whole = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
         wanted = (at_s >= self.begin_s) & (at_s <= self.end_s)
         rows, at_s = rows.filter(pa.array(wanted)), at_s[wanted]
         if not rows.num_rows:
             return
         row = self._rows_of(rows["cell"])
-        step: Whole = (at_s - self.begin_s) // STEP_S
+        step: Integers = (at_s - self.begin_s) // STEP_S
         levels = rows["level"].fill_null(NO_JUDGEMENT).to_numpy()
         self.levels[row, step] = levels.astype(np.uint8)
         self.flags[row, step] = _flags(rows)
@@ -148,7 +148,7 @@ class Grid:
                 shown = np.where(shown == MISSING, self.levels[:, step - back], shown)
         return shown
 
-    def _rows_of(self, cells: pa.ChunkedArray) -> Whole:
+    def _rows_of(self, cells: pa.ChunkedArray) -> Integers:
         coded = cells.combine_chunks().dictionary_encode()
         known: list[int] = []
         new = 0
@@ -164,34 +164,34 @@ class Grid:
             for name, array in self.numbers.items():
                 self.numbers[name] = np.vstack([array, _nans(new)])
             self.latest += [_NO_ROW] * new
-        rows: Whole = np.array(known, np.int64)[coded.indices.to_numpy()]
+        rows: Integers = np.array(known, np.int64)[coded.indices.to_numpy()]
         return rows
 
-    def _renew_latest(self, rows: pa.Table, row_of: Whole, at_s: Whole) -> None:
+    def _renew_latest(self, rows: pa.Table, row_of: Integers, at_s: Integers) -> None:
         order = np.lexsort((at_s, row_of))
         ends = np.append(row_of[order][1:] != row_of[order][:-1], True)
         for row in rows.take(pa.array(order[ends])).to_pylist():
             at = self.row_of[row["cell"]]
-            latest = latest_of(row)
+            latest = latest_row(row)
             if latest.at_s >= self.latest[at].at_s:
                 self.latest[at] = latest
 
 
-_NO_ROW: Final = Latest(0, None, (), None, None, 0, None, None, 0)
+_NO_ROW: Final = LatestRow(0, None, (), None, None, 0, None, None, 0)
 
 
-def values(array: Sequence[float]) -> list[float | None]:
+def json_numbers(array: Sequence[float]) -> list[float | None]:
     """Numbers for JSON: nan becomes null."""
     return [None if n != n else round(float(n), 3) for n in array]  # noqa: PLR0124 - nan
 
 
-def latest_of(row: dict[str, Any]) -> Latest:
+def latest_row(row: dict[str, Any]) -> LatestRow:
     """Convert a row of the levels table."""
     tanks = None
     if None not in {row["s1_mm"], row["s2_mm"], row["s3_mm"]}:
         tanks = SoilWater(row["s1_mm"], row["s2_mm"], row["s3_mm"])
     received = row["latest_received"]
-    return Latest(
+    return LatestRow(
         at_s=round(row["at"].timestamp()),
         level=row["level"],
         reasons=tuple(row["reasons"] or ()),

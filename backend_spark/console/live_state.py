@@ -18,8 +18,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from backend_spark.console import level_grid, nodes
-from backend_spark.console.level_grid import Grid
-from backend_spark.console.nodes import Gateways, Nodes
+from backend_spark.console.level_grid import LevelGrid
+from backend_spark.console.nodes import GatewayList, NodeStates
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.schemas import LEVELS, NODES, SILVER
 from spatial_mqtt.cells import Cell
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _MICRO: Final = 1_000_000
 
 
-class Feed:
+class TableFeed:
     """Reads the new rows of one table.
 
     Args:
@@ -100,7 +100,7 @@ class Feed:
         return file.to_table(filter=pc.field(self._time) >= since)
 
 
-class Corners:
+class CellCorners:
     """Corners of cells, computed once each; several threads may use it."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
 
 
 @dataclass
-class Board:
+class LiveState:
     """Present state of cells, nodes and gateways.
 
     One thread refreshes it; several threads read it, those that use `grid` or `nodes`
@@ -168,21 +168,23 @@ class Board:
     geometry: int = 0
     read_s: float = 0.0
     alerts: int | None = None
-    grid: Grid = field(default_factory=Grid)
-    nodes: Nodes = field(default_factory=Nodes)
-    gateways: Gateways = field(default_factory=Gateways)
+    grid: LevelGrid = field(default_factory=LevelGrid)
+    nodes: NodeStates = field(default_factory=NodeStates)
+    gateways: GatewayList = field(default_factory=GatewayList)
 
     def __post_init__(self) -> None:
         """Open the feeds."""
         self.lock = threading.Lock()
-        self.corners = Corners()
+        self.corners = CellCorners()
         self._newest_s = 0.0
         self._cells_json = self._nodes_json = b""
         self._cached_now: tuple[object, dict[str, Any]] = (None, {})
         levels = _columns(LEVELS, level_grid.COLUMNS)
-        self._levels = Feed(self.tables / "levels", levels)
-        self._node_table = Feed(self.tables / "nodes", NODES)
-        self._silver = Feed(self.tables / "silver", _columns(SILVER, nodes.COLUMNS))
+        self._levels = TableFeed(self.tables / "levels", levels)
+        self._node_table = TableFeed(self.tables / "nodes", NODES)
+        self._silver = TableFeed(
+            self.tables / "silver", _columns(SILVER, nodes.SILVER_COLUMNS)
+        )
 
     def refresh(self) -> None:
         """Read what is new in the tables."""

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from backend_spark.console.live_state import Board
-from backend_spark.console.node_table import ORDER
-from service_runtime.metrics import Metric, Sample, gauge, loops
-from service_runtime.watchdog import Pulse
+from backend_spark.console.live_state import LiveState
+from backend_spark.console.node_table import NODE_STATES
+from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge
+from service_runtime.watchdog import LoopWatchdog
 
 
 @dataclass(frozen=True)
-class Measures:
+class ConsoleMetrics:
     """Collects the metrics from the live state.
 
     Attributes:
@@ -17,8 +17,8 @@ class Measures:
         pulse: Watchdog of the console's loops.
     """
 
-    live_state: Board
-    pulse: Pulse
+    live_state: LiveState
+    pulse: LoopWatchdog
 
     def collect(self) -> list[Metric]:
         """Metrics of the present."""
@@ -30,13 +30,16 @@ class Measures:
             newest_s = max(
                 (row.at_s for row in self.live_state.grid.latest), default=None
             )
-        age = () if newest_s is None else (Sample(max(0.0, now_s - newest_s)),)
+        age = () if newest_s is None else (MetricSample(max(0.0, now_s - newest_s)),)
         return [
             Metric(
                 "yamamori_nodes",
                 "gauge",
                 "Nodes in the tables, by state.",
-                tuple(Sample(states.count(each), {"state": each}) for each in ORDER),
+                tuple(
+                    MetricSample(states.count(each), {"state": each})
+                    for each in NODE_STATES
+                ),
             ),
             gauge(
                 "yamamori_nodes_unsynchronised",
@@ -54,5 +57,5 @@ class Measures:
                 "Alerts that are not acknowledged.",
                 self.live_state.alerts or 0,
             ),
-            loops(self.pulse),
+            collect_loop_silence(self.pulse),
         ]

@@ -2,16 +2,16 @@
 
 from typing import Any, Final
 
-from backend_spark.console.live_state import Board
-from backend_spark.console.nodes import Node, Reading
+from backend_spark.console.live_state import LiveState
+from backend_spark.console.nodes import NewestReading, NodeState
 from spatial_mqtt import node_status
 
-ORDER: Final = ("silent", "suspect", "late", "clock", "well")
+NODE_STATES: Final = ("silent", "suspect", "late", "clock", "well")
 BATTERY: Final = ("battery", "voltage", "supply")
 MACHINE: Final = ("under-voltage", "throttled", "disk-free", "life-used", "rssi")
 """Last parts of the names of readings about the node's hardware."""
 
-REPORT: Final = {
+REPORT_READINGS: Final = {
     "queued": node_status.QUEUED,
     "oldest_s": node_status.OLDEST,
     "gateway": node_status.GATEWAY,
@@ -19,12 +19,12 @@ REPORT: Final = {
 }
 
 
-def board_of(live_state: Board) -> dict[str, Any]:
+def build_node_table(live_state: LiveState) -> dict[str, Any]:
     """Rows of nodes and gateways, worst first."""
     with live_state.lock:
         now_s = live_state.now_s()
         rows = [_row(node, now_s) for node in live_state.nodes.by_id.values()]
-    rows.sort(key=lambda row: (ORDER.index(row["state"]), row["id"]))
+    rows.sort(key=lambda row: (NODE_STATES.index(row["state"]), row["id"]))
     gateways = live_state.gateways
     return {
         "now_s": now_s,
@@ -34,7 +34,7 @@ def board_of(live_state: Board) -> dict[str, Any]:
     }
 
 
-def _row(node: Node, now_s: float) -> dict[str, Any]:
+def _row(node: NodeState, now_s: float) -> dict[str, Any]:
     doubts = [
         {"name": name, "flag": reading.flag}
         for name, reading in sorted(node.readings.items())
@@ -56,11 +56,11 @@ def _row(node: Node, now_s: float) -> dict[str, Any]:
             if name.rpartition("/")[2] in MACHINE
         ],
         "doubts": doubts,
-        **report_of(node),
+        **status_report(node),
     }
 
 
-def report_of(node: Node) -> dict[str, Any]:
+def status_report(node: NodeState) -> dict[str, Any]:
     """Status report of a node; values that it never reported are None.
 
     Attributes:
@@ -71,21 +71,21 @@ def report_of(node: Node) -> dict[str, Any]:
         dropped: Number of messages ever evicted.
     """
     queued = node.readings.get(node_status.QUEUED)
-    readings = {key: node.readings.get(name) for key, name in REPORT.items()}
+    readings = {key: node.readings.get(name) for key, name in REPORT_READINGS.items()}
     values = {key: reading and _plain(reading) for key, reading in readings.items()}
     return {"reported_s": queued and queued.at_s, **values}
 
 
-def _plain(reading: Reading) -> float | str | None:
+def _plain(reading: NewestReading) -> float | str | None:
     return reading.value if reading.text is None else reading.text
 
 
-def _first(node: Node, last_parts: tuple[str, ...]) -> dict[str, Any] | None:
+def _first(node: NodeState, last_parts: tuple[str, ...]) -> dict[str, Any] | None:
     for name, reading in sorted(node.readings.items()):
         if name.rpartition("/")[2] in last_parts:
             return _reading(name, reading)
     return None
 
 
-def _reading(name: str, reading: Reading) -> dict[str, Any]:
+def _reading(name: str, reading: NewestReading) -> dict[str, Any]:
     return {"name": name, "value": reading.value, "unit": reading.unit}

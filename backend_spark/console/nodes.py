@@ -15,11 +15,11 @@ import pyarrow as pa
 from service_runtime.tls import Endpoint
 from spatial_mqtt import node_status
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.directory import Entry, decode_gateways, decode_place
+from spatial_mqtt.directory import BrokerEntry, decode_gateway_location, decode_gateways
 from spatial_mqtt.errors import BrokerError, DirectoryError, PositionError, TopicError
-from spatial_mqtt.topics import GATEWAY_INFO, cell_of
+from spatial_mqtt.topics import GATEWAY_INFO, parse_cell_topic
 
-COLUMNS: Final = (
+SILVER_COLUMNS: Final = (
     "node",
     "cell",
     "topic",
@@ -36,7 +36,7 @@ COLUMNS: Final = (
     "boot",
     "flag",
 )
-REPORT: Final = (
+REPORT_COLUMNS: Final = (
     (node_status.QUEUED, None, "queued"),
     (node_status.OLDEST, "s", "oldest_s"),
     (node_status.GATEWAY, None, "gateway"),
@@ -54,7 +54,7 @@ WORST_FIRST: Final = (4, 3, 9, 2, 1)
 
 
 @dataclass
-class Reading:
+class NewestReading:
     """The newest reading of a name.
 
     Attributes:
@@ -73,7 +73,7 @@ class Reading:
 
 
 @dataclass
-class Node:
+class NodeState:
     """State of one node, from the tables.
 
     Attributes:
@@ -96,11 +96,11 @@ class Node:
     synchronised: bool = True
     age_s: int | None = None
     boot: str = ""
-    readings: dict[str, Reading] = field(default_factory=dict)
+    readings: dict[str, NewestReading] = field(default_factory=dict)
 
     def place(self) -> tuple[float, float] | None:
         """Latitude and longitude of the centre of its cell; None if unknown."""
-        return place_of(self.topic) or middle_of(self.cell)
+        return topic_center(self.topic) or cell_center(self.cell)
 
     def worst_flag(self) -> int | None:
         """Most serious QARTOD flag of its sensors, in the order of `WORST_FIRST`."""
@@ -121,20 +121,20 @@ class Node:
 
 
 @dataclass
-class Nodes:
+class NodeStates:
     """All nodes.
 
     Attributes:
         by_id: Nodes by id.
     """
 
-    by_id: dict[str, Node] = field(default_factory=dict)
+    by_id: dict[str, NodeState] = field(default_factory=dict)
 
     def add_summaries(self, rows: pa.Table) -> None:
         """Add nodes and status reports from rows of the node table."""
         for row in rows.to_pylist():
             if row["node"] not in self.by_id:
-                self.by_id[row["node"]] = Node(
+                self.by_id[row["node"]] = NodeState(
                     row["node"],
                     cell=row["cell"],
                     topic=row["topic"] or "",
@@ -150,12 +150,12 @@ class Nodes:
         """Add rows of silver; only the newest of each node and name is kept."""
         if not rows.num_rows:
             return
-        for row in newest(rows).to_pylist():
-            node = self.by_id.setdefault(row["node"], Node(row["node"]))
+        for row in newest_readings(rows).to_pylist():
+            node = self.by_id.setdefault(row["node"], NodeState(row["node"]))
             _renew(node, row)
 
 
-def newest(rows: pa.Table) -> pa.Table:
+def newest_readings(rows: pa.Table) -> pa.Table:
     """Newest row of each node and name."""
     rows = rows.sort_by([("at", "ascending")])
     numbered = rows.select(["node", "name"]).append_column(
@@ -166,38 +166,38 @@ def newest(rows: pa.Table) -> pa.Table:
 
 
 @lru_cache(maxsize=65536)
-def place_of(topic: str) -> tuple[float, float] | None:
+def topic_center(topic: str) -> tuple[float, float] | None:
     """Centre of the cell of a topic, in degrees; None if it has no cell."""
     try:
-        return cell_of(topic).center()
+        return parse_cell_topic(topic).center()
     except (TopicError, PositionError):
         return None
 
 
 @lru_cache(maxsize=65536)
-def middle_of(cell: str | None) -> tuple[float, float] | None:
+def cell_center(cell: str | None) -> tuple[float, float] | None:
     """Centre of an analysis cell, in degrees; None without one."""
     return None if cell is None else Cell.from_token(cell).center()
 
 
-def _add_report(node: Node, row: dict[str, Any]) -> None:
+def _add_report(node: NodeState, row: dict[str, Any]) -> None:
     """Add the status report of a node, unless a newer one is known."""
     if row["reported_at"] is None or node_status.QUEUED in node.readings:
         return
     at_s = row["reported_at"].timestamp()
-    for name, unit, column in REPORT:
+    for name, unit, column in REPORT_COLUMNS:
         reported = row[column]
         value = reported if isinstance(reported, float) else None
         text = reported if isinstance(reported, str) else None
         if reported is not None:
-            node.readings[name] = Reading(at_s, value, text, unit)
+            node.readings[name] = NewestReading(at_s, value, text, unit)
 
 
-def _renew(node: Node, row: dict[str, Any]) -> None:
+def _renew(node: NodeState, row: dict[str, Any]) -> None:
     at_s = row["at"].timestamp()
     known = node.readings.get(row["name"])
     if known is None or at_s >= known.at_s:
-        node.readings[row["name"]] = Reading(
+        node.readings[row["name"]] = NewestReading(
             at_s, row["value"], row["value_text"], row["unit"], row["flag"]
         )
     received_s = row["received_at"].timestamp()
@@ -210,9 +210,9 @@ def _renew(node: Node, row: dict[str, Any]) -> None:
 
 log = logging.getLogger(__name__)
 
-ORDER: Final = ("gone", "silent", "well")
-EVERY_S: Final = 15.0
-OLD_S: Final = 60.0
+GATEWAY_STATES: Final = ("gone", "silent", "well")
+FETCH_INTERVAL_S: Final = 15.0
+LIST_VALID_S: Final = 60.0
 """Age from which a list does not describe the present."""
 
 MIN_S2_LEVEL: Final = 5
@@ -223,7 +223,7 @@ Fetch = Callable[[Endpoint], dict[str, bytes]]
 
 
 @dataclass
-class Gateways:
+class GatewayList:
     """Gateways of the last list that a Manager gave.
 
     Attributes:
@@ -263,7 +263,7 @@ class Gateways:
             log.warning("cannot fetch the list of gateways: %s", self.problem)
         return None
 
-    def replace_list(self, entries: Sequence[Entry], now_s: float) -> None:
+    def replace_list(self, entries: Sequence[BrokerEntry], now_s: float) -> None:
         """Replace the list."""
         areas: dict[str, tuple[str, ...]] = {}
         for entry in entries:
@@ -276,7 +276,9 @@ class Gateways:
         places = {}
         for topic, payload in retained.items():
             try:
-                place = None if topic == GATEWAY_INFO else decode_place(payload)
+                place = (
+                    None if topic == GATEWAY_INFO else decode_gateway_location(payload)
+                )
             except DirectoryError as error:
                 log.warning("%s: %s", topic, error)
                 continue
@@ -285,17 +287,21 @@ class Gateways:
                 places[name] = (place.latitude, place.longitude)
         self.places = places  # in one step: request threads read it
 
-    def rows(self, nodes: Iterable[Node], now_s: float) -> list[dict[str, Any]]:
+    def rows(self, nodes: Iterable[NodeState], now_s: float) -> list[dict[str, Any]]:
         """One row per gateway that is or was listed or used, worst first."""
-        served: dict[str, list[Node]] = {name: [] for name in self.areas}
+        served: dict[str, list[NodeState]] = {name: [] for name in self.areas}
         for node in nodes:
             used = node.readings.get(node_status.GATEWAY)
-            if used is not None and used.text not in {None, node_status.NOTHING}:
+            if used is not None and used.text not in {None, node_status.NO_VALUE}:
                 served.setdefault(str(used.text), []).append(node)
         rows = [self._row(name, its, now_s) for name, its in served.items()]
-        return sorted(rows, key=lambda row: (ORDER.index(row["state"]), row["id"]))
+        return sorted(
+            rows, key=lambda row: (GATEWAY_STATES.index(row["state"]), row["id"])
+        )
 
-    def _row(self, name: str, nodes: Sequence[Node], now_s: float) -> dict[str, Any]:
+    def _row(
+        self, name: str, nodes: Sequence[NodeState], now_s: float
+    ) -> dict[str, Any]:
         heard_s = max((node.at_s for node in nodes), default=None)
         areas = self.areas.get(name, ())
         return {
@@ -313,7 +319,7 @@ class Gateways:
 
         Without a recent list, the messages of its nodes decide.
         """
-        if self.listed_at_s is not None and now_s - self.listed_at_s <= OLD_S:
+        if self.listed_at_s is not None and now_s - self.listed_at_s <= LIST_VALID_S:
             return "well" if name in self.listed else "gone"
         is_active = heard_s is not None and now_s - heard_s <= SILENT_AFTER_S
         return "well" if is_active else "silent"
@@ -330,6 +336,6 @@ def center_of_areas(areas: Iterable[str]) -> tuple[float, float] | None:
 
 def _cell(area: str) -> Cell | None:
     try:
-        return cell_of(area)
+        return parse_cell_topic(area)
     except (TopicError, PositionError):
         return None

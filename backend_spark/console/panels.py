@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from backend_spark.console import level_grid, snake_line
-from backend_spark.console.live_state import Board
-from backend_spark.console.nodes import Node
-from backend_spark.i18n import both, reasons_of
+from backend_spark.console.live_state import LiveState
+from backend_spark.console.nodes import NodeState
+from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.observation import STEP_S
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from slope_science.creep import CAUTION_MM_PER_H, EVACUATION_MM_PER_H
 from slope_science.criteria import Criteria
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
 
 MAX_POINTS: Final = 20_000
-MORE: Final = (
+EXTRA_COLUMNS: Final = (
     "margin_mm",
     "effective_1h5_mm",
     "effective_72h_mm",
@@ -30,7 +30,7 @@ MORE: Final = (
 
 
 @dataclass(frozen=True)
-class Series:
+class PanelReader:
     """Reads panels from the live state and the tables.
 
     Attributes:
@@ -38,7 +38,7 @@ class Series:
         tables: Folder of the tables, for data that the live state lacks.
     """
 
-    live_state: Board
+    live_state: LiveState
     tables: Path
 
     def cell_panel(
@@ -59,7 +59,7 @@ class Series:
                 return None
             latest = board.grid.latest[row]
             numbers = {
-                name: level_grid.values(array[row])
+                name: level_grid.json_numbers(array[row])
                 for name, array in board.grid.numbers.items()
             }
             panel = {
@@ -69,7 +69,7 @@ class Series:
                 "levels": board.grid.levels[row].tolist(),
                 "flags": board.grid.flags[row].tolist(),
                 "latest": asdict(latest),
-                "reasons": both(reasons_of(latest.reason_codes, latest.reasons)),
+                "reasons": render_both(reasons_of(latest.reason_codes, latest.reasons)),
                 "nodes": [
                     _node(node, board.now_s())
                     for node in board.nodes.by_id.values()
@@ -80,10 +80,12 @@ class Series:
         return (
             panel
             | numbers
-            | {"more": {name: newest[name] for name in MORE if name in newest}}
+            | {"more": {name: newest[name] for name in EXTRA_COLUMNS if name in newest}}
             | {
-                "lines": snake_line.lines(criteria),
-                "futures": futures_of(latest, criteria, newest if use_gold else {}),
+                "lines": snake_line.criteria_lines(criteria),
+                "futures": two_hour_futures(
+                    latest, criteria, newest if use_gold else {}
+                ),
                 "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
             }
         )
@@ -98,13 +100,15 @@ class Series:
 
     def sensor_rows(self, node_id: str, since_s: float) -> list[dict[str, Any]]:
         """Movement of the sensors of a node over time, from gold."""
-        found = Tables(self.tables).of("sensors", "node", node_id, utc_time(since_s))
+        found = DeltaTables(self.tables).of(
+            "sensors", "node", node_id, utc_time(since_s)
+        )
         rows: list[dict[str, Any]] = found.to_pylist()
         return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
     def _rows(self, token: str, at_s: int) -> list[dict[str, Any]]:
         at = utc_time(at_s)
-        found = Tables(self.tables).of("levels", "cell", token, at, at)
+        found = DeltaTables(self.tables).of("levels", "cell", token, at, at)
         rows: list[dict[str, Any]] = found.to_pylist()
         return rows
 
@@ -126,7 +130,7 @@ class Series:
         }
 
     def _readings(self, node_id: str, since_s: float) -> dict[str, Any]:
-        rows = Tables(self.tables).of("silver", "node", node_id, utc_time(since_s))
+        rows = DeltaTables(self.tables).of("silver", "node", node_id, utc_time(since_s))
         found: dict[str, Any] = {}
         for row in rows.to_pylist()[-MAX_POINTS:]:
             value = row["sum"] if row["value"] is None else row["value"]
@@ -141,18 +145,18 @@ class Series:
         return found
 
 
-def futures_of(
-    latest: level_grid.Latest, criteria: Criteria, row: dict[str, Any]
+def two_hour_futures(
+    latest: level_grid.LatestRow, criteria: Criteria, row: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The next two hours: from gold if it has them, else computed here."""
     if latest.tanks is None or latest.r60_mm is None:
         return []
-    found = snake_line.of_gold(row, latest.tanks, latest.r60_mm)
-    found = found or snake_line.futures(latest.tanks, latest.r60_mm, criteria)
+    found = snake_line.gold_futures(row, latest.tanks, latest.r60_mm)
+    found = found or snake_line.computed_futures(latest.tanks, latest.r60_mm, criteria)
     return [asdict(each) for each in found]
 
 
-def _node(node: Node, now_s: float) -> dict[str, Any]:
+def _node(node: NodeState, now_s: float) -> dict[str, Any]:
     return {
         "id": node.id,
         "cell": node.cell,

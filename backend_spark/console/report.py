@@ -9,8 +9,8 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
-from backend_spark.console.live_state import Board
-from backend_spark.i18n import MEANINGS, WORDS, japanese, reasons_of
+from backend_spark.console.live_state import LiveState
+from backend_spark.i18n import LEVEL_MEANINGS, REPORT_WORDS, reasons_of, render_japanese
 from slope_science.findings import ADVISORY, EMERGENCY, WARNING
 
 JST: Final = timezone(timedelta(hours=9))
@@ -28,7 +28,7 @@ _TEMPLATES: Final = Environment(
 
 
 @dataclass(frozen=True)
-class Report:
+class SituationReport:
     """Renders the page.
 
     Attributes:
@@ -38,7 +38,7 @@ class Report:
         assumed: Whether the criteria are planning defaults.
     """
 
-    live_state: Board
+    live_state: LiveState
     journal: Journal
     place: str
     assumed: bool
@@ -58,17 +58,17 @@ class Report:
         highest = max((n for n in levels if n != level_grid.NO_JUDGEMENT), default=0)
         return _TEMPLATES.get_template("report.html").render(
             language=language,
-            w=WORDS[language],
+            w=REPORT_WORDS[language],
             place=self.place,
             now=_when(now["now_s"]),
             data_at=None if now["newest_s"] is None else _when(now["newest_s"]),
             exercise=now["exercise"],
             highest=highest,
-            meaning=MEANINGS[language].get(highest, ""),
+            meaning=LEVEL_MEANINGS[language].get(highest, ""),
             counts=[(level, levels.count(level)) for level in (5, 4, 3, 2, 1, 6, 0)],
             cells=[_cell(row, language) for row in rows[:MAX_CELLS]],
             more=max(0, len(rows) - MAX_CELLS),
-            shapes=shapes(cells["corners"], levels),
+            shapes=cell_polygons(cells["corners"], levels),
             width=MAP_WIDTH,
             height=MAP_HEIGHT,
             waiting=self.journal.count_open_alerts(),
@@ -83,7 +83,7 @@ class Report:
         )
 
 
-def standalone(page: str) -> str:
+def inline_assets(page: str) -> str:
     """The page as one file, with its style sheet inlined."""
     style = (files("backend_spark.console") / "static/report.css").read_text("utf-8")
     icon = '  <link rel="icon" href="static/icon.svg">\n'
@@ -91,7 +91,7 @@ def standalone(page: str) -> str:
     return page.replace(icon, "").replace(link, f"<style>\n{style}</style>")
 
 
-def shapes(corners: list[list[int]], levels: list[int]) -> list[dict[str, Any]]:
+def cell_polygons(corners: list[list[int]], levels: list[int]) -> list[dict[str, Any]]:
     """Cells as SVG polygons within the frame of the map, north up.
 
     Args:
@@ -118,11 +118,11 @@ def shapes(corners: list[list[int]], levels: list[int]) -> list[dict[str, Any]]:
     ]
 
 
-def _cell(row: tuple[int, str, level_grid.Latest], language: str) -> dict[str, Any]:
+def _cell(row: tuple[int, str, level_grid.LatestRow], language: str) -> dict[str, Any]:
     level, token, latest = row
     reasons = latest.reasons
     if language == "ja":
-        reasons = tuple(map(japanese, reasons_of(latest.reason_codes, reasons)))
+        reasons = tuple(map(render_japanese, reasons_of(latest.reason_codes, reasons)))
     return {
         "level": level,
         "token": token,

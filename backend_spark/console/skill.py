@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 
 from backend_spark.console.level_grid import MISSING
 from backend_spark.scoring.observation import STEP_S
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from slope_science.findings import ADVISORY, EMERGENCY
 from slope_science.skill import (
-    CLASSES,
+    EVENT_CLASSES,
     Contingency,
     Slide,
     duration_matrix,
-    joined,
     lead_time,
+    merge_slides,
 )
 
 JST_S: Final = 9 * 3600
@@ -34,7 +34,7 @@ _SCORES: Final = ("pod", "far", "pofd", "tss", "csi", "hss")
 
 
 @dataclass(frozen=True)
-class Season:
+class SeasonLevels:
     """Levels of a municipality over some days.
 
     Attributes:
@@ -49,14 +49,14 @@ class Season:
 
     def report(self, slides: Sequence[Slide]) -> dict[str, Any]:
         """Scores of each level, hours by class of event, and lead times."""
-        events = joined(slides)
+        events = merge_slides(slides)
         levels = range(ADVISORY, EMERGENCY + 1)
         return {
             "days": len(self._days()),
             "events": [asdict(event) for event in events],
             "missing_h": (self.steps - len(self.levels)) * STEP_S / 3600,
             "scores": [self._scores(level, slides) for level in levels],
-            "classes": CLASSES,
+            "classes": EVENT_CLASSES,
             "hours": duration_matrix(*self._even(), events),
             "leads": [[self._lead(event, n) for n in levels] for event in events],
         }
@@ -99,7 +99,7 @@ class Season:
         return self.ends_s[first:], self.levels[first:]
 
 
-def read_season(tables: Path, from_s: int, to_s: int) -> Season:
+def read_season(tables: Path, from_s: int, to_s: int) -> SeasonLevels:
     """Read the highest level of all cells in each step of some days.
 
     Args:
@@ -113,14 +113,14 @@ def read_season(tables: Path, from_s: int, to_s: int) -> Season:
         pa.scalar(s * _MICRO, pa.timestamp("us", tz="UTC")) for s in (from_s, to_s)
     )
     wanted = (pc.field("at") > after) & (pc.field("at") <= until)
-    source = Tables(tables).dataset("levels")
+    source = DeltaTables(tables).dataset("levels")
     for batch in source.to_batches(columns=["at", "level"], filter=wanted):
         at_s = batch["at"].cast(pa.int64()).to_numpy() // _MICRO
         levels = batch["level"].fill_null(MISSING).to_numpy(zero_copy_only=False)
         np.maximum.at(highest, (at_s - from_s) // STEP_S - 1, levels)
     known = np.flatnonzero(highest)
     ends_s = [float(from_s + (step + 1) * STEP_S) for step in known]
-    return Season(ends_s, highest[known].tolist(), int(steps))
+    return SeasonLevels(ends_s, highest[known].tolist(), int(steps))
 
 
 def _touches(day: int, slides: Sequence[Slide]) -> bool:

@@ -11,19 +11,19 @@ from typing import Any, Final
 
 from slope_science.criteria import Criteria
 from slope_science.rain import (
-    AHEAD_STEPS,
+    LOOK_AHEAD_STEPS,
     STEPS_PER_HOUR,
-    Moment,
+    SnakePoint,
     SoilWater,
-    ahead,
-    judged,
+    look_ahead,
+    project_snake_line,
 )
 
 WIDEST_MM: Final = 150
 
 
 @dataclass(frozen=True)
-class Future:
+class FutureLine:
     """Two hours of assumed or forecast rain.
 
     Attributes:
@@ -45,7 +45,7 @@ class Future:
 
 def moments_ahead(
     tanks: SoilWater, r60_mm: float, rain_mm: Sequence[float]
-) -> list[Moment]:
+) -> list[SnakePoint]:
     """Run assumed rain through the soil.
 
     The rain of the last hour leaves the window evenly: its steps are not in gold.
@@ -55,23 +55,29 @@ def moments_ahead(
         r60_mm: Rain of the last hour, now.
         rain_mm: Depth in each 10-minute step to come.
     """
-    return ahead(tanks, [r60_mm / STEPS_PER_HOUR] * STEPS_PER_HOUR, rain_mm)
+    return project_snake_line(
+        tanks, [r60_mm / STEPS_PER_HOUR] * STEPS_PER_HOUR, rain_mm
+    )
 
 
-def futures(tanks: SoilWater, r60_mm: float, criteria: Criteria) -> list[Future]:
+def computed_futures(
+    tanks: SoilWater, r60_mm: float, criteria: Criteria
+) -> list[FutureLine]:
     """No more rain, and the mean of the last hour going on.
 
     The levels follow the rule that gold follows: assumed rain gives level 4 at most.
     """
     found = []
     for name, step_mm in (("none", 0.0), ("same", r60_mm / STEPS_PER_HOUR)):
-        moments = moments_ahead(tanks, r60_mm, [step_mm] * AHEAD_STEPS)
-        outlook = judged(Moment(r60_mm, tanks.index_mm), moments, criteria)
+        moments = moments_ahead(tanks, r60_mm, [step_mm] * LOOK_AHEAD_STEPS)
+        outlook = look_ahead(SnakePoint(r60_mm, tanks.index_mm), moments, criteria)
         found.append(_line(name, moments, outlook.level, outlook.margin_mm))
     return found
 
 
-def of_gold(row: Mapping[str, Any], tanks: SoilWater, r60_mm: float) -> list[Future]:
+def gold_futures(
+    row: Mapping[str, Any], tanks: SoilWater, r60_mm: float
+) -> list[FutureLine]:
     """The futures of a row of gold, with gold's levels and margins.
 
     Only the points of the lines are computed here, since gold does not store them.
@@ -82,8 +88,8 @@ def of_gold(row: Mapping[str, Any], tanks: SoilWater, r60_mm: float) -> list[Fut
         r60_mm: Of the row.
     """
     depths = {
-        ("none", "dry"): [0.0] * AHEAD_STEPS,
-        ("same", "same"): [r60_mm / STEPS_PER_HOUR] * AHEAD_STEPS,
+        ("none", "dry"): [0.0] * LOOK_AHEAD_STEPS,
+        ("same", "same"): [r60_mm / STEPS_PER_HOUR] * LOOK_AHEAD_STEPS,
         ("given", "forecast"): row.get("forecast_mm"),
     }
     found = []
@@ -95,7 +101,7 @@ def of_gold(row: Mapping[str, Any], tanks: SoilWater, r60_mm: float) -> list[Fut
     return found
 
 
-def lines(criteria: Criteria) -> dict[str, Any]:
+def criteria_lines(criteria: Criteria) -> dict[str, Any]:
     """Advisory, warning, critical and special line for a chart."""
     r60s = list(range(0, WIDEST_MM + 1, 2))
     return {
@@ -110,8 +116,8 @@ def lines(criteria: Criteria) -> dict[str, Any]:
 
 
 def _line(
-    name: str, moments: Sequence[Moment], level: int, margin_mm: float | None
-) -> Future:
+    name: str, moments: Sequence[SnakePoint], level: int, margin_mm: float | None
+) -> FutureLine:
     r60_mm = tuple(moment.r60_mm for moment in moments)
     swi_mm = tuple(moment.swi_mm for moment in moments)
-    return Future(name, r60_mm, swi_mm, level, margin_mm)
+    return FutureLine(name, r60_mm, swi_mm, level, margin_mm)

@@ -17,17 +17,17 @@ from typing import Any, Final
 import numpy as np
 
 from backend_spark.console import level_grid
-from backend_spark.console.audit_log import Entry, Journal
-from backend_spark.console.level_grid import Grid
-from backend_spark.console.live_state import Board
+from backend_spark.console.audit_log import Journal, JournalEntry
+from backend_spark.console.level_grid import LevelGrid
+from backend_spark.console.live_state import LiveState
 from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
-from backend_spark.criteria.tables import OTHERS, CriteriaTable
+from backend_spark.criteria.tables import OTHER_CELLS, CriteriaTable
 from service_runtime.files import write_atomic
 from slope_science.criteria import Criteria
 from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
 from slope_science.rain import STEPS_PER_HOUR, assumed_levels
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import english
+from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
 
 ALL_CELLS: Final = ""
@@ -89,7 +89,7 @@ class Thresholds:
             own.setdefault(entry.subject, _version(entry))
         return own, None
 
-    def versions(self) -> list[Entry]:
+    def versions(self) -> list[JournalEntry]:
         """Versions, newest first."""
         return self.journal.read("threshold", limit=MAX_VERSIONS)
 
@@ -101,7 +101,7 @@ class Thresholds:
         Raises:
             ScienceError: The criteria are out of order; nothing is written.
         """
-        criteria_of(body)
+        criteria_from_body(body)
         # Without the lock an older table could overwrite a newer one.
         with self._writing:
             self.journal.write(at_s, "threshold", cell, who, body)
@@ -114,22 +114,22 @@ class Thresholds:
         out.writerow(["cell", "LEVEL1", "LEVEL2", "SPECIAL", "VERSION"])
         own, common = self._set()
         # The job applies this row to cells that are unknown today, too.
-        rows = own | ({} if common is None else {OTHERS: common})
+        rows = own | ({} if common is None else {OTHER_CELLS: common})
         for cell, criteria in rows.items():
             limits = (criteria.advisory_mm, criteria.warning_mm)
-            basis = english(criteria.basis) if criteria.basis else ""
+            basis = render_english(criteria.basis) if criteria.basis else ""
             out.writerow([cell, *limits, criteria.special_mm, basis])
         write_atomic(self.table, text.getvalue().encode())
 
 
-def _version(entry: Entry) -> Criteria:
+def _version(entry: JournalEntry) -> Criteria:
     """Criteria of a journal entry; the version names the account and the day (JST)."""
     day = datetime.fromtimestamp(entry.at_s, JAPAN)
     basis = Reason(ReasonCode.SET_BY, person=entry.who, day=f"{day:%Y-%m-%d}")
-    return replace(criteria_of(entry.body), basis=basis)
+    return replace(criteria_from_body(entry.body), basis=basis)
 
 
-def criteria_of(body: dict[str, Any]) -> Criteria:
+def criteria_from_body(body: dict[str, Any]) -> Criteria:
     """Criteria of a version, without the critical line of the base.
 
     Raises:
@@ -140,7 +140,9 @@ def criteria_of(body: dict[str, Any]) -> Criteria:
     )
 
 
-def highest_levels(grid: Grid, rows: Iterable[int], criteria: Criteria) -> list[int]:
+def count_highest_levels(
+    grid: LevelGrid, rows: Iterable[int], criteria: Criteria
+) -> list[int]:
     """Number of cells whose highest level by rain in 72 hours is 1, 2, 3, 4 and 5.
 
     Args:
@@ -166,8 +168,8 @@ def highest_levels(grid: Grid, rows: Iterable[int], criteria: Criteria) -> list[
     return [int((highest == level).sum()) for level in _LEVELS]
 
 
-def levels_if(
-    live_state: Board, thresholds: Thresholds, mm_per_h: float, hours: int
+def what_if_levels(
+    live_state: LiveState, thresholds: Thresholds, mm_per_h: float, hours: int
 ) -> dict[str, Any]:
     """Highest level of each cell under assumed rain, in the order of the cells.
 

@@ -22,13 +22,13 @@ from backend_spark.console.level_grid import (
     MISSING,
     NO_JUDGEMENT,
     Bytes,
-    Whole,
+    Integers,
 )
-from backend_spark.console.panels import MORE, futures_of, utc_time
-from backend_spark.i18n import both, reasons_of
+from backend_spark.console.panels import EXTRA_COLUMNS, two_hour_futures, utc_time
+from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import SETTLED_S
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS
 from slope_science.criteria import Criteria
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
@@ -47,7 +47,7 @@ _RANK_OF: Final = np.argsort(_LEVELS).astype(np.uint8)
 
 
 @dataclass(frozen=True)
-class Span:
+class ReplaySpan:
     """Span of a replay.
 
     Attributes:
@@ -78,7 +78,7 @@ class Span:
 
 
 @dataclass
-class Played:
+class ReplayFrames:
     """Frames of all cells that have a level in a span.
 
     Attributes:
@@ -88,7 +88,7 @@ class Played:
         revised: Number of levels that were revised after they were published.
     """
 
-    span: Span
+    span: ReplaySpan
     tokens: list[str] = field(default_factory=list)
     ranks: Bytes = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     revised: int = 0
@@ -105,13 +105,13 @@ class Played:
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of the levels table."""
-        at_s: Whole = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
         frames = -((self.span.begin_s - at_s) // self.span.frame_s)
         levels = rows["level"].fill_null(NO_JUDGEMENT).to_numpy()
         cells = self._rows_of(rows["cell"])
         np.maximum.at(self.ranks, (cells, frames), _RANK_OF[levels])
 
-    def _rows_of(self, cells: pa.ChunkedArray) -> Whole:
+    def _rows_of(self, cells: pa.ChunkedArray) -> Integers:
         coded = cells.cast(pa.string()).combine_chunks().dictionary_encode()
         for token in coded.dictionary.to_pylist():
             if token not in self._row_of:
@@ -122,23 +122,23 @@ class Played:
             more = np.zeros((new, self.span.frames), np.uint8)
             self.ranks = np.vstack([self.ranks, more])
         rows = [self._row_of[token] for token in coded.dictionary.to_pylist()]
-        found: Whole = np.array(rows, np.int64)[coded.indices.to_numpy()]
+        found: Integers = np.array(rows, np.int64)[coded.indices.to_numpy()]
         return found
 
 
-def play(tables: Tables, span: Span) -> Played:
+def read_replay(tables: DeltaTables, span: ReplaySpan) -> ReplayFrames:
     """Read the frames of a span."""
-    played = Played(span)
+    played = ReplayFrames(span)
     for rows in _rows(tables, "levels", span):
         played.revised += pc.sum(pc.greater(rows["version"], 1)).as_py() or 0
-        played.add(told_then(rows) if span.is_then else rows)
+        played.add(first_versions(rows) if span.is_then else rows)
     if span.is_then:
         for rows in _rows(tables, "revisions", span):
-            played.add(told_then(rows))
+            played.add(first_versions(rows))
     return played
 
 
-def told_then(rows: pa.Table) -> pa.Table:
+def first_versions(rows: pa.Table) -> pa.Table:
     """First versions of rows, of steps with data that arrived in time."""
     first = pc.less_equal(rows["version"].fill_null(1), 1)
     settled = pc.add(rows["at"], pa.scalar(SETTLED_S * _MICRO, pa.duration("us")))
@@ -147,7 +147,7 @@ def told_then(rows: pa.Table) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Extent:
+class TableExtent:
     """Time range of a table, from the statistics in its log.
 
     Attributes:
@@ -163,31 +163,31 @@ class Extent:
             return None
         return min(f[0] for f in self.files), max(f[1] for f in self.files)
 
-    def rows(self, span: Span) -> int:
+    def rows(self, span: ReplaySpan) -> int:
         """Upper bound of the number of rows to read for a span."""
         wanted = (f for f in self.files if f[1] >= span.begin_s and f[0] <= span.to_s)
         return sum(f[2] for f in wanted)
 
 
-def extent(tables: Tables) -> Extent:
+def levels_extent(tables: DeltaTables) -> TableExtent:
     """Extent of the levels table, without files that lack statistics."""
     path = str(tables.path("levels").absolute())
     if not DeltaTable.is_deltatable(path):
-        return Extent(())
+        return TableExtent(())
     actions = pa.table(DeltaTable(path).get_add_actions(flatten=True))
     names = ("min.at", "max.at", "num_records")
     if not set(names) <= set(actions.column_names):
-        return Extent(())
+        return TableExtent(())
     known = zip(*(actions[name].to_pylist() for name in names), strict=True)
     files = [
         (first.timestamp(), last.timestamp(), rows)
         for first, last, rows in known
         if None not in {first, last, rows}
     ]
-    return Extent(tuple(files))
+    return TableExtent(tuple(files))
 
 
-def _rows(tables: Tables, name: str, span: Span) -> Iterator[pa.Table]:
+def _rows(tables: DeltaTables, name: str, span: ReplaySpan) -> Iterator[pa.Table]:
     """Batches of a table; columns that it lacks are null."""
     source = tables.dataset(name)
     stored = [column for column in _COLUMNS if column in source.schema.names]
@@ -210,7 +210,7 @@ NUMBERS: Final = ("r60_mm", "swi_mm", "tilt_rate_deg_per_h")
 
 
 @dataclass(frozen=True)
-class Past:
+class CellHistory:
     """Reads one cell in the past.
 
     Attributes:
@@ -220,7 +220,7 @@ class Past:
     tables: Path
 
     def numbers(
-        self, token: str, span: Span, criteria: Criteria
+        self, token: str, span: ReplaySpan, criteria: Criteria
     ) -> dict[str, Any] | None:
         """Numbers of a cell at each step of a span; None without any row.
 
@@ -238,17 +238,17 @@ class Past:
         for name in NUMBERS:
             numbers = np.full((span.to_s - span.begin_s) // STEP_S + 1, np.nan)
             numbers[step] = rows[name].to_numpy()
-            series[name] = level_grid.values(numbers.tolist())
+            series[name] = level_grid.json_numbers(numbers.tolist())
         return series | {
             "token": token,
             "begin_s": span.begin_s,
             "step_s": STEP_S,
-            "lines": snake_line.lines(criteria),
+            "lines": snake_line.criteria_lines(criteria),
             "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
         }
 
     def frame(
-        self, token: str, frame: Span, criteria: Criteria
+        self, token: str, frame: ReplaySpan, criteria: Criteria
     ) -> dict[str, Any] | None:
         """Level, reasons and futures of a cell as the map shows it in one frame.
 
@@ -265,22 +265,22 @@ class Past:
             return None
         own = [row for row in rows if row["at"].timestamp() >= frame.from_s]
         row = max(own or rows[-1:], key=lambda row: (row["level"] or 0, row["at"]))
-        latest = level_grid.latest_of(row)
+        latest = level_grid.latest_row(row)
         return {
             "latest": asdict(latest),
-            "reasons": both(reasons_of(latest.reason_codes, latest.reasons)),
+            "reasons": render_both(reasons_of(latest.reason_codes, latest.reasons)),
             "version": row["version"] or 1,
             "revised_because": row["revised_because"],
-            "more": {name: row[name] for name in MORE},
-            "futures": futures_of(latest, criteria, row),
+            "more": {name: row[name] for name in EXTRA_COLUMNS},
+            "futures": two_hour_futures(latest, criteria, row),
         }
 
-    def _rows(self, token: str, span: Span) -> pa.Table:
+    def _rows(self, token: str, span: ReplaySpan) -> pa.Table:
         """Rows of a cell by time, from the first whose level is shown in the span."""
-        tables = Tables(self.tables)
+        tables = DeltaTables(self.tables)
         between = (utc_time(span.begin_s), utc_time(span.to_s))
         parts = [LEVELS.empty_table(), tables.of("levels", "cell", token, *between)]
         if span.is_then:
             parts.append(tables.of("revisions", "cell", token, *between))
         rows = pa.concat_tables(parts, promote_options="default")
-        return told_then(rows).sort_by("at") if span.is_then else rows
+        return first_versions(rows).sort_by("at") if span.is_then else rows

@@ -5,19 +5,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backend_spark.config import CriteriaSettings
+from backend_spark.config import RainCriteriaSection
 from backend_spark.criteria.jma import Telegram, parse_telegram
 from backend_spark.criteria.tables import CriteriaTable, read_criteria
 from backend_spark.errors import CriteriaTableError, TelegramError
-from backend_spark.forecast.table import Feed
-from backend_spark.scoring.score import Rules
+from backend_spark.forecast.table import ForecastReader
+from backend_spark.scoring.score import CellRules
 from slope_science.criteria import Criteria
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Judging:
+class CellRuleProvider:
     """Makes the rules of cells.
 
     Attributes:
@@ -31,15 +31,15 @@ class Judging:
     table: CriteriaTable
     look_ahead: bool = False
     telegrams: Path | None = None
-    feed: Feed | None = None
+    feed: ForecastReader | None = None
     changes: Path | None = None
     _read: dict[str, Telegram | None] = field(default_factory=dict)
     _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
 
     @classmethod
     def from_settings(
-        cls, settings: CriteriaSettings, feed: Feed | None = None
-    ) -> "Judging":
+        cls, settings: RainCriteriaSection, feed: ForecastReader | None = None
+    ) -> "CellRuleProvider":
         """Make from the settings.
 
         Args:
@@ -56,14 +56,14 @@ class Judging:
         changes = None if settings.changes is None else Path(settings.changes)
         return cls(table, settings.look_ahead, folder, feed, changes)
 
-    def rules_of(self, cells: Iterable[str]) -> dict[str, Rules]:
+    def rules_of(self, cells: Iterable[str]) -> dict[str, CellRules]:
         """Rules of some cells with the present telegrams and forecasts."""
         telegrams, rules, table = self._telegrams(), {}, self.current_table()
         newest = self.feed.newest_version() if self.feed else None
         for cell in cells:
             code = table.municipality(cell)
             ours = tuple(t for t in telegrams if code in t.levels)
-            rules[cell] = Rules(
+            rules[cell] = CellRules(
                 table.criteria_of(cell),
                 self.look_ahead,
                 code if telegrams else None,

@@ -30,13 +30,13 @@ from slope_science.quality import Flag
 
 JST: Final = timezone(timedelta(hours=9))
 ENCODING: Final = "cp932"
-RAIN: Final = "降水量(mm)"
-QUALITY: Final = "品質情報"
+RAIN_COLUMN: Final = "降水量(mm)"
+QUALITY_COLUMN: Final = "品質情報"
 STEPS_PER_HOUR: Final = 6
 LAST_MINUTE: Final = 59
 MAX_STATIONS_BYTES: Final = 100_000_000
 
-FLAGS: Final = {
+FLAG_BY_QUALITY: Final = {
     8: Flag.GOOD,
     5: Flag.GOOD,
     4: Flag.SUSPECT,
@@ -52,7 +52,7 @@ _TIME: Final = re.compile(
 
 
 @dataclass(frozen=True)
-class Hour:
+class AmedasHour:
     """Rain of one hour.
 
     Attributes:
@@ -66,7 +66,7 @@ class Hour:
     flag: Flag
 
 
-def read_amedas(path: str, station: str) -> list[Hour]:
+def read_amedas(path: str, station: str) -> list[AmedasHour]:
     """Rain of a station, hour by hour, in the order of the file.
 
     Args:
@@ -79,7 +79,7 @@ def read_amedas(path: str, station: str) -> list[Hour]:
     """
     rows = _rows(path)
     head, number_at, quality_at = _columns(path, rows, station)
-    found: list[Hour] = []
+    found: list[AmedasHour] = []
     for line, row in enumerate(rows[head:], start=head + 1):
         if not any(row):
             continue
@@ -93,7 +93,7 @@ def read_amedas(path: str, station: str) -> list[Hour]:
     return found
 
 
-def ten_minutes(hours: Sequence[Hour]) -> Iterator[float | None]:
+def split_hours(hours: Sequence[AmedasHour]) -> Iterator[float | None]:
     """Six equal parts of each hour, as criteria need steps of ten minutes."""
     for hour in hours:
         share = None if hour.rain_mm is None else hour.rain_mm / STEPS_PER_HOUR
@@ -123,16 +123,16 @@ def _columns(
     path: str, rows: Sequence[Sequence[str]], station: str
 ) -> tuple[int, int, int | None]:
     """The first line of data, the place of the rain, and that of its quality."""
-    heads = [at for at, row in enumerate(rows) if RAIN in row]
+    heads = [at for at, row in enumerate(rows) if RAIN_COLUMN in row]
     if not heads or not heads[0]:
-        problem = f"needs a line of elements with {RAIN!r} under one of stations"
+        problem = f"needs a line of elements with {RAIN_COLUMN!r} under one of stations"
         raise RainTableError(path, f"{problem}; download hourly rain from JMA")
     at = heads[0]
     stations, elements = rows[at - 1], rows[at]
     ours = [
         place
         for place, (name, element) in enumerate(zip(stations, elements, strict=False))
-        if name == station and element == RAIN
+        if name == station and element == RAIN_COLUMN
     ]
     if not ours:
         present = sorted({name for name in stations if name})
@@ -140,7 +140,7 @@ def _columns(
     data = next((n for n in range(at, len(rows)) if _is_data(rows[n])), len(rows))
     labels = rows[data - 1]
     plain = [place for place in ours if not _label(labels, place)]
-    quality = [place for place in ours if _label(labels, place) == QUALITY]
+    quality = [place for place in ours if _label(labels, place) == QUALITY_COLUMN]
     return data, plain[0] if plain else ours[0], quality[0] if quality else None
 
 
@@ -158,14 +158,14 @@ def _hour(
     row: Sequence[str],
     number_at: int,
     quality_at: int | None,
-) -> Hour:
+) -> AmedasHour:
     try:
         end = _end(row[0])
         flag = _flag(_label(row, quality_at) if quality_at is not None else "8")
         text = _label(row, number_at)
         if flag is Flag.MISSING or not text:
-            return Hour(end, None, Flag.MISSING)
-        return Hour(end, _depth(text), flag)
+            return AmedasHour(end, None, Flag.MISSING)
+        return AmedasHour(end, _depth(text), flag)
     except FieldError as error:
         raise RainTableError(path, f"line {line}: {error}") from error
 
@@ -185,9 +185,9 @@ def _end(text: str) -> datetime:
 
 
 def _flag(text: str) -> Flag:
-    known = {str(quality): flag for quality, flag in FLAGS.items()}
+    known = {str(quality): flag for quality, flag in FLAG_BY_QUALITY.items()}
     if text not in known:
-        raise FieldError(QUALITY, f"one of {', '.join(known)}", text)
+        raise FieldError(QUALITY_COLUMN, f"one of {', '.join(known)}", text)
     return known[text]
 
 
@@ -197,15 +197,15 @@ def _depth(text: str) -> float:
     except ValueError:
         depth_mm = math.nan
     if not (math.isfinite(depth_mm) and depth_mm >= 0):
-        raise FieldError(RAIN, "a number of mm, zero or more", text)
+        raise FieldError(RAIN_COLUMN, "a number of mm, zero or more", text)
     return depth_mm
 
 
-KINDS: Final = {"39": EMERGENCY, "49": DANGER, "09": WARNING, "29": ADVISORY}
-EXPIRES_S: Final = 24 * 3600.0
+LEVEL_BY_KIND: Final = {"39": EMERGENCY, "49": DANGER, "09": WARNING, "29": ADVISORY}
+MAX_LEVEL_AGE_S: Final = 24 * 3600.0
 """Age after which a telegram without a successor no longer counts."""
 
-MUNICIPAL: Final = "気象警報・注意報（市町村等）"
+MUNICIPAL_TYPE: Final = "気象警報・注意報（市町村等）"
 MAX_TELEGRAM_BYTES: Final = 5_000_000
 _TYPE: Final = re.compile(r"VP(?:WW(?:5[3-9]|6[01])|WS50)")
 _JMX: Final = "{http://xml.kishou.go.jp/jmaxml1/}"
@@ -281,7 +281,7 @@ def _reported_s(name: str, report: ET.Element) -> float:
 def _levels(report: ET.Element) -> dict[str, int]:
     levels: dict[str, int] = {}
     for warning in report.iterfind(f"{_BODY}Body/{_BODY}Warning"):
-        if warning.get("type") != MUNICIPAL:
+        if warning.get("type") != MUNICIPAL_TYPE:
             continue
         for item in warning.iterfind(f"{_BODY}Item"):
             codes = [
@@ -290,13 +290,13 @@ def _levels(report: ET.Element) -> dict[str, int]:
                 if kind.findtext(f"{_BODY}Status", "") != "解除"
                 for code in kind.iterfind(f"{_BODY}Code")
             ]
-            level = max([LOWEST, *(KINDS.get(code, LOWEST) for code in codes)])
+            level = max([LOWEST, *(LEVEL_BY_KIND.get(code, LOWEST) for code in codes)])
             area = item.findtext(f"{_BODY}Area/{_BODY}Code", "").strip()
             levels[area] = max(level, levels.get(area, LOWEST))
     return levels
 
 
-def official_level(
+def find_official_level(
     telegrams: Iterable[Telegram], municipality: str, at_s: float
 ) -> tuple[int, float] | None:
     """The level that JMA had issued for a municipality at a moment, and when.
@@ -306,7 +306,7 @@ def official_level(
     """
     newest: dict[tuple[str, str], Telegram] = {}
     for telegram in sorted(telegrams, key=lambda t: t.reported_s):
-        is_known = telegram.reported_s <= at_s < telegram.reported_s + EXPIRES_S
+        is_known = telegram.reported_s <= at_s < telegram.reported_s + MAX_LEVEL_AGE_S
         if telegram.counts and is_known:
             newest[telegram.office, telegram.kind] = telegram
     found = [

@@ -21,7 +21,7 @@ from typing import Final
 
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
-from slope_science.criteria import MOST_POINTS, Criteria
+from slope_science.criteria import MAX_LINE_POINTS, Criteria
 from slope_science.errors import ScienceError
 from slope_science.reason_compat import parse_or_text
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
@@ -51,7 +51,7 @@ def mesh_center(code: str) -> tuple[float, float]:
     return (rows + 0.5) * _LAT_DEG, 100 + (columns + 0.5) * _LON_DEG
 
 
-def mesh_at(latitude_deg: float, longitude_deg: float) -> str:
+def mesh_code_at(latitude_deg: float, longitude_deg: float) -> str:
     """Code of the third mesh that holds a position in Japan."""
     row = math.floor(latitude_deg / _LAT_DEG + 1e-9)
     column = math.floor((longitude_deg - 100) / _LON_DEG + 1e-9)
@@ -63,16 +63,16 @@ def mesh_at(latitude_deg: float, longitude_deg: float) -> str:
     return code
 
 
-def cell_of_mesh(code: str) -> str:
+def cell_at_mesh(code: str) -> str:
     """Token of the analysis cell that holds the centre of a mesh."""
     return Cell.at(*mesh_center(code), ANALYSIS_LEVEL).token
 
 
 NOT_JUDGED: Final = 999.0
-BEYOND: Final = 0.0
-OTHERS: Final = "*"
-MOST_PROBLEMS: Final = 20
-MOST_BYTES: Final = 400_000_000
+BEYOND_TABLE: Final = 0.0
+OTHER_CELLS: Final = "*"
+MAX_PROBLEMS: Final = 20
+MAX_BYTES: Final = 400_000_000
 """All meshes of Japan with their lines are some 250 MB."""
 
 _LINE: Final = re.compile(r"LEVEL3_(\d{2,3})")
@@ -80,7 +80,7 @@ _ENCODINGS: Final = ("utf-8-sig", "cp932")
 
 
 @dataclass(frozen=True)
-class Row:
+class CriteriaRow:
     """Criteria of one mesh as the table has them, in mm.
 
     Attributes:
@@ -110,7 +110,7 @@ class Row:
         Raises:
             ScienceError: The criteria are out of order.
         """
-        known = [mm for mm in self.line_mm if mm != BEYOND]
+        known = [mm for mm in self.line_mm if mm != BEYOND_TABLE]
         line = tuple((float(r60), mm) for r60, mm in enumerate(known))
         at_rest_mm = known[0] if known else 1.478 * self.warning_mm
         special_mm = self.special_mm or 1.25 * at_rest_mm
@@ -124,7 +124,7 @@ class Row:
             basis=parse_or_text(self.version) if self.version else None,
         )
 
-    def replacing(self, table: "Row | None") -> "Row":
+    def replacing(self, table: "CriteriaRow | None") -> "CriteriaRow":
         """These criteria instead of a table's; its critical line stays."""
         if table is None:
             return self
@@ -132,11 +132,11 @@ class Row:
         line, code = table.line_mm, table.municipality
         return replace(self, line_mm=line, special_mm=special_mm, municipality=code)
 
-    def lower_of(self, other: "Row") -> "Row":
+    def lower_of(self, other: "CriteriaRow") -> "CriteriaRow":
         """The lower of two meshes' criteria, value by value."""
         both = zip(self.line_mm, other.line_mm, strict=False)
         specials = [s for s in (self.special_mm, other.special_mm) if s is not None]
-        return Row(
+        return CriteriaRow(
             min(self.advisory_mm, other.advisory_mm),
             min(self.warning_mm, other.warning_mm),
             tuple(min(a, b) for a, b in both),
@@ -159,12 +159,12 @@ class CriteriaTable:
     """
 
     default: Criteria
-    by_cell: Mapping[str, Row] = field(default_factory=dict)
-    by_mesh: Mapping[str, Row] = field(default_factory=dict)
-    others: Row | None = None
+    by_cell: Mapping[str, CriteriaRow] = field(default_factory=dict)
+    by_mesh: Mapping[str, CriteriaRow] = field(default_factory=dict)
+    others: CriteriaRow | None = None
     changes: "CriteriaTable | None" = None
 
-    def row(self, token: str) -> Row | None:
+    def row(self, token: str) -> CriteriaRow | None:
         """The table's criteria of a cell; None when it does not judge it.
 
         Of several meshes whose centres lie in the cell each number is the lowest; a
@@ -175,9 +175,11 @@ class CriteriaTable:
         change = self.changes.row(token) if self.changes else None
         return row if change is None else change.replacing(row)
 
-    def _around(self, token: str) -> Row | None:
+    def _around(self, token: str) -> CriteriaRow | None:
         try:
-            mesh = mesh_at(*Cell.from_token(token).center()) if self.by_mesh else ""
+            mesh = (
+                mesh_code_at(*Cell.from_token(token).center()) if self.by_mesh else ""
+            )
         except FieldError:
             return None  # beyond Japan's meshes
         return self.by_mesh.get(mesh)
@@ -214,7 +216,7 @@ def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
     except csv.Error as error:
         reader.problems.append(f"line {rows.line_num}: must be CSV: {error}")
     if reader.problems:
-        raise CriteriaTableError(str(path), reader.problems[:MOST_PROBLEMS])
+        raise CriteriaTableError(str(path), reader.problems[:MAX_PROBLEMS])
     return CriteriaTable(default, reader.by_cell, reader.by_mesh, reader.others)
 
 
@@ -223,10 +225,10 @@ class _Reader:
     """Rows and errors of a table so far."""
 
     problems: list[str]
-    by_cell: dict[str, Row] = field(default_factory=dict)
-    by_mesh: dict[str, Row] = field(default_factory=dict)
+    by_cell: dict[str, CriteriaRow] = field(default_factory=dict)
+    by_mesh: dict[str, CriteriaRow] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
-    others: Row | None = None
+    others: CriteriaRow | None = None
 
     def read_all(self, rows: "csv.DictReader[str]") -> None:
         """Read all rows and collect their errors."""
@@ -248,7 +250,7 @@ class _Reader:
             rule = f"given once, line {self.lines[key]} has it too"
             raise FieldError("mesh or cell", rule, key, "remove one")
         self.lines[key] = number
-        if not mesh and key == OTHERS:
+        if not mesh and key == OTHER_CELLS:
             self.others = _row(cells)
             return
         token, row = _token(mesh, key), _row(cells)
@@ -260,8 +262,8 @@ class _Reader:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            problem = f"must have at most {MOST_BYTES} bytes; cut it by area"
+        if path.stat().st_size > MAX_BYTES:
+            problem = f"must have at most {MAX_BYTES} bytes; cut it by area"
             raise CriteriaTableError(str(path), [problem])
         raw = path.read_bytes()
     except OSError as error:
@@ -289,8 +291,8 @@ def _header(names: Sequence[str]) -> Iterable[str]:
         if name not in names:
             yield f"line 1: needs a column {name}, got {', '.join(names[:8]) or 'none'}"
     line = [int(m[1]) for name in names if (m := _LINE.fullmatch(name))]
-    if line and line != list(range(MOST_POINTS)):
-        missing = sorted(set(range(MOST_POINTS)) - set(line))
+    if line and line != list(range(MAX_LINE_POINTS)):
+        missing = sorted(set(range(MAX_LINE_POINTS)) - set(line))
         where = f"LEVEL3_{missing[0]:02d} is missing" if missing else "out of order"
         yield f"line 1: needs LEVEL3_00 to LEVEL3_150 in order or none, {where}"
 
@@ -298,7 +300,7 @@ def _header(names: Sequence[str]) -> Iterable[str]:
 def _token(mesh: str, token: str) -> str:
     if mesh:
         check_mesh(mesh)
-        return cell_of_mesh(mesh)
+        return cell_at_mesh(mesh)
     cell = Cell.from_token(token)
     if cell.level != ANALYSIS_LEVEL:
         rule = f"the token of an S2 cell of level {ANALYSIS_LEVEL}"
@@ -306,20 +308,20 @@ def _token(mesh: str, token: str) -> str:
     return token
 
 
-def _row(cells: Mapping[str, str]) -> Row:
+def _row(cells: Mapping[str, str]) -> CriteriaRow:
     line = tuple(
         _number(cells, name, least=0.0)
         for name in cells
         if name and _LINE.fullmatch(name)
     )
-    while line and line[-1] == BEYOND:
+    while line and line[-1] == BEYOND_TABLE:
         line = line[:-1]
-    if BEYOND in line:
-        field_name = f"LEVEL3_{line.index(BEYOND):02d}"
+    if BEYOND_TABLE in line:
+        field_name = f"LEVEL3_{line.index(BEYOND_TABLE):02d}"
         rule = "more than 0 mm before the end of the line"
         raise FieldError(field_name, rule, 0, "only the end is beyond the table")
     special = (cells.get("SPECIAL") or "").strip()
-    row = Row(
+    row = CriteriaRow(
         _number(cells, "LEVEL1"),
         _number(cells, "LEVEL2"),
         line,

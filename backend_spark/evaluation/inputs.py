@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from backend_spark.errors import RainTableError
-from backend_spark.rain_table import RainSource, no_column
+from backend_spark.rain_table import RainText, describe_missing_column
 from slope_science.skill import Slide
 
 _DAY = timedelta(days=1)
@@ -20,7 +20,7 @@ DATE_FORMS = ("%Y-%m-%d", "%m/%d/%Y", "%Y/%m/%d")
 
 
 @dataclass(frozen=True)
-class RainSeries:
+class EvaluationRain:
     """Rain in steps of one length, without a hole in time.
 
     Attributes:
@@ -40,7 +40,7 @@ class RainSeries:
         return self.step / timedelta(hours=1)
 
 
-def read_rain(source: RainSource, time_column: str, column: str) -> RainSeries:
+def read_rain_series(source: RainText, time_column: str, column: str) -> EvaluationRain:
     """Read rain from a CSV; a missing row is a step without a number.
 
     Args:
@@ -75,10 +75,10 @@ def read_rain(source: RainSource, time_column: str, column: str) -> RainSeries:
     if strange:
         problem = f"{time_column} must lie on a grid of {step} from {times[0]}"
         raise RainTableError(source.name, f"{problem}, got {strange[0]}")
-    return RainSeries(ends, [known.get(end) for end in ends], step)
+    return EvaluationRain(ends, [known.get(end) for end in ends], step)
 
 
-def read_slides(source: RainSource) -> list[Slide]:
+def read_slides(source: RainText) -> list[Slide]:
     """Landslides of a CSV, or of lines with a date each.
 
     Shape:
@@ -92,7 +92,7 @@ def read_slides(source: RainSource) -> list[Slide]:
     names = {name.strip() for name in head}
     added = 0
     if "time" not in names:
-        source = RainSource(source.name, f"time\n{source.text}")
+        source = RainText(source.name, f"time\n{source.text}")
         added = 1
     wanted = ("time", "count") if "count" in names else ("time",)
     slides = []
@@ -106,14 +106,14 @@ def read_slides(source: RainSource) -> list[Slide]:
     return slides
 
 
-def _cells(source: RainSource, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def _cells(source: RainText, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """Number of each line, and its cells of some columns."""
     reader = csv.reader(io.StringIO(source.text, newline=""), strict=True)
     try:
         head = [name.strip() for name in next(reader, [])]
         for name in names:
             if name not in head:
-                raise RainTableError(source.name, no_column(name, head))
+                raise RainTableError(source.name, describe_missing_column(name, head))
         places = [head.index(name) for name in names]
         for row in reader:
             if row:

@@ -5,16 +5,21 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from backend_spark.evaluation.skill import Days, Interval, LevelSkill, Skill
+from backend_spark.evaluation.skill import (
+    DayCases,
+    Interval,
+    LevelSkill,
+    PredictorSkill,
+)
 from slope_science.findings import LOWEST
-from slope_science.skill import CLASSES, LeadTime, Slide
+from slope_science.skill import EVENT_CLASSES, LeadTime, Slide
 
 _SCORES = ("pod", "far", "pofd", "tss", "csi", "hss")
 _FEW_EVENTS = 20
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class SeasonEvaluation:
     """Result of an evaluation.
 
     Attributes:
@@ -24,8 +29,8 @@ class Evaluation:
         warning_mm: Criterion that the levels were judged with.
     """
 
-    days: Days
-    skills: list[Skill]
+    days: DayCases
+    skills: list[PredictorSkill]
     levels: LevelSkill
     warning_mm: float
 
@@ -75,7 +80,7 @@ class Evaluation:
             f"levels of the rain with a warning criterion of {self.warning_mm:g} mm "
             "(assumed line), hours by class of event"
         )
-        yield f"{'level':7}" + "".join(f"{name:>14}" for name in CLASSES)
+        yield f"{'level':7}" + "".join(f"{name:>14}" for name in EVENT_CLASSES)
         for at, row in enumerate(self.levels.hours):
             yield f"{LOWEST + at:<7}" + "".join(f"{hours:>14.1f}" for hours in row)
         yield ""
@@ -96,7 +101,7 @@ class Evaluation:
             "incomplete_days": self.days.incomplete,
             "predictors": [_told(each) for each in self.skills],
             "warning_mm": self.warning_mm,
-            "classes": CLASSES,
+            "classes": EVENT_CLASSES,
             "hours_by_level_and_class": self.levels.hours,
             "lead_times": [
                 {
@@ -108,7 +113,7 @@ class Evaluation:
         }
 
 
-def _told(each: Skill) -> dict[str, Any]:
+def _told(each: PredictorSkill) -> dict[str, Any]:
     scores = {
         name: None if each.cases is None else getattr(each.cases, name)
         for name in _SCORES

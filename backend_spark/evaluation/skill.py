@@ -7,9 +7,9 @@ from itertools import accumulate
 from random import Random
 from typing import Final
 
-from backend_spark.evaluation.inputs import RainSeries
+from backend_spark.evaluation.inputs import EvaluationRain
 from slope_science.criteria import Criteria
-from slope_science.findings import EMERGENCY, LOWEST, judge, rain_finding
+from slope_science.findings import EMERGENCY, LOWEST, combine_findings, judge_rain
 from slope_science.rain import (
     LONG_HALF_LIFE_H,
     SHORT_HALF_LIFE_H,
@@ -23,12 +23,12 @@ from slope_science.skill import (
     LeadTime,
     Slide,
     Statistic,
-    auc,
+    area_under_roc,
     best_threshold,
+    bootstrap_interval,
     duration_matrix,
-    interval,
-    joined,
     lead_time,
+    merge_slides,
     safe_threshold,
 )
 
@@ -37,39 +37,41 @@ STEPS_PER_HOUR: Final = 6
 # Chleborad et al. 2008: 72-hour rain against that of the 360 hours before, in mm.
 _CT_START_MM, _CT_SLOPE = 88.9, -0.67
 
-Predictor = Callable[[RainSeries], list[float]]
+Predictor = Callable[[EvaluationRain], list[float]]
 
 
-def known(series: RainSeries) -> list[float]:
+def known_depths(series: EvaluationRain) -> list[float]:
     """Depths with zero for unknown steps: sums are lower bounds there."""
     return [depth or 0.0 for depth in series.depth_mm]
 
 
-def soil_water_mm(series: RainSeries) -> list[float]:
+def soil_water_series_mm(series: EvaluationRain) -> list[float]:
     """Soil water index in 10-minute steps, the rain of a longer step shared evenly."""
     return [index for index, _ in _fine(series)][
         _per_step(series) - 1 :: _per_step(series)
     ]
 
 
-def rain_levels(series: RainSeries, criteria: Criteria) -> list[int]:
+def judge_rain_series(series: EvaluationRain, criteria: Criteria) -> list[int]:
     """Level of the rain at the end of each step."""
     per_step = _per_step(series)
     return [
-        judge([rain_finding(r60_mm, index_mm, criteria)]).level
+        combine_findings([judge_rain(r60_mm, index_mm, criteria)]).level
         for index_mm, r60_mm in list(_fine(series))[per_step - 1 :: per_step]
     ]
 
 
-def _per_step(series: RainSeries) -> int:
+def _per_step(series: EvaluationRain) -> int:
     return max(1, round(series.step_h / TEN_MINUTES_H))
 
 
-def _fine(series: RainSeries) -> list[tuple[float, float]]:
+def _fine(series: EvaluationRain) -> list[tuple[float, float]]:
     """Index and 60-minute rain in 10-minute steps (or the table's, when shorter)."""
     per_step = _per_step(series)
     step_h = series.step_h / per_step
-    depths = [depth / per_step for depth in known(series) for _ in range(per_step)]
+    depths = [
+        depth / per_step for depth in known_depths(series) for _ in range(per_step)
+    ]
     tanks = soil_water_series(depths, step_h)
     return [
         (each.index_mm, r60_mm)
@@ -78,23 +80,23 @@ def _fine(series: RainSeries) -> list[tuple[float, float]]:
 
 
 def _sum_of(hours: float) -> Predictor:
-    def rain_mm(series: RainSeries) -> list[float]:
-        return _sums(known(series), round(hours / series.step_h))
+    def rain_mm(series: EvaluationRain) -> list[float]:
+        return _sums(known_depths(series), round(hours / series.step_h))
 
     return rain_mm
 
 
 def _effective(half_life_h: float) -> Predictor:
-    def rain_mm(series: RainSeries) -> list[float]:
-        return effective_rain(known(series), series.step_h, half_life_h)
+    def rain_mm(series: EvaluationRain) -> list[float]:
+        return effective_rain(known_depths(series), series.step_h, half_life_h)
 
     return rain_mm
 
 
-def _over_seattle_line(series: RainSeries) -> list[float]:
+def _over_seattle_line(series: EvaluationRain) -> list[float]:
     """How far the 3-day rain is above the line of the 15 days before."""
     recent, older = (round(hours / series.step_h) for hours in (72, 360))
-    depths = known(series)
+    depths = known_depths(series)
     both = _sums(depths, recent + older)
     return [
         last - (_CT_START_MM + _CT_SLOPE * (whole - last))
@@ -113,7 +115,7 @@ def _sums(depths: Sequence[float], steps: int) -> list[float]:
 
 
 PREDICTORS: Final[dict[str, Predictor]] = {
-    "swi": soil_water_mm,
+    "swi": soil_water_series_mm,
     "effective72": _effective(LONG_HALF_LIFE_H),
     "effective1.5": _effective(SHORT_HALF_LIFE_H),
     "rain72": _sum_of(72),
@@ -128,7 +130,7 @@ Interval = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
-class Days:
+class DayCases:
     """The cases: days, with or without a landslide.
 
     Attributes:
@@ -143,7 +145,7 @@ class Days:
 
 
 @dataclass(frozen=True)
-class Skill:
+class PredictorSkill:
     """Skill of one predictor by its highest value on each day.
 
     Attributes:
@@ -180,9 +182,12 @@ class LevelSkill:
     leads: list[tuple[Slide, list[LeadTime | None]]]
 
 
-def days_of(
-    series: RainSeries, slides: Sequence[Slide], first: date | None, last: date | None
-) -> Days:
+def group_by_day(
+    series: EvaluationRain,
+    slides: Sequence[Slide],
+    first: date | None,
+    last: date | None,
+) -> DayCases:
     """Days of a series, by the dates that its steps' ends are written with.
 
     Args:
@@ -199,12 +204,18 @@ def days_of(
         for end, depth in zip(series.ends, series.depth_mm, strict=True)
         if depth is None
     }
-    return Days(days, [day in struck for day in days], len(holes.intersection(days)))
+    return DayCases(
+        days, [day in struck for day in days], len(holes.intersection(days))
+    )
 
 
-def skill(
-    name: str, series: RainSeries, days: Days, threshold_mm: float | None, seed: int
-) -> Skill:
+def evaluate_predictor(
+    name: str,
+    series: EvaluationRain,
+    days: DayCases,
+    threshold_mm: float | None,
+    seed: int,
+) -> PredictorSkill:
     """Judge one predictor."""
     greatest: dict[date, float] = {}
     for end, value in zip(series.ends, PREDICTORS[name](series), strict=True):
@@ -217,7 +228,7 @@ def skill(
 
     def spread(statistic: Statistic) -> Interval:
         draw = Random(seed).randrange  # noqa: S311 - statistics, no secret
-        return interval(statistic, scores, days.events, draw)
+        return bootstrap_interval(statistic, scores, days.events, draw)
 
     def tss(drawn: Sequence[float], events: Sequence[bool]) -> float | None:
         return (
@@ -226,10 +237,10 @@ def skill(
             else Contingency.from_threshold(drawn, events, limit).tss
         )
 
-    return Skill(
+    return PredictorSkill(
         name,
-        auc(scores, days.events),
-        spread(auc),
+        area_under_roc(scores, days.events),
+        spread(area_under_roc),
         limit,
         threshold_mm is None,
         None
@@ -240,20 +251,22 @@ def skill(
     )
 
 
-def level_skill(
-    series: RainSeries, days: Days, slides: Sequence[Slide], criteria: Criteria
+def evaluate_levels(
+    series: EvaluationRain, days: DayCases, slides: Sequence[Slide], criteria: Criteria
 ) -> LevelSkill:
     """Judge the levels of the rain by hours and lead times."""
     wanted = set(days.days)
     pairs = [
         (end.timestamp(), level)
-        for end, level in zip(series.ends, rain_levels(series, criteria), strict=True)
+        for end, level in zip(
+            series.ends, judge_rain_series(series, criteria), strict=True
+        )
         if end.date() in wanted
     ]
     ends_s = [end_s for end_s, _ in pairs]
     levels = [level for _, level in pairs]
     inside = [s for s in slides if ends_s and ends_s[0] <= s.to_s <= ends_s[-1] + 86400]
-    events = joined(inside)
+    events = merge_slides(inside)
     leads = [
         (
             event,

@@ -16,12 +16,12 @@ from xml.etree import ElementTree as ET
 
 from backend_spark.errors import ExportError
 from backend_spark.exports.cell_states import CellState
-from backend_spark.exports.formats import ring
-from backend_spark.i18n import japanese, level_name, reasons_of
+from backend_spark.exports.formats import cell_ring
+from backend_spark.i18n import level_name, reasons_of, render_japanese
 
 NAMESPACE: Final = "urn:oasis:names:tc:emergency:cap:1.2"
 JAPAN: Final = timezone(timedelta(hours=9))
-LASTS: Final = timedelta(hours=1)
+VALIDITY: Final = timedelta(hours=1)
 """Validity of a level; a newer message is expected before it ends."""
 
 _PLAIN: Final = re.compile(r"[^\s,<&]+")
@@ -29,7 +29,7 @@ _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 """Characters that XML 1.0 forbids; a node's name may contain them."""
 
 
-class Status(StrEnum):
+class CapStatus(StrEnum):
     """Status of a message; only the operator may make an actual one."""
 
     DRAFT = "Draft"
@@ -37,7 +37,7 @@ class Status(StrEnum):
     TEST = "Test"
 
 
-class MessageType(StrEnum):
+class CapMessageType(StrEnum):
     """Relation of a message to earlier ones."""
 
     ALERT = "Alert"
@@ -46,7 +46,7 @@ class MessageType(StrEnum):
 
 
 @dataclass(frozen=True)
-class Reference:
+class CapReference:
     """Reference to an earlier message.
 
     Attributes:
@@ -65,7 +65,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Header:
+class CapHeader:
     """Header of a message.
 
     Attributes:
@@ -83,8 +83,8 @@ class Header:
     sender: str
     sender_name: str
     sent: datetime
-    status: Status = Status.DRAFT
-    replaces: Sequence[Reference] = ()
+    status: CapStatus = CapStatus.DRAFT
+    replaces: Sequence[CapReference] = ()
     is_cancel: bool = False
 
     def __post_init__(self) -> None:
@@ -98,11 +98,11 @@ class Header:
             raise ExportError("--cancels", rule, "none", "give the file that was sent")
 
     @property
-    def kind(self) -> MessageType:
+    def kind(self) -> CapMessageType:
         """Alert, Update or Cancel."""
         if self.is_cancel:
-            return MessageType.CANCEL
-        return MessageType.UPDATE if self.replaces else MessageType.ALERT
+            return CapMessageType.CANCEL
+        return CapMessageType.UPDATE if self.replaces else CapMessageType.ALERT
 
     @property
     def identifier(self) -> str:
@@ -129,7 +129,9 @@ _INSTRUCTIONS: Final = {
 }
 
 
-def alert(states: Iterable[CellState], header: Header, min_level: int = 2) -> bytes:
+def alert_xml(
+    states: Iterable[CellState], header: CapHeader, min_level: int = 2
+) -> bytes:
     """A message as XML in UTF-8.
 
     Each level from `min_level` up has one `info` in Japanese and one in English,
@@ -141,7 +143,7 @@ def alert(states: Iterable[CellState], header: Header, min_level: int = 2) -> by
     root = ET.Element("alert", xmlns=NAMESPACE)
     _add_text(root, "identifier", header.identifier)
     _add_text(root, "sender", header.sender)
-    _add_text(root, "sent", when(header.sent))
+    _add_text(root, "sent", cap_time(header.sent))
     _add_text(root, "status", header.status)
     _add_text(root, "msgType", header.kind)
     _add_text(root, "scope", "Public")
@@ -154,12 +156,12 @@ def alert(states: Iterable[CellState], header: Header, min_level: int = 2) -> by
     return text + b"\n"
 
 
-def when(time: datetime) -> str:
+def cap_time(time: datetime) -> str:
     """A time in the form of CAP: whole seconds and a numeric zone, never Z."""
     return time.astimezone(JAPAN).isoformat(timespec="seconds")
 
 
-def reference_of(message: bytes) -> Reference:
+def read_reference(message: bytes) -> CapReference:
     """Reference to a message that `alert_xml` made.
 
     Raises:
@@ -170,7 +172,7 @@ def reference_of(message: bytes) -> Reference:
     values = [root.findtext(f"{{{NAMESPACE}}}{name}") or "" for name in names]
     if not all(_PLAIN.fullmatch(value) for value in values):
         raise _no_message(message, "sender, identifier or sent is missing")
-    return Reference(*values)
+    return CapReference(*values)
 
 
 def _parsed(message: bytes) -> ET.Element:
@@ -189,7 +191,7 @@ def _no_message(message: bytes, problem: str) -> ExportError:
 
 
 def _add_infos(
-    root: ET.Element, states: Iterable[CellState], header: Header, min_level: int
+    root: ET.Element, states: Iterable[CellState], header: CapHeader, min_level: int
 ) -> None:
     levels: dict[int, list[CellState]] = {}
     for state in states:
@@ -209,7 +211,7 @@ def _add_info(
     level: int,
     language: str,
     states: Sequence[CellState],
-    header: Header,
+    header: CapHeader,
 ) -> None:
     info = ET.SubElement(root, "info")
     urgency, severity, certainty, response = _URGENCY[level]
@@ -223,8 +225,8 @@ def _add_info(
     _add_text(info, "urgency", urgency)
     _add_text(info, "severity", severity)
     _add_text(info, "certainty", certainty)
-    _add_text(info, "effective", when(since))
-    _add_text(info, "expires", when(since + LASTS))
+    _add_text(info, "effective", cap_time(since))
+    _add_text(info, "expires", cap_time(since + VALIDITY))
     _add_text(info, "senderName", header.sender_name)
     _add_text(
         info, "headline", _HEADLINES[language].format(name=name, count=len(states))
@@ -238,11 +240,11 @@ def _add_info(
         _add_area(info, state, header)
 
 
-def _add_area(info: ET.Element, state: CellState, header: Header) -> None:
+def _add_area(info: ET.Element, state: CellState, header: CapHeader) -> None:
     area = ET.SubElement(info, "area")
     place = "" if header.sender_name == header.sender else f"{header.sender_name} "
     _add_text(area, "areaDesc", f"{place}S2 {state.cell}")
-    polygon = " ".join(f"{lat},{lon}" for lon, lat in ring(state.cell))
+    polygon = " ".join(f"{lat},{lon}" for lon, lat in cell_ring(state.cell))
     _add_text(area, "polygon", polygon)
     geocode = ET.SubElement(area, "geocode")
     _add_text(geocode, "valueName", "s2:token")
@@ -251,7 +253,9 @@ def _add_area(info: ET.Element, state: CellState, header: Header) -> None:
 
 def _lines(states: Sequence[CellState], language: str) -> list[str]:
     if language == "ja-JP":
-        reasons = [map(japanese, reasons_of(s.reason_codes, s.reasons)) for s in states]
+        reasons = [
+            map(render_japanese, reasons_of(s.reason_codes, s.reasons)) for s in states
+        ]
         pairs = zip(states, reasons, strict=True)
         return [f"{s.cell}：{'、'.join(each)}" for s, each in pairs]
     return [f"{s.cell}: {'; '.join(s.reasons)}" for s in states]

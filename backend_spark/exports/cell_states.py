@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.errors import ExportError
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 
-STANDS_FOR: Final = timedelta(minutes=30)
+VALIDITY: Final = timedelta(minutes=30)
 """Validity of a row after the end of its step; then its cell is silent."""
 
 COLUMNS: Final = (
@@ -64,8 +64,8 @@ class CellState:
     reason_codes: tuple[str, ...] = ()
 
 
-def cell_states(
-    tables: Tables, at: datetime | None = None
+def read_cell_states(
+    tables: DeltaTables, at: datetime | None = None
 ) -> tuple[datetime, list[CellState]]:
     """States of all cells at a moment, sorted by token.
 
@@ -93,7 +93,7 @@ def cell_states(
     return moment, [_state(last[cell], moment) for cell in sorted(last)]
 
 
-def _newest(tables: Tables) -> datetime:
+def _newest(tables: DeltaTables) -> datetime:
     times = tables.levels(["at"])["at"]
     newest = pc.max(times).as_py() if isinstance(times, pa.ChunkedArray) else None
     if newest is None:
@@ -104,7 +104,7 @@ def _newest(tables: Tables) -> datetime:
 
 
 def _state(row: dict[str, Any], moment: datetime) -> CellState:
-    is_silent = moment - row["at"] > STANDS_FOR
+    is_silent = moment - row["at"] > VALIDITY
     return CellState(
         cell=row["cell"],
         at=row["at"],

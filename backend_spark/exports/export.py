@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap, formats
-from backend_spark.exports.cell_states import cell_states
-from backend_spark.tables.reader import Tables, open_tables
+from backend_spark.exports.cell_states import read_cell_states
+from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import TABLES
 from service_runtime.files import write_atomic
 
@@ -34,18 +34,20 @@ class ExportRequest:
         min_level: Lowest level for cap.
     """
 
-    tables: Tables
+    tables: DeltaTables
     now: datetime
     table: str
     at: datetime | None
     begin: datetime | None
     end: datetime | None
     out: Path | None
-    header: cap.Header | None
+    header: cap.CapHeader | None
     min_level: int
 
 
-def run(data: str, form: str, out: Path | None, more: Mapping[str, object]) -> None:
+def write_export(
+    data: str, form: str, out: Path | None, more: Mapping[str, object]
+) -> None:
     """Write an export.
 
     Args:
@@ -66,7 +68,7 @@ def run(data: str, form: str, out: Path | None, more: Mapping[str, object]) -> N
 
 
 def _request(
-    tables: Tables, form: str, out: Path | None, more: Mapping[str, object]
+    tables: DeltaTables, form: str, out: Path | None, more: Mapping[str, object]
 ) -> ExportRequest:
     now = datetime.now(UTC)  # noqa: TID251 - composition root of the command
     header = _header(now, more) if form == "cap" else None
@@ -81,7 +83,7 @@ def _request(
     )
 
 
-def _header(now: datetime, more: Mapping[str, object]) -> cap.Header:
+def _header(now: datetime, more: Mapping[str, object]) -> cap.CapHeader:
     updated, cancelled = _references(more["updated"]), _references(more["cancelled"])
     sender = more["sender"]
     if sender is None:
@@ -91,21 +93,21 @@ def _header(now: datetime, more: Mapping[str, object]) -> cap.Header:
     if updated and cancelled:
         rule = "without --cancels"
         raise ExportError("--updates", rule, "both", "write two messages")
-    return cap.Header(
+    return cap.CapHeader(
         sender=str(sender),
         sender_name=str(more["sender_name"] or sender),
         sent=now,
-        status=cap.Status(str(more["status"])),
+        status=cap.CapStatus(str(more["status"])),
         replaces=updated or cancelled,
         is_cancel=bool(cancelled),
     )
 
 
-def _references(paths: object) -> list[cap.Reference]:
+def _references(paths: object) -> list[cap.CapReference]:
     found = []
     for path in paths if isinstance(paths, tuple) else ():
         try:
-            found.append(cap.reference_of(path.read_bytes()))
+            found.append(cap.read_reference(path.read_bytes()))
         except OSError as error:
             problem = error.strerror or str(error)
             raise ExportError("CAP file", "readable", str(path), problem) from error
@@ -116,12 +118,12 @@ def _cap(request: ExportRequest) -> None:
     header = request.header
     if header is None:  # for mypy: _request made one
         raise AssertionError
-    states = [] if header.is_cancel else cell_states(request.tables, request.at)[1]
-    _write(request.out, cap.alert(states, header, request.min_level))
+    states = [] if header.is_cancel else read_cell_states(request.tables, request.at)[1]
+    _write(request.out, cap.alert_xml(states, header, request.min_level))
 
 
 def _geojson(request: ExportRequest) -> None:
-    moment, states = cell_states(request.tables, request.at)
+    moment, states = read_cell_states(request.tables, request.at)
     _write(request.out, _json(formats.feature_collection(states, moment, request.now)))
 
 
@@ -142,11 +144,11 @@ def _parquet(request: ExportRequest) -> None:
 
 def _sensor_things(request: ExportRequest) -> None:
     rows = (row for batch in _rows(request, "silver") for row in batch.to_pylist())
-    _write(request.out, _json(formats.things(rows)))
+    _write(request.out, _json(formats.sensor_things(rows)))
 
 
 def _rows(request: ExportRequest, table: str) -> Iterator[pa.RecordBatch]:
-    return formats.batches(request.tables, table, request.begin, request.end)
+    return formats.read_batches(request.tables, table, request.begin, request.end)
 
 
 def _json(value: object) -> bytes:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from backend_spark.exports.cell_states import CellState
 from backend_spark.i18n import level_name
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import TABLES
 from spatial_mqtt.cells import Cell
 
@@ -26,8 +26,8 @@ _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet takes text with these first characters for a formula."""
 
 
-def batches(
-    tables: Tables, name: str, begin: datetime | None, end: datetime | None
+def read_batches(
+    tables: DeltaTables, name: str, begin: datetime | None, end: datetime | None
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a table within a time range, in batches.
 
@@ -95,7 +95,7 @@ def _cell(value: Any) -> str | int | float | bool | None:  # noqa: ANN401 - any 
     return value  # type: ignore[no-any-return]
 
 
-DIGITS = 7
+DEGREE_DIGITS = 7
 """About a centimetre; RFC 7946 section 11.2 advises against more precision."""
 
 
@@ -117,14 +117,16 @@ def feature_collection(
     }
 
 
-def ring(cell: str) -> list[list[float]]:
+def cell_ring(cell: str) -> list[list[float]]:
     """Closed outline of a cell: longitude and latitude in degrees."""
     corners = Cell.from_token(cell).corners()
-    points = [[round(lon, DIGITS), round(lat, DIGITS)] for lat, lon in corners]
+    points = [
+        [round(lon, DEGREE_DIGITS), round(lat, DEGREE_DIGITS)] for lat, lon in corners
+    ]
     return [*points, points[0]]
 
 
-def finite(number: float | None) -> float | None:
+def finite_or_none(number: float | None) -> float | None:
     """The number rounded to six digits; None if it is not finite."""
     return round(number, 6) if number is not None and math.isfinite(number) else None
 
@@ -134,18 +136,18 @@ def _feature(state: CellState) -> dict[str, Any]:
     return {
         "type": "Feature",
         "id": state.cell,
-        "geometry": {"type": "Polygon", "coordinates": [ring(state.cell)]},
+        "geometry": {"type": "Polygon", "coordinates": [cell_ring(state.cell)]},
         "properties": {
             "s2_token": state.cell,
             "level": state.level,
             "level_name": english,
             "level_name_ja": japanese,
             "valid_time": state.at.isoformat(),
-            "r60_mm": finite(state.r60_mm),
-            "swi_mm": finite(state.swi_mm),
+            "r60_mm": finite_or_none(state.r60_mm),
+            "swi_mm": finite_or_none(state.swi_mm),
             "swi_is_lower_bound": state.is_lower_bound,
-            "cl_margin_mm": finite(state.margin_mm),
-            "completeness": finite(state.completeness),
+            "cl_margin_mm": finite_or_none(state.margin_mm),
+            "completeness": finite_or_none(state.completeness),
             "reasons": list(state.reasons),
             "assumed": list(state.assumed),
             "n_nodes": state.n_nodes,
@@ -158,7 +160,7 @@ _MEASURED: Final = f"{_TYPES}OM_Measurement"
 _TRUTH: Final = f"{_TYPES}OM_TruthObservation"
 _UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
 
-COUNTED: Final = ", counted up since the counter began: take differences"
+COUNTER_NOTE: Final = ", counted up since the counter began: take differences"
 """Description of rain gauges and other counters, whose results are sums."""
 
 UNITS: Final = {
@@ -178,7 +180,7 @@ UNITS: Final = {
 """SenML units with their UCUM names and codes; other units keep their symbol."""
 
 
-def things(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def sensor_things(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Readings of silver as things, datastreams and observations.
 
     Readings that failed quality control are included, with their flag as
@@ -214,12 +216,12 @@ def _stream(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "@iot.id": f"{row['node']}/{row['name']}",
         "name": row["name"],
-        "description": f"{row['name']} of {row['node']}{COUNTED * is_counted}",
+        "description": f"{row['name']} of {row['node']}{COUNTER_NOTE * is_counted}",
         "observationType": _TRUTH if is_boolean else _MEASURED,
         "unitOfMeasurement": unit if symbol else none,
         "ObservedProperty": {
             "name": row["name"].partition("/")[0],
-            "description": f"{row['name']}{COUNTED * is_counted}",
+            "description": f"{row['name']}{COUNTER_NOTE * is_counted}",
         },
         "Observations": [],
     }
@@ -231,7 +233,7 @@ def _observation(row: dict[str, Any]) -> dict[str, Any]:
     observation = {
         "phenomenonTime": _time(row["at"]),
         "resultTime": _time(row["received_at"]),
-        "result": bool(number) if is_boolean else finite(number),
+        "result": bool(number) if is_boolean else finite_or_none(number),
         "resultQuality": row["flag"],
         "parameters": dict(_parameters(row)),
     }
@@ -240,7 +242,7 @@ def _observation(row: dict[str, Any]) -> dict[str, Any]:
             "name": row["cell"],
             "description": "S2 cell of the node, level 13",
             "encodingType": "application/geo+json",
-            "feature": {"type": "Polygon", "coordinates": [ring(row["cell"])]},
+            "feature": {"type": "Polygon", "coordinates": [cell_ring(row["cell"])]},
         }
     return observation
 

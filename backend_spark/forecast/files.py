@@ -20,27 +20,33 @@ from typing import Final
 from backend_spark.criteria.tables import check_mesh
 from backend_spark.errors import ForecastFileError
 from service_runtime.errors import FieldError
-from slope_science.quality import NOT_EVALUATED, Flag, Verdict, plausible_depth, worst
+from slope_science.quality import (
+    NOT_EVALUATED,
+    Flag,
+    Verdict,
+    check_rain_depth,
+    worst_verdict,
+)
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 SUFFIXES: Final = (".csv", ".json")
-KINDS: Final = ("cell", "mesh", "municipality")
-NEEDED: Final = ("source", "issued_at", "from", "to", "mm")
-MOST_PROBLEMS: Final = 20
-MOST_BYTES: Final = 200_000_000
-LONGEST_S: Final = 24 * 3600.0
-AHEAD_S: Final = 600.0
+PLACE_KINDS: Final = ("cell", "mesh", "municipality")
+REQUIRED_COLUMNS: Final = ("source", "issued_at", "from", "to", "mm")
+MAX_PROBLEMS: Final = 20
+MAX_BYTES: Final = 200_000_000
+MAX_INTERVAL_S: Final = 24 * 3600.0
+MAX_CLOCK_ERROR_S: Final = 600.0
 """Maximum time of issue after now, because clocks differ."""
 
-LONGEST_NAME: Final = 100
+MAX_NAME_CHARS: Final = 100
 FIRST_YEAR: Final = 1900
 _FLAGS: Final = {str(int(flag)): flag for flag in Flag}
 
 
 @dataclass(frozen=True, order=True)
-class Row:
+class ForecastRow:
     """One interval of a forecast for one place.
 
     Attributes:
@@ -71,7 +77,7 @@ class Row:
         return self.kind, self.place, self.source, self.issued_s
 
 
-def read_forecast(path: Path, now_s: float) -> list[Row]:
+def read_forecast(path: Path, now_s: float) -> list[ForecastRow]:
     """Read a file completely; with any error none of its rows counts.
 
     Args:
@@ -83,7 +89,7 @@ def read_forecast(path: Path, now_s: float) -> list[Row]:
             rule, value and remedy.
     """
     problems: list[str] = []
-    rows: list[Row] = []
+    rows: list[ForecastRow] = []
     for place, cells in _cells(path, _text(path)):
         try:
             rows.append(_row(cells, now_s))
@@ -93,14 +99,14 @@ def read_forecast(path: Path, now_s: float) -> list[Row]:
     if not rows and not problems:
         problems = ["must hold a row of forecast, there is none"]
     if problems:
-        raise ForecastFileError(str(path), problems[:MOST_PROBLEMS])
+        raise ForecastFileError(str(path), problems[:MAX_PROBLEMS])
     return rows
 
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            problem = f"must have at most {MOST_BYTES} bytes; cut it by area"
+        if path.stat().st_size > MAX_BYTES:
+            problem = f"must have at most {MAX_BYTES} bytes; cut it by area"
             raise ForecastFileError(str(path), [problem])
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -137,25 +143,25 @@ def _objects(text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
         yield f"object {number}", cells
 
 
-def _row(cells: Mapping[str, str], now_s: float) -> Row:
-    for name in NEEDED:
+def _row(cells: Mapping[str, str], now_s: float) -> ForecastRow:
+    for name in REQUIRED_COLUMNS:
         if name not in cells:
             raise FieldError(name, "a column of the table", None, "add it")
     kind, place = _place(cells)
     source = cells["source"]
-    if not 0 < len(source) <= LONGEST_NAME:
-        rule = f"the name of the issuer, up to {LONGEST_NAME} characters"
+    if not 0 < len(source) <= MAX_NAME_CHARS:
+        rule = f"the name of the issuer, up to {MAX_NAME_CHARS} characters"
         raise FieldError("source", rule, source)
     issued_s, from_s, to_s = (_time(cells, n) for n in ("issued_at", "from", "to"))
-    if issued_s > now_s + AHEAD_S:
+    if issued_s > now_s + MAX_CLOCK_ERROR_S:
         remedy = "look at the zone, and at this machine's clock"
         raise FieldError("issued_at", "in the past", cells["issued_at"], remedy)
-    if not 0 < to_s - from_s <= LONGEST_S:
+    if not 0 < to_s - from_s <= MAX_INTERVAL_S:
         rule = f"later than from ({cells['from']}), by 24 h at most"
         raise FieldError("to", rule, cells["to"])
     mm = _depth(cells["mm"])
     verdict = _verdict(mm, to_s - from_s, cells.get("flag", ""))
-    return Row(
+    return ForecastRow(
         kind,
         place,
         source,
@@ -169,7 +175,7 @@ def _row(cells: Mapping[str, str], now_s: float) -> Row:
 
 
 def _place(cells: Mapping[str, str]) -> tuple[str, str]:
-    given = [(kind, cells[kind]) for kind in KINDS if cells.get(kind)]
+    given = [(kind, cells[kind]) for kind in PLACE_KINDS if cells.get(kind)]
     if len(given) != 1:
         rule = "given, one of the three"
         raise FieldError("cell, mesh or municipality", rule, dict(given) or None)
@@ -217,10 +223,10 @@ def _verdict(mm: float | None, seconds: float, flag: str) -> Verdict:
     from_source = NOT_EVALUATED
     if is_bad:
         from_source = Verdict(given, (Reason(ReasonCode.SOURCE_FLAG, flag=flag),))
-    return worst([from_source, plausible_depth(mm, seconds)])
+    return worst_verdict([from_source, check_rain_depth(mm, seconds)])
 
 
-def _overlaps(rows: Iterable[Row]) -> Iterator[str]:
+def _overlaps(rows: Iterable[ForecastRow]) -> Iterator[str]:
     """Intervals of one issue and place that cover the same time."""
     for one, other in pairwise(sorted(rows, key=lambda row: (row.issue, row.from_s))):
         if one.issue == other.issue and other.from_s < one.to_s:

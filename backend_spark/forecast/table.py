@@ -16,31 +16,44 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable
 
-from backend_spark.config import KeepSettings
-from backend_spark.criteria.tables import mesh_at
+from backend_spark.config import KeepSection
+from backend_spark.criteria.tables import mesh_code_at
 from backend_spark.errors import ForecastFileError
-from backend_spark.forecast.files import AHEAD_S, SUFFIXES, Row, read_forecast
-from backend_spark.tables.delta_writer import commit_files, make_tables, write_part
-from backend_spark.tables.maintenance import keep_up, trim
-from backend_spark.tables.reader import Tables
+from backend_spark.forecast.files import (
+    MAX_CLOCK_ERROR_S,
+    SUFFIXES,
+    ForecastRow,
+    read_forecast,
+)
+from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
+from backend_spark.tables.maintenance import delete_old_rows, maintain_tables
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import FORECASTS, UTC_TIME
 from service_runtime.errors import FieldError
-from service_runtime.locks import hold
+from service_runtime.locks import acquire_lock
 from slope_science.quality import Flag
-from slope_science.rain_forecast import MAX_AGE_S, Coming, Piece, Run, coming
+from slope_science.rain_forecast import (
+    MAX_AGE_S,
+    ForecastInterval,
+    ForecastIssue,
+    ForecastRain,
+    select_forecast,
+)
 from slope_science.reason_compat import parse_why
 from spatial_mqtt.cells import Cell
 
-NAME: Final = "forecasts"
+TABLE: Final = "forecasts"
 DAY_S: Final = 86_400
 _MICRO: Final = 1_000_000
 _WITH_REASONS: Final = {Flag.SUSPECT, Flag.FAIL, Flag.MISSING}
 
-Place = tuple[str, str]
+ForecastPlace = tuple[str, str]
 """``node_cell``, ``mesh`` or ``municipality``, and its token or code."""
 
 
-def add(tables: Path, rows: Sequence[Row], file: str, known_s: float | None) -> int:
+def add_rows(
+    tables: Path, rows: Sequence[ForecastRow], file: str, known_s: float | None
+) -> int:
     """Add new issues in one commit; return the number of their rows.
 
     Stored issues never change, so that scoring again uses the same forecasts.
@@ -51,20 +64,20 @@ def add(tables: Path, rows: Sequence[Row], file: str, known_s: float | None) -> 
         file: Name of the file.
         known_s: Unix time of arrival; None for the time of issue.
     """
-    make_tables(tables, [NAME])
-    path = tables / NAME
+    create_tables(tables, [TABLE])
+    path = tables / TABLE
     there = _issues(tables, min(row.issued_s for row in rows))
     new = [_record(row, file, known_s) for row in rows if row.issue not in there]
     if new:
-        part = write_part(path, pa.Table.from_pylist(new, FORECASTS), FORECASTS)
+        part = write_file(path, pa.Table.from_pylist(new, FORECASTS), FORECASTS)
         commit_files(DeltaTable(str(path)), path, [part], CommitProperties())
-        keep_up([path], DeltaTable(str(path)).version())
+        maintain_tables([path], DeltaTable(str(path)).version())
     return len(new)
 
 
-def version(tables: Path) -> int | None:
+def table_version(tables: Path) -> int | None:
     """Newest version of the table with a forecast; None without any."""
-    path = str(tables / NAME)
+    path = str(tables / TABLE)
     if not DeltaTable.is_deltatable(path):
         return None
     table = DeltaTable(path)
@@ -72,9 +85,9 @@ def version(tables: Path) -> int | None:
 
 
 @lru_cache(maxsize=4096)
-def runs(
-    tables: Path, version: int, day: int, places: tuple[Place, ...]
-) -> tuple[Run, ...]:
+def read_issues(
+    tables: Path, version: int, day: int, places: tuple[ForecastPlace, ...]
+) -> tuple[ForecastIssue, ...]:
     """Issues for some places that became known on a day since 1970, in UTC.
 
     Args:
@@ -90,50 +103,50 @@ def runs(
 
 
 @lru_cache(maxsize=8)
-def _day(tables: Path, version: int, day: int) -> dict[Place, pa.Table]:
+def _day(tables: Path, version: int, day: int) -> dict[ForecastPlace, pa.Table]:
     """Rows that became known on a day, by their place."""
     known = ds.field("received_at")
     first, beyond = (pa.scalar(n * DAY_S * _MICRO, UTC_TIME) for n in (day, day + 1))
-    dataset = Tables(tables).dataset(NAME, version)
+    dataset = DeltaTables(tables).dataset(TABLE, version)
     rows = dataset.to_table(filter=(known >= first) & (known < beyond)).cast(FORECASTS)
-    found: dict[Place, list[int]] = {}
+    found: dict[ForecastPlace, list[int]] = {}
     pairs = zip(rows["kind"].to_pylist(), rows["place"].to_pylist(), strict=True)
     for at, place in enumerate(pairs):
         found.setdefault(place, []).append(at)
     return {place: rows.take(numbers) for place, numbers in found.items()}
 
 
-def _runs(rows: pa.Table) -> Iterator[Run]:
+def _runs(rows: pa.Table) -> Iterator[ForecastIssue]:
     """Issues for one place."""
     times = ("issued_at", "received_at", "from_at", "at")
     seconds = {n: rows[n].cast(pa.int64()).to_pylist() for n in times}
-    issues: dict[tuple[str, float], tuple[float, list[Piece]]] = {}
+    issues: dict[tuple[str, float], tuple[float, list[ForecastInterval]]] = {}
     cells = rows.select(["source", "mm", "flag", "flag_why"]).to_pylist()
     for at, row in enumerate(cells):
         issued_s, known_s, from_s, to_s = (seconds[n][at] / _MICRO for n in times)
         is_good = row["flag"] not in {Flag.FAIL, Flag.MISSING}
         why = row["flag_why"] if row["flag"] in _WITH_REASONS else None
         reasons = parse_why(why) if why else ()
-        piece = Piece(from_s, to_s, row["mm"] if is_good else None, reasons)
+        piece = ForecastInterval(from_s, to_s, row["mm"] if is_good else None, reasons)
         issue = issues.setdefault((row["source"], issued_s), (known_s, []))
         issue[1].append(piece)
     for (source, issued_s), (known_s, pieces) in issues.items():
-        yield Run(source, issued_s, known_s, pieces)
+        yield ForecastIssue(source, issued_s, known_s, pieces)
 
 
 def _issues(tables: Path, since_s: float) -> set[tuple[str, str, str, float]]:
     """Names of the issues that are there, as `ForecastRow.issue`."""
     # Nothing is known much before its issue: files of earlier days stay closed.
-    since = pa.scalar(round((since_s - AHEAD_S) * _MICRO), UTC_TIME)
+    since = pa.scalar(round((since_s - MAX_CLOCK_ERROR_S) * _MICRO), UTC_TIME)
     columns = ["kind", "place", "source", "issued_at"]
     recent = ds.field("received_at") >= since
-    rows = Tables(tables).dataset(NAME).to_table(columns=columns, filter=recent)
+    rows = DeltaTables(tables).dataset(TABLE).to_table(columns=columns, filter=recent)
     issued = rows["issued_at"].cast(pa.int64()).to_pylist()
     names = zip(*(rows[name].to_pylist() for name in columns[:3]), issued, strict=True)
     return {(*name[:3], name[3] / _MICRO) for name in names}
 
 
-def _record(row: Row, file: str, known_s: float | None) -> dict[str, Any]:
+def _record(row: ForecastRow, file: str, known_s: float | None) -> dict[str, Any]:
     return {
         "kind": row.kind,
         "place": row.place,
@@ -153,11 +166,11 @@ def _us(unix_s: float) -> int:
     return round(unix_s * _MICRO)
 
 
-LOCK: Final = f".lock-{NAME}"
+LOCK_FILE: Final = f".lock-{TABLE}"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class ImportedFile:
     """Result of importing one file.
 
     Attributes:
@@ -176,7 +189,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Loader:
+class ForecastImporter:
     """Imports files; only one process at a time.
 
     Attributes:
@@ -188,38 +201,38 @@ class Loader:
     """
 
     tables: Path
-    keep: KeepSettings
+    keep: KeepSection
     now_s: float
     as_issued: bool = False
 
     def import_files(
         self, paths: Iterable[Path]
-    ) -> Iterator[Loaded | ForecastFileError]:
+    ) -> Iterator[ImportedFile | ForecastFileError]:
         """Import files and folders; an invalid file does not stop the others.
 
         Raises:
             AlreadyRunningError: Another process loads.
         """
-        lock = hold(self.tables / LOCK)
+        lock = acquire_lock(self.tables / LOCK_FILE)
         try:
-            make_tables(self.tables, [NAME])
-            for path in files(paths):
+            create_tables(self.tables, [TABLE])
+            for path in find_files(paths):
                 try:
                     yield self._load(path)
                 except ForecastFileError as error:
                     yield error
-            trim(self.tables, [NAME], self.keep, self.now_s)
+            delete_old_rows(self.tables, [TABLE], self.keep, self.now_s)
         finally:
             os.close(lock)
 
-    def _load(self, path: Path) -> Loaded:
+    def _load(self, path: Path) -> ImportedFile:
         rows = read_forecast(path, self.now_s)
         known_s = None if self.as_issued else self.now_s
-        added = add(self.tables, rows, path.name, known_s)
-        return Loaded(path, added, len(rows) - added)
+        added = add_rows(self.tables, rows, path.name, known_s)
+        return ImportedFile(path, added, len(rows) - added)
 
 
-def files(paths: Iterable[Path]) -> Iterator[Path]:
+def find_files(paths: Iterable[Path]) -> Iterator[Path]:
     """Files as given, and the CSV and JSON files of each folder by name."""
     for path in paths:
         if not path.is_dir():
@@ -250,19 +263,21 @@ class CellForecast:
 
     tables: Path
     version: int
-    places: tuple[Place, ...]
+    places: tuple[ForecastPlace, ...]
     max_age_s: float
 
-    def __call__(self, at_s: float) -> Coming:
+    def __call__(self, at_s: float) -> ForecastRain:
         """The newest usable forecast known at a moment."""
         day = int(at_s // DAY_S)
         days = range(day - LOOK_BACK_DAYS, day + 1)
-        by_day = (runs(self.tables, self.version, d, self.places) for d in days)
-        return coming((run for day in by_day for run in day), at_s, self.max_age_s)
+        by_day = (read_issues(self.tables, self.version, d, self.places) for d in days)
+        return select_forecast(
+            (run for day in by_day for run in day), at_s, self.max_age_s
+        )
 
 
 @dataclass(frozen=True)
-class Feed:
+class ForecastReader:
     """Forecasts of all cells.
 
     Attributes:
@@ -275,20 +290,20 @@ class Feed:
 
     def newest_version(self) -> int | None:
         """Version of the table now; None without any forecast."""
-        return version(self.tables)
+        return table_version(self.tables)
 
     def cell_forecast(
         self, cell: str, municipality: str | None, newest: int
     ) -> CellForecast:
         """Forecasts of one cell, by a version of the table."""
-        places = places_of(cell, municipality)
+        places = find_places(cell, municipality)
         return CellForecast(self.tables, newest, places, self.max_age_s)
 
 
-def places_of(token: str, municipality: str | None) -> tuple[Place, ...]:
+def find_places(token: str, municipality: str | None) -> tuple[ForecastPlace, ...]:
     """Places whose forecast applies to a cell, the smallest first."""
     cell = Cell.from_token(token)
     around = [("cell", cell.parent(n).token) for n in range(cell.level, -1, -1)]
     with suppress(FieldError):  # beyond Japan's meshes
-        around.insert(1, ("mesh", mesh_at(*cell.center())))
+        around.insert(1, ("mesh", mesh_code_at(*cell.center())))
     return (*around, *([("municipality", municipality)] if municipality else []))

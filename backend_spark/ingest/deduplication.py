@@ -15,7 +15,7 @@ import pyarrow as pa
 from backend_spark.errors import SegmentError
 from backend_spark.ingest.segment_log import SegmentName, list_segments, read_segment
 from service_runtime.files import fsync_folder
-from spatial_mqtt.custody import SeqRanges
+from spatial_mqtt.custody import IntervalSet
 from spatial_mqtt.senml import MessageId
 
 _PREFIX = ".ids-"
@@ -32,7 +32,7 @@ _Key = tuple[str, str]
 
 
 @dataclass
-class PastIds:
+class ArchivedIds:
     """Ids of deleted segments, as ranges of sequence numbers; one file per ingester.
 
     Attributes:
@@ -44,11 +44,11 @@ class PastIds:
 
     COLUMNS: ClassVar = ("node", "boot", "seq", "received_at")
     path: Path
-    ranges: dict[_Key, SeqRanges] = field(default_factory=dict)
+    ranges: dict[_Key, IntervalSet] = field(default_factory=dict)
     last_us: dict[_Key, int] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: Path) -> "PastIds":
+    def load(cls, path: Path) -> "ArchivedIds":
         """Read the file; no ids if it does not exist.
 
         Raises:
@@ -68,7 +68,7 @@ class PastIds:
 
     def add(self, key: _Key, low: int, high: int, last_us: int) -> None:
         """Add a closed range of sequence numbers, received up to `last_us`."""
-        self.ranges.setdefault(key, SeqRanges()).add(low, high)
+        self.ranges.setdefault(key, IntervalSet()).add(low, high)
         self.last_us[key] = max(last_us, self.last_us.get(key, last_us))
 
     def add_segment(self, rows: pa.Table) -> None:
@@ -105,25 +105,25 @@ class PastIds:
         fsync_folder(self.path.parent)
 
 
-def past_path(folder: Path, ingester: str) -> Path:
+def archived_ids_path(folder: Path, ingester: str) -> Path:
     """Path of the id file of an ingester, in the folder of the log."""
     return folder / f"{_PREFIX}{ingester}"
 
 
 @dataclass
-class SeenIds:
+class MessageIdSet:
     """Set of message ids, stored as ranges per (node, boot).
 
     Attributes:
         ranges: Sequence numbers of each (node, boot).
     """
 
-    ranges: dict[_Key, SeqRanges] = field(default_factory=dict)
+    ranges: dict[_Key, IntervalSet] = field(default_factory=dict)
     _segments: set[SegmentName] = field(default_factory=set)
     _file_versions: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def read_log(cls, folder: Path) -> "SeenIds":
+    def read_log(cls, folder: Path) -> "MessageIdSet":
         """Read the ids of all segments in a folder.
 
         Raises:
@@ -157,8 +157,8 @@ class SeenIds:
             if self._file_versions.get(path) == version:
                 continue
             self._file_versions[path] = version
-            for key, ranges in PastIds.load(path).ranges.items():
-                known = self.ranges.setdefault(key, SeqRanges())
+            for key, ranges in ArchivedIds.load(path).ranges.items():
+                known = self.ranges.setdefault(key, IntervalSet())
                 for low, high in ranges:
                     known.add(low, high)
 
@@ -171,7 +171,7 @@ class SeenIds:
         """Add ids of messages that are on disk."""
         for message_id in ids:
             key = (message_id.node, message_id.boot)
-            self.ranges.setdefault(key, SeqRanges()).add(message_id.seq)
+            self.ranges.setdefault(key, IntervalSet()).add(message_id.seq)
 
     def count(self) -> int:
         """Number of ids."""

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import msgspec
 
-from backend_spark.ingest.messages import Arrival
+from backend_spark.ingest.messages import ClassifiedMessage
 from service_runtime.errors import MAX_SHOWN_CHARS
 from service_runtime.settings import Problem, SettingsError
 from spatial_mqtt.topics import covers
 
 log = logging.getLogger(__name__)
 
-Areas = dict[str, tuple[str, ...]]
+NodeAreas = dict[str, tuple[str, ...]]
 _UNUSABLE = (OSError, msgspec.MsgspecError, ValueError, RecursionError)
 """Missing, not JSON, not UTF-8, or nested too deeply."""
 
 
-class Places:
+class PublisherAreaCheck:
     """Areas of node ids, from the file that ``gateway-daemon ca places`` writes.
 
     Args:
@@ -36,7 +36,7 @@ class Places:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._version: tuple[int, int] | None = None
-        self._areas: Areas = {}
+        self._areas: NodeAreas = {}
         if path is None:
             return
         try:
@@ -56,7 +56,7 @@ class Places:
         except _UNUSABLE as error:
             log.warning("%s is ignored: %s", self._path, error)
 
-    def check(self, arrival: Arrival) -> Arrival:
+    def check(self, arrival: ClassifiedMessage) -> ClassifiedMessage:
         """The message, marked for quarantine if its node id belongs to another area.
 
         An id that is not in the file is accepted: its certificate may be new.
@@ -77,6 +77,6 @@ class Places:
         version = status.st_mtime_ns, status.st_ino
         if version == self._version:
             return
-        self._areas = msgspec.json.decode(path.read_bytes(), type=Areas)
+        self._areas = msgspec.json.decode(path.read_bytes(), type=NodeAreas)
         self._version = version
         log.info("%s: areas of %d node ids", path, len(self._areas))

@@ -8,27 +8,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from backend_spark.ingest.deduplication import SeenIds
-from backend_spark.ingest.identity_check import Places
+from backend_spark.ingest.deduplication import MessageIdSet
+from backend_spark.ingest.identity_check import PublisherAreaCheck
 from backend_spark.ingest.messages import (
     MAX_MESSAGES,
-    Arrival,
-    Batch,
-    Came,
-    Event,
-    Inbox,
-    Stop,
-    Up,
-    classify,
-    plan,
-    receipts,
+    ClassifiedMessage,
+    ConnectionUp,
+    InboxEvent,
+    IngestBatch,
+    IngestInbox,
+    MessageArrived,
+    StopRequested,
+    classify_message,
+    make_receipts,
+    plan_flush,
 )
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
 from service_runtime.files import is_disk_full
-from service_runtime.watchdog import Beat, unheard
-from spatial_mqtt.custody import Offer
+from service_runtime.watchdog import Heartbeat, no_heartbeat
+from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.topics import offer_topic
-from spatial_mqtt.transport import Incoming, Publication
+from spatial_mqtt.transport import IncomingMessage, Publication
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ IDLE_S: Final = 1.0
 
 
 @dataclass
-class Patience:
+class DiskFullRetry:
     """Appends to the log, and retries while the disk is full.
 
     Attributes:
@@ -81,18 +81,18 @@ class Patience:
                 return path.stat().st_size
 
 
-class Link(Protocol):
+class IngestConnection(Protocol):
     """Connection to the broker, as far as the loop uses it."""
 
     def publish_together(self, publications: Sequence[Publication]) -> object:
         """Send publications in one write; drop them if the connection is down."""
 
-    def acknowledge(self, *messages: Incoming) -> object:
+    def acknowledge(self, *messages: IncomingMessage) -> object:
         """Acknowledge messages in one write."""
 
 
 @dataclass
-class Counts:
+class IngestCounts:
     """Counters since the start."""
 
     logged: int = 0
@@ -113,7 +113,7 @@ class Counts:
 
 
 @dataclass
-class Ingest:
+class IngestLoop:
     """Moves messages from the inbox to the log.
 
     Attributes:
@@ -132,33 +132,35 @@ class Ingest:
 
     name: str
     filters: tuple[str, ...]
-    connection: Link
-    batch: Batch
+    connection: IngestConnection
+    batch: IngestBatch
     writer: SegmentWriter
     quarantine: SegmentWriter
-    logged_ids: SeenIds
+    logged_ids: MessageIdSet
     monotonic_s: Callable[[], float]
-    disk_retry: Patience
-    identity_check: Places
-    counts: Counts = field(default_factory=Counts)
+    disk_retry: DiskFullRetry
+    identity_check: PublisherAreaCheck
+    counts: IngestCounts = field(default_factory=IngestCounts)
     _summary_at_s: float = 0.0
     _summary: str = ""
-    _beat: Beat = unheard
+    _beat: Heartbeat = no_heartbeat
     _flushing_since_s: float | None = None
 
-    def run(self, events: Inbox, beat: Beat = unheard) -> None:
-        """Process events until `Stop`; all earlier messages are on disk then."""
+    def run(self, events: IngestInbox, beat: Heartbeat = no_heartbeat) -> None:
+        """Process events until `StopRequested`; earlier messages are on disk then."""
         self._beat = beat
         self._summary_at_s = self.monotonic_s()
         self._summary = str(self.counts)
-        while not isinstance(event := self._next(events), Stop):
+        while not isinstance(event := self._next(events), StopRequested):
             beat()
             match event:
-                case Up(window):
+                case ConnectionUp(window):
                     self._publish_offer(window)
-                case Came(message, received_us):
+                case MessageArrived(message, received_us):
                     self.counts.received += 1
-                    arrival = self.identity_check.check(classify(message, received_us))
+                    arrival = self.identity_check.check(
+                        classify_message(message, received_us)
+                    )
                     self.batch.add(arrival, self.monotonic_s())
                 case None:
                     pass  # timeout
@@ -184,8 +186,8 @@ class Ingest:
             since_s = self.batch.oldest_since_s
         return 0.0 if since_s is None else self.monotonic_s() - since_s
 
-    def _flush(self, arrivals: list[Arrival]) -> None:
-        batch = plan(arrivals, self.logged_ids)
+    def _flush(self, arrivals: list[ClassifiedMessage]) -> None:
+        batch = plan_flush(arrivals, self.logged_ids)
         if batch.log and not self._append(self.writer, batch.log):
             return
         self.logged_ids.add(batch.new_ids)
@@ -206,7 +208,7 @@ class Ingest:
         self.connection.acknowledge(*(arrival.message for arrival in arrivals))
         # Lost while the connection is down: the sender repeats the message then.
         self.connection.publish_together([
-            Publication(*each) for each in receipts(arrivals)
+            Publication(*each) for each in make_receipts(arrivals)
         ])
 
     def _append(self, writer: SegmentWriter, rows: list[LogRow]) -> bool:
@@ -222,7 +224,7 @@ class Ingest:
 
     def _publish_offer(self, window: int) -> None:
         self.batch.window = min(window, MAX_MESSAGES)
-        offer = Offer(self.name, self.filters).encode()
+        offer = CustodyOffer(self.name, self.filters).encode()
         topic = offer_topic(self.name)
         self.connection.publish_together([Publication(topic, offer, retain=True)])
         log.info(
@@ -232,7 +234,7 @@ class Ingest:
             window,
         )
 
-    def _next(self, events: Inbox) -> Event | None:
+    def _next(self, events: IngestInbox) -> InboxEvent | None:
         due_s = self.batch.due_s
         wait_s = IDLE_S if due_s is None else max(0.0, due_s - self.monotonic_s())
         return events.get(wait_s)

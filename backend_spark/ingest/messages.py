@@ -9,13 +9,13 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from backend_spark.ingest.deduplication import SeenIds
+from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.segment_log import LogRow
-from spatial_mqtt.custody import Receipt, receipt_topic
+from spatial_mqtt.custody import CustodyReceipt, receipt_topic
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.senml import MessageId, decode_id
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.senml import MessageId, decode_message_id
+from spatial_mqtt.transport import IncomingMessage
 
 MAX_MESSAGES: Final = 5000
 MAX_BYTES: Final = 16 * 2**20
@@ -27,7 +27,7 @@ OVERHEAD_BYTES: Final = 600
 """Memory of a message besides its payload."""
 
 
-class Arrival(NamedTuple):
+class ClassifiedMessage(NamedTuple):
     """A received message and its row.
 
     Attributes:
@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
         id: Message id; None if malformed.
     """
 
-    message: Incoming
+    message: IncomingMessage
     row: LogRow
     id: MessageId | None
 
@@ -45,7 +45,7 @@ class Arrival(NamedTuple):
         """Whether the message goes to quarantine."""
         return self.row.reason is not None
 
-    def to_quarantine(self, reason: str) -> "Arrival":
+    def to_quarantine(self, reason: str) -> "ClassifiedMessage":
         """Copy for quarantine; the row omits the id, which is not trusted."""
         row = LogRow(
             self.row.received_us, self.row.topic, self.row.payload, reason=reason
@@ -58,13 +58,13 @@ class Arrival(NamedTuple):
         return self.row.pri is not None and LADDER.is_urgent(self.row.pri)
 
 
-def classify(message: Incoming, received_us: int) -> Arrival:
+def classify_message(message: IncomingMessage, received_us: int) -> ClassifiedMessage:
     """Read the id and priority of a message; without an id the row has a reason."""
     try:
         message_id, priority = _identify(message)
     except EnvelopeError as error:
         row = LogRow(received_us, message.topic, message.payload, reason=str(error))
-        return Arrival(message, row, None)
+        return ClassifiedMessage(message, row, None)
     # The user property is set at each hop, so a gateway can raise the priority.
     hop = message.priority
     row = LogRow(
@@ -77,13 +77,13 @@ def classify(message: Incoming, received_us: int) -> Arrival:
         hop if hop is not None and 1 <= hop <= LADDER.top else priority,
         age_s=message.age_s,
     )
-    return Arrival(message, row, message_id)
+    return ClassifiedMessage(message, row, message_id)
 
 
-def _identify(message: Incoming) -> tuple[MessageId, int]:
+def _identify(message: IncomingMessage) -> tuple[MessageId, int]:
     """Id and priority from the payload, else from the user property."""
     try:
-        return decode_id(message.payload)
+        return decode_message_id(message.payload)
     except EnvelopeError:
         if message.message_id is None:
             raise
@@ -92,7 +92,7 @@ def _identify(message: Incoming) -> tuple[MessageId, int]:
 
 
 @dataclass
-class Batch:
+class IngestBatch:
     """Messages that wait for the next flush.
 
     Attributes:
@@ -106,7 +106,7 @@ class Batch:
 
     flush_s: float
     window: int = MAX_MESSAGES
-    arrivals: list[Arrival] = field(default_factory=list)
+    arrivals: list[ClassifiedMessage] = field(default_factory=list)
     due_s: float | None = None
     size_bytes: int = 0
     _has_urgent: bool = False
@@ -116,7 +116,7 @@ class Batch:
         """Monotonic time at which the oldest message was added."""
         return None if self.due_s is None else self.due_s - self.flush_s
 
-    def add(self, arrival: Arrival, now_s: float) -> None:
+    def add(self, arrival: ClassifiedMessage, now_s: float) -> None:
         """Add one message."""
         if self.due_s is None:
             self.due_s = now_s + self.flush_s
@@ -141,7 +141,7 @@ class Batch:
         is_full = len(self.arrivals) >= self.window
         return (self._has_urgent or is_full) and not has_more
 
-    def take_all(self) -> list[Arrival]:
+    def take_all(self) -> list[ClassifiedMessage]:
         """Remove and return all messages."""
         arrivals, self.arrivals = self.arrivals, []
         self.due_s = None
@@ -151,7 +151,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FlushPlan:
     """Rows to write for a batch.
 
     Attributes:
@@ -169,7 +169,9 @@ class Plan:
     impostors: int
 
 
-def plan(arrivals: Iterable[Arrival], logged_ids: SeenIds) -> Plan:
+def plan_flush(
+    arrivals: Iterable[ClassifiedMessage], logged_ids: MessageIdSet
+) -> FlushPlan:
     """Sort messages into new rows, duplicates and quarantine."""
     fresh: dict[MessageId, LogRow] = {}
     quarantine = []
@@ -182,10 +184,12 @@ def plan(arrivals: Iterable[Arrival], logged_ids: SeenIds) -> Plan:
             duplicates += 1
         else:
             fresh[arrival.id] = arrival.row
-    return Plan(list(fresh.values()), list(fresh), quarantine, duplicates, impostors)
+    return FlushPlan(
+        list(fresh.values()), list(fresh), quarantine, duplicates, impostors
+    )
 
 
-def receipts(arrivals: Iterable[Arrival]) -> Iterator[tuple[str, bytes]]:
+def make_receipts(arrivals: Iterable[ClassifiedMessage]) -> Iterator[tuple[str, bytes]]:
     """Topic and payload of the receipts for a batch, duplicates included.
 
     A message with another node's id is receipted to the gateway that delivered it,
@@ -200,16 +204,16 @@ def receipts(arrivals: Iterable[Arrival]) -> Iterator[tuple[str, bytes]]:
             topic = receipt_topic(arrival.id, response_topic)
             ids_of.setdefault(topic, []).append(arrival.id)
     for topic, ids in ids_of.items():
-        ranges_of = Receipt.from_ids(ids).ranges.items()
+        ranges_of = CustodyReceipt.from_ids(ids).ranges.items()
         remaining = ((key, pair) for key, ranges in ranges_of for pair in ranges)
         while chunk := list(islice(remaining, RANGES_PER_RECEIPT)):
             pairs_of: dict[tuple[str, str], tuple[tuple[int, int], ...]] = {}
             for key, pair in chunk:
                 pairs_of[key] = (*pairs_of.get(key, ()), pair)
-            yield topic, Receipt(pairs_of).encode()
+            yield topic, CustodyReceipt(pairs_of).encode()
 
 
-class Up(NamedTuple):
+class ConnectionUp(NamedTuple):
     """Event: the connection is up.
 
     Attributes:
@@ -219,7 +223,7 @@ class Up(NamedTuple):
     window: int
 
 
-class Came(NamedTuple):
+class MessageArrived(NamedTuple):
     """Event: a message arrived.
 
     Attributes:
@@ -227,18 +231,18 @@ class Came(NamedTuple):
         received_us: Unix time of receipt, in microseconds.
     """
 
-    message: Incoming
+    message: IncomingMessage
     received_us: int
 
 
-class Stop:
+class StopRequested:
     """Event: flush the batch and end."""
 
 
-Event = Up | Came | Stop
+InboxEvent = ConnectionUp | MessageArrived | StopRequested
 
 
-class Inbox:
+class IngestInbox:
     """Bounded queue of events from the network thread to the ingest loop.
 
     The MQTT receive maximum is not a bound: Mosquitto 2.0.11 sends up to a whole window
@@ -253,7 +257,7 @@ class Inbox:
     def __init__(self, max_bytes: int, wait: Callable[[float], bool]) -> None:
         self._max_bytes = max_bytes
         self._wait = wait
-        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._events: SimpleQueue[InboxEvent] = SimpleQueue()
         # Each counter is changed by one thread only.
         self._put_bytes = 0
         self._taken_bytes = 0
@@ -263,11 +267,11 @@ class Inbox:
         """Size of the messages that wait."""
         return self._put_bytes - self._taken_bytes
 
-    def put(self, event: Up | Stop) -> None:
+    def put(self, event: ConnectionUp | StopRequested) -> None:
         """Add an event that is not a message."""
         self._events.put(event)
 
-    def put_message(self, event: Came, beat: Callable[[], None]) -> None:
+    def put_message(self, event: MessageArrived, beat: Callable[[], None]) -> None:
         """Add a message; wait while the inbox is full.
 
         Args:
@@ -279,13 +283,13 @@ class Inbox:
         self._put_bytes += len(event.message.payload) + OVERHEAD_BYTES
         self._events.put(event)
 
-    def get(self, timeout_s: float) -> Event | None:
+    def get(self, timeout_s: float) -> InboxEvent | None:
         """Next event; None after the timeout."""
         try:
             event = self._events.get(timeout=timeout_s)
         except Empty:
             return None
-        if isinstance(event, Came):
+        if isinstance(event, MessageArrived):
             self._taken_bytes += len(event.message.payload) + OVERHEAD_BYTES
         return event
 

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from backend_spark.ingest.ingester import Ingest
-from backend_spark.ingest.messages import Inbox
-from backend_spark.ingest.retention import unscored
+from backend_spark.ingest.ingester import IngestLoop
+from backend_spark.ingest.messages import IngestInbox
+from backend_spark.ingest.retention import count_unscored
 from backend_spark.ingest.segment_log import list_segments
-from service_runtime.metrics import Metric, Sample, gauge, loops
-from service_runtime.watchdog import Pulse
+from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge
+from service_runtime.watchdog import LoopWatchdog
 
 
 @dataclass(frozen=True)
-class Measures:
+class IngestMetrics:
     """Collects the metrics of an ingester.
 
     Attributes:
@@ -23,9 +23,9 @@ class Measures:
         is_up: Whether the broker is connected.
     """
 
-    loop: Ingest
-    inbox: Inbox
-    pulse: Pulse
+    loop: IngestLoop
+    inbox: IngestInbox
+    pulse: LoopWatchdog
     scored: Callable[[], dict[str, int]]
     is_up: Callable[[], bool]
 
@@ -52,7 +52,7 @@ class Measures:
                 self.loop.disk_retry.is_full,
             ),
             *self._log(),
-            loops(self.pulse),
+            collect_loop_silence(self.pulse),
         ]
 
     def _counters(self) -> list[Metric]:
@@ -72,7 +72,7 @@ class Measures:
             ),
         )
         return [
-            Metric(f"yamamori_ingest_{name}", "counter", doc, (Sample(value),))
+            Metric(f"yamamori_ingest_{name}", "counter", doc, (MetricSample(value),))
             for name, doc, value in counters
         ]
 
@@ -87,6 +87,6 @@ class Measures:
             gauge(
                 "yamamori_log_unscored_segments",
                 "Segments that at least one query has not committed.",
-                unscored(names, self.scored()),
+                count_unscored(names, self.scored()),
             ),
         ]

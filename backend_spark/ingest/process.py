@@ -19,37 +19,48 @@ from backend_spark.config import (
     CHECKPOINTS_FOLDER,
     LOG_FOLDER,
     QUARANTINE_FOLDER,
+    BackendSettings,
     IngestSection,
-    Settings,
-    broker_of,
+    parse_broker,
 )
-from backend_spark.ingest.deduplication import SeenIds, past_path
-from backend_spark.ingest.identity_check import Places
-from backend_spark.ingest.ingester import Ingest, Patience
-from backend_spark.ingest.messages import Batch, Came, Inbox, Stop, Up
-from backend_spark.ingest.metrics import Measures
+from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
+from backend_spark.ingest.identity_check import PublisherAreaCheck
+from backend_spark.ingest.ingester import DiskFullRetry, IngestLoop
+from backend_spark.ingest.messages import (
+    ConnectionUp,
+    IngestBatch,
+    IngestInbox,
+    MessageArrived,
+    StopRequested,
+)
+from backend_spark.ingest.metrics import IngestMetrics
 from backend_spark.ingest.retention import (
     DAY_S,
-    Limits,
-    Retention,
-    committed,
+    LogLimits,
+    SegmentRetention,
     last_segments,
+    read_committed_offsets,
 )
 from backend_spark.ingest.segment_log import SegmentWriter, remove_unfinished
-from backend_spark.ingest.standby import Turn
+from backend_spark.ingest.standby import IngesterLock
 from service_runtime.files import fsync_folder, is_disk_full
 from service_runtime.lifecycle import (
     EXIT_CRASH,
-    Supervision,
-    die_on_unknown_errors,
-    serve,
-    start_loop,
+    SystemdSupervisor,
+    exit_on_thread_error,
+    run_service,
+    start_watched_loop,
 )
-from service_runtime.metrics import MetricsServer, serve_metrics
+from service_runtime.metrics import MetricsServer, make_metrics_servers
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import Beat, Pulse, unheard
+from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 from spatial_mqtt.connection import Backoff, Connection
-from spatial_mqtt.transport import NO_TAKER, BaseConnectionHandler, Incoming, Session
+from spatial_mqtt.transport import (
+    NO_SUBSCRIBERS,
+    BaseConnectionHandler,
+    IncomingMessage,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +77,7 @@ FULL_S: Final = 5.0
 RETRY_CAP_S: Final = 3.0
 
 
-class Mailbox(BaseConnectionHandler):
+class IngestHandler(BaseConnectionHandler):
     """Connection handler that passes events to the loop.
 
     It blocks while the inbox is full, so that TCP throttles the broker.
@@ -78,32 +89,32 @@ class Mailbox(BaseConnectionHandler):
     """
 
     def __init__(
-        self, settings: IngestSection, inbox: Inbox, now_us: Callable[[], int]
+        self, settings: IngestSection, inbox: IngestInbox, now_us: Callable[[], int]
     ) -> None:
         self.settings = settings
         self.inbox = inbox
         self.now_us = now_us
-        self.beat: Beat = unheard
+        self.beat: Heartbeat = no_heartbeat
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         log.debug("session %s, limit %d", session_present, receive_maximum)
         # `receive_maximum` limits our publications, the setting what the broker sends.
-        self.inbox.put(Up(self.settings.receive_maximum))
+        self.inbox.put(ConnectionUp(self.settings.receive_maximum))
 
     def on_down(self, reason: str) -> None:
         log.info("%s is down: %s", self.settings.id, reason)
 
-    def on_message(self, message: Incoming) -> None:
-        self.inbox.put_message(Came(message, self.now_us()), self.beat)
+    def on_message(self, message: IncomingMessage) -> None:
+        self.inbox.put_message(MessageArrived(message, self.now_us()), self.beat)
 
     def on_published(self, token: int, refused: str | None) -> None:
         # The sender repeats its message when it gets no receipt.
-        if refused not in {None, NO_TAKER}:
+        if refused not in {None, NO_SUBSCRIBERS}:
             log.error("broker refused publication %d: %s", token, refused)
 
 
 @dataclass(frozen=True)
-class Process:
+class IngestService:
     """Ingest loop with its lock, its retention thread and its metrics server.
 
     Attributes:
@@ -118,10 +129,10 @@ class Process:
     """
 
     connection: Connection
-    loop: Ingest
-    inbox: Inbox
-    retentions: tuple[Retention, ...]
-    lock: Turn
+    loop: IngestLoop
+    inbox: IngestInbox
+    retentions: tuple[SegmentRetention, ...]
+    lock: IngesterLock
     open_metrics: Callable[[], list[MetricsServer]]
     now_s: Callable[[], float]
     stopped: threading.Event
@@ -153,7 +164,7 @@ class Process:
     def stop(self) -> None:
         """End `run`; received messages are on disk then."""
         self.stopped.set()
-        self.inbox.put(Stop())
+        self.inbox.put(StopRequested())
 
     def status(self) -> str:
         """Status line."""
@@ -166,7 +177,7 @@ class Process:
     def _ingest(self) -> None:
         pulse = self.connection.watchdog
         self.connection.start()
-        trim_thread = start_loop(pulse, "trim", TRIM_SILENCE_S, self._trim)
+        trim_thread = start_watched_loop(pulse, "trim", TRIM_SILENCE_S, self._trim)
         with pulse.watch_loop("ingest", SILENCE_S) as beat:
             self.loop.run(self.inbox, partial(self._beat, beat))
         self.stopped.set()
@@ -186,14 +197,14 @@ class Process:
     def _catch_up(self) -> None:
         self.loop.logged_ids.read_new_segments(self.loop.writer.folder)
 
-    def _beat(self, beat: Beat) -> None:
+    def _beat(self, beat: Heartbeat) -> None:
         beat()
         if (
             not self.connection.watchdog.find_late_loops()
         ):  # any hung loop lets a standby take over
             self.lock.touch()
 
-    def _trim(self, beat: Beat) -> None:
+    def _trim(self, beat: Heartbeat) -> None:
         while not self.stopped.is_set():
             for retention in self.retentions:
                 beat()
@@ -202,7 +213,7 @@ class Process:
             while remaining_s > 0 and not self.stopped.wait(FULL_S):
                 remaining_s -= TRIM_S if self.loop.disk_retry.is_full else FULL_S
 
-    def _trim_one(self, retention: Retention) -> None:
+    def _trim_one(self, retention: SegmentRetention) -> None:
         try:
             result = retention.trim(self.now_s(), self.loop.disk_retry.is_full)
         except OSError as error:
@@ -219,7 +230,7 @@ class Process:
             )
 
 
-def run(settings: Settings, *, standby: bool = False) -> None:
+def run(settings: BackendSettings, *, standby: bool = False) -> None:
     """Ingest until SIGTERM or SIGINT.
 
     Args:
@@ -231,46 +242,50 @@ def run(settings: Settings, *, standby: bool = False) -> None:
         AlreadyRunningError: Another process ingests, and `standby` is False.
         SegmentError: The log is damaged.
     """
-    endpoint = broker_of(settings.ingest)
-    die_on_unknown_errors()
+    endpoint = parse_broker(settings.ingest)
+    exit_on_thread_error()
     sys.excepthook = _exit_on_error
     process = _make_process(settings, endpoint, standby=standby)
     pulse = process.connection.watchdog
-    serve(
+    run_service(
         process,
-        Supervision.from_environment(os.environ, os.getpid(), pulse, process.status),
+        SystemdSupervisor.from_environment(
+            os.environ, os.getpid(), pulse, process.status
+        ),
     )
 
 
-def _make_process(settings: Settings, endpoint: Endpoint, *, standby: bool) -> Process:
+def _make_process(
+    settings: BackendSettings, endpoint: Endpoint, *, standby: bool
+) -> IngestService:
     section, data = settings.ingest, Path(settings.backend.data)
     stopped = threading.Event()
-    turn = Turn(
+    turn = IngesterLock(
         data / LOG_FOLDER / f".lock-{section.id}",
         section.takeover_s if standby else None,
         time.monotonic,
         stopped.wait,
     )
-    inbox = Inbox(section.buffer_bytes, stopped.wait)
-    mailbox = Mailbox(section, inbox, lambda: time.time_ns() // 1000)
+    inbox = IngestInbox(section.buffer_bytes, stopped.wait)
+    mailbox = IngestHandler(section, inbox, lambda: time.time_ns() // 1000)
     link = _make_connection(settings, endpoint, mailbox)
-    ingest = _make_ingester(data, section, link, Patience(stopped.wait))
-    scored = partial(committed, data / CHECKPOINTS_FOLDER)
-    measures = Measures(ingest, inbox, link.watchdog, scored, lambda: link.is_up)
-    return Process(
+    ingest = _make_ingester(data, section, link, DiskFullRetry(stopped.wait))
+    scored = partial(read_committed_offsets, data / CHECKPOINTS_FOLDER)
+    measures = IngestMetrics(ingest, inbox, link.watchdog, scored, lambda: link.is_up)
+    return IngestService(
         link,
         ingest,
         inbox,
         _make_retentions(data, section, scored),
         turn,
-        partial(serve_metrics, settings.metrics, measures.collect, settings.tls),
+        partial(make_metrics_servers, settings.metrics, measures.collect, settings.tls),
         time.time,
         stopped,
     )
 
 
 def _make_connection(
-    settings: Settings, endpoint: Endpoint, mailbox: Mailbox
+    settings: BackendSettings, endpoint: Endpoint, mailbox: IngestHandler
 ) -> Connection:
     session = Session(
         client_id=settings.ingest.id,
@@ -287,50 +302,52 @@ def _make_connection(
         mailbox,
         settings.tls,
         backoff,
-        watchdog=Pulse(time.monotonic),
+        watchdog=LoopWatchdog(time.monotonic),
     )
     mailbox.beat = link.send_heartbeat
     return link
 
 
 def _make_ingester(
-    data: Path, settings: IngestSection, link: Connection, patience: Patience
-) -> Ingest:
+    data: Path, settings: IngestSection, link: Connection, patience: DiskFullRetry
+) -> IngestLoop:
     # Sortable by start time, and unique even when a clock jumps back.
     stream = f"{settings.id}.{time.time_ns():016x}{secrets.token_hex(4)}"
-    return Ingest(
+    return IngestLoop(
         name=settings.id,
         filters=settings.filters,
         connection=link,
-        batch=Batch(settings.flush_ms / 1000),
+        batch=IngestBatch(settings.flush_ms / 1000),
         writer=SegmentWriter(data / LOG_FOLDER, stream),
         quarantine=SegmentWriter(data / QUARANTINE_FOLDER, stream),
-        logged_ids=SeenIds(),
+        logged_ids=MessageIdSet(),
         monotonic_s=time.monotonic,
         disk_retry=patience,
-        identity_check=Places(Path(settings.places) if settings.places else None),
+        identity_check=PublisherAreaCheck(
+            Path(settings.places) if settings.places else None
+        ),
     )
 
 
 def _make_retentions(
     data: Path, settings: IngestSection, scored: Callable[[], dict[str, int]]
-) -> tuple[Retention, ...]:
-    limits = Limits(
+) -> tuple[SegmentRetention, ...]:
+    limits = LogLimits(
         settings.keep_days * DAY_S, settings.keep_bytes, settings.keep_segments
     )
     log_folder, quarantine = data / LOG_FOLDER, data / QUARANTINE_FOLDER
     return (
-        Retention(
+        SegmentRetention(
             log_folder,
             settings.id,
             limits,
             scored,
-            past_path(log_folder, settings.id),
+            archived_ids_path(log_folder, settings.id),
         ),
-        Retention(
+        SegmentRetention(
             quarantine,
             settings.id,
-            Limits(math.inf, settings.quarantine_bytes, sys.maxsize),
+            LogLimits(math.inf, settings.quarantine_bytes, sys.maxsize),
             partial(last_segments, quarantine),  # scoring does not read it
             None,
         ),
@@ -340,7 +357,7 @@ def _make_retentions(
 def _exit_on_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """`sys.excepthook` that ends the process, as `die_on_unknown_errors` in threads."""
+    """`sys.excepthook` that ends the process, as `exit_on_thread_error` in threads."""
     log.critical("unknown error: ending", exc_info=(kind, error, trace))
     logging.shutdown()
     os._exit(EXIT_CRASH)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from backend_spark.ingest.deduplication import PastIds
+from backend_spark.ingest.deduplication import ArchivedIds
 from backend_spark.ingest.segment_log import SegmentName, list_segments, read_segment
 from service_runtime.files import fsync_file, fsync_folder, is_disk_full
 
@@ -27,7 +27,7 @@ IDS_KEEP_S: Final = 90 * DAY_S
 than any queue keeps a message."""
 
 
-class Limits(NamedTuple):
+class LogLimits(NamedTuple):
     """Limits of an ingester's log; above any of them the oldest segment is deleted."""
 
     age_s: float
@@ -35,7 +35,7 @@ class Limits(NamedTuple):
     segments: int
 
 
-class Kept(NamedTuple):
+class StoredSegment(NamedTuple):
     """A segment in the log."""
 
     name: SegmentName
@@ -43,7 +43,7 @@ class Kept(NamedTuple):
     written_s: float
 
 
-class Trimmed(NamedTuple):
+class TrimResult(NamedTuple):
     """Result of one pass.
 
     Attributes:
@@ -59,14 +59,17 @@ class Trimmed(NamedTuple):
     remaining: int
 
 
-def surplus(
-    segments: Iterable[Kept], limits: Limits, now_s: float, scored: dict[str, int]
-) -> tuple[list[Kept], list[Kept]]:
+def find_surplus(
+    segments: Iterable[StoredSegment],
+    limits: LogLimits,
+    now_s: float,
+    scored: dict[str, int],
+) -> tuple[list[StoredSegment], list[StoredSegment]]:
     """Segments above a limit: those to delete, and those not scored yet."""
     oldest_first = sorted(segments, key=lambda each: (each.written_s, each.name))
     count, size_bytes = len(oldest_first), sum(k.size_bytes for k in oldest_first)
-    to_delete: list[Kept] = []
-    held: list[Kept] = []
+    to_delete: list[StoredSegment] = []
+    held: list[StoredSegment] = []
     for each in oldest_first:
         is_old = now_s - each.written_s > limits.age_s
         if not is_old and count <= limits.segments and size_bytes <= limits.size_bytes:
@@ -81,7 +84,7 @@ def surplus(
 
 
 @dataclass
-class Retention:
+class SegmentRetention:
     """Deletes segments of one ingester; call it under the ingester's lock.
 
     Attributes:
@@ -94,11 +97,11 @@ class Retention:
 
     folder: Path
     ingester: str
-    limits: Limits
+    limits: LogLimits
     scored: Callable[[], dict[str, int]]
     archive_path: Path | None
 
-    def trim(self, now_s: float, is_full: bool = False) -> Trimmed:
+    def trim(self, now_s: float, is_full: bool = False) -> TrimResult:
         """Delete scored segments above the limits.
 
         Args:
@@ -113,10 +116,10 @@ class Retention:
         limits = self.limits
         if is_full:
             limits = limits._replace(size_bytes=min(limits.size_bytes, size_bytes // 2))
-        surplus_segments, held = surplus(kept, limits, now_s, self.scored())
+        surplus_segments, held = find_surplus(kept, limits, now_s, self.scored())
         count = len(surplus_segments)
         past = (
-            PastIds.load(self.archive_path)
+            ArchivedIds.load(self.archive_path)
             if count and self.archive_path is not None
             else None
         )
@@ -125,7 +128,7 @@ class Retention:
             paths = [self.folder / str(each.name) for each in chunk]
             if past is not None:
                 for path in paths:
-                    past.add_segment(read_segment(path, PastIds.COLUMNS))
+                    past.add_segment(read_segment(path, ArchivedIds.COLUMNS))
                 self._save(past, now_s)
             for path in paths:
                 path.unlink()
@@ -133,9 +136,9 @@ class Retention:
         if self.archive_path is not None:
             self._reserve_space(self.archive_path)
         size_bytes -= sum(each.size_bytes for each in surplus_segments)
-        return Trimmed(count, len(held), size_bytes, len(kept) - count)
+        return TrimResult(count, len(held), size_bytes, len(kept) - count)
 
-    def _save(self, past: PastIds, now_s: float) -> None:
+    def _save(self, past: ArchivedIds, now_s: float) -> None:
         since_us = round((now_s - IDS_KEEP_S) * 1e6)
         try:
             past.save(since_us)
@@ -161,12 +164,12 @@ class Retention:
                 raise
             reserve.unlink(missing_ok=True)
 
-    def _list(self) -> list[Kept]:
+    def _list(self) -> list[StoredSegment]:
         kept = []
         for name in list_segments(self.folder):
             if name.stream.rpartition(".")[0] == self.ingester:
                 status = (self.folder / str(name)).stat()
-                kept.append(Kept(name, status.st_size, status.st_mtime))
+                kept.append(StoredSegment(name, status.st_size, status.st_mtime))
         return kept
 
 
@@ -183,7 +186,7 @@ _HEADER_LINES: Final = 2
 _STREAM = re.compile(r".+\.[0-9a-f]+")
 
 
-def committed(checkpoints: Path) -> dict[str, int]:
+def read_committed_offsets(checkpoints: Path) -> dict[str, int]:
     """Last segment of each stream that every query has committed.
 
     Spark never calls fsync. The files this result depends on are fsynced here, so that
@@ -205,7 +208,7 @@ def committed(checkpoints: Path) -> dict[str, int]:
     return {stream: min(each[stream] for each in offsets) for stream in streams}
 
 
-def unscored(names: Iterable[SegmentName], scored: dict[str, int]) -> int:
+def count_unscored(names: Iterable[SegmentName], scored: dict[str, int]) -> int:
     """Number of segments that at least one query has not committed.
 
     Messages that arrive while a query runs make new segments, so one run of

@@ -46,7 +46,7 @@ class SegmentName:
         return cls(match["stream"], int(match["seq"])) if match else None
 
 
-Offset = dict[str, int]
+LogOffset = dict[str, int]
 """Position of a reader: sequence number of the last segment read, by stream."""
 
 
@@ -138,16 +138,16 @@ def list_segments(folder: Path) -> list[SegmentName]:
     return sorted(name for name in names if name is not None)
 
 
-def newest(names: Iterable[SegmentName]) -> Offset:
+def end_offset(names: Iterable[SegmentName]) -> LogOffset:
     """Offset after all of these segments, sorted by stream."""
-    offset: Offset = {}
+    offset: LogOffset = {}
     for name in names:
         offset[name.stream] = max(name.seq, offset.get(name.stream, name.seq))
     return dict(sorted(offset.items()))
 
 
-def between(
-    names: Iterable[SegmentName], start: Offset, end: Offset
+def segments_between(
+    names: Iterable[SegmentName], start: LogOffset, end: LogOffset
 ) -> list[SegmentName]:
     """Segments after one offset up to another, round-robin over the streams.
 
@@ -161,9 +161,9 @@ def between(
     return [name for each in rounds for name in each if name is not None]
 
 
-def advance(start: Offset, read: Iterable[SegmentName]) -> Offset:
+def advance_offset(start: LogOffset, read: Iterable[SegmentName]) -> LogOffset:
     """Offset after some more segments; never before the start."""
-    end = newest(read)
+    end = end_offset(read)
     streams = sorted(start.keys() | end.keys())
     return {s: max(start.get(s, -1), end.get(s, -1)) for s in streams}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import Holder, hold
+from service_runtime.locks import LockHolder, acquire_lock
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ CATCH_UP_S: Final = 2.0
 
 
 @dataclass
-class Turn:
+class IngesterLock:
     """Acquires the lock of an ingester, now or when it becomes free.
 
     Attributes:
@@ -83,7 +83,7 @@ class Turn:
 
     def _try_lock(self) -> bool:
         try:
-            self._descriptor = hold(self.path)
+            self._descriptor = acquire_lock(self.path)
         except AlreadyRunningError:
             if self.takeover_s is None:
                 raise
@@ -100,7 +100,7 @@ class Turn:
             self._silent_since_s = now_s
 
     def _kill_holder(self, silence_s: float) -> None:
-        holder = Holder.read(self.path)
+        holder = LockHolder.read(self.path)
         if holder is None:
             log.warning("%s: holder not found, silent for %.0f s", self.path, silence_s)
             return

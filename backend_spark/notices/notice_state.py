@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import FieldError
 from service_runtime.files import write_atomic
 from spatial_mqtt.announcements import Notice
@@ -25,7 +25,7 @@ _TICK_S = 0.001
 
 
 @dataclass(frozen=True)
-class Terms:
+class NoticePolicy:
     """When a level is published.
 
     Attributes:
@@ -39,7 +39,7 @@ class Terms:
     calm_s: float = 0.0
 
 
-class Board:
+class NoticeState:
     """Published notices by topic.
 
     Args:
@@ -47,7 +47,7 @@ class Board:
         path: File of the notices, so that their times never go back after a restart.
     """
 
-    def __init__(self, policy: Terms, path: Path) -> None:
+    def __init__(self, policy: NoticePolicy, path: Path) -> None:
         self._terms = policy
         self._path = path
         self.notices: dict[str, Notice] = _read_notices(path)
@@ -143,7 +143,9 @@ def _read_notices(path: Path) -> dict[str, Notice]:
         return {}
 
 
-def current_levels(tables: Tables, now_s: float, max_age_s: float) -> Mapping[str, int]:
+def read_current_levels(
+    tables: DeltaTables, now_s: float, max_age_s: float
+) -> Mapping[str, int]:
     """Current level of each cell, by token.
 
     Args:

@@ -12,24 +12,28 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from backend_spark.config import Settings
-from backend_spark.notices.notice_state import Board, Terms, current_levels
+from backend_spark.config import BackendSettings
+from backend_spark.notices.notice_state import (
+    NoticePolicy,
+    NoticeState,
+    read_current_levels,
+)
 from backend_spark.tables.reader import open_tables
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
     LoopService,
-    Supervision,
-    die_on_unknown_errors,
-    serve,
+    SystemdSupervisor,
+    exit_on_thread_error,
+    run_service,
 )
-from service_runtime.locks import hold
+from service_runtime.locks import acquire_lock
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
-from service_runtime.watchdog import Beat, Pulse
-from spatial_mqtt.announcements import Notice, Signer
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from spatial_mqtt.announcements import Notice, NoticeSigner
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.transport import (
-    NO_TAKER,
+    NO_SUBSCRIBERS,
     BaseConnectionHandler,
     ConnectionHandler,
     Publication,
@@ -38,7 +42,7 @@ from spatial_mqtt.transport import (
 
 log = logging.getLogger(__name__)
 
-Connect = Callable[[Session, ConnectionHandler], Connection]
+Connector = Callable[[Session, ConnectionHandler], Connection]
 Seal = Callable[[str, bytes], bytes]
 
 BEAT_S = 5.0
@@ -48,7 +52,7 @@ SILENCE_S = 120.0
 """Longest reading of the levels of a large table."""
 
 
-class Notify:
+class NoticePublisher:
     """Loop that publishes notices.
 
     Args:
@@ -62,7 +66,7 @@ class Notify:
 
     def __init__(
         self,
-        state: Board,
+        state: NoticeState,
         read_levels: Callable[[float], Mapping[str, int]],
         seal: Seal,
         *,
@@ -80,13 +84,13 @@ class Notify:
         self._stop = threading.Event()
         self._links: list[Connection] = []
 
-    def connect(self, session: Session, connects: Sequence[Connect]) -> None:
+    def connect(self, session: Session, connects: Sequence[Connector]) -> None:
         """Connect to the brokers; call it before `run`."""
         for number, connect in enumerate(connects):
             handler = _BrokerHandler(self._events, partial(self._publish_all, number))
             self._links.append(connect(session, handler))
 
-    def run(self, beat: Beat) -> None:
+    def run(self, beat: Heartbeat) -> None:
         """Publish until `stop`."""
         for link in self._links:
             link.start()
@@ -148,11 +152,11 @@ class _BrokerHandler(BaseConnectionHandler):
         log.info("a broker is down: %s", reason)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        if refused not in {None, NO_TAKER}:
+        if refused not in {None, NO_SUBSCRIBERS}:
             log.error("a broker refused a notice: %s", refused)
 
 
-def run(settings: Settings) -> None:
+def run(settings: BackendSettings) -> None:
     """Publish notices until SIGTERM or SIGINT.
 
     Raises:
@@ -164,14 +168,14 @@ def run(settings: Settings) -> None:
         remedy = "write brokers = ['mqtt://manager:port'], those of the Managers"
         raise SettingsError([Problem("notify.brokers", "must be given", [], remedy)])
     seal = _read_seal(section.key_file)
-    die_on_unknown_errors()
+    exit_on_thread_error()
     data = Path(settings.backend.data)
-    lock = hold(data / ".lock-notify")
-    tables, pulse = open_tables(data), Pulse(time.monotonic)
-    terms = Terms(section.from_level, section.hold_s, section.calm_s)
-    notify = Notify(
-        Board(terms, data / "notices.json"),
-        lambda now_s: current_levels(tables, now_s, section.max_age_s),
+    lock = acquire_lock(data / ".lock-notify")
+    tables, pulse = open_tables(data), LoopWatchdog(time.monotonic)
+    terms = NoticePolicy(section.from_level, section.hold_s, section.calm_s)
+    notify = NoticePublisher(
+        NoticeState(terms, data / "notices.json"),
+        lambda now_s: read_current_levels(tables, now_s, section.max_age_s),
         seal,
         unix_s=time.time,
         monotonic_s=time.monotonic,
@@ -181,9 +185,11 @@ def run(settings: Settings) -> None:
     connects = [_connector(url, settings.tls, pulse) for url in section.brokers]
     notify.connect(session, connects)
     service = LoopService(pulse, "notify", SILENCE_S, notify.run, notify.stop)
-    serve(
+    run_service(
         service,
-        Supervision.from_environment(os.environ, os.getpid(), pulse, notify.status),
+        SystemdSupervisor.from_environment(
+            os.environ, os.getpid(), pulse, notify.status
+        ),
     )
     os.close(lock)
 
@@ -192,12 +198,12 @@ def _read_seal(key_file: str | None) -> Seal:
     if key_file is None:
         return lambda _topic, body: body
     try:
-        return Signer(key_file).sign
+        return NoticeSigner(key_file).sign
     except FieldError as error:
         raise SettingsError([Problem.of(error, "notify.key_file")]) from error
 
 
-def _connector(url: str, tls: TlsFiles, pulse: Pulse) -> Connect:
+def _connector(url: str, tls: TlsFiles, pulse: LoopWatchdog) -> Connector:
     def connect(session: Session, handler: ConnectionHandler) -> Connection:
         return Connection(Endpoint.parse(url), session, handler, tls, watchdog=pulse)
 

@@ -13,18 +13,24 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 
-from backend_spark.config import Settings
-from backend_spark.console.snake_line import Future, of_gold
-from backend_spark.criteria.cell_rules import Judging
+from backend_spark.config import BackendSettings
+from backend_spark.console.snake_line import FutureLine, gold_futures
+from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import PlotError
-from backend_spark.scoring.movement import FORECAST_PAST_H, Extensometer
+from backend_spark.scoring.movement import FORECAST_SPAN_H, ExtensometerSeries
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import open_tables
-from slope_science.creep import FEWEST_READINGS, Forecast, Velocity, spaced, velocities
+from slope_science.creep import (
+    MIN_READINGS,
+    FailureForecast,
+    Velocity,
+    fit_velocities,
+    thin_out,
+)
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.rain import SoilWater
-from slope_science.reason_text import english
+from slope_science.reason_text import render_english
 
 JST: Final = timezone(timedelta(hours=9), "JST")
 LEVEL_COLOURS: Final = {
@@ -55,7 +61,7 @@ def new_figure(title: str, heights: Sequence[float]) -> tuple[Figure, list[Axes]
     return figure, list(panels[:, 0])
 
 
-def time_axis(axes: Axes) -> None:
+def format_time_axis(axes: Axes) -> None:
     """Show times of Japan on the x axis."""
     locator = AutoDateLocator(tz=JST, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
@@ -65,7 +71,7 @@ def time_axis(axes: Axes) -> None:
     axes.set_xlabel("time (JST)")
 
 
-def beside(axes: Axes, *names: str) -> None:
+def put_legend_beside(axes: Axes, *names: str) -> None:
     """Put a legend beside a panel, where it hides nothing.
 
     Args:
@@ -76,7 +82,7 @@ def beside(axes: Axes, *names: str) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", **labels)
 
 
-def note_of(criteria: Criteria) -> str:
+def assumption_note(criteria: Criteria) -> str:
     """Note on assumed criteria for a title; empty without any."""
     if criteria.assumed:
         return " (criteria assumed)"
@@ -102,20 +108,20 @@ def rain_and_levels(levels: pa.Table, criteria: Criteria) -> Figure:
     rows = levels.to_pylist()
     if not rows:
         raise PlotError("levels", "rows of one cell", 0)
-    title = f"{rows[0]['cell']}: rain, soil water and level{note_of(criteria)}"
+    title = f"{rows[0]['cell']}: rain, soil water and level{assumption_note(criteria)}"
     figure, (rain, water, level) = new_figure(title, (2, 3, 0.4))
     times = [row["at"] for row in rows]
     rain.fill_between(times, _numbers(rows, "r60_mm"), step="pre", color=WATER)
     rain.plot(times, _numbers(rows, "effective_1h5_mm"), color="#ef6c00", linewidth=1)
     rain.set_ylabel("mm")
-    beside(rain, "60-minute rain", "effective rain, 1.5 h")
+    put_legend_beside(rain, "60-minute rain", "effective rain, 1.5 h")
     water.plot(times, _numbers(rows, "swi_mm"), color=WATER, label="soil water index")
     _rain_criteria(water, criteria, rows)
     for axes in (rain, water):
         _unknown(axes, rows)
         axes.set_ylim(bottom=0)
     _levels(level, rows)
-    time_axis(level)
+    format_time_axis(level)
     return figure
 
 
@@ -137,7 +143,7 @@ def _rain_criteria(
     times = [row["at"] for row in rows]
     axes.plot(times, line, color=CRITICAL, linewidth=1.5, label="critical line")
     axes.set_ylabel("mm")
-    beside(axes)
+    put_legend_beside(axes)
 
 
 def _unknown(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
@@ -189,7 +195,7 @@ def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
     r60 = [row["r60_mm"] for row in rows]
     axes.plot(swi, r60, color=PAST, label="past")
     tanks = SoilWater(last["s1_mm"], last["s2_mm"], last["s3_mm"])
-    futures = of_gold(last, tanks, last["r60_mm"])
+    futures = gold_futures(last, tanks, last["r60_mm"])
     for future in futures:
         _draw_future(axes, (swi[-1], r60[-1]), future)
     axes.plot(
@@ -204,12 +210,12 @@ def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
     axes.set_ylabel("rain of the last 60 minutes (mm)")
     when = f"{last['at'].astimezone(JST):%Y-%m-%d %H:%M} JST"
     level = "no judgement" if last["level"] is None else f"level {last['level']}"
-    axes.set_title(f"{last['cell']}, {when}: {level}{note_of(criteria)}")
+    axes.set_title(f"{last['cell']}, {when}: {level}{assumption_note(criteria)}")
     figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     return figure
 
 
-def _draw_future(axes: Axes, now: tuple[float, float], future: Future) -> None:
+def _draw_future(axes: Axes, now: tuple[float, float], future: FutureLine) -> None:
     title, colour = FUTURES[future.name]
     swi, r60 = [now[0], *future.swi_mm], [now[1], *future.r60_mm]
     label = f"2 h, {title}: level {future.level}"
@@ -248,7 +254,7 @@ def inverse_velocity(readings: pa.Table) -> Figure:
     """
     sensor, times, moved_mm = _valid_readings(readings)
     end = times[-1]
-    rod = Extensometer(sensor, [t.timestamp() for t in times], moved_mm)
+    rod = ExtensometerSeries(sensor, [t.timestamp() for t in times], moved_mm)
     figure, (displacement, inverse) = new_figure("", (2, 3))
     days = [_days(at) for at in times]
     displacement.plot(days, moved_mm, ".-", color=WATER, markersize=3)
@@ -263,10 +269,10 @@ def inverse_velocity(readings: pa.Table) -> Figure:
     if ahead is not None:
         result = _forecast_text(ahead, end)
         names += _draw_forecast(inverse, ahead, end)
-    beside(inverse, *names)
+    put_legend_beside(inverse, *names)
     inverse.set_ylim(bottom=0)
     figure.suptitle(f"{sensor}, {end.astimezone(JST):%Y-%m-%d %H:%M} JST\n{result}")
-    time_axis(inverse)
+    format_time_axis(inverse)
     return figure
 
 
@@ -277,8 +283,8 @@ def _valid_readings(readings: pa.Table) -> tuple[str, list[datetime], list[float
         for row in readings.to_pylist()
         if row["value"] is not None and row["flag"] not in {Flag.FAIL, Flag.MISSING}
     ]
-    if len(rows) < FEWEST_READINGS:
-        rule = f"{FEWEST_READINGS} displacements that count, or more"
+    if len(rows) < MIN_READINGS:
+        rule = f"{MIN_READINGS} displacements that count, or more"
         raise PlotError("readings", rule, len(rows))
     sensor = f"{rows[0]['node']} {rows[0]['name']}"
     return sensor, [row["at"] for row in rows], [row["value"] for row in rows]
@@ -287,15 +293,15 @@ def _valid_readings(readings: pa.Table) -> tuple[str, list[datetime], list[float
 def _speeds(times: Sequence[datetime], moved_mm: Sequence[float]) -> list[Velocity]:
     """Velocities of the last hours that exceed their noise."""
     hours = [(t - times[-1]).total_seconds() / HOUR_S for t in times]
-    first = next(n for n, hour in enumerate(hours) if hour >= -FORECAST_PAST_H)
-    found = spaced(velocities(hours[first:], moved_mm[first:]))
+    first = next(n for n, hour in enumerate(hours) if hour >= -FORECAST_SPAN_H)
+    found = thin_out(fit_velocities(hours[first:], moved_mm[first:]))
     return [speed for speed in found if speed.exceeds(0.0) and speed.mm_per_h]
 
 
-def _forecast_text(ahead: Forecast, end: datetime) -> str:
+def _forecast_text(ahead: FailureForecast, end: datetime) -> str:
     gate = ahead.failed_gate(0.0)
     if gate is not None:
-        return f"not usable: {english(gate)}"
+        return f"not usable: {render_english(gate)}"
     when = (end + timedelta(hours=ahead.failure_h)).astimezone(JST)
     return (
         f"failure {when:%Y-%m-%d %H:%M} JST ± {ahead.half_width_h:.1f} h (95 %), "
@@ -303,7 +309,7 @@ def _forecast_text(ahead: Forecast, end: datetime) -> str:
     )
 
 
-def _draw_forecast(axes: Axes, ahead: Forecast, end: datetime) -> list[str]:
+def _draw_forecast(axes: Axes, ahead: FailureForecast, end: datetime) -> list[str]:
     """Draw the fit and its confidence interval, and return the names of the lines."""
     if not math.isfinite(ahead.failure_h) or ahead.failure_h > 3 * ahead.window_h:
         return []
@@ -327,7 +333,7 @@ def _days(moment: datetime) -> float:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ChartSubject:
     """What to draw.
 
     Attributes:
@@ -345,7 +351,7 @@ class Subject:
     hours: float
 
 
-def draw(settings: Settings, kind: str, subject: Subject) -> Figure:
+def draw_chart(settings: BackendSettings, kind: str, subject: ChartSubject) -> Figure:
     """Draw a chart.
 
     Args:
@@ -368,5 +374,7 @@ def draw(settings: Settings, kind: str, subject: Subject) -> Figure:
     rows = rows.filter(pc.greater_equal(rows["at"], since))
     if kind == "velocity":
         return inverse_velocity(rows)
-    criteria = Judging.from_settings(settings.criteria).table.criteria_of(subject.cell)
+    criteria = CellRuleProvider.from_settings(settings.criteria).table.criteria_of(
+        subject.cell
+    )
     return (snake_line if kind == "snake" else rain_and_levels)(rows, criteria)

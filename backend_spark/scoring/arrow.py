@@ -8,22 +8,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.scoring.cell_state import (
-    FORMAT,
-    READ_AGAIN_S,
-    Memory,
-    decode,
-    encode,
+    REREAD_S,
+    STATE_FORMAT,
+    ScoringState,
+    decode_state,
+    encode_state,
 )
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import DAY_S, LevelRow, Rules, assess
-from backend_spark.tables.schemas import FLAGS, LEVELS, MEMORIES, SENSORS
-from slope_science.reasons import dumps
+from backend_spark.scoring.score import DAY_S, CellRules, LevelRow, score_cell
+from backend_spark.tables.schemas import CELL_STATES, FLAGS, LEVELS, SENSORS
+from slope_science.reasons import reason_to_json
 
-OBSERVED = ("node", "name", "unit", "value", "value_text", "sum")
-JUDGED = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
-HISTORY_COLUMNS = ("cell", "at", *OBSERVED, "received_at", *JUDGED)
-ID = ("node", "boot", "seq", "name")
-SCORES = {"levels": LEVELS, "sensors": SENSORS, "flags": FLAGS, "memories": MEMORIES}
+OBSERVATION_COLUMNS = ("node", "name", "unit", "value", "value_text", "sum")
+FLAG_COLUMNS = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
+HISTORY_COLUMNS = ("cell", "at", *OBSERVATION_COLUMNS, "received_at", *FLAG_COLUMNS)
+READING_KEY = ("node", "boot", "seq", "name")
+SCORE_TABLES = {
+    "levels": LEVELS,
+    "sensors": SENSORS,
+    "flags": FLAGS,
+    "memories": CELL_STATES,
+}
 CELL_SCORES = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.binary())])
 """Rows of several tables from one pass over a cell: each an Arrow stream."""
 
@@ -42,7 +47,7 @@ class Scorer:
         memories: Encoded saved states by cell.
     """
 
-    rules: Mapping[str, Rules]
+    rules: Mapping[str, CellRules]
     horizon_s: int
     touched_us: Mapping[str, int]
     memories: Mapping[str, bytes] = field(default_factory=dict)
@@ -55,34 +60,34 @@ class Scorer:
             out: CELL_SCORES: rows of schemas.LEVELS, SENSORS and FLAGS that new
                 readings can have changed, and of schemas.MEMORIES.
         """
-        found: dict[str, list[pa.Table]] = {name: [] for name in SCORES}
+        found: dict[str, list[pa.Table]] = {name: [] for name in SCORE_TABLES}
         for cell, rows in _by_cell(history):
             for name, scored in self._cell(cell, rows).items():
                 found[name].append(scored)
         whole = {
-            name: pa.concat_tables([SCORES[name].empty_table(), *tables])
+            name: pa.concat_tables([SCORE_TABLES[name].empty_table(), *tables])
             for name, tables in found.items()
         }
         return pa.Table.from_pylist(
-            [{"table": n, "rows": to_bytes(rows)} for n, rows in whole.items()],
+            [{"table": n, "rows": table_to_ipc(rows)} for n, rows in whole.items()],
             schema=CELL_SCORES,
         )
 
     def _cell(self, cell: str, rows: pa.Table) -> dict[str, pa.Table]:
         body, touched_us = self.memories.get(cell), self.touched_us.get(cell)
-        past = decode(body) if body else None
-        known = observations(rows)
+        past = decode_state(body) if body else None
+        known = read_observations(rows)
         if past is None:
-            known = within_horizon(known, self.horizon_s)
+            known = drop_before_horizon(known, self.horizon_s)
         else:
-            known = [o for o in known if o.at_s > past.at_s - READ_AGAIN_S]
+            known = [o for o in known if o.at_s > past.at_s - REREAD_S]
         touched_s = None if touched_us is None else touched_us / _MICRO
-        found = assess(known, self.rules[cell], touched_s, past)
+        found = score_cell(known, self.rules[cell], touched_s, past)
         return {
-            "levels": levels_table(cell, found.rows),
-            "sensors": sensors_table(cell, found.sensors),
-            "flags": flags_table(rows, found.reflagged),
-            "memories": memories_table(cell, found.memories),
+            "levels": make_levels_table(cell, found.rows),
+            "sensors": make_sensors_table(cell, found.sensors),
+            "flags": make_flags_table(rows, found.reflagged),
+            "memories": make_memories_table(cell, found.memories),
         }
 
 
@@ -95,7 +100,7 @@ def _by_cell(history: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         first += count["counts"]
 
 
-def to_bytes(rows: pa.Table) -> bytes:
+def table_to_ipc(rows: pa.Table) -> bytes:
     """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
@@ -103,45 +108,45 @@ def to_bytes(rows: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def rows_of(scored: pa.Table, table: str, schema: pa.Schema) -> pa.Table:
+def collect_rows(scored: pa.Table, table: str, schema: pa.Schema) -> pa.Table:
     """Rows of one table from the scores of all cells."""
     streams = [row["rows"] for row in scored.to_pylist() if row["table"] == table]
     parts = [pa.ipc.open_stream(stream).read_all() for stream in streams]
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
-def observations(history: pa.Table) -> list[Observation]:
+def read_observations(history: pa.Table) -> list[Observation]:
     """Silver rows as observations."""
     columns = [
         [at_us / _MICRO for at_us in _micros(history, "at")],
-        *(history[name].to_pylist() for name in OBSERVED),
+        *(history[name].to_pylist() for name in OBSERVATION_COLUMNS),
         _micros(history, "received_at"),
-        *(history[name].to_pylist() for name in JUDGED),
+        *(history[name].to_pylist() for name in FLAG_COLUMNS),
     ]
     return [Observation(*row) for row in zip(*columns, strict=True)]
 
 
-def within_horizon(known: list[Observation], horizon_s: int) -> list[Observation]:
+def drop_before_horizon(known: list[Observation], horizon_s: int) -> list[Observation]:
     """Observations at most the horizon older than the newest."""
     newest_s = max((o.at_s for o in known), default=0.0)
     return [o for o in known if o.at_s >= newest_s - horizon_s]
 
 
-def levels_table(cell: str, rows: list[LevelRow]) -> pa.Table:
+def make_levels_table(cell: str, rows: list[LevelRow]) -> pa.Table:
     """Scored rows as Arrow."""
     return pa.Table.from_pylist([_row(cell, row) for row in rows], schema=LEVELS)
 
 
-def sensors_table(cell: str, rows: list[dict[str, Any]]) -> pa.Table:
+def make_sensors_table(cell: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Rows of sensors as Arrow."""
     return pa.Table.from_pylist([{"cell": cell} | row for row in rows], schema=SENSORS)
 
 
-def flags_table(rows: pa.Table, changed: list[Observation]) -> pa.Table:
+def make_flags_table(rows: pa.Table, changed: list[Observation]) -> pa.Table:
     """Positions of readings with new flags as Arrow; `rows` contains the readings."""
     if not changed:
         return FLAGS.empty_table()
-    ids = [_micros(rows, "at"), *(rows[name].to_pylist() for name in ID)]
+    ids = [_micros(rows, "at"), *(rows[name].to_pylist() for name in READING_KEY)]
     places = {key: at for at, key in enumerate(zip(*ids, strict=True))}
     ours = pa.array([
         places[round(o.at_s * _MICRO), o.node, o.boot, o.seq, o.name] for o in changed
@@ -155,13 +160,18 @@ def flags_table(rows: pa.Table, changed: list[Observation]) -> pa.Table:
     return pa.table(columns, schema=FLAGS)
 
 
-def memories_table(cell: str, memories: list[Memory]) -> pa.Table:
+def make_memories_table(cell: str, memories: list[ScoringState]) -> pa.Table:
     """Saved states of a cell as Arrow."""
     rows = [
-        {"cell": cell, "at": m.at_s * _MICRO, "format": FORMAT, "body": encode(m)}
+        {
+            "cell": cell,
+            "at": m.at_s * _MICRO,
+            "format": STATE_FORMAT,
+            "body": encode_state(m),
+        }
         for m in memories
     ]
-    return pa.Table.from_pylist(rows, schema=MEMORIES)
+    return pa.Table.from_pylist(rows, schema=CELL_STATES)
 
 
 def _micros(history: pa.Table, name: str) -> list[int]:
@@ -185,7 +195,7 @@ def _row(cell: str, row: LevelRow) -> dict[str, Any]:
         "tilt_rate_deg_per_h": row.tilt_rate_deg_per_h,
         "level": row.level,
         "reasons": list(row.sentences),
-        "reason_codes": list(map(dumps, row.reasons)),
+        "reason_codes": list(map(reason_to_json, row.reasons)),
         "n_nodes": row.n_nodes,
         "latest_received": row.latest_received_us,
         **row.more,

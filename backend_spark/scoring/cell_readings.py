@@ -4,28 +4,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backend_spark.scoring.cell_state import Memory
-from backend_spark.scoring.movement import Signs, extensometers, tilt_meters, wires
+from backend_spark.scoring.cell_state import ScoringState
+from backend_spark.scoring.movement import (
+    MovementSensors,
+    group_extensometers,
+    group_tilt,
+    group_wires,
+)
 from backend_spark.scoring.observation import (
     COUNT_UNIT,
-    LEVEL_UNIT,
     RAIN_UNIT,
     STEP_S,
     TEMPERATURE_UNIT,
     TILT_UNIT,
+    WATER_LEVEL_UNIT,
     Observation,
     step_end_s,
     step_ends,
 )
 from backend_spark.scoring.rain import RainReading, StepRain, cell_rain, read_gauge
-from backend_spark.scoring.shocks_and_water import shock_counters, streams
+from backend_spark.scoring.shocks_and_water import group_shocks, group_water_levels
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
 
 DAY_S: Final = 86_400 + STEP_S
-TRUTHS: Final = {"true": True, "false": False}
-AXES: Final = {"x": TILT_UNIT, "y": TILT_UNIT, "temp": TEMPERATURE_UNIT}
-DOUBT_THE_DEPTH: Final = frozenset({
+BOOLEAN_TEXTS: Final = {"true": True, "false": False}
+TILT_PARTS: Final = {"x": TILT_UNIT, "y": TILT_UNIT, "temp": TEMPERATURE_UNIT}
+DEPTH_DOUBT_CODES: Final = frozenset({
     ReasonCode.RANGE,
     ReasonCode.RAIN_RANGE,
     ReasonCode.RELEASED,
@@ -37,7 +42,7 @@ DOUBT_THE_DEPTH: Final = frozenset({
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellReadings:
     """Readings of one cell by kind.
 
     Attributes:
@@ -49,7 +54,7 @@ class Cell:
 
     ends_s: Sequence[int]
     rain: Sequence[StepRain]
-    sensors: Signs
+    sensors: MovementSensors
     by_step: Mapping[int, Sequence[Observation]]
 
     @classmethod
@@ -57,8 +62,8 @@ class Cell:
         cls,
         observations: Sequence[Observation],
         from_s: float = float("-inf"),
-        past: Memory | None = None,
-    ) -> "Cell":
+        past: ScoringState | None = None,
+    ) -> "CellReadings":
         """Group readings.
 
         Args:
@@ -81,33 +86,35 @@ class Cell:
         return cls(ends_s, rain, _signs(observations, past), spoken)
 
 
-def _signs(observations: Sequence[Observation], past: Memory | None) -> Signs:
+def _signs(
+    observations: Sequence[Observation], past: ScoringState | None
+) -> MovementSensors:
     axes, moved, truths, counts, metres = [], [], [], [], []
     for o in observations:
         sensor, _, part = o.name.rpartition("/")
         if o.is_rain or not o.counts or o.value is None:
             continue
-        if sensor and o.unit and o.unit == AXES.get(part):
+        if sensor and o.unit and o.unit == TILT_PARTS.get(part):
             axes.append((f"{o.node} {sensor}", part, o.at_s, o.value))
         elif o.unit == RAIN_UNIT and not sensor:
             moved.append((f"{o.node} {o.name}", o.at_s, o.value))
-        elif o.text in TRUTHS:
-            truths.append((f"{o.node} {o.name}", o.at_s, TRUTHS[o.text]))
+        elif o.text in BOOLEAN_TEXTS:
+            truths.append((f"{o.node} {o.name}", o.at_s, BOOLEAN_TEXTS[o.text]))
         elif o.unit == COUNT_UNIT and not sensor:
             counts.append((f"{o.node} {o.name}", o.at_s, o.value))
-        elif o.unit == LEVEL_UNIT and not sensor:
+        elif o.unit == WATER_LEVEL_UNIT and not sensor:
             metres.append((f"{o.node} {o.name}", o.at_s, o.value))
     learnt, learnt_s = (past.thermals, past.at_s) if past else ({}, 0.0)
-    return Signs(
-        tilt_meters(axes, learnt, learnt_s),
-        extensometers(moved),
-        wires(truths),
-        shock_counters(counts),
-        streams(metres),
+    return MovementSensors(
+        group_tilt(axes, learnt, learnt_s),
+        group_extensometers(moved),
+        group_wires(truths),
+        group_shocks(counts),
+        group_water_levels(metres),
     )
 
 
 def _rain_reading(o: Observation) -> RainReading:
     first = next(iter(o.reasons), None) if o.flag == Flag.SUSPECT else None
-    is_doubted = first is not None and first.code in DOUBT_THE_DEPTH
+    is_doubted = first is not None and first.code in DEPTH_DOUBT_CODES
     return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)

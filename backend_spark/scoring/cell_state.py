@@ -13,32 +13,32 @@ from typing import Final
 
 import msgspec
 
-from backend_spark.scoring.features import Past
+from backend_spark.scoring.features import ValueDistribution
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.quality import CONTEXT_S, REACH_S
-from backend_spark.scoring.rain import NO_PAST, RainPast
-from slope_science.movement import Thermal
+from backend_spark.scoring.quality import FLAG_REACH_S, LOOK_BACK_S
+from backend_spark.scoring.rain import NO_RAIN_PAST, RainPast
+from slope_science.movement import ThermalRegression
 
-EVERY_S: Final = 86_400
+STATE_INTERVAL_S: Final = 86_400
 """Time between two saved states of a cell; whole hours and steps."""
 
-READ_AGAIN_S: Final = CONTEXT_S + 3600
+REREAD_S: Final = LOOK_BACK_S + 3600
 """Readings of this time before a saved state are read again."""
 
-SETTLED_S: Final = 3 * 3600
+MIN_STATE_AGE_S: Final = 3 * 3600
 """Minimum age of a state when it is saved; later than the usual delay of readings."""
 
-NEAR_S: Final = 4 * 86_400
-FAR_S: Final = 72 * 86_400
-SPARSE: Final = 8
+DENSE_STATES_S: Final = 4 * 86_400
+MAX_STATE_AGE_S: Final = 72 * 86_400
+SPARSE_STATE_EVERY: Final = 8
 """Every eighth state older than `DENSE_STATES_S` is kept, up to `MAX_STATE_AGE_S`."""
 
-FORMAT: Final = 1
+STATE_FORMAT: Final = 1
 """Version; increased when states of an earlier program are no longer valid."""
 
 
 @dataclass(frozen=True)
-class Memory:
+class ScoringState:
     """State of a cell at the end of a step.
 
     Attributes:
@@ -51,33 +51,38 @@ class Memory:
     """
 
     at_s: int
-    rain: RainPast = NO_PAST
-    thermals: dict[str, Thermal] = field(default_factory=dict)
-    pasts: dict[str, Past] = field(default_factory=dict)
+    rain: RainPast = NO_RAIN_PAST
+    thermals: dict[str, ThermalRegression] = field(default_factory=dict)
+    pasts: dict[str, ValueDistribution] = field(default_factory=dict)
     last: tuple[Observation, ...] = ()
 
 
-def holds_for(touched_s: float) -> float:
+def last_valid_state_s(touched_s: float) -> float:
     """Time of the last state that new readings since a time leave valid."""
-    return touched_s - REACH_S
+    return touched_s - FLAG_REACH_S
 
 
-def moments(after_s: float, newest_s: float) -> list[int]:
+def state_times_s(after_s: float, newest_s: float) -> list[int]:
     """Times at which to save a state, after a moment, by readings up to another."""
-    first = int(max(after_s, newest_s - FAR_S) // EVERY_S + 1) * EVERY_S
-    last = newest_s - SETTLED_S
-    due = range(first, int(last // EVERY_S) * EVERY_S + 1, EVERY_S)
-    return [at_s for at_s in due if is_kept(at_s, newest_s)]
+    first = (
+        int(max(after_s, newest_s - MAX_STATE_AGE_S) // STATE_INTERVAL_S + 1)
+        * STATE_INTERVAL_S
+    )
+    last = newest_s - MIN_STATE_AGE_S
+    due = range(
+        first, int(last // STATE_INTERVAL_S) * STATE_INTERVAL_S + 1, STATE_INTERVAL_S
+    )
+    return [at_s for at_s in due if keeps_state(at_s, newest_s)]
 
 
-def is_kept(at_s: float, newest_s: float) -> bool:
+def keeps_state(at_s: float, newest_s: float) -> bool:
     """Whether a state is kept."""
     age_s = newest_s - at_s
-    is_sparse = int(at_s // EVERY_S) % SPARSE == 0
-    return age_s <= NEAR_S or (is_sparse and age_s <= FAR_S)
+    is_sparse = int(at_s // STATE_INTERVAL_S) % SPARSE_STATE_EVERY == 0
+    return age_s <= DENSE_STATES_S or (is_sparse and age_s <= MAX_STATE_AGE_S)
 
 
-def last_words(
+def last_observations(
     observations: Iterable[Observation], at_s: float
 ) -> Iterator[Observation]:
     """`ScoringState.last` of a moment.
@@ -89,7 +94,7 @@ def last_words(
     last: dict[tuple[str, str], Observation] = {}
     counted: dict[tuple[str, str], Observation] = {}
     for o in observations:
-        if o.at_s <= at_s - READ_AGAIN_S:
+        if o.at_s <= at_s - REREAD_S:
             last[o.node, o.name] = o
             if o.counts:
                 counted[o.node, o.name] = o
@@ -99,14 +104,14 @@ def last_words(
         yield o
 
 
-def encode(memory: Memory) -> bytes:
+def encode_state(memory: ScoringState) -> bytes:
     """Encode a state in few bytes."""
     return zlib.compress(msgspec.msgpack.encode(memory), 1)
 
 
-def decode(body: bytes) -> Memory:
+def decode_state(body: bytes) -> ScoringState:
     """Decode a state."""
     return _DECODER.decode(zlib.decompress(body))
 
 
-_DECODER = msgspec.msgpack.Decoder(Memory)
+_DECODER = msgspec.msgpack.Decoder(ScoringState)

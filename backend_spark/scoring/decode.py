@@ -10,25 +10,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.quality import alone, number
+from backend_spark.scoring.quality import flag_number, flag_single
 from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.schemas import MESSAGES, PARSED, REJECTED, SILVER, TOUCHED
-from slope_science.quality import LABEL, Flag, Verdict
+from slope_science.quality import FLAG_LABEL, Flag, Verdict
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import english
-from slope_science.reasons import Reason, ReasonError, decode_all, dumps
+from slope_science.reason_text import render_english
+from slope_science.reasons import Reason, ReasonError, decode_reasons, reason_to_json
 from spatial_mqtt.cells import ANALYSIS_LEVEL
 from spatial_mqtt.errors import EnvelopeError, PositionError, TopicError
-from spatial_mqtt.senml import Pack, Reading, Value, decode
-from spatial_mqtt.topics import cell_of
+from spatial_mqtt.senml import Pack, Reading, Value, decode_pack
+from spatial_mqtt.topics import parse_cell_topic
 
 ABSOLUTE_TIME_S: Final = 2**28
 """RFC 8428 4.5.3: smaller times are relative to now, which is the receipt here."""
 
-COMMON: Final = ("node", "boot", "seq", "pri", "topic", "age_s")
+MESSAGE_COLUMNS: Final = ("node", "boot", "seq", "pri", "topic", "age_s")
 """Columns that all readings of a message share."""
 
-TOLD: Final = (
+READING_COLUMNS: Final = (
     "name",
     "unit",
     "value",
@@ -47,7 +47,9 @@ TOLD: Final = (
 """Columns of a single reading, and the reason if there is none."""
 
 Row = tuple[Any, ...]
-UNTOLD: Final = tuple(0 if name == "position" else None for name in TOLD[:-1])
+NO_READING: Final = tuple(
+    0 if name == "position" else None for name in READING_COLUMNS[:-1]
+)
 
 _LAST_TIME_S = 253_402_300_799.0  # end of the year 9999: what a table can hold
 _MICRO = 1_000_000
@@ -62,9 +64,9 @@ def decode_messages(messages: pa.Table) -> pa.Table:
         out: schemas.PARSED, one row per reading; a pack that cannot be decoded gives
             one row with the reason and without a reading.
     """
-    found: dict[str, list[Any]] = {name: [] for name in TOLD}
+    found: dict[str, list[Any]] = {name: [] for name in READING_COLUMNS}
     owners: list[int] = []
-    appends = [found[name].append for name in TOLD]
+    appends = [found[name].append for name in READING_COLUMNS]
     rows = zip(
         messages["payload"].to_pylist(),
         messages["age_s"].to_pylist(),
@@ -76,29 +78,35 @@ def decode_messages(messages: pa.Table) -> pa.Table:
             owners.append(owner)
             for append, value in zip(appends, row, strict=True):
                 append(value)
-    common = messages.select([*COMMON, "received_at", "batch_id"])
-    cells = [analysis_cell(topic) for topic in messages["topic"].to_pylist()]
+    common = messages.select([*MESSAGE_COLUMNS, "received_at", "batch_id"])
+    cells = [analysis_cell_token(topic) for topic in messages["topic"].to_pylist()]
     common = common.append_column("cell", pa.array(cells, pa.string()))
     common = common.take(pa.array(owners, pa.int64()))
-    own = {n: pa.array(found[n], PARSED.field(n).type) for n in TOLD}
+    own = {n: pa.array(found[n], PARSED.field(n).type) for n in READING_COLUMNS}
     columns = {name: common[name] for name in common.column_names} | own
     return pa.table({name: columns[name] for name in PARSED.names}, schema=PARSED)
 
 
-def parse(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+def parse_message(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The readings of one message, or one row with the reason if it has none."""
-    common = {name: row[name] for name in COMMON}
-    common |= {"received_at": row["received_at"], "cell": analysis_cell(row["topic"])}
+    common = {name: row[name] for name in MESSAGE_COLUMNS}
+    common |= {
+        "received_at": row["received_at"],
+        "cell": analysis_cell_token(row["topic"]),
+    }
     common["batch_id"] = row.get("batch_id")
     received_s = row["received_at"].timestamp()
     readings = _readings(row["payload"], received_s, row["age_s"])
-    return [common | dict(zip(TOLD, row, strict=True)) for row in readings]
+    return [common | dict(zip(READING_COLUMNS, row, strict=True)) for row in readings]
 
 
-def reason_codes(payload: bytes) -> list[str] | None:
+def read_reason_codes(payload: bytes) -> list[str] | None:
     """The reasons of a message as JSON texts; None without valid ones."""
     try:
-        codes = [dumps(reason) for reason in decode_all(decode(payload).reasons)]
+        codes = [
+            reason_to_json(reason)
+            for reason in decode_reasons(decode_pack(payload).reasons)
+        ]
         "".join(codes).encode()
     except (EnvelopeError, ReasonError, ValueError):
         # readers fall back to the sentence
@@ -109,7 +117,7 @@ def reason_codes(payload: bytes) -> list[str] | None:
 def _readings(payload: bytes, received_s: float, age_s: int | None) -> list[Row]:
     """`READING_COLUMNS` of each reading of a pack, or one row with the reason."""
     try:
-        pack = decode(payload)
+        pack = decode_pack(payload)
         if not pack.synchronised:
             pack = _corrected(pack, received_s - (age_s or 0))
         pack_at = _at_us(pack.time_s, received_s)
@@ -118,7 +126,7 @@ def _readings(payload: bytes, received_s: float, age_s: int | None) -> list[Row]
             for position, reading in enumerate(pack.readings)
         ]
     except EnvelopeError as error:
-        return [(*UNTOLD, str(error))]
+        return [(*NO_READING, str(error))]
 
 
 def _corrected(pack: Pack, put_s: float) -> Pack:
@@ -131,13 +139,13 @@ def _corrected(pack: Pack, put_s: float) -> Pack:
 
 
 @lru_cache(maxsize=65536)
-def analysis_cell(topic: str) -> str | None:
+def analysis_cell_token(topic: str) -> str | None:
     """Token of the analysis cell of a topic.
 
     None if the topic is not a cell's, or its cell is larger than an analysis cell.
     """
     try:
-        return cell_of(topic).parent(ANALYSIS_LEVEL).token
+        return parse_cell_topic(topic).parent(ANALYSIS_LEVEL).token
     except (TopicError, PositionError):
         return None
 
@@ -146,10 +154,10 @@ def _told(
     pack: Pack, pack_at: int, position: int, reading: Reading, received_s: float
 ) -> Row:
     value, text = _value(reading.value)
-    given = reading.extra.get(LABEL) if reading.extra else None
+    given = reading.extra.get(FLAG_LABEL) if reading.extra else None
     node_flag = given if isinstance(given, int) and abs(given) < _MAX_FLAG else None
     if value is not None and pack.synchronised and node_flag is None:
-        verdict = number(reading.name, reading.unit, value)
+        verdict = flag_number(reading.name, reading.unit, value)
     else:
         verdict = _alone(pack, reading, (value, text), node_flag)
     at_us = _at_us(pack.time_s + reading.time_s, received_s)
@@ -178,7 +186,7 @@ def _alone(
     node_flag: int | None,
 ) -> Verdict:
     """Verdict of a reading that has more than a plain number."""
-    return alone(
+    return flag_single(
         Observation(
             0.0,
             "",
@@ -211,10 +219,12 @@ def _at_us(time_s: float, received_s: float) -> int:
     return round(absolute_s * _MICRO)
 
 
-IMPLAUSIBLE_TIME = english(Reason(ReasonCode.CLOCK_IMPLAUSIBLE))
+IMPLAUSIBLE_TIME = render_english(Reason(ReasonCode.CLOCK_IMPLAUSIBLE))
 
 
-def can_count(rows: pa.Table, max_ahead_s: int, horizon_s: int) -> pa.ChunkedArray:
+def has_plausible_time(
+    rows: pa.Table, max_ahead_s: int, horizon_s: int
+) -> pa.ChunkedArray:
     """Whether a reading may be scored: its time is plausible.
 
     A clock that runs ahead must not push real readings out of the horizon. A clock that
@@ -231,12 +241,12 @@ def can_count(rows: pa.Table, max_ahead_s: int, horizon_s: int) -> pa.ChunkedArr
     return pc.and_(not_ahead, pc.or_(rows["synchronised"], recent))
 
 
-def received_by(rows: pa.Table, until_us: int) -> pa.Table:
+def filter_received(rows: pa.Table, until_us: int) -> pa.Table:
     """Readings received up to a time, Unix microseconds."""
     return rows.filter(pc.less_equal(_micros(rows, "received_at"), until_us))
 
 
-def silver(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
+def cut_silver(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
     """Silver rows from schemas.PARSED; readings that cannot count have failed."""
     flag = pc.if_else(counts, rows["flag"], pa.scalar(int(Flag.FAIL), pa.int32()))
     why = pc.if_else(counts, rows["flag_why"], pa.scalar(IMPLAUSIBLE_TIME))
@@ -246,19 +256,19 @@ def silver(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
     return rows.filter(pc.is_null(rows["reason"])).select(SILVER.names)
 
 
-def rejected(rows: pa.Table) -> pa.Table:
+def cut_rejected(rows: pa.Table) -> pa.Table:
     """Packs that could not be decoded, from schemas.PARSED."""
     return rows.filter(pc.is_valid(rows["reason"])).select(REJECTED.names)
 
 
-def message_ids(rows: pa.Table) -> pa.Table:
+def cut_message_ids(rows: pa.Table) -> pa.Table:
     """One row per message id, including rejected ones, from schemas.PARSED."""
     first = rows.filter(pc.equal(rows["position"], 0))
     at = first.schema.get_field_index("at")
     return first.set_column(at, "at", first["pack_at"]).select(MESSAGES.names)
 
 
-def touched(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
+def summarize_changes(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
     """Changes by a batch of messages, by cell and node.
 
     Args:

@@ -15,29 +15,29 @@ from backend_spark.scoring.observation import (
     Observation,
     step_end_s,
 )
-from backend_spark.scoring.rain import NO_PAST, RainPast, StepRain
+from backend_spark.scoring.rain import NO_RAIN_PAST, RainPast, StepRain
 from slope_science.criteria import Criteria
 from slope_science.findings import Finding
 from slope_science.rain import (
-    AHEAD_STEPS,
     ANTECEDENT_DAYS,
     LONG_HALF_LIFE_H,
+    LOOK_AHEAD_STEPS,
     SHORT_HALF_LIFE_H,
     STEPS_PER_HOUR,
     TEN_MINUTES_H,
-    Future,
-    Moment,
+    LookAhead,
+    SnakePoint,
     SoilWater,
-    ahead,
     antecedent_index,
+    critical_line_margin_mm,
     effective_rain,
-    judged,
-    look_ahead_finding,
-    margin_mm,
+    judge_look_ahead,
+    look_ahead,
+    project_snake_line,
 )
-from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import english
+from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
 
 STEPS_PER_DAY: Final = 86_400 // STEP_S
@@ -45,15 +45,15 @@ SETTLED_DAYS: Final = 59
 """Days after which the assumption of dry soil at the start has no effect. A day less
 than the horizon, so that rows can be that old."""
 
-ENOUGH_S: Final = 14 * 86_400
+MIN_PAST_S: Final = 14 * 86_400
 """Minimum past of a sensor for a percentile."""
 
-RESOLUTIONS: Final = {MOISTURE_UNIT: 0.0001, PORE_UNIT: 0.1}
+PERCENTILE_RESOLUTIONS: Final = {MOISTURE_UNIT: 0.0001, PORE_UNIT: 0.1}
 """Resolution of percentiles, so that a distribution stays small."""
 
 
 @dataclass(frozen=True)
-class Memories:
+class RainSums:
     """Rain sums of a cell at each step.
 
     Attributes:
@@ -72,8 +72,8 @@ class Memories:
 
     @classmethod
     def from_steps(
-        cls, series: Sequence[StepRain], past: RainPast = NO_PAST
-    ) -> "Memories":
+        cls, series: Sequence[StepRain], past: RainPast = NO_RAIN_PAST
+    ) -> "RainSums":
         """Accumulate the rain of all steps, starting from a saved state."""
         depths = [step.depth_mm for step in series]
         known = [*past.known, *(step.is_known for step in series)]
@@ -106,7 +106,7 @@ class Memories:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class CellOutlook:
     """Two hours ahead under three assumed rains; see slope_science.rain.
 
     Attributes:
@@ -118,22 +118,22 @@ class Outlook:
     """
 
     margin_mm: float
-    dry: Future
-    same_rain: Future | None = None
-    forecast: Future | None = None
-    forecast_rain: Coming = NO_FORECAST
+    dry: LookAhead
+    same_rain: LookAhead | None = None
+    forecast: LookAhead | None = None
+    forecast_rain: ForecastRain = NO_FORECAST
 
     def finding(self, criteria: Criteria) -> Finding | None:
         """Finding of the two hours: by the forecast, else by the last hour's rain."""
         if self.forecast is None:
             return (
-                look_ahead_finding(self.same_rain, criteria) if self.same_rain else None
+                judge_look_ahead(self.same_rain, criteria) if self.same_rain else None
             )
         source, issued_s = (
             self.forecast_rain.source or "",
             self.forecast_rain.issued_s or 0.0,
         )
-        return look_ahead_finding(self.forecast, criteria, source, issued_s)
+        return judge_look_ahead(self.forecast, criteria, source, issued_s)
 
     def columns(self) -> dict[str, Any]:
         """Columns of schemas.LEVELS."""
@@ -152,12 +152,12 @@ class Outlook:
         return found
 
 
-def outlook(
+def make_outlook(
     tanks: SoilWater,
     hour: Sequence[StepRain],
     criteria: Criteria,
-    coming: Coming = NO_FORECAST,
-) -> Outlook:
+    coming: ForecastRain = NO_FORECAST,
+) -> CellOutlook:
     """Look two hours ahead of the end of a step.
 
     Args:
@@ -168,17 +168,17 @@ def outlook(
     """
     depths = [step.depth_mm for step in hour]
     known = [step.depth_mm for step in hour if step.is_known]
-    now = Moment(sum(depths), tanks.index_mm)
+    now = SnakePoint(sum(depths), tanks.index_mm)
 
-    def future(depths_mm: Sequence[float]) -> Future:
-        return judged(now, ahead(tanks, depths, depths_mm), criteria)
+    def future(depths_mm: Sequence[float]) -> LookAhead:
+        return look_ahead(now, project_snake_line(tanks, depths, depths_mm), criteria)
 
-    dry = future([0.0] * AHEAD_STEPS)
+    dry = future([0.0] * LOOK_AHEAD_STEPS)
     # The mean of the known steps only: unknown ones are not dry.
     mean_mm = sum(known) / len(known) if known else None
-    same = future([mean_mm] * AHEAD_STEPS) if mean_mm else dry
-    return Outlook(
-        margin_mm(now, criteria),
+    same = future([mean_mm] * LOOK_AHEAD_STEPS) if mean_mm else dry
+    return CellOutlook(
+        critical_line_margin_mm(now, criteria),
         dry,
         None if mean_mm is None else same,
         None if coming.depths_mm is None else future(coming.depths_mm),
@@ -186,8 +186,8 @@ def outlook(
     )
 
 
-def assumptions(
-    criteria: Criteria, history_s: float, view: Outlook | None = None
+def list_assumptions(
+    criteria: Criteria, history_s: float, view: CellOutlook | None = None
 ) -> tuple[Reason, ...]:
     """Assumptions behind a level and its futures."""
     found = []
@@ -212,7 +212,7 @@ def _dry_start(days: int) -> Reason:
 @lru_cache(maxsize=1024)
 def assumption_sentence(assumption: Reason) -> str:
     """An assumption in English; cached, because each row of levels has several."""
-    return english(assumption)
+    return render_english(assumption)
 
 
 _DEFAULT_CRITERIA: Final = Reason(ReasonCode.DEFAULT_CRITERIA)
@@ -222,7 +222,7 @@ _NO_FORECAST: Final = Reason(ReasonCode.NO_FORECAST)
 
 
 @dataclass(frozen=True)
-class Past:
+class ValueDistribution:
     """Distribution of the values of a sensor so far.
 
     Attributes:
@@ -248,13 +248,13 @@ class Past:
         below = sum(self.counts[: bisect_right(self.steps, step)])
         return 100 * below / sum(self.counts)
 
-    def copy(self) -> "Past":
+    def copy(self) -> "ValueDistribution":
         """An independent copy."""
-        return Past(self.first_s, list(self.steps), list(self.counts))
+        return ValueDistribution(self.first_s, list(self.steps), list(self.counts))
 
 
 @dataclass
-class Percentiles:
+class SensorPercentiles:
     """Percentiles of readings within the sensors' own past.
 
     Attributes:
@@ -263,7 +263,7 @@ class Percentiles:
     """
 
     unit: str
-    pasts: dict[str, Past]
+    pasts: dict[str, ValueDistribution]
     _steps: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def add(self, o: Observation) -> None:
@@ -272,10 +272,10 @@ class Percentiles:
         if not is_ours or o.value is None or not o.counts:
             return
         sensor = f"{o.node} {o.name}"
-        past = self.pasts.setdefault(sensor, Past(o.at_s))
-        step = round(o.value / RESOLUTIONS[self.unit])
+        past = self.pasts.setdefault(sensor, ValueDistribution(o.at_s))
+        step = round(o.value / PERCENTILE_RESOLUTIONS[self.unit])
         past.add(step)
-        if o.at_s - past.first_s >= ENOUGH_S:
+        if o.at_s - past.first_s >= MIN_PAST_S:
             shares = self._steps.setdefault(step_end_s(o.at_s), {})
             shares[sensor] = past.percentile(step)
 
@@ -288,12 +288,12 @@ class Percentiles:
         return max(self.by_sensor(end_s).values(), default=None)
 
 
-def percentiles(
+def find_percentiles(
     observations: Iterable[Observation],
-    pasts: Mapping[str, Past],
+    pasts: Mapping[str, ValueDistribution],
     after_s: float,
     due: Iterable[int],
-) -> tuple[dict[str, Percentiles], dict[int, dict[str, Past]]]:
+) -> tuple[dict[str, SensorPercentiles], dict[int, dict[str, ValueDistribution]]]:
     """Percentiles of moisture and pore pressure, and the distributions at some times.
 
     Args:
@@ -304,13 +304,13 @@ def percentiles(
     """
     ours = {name: past.copy() for name, past in pasts.items()}
     units = {"moisture_percentile": MOISTURE_UNIT, "pore_percentile": PORE_UNIT}
-    found = {name: Percentiles(unit, ours) for name, unit in units.items()}
-    kept: dict[int, dict[str, Past]] = {}
+    found = {name: SensorPercentiles(unit, ours) for name, unit in units.items()}
+    kept: dict[int, dict[str, ValueDistribution]] = {}
     coming = deque(due)
     for o in observations:
         while coming and o.at_s > coming[0]:
             kept[coming.popleft()] = {n: past.copy() for n, past in ours.items()}
-        if o.at_s > after_s and o.unit in RESOLUTIONS:
+        if o.at_s > after_s and o.unit in PERCENTILE_RESOLUTIONS:
             for each in found.values():
                 each.add(o)
     return found, kept

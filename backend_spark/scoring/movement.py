@@ -7,39 +7,43 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from backend_spark.scoring.observation import STEP_S, Observation, step_end_s
-from backend_spark.scoring.shocks_and_water import CONFIRM_S, ShockCounter, Stream
+from backend_spark.scoring.shocks_and_water import (
+    CONFIRM_S,
+    ShockSeries,
+    WaterLevelSeries,
+)
 from slope_science.creep import (
+    CAUTION_DURATION_H,
     CAUTION_MM_PER_H,
-    LASTING_H,
-    Forecast,
+    FailureForecast,
     Velocity,
-    forecast,
-    spaced,
-    velocities,
-    velocity,
+    fit_velocities,
+    fit_velocity,
+    forecast_failure,
+    thin_out,
 )
 from slope_science.findings import (
     Finding,
-    failure_finding,
-    speed_finding,
-    tilt_finding,
-    wire_finding,
+    judge_failure_time,
+    judge_speed,
+    judge_tilt,
+    judge_wire,
 )
-from slope_science.movement import WINDOW_H, Thermal, TiltRate, tilt_rate
-from slope_science.quality import Flag, Verdict, worst
-from slope_science.reason_text import english
+from slope_science.movement import WINDOW_H, ThermalRegression, TiltRate, fit_tilt_rate
+from slope_science.quality import Flag, Verdict, worst_verdict
+from slope_science.reason_text import render_english
 
 HOUR_S: Final = 3600.0
-OLD_CUT_S: Final = 12 * HOUR_S
+MAX_CUT_AGE_S: Final = 12 * HOUR_S
 """Age of a cut after which no confirmation is looked for."""
-FORECAST_PAST_H: Final = 15.0
+FORECAST_SPAN_H: Final = 15.0
 """Speeds of 3 hours, over 12."""
 
-NOTHING_LEARNT: Final = Thermal()
+NO_REGRESSION: Final = ThermalRegression()
 
 
 @dataclass
-class TiltMeter:
+class TiltSeries:
     """Readings of one tilt meter, in time order.
 
     Attributes:
@@ -57,9 +61,9 @@ class TiltMeter:
     x_deg: list[float] = field(default_factory=list)
     y_deg: list[float] = field(default_factory=list)
     temp_cel: list[float] = field(default_factory=list)
-    learnt: Thermal = NOTHING_LEARNT
+    learnt: ThermalRegression = NO_REGRESSION
     learnt_s: float = 0.0
-    _warmth: tuple[list[float], list[Thermal]] | None = None
+    _warmth: tuple[list[float], list[ThermalRegression]] | None = None
     _rates: dict[tuple[float, float], TiltRate | None] = field(default_factory=dict)
 
     def rate(self, end_s: float, window_h: float = WINDOW_H) -> TiltRate | None:
@@ -84,13 +88,13 @@ class TiltMeter:
             y_deg = [
                 v - slope[1] * (t - warm[0]) for v, t in zip(y_deg, warm, strict=True)
             ]
-        return tilt_rate(hours, x_deg, y_deg)
+        return fit_tilt_rate(hours, x_deg, y_deg)
 
     def deg_per_k(self, end_s: float) -> tuple[float, float] | None:
         """Tilt of x and y per kelvin, learnt up to a moment; None if unknown."""
         return self.thermal(end_s).deg_per_k
 
-    def thermal(self, end_s: float) -> Thermal:
+    def thermal(self, end_s: float) -> ThermalRegression:
         """Thermal regression up to a moment."""
         if self._warmth is None:
             self._warmth = self._learnt()
@@ -98,7 +102,7 @@ class TiltMeter:
         last = bisect_right(hours, end_s) - 1
         return known[last] if last >= 0 else self.learnt
 
-    def _learnt(self) -> tuple[list[float], list[Thermal]]:
+    def _learnt(self) -> tuple[list[float], list[ThermalRegression]]:
         """Thermal regression at the end of each pair of consecutive hours."""
         sums: dict[int, list[float]] = {}
         columns = zip(self.times_s, self.temp_cel, self.x_deg, self.y_deg, strict=True)
@@ -119,7 +123,7 @@ class TiltMeter:
 
 
 @dataclass
-class Extensometer:
+class ExtensometerSeries:
     """Readings of one extensometer, in time order.
 
     Attributes:
@@ -134,11 +138,11 @@ class Extensometer:
 
     def speed(self, end_s: float) -> Velocity | None:
         """Speed over the hour before a moment; None with too few readings."""
-        return velocity(*self._past(end_s, 1.0))
+        return fit_velocity(*self._past(end_s, 1.0))
 
     def has_lasted(self, end_s: float) -> bool:
         """Whether the speed has been at the caution speed for two hours."""
-        hours = range(int(LASTING_H) + 1)
+        hours = range(int(CAUTION_DURATION_H) + 1)
         speeds = [self.speed(end_s - hour * HOUR_S) for hour in hours]
         return all(s is not None and s.exceeds(CAUTION_MM_PER_H) for s in speeds)
 
@@ -150,7 +154,7 @@ class Extensometer:
             return None
         return self.moved_mm[last] - self.moved_mm[first]
 
-    def forecast_failure(self, end_s: float) -> Forecast | None:
+    def forecast_failure(self, end_s: float) -> FailureForecast | None:
         """Time of failure in hours after a moment, by inverse velocity.
 
         None unless the speed exceeds its noise.
@@ -158,10 +162,10 @@ class Extensometer:
         now = self.speed(end_s)
         if now is None or not now.exceeds(0.0):
             return None
-        times_h, moved_mm = self._past(end_s, FORECAST_PAST_H)
+        times_h, moved_mm = self._past(end_s, FORECAST_SPAN_H)
         sign = math.copysign(1.0, now.mm_per_h)
-        speeds = spaced(velocities(times_h, [sign * mm for mm in moved_mm]))
-        return forecast(speeds) if speeds else None
+        speeds = thin_out(fit_velocities(times_h, [sign * mm for mm in moved_mm]))
+        return forecast_failure(speeds) if speeds else None
 
     def _past(self, end_s: float, hours: float) -> tuple[list[float], list[float]]:
         start = bisect_right(self.times_s, end_s - hours * HOUR_S - 1e-6)
@@ -171,7 +175,7 @@ class Extensometer:
 
 
 @dataclass
-class Wire:
+class WireSeries:
     """Readings of one trip wire, in time order.
 
     Attributes:
@@ -190,9 +194,13 @@ class Wire:
         first = last
         while first > 0 and self.cut[first - 1]:
             first -= 1
-            if self.times_s[first] < end_s - OLD_CUT_S:
+            if self.times_s[first] < end_s - MAX_CUT_AGE_S:
                 return None
-        return self.times_s[first] if self.times_s[first] >= end_s - OLD_CUT_S else None
+        return (
+            self.times_s[first]
+            if self.times_s[first] >= end_s - MAX_CUT_AGE_S
+            else None
+        )
 
     def was_active_near(self, at_s: float, end_s: float) -> bool:
         """Whether it was cut near a moment, by readings up to a step."""
@@ -207,11 +215,11 @@ class Wire:
         return last >= 0 and self.cut[last]
 
 
-def tilt_meters(
+def group_tilt(
     axes: Iterable[tuple[str, str, float, float]],
-    learnt: Mapping[str, Thermal] = {},
+    learnt: Mapping[str, ThermalRegression] = {},
     learnt_s: float = 0.0,
-) -> list[TiltMeter]:
+) -> list[TiltSeries]:
     """Pair the axes of tilt meters.
 
     Args:
@@ -223,12 +231,12 @@ def tilt_meters(
     moments: dict[tuple[str, float], dict[str, float]] = {}
     for sensor, axis, at_s, value in axes:
         moments.setdefault((sensor, at_s), {})[axis] = value
-    meters: dict[str, TiltMeter] = {}
+    meters: dict[str, TiltSeries] = {}
     for (sensor, at_s), parts in sorted(moments.items(), key=lambda item: item[0]):
         if {"x", "y"} <= parts.keys():
             if sensor not in meters:
-                known = learnt.get(sensor, NOTHING_LEARNT)
-                meters[sensor] = TiltMeter(sensor, learnt=known, learnt_s=learnt_s)
+                known = learnt.get(sensor, NO_REGRESSION)
+                meters[sensor] = TiltSeries(sensor, learnt=known, learnt_s=learnt_s)
             meter = meters[sensor]
             meter.times_s.append(at_s)
             meter.x_deg.append(parts["x"])
@@ -237,73 +245,77 @@ def tilt_meters(
     return list(meters.values())
 
 
-def extensometers(readings: Iterable[tuple[str, float, float]]) -> list[Extensometer]:
+def group_extensometers(
+    readings: Iterable[tuple[str, float, float]],
+) -> list[ExtensometerSeries]:
     """Group (sensor, Unix time, mm) by sensor, in time order."""
-    by_sensor: dict[str, Extensometer] = {}
+    by_sensor: dict[str, ExtensometerSeries] = {}
     for sensor, at_s, moved_mm in sorted(readings):
-        rod = by_sensor.setdefault(sensor, Extensometer(sensor))
+        rod = by_sensor.setdefault(sensor, ExtensometerSeries(sensor))
         rod.times_s.append(at_s)
         rod.moved_mm.append(moved_mm)
     return list(by_sensor.values())
 
 
-def wires(truths: Iterable[tuple[str, float, bool]]) -> list[Wire]:
+def group_wires(truths: Iterable[tuple[str, float, bool]]) -> list[WireSeries]:
     """Group (sensor, Unix time, whether cut) by wire, in time order."""
-    by_sensor: dict[str, Wire] = {}
+    by_sensor: dict[str, WireSeries] = {}
     for sensor, at_s, is_cut in sorted(truths):
-        wire = by_sensor.setdefault(sensor, Wire(sensor))
+        wire = by_sensor.setdefault(sensor, WireSeries(sensor))
         wire.times_s.append(at_s)
         wire.cut.append(is_cut)
     return list(by_sensor.values())
 
 
 @dataclass(frozen=True)
-class Signs:
+class MovementSensors:
     """Movement sensors of one cell."""
 
-    tilt_series: Sequence[TiltMeter] = ()
-    extensometers: Sequence[Extensometer] = ()
-    wires: Sequence[Wire] = ()
-    shocks: Sequence[ShockCounter] = ()
-    water_levels: Sequence[Stream] = ()
+    tilt_series: Sequence[TiltSeries] = ()
+    extensometers: Sequence[ExtensometerSeries] = ()
+    wires: Sequence[WireSeries] = ()
+    shocks: Sequence[ShockSeries] = ()
+    water_levels: Sequence[WaterLevelSeries] = ()
 
     def findings(self, end_s: int) -> tuple[float | None, list[Finding | None]]:
         """Fastest tilt at a moment in deg/h, and the findings of all sensors."""
         rates = [(meter.sensor, meter.rate(end_s)) for meter in self.tilt_series]
         known = [rate.deg_per_h for _, rate in rates if rate is not None]
-        found = [tilt_finding(sensor, rate) for sensor, rate in rates]
+        found = [judge_tilt(sensor, rate) for sensor, rate in rates]
         for rod in self.extensometers:
             speed, lasted = rod.speed(end_s), rod.has_lasted(end_s)
-            found.append(speed_finding(rod.sensor, speed, lasted))
-            found.append(failure_finding(rod.sensor, rod.forecast_failure(end_s), 0.0))
+            found.append(judge_speed(rod.sensor, speed, lasted))
+            found.append(
+                judge_failure_time(rod.sensor, rod.forecast_failure(end_s), 0.0)
+            )
         found += [shock.finding(end_s) for shock in self.shocks]
         found += [self._wire(wire, end_s) for wire in self.wires]
         return max(known, default=None), found
 
-    def _wire(self, wire: Wire, end_s: int) -> Finding | None:
+    def _wire(self, wire: WireSeries, end_s: int) -> Finding | None:
         """Finding of a wire, with its confirmation by another sensor."""
         if not wire.is_cut(end_s):
             return None
         at_s = wire.cut_since_s(end_s)
         if at_s is None:
-            return wire_finding(wire.sensor, is_cut=True, is_old=True)
-        others: list[ShockCounter | Stream | Wire] = [
+            return judge_wire(wire.sensor, is_cut=True, is_old=True)
+        others: list[ShockSeries | WaterLevelSeries | WireSeries] = [
             *self.shocks,
             *self.water_levels,
             *(w for w in self.wires if w != wire),
         ]
         felt = next((o.sensor for o in others if o.was_active_near(at_s, end_s)), None)
-        return wire_finding(wire.sensor, is_cut=True, confirmed_by=felt)
+        return judge_wire(wire.sensor, is_cut=True, confirmed_by=felt)
 
 
-LONG_H: Final = 6.0
+LONG_WINDOW_H: Final = 6.0
 _MICRO: Final = 1_000_000
 _SECONDS_AHEAD: Final = 400 * 86_400.0
 """Later failure times are not written; they may lie beyond the year 9999."""
 
 
-def sensor_rows(
-    signs: Signs, observations: Iterable[Observation], from_s: float
+def make_sensor_rows(
+    signs: MovementSensors, observations: Iterable[Observation], from_s: float
 ) -> list[dict[str, Any]]:
     """Rows of tilt meters and extensometers in steps with readings.
 
@@ -315,7 +327,10 @@ def sensor_rows(
     Returns:
         Rows of schemas.SENSORS without the cell; missing columns are null.
     """
-    moving: list[TiltMeter | Extensometer] = [*signs.tilt_series, *signs.extensometers]
+    moving: list[TiltSeries | ExtensometerSeries] = [
+        *signs.tilt_series,
+        *signs.extensometers,
+    ]
     flags: dict[str, dict[int, list[Verdict]]] = {sign.sensor: {} for sign in moving}
     for o in observations:
         if o.at_s > from_s - STEP_S and step_end_s(o.at_s) >= from_s:
@@ -329,11 +344,11 @@ def sensor_rows(
                 "sensor": sensor,
                 "at": end_s * _MICRO,
                 "n_readings": _count(sign.times_s, end_s),
-                "worst_flag": int(worst(verdicts).flag),
+                "worst_flag": int(worst_verdict(verdicts).flag),
             }
             columns = (
                 _tilt(sign, end_s)
-                if isinstance(sign, TiltMeter)
+                if isinstance(sign, TiltSeries)
                 else _moved(sign, end_s)
             )
             rows.append(common | dict(columns))
@@ -353,8 +368,8 @@ def _count(times_s: Sequence[float], end_s: int) -> int:
     return bisect_right(times_s, end_s) - bisect_right(times_s, end_s - STEP_S)
 
 
-def _tilt(meter: TiltMeter, end_s: float) -> Mapping[str, Any]:
-    short, long = meter.rate(end_s), meter.rate(end_s, LONG_H)
+def _tilt(meter: TiltSeries, end_s: float) -> Mapping[str, Any]:
+    short, long = meter.rate(end_s), meter.rate(end_s, LONG_WINDOW_H)
     slope = meter.deg_per_k(end_s)
     return {
         "kind": "tilt",
@@ -366,7 +381,7 @@ def _tilt(meter: TiltMeter, end_s: float) -> Mapping[str, Any]:
     }
 
 
-def _moved(rod: Extensometer, end_s: float) -> Mapping[str, Any]:
+def _moved(rod: ExtensometerSeries, end_s: float) -> Mapping[str, Any]:
     speed, ahead = rod.speed(end_s), rod.forecast_failure(end_s)
     columns: dict[str, Any] = {
         "kind": "displacement",
@@ -385,5 +400,5 @@ def _moved(rod: Extensometer, end_s: float) -> Mapping[str, Any]:
         "failure_r2": ahead.r2,
         "failure_points": ahead.points,
         "failure_usable": gate is None,
-        "failure_gate": None if gate is None else english(gate),
+        "failure_gate": None if gate is None else render_english(gate),
     }

@@ -21,7 +21,7 @@ from slope_science.quality import (
     TILT_DEG,
     WATER_CONTENT,
     Flag,
-    Limits,
+    QuantityLimits,
 )
 from slope_science.reason_compat import parse_why
 from slope_science.reasons import Reason
@@ -33,7 +33,7 @@ MOISTURE_UNIT: Final = "/"
 PORE_UNIT: Final = "hPa"
 TEMPERATURE_UNIT: Final = "Cel"
 COUNT_UNIT: Final = "count"
-LEVEL_UNIT: Final = "m"
+WATER_LEVEL_UNIT: Final = "m"
 
 _PARTS: Final = {
     TEMPERATURE_UNIT: TEMPERATURE_CEL,
@@ -102,7 +102,7 @@ class Observation:
 
 
 @lru_cache(maxsize=4096)
-def limits_of(name: str, unit: str | None) -> Limits | None:
+def reading_limits(name: str, unit: str | None) -> QuantityLimits | None:
     """Limits of a reading; None if unknown.
 
     A name with a slash is a secondary value of a sensor, such as the air pressure
@@ -113,7 +113,7 @@ def limits_of(name: str, unit: str | None) -> Limits | None:
     return (_PARTS if "/" in name else _WHOLES).get(unit or "")
 
 
-def suspects(observations: Iterable[Observation]) -> dict[str, Observation]:
+def last_suspects(observations: Iterable[Observation]) -> dict[str, Observation]:
     """The last suspect reading of each sensor; suspect readings count."""
     return {
         f"{o.node} {o.name}": o
@@ -135,7 +135,7 @@ def step_ends(first_s: int, last_s: int) -> range:
     return range(first_s, last_s + STEP_S, STEP_S)
 
 
-def shares(from_s: float, to_s: float) -> Iterator[tuple[int, float]]:
+def split_by_step(from_s: float, to_s: float) -> Iterator[tuple[int, float]]:
     """Steps that overlap an interval: their ends, and the overlap in seconds."""
     end_s = step_end_s(from_s)
     while from_s < to_s:

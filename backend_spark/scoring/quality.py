@@ -13,68 +13,68 @@ from backend_spark.scoring.observation import (
     RAIN,
     TEMPERATURE_UNIT,
     Observation,
-    limits_of,
+    reading_limits,
 )
-from backend_spark.scoring.rain import SPREAD_S, depth_mm
+from backend_spark.scoring.rain import SPREAD_S, report_depth_mm
 from slope_science import quality
 from slope_science.quality import (
     FLAT_S,
-    NEAR_S,
+    NEIGHBOUR_S,
     NOT_EVALUATED,
     SPIKE_SHARE,
     STEP_S,
     Flag,
-    Limits,
+    QuantityLimits,
     Verdict,
-    at_the_node,
-    clock,
-    flat_line,
-    gross_range,
-    rate_of_change,
-    spike,
-    step,
-    worst,
+    check_clock,
+    check_flat_line,
+    check_node_flag,
+    check_range,
+    check_rate_of_change,
+    check_spike,
+    check_step,
+    worst_verdict,
 )
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
-CONTEXT_S = FLAT_S + NEAR_S
+LOOK_BACK_S = FLAT_S + NEIGHBOUR_S
 """Time before a reading in which its neighbours lie."""
 
 NO_NUMBER = Verdict(Flag.MISSING, (Reason(ReasonCode.NO_NUMBER),))
 
-REACH_S = NEAR_S + SPREAD_S
+FLAG_REACH_S = NEIGHBOUR_S + SPREAD_S
 """Time before a reading in which it changes rain: flags up to an hour before it, and by
 a changed flag the rain since the previous reading."""
 
 
-def alone(o: Observation) -> Verdict:
+def flag_single(o: Observation) -> Verdict:
     """Verdict of a reading from its own columns."""
     if o.value is not None and o.node_flag is None and o.synchronised:
-        return number(o.name, o.unit, o.value)
-    limits = limits_of(o.name, o.unit)
-    verdicts = [at_the_node(o.node_flag), clock(o.synchronised)]
+        return flag_number(o.name, o.unit, o.value)
+    limits = reading_limits(o.name, o.unit)
+    verdicts = [check_node_flag(o.node_flag), check_clock(o.synchronised)]
     if limits is not None:
         if o.value is None and o.sum is None:
             verdicts.append(NO_NUMBER)
         else:
             verdicts += [
-                gross_range(number, limits.fail, limits.suspect)
+                check_range(number, limits.fail, limits.suspect)
                 for number in (o.value,)
                 if number is not None
             ]
-    return worst(verdicts)
+    return worst_verdict(verdicts)
 
 
-def number(name: str, unit: str | None, value: float) -> Verdict:
+def flag_number(name: str, unit: str | None, value: float) -> Verdict:
     """Verdict of a reading from its number alone."""
-    limits = limits_of(name, unit)
+    limits = reading_limits(name, unit)
     if limits is None:
         return NOT_EVALUATED
-    return gross_range(value, limits.fail, limits.suspect)
+    return check_range(value, limits.fail, limits.suspect)
 
 
-def reflagged(
+def flag_with_neighbours(
     observations: Sequence[Observation], from_s: float = float("-inf")
 ) -> list[Observation]:
     """Flag observations with their neighbours.
@@ -90,17 +90,17 @@ def reflagged(
     series: dict[tuple[str, str], list[Observation]] = {}
     for o in sorted(observations, key=lambda o: (o.at_s, o.seq)):
         series.setdefault((o.node, o.name), []).append(o)
-    since_s = from_s - NEAR_S
+    since_s = from_s - NEIGHBOUR_S
     flagged: list[Observation] = []
     for key, whole in series.items():
-        begin = bisect_left(whole, since_s - CONTEXT_S, key=lambda o: o.at_s)
+        begin = bisect_left(whole, since_s - LOOK_BACK_S, key=lambda o: o.at_s)
         # The last one before is needed for the rain in between.
         series[key] = whole[max(begin - 1, 0) :]
         flagged += whole[: max(begin - 1, 0)]
     air = {node: _air(series, node) for node in {node for node, _ in series}}
     others = _Gauges(series)
     for (node, name), readings in series.items():
-        limits = limits_of(name, readings[0].unit)
+        limits = reading_limits(name, readings[0].unit)
         start = bisect_left(readings, since_s, key=lambda o: o.at_s)
         flagged += readings[:start]
         if name == RAIN and limits is not None:
@@ -113,7 +113,7 @@ def reflagged(
 
 
 def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
-    verdict = worst([alone(o), *more])
+    verdict = worst_verdict([flag_single(o), *more])
     why = verdict.why
     if o.flag == verdict.flag and (o.why or "") == why:
         return o
@@ -121,11 +121,13 @@ def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
 
 
 def _sensor(
-    readings: Sequence[Observation], start: int, limits: Limits
+    readings: Sequence[Observation], start: int, limits: QuantityLimits
 ) -> Iterator[Observation]:
     """Flag readings from an index on with their neighbours."""
     good = [
-        o for o in readings if o.value is not None and alone(o).flag <= Flag.SUSPECT
+        o
+        for o in readings
+        if o.value is not None and flag_single(o).flag <= Flag.SUSPECT
     ]
     times_s = [o.at_s for o in good]
     values = [o.value or 0.0 for o in good]
@@ -150,31 +152,31 @@ def _changes(
     times_s: Sequence[float],
     values: Sequence[float],
     at: int,
-    limits: Limits,
+    limits: QuantityLimits,
     was_spike: bool,
 ) -> Iterator[Verdict]:
     """Step or rate from the previous reading, and spike between both neighbours."""
     if limits.step is None:
         return
     last = at - 1 - was_spike
-    if last < 0 or times_s[at] - times_s[last] > NEAR_S:
+    if last < 0 or times_s[at] - times_s[last] > NEIGHBOUR_S:
         yield NOT_EVALUATED
         return
     seconds, change = times_s[at] - times_s[last], values[at] - values[last]
-    after = at + 1 < len(values) and times_s[at + 1] - times_s[at] <= NEAR_S
+    after = at + 1 < len(values) and times_s[at + 1] - times_s[at] <= NEIGHBOUR_S
     following = values[at + 1] if after else None
-    yield spike(values[last], values[at], following, limits.step * SPIKE_SHARE)
+    yield check_spike(values[last], values[at], following, limits.step * SPIKE_SHARE)
     if seconds <= STEP_S:
-        yield step(values[last], values[at], limits.step)
+        yield check_step(values[last], values[at], limits.step)
     else:
-        yield rate_of_change(change, seconds, limits.step * 3600.0 / STEP_S)
+        yield check_rate_of_change(change, seconds, limits.step * 3600.0 / STEP_S)
 
 
 def _flat(
     times_s: Sequence[float],
     values: Sequence[float],
     at: int,
-    limits: Limits,
+    limits: QuantityLimits,
     jumped: int,
 ) -> Verdict:
     """Verdict of the flat-line test; `jumped` is the index of the last jump."""
@@ -182,7 +184,7 @@ def _flat(
     begin = bisect_right(times_s, times_s[at] - FLAT_S) - 1
     if limits.flat is None or begin < 0 or begin + 1 < jumped:
         return NOT_EVALUATED
-    return flat_line(
+    return check_flat_line(
         times_s[begin : at + 1], values[begin : at + 1], FLAT_S, limits.flat
     )
 
@@ -197,7 +199,7 @@ class _Depths:
     def within(self, from_s: float, to_s: float) -> float | None:
         """Rain between two moments; None without reports on both sides."""
         first, last = (bisect_right(self.times_s, at_s) for at_s in (from_s, to_s))
-        if not first or to_s - self.times_s[last - 1] > NEAR_S:
+        if not first or to_s - self.times_s[last - 1] > NEIGHBOUR_S:
             return None
         return self.totals_mm[last - 1] - self.totals_mm[first - 1]
 
@@ -225,8 +227,10 @@ def _depths(readings: Sequence[Observation]) -> list[float]:
     before_mm: float | None = None
     found = []
     for o in readings:
-        is_good = alone(o).flag <= Flag.SUSPECT
-        found.append((depth_mm(before_mm, o.sum, o.value) or 0.0) if is_good else 0.0)
+        is_good = flag_single(o).flag <= Flag.SUSPECT
+        found.append(
+            (report_depth_mm(before_mm, o.sum, o.value) or 0.0) if is_good else 0.0
+        )
         before_mm = o.sum
     return found
 
@@ -243,11 +247,11 @@ def _gauge(
         o, before = readings[at], readings[at - 1] if at else None
         seconds = o.at_s - before.at_s if before else 0.0
         verdicts = [
-            quality.plausible_depth(depths[at], seconds),
-            quality.counter(before.sum if before else None, o.sum),
-            quality.released(own.times_s, depths, at),
+            quality.check_rain_depth(depths[at], seconds),
+            quality.check_counter(before.sum if before else None, o.sum),
+            quality.check_release(own.times_s, depths, at),
             *_beside(o.at_s, own, others),
-            quality.frost(_latest(air, o.at_s)),
+            quality.check_frost(_latest(air, o.at_s)),
         ]
         yield _flagged(o, verdicts)
 
@@ -262,7 +266,9 @@ def _beside(at_s: float, own: _Depths, others: Iterable[_Depths]) -> Iterable[Ve
     if own_mm is None:
         return (NOT_EVALUATED,)
     largest_mm = max(others_mm, default=None)
-    return quality.clogged(own_mm, largest_mm), quality.alone(own_mm, largest_mm)
+    return quality.check_clog(own_mm, largest_mm), quality.check_excess(
+        own_mm, largest_mm
+    )
 
 
 def _air(
@@ -281,6 +287,6 @@ def _air(
 def _latest(air: tuple[list[float], list[float]], at_s: float) -> float | None:
     times_s, values = air
     last = bisect_right(times_s, at_s) - 1
-    if last < 0 or at_s - times_s[last] > NEAR_S:
+    if last < 0 or at_s - times_s[last] > NEIGHBOUR_S:
         return None
     return values[last]

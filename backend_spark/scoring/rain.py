@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from backend_spark.scoring.observation import STEP_S, shares, step_end_s
+from backend_spark.scoring.observation import STEP_S, split_by_step, step_end_s
 from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
 
 SPREAD_S: Final = 3600.0
 """Maximum time between two readings over which rain is spread evenly."""
 
-ENOUGH_S: Final = STEP_S / 2
+MIN_COVERED_S: Final = STEP_S / 2
 """Minimum covered time of a step with known rain."""
 
 
@@ -59,7 +59,7 @@ class Gauge:
         depth_mm: Rain.
         covered_s: Covered seconds, between two close readings.
         long_steps: Steps that contain the rain of a longer interval.
-        doubted_mm: Part of `depth_mm` from doubtful readings.
+        doubted_mm: Part of `report_depth_mm` from doubtful readings.
     """
 
     depth_mm: dict[int, float] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Gauge:
         """Whether the rain of a step is known; the open step as far as covered."""
         watched_s = self.covered_s.get(end_s, 0.0)
         return (
-            watched_s >= ENOUGH_S
+            watched_s >= MIN_COVERED_S
             or end_s in self.long_steps
             or (is_open and watched_s > 0)
         )
@@ -122,7 +122,7 @@ def _step_rain(gauges: Sequence[Gauge], end_s: int, is_open: bool) -> StepRain:
     )
 
 
-def depth_mm(
+def report_depth_mm(
     sum_before_mm: float | None, sum_mm: float | None, value_mm: float | None
 ) -> float | None:
     """Rain between two reports of a gauge; None if unknown.
@@ -141,13 +141,15 @@ def _between(before: RainReading | None, reading: RainReading) -> float | None:
     """Rain since the previous reading; None if unknown or failed."""
     if reading.failed:
         return None
-    return depth_mm(before.sum_mm if before else None, reading.sum_mm, reading.value_mm)
+    return report_depth_mm(
+        before.sum_mm if before else None, reading.sum_mm, reading.value_mm
+    )
 
 
 def _put(into: dict[int, float], from_s: float, to_s: float, depth_mm: float) -> None:
     length_s = to_s - from_s
     if 0 < length_s <= SPREAD_S:
-        for end_s, share_s in shares(from_s, to_s):
+        for end_s, share_s in split_by_step(from_s, to_s):
             into[end_s] = into.get(end_s, 0.0) + depth_mm * share_s / length_s
         return
     end_s = step_end_s(to_s)
@@ -157,13 +159,13 @@ def _put(into: dict[int, float], from_s: float, to_s: float, depth_mm: float) ->
 def _watch(gauge: Gauge, from_s: float, to_s: float) -> None:
     length_s = to_s - from_s
     if 0 < length_s <= SPREAD_S:
-        for end_s, share_s in shares(from_s, to_s):
+        for end_s, share_s in split_by_step(from_s, to_s):
             gauge.covered_s[end_s] = gauge.covered_s.get(end_s, 0.0) + share_s
     elif length_s > 0:
         gauge.long_steps.add(step_end_s(to_s))
 
 
-FORGOTTEN_S: Final = 60 * 86_400
+LOWER_BOUND_S: Final = 60 * 86_400
 """Time after a gap until the index is no longer a lower bound."""
 
 
@@ -213,7 +215,7 @@ class RainPast:
     hour: tuple[StepRain, ...] = ()
 
 
-NO_PAST: Final = RainPast()
+NO_RAIN_PAST: Final = RainPast()
 
 
 def rain_states(
@@ -241,7 +243,7 @@ def rain_states(
             r60_mm=sum(step.depth_mm for step in recent) if any_known else None,
             tanks=tanks.step(rain.depth_mm, TEN_MINUTES_H),
             is_known=rain.is_known,
-            is_lower_bound=missed_s is not None and missed_s < FORGOTTEN_S,
+            is_lower_bound=missed_s is not None and missed_s < LOWER_BOUND_S,
             gap_s=0 if rain.is_known else state.gap_s + STEP_S,
             history_s=state.history_s + STEP_S,
             missed_s=missed_s,
@@ -249,8 +251,8 @@ def rain_states(
         yield state
 
 
-def sure_states(
-    series: Sequence[StepRain], past: RainPast = NO_PAST
+def undoubted_states(
+    series: Sequence[StepRain], past: RainPast = NO_RAIN_PAST
 ) -> Iterator[RainState | None]:
     """States without doubtful rain; None where there is none."""
     if past.sure is None and not any(step.doubted_mm for step in series):

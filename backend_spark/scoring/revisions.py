@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from backend_spark.scoring.rain import SPREAD_S
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import english_list
+from slope_science.reason_text import render_english_list
 from slope_science.reasons import Reason
 
 SETTLED_S: Final = SPREAD_S
-SAME: Final = 1e-6
+TOLERANCE: Final = 1e-6
 """Tolerance for equal numbers: sums in another order differ by less."""
 
-VERSION: Final = ("version", "revised_because", "revised_at")
-NO_CHANGE: Final = frozenset({
-    *VERSION,
+VERSION_COLUMNS: Final = ("version", "revised_because", "revised_at")
+IGNORED_COLUMNS: Final = frozenset({
+    *VERSION_COLUMNS,
     "history_days",
     "latest_received",
     "assumed",
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NewReadings:
     """New readings of a node for a cell since the last pass.
 
     Attributes:
@@ -74,12 +74,12 @@ class News:
             age_h=(self.wait_us or 0) / _HOUR_US,
         )
 
-    def merged_with(self, other: "News") -> "News":
+    def merged_with(self, other: "NewReadings") -> "NewReadings":
         """Merge with the readings of the same node in another batch."""
         received_us = max(self.received_us, other.received_us)
         if not (self.late and other.late):
             return replace(self if self.late else other, received_us=received_us)
-        return News(
+        return NewReadings(
             self.node,
             received_us,
             self.late + other.late,
@@ -89,22 +89,22 @@ class News:
         )
 
 
-def joined(news: Iterable[News]) -> list[News]:
+def merge_news(news: Iterable[NewReadings]) -> list[NewReadings]:
     """Merge batches by node."""
-    known: dict[str, News] = {}
+    known: dict[str, NewReadings] = {}
     for each in news:
         add_news(known, each)
     return list(known.values())
 
 
-def add_news(known: dict[str, News], more: News) -> None:
+def add_news(known: dict[str, NewReadings], more: NewReadings) -> None:
     """Merge a batch into those by node."""
     before = known.get(more.node)
     known[more.node] = before.merged_with(more) if before else more
 
 
 @dataclass(frozen=True)
-class Revised:
+class RevisedRows:
     """Rows of a table to write, and those that they replace.
 
     Attributes:
@@ -118,13 +118,13 @@ class Revised:
     superseded: pa.Table
 
 
-def revised(
+def revise_rows(
     new: pa.Table,
     old: pa.Table,
     keys: Sequence[str],
-    news: Mapping[str, Iterable[News]],
+    news: Mapping[str, Iterable[NewReadings]],
     past: pa.Schema,
-) -> Revised:
+) -> RevisedRows:
     """Compare newly scored rows with the stored ones.
 
     Args:
@@ -138,7 +138,7 @@ def revised(
         first = pa.array([1] * new.num_rows, pa.int32())
         at = new.schema.get_field_index("version")
         unknown = new.set_column(at, new.schema.field(at), first)
-        return Revised(unknown, new.schema.empty_table(), past.empty_table())
+        return RevisedRows(unknown, new.schema.empty_table(), past.empty_table())
     stored = {tuple(row[key] for key in keys): row for row in old.to_pylist()}
     fresh: list[Row] = []
     changed: list[Row] = []
@@ -150,7 +150,7 @@ def revised(
         into = fresh if before is None else changed
         into += [after] if after else []
         superseded += [gone] if gone else []
-    return Revised(
+    return RevisedRows(
         pa.Table.from_pylist(fresh, schema=new.schema),
         pa.Table.from_pylist(changed, schema=new.schema),
         pa.Table.from_pylist(superseded, schema=past),
@@ -158,22 +158,24 @@ def revised(
 
 
 def _revision(
-    row: Row, before: Row | None, readings: Sequence[News]
+    row: Row, before: Row | None, readings: Sequence[NewReadings]
 ) -> tuple[Row | None, Row | None]:
     """The row to write, if any, and the version that it supersedes, if any."""
     if before is None:
         return row | {"version": 1}, None
-    kept = {name: before[name] for name in VERSION}
-    if is_same(row, before):
+    kept = {name: before[name] for name in VERSION_COLUMNS}
+    if is_unchanged(row, before):
         is_equal = all(
-            row[n] == before[n] for n in NO_CHANGE - set(VERSION) if n in row
+            row[n] == before[n]
+            for n in IGNORED_COLUMNS - set(VERSION_COLUMNS)
+            if n in row
         )
         return (None if is_equal else row | kept), None
     now_us = max((each.received_us for each in readings), default=0)
     if now_us < round(row["at"].timestamp() * _MICRO) + SETTLED_S * _MICRO:
         return row | kept, None
     late = [each for each in readings if each.late] or readings
-    why = english_list(each.reason() for each in late)
+    why = render_english_list(each.reason() for each in late)
     when = datetime.fromtimestamp(now_us // _MICRO, UTC)
     # Rows of early programs have no version: it is the first.
     version = before["version"] or 1
@@ -186,16 +188,16 @@ def _revision(
     return after, before | gone
 
 
-def is_same(row: Row, before: Row) -> bool:
+def is_unchanged(row: Row, before: Row) -> bool:
     """Whether a row is equal to its earlier version."""
     return all(
         _equal(value, before.get(name))
         for name, value in row.items()
-        if name not in NO_CHANGE
+        if name not in IGNORED_COLUMNS
     )
 
 
 def _equal(one: object, other: object) -> bool:
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=SAME)
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=TOLERANCE)
     return one == other

@@ -10,41 +10,51 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from backend_spark.criteria.jma import Telegram, official_level
-from backend_spark.scoring.cell_readings import Cell
-from backend_spark.scoring.cell_state import Memory, last_words, moments
+from backend_spark.criteria.jma import Telegram, find_official_level
+from backend_spark.scoring.cell_readings import CellReadings
+from backend_spark.scoring.cell_state import (
+    ScoringState,
+    last_observations,
+    state_times_s,
+)
 from backend_spark.scoring.features import (
     STEPS_PER_DAY,
-    Memories,
-    Outlook,
+    CellOutlook,
+    RainSums,
     assumption_sentence,
-    assumptions,
+    find_percentiles,
     last_hour,
-    outlook,
-    percentiles,
+    list_assumptions,
+    make_outlook,
 )
-from backend_spark.scoring.movement import sensor_rows
-from backend_spark.scoring.observation import Observation, suspects
-from backend_spark.scoring.quality import REACH_S, reflagged
+from backend_spark.scoring.movement import make_sensor_rows
+from backend_spark.scoring.observation import Observation, last_suspects
+from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
-    NO_PAST,
+    NO_RAIN_PAST,
     RainPast,
     RainState,
     rain_states,
-    sure_states,
+    undoubted_states,
 )
-from backend_spark.scoring.shocks_and_water import probes, wet_findings
+from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
 from slope_science.criteria import Criteria
-from slope_science.findings import LOWEST, Finding, Judgement, judge, rain_finding
+from slope_science.findings import (
+    LOWEST,
+    Finding,
+    Judgement,
+    combine_findings,
+    judge_rain,
+)
 from slope_science.rain import ANTECEDENT_DAYS
-from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import english
+from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
 from slope_science.soil_moisture import RAIN_H
 
 
-class Run:
+class CellPass:
     """One pass over the steps of a cell, from a saved state or from the start.
 
     Args:
@@ -62,26 +72,26 @@ class Run:
 
     def __init__(
         self,
-        cell: Cell,
+        cell: CellReadings,
         observations: Sequence[Observation],
         criteria: Criteria,
-        coming: Callable[[float], Coming],
-        past: Memory | None = None,
+        coming: Callable[[float], ForecastRain],
+        past: ScoringState | None = None,
     ) -> None:
         self.cell = cell
         self._coming = coming
-        self._probes = probes(observations)
-        self._past = past.rain if past else NO_PAST
+        self._probes = group_soil(observations)
+        self._past = past.rain if past else NO_RAIN_PAST
         self._criteria = criteria
         rain = self._past
         self.states = list(rain_states(cell.rain, rain.state, rain.hour))
-        self.sure = list(sure_states(cell.rain, rain))
-        self._rain = Memories.from_steps(cell.rain, rain)
+        self.sure = list(undoubted_states(cell.rain, rain))
+        self._rain = RainSums.from_steps(cell.rain, rain)
         self._hours = [*rain.hour, *cell.rain]
         # States are saved after the end of the first step at the earliest.
         after_s = past.at_s if past else cell.ends_s[0]
-        self._due = moments(after_s, observations[-1].at_s)
-        self._percentiles, self._pasts = percentiles(
+        self._due = state_times_s(after_s, observations[-1].at_s)
+        self._percentiles, self._pasts = find_percentiles(
             observations,
             past.pasts if past else {},
             past.at_s if past else float("-inf"),
@@ -100,17 +110,19 @@ class Run:
             for e in self._percentiles.values()
             for s, p in e.by_sensor(end_s).items()
         }
-        return wet_findings(self._probes, end_s, shares, rain_mm)
+        return judge_soil(self._probes, end_s, shares, rain_mm)
 
-    def outlook(self, at: int, rain: RainState) -> Outlook | None:
+    def outlook(self, at: int, rain: RainState) -> CellOutlook | None:
         """The two hours ahead of a step; None before the first rain data."""
         if rain.tanks is None:
             return None
         hour = last_hour(self._hours, at + len(self._past.hour))
         coming = self._coming(self.cell.ends_s[at])
-        return outlook(rain.tanks, hour, self._criteria, coming)
+        return make_outlook(rain.tanks, hour, self._criteria, coming)
 
-    def columns(self, at: int, rain: RainState, view: Outlook | None) -> dict[str, Any]:
+    def columns(
+        self, at: int, rain: RainState, view: CellOutlook | None
+    ) -> dict[str, Any]:
         """Columns of schemas.LEVELS about the basis of a level."""
         end_s = self.cell.ends_s[at]
         found: dict[str, Any] = {
@@ -121,7 +133,7 @@ class Run:
             ),
             "assumed": [
                 assumption_sentence(assumption)
-                for assumption in assumptions(self._criteria, rain.history_s, view)
+                for assumption in list_assumptions(self._criteria, rain.history_s, view)
             ],
         }
         found |= {name: each.highest(end_s) for name, each in self._percentiles.items()}
@@ -137,15 +149,15 @@ class Run:
             }
         )
 
-    def memories(self, observations: Sequence[Observation]) -> list[Memory]:
+    def memories(self, observations: Sequence[Observation]) -> list[ScoringState]:
         """The states to save."""
         return [
-            Memory(
+            ScoringState(
                 at_s,
                 self._rain_past(self.cell.ends_s.index(at_s)),
                 {m.sensor: m.thermal(at_s) for m in self.cell.sensors.tilt_series},
                 self._pasts[at_s],
-                tuple(last_words(observations, at_s)),
+                tuple(last_observations(observations, at_s)),
             )
             for at_s in self._due
         ]
@@ -192,11 +204,11 @@ class LevelRow:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The reasons in English."""
-        return tuple(map(english, self.reasons))
+        return tuple(map(render_english, self.reasons))
 
 
 @dataclass(frozen=True)
-class Rules:
+class CellRules:
     """Rules for scoring a cell.
 
     Attributes:
@@ -213,9 +225,9 @@ class Rules:
     look_ahead: bool = False
     municipality: str | None = None
     telegrams: Sequence[Telegram] = ()
-    forecast: Callable[[float], Coming] | None = None
+    forecast: Callable[[float], ForecastRain] | None = None
 
-    def forecast_rain(self, at_s: float) -> Coming:
+    def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
         return self.forecast(at_s) if self.forecast else NO_FORECAST
 
@@ -223,14 +235,14 @@ class Rules:
         """Columns with JMA's level for the cell's municipality."""
         if self.municipality is None:
             return {}
-        found = official_level(self.telegrams, self.municipality, at_s)
+        found = find_official_level(self.telegrams, self.municipality, at_s)
         level, reported_s = found or (None, None)
         reported_us = None if reported_s is None else round(reported_s * 1_000_000)
         return {"official_level": level, "official_at": reported_us}
 
 
 @dataclass(frozen=True)
-class Assessment:
+class CellScores:
     """Results of scoring a cell.
 
     Attributes:
@@ -243,15 +255,15 @@ class Assessment:
     rows: list[LevelRow]
     sensors: list[dict[str, Any]]
     reflagged: list[Observation]
-    memories: list[Memory] = field(default_factory=list)
+    memories: list[ScoringState] = field(default_factory=list)
 
 
-def assess(
+def score_cell(
     observations: Sequence[Observation],
-    rules: Rules,
+    rules: CellRules,
     touched_s: float | None = None,
-    past: Memory | None = None,
-) -> Assessment:
+    past: ScoringState | None = None,
+) -> CellScores:
     """Flag the readings of a cell, then score it.
 
     Args:
@@ -263,24 +275,27 @@ def assess(
         past: A saved state that is valid for the new readings.
     """
     if not observations:
-        return Assessment([], [], [])
+        return CellScores([], [], [])
     since_s = float("-inf") if touched_s is None else touched_s
     observations = [*(past.last if past else ()), *observations]
-    known = reflagged(observations, since_s)
+    known = flag_with_neighbours(observations, since_s)
     had = {id(o) for o in observations}
     changed = [o for o in known if id(o) not in had]
-    from_s = changed_from_s(known, touched_s)
+    from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
-    cell = Cell.from_observations(known, from_s, past)
-    run = Run(cell, known, rules.criteria, rules.forecast_rain, past)
+    cell = CellReadings.from_observations(known, from_s, past)
+    run = CellPass(cell, known, rules.criteria, rules.forecast_rain, past)
     rows = _rows(run, rules, from_s)
-    return Assessment(
-        rows, sensor_rows(cell.sensors, known, from_s), changed, run.memories(known)
+    return CellScores(
+        rows,
+        make_sensor_rows(cell.sensors, known, from_s),
+        changed,
+        run.memories(known),
     )
 
 
-def score(
+def score_levels(
     observations: Sequence[Observation],
     criteria: Criteria,
     touched_s: float | None = None,
@@ -296,16 +311,19 @@ def score(
     """
     if not observations:
         return []
-    from_s = changed_from_s(observations, touched_s)
+    from_s = first_changed_s(observations, touched_s)
     known = sorted(observations, key=lambda o: o.at_s)
-    rules = Rules(criteria)
-    run = Run(
-        Cell.from_observations(known, from_s), known, criteria, rules.forecast_rain
+    rules = CellRules(criteria)
+    run = CellPass(
+        CellReadings.from_observations(known, from_s),
+        known,
+        criteria,
+        rules.forecast_rain,
     )
     return _rows(run, rules, from_s)
 
 
-def _rows(run: Run, rules: Rules, from_s: float) -> list[LevelRow]:
+def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
     rows, cell = [], run.cell
     for at, end_s in enumerate(cell.ends_s):
         if end_s < from_s:
@@ -314,7 +332,7 @@ def _rows(run: Run, rules: Rules, from_s: float) -> list[LevelRow]:
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
         view = run.outlook(at, rain)
-        if view and rules.look_ahead and can_judge(rain):
+        if view and rules.look_ahead and has_recent_rain(rain):
             motion.append(view.finding(rules.criteria))
         level, reasons = judge_step(rain, motion, rules.criteria, sure)
         in_step = cell.by_step.get(end_s, [])
@@ -332,7 +350,7 @@ def _rows(run: Run, rules: Rules, from_s: float) -> list[LevelRow]:
     return rows
 
 
-def changed_from_s(
+def first_changed_s(
     observations: Iterable[Observation], touched_s: float | None
 ) -> float:
     """Unix time from which new readings can change rows.
@@ -342,10 +360,10 @@ def changed_from_s(
     if touched_s is None:
         return float("-inf")
     earlier = [o.at_s for o in observations if o.at_s < touched_s]
-    return min(max(earlier, default=touched_s), touched_s - REACH_S)
+    return min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
 
 
-def can_judge(rain: RainState) -> bool:
+def has_recent_rain(rain: RainState) -> bool:
     """Whether there are rain data of the last day."""
     return rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
 
@@ -365,13 +383,13 @@ def judge_step(
         sure: The same without doubtful rain; None if there is none.
     """
     signs = list(motion)
-    if can_judge(rain):
-        judgement = judge([*signs, _rain_finding(rain, criteria)])
+    if has_recent_rain(rain):
+        judgement = combine_findings([*signs, _rain_finding(rain, criteria)])
         if sure is not None:
-            without = judge([*signs, _rain_finding(sure, criteria)])
+            without = combine_findings([*signs, _rain_finding(sure, criteria)])
             judgement = _unconfirmed(judgement, without, sure)
         return judgement.level, judgement.reasons + _LOWER_BOUND * rain.is_lower_bound
-    judgement = judge(signs)
+    judgement = combine_findings(signs)
     hours = rain.gap_s / 3600 if rain.tanks else None
     reasons = (*judgement.reasons, Reason(ReasonCode.NO_RAIN_DATA, hours=hours))
     return (judgement.level if judgement.level > LOWEST else None), reasons
@@ -380,7 +398,7 @@ def judge_step(
 def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
     if rain.tanks is None:
         return None
-    return rain_finding(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
+    return judge_rain(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
 
 
 def _unconfirmed(judged: Judgement, without: Judgement, sure: RainState) -> Judgement:
@@ -396,7 +414,7 @@ def _doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
     """Suspect readings that count in a step, grouped by their reasons."""
     sensors: dict[str, list[str]] = {}
     because: dict[str, tuple[Reason, ...]] = {}
-    for sensor, o in suspects(in_step).items():
+    for sensor, o in last_suspects(in_step).items():
         why = o.why or "suspect"
         sensors.setdefault(why, []).append(sensor)
         because[why] = o.reasons

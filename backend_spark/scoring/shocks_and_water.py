@@ -17,35 +17,35 @@ from backend_spark.scoring.observation import (
     Observation,
     step_end_s,
 )
-from slope_science.findings import Finding, shocks_finding
+from slope_science.findings import Finding, judge_shocks
 from slope_science.quality import Flag
 from slope_science.soil_moisture import (
     SUCTION_H,
-    Wetness,
-    moisture_finding,
-    pore_finding,
-    seen,
+    SoilWetness,
+    judge_moisture,
+    judge_pore_pressure,
+    summarize_wetness,
 )
 from slope_science.statistics import background_limit
 
 WINDOWS: Final = 72
 """12 hours of ten minutes."""
 
-FEWEST_WINDOWS: Final = 18
+MIN_WINDOWS: Final = 18
 """Three hours; minimum length of the background."""
 
-LEAST_COUNT: Final = 10.0
+MIN_COUNT: Final = 10.0
 """Minimum shocks in ten minutes that count."""
 
 CONFIRM_S: Final = 120.0
 """Maximum time between two pieces of evidence."""
 
-JUMP_M: Final = 0.3
+MIN_JUMP_M: Final = 0.3
 """Minimum change of a water level within ten minutes: a surge, or a debris dam."""
 
 
 @dataclass
-class ShockCounter:
+class ShockSeries:
     """Readings of one vibration sensor, in time order.
 
     Attributes:
@@ -65,7 +65,7 @@ class ShockCounter:
         count = self._windows().get(end_s)
         if limit is None or count is None:
             return None
-        return shocks_finding(self.sensor, count, limit)
+        return judge_shocks(self.sensor, count, limit)
 
     def was_active_near(self, at_s: float, end_s: int) -> bool:
         """Whether shocks exceeded the limit near a moment, by readings up to a step."""
@@ -84,9 +84,9 @@ class ShockCounter:
         sums = self._windows()
         ends_s = range(end_s - WINDOWS * STEP_S, end_s, STEP_S)
         past = [sums[each] for each in ends_s if each in sums]
-        if len(past) < FEWEST_WINDOWS:
+        if len(past) < MIN_WINDOWS:
             return None
-        return background_limit(past, LEAST_COUNT)
+        return background_limit(past, MIN_COUNT)
 
     def _windows(self) -> dict[int, float]:
         """Shocks in each step that has a reading."""
@@ -103,7 +103,7 @@ class ShockCounter:
 
 
 @dataclass
-class Stream:
+class WaterLevelSeries:
     """Readings of one water level, in time order.
 
     Attributes:
@@ -121,26 +121,28 @@ class Stream:
         until_s = min(at_s + CONFIRM_S + STEP_S, end_s)
         begin = bisect_left(self.times_s, at_s - CONFIRM_S - STEP_S)
         near = self.metres[begin : bisect_right(self.times_s, until_s)]
-        return bool(near) and max(near) - min(near) >= JUMP_M
+        return bool(near) and max(near) - min(near) >= MIN_JUMP_M
 
 
-def shock_counters(
+def group_shocks(
     readings: Iterable[tuple[str, float, float]],
-) -> Sequence[ShockCounter]:
+) -> Sequence[ShockSeries]:
     """Group (sensor, Unix time, count) by sensor, in time order."""
-    found: dict[str, ShockCounter] = {}
+    found: dict[str, ShockSeries] = {}
     for sensor, at_s, count in sorted(readings):
-        one = found.setdefault(sensor, ShockCounter(sensor))
+        one = found.setdefault(sensor, ShockSeries(sensor))
         one.times_s.append(at_s)
         one.counts.append(count)
     return list(found.values())
 
 
-def streams(readings: Iterable[tuple[str, float, float]]) -> Sequence[Stream]:
+def group_water_levels(
+    readings: Iterable[tuple[str, float, float]],
+) -> Sequence[WaterLevelSeries]:
     """Group (sensor, Unix time, metres) by sensor, in time order."""
-    found: dict[str, Stream] = {}
+    found: dict[str, WaterLevelSeries] = {}
     for sensor, at_s, metres in sorted(readings):
-        one = found.setdefault(sensor, Stream(sensor))
+        one = found.setdefault(sensor, WaterLevelSeries(sensor))
         one.times_s.append(at_s)
         one.metres.append(metres)
     return list(found.values())
@@ -150,7 +152,7 @@ HOUR_S = 3600.0
 
 
 @dataclass
-class Probe:
+class SoilSeries:
     """Readings of one soil sensor, in time order.
 
     Attributes:
@@ -165,41 +167,41 @@ class Probe:
     times_s: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
-    def wetness(self, end_s: float, percentile: float | None) -> Wetness | None:
+    def wetness(self, end_s: float, percentile: float | None) -> SoilWetness | None:
         """State at the end of a step; the percentile is that of the step."""
         end = bisect_right(self.times_s, end_s)
         begin = bisect_right(self.times_s, end_s - (SUCTION_H + 1) * HOUR_S)
         hours = [(t - end_s) / HOUR_S for t in self.times_s[begin:end]]
         has_reading = bool(hours) and hours[-1] > -STEP_S / HOUR_S
         share = percentile if has_reading else None
-        return seen(self.sensor, hours, self.values[begin:end], share)
+        return summarize_wetness(self.sensor, hours, self.values[begin:end], share)
 
-    def finding(self, now: Wetness, rain_mm: float) -> Finding | None:
+    def finding(self, now: SoilWetness, rain_mm: float) -> Finding | None:
         """Finding by its quantity."""
-        judge = moisture_finding if self.unit == MOISTURE_UNIT else pore_finding
+        judge = judge_moisture if self.unit == MOISTURE_UNIT else judge_pore_pressure
         return judge(now, rain_mm)
 
 
-def probes(observations: Iterable[Observation]) -> Sequence[Probe]:
+def group_soil(observations: Iterable[Observation]) -> Sequence[SoilSeries]:
     """Moisture and pore pressure sensors, without suspect readings.
 
     Suspect rain may be the storm and counts; a suspect soil reading is mostly a lost
     contact or a damaged cable.
     """
-    found: dict[str, Probe] = {}
+    found: dict[str, SoilSeries] = {}
     for o in sorted(observations, key=lambda o: o.at_s):
         is_ours = o.unit in {MOISTURE_UNIT, PORE_UNIT} and "/" not in o.name
         is_good = o.counts and o.flag != Flag.SUSPECT
         if is_ours and is_good and o.value is not None:
             sensor = f"{o.node} {o.name}"
-            probe = found.setdefault(sensor, Probe(sensor, o.unit or ""))
+            probe = found.setdefault(sensor, SoilSeries(sensor, o.unit or ""))
             probe.times_s.append(o.at_s)
             probe.values.append(o.value)
     return list(found.values())
 
 
-def wet_findings(
-    known: Iterable[Probe],
+def judge_soil(
+    known: Iterable[SoilSeries],
     end_s: float,
     percentiles: Mapping[str, float],
     rain_mm: float,

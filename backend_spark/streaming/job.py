@@ -15,28 +15,37 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from backend_spark.config import CHECKPOINTS_FOLDER, LOG_FOLDER, TABLES_FOLDER, Settings
-from backend_spark.criteria.cell_rules import Judging
-from backend_spark.errors import BatchAbandonedError, HalfReplayedError
-from backend_spark.forecast.table import Feed
-from backend_spark.streaming.pipeline import Pipeline
-from backend_spark.streaming.replay import Span, replay, unfinished
-from backend_spark.streaming.session import keep_plan, mend, open_session
-from backend_spark.streaming.sources import SegmentLog, TableRows
-from backend_spark.tables.delta_writer import make_tables
-from backend_spark.tables.maintenance import EVERY_S, trim
-from backend_spark.tables.schemas import SCORED, TABLES
+from backend_spark.config import (
+    CHECKPOINTS_FOLDER,
+    LOG_FOLDER,
+    TABLES_FOLDER,
+    BackendSettings,
+)
+from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.errors import BatchAbandonedError, UnfinishedReplayError
+from backend_spark.forecast.table import ForecastReader
+from backend_spark.streaming.pipeline import ScoringPipeline
+from backend_spark.streaming.replay import (
+    ReceiptInterval,
+    read_unfinished_replay,
+    rebuild,
+)
+from backend_spark.streaming.session import open_session, repair_checkpoint, sync_plan
+from backend_spark.streaming.sources import SegmentLogSource, TableSource
+from backend_spark.tables.delta_writer import create_tables
+from backend_spark.tables.maintenance import DELETE_EVERY_S, delete_old_rows
+from backend_spark.tables.schemas import SPARK_TABLES, TABLES
 from service_runtime.files import make_folder, write_atomic
-from service_runtime.lifecycle import Supervision, on_stop_signals
-from service_runtime.locks import hold
-from service_runtime.watchdog import Pulse
+from service_runtime.lifecycle import SystemdSupervisor, call_on_stop_signals
+from service_runtime.locks import acquire_lock
+from service_runtime.watchdog import LoopWatchdog
 
 log = logging.getLogger(__name__)
 
-LATE: Final = "Python worker failed to connect back"
-STARTS: Final = 6
+LATE_WORKER_ERROR: Final = "Python worker failed to connect back"
+MAX_STARTS: Final = 6
 CHECKPOINT: Final = "score"
-APP_ID: Final = "app_id"
+APP_ID_FILE: Final = "app_id"
 DAY_S: Final = 86_400
 POLL_S: Final = 1
 PEEK_S: Final = 0.001
@@ -49,7 +58,7 @@ BATCH_S: Final = 3600.0
 """Longest batch; after that it counts as hung."""
 
 
-class Query:
+class RestartingQuery:
     """A streaming query that is restarted when Spark's Python worker starts too late.
 
     Spark allows a source's Python worker ten seconds to start; no setting changes that.
@@ -63,7 +72,7 @@ class Query:
     def __init__(self, start: Callable[[], StreamingQuery]) -> None:
         self._start = start
         self._query = start()
-        self._restarts_left = STARTS - 1
+        self._restarts_left = MAX_STARTS - 1
 
     def wait_until_ended(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of the query; returns whether it has ended.
@@ -82,7 +91,7 @@ class Query:
                 # Typed as int, but Spark accepts fractions of a second.
                 return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]
             except StreamingQueryException as error:
-                if LATE not in str(error) or not self._restarts_left:
+                if LATE_WORKER_ERROR not in str(error) or not self._restarts_left:
                     raise
                 self._restarts_left -= 1
                 log.warning("Spark's Python took over 10 s to start; restarting it")
@@ -94,7 +103,7 @@ class Query:
 
 
 @dataclass
-class Gate:
+class BatchGate:
     """Runs batches, and lets a running batch end before the query is stopped.
 
     Attributes:
@@ -109,7 +118,7 @@ class Gate:
 
     run_batch: Callable[[DataFrame, int], None]
     stop: threading.Event = field(default_factory=threading.Event)
-    pulse: Pulse = field(default_factory=lambda: Pulse(time.monotonic))
+    pulse: LoopWatchdog = field(default_factory=lambda: LoopWatchdog(time.monotonic))
     batches: int = 0
     passes: int = 0
     began_s: float | None = None
@@ -142,14 +151,14 @@ class Gate:
             return f"{counts}; the last ended {now_s - ended_s:.0f} s ago"
         return counts
 
-    def close(self, query: Query) -> None:
+    def close(self, query: RestartingQuery) -> None:
         """Stop the query between two batches."""
         with self._busy:
             self._closed = True
         query.stop()
 
 
-def run(settings: Settings, *, once: bool, master: str | None) -> None:
+def run_job(settings: BackendSettings, *, once: bool, master: str | None) -> None:
     """Score the log until SIGTERM or SIGINT, or once.
 
     Args:
@@ -164,12 +173,12 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
     """
     data = Path(settings.backend.data)
     lock = _hold_tables(data)
-    if unfinished(data / TABLES_FOLDER) is not None:
-        raise HalfReplayedError(data / TABLES_FOLDER)
+    if read_unfinished_replay(data / TABLES_FOLDER) is not None:
+        raise UnfinishedReplayError(data / TABLES_FOLDER)
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     session = open_session(choose_master(master, settings.score.master))
     gate, scoring = _make_gate_and_passes(session, settings)
-    supervision = Supervision.from_environment(
+    supervision = SystemdSupervisor.from_environment(
         os.environ, os.getpid(), gate.pulse, gate.status
     )
 
@@ -177,8 +186,8 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
         supervision.report_stopping()
         gate.stop.set()
 
-    on_stop_signals(stop)
-    query = Query(lambda: start_query(session, settings, gate, once=once))
+    call_on_stop_signals(stop)
+    query = RestartingQuery(lambda: start_query(session, settings, gate, once=once))
     log.info("scoring %s with %s", data, session.sparkContext.master)
     supervision.report_ready()
     try:
@@ -194,7 +203,9 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
     os.close(lock)
 
 
-def run_replay(settings: Settings, span: Span, master: str | None) -> int:
+def run_replay(
+    settings: BackendSettings, span: ReceiptInterval, master: str | None
+) -> int:
     """Rebuild silver and gold from bronze while no job runs.
 
     An interrupted replay is finished first, with its own interval.
@@ -209,17 +220,17 @@ def run_replay(settings: Settings, span: Span, master: str | None) -> int:
     lock = _hold_tables(data)
     session = open_session(choose_master(master, settings.score.master))
     register(session)
-    first = unfinished(data / TABLES_FOLDER)
+    first = read_unfinished_replay(data / TABLES_FOLDER)
     spans = (
         [span] if first is None or span.is_unbounded else dict.fromkeys((first, span))
     )
-    slices = sum(replay(session, pipeline(settings), each) for each in spans)
+    slices = sum(rebuild(session, make_pipeline(settings), each) for each in spans)
     session.stop()
     os.close(lock)
     return slices
 
 
-def run_trim(settings: Settings) -> dict[str, int]:
+def run_trim(settings: BackendSettings) -> dict[str, int]:
     """Delete rows that are too old while no job runs.
 
     Returns:
@@ -231,41 +242,46 @@ def run_trim(settings: Settings) -> dict[str, int]:
     data = Path(settings.backend.data)
     tables = data / TABLES_FOLDER
     others = ("alerts", "forecasts")
-    locks = [_hold_tables(data), *(hold(tables / f".lock-{name}") for name in others)]
-    make_tables(tables, others)
-    deleted = trim(tables, TABLES, settings.keep, time.time())
+    locks = [
+        _hold_tables(data),
+        *(acquire_lock(tables / f".lock-{name}") for name in others),
+    ]
+    create_tables(tables, others)
+    deleted = delete_old_rows(tables, TABLES, settings.keep, time.time())
     for lock in locks:
         os.close(lock)
     return deleted
 
 
 def _hold_tables(data: Path) -> int:
-    lock = hold(data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}")
-    mend(data / CHECKPOINTS_FOLDER / CHECKPOINT)
-    make_tables(data / TABLES_FOLDER, SCORED)
+    lock = acquire_lock(data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}")
+    repair_checkpoint(data / CHECKPOINTS_FOLDER / CHECKPOINT)
+    create_tables(data / TABLES_FOLDER, SPARK_TABLES)
     return lock
 
 
 def _make_gate_and_passes(
-    session: SparkSession, settings: Settings
-) -> tuple[Gate, "Passes"]:
+    session: SparkSession, settings: BackendSettings
+) -> tuple[BatchGate, "ScoringSchedule"]:
     register(session)
-    scored = pipeline(settings)
+    scored = make_pipeline(settings)
     scored.recover(session)
     checkpoint = Path(settings.backend.data) / CHECKPOINTS_FOLDER / CHECKPOINT
 
     def run_batch(messages: DataFrame, batch_id: int) -> None:
-        keep_plan(checkpoint, batch_id)
+        sync_plan(checkpoint, batch_id)
         scored.run_batch(messages, batch_id)
 
     def score(must_stop: Callable[[], bool]) -> None:
         scored.score(session, must_stop)
 
     def trim_tables() -> None:
-        trim(scored.tables, SCORED, settings.keep, time.time())
+        delete_old_rows(scored.tables, SPARK_TABLES, settings.keep, time.time())
 
-    passes = Passes(score, settings.score.every_s, scored.maintain, trim_tables)
-    return Gate(run_batch), passes
+    passes = ScoringSchedule(
+        score, settings.score.every_s, scored.maintain, trim_tables
+    )
+    return BatchGate(run_batch), passes
 
 
 def choose_master(option: str | None, configured: str) -> str | None:
@@ -279,24 +295,25 @@ def choose_master(option: str | None, configured: str) -> str | None:
     return None if "PYSPARK_GATEWAY_PORT" in os.environ else configured
 
 
-def pipeline(settings: Settings) -> Pipeline:
+def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
     """Make the pipeline of a data folder, with the app id of its checkpoint."""
     data = Path(settings.backend.data)
-    return Pipeline(
+    return ScoringPipeline(
         tables=data / TABLES_FOLDER,
-        app_id=app_id(data / CHECKPOINTS_FOLDER / CHECKPOINT),
-        cell_rules=Judging.from_settings(
-            settings.criteria, Feed(data / TABLES_FOLDER, settings.forecast.max_age_s)
+        app_id=read_app_id(data / CHECKPOINTS_FOLDER / CHECKPOINT),
+        cell_rules=CellRuleProvider.from_settings(
+            settings.criteria,
+            ForecastReader(data / TABLES_FOLDER, settings.forecast.max_age_s),
         ),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
     )
 
 
-def app_id(checkpoint: Path) -> str:
+def read_app_id(checkpoint: Path) -> str:
     """Transaction id of this checkpoint's batches in the tables; made if missing."""
     make_folder(checkpoint)
-    path = checkpoint / APP_ID
+    path = checkpoint / APP_ID_FILE
     if not path.exists():
         write_atomic(path, str(uuid.uuid4()).encode())
     return path.read_text(encoding="ascii")
@@ -304,13 +321,13 @@ def app_id(checkpoint: Path) -> str:
 
 def register(session: SparkSession) -> None:
     """Register the data sources of `streaming.sources`."""
-    for source in (SegmentLog, TableRows):
+    for source in (SegmentLogSource, TableSource):
         session.dataSource.register(source)
 
 
 def start_query(
     session: SparkSession,
-    settings: Settings,
+    settings: BackendSettings,
     run_batch: Callable[[DataFrame, int], None],
     *,
     once: bool,
@@ -339,7 +356,7 @@ def start_query(
 
 
 @dataclass
-class Passes:
+class ScoringSchedule:
     """Schedule of scoring passes: at most half of the time, while batches continue.
 
     Batches run in a thread of Spark.
@@ -358,7 +375,7 @@ class Passes:
     _due_s: float = 0.0
     _trim_due_s: float = 0.0
 
-    def run_if_due(self, gate: Gate, query: Query) -> None:
+    def run_if_due(self, gate: BatchGate, query: RestartingQuery) -> None:
         """Score if due; ends early when the query ends, to report its error at once."""
         if time.monotonic() >= self._due_s:
             self.run(gate, lambda: gate.stop.is_set() or query.wait_until_ended(PEEK_S))
@@ -366,9 +383,9 @@ class Passes:
             self.maintain()
             if time.monotonic() >= self._trim_due_s:
                 self.trim()
-                self._trim_due_s = time.monotonic() + EVERY_S
+                self._trim_due_s = time.monotonic() + DELETE_EVERY_S
 
-    def run(self, gate: Gate, must_stop: Callable[[], bool]) -> None:
+    def run(self, gate: BatchGate, must_stop: Callable[[], bool]) -> None:
         """Score now."""
         began_s = time.monotonic()
         with gate.pulse.watch_loop("scoring", BATCH_S):
@@ -378,7 +395,9 @@ class Passes:
         self._due_s = ended_s + max(self.every_s, ended_s - began_s)
 
 
-def _score_until_stopped(query: Query, gate: Gate, scoring: Passes) -> None:
+def _score_until_stopped(
+    query: RestartingQuery, gate: BatchGate, scoring: ScoringSchedule
+) -> None:
     while not gate.stop.is_set():
         scoring.run_if_due(gate, query)
         with gate.pulse.watch_loop("the watch over Spark", SILENCE_S):

@@ -25,55 +25,67 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame, SparkSession
 
-from backend_spark.criteria.cell_rules import Judging
+from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.scoring import decode, node_summary
-from backend_spark.scoring.arrow import CELL_SCORES, Scorer, rows_of, to_bytes
-from backend_spark.scoring.cell_state import READ_AGAIN_S
-from backend_spark.scoring.decode import can_count, decode_messages, received_by
-from backend_spark.scoring.revisions import News, add_news, joined, revised
-from backend_spark.streaming.sources import table_rows
+from backend_spark.scoring.arrow import CELL_SCORES, Scorer, collect_rows, table_to_ipc
+from backend_spark.scoring.cell_state import REREAD_S
+from backend_spark.scoring.decode import (
+    decode_messages,
+    filter_received,
+    has_plausible_time,
+)
+from backend_spark.scoring.revisions import (
+    NewReadings,
+    add_news,
+    merge_news,
+    revise_rows,
+)
+from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import (
-    Once,
-    Part,
-    Remembered,
+    BatchTransaction,
+    DataFile,
+    StoredCellStates,
     append_files,
     append_rows,
     commit_files,
     merge_rows,
-    reflag,
-    remembered,
-    write_part,
+    read_cell_states,
+    update_flags,
+    write_file,
 )
-from backend_spark.tables.maintenance import keep_up
-from backend_spark.tables.reader import HISTORY, CellRows, Tables
+from backend_spark.tables.maintenance import maintain_tables
+from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader, DeltaTables
 from backend_spark.tables.schemas import (
     BRONZE,
+    CELL_STATES,
     FLAGS,
     LEVEL_KEY,
     LOG,
-    MEMORIES,
     NODE_KEY,
-    SCORED,
     SENSOR_KEY,
+    SPARK_TABLES,
     TABLES,
-    ddl,
+    format_ddl,
 )
 
 log = logging.getLogger(__name__)
 
-TOUCHES: Final = "touched"
-WORDS: Final = "words"
+TOUCHED_ROWS: Final = "touched"
+NODE_ROWS: Final = "words"
 RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
 """Tables of received data, in the order of their commits."""
 
 LOT_ROWS: Final = 20_000
 """Messages that an executor has in memory at a time."""
 
-TOLD: Final = pa.schema([pa.field("table", pa.string()), pa.field("data", pa.binary())])
+LOT_RESULT: Final = pa.schema([
+    pa.field("table", pa.string()),
+    pa.field("data", pa.binary()),
+])
 """Results of a lot: a file as JSON, or rows as an Arrow stream (schemas.TOUCHED, or
 `node_summary.PLAIN`)."""
 
-PAST: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
+REVISION_TABLES: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
 """Tables of the rows that a revision replaces."""
 
 CELLS_AT_ONCE: Final = 120
@@ -82,12 +94,12 @@ CELLS_AT_ONCE: Final = 120
 FLAGS_AT_ONCE: Final = 500_000
 """Changed flags in memory above which they are written before the end of a pass."""
 
-SCORED_UP_TO: Final = "scored "
+SCORED_TRANSACTION_PREFIX: Final = "scored "
 """Prefix of the app id for the transaction in levels with the last scored batch."""
 
 
 @dataclass(frozen=True)
-class Lots:
+class LotWorker:
     """Executor-side worker: decodes messages and writes files, a lot at a time.
 
     Attributes:
@@ -121,32 +133,38 @@ class Lots:
             number = pa.repeat(pa.scalar(self.batch_id, pa.int64()), len(messages))
             messages = messages.append_column(BRONZE.field("batch_id"), number)
         rows = decode_messages(messages)
-        counts = decode.can_count(rows, self.max_ahead_s, self.horizon_s)
+        counts = decode.has_plausible_time(rows, self.max_ahead_s, self.horizon_s)
         results = [
-            {"table": TOUCHES, "data": to_bytes(decode.touched(rows, counts))},
-            {"table": WORDS, "data": to_bytes(node_summary.words(rows.filter(counts)))},
+            {
+                "table": TOUCHED_ROWS,
+                "data": table_to_ipc(decode.summarize_changes(rows, counts)),
+            },
+            {
+                "table": NODE_ROWS,
+                "data": table_to_ipc(node_summary.newest_rows(rows.filter(counts))),
+            },
         ]
         projections = {
             "bronze": lambda: messages,
-            "silver": lambda: decode.silver(rows, counts),
-            "rejected": lambda: decode.rejected(rows),
-            "messages": lambda: decode.message_ids(rows),
+            "silver": lambda: decode.cut_silver(rows, counts),
+            "rejected": lambda: decode.cut_rejected(rows),
+            "messages": lambda: decode.cut_message_ids(rows),
         }
         for name in self.names:
             table = projections[name]()
             if table.num_rows:
-                part = write_part(self.tables / name, table, TABLES[name])
+                part = write_file(self.tables / name, table, TABLES[name])
                 data = json.dumps(asdict(part)).encode()
                 results.append({"table": name, "data": data})
-        return pa.Table.from_pylist(results, schema=TOLD)
+        return pa.Table.from_pylist(results, schema=LOT_RESULT)
 
 
-def parts_of(results: pa.Table, name: str) -> list[Part]:
+def result_files(results: pa.Table, name: str) -> list[DataFile]:
     """Files of a table, from the results of all lots."""
-    return [Part(**json.loads(each.as_py())) for each in _results_of(results, name)]
+    return [DataFile(**json.loads(each.as_py())) for each in _results_of(results, name)]
 
 
-def rows_told(results: pa.Table, name: str) -> Iterator[dict[str, Any]]:
+def result_rows(results: pa.Table, name: str) -> Iterator[dict[str, Any]]:
     """Rows with a name, from the results of all lots; one lot in memory at a time."""
     for stream in _results_of(results, name):
         yield from pa.ipc.open_stream(stream.as_buffer()).read_all().to_pylist()
@@ -168,7 +186,7 @@ def _split_into_lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 @dataclass(frozen=True)
-class Touched:
+class ReceivedChanges:
     """Cells and nodes that new messages change.
 
     Attributes:
@@ -181,31 +199,31 @@ class Touched:
 
     earliest_us: dict[str, int]
     rejected: int
-    news: dict[str, list[News]]
+    news: dict[str, list[NewReadings]]
     node_rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def from_rows(
         cls, rows: Iterable[dict[str, Any]], words: Iterable[node_summary.Row] = ()
-    ) -> "Touched":
+    ) -> "ReceivedChanges":
         """Merge rows of schemas.TOUCHED and of `node_summary`."""
         earliest_us: dict[str, int] = {}
-        news: dict[str, dict[str, News]] = {}
+        news: dict[str, dict[str, NewReadings]] = {}
         rejected = 0
         newest: dict[str, node_summary.Row] = {}
-        node_summary.gather(newest, words)
+        node_summary.merge_into(newest, words)
         for row in rows:
             cell, at_us = row.pop("cell"), row.pop("earliest_us")
             rejected += row.pop("rejected")
             if cell is not None and at_us is not None:
                 earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
-                add_news(news.setdefault(cell, {}), News(**row))
+                add_news(news.setdefault(cell, {}), NewReadings(**row))
         news_of = {cell: list(by_node.values()) for cell, by_node in news.items()}
         return cls(earliest_us, rejected, news_of, newest)
 
 
 @dataclass
-class Pending:
+class UnscoredChanges:
     """Changes by batches that no pass has scored yet.
 
     Attributes:
@@ -215,37 +233,41 @@ class Pending:
         lock: Held while a batch is committed and added, and while a pass takes all.
     """
 
-    changes: Touched = field(default_factory=lambda: Touched({}, 0, {}))
+    changes: ReceivedChanges = field(default_factory=lambda: ReceivedChanges({}, 0, {}))
     batch_id: int | None = None
     files: set[str] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)
 
-    def take_all(self) -> "Pending":
+    def take_all(self) -> "UnscoredChanges":
         """Remove and return all changes; later ones are for the next pass."""
         with self.lock:
-            pending = Pending(self.changes, self.batch_id, self.files)
-            self.changes, self.batch_id, self.files = Touched({}, 0, {}), None, set()
+            pending = UnscoredChanges(self.changes, self.batch_id, self.files)
+            self.changes, self.batch_id, self.files = (
+                ReceivedChanges({}, 0, {}),
+                None,
+                set(),
+            )
         return pending
 
-    def add(self, touched: Touched, batch_id: int) -> None:
+    def add(self, touched: ReceivedChanges, batch_id: int) -> None:
         """Add the changes by a batch."""
         earliest_us, news = self.changes.earliest_us, self.changes.news
         for cell, at_us in touched.earliest_us.items():
             earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
-            news[cell] = joined([*news.get(cell, ()), *touched.news[cell]])
-        node_summary.gather(self.changes.node_rows, touched.node_rows.values())
+            news[cell] = merge_news([*news.get(cell, ()), *touched.news[cell]])
+        node_summary.merge_into(self.changes.node_rows, touched.node_rows.values())
         self.batch_id = max(batch_id, -1 if self.batch_id is None else self.batch_id)
 
-    def chunks(self, max_cells: int) -> Iterator[Touched]:
+    def chunks(self, max_cells: int) -> Iterator[ReceivedChanges]:
         """Cells sorted by token, in chunks of at most `max_cells` cells."""
         cells = iter(sorted(self.changes.earliest_us.items()))
         while earliest_us := dict(islice(cells, max_cells)):
             news = {cell: self.changes.news[cell] for cell in earliest_us}
-            yield Touched(earliest_us, 0, news)
+            yield ReceivedChanges(earliest_us, 0, news)
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class ScoringPipeline:
     """Runs batches, and scores the cells that they change.
 
     Attributes:
@@ -260,10 +282,10 @@ class Pipeline:
 
     tables: Path
     app_id: str
-    cell_rules: Judging
+    cell_rules: CellRuleProvider
     horizon_s: int
     max_ahead_s: int
-    pending: Pending = field(default_factory=Pending)
+    pending: UnscoredChanges = field(default_factory=UnscoredChanges)
     batches_to_maintain: deque[int] = field(default_factory=deque)
 
     def run_batch(self, messages: DataFrame, batch_id: int) -> None:
@@ -274,8 +296,8 @@ class Pipeline:
     def maintain(self) -> None:
         """Run the maintenance that is due after batches; not during a pass."""
         while self.batches_to_maintain:
-            paths = (self.tables / name for name in SCORED)
-            keep_up(paths, self.batches_to_maintain.popleft())
+            paths = (self.tables / name for name in SPARK_TABLES)
+            maintain_tables(paths, self.batches_to_maintain.popleft())
 
     def derive_tables(self, bronze: DataFrame, batch_id: int) -> None:
         """Write silver, rejected and messages from rows of bronze."""
@@ -311,11 +333,11 @@ class Pipeline:
             new_flags = self._score(session, touched, until_us)
             flags = pa.concat_tables([flags, new_flags])
             if flags.num_rows > FLAGS_AT_ONCE:
-                reflag(self.tables / "silver", flags)
+                update_flags(self.tables / "silver", flags)
                 flags = FLAGS.empty_table()
-        reflag(self.tables / "silver", flags)
+        update_flags(self.tables / "silver", flags)
         levels = self.tables / "levels"
-        upto = Transaction(SCORED_UP_TO + self.app_id, pending.batch_id)
+        upto = Transaction(SCORED_TRANSACTION_PREFIX + self.app_id, pending.batch_id)
         properties = CommitProperties(app_transactions=[upto])
         commit_files(DeltaTable(str(levels)), levels, [], properties)
 
@@ -323,26 +345,26 @@ class Pipeline:
         """Mark cells whose messages an earlier process received but did not score."""
         self._initialise_nodes()
         levels = DeltaTable(str(self.tables / "levels"))
-        scored = levels.transaction_version(SCORED_UP_TO + self.app_id)
+        scored = levels.transaction_version(SCORED_TRANSACTION_PREFIX + self.app_id)
         last = DeltaTable(str(self.tables / "silver")).transaction_version(self.app_id)
         if last is None or (scored is not None and scored >= last):
             return
         bounds = {"batch_id": (0 if scored is None else scored + 1, last)}
-        bronze = table_rows(session, self.tables, "bronze", bounds)
+        bronze = read_table_rows(session, self.tables, "bronze", bounds)
         self.mark_for_scoring(bronze, last)
 
     def _initialise_nodes(self) -> None:
         """Fill the table of nodes from messages of versions without that table."""
-        tables = Tables(self.tables)
+        tables = DeltaTables(self.tables)
         if not tables.dataset("nodes").count_rows():
-            words = node_summary.met(tables.last_messages())
-            rows = node_summary.renewed(tables.nodes(), words)
+            words = node_summary.rows_from_messages(tables.last_messages())
+            rows = node_summary.update_nodes(tables.nodes(), words)
             merge_rows(self.tables / "nodes", rows, NODE_KEY)
 
     def _renew_nodes(self, words: Mapping[str, node_summary.Row]) -> None:
         if words:
-            before = Tables(self.tables).nodes()
-            rows = node_summary.renewed(before, words)
+            before = DeltaTables(self.tables).nodes()
+            rows = node_summary.update_nodes(before, words)
             merge_rows(self.tables / "nodes", rows, NODE_KEY)
 
     def _receive(
@@ -353,13 +375,13 @@ class Pipeline:
         lot_batch_id: int | None,
     ) -> None:
         """Write tables from messages, one commit each, and add the changed cells."""
-        once = Once(self.app_id, batch_id)
+        once = BatchTransaction(self.app_id, batch_id)
         missing = [
             name
             for name in names
             if not once.is_committed(DeltaTable(str(self.tables / name)))
         ]
-        lots = Lots(
+        lots = LotWorker(
             self.tables,
             frozenset(missing),
             lot_batch_id,
@@ -371,10 +393,10 @@ class Pipeline:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return lots.process(batches)
 
-        results = messages.mapInArrow(work, ddl(TOLD)).toArrow()
-        parts = {name: parts_of(results, name) for name in missing}
-        touched = Touched.from_rows(
-            rows_told(results, TOUCHES), rows_told(results, WORDS)
+        results = messages.mapInArrow(work, format_ddl(LOT_RESULT)).toArrow()
+        parts = {name: result_files(results, name) for name in missing}
+        touched = ReceivedChanges.from_rows(
+            result_rows(results, TOUCHED_ROWS), result_rows(results, NODE_ROWS)
         )
         if touched.rejected:
             log.warning("%d packs cannot be decoded", touched.rejected)
@@ -388,23 +410,23 @@ class Pipeline:
     def _score(
         self,
         session: SparkSession,
-        touched: Touched,
+        touched: ReceivedChanges,
         until_us: int | None = None,
     ) -> pa.Table:
         """Score cells; returns the flags that change (schemas.FLAGS)."""
-        known = remembered(self.tables / "memories", touched.earliest_us)
+        known = read_cell_states(self.tables / "memories", touched.earliest_us)
         scored = self._score_on_executors(session, touched, known, until_us)
         for table, keys in (("levels", LEVEL_KEY), ("sensors", SENSOR_KEY)):
-            rows = rows_of(scored, table, TABLES[table])
+            rows = collect_rows(scored, table, TABLES[table])
             self._revise(table, keys, rows, touched)
-        known.replace(rows_of(scored, "memories", MEMORIES))
-        return rows_of(scored, "flags", FLAGS)
+        known.replace(collect_rows(scored, "memories", CELL_STATES))
+        return collect_rows(scored, "flags", FLAGS)
 
     def _score_on_executors(
         self,
         session: SparkSession,
-        touched: Touched,
-        known: Remembered,
+        touched: ReceivedChanges,
+        known: StoredCellStates,
         until_us: int | None,
     ) -> pa.Table:
         """CELL_SCORES of cells, distributed over the executors."""
@@ -423,28 +445,28 @@ class Pipeline:
                 for number in batch.column(0).to_pylist():
                     reader, files, scorer = tasks[number]
                     rows = reader.read(files)
-                    rows = rows.filter(can_count(rows, max_ahead_s, horizon_s))
+                    rows = rows.filter(has_plausible_time(rows, max_ahead_s, horizon_s))
                     if until_us is not None:
-                        rows = received_by(rows, until_us)
+                        rows = filter_received(rows, until_us)
                     yield from scorer.score(rows).to_batches()
 
         numbers = session.range(0, count, 1, count)
-        return numbers.mapInArrow(score, ddl(CELL_SCORES)).toArrow()
+        return numbers.mapInArrow(score, format_ddl(CELL_SCORES)).toArrow()
 
     def _make_task(
-        self, cells: Sequence[str], touched: Touched, known: Remembered
-    ) -> tuple[CellRows, list[str], Scorer]:
+        self, cells: Sequence[str], touched: ReceivedChanges, known: StoredCellStates
+    ) -> tuple[CellRowReader, list[str], Scorer]:
         """Reader, files and scorer of some cells, for an executor."""
         earliest_us = {cell: touched.earliest_us[cell] for cell in cells}
         last = {cell: known.valid[cell] for cell in cells if cell in known.valid}
         since_s = min(
-            last[cell][0] - READ_AGAIN_S
+            last[cell][0] - REREAD_S
             if cell in last
             else at_us / 1_000_000 - self.horizon_s
             for cell, at_us in earliest_us.items()
         )
         path = str(self.tables / "silver")
-        reader = CellRows(path, HISTORY, cells, round(since_s * 1_000_000))
+        reader = CellRowReader(path, HISTORY_SCHEMA, cells, round(since_s * 1_000_000))
         files = [file for file in reader.list_files() if file not in self.pending.files]
         memories = {cell: body for cell, (_, body) in last.items()}
         rules = self.cell_rules.rules_of(cells)
@@ -456,17 +478,17 @@ class Pipeline:
         table: str,
         keys: Sequence[str],
         rows: pa.Table,
-        touched: Touched,
+        touched: ReceivedChanges,
     ) -> None:
         """Write rows, after storing the rows that they replace as revisions."""
-        past, path = PAST[table], self.tables / table
+        past, path = REVISION_TABLES[table], self.tables / table
         if not rows.num_rows:
             return
         since_us = pc.min(rows["at"].cast(pa.int64())).as_py()
         cells = sorted(touched.earliest_us)
-        reader = CellRows(str(path), TABLES[table], cells, since_us)
+        reader = CellRowReader(str(path), TABLES[table], cells, since_us)
         old = reader.read(reader.list_files()).select(TABLES[table].names)
-        revision = revised(rows, old, keys, touched.news, TABLES[past])
+        revision = revise_rows(rows, old, keys, touched.news, TABLES[past])
         merge_rows(self.tables / past, revision.superseded, (*keys, "version"))
         append_rows(path, revision.fresh)
         merge_rows(path, revision.changed, keys)

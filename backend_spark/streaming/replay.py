@@ -19,24 +19,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from backend_spark.streaming.pipeline import Pending, Pipeline
-from backend_spark.streaming.sources import table_rows
+from backend_spark.streaming.pipeline import ScoringPipeline, UnscoredChanges
+from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import delete_rows, time_literal
 from backend_spark.tables.maintenance import compact
-from backend_spark.tables.reader import Tables
-from backend_spark.tables.schemas import SCORED
+from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.schemas import SPARK_TABLES
 from service_runtime.files import fsync_folder, write_atomic
 
 log = logging.getLogger(__name__)
 
-MARKER: Final = ".replaying"
+MARKER_FILE: Final = ".replaying"
 SLICE_US: Final = 6 * 3600 * 1_000_000
 RECEIVED: Final = ("silver", "rejected", "messages")
 """Tables whose rows follow from one row of bronze each."""
 
 
 @dataclass(frozen=True)
-class Span:
+class ReceiptInterval:
     """Interval of times of receipt, in Unix microseconds.
 
     Attributes:
@@ -61,15 +61,17 @@ class Span:
         return " AND ".join(conditions) or None
 
 
-def unfinished(tables: Path) -> Span | None:
+def read_unfinished_replay(tables: Path) -> ReceiptInterval | None:
     """Interval of a replay that was interrupted; None if there is none."""
-    marker = tables / MARKER
+    marker = tables / MARKER_FILE
     if not marker.exists():
         return None
-    return Span(**json.loads(marker.read_text(encoding="ascii")))
+    return ReceiptInterval(**json.loads(marker.read_text(encoding="ascii")))
 
 
-def replay(session: SparkSession, pipeline: Pipeline, span: Span) -> int:
+def rebuild(
+    session: SparkSession, pipeline: ScoringPipeline, span: ReceiptInterval
+) -> int:
     """Rebuild silver and gold from the rows of bronze received in an interval.
 
     Levels are recomputed from the earliest of these readings to the end of the data,
@@ -80,33 +82,37 @@ def replay(session: SparkSession, pipeline: Pipeline, span: Span) -> int:
         Number of slices.
     """
     _write_marker(pipeline.tables, span)
-    is_anew = not Tables(pipeline.tables).dataset("levels").count_rows()
+    is_anew = not DeltaTables(pipeline.tables).dataset("levels").count_rows()
     if span.is_unbounded or is_anew:
         delete_rows(pipeline.tables / "memories", None)
     for name in RECEIVED:
         delete_rows(pipeline.tables / name, span.predicate())
     # With a new app id, the tables skip none of the batches.
-    again = replace(pipeline, app_id=f"replay {uuid.uuid4()}", pending=Pending())
+    again = replace(
+        pipeline, app_id=f"replay {uuid.uuid4()}", pending=UnscoredChanges()
+    )
     count = 0
     for count, received in enumerate(_slices(pipeline.tables, span), 1):
         bounds = {"received_at": received}
-        bronze = table_rows(session, pipeline.tables, "bronze", bounds)
+        bronze = read_table_rows(session, pipeline.tables, "bronze", bounds)
         again.derive_tables(bronze, count - 1)
         if is_anew:
             again.score(session, until_us=received[1])
         last = datetime.fromtimestamp(received[1] / 1e6, tz=UTC)
         log.info("replayed rows received up to %s", last)
     again.score(session)
-    for name in SCORED:
+    for name in SPARK_TABLES:
         compact(pipeline.tables / name)
-    (pipeline.tables / MARKER).unlink()
+    (pipeline.tables / MARKER_FILE).unlink()
     fsync_folder(pipeline.tables)
     return count
 
 
-def _slices(tables: Path, span: Span) -> Iterator[tuple[int, int]]:
+def _slices(tables: Path, span: ReceiptInterval) -> Iterator[tuple[int, int]]:
     """First and last time of receipt of each slice that has rows, clipped to `span`."""
-    received = Tables(tables).bronze(["received_at"])["received_at"].cast(pa.int64())
+    received = (
+        DeltaTables(tables).bronze(["received_at"])["received_at"].cast(pa.int64())
+    )
     if span.from_us is not None:
         received = received.filter(pc.greater_equal(received, span.from_us))
     if span.to_us is not None:
@@ -116,6 +122,6 @@ def _slices(tables: Path, span: Span) -> Iterator[tuple[int, int]]:
         yield max(first_us, span.from_us or 0), min(next_us, span.to_us or next_us) - 1
 
 
-def _write_marker(tables: Path, span: Span) -> None:
+def _write_marker(tables: Path, span: ReceiptInterval) -> None:
     text = json.dumps({"from_us": span.from_us, "to_us": span.to_us})
-    write_atomic(tables / MARKER, text.encode())
+    write_atomic(tables / MARKER_FILE, text.encode())

@@ -46,7 +46,7 @@ LOCAL_SETTINGS: Final = {
         ".FileSystemBasedCheckpointFileManager"
     ),
 }
-LEAN: Final = {
+ENVIRONMENT: Final = {
     # Allocators that return memory: 70 MB less per worker at the same decoding speed.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "2",
@@ -62,7 +62,7 @@ def open_session(master: str | None) -> SparkSession:
     """
     # Spark's default is the first python3 on the path; the workers need this
     # interpreter's packages, installed at the same path on every machine.
-    for name, value in {"PYSPARK_PYTHON": sys.executable, **LEAN}.items():
+    for name, value in {"PYSPARK_PYTHON": sys.executable, **ENVIRONMENT}.items():
         os.environ.setdefault(name, value)  # noqa: TID251 - pyspark reads it
     builder = SparkSession.builder.appName("yamamori")
     settings = dict(SETTINGS)
@@ -75,12 +75,12 @@ def open_session(master: str | None) -> SparkSession:
     return builder.getOrCreate()
 
 
-METADATA: Final = "metadata"
+METADATA_FILE: Final = "metadata"
 _LINES: Final = {"offsets": 3, "commits": 2}
 """Lines of a file: version, settings and offset; version and settings."""
 
 
-def keep_plan(checkpoint: Path, batch_id: int) -> None:
+def sync_plan(checkpoint: Path, batch_id: int) -> None:
     """Fsync the plan of a batch, before any table has a row of the batch.
 
     The file ``offsets/N`` determines which segments batch N reads. A batch that is
@@ -88,14 +88,14 @@ def keep_plan(checkpoint: Path, batch_id: int) -> None:
     skip them.
     """
     plan = checkpoint / "offsets" / str(batch_id)
-    for path in (checkpoint / METADATA, plan):
+    for path in (checkpoint / METADATA_FILE, plan):
         for file in (path, _checksum(path)):
             if file.exists():
                 fsync_file(file)
         fsync_folder(path.parent)
 
 
-def mend(checkpoint: Path) -> list[Path]:
+def repair_checkpoint(checkpoint: Path) -> list[Path]:
     """Delete files that a power cut tore, with which Spark would not start.
 
     No table has a row of a batch whose plan is torn (`sync_plan`). A batch whose commit
@@ -112,7 +112,7 @@ def mend(checkpoint: Path) -> list[Path]:
             if _is_complete(path, lines):
                 break
             torn.append(path)
-    metadata, plans = checkpoint / METADATA, _newest_first(checkpoint / "offsets")
+    metadata, plans = checkpoint / METADATA_FILE, _newest_first(checkpoint / "offsets")
     has_begun = any(_newest_first(checkpoint / "commits")) or len(plans) > 1
     if metadata.exists() and not has_begun and not _is_complete(metadata, 1):
         torn += [metadata, _checksum(metadata), *plans]

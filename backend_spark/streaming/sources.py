@@ -28,19 +28,19 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from backend_spark.ingest.segment_log import (
-    Offset,
+    LogOffset,
     SegmentName,
-    advance,
-    between,
+    advance_offset,
+    end_offset,
     list_segments,
-    newest,
     read_segment,
+    segments_between,
 )
-from backend_spark.tables.reader import dataset_of
-from backend_spark.tables.schemas import LOG, TABLES, ddl
+from backend_spark.tables.reader import open_dataset
+from backend_spark.tables.schemas import LOG, TABLES, format_ddl
 
 
-def groups(
+def group_segments(
     names: Sequence[SegmentName], size_bytes: int, max_tasks: int, min_task_bytes: int
 ) -> list[list[SegmentName]]:
     """Distribute segments over tasks.
@@ -60,7 +60,7 @@ BYTES_PER_TASK = 256 * 1024
 
 
 @dataclass
-class SegmentFiles(InputPartition):
+class SegmentPartition(InputPartition):
     """Segments of one task.
 
     Attributes:
@@ -70,7 +70,7 @@ class SegmentFiles(InputPartition):
     paths: tuple[str, ...]
 
 
-class SegmentLog(DataSource):
+class SegmentLogSource(DataSource):
     """Messages of a segment log, as received.
 
     Name:
@@ -95,7 +95,7 @@ class SegmentLog(DataSource):
 
     def schema(self) -> str:
         """Columns of a segment."""
-        return ddl(LOG)
+        return format_ddl(LOG)
 
     # Spark passes this argument by name.
     def streamReader(self, schema: StructType) -> "SegmentLogReader":  # noqa: N802
@@ -119,9 +119,9 @@ class SegmentLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.path = path
         self.max_segments = max_segments
         self.tasks = tasks
-        self.end: Offset | None = None
+        self.end: LogOffset | None = None
 
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initialOffset(self) -> LogOffset:  # noqa: N802
         """Offset before the first segment."""
         return {}
 
@@ -131,54 +131,56 @@ class SegmentLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Set the end to the current end of the log."""
-        self.end = newest(list_segments(Path(self.path)))
+        self.end = end_offset(list_segments(Path(self.path)))
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: LogOffset, limit: ReadLimit) -> LogOffset:  # noqa: N802
         """End of the next batch."""
         names, end = self._list()
-        waiting = between(names, start, end)
+        waiting = segments_between(names, start, end)
         if isinstance(limit, ReadMaxFiles):
             waiting = waiting[: limit.max_files]
-        return advance(start, waiting)
+        return advance_offset(start, waiting)
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[SegmentFiles]:
+    def partitions(
+        self, start: LogOffset, end: LogOffset
+    ) -> Sequence[SegmentPartition]:
         """Tasks that read the segments of a batch."""
         folder = Path(self.path)
-        names = between(list_segments(folder), start, end)
+        names = segments_between(list_segments(folder), start, end)
         size_bytes = sum((folder / str(name)).stat().st_size for name in names)
         return [
-            SegmentFiles(tuple(f"{self.path}/{name}" for name in group))
-            for group in groups(names, size_bytes, self.tasks, BYTES_PER_TASK)
+            SegmentPartition(tuple(f"{self.path}/{name}" for name in group))
+            for group in group_segments(names, size_bytes, self.tasks, BYTES_PER_TASK)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of the segments of a task; runs on an executor."""
-        assert isinstance(partition, SegmentFiles)  # noqa: S101 - made by partitions
+        assert isinstance(partition, SegmentPartition)  # noqa: S101 - made by partitions
         for path in partition.paths:
             yield from read_segment(Path(path)).to_batches()
 
-    def _list(self) -> tuple[list[SegmentName], Offset]:
+    def _list(self) -> tuple[list[SegmentName], LogOffset]:
         """Segments in the folder, and the offset up to which the list is complete.
 
         A listing of a growing folder may contain a segment and miss an earlier one. A
         second listing contains everything older than the end of the first.
         """
         folder = Path(self.path)
-        end = newest(list_segments(folder))
+        end = end_offset(list_segments(folder))
         if self.end is not None:
             last = self.end
             end = {s: min(seq, last[s]) for s, seq in end.items() if s in last}
         return list_segments(folder), end
 
 
-Bounds = Mapping[str, tuple[int | None, int | None]]
+ColumnBounds = Mapping[str, tuple[int | None, int | None]]
 """First and last value by column, both inclusive; times in microseconds."""
 
 BATCH_ROWS = 65_536
 
 
 @dataclass
-class TableFiles(InputPartition):
+class TablePartition(InputPartition):
     """Files of one task.
 
     Attributes:
@@ -188,7 +190,7 @@ class TableFiles(InputPartition):
     paths: tuple[str, ...]
 
 
-class TableRows(DataSource):
+class TableSource(DataSource):
     """Rows of a table, all or between bounds.
 
     Name:
@@ -215,11 +217,11 @@ class TableRows(DataSource):
 
     def schema(self) -> str:
         """Columns of the table."""
-        return ddl(TABLES[self.options["table"]])
+        return format_ddl(TABLES[self.options["table"]])
 
-    def reader(self, schema: StructType) -> "TableReader":
+    def reader(self, schema: StructType) -> "TableSourceReader":
         """A reader for one query."""
-        return TableReader(
+        return TableSourceReader(
             self.options["path"],
             self.options["table"],
             json.loads(self.options.get("bounds", "{}")),
@@ -227,39 +229,39 @@ class TableRows(DataSource):
         )
 
 
-class TableReader(DataSourceReader):
+class TableSourceReader(DataSourceReader):
     """Distributes the files of a table over tasks, and reads them."""
 
-    def __init__(self, path: str, table: str, bounds: Bounds, tasks: int) -> None:
+    def __init__(self, path: str, table: str, bounds: ColumnBounds, tasks: int) -> None:
         self.path = path
         self.table = table
         self.bounds = bounds
         self.tasks = tasks
 
-    def partitions(self) -> Sequence[TableFiles]:
+    def partitions(self) -> Sequence[TablePartition]:
         """Tasks that read the files which may contain a row within the bounds."""
-        dataset = dataset_of(DeltaTable(self.path), str(Path(self.path).absolute()))
-        rows = wanted_rows(self.bounds, dataset.schema)
+        dataset = open_dataset(DeltaTable(self.path), str(Path(self.path).absolute()))
+        rows = bounds_filter(self.bounds, dataset.schema)
         paths = [
             f"{self.path}/{Path(fragment.path).name}"
             for fragment in dataset.get_fragments(filter=rows)
         ]
         count = min(self.tasks, len(paths))
-        return [TableFiles(tuple(paths[i::count])) for i in range(count)]
+        return [TablePartition(tuple(paths[i::count])) for i in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows within the bounds of the files of a task; runs on an executor."""
-        if not isinstance(partition, TableFiles):
+        if not isinstance(partition, TablePartition):
             return  # Spark calls it once even without any partition
         schema = TABLES[self.table]
-        rows = wanted_rows(self.bounds, schema)
+        rows = bounds_filter(self.bounds, schema)
         for path in partition.paths:
             # A file of an earlier version lacks columns that were added later.
             file = ds.dataset(path, schema=schema)
             yield from file.to_batches(filter=rows, batch_size=BATCH_ROWS)
 
 
-def wanted_rows(bounds: Bounds, schema: pa.Schema) -> ds.Expression:
+def bounds_filter(bounds: ColumnBounds, schema: pa.Schema) -> ds.Expression:
     """Filter expression of bounds."""
     condition = pc.scalar(True)
     for name, (first, last) in bounds.items():
@@ -271,8 +273,8 @@ def wanted_rows(bounds: Bounds, schema: pa.Schema) -> ds.Expression:
     return condition
 
 
-def table_rows(
-    session: SparkSession, tables: Path, table: str, bounds: Bounds
+def read_table_rows(
+    session: SparkSession, tables: Path, table: str, bounds: ColumnBounds
 ) -> DataFrame:
     """Rows of a table between bounds, by `TableSource`."""
     return (

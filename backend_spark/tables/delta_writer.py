@@ -23,16 +23,20 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.transaction import AddAction, RemoveAction
 
-from backend_spark.scoring.cell_state import FORMAT, holds_for, is_kept
-from backend_spark.tables.reader import CellRows
-from backend_spark.tables.recovery import (
-    LOG,
-    MOST_UNSYNCED,
-    actions,
-    mend,
-    newest_commits,
+from backend_spark.scoring.cell_state import (
+    STATE_FORMAT,
+    keeps_state,
+    last_valid_state_s,
 )
-from backend_spark.tables.schemas import MEMORIES, SILVER, TABLES, conform
+from backend_spark.tables.reader import CellRowReader
+from backend_spark.tables.recovery import (
+    DELTA_LOG,
+    MAX_UNSYNCED_COMMITS,
+    newest_commits,
+    read_actions,
+    recover_table,
+)
+from backend_spark.tables.schemas import CELL_STATES, SILVER, TABLES, cast_to_schema
 from service_runtime.files import fsync_file, fsync_folder, make_folder
 
 _STATISTICS: Final = ("cell", "at", "received_at", "batch_id")
@@ -42,10 +46,10 @@ CELL_AND_TIME: Final = ("cell", "at")
 """Sort order of rows in a file, so that a reader of some cells skips row groups; also
 the key of a cell state."""
 
-GROUP_ROWS = 16_384
+ROW_GROUP_ROWS = 16_384
 """Rows of a row group, the smallest unit that a reader of one cell reads."""
 
-CONFIGURATION: Final = {
+TABLE_PROPERTIES: Final = {
     "delta.checkpointInterval": "50",
     # delta-rs deletes commits before the checkpoint that replaces them is on disk;
     # `maintenance.shorten_log` does it afterwards.
@@ -57,7 +61,7 @@ _MICRO: Final = 1_000_000
 
 
 @dataclass(frozen=True)
-class Part:
+class DataFile:
     """A Parquet file on disk, in no table until it is committed.
 
     Attributes:
@@ -84,31 +88,33 @@ class Part:
         )
 
 
-def write_part(folder: Path, rows: pa.Table, schema: pa.Schema) -> Part:
+def write_file(folder: Path, rows: pa.Table, schema: pa.Schema) -> DataFile:
     """Write rows, sorted by cell and time, to one fsynced file with a unique name."""
     rows = rows.select(schema.names).cast(schema)
     if {*CELL_AND_TIME} <= set(schema.names):
         rows = rows.sort_by([(name, "ascending") for name in CELL_AND_TIME])
-    return write_groups(folder, [rows], schema)
+    return write_row_groups(folder, [rows], schema)
 
 
-def write_groups(folder: Path, groups: Iterable[pa.Table], schema: pa.Schema) -> Part:
+def write_row_groups(
+    folder: Path, groups: Iterable[pa.Table], schema: pa.Schema
+) -> DataFile:
     """Write row groups to one fsynced file, without holding all of them in memory."""
     file = folder / f"part-{uuid.uuid4()}.parquet"
     group_statistics = []
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for rows in groups:
-            writer.write_table(rows, row_group_size=GROUP_ROWS)
+            writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
             group_statistics.append(_statistics_of(rows))
     fsync_file(file)
     fsync_folder(folder)
     status = file.stat()
     modified_ms = status.st_mtime_ns // 1_000_000
     statistics_json = _merge_statistics(group_statistics)
-    return Part(file.name, status.st_size, modified_ms, statistics_json)
+    return DataFile(file.name, status.st_size, modified_ms, statistics_json)
 
 
-def statistics(rows: pa.Table) -> str:
+def format_statistics(rows: pa.Table) -> str:
     """Delta's statistics of a file as JSON: row count and ranges of some columns."""
     return _merge_statistics([_statistics_of(rows)])
 
@@ -159,7 +165,7 @@ def _to_json_value(value: str | int | datetime, add: timedelta) -> str | int:
 _COMMIT_LOCKS: defaultdict[Path, Lock] = defaultdict(Lock)
 
 
-def one_at_a_time(path: Path) -> Lock:
+def commit_lock(path: Path) -> Lock:
     """Lock of a table, held during a commit until its version is synced.
 
     Of two commits made at the same time only the later would be synced, and a power
@@ -169,7 +175,7 @@ def one_at_a_time(path: Path) -> Lock:
 
 
 @dataclass(frozen=True)
-class Once:
+class BatchTransaction:
     """Transaction id of a batch, so that it is committed once to each table.
 
     Attributes:
@@ -192,7 +198,7 @@ class Once:
         return CommitProperties(app_transactions=[transaction])
 
 
-def make_tables(folder: Path, names: Iterable[str]) -> None:
+def create_tables(folder: Path, names: Iterable[str]) -> None:
     """Create missing tables and columns, and recover tables after a crash.
 
     Torn commits are moved out of the log, commits that a killed process left unsynced
@@ -201,12 +207,12 @@ def make_tables(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         path, schema = folder / name, TABLES[name]
         make_folder(path)
-        mend(path)
+        recover_table(path)
         if not DeltaTable.is_deltatable(str(path)):
             DeltaTable.create(
-                str(path), schema, mode="ignore", configuration=CONFIGURATION
+                str(path), schema, mode="ignore", configuration=TABLE_PROPERTIES
             )
-        for commit in newest_commits(path, MOST_UNSYNCED):
+        for commit in newest_commits(path, MAX_UNSYNCED_COMMITS):
             sync_version(path, int(commit.stem))
         _configure(path)
         _add_columns(path, schema)
@@ -215,8 +221,8 @@ def make_tables(folder: Path, names: Iterable[str]) -> None:
 def _configure(path: Path) -> None:
     table = DeltaTable(str(path))
     before, current = table.version(), table.metadata().configuration
-    if any(current.get(name) != value for name, value in CONFIGURATION.items()):
-        table.alter.set_table_properties(CONFIGURATION)
+    if any(current.get(name) != value for name, value in TABLE_PROPERTIES.items()):
+        table.alter.set_table_properties(TABLE_PROPERTIES)
         sync_since(path, before)
 
 
@@ -230,7 +236,9 @@ def _add_columns(path: Path, schema: pa.Schema) -> None:
         sync_version(path, DeltaTable(str(path)).version())
 
 
-def append_files(path: Path, files: Sequence[Part], transaction: Once) -> None:
+def append_files(
+    path: Path, files: Sequence[DataFile], transaction: BatchTransaction
+) -> None:
     """Commit the files of a batch to a table, unless it is committed already."""
     table = DeltaTable(str(path))
     if files and not transaction.is_committed(table):
@@ -240,7 +248,7 @@ def append_files(path: Path, files: Sequence[Part], transaction: Once) -> None:
 def commit_files(
     table: DeltaTable,
     path: Path,
-    files: Sequence[Part],
+    files: Sequence[DataFile],
     properties: CommitProperties | None = None,
     removed: Iterable[str] = (),
 ) -> None:
@@ -263,7 +271,7 @@ def commit_actions(
     properties: CommitProperties | None = None,
 ) -> None:
     """Add and remove files in one commit."""
-    with one_at_a_time(path):
+    with commit_lock(path):
         table.create_write_transaction(
             list(actions), "append", table.schema(), commit_properties=properties
         )
@@ -273,7 +281,7 @@ def commit_actions(
 def append_rows(path: Path, rows: pa.Table) -> None:
     """Append rows that are not in the table."""
     if rows.num_rows:
-        part = write_part(path, rows, TABLES[path.name])
+        part = write_file(path, rows, TABLES[path.name])
         commit_files(DeltaTable(str(path)), path, [part])
 
 
@@ -281,7 +289,7 @@ def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:
     """Insert rows or replace those with the same key; idempotent."""
     if not rows.num_rows:
         return
-    with one_at_a_time(path):
+    with commit_lock(path):
         DeltaTable(str(path)).merge(
             rows,
             predicate=" AND ".join(f"target.{key} = source.{key}" for key in keys),
@@ -295,7 +303,7 @@ def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:
 
 def delete_rows(path: Path, predicate: str | None) -> int:
     """Delete rows of a table, all if the predicate is None; returns their number."""
-    with one_at_a_time(path):
+    with commit_lock(path):
         table = DeltaTable(str(path))
         before = table.version()
         metrics = table.delete(predicate)
@@ -318,8 +326,8 @@ def sync_since(path: Path, before: int) -> None:
 
 def sync_version(path: Path, version: int) -> None:
     """Fsync a committed version: its files, its commit, and the log's folder."""
-    log = path / LOG
-    for added in actions(log / f"{version:020d}.json", "add"):
+    log = path / DELTA_LOG
+    for added in read_actions(log / f"{version:020d}.json", "add"):
         # A later commit may have removed the file, and a vacuum deleted it.
         with suppress(FileNotFoundError):
             fsync_file(path / added["path"])
@@ -332,7 +340,7 @@ def sync_version(path: Path, version: int) -> None:
     fsync_folder(path)
 
 
-def reflag(path: Path, flags: pa.Table) -> None:
+def update_flags(path: Path, flags: pa.Table) -> None:
     """Change the flags of readings in silver; rewrites each file that contains one.
 
     A merge would search for the readings by key in every file, once per lot of cells;
@@ -348,7 +356,7 @@ def reflag(path: Path, flags: pa.Table) -> None:
     for file in files:
         file_flags = flags.filter(pc.equal(flags["file"], file)).sort_by("row")
         groups = _with_new_flags(path / file, file_flags)
-        parts.append(write_groups(path, groups, SILVER))
+        parts.append(write_row_groups(path, groups, SILVER))
     commit_files(DeltaTable(str(path)), path, parts, removed=files)
 
 
@@ -357,7 +365,7 @@ def _with_new_flags(file: Path, flags: pa.Table) -> Iterator[pa.Table]:
     first = 0
     with pq.ParquetFile(file) as parquet:
         for number in range(parquet.num_row_groups):
-            rows = conform(parquet.read_row_group(number), SILVER)
+            rows = cast_to_schema(parquet.read_row_group(number), SILVER)
             begin, end = np.searchsorted(indices, (first, first + rows.num_rows))
             if begin < end:
                 group_flags = flags.slice(begin, end - begin)
@@ -378,7 +386,7 @@ def _replace_flags(rows: pa.Table, flags: pa.Table, indices: "np.ndarray") -> pa
 
 
 @dataclass(frozen=True)
-class Remembered:
+class StoredCellStates:
     """Stored scoring states of some cells, at the arrival of new readings.
 
     Attributes:
@@ -405,7 +413,7 @@ class Remembered:
             {"cell": cell, "at": at_us}
             for cell, at_us in self.all_times
             if at_us > latest.get(cell, 0) * _MICRO
-            or (new.num_rows and not is_kept(at_us / _MICRO, newest.get(cell, 0)))
+            or (new.num_rows and not keeps_state(at_us / _MICRO, newest.get(cell, 0)))
         ]
         self._delete(invalid)
         append_rows(self.path, new)
@@ -413,7 +421,7 @@ class Remembered:
     def _delete(self, keys: Sequence[dict[str, object]]) -> None:
         if not keys:
             return
-        schema = pa.schema([MEMORIES.field(name) for name in CELL_AND_TIME])
+        schema = pa.schema([CELL_STATES.field(name) for name in CELL_AND_TIME])
         matches = (f"target.{key} = source.{key}" for key in CELL_AND_TIME)
         DeltaTable(str(self.path)).merge(
             pa.Table.from_pylist(list(keys), schema=schema),
@@ -425,7 +433,7 @@ class Remembered:
         sync_version(self.path, DeltaTable(str(self.path)).version())
 
 
-def remembered(path: Path, earliest_us: Mapping[str, int]) -> Remembered:
+def read_cell_states(path: Path, earliest_us: Mapping[str, int]) -> StoredCellStates:
     """Read the stored states of the cells that have new readings.
 
     Args:
@@ -433,13 +441,13 @@ def remembered(path: Path, earliest_us: Mapping[str, int]) -> Remembered:
         earliest_us: For each cell the Unix time, in microseconds, of its earliest
             new reading.
     """
-    rows = CellRows(str(path), MEMORIES, sorted(earliest_us), 0)
+    rows = CellRowReader(str(path), CELL_STATES, sorted(earliest_us), 0)
     last: dict[str, tuple[int, bytes]] = {}
     others = []
     for row in rows.read(rows.list_files()).sort_by("at").to_pylist():
         cell, at_us = row["cell"], round(row["at"].timestamp() * _MICRO)
         others.append((cell, at_us))
-        is_valid = at_us / _MICRO <= holds_for(earliest_us[cell] / _MICRO)
-        if is_valid and row["format"] == FORMAT:
+        is_valid = at_us / _MICRO <= last_valid_state_s(earliest_us[cell] / _MICRO)
+        if is_valid and row["format"] == STATE_FORMAT:
             last[cell] = (at_us // _MICRO, row["body"])
-    return Remembered(path, last, others)
+    return StoredCellStates(path, last, others)

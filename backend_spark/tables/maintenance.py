@@ -16,18 +16,18 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
-from backend_spark.config import KeepSettings
+from backend_spark.config import KeepSection
 from backend_spark.tables.delta_writer import (
     commit_actions,
+    commit_lock,
     delete_rows,
-    one_at_a_time,
     sync_since,
     sync_version,
     time_literal,
-    write_part,
+    write_file,
 )
-from backend_spark.tables.recovery import LOG, newest_commits
-from backend_spark.tables.schemas import TABLES, conform
+from backend_spark.tables.recovery import DELTA_LOG, newest_commits
+from backend_spark.tables.schemas import TABLES, cast_to_schema
 from service_runtime.files import fsync_folder
 
 log = logging.getLogger(__name__)
@@ -38,17 +38,17 @@ COMPACT_EVERY: Final = 200
 VACUUM_EVERY: Final = 5000
 """Batches between two deletions of unused files."""
 
-KEEP_H: Final = 24
+VACUUM_AFTER_H: Final = 24
 """Time that an unused file is kept for readers of an older version."""
 
 KEEP_COMMITS: Final = 2000
 """Versions that can be read; a table with 50,000 commits opens in 50 ms of CPU time,
 with 2,000 in 5 ms."""
 
-WHOLE_BYTES: Final = 32_000_000
+MIN_WHOLE_BYTES: Final = 32_000_000
 """Size from which a file is not compacted; it takes 600 MB in memory."""
 
-EVERY_S: Final = 6 * 3600.0
+DELETE_EVERY_S: Final = 6 * 3600.0
 """Time between two deletions of old rows in a running process."""
 
 DAY_US: Final = 86_400 * 1_000_000
@@ -63,10 +63,10 @@ class _File:
     size_bytes: int
 
 
-def keep_up(
+def maintain_tables(
     paths: Iterable[Path],
     batch_id: int,
-    min_whole_bytes: int = WHOLE_BYTES,
+    min_whole_bytes: int = MIN_WHOLE_BYTES,
     every: int | None = None,
 ) -> None:
     """Compact and vacuum tables if that is due after a batch.
@@ -81,13 +81,13 @@ def keep_up(
     for path in paths:
         if batch_id % every == every - 1:
             compact(path, min_whole_bytes)
-            with one_at_a_time(path):
-                shorten(path)
+            with commit_lock(path):
+                shorten_log(path)
         if batch_id % VACUUM_EVERY == VACUUM_EVERY - 1:
             log.info("%s: removed %d old files", path.name, _vacuum(path))
 
 
-def compact(path: Path, min_whole_bytes: int = WHOLE_BYTES) -> None:
+def compact(path: Path, min_whole_bytes: int = MIN_WHOLE_BYTES) -> None:
     """Merge the small files of a table, sorted by cell and time.
 
     Readers see the same rows. delta-rs would keep the order of the files, so that every
@@ -99,9 +99,10 @@ def compact(path: Path, min_whole_bytes: int = WHOLE_BYTES) -> None:
     for files in _bins(_small_files(table, min_whole_bytes), min_whole_bytes):
         # One by one: a file that delta-rs merged has other column types.
         rows = (
-            conform(pq.ParquetFile(path / file.name).read(), schema) for file in files
+            cast_to_schema(pq.ParquetFile(path / file.name).read(), schema)
+            for file in files
         )
-        part = write_part(path, pa.concat_tables(rows), schema)
+        part = write_file(path, pa.concat_tables(rows), schema)
         changes: list[AddAction | RemoveAction] = [
             part.add_action(changes_data=False),
             *(
@@ -112,7 +113,7 @@ def compact(path: Path, min_whole_bytes: int = WHOLE_BYTES) -> None:
         commit_actions(DeltaTable(str(path)), path, changes)
 
 
-def shorten(path: Path) -> None:
+def shorten_log(path: Path) -> None:
     """Delete commits that only older versions need.
 
     The checkpoint that replaces them is fsynced first: a power cut that lost it after
@@ -121,7 +122,7 @@ def shorten(path: Path) -> None:
     table = DeltaTable(str(path))
     table.create_checkpoint()
     sync_version(path, table.version())
-    folder = path / LOG
+    folder = path / DELTA_LOG
     last = newest_commits(path, KEEP_COMMITS)[-1]
     numbers = {
         checkpoint: int(checkpoint.name.partition(".")[0])
@@ -136,8 +137,8 @@ def shorten(path: Path) -> None:
         fsync_folder(folder)
 
 
-def trim(
-    tables: Path, names: Iterable[str], keep: KeepSettings, now_s: float
+def delete_old_rows(
+    tables: Path, names: Iterable[str], keep: KeepSection, now_s: float
 ) -> dict[str, int]:
     """Delete rows that are older than the settings allow.
 
@@ -168,11 +169,11 @@ def trim(
 
 
 def _vacuum(path: Path) -> int:
-    with one_at_a_time(path):
+    with commit_lock(path):
         table = DeltaTable(str(path))
         before = table.version()
         # full: also files of failed attempts, which no log names.
-        deleted = table.vacuum(KEEP_H, dry_run=False, full=True)
+        deleted = table.vacuum(VACUUM_AFTER_H, dry_run=False, full=True)
         sync_since(path, before)
     return len(deleted)
 

@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from backend_spark.config import TABLES_FOLDER
 from backend_spark.scoring.arrow import HISTORY_COLUMNS
-from backend_spark.tables.schemas import NODES, SILVER, TABLES, UTC_TIME, conform
+from backend_spark.tables.schemas import NODES, SILVER, TABLES, UTC_TIME, cast_to_schema
 
 _FILTER_COLUMNS: Final = ("cell", "at", "received_at", "batch_id")
 """Columns whose statistics exclude files; longer texts may be truncated there."""
@@ -35,12 +35,12 @@ _FILE_COLUMNS: Final = {"path"} | {
 _TIME_ROUNDING: Final = timedelta(milliseconds=1)
 """Times in statistics have milliseconds."""
 
-HISTORY = pa.schema([SILVER.field(name) for name in HISTORY_COLUMNS])
-PLACE = (pa.field("file", pa.string()), pa.field("row", pa.int64()))
+HISTORY_SCHEMA = pa.schema([SILVER.field(name) for name in HISTORY_COLUMNS])
+ROW_LOCATION = (pa.field("file", pa.string()), pa.field("row", pa.int64()))
 """Location of a row: file within the table's folder, and number of the row in it."""
 
 
-def dataset_of(table: DeltaTable, folder: str) -> ds.FileSystemDataset:
+def open_dataset(table: DeltaTable, folder: str) -> ds.FileSystemDataset:
     """A Delta table, at the opened version, as a pyarrow dataset.
 
     For a column without statistics, ``to_pyarrow_dataset`` of delta-rs (1.6.6) declares
@@ -86,7 +86,7 @@ def _guarantee(file: dict[str, Any]) -> pc.Expression:
 
 
 @dataclass(frozen=True)
-class Tables:
+class DeltaTables:
     """Delta tables of a data folder; each call reads the newest version.
 
     Attributes:
@@ -111,7 +111,7 @@ class Tables:
         path = str(self.path(name).absolute())
         if not DeltaTable.is_deltatable(path):
             return ds.dataset(TABLES[name].empty_table())
-        found = dataset_of(DeltaTable(path, version), path)
+        found = open_dataset(DeltaTable(path, version), path)
         there = set(found.schema.names)
         later = [field for field in TABLES[name] if field.name not in there]
         return found.replace_schema(pa.schema([*found.schema, *later]))
@@ -235,9 +235,9 @@ class Tables:
         return self.read("nodes", columns)
 
 
-def open_tables(data: str | Path) -> Tables:
+def open_tables(data: str | Path) -> DeltaTables:
     """Open the tables of a data folder (``backend.data`` of the settings)."""
-    return Tables(Path(data) / TABLES_FOLDER)
+    return DeltaTables(Path(data) / TABLES_FOLDER)
 
 
 def _literal(value: str | datetime) -> str:
@@ -248,7 +248,7 @@ def _literal(value: str | datetime) -> str:
 
 
 @dataclass(frozen=True)
-class CellRows:
+class CellRowReader:
     """Reader of the rows of some cells from a given time.
 
     It opens only files, and row groups in them, whose statistics admit one of the
@@ -285,7 +285,7 @@ class CellRows:
 
     def read(self, files: Sequence[str]) -> pa.Table:
         """Read the rows from files, each with its location (`ROW_LOCATION`)."""
-        schema = pa.schema([*self.schema, *PLACE])
+        schema = pa.schema([*self.schema, *ROW_LOCATION])
         tables = [rows for file in files for rows in self._read_file(file)]
         return pa.concat_tables([schema.empty_table(), *tables])
 
@@ -302,10 +302,10 @@ class CellRows:
                 first += group.num_rows
 
     def _select(self, rows: pa.Table, file: str, first: int) -> pa.Table:
-        rows = conform(rows, self.schema)
+        rows = cast_to_schema(rows, self.schema)
         numbers = pa.array(np.arange(first, first + rows.num_rows))
-        rows = rows.append_column(PLACE[0], pa.repeat(file, rows.num_rows))
-        rows = rows.append_column(PLACE[1], numbers)
+        rows = rows.append_column(ROW_LOCATION[0], pa.repeat(file, rows.num_rows))
+        rows = rows.append_column(ROW_LOCATION[1], numbers)
         since = pa.scalar(self.since_us, pa.int64()).cast(UTC_TIME)
         is_in_cells = pc.is_in(rows["cell"], pa.array(self.cells, pa.string()))
         return rows.filter(pc.and_(is_in_cells, pc.greater_equal(rows["at"], since)))

@@ -17,14 +17,14 @@ from service_runtime.files import fsync_folder
 
 log = logging.getLogger(__name__)
 
-LOG: Final = "_delta_log"
-MOST_UNSYNCED: Final = 4
+DELTA_LOG: Final = "_delta_log"
+MAX_UNSYNCED_COMMITS: Final = 4
 """Largest number of commits that are made before they are synced."""
 
 _VERSION_DIGITS: Final = 20
 
 
-def mend(path: Path) -> list[str]:
+def recover_table(path: Path) -> list[str]:
     """Rename torn files at the end of a table's log to ``*.torn``.
 
     Only the writer of the table may call it.
@@ -32,7 +32,7 @@ def mend(path: Path) -> list[str]:
     Returns:
         Names of the renamed files.
     """
-    folder = path / LOG
+    folder = path / DELTA_LOG
     torn = _torn_commits(path)
     for checkpoint in sorted(folder.glob("*.checkpoint*.parquet"), reverse=True):
         if _is_parquet(checkpoint):
@@ -51,12 +51,12 @@ def mend(path: Path) -> list[str]:
 
 def newest_commits(path: Path, max_count: int) -> list[Path]:
     """Files of the newest commits of a table, newest first."""
-    files = (path / LOG).glob("*.json")
+    files = (path / DELTA_LOG).glob("*.json")
     commits = (file for file in files if len(file.stem) == _VERSION_DIGITS)
     return sorted(commits, reverse=True)[:max_count]
 
 
-def actions(commit: Path, kind: str) -> list[dict[str, Any]]:
+def read_actions(commit: Path, kind: str) -> list[dict[str, Any]]:
     """Read the actions of one kind, such as ``add``, from a commit.
 
     Raises:
@@ -69,7 +69,7 @@ def actions(commit: Path, kind: str) -> list[dict[str, Any]]:
 
 def _torn_commits(path: Path) -> list[Path]:
     """The earliest incomplete commit and all later ones: a log has no gaps."""
-    newest = newest_commits(path, MOST_UNSYNCED)
+    newest = newest_commits(path, MAX_UNSYNCED_COMMITS)
     removed: set[str] = set()
     torn = 0
     for count, commit in enumerate(newest, 1):
@@ -81,8 +81,8 @@ def _torn_commits(path: Path) -> list[Path]:
 def _is_complete(path: Path, commit: Path, removed: set[str]) -> bool:
     """Whether a commit and the files that it adds have all their bytes."""
     try:
-        added = actions(commit, "add")
-        removed |= {each["path"] for each in actions(commit, "remove")}
+        added = read_actions(commit, "add")
+        removed |= {each["path"] for each in read_actions(commit, "remove")}
     except json.JSONDecodeError:
         return False
     expected = {each["path"]: each["size"] for each in added}

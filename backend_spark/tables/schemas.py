@@ -238,7 +238,7 @@ FORECASTS: Final = pa.schema([
 ])
 """One row per interval of an official forecast of rain for a place."""
 
-MEMORIES: Final = pa.schema([
+CELL_STATES: Final = pa.schema([
     pa.field("cell", pa.string()),
     pa.field("at", UTC_TIME),  # end of the last step in the state
     pa.field("format", pa.int32()),  # version of the encoding
@@ -256,12 +256,14 @@ TABLES: Final = {
     "sensors": SENSORS,
     "revisions": REVISIONS,
     "sensor_revisions": SENSOR_REVISIONS,
-    "memories": MEMORIES,
+    "memories": CELL_STATES,
     "alerts": ALERTS,
     "forecasts": FORECASTS,
 }
 
-SCORED: Final = tuple(name for name in TABLES if name not in {"alerts", "forecasts"})
+SPARK_TABLES: Final = tuple(
+    name for name in TABLES if name not in {"alerts", "forecasts"}
+)
 """Tables that the Spark job writes; the others have their own writers."""
 
 _DDL = {
@@ -277,7 +279,7 @@ _DDL = {
 }
 
 
-def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast_to_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Cast rows to a schema; columns that older files lack are null.
 
     delta-rs writes string views, which have other types.
@@ -291,6 +293,6 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def ddl(schema: pa.Schema) -> str:
+def format_ddl(schema: pa.Schema) -> str:
     """Format a schema as Spark DDL."""
     return ", ".join(f"`{field.name}` {_DDL[field.type]}" for field in schema)

@@ -28,9 +28,9 @@ json_option = click.option(
 def read_settings(path: Path) -> NodeSettings:
     """Read the settings; end the program when they are wrong."""
     try:
-        return config.read_node(path)
+        return config.read_node_settings(path)
     except (SettingsError, OSError) as error:
-        raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+        raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
 
 
 def say(error: Exception) -> int:

@@ -29,24 +29,35 @@ from edge_agent.cli._options import (
     read_settings,
     say,
 )
-from edge_agent.commissioning.fleet import encode
+from edge_agent.commissioning.fleet import encode_text
 from edge_agent.commissioning.link_check import (
     HANDSHAKE_BYTES,
     TLS_BYTES,
     LinkReport,
-    Traveller,
-    Trial,
-    area_of,
-    ask,
+    LinkTester,
+    TestIdentity,
+    find_serving_area,
+    query_managers,
 )
-from edge_agent.commissioning.live_check import LiveCheck, Screen, Slot, hasty
-from edge_agent.commissioning.sensor_check import Look, Machine, Report, look_of, table
+from edge_agent.commissioning.live_check import (
+    LiveCheck,
+    LiveSensor,
+    Screen,
+    with_few_samples,
+)
+from edge_agent.commissioning.sensor_check import (
+    CheckReport,
+    NodeIdentification,
+    SensorCheck,
+    format_table,
+    make_sensor_check,
+)
 from edge_agent.config import NodeSettings
-from edge_agent.notices import key_notes
-from edge_agent.queue.inspection import users
-from edge_agent.sensor_reader import Reader
+from edge_agent.notices import check_notice_keys
+from edge_agent.queue.inspection import processes_using
+from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Hardware
-from edge_agent.triage.advice import rule_notes
+from edge_agent.triage.advice import advise_on_rules
 from edge_agent.uplink.gateway_selection import FixedGateway
 from service_runtime import lifecycle
 from service_runtime.files import write_atomic
@@ -102,7 +113,7 @@ def check(path: Path, **arguments: object) -> None:
     if not options.as_json:
         click.echo(f"{path}: settings are valid")
     problems = [] if options.no_sensors else _obstacles(node)
-    checks: list[Look] | None = None
+    checks: list[SensorCheck] | None = None
     moves: dict[str, int] = {}
     if not options.no_sensors and not problems:
         try:
@@ -110,14 +121,14 @@ def check(path: Path, **arguments: object) -> None:
         except BadPinFactory as error:
             problems = [no_pins(error)]
     link_report = _check_link(node, options) if options.link else None
-    report = Report(_machine(node), checks, link_report, moves, problems)
+    report = CheckReport(_machine(node), checks, link_report, moves, problems)
     rules = node.settings
     notes = [
-        *rule_notes(rules.triage, rules.criteria, node.sensors),
-        *key_notes(rules.notices.keys),
+        *advise_on_rules(rules.triage, rules.criteria, node.sensors),
+        *check_notice_keys(rules.notices.keys),
     ]
     shown = [f"note: {note}" for note in notes]
-    lines = [*(table(checks) if checks else ()), *shown, *report.format_box()]
+    lines = [*(format_table(checks) if checks else ()), *shown, *report.format_box()]
     as_dict = report.to_dict() | {"notes": notes}
     click.echo(json.dumps(as_dict) if options.as_json else "\n".join(lines))
     if options.report is not None:
@@ -127,7 +138,7 @@ def check(path: Path, **arguments: object) -> None:
 
 def _check_sensors(
     node: NodeSettings, options: CheckOptions
-) -> tuple[list[Look] | None, dict[str, int]]:
+) -> tuple[list[SensorCheck] | None, dict[str, int]]:
     if not options.live:
         return _read_sensors(node), {}
     is_terminal = sys.stdout.isatty() and not options.as_json
@@ -136,7 +147,7 @@ def _check_sensors(
         click.echo(text, nl=False, err=options.as_json)
 
     with _live_check(node, Screen(is_terminal, write)) as live:
-        lifecycle.on_stop_signals(live.stop)
+        lifecycle.call_on_stop_signals(live.stop)
         return live.run(options.seconds or math.inf), live.change_counts
 
 
@@ -148,7 +159,7 @@ def _check_link(node: NodeSettings, options: CheckOptions) -> LinkReport:
 
 def _write(path: Path, lines: Sequence[str]) -> None:
     try:
-        write_atomic(path, encode(lines))
+        write_atomic(path, encode_text(lines))
     except OSError as error:
         raise SystemExit(say(error)) from error
 
@@ -161,7 +172,7 @@ _STOP_AGENT = "stop it with 'systemctl stop edge-agent', check, and start it aga
 
 def _obstacles(node: NodeSettings) -> list[str]:
     """Why the sensors cannot be opened: a running agent owns them."""
-    found = users(Path(node.settings.queue.path))
+    found = processes_using(Path(node.settings.queue.path))
     if not found:
         return []
     processes = ", ".join(map(str, found))
@@ -169,20 +180,20 @@ def _obstacles(node: NodeSettings) -> list[str]:
     return [f"{agent}: {_STOP_AGENT}; --no-sensors leaves them alone"]
 
 
-def _machine(node: NodeSettings) -> Machine:
+def _machine(node: NodeSettings) -> NodeIdentification:
     """The node and the machine that it runs on."""
     section = node.settings.node
-    clock = app.node_clock(node)
+    clock = app.make_node_clock(node)
     now = datetime.fromtimestamp(clock.wall_s(), UTC)
     try:
         board = _MODEL.read_text(encoding="utf-8").rstrip("\0\n")
     except OSError:
         board = platform.machine()
-    return Machine(
+    return NodeIdentification(
         section.id,
         section.latitude,
         section.longitude,
-        cell_topic(app.node_cell(node)),
+        cell_topic(app.find_node_cell(node)),
         now.isoformat(timespec="seconds"),
         clock.is_synchronised(),
         {
@@ -194,30 +205,35 @@ def _machine(node: NodeSettings) -> Machine:
     )
 
 
-def _read_sensors(node: NodeSettings) -> list[Look]:
+def _read_sensors(node: NodeSettings) -> list[SensorCheck]:
     """Read each sensor once, concurrently."""
-    bench = app.bench(node)
-    sensors = app.sensors(node, bench)
-    reader = Reader(sensors, bench.clock.mono_s)
+    bench = app.open_hardware(node)
+    sensors = app.open_node_sensors(node, bench)
+    reader = SensorReader(sensors, bench.clock.mono_s)
     readings = reader.read(sensors, bench.clock.wall_s())
     for sensor in sensors:
         sensor.close()
-    return [look_of(each, readings, reader) for each in node.sensors]
+    return [make_sensor_check(each, readings, reader) for each in node.sensors]
 
 
 def _test_link(node: NodeSettings, burst_bytes: int) -> LinkReport:
     """Query the Managers, then try gateways until one serves, as the agent would."""
-    gateways, topic = app.candidates(node), cell_topic(app.node_cell(node))
-    trial = Trial(_test_identity(node, burst_bytes))
+    gateways, topic = (
+        app.make_gateway_source(node),
+        cell_topic(app.find_node_cell(node)),
+    )
+    trial = LinkTester(_test_identity(node, burst_bytes))
     if isinstance(gateways, FixedGateway):
         tried = [trial.try_gateway(gateways.endpoint, None)]
         return LinkReport((), tried, trial.used_bytes)
-    asked, entries, tls = ask(
-        gateways.managers, gateways.fetch, app.node_clock(node).mono_s
+    asked, entries, tls = query_managers(
+        gateways.managers, gateways.fetch, app.make_node_clock(node).mono_s
     )
     tried = []
     for gateway in gateways.rank(entries, tls)[:MAX_GATEWAYS]:
-        tried.append(trial.try_gateway(gateway, area_of(entries, gateway, topic)))
+        tried.append(
+            trial.try_gateway(gateway, find_serving_area(entries, gateway, topic))
+        )
         if tried[-1].problem is None:
             break
     used = trial.used_bytes + sum(
@@ -233,11 +249,11 @@ def _default_burst_bytes(node: NodeSettings) -> int:
     return LIMITED_BURST_BYTES if is_limited else BURST_BYTES
 
 
-def _test_identity(node: NodeSettings, burst: int) -> Traveller:
-    settings, clock = node.settings, app.node_clock(node)
-    return Traveller(
-        dataclasses.replace(app.sender(node), gather_s=0.0),
-        app.node_cell(node),
+def _test_identity(node: NodeSettings, burst: int) -> TestIdentity:
+    settings, clock = node.settings, app.make_node_clock(node)
+    return TestIdentity(
+        dataclasses.replace(app.make_sender(node), gather_s=0.0),
+        app.find_node_cell(node),
         settings.tls,
         secrets.token_hex(4),
         clock.mono_s,
@@ -250,8 +266,10 @@ def _test_identity(node: NodeSettings, burst: int) -> Traveller:
 @contextmanager
 def _live_check(node: NodeSettings, screen: Screen) -> Iterator[LiveCheck]:
     """Open a live check of the node's sensors; closes them at the end."""
-    quick = dataclasses.replace(node, sensors=tuple(map(hasty, node.sensors)))
-    bench = app.bench(quick)
+    quick = dataclasses.replace(
+        node, sensors=tuple(map(with_few_samples, node.sensors))
+    )
+    bench = app.open_hardware(quick)
     board, clock = bench.board, bench.clock
     wakes = {each.name: threading.Event() for each in quick.sensors}
     hardware = Hardware(
@@ -261,14 +279,14 @@ def _live_check(node: NodeSettings, screen: Screen) -> Iterator[LiveCheck]:
         buses=bench.buses,
         edge_lines=bench.lines,
     )
-    sensors = app.sensors(quick, bench, hardware)
+    sensors = app.open_node_sensors(quick, bench, hardware)
 
     def advance() -> None:
         if board is not None:
             board.advance(clock.wall_s())
 
     slots = [
-        Slot(settings, sensor, wakes[settings.name])
+        LiveSensor(settings, sensor, wakes[settings.name])
         for settings, sensor in zip(quick.sensors, sensors, strict=True)
     ]
     try:

@@ -14,29 +14,29 @@ from edge_agent.cli._options import EXIT_FAILED, PROGRAM, say
 from edge_agent.clock import SystemClock
 from edge_agent.commissioning.first_boot import (
     NODE_FILE,
-    REPORT,
-    Outcome,
-    Place,
-    Result,
-    report,
-    take,
-    wipe,
+    REPORT_FILE,
+    CardPaths,
+    InstallResult,
+    InstallStatus,
+    format_report,
+    install_settings,
+    wipe_key,
 )
 from edge_agent.commissioning.fleet import (
-    KEYS,
+    SETTINGS_KEYS,
     FleetError,
-    Planned,
+    FleetNode,
     TextError,
-    decode,
-    lines_of,
-    node_toml,
-    planned,
+    decode_text,
+    format_node_toml,
+    make_fleet_nodes,
+    parse_fleet_lines,
 )
-from edge_agent.commissioning.labels import Label, sheet
-from edge_agent.config import from_table
+from edge_agent.commissioning.labels import Label, format_label_sheet
+from edge_agent.config import parse_node_settings
 from service_runtime import lifecycle
 from service_runtime.files import write_atomic
-from service_runtime.settings import parse
+from service_runtime.settings import parse_toml
 from spatial_mqtt.topics import cell_topic
 
 LABELS = "labels.html"
@@ -58,7 +58,9 @@ def provision(fleet: Path, out: Path, force: bool) -> None:
     other content (status 1, see --force).
     """
     try:
-        nodes = planned(*lines_of(decode(fleet.read_bytes()), KEYS))
+        nodes = make_fleet_nodes(
+            *parse_fleet_lines(decode_text(fleet.read_bytes()), SETTINGS_KEYS)
+        )
     except FleetError as error:
         raise SystemExit(_print_problems(fleet, error.problems)) from error
     except (TextError, OSError) as error:
@@ -70,14 +72,14 @@ def provision(fleet: Path, out: Path, force: bool) -> None:
             click.echo(f"{PROGRAM}: {path} has other content; use --force", err=True)
         raise SystemExit(EXIT_FAILED)
     written = sum(_write_new(path, text) for path, text in texts.items())
-    labels = sheet([_label(each) for each in nodes])
+    labels = format_label_sheet([_label(each) for each in nodes])
     write_atomic(out / LABELS, labels.encode())
     click.echo(f"{len(nodes)} nodes: {written} files written, labels in {out / LABELS}")
 
 
-def _text(each: Planned) -> str:
-    text = node_toml(each.id, each.table)
-    if from_table(parse(text)) != each.node:
+def _text(each: FleetNode) -> str:
+    text = format_node_toml(each.id, each.table)
+    if parse_node_settings(parse_toml(text)) != each.node:
         raise AssertionError(f"the file of {each.id} does not give its settings")
     return text
 
@@ -95,14 +97,14 @@ def _write_new(path: Path, text: str) -> bool:
     return True
 
 
-def _label(each: Planned) -> Label:
+def _label(each: FleetNode) -> Label:
     section = each.node.settings.node
     return Label(
         section.id,
         each.place,
         section.latitude,
         section.longitude,
-        cell_topic(app.node_cell(each.node)),
+        cell_topic(app.find_node_cell(each.node)),
         [(s.name, s.kind, ", ".join(s.claims)) for s in each.node.sensors],
     )
 
@@ -113,7 +115,11 @@ def _print_problems(fleet: Path, problems: Sequence[str]) -> int:
     return lifecycle.EXIT_USAGE_DATA
 
 
-_STATUS = {Result.NOTHING: 0, Result.TAKEN: 0, Result.REFUSED: lifecycle.EXIT_CONFIG}
+_STATUS = {
+    InstallStatus.NOTHING: 0,
+    InstallStatus.TAKEN: 0,
+    InstallStatus.REFUSED: lifecycle.EXIT_CONFIG,
+}
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
@@ -133,7 +139,7 @@ def first_boot(source: Path, target: Path) -> None:
     active.
     """
     try:
-        outcome = _install(Place(source, target))
+        outcome = _install(CardPaths(source, target))
     except OSError as error:
         raise SystemExit(say(error)) from error
     click.echo(f"{source}: {outcome.result.value}; active: {outcome.node or 'none'}")
@@ -142,14 +148,14 @@ def first_boot(source: Path, target: Path) -> None:
     raise SystemExit(_STATUS[outcome.result])
 
 
-def _install(place: Place) -> Outcome:
+def _install(place: CardPaths) -> InstallResult:
     place.target.mkdir(parents=True, exist_ok=True)
-    outcome = take(place)
-    path = place.source / REPORT
+    outcome = install_settings(place)
+    path = place.source / REPORT_FILE
     previous = path.read_bytes() if path.exists() else b""
     if place.source.is_dir() and not outcome.is_reported(previous):
-        write_atomic(path, report(outcome, _now()))
-    wipe(place)
+        write_atomic(path, format_report(outcome, _now()))
+    wipe_key(place)
     return outcome
 
 

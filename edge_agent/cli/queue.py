@@ -18,15 +18,15 @@ from edge_agent import app, config
 from edge_agent.cli._options import EXIT_FAILED, PROGRAM, config_option, json_option
 from edge_agent.config import NodeSettings
 from edge_agent.queue import schema
-from edge_agent.queue.base import Draft, QueueError, QueueFileError
-from edge_agent.queue.file_lifecycle import Place
-from edge_agent.queue.inspection import read_tally
-from edge_agent.queue.store import Changes, Row, Store
+from edge_agent.queue.base import MessageDraft, QueueError, QueueFileError
+from edge_agent.queue.file_lifecycle import QueueFile
+from edge_agent.queue.inspection import read_counters
+from edge_agent.queue.store import CounterDeltas, QueueRow, Store
 from service_runtime import lifecycle
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.senml import MessageId, decode, encode_json
+from spatial_mqtt.senml import MessageId, decode_pack, encode_json
 
 PAGE_ROWS = 200
 
@@ -38,7 +38,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except SettingsError as error:
-            raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+            raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
         except (QueueError, OSError, sqlite3.DatabaseError) as error:
             click.echo(f"{PROGRAM}: {error}", err=True)
             raise SystemExit(EXIT_FAILED) from error
@@ -54,8 +54,8 @@ def queue_commands() -> None:
 @json_option
 def stats(path: Path, as_json: bool) -> None:
     """Print the content and the counters of each priority."""
-    node = config.read_node(path)
-    tally = read_tally(Path(node.settings.queue.path))
+    node = config.read_node_settings(path)
+    tally = read_counters(Path(node.settings.queue.path))
     if as_json:
         click.echo(json.dumps({"priorities": tally}))
         return
@@ -128,8 +128,8 @@ def purge(
 @click.argument("file", type=click.File(encoding="utf-8", errors="surrogateescape"))
 def replay(path: Path, as_json: bool, file: TextIO) -> None:
     """Put exported messages back; skip those whose id the queue knows."""
-    settings = config.read_node(path)
-    queue = app.queue(settings)
+    settings = config.read_node_settings(path)
+    queue = app.open_queue(settings)
     put = known = bad = 0
     with closing(queue):
         for line in file:
@@ -161,7 +161,7 @@ def check(path: Path, as_json: bool) -> None:
 
 def _verdict(db: sqlite3.Connection) -> str:
     try:
-        schema.check(db)
+        schema.check_integrity(db)
     except sqlite3.DatabaseError as error:
         return str(error)
     return "ok"
@@ -172,7 +172,7 @@ def _verdict(db: sqlite3.Connection) -> str:
 @json_option
 def repair(path: Path, as_json: bool) -> None:
     """Make a new file of the readable messages; the agent must not run."""
-    with closing(Place(_file(config.read_node(path)))) as place:
+    with closing(QueueFile(_file(config.read_node_settings(path)))) as place:
         saved, aside = place.repair()
     _print({"saved": saved, "kept": str(aside)}, as_json)
 
@@ -181,7 +181,7 @@ class _QueueFile:
     """Opens a queue file without a lease, a check or a migration."""
 
     def __init__(self, path: Path) -> None:
-        self._file = _file(config.read_node(path))
+        self._file = _file(config.read_node_settings(path))
         self._db = sqlite3.connect(
             f"{self._file.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None
         )
@@ -200,7 +200,7 @@ def _file(node: NodeSettings) -> Path:
     return file
 
 
-def _rows(store: Store, page_rows: int = PAGE_ROWS) -> Iterator[Row]:
+def _rows(store: Store, page_rows: int = PAGE_ROWS) -> Iterator[QueueRow]:
     """Read every message in pages, the most urgent first."""
     for priority in LADDER.descending():
         after = 0
@@ -209,7 +209,7 @@ def _rows(store: Store, page_rows: int = PAGE_ROWS) -> Iterator[Row]:
             after = page[-1].message.seq
 
 
-def _line(row: Row, store: Store) -> dict[str, Any]:
+def _line(row: QueueRow, store: Store) -> dict[str, Any]:
     now_ms, message = _last_ms(store), row.message
     is_known = now_ms is not None and row.born_ms is not None
     return {
@@ -227,7 +227,7 @@ def _last_ms(store: Store) -> int | None:
     return int(clock.rsplit(" ", 1)[1]) if clock else None
 
 
-def _exported(row: Row) -> dict[str, Any]:
+def _exported(row: QueueRow) -> dict[str, Any]:
     message = row.message
     line: dict[str, Any] = {
         "id": str(message.id),
@@ -236,25 +236,27 @@ def _exported(row: Row) -> dict[str, Any]:
         "payload": base64.b64encode(message.payload).decode(),
     }
     try:
-        line["pack"] = json.loads(encode_json(decode(message.payload)))
+        line["pack"] = json.loads(encode_json(decode_pack(message.payload)))
     except FieldError:
         line["pack"] = None  # no pack, or with bytes: the payload has it all
     return line
 
 
-def _draft(line: str) -> Draft | None:
+def _draft(line: str) -> MessageDraft | None:
     try:
         fields = json.loads(line.encode())  # refuses bytes that are no UTF-8
         payload = base64.b64decode(fields["payload"], validate=True)
         message_id = MessageId.parse(fields["id"])
         priority = LADDER.check(fields["priority"])
-        return Draft(priority, str(fields["topic"]), lambda _id: payload, message_id)
+        return MessageDraft(
+            priority, str(fields["topic"]), lambda _id: payload, message_id
+        )
     except (ValueError, KeyError, TypeError, FieldError, RecursionError) as error:
         click.echo(f"{PROGRAM}: not an exported line: {error}", err=True)
         return None
 
 
-def _is_older(row: Row, older_s: float | None, now_ms: int | None) -> bool:
+def _is_older(row: QueueRow, older_s: float | None, now_ms: int | None) -> bool:
     if older_s is None:
         return True
     if now_ms is None or row.born_ms is None:
@@ -262,9 +264,9 @@ def _is_older(row: Row, older_s: float | None, now_ms: int | None) -> bool:
     return now_ms - row.born_ms > older_s * 1000
 
 
-def _drop(store: Store, rows: list[Row]) -> int:
+def _drop(store: Store, rows: list[QueueRow]) -> int:
     """Remove rows in one short transaction; returns how many were still there."""
-    changes = Changes()
+    changes = CounterDeltas()
     dropped = 0
     with store.transaction():
         for row in rows:

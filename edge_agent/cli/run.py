@@ -10,11 +10,11 @@ from gpiozero.exc import BadPinFactory
 from edge_agent import app, config
 from edge_agent.cli._options import PROGRAM, config_option, read_settings, say
 from edge_agent.config import NodeSettings
-from edge_agent.manual_send import drafts_of
+from edge_agent.manual_send import parse_drafts
 from edge_agent.queue.base import QueueError
-from edge_agent.safe_mode import Safe, salvage
+from edge_agent.safe_mode import RecoveredSettings, recover_settings
 from service_runtime import lifecycle
-from service_runtime.lifecycle import serve
+from service_runtime.lifecycle import run_service
 from service_runtime.settings import SettingsError
 
 
@@ -25,15 +25,15 @@ def run(path: Path, verbose: bool) -> None:
     """Run the node; in safe mode when a part of the settings is wrong."""
     found = _settings_or_safe(path)
     lifecycle.log_to_stderr(verbose)
-    lifecycle.die_on_unknown_errors()
+    lifecycle.exit_on_thread_error()
     try:
-        if isinstance(found, Safe):
+        if isinstance(found, RecoveredSettings):
             node, supervision = app.build_safe_node(found)
         else:
             node, supervision = app.build_node(found)
     except (QueueError, app.SimulationError, BadPinFactory) as error:
         raise SystemExit(say(error)) from error
-    serve(node, supervision)
+    run_service(node, supervision)
 
 
 @click.command()
@@ -47,13 +47,13 @@ def send(path: Path) -> None:
     """
     settings = read_settings(path)
     try:
-        queue = app.queue(settings)
+        queue = app.open_queue(settings)
     except QueueError as error:
         raise SystemExit(say(error)) from error
     bad = 0
-    clock = app.node_clock(settings)
-    for draft in drafts_of(
-        _lines(), settings.settings.node.id, app.node_cell(settings), clock
+    clock = app.make_node_clock(settings)
+    for draft in parse_drafts(
+        _lines(), settings.settings.node.id, app.find_node_cell(settings), clock
     ):
         if isinstance(draft, str):
             bad += 1
@@ -67,16 +67,16 @@ def send(path: Path) -> None:
     raise SystemExit(lifecycle.EXIT_USAGE_DATA if bad else 0)
 
 
-def _settings_or_safe(path: Path) -> NodeSettings | Safe:
+def _settings_or_safe(path: Path) -> NodeSettings | RecoveredSettings:
     try:
-        return config.read_node(path)
+        return config.read_node_settings(path)
     except SettingsError as error:
-        safe = salvage(path.read_bytes())
+        safe = recover_settings(path.read_bytes())
         if safe is None:
-            raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+            raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
         return safe
     except OSError as error:
-        raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+        raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
 
 
 def _lines() -> Iterator[str]:

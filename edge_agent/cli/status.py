@@ -8,7 +8,7 @@ import click
 
 from edge_agent.cli._options import PROGRAM, json_option
 from edge_agent.clock import SystemClock
-from edge_agent.status import load
+from edge_agent.status import load_status
 
 EXIT_NOT_OK = 1
 STALE_S = 60.0
@@ -28,7 +28,7 @@ def status_command(folder: Path, as_json: bool) -> None:
     is alive and no setting is wrong; else with 1.
     """
     try:
-        status = load(folder)
+        status = load_status(folder)
     except OSError as error:
         message = f"no status in {folder}: {error.strerror}; is edge-agent started?"
         click.echo(f"{PROGRAM}: {message}", err=True)

@@ -13,33 +13,33 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from edge_agent.commissioning.fleet import TextError, decode, encode
-from edge_agent.config import NodeSettings, from_table
-from edge_agent.safe_mode import salvage
+from edge_agent.commissioning.fleet import TextError, decode_text, encode_text
+from edge_agent.config import NodeSettings, parse_node_settings
+from edge_agent.safe_mode import recover_settings
 from service_runtime.files import fsync_folder, write_atomic
-from service_runtime.settings import Problem, SettingsError, parse
+from service_runtime.settings import Problem, SettingsError, parse_toml
 from service_runtime.tls import TlsFiles
 
 NODE_FILE = "node.toml"
-NAMES = (NODE_FILE, "node.toml.txt")
+FILE_NAMES = (NODE_FILE, "node.toml.txt")
 """Notepad saves the first under the second name, which Windows shows as the first."""
 
-REPORT = "node-report.txt"
-TAKEN = ".node.toml.taken"
+REPORT_FILE = "node-report.txt"
+INSTALLED_MARK = ".node.toml.taken"
 """Beside the settings: the digest of the file that they were installed from."""
 
 CREDENTIALS = Path("/run/credentials")
 """Folder in which systemd passes on keys that only root can read."""
 
-KEPT_FOR_SYSTEMD = "tls"
+CREDENTIALS_FOLDER = "tls"
 """Folder beside the settings from which systemd takes them."""
 
-WIPE = ".wipe"
+WIPE_SUFFIX = ".wipe"
 _PEM = b"-----BEGIN "
 _OPEN_MODE, _KEY_MODE = 0o644, 0o640
 
 
-class Result(Enum):
+class InstallStatus(Enum):
     """Result of a first boot."""
 
     NOTHING = "no file"
@@ -48,7 +48,7 @@ class Result(Enum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class InstallResult:
     """Result of a first boot, with its reasons.
 
     Attributes:
@@ -60,7 +60,7 @@ class Outcome:
         is_safe: Whether the node runs in safe mode on the refused file.
     """
 
-    result: Result
+    result: InstallStatus
     node: str | None
     digest: str = ""
     problems: Sequence[str] = ()
@@ -74,7 +74,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Place:
+class CardPaths:
     """Source and target of a first boot.
 
     Attributes:
@@ -90,11 +90,11 @@ class Place:
         """Path of a file that ``[tls]`` names; None for one outside the target."""
         file = Path(path)
         if CREDENTIALS in file.parents:
-            return self.target / KEPT_FOR_SYSTEMD / file.name
+            return self.target / CREDENTIALS_FOLDER / file.name
         return file if self.target in file.parents else None
 
 
-def take(paths: Place) -> Outcome:
+def install_settings(paths: CardPaths) -> InstallResult:
     """Install the card's settings, if they are new and valid.
 
     Raises:
@@ -103,9 +103,9 @@ def take(paths: Place) -> Outcome:
     """
     found = _found(paths.source)
     if found is None:
-        return Outcome(Result.NOTHING, _active(paths.target))
+        return InstallResult(InstallStatus.NOTHING, _active(paths.target))
     raw = found.read_bytes()
-    mark = paths.target / TAKEN
+    mark = paths.target / INSTALLED_MARK
     digest = hashlib.sha256(raw).hexdigest()
     is_marked = mark.exists() and mark.read_text() == digest
     is_installed = is_marked and _settings(paths.target) is not None
@@ -116,7 +116,9 @@ def take(paths: Place) -> Outcome:
         active = _active(paths.target)
         is_safe = active is None and _install_for_safe_mode(paths.target, raw)
         problems = tuple(map(str, getattr(error, "problems", (error,))))
-        return Outcome(Result.REFUSED, active, digest, problems, is_safe=is_safe)
+        return InstallResult(
+            InstallStatus.REFUSED, active, digest, problems, is_safe=is_safe
+        )
     key = node.settings.tls.key
     for path, data in files.items():
         _install(
@@ -126,7 +128,7 @@ def take(paths: Place) -> Outcome:
         write_atomic(paths.target / NODE_FILE, text.encode(), _OPEN_MODE)
         write_atomic(mark, digest.encode())
     notes = tuple(_notes(paths, node.settings.tls, found.name))
-    return Outcome(Result.TAKEN, _active(paths.target), digest, (), notes)
+    return InstallResult(InstallStatus.TAKEN, _active(paths.target), digest, (), notes)
 
 
 def _install_for_safe_mode(target: Path, raw: bytes) -> bool:
@@ -135,13 +137,13 @@ def _install_for_safe_mode(target: Path, raw: bytes) -> bool:
         text = _text(raw).encode()
     except TextError:
         return False
-    if salvage(text) is None:
+    if recover_settings(text) is None:
         return False
     write_atomic(target / NODE_FILE, text, _OPEN_MODE)
     return True
 
 
-def wipe(paths: Place) -> None:
+def wipe_key(paths: CardPaths) -> None:
     """Wipe the key from the card, once it is installed.
 
     This is the last step, after the report is written.
@@ -154,8 +156,8 @@ def wipe(paths: Place) -> None:
     kept = None if key is None else paths.installed_path(key)
     if kept is not None and _is_same(paths.source / kept.name, kept):
         # Renamed first, so that a key that is half wiped is never installed.
-        (paths.source / kept.name).rename(paths.source / (kept.name + WIPE))
-    for left in paths.source.glob(f"*{WIPE}"):
+        (paths.source / kept.name).rename(paths.source / (kept.name + WIPE_SUFFIX))
+    for left in paths.source.glob(f"*{WIPE_SUFFIX}"):
         with left.open("r+b") as file:
             file.write(bytes(left.stat().st_size))
             file.flush()
@@ -164,22 +166,22 @@ def wipe(paths: Place) -> None:
         fsync_folder(paths.source)
 
 
-def report(result: Outcome, when: str) -> bytes:
+def format_report(result: InstallResult, when: str) -> bytes:
     """Format the report as text that Windows' editor shows."""
-    return encode(list(_report_lines(result, when)))
+    return encode_text(list(_report_lines(result, when)))
 
 
 def _found(source: Path) -> Path | None:
-    return next((source / n for n in NAMES if (source / n).is_file()), None)
+    return next((source / n for n in FILE_NAMES if (source / n).is_file()), None)
 
 
 def _checked(raw: bytes) -> tuple[str, NodeSettings]:
     text = _text(raw)
-    return text, from_table(parse(text))
+    return text, parse_node_settings(parse_toml(text))
 
 
 def _text(raw: bytes) -> str:
-    return decode(raw).replace("\r\n", "\n").replace("\r", "\n")
+    return decode_text(raw).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _settings(target: Path) -> NodeSettings | None:
@@ -201,7 +203,7 @@ def _is_same(one: Path, other: Path) -> bool:
     return both and one.read_bytes() == other.read_bytes()
 
 
-def _named_files(place: Place, node: NodeSettings) -> dict[Path, bytes]:
+def _named_files(place: CardPaths, node: NodeSettings) -> dict[Path, bytes]:
     """Files of the card that the settings name, by their target path.
 
     Raises:
@@ -246,7 +248,7 @@ def _install(path: Path, data: bytes, *, is_key: bool) -> None:
     write_atomic(path, data, _KEY_MODE if is_key else _OPEN_MODE)
 
 
-def _notes(place: Place, tls: TlsFiles, name: str) -> Iterator[str]:
+def _notes(place: CardPaths, tls: TlsFiles, name: str) -> Iterator[str]:
     if name != NODE_FILE:
         yield f"{name} was read as {NODE_FILE}; Windows hides the end of its name"
     for key in ("certificate", "key"):
@@ -256,7 +258,7 @@ def _notes(place: Place, tls: TlsFiles, name: str) -> Iterator[str]:
             yield f"tls.{key} needs {kept}, which is not there yet"
 
 
-def _report_lines(outcome: Outcome, when: str) -> Iterator[str]:
+def _report_lines(outcome: InstallResult, when: str) -> Iterator[str]:
     yield f"Yamamori: report on {NODE_FILE}"
     yield f"written {when}"
     yield ""

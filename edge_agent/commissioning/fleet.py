@@ -15,21 +15,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_agent.config import NodeSettings, Settings, from_table
-from edge_agent.sensors.registry import find_kind
+from edge_agent.config import NodeSections, NodeSettings, parse_node_settings
+from edge_agent.sensors.registry import find_sensor_kind
 from service_runtime.errors import FieldError
-from service_runtime.settings import Problem, SettingsError, describe
+from service_runtime.settings import Problem, SettingsError, describe_settings
 
-REQUIRED = ("id", "latitude", "longitude")
-PLACE = "place"
-SENSOR = "sensor."
+REQUIRED_COLUMNS = ("id", "latitude", "longitude")
+PLACE_COLUMN = "place"
+SENSOR_PREFIX = "sensor."
 _SECTIONS = {
     "id": "node.id",
     "latitude": "node.latitude",
     "longitude": "node.longitude",
 }
 _SHORT = {"managers": "uplink.managers", "gateway": "uplink.gateway"}
-SHORT: Mapping[str, str] = {**_SECTIONS, **_SHORT}
+SHORT_COLUMNS: Mapping[str, str] = {**_SECTIONS, **_SHORT}
 """Columns whose name has no section."""
 
 _DELIMITERS = ",;\t"
@@ -49,7 +49,7 @@ class FleetError(ValueError):
 
 
 @dataclass(frozen=True)
-class Line:
+class FleetLine:
     """The line of one node.
 
     Attributes:
@@ -61,13 +61,15 @@ class Line:
     cells: Mapping[str, str]
 
 
-def lines_of(text: str, keys: Sequence[str]) -> tuple[list[Line], list[str]]:
+def parse_fleet_lines(
+    text: str, keys: Sequence[str]
+) -> tuple[list[FleetLine], list[str]]:
     """Read the lines of a fleet's CSV, and find mistakes of their form.
 
     Args:
         text: The file, with a header.
         keys: Keys of the settings that may be columns, beside the short names,
-            `PLACE` and ``sensor.<name>``.
+            `PLACE_COLUMN` and ``sensor.<name>``.
 
     Raises:
         FleetError: A required column is missing, or there is no line.
@@ -76,7 +78,7 @@ def lines_of(text: str, keys: Sequence[str]) -> tuple[list[Line], list[str]]:
     header = [_column(cell) for cell in next(rows, [])]
     while header and not header[-1]:
         header.pop()
-    missing = [name for name in REQUIRED if name not in header]
+    missing = [name for name in REQUIRED_COLUMNS if name not in header]
     if missing:
         raise FleetError([
             f"line 1 must have a column {name!r}, got {', '.join(header) or 'none'}"
@@ -95,15 +97,15 @@ def lines_of(text: str, keys: Sequence[str]) -> tuple[list[Line], list[str]]:
             )
         named = {n: c for n, c in zip(good, cells, strict=False) if n and c}
         if named:
-            lines.append(Line(rows.line_num, named))
+            lines.append(FleetLine(rows.line_num, named))
     if not lines:
         raise FleetError(["the file must have a line for each node, got none"])
     return lines, problems
 
 
 def _is_known(column: str, known: Sequence[str]) -> bool:
-    is_sensor = column.startswith(SENSOR) and len(column) > len(SENSOR)
-    return is_sensor or column in {*SHORT, PLACE, *known}
+    is_sensor = column.startswith(SENSOR_PREFIX) and len(column) > len(SENSOR_PREFIX)
+    return is_sensor or column in {*SHORT_COLUMNS, PLACE_COLUMN, *known}
 
 
 def _delimiter(text: str) -> str:
@@ -120,8 +122,8 @@ def _plain(cell: str) -> str:
 def _column(cell: str) -> str:
     """Name of a column; only the name of a sensor may have capitals."""
     name = _plain(cell)
-    is_sensor = name.lower().startswith(SENSOR)
-    return SENSOR + name[len(SENSOR) :] if is_sensor else name.lower()
+    is_sensor = name.lower().startswith(SENSOR_PREFIX)
+    return SENSOR_PREFIX + name[len(SENSOR_PREFIX) :] if is_sensor else name.lower()
 
 
 def _header_problems(header: Sequence[str], known: Sequence[str]) -> Iterator[str]:
@@ -129,7 +131,7 @@ def _header_problems(header: Sequence[str], known: Sequence[str]) -> Iterator[st
         yield f"line 1, column {name!r} must be there once; remove or rename the others"
     for name in header:
         if not _is_known(name, known):
-            columns = [*SHORT, PLACE, *known]
+            columns = [*SHORT_COLUMNS, PLACE_COLUMN, *known]
             near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
             remedy = f"did you mean {near[0]!r}?" if near else "remove it"
             yield f"line 1, column {name!r} is not known; {remedy}"
@@ -137,8 +139,8 @@ def _header_problems(header: Sequence[str], known: Sequence[str]) -> Iterator[st
 
 Table = dict[str, Any]
 
-_KINDS = {row.path: row.kind for row in describe(Settings)}
-KEYS: Sequence[str] = tuple(path for path in _KINDS if path.count(".") == 1)
+_KINDS = {row.path: row.kind for row in describe_settings(NodeSections)}
+SETTINGS_KEYS: Sequence[str] = tuple(path for path in _KINDS if path.count(".") == 1)
 """Keys of the settings that may be columns."""
 
 _PAIR = re.compile(r"([a-z0-9_]+)=(.*)")
@@ -146,7 +148,7 @@ _COMMA = re.compile(r"-?\d+,\d+")
 
 
 @dataclass(frozen=True)
-class Planned:
+class FleetNode:
     """One node of a fleet.
 
     Attributes:
@@ -167,7 +169,9 @@ class Planned:
         return self.node.settings.node.id
 
 
-def planned(lines: Iterable[Line], problems: Sequence[str] = ()) -> list[Planned]:
+def make_fleet_nodes(
+    lines: Iterable[FleetLine], problems: Sequence[str] = ()
+) -> list[FleetNode]:
     """Make the settings of every line.
 
     Args:
@@ -178,7 +182,7 @@ def planned(lines: Iterable[Line], problems: Sequence[str] = ()) -> list[Planned
         FleetError: Lines have mistakes; lists all of them.
     """
     problems = list(problems)
-    nodes: list[Planned] = []
+    nodes: list[FleetNode] = []
     first: dict[str, int] = {}
     for line in lines:
         id_ = line.cells.get("id", "")
@@ -191,8 +195,11 @@ def planned(lines: Iterable[Line], problems: Sequence[str] = ()) -> list[Planned
         problems += wrong
         try:
             nodes.append(
-                Planned(
-                    line.number, line.cells.get(PLACE, ""), table, from_table(table)
+                FleetNode(
+                    line.number,
+                    line.cells.get(PLACE_COLUMN, ""),
+                    table,
+                    parse_node_settings(table),
                 )
             )
         except SettingsError as error:
@@ -202,20 +209,20 @@ def planned(lines: Iterable[Line], problems: Sequence[str] = ()) -> list[Planned
     return nodes
 
 
-def _table(line: Line) -> tuple[Table, list[str]]:
+def _table(line: FleetLine) -> tuple[Table, list[str]]:
     """The TOML table of a line, and the mistakes in its cells of sensors."""
     table: Table = {}
     problems: list[str] = []
     for column, cell in line.cells.items():
-        if column == PLACE:
+        if column == PLACE_COLUMN:
             continue
-        if column.startswith(SENSOR):
-            name = column.removeprefix(SENSOR)
+        if column.startswith(SENSOR_PREFIX):
+            name = column.removeprefix(SENSOR_PREFIX)
             sensor, wrong = _sensor(name, cell)
             table.setdefault("sensor", []).append(sensor)
             problems += [f"line {line.number}, column {column!r}: {w}" for w in wrong]
         else:
-            section, _, key = SHORT.get(column, column).partition(".")
+            section, _, key = SHORT_COLUMNS.get(column, column).partition(".")
             value = _value(cell, _KINDS[f"{section}.{key}"])
             table.setdefault(section, {})[key] = value
     return table, problems
@@ -227,7 +234,10 @@ def _sensor(name: str, cell: str) -> tuple[Table, list[str]]:
     table: Table = {"kind": kind, "name": name}
     problems = []
     try:
-        kinds = {row.path: row.kind for row in describe(find_kind(kind).settings)}
+        kinds = {
+            row.path: row.kind
+            for row in describe_settings(find_sensor_kind(kind).settings)
+        }
     except FieldError:
         kinds = {}  # reading the settings reports it
     for pair in pairs:
@@ -263,7 +273,7 @@ def _number(cell: str) -> object:
     return cell
 
 
-def _at(line: Line, problem: Problem) -> str:
+def _at(line: FleetLine, problem: Problem) -> str:
     """Format a mistake in the settings of a line, with line and column."""
     columns = [column for column in _columns(line.cells) if _is_about(problem, column)]
     column = max(columns, key=len, default="")
@@ -274,17 +284,17 @@ def _at(line: Line, problem: Problem) -> str:
 
 
 def _columns(cells: Mapping[str, str]) -> Iterator[str]:
-    yield from SHORT  # the mistake may be that the column is missing
-    yield from (column for column in cells if column not in SHORT)
+    yield from SHORT_COLUMNS  # the mistake may be that the column is missing
+    yield from (column for column in cells if column not in SHORT_COLUMNS)
 
 
 def _is_about(problem: Problem, column: str) -> bool:
-    key = SHORT.get(column, column)
+    key = SHORT_COLUMNS.get(column, column)
     is_under = problem.field == key or problem.field.startswith((f"{key}.", f"{key}["))
     return is_under or (column, problem.part) == ("managers", "managers or gateway")
 
 
-def node_toml(id_: str, table: Mapping[str, Any]) -> str:
+def format_node_toml(id_: str, table: Mapping[str, Any]) -> str:
     """Format the TOML file: sections, then a ``[[sensor]]`` for each sensor."""
     return "\n".join(_lines(id_, table)) + "\n"
 
@@ -310,7 +320,7 @@ class TextError(ValueError):
     """A file is in none of the encodings of office programs."""
 
 
-def decode(raw: bytes) -> str:
+def decode_text(raw: bytes) -> str:
     """Decode a text file of an office program: UTF-8, UTF-16 or Shift JIS.
 
     Raises:
@@ -328,6 +338,6 @@ def decode(raw: bytes) -> str:
     )
 
 
-def encode(lines: Sequence[str]) -> bytes:
+def encode_text(lines: Sequence[str]) -> bytes:
     """Encode lines for every editor: UTF-8 with byte order mark, CR LF."""
     return ("\r\n".join(lines) + "\r\n").encode("utf-8-sig")

@@ -53,7 +53,7 @@ class Label:
     sensors: Sequence[tuple[str, str, str]]
 
 
-def payload(label: Label) -> str:
+def make_qr_payload(label: Label) -> str:
     """Content of the QR code: a position that a phone's map opens, with the node's id.
 
     Source:
@@ -63,7 +63,7 @@ def payload(label: Label) -> str:
     return f"geo:{place}?q={place}({label.id})"
 
 
-def sheet(labels: Sequence[Label]) -> str:
+def format_label_sheet(labels: Sequence[Label]) -> str:
     """Make the page, ten labels to a sheet of A4."""
     return "\n".join(_page(labels)) + "\n"
 
@@ -79,7 +79,7 @@ def _page(labels: Sequence[Label]) -> Iterator[str]:
 
 
 def _label(label: Label) -> Iterator[str]:
-    code = segno.make(payload(label), error="m", micro=False)
+    code = segno.make(make_qr_payload(label), error="m", micro=False)
     position = f"{label.latitude:.6f}, {label.longitude:.6f}"
     kind = "id long" if len(label.id) > LONG_ID else "id"
     more = len(label.sensors) - MAX_SENSORS

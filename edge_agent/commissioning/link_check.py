@@ -10,36 +10,42 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.sampler import draft_of
-from edge_agent.uplink.gateway_selection import Fetch
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Throttle, wire_bytes
+from edge_agent.sampler import make_draft
+from edge_agent.uplink.gateway_selection import FetchRetained
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter, wire_bytes
 from edge_agent.uplink.uplink import Uplink
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import Receipt
-from spatial_mqtt.directory import Entry, decode_gateways
+from spatial_mqtt.custody import CustodyReceipt
+from spatial_mqtt.directory import BrokerEntry, decode_gateways
 from spatial_mqtt.errors import BrokerError, DirectoryError, ReceiptError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.topics import GATEWAY_INFO, Forward, cell_topic, covers, custody_topic
+from spatial_mqtt.topics import (
+    GATEWAY_INFO,
+    ForwardTopic,
+    cell_topic,
+    covers,
+    custody_topic,
+)
 from spatial_mqtt.transport import (
-    NO_TAKER,
+    NO_SUBSCRIBERS,
     ConnectionHandler,
-    Handed,
-    Incoming,
+    IncomingMessage,
     Publication,
+    SentPublication,
     Session,
 )
 
-TENTHS_BELOW_S = 0.01
-TOO_FAST_S = 0.005
+DECIMAL_BELOW_S = 0.01
+MIN_BURST_S = 0.005
 """A shorter burst gives no useful rate."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class ManagerResult:
     """Result of querying a Manager.
 
     Attributes:
@@ -56,7 +62,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Tried:
+class GatewayResult:
     """Result of testing a gateway.
 
     Attributes:
@@ -87,7 +93,7 @@ class Tried:
     @property
     def rate_bytes_per_s(self) -> float | None:
         """Measured rate; None when the burst was too short."""
-        if self.burst_s < TOO_FAST_S:
+        if self.burst_s < MIN_BURST_S:
             return None
         return self.burst_bytes / self.burst_s
 
@@ -97,17 +103,18 @@ class LinkReport:
     """Result of a link check.
 
     Attributes:
-        manager_results: Managers, in the order of the settings; empty with a fixed gateway.
+        manager_results: Managers, in the order of the settings; empty with a fixed
+            gateway.
         gateway_results: Gateways, best first, up to the one that serves.
         used_bytes: Estimate of the bytes on the wire.
     """
 
-    manager_results: Sequence[Asked]
-    gateway_results: Sequence[Tried]
+    manager_results: Sequence[ManagerResult]
+    gateway_results: Sequence[GatewayResult]
     used_bytes: int
 
     @property
-    def chosen(self) -> Tried | None:
+    def chosen(self) -> GatewayResult | None:
         """The gateway that serves the node."""
         return next(
             (each for each in self.gateway_results if each.problem is None), None
@@ -143,7 +150,7 @@ class LinkReport:
             yield from _gateway(tried)
 
 
-def _gateway(tried: Tried) -> Iterator[str]:
+def _gateway(tried: GatewayResult) -> Iterator[str]:
     area = "named by the settings" if tried.area is None else f"area {tried.area}"
     yield f"  gateway {tried.gateway} ({area})"
     if tried.connect_s is not None and tried.round_trip_s is not None:
@@ -168,11 +175,11 @@ def _gateway(tried: Tried) -> Iterator[str]:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.{1 if seconds < TENTHS_BELOW_S else 0}f} ms"
+    return f"{seconds * 1000:.{1 if seconds < DECIMAL_BELOW_S else 0}f} ms"
 
 
 @dataclass
-class Notes:
+class LinkTimings:
     """Events of a link, with times in monotonic seconds.
 
     Attributes:
@@ -190,24 +197,26 @@ class Notes:
     subscribed_s: float | None = None
     handed: dict[int, int] = field(default_factory=dict)
     answers: dict[int, tuple[float, str | None]] = field(default_factory=dict)
-    receipts: list[tuple[float, Receipt]] = field(default_factory=list)
+    receipts: list[tuple[float, CustodyReceipt]] = field(default_factory=list)
     reason: str = ""
 
 
 @dataclass
-class NotedConnection(Connection):
+class InstrumentedConnection(Connection):
     """A connection that records its publications."""
 
-    timings: Notes = field(default_factory=lambda: Notes(0.0))
+    timings: LinkTimings = field(default_factory=lambda: LinkTimings(0.0))
 
-    def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
+    def publish_together(
+        self, publications: Sequence[Publication]
+    ) -> list[SentPublication]:
         handed = super().publish_together(publications)
         self.timings.handed.update((each.token, each.size_bytes) for each in handed)
         return handed
 
 
 @dataclass(frozen=True)
-class Overhearing:
+class InstrumentedHandler:
     """A handler that records events and passes them on.
 
     Attributes:
@@ -218,7 +227,7 @@ class Overhearing:
     """
 
     inner: ConnectionHandler
-    timings: Notes
+    timings: LinkTimings
     clock: Callable[[], float]
     receipt_topic: str
 
@@ -234,10 +243,10 @@ class Overhearing:
         self.timings.reason = reason
         self.inner.on_down(reason)
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         if message.topic == self.receipt_topic:
             try:
-                receipt = Receipt.decode(message.payload)
+                receipt = CustodyReceipt.decode(message.payload)
                 self.timings.receipts.append((self.clock(), receipt))
             except ReceiptError as error:
                 self.timings.reason = str(error)
@@ -248,13 +257,13 @@ class Overhearing:
         self.inner.on_published(token, refused)
 
 
-TEST = "check/link"
+TEST_READING = "check/link"
 """Name of the test message's only reading."""
 
 CHECK_SUFFIX = "-check"
 """Suffix of the client id: a check must not end the session of a running agent."""
 
-PIECE_BYTES = 1000
+BURST_MESSAGE_BYTES = 1000
 HANDSHAKE_BYTES = 900
 """Estimate for TCP, CONNECT, SUBSCRIBE and DISCONNECT, without TLS."""
 
@@ -264,7 +273,7 @@ _BUDGET_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Patience:
+class CheckTimeouts:
     """Timeouts of a link check.
 
     Attributes:
@@ -279,7 +288,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Traveller:
+class TestIdentity:
     """Identity and parameters of a link check.
 
     Attributes:
@@ -294,7 +303,7 @@ class Traveller:
         timeouts: Timeouts.
     """
 
-    sender: Sender
+    sender: SenderProfile
     cell: Cell
     tls: TlsFiles
     boot: str
@@ -302,7 +311,7 @@ class Traveller:
     wall_s: Callable[[], float]
     filler: Callable[[int], str]
     burst_bytes: int
-    timeouts: Patience = Patience()
+    timeouts: CheckTimeouts = CheckTimeouts()
 
     def make_pack(self, seq: int, text: str) -> Pack:
         """Make a test message."""
@@ -310,44 +319,48 @@ class Traveller:
             MessageId(self.sender.id, self.boot, seq),
             LADDER.default,
             round(self.wall_s(), 3),
-            (Reading(TEST, None, text),),
+            (Reading(TEST_READING, None, text),),
         )
 
 
-def ask(
-    managers: Sequence[Endpoint], fetch: Fetch, clock: Callable[[], float]
-) -> tuple[list[Asked], list[Entry], bool]:
+def query_managers(
+    managers: Sequence[Endpoint], fetch: FetchRetained, clock: Callable[[], float]
+) -> tuple[list[ManagerResult], list[BrokerEntry], bool]:
     """Query every Manager for its gateways.
 
     Returns:
         The result of each; the first list that is not empty, and whether its gateways
         use TLS.
     """
-    asked: list[Asked] = []
-    found: list[Entry] = []
+    asked: list[ManagerResult] = []
+    found: list[BrokerEntry] = []
     tls = False
     for manager in managers:
         began_s = clock()
         try:
             entries = decode_gateways(fetch(manager, GATEWAY_INFO))
         except (BrokerError, DirectoryError) as error:
-            asked.append(Asked(str(manager), clock() - began_s, 0, str(error)))
+            asked.append(ManagerResult(str(manager), clock() - began_s, 0, str(error)))
             continue
         problem = None if entries else "knows no gateway yet"
-        asked.append(Asked(str(manager), clock() - began_s, len(entries), problem))
+        asked.append(
+            ManagerResult(str(manager), clock() - began_s, len(entries), problem)
+        )
         if entries and not found:
             found, tls = list(entries), manager.tls
     return asked, found, tls
 
 
-def area_of(entries: Sequence[Entry], gateway: Endpoint, topic: str) -> str | None:
+def find_serving_area(
+    entries: Sequence[BrokerEntry], gateway: Endpoint, topic: str
+) -> str | None:
     """The area by which a gateway was chosen: the longest that covers the topic."""
     areas = [e.topic for e in entries if str(e.broker_info) == str(gateway)]
     covering = [area for area in areas if covers(area, topic)]
     return max(covering or areas, key=len, default=None)
 
 
-class Trial:
+class LinkTester:
     """Tests gateways, one after the other.
 
     Args:
@@ -357,15 +370,15 @@ class Trial:
         used_bytes: Estimate of the bytes on the wire so far.
     """
 
-    def __init__(self, identity: Traveller) -> None:
+    def __init__(self, identity: TestIdentity) -> None:
         self._identity = identity
         self.used_bytes = 0
 
-    def try_gateway(self, gateway: Endpoint, area: str | None) -> Tried:
+    def try_gateway(self, gateway: Endpoint, area: str | None) -> GatewayResult:
         """Connect, deliver one test message, then a burst."""
         identity = self._identity
-        notes = Notes(identity.clock())
-        links: list[NotedConnection] = []
+        notes = LinkTimings(identity.clock())
+        links: list[InstrumentedConnection] = []
         queue = MemoryQueue(identity.sender.id, identity.boot, _BUDGET_BYTES)
         uplink = Uplink(
             queue,
@@ -373,22 +386,26 @@ class Trial:
             lambda endpoint, session, handler: self._connect(
                 endpoint, session, handler, notes, links
             ),
-            Throttle(None, (), LADDER.top, lambda: None),
+            RateLimiter(None, (), LADDER.top, lambda: None),
             identity.clock,
         )
         thread = threading.Thread(target=uplink.run, name="link trial", daemon=True)
         thread.start()
         uplink.switch_to(gateway)
         try:
-            return self._test(Tried(str(gateway), area), queue, notes, links[0])
+            return self._test(GatewayResult(str(gateway), area), queue, notes, links[0])
         finally:
             uplink.stop()
             thread.join()
             self._count(notes, gateway.tls)
 
     def _test(
-        self, tried: Tried, queue: MemoryQueue, notes: Notes, link: NotedConnection
-    ) -> Tried:
+        self,
+        tried: GatewayResult,
+        queue: MemoryQueue,
+        notes: LinkTimings,
+        link: InstrumentedConnection,
+    ) -> GatewayResult:
         identity = self._identity
         if not self._wait_for(lambda: notes.subscribed_s, identity.timeouts.connect_s):
             reason = link.last_reason or notes.reason or "no answer"
@@ -401,7 +418,7 @@ class Trial:
         )
         began_s = identity.clock()
         text = "test message of an installer, no reading"
-        id_ = queue.put([draft_of(identity.make_pack(0, text), identity.cell)])[0]
+        id_ = queue.put([make_draft(identity.make_pack(0, text), identity.cell)])[0]
         if not self._wait_for(
             lambda: sum(queue.stats().acked.values()), identity.timeouts.receipt_s
         ):
@@ -417,20 +434,24 @@ class Trial:
         )
         return self._burst(tried, notes, link)
 
-    def _burst(self, tried: Tried, notes: Notes, link: NotedConnection) -> Tried:
+    def _burst(
+        self, tried: GatewayResult, notes: LinkTimings, link: InstrumentedConnection
+    ) -> GatewayResult:
         """Measure the rate from the first to the last acknowledgement of a burst."""
         identity = self._identity
-        pieces = identity.burst_bytes // PIECE_BYTES
+        pieces = identity.burst_bytes // BURST_MESSAGE_BYTES
         if not pieces:
             return tried
-        forward = Forward(
+        forward = ForwardTopic(
             cell_topic(identity.cell), LADDER.default, identity.sender.publisher_id
         )
         topic = str(forward)
         handed = link.publish_together([
             Publication(
                 topic,
-                encode_cbor(identity.make_pack(seq, identity.filler(PIECE_BYTES))),
+                encode_cbor(
+                    identity.make_pack(seq, identity.filler(BURST_MESSAGE_BYTES))
+                ),
             )
             for seq in range(2, pieces + 3)
         ])
@@ -447,9 +468,9 @@ class Trial:
             tried, burst_bytes=sum(sizes[1:]), burst_s=acked[-1][0] - acked[0][0]
         )
 
-    def _failure(self, notes: Notes) -> str:
+    def _failure(self, notes: LinkTimings) -> str:
         refused = {why for _, why in notes.answers.values() if why is not None}
-        if NO_TAKER in refused:
+        if NO_SUBSCRIBERS in refused:
             return (
                 "its broker answers, but no gateway takes messages there; "
                 "start its gateway-daemon"
@@ -469,15 +490,15 @@ class Trial:
         endpoint: Endpoint,
         session: Session,
         handler: ConnectionHandler,
-        notes: Notes,
-        links: list[NotedConnection],
-    ) -> NotedConnection:
+        notes: LinkTimings,
+        links: list[InstrumentedConnection],
+    ) -> InstrumentedConnection:
         identity = self._identity
         own_session = replace(session, client_id=session.client_id + CHECK_SUFFIX)
         receipts_on = custody_topic(identity.sender.id)
-        recording = Overhearing(handler, notes, identity.clock, receipts_on)
+        recording = InstrumentedHandler(handler, notes, identity.clock, receipts_on)
         links.append(
-            NotedConnection(
+            InstrumentedConnection(
                 endpoint, own_session, recording, identity.tls, timings=notes
             )
         )
@@ -493,6 +514,6 @@ class Trial:
             pause.wait(_POLL_S)
         return True
 
-    def _count(self, notes: Notes, tls: bool) -> None:
+    def _count(self, notes: LinkTimings, tls: bool) -> None:
         sent = sum(wire_bytes(size, is_first=True) for size in notes.handed.values())
         self.used_bytes += sent + HANDSHAKE_BYTES + TLS_BYTES * tls

@@ -7,12 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from edge_agent.commissioning.sensor_check import Look, Shown, grid, look_at, problem
-from edge_agent.sensor_reader import Manner, Plausible, Reader
-from edge_agent.sensors.base import Claiming, Sensor
+from edge_agent.commissioning.sensor_check import (
+    ReadingView,
+    SensorCheck,
+    align_columns,
+    check_sensor,
+    format_problem,
+)
+from edge_agent.sensor_reader import PlausibleRange, ReadPolicy, SensorReader
+from edge_agent.sensors.base import Sensor, SensorConfig
 from edge_agent.sensors.errors import Health
 
-TELLING_SHARE = 0.01
+CHANGE_SHARE = 0.01
 """Share of the range that counts as a change: a hand moves more, noise less."""
 
 
@@ -26,12 +32,12 @@ class _Seen:
         high: Greatest value so far.
     """
 
-    reported: Shown
+    reported: ReadingView
     low: float | None = None
     high: float | None = None
 
 
-class Trail:
+class ChangeTracker:
     """Tracks the changes of one sensor.
 
     Attributes:
@@ -41,12 +47,12 @@ class Trail:
     """
 
     def __init__(self) -> None:
-        self.latest: Look | None = None
+        self.latest: SensorCheck | None = None
         self.change_count = 0
         self.changed_s: float | None = None
         self._seen: dict[str, _Seen] = {}
 
-    def add(self, check: Look, now_s: float) -> list[str]:
+    def add(self, check: SensorCheck, now_s: float) -> list[str]:
         """Add a check; returns a sentence for each change."""
         before = self.latest.health if self.latest else Health.OK
         changes = [self._moved(each, check) for each in check.shown]
@@ -70,7 +76,7 @@ class Trail:
             return ""
         return f"{seen.low:.5g}..{seen.high:.5g}"
 
-    def _moved(self, shown: Shown, check: Look) -> str | None:
+    def _moved(self, shown: ReadingView, check: SensorCheck) -> str | None:
         seen = self._seen.setdefault(shown.name, _Seen(shown))
         value = shown.value
         if isinstance(value, float | int) and not isinstance(value, bool):
@@ -82,7 +88,9 @@ class Trail:
         return change
 
 
-def _change(shown: Shown, reported: Shown, check: Look) -> str | None:
+def _change(
+    shown: ReadingView, reported: ReadingView, check: SensorCheck
+) -> str | None:
     unit = f" {shown.unit}" if shown.unit else ""
     if shown.sum is not None and reported.sum is not None:
         more = shown.sum - reported.sum
@@ -93,16 +101,16 @@ def _change(shown: Shown, reported: Shown, check: Look) -> str | None:
     now, then = _number(shown), _number(reported)
     if now is None or then is None or shown.unit != check.unit:
         return None
-    if abs(now - then) <= TELLING_SHARE * _width(check):
+    if abs(now - then) <= CHANGE_SHARE * _width(check):
         return None
     return f"{shown.name} {then:.5g} -> {now:.5g}{unit}"
 
 
-def _number(shown: Shown) -> float | None:
+def _number(shown: ReadingView) -> float | None:
     return shown.value if isinstance(shown.value, float | int) else None
 
 
-def _width(check: Look) -> float:
+def _width(check: SensorCheck) -> float:
     """Width of the range; infinite for a sensor without limits."""
     return (
         math.inf if check.low is None or check.high is None else check.high - check.low
@@ -110,14 +118,14 @@ def _width(check: Look) -> float:
 
 
 PAUSE_S = 0.25
-FEW_SAMPLES = 4
+MAX_SAMPLES = 4
 _HEADS = ("", "sensor", "reads", "least..most", "moved", "QC", "wiring", "health")
-MARK_S = 2.0
+HIGHLIGHT_S = 2.0
 """How long a sensor is marked after a change."""
 
 
 @dataclass(frozen=True)
-class Slot:
+class LiveSensor:
     """One sensor of a live check.
 
     Attributes:
@@ -126,25 +134,27 @@ class Slot:
         wake: Set on an event that would be over before the next reading.
     """
 
-    settings: Claiming
+    settings: SensorConfig
     sensor: Sensor
     wake: threading.Event = field(default_factory=threading.Event)
 
 
-def hasty(settings: Claiming) -> Claiming:
+def with_few_samples(settings: SensorConfig) -> SensorConfig:
     """The settings with few samples per reading, for a quick response."""
     samples = getattr(settings, "samples", 0)
-    if samples <= FEW_SAMPLES:
+    if samples <= MAX_SAMPLES:
         return settings
-    return dataclasses.replace(settings, samples=FEW_SAMPLES)  # type: ignore[type-var]
+    return dataclasses.replace(settings, samples=MAX_SAMPLES)  # type: ignore[type-var]
 
 
-def by_hand(sensor: Sensor) -> Plausible:
+def handheld_range(sensor: Sensor) -> PlausibleRange:
     """Plausible readings while a hand moves the sensor: steps of any size."""
-    return Plausible(sensor.unit, *sensor.range, None)
+    return PlausibleRange(sensor.unit, *sensor.range, None)
 
 
-MANNER = Manner(deadline_s=5.0, min_backoff_s=0.0, plausible_range=by_hand)
+READ_POLICY = ReadPolicy(
+    deadline_s=5.0, min_backoff_s=0.0, plausible_range=handheld_range
+)
 """Without back-off: a cable that is plugged in must show at once."""
 
 
@@ -175,7 +185,7 @@ class LiveCheck:
 
     def __init__(
         self,
-        slots: Sequence[Slot],
+        slots: Sequence[LiveSensor],
         mono_s: Callable[[], float],
         wall_s: Callable[[], float],
         screen: Screen,
@@ -187,12 +197,12 @@ class LiveCheck:
         self._screen = screen
         self._advance = advance
         sensors = [slot.sensor for slot in self._slots]
-        self._reader = Reader(sensors, mono_s, MANNER)
-        self._trackers = {slot.settings.name: Trail() for slot in self._slots}
-        self._checks: SimpleQueue[Look] = SimpleQueue()
+        self._reader = SensorReader(sensors, mono_s, READ_POLICY)
+        self._trackers = {slot.settings.name: ChangeTracker() for slot in self._slots}
+        self._checks: SimpleQueue[SensorCheck] = SimpleQueue()
         self._stop = threading.Event()
 
-    def run(self, duration_s: float) -> list[Look]:
+    def run(self, duration_s: float) -> list[SensorCheck]:
         """Show sensors for a time or until `stop`; returns the last check of each."""
         began_s = self._mono_s()
         threads = [
@@ -206,7 +216,7 @@ class LiveCheck:
             self._show(self._mono_s() - began_s)
         self.stop()
         for thread in threads:
-            thread.join(MANNER.deadline_s)
+            thread.join(READ_POLICY.deadline_s)
         return [tracker.latest for tracker in self._trackers.values() if tracker.latest]
 
     def stop(self) -> None:
@@ -220,12 +230,12 @@ class LiveCheck:
         """Number of changes of each sensor."""
         return {name: tracker.change_count for name, tracker in self._trackers.items()}
 
-    def _follow(self, slot: Slot) -> None:
+    def _follow(self, slot: LiveSensor) -> None:
         """Read one sensor repeatedly; the pause is as long as the reading."""
         while not self._stop.is_set():
             began_s = self._mono_s()
             now_s = self._wall_s()
-            check = look_at(slot.settings, slot.sensor, self._reader, now_s)
+            check = check_sensor(slot.settings, slot.sensor, self._reader, now_s)
             self._checks.put(check)
             slot.wake.wait(max(PAUSE_S, self._mono_s() - began_s))
             slot.wake.clear()
@@ -255,8 +265,11 @@ class LiveCheck:
         checks = [
             tracker.latest for tracker in self._trackers.values() if tracker.latest
         ]
-        lines = [f"live for {at_s:.0f} s: tip, tug and tilt; Ctrl-C ends", *grid(rows)]
-        return lines + [line for check in checks for line in problem(check)]
+        lines = [
+            f"live for {at_s:.0f} s: tip, tug and tilt; Ctrl-C ends",
+            *align_columns(rows),
+        ]
+        return lines + [line for check in checks for line in format_problem(check)]
 
     def _row(self, name: str, at_s: float) -> tuple[str, ...]:
         tracker = self._trackers[name]
@@ -264,7 +277,7 @@ class LiveCheck:
         if check is None:
             return ("", name, "...", "", "", "", "", "")
         moved_s = tracker.changed_s
-        is_fresh = moved_s is not None and at_s - moved_s < MARK_S
+        is_fresh = moved_s is not None and at_s - moved_s < HIGHLIGHT_S
         moved = (
             "-"
             if moved_s is None

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_agent.commissioning.link_check import LinkReport
-from edge_agent.sensor_reader import Reader, health_name
-from edge_agent.sensors.base import Claiming, Sensor
+from edge_agent.sensor_reader import SensorReader, health_name
+from edge_agent.sensors.base import Sensor, SensorConfig
 from edge_agent.sensors.errors import Health, SensorError
-from slope_science.quality import LABEL, Flag
+from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.senml import Reading, Value
 
 _DOUBTS = {Flag.SUSPECT: Health.DOUBTFUL, Flag.FAIL: Health.IMPLAUSIBLE}
 
 
 @dataclass(frozen=True)
-class Shown:
+class ReadingView:
     """One reading.
 
     Attributes:
@@ -51,7 +51,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Look:
+class SensorCheck:
     """Result of a check of one sensor.
 
     Attributes:
@@ -78,7 +78,7 @@ class Look:
     wiring: tuple[str, ...]
     health: Health
     problem: str | None
-    shown: tuple[Shown, ...]
+    shown: tuple[ReadingView, ...]
 
     @property
     def is_ok(self) -> bool:
@@ -102,7 +102,9 @@ class Look:
         }
 
 
-def look_at(settings: Claiming, sensor: Sensor, reader: Reader, now_s: float) -> Look:
+def check_sensor(
+    settings: SensorConfig, sensor: Sensor, reader: SensorReader, now_s: float
+) -> SensorCheck:
     """Read a sensor once.
 
     Args:
@@ -111,10 +113,12 @@ def look_at(settings: Claiming, sensor: Sensor, reader: Reader, now_s: float) ->
         reader: Reads it.
         now_s: Unix time, for sensors that need it.
     """
-    return look_of(settings, reader.read([sensor], now_s), reader)
+    return make_sensor_check(settings, reader.read([sensor], now_s), reader)
 
 
-def look_of(settings: Claiming, readings: Sequence[Reading], reader: Reader) -> Look:
+def make_sensor_check(
+    settings: SensorConfig, readings: Sequence[Reading], reader: SensorReader
+) -> SensorCheck:
     """The result of a check of one sensor, from readings of several."""
     name = settings.name
     own = [r for r in readings if r.name == name or r.name.startswith(f"{name}/")]
@@ -122,7 +126,7 @@ def look_of(settings: Claiming, readings: Sequence[Reading], reader: Reader) -> 
     shown = tuple(_shown(r) for r in own if r.name != health_name(name))
     health, problem = _health(settings, shown, reader.errors.get(name), healths)
     low, high = settings.range
-    return Look(
+    return SensorCheck(
         name,
         settings.kind,
         settings.quantity,
@@ -138,8 +142,8 @@ def look_of(settings: Claiming, readings: Sequence[Reading], reader: Reader) -> 
 
 
 def _health(
-    settings: Claiming,
-    shown: Sequence[Shown],
+    settings: SensorConfig,
+    shown: Sequence[ReadingView],
     error: SensorError | None,
     healths: Sequence[Value],
 ) -> tuple[Health, str | None]:
@@ -159,27 +163,29 @@ def _health(
     return Health.OK, None
 
 
-def _shown(reading: Reading) -> Shown:
-    flag = Flag(int(reading.extra.get(LABEL, Flag.GOOD)))
-    return Shown(reading.name, reading.value, reading.unit, reading.sum, flag)
+def _shown(reading: Reading) -> ReadingView:
+    flag = Flag(int(reading.extra.get(FLAG_LABEL, Flag.GOOD)))
+    return ReadingView(reading.name, reading.value, reading.unit, reading.sum, flag)
 
 
 WIDTH = 96
 _HEADS = ("sensor", "reads", "can be", "step", "QC", "wiring", "health")
 
 
-def table(checks: Sequence[Look]) -> list[str]:
+def format_table(checks: Sequence[SensorCheck]) -> list[str]:
     """Format a row for each reading, and the problem of a sensor below it."""
     rows = {check.name: _rows(check) for check in checks}
-    lines = list(grid([_HEADS, *(row for each in rows.values() for row in each)]))
+    lines = list(
+        align_columns([_HEADS, *(row for each in rows.values() for row in each)])
+    )
     output = [lines.pop(0)]
     for check in checks:
         output += [lines.pop(0) for _ in rows[check.name]]
-        output += problem(check)
+        output += format_problem(check)
     return output
 
 
-def problem(check: Look) -> list[str]:
+def format_problem(check: SensorCheck) -> list[str]:
     """Format the problem of a sensor with its remedy; empty without a problem."""
     if check.problem is None:
         return []
@@ -188,7 +194,7 @@ def problem(check: Look) -> list[str]:
     )
 
 
-def grid(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Format rows with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -196,7 +202,7 @@ def grid(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _rows(check: Look) -> list[tuple[str, ...]]:
+def _rows(check: SensorCheck) -> list[tuple[str, ...]]:
     step = "any" if check.largest_step is None else f"{check.largest_step:g}"
     first = check.shown[0] if check.shown else None
     rows: list[tuple[str, ...]] = [
@@ -214,7 +220,7 @@ def _rows(check: Look) -> list[tuple[str, ...]]:
     return rows + [("", str(m), "", "", m.flag.name.lower(), "", "") for m in more]
 
 
-def _range(check: Look) -> str:
+def _range(check: SensorCheck) -> str:
     if check.unit is None:
         return "yes, no"
     low, high = ("" if x is None else f"{x:g}" for x in (check.low, check.high))
@@ -225,7 +231,7 @@ BOX_WIDTH = 76
 
 
 @dataclass(frozen=True)
-class Machine:
+class NodeIdentification:
     """The node and the machine that it runs on.
 
     Attributes:
@@ -248,19 +254,20 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """Result of `edge-agent check`.
 
     Attributes:
         machine: The node.
         sensor_checks: Checks of its sensors; None when they were not opened.
         link: Result of the link check; None without one.
-        change_counts: Number of changes of each sensor in a live check; empty without one.
+        change_counts: Number of changes of each sensor in a live check; empty without
+            one.
         problems: Problems beside those of sensors and link.
     """
 
-    machine: Machine
-    sensor_checks: Sequence[Look] | None
+    machine: NodeIdentification
+    sensor_checks: Sequence[SensorCheck] | None
     link: LinkReport | None = None
     change_counts: Mapping[str, int] = field(default_factory=dict)
     problems: Sequence[str] = ()

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
-Encode = Callable[[MessageId], bytes]
+EncodePayload = Callable[[MessageId], bytes]
 
 ROW_OVERHEAD_BYTES = 100
 """Budgeted size of a stored message in addition to its topic and payload."""
@@ -25,7 +25,7 @@ def cost_bytes(topic: str, payload: bytes) -> int:
     return len(text) + len(payload) + ROW_OVERHEAD_BYTES
 
 
-class Draft(NamedTuple):
+class MessageDraft(NamedTuple):
     """A message to be put into a queue.
 
     Attributes:
@@ -38,12 +38,12 @@ class Draft(NamedTuple):
 
     priority: int
     topic: str
-    encode: Encode
+    encode: EncodePayload
     id: MessageId | None = None
     age_s: float = 0.0
 
 
-class Message(NamedTuple):
+class QueuedMessage(NamedTuple):
     """A message in a queue.
 
     Attributes:
@@ -64,7 +64,7 @@ class Message(NamedTuple):
     born_s: float | None = None
 
 
-def ladder_of(priority: int | None, newest: bool) -> Sequence[int]:
+def lease_order(priority: int | None, newest: bool) -> Sequence[int]:
     """Priorities that a lease searches, in order.
 
     Raises:
@@ -91,7 +91,7 @@ class Depth:
 
 
 @dataclass(frozen=True)
-class Stats:
+class QueueStats:
     """Depth and lifetime counts of a queue.
 
     Attributes:
@@ -121,7 +121,7 @@ class Queue(Protocol):
 
     def put(
         self,
-        drafts: Sequence[Draft],
+        drafts: Sequence[MessageDraft],
         state: Mapping[str, str] | None = None,
     ) -> list[MessageId | None]:
         """Store messages in one transaction before returning.
@@ -158,7 +158,7 @@ class Queue(Protocol):
         *,
         priority: int | None = None,
         newest: bool = False,
-    ) -> list[Message]:
+    ) -> list[QueuedMessage]:
         """Lease the most urgent unleased messages, without removing them.
 
         Leases exist in memory only: they end with `ack`, `release` or the process.
@@ -183,7 +183,7 @@ class Queue(Protocol):
     def release(self, seqs: Iterable[int]) -> None:
         """End leases; the messages keep their position."""
 
-    def age_s(self, message: Message) -> float | None:
+    def age_s(self, message: QueuedMessage) -> float | None:
         """Seconds since the message was put; None without a clock.
 
         Ages persist across reboots (see `QueueClock`).
@@ -208,7 +208,7 @@ class Queue(Protocol):
     def get_state(self, name: str) -> str | None:
         """Value stored under a name by `put`, or None."""
 
-    def stats(self) -> Stats:
+    def stats(self) -> QueueStats:
         """Depth and counts, without reading messages."""
 
     def close(self) -> None:
@@ -261,7 +261,7 @@ class QueueDiskFullError(QueueFileError):
         )
 
 
-OnPut = Callable[[Sequence[MessageId | None], Sequence[Draft]], object]
+OnPut = Callable[[Sequence[MessageId | None], Sequence[MessageDraft]], object]
 """Called after each `put` that stored messages, with their ids (None for a duplicate)
 and their drafts, in the thread that called `put`."""
 
@@ -280,9 +280,9 @@ class Durability:
             commits each put. The window ends with a journal record or a commit (see
             `write_journal`).
         max_pending: Number of pending messages that forces a commit.
-        removal_delay_s: Maximum time that the removal of acknowledged messages waits for
-            the commit of a put, which halves the commits. After a crash in that time
-            they are sent again with the same id; other processes still see them. 0
+        removal_delay_s: Maximum time that the removal of acknowledged messages waits
+            for the commit of a put, which halves the commits. After a crash in that
+            time they are sent again with the same id; other processes still see them. 0
             removes them before `ack` returns. Ignored where there is a window.
     """
 
@@ -292,15 +292,15 @@ class Durability:
     removal_delay_s: float = 0.0
 
 
-EVERY_PUT = Durability(window_s=0.0)
+COMMIT_EVERY_PUT = Durability(window_s=0.0)
 """Every put and every ack is a commit."""
 
-WITH_NEXT_PUT = Durability(window_s=0.0, removal_delay_s=0.5)
+COMMIT_PUTS_DEFER_ACKS = Durability(window_s=0.0, removal_delay_s=0.5)
 """Every put is a commit, which also removes acknowledged messages."""
 
 
 @dataclass(frozen=True)
-class Ageing:
+class ExpiryPolicy:
     """Maximum age of messages.
 
     Attributes:
@@ -326,7 +326,7 @@ class QueueClock:
     """
 
     def __init__(
-        self, expiry: Ageing | None, machine_boot: str, saved_state: str | None
+        self, expiry: ExpiryPolicy | None, machine_boot: str, saved_state: str | None
     ) -> None:
         self._ageing = expiry
         self._boot = machine_boot

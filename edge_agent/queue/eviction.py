@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from edge_agent.queue.base import QueueFullError
-from edge_agent.queue.store import FULL, THINNED, Changes, Store
+from edge_agent.queue.store import DROPPED_FULL, DROPPED_THINNED, CounterDeltas, Store
 from spatial_mqtt.priority import LADDER
 
 
@@ -54,7 +54,7 @@ class Budget:
 _SEARCH_ROWS = 64
 
 
-class Room:
+class Evictor:
     """Evicts messages inside the caller's transaction.
 
     Args:
@@ -67,22 +67,24 @@ class Room:
         self._is_leased = is_leased
         self._thin_progress: dict[int, tuple[int, int]] = {}
 
-    def fits(self, store: Store, changes: Changes, costs: Mapping[int, int]) -> bool:
+    def fits(
+        self, store: Store, changes: CounterDeltas, costs: Mapping[int, int]
+    ) -> bool:
         """Whether messages fit without eviction, given their bytes by priority."""
-        held = held_bytes(store, changes)
+        held = stored_bytes(store, changes)
         for priority, cost in costs.items():
             held[priority] += cost
         return all(self._budget.excess_bytes(held, p, 0) <= 0 for p in costs)
 
     def evict_for(
-        self, store: Store, changes: Changes, priority: int, cost_bytes: int
+        self, store: Store, changes: CounterDeltas, priority: int, cost_bytes: int
     ) -> None:
         """Evict messages until one of this priority and size fits.
 
         Raises:
             QueueFullError: It cannot fit.
         """
-        held = held_bytes(store, changes)
+        held = stored_bytes(store, changes)
         if self._budget.excess_bytes(held, priority, cost_bytes) <= 0:
             return
         for lower in range(1, priority):
@@ -104,17 +106,17 @@ class Room:
         return held.get(lower, 0) > 0 and total > self._budget.limit_bytes(priority)
 
     def _evict_one(
-        self, store: Store, changes: Changes, priority: int, held: dict[int, int]
+        self, store: Store, changes: CounterDeltas, priority: int, held: dict[int, int]
     ) -> bool:
         if self._thin(store, changes, priority, held):
             return True
         oldest = self._oldest_unleased(store, priority, 0, 2**63 - 1)
         if not oldest:
             return False
-        return self._drop(store, changes, (priority, oldest[0], FULL), held)
+        return self._drop(store, changes, (priority, oldest[0], DROPPED_FULL), held)
 
     def _thin(
-        self, store: Store, changes: Changes, priority: int, held: dict[int, int]
+        self, store: Store, changes: CounterDeltas, priority: int, held: dict[int, int]
     ) -> bool:
         """Drop every second message of the oldest half, one per call, repeatedly."""
         low, high = store.seq_bounds(priority)
@@ -129,7 +131,9 @@ class Room:
             found = self._oldest_unleased(store, priority, after, end)
             if len(found) == 2:  # noqa: PLR2004 - one to keep and one to drop
                 self._thin_progress[priority] = (found[1], end)
-                return self._drop(store, changes, (priority, found[1], THINNED), held)
+                return self._drop(
+                    store, changes, (priority, found[1], DROPPED_THINNED), held
+                )
         return False
 
     def _oldest_unleased(
@@ -148,7 +152,7 @@ class Room:
     def _drop(
         self,
         store: Store,
-        changes: Changes,
+        changes: CounterDeltas,
         victim: tuple[int, int, str],
         held: dict[int, int],
     ) -> bool:
@@ -159,7 +163,7 @@ class Room:
         return True
 
 
-def held_bytes(store: Store, changes: Changes) -> dict[int, int]:
+def stored_bytes(store: Store, changes: CounterDeltas) -> dict[int, int]:
     """Bytes by priority, including changes that are not on disk yet."""
     held = store.stored_bytes()
     for priority in held:

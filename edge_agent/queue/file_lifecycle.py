@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import IO
 
 from edge_agent.queue.base import QueueFileError
-from edge_agent.queue.recovery import commits_cut_off, salvage
-from edge_agent.queue.schema import check, check_tables, connect, migrate
-from edge_agent.queue.space_reserve import Reserve
+from edge_agent.queue.recovery import count_lost_commits, salvage
+from edge_agent.queue.schema import check_integrity, check_tables, connect, migrate
+from edge_agent.queue.space_reserve import SpaceReserve
 from edge_agent.queue.store import Store
 
 log = logging.getLogger(__name__)
 
-CHECK_WITHIN_S = 0.5
+CHECK_TIMEOUT_S = 0.5
 """When the check on open takes longer, it is repeated in the background."""
 
 _SPACE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
@@ -28,7 +28,7 @@ _NO_DAMAGE = _SPACE_ERRORS | {
 }
 
 
-class Place:
+class QueueFile:
     """A queue file with its locks, which are held until `close`.
 
     A process that opens the file alone checks it and replaces a damaged one. While
@@ -56,7 +56,7 @@ class Place:
         except OSError as error:
             raise QueueFileError(str(path), str(error)) from error
 
-    def open(self) -> tuple[Store, Reserve]:
+    def open(self) -> tuple[Store, SpaceReserve]:
         """Open the queue.
 
         Raises:
@@ -73,7 +73,7 @@ class Place:
             if self._is_suspect:
                 self._suspect_mark.unlink()
             fcntl.flock(self._users_lock, fcntl.LOCK_SH)
-            return Store(self.path, db), Reserve(self.path)
+            return Store(self.path, db), SpaceReserve(self.path)
         except OSError:
             self.close()
             raise
@@ -94,7 +94,7 @@ class Place:
         """
         db = connect(str(self.path))
         try:
-            self.is_checked = check(db)
+            self.is_checked = check_integrity(db)
         except sqlite3.DatabaseError as error:
             self._suspect_mark.touch()
             raise QueueFileError(str(self.path), str(error)) from error
@@ -156,14 +156,14 @@ class Place:
         if is_alone and Path(f"{self.path}.salvaged").exists():
             self._swap_in_salvaged()
         # Before SQLite opens the file: it discards the log behind a damaged frame.
-        if is_alone and (commits := commits_cut_off(self.path)):
+        if is_alone and (commits := count_lost_commits(self.path)):
             self._replace_damaged(f"{commits} commits follow a damaged part of its log")
         try:
             return self._connect_checked(is_alone)
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             # On a full disk SQLite cannot create the log's index either.
-            if code in _SPACE_ERRORS and Reserve(self.path).release():
+            if code in _SPACE_ERRORS and SpaceReserve(self.path).release():
                 return self._connect_checked(is_alone)
             if not is_alone or code in _NO_DAMAGE:
                 raise
@@ -175,9 +175,9 @@ class Place:
         db = _connect_migrated(self.path)
         try:
             if is_alone and self._is_suspect:
-                check(db)
+                check_integrity(db)
             elif is_alone:
-                self.is_checked = check(db, CHECK_WITHIN_S)
+                self.is_checked = check_integrity(db, CHECK_TIMEOUT_S)
         except sqlite3.DatabaseError:
             db.close()
             raise

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from sqlite_utils import Database
 
-from edge_agent.queue.base import Draft, OnPut, QueueFileError, Stats
+from edge_agent.queue.base import MessageDraft, OnPut, QueueFileError, QueueStats
 from spatial_mqtt.senml import MessageId
 
 
-def read_tally(path: Path) -> dict[int, dict[str, int]]:
+def read_counters(path: Path) -> dict[int, dict[str, int]]:
     """Counters of each priority in a queue file, most urgent first; read only.
 
     Returns:
@@ -33,7 +33,7 @@ def read_tally(path: Path) -> dict[int, dict[str, int]]:
     return {row.pop("priority"): row for row in rows}
 
 
-def users(path: Path, locks: Path = Path("/proc/locks")) -> list[int]:
+def processes_using(path: Path, locks: Path = Path("/proc/locks")) -> list[int]:
     """Processes that have a queue file open, read without taking its locks.
 
     Args:
@@ -52,20 +52,20 @@ def users(path: Path, locks: Path = Path("/proc/locks")) -> list[int]:
     return [int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == inode]
 
 
-def waiting_words(stats: Stats) -> str:
+def format_waiting(stats: QueueStats) -> str:
     """Number of messages by priority, most urgent first, such as ``5:1 3:13``."""
     depths = sorted(stats.depth.items(), reverse=True)
     return " ".join(f"{p}:{depth.rows}" for p, depth in depths if depth.rows)
 
 
-def depth_words(stats: Stats, oldest_s: float | None) -> str:
+def format_depth(stats: QueueStats, oldest_s: float | None) -> str:
     """Status text such as ``14 queued (5:1 3:13), oldest 35 s, 7 ever dropped``.
 
     Args:
         stats: Of the queue.
         oldest_s: Age of its oldest message; None without one.
     """
-    waiting = waiting_words(stats)
+    waiting = format_waiting(stats)
     parts = [f"{sum(depth.rows for depth in stats.depth.values())} queued"]
     if waiting:
         parts[0] += f" ({waiting})"
@@ -83,7 +83,7 @@ def ledger_writer(ledger: Path) -> OnPut:
     """
     ledger.touch()
 
-    def write(ids: Sequence[MessageId | None], drafts: Sequence[Draft]) -> None:
+    def write(ids: Sequence[MessageId | None], drafts: Sequence[MessageDraft]) -> None:
         put = zip(ids, drafts, strict=True)
         with ledger.open("a", encoding="ascii") as file:
             file.writelines(f"{id_} {d.priority}\n" for id_, d in put if id_)

@@ -12,16 +12,16 @@ from itertools import islice
 
 from edge_agent.queue.store import (
     LARGE_BYTES,
-    Changes,
-    Row,
+    CounterDeltas,
+    QueueRow,
     Store,
-    by_priority,
-    cost_of,
+    group_by_priority,
+    total_cost_bytes,
 )
-from spatial_mqtt.custody import SeqRanges
+from spatial_mqtt.custody import IntervalSet
 
 
-class Ranges(SeqRanges):
+class ReadRanges(IntervalSet):
     """Sequence numbers that have been read: they need not be searched again."""
 
     @property
@@ -76,11 +76,11 @@ class Ranges(SeqRanges):
             yield 0, before
 
 
-SPARE_RANGES = 16
+MAX_SPARE_RANGES = 16
 """Number of ranges without leased or released messages that is tolerated."""
 
 
-class Leases:
+class LeaseTable:
     """Leased messages of one queue, and the ranges that were read of each priority.
 
     In these ranges, the only unleased stored messages are released ones. Leasing the
@@ -91,8 +91,8 @@ class Leases:
     """
 
     def __init__(self, priorities: Iterable[int]) -> None:
-        self._leased: dict[int, Row] = {}
-        self._read = {p: Ranges() for p in priorities}
+        self._leased: dict[int, QueueRow] = {}
+        self._read = {p: ReadRanges() for p in priorities}
         self._released: dict[int, list[int]] = {p: [] for p in self._read}
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class Leases:
         released = self._released[priority]
         return released[-1 if newest else 0] if released else None
 
-    def lease(self, rows: Sequence[Row], newest: bool) -> None:
+    def lease(self, rows: Sequence[QueueRow], newest: bool) -> None:
         """Lease the next messages of one priority.
 
         Args:
@@ -133,7 +133,7 @@ class Leases:
             read.add(min(first, read.end_below(first) + 1), last)
         self._leased.update({row.seq: row for row in rows})
 
-    def add_stored(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def add_stored(self, rows: Sequence[QueueRow]) -> Sequence[QueueRow]:
         """Add unleased messages of one priority, in order, that are in the file now.
 
         Returns:
@@ -155,7 +155,7 @@ class Leases:
         if at < len(released) and released[at] == seq:
             del released[at]
 
-    def remove(self, seqs: Iterable[int]) -> list[Row]:
+    def remove(self, seqs: Iterable[int]) -> list[QueueRow]:
         """Remove leases; return the messages that were leased."""
         found = [self._leased.pop(seq, None) for seq in seqs]
         return [row for row in found if row is not None]
@@ -183,7 +183,7 @@ class Leases:
         are then empty, and reading them again costs nothing.
         """
         count = len(self._leased) + sum(map(len, self._released.values()))
-        if sum(map(len, self._read.values())) <= 2 * count + SPARE_RANGES:
+        if sum(map(len, self._read.values())) <= 2 * count + MAX_SPARE_RANGES:
             return
         kept: dict[int, list[int]] = {p: list(s) for p, s in self._released.items()}
         for seq, row in self._leased.items():
@@ -192,7 +192,7 @@ class Leases:
             self._read[priority].retain(seqs)
 
 
-class Waiting:
+class PendingChanges:
     """Changes in memory, all of which the next commit writes.
 
     Attributes:
@@ -203,23 +203,23 @@ class Waiting:
     """
 
     def __init__(self, priorities: Iterable[int]) -> None:
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, QueueRow] = {}
         self.state: dict[str, str] = {}
-        self.removed: list[Row] = []
-        self.counters = Changes()
+        self.removed: list[QueueRow] = []
+        self.counters = CounterDeltas()
         self._unleased: dict[int, deque[int]] = {p: deque() for p in priorities}
 
     def __bool__(self) -> bool:
         """Whether there is something to write; counters alone do not count."""
         return bool(self.rows or self.state or self.removed)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: QueueRow) -> None:
         """Add a new message."""
         self.rows[row.seq] = row
         self._unleased[row.priority].append(row.seq)
         self.counters.add_put(row.priority, row.cost_bytes)
 
-    def peek(self, priority: int, newest: bool) -> Row | None:
+    def peek(self, priority: int, newest: bool) -> QueueRow | None:
         """The oldest or newest message of a priority that was never leased."""
         unleased = self._unleased[priority]
         return self.rows[unleased[-1 if newest else 0]] if unleased else None
@@ -232,30 +232,30 @@ class Waiting:
         elif unleased and unleased[-1] == seq:
             unleased.pop()
 
-    def acknowledge(self, rows: Iterable[Row]) -> None:
+    def acknowledge(self, rows: Iterable[QueueRow]) -> None:
         """Remove acknowledged messages."""
-        for priority, group in by_priority(rows).items():
-            self.counters.add_acked(priority, cost_of(group), len(group))
+        for priority, group in group_by_priority(rows).items():
+            self.counters.add_acked(priority, total_cost_bytes(group), len(group))
             self._remove(group)
 
-    def drop(self, row: Row, reason: str) -> None:
+    def drop(self, row: QueueRow, reason: str) -> None:
         """Remove a message and count it as dropped."""
         self.counters.add_dropped(row.priority, row.cost_bytes, reason)
         self._remove([row])
 
-    def _remove(self, rows: Iterable[Row]) -> None:
+    def _remove(self, rows: Iterable[QueueRow]) -> None:
         stored = [row for row in rows if self.rows.pop(row.seq, None) is None]
         self.removed += stored
 
-    def write(self, store: Store, changes: Changes) -> None:
+    def write(self, store: Store, changes: CounterDeltas) -> None:
         """Write everything but the counters, in the caller's transaction."""
         rows = self.rows.values()
-        store.insert(rows, cost_of(rows))
+        store.insert(rows, total_cost_bytes(rows))
         for row in store.delete_rows(self.removed):
             # Another process has evicted and counted it already.
             changes.add_stored(row.priority, 1, row.cost_bytes)
 
-    def clear_committed(self) -> dict[int, list[Row]]:
+    def clear_committed(self) -> dict[int, list[QueueRow]]:
         """Clear everything after its commit.
 
         Returns:
@@ -271,15 +271,15 @@ class Waiting:
         self.rows.clear()
         self.state.clear()
         self.removed.clear()
-        self.counters = Changes()
+        self.counters = CounterDeltas()
         return stored
 
 
-PAGE_ROWS, MOST_ROWS = 32, 64
+PAGE_ROWS, MAX_PAGE_ROWS = 32, 64
 """Messages read from the file at once: by default, and at most."""
 
 
-class Page:
+class ReadyPage:
     """Unleased stored messages of one priority from one end, the next one first.
 
     Attributes:
@@ -287,7 +287,7 @@ class Page:
         is_complete: Whether there are no others.
     """
 
-    def __init__(self, rows: Iterable[Row], is_complete: bool) -> None:
+    def __init__(self, rows: Iterable[QueueRow], is_complete: bool) -> None:
         self.rows = deque(rows)
         self.is_complete = is_complete
 
@@ -299,30 +299,30 @@ class Page:
         while rows and first <= rows[-1].seq <= last:
             rows.pop()
 
-    def add_newer(self, rows: Sequence[Row]) -> bool:
+    def add_newer(self, rows: Sequence[QueueRow]) -> bool:
         """Append to a page with the oldest first; False when they are not newer."""
         if self.rows and rows[0].seq < self.rows[-1].seq:
             return False
         if self.is_complete and _are_small(rows):
-            limit = MOST_ROWS - len(self.rows)
+            limit = MAX_PAGE_ROWS - len(self.rows)
             self.rows.extend(rows[:limit])
             self.is_complete = len(rows) <= limit
         else:
             self.is_complete = False
         return True
 
-    def add_newest(self, rows: Sequence[Row]) -> bool:
+    def add_newest(self, rows: Sequence[QueueRow]) -> bool:
         """Prepend to a page with the newest first; False when that is not possible."""
         if (self.rows and rows[0].seq < self.rows[0].seq) or not _are_small(rows):
             return False
         self.rows.extendleft(rows)
-        while len(self.rows) > MOST_ROWS:
+        while len(self.rows) > MAX_PAGE_ROWS:
             self.rows.pop()
             self.is_complete = False
         return True
 
 
-class Free:
+class ReadyCache:
     """Finds and leases the next messages.
 
     Args:
@@ -331,12 +331,14 @@ class Free:
         leases: The leased messages.
     """
 
-    def __init__(self, store: Store, pending: Waiting, leases: Leases) -> None:
+    def __init__(
+        self, store: Store, pending: PendingChanges, leases: LeaseTable
+    ) -> None:
         self._store = store
         self._pending = pending
         self._leases = leases
         self._version = 0
-        self._pages: dict[tuple[int, bool], Page] = {}
+        self._pages: dict[tuple[int, bool], ReadyPage] = {}
 
     def refresh(self) -> None:
         """Clear the cache when another process has written to the file."""
@@ -349,7 +351,9 @@ class Free:
         """Clear the cache after stored messages were dropped."""
         self._pages.clear()
 
-    def peek(self, priority: int, newest: bool = False, limit: int = 1) -> list[Row]:
+    def peek(
+        self, priority: int, newest: bool = False, limit: int = 1
+    ) -> list[QueueRow]:
         """Next unleased messages of a priority from one end, without leasing them.
 
         They are contiguous: no unleased message is between them or beyond them. The
@@ -365,7 +369,7 @@ class Free:
         ends.sort(key=lambda row: row.seq, reverse=newest)
         return ends[:1]
 
-    def lease(self, rows: Sequence[Row], newest: bool = False) -> None:
+    def lease(self, rows: Sequence[QueueRow], newest: bool = False) -> None:
         """Lease messages that `peek` returned, or the first of them."""
         priority = rows[0].priority
         first, last = sorted((rows[0].seq, rows[-1].seq))
@@ -376,7 +380,7 @@ class Free:
         self._pending.mark_leased(priority, rows[0].seq)
         self._leases.lease(rows, newest)
 
-    def add_stored(self, groups: Mapping[int, Sequence[Row]]) -> None:
+    def add_stored(self, groups: Mapping[int, Sequence[QueueRow]]) -> None:
         """Add unleased messages that are in the file now, by priority and in order."""
         for priority, rows in groups.items():
             new = self._leases.add_stored(rows)
@@ -387,7 +391,7 @@ class Free:
             if new and newest is not None and not newest.add_newest(new):
                 del self._pages[priority, True]
 
-    def _first_released(self, priority: int, newest: bool) -> Row | None:
+    def _first_released(self, priority: int, newest: bool) -> QueueRow | None:
         while (seq := self._leases.first_released(priority, newest)) is not None:
             row = self._pending.rows.get(seq) or self._store.read_row(priority, seq)
             if row is not None:
@@ -395,26 +399,26 @@ class Free:
             self._leases.discard_released(priority, seq)
         return None
 
-    def _page(self, priority: int, newest: bool, limit: int) -> Page:
+    def _page(self, priority: int, newest: bool, limit: int) -> ReadyPage:
         page = self._pages.get((priority, newest))
         if page is None or not (page.rows or page.is_complete):
             page = self._read_page(
-                priority, newest, min(max(limit, PAGE_ROWS), MOST_ROWS)
+                priority, newest, min(max(limit, PAGE_ROWS), MAX_PAGE_ROWS)
             )
             self._pages[priority, newest] = page
         return page
 
-    def _read_page(self, priority: int, newest: bool, limit: int) -> Page:
+    def _read_page(self, priority: int, newest: bool, limit: int) -> ReadyPage:
         for after, before in self._leases.gaps(priority, newest):
             rows = self._store.read_between(priority, after, before, limit, newest)
             if rows:
                 is_last = not after if newest else before is None
                 is_all = len(rows) < limit and _are_small(rows[-1:])
-                return Page(rows, is_last and is_all)
+                return ReadyPage(rows, is_last and is_all)
             if before is not None:
                 self._leases.close_gap(priority, after, before)
-        return Page((), is_complete=True)
+        return ReadyPage((), is_complete=True)
 
 
-def _are_small(rows: Iterable[Row]) -> bool:
+def _are_small(rows: Iterable[QueueRow]) -> bool:
     return all(len(row.payload) <= LARGE_BYTES for row in rows)

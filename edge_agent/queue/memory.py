@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from edge_agent.queue.base import (
     Depth,
-    Draft,
-    Message,
+    MessageDraft,
+    QueuedMessage,
     QueueFullError,
-    Stats,
+    QueueStats,
     cost_bytes,
-    ladder_of,
+    lease_order,
 )
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
@@ -38,7 +38,7 @@ class MemoryQueue:
         self._max_bytes = max_bytes
         self._now_s = now_s
         self._lock = threading.RLock()
-        self._stored: dict[int, Message] = {}
+        self._stored: dict[int, QueuedMessage] = {}
         self._leased: set[int] = set()
         self._known_ids: set[MessageId] = set()
         self._state: dict[str, str] = {}
@@ -49,7 +49,7 @@ class MemoryQueue:
         }
 
     def put(
-        self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
+        self, drafts: Sequence[MessageDraft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
         with self._lock:
             before = (dict(self._stored), set(self._known_ids), self._next_seq)
@@ -72,13 +72,13 @@ class MemoryQueue:
         *,
         priority: int | None = None,
         newest: bool = False,
-    ) -> list[Message]:
-        ladder = ladder_of(priority, newest)
+    ) -> list[QueuedMessage]:
+        ladder = lease_order(priority, newest)
         with self._lock:
             found = [m for m in self._unleased() if m.priority in ladder]
             sign = -1 if newest else 1
             found.sort(key=lambda m: (-m.priority, sign * m.seq))
-            leased: list[Message] = []
+            leased: list[QueuedMessage] = []
             for message in found[:limit]:
                 total = sum(len(m.payload) for m in (*leased, message))
                 if leased and max_bytes is not None and total > max_bytes:
@@ -97,7 +97,7 @@ class MemoryQueue:
         with self._lock:
             self._leased.difference_update(seqs)
 
-    def age_s(self, message: Message) -> float | None:
+    def age_s(self, message: QueuedMessage) -> float | None:
         if self._now_s is None or message.born_s is None:
             return None
         return max(0.0, self._now_s() - message.born_s)
@@ -125,7 +125,7 @@ class MemoryQueue:
         with self._lock:
             return self._state.get(name)
 
-    def stats(self) -> Stats:
+    def stats(self) -> QueueStats:
         with self._lock:
             depth = {}
             for priority in LADDER.descending():
@@ -135,7 +135,7 @@ class MemoryQueue:
                     if m.priority == priority
                 ]
                 depth[priority] = Depth(len(costs), sum(costs))
-            return Stats(
+            return QueueStats(
                 depth=depth,
                 leased=len(self._leased),
                 put=dict(self._counts["put"]),
@@ -146,16 +146,16 @@ class MemoryQueue:
 
     def close(self) -> None: ...
 
-    def _unleased(self) -> list[Message]:
+    def _unleased(self) -> list[QueuedMessage]:
         return [m for m in self._stored.values() if m.seq not in self._leased]
 
-    def _insert(self, draft: Draft) -> MessageId | None:
+    def _insert(self, draft: MessageDraft) -> MessageId | None:
         LADDER.check(draft.priority)
         if draft.id is not None and draft.id in self._known_ids:
             self._counts["duplicates"][draft.priority] += 1
             return None
         message_id = draft.id or MessageId(self._node, self.boot, self._next_seq)
-        message = Message(
+        message = QueuedMessage(
             self._next_seq,
             message_id,
             draft.priority,
@@ -171,7 +171,7 @@ class MemoryQueue:
         self._counts["put"][draft.priority] += 1
         return message_id
 
-    def _evict_for(self, message: Message) -> None:
+    def _evict_for(self, message: QueuedMessage) -> None:
         stored_bytes = sum(_cost_bytes(m) for m in self._stored.values())
         lower = [
             m
@@ -187,5 +187,5 @@ class MemoryQueue:
             raise QueueFullError(stored_bytes, self._max_bytes)
 
 
-def _cost_bytes(message: Message) -> int:
+def _cost_bytes(message: QueuedMessage) -> int:
     return cost_bytes(message.topic, message.payload)

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from edge_agent.queue.schema import tolerant_text
-from edge_agent.queue.store import PAGE_BYTES, Changes, Row, Store
-from edge_agent.queue.write_journal import NEXT_SEQ
+from edge_agent.queue.schema import decode_text
+from edge_agent.queue.store import PAGE_BYTES, CounterDeltas, QueueRow, Store
+from edge_agent.queue.write_journal import NEXT_SEQ_KEY
 from spatial_mqtt.priority import LADDER
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 Value = int | float | str | bytes | None
 Record = tuple[Value, ...]
 
-LEAF, INTERIOR = 0x0A, 0x02
+LEAF_PAGE, INTERIOR_PAGE = 0x0A, 0x02
 """Page types of index b-trees, where ``WITHOUT ROWID`` tables keep their rows."""
 
 WAL_HEAD_BYTES, FRAME_HEAD_BYTES = 32, 24
@@ -43,7 +43,7 @@ _MASK = 0xFFFFFFFF
 Sums = tuple[int, int]
 
 COLUMNS = ("priority", "seq", "node", "boot", "origin_seq", "topic", "crc", "payload")
-OFFERS = "uplink/offers/"
+OFFERS_PREFIX = "uplink/offers/"
 HIGHEST_SEQ = 2**62
 """A higher number is damage, and would leave none for new messages."""
 
@@ -64,7 +64,7 @@ def salvage(damaged: Path, store: Store) -> int:
     Returns:
         Number of recovered messages.
     """
-    changes = Changes()
+    changes = CounterDeltas()
     saved = 0
     highest = 0
     with store.transaction():
@@ -76,13 +76,13 @@ def salvage(damaged: Path, store: Store) -> int:
         _copy_known_ids(store, _table(damaged, "taken"))
         state = _table(damaged, "state")
         _copy_state(store, state or _offers(damaged))
-        store.set_state({NEXT_SEQ: str(highest + 1)})
+        store.set_state({NEXT_SEQ_KEY: str(highest + 1)})
         store.apply_deltas(changes)
     log.error("%d messages were saved from %s", saved, damaged)
     return saved
 
 
-def commits_cut_off(path: Path) -> int:
+def count_lost_commits(path: Path) -> int:
     """Number of complete commits that SQLite ignores because the log is damaged.
 
     SQLite treats the first frame with a wrong checksum as the end of the log, because
@@ -133,7 +133,7 @@ def _checksums(byte_order: str, raw: bytes, sums: Sums) -> Sums:
     return first, second
 
 
-def records(path: Path) -> Iterator[Record]:
+def read_records(path: Path) -> Iterator[Record]:
     """All records in the pages of a file and of its log, stale ones included.
 
     The caller validates them by their checksum. A stale message that was delivered
@@ -170,9 +170,9 @@ def _wal_pages(path: Path) -> Iterator[tuple[int, bytes]]:
 def _records(page: bytes, pages: Mapping[int, bytes]) -> Iterator[Record]:
     # Page 1 begins with the file's header and contains no message.
     kind = page[0]
-    if kind not in {LEAF, INTERIOR}:
+    if kind not in {LEAF_PAGE, INTERIOR_PAGE}:
         return
-    head_bytes, skip = (8, 0) if kind == LEAF else (12, 4)
+    head_bytes, skip = (8, 0) if kind == LEAF_PAGE else (12, 4)
     (count,) = struct.unpack_from(">H", page, 3)
     for number in range(min(count, PAGE_BYTES // 4)):
         at = head_bytes + 2 * number
@@ -250,10 +250,10 @@ def _message_records(path: Path) -> Iterator[Record]:
         yield from _read(path, f"SELECT {', '.join(COLUMNS)} FROM message")  # noqa: S608
     except sqlite3.DatabaseError as error:
         log.warning("messages of %s are read page by page: %s", path, error)
-        yield from records(path)
+        yield from read_records(path)
         return
-    if commits_cut_off(path):
-        yield from records(path)
+    if count_lost_commits(path):
+        yield from read_records(path)
 
 
 def _table(path: Path, name: str) -> list[Record]:
@@ -271,11 +271,11 @@ def _read(path: Path, query: str) -> Iterator[Record]:
     with closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     ) as db:
-        db.text_factory = tolerant_text
+        db.text_factory = decode_text
         yield from db.execute(query)
 
 
-def _message(record: Record) -> Row | None:
+def _message(record: Record) -> QueueRow | None:
     """A record as a message, or None unless its types and its checksum match."""
     if len(record) not in {len(COLUMNS), len(COLUMNS) + 1}:
         return None
@@ -290,7 +290,7 @@ def _message(record: Record) -> Row | None:
         return None
     priority, seq, origin_seq = numbers
     node, boot, topic = texts
-    row = Row(priority, seq, node, boot, origin_seq, topic, crc, payload)
+    row = QueueRow(priority, seq, node, boot, origin_seq, topic, crc, payload)
     return row.with_checksum() if row.is_intact else None
 
 
@@ -315,8 +315,8 @@ def _offers(damaged: Path) -> list[Record]:
     """
     return [
         (name, value)
-        for name, value in _with_types(list(records(damaged)), (str, str))
-        if name.startswith(OFFERS) and _is_offers(value)
+        for name, value in _with_types(list(read_records(damaged)), (str, str))
+        if name.startswith(OFFERS_PREFIX) and _is_offers(value)
     ]
 
 
@@ -344,6 +344,6 @@ def _with_types(rows: list[Record], types: tuple[type, ...]) -> Iterator[tuple]:
 def _is_utf_8(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # a surrogate escape of `tolerant_text`
+    except UnicodeEncodeError:  # a surrogate escape of `decode_text`
         return False
     return True

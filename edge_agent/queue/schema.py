@@ -68,7 +68,7 @@ def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
         path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
     )
     # A bit error must not make the other rows of its page unreadable.
-    connection.text_factory = tolerant_text
+    connection.text_factory = decode_text
     connection.execute("PRAGMA journal_mode=WAL")
     # The usual NORMAL does not sync the log at each commit.
     connection.execute("PRAGMA synchronous=FULL")
@@ -77,12 +77,14 @@ def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
     return connection
 
 
-def tolerant_text(raw: bytes) -> str:
+def decode_text(raw: bytes) -> str:
     """Decode text that may be damaged."""
     return raw.decode(errors="surrogateescape")
 
 
-def check(connection: sqlite3.Connection, timeout_s: float | None = None) -> bool:
+def check_integrity(
+    connection: sqlite3.Connection, timeout_s: float | None = None
+) -> bool:
     """Check the integrity of the file.
 
     Args:

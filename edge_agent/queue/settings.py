@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from edge_agent.queue.base import Ageing
+from edge_agent.queue.base import ExpiryPolicy
 from edge_agent.queue.eviction import Budget
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.priority import LADDER
 
 Number = TypeVar("Number", int, float)
 
 
-def check_each(values: tuple[float, ...]) -> None:
+def check_per_priority(values: tuple[float, ...]) -> None:
     """Check for one non-negative number per priority.
 
     Raises:
@@ -25,26 +25,26 @@ def check_each(values: tuple[float, ...]) -> None:
 
 
 @dataclass(frozen=True)
-class StoreSection:
+class BaseQueueSection:
     """Settings in ``[queue]`` that every queue has."""
 
     max_bytes: int = key(
-        Rule("Budget of the queue.", "bytes", low=10_000, high=1e12), 200_000_000
+        KeyRule("Budget of the queue.", "bytes", low=10_000, high=1e12), 200_000_000
     )
     max_bytes_of: tuple[int, ...] = key(
-        Rule(
+        KeyRule(
             "Budgets of priorities 1 to 5 within it; 0 is no own bound.",
             "bytes",
-            check=check_each,
+            check=check_per_priority,
         ),
         (0,) * LADDER.top,
     )
     ttl_s: tuple[float, ...] = key(
-        Rule(
+        KeyRule(
             "How long messages of priorities 1 to 5 are worth sending; 0 is for "
             "ever. What expires is counted as dropped.",
             "s",
-            check=check_each,
+            check=check_per_priority,
         ),
         (0.0,) * LADDER.top,
     )
@@ -53,13 +53,13 @@ class StoreSection:
         """Limits in bytes."""
         return Budget(self.max_bytes, by_priority=_nonzero(self.max_bytes_of))
 
-    def expiry_policy(self, mono_s: Callable[[], float]) -> Ageing:
+    def expiry_policy(self, mono_s: Callable[[], float]) -> ExpiryPolicy:
         """Maximum age of messages.
 
         Args:
             mono_s: Monotonic seconds since the machine started.
         """
-        return Ageing(mono_s, _nonzero(self.ttl_s))
+        return ExpiryPolicy(mono_s, _nonzero(self.ttl_s))
 
 
 def _nonzero(values: tuple[Number, ...]) -> dict[int, Number]:

@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 RESERVE_BYTES = 256 * 1024
 
 
-class Reserve:
+class SpaceReserve:
     """Allocated file beside a queue file.
 
     Args:

@@ -13,42 +13,42 @@ from itertools import takewhile
 from pathlib import Path
 
 from edge_agent.queue.base import (
-    EVERY_PUT,
-    Ageing,
+    COMMIT_EVERY_PUT,
     Depth,
-    Draft,
     Durability,
-    Message,
+    ExpiryPolicy,
+    MessageDraft,
     OnPut,
     QueueClock,
     QueueDiskFullError,
+    QueuedMessage,
     QueueFileError,
-    Stats,
-    ladder_of,
+    QueueStats,
+    lease_order,
 )
-from edge_agent.queue.eviction import Budget, Room
-from edge_agent.queue.file_lifecycle import Place
-from edge_agent.queue.leasing import Free, Leases, Waiting
+from edge_agent.queue.eviction import Budget, Evictor
+from edge_agent.queue.file_lifecycle import QueueFile
+from edge_agent.queue.leasing import LeaseTable, PendingChanges, ReadyCache
 from edge_agent.queue.store import (
-    COLUMNS,
-    DAMAGED,
-    EXPIRED,
-    Changes,
-    Row,
+    COUNTER_COLUMNS,
+    DROPPED_DAMAGED,
+    DROPPED_EXPIRED,
+    CounterDeltas,
+    QueueRow,
     Store,
-    by_priority,
-    checksum,
-    cost_of,
+    group_by_priority,
+    row_checksum,
+    total_cost_bytes,
 )
 from edge_agent.queue.write_journal import (
-    LOST_AT_MOST,
-    OPEN_BLOCK,
-    Notes,
-    Numbers,
-    notes_path,
-    opened,
-    settle,
-    take_over,
+    MAX_LOST_KEY,
+    OPEN_BLOCK_KEY,
+    SequenceBlock,
+    WriteJournal,
+    close_previous_block,
+    journal_path,
+    open_journal,
+    recover_journal,
 )
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
@@ -95,38 +95,38 @@ class SqliteQueue:
         machine_boot: str,
         max_bytes: int | Budget,
         *,
-        durability: Durability = EVERY_PUT,
-        expiry: Ageing | None = None,
+        durability: Durability = COMMIT_EVERY_PUT,
+        expiry: ExpiryPolicy | None = None,
     ) -> None:
         self._durability = durability
         self._lock = threading.RLock()
-        self._leases = Leases(LADDER.descending())
-        self._pending = Waiting(LADDER.descending())
-        self._file = Place(Path(path))
+        self._leases = LeaseTable(LADDER.descending())
+        self._pending = PendingChanges(LADDER.descending())
+        self._file = QueueFile(Path(path))
         self._store, self._reserve = self._file.open()
-        self._ready = Free(self._store, self._pending, self._leases)
+        self._ready = ReadyCache(self._store, self._pending, self._leases)
         # Sequence numbers repeat when the file was replaced, or lost its log.
         self.boot = secrets.token_hex(4)
         self._clock = QueueClock(expiry, machine_boot, self.get_state("queue/clock"))
         budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
-        evictor = Room(budget, self._leases.__contains__)
+        evictor = Evictor(budget, self._leases.__contains__)
         self._writer = _PutWriter(self._store, evictor, self._clock, node, self.boot)
         self._skipped = 0
         self._is_failing = False
         self._is_closed = False
-        self._block = Numbers()
-        self._journal: Notes | None = None
+        self._block = SequenceBlock()
+        self._journal: WriteJournal | None = None
         window_s = durability.removal_delay_s
         if durability.window_s > 0 and self._file.acquire_ownership():
             self._journal = self._open_journal()
-            self._block = Numbers(max_pending=durability.max_pending)
+            self._block = SequenceBlock(max_pending=durability.max_pending)
             window_s = durability.window_s
         self._file.check_in_background()
         self._max_removals = _MAX_REMOVALS if window_s > 0 else 1
         self._committer = _CommitThread(window_s or _RETRY_S, self._try_flush)
 
     def put(
-        self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
+        self, drafts: Sequence[MessageDraft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
         ids = self._put(drafts, state)
         if drafts and self.on_put is not None:
@@ -134,7 +134,7 @@ class SqliteQueue:
         return ids
 
     def _put(
-        self, drafts: Sequence[Draft], state: Mapping[str, str] | None
+        self, drafts: Sequence[MessageDraft], state: Mapping[str, str] | None
     ) -> list[MessageId | None]:
         priorities = {draft.priority for draft in drafts}
         for priority in priorities:
@@ -166,9 +166,9 @@ class SqliteQueue:
         *,
         priority: int | None = None,
         newest: bool = False,
-    ) -> list[Message]:
-        ladder = ladder_of(priority, newest)
-        leased: list[Row] = []
+    ) -> list[QueuedMessage]:
+        ladder = lease_order(priority, newest)
+        leased: list[QueueRow] = []
         with self._lock:
             self._ready.refresh()
             self._skipped = 0
@@ -189,7 +189,7 @@ class SqliteQueue:
             for seq in seqs:
                 self._leases.release(seq)
 
-    def age_s(self, message: Message) -> float | None:
+    def age_s(self, message: QueuedMessage) -> float | None:
         now_ms = self._clock.now_ms()
         if now_ms is None or message.born_s is None:
             return None
@@ -218,7 +218,7 @@ class SqliteQueue:
             pending = self._pending.state.get(name)
             return self._store.get_state(name) if pending is None else pending
 
-    def stats(self) -> Stats:
+    def stats(self) -> QueueStats:
         with self._lock:
             return _read_stats(self._store, self._pending.counters, len(self._leases))
 
@@ -239,10 +239,10 @@ class SqliteQueue:
                 return
             self._is_closed = True
             is_owner = self._block.max_pending > 0
-            self._block = Numbers()
+            self._block = SequenceBlock()
             try:
                 if is_owner or self._pending:
-                    self._commit((), {OPEN_BLOCK: ""} if is_owner else None, True)
+                    self._commit((), {OPEN_BLOCK_KEY: ""} if is_owner else None, True)
             except QueueFileError:
                 log.exception("%d messages in memory are lost", len(self._pending.rows))
             if self._journal is not None:
@@ -250,7 +250,7 @@ class SqliteQueue:
             self._store.close()
             self._file.close()
 
-    def _pending_rows(self, drafts: Sequence[Draft]) -> list[Row] | None:
+    def _pending_rows(self, drafts: Sequence[MessageDraft]) -> list[QueueRow] | None:
         """The drafts as rows when they may be pending in memory, or None."""
         policy = self._durability
         if not self._block.max_pending or self._is_failing or not drafts:
@@ -268,7 +268,7 @@ class SqliteQueue:
 
     def _commit(
         self,
-        drafts: Sequence[Draft],
+        drafts: Sequence[MessageDraft],
         state: Mapping[str, str] | None,
         use_reserve: bool,
     ) -> list[MessageId | None]:
@@ -287,7 +287,7 @@ class SqliteQueue:
         return ids
 
     def _commit_once(
-        self, drafts: Sequence[Draft], state: Mapping[str, str]
+        self, drafts: Sequence[MessageDraft], state: Mapping[str, str]
     ) -> list[MessageId | None]:
         changes = self._pending.counters.copy()
         with self._store.transaction():
@@ -305,7 +305,7 @@ class SqliteQueue:
         if changes.drop_reasons != self._pending.counters.drop_reasons:
             self._ready.clear()
         self._ready.add_stored(self._pending.clear_committed())
-        self._ready.add_stored(by_priority(rows))
+        self._ready.add_stored(group_by_priority(rows))
         self._leases.compact_ranges()
         if self._reserve.is_allocated:
             self._store.limit_growth()
@@ -313,23 +313,23 @@ class SqliteQueue:
             self._store.restart_wal()
         # Without a block, an unused number may be lower than those of other processes.
         rest = block.after_using(len(rows))
-        self._block = rest if rest.max_pending else Numbers()
+        self._block = rest if rest.max_pending else SequenceBlock()
         return ids
 
-    def _drop_expired(self, changes: Changes) -> None:
+    def _drop_expired(self, changes: CounterDeltas) -> None:
         """Drop expired messages, a limited number per commit."""
         for priority in self._clock.priorities_with_ttl:
             for seq, born_ms in self._store.read_oldest(priority, _REAP_ROWS):
                 is_old = self._clock.is_expired(priority, born_ms)
                 if is_old and seq not in self._leases:
                     cost = self._store.delete(priority, seq) or 0
-                    changes.add_dropped(priority, cost, EXPIRED)
+                    changes.add_dropped(priority, cost, DROPPED_EXPIRED)
 
     def _lease(
         self,
         priority: int,
         newest: bool,
-        leased: list[Row],
+        leased: list[QueueRow],
         limits: tuple[int, int | None],
     ) -> bool:
         """Lease messages of one priority; return whether to go on with the next."""
@@ -353,16 +353,16 @@ class SqliteQueue:
                 return False
         return False
 
-    def _drop(self, row: Row, newest: bool) -> None:
+    def _drop(self, row: QueueRow, newest: bool) -> None:
         """Drop a message instead of leasing it."""
         if not row.is_intact:
             log.error("message %s does not match its checksum: dropped", row.message.id)
         self._skipped += 1
         self._ready.lease([row], newest)
         self._leases.remove([row.seq])
-        self._pending.drop(row, EXPIRED if row.is_intact else DAMAGED)
+        self._pending.drop(row, DROPPED_EXPIRED if row.is_intact else DROPPED_DAMAGED)
 
-    def _is_valid(self, row: Row) -> bool:
+    def _is_valid(self, row: QueueRow) -> bool:
         return row.is_intact and not self._clock.is_expired(row.priority, row.born_ms)
 
     def _write_soon(self) -> None:
@@ -372,11 +372,11 @@ class SqliteQueue:
         elif self._pending:
             self._committer.wake()
 
-    def _open_journal(self) -> Notes | None:
+    def _open_journal(self) -> WriteJournal | None:
         """Recover the previous process's journal and open a new one."""
-        path = notes_path(self._file.path)
-        settle(self._store, take_over(self._store, path))
-        return opened(self._store, path)
+        path = journal_path(self._file.path)
+        close_previous_block(self._store, recover_journal(self._store, path))
+        return open_journal(self._store, path)
 
     def _write_journal(self) -> bool:
         """Whether all pending changes are on disk without a commit."""
@@ -416,7 +416,7 @@ class _PutWriter:
     """
 
     def __init__(
-        self, store: Store, evictor: Room, clock: QueueClock, node: str, boot: str
+        self, store: Store, evictor: Evictor, clock: QueueClock, node: str, boot: str
     ) -> None:
         self._store = store
         self._evictor = evictor
@@ -425,8 +425,8 @@ class _PutWriter:
         self._boot = boot
 
     def rows(
-        self, drafts: Sequence[Draft], first: int
-    ) -> tuple[list[MessageId], list[Row]]:
+        self, drafts: Sequence[MessageDraft], first: int
+    ) -> tuple[list[MessageId], list[QueueRow]]:
         """Ids and rows of drafts, with sequence numbers from `first` on."""
         node, boot, now_ms = self._node, self._boot, self._clock.now_ms()
         ids = [
@@ -434,9 +434,9 @@ class _PutWriter:
         ]
         payloads = [d.encode(i) for d, i in zip(drafts, ids, strict=True)]
         rows = [
-            Row(
+            QueueRow(
                 d.priority, seq, i.node, i.boot, i.seq, d.topic,
-                checksum((d.priority, seq, i.node, i.boot, i.seq, d.topic), p), p,
+                row_checksum((d.priority, seq, i.node, i.boot, i.seq, d.topic), p), p,
                 None if now_ms is None else now_ms - int(d.age_s * 1000),
             )
             for seq, (d, i, p) in enumerate(
@@ -445,14 +445,16 @@ class _PutWriter:
         ]  # fmt: skip
         return ids, rows
 
-    def fits(self, rows: Sequence[Row], changes: Changes) -> bool:
+    def fits(self, rows: Sequence[QueueRow], changes: CounterDeltas) -> bool:
         """Whether messages fit the budget without eviction."""
-        costs = {p: cost_of(group) for p, group in by_priority(rows).items()}
+        costs = {
+            p: total_cost_bytes(group) for p, group in group_by_priority(rows).items()
+        }
         return self._evictor.fits(self._store, changes, costs)
 
     def put(
-        self, drafts: Sequence[Draft], first: int, changes: Changes
-    ) -> tuple[list[MessageId | None], list[Row]]:
+        self, drafts: Sequence[MessageDraft], first: int, changes: CounterDeltas
+    ) -> tuple[list[MessageId | None], list[QueueRow]]:
         """Store drafts except duplicates.
 
         Returns:
@@ -466,7 +468,9 @@ class _PutWriter:
         new_ids = iter(ids)
         return [next(new_ids) if new else None for new in is_new], rows
 
-    def _is_new(self, draft: Draft, message_id: MessageId, changes: Changes) -> bool:
+    def _is_new(
+        self, draft: MessageDraft, message_id: MessageId, changes: CounterDeltas
+    ) -> bool:
         """Record an id; whether it is new. `queue replay` puts ids of this node."""
         is_own = message_id.node == self._node
         if is_own and self._store.contains(message_id):
@@ -477,10 +481,12 @@ class _PutWriter:
             changes.add_duplicate(draft.priority)
         return is_new
 
-    def _insert(self, rows: Sequence[Row], changes: Changes) -> None:
+    def _insert(self, rows: Sequence[QueueRow], changes: CounterDeltas) -> None:
         """Store messages, one by one when others must be evicted."""
-        groups = by_priority(rows)
-        costs = {priority: cost_of(group) for priority, group in groups.items()}
+        groups = group_by_priority(rows)
+        costs = {
+            priority: total_cost_bytes(group) for priority, group in groups.items()
+        }
         if self._evictor.fits(self._store, changes, costs):
             self._store.insert(rows, sum(costs.values()))
             for priority, group in groups.items():
@@ -534,19 +540,19 @@ class _CommitThread:
             self._commit()
 
 
-def _read_stats(store: Store, changes: Changes, leased: int) -> Stats:
+def _read_stats(store: Store, changes: CounterDeltas, leased: int) -> QueueStats:
     """Counters of the file plus `changes`, which are not in it yet."""
     tally = store.read_counters()
     now = {
         column: {p: row[column] + changes.get(p, column) for p, row in tally.items()}
-        for column in COLUMNS
+        for column in COUNTER_COLUMNS
     }
     reasons: dict[int, dict[str, int]] = {p: {} for p in tally}
     for counts in (store.read_drop_reasons(), changes.drop_reasons):
         for (priority, reason), count in counts.items():
             group = reasons.setdefault(priority, {})
             group[reason] = group.get(reason, 0) + count
-    return Stats(
+    return QueueStats(
         depth={p: Depth(now["rows"][p], now["bytes"][p]) for p in tally},
         leased=leased,
         put=now["put"],
@@ -554,13 +560,13 @@ def _read_stats(store: Store, changes: Changes, leased: int) -> Stats:
         dropped=now["dropped"],
         duplicates=sum(now["duplicates"].values()),
         drop_reasons=reasons,
-        max_lost=int(store.get_state(LOST_AT_MOST) or 0),
+        max_lost=int(store.get_state(MAX_LOST_KEY) or 0),
     )
 
 
 def _fitting(
-    leased: Sequence[Row], rows: Sequence[Row], max_bytes: int | None
-) -> Sequence[Row]:
+    leased: Sequence[QueueRow], rows: Sequence[QueueRow], max_bytes: int | None
+) -> Sequence[QueueRow]:
     """The first rows whose payloads fit beside `leased`; at least one in total."""
     if max_bytes is None:
         return rows

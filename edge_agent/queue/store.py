@@ -10,49 +10,49 @@ from zlib import crc32
 
 from edge_agent.queue.base import (
     ROW_OVERHEAD_BYTES,
-    Message,
     QueueDiskFullError,
+    QueuedMessage,
     QueueFileError,
     cost_bytes,
 )
-from edge_agent.queue.schema import tolerant_text
+from edge_agent.queue.schema import decode_text
 from edge_agent.queue.space_reserve import RESERVE_BYTES
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
-NEVER = -1
+INVALID_CRC = -1
 """Matches no message: CRC-32 is not negative."""
 
 _TYPES = (int, int, str, str, int, str, int, bytes)
 
-Head = tuple[int, int, str, str, int, str]
+RowHeader = tuple[int, int, str, str, int, str]
 """Priority, sequence number, id and topic, in the order of the columns."""
 
 
-def checksum(head: Head, payload: bytes) -> int:
+def row_checksum(head: RowHeader, payload: bytes) -> int:
     """CRC-32 of a message with its header."""
     priority, seq, node, boot, origin_seq, topic = head
     text = f"{priority} {seq} {node} {boot} {origin_seq} {topic}"
     return crc32(text.encode("utf-8", "surrogateescape"), crc32(payload))
 
 
-def matches(crc: int, head: Head, payload: bytes) -> bool:
+def matches_checksum(crc: int, head: RowHeader, payload: bytes) -> bool:
     """Whether a message matches its checksum."""
     # Earlier versions stored the checksum of the payload alone.
-    return crc == checksum(head, payload) or crc == crc32(payload)
+    return crc == row_checksum(head, payload) or crc == crc32(payload)
 
 
-def is_typed(values: Sequence[Any]) -> bool:
+def has_column_types(values: Sequence[Any]) -> bool:
     """Whether the values of a row have the types of the columns."""
     return tuple(map(type, values[: len(_TYPES)])) == _TYPES
 
 
-def emptied(values: Sequence[Any]) -> Sequence[Any]:
+def damaged_placeholder(values: Sequence[Any]) -> Sequence[Any]:
     """A placeholder for a row whose columns have the wrong types.
 
     Its checksum never matches; it is the stored one where possible.
     """
-    crc = values[6] if type(values[6]) is int and values[6] else NEVER
+    crc = values[6] if type(values[6]) is int and values[6] else INVALID_CRC
     return (*values[:2], "", "", 0, "", crc, b"", None)
 
 
@@ -60,7 +60,7 @@ LARGE_BYTES = 4096
 """Messages with a larger payload are not cached."""
 
 
-class Row(NamedTuple):
+class QueueRow(NamedTuple):
     """A message as stored: the columns in the file's order.
 
     Attributes:
@@ -86,9 +86,9 @@ class Row(NamedTuple):
     born_ms: int | None = None
 
     @property
-    def message(self) -> Message:
+    def message(self) -> QueuedMessage:
         """The row as a `QueuedMessage`."""
-        return Message(
+        return QueuedMessage(
             self.seq,
             MessageId(self.node, self.boot, self.origin_seq),
             self.priority,
@@ -97,14 +97,14 @@ class Row(NamedTuple):
             None if self.born_ms is None else self.born_ms / 1000,
         )
 
-    def with_checksum(self) -> "Row":
+    def with_checksum(self) -> "QueueRow":
         """The row with a checksum computed from its present values."""
-        return self._replace(crc=checksum(self[:6], self.payload))
+        return self._replace(crc=row_checksum(self[:6], self.payload))
 
     @property
     def is_intact(self) -> bool:
         """Whether the message matches its checksum."""
-        return matches(self.crc, self[:6], self.payload)
+        return matches_checksum(self.crc, self[:6], self.payload)
 
     @property
     def cost_bytes(self) -> int:
@@ -112,12 +112,14 @@ class Row(NamedTuple):
         return cost_bytes(self.topic, self.payload)
 
 
-def row_of(values: tuple[Any, ...]) -> Row:
+def row_from_values(values: tuple[Any, ...]) -> QueueRow:
     """A row as read, or a placeholder when its values have the wrong types."""
-    return Row._make(values if is_typed(values) else emptied(values))
+    return QueueRow._make(
+        values if has_column_types(values) else damaged_placeholder(values)
+    )
 
 
-def cost_of(rows: Collection[Row]) -> int:
+def total_cost_bytes(rows: Collection[QueueRow]) -> int:
     """Bytes that messages take from the budget together."""
     # Inlined for speed: called for every message put or acknowledged.
     sizes = [
@@ -127,9 +129,9 @@ def cost_of(rows: Collection[Row]) -> int:
     return sum(sizes) + ROW_OVERHEAD_BYTES * len(sizes)
 
 
-def by_priority(rows: Iterable[Row]) -> dict[int, list[Row]]:
+def group_by_priority(rows: Iterable[QueueRow]) -> dict[int, list[QueueRow]]:
     """Messages of each priority, in the order given."""
-    groups: dict[int, list[Row]] = {}
+    groups: dict[int, list[QueueRow]] = {}
     for row in rows:
         group = groups.get(row.priority)
         if group is None:
@@ -139,16 +141,16 @@ def by_priority(rows: Iterable[Row]) -> dict[int, list[Row]]:
     return groups
 
 
-FULL = "full"
-THINNED = "thinned"
-EXPIRED = "expired"
-DAMAGED = "damaged"
+DROPPED_FULL = "full"
+DROPPED_THINNED = "thinned"
+DROPPED_EXPIRED = "expired"
+DROPPED_DAMAGED = "damaged"
 
-COLUMNS = ("rows", "bytes", "put", "acked", "dropped", "duplicates")
-_ROWS, _BYTES, _PUT, _ACKED, _DROPPED, _DUPLICATES = range(len(COLUMNS))
+COUNTER_COLUMNS = ("rows", "bytes", "put", "acked", "dropped", "duplicates")
+_ROWS, _BYTES, _PUT, _ACKED, _DROPPED, _DUPLICATES = range(len(COUNTER_COLUMNS))
 
 
-class Changes:
+class CounterDeltas:
     """Changes of the counters that are not on disk yet.
 
     Attributes:
@@ -159,15 +161,15 @@ class Changes:
         self.drop_reasons: Counter[tuple[int, str]] = Counter()
         self._by: dict[int, list[int]] = {}
 
-    def copy(self) -> "Changes":
+    def copy(self) -> "CounterDeltas":
         """An independent copy."""
-        other = Changes()
+        other = CounterDeltas()
         other.drop_reasons.update(self.drop_reasons)
         other._by = {priority: list(by) for priority, by in self._by.items()}
         return other
 
     def changed_rows(self) -> Iterator[tuple[int, list[int]]]:
-        """Changed priorities, each with its deltas in the order of `COLUMNS`."""
+        """Changed priorities with their deltas, in the order of `COUNTER_COLUMNS`."""
         return ((priority, by) for priority, by in self._by.items() if any(by))
 
     def add_put(self, priority: int, cost_bytes: int, count: int = 1) -> None:
@@ -203,12 +205,12 @@ class Changes:
     def get(self, priority: int, column: str) -> int:
         """Delta of one counter."""
         by = self._by.get(priority)
-        return 0 if by is None else by[COLUMNS.index(column)]
+        return 0 if by is None else by[COUNTER_COLUMNS.index(column)]
 
     def _of(self, priority: int) -> list[int]:
         by = self._by.get(priority)
         if by is None:
-            by = self._by[priority] = [0] * len(COLUMNS)
+            by = self._by[priority] = [0] * len(COUNTER_COLUMNS)
         return by
 
 
@@ -225,7 +227,7 @@ _NEWEST = _OLDEST.replace("ORDER BY seq", "ORDER BY seq DESC")
 _COST = f"length(CAST(topic AS BLOB)) + length(payload) + {ROW_OVERHEAD_BYTES}"
 
 _TALLY = (
-    f"UPDATE tally SET {', '.join(f'{name} = {name} + ?' for name in COLUMNS)} "  # noqa: S608
+    f"UPDATE tally SET {', '.join(f'{name} = {name} + ?' for name in COUNTER_COLUMNS)} "  # noqa: S608
     "WHERE priority = ?"
 )
 
@@ -270,19 +272,19 @@ class Store:
                 raise self._translated(error) from error
             raise
 
-    def insert(self, rows: Collection[Row], cost_bytes: int) -> None:
+    def insert(self, rows: Collection[QueueRow], cost_bytes: int) -> None:
         """Store messages; `cost_bytes` is their total size."""
         if rows:
             # sqlite3 binds plain tuples faster than named ones.
             self._db.executemany(_INSERT, map(tuple, rows))
             self._grown_bytes += cost_bytes
 
-    def insert_if_absent(self, row: Row) -> bool:
+    def insert_if_absent(self, row: QueueRow) -> bool:
         """Store a recovered message; False when its key exists."""
         cursor = self._db.execute(f"INSERT OR IGNORE INTO {_PLACES}", row)
         return cursor.rowcount == 1
 
-    def delete_rows(self, rows: Sequence[Row]) -> list[Row]:
+    def delete_rows(self, rows: Sequence[QueueRow]) -> list[QueueRow]:
         """Delete messages, in a transaction; return those that did not exist."""
         if not rows:
             return []
@@ -305,18 +307,18 @@ class Store:
         ).fetchone()
         return None if row is None else int(row[0])
 
-    def read_row(self, priority: int, seq: int) -> Row | None:
+    def read_row(self, priority: int, seq: int) -> QueueRow | None:
         """One message, or None."""
         with self._reading():
             row = self._db.execute(
                 f"SELECT {_COLUMNS} FROM {_ONE}",  # noqa: S608
                 (priority, seq),
             ).fetchone()
-        return None if row is None else row_of(row)
+        return None if row is None else row_from_values(row)
 
     def read_between(
         self, priority: int, after: int, before: int | None, limit: int, newest: bool
-    ) -> list[Row]:
+    ) -> list[QueueRow]:
         """Messages of a priority between two sequence numbers, from one end.
 
         The list ends with the first large message, so that few are in memory.
@@ -329,10 +331,10 @@ class Store:
                 self._db.text_factory = str
                 rows = _until_large(self._db.execute(sql, values))
             except sqlite3.OperationalError:  # for instance, a text is not UTF-8
-                self._db.text_factory = tolerant_text
+                self._db.text_factory = decode_text
                 rows = _until_large(self._db.execute(sql, values))
             finally:
-                self._db.text_factory = tolerant_text
+                self._db.text_factory = decode_text
             if any(row.priority != priority for row in rows):
                 raise sqlite3.DatabaseError("a message has the key of another")
         return rows
@@ -344,7 +346,7 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise self._translated(error) from error
 
-    def read_page(self, priority: int, after: int, limit: int) -> list[Row]:
+    def read_page(self, priority: int, after: int, limit: int) -> list[QueueRow]:
         """The oldest messages of a priority after a sequence number."""
         with self._reading():
             rows = self._db.execute(
@@ -352,7 +354,7 @@ class Store:
                 "WHERE priority = ? AND seq > ? ORDER BY seq LIMIT ?",
                 (priority, after, limit),
             ).fetchall()
-        return [row_of(row) for row in rows]
+        return [row_from_values(row) for row in rows]
 
     def read_seqs(self, priority: int, after: int, to: int, limit: int) -> list[int]:
         """The lowest sequence numbers of a priority in a range."""
@@ -440,10 +442,12 @@ class Store:
         """Counters by priority, most urgent first."""
         with self._reading():
             rows = self._db.execute(
-                f"SELECT priority, {', '.join(COLUMNS)} FROM tally "  # noqa: S608
+                f"SELECT priority, {', '.join(COUNTER_COLUMNS)} FROM tally "  # noqa: S608
                 "ORDER BY priority DESC"
             ).fetchall()
-        return {row[0]: dict(zip(COLUMNS, row[1:], strict=True)) for row in rows}
+        return {
+            row[0]: dict(zip(COUNTER_COLUMNS, row[1:], strict=True)) for row in rows
+        }
 
     def read_drop_reasons(self) -> dict[tuple[int, str], int]:
         """Number of drops by priority and reason."""
@@ -459,7 +463,7 @@ class Store:
             self._held = {p: row["bytes"] for p, row in self.read_counters().items()}
         return dict(self._held)
 
-    def apply_deltas(self, changes: Changes) -> None:
+    def apply_deltas(self, changes: CounterDeltas) -> None:
         """Write counter deltas, in a transaction."""
         rows = list(changes.changed_rows())
         self._db.executemany(_TALLY, [(*by, p) for p, by in rows])
@@ -523,10 +527,10 @@ class Store:
         return QueueFileError(str(self._path), str(error))
 
 
-def _until_large(cursor: sqlite3.Cursor) -> list[Row]:
-    rows: list[Row] = []
+def _until_large(cursor: sqlite3.Cursor) -> list[QueueRow]:
+    rows: list[QueueRow] = []
     for values in cursor:
-        row = row_of(values)
+        row = row_from_values(values)
         rows.append(row)
         if len(row.payload) > LARGE_BYTES:
             break

@@ -20,25 +20,25 @@ from typing import NamedTuple
 
 import cbor2
 
-from edge_agent.queue.store import Changes, Row, Store
+from edge_agent.queue.store import CounterDeltas, QueueRow, Store
 
 log = logging.getLogger(__name__)
 
-SIZE_BYTES = 131_072
-MOST_NOTES = 10
+JOURNAL_BYTES = 131_072
+MAX_RECORDS = 10
 """Records before a commit; other processes see messages only after the commit."""
 
-GENERATION = "queue/notes"
+GENERATION_KEY = "queue/notes"
 _MAGIC = b"\xf0NOT"
 _HEAD = struct.Struct("<4sIII")
 
-BLOCK = 256
-NEXT_SEQ = "queue/next_seq"
-OPEN_BLOCK = "queue/block"
-LOST_AT_MOST = "queue/lost_at_most"
+BLOCK_SIZE = 256
+NEXT_SEQ_KEY = "queue/next_seq"
+OPEN_BLOCK_KEY = "queue/block"
+MAX_LOST_KEY = "queue/lost_at_most"
 
 
-class Note(NamedTuple):
+class JournalRecord(NamedTuple):
     """A journal record: the changes of one commit window.
 
     Attributes:
@@ -48,11 +48,11 @@ class Note(NamedTuple):
     """
 
     generation: int
-    rows: list[Row]
+    rows: list[QueueRow]
     state: dict[str, str]
 
 
-class Notes:
+class WriteJournal:
     """Journal file beside one queue file.
 
     Args:
@@ -72,20 +72,22 @@ class Notes:
         self._count = 0
         self._offset = 0
 
-    def has_unwritten(self, rows: Collection[Row], state: Mapping[str, str]) -> bool:
+    def has_unwritten(
+        self, rows: Collection[QueueRow], state: Mapping[str, str]
+    ) -> bool:
         """Whether some pending changes are not in the journal yet."""
         return any(self._new(rows, state))
 
-    def append(self, rows: Collection[Row], state: Mapping[str, str]) -> bool:
+    def append(self, rows: Collection[QueueRow], state: Mapping[str, str]) -> bool:
         """Write new pending changes; they are on disk when this returns.
 
         Returns:
             False when a commit is needed instead.
         """
         new_rows, new_state = self._new(rows, state)
-        record = _encode(Note(self._generation, new_rows, new_state))
-        is_full = self._offset + len(record) > SIZE_BYTES
-        if self._fd is None or is_full or self._count >= MOST_NOTES:
+        record = _encode(JournalRecord(self._generation, new_rows, new_state))
+        is_full = self._offset + len(record) > JOURNAL_BYTES
+        if self._fd is None or is_full or self._count >= MAX_RECORDS:
             return False
         try:
             os.pwrite(self._fd, record, self._offset)
@@ -102,14 +104,14 @@ class Notes:
         return True
 
     def _new(
-        self, rows: Collection[Row], state: Mapping[str, str]
-    ) -> tuple[list[Row], dict[str, str]]:
+        self, rows: Collection[QueueRow], state: Mapping[str, str]
+    ) -> tuple[list[QueueRow], dict[str, str]]:
         new_rows = [row for row in rows if row.seq not in self._seqs]
         return new_rows, dict(state.items() - self._state.items())
 
     def invalidation_state(self) -> dict[str, str]:
         """State that a commit must store to invalidate the records before it."""
-        return {GENERATION: str(self._generation + 1)} if self._count else {}
+        return {GENERATION_KEY: str(self._generation + 1)} if self._count else {}
 
     def reset_after_commit(self) -> None:
         """Start over after a commit."""
@@ -131,12 +133,12 @@ class Notes:
             self._fd = None
 
 
-def notes_path(queue: Path) -> Path:
+def journal_path(queue: Path) -> Path:
     """Path of a queue file's journal."""
     return Path(f"{queue}.notes")
 
 
-def take_over(store: Store, path: Path) -> int:
+def recover_journal(store: Store, path: Path) -> int:
     """Commit the records that the previous process wrote but did not commit.
 
     A message that was delivered meanwhile is a duplicate for the next store.
@@ -144,7 +146,7 @@ def take_over(store: Store, path: Path) -> int:
     Returns:
         The highest sequence number among the messages; 0 for none.
     """
-    stored = store.get_state(GENERATION)
+    stored = store.get_state(GENERATION_KEY)
     records = list(_read(path))
     newest = max((record.generation for record in records), default=0)
     # A salvaged file may have none; one restored from a backup has an older one.
@@ -153,7 +155,7 @@ def take_over(store: Store, path: Path) -> int:
     rows = [row for record in valid for row in record.rows if row.is_intact]
     if not valid:
         return 0
-    changes = Changes()
+    changes = CounterDeltas()
     with store.transaction():
         for row in rows:
             if store.insert_if_absent(row):
@@ -161,15 +163,15 @@ def take_over(store: Store, path: Path) -> int:
         for record in valid:
             store.set_state(record.state)
         store.apply_deltas(changes)
-        store.set_state({GENERATION: str(max(generation, newest) + 1)})
+        store.set_state({GENERATION_KEY: str(max(generation, newest) + 1)})
     log.info("%d pending messages are recovered from the journal", len(rows))
     return max((row.seq for row in rows), default=0)
 
 
-def opened(store: Store, path: Path) -> Notes | None:
+def open_journal(store: Store, path: Path) -> WriteJournal | None:
     """The journal of a process with a commit window; None when it cannot be made."""
     try:
-        return Notes(path, int(store.get_state(GENERATION) or 0))
+        return WriteJournal(path, int(store.get_state(GENERATION_KEY) or 0))
     except OSError as error:
         log.warning("no journal, each commit window ends with a commit: %s", error)
         return None
@@ -179,9 +181,9 @@ def _open_preallocated(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(fd).st_size
-        if size < SIZE_BYTES:
+        if size < JOURNAL_BYTES:
             # Zeros instead of a hole: allocating later writes file system metadata.
-            os.pwrite(fd, bytes(SIZE_BYTES - size), size)
+            os.pwrite(fd, bytes(JOURNAL_BYTES - size), size)
             os.fsync(fd)
     except OSError:
         os.close(fd)
@@ -189,13 +191,13 @@ def _open_preallocated(path: Path) -> int:
     return fd
 
 
-def _encode(record: Note) -> bytes:
+def _encode(record: JournalRecord) -> bytes:
     body = cbor2.dumps([[list(row) for row in record.rows], record.state])
     crc = zlib.crc32(body, record.generation)
     return _HEAD.pack(_MAGIC, record.generation, len(body), crc) + body
 
 
-def _read(path: Path) -> Iterator[Note]:
+def _read(path: Path) -> Iterator[JournalRecord]:
     """The complete records of a file, in its order; torn ones are skipped."""
     raw = path.read_bytes() if path.exists() else b""
     at = raw.find(_MAGIC)
@@ -204,12 +206,12 @@ def _read(path: Path) -> Iterator[Note]:
         body = raw[at + _HEAD.size : at + _HEAD.size + size]
         if len(body) == size and zlib.crc32(body, generation) == crc:
             rows, state = cbor2.loads(body)
-            yield Note(generation, [Row(*row) for row in rows], state)
+            yield JournalRecord(generation, [QueueRow(*row) for row in rows], state)
             at += _HEAD.size + size - 1
         at = raw.find(_MAGIC, at + 1)
 
 
-class Numbers(NamedTuple):
+class SequenceBlock(NamedTuple):
     """A block of reserved sequence numbers.
 
     Attributes:
@@ -227,43 +229,43 @@ class Numbers(NamedTuple):
         """Whether the block has so many numbers left."""
         return self.end - self.next >= count
 
-    def after_using(self, count: int) -> "Numbers":
+    def after_using(self, count: int) -> "SequenceBlock":
         """The block without its first numbers."""
-        return Numbers(self.next + count, self.end, self.max_pending)
+        return SequenceBlock(self.next + count, self.end, self.max_pending)
 
-    def with_reserved(self, count: int, store: Store) -> "Numbers":
+    def with_reserved(self, count: int, store: Store) -> "SequenceBlock":
         """This block or a new one with at least so many; call it in a transaction."""
         if self.has(count):
             return self
-        start = int(store.get_state(NEXT_SEQ) or 1)
-        end = start + (max(count, BLOCK) if self.max_pending else count)
-        store.set_state({NEXT_SEQ: str(end)})
-        return Numbers(start, end, self.max_pending)
+        start = int(store.get_state(NEXT_SEQ_KEY) or 1)
+        end = start + (max(count, BLOCK_SIZE) if self.max_pending else count)
+        store.set_state({NEXT_SEQ_KEY: str(end)})
+        return SequenceBlock(start, end, self.max_pending)
 
     def to_state(self) -> dict[str, str]:
         """State to store with each commit: numbers below `next` are committed."""
         if not self.max_pending:
             return {}
-        return {OPEN_BLOCK: f"{self.next} {self.end} {self.max_pending}"}
+        return {OPEN_BLOCK_KEY: f"{self.next} {self.end} {self.max_pending}"}
 
 
-def settle(store: Store, journal_seq: int = 0) -> None:
+def close_previous_block(store: Store, journal_seq: int = 0) -> None:
     """Close the previous process's block; count the messages it may have lost.
 
     Args:
         store: The file.
         journal_seq: The highest sequence number in its journal.
     """
-    block = store.get_state(OPEN_BLOCK)
+    block = store.get_state(OPEN_BLOCK_KEY)
     if not block:
         return
     first, end, max_pending = map(int, block.split())
     first = min(max(first, journal_seq + 1), end)
     # No number from `first` on was stored, and at most `max_pending` were in use.
     lost = min(end - first, max_pending)
-    total = int(store.get_state(LOST_AT_MOST) or 0) + lost
+    total = int(store.get_state(MAX_LOST_KEY) or 0) + lost
     with store.transaction():
-        store.set_state({OPEN_BLOCK: "", LOST_AT_MOST: str(total)})
+        store.set_state({OPEN_BLOCK_KEY: "", MAX_LOST_KEY: str(total)})
     if lost:
         log.warning(
             "the previous process was killed inside its commit window: "

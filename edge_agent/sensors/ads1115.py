@@ -8,19 +8,25 @@ import statistics
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from edge_agent.sensors.analog import HIGHEST_MA, LOWEST_MA, MOST_MA, measured, share
-from edge_agent.sensors.base import Described, Hardware
+from edge_agent.sensors.analog import (
+    MAX_DRIVE_MA,
+    MAX_MEASURED_MA,
+    MIN_MEASURED_MA,
+    decode_loop_ma,
+    fraction_of_span,
+)
+from edge_agent.sensors.base import BaseSensor, Hardware
 from edge_agent.sensors.errors import Health, SensorRangeError
 from edge_agent.sensors.generic_probe import (
     ProbeSettings,
     ScaledSettings,
-    reading,
-    significant,
+    make_reading,
+    round_significant,
 )
 from edge_agent.sensors.i2c import I2cChip, I2cSettings
-from edge_agent.sensors.mcp3x08 import MOST_NOISE_V, noise_v
+from edge_agent.sensors.mcp3x08 import MAX_NOISE_V, estimate_noise
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 FULL_SCALES_V = (6.144, 4.096, 2.048, 1.024, 0.512, 0.256)
@@ -41,14 +47,14 @@ class Ads1115Settings(I2cSettings):
     """Keys of every sensor on an input of the chip."""
 
     address: int = key(
-        Rule("Address: 0x48 to 0x4B, by the pin ADDR.", low=0x48, high=0x4B), 0x48
+        KeyRule("Address: 0x48 to 0x4B, by the pin ADDR.", low=0x48, high=0x4B), 0x48
     )
-    channel: int = key(Rule("Input AIN0 to AIN3, against ground.", low=0, high=3))
+    channel: int = key(KeyRule("Input AIN0 to AIN3, against ground.", low=0, high=3))
     full_scale_v: float = key(
-        Rule("Range of the amplifier.", unit="V", choices=FULL_SCALES_V), 4.096
+        KeyRule("Range of the amplifier.", unit="V", choices=FULL_SCALES_V), 4.096
     )
     samples: int = key(
-        Rule("Samples in one reading; the median counts.", low=1, high=99), 9
+        KeyRule("Samples in one reading; the median counts.", low=1, high=99), 9
     )
 
     @property
@@ -56,11 +62,11 @@ class Ads1115Settings(I2cSettings):
         return (f"{self.place} channel {self.channel}",)
 
 
-class SaturatedError(ValueError):
+class InputSaturatedError(ValueError):
     """The input is beyond the amplifier's range."""
 
 
-def config_of(channel: int, full_scale_v: float) -> int:
+def encode_config(channel: int, full_scale_v: float) -> int:
     """The config register that starts one conversion of a channel."""
     mux = _AIN0_TO_GROUND + channel
     gain = FULL_SCALES_V.index(full_scale_v)
@@ -76,7 +82,7 @@ def decode(raw: bytes, full_scale_v: float) -> float:
     """
     code = int.from_bytes(raw, signed=True)
     if code in {0x7FFF, -0x8000}:
-        raise SaturatedError(f"reads {code:+d}, the end of +-{full_scale_v:g} V")
+        raise InputSaturatedError(f"reads {code:+d}, the end of +-{full_scale_v:g} V")
     return code * full_scale_v / 0x8000
 
 
@@ -100,14 +106,14 @@ class Ads1115Input:
         s = self._settings
         try:
             samples = [self._converted() for _ in range(s.samples)]
-        except SaturatedError as error:
+        except InputSaturatedError as error:
             raise SensorRangeError(
                 s.name,
                 str(error),
                 "check the wiring, or raise full_scale_v",
                 Health.SATURATED,
             ) from error
-        if (sigma_v := noise_v(samples)) > MOST_NOISE_V:
+        if (sigma_v := estimate_noise(samples)) > MAX_NOISE_V:
             raise SensorRangeError(
                 s.name,
                 f"is too noisy: {sigma_v:.2f} V among the samples of one reading",
@@ -118,7 +124,7 @@ class Ads1115Input:
 
     def _converted(self) -> float:
         s = self._settings
-        config = config_of(s.channel, s.full_scale_v)
+        config = encode_config(s.channel, s.full_scale_v)
         with (
             self._chip.exclusive()
         ):  # a conversion of another input would replace this one
@@ -145,7 +151,7 @@ class Ads1115Input:
 AnySettings = TypeVar("AnySettings", bound=Ads1115Settings)
 
 
-class _InputSensor(Described, Generic[AnySettings]):
+class _InputSensor(BaseSensor, Generic[AnySettings]):
     """Base of the sensors on one input."""
 
     def __init__(self, settings: AnySettings, hardware: Hardware) -> None:
@@ -158,10 +164,12 @@ class _InputSensor(Described, Generic[AnySettings]):
 class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
     """Keys of kind ``ads1115-current``."""
 
-    at_4ma: float = key(Rule("Reading at 4 mA, from the plate, in `unit`."))
-    at_20ma: float = key(Rule("Reading at 20 mA, from the plate, in `unit`."))
+    at_4ma: float = key(KeyRule("Reading at 4 mA, from the plate, in `unit`."))
+    at_20ma: float = key(KeyRule("Reading at 20 mA, from the plate, in `unit`."))
     shunt_ohm: float = key(
-        Rule("Resistor that the current runs through.", unit="Ohm", low=10, high=250),
+        KeyRule(
+            "Resistor that the current runs through.", unit="Ohm", low=10, high=250
+        ),
         100.0,
     )
 
@@ -169,20 +177,25 @@ class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
         if self.at_4ma == self.at_20ma:
             rule = f"other than at_4ma ({self.at_4ma:g})"
             raise FieldError("at_20ma", rule, self.at_20ma)
-        max_ohm = 1000 * self.full_scale_v / MOST_MA
+        max_ohm = 1000 * self.full_scale_v / MAX_DRIVE_MA
         if self.shunt_ohm > max_ohm:
-            rule = f"at most {max_ohm:.0f} Ohm, for {MOST_MA:g} mA to be seen"
+            rule = f"at most {max_ohm:.0f} Ohm, for {MAX_DRIVE_MA:g} mA to be seen"
             raise FieldError("shunt_ohm", rule, self.shunt_ohm, "raise full_scale_v")
 
     @property
     def range(self) -> tuple[float, float]:  # type: ignore[override]
-        ends = sorted(value_at(self, loop_ma) for loop_ma in (LOWEST_MA, HIGHEST_MA))
+        ends = sorted(
+            scale_current(self, loop_ma)
+            for loop_ma in (MIN_MEASURED_MA, MAX_MEASURED_MA)
+        )
         return ends[0], ends[1]
 
 
-def value_at(settings: Ads1115CurrentSettings, loop_ma: float) -> float:
+def scale_current(settings: Ads1115CurrentSettings, loop_ma: float) -> float:
     """The reading for a current."""
-    return settings.at_4ma + (settings.at_20ma - settings.at_4ma) * share(loop_ma)
+    return settings.at_4ma + (settings.at_20ma - settings.at_4ma) * fraction_of_span(
+        loop_ma
+    )
 
 
 class Ads1115Current(_InputSensor[Ads1115CurrentSettings]):
@@ -196,8 +209,8 @@ class Ads1115Current(_InputSensor[Ads1115CurrentSettings]):
             SensorRangeError: The current signals a fault.
         """
         shunt_ohm = self._settings.shunt_ohm
-        loop_ma = measured(self.name, self._input.volts(), shunt_ohm)
-        value = significant(value_at(self._settings, loop_ma))
+        loop_ma = decode_loop_ma(self.name, self._input.volts(), shunt_ohm)
+        value = round_significant(scale_current(self._settings, loop_ma))
         return [
             Reading(self.name, self._settings.unit, value),
             Reading(f"{self.name}/loop", "mA", round(loop_ma, 4)),
@@ -219,4 +232,4 @@ class Ads1115Voltage(_InputSensor[Ads1115VoltageSettings]):
             SensorBusError: The chip does not answer, or is another one.
             SensorRangeError: The voltage is beyond the amplifier or the range.
         """
-        return [reading(self._settings, self._input.volts())]
+        return [make_reading(self._settings, self._input.volts())]

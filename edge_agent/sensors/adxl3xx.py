@@ -16,12 +16,12 @@ from typing import ClassVar
 from gpiozero import SPIDevice
 
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import stranger
-from edge_agent.sensors.tilt import Axes, Tilt, TiltSettings, silent
-from service_runtime.settings import Rule, key
+from edge_agent.sensors.errors import health_of_identity
+from edge_agent.sensors.tilt import Axes, TiltSensor, TiltSettings, make_chip_error
+from service_runtime.settings import KeyRule, key
 
 ADXL345_LSB_PER_G = 256.0
-NOISE_LSB = 0.75
+ADXL345_NOISE_LSB = 0.75
 
 _DEVID, _BW_RATE, _ADXL345_POWER_CTL = 0x00, 0x2C, 0x2D
 _DATA_FORMAT, _DATAX0 = 0x31, 0x32
@@ -47,7 +47,7 @@ class _AdxlChip(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
     def _load_sample(self, address: int, count: int) -> bytes:
         raw = self.read_registers(address, count)
         if raw in {b"\x00" * count, b"\xff" * count}:
-            raise silent(self._name, f"answers only {raw[0]:02X}")
+            raise make_chip_error(self._name, f"answers only {raw[0]:02X}")
         return raw
 
 
@@ -56,12 +56,12 @@ class Adxl345Settings(TiltSettings):
     """Keys of kind ``adxl345``."""
 
     warm_up_s: ClassVar[float] = 0.1
-    sample_noise_g: ClassVar[float] = NOISE_LSB / ADXL345_LSB_PER_G
+    sample_noise_g: ClassVar[float] = ADXL345_NOISE_LSB / ADXL345_LSB_PER_G
     sample_gap_s: ClassVar[float] = 0.01
     angles: ClassVar[tuple[str, str]] = ("pitch", "roll")
 
     samples: int = key(
-        Rule(
+        KeyRule(
             "Samples in one reading, 0.01 s apart; the mean of the middle half counts.",
             low=4, high=256,
         ),
@@ -95,10 +95,10 @@ class Adxl345(_AdxlChip):
         """Check the id; measure within 2 g, 100 times a second."""
         found = self.read_registers(_DEVID, 1)[0]
         if found != _ADXL345:
-            raise silent(
+            raise make_chip_error(
                 self._name,
                 f"must answer as an ADXL345 ({_ADXL345:02X}), got {found:02X}",
-                stranger(found),
+                health_of_identity(found),
             )
         self.write_register(_DATA_FORMAT, _FULL_RESOLUTION_2_G)
         self.write_register(_BW_RATE, _100_HZ)
@@ -119,13 +119,13 @@ class Adxl345(_AdxlChip):
         self._spi.transfer([address, value])
 
 
-def open_adxl345(settings: Adxl345Settings, hardware: Hardware) -> Tilt:
+def open_adxl345(settings: Adxl345Settings, hardware: Hardware) -> TiltSensor:
     """Open the sensor."""
-    return Tilt(settings, Adxl345(settings, hardware), hardware.sleep)
+    return TiltSensor(settings, Adxl345(settings, hardware), hardware.sleep)
 
 
 ADXL355_LSB_PER_G = 256_000.0
-SAMPLE_GAP_S = 0.256  # one period of the slowest filter, 3.906 Hz
+ADXL355_SAMPLE_GAP_S = 0.256  # one period of the slowest filter, 3.906 Hz
 
 _DEVID_AD, _TEMP2, _XDATA3 = 0x00, 0x06, 0x08
 _FILTER, _RANGE, _ADXL355_POWER_CTL = 0x28, 0x2C, 0x2D
@@ -138,10 +138,10 @@ class Adxl355Settings(TiltSettings):
     """Keys of kind ``tilt``."""
 
     sample_noise_g: ClassVar[float] = 25e-6  # 25 micro-g per root hertz, at 1 Hz
-    sample_gap_s: ClassVar[float] = SAMPLE_GAP_S
+    sample_gap_s: ClassVar[float] = ADXL355_SAMPLE_GAP_S
 
     samples: int = key(
-        Rule(
+        KeyRule(
             "Samples in one reading, 0.256 s apart; the mean of the middle half "
             "counts.",
             low=1, high=64,
@@ -166,7 +166,7 @@ def decode_adxl355(raw: bytes) -> Axes:
     return x, y, z
 
 
-def decode_temperature(raw: bytes) -> float:
+def decode_temp_c(raw: bytes) -> float:
     """Temperature of the die in Celsius from TEMP2 and TEMP1."""
     lsb = int.from_bytes(raw) & 0xFFF
     return _TEMP_BIAS_C + (lsb - _TEMP_BIAS_LSB) / _TEMP_LSB_PER_C
@@ -179,10 +179,10 @@ class Adxl355(_AdxlChip):
         """Check the ids; measure within 2 g, through the slowest filter."""
         ids = self.read_registers(_DEVID_AD, 3)
         if (ids[0], ids[2]) != (0xAD, 0xED):
-            raise silent(
+            raise make_chip_error(
                 self._name,
                 f"must answer as an ADXL355 (AD, ED), got {ids[0]:02X}, {ids[2]:02X}",
-                stranger(ids[0]),
+                health_of_identity(ids[0]),
             )
         self.write_register(_RANGE, _RANGE_2_G)
         self.write_register(_FILTER, _LOW_PASS_1_HZ)
@@ -192,7 +192,7 @@ class Adxl355(_AdxlChip):
         return decode_adxl355(self._load_sample(_XDATA3, 9))
 
     def temp_c(self) -> float:
-        return decode_temperature(self.read_registers(_TEMP2, 2))
+        return decode_temp_c(self.read_registers(_TEMP2, 2))
 
     def read_registers(self, address: int, count: int) -> bytes:
         return bytes(self._spi.transfer([address << 1 | 1] + [0] * count)[1:])
@@ -202,6 +202,6 @@ class Adxl355(_AdxlChip):
         self._spi.transfer([address << 1, value])
 
 
-def open_adxl355(settings: Adxl355Settings, hardware: Hardware) -> Tilt:
+def open_adxl355(settings: Adxl355Settings, hardware: Hardware) -> TiltSensor:
     """Open the sensor."""
-    return Tilt(settings, Adxl355(settings, hardware), hardware.sleep)
+    return TiltSensor(settings, Adxl355(settings, hardware), hardware.sleep)

@@ -8,27 +8,27 @@ memory.
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from edge_agent.sensors.base import Described, Hardware
+from edge_agent.sensors.base import BaseSensor, Hardware
 from edge_agent.sensors.errors import Health, SensorRangeError
-from edge_agent.sensors.mcp3x08 import AdcSettings, Converter
+from edge_agent.sensors.mcp3x08 import AdcChannel, AdcSettings
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 MIN_MOISTURE_SPAN_V = 0.1
-HIGHEST_VWC = 0.7
+MAX_VWC = 0.7
 _SLACK = 0.02  # tolerates noise at either end of the range
 
 AnySettings = TypeVar("AnySettings", bound=AdcSettings)
 
 
-class _AdcSensor(Described, Generic[AnySettings]):
+class _AdcSensor(BaseSensor, Generic[AnySettings]):
     """Base of the sensors on one converter channel."""
 
     def __init__(self, settings: AnySettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._settings = settings
-        self._converter = Converter(settings, hardware)
+        self._converter = AdcChannel(settings, hardware)
 
     def close(self) -> None:
         self._converter.close()
@@ -40,13 +40,14 @@ class SoilMoistureSettings(AdcSettings):
 
     quantity: ClassVar[str] = "volumetric water content"
     senml_unit: ClassVar[str | None] = "/"
-    range: ClassVar[tuple[float, float]] = (0.0, HIGHEST_VWC)
+    range: ClassVar[tuple[float, float]] = (0.0, MAX_VWC)
     largest_step: ClassVar[float | None] = 0.15
 
-    dry_v: float = key(Rule("Reading in dry soil.", unit="V", low=0, high=5))
-    wet_v: float = key(Rule("Reading in saturated soil.", unit="V", low=0, high=5))
+    dry_v: float = key(KeyRule("Reading in dry soil.", unit="V", low=0, high=5))
+    wet_v: float = key(KeyRule("Reading in saturated soil.", unit="V", low=0, high=5))
     porosity: float = key(
-        Rule("Water content of saturated soil.", unit="m3/m3", low=0.2, high=0.7), 0.45
+        KeyRule("Water content of saturated soil.", unit="m3/m3", low=0.2, high=0.7),
+        0.45,
     )
 
     def __post_init__(self) -> None:
@@ -75,10 +76,10 @@ class SoilMoisture(_AdcSensor[SoilMoistureSettings]):
         """
         volts = self._converter.volts()
         vwc = decode_moisture(volts, self._settings)
-        if not -_SLACK <= vwc <= HIGHEST_VWC:
+        if not -_SLACK <= vwc <= MAX_VWC:
             raise SensorRangeError(
                 self.name,
-                f"must read a water content between 0 and {HIGHEST_VWC}, "
+                f"must read a water content between 0 and {MAX_VWC}, "
                 f"got {vwc:.2f} from {volts:.3f} V",
                 "check the probe's cable, or calibrate dry_v and wet_v",
             )
@@ -86,7 +87,7 @@ class SoilMoisture(_AdcSensor[SoilMoistureSettings]):
 
 
 MIN_STROKE_SPAN_V = 0.5
-RAIL_V = 0.1
+RAIL_MARGIN_V = 0.1
 """Minimum distance of both ends of the travel from ground and reference."""
 
 
@@ -101,13 +102,13 @@ class ExtensometerSettings(AdcSettings):
     # reads the same for days
 
     travel_mm: float = key(
-        Rule("How far the string runs out.", unit="mm", low=10, high=5000)
+        KeyRule("How far the string runs out.", unit="mm", low=10, high=5000)
     )
     home_v: float = key(
-        Rule("Reading with the string all in.", unit="V", low=0, high=5)
+        KeyRule("Reading with the string all in.", unit="V", low=0, high=5)
     )
     full_v: float = key(
-        Rule("Reading with the string all out.", unit="V", low=0, high=5)
+        KeyRule("Reading with the string all out.", unit="V", low=0, high=5)
     )
 
     def __post_init__(self) -> None:
@@ -116,13 +117,13 @@ class ExtensometerSettings(AdcSettings):
                 f"at least {MIN_STROKE_SPAN_V} V away from home_v ({self.home_v:g} V)"
             )
             raise FieldError("full_v", rule, self.full_v, "calibrate the sensor")
-        highest_v = self.vref_v - RAIL_V
+        highest_v = self.vref_v - RAIL_MARGIN_V
         for name in ("home_v", "full_v"):
             volts = getattr(self, name)
-            if not RAIL_V <= volts <= highest_v:
+            if not RAIL_MARGIN_V <= volts <= highest_v:
                 raise FieldError(
                     name,
-                    f"between {RAIL_V:g} and {highest_v:g} V",
+                    f"between {RAIL_MARGIN_V:g} and {highest_v:g} V",
                     volts,
                     "put a resistor at each end of the potentiometer, or a broken "
                     "cable looks like a place on its travel",
@@ -135,7 +136,7 @@ def decode_displacement(volts: float, settings: ExtensometerSettings) -> float:
     return s.travel_mm * (volts - s.home_v) / (s.full_v - s.home_v)
 
 
-class Extensometer(_AdcSensor[ExtensometerSettings]):
+class ExtensometerSensor(_AdcSensor[ExtensometerSettings]):
     """Displacement in mm. Rates are computed by triage."""
 
     def read(self, now_s: float) -> list[Reading]:
@@ -160,15 +161,15 @@ class Extensometer(_AdcSensor[ExtensometerSettings]):
 
 
 ZERO_MA, FULL_MA = 4.0, 20.0
-BROKEN_MA, LOWEST_MA = 3.6, 3.8
-HIGHEST_MA, FAULT_MA = 20.5, 21.0
-MOST_MA = 22.0
+BROKEN_MA, MIN_MEASURED_MA = 3.6, 3.8
+MAX_MEASURED_MA, FAULT_MA = 20.5, 21.0
+MAX_DRIVE_MA = 22.0
 """Maximum current of a transmitter; the converter must be able to measure it."""
 
 _NOTHING_MA = 0.5
 
 
-def trouble(loop_ma: float) -> tuple[str, str, Health] | None:
+def diagnose_loop(loop_ma: float) -> tuple[str, str, Health] | None:
     """Reason, remedy and health of a faulty loop; None for a valid measurement."""
     got = f"{loop_ma:.2f} mA"
     if loop_ma < _NOTHING_MA:
@@ -189,10 +190,11 @@ def trouble(loop_ma: float) -> tuple[str, str, Health] | None:
             "check the cable for a short, or replace the transmitter",
             Health.LOOP_FAULT,
         )
-    if not LOWEST_MA <= loop_ma <= HIGHEST_MA:
-        side = "below" if loop_ma < LOWEST_MA else "above"
+    if not MIN_MEASURED_MA <= loop_ma <= MAX_MEASURED_MA:
+        side = "below" if loop_ma < MIN_MEASURED_MA else "above"
+        span = f"{MIN_MEASURED_MA} to {MAX_MEASURED_MA}"
         return (
-            f"is {side} its measuring range: {got}, not {LOWEST_MA} to {HIGHEST_MA} mA",
+            f"is {side} its measuring range: {got}, not {span} mA",
             "check the range of the transmitter",
             Health.IMPLAUSIBLE,
         )
@@ -204,21 +206,21 @@ def decode_current(volts: float, shunt_ohm: float) -> float:
     return 1000 * volts / shunt_ohm
 
 
-def measured(name: str, volts: float, shunt_ohm: float) -> float:
+def decode_loop_ma(name: str, volts: float, shunt_ohm: float) -> float:
     """Current of a sensor's loop in mA.
 
     Raises:
         SensorRangeError: The current signals a fault.
     """
     loop_ma = decode_current(volts, shunt_ohm)
-    fault = trouble(loop_ma)
+    fault = diagnose_loop(loop_ma)
     if fault is not None:
         reason, remedy, health = fault
         raise SensorRangeError(name, f"has a loop that {reason}", remedy, health)
     return loop_ma
 
 
-def share(loop_ma: float) -> float:
+def fraction_of_span(loop_ma: float) -> float:
     """Position of a current between zero (0) and full scale (1)."""
     return (loop_ma - ZERO_MA) / (FULL_MA - ZERO_MA)
 
@@ -239,13 +241,14 @@ class PiezometerSettings(AdcSettings):
     warm_up_s: ClassVar[float] = 2.0
 
     at_20ma_kpa: float = key(
-        Rule("Pressure at 20 mA, from the plate.", unit="kPa", low=1, high=1000)
+        KeyRule("Pressure at 20 mA, from the plate.", unit="kPa", low=1, high=1000)
     )
     at_4ma_kpa: float = key(
-        Rule("Pressure at 4 mA, from the plate.", unit="kPa", low=-100, high=100), 0.0
+        KeyRule("Pressure at 4 mA, from the plate.", unit="kPa", low=-100, high=100),
+        0.0,
     )
     shunt_ohm: float = key(
-        Rule("The resistor that the current runs through.", "Ohm", low=10, high=250),
+        KeyRule("The resistor that the current runs through.", "Ohm", low=10, high=250),
         120.0,
     )
 
@@ -253,11 +256,12 @@ class PiezometerSettings(AdcSettings):
         if self.at_4ma_kpa >= self.at_20ma_kpa:
             rule = f"less than at_20ma_kpa ({self.at_20ma_kpa:g})"
             raise FieldError("at_4ma_kpa", rule, self.at_4ma_kpa)
-        max_ohm = 1000 * self.vref_v / MOST_MA
+        max_ohm = 1000 * self.vref_v / MAX_DRIVE_MA
         if self.shunt_ohm > max_ohm:
             raise FieldError(
                 "shunt_ohm",
-                f"at most {max_ohm:.0f} Ohm, for {MOST_MA:g} mA to stay under vref_v",
+                f"at most {max_ohm:.0f} Ohm, for {MAX_DRIVE_MA:g} mA to stay under "
+                "vref_v",
                 self.shunt_ohm,
             )
 
@@ -273,8 +277,8 @@ class Piezometer(_AdcSensor[PiezometerSettings]):
             SensorRangeError: The current signals a fault.
         """
         s = self._settings
-        loop_ma = measured(self.name, self._converter.volts(), s.shunt_ohm)
-        kpa = s.at_4ma_kpa + (s.at_20ma_kpa - s.at_4ma_kpa) * share(loop_ma)
+        loop_ma = decode_loop_ma(self.name, self._converter.volts(), s.shunt_ohm)
+        kpa = s.at_4ma_kpa + (s.at_20ma_kpa - s.at_4ma_kpa) * fraction_of_span(loop_ma)
         return [
             Reading(self.name, "hPa", round(kpa * HPA_PER_KPA, 3)),
             Reading(f"{self.name}/head", "m", round(kpa / KPA_PER_M, 4)),

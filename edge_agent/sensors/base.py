@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from edge_agent.sensors.buses import Buses, Lines, NoBuses
-from edge_agent.sensors.errors import SensorError, SensorOpenError, pin_errors
+from edge_agent.sensors.buses import Buses, EdgeLines, NoBuses
+from edge_agent.sensors.errors import SensorError, SensorOpenError, pin_error_types
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
-def check_name(name: str) -> str:
+def check_sensor_name(name: str) -> str:
     """Check that a sensor's name is one level of a SenML name.
 
     Raises:
@@ -50,13 +50,15 @@ class SensorSettings:
     largest_step: ClassVar[float | None] = None
     warm_up_s: ClassVar[float] = 0.0
 
-    kind: str = key(Rule("The driver, such as rain-gauge."))
-    name: str = key(Rule("Name of the sensor, unique on the node.", check=check_name))
+    kind: str = key(KeyRule("The driver, such as rain-gauge."))
+    name: str = key(
+        KeyRule("Name of the sensor, unique on the node.", check=check_sensor_name)
+    )
     interval_s: float = key(
-        Rule("Time between readings.", unit="s", low=1, high=3600), 60.0
+        KeyRule("Time between readings.", unit="s", low=1, high=3600), 60.0
     )
     unit: str | None = key(
-        Rule("Unit the installer expects; must be the driver's own."), None
+        KeyRule("Unit the installer expects; must be the driver's own."), None
     )
 
     @property
@@ -65,7 +67,7 @@ class SensorSettings:
         return {}
 
 
-class Known(Protocol):
+class SensorInfo(Protocol):
     """Properties of a sensor, known before it is opened."""
 
     @property
@@ -97,7 +99,7 @@ class Known(Protocol):
         """Exclusive resources: ``GPIO17``, ``SPI0.0 channel 2``, ``SPI0.1``."""
 
 
-class Claiming(Known, Protocol):
+class SensorConfig(SensorInfo, Protocol):
     """Settings of one sensor, whatever its kind."""
 
     @property
@@ -132,10 +134,10 @@ class Hardware:
     get_state: Callable[[str], str | None] = lambda _: None
     on_event: Callable[[str], object] = lambda _: None
     buses: Buses = field(default_factory=NoBuses)
-    edge_lines: Lines | None = None
+    edge_lines: EdgeLines | None = None
 
 
-class Sensor(Known, Protocol):
+class Sensor(SensorInfo, Protocol):
     """A configured sensor, which may fail to answer."""
 
     @property
@@ -165,7 +167,7 @@ class Sensor(Known, Protocol):
         """Release pins and bus. A closed sensor is not read again."""
 
 
-class Described:
+class BaseSensor:
     """Base class: copies the settings; no stored state, no bus to close.
 
     Attributes:
@@ -179,7 +181,7 @@ class Described:
         claims: Pins and chips.
     """
 
-    def __init__(self, settings: Claiming) -> None:
+    def __init__(self, settings: SensorConfig) -> None:
         self.name = settings.name
         self.quantity = settings.quantity
         self.unit = settings.senml_unit
@@ -197,7 +199,7 @@ class Described:
         """Nothing; the buses are shared."""
 
 
-def tell(on_event: Callable[[str], object], name: str) -> None:
+def notify_safely(on_event: Callable[[str], object], name: str) -> None:
     """Call `on_event` from the pin thread; log its exceptions and raise none.
 
     An exception would end lgpio's only notification thread, and with it the events
@@ -209,7 +211,7 @@ def tell(on_event: Callable[[str], object], name: str) -> None:
         _log.exception("event callback of sensor %s failed", name)
 
 
-Opener = Callable[[], Sensor]
+OpenSensor = Callable[[], Sensor]
 
 _REMEDY = "check that the pin is free, the bus is switched on and the user may use it"
 _BUSY = (
@@ -218,14 +220,14 @@ _BUSY = (
 )
 
 
-class PendingSensor(Described):
+class RetryingSensor(BaseSensor):
     """Placeholder for a sensor that did not open; each read tries again.
 
     Attributes:
         error: Why it is not open; None after it has opened.
     """
 
-    def __init__(self, settings: Claiming, opener: Opener) -> None:
+    def __init__(self, settings: SensorConfig, opener: OpenSensor) -> None:
         super().__init__(settings)
         self._opener = opener
         self._sensor: Sensor | None = None
@@ -243,7 +245,7 @@ class PendingSensor(Described):
             self._sensor = self._opener()
         except SensorError as error:
             self.error = error
-        except pin_errors() as error:
+        except pin_error_types() as error:
             is_busy = isinstance(error, OSError) and error.errno == errno.EBUSY
             self.error = SensorOpenError(
                 self.name, f"cannot be opened: {error}", _BUSY if is_busy else _REMEDY
@@ -273,12 +275,12 @@ class PendingSensor(Described):
 
 
 @dataclass(frozen=True)
-class SlowSettings(SensorSettings):
+class SlowSensorSettings(SensorSettings):
     """Settings of a sensor whose default interval is five minutes.
 
     Must be the first of several bases, or its default is lost.
     """
 
     interval_s: float = key(
-        Rule("Time between readings.", unit="s", low=1, high=3600), 300.0
+        KeyRule("Time between readings.", unit="s", low=1, high=3600), 300.0
     )

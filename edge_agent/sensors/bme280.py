@@ -11,24 +11,29 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import Described, Hardware, SlowSettings
-from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError, stranger
+from edge_agent.sensors.base import BaseSensor, Hardware, SlowSensorSettings
+from edge_agent.sensors.errors import (
+    Health,
+    SensorBusError,
+    SensorRangeError,
+    health_of_identity,
+)
 from edge_agent.sensors.i2c import I2cChip, I2cSettings
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
-TRIM_TP = (0x88, 26)
-TRIM_H = (0xE1, 7)
-DATA = (0xF7, 8)
+TRIM_TP_REGISTERS = (0x88, 26)
+TRIM_H_REGISTERS = (0xE1, 7)
+DATA_REGISTERS = (0xF7, 8)
 _SKIPPED_TP, _SKIPPED_H = 0x80000, 0x8000
 
 
-class SkippedError(ValueError):
+class NotMeasuredError(ValueError):
     """The chip has not measured: its registers are as after power-on."""
 
 
 @dataclass(frozen=True)
-class Trim:
+class TrimParameters:
     """A chip's own calibration: T1..T3, P1..P9, H1..H6 of the data sheet."""
 
     t: tuple[int, ...]
@@ -37,7 +42,7 @@ class Trim:
 
 
 @dataclass(frozen=True)
-class Air:
+class AirMeasurement:
     """State of the air.
 
     Attributes:
@@ -51,7 +56,7 @@ class Air:
     humidity_percent: float
 
 
-def trim_of(tp: bytes, h: bytes) -> Trim:
+def decode_trim(tp: bytes, h: bytes) -> TrimParameters:
     """Trimming parameters from the registers 0x88..0xA1 and 0xE1..0xE7."""
     t1, t2, t3, *rest = struct.unpack("<HhhHhhhhhhhh", tp[:24])
     h2, h3 = struct.unpack("<hB", h[:3])
@@ -59,10 +64,10 @@ def trim_of(tp: bytes, h: bytes) -> Trim:
     h4 = int.from_bytes(h[3:4], signed=True) << 4 | h[4] & 0x0F
     h5 = int.from_bytes(h[5:6], signed=True) << 4 | h[4] >> 4
     h6 = int.from_bytes(h[6:7], signed=True)
-    return Trim((t1, t2, t3), tuple(rest), (tp[25], h2, h3, h4, h5, h6))
+    return TrimParameters((t1, t2, t3), tuple(rest), (tp[25], h2, h3, h4, h5, h6))
 
 
-def decode(raw: bytes, trim: Trim) -> Air:
+def decode(raw: bytes, trim: TrimParameters) -> AirMeasurement:
     """The air from the eight data registers, 0xF7 first.
 
     Raises:
@@ -72,21 +77,23 @@ def decode(raw: bytes, trim: Trim) -> Air:
     temp = int.from_bytes(raw[3:6]) >> 4
     humidity = int.from_bytes(raw[6:8])
     if _SKIPPED_TP in {pressure, temp} or humidity == _SKIPPED_H:
-        raise SkippedError("has measured nothing")
-    fine = fine_of(temp, trim)
-    return Air(
-        fine / 5120, pascals(pressure, fine, trim), percent(humidity, fine, trim)
+        raise NotMeasuredError("has measured nothing")
+    fine = compensate_temperature(temp, trim)
+    return AirMeasurement(
+        fine / 5120,
+        compensate_pressure(pressure, fine, trim),
+        compensate_humidity(humidity, fine, trim),
     )
 
 
-def fine_of(adc: int, trim: Trim) -> float:
+def compensate_temperature(adc: int, trim: TrimParameters) -> float:
     """Fine temperature in 1/5120 degree, an input of the other formulas."""
     t1, t2, t3 = trim.t
     first = (adc / 16384 - t1 / 1024) * t2
     return first + (adc / 131072 - t1 / 8192) ** 2 * t3
 
 
-def pascals(adc: int, fine: float, trim: Trim) -> float:
+def compensate_pressure(adc: int, fine: float, trim: TrimParameters) -> float:
     """Pressure in Pa; 0 for an invalid calibration."""
     p1, p2, p3, p4, p5, p6, p7, p8, p9 = trim.p
     a = fine / 2 - 64000
@@ -98,7 +105,7 @@ def pascals(adc: int, fine: float, trim: Trim) -> float:
     return p + (p9 * p * p / 2147483648 + p * p8 / 32768 + p7) / 16
 
 
-def percent(adc: int, fine: float, trim: Trim) -> float:
+def compensate_humidity(adc: int, fine: float, trim: TrimParameters) -> float:
     """Relative humidity, 0 to 100."""
     h1, h2, h3, h4, h5, h6 = trim.h
     a = fine - 76800
@@ -117,7 +124,7 @@ _TEMP_C, _PRESSURE_PA = (-40.0, 85.0), (30_000.0, 110_000.0)
 
 
 @dataclass(frozen=True)
-class Bme280Settings(SlowSettings, I2cSettings):
+class Bme280Settings(SlowSensorSettings, I2cSettings):
     """Keys of kind ``bme280``."""
 
     quantity: ClassVar[str] = "air in the housing"
@@ -126,7 +133,7 @@ class Bme280Settings(SlowSettings, I2cSettings):
     largest_step: ClassVar[float | None] = 3.0
 
     address: int = key(
-        Rule("Address: 0x76 or 0x77, by the pin SDO.", choices=(0x76, 0x77)), 0x76
+        KeyRule("Address: 0x76 or 0x77, by the pin SDO.", choices=(0x76, 0x77)), 0x76
     )
 
     @property
@@ -134,7 +141,7 @@ class Bme280Settings(SlowSettings, I2cSettings):
         return (self.place,)
 
 
-class Bme280(Described):
+class Bme280(BaseSensor):
     """Measures once per reading and sleeps in between, to avoid self-heating."""
 
     def __init__(self, settings: Bme280Settings, hardware: Hardware) -> None:
@@ -142,7 +149,7 @@ class Bme280(Described):
         self._sleep = hardware.sleep
         bus = hardware.buses.i2c(settings.bus)
         self._chip = I2cChip(settings.name, settings.place, bus, settings.address)
-        self._trim: Trim | None = self._calibration()
+        self._trim: TrimParameters | None = self._calibration()
 
     def read(self, now_s: float) -> list[Reading]:
         """Temperature, humidity and pressure of the air now.
@@ -162,19 +169,20 @@ class Bme280(Described):
             Reading(f"{self.name}/pressure", "hPa", round(air.pressure_pa / 100, 2)),
         ]
 
-    def _calibration(self) -> Trim:
+    def _calibration(self) -> TrimParameters:
         found = self._chip.read_registers(_ID, 1)[0]
         if found != _BME280:
             other = ", a BMP280 without humidity" if found == _BMP280 else ""
             raise self._chip.make_error(
                 f"must answer as a BME280 ({_BME280:02X}), got {found:02X}{other}",
-                stranger(found),
+                health_of_identity(found),
             )
-        return trim_of(
-            self._chip.read_registers(*TRIM_TP), self._chip.read_registers(*TRIM_H)
+        return decode_trim(
+            self._chip.read_registers(*TRIM_TP_REGISTERS),
+            self._chip.read_registers(*TRIM_H_REGISTERS),
         )
 
-    def _measure(self) -> Air:
+    def _measure(self) -> AirMeasurement:
         trim = self._trim = self._trim or self._calibration()
         self._chip.write_registers(
             _CTRL_HUM, _ONCE_HUM
@@ -183,13 +191,13 @@ class Bme280(Described):
         for _ in range(_MAX_POLLS):
             self._sleep(_MEASURE_S)
             if not self._chip.read_registers(_STATUS, 1)[0] & _MEASURING:
-                return self._checked(self._chip.read_registers(*DATA), trim)
+                return self._checked(self._chip.read_registers(*DATA_REGISTERS), trim)
         raise self._chip.make_error(f"is not ready after {_MAX_POLLS} measuring times")
 
-    def _checked(self, raw: bytes, trim: Trim) -> Air:
+    def _checked(self, raw: bytes, trim: TrimParameters) -> AirMeasurement:
         try:
             air = decode(raw, trim)
-        except SkippedError as error:
+        except NotMeasuredError as error:
             raise self._chip.make_error(str(error), Health.NOT_CONVERTED) from error
         for value, (low, high), unit in (
             (air.temp_c, _TEMP_C, "C"),

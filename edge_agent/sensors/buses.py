@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class Held(Protocol):
+class SharedBus(Protocol):
     """A bus that sensors share; calls from different threads are serialized."""
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Block the other sensors of the bus; reentrant."""
 
 
-class I2c(Held, Protocol):
+class I2cBus(SharedBus, Protocol):
     """One I2C bus: chips with registers."""
 
     def read(self, address: int, register: int, count: int) -> bytes:
@@ -39,7 +39,7 @@ class I2c(Held, Protocol):
 
 
 @dataclass(frozen=True)
-class LineSettings:
+class SerialSettings:
     """Settings of a serial line; all sensors on it must have the same.
 
     Attributes:
@@ -62,7 +62,7 @@ class LineSettings:
         return f"{self.protocol} at {self.baud} {frame}"
 
 
-class Serial(Held, Protocol):
+class SerialLine(SharedBus, Protocol):
     """One serial line, whose devices only answer requests."""
 
     def query(
@@ -88,14 +88,14 @@ class Serial(Held, Protocol):
 class Buses(Protocol):
     """All buses of a node; each call returns the same object for a bus."""
 
-    def i2c(self, number: int) -> I2c:
+    def i2c(self, number: int) -> I2cBus:
         """The I2C bus ``/dev/i2c-<number>``.
 
         Raises:
             OSError: It is switched off, or its library is missing.
         """
 
-    def serial(self, port: str, settings: LineSettings) -> Serial:
+    def serial(self, port: str, settings: SerialSettings) -> SerialLine:
         """The serial line at a path; a missing device only fails on `query`.
 
         Raises:
@@ -125,7 +125,9 @@ class Buses(Protocol):
         """
 
 
-def agree(port: str, first: LineSettings, later: LineSettings) -> None:
+def check_same_settings(
+    port: str, first: SerialSettings, later: SerialSettings
+) -> None:
     """Check that two sensors on one line have the same settings.
 
     Raises:
@@ -141,11 +143,11 @@ def agree(port: str, first: LineSettings, later: LineSettings) -> None:
 class NoBuses:
     """A node without buses; every method raises."""
 
-    def i2c(self, number: int) -> I2c:
+    def i2c(self, number: int) -> I2cBus:
         """Never returns."""
         raise _absent(f"I2C bus {number}")
 
-    def serial(self, port: str, settings: LineSettings) -> Serial:
+    def serial(self, port: str, settings: SerialSettings) -> SerialLine:
         """Never returns."""
         raise _absent(f"serial port {port}")
 
@@ -166,7 +168,7 @@ def _absent(thing: str) -> OSError:
     return FileNotFoundError(f"no {thing}: the sensors were opened without buses")
 
 
-EVENT = struct.Struct("=QIIII24x")
+EDGE_EVENT = struct.Struct("=QIIII24x")
 """One event: time in ns, kind of edge, line, number in the request, in the line.
 
 Source: ``struct gpio_v2_line_event`` in ``linux/gpio.h``, 48 bytes.
@@ -174,7 +176,7 @@ Source: ``struct gpio_v2_line_event`` in ``linux/gpio.h``, 48 bytes.
 
 
 @dataclass(frozen=True)
-class LineEvent:
+class EdgeEvent:
     """One edge.
 
     Attributes:
@@ -186,7 +188,7 @@ class LineEvent:
     line_number: int
 
 
-class Line(Protocol):
+class EdgeLine(Protocol):
     """Edge events of one pin, queued by the kernel.
 
     Attributes:
@@ -195,7 +197,7 @@ class Line(Protocol):
 
     token: str
 
-    def read(self) -> list[LineEvent]:
+    def read(self) -> list[EdgeEvent]:
         """Read the queued edges without blocking.
 
         Raises:
@@ -213,10 +215,10 @@ class Line(Protocol):
         """Stop reading; a descriptor that systemd keeps continues to queue edges."""
 
 
-class Lines(Protocol):
+class EdgeLines(Protocol):
     """Edge events of the pins of a machine."""
 
-    def open(self, pin: int, debounce_s: float, active_high: bool) -> Line:
+    def open(self, pin: int, debounce_s: float, active_high: bool) -> EdgeLine:
         """Request the edges of a pin to its active level.
 
         Raises:
@@ -224,15 +226,15 @@ class Lines(Protocol):
         """
 
 
-def decode(raw: bytes) -> list[LineEvent]:
+def decode_edge_events(raw: bytes) -> list[EdgeEvent]:
     """Decode the bytes read from a line.
 
     Raises:
         ValueError: It is not a whole number of events.
     """
-    if len(raw) % EVENT.size:
+    if len(raw) % EDGE_EVENT.size:
         raise ValueError(f"raw must be whole events of 48 bytes, got {len(raw)} bytes")
     return [
-        LineEvent(time_ns, line_number)
-        for time_ns, _edge, _line, _number, line_number in EVENT.iter_unpack(raw)
+        EdgeEvent(time_ns, line_number)
+        for time_ns, _edge, _line, _number, line_number in EDGE_EVENT.iter_unpack(raw)
     ]

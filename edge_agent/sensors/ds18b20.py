@@ -9,25 +9,25 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import Described, Hardware, SlowSettings
+from edge_agent.sensors.base import BaseSensor, Hardware, SlowSensorSettings
 from edge_agent.sensors.errors import Health, SensorBusError, SensorRangeError
-from edge_agent.sensors.i2c import naming
+from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 POWER_ON_MC = 85000
 _DISCONNECTED_MC = {-127000, 127937}
-LOW_C, HIGH_C = -55.0, 125.0
+MIN_C, MAX_C = -55.0, 125.0
 _CRC = re.compile(r"crc=[0-9a-f]{2} (YES|NO)")
 _TEMPERATURE = re.compile(r"t=(-?\d{1,6})")
 
 
-class DamagedError(ValueError):
+class OneWireAnswerError(ValueError):
     """The chip's answer is missing or corrupt."""
 
 
-class WrongError(ValueError):
+class NoTemperatureError(ValueError):
     """The number is a code without a measurement."""
 
     def __init__(self, reason: str, health: Health) -> None:
@@ -45,26 +45,26 @@ def decode(text: str) -> float:
     milli = _milli(text.strip())
     if milli == POWER_ON_MC:
         reason = "reads 85.0 C, its value after power-on: it did not convert"
-        raise WrongError(reason, Health.NOT_CONVERTED)
+        raise NoTemperatureError(reason, Health.NOT_CONVERTED)
     if milli in _DISCONNECTED_MC:
         reason = f"reads {milli / 1000:g} C: it is disconnected"
-        raise WrongError(reason, Health.DISCONNECTED)
-    if not LOW_C <= milli / 1000 <= HIGH_C:
+        raise NoTemperatureError(reason, Health.DISCONNECTED)
+    if not MIN_C <= milli / 1000 <= MAX_C:
         reason = f"reads {milli / 1000:g} C, beyond what it can measure"
-        raise WrongError(reason, Health.IMPLAUSIBLE)
+        raise NoTemperatureError(reason, Health.IMPLAUSIBLE)
     return milli / 1000
 
 
 def _milli(text: str) -> int:
     if not text:
-        raise DamagedError("gives an empty file: the chip did not answer")
+        raise OneWireAnswerError("gives an empty file: the chip did not answer")
     if re.fullmatch(r"-?\d{1,6}", text):
         return int(text)
     crc, found = _CRC.search(text), _TEMPERATURE.search(text)
     if crc is None or found is None:
-        raise DamagedError(f"gives no temperature: {text[:60]!r}")
+        raise OneWireAnswerError(f"gives no temperature: {text[:60]!r}")
     if crc[1] != "YES":
-        raise DamagedError("answers with a wrong CRC")
+        raise OneWireAnswerError("answers with a wrong CRC")
     return int(found[1])
 
 
@@ -87,22 +87,22 @@ def check_rom(rom: str) -> str:
 
 
 @dataclass(frozen=True)
-class Ds18b20Settings(SlowSettings):
+class Ds18b20Settings(SlowSensorSettings):
     """Keys of kind ``ds18b20``."""
 
     quantity: ClassVar[str] = "temperature"
     senml_unit: ClassVar[str | None] = "Cel"
-    range: ClassVar[tuple[float, float]] = (LOW_C, HIGH_C)
+    range: ClassVar[tuple[float, float]] = (MIN_C, MAX_C)
     # no largest step: in steps of 1/16 degree, deep ground reads the same for hours
 
-    rom: str = key(Rule("Number of the chip, its folder's name.", check=check_rom))
+    rom: str = key(KeyRule("Number of the chip, its folder's name.", check=check_rom))
 
     @property
     def claims(self) -> tuple[str, ...]:
         return (f"1-Wire {self.rom}",)
 
 
-class Ds18b20(Described):
+class Ds18b20(BaseSensor):
     """One conversion of 0.75 s per reading; a corrupt one is repeated once."""
 
     def __init__(self, settings: Ds18b20Settings, hardware: Hardware) -> None:
@@ -117,14 +117,14 @@ class Ds18b20(Described):
             SensorBusError: The chip is gone, or its answers are corrupt.
             SensorRangeError: It did not convert, or is disconnected.
         """
-        with naming(self.name, f"1-Wire {self._rom}", _REMEDY):
+        with bus_errors_as_sensor_errors(self.name, f"1-Wire {self._rom}", _REMEDY):
             try:
                 celsius = self._convert()
-            except WrongError as error:
+            except NoTemperatureError as error:
                 raise SensorRangeError(
                     self.name, str(error), _REMEDY, error.health
                 ) from error
-            except DamagedError as error:
+            except OneWireAnswerError as error:
                 raise SensorBusError(self.name, str(error), _REMEDY) from error
         return [Reading(self.name, "Cel", celsius)]
 
@@ -132,7 +132,7 @@ class Ds18b20(Described):
         for left in reversed(range(_ATTEMPTS)):
             try:
                 return decode(self._text())
-            except DamagedError:
+            except OneWireAnswerError:
                 if not left:
                     raise
         raise AssertionError("one attempt at least")

@@ -66,18 +66,18 @@ class SensorRangeError(SensorError, ValueError):
     default_health = Health.IMPLAUSIBLE
 
 
-class SensorHangsError(SensorError, TimeoutError):
+class SensorTimeoutError(SensorError, TimeoutError):
     """A read of the sensor does not return."""
 
     default_health = Health.HANGS
 
 
-def stranger(identity: int) -> Health:
+def health_of_identity(identity: int) -> Health:
     """Health for a wrong identity byte; an undriven bus reads 00 or FF."""
     return Health.NO_ANSWER if identity in {0x00, 0xFF} else Health.WRONG_CHIP
 
 
-def pin_errors() -> tuple[type[Exception], ...]:
+def pin_error_types() -> tuple[type[Exception], ...]:
     """Exceptions of the pin libraries; lgpio's only if lgpio is loaded."""
     lgpio = sys.modules.get("lgpio")
     return (GPIOZeroError, OSError) + ((lgpio.error,) if lgpio else ())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from edge_agent.sensors.base import SensorSettings
 from edge_agent.sensors.errors import SensorRangeError
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 PROBE_UNITS = (
@@ -26,13 +26,14 @@ PROBE_UNITS = (
 class ProbeSettings(SensorSettings):
     """Settings for the quantity of a probe."""
 
-    unit: str = key(Rule("SenML unit of the readings.", choices=PROBE_UNITS))
-    measures: str = key(Rule("What it measures, in words."))
+    unit: str = key(KeyRule("SenML unit of the readings.", choices=PROBE_UNITS))
+    measures: str = key(KeyRule("What it measures, in words."))
     step: float | None = key(
-        Rule("Largest plausible change between two readings; absent is any."), None
+        KeyRule("Largest plausible change between two readings; absent is any."), None
     )
     settle_s: float = key(
-        Rule("Time from power-on to a good reading.", unit="s", low=0, high=3600), 0.0
+        KeyRule("Time from power-on to a good reading.", unit="s", low=0, high=3600),
+        0.0,
     )
 
     @property
@@ -57,13 +58,13 @@ class ScaledSettings(ProbeSettings):
     """Settings for the conversion of the probe's number to a reading."""
 
     scale: float = key(
-        Rule("Reading for each unit of the probe's number.", low=-1e9, high=1e9), 1.0
+        KeyRule("Reading for each unit of the probe's number.", low=-1e9, high=1e9), 1.0
     )
     offset: float = key(
-        Rule("Reading where the probe's number is 0.", low=-1e9, high=1e9), 0.0
+        KeyRule("Reading where the probe's number is 0.", low=-1e9, high=1e9), 0.0
     )
-    low: float = key(Rule("Least reading; below, the probe is faulty."))
-    high: float = key(Rule("Greatest reading; above, the probe is faulty."))
+    low: float = key(KeyRule("Least reading; below, the probe is faulty."))
+    high: float = key(KeyRule("Greatest reading; above, the probe is faulty."))
 
     def __post_init__(self) -> None:
         if self.scale == 0:
@@ -76,7 +77,7 @@ class ScaledSettings(ProbeSettings):
         return self.low, self.high
 
 
-def reading(settings: ScaledSettings, number: float) -> Reading:
+def make_reading(settings: ScaledSettings, number: float) -> Reading:
     """The reading for a number of the probe.
 
     Raises:
@@ -91,9 +92,9 @@ def reading(settings: ScaledSettings, number: float) -> Reading:
             f"got {value:g} from {number:g}",
             "check the probe, then scale, offset, low and high",
         )
-    return Reading(s.name, s.unit, significant(value))
+    return Reading(s.name, s.unit, round_significant(value))
 
 
-def significant(value: float) -> float:
+def round_significant(value: float) -> float:
     """Round a value to six significant digits."""
     return float(f"{value:.6g}")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from edge_agent.sensors.base import Described, Hardware, SlowSettings
+from edge_agent.sensors.base import BaseSensor, Hardware, SlowSensorSettings
 from edge_agent.sensors.errors import Health, SensorBusError
-from edge_agent.sensors.i2c import naming
-from service_runtime.settings import Rule, key
+from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.cells import check_position, distance_km
 from spatial_mqtt.senml import Reading
 
@@ -29,7 +29,7 @@ class NoFixError(ValueError):
 
 
 @dataclass(frozen=True)
-class Fix:
+class GnssFix:
     """A position at a time.
 
     Attributes:
@@ -47,7 +47,7 @@ class Fix:
     error_m: float | None
 
 
-def decode(text: str) -> Fix:
+def decode(text: str) -> GnssFix:
     """The best fix in a line of class ``POLL`` or ``TPV``.
 
     Raises:
@@ -77,13 +77,13 @@ def _mode(tpv: Mapping[str, Any]) -> int:
     return mode if isinstance(mode, int) and {"lat", "lon"} <= tpv.keys() else 0
 
 
-def _fix(tpv: Mapping[str, Any]) -> Fix:
+def _fix(tpv: Mapping[str, Any]) -> GnssFix:
     # releases before 3.20 have alt, later ones altMSL; eph also came with 3.20
     altitude = tpv.get("altMSL", tpv.get("alt"))
     error_m = tpv.get("eph", tpv.get("epx"))
     time = tpv.get("time")
     check_position(tpv["lat"], tpv["lon"])
-    return Fix(
+    return GnssFix(
         float(tpv["lat"]),
         float(tpv["lon"]),
         None if altitude is None else float(altitude),
@@ -97,7 +97,7 @@ _STANDSTILL_S = 10.0
 
 
 @dataclass(frozen=True)
-class GnssSettings(SlowSettings):
+class GnssSettings(SlowSensorSettings):
     """Keys of kind ``gnss``."""
 
     quantity: ClassVar[str] = "distance from the site"
@@ -107,10 +107,10 @@ class GnssSettings(SlowSettings):
     warm_up_s: ClassVar[float] = 60.0  # a cold receiver searches for satellites
 
     latitude: float = key(
-        Rule("Where the receiver was mounted.", unit="degrees", low=-90, high=90)
+        KeyRule("Where the receiver was mounted.", unit="degrees", low=-90, high=90)
     )
     longitude: float = key(
-        Rule("Where the receiver was mounted.", unit="degrees", low=-180, high=180)
+        KeyRule("Where the receiver was mounted.", unit="degrees", low=-180, high=180)
     )
 
     @property
@@ -118,7 +118,7 @@ class GnssSettings(SlowSettings):
         return ("gpsd",)
 
 
-class Gnss(Described):
+class Gnss(BaseSensor):
     """Position, distance from the site, and how far the node's clock is ahead."""
 
     def __init__(self, settings: GnssSettings, hardware: Hardware) -> None:
@@ -133,7 +133,7 @@ class Gnss(Described):
         Raises:
             SensorBusError: No gpsd, no receiver, no fix, or a fix that is repeated.
         """
-        with naming(self.name, "gpsd", _REMEDY):
+        with bus_errors_as_sensor_errors(self.name, "gpsd", _REMEDY):
             text = self._poll()
         try:
             fix = decode(text)
@@ -142,7 +142,7 @@ class Gnss(Described):
         self._check_fix_is_new(fix, now_s)
         return self._readings(fix, now_s)
 
-    def _check_fix_is_new(self, fix: Fix, now_s: float) -> None:
+    def _check_fix_is_new(self, fix: GnssFix, now_s: float) -> None:
         """Reject the last fix that gpsd repeats after the receiver was unplugged."""
         last, self._last = self._last, (now_s, fix.time_s)
         if last is None or fix.time_s is None or last[1] != fix.time_s:
@@ -151,7 +151,7 @@ class Gnss(Described):
         if now_s - last[0] >= _STANDSTILL_S:
             raise SensorBusError(self.name, "repeats an old fix", _REMEDY, Health.STUCK)
 
-    def _readings(self, fix: Fix, now_s: float) -> list[Reading]:
+    def _readings(self, fix: GnssFix, now_s: float) -> list[Reading]:
         here = (fix.latitude_deg, fix.longitude_deg)
         moved_m = distance_km(self._site, here) * 1000
         found = [

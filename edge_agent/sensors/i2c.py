@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from edge_agent.sensors.base import SensorSettings
-from edge_agent.sensors.buses import I2c
+from edge_agent.sensors.buses import I2cBus
 from edge_agent.sensors.errors import Health, SensorBusError, SensorError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 
 _SILENT = {
     errno.EIO: "does not answer",
@@ -22,7 +22,7 @@ _SILENT = {
 
 
 @contextmanager
-def naming(sensor: str, place: str, remedy: str) -> Iterator[None]:
+def bus_errors_as_sensor_errors(sensor: str, place: str, remedy: str) -> Iterator[None]:
     """Convert an `OSError` of a bus to a `SensorBusError` with the place.
 
     Args:
@@ -46,7 +46,7 @@ _REMEDY = "check power, the wiring of SDA and SCL, the address, and that I2C is 
 class I2cSettings(SensorSettings):
     """Keys of every chip on I2C; its kind bounds ``address``."""
 
-    bus: int = key(Rule("Number of the I2C bus.", low=0, high=22), 1)
+    bus: int = key(KeyRule("Number of the I2C bus.", low=0, high=22), 1)
 
     @property
     def place(self) -> str:
@@ -64,7 +64,7 @@ class I2cChip:
         address: Its address there.
     """
 
-    def __init__(self, sensor: str, place: str, bus: I2c, address: int) -> None:
+    def __init__(self, sensor: str, place: str, bus: I2cBus, address: int) -> None:
         self._sensor = sensor
         self._place = place
         self._bus = bus
@@ -82,7 +82,7 @@ class I2cChip:
         Raises:
             SensorBusError: The chip does not answer.
         """
-        with naming(self._sensor, self._place, _REMEDY):
+        with bus_errors_as_sensor_errors(self._sensor, self._place, _REMEDY):
             return self._bus.read(self._address, register, count)
 
     def write_registers(self, register: int, *values: int) -> None:
@@ -91,7 +91,7 @@ class I2cChip:
         Raises:
             SensorBusError: The chip does not answer.
         """
-        with naming(self._sensor, self._place, _REMEDY):
+        with bus_errors_as_sensor_errors(self._sensor, self._place, _REMEDY):
             self._bus.write(self._address, register, bytes(values))
 
     def make_error(self, reason: str, health: Health | None = None) -> SensorBusError:

@@ -13,12 +13,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import Described, Hardware
-from edge_agent.sensors.errors import SensorBusError, stranger
+from edge_agent.sensors.base import BaseSensor, Hardware
+from edge_agent.sensors.errors import SensorBusError, health_of_identity
 from edge_agent.sensors.i2c import I2cChip, I2cSettings
-from edge_agent.sensors.mcp3x08 import middle_mean
+from edge_agent.sensors.mcp3x08 import interquartile_mean
 from edge_agent.sensors.tilt import Axes, angles_deg, check_gravity
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 G_PER_LSB = 0.001  # table 4: 1 mg a digit at +-2 g in high resolution
@@ -46,10 +46,10 @@ class Lis3dhSettings(I2cSettings):
     warm_up_s: ClassVar[float] = 0.1
 
     address: int = key(
-        Rule("Address: 0x18 or 0x19, by the pin SA0.", choices=(0x18, 0x19)), 0x18
+        KeyRule("Address: 0x18 or 0x19, by the pin SA0.", choices=(0x18, 0x19)), 0x18
     )
     samples: int = key(
-        Rule("Samples in one reading, 0.01 s apart.", low=4, high=256), 64
+        KeyRule("Samples in one reading, 0.01 s apart.", low=4, high=256), 64
     )
 
     @property
@@ -84,7 +84,7 @@ def decode(raw: bytes) -> Axes:
     return x, y, z
 
 
-class Lis3dh(Described):
+class Lis3dh(BaseSensor):
     """Tilt about two axes, from a burst of samples."""
 
     def __init__(self, settings: Lis3dhSettings, hardware: Hardware) -> None:
@@ -111,7 +111,9 @@ class Lis3dh(Described):
         except SensorBusError:
             self._is_set_up = False
             raise
-        x_g, y_g, z_g = (middle_mean(axis) for axis in zip(*samples, strict=True))
+        x_g, y_g, z_g = (
+            interquartile_mean(axis) for axis in zip(*samples, strict=True)
+        )
         check_gravity(self.name, x_g, y_g, z_g)
         x_deg, y_deg = angles_deg(x_g, y_g, z_g)
         return [
@@ -124,7 +126,7 @@ class Lis3dh(Described):
         if found != _LIS3DH:
             raise self._chip.make_error(
                 f"must answer as a LIS3DH ({_LIS3DH:02X}), got {found:02X}",
-                stranger(found),
+                health_of_identity(found),
             )
         self._chip.write_registers(_CTRL_REG4, _WHOLE_HIGH_RESOLUTION)
         self._chip.write_registers(_CTRL_REG1, _100_HZ_XYZ)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import Described, Hardware, SlowSettings
+from edge_agent.sensors.base import BaseSensor, Hardware, SlowSensorSettings
 from edge_agent.sensors.errors import SensorBusError
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 _UNREADABLE = (OSError, ValueError, LookupError)  # absent, or of another form
@@ -24,23 +24,23 @@ _HWMON, _HWMONS = "/sys/class/hwmon/hwmon{}/{}", 8  # where the firmware has no 
 _Fact = tuple[str, str, str, Callable[[str], float]]
 
 
-def celsius(text: str) -> float:
+def parse_temp_c(text: str) -> float:
     """Temperature of a thermal zone, from thousandths of a degree."""
     return int(text) / 1000
 
 
-def load(text: str) -> float:
+def parse_load(text: str) -> float:
     """Load average of the last minute."""
     return float(text.split(maxsplit=1)[0])
 
 
-def memory_free(text: str) -> float:
+def parse_memory_free(text: str) -> float:
     """Available memory as a fraction of all memory."""
     found = dict(re.findall(r"(\w+):\s+(\d+) kB", text))
     return round(int(found["MemAvailable"]) / int(found["MemTotal"]), 4)
 
 
-def life_used(text: str) -> float:
+def parse_life_used(text: str) -> float:
     """Maximum used fraction of a flash memory's life, from ``0x01 0x02``.
 
     Each number counts tenths: 1 is up to 0.1, 10 up to 1.0, 11 beyond.
@@ -54,27 +54,27 @@ def life_used(text: str) -> float:
     return round(worst * _LIFE_STEP, 1)
 
 
-def written_bytes(text: str) -> int:
+def parse_written_bytes(text: str) -> int:
     """Bytes written to a block device since the machine started."""
     return int(text.split()[_SECTORS_WRITTEN]) * _SECTOR_BYTES
 
 
-def uptime_s(text: str) -> float:
+def parse_uptime_s(text: str) -> float:
     """Seconds since the machine started."""
     return float(text.split(maxsplit=1)[0])
 
 
 _FACTS: tuple[_Fact, ...] = (
-    ("cpu-temp", "Cel", "/sys/class/thermal/thermal_zone0/temp", celsius),
-    ("uptime", "s", "/proc/uptime", uptime_s),
-    ("memory-free", "/", "/proc/meminfo", memory_free),
-    ("load", "/", "/proc/loadavg", load),
-    ("written", "B", "/sys/block/{device}/stat", written_bytes),
-    ("life-used", "/", "/sys/block/{device}/device/life_time", life_used),
+    ("cpu-temp", "Cel", "/sys/class/thermal/thermal_zone0/temp", parse_temp_c),
+    ("uptime", "s", "/proc/uptime", parse_uptime_s),
+    ("memory-free", "/", "/proc/meminfo", parse_memory_free),
+    ("load", "/", "/proc/loadavg", parse_load),
+    ("written", "B", "/sys/block/{device}/stat", parse_written_bytes),
+    ("life-used", "/", "/sys/block/{device}/device/life_time", parse_life_used),
 )
 
 
-def check_device(device: str) -> str:
+def check_block_device(device: str) -> str:
     """Check the name of a block device.
 
     Raises:
@@ -86,7 +86,7 @@ def check_device(device: str) -> str:
 
 
 @dataclass(frozen=True)
-class NodeSettings(SlowSettings):
+class MachineSettings(SlowSensorSettings):
     """Keys of kind ``node``."""
 
     quantity: ClassVar[str] = "health of the machine"
@@ -94,19 +94,20 @@ class NodeSettings(SlowSettings):
     range: ClassVar[tuple[float, float]] = (-40.0, 125.0)
 
     device: str = key(
-        Rule("Its flash memory, a name in /sys/block.", check=check_device), "mmcblk0"
+        KeyRule("Its flash memory, a name in /sys/block.", check=check_block_device),
+        "mmcblk0",
     )
-    disk: str = key(Rule("A folder on the disk whose room counts."), "/")
+    disk: str = key(KeyRule("A folder on the disk whose room counts."), "/")
 
     @property
     def claims(self) -> tuple[str, ...]:
         return ("the machine",)
 
 
-class NodeHealth(Described):
+class MachineHealth(BaseSensor):
     """Heat, power, flash, disk, memory and load, from the kernel's files."""
 
-    def __init__(self, settings: NodeSettings, hardware: Hardware) -> None:
+    def __init__(self, settings: MachineSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._settings = settings
         self._buses = hardware.buses
@@ -135,7 +136,7 @@ class NodeHealth(Described):
 
     def _power(self) -> Iterator[Reading]:
         try:
-            flags = throttling(self._buses.read_file(_THROTTLING))
+            flags = parse_throttling(self._buses.read_file(_THROTTLING))
         except _UNREADABLE:
             flags = self._alarm()
         for name, value in flags.items():
@@ -168,7 +169,7 @@ _UNDER_VOLTAGE, _THROTTLED, _SEEN = 1 << 0, 1 << 2, 16
 _LIFE_STEP, _LIFE_EXCEEDED = 0.1, 11
 
 
-def throttling(text: str) -> dict[str, bool]:
+def parse_throttling(text: str) -> dict[str, bool]:
     """Flags of the firmware about the power supply, from a text such as ``50005``."""
     bits = int(text, 16)
     return {

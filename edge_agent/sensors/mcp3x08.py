@@ -13,20 +13,20 @@ from edge_agent.sensors.errors import (
     Health,
     SensorBusError,
     SensorRangeError,
-    pin_errors,
+    pin_error_types,
 )
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 
-TRIMMED = 0.25
+TRIMMED_SHARE = 0.25
 """Fraction of the samples that is discarded at each end."""
 
-EFFICIENCY = 0.83
+MEAN_EFFICIENCY = 0.83
 """Efficiency under Gaussian noise: variance of the plain mean over its own."""
 
 
-def middle_mean(values: Sequence[float]) -> float:
+def interquartile_mean(values: Sequence[float]) -> float:
     """Mean of the middle half: ignores single shocks, and averages noise."""
-    cut = int(len(values) * TRIMMED)
+    cut = int(len(values) * TRIMMED_SHARE)
     return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 
@@ -39,7 +39,7 @@ def standard_error(values: Sequence[float]) -> float:
     """
     if len(values) < 2:  # noqa: PLR2004 - one value has no spread
         return 0.0
-    cut = int(len(values) * TRIMMED)
+    cut = int(len(values) * TRIMMED_SHARE)
     ordered = sorted(values)
     low, high = ordered[cut], ordered[len(ordered) - 1 - cut]
     winsorized = [min(max(value, low), high) for value in ordered]
@@ -47,7 +47,7 @@ def standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(winsorized) / (kept * math.sqrt(len(ordered)))
 
 
-MOST_NOISE_V = 0.1
+MAX_NOISE_V = 0.1
 _CHIPS: Mapping[str, tuple[type[Any], int]] = {
     "MCP3008": (MCP3008, 2**10 - 1),
     "MCP3208": (MCP3208, 2**12 - 1),
@@ -62,18 +62,19 @@ class AdcSettings(SensorSettings):
 
     warm_up_s: ClassVar[float] = 1.0
 
-    channel: int = key(Rule("Channel of the converter.", low=0, high=7))
+    channel: int = key(KeyRule("Channel of the converter.", low=0, high=7))
     device: int = key(
-        Rule("Chip select of SPI0: 0 for CE0, 1 for CE1.", low=0, high=1), 0
+        KeyRule("Chip select of SPI0: 0 for CE0, 1 for CE1.", low=0, high=1), 0
     )
     chip: str = key(
-        Rule("The converter: 10 bits or 12.", choices=("MCP3008", "MCP3208")), "MCP3208"
+        KeyRule("The converter: 10 bits or 12.", choices=("MCP3008", "MCP3208")),
+        "MCP3208",
     )
     vref_v: float = key(
-        Rule("Reference of the converter.", unit="V", low=2.5, high=5.5), 3.3
+        KeyRule("Reference of the converter.", unit="V", low=2.5, high=5.5), 3.3
     )
     samples: int = key(
-        Rule(
+        KeyRule(
             "Samples in one reading; the mean of the middle half counts.",
             low=1,
             high=99,
@@ -90,13 +91,13 @@ class AdcSettings(SensorSettings):
         return {f"SPI0.{self.device}": f"an {self.chip} at {self.vref_v:g} V"}
 
 
-def noise_v(samples: Sequence[float]) -> float:
+def estimate_noise(samples: Sequence[float]) -> float:
     """Standard deviation of samples, estimated from their median deviation."""
     middle = statistics.median(samples)
     return _SIGMA_PER_MAD * statistics.median(abs(v - middle) for v in samples)
 
 
-class Converter:
+class AdcChannel:
     """Reads one channel for a sensor."""
 
     def __init__(self, settings: AdcSettings, hardware: Hardware) -> None:
@@ -119,20 +120,20 @@ class Converter:
         s = self._settings
         try:
             codes = [int(self._adc.raw_value) for _ in range(s.samples)]
-        except pin_errors() as error:
+        except pin_error_types() as error:
             raise SensorBusError(
                 s.name, f"cannot be read: {error}", "check SPI and the wiring"
             ) from error
         samples = [code / self._full_scale for code in codes]
-        sigma_v = noise_v(samples) * s.vref_v
-        if len(samples) >= _MIN_SAMPLES_FOR_NOISE and sigma_v > MOST_NOISE_V:
+        sigma_v = estimate_noise(samples) * s.vref_v
+        if len(samples) >= _MIN_SAMPLES_FOR_NOISE and sigma_v > MAX_NOISE_V:
             raise SensorRangeError(
                 s.name,
                 f"is too noisy: a noise of {sigma_v:.2f} V in one reading",
                 "check the shield, the ground and for a loose contact",
                 Health.NOISY,
             )
-        return middle_mean(samples)
+        return interquartile_mean(samples)
 
     def volts(self) -> float:
         """The voltage.

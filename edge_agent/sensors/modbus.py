@@ -12,13 +12,13 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edge_agent.sensors.base import Described, Hardware
-from edge_agent.sensors.buses import LineSettings
+from edge_agent.sensors.base import BaseSensor, Hardware
+from edge_agent.sensors.buses import SerialSettings
 from edge_agent.sensors.errors import SensorBusError
-from edge_agent.sensors.generic_probe import ScaledSettings, reading
-from edge_agent.sensors.i2c import naming
+from edge_agent.sensors.generic_probe import ScaledSettings, make_reading
+from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 READ_HOLDING, READ_INPUT = 3, 4
@@ -37,19 +37,25 @@ EXCEPTIONS = {
     11: "gateway target does not respond",
 }
 
-TYPES = {"int16": ">h", "uint16": ">H", "int32": ">i", "uint32": ">I", "float32": ">f"}
-ORDERS = {
+NUMBER_TYPES = {
+    "int16": ">h",
+    "uint16": ">H",
+    "int32": ">i",
+    "uint32": ">I",
+    "float32": ">f",
+}
+BYTE_ORDERS = {
     "ABCD": (0, 1, 2, 3), "CDAB": (2, 3, 0, 1),
     "BADC": (1, 0, 3, 2), "DCBA": (3, 2, 1, 0),
 }  # fmt: skip
 """Positions of the bytes A B C D of a number, most significant first."""
 
 
-class DamagedError(ValueError):
+class ModbusAnswerError(ValueError):
     """An answer is incomplete, from another device, or has a wrong CRC."""
 
 
-class RefusedError(ValueError):
+class ModbusExceptionError(ValueError):
     """The probe answered with an exception.
 
     Attributes:
@@ -72,13 +78,13 @@ def modbus_crc(data: bytes) -> bytes:
     return crc.to_bytes(2, "little")
 
 
-def request(address: int, function: int, register: int, count: int) -> bytes:
+def encode_request(address: int, function: int, register: int, count: int) -> bytes:
     """Encode the request for registers."""
     body = struct.pack(">BBHH", address, function, register, count)
     return body + modbus_crc(body)
 
 
-def is_whole(frame: bytes) -> bool:
+def is_complete(frame: bytes) -> bool:
     """Whether a frame is complete, by its length field."""
     if len(frame) < _SHORTEST:
         return False
@@ -97,38 +103,38 @@ def decode(frame: bytes, sent: bytes) -> bytes:
         DamagedError: It is not a complete answer to that request.
         RefusedError: The probe answered with an exception.
     """
-    if not is_whole(frame):
-        raise DamagedError(f"answers only {len(frame)} bytes: {frame.hex(' ')}")
+    if not is_complete(frame):
+        raise ModbusAnswerError(f"answers only {len(frame)} bytes: {frame.hex(' ')}")
     if modbus_crc(frame[:-2]) != frame[-2:]:
-        raise DamagedError(f"answers with a wrong CRC: {frame.hex(' ')}")
+        raise ModbusAnswerError(f"answers with a wrong CRC: {frame.hex(' ')}")
     if frame[0] != sent[0] or frame[1] & ~_EXCEPTION != sent[1]:
-        raise DamagedError(f"answers for another device: {frame.hex(' ')}")
+        raise ModbusAnswerError(f"answers for another device: {frame.hex(' ')}")
     if frame[1] & _EXCEPTION:
-        raise RefusedError(frame[2])
+        raise ModbusExceptionError(frame[2])
     wanted = 2 * int.from_bytes(sent[4:6])
     if frame[2] != wanted:
-        raise DamagedError(f"answers {frame[2]} bytes of registers, not {wanted}")
+        raise ModbusAnswerError(f"answers {frame[2]} bytes of registers, not {wanted}")
     return frame[3:-2]
 
 
-def registers_of(number_type: str) -> int:
+def count_registers(number_type: str) -> int:
     """Number of registers that a number type occupies."""
-    return struct.calcsize(TYPES[number_type]) // 2
+    return struct.calcsize(NUMBER_TYPES[number_type]) // 2
 
 
-def number(data: bytes, number_type: str, order: str = "ABCD") -> float:
+def decode_number(data: bytes, number_type: str, order: str = "ABCD") -> float:
     """The number in one or two registers.
 
     Args:
         data: Two or four bytes, as they came.
-        number_type: One of `TYPES`.
-        order: One of `ORDERS`; for one register only the order of A and B matters.
+        number_type: One of `NUMBER_TYPES`.
+        order: One of `BYTE_ORDERS`; for one register only the order of A and B matters.
     """
-    places = [at for at in ORDERS[order] if at < len(data)]
+    places = [at for at in BYTE_ORDERS[order] if at < len(data)]
     if len(data) == 2:  # noqa: PLR2004 - one register
         places = [0, 1] if order in {"ABCD", "CDAB"} else [1, 0]
     sorted_data = bytes(data[at] for at in places)
-    return float(struct.unpack(TYPES[number_type], sorted_data)[0])
+    return float(struct.unpack(NUMBER_TYPES[number_type], sorted_data)[0])
 
 
 _FUNCTIONS = (READ_HOLDING, READ_INPUT)
@@ -142,28 +148,32 @@ _REMEDY = "check power, A and B, the terminators, the address and the baud rate"
 class ModbusSettings(ScaledSettings):
     """Keys of kind ``modbus``."""
 
-    port: str = key(Rule("Device of the line; best a name in /dev/serial/by-id."))
-    address: int = key(Rule("Address of the probe.", low=1, high=247))
+    port: str = key(KeyRule("Device of the line; best a name in /dev/serial/by-id."))
+    address: int = key(KeyRule("Address of the probe.", low=1, high=247))
     function: int = key(
-        Rule("3 for holding registers, 4 for inputs.", choices=_FUNCTIONS), READ_HOLDING
+        KeyRule("3 for holding registers, 4 for inputs.", choices=_FUNCTIONS),
+        READ_HOLDING,
     )
     register: int = key(
-        Rule("First register, counted from 0 as on the wire.", low=0, high=65535)
+        KeyRule("First register, counted from 0 as on the wire.", low=0, high=65535)
     )
-    type: str = key(Rule("What the registers hold.", choices=tuple(TYPES)), "int16")
+    type: str = key(
+        KeyRule("What the registers hold.", choices=tuple(NUMBER_TYPES)), "int16"
+    )
     order: str = key(
-        Rule("Order of the bytes; A is the highest.", choices=tuple(ORDERS)), "ABCD"
+        KeyRule("Order of the bytes; A is the highest.", choices=tuple(BYTE_ORDERS)),
+        "ABCD",
     )
-    baud: int = key(Rule("Speed.", unit="bit/s", choices=_BAUD), 9600)
-    parity: str = key(Rule("Parity.", choices=("none", "even", "odd")), "none")
-    stop_bits: int = key(Rule("Stop bits.", choices=(1, 2)), 1)
+    baud: int = key(KeyRule("Speed.", unit="bit/s", choices=_BAUD), 9600)
+    parity: str = key(KeyRule("Parity.", choices=("none", "even", "odd")), "none")
+    stop_bits: int = key(KeyRule("Stop bits.", choices=(1, 2)), 1)
     timeout_s: float = key(
-        Rule("Longest wait for an answer.", unit="s", low=0.05, high=5), 1.0
+        KeyRule("Longest wait for an answer.", unit="s", low=0.05, high=5), 1.0
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        last = self.register + registers_of(self.type) - 1
+        last = self.register + count_registers(self.type) - 1
         if last > 65535:  # noqa: PLR2004 - the last one
             raise FieldError("register", f"at most 65534 for {self.type}", last)
 
@@ -173,16 +183,16 @@ class ModbusSettings(ScaledSettings):
         return (f"{self.port} address {self.address} {register}",)
 
     @property
-    def serial_settings(self) -> LineSettings:
+    def serial_settings(self) -> SerialSettings:
         """Settings of the serial line."""
-        return LineSettings("Modbus", self.baud, self.parity, self.stop_bits)
+        return SerialSettings("Modbus", self.baud, self.parity, self.stop_bits)
 
     @property
     def shared_places(self) -> Mapping[str, str]:
         return {self.port: str(self.serial_settings)}
 
 
-class ModbusProbe(Described):
+class ModbusProbe(BaseSensor):
     """Requests its registers, again if the answer is lost or corrupt."""
 
     def __init__(self, settings: ModbusSettings, hardware: Hardware) -> None:
@@ -191,8 +201,8 @@ class ModbusProbe(Described):
         self._line = hardware.buses.serial(s.port, s.serial_settings)
         self._sleep = hardware.sleep
         self._place = f"Modbus {s.address} on {s.port}"
-        count = registers_of(s.type)
-        self._request = request(s.address, s.function, s.register, count)
+        count = count_registers(s.type)
+        self._request = encode_request(s.address, s.function, s.register, count)
 
     def read(self, now_s: float) -> list[Reading]:
         """The probe's number, in the installer's unit.
@@ -202,10 +212,10 @@ class ModbusProbe(Described):
             SensorRangeError: The value is outside the configured range.
         """
         data = self._request_registers()
-        return [reading(self._settings, self._number(data))]
+        return [make_reading(self._settings, self._number(data))]
 
     def _number(self, data: bytes) -> float:
-        return number(data, self._settings.type, self._settings.order)
+        return decode_number(data, self._settings.type, self._settings.order)
 
     def _request_registers(self) -> bytes:
         reason = "does not answer"
@@ -213,16 +223,21 @@ class ModbusProbe(Described):
             answer = self._exchange()
             try:
                 return decode(answer, self._request)
-            except DamagedError as error:
+            except ModbusAnswerError as error:
                 reason = str(error) if answer else "does not answer"
-            except RefusedError as error:
+            except ModbusExceptionError as error:
                 raise self._wrong(str(error), "check function and register") from error
         raise self._wrong(reason, _REMEDY)
 
     def _exchange(self) -> bytes:
-        with naming(self.name, self._place, _REMEDY), self._line.exclusive():
+        with (
+            bus_errors_as_sensor_errors(self.name, self._place, _REMEDY),
+            self._line.exclusive(),
+        ):
             self._sleep(_SILENCE_S)
-            return self._line.query(self._request, is_whole, self._settings.timeout_s)
+            return self._line.query(
+                self._request, is_complete, self._settings.timeout_s
+            )
 
     def _wrong(self, reason: str, remedy: str) -> SensorBusError:
         return SensorBusError(self.name, f"{self._place} {reason}", remedy)

@@ -18,9 +18,9 @@ from typing import ClassVar
 from gpiozero import SPIDevice
 
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import stranger
-from edge_agent.sensors.tilt import Axes, Tilt, TiltSettings, silent
-from service_runtime.settings import Rule, key
+from edge_agent.sensors.errors import health_of_identity
+from edge_agent.sensors.tilt import Axes, TiltSensor, TiltSettings, make_chip_error
+from service_runtime.settings import KeyRule, key
 
 FRAME_BYTES = 4
 _POLYNOMIAL = 0x1D
@@ -38,7 +38,7 @@ _STATUS_WORDS = {
 }
 
 
-class Status(IntEnum):
+class ReturnStatus(IntEnum):
     """Return status of an answer."""
 
     STARTING = 0
@@ -52,7 +52,7 @@ class FrameError(ValueError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class MurataAnswer:
     """Decoded answer of the chip.
 
     Attributes:
@@ -62,7 +62,7 @@ class Answer:
     """
 
     command: int
-    status: Status
+    status: ReturnStatus
     data: int
 
     @property
@@ -88,7 +88,7 @@ def encode(register: int, value: int | None = None) -> bytes:
     return head + bytes([crc8(head)])
 
 
-def decode(frame: bytes) -> Answer:
+def decode(frame: bytes) -> MurataAnswer:
     """Decode an answer.
 
     Raises:
@@ -102,10 +102,12 @@ def decode(frame: bytes) -> Answer:
             f"sends a wrong checksum: {found:02X} and not {expected:02X} "
             f"in {frame.hex().upper()}"
         )
-    return Answer(frame[0] >> 2, Status(frame[0] & 3), int.from_bytes(frame[1:3]))
+    return MurataAnswer(
+        frame[0] >> 2, ReturnStatus(frame[0] & 3), int.from_bytes(frame[1:3])
+    )
 
 
-def status_words(data: int) -> str:
+def format_status_flags(data: int) -> str:
     """Names of the bits that are set in the status register."""
     words = [word for bit, word in _STATUS_WORDS.items() if data >> bit & 1]
     return ", ".join(words) or "no flag"
@@ -137,7 +139,7 @@ class MurataSettings(TiltSettings):
     sample_gap_s: ClassVar[float] = 0.1
 
     samples: int = key(
-        Rule(
+        KeyRule(
             "Samples in one reading, 0.1 s apart; the mean of the middle half counts.",
             low=1, high=128,
         ),
@@ -165,7 +167,7 @@ class Sca3300Settings(MurataSettings):
     sample_noise_g: ClassVar[float] = 150e-6  # 37 micro-g per root hertz, 15.7 Hz
 
 
-def temperature_c(data: int) -> float:
+def decode_temp_c(data: int) -> float:
     """Temperature of the die from its register."""
     return _ZERO_C + data / _LSB_PER_C
 
@@ -193,54 +195,56 @@ class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         self._query([_STATUS])
         (identity,) = self._query([_WHOAMI])
         if identity.data & 0xFF != s.identity:
-            raise silent(
+            raise make_chip_error(
                 s.name,
                 f"must answer as an {s.chip} ({s.identity:02X}), "
                 f"got {identity.data & 0xFF:02X}",
-                stranger(identity.data & 0xFF),
+                health_of_identity(identity.data & 0xFF),
             )
 
     def sample(self) -> Axes:
         x, y, z, temp = self._query([_ACC_X, _ACC_Y, _ACC_Z, _TEMP])
-        self._temp_c = temperature_c(temp.data)
+        self._temp_c = decode_temp_c(temp.data)
         lsb_per_g = self._settings.lsb_per_g
         return x.signed / lsb_per_g, y.signed / lsb_per_g, z.signed / lsb_per_g
 
     def temp_c(self) -> float:
         return self._temp_c
 
-    def _query(self, registers: Sequence[int]) -> list[Answer]:
+    def _query(self, registers: Sequence[int]) -> list[MurataAnswer]:
         """Answers for registers; each comes with the next request."""
         self._exchange(encode(registers[0]))
         following = [*registers[1:], _STATUS]
         answers = [self._answer(encode(register)) for register in following]
         for register, answer in zip(registers, answers, strict=True):
             if answer.command != register:
-                raise silent(
+                raise make_chip_error(
                     self._settings.name,
                     f"answers for register {answer.command} and not {register}",
                 )
-            if answer.status is not Status.NORMAL:
-                raise silent(self._settings.name, self._read_error(answer.status))
+            if answer.status is not ReturnStatus.NORMAL:
+                raise make_chip_error(
+                    self._settings.name, self._read_error(answer.status)
+                )
         return answers
 
-    def _read_error(self, status: Status) -> str:
+    def _read_error(self, status: ReturnStatus) -> str:
         """Read the status register, which clears it, and format its flags."""
-        if status is Status.STARTING:
+        if status is ReturnStatus.STARTING:
             return "is still starting"
         answer = self._answer(encode(_STATUS))
-        return f"reports an error: {status_words(answer.data)}"
+        return f"reports an error: {format_status_flags(answer.data)}"
 
-    def _answer(self, request: bytes) -> Answer:
+    def _answer(self, request: bytes) -> MurataAnswer:
         try:
             return decode(self._exchange(request))
         except FrameError as error:
-            raise silent(self._settings.name, str(error)) from error
+            raise make_chip_error(self._settings.name, str(error)) from error
 
     def _exchange(self, request: bytes) -> bytes:
         return bytes(self._spi.transfer(list(request)))
 
 
-def open_murata(settings: MurataSettings, hardware: Hardware) -> Tilt:
+def open_murata(settings: MurataSettings, hardware: Hardware) -> TiltSensor:
     """Open either sensor."""
-    return Tilt(settings, Murata(settings, hardware), hardware.sleep)
+    return TiltSensor(settings, Murata(settings, hardware), hardware.sleep)

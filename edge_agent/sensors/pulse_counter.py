@@ -15,9 +15,9 @@ from typing import Protocol
 
 from gpiozero import DigitalInputDevice
 
-from edge_agent.sensors.base import Hardware, tell
-from edge_agent.sensors.buses import Line
-from edge_agent.sensors.errors import SensorBusError, pin_errors
+from edge_agent.sensors.base import Hardware, notify_safely
+from edge_agent.sensors.buses import EdgeLine
+from edge_agent.sensors.errors import SensorBusError, pin_error_types
 
 _log = logging.getLogger(__name__)
 _MAX_TIMES = 10_000
@@ -25,7 +25,7 @@ _SEQUENCE_END = 2**32
 
 
 @dataclass(frozen=True)
-class Input:
+class PulseInput:
     """The pin of a pulse source.
 
     Attributes:
@@ -40,7 +40,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Taken:
+class PulseBatch:
     """The pulses since the previous call.
 
     Attributes:
@@ -52,10 +52,10 @@ class Taken:
     untimed_count: int = 0
 
 
-class Pulses(Protocol):
+class PulseSource(Protocol):
     """Source of the pulses of a counter."""
 
-    def drain(self) -> Taken:
+    def drain(self) -> PulseBatch:
         """The pulses since the last call.
 
         Raises:
@@ -76,9 +76,9 @@ class Pulses(Protocol):
         """Give the pin back."""
 
 
-def open_pulses(
-    pulse_input: Input, name: str, hardware: Hardware, resume_token: str
-) -> Pulses:
+def open_pulse_source(
+    pulse_input: PulseInput, name: str, hardware: Hardware, resume_token: str
+) -> PulseSource:
     """Open the kernel's edge events of a pin if available, else gpiozero's.
 
     Args:
@@ -91,11 +91,11 @@ def open_pulses(
         line = hardware.edge_lines.open(
             pulse_input.pin, pulse_input.debounce_s, pulse_input.active_high
         )
-        return LinePulses(line, resume_token)
-    return PinPulses(pulse_input, name, hardware)
+        return KernelPulseSource(line, resume_token)
+    return PinPulseSource(pulse_input, name, hardware)
 
 
-def read_pulses(sensor: str, pulses: Pulses) -> tuple[bool, Taken]:
+def drain_pulses(sensor: str, pulses: PulseSource) -> tuple[bool, PulseBatch]:
     """Whether the switch is closed now, and the pulses since the last call.
 
     Raises:
@@ -103,16 +103,16 @@ def read_pulses(sensor: str, pulses: Pulses) -> tuple[bool, Taken]:
     """
     try:
         return pulses.is_active(), pulses.drain()
-    except pin_errors() as error:
+    except pin_error_types() as error:
         raise SensorBusError(
             sensor, f"cannot be read: {error}", "check the pin and its cable"
         ) from error
 
 
-class PinPulses:
+class PinPulseSource:
     """Pulses from gpiozero's callbacks, in the pin thread; lost while stopped."""
 
-    def __init__(self, pulse_input: Input, name: str, hardware: Hardware) -> None:
+    def __init__(self, pulse_input: PulseInput, name: str, hardware: Hardware) -> None:
         self._name = name
         self._on_event = hardware.on_event
         self._ticks: Callable[[], float] = hardware.pin_factory.ticks
@@ -130,9 +130,9 @@ class PinPulses:
         )
         self._device.when_activated = self._pulse
 
-    def drain(self) -> Taken:
+    def drain(self) -> PulseBatch:
         with self._lock:
-            taken = Taken(tuple(self._times), self._untimed)
+            taken = PulseBatch(tuple(self._times), self._untimed)
             self._times, self._untimed = [], 0
         return taken
 
@@ -154,10 +154,10 @@ class PinPulses:
                 self._times.append(self._clock_s)
             else:
                 self._untimed += 1
-        tell(self._on_event, self._name)
+        notify_safely(self._on_event, self._name)
 
 
-class LinePulses:
+class KernelPulseSource:
     """Pulses from the kernel's queue, numbered without a gap.
 
     The resume token holds the number of the last stored pulse. Events that were read
@@ -165,21 +165,21 @@ class LinePulses:
     gap in the numbers before the next event, and are counted from it.
     """
 
-    def __init__(self, line: Line, resume_token: str) -> None:
+    def __init__(self, line: EdgeLine, resume_token: str) -> None:
         self._line = line
         self._number = _number_in(resume_token, line.token)
 
-    def drain(self) -> Taken:
+    def drain(self) -> PulseBatch:
         events = self._line.read()
         if not events:
-            return Taken(())
+            return PulseBatch(())
         passed = (events[-1].line_number - self._number) % _SEQUENCE_END
         self._number = events[-1].line_number
         times_s = tuple(event.time_ns / 1e9 for event in events)
         untimed = max(passed - len(events), 0)
         if untimed:
             _log.warning("%d pulses of %s have no time", untimed, self._line.token)
-        return Taken(times_s, untimed)
+        return PulseBatch(times_s, untimed)
 
     def is_active(self) -> bool:
         return self._line.is_active()
@@ -198,7 +198,7 @@ def _number_in(mark: str, token: str) -> int:
     return int(number) if is_ours else 0
 
 
-class Tally:
+class PersistentCounter:
     """Counter that continues from the last stored reading.
 
     Attributes:
@@ -231,7 +231,7 @@ class Tally:
 WINDOW_S = 60.0
 
 
-class RateLimit:
+class PulseRateLimit:
     """Limits the pulses per minute.
 
     A pulse is refused if the minute before it holds the maximum number of pulses,

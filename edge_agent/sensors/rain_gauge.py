@@ -4,17 +4,17 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import Described, Hardware, SensorSettings
+from edge_agent.sensors.base import BaseSensor, Hardware, SensorSettings
 from edge_agent.sensors.errors import Health, SensorRangeError
 from edge_agent.sensors.pulse_counter import (
-    Input,
-    RateLimit,
-    Taken,
-    Tally,
-    open_pulses,
-    read_pulses,
+    PersistentCounter,
+    PulseBatch,
+    PulseInput,
+    PulseRateLimit,
+    drain_pulses,
+    open_pulse_source,
 )
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 
@@ -29,21 +29,23 @@ class RainGaugeSettings(SensorSettings):
     largest_step: ClassVar[float | None] = None
 
     pin: int = key(
-        Rule("BCM number of the pin; the switch closes to ground.", low=0, high=27)
+        KeyRule("BCM number of the pin; the switch closes to ground.", low=0, high=27)
     )
     mm_per_tip: float = key(
-        Rule("Rain in one tip, from the gauge's plate.", unit="mm", low=0.05, high=2),
+        KeyRule(
+            "Rain in one tip, from the gauge's plate.", unit="mm", low=0.05, high=2
+        ),
         0.5,
     )
     debounce_ms: float = key(
-        Rule(
+        KeyRule(
             "Shortest closure that counts; less than half of the switch's own.",
             unit="ms", low=1, high=99,
         ),
         20.0,
     )  # fmt: skip
     most_mm_per_min: float = key(
-        Rule(
+        KeyRule(
             "Heaviest rain there is; beyond it the switch flaps, and does not count.",
             unit="mm", low=2, high=50,
         ),
@@ -60,7 +62,7 @@ class RainGaugeSettings(SensorSettings):
         return math.ceil(self.most_mm_per_min / self.mm_per_tip)
 
 
-class RainGauge(Described):
+class RainGauge(BaseSensor):
     """Counts every tip; readings carry the rain since the last one and the total.
 
     Closures faster than any rain are counted separately, and reported as the
@@ -70,12 +72,12 @@ class RainGauge(Described):
     def __init__(self, settings: RainGaugeSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._mm_per_tip = settings.mm_per_tip
-        self._limit = RateLimit(settings.max_tips_per_min)
-        self._counter = Tally(self.name, "tips", hardware)
+        self._limit = PulseRateLimit(settings.max_tips_per_min)
+        self._counter = PersistentCounter(self.name, "tips", hardware)
         self._health: str = Health.OK
         self._was_closed = False
-        what = Input(settings.pin, settings.debounce_ms / 1000)
-        self._pulses = open_pulses(
+        what = PulseInput(settings.pin, settings.debounce_ms / 1000)
+        self._pulses = open_pulse_source(
             what, self.name, hardware, self._counter.resume_token
         )
 
@@ -86,7 +88,7 @@ class RainGauge(Described):
             SensorBusError: The pin cannot be read.
             SensorRangeError: The switch stays closed, so no tip is detected.
         """
-        is_closed, batch = read_pulses(self.name, self._pulses)
+        is_closed, batch = drain_pulses(self.name, self._pulses)
         tips, refused = self._classify(batch)
         self._counter.count += tips
         stays_closed = is_closed and self._was_closed and not batch.times_s
@@ -110,7 +112,7 @@ class RainGauge(Described):
     def close(self) -> None:
         self._pulses.close()
 
-    def _classify(self, batch: Taken) -> tuple[int, int]:
+    def _classify(self, batch: PulseBatch) -> tuple[int, int]:
         """Number of tips, and of refused closures."""
         tips = sum(self._limit.accept(time_s) for time_s in batch.times_s)
         refused = len(batch.times_s) - tips

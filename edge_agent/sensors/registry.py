@@ -27,7 +27,7 @@ from edge_agent.sensors.adxl3xx import (
     open_adxl355,
 )
 from edge_agent.sensors.analog import (
-    Extensometer,
+    ExtensometerSensor,
     ExtensometerSettings,
     Piezometer,
     PiezometerSettings,
@@ -35,28 +35,33 @@ from edge_agent.sensors.analog import (
     SoilMoistureSettings,
 )
 from edge_agent.sensors.base import (
-    Claiming,
     Hardware,
-    PendingSensor,
+    RetryingSensor,
     Sensor,
+    SensorConfig,
     SensorSettings,
-    check_name,
+    check_sensor_name,
 )
 from edge_agent.sensors.bme280 import Bme280, Bme280Settings
 from edge_agent.sensors.ds18b20 import Ds18b20, Ds18b20Settings
 from edge_agent.sensors.generic_probe import ProbeSettings
 from edge_agent.sensors.gnss import Gnss, GnssSettings
 from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings
-from edge_agent.sensors.machine import NodeHealth, NodeSettings
+from edge_agent.sensors.machine import MachineHealth, MachineSettings
 from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.sensors.murata import Sca3300Settings, Scl3300Settings, open_murata
 from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
 from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings
-from edge_agent.sensors.trip_wire import Wire, WireEol, WireEolSettings, WireSettings
+from edge_agent.sensors.trip_wire import (
+    TripWire,
+    TripWireEol,
+    TripWireEolSettings,
+    TripWireSettings,
+)
 from edge_agent.sensors.ultrasonic import Ultrasonic, UltrasonicSettings
 from edge_agent.sensors.vibration import Vibration, VibrationSettings
 from service_runtime.errors import FieldError
-from service_runtime.settings import Problem, SettingsError, read
+from service_runtime.settings import Problem, SettingsError, build_settings
 
 _SPI0, _I2C1, _UART = (7, 11), (2, 3), (14, 15)
 # An enabled bus takes all its pins: of SPI0 both chip selects, used or not.
@@ -69,7 +74,7 @@ _BUS_PINS: Mapping[str, tuple[int, int]] = {
 }
 
 
-def clashes(sensors: Sequence[Claiming]) -> list[Problem]:
+def find_conflicts(sensors: Sequence[SensorConfig]) -> list[Problem]:
     """Find the sensors whose resources an earlier sensor already uses."""
     found = []
     for later, sensor in enumerate(sensors):
@@ -82,13 +87,15 @@ def clashes(sensors: Sequence[Claiming]) -> list[Problem]:
     return found
 
 
-def user_of(claim: str, sensors: Sequence[Claiming]) -> str | None:
+def find_user(claim: str, sensors: Sequence[SensorConfig]) -> str | None:
     """Name of the sensor that uses a pin or chip, directly or by its bus; or None."""
     users = (s.name for s in sensors for c in s.claims if _overlap(claim, c))
     return next(users, None)
 
 
-def _find_disagreements(sensor: Claiming, earlier: Sequence[Claiming]) -> list[Problem]:
+def _find_disagreements(
+    sensor: SensorConfig, earlier: Sequence[SensorConfig]
+) -> list[Problem]:
     """Find a shared place that an earlier sensor describes differently."""
     return [
         Problem(
@@ -120,7 +127,9 @@ def _bus_pins(bus: str, pin: str) -> tuple[int, int] | None:
     return None
 
 
-def _describe_conflict(sensor: Claiming, claim: str, taken: str, owner: str) -> Problem:
+def _describe_conflict(
+    sensor: SensorConfig, claim: str, taken: str, owner: str
+) -> Problem:
     path = f"sensor.{sensor.name}"
     pins = _bus_pins(claim, taken)
     if claim.startswith("GPIO"):
@@ -141,13 +150,13 @@ def _describe_conflict(sensor: Claiming, claim: str, taken: str, owner: str) -> 
     return Problem(f"{path}.{field}", rule, remedy=f"choose another {thing}")
 
 
-GROUP = "yamamori.sensors"
+SENSOR_ENTRY_POINTS = "yamamori.sensors"
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Kind:
+class SensorKind:
     """A kind of sensor.
 
     Attributes:
@@ -159,50 +168,50 @@ class Kind:
     opener: Callable[[Any, Hardware], Sensor]
 
 
-KINDS: Mapping[str, Kind] = {
-    "adxl345": Kind(Adxl345Settings, open_adxl345),
-    "ads1115-current": Kind(Ads1115CurrentSettings, Ads1115Current),
-    "ads1115-voltage": Kind(Ads1115VoltageSettings, Ads1115Voltage),
-    "bme280": Kind(Bme280Settings, Bme280),
-    "ds18b20": Kind(Ds18b20Settings, Ds18b20),
-    "extensometer": Kind(ExtensometerSettings, Extensometer),
-    "gnss": Kind(GnssSettings, Gnss),
-    "lis3dh": Kind(Lis3dhSettings, Lis3dh),
-    "modbus": Kind(ModbusSettings, ModbusProbe),
-    "node": Kind(NodeSettings, NodeHealth),
-    "piezometer": Kind(PiezometerSettings, Piezometer),
-    "rain-gauge": Kind(RainGaugeSettings, RainGauge),
-    "sca3300": Kind(Sca3300Settings, open_murata),
-    "scl3300": Kind(Scl3300Settings, open_murata),
-    "sdi12": Kind(Sdi12Settings, Sdi12Probe),
-    "soil-moisture": Kind(SoilMoistureSettings, SoilMoisture),
-    "tilt": Kind(Adxl355Settings, open_adxl355),
-    "ultrasonic": Kind(UltrasonicSettings, Ultrasonic),
-    "vibration": Kind(VibrationSettings, Vibration),
-    "wire": Kind(WireSettings, Wire),
-    "wire-eol": Kind(WireEolSettings, WireEol),
+SENSOR_KINDS: Mapping[str, SensorKind] = {
+    "adxl345": SensorKind(Adxl345Settings, open_adxl345),
+    "ads1115-current": SensorKind(Ads1115CurrentSettings, Ads1115Current),
+    "ads1115-voltage": SensorKind(Ads1115VoltageSettings, Ads1115Voltage),
+    "bme280": SensorKind(Bme280Settings, Bme280),
+    "ds18b20": SensorKind(Ds18b20Settings, Ds18b20),
+    "extensometer": SensorKind(ExtensometerSettings, ExtensometerSensor),
+    "gnss": SensorKind(GnssSettings, Gnss),
+    "lis3dh": SensorKind(Lis3dhSettings, Lis3dh),
+    "modbus": SensorKind(ModbusSettings, ModbusProbe),
+    "node": SensorKind(MachineSettings, MachineHealth),
+    "piezometer": SensorKind(PiezometerSettings, Piezometer),
+    "rain-gauge": SensorKind(RainGaugeSettings, RainGauge),
+    "sca3300": SensorKind(Sca3300Settings, open_murata),
+    "scl3300": SensorKind(Scl3300Settings, open_murata),
+    "sdi12": SensorKind(Sdi12Settings, Sdi12Probe),
+    "soil-moisture": SensorKind(SoilMoistureSettings, SoilMoisture),
+    "tilt": SensorKind(Adxl355Settings, open_adxl355),
+    "ultrasonic": SensorKind(UltrasonicSettings, Ultrasonic),
+    "vibration": SensorKind(VibrationSettings, Vibration),
+    "wire": SensorKind(TripWireSettings, TripWire),
+    "wire-eol": SensorKind(TripWireEolSettings, TripWireEol),
 }
 
 
-def find_kind(name: object) -> Kind:
+def find_sensor_kind(name: object) -> SensorKind:
     """Find a kind by name, built in or from an installed package.
 
     Raises:
         FieldError: There is none; the message suggests the nearest name.
     """
-    foreign = {point.name: point for point in entry_points(group=GROUP)}
-    if isinstance(name, str) and name in KINDS:
-        return KINDS[name]
+    foreign = {point.name: point for point in entry_points(group=SENSOR_ENTRY_POINTS)}
+    if isinstance(name, str) and name in SENSOR_KINDS:
+        return SENSOR_KINDS[name]
     if isinstance(name, str) and name in foreign:
-        kind: Kind = foreign[name].load()
+        kind: SensorKind = foreign[name].load()
         return kind
-    known = sorted({*KINDS, *foreign})
+    known = sorted({*SENSOR_KINDS, *foreign})
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     remedy = f"did you mean {near[0]!r}?" if near else "install its package"
     raise FieldError("kind", f"one of {', '.join(map(repr, known))}", name, remedy)
 
 
-def parse_sensors(tables: Sequence[Mapping[str, Any]]) -> tuple[Claiming, ...]:
+def parse_sensors(tables: Sequence[Mapping[str, Any]]) -> tuple[SensorConfig, ...]:
     """Parse the settings of a node's sensors from the ``[[sensor]]`` tables.
 
     Raises:
@@ -221,13 +230,13 @@ def parse_sensors(tables: Sequence[Mapping[str, Any]]) -> tuple[Claiming, ...]:
         for name, count in named.items()
         if count > 1
     ]
-    problems += clashes(settings)
+    problems += find_conflicts(settings)
     if problems:
         raise SettingsError(problems)
     return settings
 
 
-def open_sensors(settings: Sequence[Claiming], hardware: Hardware) -> list[Sensor]:
+def open_sensors(settings: Sequence[SensorConfig], hardware: Hardware) -> list[Sensor]:
     """Open a node's sensors; one that fails never stops the others.
 
     Returns:
@@ -237,9 +246,9 @@ def open_sensors(settings: Sequence[Claiming], hardware: Hardware) -> list[Senso
     return [_open(each, hardware) for each in settings]
 
 
-def _open(settings: Claiming, hardware: Hardware) -> Sensor:
-    kind = find_kind(settings.kind)
-    pending = PendingSensor(settings, lambda: kind.opener(settings, hardware))
+def _open(settings: SensorConfig, hardware: Hardware) -> Sensor:
+    kind = find_sensor_kind(settings.kind)
+    pending = RetryingSensor(settings, lambda: kind.opener(settings, hardware))
     if pending.open_sensor is not None:
         return pending.open_sensor
     _log.warning("%s; it will be tried again", pending.error)
@@ -248,14 +257,14 @@ def _open(settings: Claiming, hardware: Hardware) -> Sensor:
 
 def _parse(
     table: Mapping[str, Any], at: int, problems: list[Problem]
-) -> Claiming | None:
+) -> SensorConfig | None:
     path = f"sensor[{at}]"
     try:
-        check_name(str(table["name"]))
+        check_sensor_name(str(table["name"]))
         path = f"sensor.{table['name']}"
-        kind = find_kind(table["kind"])
+        kind = find_sensor_kind(table["kind"])
     except KeyError as error:
-        known = ", ".join(map(repr, sorted(KINDS)))
+        known = ", ".join(map(repr, sorted(SENSOR_KINDS)))
         hint = f"one of {known}" if error.args == ("kind",) else "text"
         problems.append(Problem(f"{path}.{error.args[0]}", f"must be given: {hint}"))
         return None
@@ -264,24 +273,26 @@ def _parse(
         return None
     problems += _wrong_unit(kind, table, path)
     try:
-        return read(kind.settings, table, path)  # type: ignore[return-value]
+        return build_settings(kind.settings, table, path)  # type: ignore[return-value]
     except SettingsError as error:
         problems += error.problems
         return _parse_known_keys(kind, table)
 
 
-def _parse_known_keys(kind: Kind, table: Mapping[str, Any]) -> Claiming | None:
+def _parse_known_keys(
+    kind: SensorKind, table: Mapping[str, Any]
+) -> SensorConfig | None:
     """Settings without the unknown keys, so that conflicts are found as well."""
     known = {field.name for field in dataclasses.fields(kind.settings)}
     try:
-        return read(  # type: ignore[return-value]
+        return build_settings(  # type: ignore[return-value]
             kind.settings, {k: v for k, v in table.items() if k in known}
         )
     except SettingsError:
         return None
 
 
-def _wrong_unit(kind: Kind, table: Mapping[str, Any], path: str) -> list[Problem]:
+def _wrong_unit(kind: SensorKind, table: Mapping[str, Any], path: str) -> list[Problem]:
     unit = kind.settings.senml_unit
     if "unit" not in table or table["unit"] == unit:
         return []

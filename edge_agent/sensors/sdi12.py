@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from edge_agent.sensors.base import Described, Hardware
-from edge_agent.sensors.buses import LineSettings
+from edge_agent.sensors.base import BaseSensor, Hardware
+from edge_agent.sensors.buses import SerialSettings
 from edge_agent.sensors.errors import SensorBusError
-from edge_agent.sensors.generic_probe import ScaledSettings, reading
-from edge_agent.sensors.i2c import naming
+from edge_agent.sensors.generic_probe import ScaledSettings, make_reading
+from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 _ACKNOWLEDGED = re.compile(r"(?P<seconds>\d{3})(?P<count>\d)")
@@ -24,12 +24,12 @@ _END = b"\r\n"
 _CRC_CHARACTERS = 3
 
 
-class DamagedError(ValueError):
+class Sdi12AnswerError(ValueError):
     """An answer is incomplete, from another device, or has a wrong CRC."""
 
 
 @dataclass(frozen=True)
-class Announced:
+class Announcement:
     """Answer of a probe to a measuring command.
 
     Attributes:
@@ -52,7 +52,7 @@ def data_command(address: str, page: int) -> bytes:
     return f"{address}D{page}!".encode("ascii")
 
 
-def is_whole(answer: bytes) -> bool:
+def is_complete(answer: bytes) -> bool:
     """Whether a line is complete."""
     return answer.endswith(_END)
 
@@ -67,7 +67,7 @@ def sdi12_crc(text: str) -> str:
     return "".join(chr(0x40 | six) for six in (crc >> 12, crc >> 6 & 0x3F, crc & 0x3F))
 
 
-def body_of(answer: bytes, command: bytes) -> str:
+def decode_body(answer: bytes, command: bytes) -> str:
     """Text after the probe's address in its answer.
 
     An echo of the command by the adapter is removed.
@@ -77,23 +77,23 @@ def body_of(answer: bytes, command: bytes) -> str:
     """
     line = answer.removeprefix(command)
     text = line.decode("latin-1")
-    if not is_whole(line) or not text.isascii():
-        raise DamagedError(f"answers no whole line: {answer!r}")
+    if not is_complete(line) or not text.isascii():
+        raise Sdi12AnswerError(f"answers no whole line: {answer!r}")
     if text[0] != chr(command[0]):
-        raise DamagedError(f"answers for another device: {answer!r}")
+        raise Sdi12AnswerError(f"answers for another device: {answer!r}")
     return text[1 : -len(_END)]
 
 
-def announced(answer: bytes, command: bytes) -> Announced:
+def decode_announcement(answer: bytes, command: bytes) -> Announcement:
     """Decode the waiting time and the number of values from ``atttn``.
 
     Raises:
         DamagedError: The answer has another form.
     """
-    found = _ACKNOWLEDGED.fullmatch(body_of(answer, command))
+    found = _ACKNOWLEDGED.fullmatch(decode_body(answer, command))
     if found is None:
-        raise DamagedError(f"must announce seconds and a count, got {answer!r}")
-    return Announced(float(found["seconds"]), int(found["count"]))
+        raise Sdi12AnswerError(f"must announce seconds and a count, got {answer!r}")
+    return Announcement(float(found["seconds"]), int(found["count"]))
 
 
 def decode(answer: bytes, command: bytes, *, with_crc: bool) -> list[float]:
@@ -102,13 +102,13 @@ def decode(answer: bytes, command: bytes, *, with_crc: bool) -> list[float]:
     Raises:
         DamagedError: The CRC is wrong, or the values are not numbers.
     """
-    body = body_of(answer, command)
+    body = decode_body(answer, command)
     if with_crc:
         body, crc = body[:-_CRC_CHARACTERS], body[-_CRC_CHARACTERS:]
         if crc != sdi12_crc(chr(command[0]) + body):
-            raise DamagedError(f"answers with a wrong CRC: {answer!r}")
+            raise Sdi12AnswerError(f"answers with a wrong CRC: {answer!r}")
     if not _VALUES.fullmatch(body):
-        raise DamagedError(f"must answer signed numbers, got {answer!r}")
+        raise Sdi12AnswerError(f"must answer signed numbers, got {answer!r}")
     return [float(value) for value in _VALUE.findall(body)]
 
 
@@ -121,7 +121,7 @@ _ANSWER_S = 1.0  # the probe begins within 15 ms; the adapter adds its own
 _REMEDY = "check 12 V, the data line, the address and the adapter"
 
 
-def check_address(address: str) -> str:
+def check_sdi12_address(address: str) -> str:
     """Check an SDI-12 address, one character.
 
     Raises:
@@ -136,14 +136,16 @@ def check_address(address: str) -> str:
 class Sdi12Settings(ScaledSettings):
     """Keys of kind ``sdi12``."""
 
-    port: str = key(Rule("Device of the adapter; best a name in /dev/serial/by-id."))
-    address: str = key(Rule("Address of the probe.", check=check_address), "0")
-    command: int = key(Rule("0 for aM!, 1 to 9 for aM1! to aM9!.", low=0, high=9), 0)
-    value: int = key(Rule("Which of the probe's values, from 1.", low=1, high=9), 1)
-    crc: bool = key(Rule("Whether to ask for a CRC, aMC!; old probes have none."), True)
-    baud: int = key(Rule("Speed of the adapter.", unit="bit/s", choices=_BAUD), 9600)
+    port: str = key(KeyRule("Device of the adapter; best a name in /dev/serial/by-id."))
+    address: str = key(KeyRule("Address of the probe.", check=check_sdi12_address), "0")
+    command: int = key(KeyRule("0 for aM!, 1 to 9 for aM1! to aM9!.", low=0, high=9), 0)
+    value: int = key(KeyRule("Which of the probe's values, from 1.", low=1, high=9), 1)
+    crc: bool = key(
+        KeyRule("Whether to ask for a CRC, aMC!; old probes have none."), True
+    )
+    baud: int = key(KeyRule("Speed of the adapter.", unit="bit/s", choices=_BAUD), 9600)
     longest_wait_s: float = key(
-        Rule("Longest measurement to wait for.", unit="s", low=1, high=25), 15.0
+        KeyRule("Longest measurement to wait for.", unit="s", low=1, high=25), 15.0
     )
 
     @property
@@ -152,16 +154,16 @@ class Sdi12Settings(ScaledSettings):
         return (f"{self.port} address {self.address} {value}",)
 
     @property
-    def serial_settings(self) -> LineSettings:
+    def serial_settings(self) -> SerialSettings:
         """Settings of the serial line."""
-        return LineSettings("SDI-12", self.baud)
+        return SerialSettings("SDI-12", self.baud)
 
     @property
     def shared_places(self) -> Mapping[str, str]:
         return {self.port: str(self.serial_settings)}
 
 
-class Sdi12Probe(Described):
+class Sdi12Probe(BaseSensor):
     """Starts a measurement, waits for the announced time, and fetches the values."""
 
     def __init__(self, settings: Sdi12Settings, hardware: Hardware) -> None:
@@ -179,19 +181,24 @@ class Sdi12Probe(Described):
         """
         wanted = self._settings.value
         # another command on the line would end the measurement
-        with naming(self.name, self._place, _REMEDY), self._line.exclusive():
+        with (
+            bus_errors_as_sensor_errors(self.name, self._place, _REMEDY),
+            self._line.exclusive(),
+        ):
             values = self._measured(wanted)
         if len(values) < wanted:
             raise self._wrong(
                 f"gives {len(values)} values, and value is {wanted}",
                 "check command and value, or wait for the probe to warm up",
             )
-        return [reading(self._settings, values[wanted - 1])]
+        return [make_reading(self._settings, values[wanted - 1])]
 
     def _measured(self, wanted: int) -> list[float]:
         s = self._settings
         command = measure_command(s.address, s.command, with_crc=s.crc)
-        announcement = self._query(command, lambda answer: announced(answer, command))
+        announcement = self._query(
+            command, lambda answer: decode_announcement(answer, command)
+        )
         self._wait(announcement)
         values: list[float] = []
         for page in range(_PAGES):
@@ -203,7 +210,7 @@ class Sdi12Probe(Described):
             values += more
         return values
 
-    def _wait(self, announcement: Announced) -> None:
+    def _wait(self, announcement: Announcement) -> None:
         limit_s = self._settings.longest_wait_s
         if announcement.wait_s > limit_s:
             raise self._wrong(
@@ -213,7 +220,7 @@ class Sdi12Probe(Described):
             )
         if announcement.wait_s:
             # the probe sends its address if it is ready earlier
-            self._line.query(b"", is_whole, announcement.wait_s)
+            self._line.query(b"", is_complete, announcement.wait_s)
 
     def _page(self, page: int) -> list[float]:
         command = data_command(self._settings.address, page)
@@ -225,10 +232,10 @@ class Sdi12Probe(Described):
     def _query(self, command: bytes, parse: Callable[[bytes], T]) -> T:
         reason = "does not answer"
         for _ in range(_ATTEMPTS):
-            answer = self._line.query(command, is_whole, _ANSWER_S)
+            answer = self._line.query(command, is_complete, _ANSWER_S)
             try:
                 return parse(answer)
-            except DamagedError as error:
+            except Sdi12AnswerError as error:
                 reason = str(error) if answer else "does not answer"
         raise self._wrong(reason, _REMEDY)
 

@@ -5,20 +5,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from edge_agent.sensors.base import Described, SensorSettings
+from edge_agent.sensors.base import BaseSensor, SensorSettings
 from edge_agent.sensors.errors import (
     Health,
     SensorBusError,
     SensorRangeError,
-    pin_errors,
+    pin_error_types,
 )
-from edge_agent.sensors.mcp3x08 import EFFICIENCY, middle_mean, standard_error
-from service_runtime.settings import Rule, key
+from edge_agent.sensors.mcp3x08 import (
+    MEAN_EFFICIENCY,
+    interquartile_mean,
+    standard_error,
+)
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 Axes = tuple[float, float, float]
 
-REMEDY = "check power, wiring, and that SPI is switched on"
+SPI_REMEDY = "check power, wiring, and that SPI is switched on"
 _GRAVITY_BAND_G = (0.5, 1.5)
 _MIN_DIFFERENT_SAMPLES = 8  # that many noisy samples are never all equal
 
@@ -43,9 +47,11 @@ class TiltSettings(SensorSettings):
     sample_gap_s: ClassVar[float] = 0.1
     angles: ClassVar[tuple[str, str]] = ("x", "y")
 
-    device: int = key(Rule("Chip select of SPI0: 0 for CE0, 1 for CE1.", low=0, high=1))
+    device: int = key(
+        KeyRule("Chip select of SPI0: 0 for CE0, 1 for CE1.", low=0, high=1)
+    )
     samples: int = key(
-        Rule("Samples in one reading; the mean of the middle half counts."), 8
+        KeyRule("Samples in one reading; the mean of the middle half counts."), 8
     )
 
     @property
@@ -60,7 +66,7 @@ class TiltSettings(SensorSettings):
         or less (3 sigma). Drift with temperature comes on top.
         """
         sample_deg = math.degrees(self.sample_noise_g)
-        return sample_deg / math.sqrt(EFFICIENCY * self.samples)
+        return sample_deg / math.sqrt(MEAN_EFFICIENCY * self.samples)
 
 
 class TiltChip(Protocol):
@@ -103,7 +109,7 @@ def check_gravity(name: str, x_g: float, y_g: float, z_g: float) -> None:
         )
 
 
-class Tilt(Described):
+class TiltSensor(BaseSensor):
     """Tilt about two axes, its noise, and the temperature for drift correction."""
 
     def __init__(
@@ -116,7 +122,7 @@ class Tilt(Described):
         self._is_set_up = self._is_settled = False
         try:
             self._set_up()
-        except pin_errors():  # includes SensorBusError, an OSError
+        except pin_error_types():  # includes SensorBusError, an OSError
             self._chip.close()
             raise
 
@@ -135,12 +141,12 @@ class Tilt(Described):
                 self._sleep(self.warm_up_s)
                 self._is_settled = True
             return self._measure()
-        except pin_errors() as error:
+        except pin_error_types() as error:
             # includes SensorBusError: a chip that lost power needs its settings again
             self._is_set_up = self._is_settled = False
             if isinstance(error, SensorBusError):
                 raise
-            raise silent(self.name, f"cannot be read: {error}") from error
+            raise make_chip_error(self.name, f"cannot be read: {error}") from error
 
     def close(self) -> None:
         self._chip.close()
@@ -151,7 +157,7 @@ class Tilt(Described):
 
     def _measure(self) -> list[Reading]:
         axes = list(zip(*self._burst(), strict=True))
-        x_g, y_g, z_g = (middle_mean(axis) for axis in axes)
+        x_g, y_g, z_g = (interquartile_mean(axis) for axis in axes)
         check_gravity(self.name, x_g, y_g, z_g)
         x_deg, y_deg = angles_deg(x_g, y_g, z_g)
         sigma_deg = math.degrees(max(standard_error(axis) for axis in axes[:2]))
@@ -175,7 +181,7 @@ class Tilt(Described):
                 self._sleep(self._settings.sample_gap_s)
             samples.append(self._chip.sample())
         if len(samples) >= _MIN_DIFFERENT_SAMPLES and len(set(samples)) == 1:
-            raise silent(
+            raise make_chip_error(
                 self.name,
                 f"is stuck: it gave the same sample {len(samples)} times",
                 Health.STUCK,
@@ -183,6 +189,8 @@ class Tilt(Described):
         return samples
 
 
-def silent(name: str, reason: str, health: Health | None = None) -> SensorBusError:
+def make_chip_error(
+    name: str, reason: str, health: Health | None = None
+) -> SensorBusError:
     """Make the error for a missing or unexpected answer of the chip."""
-    return SensorBusError(name, reason, REMEDY, health)
+    return SensorBusError(name, reason, SPI_REMEDY, health)

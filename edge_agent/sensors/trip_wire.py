@@ -22,25 +22,25 @@ from typing import ClassVar
 
 from gpiozero import DigitalInputDevice
 
-from edge_agent.sensors.base import Described, Hardware, SensorSettings, tell
+from edge_agent.sensors.base import BaseSensor, Hardware, SensorSettings, notify_safely
 from edge_agent.sensors.errors import Health, SensorError, SensorRangeError
-from edge_agent.sensors.mcp3x08 import AdcSettings, Converter
+from edge_agent.sensors.mcp3x08 import AdcChannel, AdcSettings
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 _DEBOUNCE_S = 0.05
 
 
 @dataclass(frozen=True)
-class WireSettings(SensorSettings):
+class TripWireSettings(SensorSettings):
     """Keys of kind ``wire``."""
 
     quantity: ClassVar[str] = "wire is cut"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     pin: int = key(
-        Rule("BCM number of the pin; the wire ties it to ground.", low=0, high=27)
+        KeyRule("BCM number of the pin; the wire ties it to ground.", low=0, high=27)
     )
 
     @property
@@ -48,10 +48,10 @@ class WireSettings(SensorSettings):
         return (f"GPIO{self.pin}",)
 
 
-class Wire(Described):
+class TripWire(BaseSensor):
     """True when cut. A pulled connector reads the same, which is fail-safe."""
 
-    def __init__(self, settings: WireSettings, hardware: Hardware) -> None:
+    def __init__(self, settings: TripWireSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._on_event = hardware.on_event
         self._device = DigitalInputDevice(
@@ -71,10 +71,10 @@ class Wire(Described):
         self._device.close()
 
     def _changed(self) -> None:
-        tell(self._on_event, self.name)
+        notify_safely(self._on_event, self.name)
 
 
-class Watch:
+class ChangePoller:
     """Thread that polls a value and reports its changes.
 
     Args:
@@ -122,13 +122,13 @@ class Watch:
             self.poll_once()
 
 
-LEAST_GAP = 0.1
+MIN_STATE_GAP = 0.1
 """Minimum distance between two states, as a fraction of the reference."""
 
 _MIN_OHM, _MAX_OHM = 100, 1_000_000
 
 
-class WireState(Enum):
+class TripWireState(Enum):
     """State of the wire."""
 
     INTACT = "intact"
@@ -138,7 +138,7 @@ class WireState(Enum):
 
 
 @dataclass(frozen=True)
-class WireEolSettings(AdcSettings):
+class TripWireEolSettings(AdcSettings):
     """Keys of kind ``wire-eol``."""
 
     quantity: ClassVar[str] = "wire is cut"
@@ -147,24 +147,24 @@ class WireEolSettings(AdcSettings):
     warm_up_s: ClassVar[float] = 0.0
 
     pull_up_ohm: float = key(
-        Rule("From the reference to the channel.", "Ohm", _MIN_OHM, _MAX_OHM), 4700.0
+        KeyRule("From the reference to the channel.", "Ohm", _MIN_OHM, _MAX_OHM), 4700.0
     )
     plug_ohm: float = key(
-        Rule("Across the wire in its plug.", "Ohm", _MIN_OHM, _MAX_OHM), 10_000.0
+        KeyRule("Across the wire in its plug.", "Ohm", _MIN_OHM, _MAX_OHM), 10_000.0
     )
     end_ohm: float = key(
-        Rule("Across the wire at its far end.", "Ohm", _MIN_OHM, _MAX_OHM), 4700.0
+        KeyRule("Across the wire at its far end.", "Ohm", _MIN_OHM, _MAX_OHM), 4700.0
     )
     watch_s: float = key(
-        Rule("Time between looks for a cut.", unit="s", low=0.1, high=60), 0.5
+        KeyRule("Time between looks for a cut.", unit="s", low=0.1, high=60), 0.5
     )
 
     def __post_init__(self) -> None:
         intact, cut = self.ratio_intact, self.ratio_cut
-        if min(intact, cut - intact, 1 - cut) < LEAST_GAP:
+        if min(intact, cut - intact, 1 - cut) < MIN_STATE_GAP:
             raise FieldError(
                 "end_ohm",
-                f"such that the states lie {LEAST_GAP:g} of the reference apart",
+                f"such that the states lie {MIN_STATE_GAP:g} of the reference apart",
                 f"intact {intact:.2f}, cut {cut:.2f}",
                 "4700, 10000 and 4700 Ohm do",
             )
@@ -181,33 +181,35 @@ class WireEolSettings(AdcSettings):
         return self.plug_ohm / (self.plug_ohm + self.pull_up_ohm)
 
 
-def decode(ratio: float, settings: WireEolSettings) -> WireState:
+def classify_ratio(ratio: float, settings: TripWireEolSettings) -> TripWireState:
     """The state whose fraction of the reference is nearest."""
     levels = {
-        WireState.SHORTED: 0.0,
-        WireState.INTACT: settings.ratio_intact,
-        WireState.CUT: settings.ratio_cut,
-        WireState.REMOVED: 1.0,
+        TripWireState.SHORTED: 0.0,
+        TripWireState.INTACT: settings.ratio_intact,
+        TripWireState.CUT: settings.ratio_cut,
+        TripWireState.REMOVED: 1.0,
     }
     return min(levels, key=lambda state: abs(levels[state] - ratio))
 
 
-def loop_ohm(ratio: float, settings: WireEolSettings) -> float:
+def decode_loop_ohm(ratio: float, settings: TripWireEolSettings) -> float:
     """Resistance between the conductors; infinite when nothing is plugged in."""
     if ratio >= 1:
         return math.inf
     return settings.pull_up_ohm * ratio / (1 - ratio)
 
 
-class WireEol(Described):
+class TripWireEol(BaseSensor):
     """True when cut; a pulled plug and a short raise errors."""
 
-    def __init__(self, settings: WireEolSettings, hardware: Hardware) -> None:
+    def __init__(self, settings: TripWireEolSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._settings = settings
         self._on_event = hardware.on_event
-        self._converter = Converter(settings, hardware)
-        self._poller = Watch(self.name, self._poll, self._changed, settings.watch_s)
+        self._converter = AdcChannel(settings, hardware)
+        self._poller = ChangePoller(
+            self.name, self._poll, self._changed, settings.watch_s
+        )
         self._poller.start()
 
     def read(self, now_s: float) -> list[Reading]:
@@ -218,24 +220,24 @@ class WireEol(Described):
             SensorRangeError: The wire is unplugged or shorted, or the noise too high.
         """
         ratio = self._converter.ratio()
-        state = decode(ratio, self._settings)
-        if state is WireState.REMOVED:
+        state = classify_ratio(ratio, self._settings)
+        if state is TripWireState.REMOVED:
             raise SensorRangeError(
                 self.name,
                 "has no plug: nothing is connected to the channel",
                 "plug the wire in; see whether something pulled on it",
                 Health.DISCONNECTED,
             )
-        if state is WireState.SHORTED:
+        if state is TripWireState.SHORTED:
             raise SensorRangeError(
                 self.name,
-                f"is shorted: {loop_ohm(ratio, self._settings):.0f} Ohm",
+                f"is shorted: {decode_loop_ohm(ratio, self._settings):.0f} Ohm",
                 "look for a crushed cable, or for a converter without power",
                 Health.SHORTED,
             )
-        ohm = round(loop_ohm(ratio, self._settings), 1)
+        ohm = round(decode_loop_ohm(ratio, self._settings), 1)
         return [
-            Reading(self.name, None, state is WireState.CUT),
+            Reading(self.name, None, state is TripWireState.CUT),
             Reading(f"{self.name}/loop", "Ohm", ohm),
         ]
 
@@ -245,9 +247,9 @@ class WireEol(Described):
 
     def _poll(self) -> object:
         try:
-            return decode(self._converter.ratio(), self._settings)
+            return classify_ratio(self._converter.ratio(), self._settings)
         except SensorError as error:
             return type(error)
 
     def _changed(self) -> None:
-        tell(self._on_event, self.name)
+        notify_safely(self._on_event, self.name)

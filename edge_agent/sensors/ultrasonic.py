@@ -19,14 +19,14 @@ from typing import ClassVar
 
 from gpiozero import InputDevice, OutputDevice
 
-from edge_agent.sensors.base import Described, Hardware, SensorSettings
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
+from edge_agent.sensors.base import BaseSensor, Hardware, SensorSettings
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_error_types
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
-FARTHEST_M = 4.5
-MOST_SPREAD_M = 0.1
+MAX_DISTANCE_M = 4.5
+MAX_SPREAD_M = 0.1
 
 _TRIGGER_S, _PAUSE_S, _ECHO_TIMEOUT_S = 10e-6, 0.06, 0.1
 _SHARE_NEEDED = 0.6
@@ -40,26 +40,26 @@ class UltrasonicSettings(SensorSettings):
 
     quantity: ClassVar[str] = "water level"
     senml_unit: ClassVar[str | None] = "m"
-    range: ClassVar[tuple[float, float]] = (-_BELOW_BED_M, FARTHEST_M)
+    range: ClassVar[tuple[float, float]] = (-_BELOW_BED_M, MAX_DISTANCE_M)
     largest_step: ClassVar[float | None] = 1.0
 
-    trigger_pin: int = key(Rule("BCM number of the trigger's pin.", low=0, high=27))
-    echo_pin: int = key(Rule("BCM number of the echo's pin.", low=0, high=27))
+    trigger_pin: int = key(KeyRule("BCM number of the trigger's pin.", low=0, high=27))
+    echo_pin: int = key(KeyRule("BCM number of the echo's pin.", low=0, high=27))
     mount_m: float = key(
-        Rule("Height over the bed, where the level is 0.", "m", low=0.3, high=4.0)
+        KeyRule("Height over the bed, where the level is 0.", "m", low=0.3, high=4.0)
     )
     nearest_m: float = key(
-        Rule("Distance under which it is blind.", unit="m", low=0.02, high=0.6), 0.25
+        KeyRule("Distance under which it is blind.", unit="m", low=0.02, high=0.6), 0.25
     )
     air_c: float = key(
-        Rule(
+        KeyRule(
             "Temperature of the air, for the speed of sound: 5 degrees are 0.9 %.",
             unit="Cel", low=-30, high=50,
         ),
         15.0,
     )  # fmt: skip
     pings: int = key(
-        Rule("Pings in one reading; the median counts.", low=3, high=15), 5
+        KeyRule("Pings in one reading; the median counts.", low=3, high=15), 5
     )
 
     def __post_init__(self) -> None:
@@ -74,17 +74,17 @@ class UltrasonicSettings(SensorSettings):
         return (f"GPIO{self.trigger_pin}", f"GPIO{self.echo_pin}")
 
 
-def sound_m_per_s(air_c: float) -> float:
+def speed_of_sound(air_c: float) -> float:
     """Speed of sound in air."""
     return 331.3 * math.sqrt(1 + air_c / 273.15)
 
 
-def decode(echo_s: float, air_c: float) -> float:
+def decode_distance(echo_s: float, air_c: float) -> float:
     """Distance in metres from the duration of an echo, there and back."""
-    return echo_s * sound_m_per_s(air_c) / 2
+    return echo_s * speed_of_sound(air_c) / 2
 
 
-class Ultrasonic(Described):
+class Ultrasonic(BaseSensor):
     """Level over the bed, and the measured distance."""
 
     def __init__(self, settings: UltrasonicSettings, hardware: Hardware) -> None:
@@ -102,7 +102,7 @@ class Ultrasonic(Described):
             self._echo = InputDevice(
                 settings.echo_pin, pull_up=False, pin_factory=hardware.pin_factory
             )
-        except pin_errors():
+        except pin_error_types():
             self._trigger.close()
             raise
         self._echo.pin.edges = "both"
@@ -118,7 +118,7 @@ class Ultrasonic(Described):
         """
         try:
             distance_m = self._distance_m()
-        except pin_errors() as error:
+        except pin_error_types() as error:
             if isinstance(error, SensorBusError):
                 raise
             raise self._silent(f"cannot be read: {error}") from error
@@ -156,14 +156,14 @@ class Ultrasonic(Described):
                 self._sleep(_PAUSE_S)
             echo_s = self._ping()
             if echo_s is not None:
-                distances_m.append(decode(echo_s, s.air_c))
+                distances_m.append(decode_distance(echo_s, s.air_c))
             if len(distances_m) + s.pings - number - 1 < needed:
                 raise self._silent(
                     f"receives no echo: {len(distances_m)} of {number + 1} pings"
                 )
         middle_m = statistics.median(distances_m)
         spread_m = statistics.median(abs(one - middle_m) for one in distances_m)
-        if spread_m > MOST_SPREAD_M:
+        if spread_m > MAX_SPREAD_M:
             raise SensorRangeError(
                 self.name,
                 f"receives echoes that differ by {spread_m:.2f} m",
@@ -182,7 +182,10 @@ class Ultrasonic(Described):
             self._trigger.off()
             self._echo_done.wait(_ECHO_TIMEOUT_S)
         echo_s = self._echo_s
-        if echo_s is None or decode(echo_s, self._settings.air_c) > FARTHEST_M:
+        if (
+            echo_s is None
+            or decode_distance(echo_s, self._settings.air_c) > MAX_DISTANCE_M
+        ):
             return None
         return echo_s
 

@@ -7,16 +7,16 @@ it does not measure strength. One shock makes a train of pulses, which counts on
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import Described, Hardware, SensorSettings
+from edge_agent.sensors.base import BaseSensor, Hardware, SensorSettings
 from edge_agent.sensors.errors import Health, SensorRangeError
 from edge_agent.sensors.pulse_counter import (
     DeadTime,
-    Input,
-    Tally,
-    open_pulses,
-    read_pulses,
+    PersistentCounter,
+    PulseInput,
+    drain_pulses,
+    open_pulse_source,
 )
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from spatial_mqtt.senml import Reading
 
 
@@ -29,12 +29,12 @@ class VibrationSettings(SensorSettings):
     range: ClassVar[tuple[float, float]] = (0.0, 72_000.0)  # an hour of 50 ms each
     largest_step: ClassVar[float | None] = None  # a debris flow begins at once
 
-    pin: int = key(Rule("BCM number of the pin.", low=0, high=27))
+    pin: int = key(KeyRule("BCM number of the pin.", low=0, high=27))
     active_high: bool = key(
-        Rule("Whether a pulse lifts the pin; else it pulls it to ground."), False
+        KeyRule("Whether a pulse lifts the pin; else it pulls it to ground."), False
     )
     hold_ms: float = key(
-        Rule(
+        KeyRule(
             "Pulses within this time of a shock belong to it.",
             unit="ms", low=50, high=10_000,
         ),
@@ -46,17 +46,17 @@ class VibrationSettings(SensorSettings):
         return (f"GPIO{self.pin}",)
 
 
-class Vibration(Described):
+class Vibration(BaseSensor):
     """Shocks since the last reading, and in total."""
 
     def __init__(self, settings: VibrationSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._hold = DeadTime(settings.hold_ms / 1000)
-        self._counter = Tally(self.name, "shocks", hardware)
+        self._counter = PersistentCounter(self.name, "shocks", hardware)
         self._was_active = False
         # no debounce: the pulses are shorter than a contact's bounce
-        what = Input(settings.pin, active_high=settings.active_high)
-        self._pulses = open_pulses(
+        what = PulseInput(settings.pin, active_high=settings.active_high)
+        self._pulses = open_pulse_source(
             what, self.name, hardware, self._counter.resume_token
         )
 
@@ -67,7 +67,7 @@ class Vibration(Described):
             SensorBusError: The pin cannot be read.
             SensorRangeError: The output stays active.
         """
-        is_active, batch = read_pulses(self.name, self._pulses)
+        is_active, batch = drain_pulses(self.name, self._pulses)
         shocks = sum(self._hold.accept(time_s) for time_s in batch.times_s)
         self._counter.count += shocks
         stays_active = is_active and self._was_active and not batch.times_s

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from edge_agent.clock import Clock, SimulatedClock
-from edge_agent.config import SimulationSection, check_time
-from edge_agent.sensors.base import Claiming
+from edge_agent.config import SimulationSection, parse_time
+from edge_agent.sensors.base import SensorConfig
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.parts.base import Bench, Part
-from edge_agent.simulator.parts.registry import find_part
-from edge_agent.simulator.pins import SlopeFactory
-from edge_agent.simulator.rain import RainSeries, from_csv, storm
-from edge_agent.simulator.slope import Site, Slope, SlopeState
-from service_runtime.watchdog import Beat
+from edge_agent.simulator.parts.base import SimulatedBench, SimulatedPart
+from edge_agent.simulator.parts.registry import find_part_connector
+from edge_agent.simulator.pins import SlopePinFactory
+from edge_agent.simulator.rain import SimulatedRain, make_storm, read_rain_csv
+from edge_agent.simulator.slope import Slope, SlopeSite, SlopeState
+from service_runtime.watchdog import Heartbeat
 
 
 class Board:
@@ -33,17 +33,17 @@ class Board:
     def __init__(
         self,
         slope: Slope,
-        sensors: Iterable[Claiming],
+        sensors: Iterable[SensorConfig],
         rng: random.Random,
-        pin_factory: SlopeFactory | None = None,
+        pin_factory: SlopePinFactory | None = None,
     ) -> None:
-        self.pin_factory = SlopeFactory() if pin_factory is None else pin_factory
+        self.pin_factory = SlopePinFactory() if pin_factory is None else pin_factory
         self.buses = SimulatedBuses()
         self._slope = slope
-        bench = Bench(self.pin_factory, rng, self.buses)
-        self._parts: dict[str, Part] = {}
+        bench = SimulatedBench(self.pin_factory, rng, self.buses)
+        self._parts: dict[str, SimulatedPart] = {}
         for sensor in sensors:
-            connect = find_part(sensor.kind)
+            connect = find_part_connector(sensor.kind)
             if connect is not None:
                 self._parts[sensor.name] = connect(sensor, bench)
 
@@ -88,7 +88,7 @@ class Board:
         """
         self._part(name).clear_fault()
 
-    def _part(self, name: str) -> Part:
+    def _part(self, name: str) -> SimulatedPart:
         if name not in self._parts:
             known = ", ".join(self._parts)
             raise LookupError(f"no sensor with name {name!r}; the board has {known}")
@@ -109,7 +109,7 @@ def make_clock(simulation: SimulationSection) -> SimulatedClock:
 
 
 def make_board(
-    simulation: SimulationSection, sensors: Iterable[Claiming], now_s: float
+    simulation: SimulationSection, sensors: Iterable[SensorConfig], now_s: float
 ) -> Board:
     """Make the board of the simulated sensors, at a Unix time.
 
@@ -124,12 +124,12 @@ def make_board(
     return board
 
 
-def move(
+def run_slope(
     board: Board,
     simulation: SimulationSection,
     clock: Clock,
     stop: threading.Event,
-    heartbeat: Beat,
+    heartbeat: Heartbeat,
 ) -> bool:
     """Advance the slope until `stop`; return whether the simulation ended first."""
     lasts_h = math.inf if simulation.stop_after_h is None else simulation.stop_after_h
@@ -144,12 +144,12 @@ def move(
 
 
 def _start_s(simulation: SimulationSection) -> float:
-    return check_time(simulation.start).timestamp()
+    return parse_time(simulation.start).timestamp()
 
 
-def _rain(simulation: SimulationSection, start_s: float) -> RainSeries:
+def _rain(simulation: SimulationSection, start_s: float) -> SimulatedRain:
     if simulation.rain_csv is None:
-        return storm(
+        return make_storm(
             simulation.storm,
             start_s,
             simulation.duration_h,
@@ -157,14 +157,14 @@ def _rain(simulation: SimulationSection, start_s: float) -> RainSeries:
             simulation.seed,
         )
     dates = (simulation.first_date, simulation.last_date)
-    return from_csv(Path(simulation.rain_csv), simulation.rain_column, dates=dates)
+    return read_rain_csv(Path(simulation.rain_csv), simulation.rain_column, dates=dates)
 
 
-def _site(simulation: SimulationSection, start_s: float) -> Site:
+def _site(simulation: SimulationSection, start_s: float) -> SlopeSite:
     def after(hours: float | None) -> float | None:
         return None if hours is None else start_s + hours * 3600
 
-    return Site(
+    return SlopeSite(
         start_s,
         failure_time_s=after(simulation.failure_after_h),
         wire_break_s=after(simulation.wire_break_after_h),

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Protocol
 
-from edge_agent.sensors.buses import LineSettings, agree
+from edge_agent.sensors.buses import SerialSettings, check_same_settings
 
-Answer = Callable[[bytes], bytes]
+AnswerRequest = Callable[[bytes], bytes]
 """Answer of a serial device to a request; empty for no answer."""
 
 
-class Chip(Protocol):
+class SimulatedI2cChip(Protocol):
     """A chip on I2C."""
 
     def read(self, register: int, count: int) -> bytes:
@@ -64,10 +64,10 @@ class RegisterChip:
 
     def _answer(self) -> None:
         if self.is_dead:
-            raise silence()
+            raise no_acknowledge_error()
 
 
-def silence() -> OSError:
+def no_acknowledge_error() -> OSError:
     """The kernel's error for an address without an acknowledge."""
     return OSError(errno.EREMOTEIO, "Remote I/O error")
 
@@ -76,7 +76,7 @@ class SimulatedI2c:
     """One bus: chips by address."""
 
     def __init__(self) -> None:
-        self.chips: dict[int, Chip] = {}
+        self.chips: dict[int, SimulatedI2cChip] = {}
         self._lock = RLock()
 
     def exclusive(self) -> RLock:
@@ -92,9 +92,9 @@ class SimulatedI2c:
         with self._lock:
             self._chip(address).write(register, data)
 
-    def _chip(self, address: int) -> Chip:
+    def _chip(self, address: int) -> SimulatedI2cChip:
         if address not in self.chips:
-            raise silence()
+            raise no_acknowledge_error()
         return self.chips[address]
 
 
@@ -106,9 +106,9 @@ class SimulatedSerial:
     """
 
     def __init__(self) -> None:
-        self.devices: list[Answer] = []
+        self.devices: list[AnswerRequest] = []
         self.is_plugged = True
-        self.settings: LineSettings | None = None
+        self.settings: SerialSettings | None = None
         self._lock = RLock()
 
     def exclusive(self) -> RLock:
@@ -144,11 +144,11 @@ class SimulatedBuses:
         self._i2c: dict[int, SimulatedI2c] = {}
         self._serial: dict[str, SimulatedSerial] = {}
 
-    def attach_i2c(self, bus: int, address: int, chip: Chip) -> None:
+    def attach_i2c(self, bus: int, address: int, chip: SimulatedI2cChip) -> None:
         """Put a chip on a bus; several sensors may share it."""
         self.i2c(bus).chips[address] = chip
 
-    def attach_serial(self, port: str, answer: Answer) -> None:
+    def attach_serial(self, port: str, answer: AnswerRequest) -> None:
         """Put a device on a line; several may share it."""
         self.line(port).devices.append(answer)
 
@@ -159,7 +159,7 @@ class SimulatedBuses:
     def i2c(self, number: int) -> SimulatedI2c:
         return self._i2c.setdefault(number, SimulatedI2c())
 
-    def serial(self, port: str, settings: LineSettings) -> SimulatedSerial:
+    def serial(self, port: str, settings: SerialSettings) -> SimulatedSerial:
         """One line.
 
         Raises:
@@ -167,7 +167,7 @@ class SimulatedBuses:
         """
         line = self.line(port)
         line.settings = line.settings or settings
-        agree(port, line.settings, settings)
+        check_same_settings(port, line.settings, settings)
         return line
 
     def read_file(self, path: str) -> str:

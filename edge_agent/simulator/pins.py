@@ -21,7 +21,7 @@ class WiredPin(MockPin):  # type: ignore[misc]  # gpiozero ships no types
         on_drive: Called with each level that the pin is driven to as an output.
     """
 
-    def __init__(self, factory: "SlopeFactory", info: PinInfo) -> None:
+    def __init__(self, factory: "SlopePinFactory", info: PinInfo) -> None:
         self._held: bool | None = None
         self._at_s: float | None = None
         self.on_drive: Callable[[bool], object] | None = None
@@ -79,7 +79,7 @@ class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
         mosi_pin: int,
         miso_pin: int,
         select_pin: int,
-        pin_factory: "SlopeFactory",
+        pin_factory: "SlopePinFactory",
     ) -> None:
         self._pins: tuple[Any, ...] = ()
         self._clock_mode = 0
@@ -150,7 +150,7 @@ class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
         return not isinstance(other, WiredSpi)
 
 
-class SlopeFactory(MockFactory):  # type: ignore[misc]  # gpiozero ships no types
+class SlopePinFactory(MockFactory):  # type: ignore[misc]  # gpiozero ships no types
     """A `MockFactory` whose pins, bus and time are its own.
 
     Attributes:

@@ -12,7 +12,7 @@ from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
 
-from edge_agent.config import STORMS
+from edge_agent.config import STORM_SHAPES
 
 _PEAK_AT = 0.6  # of the duration, as in the usual design hyetographs
 _STORM_STEP_S = 600.0
@@ -20,7 +20,7 @@ _ROUGHNESS = 0.3
 
 
 @dataclass(frozen=True)
-class RainSeries:
+class SimulatedRain:
     """Rain depths one after another.
 
     Attributes:
@@ -55,7 +55,7 @@ class RainSeries:
             return self.total_mm
         return self._sums[whole] + (steps - whole) * self.depths_mm[whole]
 
-    def starting_at(self, start_s: float) -> "RainSeries":
+    def starting_at(self, start_s: float) -> "SimulatedRain":
         """The same rain at another time."""
         return replace(self, start_s=start_s)
 
@@ -64,9 +64,9 @@ class RainSeries:
         return tuple(itertools.accumulate(self.depths_mm, initial=0.0))
 
 
-def storm(
+def make_storm(
     kind: str, start_s: float, duration_h: float, total_mm: float, seed: int = 0
-) -> RainSeries:
+) -> SimulatedRain:
     """Generate a storm in 10-minute steps.
 
     Args:
@@ -80,23 +80,23 @@ def storm(
     Raises:
         ValueError: There is no such kind, or no such storm.
     """
-    if kind not in STORMS:
-        raise ValueError(f"kind must be one of {STORMS}, got {kind!r}")
+    if kind not in STORM_SHAPES:
+        raise ValueError(f"kind must be one of {STORM_SHAPES}, got {kind!r}")
     if not (duration_h > 0 and total_mm >= 0 and math.isfinite(total_mm)):
         rule = "duration_h must be more than 0 and total_mm 0 or more"
         raise ValueError(f"{rule}, got {duration_h!r} and {total_mm!r}")
     steps = max(1, round(duration_h * 3600 / _STORM_STEP_S))
     if kind == "quiet":
-        return RainSeries(start_s, _STORM_STEP_S, (0.0,) * steps)
+        return SimulatedRain(start_s, _STORM_STEP_S, (0.0,) * steps)
     rng = random.Random(seed)  # noqa: S311 - weather, no secret
     weights = [1.0] * steps
     if kind == "peaked":
         weights = [_swell((at + 0.5) / steps, rng) for at in range(steps)]
     scale = total_mm / sum(weights)
-    return RainSeries(start_s, _STORM_STEP_S, tuple(w * scale for w in weights))
+    return SimulatedRain(start_s, _STORM_STEP_S, tuple(w * scale for w in weights))
 
 
-def wettest_window(series: RainSeries, hours: float) -> RainSeries:
+def find_wettest_window(series: SimulatedRain, hours: float) -> SimulatedRain:
     """The window of a series with the most rain; the first one of equals."""
     width = round(hours * 3600 / series.step_s)
     if not 1 <= width <= len(series.depths_mm):
@@ -106,26 +106,26 @@ def wettest_window(series: RainSeries, hours: float) -> RainSeries:
     sums = list(itertools.accumulate(series.depths_mm, initial=0.0))
     begins = range(len(sums) - width)
     best = max(begins, key=lambda at: sums[at + width] - sums[at])
-    return cut(series, best, best + width)
+    return select_steps(series, best, best + width)
 
 
-def between(series: RainSeries, first_s: float, end_s: float) -> RainSeries:
+def select_times(series: SimulatedRain, first_s: float, end_s: float) -> SimulatedRain:
     """The steps that begin at or after a time and before another."""
     begins = [
         series.start_s + at * series.step_s for at in range(len(series.depths_mm))
     ]
-    return cut(
+    return select_steps(
         series, bisect.bisect_left(begins, first_s), bisect.bisect_left(begins, end_s)
     )
 
 
-def cut(series: RainSeries, begin: int, end: int) -> RainSeries:
+def select_steps(series: SimulatedRain, begin: int, end: int) -> SimulatedRain:
     """Steps of a series by number; how many of them were gaps is not known."""
     depths = series.depths_mm[begin:end]
-    return RainSeries(series.start_s + begin * series.step_s, series.step_s, depths)
+    return SimulatedRain(series.start_s + begin * series.step_s, series.step_s, depths)
 
 
-def filled(depths_mm: Sequence[float | None]) -> tuple[tuple[float, ...], int]:
+def fill_gaps(depths_mm: Sequence[float | None]) -> tuple[tuple[float, ...], int]:
     """Depths with gaps as no rain, and how many gaps there were."""
     return tuple(d or 0.0 for d in depths_mm), sum(d is None for d in depths_mm)
 
@@ -137,11 +137,11 @@ def _swell(at: float, rng: random.Random) -> float:
     return math.pow(side, 2.5) * rough + 0.02
 
 
-class HillslopeError(Exception):
+class SimulatorError(Exception):
     """Base of the simulator's errors."""
 
 
-class RainFileError(HillslopeError, ValueError):
+class RainFileError(SimulatorError, ValueError):
     """A file of recorded rain cannot be used.
 
     Attributes:
@@ -175,13 +175,13 @@ _MAX_STEPS = 2_000_000
 _Row = tuple[int, float, float | None]
 
 
-def from_csv(
+def read_rain_csv(
     path: Path,
     column: str,
     step_s: float | None = None,
     time_column: str | None = None,
     dates: tuple[str | None, str | None] = (None, None),
-) -> RainSeries:
+) -> SimulatedRain:
     """Read one column of rain depths in mm.
 
     Times are ISO; without a zone they are taken as UTC. In a column whose name
@@ -209,9 +209,9 @@ def from_csv(
         rule = "a file with rows between the dates wanted"
         raise RainFileError(str(path), 0, clock, rule, dates, "choose other dates")
     step_s = step_s or _shortest(path, rows, clock)
-    depths, gaps = filled(_gridded(path, rows, step_s, clock))
+    depths, gaps = fill_gaps(_gridded(path, rows, step_s, clock))
     start_s = rows[0][1] - (step_s if clock.endswith("end") else 0.0)
-    return RainSeries(start_s, step_s, depths, gaps)
+    return SimulatedRain(start_s, step_s, depths, gaps)
 
 
 def _opened(path: Path) -> TextIOWrapper:

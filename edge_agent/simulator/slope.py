@@ -12,7 +12,7 @@ import bisect
 import math
 from dataclasses import dataclass, field
 
-from edge_agent.simulator.rain import RainSeries
+from edge_agent.simulator.rain import SimulatedRain
 from slope_science.rain import A1, A2, A3, A4, L1, L2, L3, L4, SoilWater
 
 _CATCHMENT_M2 = 5e5
@@ -27,7 +27,7 @@ _DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
-class Air:
+class AirState:
     """The air over the slope.
 
     Attributes:
@@ -41,7 +41,7 @@ class Air:
     pressure_hpa: float
 
 
-def stream_m(soil: SoilWater) -> float:
+def stream_depth_m(soil: SoilWater) -> float:
     """Depth of the stream below the slope, from what the tanks' sides give off.
 
     Source:
@@ -58,7 +58,7 @@ def stream_m(soil: SoilWater) -> float:
     return float((_MANNING_N * m2_per_s / math.sqrt(_BED_SLOPE)) ** 0.6)
 
 
-def vibration_pulses(elapsed_s: float, moved_mm: float) -> int:
+def count_shocks(elapsed_s: float, moved_mm: float) -> int:
     """Shocks that a counter on the slope has counted since the start.
 
     A little all the time, and some for every millimetre that the soil moves, so
@@ -67,7 +67,7 @@ def vibration_pulses(elapsed_s: float, moved_mm: float) -> int:
     return int(_PULSES_PER_H * elapsed_s / 3600 + _PULSES_PER_MM * moved_mm)
 
 
-def air(t_s: float, soil: SoilWater) -> Air:
+def air_at(t_s: float, soil: SoilWater) -> AirState:
     """The air at a Unix time; wet ground stands for present or recent rain.
 
     Source:
@@ -80,7 +80,7 @@ def air(t_s: float, soil: SoilWater) -> Air:
     dry_pct = 100 * _vapour(_DEW_POINT_C) / _vapour(temp_c)
     humidity_pct = min(dry_pct + (98.0 - dry_pct) * storm, 100.0)
     tide_hpa = _TIDE_HPA * math.sin(2 * day)
-    return Air(temp_c, humidity_pct, _CALM_HPA + tide_hpa - _STORM_HPA * storm)
+    return AirState(temp_c, humidity_pct, _CALM_HPA + tide_hpa - _STORM_HPA * storm)
 
 
 def _vapour(temp_c: float) -> float:
@@ -103,7 +103,7 @@ _LAST_STEP_S = 60.0  # the slide is over before 1/v reaches zero
 
 
 @dataclass(frozen=True)
-class Site:
+class SlopeSite:
     """Parameters of the site.
 
     Attributes:
@@ -163,7 +163,7 @@ class SlopeState:
     wire_cut: bool
     stream_m: float
     vibration_pulses: int
-    air: Air
+    air: AirState
 
     @property
     def groundwater_m(self) -> float:
@@ -184,7 +184,7 @@ class _Mark:
 class Slope:
     """Rain on a site. Any time may be queried; going forward is cheap."""
 
-    def __init__(self, rain: RainSeries, site: Site) -> None:
+    def __init__(self, rain: SimulatedRain, site: SlopeSite) -> None:
         self.rain = rain
         self.site = site
         first = _Mark(0, site.soil, 0.0, rain.cumulative_mm(site.start_s))
@@ -238,9 +238,9 @@ class Slope:
             tilt_y_deg=mounted_y + tilt_deg * math.sin(fall_line),
             temp_c=14.0 + 2.0 * math.sin(2 * math.pi * t_s / 86400),
             wire_cut=self._is_cut(t_s),
-            stream_m=stream_m(mark.soil),
-            vibration_pulses=vibration_pulses(t_s - self.site.start_s, moved_mm),
-            air=air(t_s, mark.soil),
+            stream_m=stream_depth_m(mark.soil),
+            vibration_pulses=count_shocks(t_s - self.site.start_s, moved_mm),
+            air=air_at(t_s, mark.soil),
         )
 
     def _tertiary(self, t_s: float) -> tuple[float, float]:

@@ -4,7 +4,7 @@ Pure functions of readings and time. State that must survive a restart is in
 `Triage.snapshot`.
 """
 
-from edge_agent.triage.engine import Assessment, Triage
+from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.snapshot import SnapshotError
 
-__all__ = ["Assessment", "SnapshotError", "Triage"]
+__all__ = ["SnapshotError", "Triage", "TriageResult"]

@@ -4,18 +4,18 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 from edge_agent import quantities
-from edge_agent.sensors.base import Claiming
+from edge_agent.sensors.base import SensorConfig
 from edge_agent.sensors.generic_probe import ProbeSettings
-from edge_agent.triage.engine import DEFAULTS, RULE_OF, rule_of
-from edge_agent.triage.settings import CriteriaSection, TiltRules, TriageSection
-from slope_science.movement import resolution_deg_per_h
+from edge_agent.triage.engine import DEFAULT_SECTION, RULE_BY_QUANTITY, find_rule
+from edge_agent.triage.settings import CriteriaSection, TiltRuleSettings, TriageSection
+from slope_science.movement import tilt_resolution_deg_per_h
 
 _HOUR_S = 3600.0
 _AXES = ("x", "y")
 
 
-def rule_notes(
-    section: TriageSection, criteria: CriteriaSection, sensors: Sequence[Claiming]
+def advise_on_rules(
+    section: TriageSection, criteria: CriteriaSection, sensors: Sequence[SensorConfig]
 ) -> list[str]:
     """One sentence for each rule or sensor that cannot be used as configured.
 
@@ -31,7 +31,7 @@ def rule_notes(
             *_below_noise_floor(sensor, section.rules.tilt),
         ]
         advice += [f"sensor {sensor.name}: {sentence}" for sentence in found]
-    if criteria.criteria().assumed and "rain" in map(rule_of, sensors):
+    if criteria.criteria().assumed and "rain" in map(find_rule, sensors):
         advice.append(
             "criteria are assumed: give warning_mm, advisory_mm and special_mm of the "
             "prefecture's table in [criteria], or send them by notice"
@@ -39,41 +39,45 @@ def rule_notes(
     return advice
 
 
-def _unused_rules(section: TriageSection, sensors: Sequence[Claiming]) -> Iterator[str]:
+def _unused_rules(
+    section: TriageSection, sensors: Sequence[SensorConfig]
+) -> Iterator[str]:
     """Changed rules without a matching sensor."""
-    known = {rule_of(sensor) for sensor in sensors}
-    for quantity, rule in RULE_OF.items():
-        is_changed = getattr(section.rules, rule) != getattr(DEFAULTS.rules, rule)
+    known = {find_rule(sensor) for sensor in sensors}
+    for quantity, rule in RULE_BY_QUANTITY.items():
+        is_changed = getattr(section.rules, rule) != getattr(
+            DEFAULT_SECTION.rules, rule
+        )
         if is_changed and rule not in known:
             yield f"triage.rules.{rule} is set, but no sensor here measures {quantity}"
 
 
-def _unmatched_sensor(sensor: Claiming, section: TriageSection) -> Iterator[str]:
+def _unmatched_sensor(sensor: SensorConfig, section: TriageSection) -> Iterator[str]:
     """Sensors without a rule."""
-    quantity = quantities.known(sensor.quantity)
+    quantity = quantities.canonical_quantity(sensor.quantity)
     is_limited = any(
         limit.applies_to(sensor.name, quantity)
         or (limit.sensor or "").partition("/")[0] == sensor.name
         for limit in section.limit
     )
-    if quantity in quantities.TOLD or is_limited:
+    if quantity in quantities.INFORMATIONAL or is_limited:
         return
     if quantity not in quantities.JUDGED:
         near = difflib.get_close_matches(quantity, quantities.JUDGED, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
         remedy = f"{hint}write a [[triage.limit]] if one should"
         yield f"no rule judges {sensor.quantity!r}; {remedy}"
-    elif rule_of(sensor) is None:
-        units = ", ".join(map(repr, quantities.units(quantity)))
+    elif find_rule(sensor) is None:
+        units = ", ".join(map(repr, quantities.convertible_units(quantity)))
         yield f"no rule judges {quantity} in {sensor.senml_unit!r}, but in {units}"
-    elif rule_of(sensor) == "tilt" and not _has_axes(sensor):
+    elif find_rule(sensor) == "tilt" and not _has_axes(sensor):
         yield (
             f"no rule judges the tilt of a {sensor.kind}: it gives no x and y, or "
             "drifts as a slope creeps"
         )
 
 
-def _below_noise_floor(sensor: Claiming, rules: TiltRules) -> Iterator[str]:
+def _below_noise_floor(sensor: SensorConfig, rules: TiltRuleSettings) -> Iterator[str]:
     """Rates below the noise given by the data sheet."""
     sigma_deg = getattr(sensor, "sigma_deg", None)
     if sigma_deg is None or not _has_axes(sensor):
@@ -81,7 +85,7 @@ def _below_noise_floor(sensor: Claiming, rules: TiltRules) -> Iterator[str]:
     span_s = 6 * _HOUR_S if rules.six_hours else _HOUR_S
     count = int(span_s / sensor.interval_s) + 1
     times_h = [at * sensor.interval_s / _HOUR_S for at in range(count)]
-    finest = resolution_deg_per_h(sigma_deg, times_h)
+    finest = tilt_resolution_deg_per_h(sigma_deg, times_h)
     for level, limit in rules.thresholds:
         if limit < finest:
             yield (
@@ -91,6 +95,6 @@ def _below_noise_floor(sensor: Claiming, rules: TiltRules) -> Iterator[str]:
             )
 
 
-def _has_axes(sensor: Claiming) -> bool:
+def _has_axes(sensor: SensorConfig) -> bool:
     is_probe = isinstance(sensor, ProbeSettings)
     return not is_probe and getattr(sensor, "angles", _AXES) == _AXES

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from edge_agent.triage.samples import Sample
-from edge_agent.triage.snapshot import Json, number_of
+from edge_agent.triage.samples import SensorSample
+from edge_agent.triage.snapshot import Json, finite_number
 from slope_science.criteria import Criteria
 from slope_science.findings import LOWEST, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
 
-class Sign(Enum):
+class EvidenceKind(Enum):
     """Kind of evidence that a sensor gives.
 
     Evidence confirms only evidence of its kind: wet soil does not confirm movement.
@@ -24,7 +24,7 @@ class Sign(Enum):
 
 
 @dataclass(frozen=True)
-class Claim:
+class Detection:
     """Result of a rule for one sensor.
 
     Attributes:
@@ -34,8 +34,8 @@ class Claim:
         reason: Numbers and criterion; None at the lowest level.
         unconfirmed_level: Level while unconfirmed; None if it needs no confirmation.
         at_s: Time of the event; None for now.
-        evidence: Evidence for other sensors' detections. At the lowest level a detection
-            is evidence only.
+        evidence: Evidence for other sensors' detections. At the lowest level a
+            detection is evidence only.
         needed_evidence: Kind of evidence that confirms it.
         confirm_s: Maximum time to that evidence; None for the setting's.
         number: Number of the ``[[triage.limit]]``; None for other rules.
@@ -47,8 +47,8 @@ class Claim:
     reason: Reason | None
     unconfirmed_level: int | None = None
     at_s: float | None = None
-    evidence: tuple[Sign, ...] = ()
-    needed_evidence: Sign = Sign.MOVEMENT
+    evidence: tuple[EvidenceKind, ...] = ()
+    needed_evidence: EvidenceKind = EvidenceKind.MOVEMENT
     confirm_s: float | None = None
     number: int | None = None
 
@@ -58,7 +58,7 @@ class Claim:
         return self.rule if self.number is None else f"{self.rule} {self.number}"
 
 
-class Signs:
+class Corroboration:
     """Time of the last evidence of each sensor, and confirmed events.
 
     A confirmed event stays confirmed, independent of the other sensor's later readings.
@@ -69,10 +69,10 @@ class Signs:
 
     def __init__(self, confirm_s: float) -> None:
         self._confirm_s = confirm_s
-        self._last: dict[tuple[str, Sign], float] = {}
+        self._last: dict[tuple[str, EvidenceKind], float] = {}
         self._confirmed: dict[tuple[str, str, float], str] = {}
 
-    def observe(self, detections: Sequence[Claim], now_s: float) -> None:
+    def observe(self, detections: Sequence[Detection], now_s: float) -> None:
         """Store the evidence of detections; forget events that are over."""
         events = set(map(_event, detections))
         self._confirmed = {
@@ -84,7 +84,7 @@ class Signs:
                 key = claim.sensor, sign
                 self._last[key] = max(at_s, self._last.get(key, at_s))
 
-    def find_confirmation(self, detection: Claim, now_s: float) -> str | None:
+    def find_confirmation(self, detection: Detection, now_s: float) -> str | None:
         """The other sensor with the nearest evidence in time; None if none is close."""
         at_s = now_s if detection.at_s is None else detection.at_s
         near_s = self._confirm_s if detection.confirm_s is None else detection.confirm_s
@@ -107,11 +107,11 @@ class Signs:
             TypeError, ValueError: The entries have another form.
         """
         self._confirmed = {
-            (str(rule), str(sensor), number_of(at_s)): str(other)
+            (str(rule), str(sensor), finite_number(at_s)): str(other)
             for rule, sensor, at_s, other in entries
         }
 
-    def to_finding(self, detection: Claim, now_s: float) -> Finding | None:
+    def to_finding(self, detection: Detection, now_s: float) -> Finding | None:
         """Finding of a detection at this moment; None at the lowest level."""
         if detection.level <= LOWEST or detection.reason is None:
             return None
@@ -137,11 +137,11 @@ class Signs:
         return Finding(detection.unconfirmed_level, unconfirmed)
 
 
-def _event(claim: Claim) -> tuple[str, str, float]:
+def _event(claim: Detection) -> tuple[str, str, float]:
     return claim.rule_id, claim.sensor, claim.at_s or 0.0
 
 
-def rung(
+def threshold_reached(
     value: float,
     thresholds: Sequence[tuple[int, float]],
     was_level: int = LOWEST,
@@ -163,7 +163,7 @@ def rung(
 
 
 @dataclass(frozen=True)
-class Scene:
+class RuleContext:
     """Inputs of a rule besides its own sensor.
 
     Attributes:
@@ -177,7 +177,7 @@ class Scene:
     r60_mm: float = 0.0
 
 
-class Watch(Protocol):
+class SensorRule(Protocol):
     """A rule with its state for one sensor."""
 
     @property
@@ -188,10 +188,10 @@ class Watch(Protocol):
     def sensor(self) -> str:
         """Name of the sensor."""
 
-    def on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: SensorSample) -> None:
         """Update the state with readings of the sensor."""
 
-    def detect(self, context: Scene) -> Iterable[Claim]:
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
         """Detections at this moment."""
 
     def diagnostics(self) -> Iterable[Reason]:
@@ -208,7 +208,7 @@ class Watch(Protocol):
         """
 
 
-class Lasting:
+class PersistenceTimer:
     """Time since which each level has been reached without a break.
 
     Args:

@@ -12,41 +12,51 @@ from typing import Any
 import msgspec
 
 from edge_agent import quantities
-from edge_agent.triage.detections import Claim, Scene, Signs, Watch
-from edge_agent.triage.rules.displacement import DisplacementWatch
-from edge_agent.triage.rules.limit import LIMIT, LimitWatch
-from edge_agent.triage.rules.rain import RainWatch
-from edge_agent.triage.rules.soil import PoreWatch, SaturationWatch
-from edge_agent.triage.rules.tilt import TiltWatch
-from edge_agent.triage.rules.trip_wire import WireWatch
-from edge_agent.triage.rules.vibration import VibrationWatch
-from edge_agent.triage.rules.water_level import WaterLevelWatch
-from edge_agent.triage.samples import Instant, Named, Timeline, samples
+from edge_agent.triage.detections import (
+    Corroboration,
+    Detection,
+    RuleContext,
+    SensorRule,
+)
+from edge_agent.triage.rules.displacement import DisplacementRule
+from edge_agent.triage.rules.limit import LIMIT_RULE, LimitRule
+from edge_agent.triage.rules.rain import RainRule
+from edge_agent.triage.rules.soil import PoreRule, SaturationRule
+from edge_agent.triage.rules.tilt import TiltRule
+from edge_agent.triage.rules.trip_wire import WireRule
+from edge_agent.triage.rules.vibration import VibrationRule
+from edge_agent.triage.rules.water_level import WaterLevelRule
+from edge_agent.triage.samples import (
+    Instant,
+    SensorDescription,
+    Timeline,
+    group_by_sensor,
+)
 from edge_agent.triage.settings import RulesSection, TriageSection
 from edge_agent.triage.snapshot import (
     Json,
-    Remembered,
     SnapshotError,
-    dumped,
-    loaded,
-    time_of,
+    TriageSnapshot,
+    decode_snapshot,
+    encode_snapshot,
+    optional_time,
 )
-from service_runtime.settings import read
+from service_runtime.settings import build_settings
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.errors import ScienceError
-from slope_science.findings import LOWEST, Finding, judge
+from slope_science.findings import LOWEST, Finding, combine_findings
 from slope_science.rain import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text
-from slope_science.reason_text import english, english_list
-from slope_science.reasons import Reason, decode
+from slope_science.reason_text import render_english, render_english_list
+from slope_science.reasons import Reason, decode_reason
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.senml import Reading
 
-Family = Callable[[str, Any], Watch]
+RuleFactory = Callable[[str, Any], SensorRule]
 
-RULE_OF: Mapping[str, str] = {
+RULE_BY_QUANTITY: Mapping[str, str] = {
     quantities.RAIN: "rain",
     quantities.TILT: "tilt",
     quantities.DISPLACEMENT: "displacement",
@@ -58,20 +68,20 @@ RULE_OF: Mapping[str, str] = {
 }
 """Name of the rule, as in ``[triage.rules]``, by quantity."""
 
-_FAMILIES: Mapping[str, Family] = {
-    "tilt": TiltWatch,
-    "displacement": DisplacementWatch,
-    "wire": WireWatch,
-    "vibration": VibrationWatch,
-    "saturation": SaturationWatch,
-    "pore": PoreWatch,
-    "water_level": WaterLevelWatch,
+_FAMILIES: Mapping[str, RuleFactory] = {
+    "tilt": TiltRule,
+    "displacement": DisplacementRule,
+    "wire": WireRule,
+    "vibration": VibrationRule,
+    "saturation": SaturationRule,
+    "pore": PoreRule,
+    "water_level": WaterLevelRule,
 }
 
 
-def watches(
-    sensors: Sequence[Named], section: TriageSection, soil: SoilWater
-) -> list[Watch]:
+def make_rules(
+    sensors: Sequence[SensorDescription], section: TriageSection, soil: SoilWater
+) -> list[SensorRule]:
     """Make the rules of a node's sensors.
 
     Args:
@@ -79,7 +89,7 @@ def watches(
         section: Settings of the rules.
         soil: Initial soil water under each gauge.
     """
-    found: list[Watch] = []
+    found: list[SensorRule] = []
     for sensor in sensors:
         family = _family(sensor, section.rules, soil)
         if family is not None:
@@ -88,30 +98,32 @@ def watches(
     return found
 
 
-def rule_of(sensor: Named) -> str | None:
+def find_rule(sensor: SensorDescription) -> str | None:
     """The rule for a sensor's quantity and unit; None when there is none."""
-    quantity = quantities.known(sensor.quantity)
-    if quantities.factor(quantity, sensor.senml_unit) is None:
+    quantity = quantities.canonical_quantity(sensor.quantity)
+    if quantities.unit_factor(quantity, sensor.senml_unit) is None:
         return None
-    return RULE_OF.get(quantity)
+    return RULE_BY_QUANTITY.get(quantity)
 
 
-def _family(sensor: Named, rules: RulesSection, soil: SoilWater) -> Watch | None:
-    rule = rule_of(sensor)
+def _family(
+    sensor: SensorDescription, rules: RulesSection, soil: SoilWater
+) -> SensorRule | None:
+    rule = find_rule(sensor)
     if rule is None or not getattr(rules, rule).used:
         return None
     if rule == "rain":
-        return RainWatch(sensor.name, rules.rain, soil)
+        return RainRule(sensor.name, rules.rain, soil)
     return _FAMILIES[rule](sensor.name, getattr(rules, rule))
 
 
-def _limits(sensor: Named, section: TriageSection) -> Iterable[Watch]:
-    quantity = quantities.known(sensor.quantity)
+def _limits(sensor: SensorDescription, section: TriageSection) -> Iterable[SensorRule]:
+    quantity = quantities.canonical_quantity(sensor.quantity)
     for number, limit in enumerate(section.limit, 1):
         named = (limit.sensor or "").partition("/")[0]
-        wanted = quantities.known(limit.quantity or "")
+        wanted = quantities.canonical_quantity(limit.quantity or "")
         if named == sensor.name or (limit.sensor is None and wanted == quantity):
-            yield LimitWatch(sensor.name, limit, number)
+            yield LimitRule(sensor.name, limit, number)
 
 
 _LEVELS = range(1, 6)
@@ -123,7 +135,7 @@ class _Held:
     false_since_s: float | None = None
 
 
-class Hold:
+class HoldTimer:
     """Findings by rule and level until their hold time is over.
 
     Args:
@@ -154,7 +166,7 @@ class Hold:
     def to_snapshot(self) -> list[list[Any]]:
         """For the snapshot: English sentences, because earlier programs read them."""
         return [
-            [rule, level, english(held.reason), held.false_since_s]
+            [rule, level, render_english(held.reason), held.false_since_s]
             for (rule, level), held in self._held.items()
         ]
 
@@ -173,13 +185,13 @@ class Hold:
             except LookupError:
                 continue  # the limit was removed from the settings
             # lists are the form of the next version
-            known = decode(reason) if isinstance(reason, list) else None
+            known = decode_reason(reason) if isinstance(reason, list) else None
             known = known or parse_or_text(str(reason))
-            held[rule, int(level)] = _Held(known, time_of(since))
+            held[rule, int(level)] = _Held(known, optional_time(since))
         self._held = held
 
 
-class InForce:
+class ActiveCriteria:
     """Criteria in force: those of the newest notice, else those of the settings.
 
     Attributes:
@@ -198,8 +210,8 @@ class InForce:
 
         Args:
             notice: The notice.
-            accepts_older: Whether an older version is accepted, because the one in force
-                was withdrawn.
+            accepts_older: Whether an older version is accepted, because the one in
+                force was withdrawn.
 
         Raises:
             NoticeError: They are older than those in force, or invalid.
@@ -252,29 +264,29 @@ def _criteria(notice: CriteriaNotice) -> Criteria:
         raise NoticeError(field, error.rule, error.value) from error
 
 
-WHY_CHARS = 200
+MAX_WHY_CHARS = 200
 
 
-def joined(reasons: Sequence[Reason]) -> tuple[str, tuple[Reason, ...]]:
+def join_reasons(reasons: Sequence[Reason]) -> tuple[str, tuple[Reason, ...]]:
     """Join as many English sentences as fit in a message; also their reasons."""
-    why, count = english(reasons[0]), 1
+    why, count = render_english(reasons[0]), 1
     for reason in reasons[1:]:
-        sentence = english(reason)
-        if len(why) + 2 + len(sentence) > WHY_CHARS:
+        sentence = render_english(reason)
+        if len(why) + 2 + len(sentence) > MAX_WHY_CHARS:
             break
         why, count = f"{why}; {sentence}", count + 1
-    if len(why) > WHY_CHARS:
-        why = why[: WHY_CHARS - 1] + "…"
+    if len(why) > MAX_WHY_CHARS:
+        why = why[: MAX_WHY_CHARS - 1] + "…"
     return why, tuple(reasons[:count])
 
 
-__all__ = ["WHY_CHARS", "Assessment", "Triage"]
+__all__ = ["MAX_WHY_CHARS", "Triage", "TriageResult"]
 
-DEFAULTS = read(TriageSection, {})
+DEFAULT_SECTION = build_settings(TriageSection, {})
 
 
 @dataclass(frozen=True)
-class Assessment:
+class TriageResult:
     """Result of triage for some readings.
 
     Attributes:
@@ -305,23 +317,23 @@ class Triage:
 
     def __init__(
         self,
-        sensors: Sequence[Named],
-        section: TriageSection = DEFAULTS,
+        sensors: Sequence[SensorDescription],
+        section: TriageSection = DEFAULT_SECTION,
         criteria: Criteria = DEFAULT_CRITERIA,
         soil: SoilWater | None = None,
     ) -> None:
         self._configured = criteria
-        self.active_criteria = InForce(criteria)
+        self.active_criteria = ActiveCriteria(criteria)
         self._sensors = {sensor.name: sensor for sensor in sensors}
         self._section = section
         self._soil = soil or SoilWater()
-        self._watches = watches(sensors, section, self._soil)
+        self._watches = make_rules(sensors, section, self._soil)
         self._hold_times_s = _hold_times_s(section)
         self._timeline = Timeline()
-        self._hold = Hold(self._hold_s)
-        self._signs = Signs(section.confirm_s)
+        self._hold = HoldTimer(self._hold_s)
+        self._signs = Corroboration(section.confirm_s)
 
-    def assess(self, readings: Sequence[Reading], at: Instant | float) -> Assessment:
+    def assess(self, readings: Sequence[Reading], at: Instant | float) -> TriageResult:
         """Judge the slope with new readings.
 
         Args:
@@ -331,17 +343,17 @@ class Triage:
         """
         instant = at if isinstance(at, Instant) else Instant(at)
         at_s = self._timeline.advance(instant)
-        by_sensor = samples(readings, self._sensors, at_s)
+        by_sensor = group_by_sensor(readings, self._sensors, at_s)
         for watch in self._watches:
             if watch.sensor in by_sensor:
                 watch.on_sample(by_sensor[watch.sensor])
         fired = self._fired()
         held = self._hold.update(fired, self._timeline.now_s)
-        verdict = judge([finding for _, finding in fired] + list(held))
+        verdict = combine_findings([finding for _, finding in fired] + list(held))
         if verdict.level == LOWEST:
-            return Assessment(LOWEST, None, LOWEST)
-        why, reasons = joined(verdict.reasons)
-        return Assessment(verdict.level, why, verdict.level, reasons)
+            return TriageResult(LOWEST, None, LOWEST)
+        why, reasons = join_reasons(verdict.reasons)
+        return TriageResult(verdict.level, why, verdict.level, reasons)
 
     def diagnostics(self) -> dict[str, str]:
         """By sensor: reasons why rules cannot be used as configured."""
@@ -349,7 +361,9 @@ class Triage:
         for watch in self._watches:
             for note in watch.diagnostics():
                 notes.setdefault(watch.sensor, []).append(note)
-        return {sensor: english_list(reasons) for sensor, reasons in notes.items()}
+        return {
+            sensor: render_english_list(reasons) for sensor, reasons in notes.items()
+        }
 
     def soil_water_mm(self) -> dict[str, float]:
         """Soil water index by the name of the gauge."""
@@ -368,7 +382,7 @@ class Triage:
             self.active_criteria.to_snapshot(),
             self._signs.to_snapshot(),
         )
-        return dumped(Remembered(time, held, past, criteria, confirmed))
+        return encode_snapshot(TriageSnapshot(time, held, past, criteria, confirmed))
 
     def restore(self, snapshot: str) -> None:
         """Restore from a snapshot; nothing changes on an error.
@@ -376,11 +390,14 @@ class Triage:
         Raises:
             SnapshotError: The snapshot is damaged, or of another version.
         """
-        fresh = watches(list(self._sensors.values()), self._section, self._soil)
-        hold, timeline = Hold(self._hold_s), Timeline()
-        in_force, signs = InForce(self._configured), Signs(self._section.confirm_s)
+        fresh = make_rules(list(self._sensors.values()), self._section, self._soil)
+        hold, timeline = HoldTimer(self._hold_s), Timeline()
+        in_force, signs = (
+            ActiveCriteria(self._configured),
+            Corroboration(self._section.confirm_s),
+        )
         try:
-            remembered = loaded(snapshot)
+            remembered = decode_snapshot(snapshot)
             for watch in fresh:
                 entry = remembered.past.get((watch.rule, watch.sensor))
                 if entry is not None:
@@ -397,14 +414,14 @@ class Triage:
         self.active_criteria, self._signs = in_force, signs
 
     @property
-    def _gauges(self) -> list[RainWatch]:
-        return [watch for watch in self._watches if isinstance(watch, RainWatch)]
+    def _gauges(self) -> list[RainRule]:
+        return [watch for watch in self._watches if isinstance(watch, RainRule)]
 
     def _fired(self) -> list[tuple[str, Finding]]:
         now_s = self._timeline.now_s
         r60_mm = max((gauge.r60_mm for gauge in self._gauges), default=0.0)
-        scene = Scene(now_s, self.active_criteria.criteria, r60_mm)
-        claims: list[Claim] = list(
+        scene = RuleContext(now_s, self.active_criteria.criteria, r60_mm)
+        claims: list[Detection] = list(
             chain.from_iterable(watch.detect(scene) for watch in self._watches)
         )
         self._signs.observe(claims, now_s)
@@ -421,16 +438,20 @@ class Triage:
             ValueError: The rule is unknown.
         """
         name, _, number = rule.partition(" ")
-        if rule not in self._hold_times_s and not (name == LIMIT and number.isdigit()):
+        if rule not in self._hold_times_s and not (
+            name == LIMIT_RULE and number.isdigit()
+        ):
             raise ValueError(f"a rule must be one of [triage.rules], got {rule!r}")
         return self._hold_times_s[rule]
 
 
 def _hold_times_s(section: TriageSection) -> dict[str, float]:
     """Hold time of each rule, by `Detection.rule_id`."""
-    rules = {rule: getattr(section.rules, rule).hold_s for rule in RULE_OF.values()}
+    rules = {
+        rule: getattr(section.rules, rule).hold_s for rule in RULE_BY_QUANTITY.values()
+    }
     limits = {
-        f"{LIMIT} {number}": limit.hold_s
+        f"{LIMIT_RULE} {number}": limit.hold_s
         for number, limit in enumerate(section.limit, 1)
     }
     return rules | limits

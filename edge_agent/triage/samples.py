@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edge_agent import quantities
-from edge_agent.triage.snapshot import is_number, number_of, time_of
-from slope_science.quality import LABEL, Flag
+from edge_agent.triage.snapshot import finite_number, is_finite_number, optional_time
+from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.senml import Reading
 
 _UNUSABLE = {Flag.FAIL, Flag.MISSING}
 
 
-class Named(Protocol):
+class SensorDescription(Protocol):
     """Properties of a sensor that triage uses."""
 
     @property
@@ -35,7 +35,7 @@ class Named(Protocol):
 
 
 @dataclass
-class Sample:
+class SensorSample:
     """Readings of one sensor at one instant.
 
     Attributes:
@@ -58,16 +58,16 @@ class Sample:
     is_failed: bool = False
 
 
-def flag_of(reading: Reading) -> Flag:
+def read_flag(reading: Reading) -> Flag:
     """Quality flag of a reading at its source; good if it carries none."""
-    flag = reading.extra.get(LABEL, Flag.GOOD)
+    flag = reading.extra.get(FLAG_LABEL, Flag.GOOD)
     is_known = isinstance(flag, int) and flag in set(Flag)
     return Flag(flag) if is_known else Flag.SUSPECT
 
 
-def samples(
-    readings: Iterable[Reading], sensors: Mapping[str, Named], at_s: float
-) -> dict[str, Sample]:
+def group_by_sensor(
+    readings: Iterable[Reading], sensors: Mapping[str, SensorDescription], at_s: float
+) -> dict[str, SensorSample]:
     """Group readings by sensor; those of unknown sensors are left out.
 
     Args:
@@ -75,12 +75,12 @@ def samples(
         sensors: The node's sensors by name.
         at_s: Time of the readings, in triage's own time.
     """
-    found: dict[str, Sample] = {}
+    found: dict[str, SensorSample] = {}
     for reading in readings:
         name, _, part = reading.name.partition("/")
         if name not in sensors:
             continue
-        sample = found.setdefault(name, Sample(at_s))
+        sample = found.setdefault(name, SensorSample(at_s))
         if part:
             _add_part(sample, part, reading)
         else:
@@ -88,35 +88,37 @@ def samples(
     return found
 
 
-def _add_part(sample: Sample, part: str, reading: Reading) -> None:
-    flag = flag_of(reading)
-    if not is_number(reading.value) or flag in _UNUSABLE:
+def _add_part(sample: SensorSample, part: str, reading: Reading) -> None:
+    flag = read_flag(reading)
+    if not is_finite_number(reading.value) or flag in _UNUSABLE:
         return
     sample.parts[part] = float(reading.value)  # type: ignore[arg-type]
     # contact closures too fast for rain came with this value
     sample.is_suspect |= flag is Flag.SUSPECT or part == "refused"
 
 
-def _add_main(sample: Sample, reading: Reading, sensor: Named) -> None:
-    flag = flag_of(reading)
+def _add_main(
+    sample: SensorSample, reading: Reading, sensor: SensorDescription
+) -> None:
+    flag = read_flag(reading)
     sample.at_s += reading.time_s
     sample.is_suspect |= flag is Flag.SUSPECT
-    quantity = quantities.known(sensor.quantity)
-    factor = quantities.factor(quantity, reading.unit) or 1.0
-    if is_number(reading.sum):
+    quantity = quantities.canonical_quantity(sensor.quantity)
+    factor = quantities.unit_factor(quantity, reading.unit) or 1.0
+    if is_finite_number(reading.sum):
         sample.sum = reading.sum * factor  # type: ignore[operator]
     if flag in _UNUSABLE:
         sample.is_failed = True
     elif isinstance(reading.value, bool):
         sample.value = reading.value
-    elif is_number(reading.value):
+    elif is_finite_number(reading.value):
         sample.raw = float(reading.value)  # type: ignore[arg-type]
         sample.value = sample.raw * factor
     else:
         sample.is_failed = reading.value is not None
 
 
-LONGEST_REST_S = 60 * 86400.0
+MAX_GAP_S = 60 * 86400.0
 """A longer gap between two readings means that the clock was set."""
 
 _LATE_S = 3600.0
@@ -177,7 +179,7 @@ class Timeline:
         Raises:
             LookupError, TypeError, ValueError: The entry has another form.
         """
-        at_s, wall_s = number_of(entry["at"]), time_of(entry["wall"])
+        at_s, wall_s = finite_number(entry["at"]), optional_time(entry["wall"])
         self.now_s, self._last = at_s, None
         self._stored_wall_s, self._stored_at_s = wall_s, at_s
 
@@ -185,7 +187,7 @@ class Timeline:
         if self._stored_wall_s is None:
             return max(self.now_s, instant.wall_s)
         away_s = instant.wall_s - self._stored_wall_s
-        if not 0 <= away_s <= LONGEST_REST_S:
+        if not 0 <= away_s <= MAX_GAP_S:
             away_s = 0.0
         return self._stored_at_s + away_s
 
@@ -208,6 +210,6 @@ class Timeline:
         if instant.mono_s is not None and last.mono_s is not None:
             return max(instant.mono_s - last.mono_s, -_LATE_S)
         step_s = instant.wall_s - last.wall_s
-        if -_LATE_S <= step_s <= LONGEST_REST_S:
+        if -_LATE_S <= step_s <= MAX_GAP_S:
             return step_s
         return 0.0

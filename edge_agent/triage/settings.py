@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edge_agent.triage.rules.limit import LimitSettings, limit_problems
-from edge_agent.triage.samples import Named
+from edge_agent.triage.rules.limit import LimitSettings, find_limit_problems
+from edge_agent.triage.samples import SensorDescription
 from service_runtime.errors import FieldError
-from service_runtime.settings import Problem, Rule, key
+from service_runtime.settings import KeyRule, Problem, key
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.errors import ScienceError
 
@@ -20,28 +20,28 @@ LEVELS = range(2, 6)
 
 def used_key() -> bool:
     """Key `used`: whether a rule is used."""
-    used: bool = key(Rule("False switches the rule off."), True)
+    used: bool = key(KeyRule("False switches the rule off."), True)
     return used
 
 
 def hold_key(default_s: float) -> float:
     """Key `hold_s`: time that a detection counts after it is over."""
     doc = "Time that a detection counts after it is over [P]."
-    hold_s: float = key(Rule(doc, "s", low=0, high=604_800), default_s)
+    hold_s: float = key(KeyRule(doc, "s", low=0, high=604_800), default_s)
     return hold_s
 
 
-def share_key(default: float) -> float:
+def clear_share_key(default: float) -> float:
     """Key `clear_share`: hysteresis of a rule."""
     doc = "A reached threshold is cleared below this share of it [P]."
-    share: float = key(Rule(doc, low=0.1, high=1), default)
+    share: float = key(KeyRule(doc, low=0.1, high=1), default)
     return share
 
 
-def alone_key(what: str, default: int) -> int:
+def alone_level_key(what: str, default: int) -> int:
     """Key `alone_level`: maximum level without confirmation."""
     doc = f"{what} while no second sensor confirms it [P]."
-    level: int = key(Rule(doc, low=1, high=5), default)
+    level: int = key(KeyRule(doc, low=1, high=5), default)
     return level
 
 
@@ -51,11 +51,11 @@ def persist_key(what: str, default_s: float) -> float:
         f"How long {what} must be exceeded: two windows, 10 minutes apart; not when "
         "another sensor confirms it [P]."
     )
-    persist_s: float = key(Rule(doc, "s", low=0, high=7200), default_s)
+    persist_s: float = key(KeyRule(doc, "s", low=0, high=7200), default_s)
     return persist_s
 
 
-def rungs_of(settings: object, unit: str) -> tuple[tuple[int, float], ...]:
+def read_thresholds(settings: object, unit: str) -> tuple[tuple[int, float], ...]:
     """Levels and thresholds of a table's keys ``level_<n>_<unit>``, highest first."""
     rungs = [
         (level, getattr(settings, f"level_{level}_{unit}", None)) for level in LEVELS
@@ -65,13 +65,13 @@ def rungs_of(settings: object, unit: str) -> tuple[tuple[int, float], ...]:
     )
 
 
-def check_order(settings: object, unit: str) -> None:
+def check_threshold_order(settings: object, unit: str) -> None:
     """Reject a level whose threshold is no higher than a lower level's.
 
     Raises:
         FieldError: Names the higher one.
     """
-    rungs = rungs_of(settings, unit)
+    rungs = read_thresholds(settings, unit)
     for (level, limit), (lower, below) in pairwise(rungs):
         if limit <= below:
             rule = f"more than level_{lower}_{unit} ({below:g})"
@@ -79,19 +79,19 @@ def check_order(settings: object, unit: str) -> None:
             raise FieldError(f"level_{level}_{unit}", rule, limit, remedy)
 
 
-Rungs = tuple[tuple[int, float], ...]
+LevelThresholds = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
-class RainRules:
+class RainRuleSettings:
     """``[triage.rules.rain]``: soil water index and critical line."""
 
     used: bool = used_key()
     hold_s: float = hold_key(3600.0)
-    clear_share: float = share_key(0.97)
-    alone_level: int = alone_key("Highest level of rain of doubtful quality", 3)
+    clear_share: float = clear_share_key(0.97)
+    alone_level: int = alone_level_key("Highest level of rain of doubtful quality", 3)
     most_mm_10min: float = key(
-        Rule(
+        KeyRule(
             "More rain in 10 minutes is doubtful; the record of Japan is 55.0 mm [V].",
             "mm",
             low=10,
@@ -100,10 +100,10 @@ class RainRules:
         50.0,
     )
     most_mm_60min: float = key(
-        Rule("More in an hour is doubtful [V].", "mm", low=50, high=400), 200.0
+        KeyRule("More in an hour is doubtful [V].", "mm", low=50, high=400), 200.0
     )
     confirm_mm: float = key(
-        Rule(
+        KeyRule(
             "Rain in 60 minutes at one gauge that confirms another gauge [P].",
             "mm",
             low=1,
@@ -114,42 +114,45 @@ class RainRules:
 
 
 @dataclass(frozen=True)
-class TiltRules:
+class TiltRuleSettings:
     """``[triage.rules.tilt]``: the rate over an hour, and over six."""
 
     used: bool = used_key()
     hold_s: float = hold_key(3600.0)
-    clear_share: float = share_key(0.8)
-    alone_level: int = alone_key("Highest level of a rate that is one single step", 2)
+    clear_share: float = clear_share_key(0.8)
+    alone_level: int = alone_level_key(
+        "Highest level of a rate that is one single step", 2
+    )
     persist_s: float = persist_key("a rate", 600.0)
     level_2_deg_per_h: float | None = key(
-        Rule("Rate of level 2; absent is none.", "deg/h", low=0.001, high=90), None
+        KeyRule("Rate of level 2; absent is none.", "deg/h", low=0.001, high=90), None
     )
     level_3_deg_per_h: float | None = key(
-        Rule("Precaution; Uchimura et al. 2015 [V].", "deg/h", low=0.001, high=90), 0.01
+        KeyRule("Precaution; Uchimura et al. 2015 [V].", "deg/h", low=0.001, high=90),
+        0.01,
     )
     level_4_deg_per_h: float | None = key(
-        Rule("Warning; Uchimura et al. 2015 [V].", "deg/h", low=0.001, high=90), 0.1
+        KeyRule("Warning; Uchimura et al. 2015 [V].", "deg/h", low=0.001, high=90), 0.1
     )
     level_5_deg_per_h: float | None = key(
-        Rule("Rate of level 5; absent is none.", "deg/h", low=0.001, high=90), None
+        KeyRule("Rate of level 5; absent is none.", "deg/h", low=0.001, high=90), None
     )
     without_warmth: bool = key(
-        Rule(
+        KeyRule(
             "Whether to remove the part that follows the sensor's temperature, learnt "
             "from its last 14 days, after 3 days [P]."
         ),
         True,
     )
     six_hours: bool = key(
-        Rule(
+        KeyRule(
             "Whether the rate over six hours counts too, for creep that the noise of "
             "one hour hides [P]."
         ),
         True,
     )
     false_share: float = key(
-        Rule(
+        KeyRule(
             "Share of windows in which noise alone may pass, by the F test [P].",
             low=1e-6,
             high=0.05,
@@ -159,28 +162,30 @@ class TiltRules:
 
     def __post_init__(self) -> None:
         """Reject rates out of order."""
-        check_order(self, "deg_per_h")
+        check_threshold_order(self, "deg_per_h")
 
     @property
-    def thresholds(self) -> Rungs:
+    def thresholds(self) -> LevelThresholds:
         """Levels and rates, the fastest first."""
-        return rungs_of(self, "deg_per_h")
+        return read_thresholds(self, "deg_per_h")
 
 
 @dataclass(frozen=True)
-class DisplacementRules:
+class DisplacementRuleSettings:
     """``[triage.rules.displacement]``: speed, steps and time of failure."""
 
     used: bool = used_key()
     hold_s: float = hold_key(3600.0)
-    clear_share: float = share_key(0.8)
-    alone_level: int = alone_key("Highest level of a speed that is one single step", 3)
+    clear_share: float = clear_share_key(0.8)
+    alone_level: int = alone_level_key(
+        "Highest level of a speed that is one single step", 3
+    )
     persist_s: float = persist_key("a speed", 600.0)
     level_2_mm_per_h: float | None = key(
-        Rule("Speed of level 2: 注意体制 [V].", "mm/h", low=0.1, high=1000), 2.0
+        KeyRule("Speed of level 2: 注意体制 [V].", "mm/h", low=0.1, high=1000), 2.0
     )
     level_3_after_h: float = key(
-        Rule(
+        KeyRule(
             "Duration of level 2's speed for level 3; from 2 h on entry is banned "
             "(道路土工 2009) and 警戒 begins [V].",
             "h",
@@ -190,11 +195,13 @@ class DisplacementRules:
         2.0,
     )
     level_4_mm_per_h: float | None = key(
-        Rule("Of level 4: 警戒 ends, 避難 is 2 to 10 [V].", "mm/h", low=0.1, high=1000),
+        KeyRule(
+            "Of level 4: 警戒 ends, 避難 is 2 to 10 [V].", "mm/h", low=0.1, high=1000
+        ),
         4.0,
     )
     level_5_mm_per_h: float | None = key(
-        Rule(
+        KeyRule(
             "Of level 5, while another sensor confirms movement; else it is 4. End of "
             "避難 [V].",
             "mm/h",
@@ -204,7 +211,7 @@ class DisplacementRules:
         10.0,
     )
     step_mm: float = key(
-        Rule(
+        KeyRule(
             "A change within an hour, in two readings before and two after, is a step: "
             "its level is that of as many mm/h, unconfirmed alone_level [P].",
             "mm",
@@ -214,7 +221,7 @@ class DisplacementRules:
         10.0,
     )
     level_2_mm_per_day: float = key(
-        Rule(
+        KeyRule(
             "Level 2: movement on each of two days, active (道路土工 2009) [V].",
             "mm/day",
             low=0.1,
@@ -223,7 +230,7 @@ class DisplacementRules:
         10.0,
     )
     level_3_ahead_h: float = key(
-        Rule(
+        KeyRule(
             "Level 3 when inverse velocity gives failure within this time; gates of "
             "Voight's law [P]; 0 is never.",
             "h",
@@ -233,28 +240,28 @@ class DisplacementRules:
         24.0,
     )
     level_4_ahead_h: float = key(
-        Rule("Level 4 within this time [P]; 0 is never.", "h", low=0, high=36), 6.0
+        KeyRule("Level 4 within this time [P]; 0 is never.", "h", low=0, high=36), 6.0
     )
 
     def __post_init__(self) -> None:
         """Reject speeds out of order."""
-        check_order(self, "mm_per_h")
+        check_threshold_order(self, "mm_per_h")
 
     @property
-    def thresholds(self) -> Rungs:
+    def thresholds(self) -> LevelThresholds:
         """Levels and speeds, the fastest first."""
-        return rungs_of(self, "mm_per_h")
+        return read_thresholds(self, "mm_per_h")
 
 
 @dataclass(frozen=True)
-class WireRules:
+class WireRuleSettings:
     """``[triage.rules.wire]``: a trip wire."""
 
     used: bool = used_key()
     hold_s: float = hold_key(1800.0)
-    alone_level: int = alone_key("Level of a cut ('occurred, unconfirmed')", 5)
+    alone_level: int = alone_level_key("Level of a cut ('occurred, unconfirmed')", 5)
     confirm_s: float = key(
-        Rule(
+        KeyRule(
             "Maximum time to the evidence of a second sensor [P].",
             "s",
             low=1,
@@ -263,7 +270,7 @@ class WireRules:
         120.0,
     )
     flaps_per_h: int = key(
-        Rule(
+        KeyRule(
             "More cuts in an hour are reported as a flapping contact [P].",
             low=2,
             high=60,
@@ -273,18 +280,18 @@ class WireRules:
 
 
 @dataclass(frozen=True)
-class VibrationRules:
+class VibrationRuleSettings:
     """``[triage.rules.vibration]``: shocks in 10 minutes against their own past."""
 
     used: bool = used_key()
     hold_s: float = hold_key(3600.0)
-    clear_share: float = share_key(0.5)
+    clear_share: float = clear_share_key(0.5)
     level: int = key(
-        Rule("Level when another sensor confirms it [P].", low=1, high=5), 4
+        KeyRule("Level when another sensor confirms it [P].", low=1, high=5), 4
     )
-    alone_level: int = alone_key("Level", 2)
+    alone_level: int = alone_level_key("Level", 2)
     mads: float = key(
-        Rule(
+        KeyRule(
             "Median absolute deviations over the median of the last 12 h [P].",
             low=2,
             high=50,
@@ -292,19 +299,19 @@ class VibrationRules:
         8.0,
     )
     least_count: int = key(
-        Rule("Minimum shocks in 10 minutes that count [P].", low=2, high=10_000), 10
+        KeyRule("Minimum shocks in 10 minutes that count [P].", low=2, high=10_000), 10
     )
 
 
 @dataclass(frozen=True)
-class SaturationRules:
+class SaturationRuleSettings:
     """``[triage.rules.saturation]``: wet soil that gets wetter in the rain."""
 
     used: bool = used_key()
     hold_s: float = hold_key(3600.0)
-    level: int = key(Rule("Its level: a contribution [P].", low=1, high=3), 2)
+    level: int = key(KeyRule("Its level: a contribution [P].", low=1, high=3), 2)
     high_vwc: float | None = key(
-        Rule(
+        KeyRule(
             "Water content that is high; absent is the 95th percentile of the "
             "sensor's own past, after 14 days [P].",
             "m3/m3",
@@ -314,43 +321,45 @@ class SaturationRules:
         None,
     )
     rise_vwc: float = key(
-        Rule("Rise in an hour that counts [P].", "m3/m3", low=0.001, high=0.2), 0.005
+        KeyRule("Rise in an hour that counts [P].", "m3/m3", low=0.001, high=0.2), 0.005
     )
     rain_mm: float = key(
-        Rule("Rain of 60 minutes during which it counts [P].", "mm", low=0, high=100),
+        KeyRule(
+            "Rain of 60 minutes during which it counts [P].", "mm", low=0, high=100
+        ),
         1.0,
     )
 
 
 @dataclass(frozen=True)
-class PoreRules:
+class PoreRuleSettings:
     """``[triage.rules.pore]``: pore pressure that passed from suction to positive."""
 
     used: bool = used_key()
     hold_s: float = hold_key(3600.0)
-    level: int = key(Rule("Its level: a contribution [P].", low=1, high=3), 2)
+    level: int = key(KeyRule("Its level: a contribution [P].", low=1, high=3), 2)
     rise_kpa: float = key(
-        Rule("Rise in an hour that counts [P].", "kPa", low=0.01, high=50), 0.2
+        KeyRule("Rise in an hour that counts [P].", "kPa", low=0.01, high=50), 0.2
     )
     suction_days: float = key(
-        Rule("Maximum time since suction [P].", "d", low=0.1, high=365), 30.0
+        KeyRule("Maximum time since suction [P].", "d", low=0.1, high=365), 30.0
     )
 
 
 @dataclass(frozen=True)
-class WaterLevelRules:
+class WaterLevelRuleSettings:
     """``[triage.rules.water_level]``: a sudden step; heights are limits."""
 
     used: bool = used_key()
     hold_s: float = hold_key(3600.0)
     step_m: float = key(
-        Rule("Change within 10 minutes that counts [P].", "m", low=0.05, high=5), 0.3
+        KeyRule("Change within 10 minutes that counts [P].", "m", low=0.05, high=5), 0.3
     )
     level: int = key(
-        Rule("Level when another sensor confirms it [P].", low=1, high=5), 4
+        KeyRule("Level when another sensor confirms it [P].", low=1, high=5), 4
     )
-    alone_level: int = alone_key("Level of a rise", 2)
-    drop_alone_level: int = alone_key(
+    alone_level: int = alone_level_key("Level of a rise", 2)
+    drop_alone_level: int = alone_level_key(
         "Level of a drop in the rain, a dam of debris upstream [M],", 3
     )
 
@@ -359,14 +368,14 @@ class WaterLevelRules:
 class RulesSection:
     """``[triage.rules]``: one table for each family of rules."""
 
-    rain: RainRules
-    tilt: TiltRules
-    displacement: DisplacementRules
-    wire: WireRules
-    vibration: VibrationRules
-    saturation: SaturationRules
-    pore: PoreRules
-    water_level: WaterLevelRules
+    rain: RainRuleSettings
+    tilt: TiltRuleSettings
+    displacement: DisplacementRuleSettings
+    wire: WireRuleSettings
+    vibration: VibrationRuleSettings
+    saturation: SaturationRuleSettings
+    pore: PoreRuleSettings
+    water_level: WaterLevelRuleSettings
 
 
 @dataclass(frozen=True)
@@ -375,7 +384,7 @@ class TriageSection:
 
     rules: RulesSection
     confirm_s: float = key(
-        Rule(
+        KeyRule(
             "Evidence of two sensors within this time confirms each other [P].",
             "s",
             low=1,
@@ -383,11 +392,11 @@ class TriageSection:
         ),
         600.0,
     )
-    limit: tuple[LimitSettings, ...] = key(Rule("User-defined limits."), ())
+    limit: tuple[LimitSettings, ...] = key(KeyRule("User-defined limits."), ())
 
-    def find_problems(self, sensors: Sequence[Named]) -> list[Problem]:
+    def find_problems(self, sensors: Sequence[SensorDescription]) -> list[Problem]:
         """One problem for each limit that does not fit these sensors."""
-        return limit_problems(self.limit, sensors)
+        return find_limit_problems(self.limit, sensors)
 
 
 @dataclass(frozen=True)
@@ -395,7 +404,7 @@ class CriteriaSection:
     """``[criteria]`` of the node's cell."""
 
     warning_mm: float | None = key(
-        Rule(
+        KeyRule(
             "Soil water index of the warning (level 3); "
             "absent uses the assumed default.",
             "mm",
@@ -405,7 +414,7 @@ class CriteriaSection:
         None,
     )
     advisory_mm: float | None = key(
-        Rule(
+        KeyRule(
             "Of the advisory (level 2); absent is 0.75 of the warning's.",
             "mm",
             low=1,
@@ -414,7 +423,7 @@ class CriteriaSection:
         None,
     )
     special_mm: float | None = key(
-        Rule(
+        KeyRule(
             "Of the special warning (level 5); absent is 1.25 of the planned line "
             "without rain [P].",
             "mm",
@@ -425,7 +434,7 @@ class CriteriaSection:
     )
 
     line: tuple[tuple[float, ...], ...] = key(
-        Rule(
+        KeyRule(
             "Critical line (level 4) of the prefecture's table: points [60-minute "
             "rain, soil water index]; absent is the planning default.",
             "mm",

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-FORM = 2
+FORMAT_VERSION = 2
 _OLDER = 1
 
 
 @dataclass(frozen=True)
-class Remembered:
+class TriageSnapshot:
     """Contents of a snapshot; each part is the `to_snapshot` of its class.
 
     Attributes:
@@ -29,14 +29,14 @@ class Remembered:
     confirmed: Sequence[Sequence[Any]] = ()
 
 
-def dumped(remembered: Remembered) -> str:
+def encode_snapshot(remembered: TriageSnapshot) -> str:
     """Encode as JSON."""
     past: dict[str, dict[str, Any]] = {}
     for (rule, sensor), entry in remembered.past.items():
         if entry is not None:
             past.setdefault(rule, {})[sensor] = entry
     form = {
-        "form": FORM,
+        "form": FORMAT_VERSION,
         "time": remembered.time,
         "held": remembered.held,
         "past": past,
@@ -46,7 +46,7 @@ def dumped(remembered: Remembered) -> str:
     return json.dumps(form, separators=(",", ":"), allow_nan=False)
 
 
-def loaded(text: str) -> Remembered:
+def decode_snapshot(text: str) -> TriageSnapshot:
     """Decode from JSON; also form 1, which has rain, wires and held findings only.
 
     Raises:
@@ -56,15 +56,15 @@ def loaded(text: str) -> Remembered:
     state = json.loads(text)
     if state["form"] == _OLDER:
         state = _migrated(state)
-    if state["form"] != FORM:
-        raise ValueError(f"it has version {state['form']!r}, not {FORM}")
+    if state["form"] != FORMAT_VERSION:
+        raise ValueError(f"it has version {state['form']!r}, not {FORMAT_VERSION}")
     past = {
         (rule, sensor): entry
         for rule, entries in state["past"].items()
         for sensor, entry in entries.items()
     }
     criteria, confirmed = state["criteria"], state["confirmed"]
-    return Remembered(state["time"], state["held"], past, criteria, confirmed)
+    return TriageSnapshot(state["time"], state["held"], past, criteria, confirmed)
 
 
 def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
     ]
     cut = {name: last_s or 0.0 for name, is_cut in state["cut"].items() if is_cut}
     return {
-        "form": FORM,
+        "form": FORMAT_VERSION,
         "time": {"at": last_s or 0.0, "wall": last_s},
         "held": held,
         "past": {"rain": rain, "wire": cut},
@@ -95,7 +95,7 @@ Json = Any
 """Value that `json` reads and writes."""
 
 
-def number_of(value: object) -> float:
+def finite_number(value: object) -> float:
     """Check for a finite number.
 
     Raises:
@@ -108,28 +108,28 @@ def number_of(value: object) -> float:
     return float(value)
 
 
-def depth_of(value: object) -> float:
+def non_negative_number(value: object) -> float:
     """Check for a finite number of zero or more.
 
     Raises:
         ValueError: The value is none.
     """
-    number = number_of(value)
+    number = finite_number(value)
     if number < 0:
         raise ValueError(f"a number of zero or more is needed, got {value!r}")
     return number
 
 
-def time_of(value: object) -> float | None:
+def optional_time(value: object) -> float | None:
     """Check for a time or None.
 
     Raises:
         ValueError: The value is neither.
     """
-    return None if value is None else number_of(value)
+    return None if value is None else finite_number(value)
 
 
-def is_number(value: object) -> bool:
+def is_finite_number(value: object) -> bool:
     """Whether a value is a finite number; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, float | int):
         return False

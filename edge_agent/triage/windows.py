@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
 
-from edge_agent.triage.snapshot import Json, number_of
+from edge_agent.triage.snapshot import Json, finite_number
 
 
 @dataclass
-class Bin:
+class MinuteBin:
     """Mean of the readings of one minute.
 
     Attributes:
@@ -38,7 +38,7 @@ class Bin:
             self.values[number] += (value - self.values[number]) / self.count
 
 
-class Recent:
+class MinuteBins:
     """Recent readings as means, in time order.
 
     Args:
@@ -49,7 +49,7 @@ class Recent:
     def __init__(self, span_s: float, bin_s: float = 60.0) -> None:
         self._span_s = span_s
         self._bin_s = bin_s
-        self._bins: deque[Bin] = deque()
+        self._bins: deque[MinuteBin] = deque()
 
     def add(
         self, at_s: float, values: Sequence[float], *, is_doubtful: bool = False
@@ -62,12 +62,12 @@ class Recent:
             return True
         if last and at_s <= last.at_s:
             return False
-        self._bins.append(Bin(at_s, list(values), is_doubtful))
+        self._bins.append(MinuteBin(at_s, list(values), is_doubtful))
         while self._bins[-1].at_s - self._bins[0].at_s > self._span_s:
             self._bins.popleft()
         return True
 
-    def bins(self, *, with_doubtful: bool = True) -> list[Bin]:
+    def bins(self, *, with_doubtful: bool = True) -> list[MinuteBin]:
         """The bins, with or without suspect ones."""
         return [b for b in self._bins if with_doubtful or not b.is_doubtful]
 
@@ -88,7 +88,7 @@ _HOUR_S = 3600.0
 _REACH_S = 2 * _HOUR_S
 
 
-class Past:
+class QuarterHourMeans:
     """Means by quarter of an hour over two days, in time order."""
 
     def __init__(self) -> None:
@@ -129,7 +129,9 @@ class Past:
         Raises:
             TypeError, ValueError: The entry has another form.
         """
-        bins = [[number_of(at_s), number_of(value), 1.0] for at_s, value in entry]
+        bins = [
+            [finite_number(at_s), finite_number(value), 1.0] for at_s, value in entry
+        ]
         if bins != sorted(bins, key=lambda each: each[0]):
             raise ValueError("times must ascend")
         self._bins = deque(bins)
@@ -141,7 +143,7 @@ class Past:
         return median_low(near) if near else None
 
 
-def agreed_step(bins: Sequence[Bin], within_s: float) -> float:
+def largest_agreed_step(bins: Sequence[MinuteBin], within_s: float) -> float:
     """Largest change between two consecutive readings and the last two.
 
     Args:
@@ -161,7 +163,7 @@ def agreed_step(bins: Sequence[Bin], within_s: float) -> float:
     return max(steps, key=abs, default=0.0)
 
 
-def lone_step(bins: Sequence[Bin], within_s: float) -> float:
+def largest_last_step(bins: Sequence[MinuteBin], within_s: float) -> float:
     """Largest change to the last reading alone."""
     steps = [
         bins[-1].values[0] - b.values[0]

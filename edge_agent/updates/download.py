@@ -13,14 +13,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from service_runtime.watchdog import Beat
+from service_runtime.watchdog import Heartbeat
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.errors import PieceError
-from spatial_mqtt.file_transfer import Piece, Want
-from spatial_mqtt.topics import piece_topic, want_topic
+from spatial_mqtt.errors import FileChunkError
+from spatial_mqtt.file_transfer import FileChunk, FileChunkRequest
+from spatial_mqtt.topics import file_chunk_topic, file_request_topic
 from spatial_mqtt.transport import (
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     MessageHandler,
     Publication,
     Session,
@@ -30,7 +30,7 @@ SYNC_BYTES: Final = 1 << 20
 """Interval of fsync: a power cut costs the bytes after its last multiple."""
 
 
-class PartFile:
+class PartialDownload:
     """A partly downloaded file.
 
     Args:
@@ -109,11 +109,11 @@ OVERHEAD_BYTES: Final = 400
 
 POLL_S: Final = 1.0
 
-Connect = Callable[[Session, ConnectionHandler], Connection]
+OpenConnection = Callable[[Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
-class Leave:
+class DownloadControl:
     """Permission of a download to use the link.
 
     Attributes:
@@ -128,11 +128,11 @@ class Leave:
     is_over: Callable[[], bool]
 
 
-class NotThereError(Exception):
+class FileNotServedError(Exception):
     """The server has no such file."""
 
 
-class Fetch:
+class FileDownload:
     """Downloads the chunks of one file over one connection.
 
     Args:
@@ -143,19 +143,25 @@ class Fetch:
     """
 
     def __init__(
-        self, name: str, sha256: str, connect: Connect, clock: Callable[[], float]
+        self,
+        name: str,
+        sha256: str,
+        connect: OpenConnection,
+        clock: Callable[[], float],
     ) -> None:
-        self._want_topic = want_topic(name)
+        self._want_topic = file_request_topic(name)
         self._sha256 = sha256
         self._clock = clock
-        self._pieces: SimpleQueue[Piece] = SimpleQueue()
+        self._pieces: SimpleQueue[FileChunk] = SimpleQueue()
         self._is_ready = threading.Event()
-        session = Session(f"{name}-update", [(piece_topic(name), 0)])
+        session = Session(f"{name}-update", [(file_chunk_topic(name), 0)])
         self._link = connect(
             session, MessageHandler(self._on_message, self._is_ready.set)
         )
 
-    def run(self, partial: PartFile, control: Leave, beat: Beat) -> None:
+    def run(
+        self, partial: PartialDownload, control: DownloadControl, beat: Heartbeat
+    ) -> None:
         """Download until the file is whole, `control` is over or answers stop.
 
         Raises:
@@ -178,11 +184,13 @@ class Fetch:
         finally:
             self._link.stop()
 
-    def _fetch_one(self, part: PartFile, leave: Leave, beat: Beat) -> bool:
+    def _fetch_one(
+        self, part: PartialDownload, leave: DownloadControl, beat: Heartbeat
+    ) -> bool:
         """Request the next chunk; returns whether it arrived."""
         if not self._is_ready.wait(ANSWER_TIMEOUT_S):
             return False
-        want = Want(self._sha256, part.received_bytes)
+        want = FileChunkRequest(self._sha256, part.received_bytes)
         self._link.publish(Publication(self._want_topic, want.encode(), qos=0))
         until_s = self._clock() + ANSWER_TIMEOUT_S
         while self._clock() < until_s and not leave.is_over():
@@ -195,13 +203,13 @@ class Fetch:
             if (piece.sha256, piece.at) != (self._sha256, want.at):
                 continue
             if not piece.data:
-                raise NotThereError
+                raise FileNotServedError
             part.append(piece.at, piece.data)
             return True
         return False
 
-    def _on_message(self, message: Incoming) -> None:
+    def _on_message(self, message: IncomingMessage) -> None:
         try:
-            self._pieces.put(Piece.decode(message.payload))
-        except PieceError:
+            self._pieces.put(FileChunk.decode(message.payload))
+        except FileChunkError:
             return  # the request is sent again

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from edge_agent.notices import Remember
-from spatial_mqtt.announcements import Opened, Rollout
+from edge_agent.notices import StoreState
+from spatial_mqtt.announcements import OpenNotice, Rollout
 from spatial_mqtt.errors import NoticeError, RolloutError
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Rollouts:
     """
 
     def __init__(
-        self, node: str, verify: Opened, state: str | None, store_state: Remember
+        self, node: str, verify: OpenNotice, state: str | None, store_state: StoreState
     ) -> None:
         self._node = node
         self._opened = verify
@@ -37,7 +37,7 @@ class Rollouts:
         self._by_topic = _restored(state)
         self.refused: str | None = None
 
-    def on_message(self, incoming: Incoming) -> None:
+    def on_message(self, incoming: IncomingMessage) -> None:
         """Apply a rollout. An empty payload has no signature and is ignored."""
         topic = incoming.topic
         if not incoming.payload:

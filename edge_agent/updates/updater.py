@@ -1,6 +1,6 @@
 """Updater: downloads the update of a rollout to the card.
 
-The scripts of the image install it; `Machine` reads what they write.
+The scripts of the image install it; `ImageInfo` reads what they write.
 """
 
 import logging
@@ -14,21 +14,26 @@ from pathlib import Path
 from typing import Final
 
 from edge_agent.queue.base import Queue
-from edge_agent.updates.download import Fetch, Leave, NotThereError, PartFile
+from edge_agent.updates.download import (
+    DownloadControl,
+    FileDownload,
+    FileNotServedError,
+    PartialDownload,
+)
 from edge_agent.updates.rollouts import Rollouts
-from service_runtime.watchdog import Beat
+from service_runtime.watchdog import Heartbeat
 from spatial_mqtt.announcements import Rollout
 from spatial_mqtt.priority import LADDER
 
-ABOUT = "etc/yamamori-image"
-SLOT = "run/yamamori-slot"
-TRIED = "data/slot/tried"
-HISTORY = "data/slot/history"
-REFUSED = "data/slot/refused"
+IMAGE_FILE = "etc/yamamori-image"
+SLOT_FILE = "run/yamamori-slot"
+TRIED_FILE = "data/slot/tried"
+HISTORY_FILE = "data/slot/history"
+REFUSED_FILE = "data/slot/refused"
 
 
 @dataclass(frozen=True)
-class Machine:
+class ImageInfo:
     """Reads the files that the image's scripts write.
 
     Attributes:
@@ -39,22 +44,26 @@ class Machine:
 
     def read_field(self, name: str) -> str | None:
         """A field of the image's description: role, version; None without an image."""
-        pairs = (line.split("=", 1) for line in self._lines(ABOUT) if "=" in line)
+        pairs = (line.split("=", 1) for line in self._lines(IMAGE_FILE) if "=" in line)
         return dict(pairs).get(name)
 
     @property
     def is_on_trial(self) -> bool:
         """Whether the running version may still be rolled back."""
-        return any(" trial " in line for line in self._lines(SLOT))
+        return any(" trial " in line for line in self._lines(SLOT_FILE))
 
     def bundle_result(self, sha256: str, version: str) -> str | None:
         """Result of a bundle, as text; None when it was not tried yet."""
-        refused = [line for line in self._lines(REFUSED) if line.startswith(sha256)]
+        refused = [
+            line for line in self._lines(REFUSED_FILE) if line.startswith(sha256)
+        ]
         if refused:
             return f"refused: {refused[-1].removeprefix(sha256).strip()}"
-        if sha256 not in self._lines(TRIED):
+        if sha256 not in self._lines(TRIED_FILE):
             return None
-        lines = [line for line in self._lines(HISTORY) if f"version {version} " in line]
+        lines = [
+            line for line in self._lines(HISTORY_FILE) if f"version {version} " in line
+        ]
         return lines[-1].partition(f"version {version} ")[2] if lines else "on trial"
 
     def _lines(self, name: str) -> list[str]:
@@ -69,7 +78,7 @@ log = logging.getLogger(__name__)
 BACKLOG_S: Final = 30.0
 """A message that waits longer than this and its batching time is a backlog."""
 
-LOOK_S: Final = 5.0
+POLL_INTERVAL_S: Final = 5.0
 RETRY_S: Final = 600.0
 """Pause after a gateway had no such bundle, or the card was full."""
 
@@ -92,7 +101,7 @@ def has_backlog(queue: Queue, gather_s: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Way:
+class DownloadTransport:
     """Access of the updater to the link.
 
     Attributes:
@@ -102,7 +111,7 @@ class Way:
         spend: Called with the bytes that were sent and received.
     """
 
-    fetch: Callable[[str], Fetch | None]
+    fetch: Callable[[str], FileDownload | None]
     wait_s: Callable[[], float]
     spend: Callable[[int], object]
 
@@ -122,9 +131,9 @@ class Updater:
     def __init__(
         self,
         rollouts: Rollouts,
-        image: Machine,
+        image: ImageInfo,
         folder: Path,
-        transport: Way,
+        transport: DownloadTransport,
         *,
         stop: threading.Event,
         clock: Callable[[], float],
@@ -137,11 +146,11 @@ class Updater:
         self._clock = clock
         self._retry_at_s = -RETRY_S
         self._why = ""
-        self._part: PartFile | None = None
+        self._part: PartialDownload | None = None
 
-    def run(self, beat: Beat) -> None:
+    def run(self, beat: Heartbeat) -> None:
         """Work until stopped."""
-        while not self._stop.wait(LOOK_S):
+        while not self._stop.wait(POLL_INTERVAL_S):
             beat()
             wanted = self._wanted()
             if wanted is None or self._clock() < self._retry_at_s:
@@ -189,8 +198,8 @@ class Updater:
     def _bundle(self, meant: Rollout) -> Path:
         return self._folder / f"{meant.sha256}.update"
 
-    def _fetch(self, wanted: Rollout, fetch: Fetch, beat: Beat) -> None:
-        leave = Leave(
+    def _fetch(self, wanted: Rollout, fetch: FileDownload, beat: Heartbeat) -> None:
+        leave = DownloadControl(
             self._way.wait_s,
             self._way.spend,
             lambda: self._is_over(wanted),
@@ -202,7 +211,7 @@ class Updater:
                 fetch.run(part, leave, beat)
                 if part.is_whole and not part.finish(self._bundle(wanted)):
                     self._put_off("its digest was wrong; it is fetched anew")
-        except NotThereError:
+        except FileNotServedError:
             self._put_off("the gateway has no such bundle")
         except OSError as error:
             self._put_off(str(error))
@@ -212,7 +221,7 @@ class Updater:
         is_closed = math.isinf(self._way.wait_s())
         return is_closed or self._stop.is_set() or self._wanted() != wanted
 
-    def _begin(self, wanted: Rollout) -> PartFile:
+    def _begin(self, wanted: Rollout) -> PartialDownload:
         """Open the partial download, and delete those of other rollouts.
 
         Raises:
@@ -222,7 +231,7 @@ class Updater:
         for path in self._folder.iterdir():
             if path.stem != wanted.sha256:
                 path.unlink()
-        part = PartFile(self._folder, wanted.sha256, wanted.size_bytes)
+        part = PartialDownload(self._folder, wanted.sha256, wanted.size_bytes)
         free = shutil.disk_usage(self._folder).free
         needed = wanted.size_bytes - part.received_bytes + FREE_BYTES
         if free < needed:

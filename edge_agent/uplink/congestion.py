@@ -12,36 +12,36 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MEMORY_S = 20.0
+SAMPLE_LIFETIME_S = 20.0
 """How long a rate or round-trip sample is valid; a mobile link changes."""
 
-FLOOR_BYTES = 1514
+MIN_WINDOW_BYTES = 1514
 """Minimum window, a full segment. A smaller one would hardly help urgent messages and
 cost a segment's header for each small message."""
 
-LARGEST_BYTES = 1514
+MAX_EXTRA_BYTES = 1514
 """Maximum of the write that is added to the bandwidth-delay product: a segment."""
 
-PATIENCE_S = 0.05
+MIN_ROUND_TRIP_S = 0.05
 """Minimum round-trip time to compute with. On a LAN it is shorter than the pauses of
 the programs, and a window from it would limit the rate."""
 
-GROWTH = 1.25
+STARTUP_GROWTH = 1.25
 """If the rate grows by less in a round trip, the window does not limit it."""
 
-FULL_TRIPS = 0.5
-FULL_S = 0.1
+QUEUEING_FRACTION = 0.5
+QUEUEING_S = 0.1
 """A message that takes this much longer than an idle round trip, as a fraction of it
 and in seconds, was queued: the link is full, which ends the startup. On a slow link the
 rounds below would take ten seconds with twice the needed bytes in flight."""
 
-FLAT_ROUNDS = 3
+STARTUP_FLAT_ROUNDS = 3
 """Round trips without growth that end the startup.
 
 Source: BBR's startup (Cardwell et al. 2016)."""
 
 
-class Trip(NamedTuple):
+class SendSample(NamedTuple):
     """State at the time a publication was sent.
 
     Attributes:
@@ -60,7 +60,7 @@ class Trip(NamedTuple):
 
 
 @dataclass
-class Window:
+class CongestionWindow:
     """Limit of the bytes in flight, from measurements of the link.
 
     Attributes:
@@ -81,22 +81,25 @@ class Window:
 
     def limit_bytes(self, now_s: float) -> int:
         """Bytes that may be in flight now; 1 allows a message on an idle link."""
-        if self._round_trip_s is None or now_s - self._measured_at_s > MEMORY_S:
+        if (
+            self._round_trip_s is None
+            or now_s - self._measured_at_s > SAMPLE_LIFETIME_S
+        ):
             return 1
         rate = self._rates[0][1] if self._rates else 0.0
         gain = 2.0 if self._is_starting else 1.0
-        held = gain * rate * max(self._round_trip_s, PATIENCE_S)
+        held = gain * rate * max(self._round_trip_s, MIN_ROUND_TRIP_S)
         wanted = held + self._largest_bytes
-        return int(min(self.max_bytes, max(FLOOR_BYTES, wanted)))
+        return int(min(self.max_bytes, max(MIN_WINDOW_BYTES, wanted)))
 
-    def on_ack(self, trip: "Trip", now_s: float) -> None:
+    def on_ack(self, trip: "SendSample", now_s: float) -> None:
         """Update the window after the broker acknowledged a publication.
 
         The rate is measured over the whole round trip: over a shorter time, several
         acknowledgements that arrive together would look like a much faster link.
         """
         self.delivered_bytes += trip.size_bytes
-        largest = min(trip.write_bytes, LARGEST_BYTES)
+        largest = min(trip.write_bytes, MAX_EXTRA_BYTES)
         self._largest_bytes = max(largest, self._largest_bytes)
         round_trip_s = max(now_s - trip.sent_s, 1e-4)
         if trip.was_alone:
@@ -125,7 +128,7 @@ class Window:
     def _is_full(self, round_trip_s: float) -> bool:
         """Whether a message was queued behind others."""
         idle_s = self._round_trip_s or 0.0
-        return round_trip_s - idle_s > max(FULL_TRIPS * idle_s, FULL_S)
+        return round_trip_s - idle_s > max(QUEUEING_FRACTION * idle_s, QUEUEING_S)
 
     def _end_round(self) -> None:
         """Stop doubling the window once the rate does not grow any more.
@@ -135,16 +138,16 @@ class Window:
         """
         self._round_ends_at_bytes = self.delivered_bytes
         rate = self._rates[0][1]
-        if rate >= GROWTH * self._start_rate:
+        if rate >= STARTUP_GROWTH * self._start_rate:
             self._start_rate, self._flat_rounds = rate, 0
         else:
             self._flat_rounds += 1
-        self._is_starting = self._flat_rounds < FLAT_ROUNDS
+        self._is_starting = self._flat_rounds < STARTUP_FLAT_ROUNDS
 
     def _add_rate(self, rate: float, now_s: float) -> None:
         """Add to the sliding-window maximum, which is the first element."""
         while self._rates and self._rates[-1][1] <= rate:
             self._rates.pop()
         self._rates.append((now_s, rate))
-        while now_s - self._rates[0][0] > MEMORY_S:
+        while now_s - self._rates[0][0] > SAMPLE_LIFETIME_S:
             self._rates.popleft()

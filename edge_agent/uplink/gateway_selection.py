@@ -16,18 +16,18 @@ from typing import Protocol
 
 from service_runtime.files import write_best_effort
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import Beat, unheard
-from spatial_mqtt.custody import Offer
-from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
+from service_runtime.watchdog import Heartbeat, no_heartbeat
+from spatial_mqtt.custody import CustodyOffer
+from spatial_mqtt.directory import BrokerEntry, decode_gateways, rank_gateways
 from spatial_mqtt.errors import BrokerError, DirectoryError, ReceiptError
 from spatial_mqtt.topics import GATEWAY_INFO, OFFER_FILTER
 
 log = logging.getLogger(__name__)
 
-Fetch = Callable[[Endpoint, str], bytes]
+FetchRetained = Callable[[Endpoint, str], bytes]
 
 
-class Candidates(Protocol):
+class GatewaySource(Protocol):
     """Source of gateways and of their health. Both methods may take seconds."""
 
     def ranked_gateways(self) -> list[Endpoint]:
@@ -66,7 +66,7 @@ class ManagedGateways:
     managers: Sequence[Endpoint]
     topic: str
     cache: Path
-    fetch: Fetch
+    fetch: FetchRetained
     node: str
 
     def ranked_gateways(self) -> list[Endpoint]:
@@ -84,7 +84,7 @@ class ManagedGateways:
 
     def is_healthy(self, gateway: Endpoint) -> bool:
         try:
-            return not Offer.decode(self.fetch(gateway, OFFER_FILTER)).is_offline
+            return not CustodyOffer.decode(self.fetch(gateway, OFFER_FILTER)).is_offline
         except (BrokerError, ReceiptError) as error:
             log.debug("gateway %s: %s", gateway, error)
             return False
@@ -97,20 +97,20 @@ class ManagedGateways:
             return []
         return self.rank(entries, self.managers[0].tls)
 
-    def rank(self, entries: Sequence[Entry], tls: bool) -> list[Endpoint]:
+    def rank(self, entries: Sequence[BrokerEntry], tls: bool) -> list[Endpoint]:
         """Gateways of a list, best first, with TLS if the Manager uses it."""
         ranked = rank_gateways(entries, self.topic, self._sort_by_hash)
         return [Endpoint(broker.host, broker.port, tls) for broker in ranked]
 
-    def _sort_by_hash(self, entries: list[Entry]) -> None:
-        def hash_of(entry: Entry) -> bytes:
+    def _sort_by_hash(self, entries: list[BrokerEntry]) -> None:
+        def hash_of(entry: BrokerEntry) -> bytes:
             text = f"{self.node} {entry.broker_info}".encode()
             return blake2b(text, digest_size=8).digest()
 
         entries.sort(key=hash_of)
 
 
-class Served(Protocol):
+class SwitchableUplink(Protocol):
     """The part of an uplink that gateway selection uses."""
 
     @property
@@ -126,7 +126,7 @@ class Served(Protocol):
 
 
 @dataclass(frozen=True)
-class Patience:
+class FailoverTimeouts:
     """Timeouts of failover and of the return to a better gateway.
 
     Attributes:
@@ -143,7 +143,7 @@ class Patience:
 POLL_S = 0.25
 
 
-class Choice:
+class GatewaySelector:
     """Selects a gateway, fails over to the next, and returns to a better one.
 
     Fetching lists and checking gateways takes seconds and has its own thread
@@ -159,23 +159,23 @@ class Choice:
 
     def __init__(
         self,
-        uplink: Served,
-        source: Candidates,
+        uplink: SwitchableUplink,
+        source: GatewaySource,
         stop: threading.Event,
         clock: Callable[[], float],
-        timeouts: Patience | None = None,
+        timeouts: FailoverTimeouts | None = None,
     ) -> None:
         self._uplink = uplink
         self._source = source
         self._stop = stop
         self._clock = clock
-        self._timeouts = timeouts or Patience()
+        self._timeouts = timeouts or FailoverTimeouts()
         self._ranked: list[Endpoint] = []
         self._healthy_checks: Counter[Endpoint] = Counter()
         self._chosen_at_s = -self._timeouts.failover_s
         self._check_soon = threading.Event()
 
-    def run_checks(self, beat: Beat = unheard) -> None:
+    def run_checks(self, beat: Heartbeat = no_heartbeat) -> None:
         """Refresh the list and check better gateways, until stopped."""
         while not self._stop.is_set():
             beat()
@@ -186,7 +186,7 @@ class Choice:
             self._check_soon.clear()
             self._wait_for_next_check()
 
-    def run(self, beat: Beat = unheard) -> None:
+    def run(self, beat: Heartbeat = no_heartbeat) -> None:
         """Call `decide` periodically, until stopped."""
         while not self._stop.is_set():
             beat()

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from edge_agent.queue.base import Message
-from edge_agent.uplink.congestion import Trip, Window
+from edge_agent.queue.base import QueuedMessage
+from edge_agent.uplink.congestion import CongestionWindow, SendSample
 from edge_agent.uplink.rate_limit import SEGMENT_BYTES
-from spatial_mqtt.custody import Offer, Receipt
-from spatial_mqtt.transport import NO_TAKER
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
+from spatial_mqtt.transport import NO_SUBSCRIBERS
 
 SILENCE_S = 10.0
-SLOWEST_BYTES_PER_S = 500.0
+MIN_BYTES_PER_S = 500.0
 """A broker is considered dead when it does not answer for `SILENCE_S` plus the time
 that a link of 4 kbps takes to send the bytes in flight."""
 
 
-class Custody(enum.Enum):
+class CustodyMode(enum.Enum):
     """When a message may leave the queue.
 
     AUTO becomes RECEIPTS when the peer offers them, and PUBACK when it does not.
@@ -34,7 +34,7 @@ class Custody(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class FlightLimits:
     """Limits and timeouts of the messages in flight.
 
     Attributes:
@@ -43,7 +43,8 @@ class Limits:
         resend_after_s: Time without a receipt after which a message is sent again.
         offer_grace_s: Time that a new link has to offer receipts.
         refused_pause_s: Pause before a refused message is sent again.
-        no_subscriber_pause_s: Pause of the link while nothing subscribes to its messages.
+        no_subscriber_pause_s: Pause of the link while nothing subscribes to its
+            messages.
     """
 
     window_bytes: int = 65_536
@@ -55,7 +56,7 @@ class Limits:
 
 
 @dataclass
-class Due:
+class QueueActions:
     """Actions for the uplink's loop.
 
     Attributes:
@@ -67,8 +68,8 @@ class Due:
 
     ack: list[int] = field(default_factory=list)
     release: list[int] = field(default_factory=list)
-    decided_custody: Custody | None = None
-    new_offers: list[Offer] = field(default_factory=list)
+    decided_custody: CustodyMode | None = None
+    new_offers: list[CustodyOffer] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -76,7 +77,7 @@ class _Packet:
     """A publication that the broker has not acknowledged."""
 
     messages: tuple["_Sent", ...]
-    trip: Trip
+    trip: SendSample
     is_answered: bool
 
 
@@ -84,18 +85,19 @@ class _Packet:
 class _Sent:
     """A message that was sent, the time, and whether its receipt came first."""
 
-    message: Message
+    message: QueuedMessage
     at_s: float
     is_receipted: bool = False
 
 
-class Flight:
+class InFlight:
     """Messages in flight on one link.
 
     Args:
         limits: Limits and timeouts.
         custody: When a message may leave the queue.
-        needs_subscriber: Whether a message without subscribers must be kept even without
+        needs_subscriber: Whether a message without subscribers must be kept even
+            without
             receipts: true for a node, which needs a gateway; false for a gateway,
             whose messages may have no subscribers.
 
@@ -106,8 +108,8 @@ class Flight:
 
     def __init__(
         self,
-        limits: Limits,
-        custody: Custody = Custody.AUTO,
+        limits: FlightLimits,
+        custody: CustodyMode = CustodyMode.AUTO,
         *,
         needs_subscriber: bool = False,
     ) -> None:
@@ -121,19 +123,19 @@ class Flight:
         self._in_flight: dict[int, _Packet] = {}
         self._awaiting: dict[int, _Sent] = {}
         self._refused: list[_Sent] = []
-        self._offers: dict[str, Offer] = {}
+        self._offers: dict[str, CustodyOffer] = {}
         self._offline: set[str] = set()
         self._paused_until_s = 0.0
         self._last_answer_s = 0.0
-        self._due = Due()
-        self._window = Window(limits.window_bytes)
+        self._due = QueueActions()
+        self._window = CongestionWindow(limits.window_bytes)
         self.bytes_in_flight = 0
 
     def on_up(
         self,
         now_s: float,
         receive_maximum: int,
-        known_offers: Sequence[Offer] = (),
+        known_offers: Sequence[CustodyOffer] = (),
         round_trip_s: float | None = None,
     ) -> None:
         """Start on a link that is up, with its receipts subscribed.
@@ -155,8 +157,8 @@ class Flight:
         self.custody = self._configured
         self._offers = {offer.receiver: offer for offer in known_offers}
         self._offline.clear()
-        if self._stores() and self.custody is Custody.AUTO:
-            self.custody = Custody.RECEIPTS
+        if self._stores() and self.custody is CustodyMode.AUTO:
+            self.custody = CustodyMode.RECEIPTS
 
     def on_down(self) -> None:
         """End with a lost link: everything without a receipt is to be sent again."""
@@ -171,7 +173,7 @@ class Flight:
         self._refused.clear()
         self.bytes_in_flight = 0
 
-    def on_offer(self, offer: Offer) -> None:
+    def on_offer(self, offer: CustodyOffer) -> None:
         """Handle an offer of receipts, or the notice that a receiver is offline."""
         if offer.is_offline:
             self._offline.add(offer.receiver)
@@ -181,9 +183,9 @@ class Flight:
         if self._offers.get(offer.receiver) != offer:
             self._offers[offer.receiver] = offer
             self._due.new_offers.append(offer)
-        is_new_mode = self.custody is not Custody.RECEIPTS and bool(offer.filters)
-        if self._configured is Custody.AUTO and is_new_mode:
-            self.custody = self._due.decided_custody = Custody.RECEIPTS
+        is_new_mode = self.custody is not CustodyMode.RECEIPTS and bool(offer.filters)
+        if self._configured is CustodyMode.AUTO and is_new_mode:
+            self.custody = self._due.decided_custody = CustodyMode.RECEIPTS
 
     def is_served(self, now_s: float) -> bool:
         """Whether messages can be delivered: link, broker and store are available."""
@@ -195,7 +197,7 @@ class Flight:
         """Whether the broker does not answer for longer than the slowest link takes."""
         if not self._in_flight:
             return False
-        timeout_s = SILENCE_S + self.bytes_in_flight / SLOWEST_BYTES_PER_S
+        timeout_s = SILENCE_S + self.bytes_in_flight / MIN_BYTES_PER_S
         return now_s - self._last_answer_s > timeout_s
 
     def sendable_bytes(self, now_s: float, *, is_urgent: bool = False) -> int:
@@ -224,38 +226,38 @@ class Flight:
 
     def accepts(self, content: str, topic: str) -> bool:
         """Whether the store decodes a content type on a topic."""
-        return self.custody is Custody.RECEIPTS and any(
+        return self.custody is CustodyMode.RECEIPTS and any(
             content in offer.takes and offer.covers(topic)
             for offer in self._offers.values()
         )
 
     def accepts_any(self, content: str) -> bool:
         """Whether the store decodes a content type on some topic."""
-        return self.custody is Custody.RECEIPTS and any(
+        return self.custody is CustodyMode.RECEIPTS and any(
             content in offer.takes for offer in self._offers.values()
         )
 
     def expects_receipt(self, topic: str) -> bool:
         """Whether a receipt can come for a message on a topic; True if undecided."""
         stores = self._stores()
-        if self.custody is not Custody.RECEIPTS or not stores:
-            return self.custody is not Custody.PUBACK
+        if self.custody is not CustodyMode.RECEIPTS or not stores:
+            return self.custody is not CustodyMode.PUBACK
         return any(offer.covers(topic) for offer in stores)
 
     @property
     def needs_message_ids(self) -> bool:
         """Whether a receiver needs message ids and priorities as properties."""
         has_relays = any(not offer.filters for offer in self._offers.values())
-        return has_relays or self.custody is not Custody.PUBACK
+        return has_relays or self.custody is not CustodyMode.PUBACK
 
-    def _stores(self) -> list[Offer]:
+    def _stores(self) -> list[CustodyOffer]:
         """Offers of receivers that give receipts; others only forward messages."""
         return [offer for offer in self._offers.values() if offer.filters]
 
     def on_sent(
         self,
         token: int,
-        messages: Sequence[Message],
+        messages: Sequence[QueuedMessage],
         size_bytes: int,
         now_s: float,
         write_bytes: int | None = None,
@@ -279,14 +281,14 @@ class Flight:
         write_bytes = write_bytes or size_bytes
         is_alone = not self._in_flight and write_bytes == size_bytes
         delivered = self._window.delivered_bytes
-        trip = Trip(size_bytes, now_s, is_alone, delivered, write_bytes)
+        trip = SendSample(size_bytes, now_s, is_alone, delivered, write_bytes)
         sent = tuple(_Sent(message, now_s) for message in messages)
         self._in_flight[token] = _Packet(sent, trip, is_answered)
         self.bytes_in_flight += size_bytes
 
     def on_published(
         self, token: int, refused: str | None, now_s: float
-    ) -> tuple[Message, ...]:
+    ) -> tuple[QueuedMessage, ...]:
         """Handle the broker's answer; return the messages that it refused."""
         packet = self._in_flight.pop(token, None)
         if packet is None:
@@ -297,20 +299,20 @@ class Flight:
             self._window.on_ack(packet.trip, now_s)
         for sent in packet.messages:
             self._answered(sent, refused, now_s)
-        is_refused = refused not in {None, NO_TAKER}
+        is_refused = refused not in {None, NO_SUBSCRIBERS}
         return tuple(s.message for s in packet.messages if is_refused)
 
     def _answered(self, sent: _Sent, refused: str | None, now_s: float) -> None:
         seq = sent.message.seq
         is_kept = self._needs_taker or self.expects_receipt(sent.message.topic)
-        if refused == NO_TAKER and is_kept:
+        if refused == NO_SUBSCRIBERS and is_kept:
             # The store behind the broker is offline: the broker has discarded the
             # message, so send it again without waiting for the receipt to time out.
             self._paused_until_s = now_s + self._limits.no_subscriber_pause_s
             self._due.release.append(seq)
             if self._needs_taker:
                 self._up_at_s = now_s  # a new subscriber may still offer receipts
-        elif refused not in {None, NO_TAKER}:
+        elif refused not in {None, NO_SUBSCRIBERS}:
             sent.at_s = now_s
             self._refused.append(sent)
         elif sent.is_receipted or not self.expects_receipt(sent.message.topic):
@@ -318,7 +320,7 @@ class Flight:
         else:
             self._awaiting[seq] = sent
 
-    def on_receipt(self, receipt: Receipt) -> int:
+    def on_receipt(self, receipt: CustodyReceipt) -> int:
         """Handle a receipt; return how many of the sent messages it covers."""
         seqs = [
             seq for seq, sent in self._awaiting.items() if sent.message.id in receipt
@@ -332,15 +334,15 @@ class Flight:
             sent.is_receipted = True
         return len(seqs) + len(early)
 
-    def take_actions(self, now_s: float) -> Due:
+    def take_actions(self, now_s: float) -> QueueActions:
         """Return the actions that are due, and clear them."""
         is_grace_over = now_s - self._up_at_s >= self._limits.offer_grace_s
-        if self._is_up and self.custody is Custody.AUTO and is_grace_over:
-            self.custody = self._due.decided_custody = Custody.PUBACK
+        if self._is_up and self.custody is CustodyMode.AUTO and is_grace_over:
+            self.custody = self._due.decided_custody = CustodyMode.PUBACK
             self._due.ack += self._awaiting
             self._awaiting.clear()
         self._expire(now_s)
-        due, self._due = self._due, Due()
+        due, self._due = self._due, QueueActions()
         return due
 
     def _expire(self, now_s: float) -> None:

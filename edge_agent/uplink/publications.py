@@ -3,28 +3,33 @@
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from edge_agent.queue.base import Message, Queue
-from edge_agent.uplink.in_flight import Custody, Flight, Limits
-from edge_agent.uplink.scheduler import Order
-from spatial_mqtt.batching import Chunk, Item, cut, encode_parcel
+from edge_agent.queue.base import Queue, QueuedMessage
+from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
+from edge_agent.uplink.scheduler import PriorityScheduler
+from spatial_mqtt.batching import BatchItem, Fragment, encode_batch, split_message
 from spatial_mqtt.priority import LADDER, QosPolicy
-from spatial_mqtt.topics import CHUNK, PARCEL, Forward, custody_topic
+from spatial_mqtt.topics import (
+    BATCH_CONTENT,
+    FRAGMENT_CONTENT,
+    ForwardTopic,
+    custody_topic,
+)
 from spatial_mqtt.transport import Publication
 
-PARCEL_RAW_BYTES = 8192
-PARCEL_MESSAGES = 64
-PARCEL_BYTES = 1200
+MAX_PARCEL_RAW_BYTES = 8192
+MAX_PARCEL_MESSAGES = 64
+MAX_PARCEL_BYTES = 1200
 """Fits one segment with topic and headers, because nothing overtakes within it."""
 
-CONTENT_BYTES = 9
+CONTENT_TYPE_BYTES = 9
 """Size of the MQTT 5 Content Type property of a parcel."""
 
 CHUNK_BYTES = 1200
-UNCUT_BYTES = 2 * CHUNK_BYTES
+MAX_UNCHUNKED_BYTES = 2 * CHUNK_BYTES
 
 
 @dataclass(frozen=True)
-class Sender:
+class SenderProfile:
     """Identity and settings of a sender.
 
     Attributes:
@@ -36,17 +41,17 @@ class Sender:
         custody: When a message may leave the queue.
         gather_s: How long routine messages wait to share a publication.
         keepalive_s: MQTT keep-alive.
-        always_sends_ids: Always send id and priority as properties, as on loopback, where
-            their size does not matter.
-        publisher_id: Publisher id in the topics, for a broker that checks it against the
-            certificate.
+        always_sends_ids: Always send id and priority as properties, as on loopback,
+            where their size does not matter.
+        publisher_id: Publisher id in the topics, for a broker that checks it against
+            the certificate.
     """
 
     id: str
     is_relay: bool = False
     qos_policy: QosPolicy = field(default_factory=QosPolicy)
-    limits: Limits = field(default_factory=Limits)
-    custody: Custody = Custody.AUTO
+    limits: FlightLimits = field(default_factory=FlightLimits)
+    custody: CustodyMode = CustodyMode.AUTO
     gather_s: float = 0.0
     keepalive_s: int = 60
     always_sends_ids: bool = False
@@ -56,10 +61,10 @@ class Sender:
         """Topic on which a message for a ``/forward`` topic is published."""
         if self.publisher_id is None:
             return topic
-        return str(replace(Forward.parse(topic), publisher=self.publisher_id))
+        return str(replace(ForwardTopic.parse(topic), publisher=self.publisher_id))
 
 
-class Load(NamedTuple):
+class OutgoingPublication(NamedTuple):
     """A publication and the messages that are completely sent with it.
 
     Attributes:
@@ -68,7 +73,7 @@ class Load(NamedTuple):
     """
 
     publication: Publication
-    messages: tuple[Message, ...]
+    messages: tuple[QueuedMessage, ...]
 
     @property
     def packet_bytes(self) -> int:
@@ -76,7 +81,7 @@ class Load(NamedTuple):
         return len(self.publication.topic) + len(self.publication.payload) + 12
 
 
-class Loader:
+class PublicationBuilder:
     """Builds publications from queued messages, most urgent first.
 
     Args:
@@ -85,13 +90,15 @@ class Loader:
         in_flight: State of the link, with the content types that the receiver decodes.
     """
 
-    def __init__(self, queue: Queue, sender: Sender, in_flight: Flight) -> None:
+    def __init__(
+        self, queue: Queue, sender: SenderProfile, in_flight: InFlight
+    ) -> None:
         self._queue = queue
         self._sender = sender
         self._in_flight = in_flight
-        self._scheduler = Order(queue, sender.gather_s)
-        self._large: Message | None = None
-        self._chunks: list[Chunk] = []
+        self._scheduler = PriorityScheduler(queue, sender.gather_s)
+        self._large: QueuedMessage | None = None
+        self._chunks: list[Fragment] = []
 
     def next_priority(self, now_s: float) -> int | None:
         """Priority of the next publication; None when none may be sent."""
@@ -100,19 +107,21 @@ class Loader:
             return waiting
         return max(waiting or 0, self._large.priority)
 
-    def build_next(self, priority: int) -> Load | None:
+    def build_next(self, priority: int) -> OutgoingPublication | None:
         """Build the next publication; None without a message."""
         if self._large is not None and priority <= self._large.priority:
             return self._next_chunk(self._large)
-        limit = PARCEL_MESSAGES if self._may_share(priority) else 1
-        batch = self._scheduler.lease(priority, limit, PARCEL_RAW_BYTES)
+        limit = MAX_PARCEL_MESSAGES if self._may_share(priority) else 1
+        batch = self._scheduler.lease(priority, limit, MAX_PARCEL_RAW_BYTES)
         if not batch:
             return None
         load = self._build(batch)
         self._scheduler.charge(priority, load.packet_bytes)
         return load
 
-    def build_burst(self, priority: int, max_count: int, max_bytes: int) -> list[Load]:
+    def build_burst(
+        self, priority: int, max_count: int, max_bytes: int
+    ) -> list[OutgoingPublication]:
         """Build the next publications: several if each contains one message.
 
         Args:
@@ -120,18 +129,21 @@ class Loader:
             max_count: Maximum number.
             max_bytes: Approximate maximum of their total size; the first always fits.
         """
-        packs = self._in_flight.accepts_any(PARCEL) or self._in_flight.accepts_any(
-            CHUNK
-        )
+        packs = self._in_flight.accepts_any(
+            BATCH_CONTENT
+        ) or self._in_flight.accepts_any(FRAGMENT_CONTENT)
         if packs or self._large is not None or max_count == 1:
             load = self.build_next(priority)
             return [] if load is None else [load]
         batch = self._scheduler.lease(priority, max_count, max_bytes, is_mixed=True)
-        loads = [Load(self._publication(message), (message,)) for message in batch]
+        loads = [
+            OutgoingPublication(self._publication(message), (message,))
+            for message in batch
+        ]
         self._scheduler.charge(priority, sum(load.packet_bytes for load in loads))
         return loads
 
-    def release(self, loads: list[Load]) -> None:
+    def release(self, loads: list[OutgoingPublication]) -> None:
         """Release the messages of publications that were not sent."""
         self._queue.release([m.seq for load in loads for m in load.messages])
         self.release_large()
@@ -143,55 +155,60 @@ class Loader:
             self._large = None
 
     def _may_share(self, priority: int) -> bool:
-        return not LADDER.is_urgent(priority) and self._in_flight.accepts_any(PARCEL)
+        return not LADDER.is_urgent(priority) and self._in_flight.accepts_any(
+            BATCH_CONTENT
+        )
 
-    def _build(self, batch: list[Message]) -> Load:
+    def _build(self, batch: list[QueuedMessage]) -> OutgoingPublication:
         first = batch[0]
         is_urgent = LADDER.is_urgent(first.priority)
-        if not is_urgent and self._in_flight.accepts(PARCEL, first.topic):
+        if not is_urgent and self._in_flight.accepts(BATCH_CONTENT, first.topic):
             return self._parcel(batch)
         return self._single(batch)
 
-    def _single(self, batch: list[Message]) -> Load:
+    def _single(self, batch: list[QueuedMessage]) -> OutgoingPublication:
         """The first message of a batch or its first chunk; release the others."""
         first = batch[0]
         self._queue.release([m.seq for m in batch[1:]])
-        is_large = len(first.payload) > UNCUT_BYTES
-        if is_large and self._in_flight.accepts(CHUNK, first.topic):
+        is_large = len(first.payload) > MAX_UNCHUNKED_BYTES
+        if is_large and self._in_flight.accepts(FRAGMENT_CONTENT, first.topic):
             self._large = first
-            self._chunks = cut(str(first.id), first.payload, CHUNK_BYTES)
+            self._chunks = split_message(str(first.id), first.payload, CHUNK_BYTES)
             return self._next_chunk(first)
-        return Load(self._publication(first), (first,))
+        return OutgoingPublication(self._publication(first), (first,))
 
-    def _parcel(self, batch: list[Message]) -> Load:
+    def _parcel(self, batch: list[QueuedMessage]) -> OutgoingPublication:
         """A parcel of as many messages as fit a segment; release the others."""
         count = len(batch)
         payload = self._packed(batch)
-        while len(payload) > PARCEL_BYTES and count > 1:
+        while len(payload) > MAX_PARCEL_BYTES and count > 1:
             # The compression ratio hardly depends on the number of messages.
-            count = min(count - 1, count * PARCEL_BYTES // len(payload)) or 1
+            count = min(count - 1, count * MAX_PARCEL_BYTES // len(payload)) or 1
             payload = self._packed(batch[:count])
-        max_bytes = min(UNCUT_BYTES, len(batch[0].payload) - CONTENT_BYTES)
+        max_bytes = min(MAX_UNCHUNKED_BYTES, len(batch[0].payload) - CONTENT_TYPE_BYTES)
         if count == 1 and len(payload) >= max_bytes:
             return self._single(batch)
         self._queue.release([m.seq for m in batch[count:]])
-        publication = self._publication(batch[0], payload, PARCEL)
-        return Load(publication, tuple(batch[:count]))
+        publication = self._publication(batch[0], payload, BATCH_CONTENT)
+        return OutgoingPublication(publication, tuple(batch[:count]))
 
-    def _packed(self, batch: list[Message]) -> bytes:
-        items = [Item(m.payload, self._scheduler.lateness_s(m)) for m in batch]
-        return encode_parcel(items)
+    def _packed(self, batch: list[QueuedMessage]) -> bytes:
+        items = [BatchItem(m.payload, self._scheduler.lateness_s(m)) for m in batch]
+        return encode_batch(items)
 
-    def _next_chunk(self, message: Message) -> Load:
+    def _next_chunk(self, message: QueuedMessage) -> OutgoingPublication:
         chunk = self._chunks.pop(0).encode()
-        publication = self._publication(message, chunk, CHUNK)
+        publication = self._publication(message, chunk, FRAGMENT_CONTENT)
         if self._chunks:
-            return Load(publication, ())
+            return OutgoingPublication(publication, ())
         self._large = None
-        return Load(publication, (message,))
+        return OutgoingPublication(publication, (message,))
 
     def _publication(
-        self, message: Message, payload: bytes | None = None, content: str | None = None
+        self,
+        message: QueuedMessage,
+        payload: bytes | None = None,
+        content: str | None = None,
     ) -> Publication:
         delivery = self._sender.qos_policy.delivery(message.priority)
         # A peer that neither gives receipts nor forwards needs no custody topic and no
@@ -202,7 +219,7 @@ class Loader:
         # The payload does not contain an id that the relay itself has assigned.
         is_opaque = is_named and message.id.node == self._sender.id
         names_all = self._sender.always_sends_ids
-        is_parcel = content == PARCEL
+        is_parcel = content == BATCH_CONTENT
         return Publication(
             topic=self._sender.publish_topic(message.topic),
             payload=message.payload if payload is None else payload,

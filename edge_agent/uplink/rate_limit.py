@@ -17,7 +17,7 @@ SEGMENT_HEADER_BYTES = 66
 TLS_RECORD_BYTES = 29
 """TLS 1.2 with AES-GCM: header 5, nonce 8, tag 16; one record per packet."""
 
-LARGE_PACKET_BYTES = 1500
+MIN_BURST_BYTES = 1500
 
 
 def wire_bytes(packet_bytes: int, *, is_first: bool, is_tls: bool = False) -> int:
@@ -56,7 +56,7 @@ class TokenBucket:
         """
         if rate_bytes_per_s is None:
             return cls(math.inf, 0.0)
-        return cls(rate_bytes_per_s, max(LARGE_PACKET_BYTES, rate_bytes_per_s / 4))
+        return cls(rate_bytes_per_s, max(MIN_BURST_BYTES, rate_bytes_per_s / 4))
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until the next message may be sent; 0 for now."""
@@ -80,12 +80,12 @@ class TokenBucket:
         self._at_s = now_s
 
 
-DAY_MIN = 24 * 60
+MINUTES_PER_DAY = 24 * 60
 
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 
 
-def minute_of(text: str) -> int:
+def parse_minute(text: str) -> int:
     """Minute of the day of a time such as ``06:30``.
 
     Raises:
@@ -98,12 +98,13 @@ def minute_of(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Period:
+class RatePeriod:
     """A part of each day with its own rate.
 
     Attributes:
         start_minute: First minute of the day.
-        end_minute: Minute of the day after the last; if not after ``start``, on the next day.
+        end_minute: Minute of the day after the last; if not after ``start``, on the
+            next day.
         rate_bytes_per_s: Maximum wire bytes per second; 0 closes the link.
     """
 
@@ -113,11 +114,13 @@ class Period:
 
     def contains(self, minute: int) -> bool:
         """Whether a minute of the day is in the period."""
-        length = (self.end_minute - self.start_minute) % DAY_MIN or DAY_MIN
-        return (minute - self.start_minute) % DAY_MIN < length
+        length = (
+            self.end_minute - self.start_minute
+        ) % MINUTES_PER_DAY or MINUTES_PER_DAY
+        return (minute - self.start_minute) % MINUTES_PER_DAY < length
 
 
-class Throttle:
+class RateLimiter:
     """Rate limiter with a timetable.
 
     Urgent messages are not delayed, but are charged to the bucket.
@@ -126,14 +129,14 @@ class Throttle:
         default_bytes_per_s: Rate outside all periods; None for no limit.
         periods: The timetable; the first matching period applies.
         override_from: Lowest priority that is not limited.
-        local_minute: Returns the local minute of the day, or None while the clock is not
-            synchronised; the default rate applies then.
+        local_minute: Returns the local minute of the day, or None while the clock is
+            not synchronised; the default rate applies then.
     """
 
     def __init__(
         self,
         default_bytes_per_s: float | None = None,
-        periods: Sequence[Period] = (),
+        periods: Sequence[RatePeriod] = (),
         override_from: int = LADDER.urgent_from,
         local_minute: Callable[[], int | None] = lambda: None,
     ) -> None:

@@ -9,14 +9,14 @@ Source: weighted fair queueing (Demers, Keshav, Shenker 1989), with a virtual ti
 
 from collections.abc import Collection, Mapping
 
-from edge_agent.queue.base import Message, Queue
+from edge_agent.queue.base import Queue, QueuedMessage
 from spatial_mqtt.priority import LADDER
 
 STRICT_FROM = LADDER.urgent_from
 WEIGHTS: Mapping[int, float] = {3: 8.0, 2: 4.0, 1: 1.0}
 
 
-class Shares:
+class WeightedFairQueue:
     """Weighted fair queueing below `STRICT_FROM`, strict priority from there up.
 
     Args:
@@ -54,14 +54,14 @@ class Shares:
 LATE_AFTER_S = 60.0
 """A message that waited longer is late and is sent with its age."""
 
-GATHER_UP_TO = 2
+MAX_GATHER_PRIORITY = 2
 """Highest priority whose messages may wait to share a publication."""
 
 _LIVE, _LATE = 1, 0
 _LIVE_WEIGHTS = {_LIVE: 3.0, _LATE: 1.0}
 
 
-class Order:
+class PriorityScheduler:
     """Leases messages from a queue in the order in which they should be sent.
 
     Args:
@@ -74,8 +74,8 @@ class Order:
         self._gather_s = gather_s
         # Messages held back for batching do not count as late.
         self._late_after_s = LATE_AFTER_S + gather_s
-        self._fair_queue = Shares()
-        self._live_queues: dict[int, Shares] = {}
+        self._fair_queue = WeightedFairQueue()
+        self._live_queues: dict[int, WeightedFairQueue] = {}
         self._waiting_since: dict[int, float] = {}
 
     def next_priority(self, now_s: float) -> int | None:
@@ -89,7 +89,7 @@ class Order:
 
     def lease(
         self, priority: int, limit: int, max_bytes: int, *, is_mixed: bool = False
-    ) -> list[Message]:
+    ) -> list[QueuedMessage]:
         """Lease the next messages of a priority.
 
         Args:
@@ -105,8 +105,10 @@ class Order:
         batch = self._queue.lease(limit, max_bytes, priority=priority)
         if priority >= STRICT_FROM or not batch or not self.lateness_s(batch[0]):
             return keep(batch)
-        live_queue = self._live_queues.setdefault(priority, Shares(_LIVE_WEIGHTS))
-        kept: list[Message] = []
+        live_queue = self._live_queues.setdefault(
+            priority, WeightedFairQueue(_LIVE_WEIGHTS)
+        )
+        kept: list[QueuedMessage] = []
         turn = live_queue.choose((_LIVE, _LATE))
         if turn == _LIVE:
             self._queue.release([m.seq for m in batch])
@@ -121,23 +123,23 @@ class Order:
         """Charge a publication that was sent."""
         self._fair_queue.charge(priority, size_bytes)
 
-    def lateness_s(self, message: Message) -> int | None:
+    def lateness_s(self, message: QueuedMessage) -> int | None:
         """Age of a late message in seconds; None when it is not late."""
         age_s = self._queue.age_s(message)
         return int(age_s) if age_s is not None and age_s > self._late_after_s else None
 
     def _is_ripe(self, priority: int, now_s: float) -> bool:
         waited_s = now_s - self._waiting_since[priority]
-        return priority > GATHER_UP_TO or waited_s >= self._gather_s
+        return priority > MAX_GATHER_PRIORITY or waited_s >= self._gather_s
 
-    def _newest(self, priority: int, limit: int, max_bytes: int) -> list[Message]:
+    def _newest(self, priority: int, limit: int, max_bytes: int) -> list[QueuedMessage]:
         """The newest messages that are not late, newest first."""
         batch = self._queue.lease(limit, max_bytes, priority=priority, newest=True)
         late = [m.seq for m in batch if self.lateness_s(m) is not None]
         self._queue.release(late)
         return [m for m in batch if m.seq not in late]
 
-    def _of_one_topic(self, batch: list[Message]) -> list[Message]:
+    def _of_one_topic(self, batch: list[QueuedMessage]) -> list[QueuedMessage]:
         """The messages with the topic of the first; release the others."""
         others = [m.seq for m in batch if m.topic != batch[0].topic]
         self._queue.release(others)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge_agent.uplink.in_flight import Custody, Limits
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Period, Throttle, minute_of
+from edge_agent.uplink.in_flight import CustodyMode, FlightLimits
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter, RatePeriod, parse_minute
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 from service_runtime.tls import Endpoint
 from spatial_mqtt.priority import LADDER, Delivery, QosPolicy
 
@@ -28,12 +28,15 @@ def check_qos(qos: tuple[int, ...]) -> None:
 class PeriodSection:
     """``[[uplink.period]]``: a part of each day with its own rate."""
 
-    start: str = key(Rule("Local time it begins, HH:MM.", check=minute_of))
+    start: str = key(KeyRule("Local time it begins, HH:MM.", check=parse_minute))
     end: str = key(
-        Rule("Local time it ends, HH:MM; not after start is tomorrow.", check=minute_of)
+        KeyRule(
+            "Local time it ends, HH:MM; not after start is tomorrow.",
+            check=parse_minute,
+        )
     )
     rate_bytes_per_s: float = key(
-        Rule("Most wire bytes in a second; 0 closes the link.", "bytes/s", low=0)
+        KeyRule("Most wire bytes in a second; 0 closes the link.", "bytes/s", low=0)
     )
 
 
@@ -42,7 +45,7 @@ class LinkSection:
     """Settings in ``[uplink]`` that every uplink has."""
 
     rate_bytes_per_s: float | None = key(
-        Rule(
+        KeyRule(
             "Most wire bytes to send in a second; absent is no limit.",
             "bytes/s",
             low=100,
@@ -50,10 +53,11 @@ class LinkSection:
         None,
     )
     period: tuple[PeriodSection, ...] = key(
-        Rule("Times of day with a rate of their own; the first that holds counts."), ()
+        KeyRule("Times of day with a rate of their own; the first that holds counts."),
+        (),
     )
     override_from: int = key(
-        Rule(
+        KeyRule(
             "Messages from this priority up pass a closed or a spent link.",
             low=1,
             high=LADDER.top + 1,
@@ -61,7 +65,7 @@ class LinkSection:
         LADDER.urgent_from,
     )
     window_bytes: int = key(
-        Rule(
+        KeyRule(
             "Most bytes in flight; a slow link is given less, as measured: "
             "what is in flight cannot be overtaken.",
             "bytes",
@@ -71,7 +75,7 @@ class LinkSection:
         65_536,
     )
     keepalive_s: int = key(
-        Rule(
+        KeyRule(
             "Silence after which the link is tried; each trial costs about 300 bytes.",
             "s",
             low=5,
@@ -80,7 +84,7 @@ class LinkSection:
         60,
     )
     qos: tuple[int, ...] = key(
-        Rule(
+        KeyRule(
             "QoS of priorities 1 to 5. With 0, what a broker drops is found out by "
             "silence, and only where receipts are given.",
             check=check_qos,
@@ -88,12 +92,12 @@ class LinkSection:
         (1,) * LADDER.top,
     )
     custody: str = key(
-        Rule(
+        KeyRule(
             "When a message leaves the queue: on a receipt, on PUBACK, "
             "or as the other side offers.",
-            choices=tuple(mode.value for mode in Custody),
+            choices=tuple(mode.value for mode in CustodyMode),
         ),
-        Custody.AUTO.value,
+        CustodyMode.AUTO.value,
     )
 
     def sender_profile(
@@ -103,32 +107,32 @@ class LinkSection:
         is_relay: bool,
         gather_s: float = 0.0,
         publisher_id: str | None = None,
-    ) -> Sender:
+    ) -> SenderProfile:
         """Identity and settings of the sender."""
         deliveries = {p: Delivery(qos) for p, qos in enumerate(self.qos, start=1)}
-        return Sender(
+        return SenderProfile(
             id_,
             is_relay,
             QosPolicy(deliveries),
-            Limits(window_bytes=self.window_bytes),
-            Custody(self.custody),
+            FlightLimits(window_bytes=self.window_bytes),
+            CustodyMode(self.custody),
             gather_s,
             self.keepalive_s,
             publisher_id=publisher_id,
         )
 
-    def rate_limiter(self, local_minute: Callable[[], int | None]) -> Throttle:
+    def rate_limiter(self, local_minute: Callable[[], int | None]) -> RateLimiter:
         """Rate limiter of the link."""
         periods = [
-            Period(minute_of(p.start), minute_of(p.end), p.rate_bytes_per_s)
+            RatePeriod(parse_minute(p.start), parse_minute(p.end), p.rate_bytes_per_s)
             for p in self.period
         ]
-        return Throttle(
+        return RateLimiter(
             self.rate_bytes_per_s, periods, self.override_from, local_minute
         )
 
 
-class Served(Protocol):
+class UplinkState(Protocol):
     """State of an uplink, for its status text."""
 
     @property
@@ -144,7 +148,7 @@ class Served(Protocol):
         """Monotonic time since when messages are not accepted; None if they are."""
 
 
-def link_words(uplink: Served, now_s: float) -> str:
+def format_link(uplink: UplinkState, now_s: float) -> str:
     """Status text such as ``gw:1884 is up`` or ``gw:1884 is down for 12 s``.
 
     Args:

@@ -14,21 +14,25 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from edge_agent.queue.base import Queue, QueueFileError
-from edge_agent.uplink.in_flight import Custody, Due, Flight
-from edge_agent.uplink.publications import Load, Loader, Sender
-from edge_agent.uplink.rate_limit import Throttle, wire_bytes
+from edge_agent.uplink.in_flight import CustodyMode, InFlight, QueueActions
+from edge_agent.uplink.publications import (
+    OutgoingPublication,
+    PublicationBuilder,
+    SenderProfile,
+)
+from edge_agent.uplink.rate_limit import RateLimiter, wire_bytes
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import Beat, unheard
+from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.errors import ReceiptError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
-from spatial_mqtt.transport import ConnectionHandler, Incoming, Session
+from spatial_mqtt.transport import ConnectionHandler, IncomingMessage, Session
 
 
 @dataclass(frozen=True)
-class Ear:
+class ExtraSubscriptions:
     """Additional subscriptions on the link.
 
     Attributes:
@@ -37,7 +41,7 @@ class Ear:
     """
 
     filters: tuple[str, ...] = ()
-    on_message: Callable[[Incoming], object] = lambda _: None
+    on_message: Callable[[IncomingMessage], object] = lambda _: None
 
 
 class _PublishResult(NamedTuple):
@@ -69,7 +73,7 @@ class _LinkHandler:
     def on_down(self, reason: str) -> None:
         self._uplink.post(lambda: self._uplink.on_link_down(reason), self)
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         self._uplink.post(lambda: self._uplink.on_message(message), self)
 
     def on_published(self, token: int, refused: str | None) -> None:
@@ -81,17 +85,17 @@ log = logging.getLogger(__name__)
 IDLE_POLL_S = 0.25
 """Poll interval of the queue, for messages that another process has put."""
 
-BURST = 64
+MAX_BURST = 64
 """Maximum number of publications in one write."""
 
-EXCESS_BYTES = 200
+MAX_EXCESS_BYTES = 200
 """A write may exceed the window by a small message, 50 ms at 30 kbps."""
 
-TOGETHER_BYTES = 8192
+MAX_LEASE_BYTES = 8192
 """Maximum bytes leased of one priority before the next is chosen."""
 
 ACK_BATCH = 64
-ACK_WITHIN_S = 0.2
+ACK_DELAY_S = 0.2
 
 Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
 
@@ -116,15 +120,15 @@ class Uplink:
     def __init__(
         self,
         queue: Queue,
-        sender: Sender,
+        sender: SenderProfile,
         connect: Connect,
-        rate_limiter: Throttle,
+        rate_limiter: RateLimiter,
         clock: Callable[[], float],
         *,
-        extra: Ear | None = None,
+        extra: ExtraSubscriptions | None = None,
     ) -> None:
         self._queue = queue
-        self._extra = extra or Ear()
+        self._extra = extra or ExtraSubscriptions()
         self._sender = sender
         self._connect = connect
         self._limiter = rate_limiter
@@ -132,10 +136,10 @@ class Uplink:
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._answers: deque[_PublishResult] = deque()
         self._wakes_on_answers = True
-        self._in_flight = Flight(
+        self._in_flight = InFlight(
             sender.limits, sender.custody, needs_subscriber=not sender.is_relay
         )
-        self._builder = Loader(queue, sender, self._in_flight)
+        self._builder = PublicationBuilder(queue, sender, self._in_flight)
         self._connection: Connection | None = None
         self._link: _LinkHandler | None = None
         self._acks: list[int] = []
@@ -172,7 +176,7 @@ class Uplink:
         """Wake the loop after messages were put into the queue."""
         self._events.put(_wake_up)
 
-    def run(self, beat: Beat = unheard) -> None:
+    def run(self, beat: Heartbeat = no_heartbeat) -> None:
         """Send until `stop`."""
         while not self._stop.is_set():
             beat()
@@ -233,15 +237,15 @@ class Uplink:
                 refused,
             )
 
-    def on_message(self, incoming: Incoming) -> None:
+    def on_message(self, incoming: IncomingMessage) -> None:
         """Handle a receipt, an offer, or a message of the additional subscriptions."""
         try:
             if incoming.topic == custody_topic(self._sender.id):
-                self._in_flight.on_receipt(Receipt.decode(incoming.payload))
+                self._in_flight.on_receipt(CustodyReceipt.decode(incoming.payload))
             elif not matches(OFFER_FILTER, incoming.topic):
                 self._extra.on_message(incoming)
             elif incoming.payload:
-                self._in_flight.on_offer(Offer.decode(incoming.payload))
+                self._in_flight.on_offer(CustodyOffer.decode(incoming.payload))
         except ReceiptError as error:
             log.warning("%s on %s from %s", error, incoming.topic, self.endpoint)
 
@@ -266,13 +270,13 @@ class Uplink:
                 return IDLE_POLL_S
         return 0.0
 
-    def _burst(self, now_s: float) -> tuple[list[Load], float]:
+    def _burst(self, now_s: float) -> tuple[list[OutgoingPublication], float]:
         """Publications of the next write, and the seconds to wait if there are none.
 
         Routine messages do not share a write with urgent ones: a segment arrives as
         a whole, so they would delay the urgent ones, and their window is smaller.
         """
-        loads: list[Load] = []
+        loads: list[OutgoingPublication] = []
         free_bytes, is_urgent = 0, False
         while (priority := self._builder.next_priority(now_s)) is not None:
             if not loads:
@@ -283,14 +287,14 @@ class Uplink:
             wait_s = self._limiter.wait_s(priority, now_s)
             if wait_s > 0:
                 return loads, min(wait_s, IDLE_POLL_S)
-            limit = min(BURST, self._in_flight.free_slots) - len(loads)
+            limit = min(MAX_BURST, self._in_flight.free_slots) - len(loads)
             if free_bytes <= 0 or limit <= 0:
                 break
             # With a rate limit, one by one.
             more = self._builder.build_burst(
                 priority,
                 limit if self._limiter.is_unlimited else 1,
-                min(free_bytes, TOGETHER_BYTES),
+                min(free_bytes, MAX_LEASE_BYTES),
             )
             if not more:
                 break
@@ -298,7 +302,11 @@ class Uplink:
         return loads, IDLE_POLL_S
 
     def _add_fitting(
-        self, loads: list[Load], more: list[Load], free_bytes: int, now_s: float
+        self,
+        loads: list[OutgoingPublication],
+        more: list[OutgoingPublication],
+        free_bytes: int,
+        now_s: float,
     ) -> int:
         """Add publications that fit to a write; return the bytes that are left.
 
@@ -307,7 +315,9 @@ class Uplink:
         """
         for number, load in enumerate(more):
             size_bytes = wire_bytes(load.packet_bytes, is_first=not loads)
-            if loads and (free_bytes <= 0 or size_bytes > free_bytes + EXCESS_BYTES):
+            if loads and (
+                free_bytes <= 0 or size_bytes > free_bytes + MAX_EXCESS_BYTES
+            ):
                 self._builder.release(more[number:])
                 return 0
             self._limiter.spend(size_bytes, now_s)
@@ -315,7 +325,7 @@ class Uplink:
             loads.append(load)
         return free_bytes
 
-    def _publish(self, loads: list[Load], now_s: float) -> bool:
+    def _publish(self, loads: list[OutgoingPublication], now_s: float) -> bool:
         """Pass a write to the connection; whether it accepted all of it."""
         packets = []
         if self._connection is not None:
@@ -365,20 +375,20 @@ class Uplink:
         if due.ack and not self._acks:
             self._acks_since_s = now_s
         self._acks += due.ack
-        is_late = now_s - self._acks_since_s >= ACK_WITHIN_S
+        is_late = now_s - self._acks_since_s >= ACK_DELAY_S
         is_batch = is_late or len(self._acks) >= ACK_BATCH
         if self._acks and (everything or is_batch):
             self._queue.ack(self._acks)
             self._acks = []
 
-    def _handle_custody(self, due: Due) -> None:
+    def _handle_custody(self, due: QueueActions) -> None:
         if due.new_offers:
             offers = {o.receiver: o for o in (*self._stored_offers(), *due.new_offers)}
             rows = [[o.receiver, o.filters, o.takes] for o in offers.values()]
             self._store_offers(json.dumps(rows))
-        if due.decided_custody is Custody.RECEIPTS:
+        if due.decided_custody is CustodyMode.RECEIPTS:
             log.info("%s gives receipts: custody ends on its disk", self.endpoint)
-        elif due.decided_custody is Custody.PUBACK:
+        elif due.decided_custody is CustodyMode.PUBACK:
             log.warning(
                 "%s gives no receipts: custody ends with its PUBACK, although the "
                 "message is only in its memory; messages that it loses are lost",
@@ -391,10 +401,10 @@ class Uplink:
         except QueueFileError as error:
             log.warning("cannot store the offers of %s: %s", self.endpoint, error)
 
-    def _stored_offers(self) -> list[Offer]:
+    def _stored_offers(self) -> list[CustodyOffer]:
         rows = json.loads(self._queue.get_state(self._offers_key()) or "[]")
         return [
-            Offer(receiver, tuple(filters), tuple(takes[0] if takes else ()))
+            CustodyOffer(receiver, tuple(filters), tuple(takes[0] if takes else ()))
             for receiver, filters, *takes in rows  # earlier versions stored no takes
         ]
 

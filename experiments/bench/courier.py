@@ -15,10 +15,10 @@ from pathlib import Path
 
 import click
 
-from edge_agent.queue.base import Draft
+from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Throttle
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.consumer import connect, persistent
 from experiments.bench.numbered import numbered
@@ -27,7 +27,7 @@ from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.senml import MessageId
-from spatial_mqtt.topics import Forward
+from spatial_mqtt.topics import ForwardTopic
 
 ME = "kochi-0001"
 BOOT = "0ce93c39"
@@ -61,7 +61,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """Hand over the messages, note when, and wait for their delivery."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
-    topic = str(Forward(CELL, priority))
+    topic = str(ForwardTopic(CELL, priority))
 
     def payload(number: int, id_: MessageId) -> bytes:
         return numbered(number, priority, size_bytes, id_)
@@ -125,8 +125,8 @@ def _by_uplink(
 ) -> Way:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     store = SqliteQueue(path, ME, boot, 500_000_000)
-    sender = Sender(ME, qos_policy=policy)
-    uplink = Uplink(store, sender, Connection, Throttle(), time.monotonic)
+    sender = SenderProfile(ME, qos_policy=policy)
+    uplink = Uplink(store, sender, Connection, RateLimiter(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
     uplink.switch_to(endpoint)
     while uplink.down_since_s is not None:
@@ -134,7 +134,7 @@ def _by_uplink(
 
     def hand(number: int) -> None:
         priority = max(policy.by_priority)
-        store.put([Draft(priority, topic, lambda id_: payload(number, id_))])
+        store.put([MessageDraft(priority, topic, lambda id_: payload(number, id_))])
         uplink.wake()
 
     def is_delivered() -> bool:

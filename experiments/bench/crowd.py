@@ -10,7 +10,7 @@ import time
 
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.transport import Incoming, Publication, Session
+from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 READY_S = 60.0
 PROBE = "/probe"
@@ -37,7 +37,7 @@ class Client:
     def on_down(self, reason: str) -> None:
         """See `ConnectionHandler`."""
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """See `ConnectionHandler`."""
         if message.topic.endswith(PROBE):
             self.probes.add(message.topic)

@@ -21,9 +21,9 @@ import click
 
 from experiments.bench import packets
 from experiments.bench.stamped import read
-from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.errors import EnvelopeError
-from spatial_mqtt.senml import MessageId, decode_id
+from spatial_mqtt.senml import MessageId, decode_message_id
 from spatial_mqtt.topics import offer_topic
 
 ME = "bench-store"
@@ -52,7 +52,7 @@ class Ear:
         self._gives_receipts = gives
         self._buffer = bytearray()
         if gives:
-            self.say(offer_topic(ME), Offer(ME, ("/#",)).encode())
+            self.say(offer_topic(ME), CustodyOffer(ME, ("/#",)).encode())
         self.sock.setblocking(False)
 
     def hear(self, delays_s: array) -> int:  # type: ignore[type-arg]
@@ -78,7 +78,7 @@ class Ear:
     def give_receipt(self) -> None:
         """Say that all that came is stored."""
         if self.ids:
-            self.say(self.answer_to, Receipt.from_ids(self.ids).encode())
+            self.say(self.answer_to, CustodyReceipt.from_ids(self.ids).encode())
             self.ids = []
 
     def say(self, topic: str, data: bytes) -> None:
@@ -112,7 +112,7 @@ class Ear:
             with suppress(EnvelopeError):
                 named = told.get("id")
                 self.ids.append(
-                    MessageId.parse(named) if named else decode_id(payload)[0]
+                    MessageId.parse(named) if named else decode_message_id(payload)[0]
                 )
 
     def _send(self, data: bytes) -> None:

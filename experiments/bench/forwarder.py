@@ -13,7 +13,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import Forward
+from spatial_mqtt.topics import ForwardTopic
 
 
 @click.command()
@@ -47,7 +47,7 @@ class Heap:
 
     def push(self, message: paho.MQTTMessage) -> None:
         """Take a message that arrived."""
-        forward = Forward.parse(message.topic)
+        forward = ForwardTopic.parse(message.topic)
         priority = forward.priority or LADDER.default
         entry = (-priority, next(self._order), forward.topic, bytes(message.payload))
         with self._changed:

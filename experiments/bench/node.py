@@ -22,11 +22,11 @@ import click
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from edge_agent.queue.base import Ageing
+from edge_agent.queue.base import ExpiryPolicy
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.sampler import draft_of
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import DAY_MIN, Period, Throttle
+from edge_agent.sampler import make_draft
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import MINUTES_PER_DAY, RateLimiter, RatePeriod
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.storm import CELL, EVERY_S, NODE, Sampling, storm
 from service_runtime.tls import Endpoint
@@ -203,12 +203,12 @@ class UplinkWay:
         self._passed_s = 0.0
         self._is_closed = False
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        ageing = Ageing(self._mono_s)
+        ageing = ExpiryPolicy(self._mono_s)
         self._queue = SqliteQueue(path, NODE, boot, 500_000_000, expiry=ageing)
-        never = [Period(0, DAY_MIN, 0.0)]
-        throttle = Throttle(None, never, NO_PRIORITY_PASSES, self._minute)
+        never = [RatePeriod(0, MINUTES_PER_DAY, 0.0)]
+        throttle = RateLimiter(None, never, NO_PRIORITY_PASSES, self._minute)
         policy = QosPolicy({plan.priority: Delivery(plan.qos)})
-        sender = Sender(NODE, qos_policy=policy, gather_s=plan.gather_s)
+        sender = SenderProfile(NODE, qos_policy=policy, gather_s=plan.gather_s)
         self._uplink = Uplink(self._queue, sender, Connection, throttle, time.monotonic)
         threading.Thread(target=self._uplink.run, daemon=True).start()
         self._uplink.switch_to(endpoint)
@@ -225,7 +225,7 @@ class UplinkWay:
             mono_s=sampling.mono_s,
             why=sampling.why if self._priority > 1 else None,
         )
-        self._queue.put([draft_of(pack, CELL)])
+        self._queue.put([make_draft(pack, CELL)])
         self._uplink.wake()
 
     def fill(self, samplings: Iterable[Sampling]) -> None:

@@ -2,7 +2,7 @@
 
 import random
 
-from spatial_mqtt.senml import MessageId, Pack, Reading, decode, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode_pack, encode_cbor
 
 _SIGNS = "0123456789abcdef"
 _TIME_S = 1_782_831_600.25
@@ -28,7 +28,7 @@ def numbered(number: int, priority: int, size_bytes: int, id_: MessageId) -> byt
 
 def number_of(payload: bytes) -> int:
     """The number of a message."""
-    return int(str(decode(payload).readings[0].value).split(" ", 1)[0])
+    return int(str(decode_pack(payload).readings[0].value).split(" ", 1)[0])
 
 
 def _encoded(number: int, priority: int, id_: MessageId, filling: str) -> bytes:

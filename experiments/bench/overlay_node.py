@@ -13,12 +13,16 @@ import threading
 import time
 from queue import Empty, SimpleQueue
 
-from gateway_daemon.overlay.gateway_node import Carried, Ended, Node
-from gateway_daemon.overlay.keys import Name
-from gateway_daemon.overlay.mqtt_transport import Post
-from gateway_daemon.overlay.runner import Heard, Live, Surroundings
+from gateway_daemon.overlay.gateway_node import (
+    CarriedMessage,
+    OverlayNode,
+    PublicationResult,
+)
+from gateway_daemon.overlay.keys import GatewayName
+from gateway_daemon.overlay.mqtt_transport import MqttTransport
+from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner, ReceivedMessages
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import Pulse
+from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
 
@@ -31,25 +35,25 @@ class Gateway:
 
     def __init__(self, asked: argparse.Namespace) -> None:
         broker = BrokerInfo("127.0.0.1", asked.broker)
-        name = Name(asked.place, broker, asked.id)
-        self.node = Node(str(name), random.Random(asked.id).choice)  # noqa: S311 - chance
+        name = GatewayName(asked.place, broker, asked.id)
+        self.node = OverlayNode(str(name), random.Random(asked.id).choice)  # noqa: S311 - chance
         self.commands: SimpleQueue[list[object]] = SimpleQueue()
         self._payload = os.urandom(asked.payload)  # nothing to deflate
         self._priorities: dict[str, int] = {}
         self._again: dict[str, float] = {}
-        self.live = Live(
-            Surroundings(name, (BrokerInfo("127.0.0.1", asked.peer),), asked.rate),
+        self.live = OverlayRunner(
+            OverlayConfig(name, (BrokerInfo("127.0.0.1", asked.peer),), asked.rate),
             self.node,
-            lambda later: Post(
+            lambda later: MqttTransport(
                 asked.id, Endpoint("127.0.0.1", asked.broker), Connection, later
             ),
             self.store,
-            watchdog=Pulse(time.monotonic),
+            watchdog=LoopWatchdog(time.monotonic),
         )
         self.live.source = self
         self.live.set_filters(frozenset({"/3/1/2/#"}))
 
-    def store(self, heard: Heard) -> None:
+    def store(self, heard: ReceivedMessages) -> None:
         """What our clients hear."""
         for message, _ in heard:
             tell("heard", message.id, time.monotonic())
@@ -73,14 +77,16 @@ class Gateway:
                 links = [[k, *self.node.neighbours(k)] for k in keys]
                 tell("links", links)
 
-    def on_result(self, ended: Ended) -> None:
+    def on_result(self, ended: PublicationResult) -> None:
         """Tell, and try again if somebody had to be given up, or nobody was there."""
         tell("ended", ended.message_id, ended.reached, ended.is_complete)
         if not ended.is_complete or not ended.reached:
             self._again[ended.message_id] = time.monotonic() + AGAIN_S
 
     def _publish(self, id_: str) -> None:
-        self.live.publish(id_, self._priorities[id_], Carried(TOPIC, self._payload))
+        self.live.publish(
+            id_, self._priorities[id_], CarriedMessage(TOPIC, self._payload)
+        )
 
 
 def tell(*what: object) -> None:

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 from zlib import crc32
 
-from edge_agent.queue.base import EVERY_PUT, WITH_NEXT_PUT, Draft, Durability, Message
+from edge_agent.queue.base import (
+    COMMIT_EVERY_PUT,
+    COMMIT_PUTS_DEFER_ACKS,
+    Durability,
+    MessageDraft,
+    QueuedMessage,
+)
 from edge_agent.queue.sqlite_queue import SqliteQueue
 
 TOPIC = "/forward/3/1/2/0/1/3/2"
@@ -56,15 +62,15 @@ class Ours:
     def put(self, bodies: Sequence[bytes]) -> None:
         """One call a batch, urgent and less urgent ones mixed."""
         self._queue.put([
-            Draft(1 + at % LEVELS, TOPIC, lambda _id, b=body: b)  # type: ignore[misc]
+            MessageDraft(1 + at % LEVELS, TOPIC, lambda _id, b=body: b)  # type: ignore[misc]
             for at, body in enumerate(bodies)
         ])
 
-    def take(self, count: int) -> Sequence[Message]:
+    def take(self, count: int) -> Sequence[QueuedMessage]:
         """Lease."""
         return self._queue.lease(count)
 
-    def ack(self, taken: Sequence[Message]) -> None:
+    def ack(self, taken: Sequence[QueuedMessage]) -> None:
         """Acknowledge."""
         self._queue.ack([message.seq for message in taken])
 
@@ -82,7 +88,7 @@ class OursRoutine(Ours):
     def put(self, bodies: Sequence[bytes]) -> None:
         """One call a message, as a sampler does."""
         for body in bodies:
-            self._queue.put([Draft(1, TOPIC, lambda _id, b=body: b)])  # type: ignore[misc]
+            self._queue.put([MessageDraft(1, TOPIC, lambda _id, b=body: b)])  # type: ignore[misc]
 
 
 class Bare:
@@ -305,10 +311,10 @@ ARMS: dict[str, Kind] = {
     BARE: Kind(Bare, "FULL, batch in, batch out", BARE),
     BARE_ONE: Kind(BareAtOnce, "FULL, out with the next batch in", BARE_ONE),
     EACH_PUT: Kind(
-        lambda folder: Ours(folder, EVERY_PUT), "FULL, batch in, batch out", BARE
+        lambda folder: Ours(folder, COMMIT_EVERY_PUT), "FULL, batch in, batch out", BARE
     ),
     NEXT_PUT: Kind(
-        lambda folder: Ours(folder, WITH_NEXT_PUT),
+        lambda folder: Ours(folder, COMMIT_PUTS_DEFER_ACKS),
         "FULL, out with the next batch in, or after 0.5 s",
         BARE_ONE,
     ),

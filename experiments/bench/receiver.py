@@ -14,7 +14,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from experiments.bench.wire import id_of, name_of
-from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.topics import custody_topic, offer_topic
 
 RECEIPT_S = 0.2
@@ -44,7 +44,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     inbox: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
     client = _connect(host, port, filter_, qos, inbox)
     if receipts:
-        offer = Offer(ME, ("/#",)).encode()
+        offer = CustodyOffer(ME, ("/#",)).encode()
         client.publish(offer_topic(ME), offer, qos=1, retain=True).wait_for_publish()
     print("ready", flush=True)
     arrivals: dict[str, float] = {}
@@ -98,7 +98,7 @@ def _batch(
 def _give_receipts(client: paho.Client, payloads: list[bytes]) -> None:
     ids = [id_ for data in payloads if (id_ := id_of(data)) is not None]
     if ids:
-        receipt = Receipt.from_ids(ids).encode()
+        receipt = CustodyReceipt.from_ids(ids).encode()
         client.publish(custody_topic(ids[0].node), receipt, qos=1)
 
 

@@ -19,11 +19,16 @@ from typing import Any, NamedTuple
 
 from sqlite_utils import Database
 
-from edge_agent.queue.base import EVERY_PUT, Draft, Message, QueueFileError
-from edge_agent.queue.file_lifecycle import Place
-from edge_agent.queue.recovery import records
+from edge_agent.queue.base import (
+    COMMIT_EVERY_PUT,
+    MessageDraft,
+    QueuedMessage,
+    QueueFileError,
+)
+from edge_agent.queue.file_lifecycle import QueueFile
+from edge_agent.queue.recovery import read_records
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.queue.store import Row, is_typed
+from edge_agent.queue.store import QueueRow, has_column_types
 from spatial_mqtt.senml import MessageId
 
 COLUMNS = "priority, seq, node, boot, origin_seq, topic, crc, payload"
@@ -82,7 +87,7 @@ Arm = Callable[[Path, Path], Found]
 
 def open_queue(path: Path) -> SqliteQueue:
     """Open a queue as a node does, every message on the disk."""
-    return SqliteQueue(path, "node", "boot", MAX_BYTES, durability=EVERY_PUT)
+    return SqliteQueue(path, "node", "boot", MAX_BYTES, durability=COMMIT_EVERY_PUT)
 
 
 @contextlib.contextmanager
@@ -117,13 +122,13 @@ def fill(queue: SqliteQueue, count: int, chance: random.Random) -> list[Body]:
     return [_body(message) for message in delivered]
 
 
-def _body(message: Message) -> Body:
+def _body(message: QueuedMessage) -> Body:
     made = message.id
     first, last = (message.priority, message.seq), (message.topic, message.payload)
     return (*first, made.node, made.boot, made.seq, *last)
 
 
-def _draft(number: int, chance: random.Random) -> Draft:
+def _draft(number: int, chance: random.Random) -> MessageDraft:
     (priority,) = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
     long = number % LONG_EVERY == LONG_EVERY - 1
     size = chance.randint(5000, 9000) if long else chance.randint(120, 420)
@@ -133,7 +138,7 @@ def _draft(number: int, chance: random.Random) -> Draft:
         name = f"n-{chance.randrange(SOURCES)}"
         source = MessageId(name, chance.randbytes(4).hex(), chance.randrange(1, 10**6))
     topic = f"/3/1/2/{chance.randrange(4)}/pri{priority}"
-    return Draft(priority, topic, lambda _id: payload, source)
+    return MessageDraft(priority, topic, lambda _id: payload, source)
 
 
 def read_all(path: Path) -> Found:
@@ -169,16 +174,16 @@ def _noting(found: Found) -> Iterator[None]:
 def judged(values: Sequence[Any]) -> Row8:
     """A row with the verdict of its checksum."""
     values = tuple(values[:WIDTH])
-    if len(values) < WIDTH or not is_typed(values):
+    if len(values) < WIDTH or not has_column_types(values):
         return Row8(None, is_sound=False)
-    row = Row(*values)
+    row = QueueRow(*values)
     return Row8((*row[:6], row.payload), row.is_intact)
 
 
 def salvage(path: Path, _folder: Path) -> Found:
     """Our reader: SQLite as far as it reads, then page by page."""
     failed = Found()
-    with _noting(failed), closing(Place(path)) as place:
+    with _noting(failed), closing(QueueFile(path)) as place:
         place.repair()
     return failed if failed.error else read_all(path)
 
@@ -201,7 +206,7 @@ def every_page(path: Path, _folder: Path) -> Found:
     """Our page reader on every page, also where SQLite reports no error."""
     found = read_all(path)
     bodies = {row.body for row in found.rows if row.is_sound}
-    for row in map(judged, records(path)):
+    for row in map(judged, read_records(path)):
         if row.is_sound and row.body not in bodies:
             found.rows.append(row)
             bodies.add(row.body)

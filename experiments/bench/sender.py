@@ -17,16 +17,16 @@ import click
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_agent.queue.base import Draft
+from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.in_flight import Custody, Limits
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Throttle
+from edge_agent.uplink.in_flight import CustodyMode, FlightLimits
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.wire import CELL, name, payload
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.topics import Forward
+from spatial_mqtt.topics import ForwardTopic
 
 IDLE_S = 1.5
 """The link is up for a while before the backlog comes, as on a node."""
@@ -48,9 +48,9 @@ Hand = Callable[[bool, list[int]], None]
 @click.option("--backlog-bytes", type=int, default=1000)
 @click.option("--urgent", type=int, default=1)
 @click.option("--urgent-bytes", type=int, default=200)
-@click.option("--window-bytes", type=int, default=Limits().window_bytes)
+@click.option("--window-bytes", type=int, default=FlightLimits().window_bytes)
 @click.option(
-    "--custody", type=click.Choice([c.value for c in Custody]), default="auto"
+    "--custody", type=click.Choice([c.value for c in CustodyMode]), default="auto"
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(  # noqa: PLR0913, PLR0917 - one for each option
@@ -71,8 +71,10 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     if by == "paho":
         hand = _by_paho(host, port, sizes)
     else:
-        limits = Limits(window_bytes=window_bytes)
-        hand = _by_uplink(Endpoint(host, port), limits, Custody(custody), out, sizes)
+        limits = FlightLimits(window_bytes=window_bytes)
+        hand = _by_uplink(
+            Endpoint(host, port), limits, CustodyMode(custody), out, sizes
+        )
     print("ready", flush=True)
     time.sleep(IDLE_S)
     handed: dict[str, float] = {}
@@ -100,7 +102,7 @@ def _hand(
 def topic(is_urgent: bool) -> str:
     """Where a message is published: its cell, with its priority."""
     priority = URGENT_PRIORITY if is_urgent else BACKLOG_PRIORITY
-    return str(Forward(CELL, priority))
+    return str(ForwardTopic(CELL, priority))
 
 
 def _by_paho(host: str, port: int, sizes: dict[bool, int]) -> Hand:
@@ -122,15 +124,15 @@ def _by_paho(host: str, port: int, sizes: dict[bool, int]) -> Hand:
 
 def _by_uplink(
     endpoint: Endpoint,
-    limits: Limits,
-    custody: Custody,
+    limits: FlightLimits,
+    custody: CustodyMode,
     out: Path,
     sizes: dict[bool, int],
 ) -> Hand:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     store = SqliteQueue(out.with_suffix(".db"), "bench-node", boot, 500_000_000)
-    sender = Sender("bench-node", limits=limits, custody=custody)
-    uplink = Uplink(store, sender, Connection, Throttle(), time.monotonic)
+    sender = SenderProfile("bench-node", limits=limits, custody=custody)
+    uplink = Uplink(store, sender, Connection, RateLimiter(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
     uplink.switch_to(endpoint)
     while uplink.down_since_s is not None:
@@ -144,9 +146,9 @@ def _by_uplink(
     return hand
 
 
-def _draft(is_urgent: bool, number: int, size_bytes: int) -> Draft:
+def _draft(is_urgent: bool, number: int, size_bytes: int) -> MessageDraft:
     name_ = name(is_urgent, number)
-    return Draft(
+    return MessageDraft(
         URGENT_PRIORITY if is_urgent else BACKLOG_PRIORITY,
         topic(is_urgent),
         lambda id_: payload(name_, size_bytes, id_),

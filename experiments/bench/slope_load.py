@@ -27,7 +27,7 @@ from experiments.bench.packets import (
 )
 from experiments.bench.wire import CELL
 from spatial_mqtt import codec
-from spatial_mqtt.custody import Receipt
+from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import custody_topic
 from spatial_mqtt.transport import Publication
@@ -89,7 +89,7 @@ class Gateway:
         )
         mid = len(self.packets) % _MIDS + 1
         self.place[f"kochi-{node:05d}", seq] = len(self.packets)
-        self.packets.append(codec.publish(message, topic, None, mid))
+        self.packets.append(codec.encode_publish(message, topic, None, mid))
 
     @property
     def is_served(self) -> bool:
@@ -131,7 +131,7 @@ class Gateway:
             self.sock.sendall(packet(PUBACK, mid))
         told = {
             (node, seq)
-            for (node, _), ranges in Receipt.decode(payload).ranges.items()
+            for (node, _), ranges in CustodyReceipt.decode(payload).ranges.items()
             for low, high in ranges
             for seq in range(low, high + 1)
         }

@@ -8,8 +8,8 @@ water index has passed the advisory criterion.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edge_agent.app import bench, sensors
-from edge_agent.config import check_time, from_table
+from edge_agent.app import open_hardware, open_node_sensors
+from edge_agent.config import parse_node_settings, parse_time
 from edge_agent.triage import Triage
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import Reading
@@ -53,18 +53,18 @@ def readings_each() -> int:
 
 def storm() -> Iterator[Sampling]:
     """One sampling a minute, for as long as it is asked for."""
-    node = from_table({
+    node = parse_node_settings({
         "node": {"id": NODE, "latitude": 33.5588, "longitude": 133.5312},
         "uplink": {"gateway": "mqtt://127.0.0.1:1883"},
         "simulation": {"start": _START},
         "sensor": _SENSORS,
     })
-    on = bench(node)
+    on = open_hardware(node)
     if on.board is None:
         raise RuntimeError("a simulated node must have a board")
-    opened = sensors(node, on)
+    opened = open_node_sensors(node, on)
     triage = Triage(node.sensors)
-    start_s = check_time(_START).timestamp()
+    start_s = parse_time(_START).timestamp()
     passed_s = 0.0
     while True:
         # A sampling comes some milliseconds after its minute.

@@ -31,14 +31,9 @@ from experiments.bench.packets import (
     published,
     subscribe,
 )
-from experiments.bench.storm_packets import (
-    URGENT,
-    StormNode,
-    name_of,
-    receipted,
-)
+from experiments.bench.storm_packets import URGENT, StormNode, name_of, receipted
 from spatial_mqtt.errors import EnvelopeError
-from spatial_mqtt.senml import decode_id
+from spatial_mqtt.senml import decode_message_id
 from spatial_mqtt.topics import custody_topic
 
 TICK_S: Final = 0.002
@@ -129,7 +124,7 @@ class Ear:
             if mid:
                 told += packet(PUBACK, mid)
             try:
-                id_, priority = decode_id(payload)
+                id_, priority = decode_message_id(payload)
             except EnvelopeError:
                 continue
             if priority in URGENT:

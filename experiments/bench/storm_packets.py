@@ -12,9 +12,9 @@ from typing import Final
 
 from spatial_mqtt import codec
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.custody import Receipt
+from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.topics import Forward, cell_topic
+from spatial_mqtt.topics import ForwardTopic, cell_topic
 from spatial_mqtt.transport import Publication
 
 FIRST_SEQ: Final = 2**32  # CBOR writes it and those above it in eight bytes
@@ -102,12 +102,12 @@ class StormNode:
         )
         id_ = MessageId(name_of(number), BOOT, FIRST_SEQ)
         pack = Pack(id_, self.priority, _TIME, readings, mono_s=86400.5)
-        topic = str(Forward(place, self.priority)) if relay is None else place
+        topic = str(ForwardTopic(place, self.priority)) if relay is None else place
         pri = None if relay is None else self.priority
         message = Publication(
             topic, encode_cbor(pack), priority=pri, response_topic=relay
         )
-        self._packet = bytearray(codec.publish(message, topic, None, _MID))
+        self._packet = bytearray(codec.encode_publish(message, topic, None, _MID))
         self._at = Stamps.find(self._packet)
 
     def packet(self, seq: int, mid: int, now_s: float) -> bytes:
@@ -134,7 +134,7 @@ def receipted(payload: bytes) -> set[tuple[int, int]]:
     """Node and number of each sampling that a receipt names."""
     return {
         (int(node[-5:]), seq - FIRST_SEQ)
-        for (node, _), ranges in Receipt.decode(payload).ranges.items()
+        for (node, _), ranges in CustodyReceipt.decode(payload).ranges.items()
         for low, high in ranges
         for seq in range(low, high + 1)
     }

@@ -38,7 +38,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
 from math import ceil, log2
 
-from gateway_daemon.overlay.keys import BITS, OverlayError, prefix
+from gateway_daemon.overlay.keys import VECTOR_BITS, OverlayError, vector_prefix
 from spatial_mqtt.priority import LADDER
 
 Ranks = Sequence[int]
@@ -59,7 +59,7 @@ class SkipGraph:
         self.left: list[list[int | None]] = [[] for _ in vectors]
         self._lists: dict[tuple[int, int], list[int]] = {}
         crowds: list[Ranks] = [range(len(vectors))] if vectors else []
-        for level in range(BITS):
+        for level in range(VECTOR_BITS):
             for ranks in crowds:
                 self._link(ranks)
             crowds = [half for ranks in crowds for half in self._halves(ranks, level)]
@@ -73,8 +73,8 @@ class SkipGraph:
 
     def _halves(self, ranks: Ranks, level: int) -> Iterator[Ranks]:
         """Yield the lists above a list that have more than one member."""
-        vectors, shift = self.vectors, BITS - level - 1
-        name = prefix(vectors[ranks[0]], level) << 1
+        vectors, shift = self.vectors, VECTOR_BITS - level - 1
+        name = vector_prefix(vectors[ranks[0]], level) << 1
         halves: tuple[list[int], list[int]] = [], []
         for rank in ranks:
             halves[vectors[rank] >> shift & 1].append(rank)
@@ -95,7 +95,7 @@ class SkipGraph:
         """Yield for each level from 0 the ranks that share exactly that many bits."""
         vector = self.vectors[rank]
         for level in range(1, len(self.right[rank]) + 1):
-            sibling = (level, prefix(vector, level) ^ 1)
+            sibling = (level, vector_prefix(vector, level) ^ 1)
             yield self._lists.get(sibling, ())
 
     def hops_to(self, target: int, start: int) -> int:
@@ -115,11 +115,11 @@ class SkipGraph:
         return hops
 
 
-MOST_SHARE = 4
+MAX_SUPPORT_SHARE = 4
 """At the highest priority one of this many nodes supports."""
 
 
-def levels_for(nodes: int) -> int:
+def max_level(nodes: int) -> int:
     """Return the expected highest level of a Skip Graph with this many nodes."""
     return max(1, ceil(log2(max(nodes, 2))))
 
@@ -137,17 +137,17 @@ def support_count(space: int, priority: int) -> int:
     if space.bit_count() != 1:
         raise OverlayError("space", "a power of two", space)
     share = (LADDER.check(priority) - 1) / (LADDER.top - 1)
-    return max(1, int(1 + (space / MOST_SHARE - 1) * share))
+    return max(1, int(1 + (space / MAX_SUPPORT_SHARE - 1) * share))
 
 
-def grid(vector: int, space: int, priority: int) -> list[int]:
+def support_grid(vector: int, space: int, priority: int) -> list[int]:
     """Return the places on the grid in the thesis' order, the publisher's own first."""
     number = support_count(space, priority)
     interval = space // number
     return [(vector + interval * step) % space for step in range(number)]
 
 
-def supports(
+def choose_supports(
     own: int,
     vectors: Sequence[int],
     publishers: Iterable[int],
@@ -165,11 +165,15 @@ def supports(
     """
     # The first place is the publisher's own. Other nodes with the same vector do not
     # support, so that priority 1 stays without support.
-    places = set(grid(prefix(vectors[own], levels), 1 << levels, priority)[1:])
-    return [rank for rank in publishers if prefix(vectors[rank], levels) in places]
+    places = set(
+        support_grid(vector_prefix(vectors[own], levels), 1 << levels, priority)[1:]
+    )
+    return [
+        rank for rank in publishers if vector_prefix(vectors[rank], levels) in places
+    ]
 
 
-SIZE = 60
+TABLE_SIZE = 60
 """Entries of a table, per key of a node."""
 
 URGENT_FROM = 4
@@ -177,7 +181,7 @@ URGENT_FROM = 4
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """Another node in a table.
 
     Attributes:
@@ -193,12 +197,12 @@ class Entry:
     is_subscriber: bool
 
 
-Merit = tuple[
+TableMerit = tuple[
     int, int, int, int, tuple[int, ...], tuple[int, ...], int, tuple[int, ...]
 ]
 
 
-def merit(table: Collection[Entry], links: Collection[int]) -> Merit:
+def table_merit(table: Collection[TableEntry], links: Collection[int]) -> TableMerit:
     """Rank a table; of two different tables exactly one is greater.
 
     Args:
@@ -228,7 +232,7 @@ def merit(table: Collection[Entry], links: Collection[int]) -> Merit:
     )
 
 
-def fill(
+def fill_table(
     graph: SkipGraph,
     rank: int,
     subscribers: range,
@@ -250,7 +254,9 @@ def fill(
     """
     levels = [
         (sum(r in links for r in ranks), [r for r in ranks if r not in links])
-        for ranks in map(subscribers_in(subscribers), graph.ranks_by_common_bits(rank))
+        for ranks in map(
+            select_subscribers(subscribers), graph.ranks_by_common_bits(rank)
+        )
     ]
     numbers = _evenly(
         [held for held, _ in levels],
@@ -263,7 +269,7 @@ def fill(
     return sorted(table)
 
 
-def subscribers_in(subscribers: range) -> Callable[[Sequence[int]], Sequence[int]]:
+def select_subscribers(subscribers: range) -> Callable[[Sequence[int]], Sequence[int]]:
     """Return a function that selects the subscribers of ordered ranks."""
     low, high = subscribers.start, subscribers.stop
     return lambda ranks: ranks[bisect_left(ranks, low) : bisect_left(ranks, high)]

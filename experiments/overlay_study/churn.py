@@ -8,22 +8,32 @@ from random import Random
 import msgspec
 
 from gateway_daemon.overlay import wire_format
-from gateway_daemon.overlay.ddll import Link, LinkPacket, Rhythm, Status, To
-from gateway_daemon.overlay.gateway_node import Carried, Ended, Node
-from gateway_daemon.overlay.keys import Key
-from gateway_daemon.overlay.messages import Copy, Message
-from gateway_daemon.overlay.timeouts import Patience
+from gateway_daemon.overlay.ddll import (
+    LinkPacket,
+    LinkSend,
+    LinkStatus,
+    PingTimes,
+    RingLink,
+)
+from gateway_daemon.overlay.gateway_node import (
+    CarriedMessage,
+    OverlayNode,
+    PublicationResult,
+)
+from gateway_daemon.overlay.keys import OverlayKey
+from gateway_daemon.overlay.messages import MessageCopy, OverlayMessage
+from gateway_daemon.overlay.timeouts import ReplyTimeouts
 
-QUICK = Rhythm(ping_interval_s=1.0, answer_timeout_s=0.5)
+FAST_PING_TIMES = PingTimes(ping_interval_s=1.0, answer_timeout_s=0.5)
 RING_LATENCY_S = (0.005, 0.100)
 """Minimum and maximum latency of a packet; later packets may overtake earlier ones."""
 
 
-MEETINGS = 0.2
+MEETING_PROBABILITY = 0.2
 """Probability that a node also queries a random node when it pings its neighbour."""
 
 
-class Ring:
+class SimulatedRing:
     """Nodes of one list and the packets between them.
 
     Attributes:
@@ -34,9 +44,9 @@ class Ring:
         packets: Packets sent so far.
     """
 
-    def __init__(self, seed: int, times: Rhythm = QUICK) -> None:
+    def __init__(self, seed: int, times: PingTimes = FAST_PING_TIMES) -> None:
         self.now_s = 0.0
-        self.links: dict[int, Link[int]] = {}
+        self.links: dict[int, RingLink[int]] = {}
         self.partitioned: set[int] = set()
         self.known_keys: list[int] = []
         self.packets = 0
@@ -50,7 +60,7 @@ class Ring:
     def join(self, key: int, near: int | None = None) -> None:
         """Start a node; without a known node it starts the list."""
         self.known_keys.append(key)
-        link = self.links[key] = Link(key, self._rhythm)
+        link = self.links[key] = RingLink(key, self._rhythm)
         if near is None:
             link.found_ring(self.now_s)
             self._plan(key)
@@ -76,7 +86,7 @@ class Ring:
                 continue
             if what is None:
                 done = link.on_timer(self.now_s)
-                if self._chance.random() < MEETINGS:
+                if self._chance.random() < MEETING_PROBABILITY:
                     done += link.probe(self._chance.choice(self.known_keys))
             else:
                 done = link.receive(*what, self.now_s)
@@ -85,7 +95,9 @@ class Ring:
 
     def joined_keys(self) -> list[int]:
         """Return the keys that have joined, in order."""
-        return sorted(k for k, link in self.links.items() if link.status is Status.IN)
+        return sorted(
+            k for k, link in self.links.items() if link.status is LinkStatus.IN
+        )
 
     def is_consistent(self, of: Collection[int] | None = None) -> bool:
         """Whether the links of joined nodes form the sorted ring in both directions.
@@ -107,7 +119,7 @@ class Ring:
             at = self.links[at].right
         return found
 
-    def _send(self, key: int, done: list[To[int]]) -> None:
+    def _send(self, key: int, done: list[LinkSend[int]]) -> None:
         for to, packet in done:
             self.packets += 1
             if (key in self.partitioned) != (to in self.partitioned):
@@ -123,13 +135,13 @@ class Ring:
             heappush(self._events, (due_s, next(self._order), key, None))
 
 
-HASTY = Patience(
+FAST_TIMEOUTS = ReplyTimeouts(
     receipt_timeout_s=0.3, per_copy_s=0.001, report_timeout_s=1.0, suspect_s=3.0
 )
 GATEWAY_LATENCY_S = (0.005, 0.050)
 
 
-class Gateways:
+class SimulatedGateways:
     """Gateways and the encoded frames between them.
 
     Attributes:
@@ -143,10 +155,10 @@ class Gateways:
 
     def __init__(self, seed: int) -> None:
         self.now_s = 0.0
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, OverlayNode] = {}
         self.partitioned: set[str] = set()
         self.received: dict[str, list[str]] = {}
-        self.results: list[Ended] = []
+        self.results: list[PublicationResult] = []
         self.copies = 0
         self.random = Random(seed)
         self._known: list[str] = []
@@ -156,7 +168,9 @@ class Gateways:
 
     def start(self, name: str, *filters: str) -> None:
         """Start a gateway with filters of its clients; it knows the first gateway."""
-        node = self.nodes[name] = Node(name, self.random.choice, QUICK, HASTY)
+        node = self.nodes[name] = OverlayNode(
+            name, self.random.choice, FAST_PING_TIMES, FAST_TIMEOUTS
+        )
         self.received[name] = []
         node.start(self.now_s)
         for other in self._known[:1]:
@@ -172,8 +186,8 @@ class Gateways:
 
     def publish(self, name: str, topic: str, id_: str, priority: int) -> None:
         """Publish a message of a gateway's client."""
-        payload = msgspec.msgpack.encode(Carried(topic, b"ground moves"))
-        message = Message(id_, priority, payload)
+        payload = msgspec.msgpack.encode(CarriedMessage(topic, b"ground moves"))
+        message = OverlayMessage(id_, priority, payload)
         self.nodes[name].publish(message, topic, self.now_s)
         self._serve(name)
 
@@ -199,11 +213,11 @@ class Gateways:
                 self._planned.pop(name, None)
                 node.on_timer(self.now_s)
             else:
-                node.receive(*wire_format.decode(frame), self.now_s)
+                node.receive(*wire_format.decode_frame(frame), self.now_s)
             self._serve(name)
         self.now_s = until_s
 
-    def joined_keys(self, of: Collection[str] | None = None) -> list[Key]:
+    def joined_keys(self, of: Collection[str] | None = None) -> list[OverlayKey]:
         """Return all keys that have joined, in order."""
         names = self.nodes if of is None else of
         return sorted(key for name in names for key in self.nodes[name].joined_keys())
@@ -220,11 +234,11 @@ class Gateways:
     def _serve(self, name: str) -> None:
         node = self.nodes[name]
         while letter := node.pop_copy(self.now_s):
-            self._post(name, letter.to, wire_format.encode(*letter))
-            self.copies += isinstance(letter.packet, Copy)
+            self._post(name, letter.to, wire_format.encode_frame(*letter))
+            self.copies += isinstance(letter.packet, MessageCopy)
         todo = node.pop_outbox()
         for letter in todo.packets:
-            self._post(name, letter.to, wire_format.encode(*letter))
+            self._post(name, letter.to, wire_format.encode_frame(*letter))
         self.received[name] += [message.id for message, _ in todo.received]
         self.results += todo.results
         due_s = node.next_due_s()
@@ -232,7 +246,7 @@ class Gateways:
             self._planned[name] = due_s
             self._at(due_s, name, None)
 
-    def _post(self, sender: str, to: Key, frame: bytes) -> None:
+    def _post(self, sender: str, to: OverlayKey, frame: bytes) -> None:
         if (sender in self.partitioned) == (to.gateway in self.partitioned):
             at_s = self.now_s + self.random.uniform(*GATEWAY_LATENCY_S)
             self._at(at_s, to.gateway, frame)

@@ -16,23 +16,23 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from experiments.overlay_study.baselines import SkipGraph
-from experiments.overlay_study.methods import Forward
+from experiments.overlay_study.methods import ForwardRange
 from gateway_daemon.overlay import partition
-from gateway_daemon.overlay.keys import BITS
+from gateway_daemon.overlay.keys import VECTOR_BITS
 from gateway_daemon.overlay.partition import (
-    LINK_MS,
-    Part,
-    Plan,
-    Shape,
-    hand_out,
-    heads,
-    shares,
-    split,
+    VALLEY_LINK_MS,
+    RangePart,
+    SplitPlan,
+    SplitShape,
+    assign_range,
+    head_positions,
+    split_range,
+    subtree_sizes,
 )
-from gateway_daemon.overlay.postal_tree import COST
+from gateway_daemon.overlay.postal_tree import DEFAULT_COST
 from spatial_mqtt.cells import Cell, distance_km
 
-KOCHI = ((32.75, 33.85), (132.5, 134.3))
+KOCHI_BOUNDS = ((32.75, 33.85), (132.5, 134.3))
 """Latitudes and longitudes of a prefecture, in degrees."""
 
 VALLEY_LEVEL = 11
@@ -79,17 +79,17 @@ class Terrain:
             down.append((("radio down", end), RADIO_MS, LOCAL_MS))
             end = self.nearest_connected(end)
         if start != end:
-            up.append((("up", start), LINK_MS, COST.link_ms))
-            up.append((("down", end), LINK_MS, 0.0))
+            up.append((("up", start), VALLEY_LINK_MS, DEFAULT_COST.link_ms))
+            up.append((("down", end), VALLEY_LINK_MS, 0.0))
         return [*up, *down]
 
 
-def terrain(number: int, gateways: int, seed: int) -> Terrain:
+def make_terrain(number: int, gateways: int, seed: int) -> Terrain:
     """Make valleys at random locations; their gateways are adjacent in key order."""
     chance = Random(seed)
     cells: set[Cell] = set()
     while len(cells) < number:
-        latitude_deg, longitude_deg = (chance.uniform(*side) for side in KOCHI)
+        latitude_deg, longitude_deg = (chance.uniform(*side) for side in KOCHI_BOUNDS)
         cells.add(Cell.at(latitude_deg, longitude_deg, VALLEY_LEVEL))
     ordered = sorted(cells, key=lambda cell: (cell.face, cell.digits))
     homes = [*range(number), *chance.choices(range(number), k=gateways - number)]
@@ -97,13 +97,14 @@ def terrain(number: int, gateways: int, seed: int) -> Terrain:
 
 
 @dataclass(frozen=True)
-class Site:
+class PublicationSite:
     """Conditions under which one message is published.
 
     Attributes:
         homes: Valley of each gateway in key order, the publisher's first.
         vectors: Membership vectors of the gateways in that order.
-        is_uplink_narrow: Whether a valley's uplink is cut, or busy for longer than a hop.
+        is_uplink_narrow: Whether a valley's uplink is cut, or busy for longer than a
+            hop.
     """
 
     homes: Sequence[int]
@@ -111,45 +112,47 @@ class Site:
     is_uplink_narrow: Callable[[int], bool]
 
 
-def by_links(site: Site) -> Forward:
+def forward_by_links(site: PublicationSite) -> ForwardRange:
     """SG: Skip Graph links."""
     graph = SkipGraph(site.vectors)
-    return lambda own, low, high: split(low, high, graph.right_neighbours(own))
+    return lambda own, low, high: split_range(low, high, graph.right_neighbours(own))
 
 
-def by_ranges(_site: Site) -> Forward:
+def forward_by_ranges(_site: PublicationSite) -> ForwardRange:
     """V6 with the thesis' cost of 0.1 ms for every copy."""
-    plan = Plan(Shape.POSTAL, 110)
+    plan = SplitPlan(SplitShape.POSTAL, 110)
 
-    def forward(own: int, low: int, high: int) -> list[Part[int]]:
+    def forward(own: int, low: int, high: int) -> list[RangePart[int]]:
         first = max(low, own + 1)
-        sizes = shares(high - first, plan, is_root=own == 0)
-        return hand_out(first, high, [first + place for place in heads(sizes)])
+        sizes = subtree_sizes(high - first, plan, is_root=own == 0)
+        return assign_range(
+            first, high, [first + place for place in head_positions(sizes)]
+        )
 
     return forward
 
 
-def by_valleys(site: Site) -> Forward:
+def forward_by_valleys(site: PublicationSite) -> ForwardRange:
     """V6 among valleys at the real cost of a link, then directly inside each."""
     homes = site.homes
 
-    def forward(own: int, low: int, high: int) -> list[Part[int]]:
+    def forward(own: int, low: int, high: int) -> list[RangePart[int]]:
         first = max(low, own + 1)
         known = [str(home) for home in homes[first:high]]
         is_narrow = site.is_uplink_narrow(homes[own])
-        chosen = partition.by_valleys(
+        chosen = partition.choose_valley_heads(
             str(homes[own]), known, is_uplink_narrow=is_narrow
         )
-        return hand_out(first, high, [first + head.head_index for head in chosen])
+        return assign_range(first, high, [first + head.head_index for head in chosen])
 
     return forward
 
 
-Placing = Callable[[Site], Forward]
+MakeForward = Callable[[PublicationSite], ForwardRange]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScenarioResult:
     """Result of a scenario.
 
     Attributes:
@@ -177,14 +180,14 @@ class _Run:
     """One scenario: messages in transit on shared links."""
 
     def __init__(
-        self, ground: Terrain, placing: Placing, is_placed: bool, seed: int
+        self, ground: Terrain, placing: MakeForward, is_placed: bool, seed: int
     ) -> None:
         self.ground, self.chance = ground, Random(seed)
         self.placing, self.is_placed = placing, is_placed
         self.delays_ms: list[float] = []
         self.crossings = 0
         self._now_ms = 0.0
-        self._messages: list[tuple[Sequence[int], Forward, float]] = []
+        self._messages: list[tuple[Sequence[int], ForwardRange, float]] = []
         self._free_ms: dict[tuple[str, int], float] = {}
         self._events: list[tuple[float, int, _Copy]] = []
         self._order = count()
@@ -198,15 +201,15 @@ class _Run:
             others = others[publisher:] + others[:publisher]
         order = [publisher, *others]
         homes = [self.ground.homes[gateway] for gateway in order]
-        vectors = [self.chance.getrandbits(BITS) for _ in order]
-        site = Site(homes, vectors, self._is_narrow)
+        vectors = [self.chance.getrandbits(VECTOR_BITS) for _ in order]
+        site = PublicationSite(homes, vectors, self._is_narrow)
         born_ms = self.chance.uniform(0.0, BURST_MS)
         self._messages.append((homes, self.placing(site), born_ms))
         self._at(born_ms, _Copy(len(self._messages) - 1, 0, 1, len(order), ()))
 
     def _is_narrow(self, valley: int) -> bool:
         busy_ms = self._free_ms.get(("up", valley), 0.0) - self._now_ms
-        return valley in self.ground.disconnected or busy_ms > COST.hop_ms
+        return valley in self.ground.disconnected or busy_ms > DEFAULT_COST.hop_ms
 
     def run(self) -> None:
         """Process all events."""
@@ -234,7 +237,7 @@ class _Run:
             start, end = homes[copy.to], homes[to]
             way = self.ground.route(start, end) if start != end else []
             self.crossings += bool(way)
-            at_ms = now_ms + COST.node_ms + number * COST.child_ms
+            at_ms = now_ms + DEFAULT_COST.node_ms + number * DEFAULT_COST.child_ms
             at_ms += 0.0 if way else LOCAL_MS
             self._at(at_ms, _Copy(copy.message, to, low, high, tuple(way)))
 
@@ -249,16 +252,18 @@ SCENARIOS: Mapping[str, str] = MappingProxyType({
     "cut": "as one valley, its backbone link cut",
 })
 
-WAYS: Mapping[str, tuple[Placing, bool]] = MappingProxyType({
-    "sg, hashed names": (by_links, False),
-    "sg, named by cell": (by_links, True),
-    "v6, hashed names": (by_ranges, False),
-    "v6, named by cell": (by_ranges, True),
-    "v6 by valleys": (by_valleys, True),
+SCENARIO_METHODS: Mapping[str, tuple[MakeForward, bool]] = MappingProxyType({
+    "sg, hashed names": (forward_by_links, False),
+    "sg, named by cell": (forward_by_links, True),
+    "v6, hashed names": (forward_by_ranges, False),
+    "v6, named by cell": (forward_by_ranges, True),
+    "v6 by valleys": (forward_by_valleys, True),
 })
 
 
-def happens(scenario: str, method: str, terrain: Terrain, seed: int) -> Outcome:
+def run_scenario(
+    scenario: str, method: str, terrain: Terrain, seed: int
+) -> ScenarioResult:
     """Run a disaster scenario.
 
     Args:
@@ -274,13 +279,13 @@ def happens(scenario: str, method: str, terrain: Terrain, seed: int) -> Outcome:
     }.get(scenario, [g for g, home in enumerate(terrain.homes) if home == largest])
     if scenario == "cut":
         terrain = Terrain(terrain.valleys, terrain.homes, frozenset({largest}))
-    run = _Run(terrain, *WAYS[method], seed)
+    run = _Run(terrain, *SCENARIO_METHODS[method], seed)
     for publisher in publishers:
         run.publish(publisher)
     run.run()
     delays_ms = sorted(run.delays_ms)
     wanted = len(publishers) * (len(terrain.homes) - 1)
-    return Outcome(
+    return ScenarioResult(
         len(delays_ms) / wanted,
         sum(delays_ms) / len(delays_ms),
         delays_ms[int(0.99 * len(delays_ms))],

@@ -14,29 +14,29 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from experiments.overlay_study.baselines import (
-    SIZE,
+    TABLE_SIZE,
     URGENT_FROM,
     SkipGraph,
-    fill,
-    levels_for,
-    supports,
+    choose_supports,
+    fill_table,
+    max_level,
 )
-from gateway_daemon.overlay.keys import BITS, common_bits
+from gateway_daemon.overlay.keys import VECTOR_BITS, common_prefix_bits
 from gateway_daemon.overlay.partition import (
     POLICIES,
-    Part,
-    Plan,
-    Shape,
-    hand_out,
-    heads,
-    shares,
-    split,
+    RangePart,
+    SplitPlan,
+    SplitShape,
+    assign_range,
+    head_positions,
+    split_range,
+    subtree_sizes,
 )
-from gateway_daemon.overlay.postal_tree import COST, Cost
+from gateway_daemon.overlay.postal_tree import DEFAULT_COST, HopCost
 
 
 @dataclass(frozen=True)
-class Pattern:
+class TopicPattern:
     """Size of a topic.
 
     Attributes:
@@ -53,25 +53,25 @@ class Pattern:
         return self.publishers + self.subscribers
 
 
-PATTERNS: Mapping[str, Pattern] = MappingProxyType({
-    "alpha": Pattern(10, 990),
-    "beta": Pattern(500, 500),
-    "gamma": Pattern(990, 10),
-    "delta": Pattern(1, 9),
-    "epsilon": Pattern(5, 5),
-    "zeta": Pattern(9, 1),
+PATTERNS: Mapping[str, TopicPattern] = MappingProxyType({
+    "alpha": TopicPattern(10, 990),
+    "beta": TopicPattern(500, 500),
+    "gamma": TopicPattern(990, 10),
+    "delta": TopicPattern(1, 9),
+    "epsilon": TopicPattern(5, 5),
+    "zeta": TopicPattern(9, 1),
 })
-TOTALS = (1_000, 10_000, 100_000)
+OVERLAY_SIZES = (1_000, 10_000, 100_000)
 
 ONE_PUBLISHER_SUBSCRIBERS = (10, 20, 40, 50, 60, 80, 160, 320, 640, 1280)
 ONE_PUBLISHER_TOTAL = 50_000
 
 
-Forward = Callable[[int, int, int], Sequence[Part[int]]]
+ForwardRange = Callable[[int, int, int], Sequence[RangePart[int]]]
 """How a node splits a range: (own rank, low, high) to parts."""
 
 
-class Arrival(NamedTuple):
+class CopyArrival(NamedTuple):
     """Arrival of a copy at a node.
 
     Attributes:
@@ -83,11 +83,11 @@ class Arrival(NamedTuple):
     at_ms: float
 
 
-AT_ONCE = Arrival(0, 0.0)
+AT_START = CopyArrival(0, 0.0)
 
 
 @dataclass(frozen=True)
-class Spread:
+class MulticastResult:
     """Result of one multicast.
 
     Attributes:
@@ -97,15 +97,18 @@ class Spread:
         duplicates: Copies beyond the first that subscribers received.
     """
 
-    arrivals: Mapping[int, Arrival]
+    arrivals: Mapping[int, CopyArrival]
     messages: int
     max_fan_out: int
     duplicates: int
 
 
-def spread(
-    start: Part[int], forward: Forward, at: Arrival = AT_ONCE, cost: Cost = COST
-) -> Spread:
+def run_multicast(
+    start: RangePart[int],
+    forward: ForwardRange,
+    at: CopyArrival = AT_START,
+    cost: HopCost = DEFAULT_COST,
+) -> MulticastResult:
     """Run a range multicast to its end.
 
     Args:
@@ -114,7 +117,7 @@ def spread(
         at: Time and hops at which the first node got the message.
         cost: Cost of a hop; larger ranges are sent first.
     """
-    arrivals: dict[int, Arrival] = {}
+    arrivals: dict[int, CopyArrival] = {}
     waiting = [(start, at)]
     messages = widest = doubles = 0
     while waiting:
@@ -127,8 +130,8 @@ def spread(
         widest = max(widest, len(parts))
         for number, part in enumerate(parts, 1):
             then_ms = here.at_ms + cost.child_delay_ms(number)
-            waiting.append((part, Arrival(here.hops + 1, then_ms)))
-    return Spread(arrivals, messages, widest, doubles)
+            waiting.append((part, CopyArrival(here.hops + 1, then_ms)))
+    return MulticastResult(arrivals, messages, widest, doubles)
 
 
 try:
@@ -141,11 +144,11 @@ except ImportError as error:  # gateways run without numpy
 Vectors: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint64]]"
 Places: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 
-TOP = (1 << BITS) - 1
+MAX_VECTOR = (1 << VECTOR_BITS) - 1
 
 
 @dataclass(frozen=True)
-class Abroad:
+class OutsideLinks:
     """Skip Graph links of one node that lead out of its topic.
 
     Attributes:
@@ -157,7 +160,7 @@ class Abroad:
     level0_levels: tuple[int, ...]
 
 
-class Whole:
+class SimulatedOverlay:
     """All nodes of an overlay, in key order.
 
     Attributes:
@@ -166,14 +169,14 @@ class Whole:
 
     def __init__(self, nodes: int, seed: int) -> None:
         chance = np.random.default_rng(seed)
-        self.vectors = chance.integers(0, TOP, nodes, np.uint64, endpoint=True)
+        self.vectors = chance.integers(0, MAX_VECTOR, nodes, np.uint64, endpoint=True)
 
-    def topic_at(self, start: int, members: int) -> "Around":
+    def topic_at(self, start: int, members: int) -> "TopicSurroundings":
         """Return the surroundings of the topic whose keys begin at this rank."""
-        return Around(self.vectors, start, start + members)
+        return TopicSurroundings(self.vectors, start, start + members)
 
 
-class Around:
+class TopicSurroundings:
     """Surroundings of a topic.
 
     Attributes:
@@ -191,7 +194,7 @@ class Around:
             )
         ]
 
-    def outside_links(self, rank: int) -> Abroad:
+    def outside_links(self, rank: int) -> OutsideLinks:
         """Return the links of a node of the topic that lead out of it."""
         levels: list[int] = []
         beside: list[int] = []
@@ -201,13 +204,13 @@ class Around:
             is_beside = level == 0
             while level < len(nearest) and nearest[level][rank] < len(side):
                 other = int(side[nearest[level][rank]])
-                meeting = common_bits(self.graph.vectors[rank], other)
+                meeting = common_prefix_bits(self.graph.vectors[rank], other)
                 levels.append(meeting)
                 if is_beside:
                     beside.append(meeting)
                 is_beside = False
                 level = meeting + 1
-        return Abroad(tuple(levels), tuple(beside))
+        return OutsideLinks(tuple(levels), tuple(beside))
 
 
 def _nearest(side: Vectors, own: Vectors) -> list[Places]:
@@ -225,8 +228,8 @@ def _nearest(side: Vectors, own: Vectors) -> list[Places]:
     order = np.argsort(side)
     ordered = side[order]
     found: list[Places] = []
-    for level in range(BITS if nobody else 0):
-        shift = np.uint64(min(BITS - level, BITS - 1))
+    for level in range(VECTOR_BITS if nobody else 0):
+        shift = np.uint64(min(VECTOR_BITS - level, VECTOR_BITS - 1))
         names, wanted = (
             (ordered >> shift, own >> shift)
             if level
@@ -243,7 +246,7 @@ def _nearest(side: Vectors, own: Vectors) -> list[Places]:
 
 
 @dataclass(frozen=True)
-class Topic:
+class SimulatedTopic:
     """A topic at rest inside an overlay.
 
     Attributes:
@@ -252,8 +255,8 @@ class Topic:
         total: Keys of the whole overlay.
     """
 
-    pattern: Pattern
-    surroundings: Around
+    pattern: TopicPattern
+    surroundings: TopicSurroundings
     total: int
 
     @property
@@ -267,78 +270,96 @@ class Topic:
         return self.pattern.members
 
 
-Method = Callable[[Topic, int, int], Spread]
+PublishMethod = Callable[[SimulatedTopic, int, int], MulticastResult]
 """Publishes one message: (topic, rank of the publisher, priority)."""
 
 
-def skip_graph(topic: Topic, publisher: int, _priority: int) -> Spread:
+def publish_skip_graph(
+    topic: SimulatedTopic, publisher: int, _priority: int
+) -> MulticastResult:
     """SG: every node knows its Skip Graph neighbours; the priority has no effect."""
-    start = Part(publisher, topic.low, topic.high)
-    return spread(start, _by_links(topic))
+    start = RangePart(publisher, topic.low, topic.high)
+    return run_multicast(start, _by_links(topic))
 
 
-def _by_links(topic: Topic) -> Forward:
+def _by_links(topic: SimulatedTopic) -> ForwardRange:
     graph = topic.surroundings.graph
-    return lambda own, low, high: split(low, high, graph.right_neighbours(own))
+    return lambda own, low, high: split_range(low, high, graph.right_neighbours(own))
 
 
-def support_nodes(topic: Topic, publisher: int, priority: int) -> Spread:
+def publish_support_nodes(
+    topic: SimulatedTopic, publisher: int, priority: int
+) -> MulticastResult:
     """PSG: supports search for the subscribers' edge; one multicast starts there.
 
     All searches run to their end, as in the thesis.
     """
     graph = topic.surroundings.graph
-    helpers = supports(
+    helpers = choose_supports(
         publisher,
         graph.vectors,
         range(topic.low),
-        levels_for(topic.total),
+        max_level(topic.total),
         priority,
     )
     hops = graph.hops_to(topic.low, publisher)
-    messages, first = hops, Arrival(hops, hops * COST.child_delay_ms(1))
+    messages, first = hops, CopyArrival(hops, hops * DEFAULT_COST.child_delay_ms(1))
     for number, helper in enumerate(helpers, 2):
         hops = graph.hops_to(topic.low, helper)
         messages += 1 + hops
-        at_ms = COST.child_delay_ms(number) + hops * COST.child_delay_ms(1)
-        first = Arrival(min(first.hops, 1 + hops), min(first.at_ms, at_ms))
-    result = spread(Part(topic.low, topic.low, topic.high), _by_links(topic), first)
+        at_ms = DEFAULT_COST.child_delay_ms(
+            number
+        ) + hops * DEFAULT_COST.child_delay_ms(1)
+        first = CopyArrival(min(first.hops, 1 + hops), min(first.at_ms, at_ms))
+    result = run_multicast(
+        RangePart(topic.low, topic.low, topic.high), _by_links(topic), first
+    )
     widest = max(result.max_fan_out, 1 + len(helpers))
-    return Spread(
+    return MulticastResult(
         result.arrivals, messages + result.messages, widest, result.duplicates
     )
 
 
-def adaptive_tables(topic: Topic, publisher: int, _priority: int) -> Spread:
+def publish_adaptive_tables(
+    topic: SimulatedTopic, publisher: int, _priority: int
+) -> MulticastResult:
     """ATM: a table of 60, links first, then subscribers."""
     return _by_tables(topic, publisher, is_urgent=False)
 
 
-def priority_tables(topic: Topic, publisher: int, priority: int) -> Spread:
+def publish_priority_tables(
+    topic: SimulatedTopic, publisher: int, priority: int
+) -> MulticastResult:
     """PATM: an urgent topic keeps only the links that the levels need."""
     return _by_tables(topic, publisher, is_urgent=priority >= URGENT_FROM)
 
 
-def _by_tables(topic: Topic, publisher: int, is_urgent: bool) -> Spread:
+def _by_tables(
+    topic: SimulatedTopic, publisher: int, is_urgent: bool
+) -> MulticastResult:
     @cache
     def table(own: int) -> list[int]:
-        return converged_table(topic, own, is_urgent)
+        return compute_converged_table(topic, own, is_urgent)
 
-    def forward(own: int, low: int, high: int) -> list[Part[int]]:
+    def forward(own: int, low: int, high: int) -> list[RangePart[int]]:
         if max(low, own + 1) >= high:
             return []
-        return split(low, high, [r for r in table(own) if r > own])
+        return split_range(low, high, [r for r in table(own) if r > own])
 
-    return spread(Part(publisher, topic.low, topic.high), forward)
+    return run_multicast(RangePart(publisher, topic.low, topic.high), forward)
 
 
-def converged_table(topic: Topic, own: int, is_urgent: bool) -> list[int]:
+def compute_converged_table(
+    topic: SimulatedTopic, own: int, is_urgent: bool
+) -> list[int]:
     """Return the ranks inside the topic that the best table of a node contains."""
     graph, subscribers = topic.surroundings.graph, range(topic.low, topic.high)
     abroad = topic.surroundings.outside_links(own)
     if not is_urgent:
         links = {*graph.right_neighbours(own), *graph.left_neighbours(own)}
-        return fill(graph, own, subscribers, links, SIZE - len(abroad.levels))
+        return fill_table(
+            graph, own, subscribers, links, TABLE_SIZE - len(abroad.levels)
+        )
     links = {r for r in (own - 1, own + 1) if 0 <= r < topic.high}
     served = {
         level
@@ -348,46 +369,58 @@ def converged_table(topic: Topic, own: int, is_urgent: bool) -> list[int]:
     # Every level needs one entry; a second link on it makes room for a subscriber.
     empty = set(range(max(abroad.levels, default=-1) + 1)) - served
     outside = len(abroad.level0_levels) + len(empty - set(abroad.level0_levels))
-    return fill(graph, own, subscribers, links, SIZE - outside)
+    return fill_table(graph, own, subscribers, links, TABLE_SIZE - outside)
 
 
-def equal_ranges(topic: Topic, publisher: int, priority: int) -> Spread:
+def publish_equal_ranges(
+    topic: SimulatedTopic, publisher: int, priority: int
+) -> MulticastResult:
     """V3: equal key ranges; the priority sets the fan-out."""
-    return by_plan(
-        topic, publisher, Plan(Shape.EQUAL, POLICIES[priority].plan.root_fan_out)
+    return publish_by_plan(
+        topic,
+        publisher,
+        SplitPlan(SplitShape.EQUAL, POLICIES[priority].plan.root_fan_out),
     )
 
 
-def postal_ranges(topic: Topic, publisher: int, priority: int) -> Spread:
+def publish_postal_ranges(
+    topic: SimulatedTopic, publisher: int, priority: int
+) -> MulticastResult:
     """V6: the first range sent is the largest; the priority sets the fan-out."""
-    return by_plan(
-        topic, publisher, Plan(Shape.POSTAL, POLICIES[priority].plan.root_fan_out)
+    return publish_by_plan(
+        topic,
+        publisher,
+        SplitPlan(SplitShape.POSTAL, POLICIES[priority].plan.root_fan_out),
     )
 
 
-def by_policy(topic: Topic, publisher: int, priority: int) -> Spread:
+def publish_by_policy(
+    topic: SimulatedTopic, publisher: int, priority: int
+) -> MulticastResult:
     """The live overlay at this priority, in its first tree."""
-    return by_plan(topic, publisher, POLICIES[priority].plan)
+    return publish_by_plan(topic, publisher, POLICIES[priority].plan)
 
 
-def by_plan(topic: Topic, publisher: int, plan: Plan) -> Spread:
+def publish_by_plan(
+    topic: SimulatedTopic, publisher: int, plan: SplitPlan
+) -> MulticastResult:
     """Key ranges cut by a plan, with tables that contain exactly its heads."""
 
-    def forward(own: int, low: int, high: int) -> list[Part[int]]:
+    def forward(own: int, low: int, high: int) -> list[RangePart[int]]:
         first = max(low, own + 1)
-        sizes = shares(high - first, plan, is_root=own < topic.low)
-        chosen = [first + place for place in heads(sizes)]
-        return hand_out(first, high, chosen)
+        sizes = subtree_sizes(high - first, plan, is_root=own < topic.low)
+        chosen = [first + place for place in head_positions(sizes)]
+        return assign_range(first, high, chosen)
 
-    return spread(Part(publisher, topic.low, topic.high), forward)
+    return run_multicast(RangePart(publisher, topic.low, topic.high), forward)
 
 
-METHODS: Mapping[str, Method] = MappingProxyType({
-    "sg": skip_graph,
-    "psg": support_nodes,
-    "atm": adaptive_tables,
-    "patm": priority_tables,
-    "v3": equal_ranges,
-    "v6": postal_ranges,
-    "policy": by_policy,
+METHODS: Mapping[str, PublishMethod] = MappingProxyType({
+    "sg": publish_skip_graph,
+    "psg": publish_support_nodes,
+    "atm": publish_adaptive_tables,
+    "patm": publish_priority_tables,
+    "v3": publish_equal_ranges,
+    "v6": publish_postal_ranges,
+    "policy": publish_by_policy,
 })

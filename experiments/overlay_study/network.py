@@ -13,44 +13,44 @@ from statistics import fmean
 from typing import NamedTuple
 
 from experiments.overlay_study.baselines import SkipGraph
-from experiments.overlay_study.methods import Pattern
-from gateway_daemon.overlay.forwarder import Backlog, Forwarder
-from gateway_daemon.overlay.keys import BITS, OverlayError
+from experiments.overlay_study.methods import TopicPattern
+from gateway_daemon.overlay.forwarder import Forwarder, PriorityBacklog
+from gateway_daemon.overlay.keys import VECTOR_BITS, OverlayError
 from gateway_daemon.overlay.messages import (
-    Action,
-    Copy,
-    Deliver,
-    Done,
-    Message,
-    Packet,
-    Placed,
+    DeliverMessage,
+    ForwarderAction,
+    ForwarderPacket,
+    MessageCopy,
+    OverlayMessage,
+    PublicationDone,
+    RankedNode,
 )
 from gateway_daemon.overlay.partition import (
-    ROOM,
-    Part,
-    Plan,
-    Shape,
-    hand_out,
-    heads,
-    plan_for,
-    shares,
-    split,
+    TABLE_ENTRIES,
+    RangePart,
+    SplitPlan,
+    SplitShape,
+    assign_range,
+    choose_plan,
+    head_positions,
+    split_range,
+    subtree_sizes,
 )
-from gateway_daemon.overlay.postal_tree import COST, Cost
-from gateway_daemon.overlay.timeouts import Patience
+from gateway_daemon.overlay.postal_tree import DEFAULT_COST, HopCost
+from gateway_daemon.overlay.timeouts import ReplyTimeouts
 from spatial_mqtt.priority import LADDER
 
 LEFT_NEIGHBOURS = 4
 """Left neighbours that the ring stores for repair."""
 
-QUICK = Patience(
+LINK_TIMEOUTS = ReplyTimeouts(
     receipt_timeout_s=0.030, per_copy_s=0.0001, report_timeout_s=0.120, suspect_s=60.0
 )
 """For links of 10 ms."""
 
 
 @dataclass(frozen=True)
-class AtRest:
+class ConvergedNeighbours:
     """Neighbours of a node when the overlay has converged.
 
     Attributes:
@@ -61,15 +61,15 @@ class AtRest:
 
     graph: SkipGraph
     rank: int
-    pattern: Pattern
+    pattern: TopicPattern
 
-    def right_neighbours(self) -> Sequence[Placed[int]]:
+    def right_neighbours(self) -> Sequence[RankedNode[int]]:
         """Return the links, and for a subscriber its successors."""
         known = set(self.graph.right_neighbours(self.rank))
         if self.rank >= self.pattern.publishers:
-            last = min(self.rank + ROOM, self.pattern.members - 1)
+            last = min(self.rank + TABLE_ENTRIES, self.pattern.members - 1)
             known.update(range(self.rank + 1, last + 1))
-        return [Placed(r, r - self.rank - 1) for r in sorted(known)]
+        return [RankedNode(r, r - self.rank - 1) for r in sorted(known)]
 
     def left_neighbours(self) -> Sequence[int]:
         """Return the links and the predecessors."""
@@ -80,12 +80,14 @@ class AtRest:
 @dataclass
 class _Node:
     forwarder: Forwarder[int]
-    backlog: Backlog[tuple[int, Copy[int]]] = field(default_factory=Backlog)
+    backlog: PriorityBacklog[tuple[int, MessageCopy[int]]] = field(
+        default_factory=PriorityBacklog
+    )
     busy_until_s: float = 0.0
     wakes_s: float | None = None
 
 
-class Network:
+class SimulatedNetwork:
     """The nodes of one topic and the packets between them.
 
     Attributes:
@@ -97,9 +99,9 @@ class Network:
     def __init__(
         self,
         graph: SkipGraph,
-        pattern: Pattern,
-        timeouts: Patience = QUICK,
-        cost: Cost = COST,
+        pattern: TopicPattern,
+        timeouts: ReplyTimeouts = LINK_TIMEOUTS,
+        cost: HopCost = DEFAULT_COST,
     ) -> None:
         self.now_s = 0.0
         self.delivered: dict[str, dict[int, float]] = {}
@@ -107,18 +109,22 @@ class Network:
         self._pattern = pattern
         self._cost = cost
         self._nodes = {
-            rank: _Node(Forwarder(rank, AtRest(graph, rank, pattern), timeouts))
+            rank: _Node(
+                Forwarder(rank, ConvergedNeighbours(graph, rank, pattern), timeouts)
+            )
             for rank in range(pattern.members)
         }
         self._dead: set[int] = set()
-        self._events: list[tuple[float, int, int, tuple[int, Packet[int]] | None]] = []
+        self._events: list[
+            tuple[float, int, int, tuple[int, ForwarderPacket[int]] | None]
+        ] = []
         self._order = count()
 
     def crash(self, ranks: Sequence[int]) -> None:
         """Stop nodes without notice."""
         self._dead.update(ranks)
 
-    def publish(self, publisher: int, message: Message) -> None:
+    def publish(self, publisher: int, message: OverlayMessage) -> None:
         """Publish to all subscribers."""
         low, high = self._pattern.publishers, self._pattern.members
         forwarder = self._nodes[publisher].forwarder
@@ -133,7 +139,7 @@ class Network:
             node = self._nodes[rank]
             if what is None:
                 self._wake(rank, node)
-            elif isinstance(what[1], Copy):
+            elif isinstance(what[1], MessageCopy):
                 node.backlog.push(
                     (what[0], what[1]), what[1].message.priority, self.now_s
                 )
@@ -166,16 +172,16 @@ class Network:
             self._act(rank, node.forwarder.on_timer(self.now_s))
         self._serve(rank, node)
 
-    def _act(self, rank: int, actions: Sequence[Action[int]]) -> float:
+    def _act(self, rank: int, actions: Sequence[ForwarderAction[int]]) -> float:
         """Carry out a forwarder's actions; return how long the node is busy."""
         busy_ms = self._cost.node_ms
         for action in actions:
-            if isinstance(action, Deliver):
+            if isinstance(action, DeliverMessage):
                 self.delivered.setdefault(action.message.id, {})[rank] = self.now_s
                 continue
-            if isinstance(action, Done):
+            if isinstance(action, PublicationDone):
                 continue
-            if isinstance(action.packet, Copy):
+            if isinstance(action.packet, MessageCopy):
                 self.copies += 1
                 busy_ms += self._cost.child_ms
             at_s = self.now_s + (busy_ms + self._cost.link_ms) / 1000
@@ -190,20 +196,22 @@ class Network:
             node.wakes_s = due_s
             self._at(due_s, rank, None)
 
-    def _at(self, at_s: float, rank: int, what: tuple[int, Packet[int]] | None) -> None:
+    def _at(
+        self, at_s: float, rank: int, what: tuple[int, ForwarderPacket[int]] | None
+    ) -> None:
         heappush(self._events, (at_s, next(self._order), rank, what))
 
 
-TREES: Mapping[str, Callable[[int, int], Plan] | None] = {
+TREES: Mapping[str, Callable[[int, int], SplitPlan] | None] = {
     "sg": None,
-    "direct": lambda _priority, _waiting: Plan(Shape.EQUAL, 1 << 30),
-    "8-ary": lambda _priority, _waiting: Plan(Shape.REGULAR, 8, 8),
-    "policy": plan_for,
+    "direct": lambda _priority, _waiting: SplitPlan(SplitShape.EQUAL, 1 << 30),
+    "8-ary": lambda _priority, _waiting: SplitPlan(SplitShape.REGULAR, 8, 8),
+    "policy": choose_plan,
 }
 
 
 @dataclass(frozen=True)
-class Setting:
+class LoadScenario:
     """Parameters of a load simulation.
 
     Attributes:
@@ -228,7 +236,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Waits:
+class DelayStatistics:
     """Delay of the messages of one priority.
 
     Attributes:
@@ -254,7 +262,7 @@ class _Job(NamedTuple):
 class _Brokers:
     """All brokers, their queues, and the topics on them."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: LoadScenario) -> None:
         self.setting = setting
         self.delays_ms: dict[int, list[float]] = {p: [] for p in LADDER.descending()}
         chance = Random(setting.seed)
@@ -263,8 +271,10 @@ class _Brokers:
             chance.sample(range(setting.brokers), members)
             for _ in range(setting.topics)
         ]
-        self._graph = SkipGraph([chance.getrandbits(BITS) for _ in range(members)])
-        self._backlogs = [Backlog[_Job]() for _ in range(setting.brokers)]
+        self._graph = SkipGraph([
+            chance.getrandbits(VECTOR_BITS) for _ in range(members)
+        ])
+        self._backlogs = [PriorityBacklog[_Job]() for _ in range(setting.brokers)]
         self._free_ms = [0.0] * setting.brokers
         self._events: list[tuple[float, int, int, _Job | None]] = []
         self._order = count()
@@ -273,7 +283,9 @@ class _Brokers:
     def _publish(self, chance: Random) -> None:
         setting = self.setting
         members = setting.subscribers + 1
-        work_ms = members * COST.node_ms + setting.subscribers * COST.child_ms
+        work_ms = (
+            members * DEFAULT_COST.node_ms + setting.subscribers * DEFAULT_COST.child_ms
+        )
         each_ms = work_ms / (setting.load * setting.brokers)
         at_ms = chance.expovariate(1 / each_ms)
         while at_ms < setting.span_s * 1000:
@@ -302,25 +314,31 @@ class _Brokers:
         parts = sorted(self._parts(job, waiting), key=lambda part: part.low - part.high)
         for number, (to, low, high) in enumerate(parts, 1):
             copy = job._replace(rank=to, low=low, high=high)
-            at_ms = now_ms + COST.child_delay_ms(number)
+            at_ms = now_ms + DEFAULT_COST.child_delay_ms(number)
             self._at(at_ms, self._hosts[job.topic][to], copy)
-        self._free_ms[broker] = now_ms + COST.node_ms + len(parts) * COST.child_ms
+        self._free_ms[broker] = (
+            now_ms + DEFAULT_COST.node_ms + len(parts) * DEFAULT_COST.child_ms
+        )
         self._at(self._free_ms[broker], broker, None)
 
-    def _parts(self, job: _Job, waiting: int) -> Sequence[Part[int]]:
+    def _parts(self, job: _Job, waiting: int) -> Sequence[RangePart[int]]:
         plan_of = TREES[self.setting.tree]
         if plan_of is None:
-            return split(job.low, job.high, self._graph.right_neighbours(job.rank))
+            return split_range(
+                job.low, job.high, self._graph.right_neighbours(job.rank)
+            )
         first = max(job.low, job.rank + 1)
         plan = plan_of(job.priority, waiting)
-        sizes = shares(job.high - first, plan, is_root=job.rank == 0)
-        return hand_out(first, job.high, [first + place for place in heads(sizes)])
+        sizes = subtree_sizes(job.high - first, plan, is_root=job.rank == 0)
+        return assign_range(
+            first, job.high, [first + place for place in head_positions(sizes)]
+        )
 
     def _at(self, at_ms: float, broker: int, job: _Job | None) -> None:
         heappush(self._events, (at_ms, next(self._order), broker, job))
 
 
-def waits(setting: Setting) -> dict[int, Waits]:
+def measure_delays(setting: LoadScenario) -> dict[int, DelayStatistics]:
     """Simulate the load and return delays by priority.
 
     Raises:
@@ -330,9 +348,9 @@ def waits(setting: Setting) -> dict[int, Waits]:
         raise OverlayError("load", "more than 0 and less than 1", setting.load)
     brokers = _Brokers(setting)
     brokers.run()
-    found: dict[int, Waits] = {}
+    found: dict[int, DelayStatistics] = {}
     for priority, delays_ms in brokers.delays_ms.items():
         delays_ms.sort()
         late = delays_ms[int(0.99 * len(delays_ms))]
-        found[priority] = Waits(fmean(delays_ms), late)
+        found[priority] = DelayStatistics(fmean(delays_ms), late)
     return found

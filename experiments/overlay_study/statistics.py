@@ -10,22 +10,22 @@ from typing import Any
 from experiments.overlay_study.methods import (
     METHODS,
     PATTERNS,
-    Pattern,
-    Spread,
-    Topic,
-    Whole,
+    MulticastResult,
+    SimulatedOverlay,
+    SimulatedTopic,
+    TopicPattern,
 )
 from gateway_daemon.overlay.keys import OverlayError
-from gateway_daemon.overlay.postal_tree import COST, postal_tree
+from gateway_daemon.overlay.postal_tree import DEFAULT_COST, build_postal_tree
 
 SAMPLED_PUBLISHERS = 4
 """Publishers that send in each trial, chosen at random."""
 
-LATE = 0.99
+LATE_QUANTILE = 0.99
 
 
 @dataclass(frozen=True)
-class Result:
+class MethodResult:
     """Cost of one method for one topic.
 
     Attributes:
@@ -51,7 +51,9 @@ class Result:
     bound_ms: float
 
 
-def topics(pattern: Pattern, total: int, trials: int, seed: int) -> Iterator[Topic]:
+def random_topics(
+    pattern: TopicPattern, total: int, trials: int, seed: int
+) -> Iterator[SimulatedTopic]:
     """Yield one random overlay with the topic at a random position per trial.
 
     Raises:
@@ -61,20 +63,20 @@ def topics(pattern: Pattern, total: int, trials: int, seed: int) -> Iterator[Top
         raise OverlayError("nodes", f"at least the topic's {pattern.members}", total)
     for trial in range(trials):
         chance = Random(f"{seed} {pattern} {total} {trial}")
-        whole = Whole(total, chance.getrandbits(32))
+        whole = SimulatedOverlay(total, chance.getrandbits(32))
         start = chance.randrange(total - pattern.members + 1)
-        yield Topic(pattern, whole.topic_at(start, pattern.members), total)
+        yield SimulatedTopic(pattern, whole.topic_at(start, pattern.members), total)
 
 
-def measure(
-    sampled_topics: Sequence[Topic], method: str, priority: int, seed: int = 0
-) -> Result:
+def measure_method(
+    sampled_topics: Sequence[SimulatedTopic], method: str, priority: int, seed: int = 0
+) -> MethodResult:
     """Publish in every topic, and return means.
 
     Raises:
         RuntimeError: A subscriber was not reached: the method is wrong.
     """
-    spreads: list[Spread] = []
+    spreads: list[MulticastResult] = []
     for number, topic in enumerate(sampled_topics):
         chance = Random(f"{seed} {number}")
         publishers = range(topic.low)
@@ -89,25 +91,25 @@ def measure(
     return _means(spreads, sampled_topics[0].pattern.subscribers)
 
 
-def _means(spreads: Sequence[Spread], subscribers: int) -> Result:
+def _means(spreads: Sequence[MulticastResult], subscribers: int) -> MethodResult:
     hops = sorted(a.hops for s in spreads for a in s.arrivals.values())
     times_ms = sorted(a.at_ms for s in spreads for a in s.arrivals.values())
-    late = min(int(LATE * len(hops)), len(hops) - 1)
+    late = min(int(LATE_QUANTILE * len(hops)), len(hops) - 1)
     messages = fmean(s.messages for s in spreads)
-    return Result(
+    return MethodResult(
         path_hops=fmean(hops),
         path_p99_hops=hops[late],
         messages=messages,
         messages_each=messages / subscribers,
         widest=max(s.max_fan_out for s in spreads),
-        hops_ms=COST.path_delay_ms(fmean(hops)),
+        hops_ms=DEFAULT_COST.path_delay_ms(fmean(hops)),
         mean_ms=fmean(times_ms),
         p99_ms=times_ms[late],
-        bound_ms=postal_tree(subscribers).mean_ms,
+        bound_ms=build_postal_tree(subscribers).mean_ms,
     )
 
 
-def results(
+def measure_all(
     name: str,
     methods: Sequence[str],
     priorities: Sequence[int],
@@ -132,10 +134,10 @@ def results(
     Raises:
         OverlayError: The topic does not fit the overlay.
     """
-    made = list(topics(PATTERNS[name], nodes, trials, seed))
+    made = list(random_topics(PATTERNS[name], nodes, trials, seed))
     parameters = {"nodes": nodes, "trials": trials, "seed": seed}
     for method, priority in product(methods, priorities):
-        means = asdict(measure(made, method, priority, seed))
+        means = asdict(measure_method(made, method, priority, seed))
         yield {
             "pattern": name,
             "method": method,

@@ -25,7 +25,7 @@ class TopologyError(FieldError):
 
 
 @dataclass(frozen=True)
-class Clients:
+class ClientCounts:
     """Clients of a broker.
 
     Attributes:
@@ -51,7 +51,9 @@ class Centrality:
     outbound: Fraction
 
 
-def centrality(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centrality]:
+def compute_centrality(
+    graph: Graph, clients: Mapping[str, ClientCounts]
+) -> dict[str, Centrality]:
     """Compute the load of every broker.
 
     Args:
@@ -68,12 +70,12 @@ def centrality(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centra
     enters = dict.fromkeys(graph, 0)
     leaves = dict.fromkeys(graph, 0)
     for root in graph:
-        number = clients.get(root, Clients()).publishers
+        number = clients.get(root, ClientCounts()).publishers
         if not number:
             continue
-        for parent, broker in multicast(graph, clients, root):
+        for parent, broker in multicast_tree(graph, clients, root):
             enters[broker] += number
-            leaves[broker] += number * clients.get(broker, Clients()).subscribers
+            leaves[broker] += number * clients.get(broker, ClientCounts()).subscribers
             if parent is not None:
                 leaves[parent] += number
     return {
@@ -85,8 +87,8 @@ def centrality(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centra
     }
 
 
-def multicast(
-    graph: Graph, clients: Mapping[str, Clients], root: str
+def multicast_tree(
+    graph: Graph, clients: Mapping[str, ClientCounts], root: str
 ) -> Iterator[tuple[str | None, str]]:
     """Return the edges of the tree from a broker to all with subscribers, root first.
 
@@ -112,41 +114,45 @@ def multicast(
     return ((parents[broker], broker) for broker in parents if broker in wanted)
 
 
-def busiest(loads: Mapping[str, Centrality]) -> Fraction:
+def max_load(loads: Mapping[str, Centrality]) -> Fraction:
     """Return the largest load of all brokers: capacity is its inverse."""
     return max(max(load.inbound, load.outbound) for load in loads.values())
 
 
-def star(hub: str, brokers: Iterable[str]) -> Graph:
+def star_graph(hub: str, brokers: Iterable[str]) -> Graph:
     """Connect all brokers to one hub."""
     leaves = [broker for broker in brokers if broker != hub]
     return {hub: leaves, **{leaf: [hub] for leaf in leaves}}
 
 
-def chain(brokers: Sequence[str]) -> Graph:
+def chain_graph(brokers: Sequence[str]) -> Graph:
     """Connect each broker to the next."""
     ends = range(len(brokers))
     return {brokers[i]: [brokers[j] for j in (i - 1, i + 1) if j in ends] for i in ends}
 
 
-def mesh(brokers: Collection[str]) -> Graph:
+def mesh_graph(brokers: Collection[str]) -> Graph:
     """Connect every broker to every other."""
     return {
         broker: [other for other in brokers if other != broker] for broker in brokers
     }
 
 
-def bearers(graph: Graph, clients: Mapping[str, Clients]) -> list[str]:
+def rank_by_load(graph: Graph, clients: Mapping[str, ClientCounts]) -> list[str]:
     """Return the brokers by load, the least loaded first.
 
     A bridge adds first to what leaves a broker, so that decides; then what enters.
     """
-    loads = centrality(graph, clients)
+    loads = compute_centrality(graph, clients)
     return sorted(loads, key=lambda b: (loads[b].outbound, loads[b].inbound, b))
 
 
-def best_hub(clients: Mapping[str, Clients]) -> str:
+def choose_hub(clients: Mapping[str, ClientCounts]) -> str:
     """Return the hub of a star for which the largest load is smallest."""
     return min(
-        clients, key=lambda hub: (busiest(centrality(star(hub, clients), clients)), hub)
+        clients,
+        key=lambda hub: (
+            max_load(compute_centrality(star_graph(hub, clients), clients)),
+            hub,
+        ),
     )

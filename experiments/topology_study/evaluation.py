@@ -7,17 +7,21 @@ from fractions import Fraction
 
 from experiments.topology_study.centrality import (
     Centrality,
-    Clients,
+    ClientCounts,
     Graph,
     TopologyError,
-    busiest,
-    centrality,
+    compute_centrality,
+    max_load,
 )
-from experiments.topology_study.federations import Everywhere, Federation, named
+from experiments.topology_study.federations import (
+    ConnectedToAll,
+    Federation,
+    make_federation,
+)
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class FederationCost:
     """Cost of a federation.
 
     Attributes:
@@ -31,7 +35,9 @@ class Evaluation:
     connections: int = 1
 
 
-def evaluate(federation: Federation, *, has_duplicates: bool = False) -> Evaluation:
+def evaluate_federation(
+    federation: Federation, *, has_duplicates: bool = False
+) -> FederationCost:
     """Compute the load of each broker, and the cost for clients.
 
     Args:
@@ -43,11 +49,11 @@ def evaluate(federation: Federation, *, has_duplicates: bool = False) -> Evaluat
         TopologyError: There is no publisher or no subscriber, or no path between.
     """
     graph, clients = federation.graph, federation.clients
-    if federation.connected_to_all is Everywhere.NO_CLIENTS:
-        count = _flooded if has_duplicates else centrality
-        return Evaluation(count(graph, clients))
+    if federation.connected_to_all is ConnectedToAll.NO_CLIENTS:
+        count = _flooded if has_duplicates else compute_centrality
+        return FederationCost(count(graph, clients))
     publishers, subscribers = _totals(clients)
-    is_all = federation.connected_to_all is Everywhere.PUBLISHERS
+    is_all = federation.connected_to_all is ConnectedToAll.PUBLISHERS
     loads = {}
     for broker in graph:
         own = clients[broker]
@@ -57,19 +63,19 @@ def evaluate(federation: Federation, *, has_duplicates: bool = False) -> Evaluat
             Fraction(enter, publishers), Fraction(leave, publishers * subscribers)
         )
     number = len(graph)
-    return Evaluation(loads, number if is_all else 1, 1 if is_all else number)
+    return FederationCost(loads, number if is_all else 1, 1 if is_all else number)
 
 
-def lost_without(federation: Federation, failed: str) -> Fraction:
+def share_lost_without(federation: Federation, failed: str) -> Fraction:
     """Return the share of publisher-subscriber pairs that a failure separates."""
     graph, clients = federation.graph, federation.clients
     publishers, subscribers = _totals(clients)
     left = {b: [n for n in near if n != failed] for b, near in graph.items()}
     left.pop(failed)
     served = 0
-    if federation.connected_to_all is Everywhere.PUBLISHERS:
+    if federation.connected_to_all is ConnectedToAll.PUBLISHERS:
         served = publishers * sum(clients[b].subscribers for b in left)
-    elif federation.connected_to_all is Everywhere.SUBSCRIBERS:
+    elif federation.connected_to_all is ConnectedToAll.SUBSCRIBERS:
         served = subscribers * sum(clients[b].publishers for b in left)
     else:
         for broker in left:
@@ -80,7 +86,7 @@ def lost_without(federation: Federation, failed: str) -> Fraction:
 
 
 @dataclass(frozen=True)
-class Advice:
+class TopologyAdvice:
     """Result of one topology for a placement.
 
     Attributes:
@@ -91,14 +97,14 @@ class Advice:
     """
 
     name: str
-    cost: Evaluation
+    cost: FederationCost
     max_load: Fraction
     worst: tuple[str, Fraction]
 
 
-def advise(
+def rank_topologies(
     names: Collection[str], publishers: int, subscribers: int, placement: str
-) -> list[Advice]:
+) -> list[TopologyAdvice]:
     """Rank topologies for a placement, the best first.
 
     The lower the largest load, the better; then the smaller effect of a broker's
@@ -109,24 +115,29 @@ def advise(
     """
     ranked = []
     for name in names:
-        federation = named(name, publishers, subscribers, placement)
-        evaluation = evaluate(federation)
+        federation = make_federation(name, publishers, subscribers, placement)
+        evaluation = evaluate_federation(federation)
         worst = max(
-            ((broker, lost_without(federation, broker)) for broker in federation.graph),
+            (
+                (broker, share_lost_without(federation, broker))
+                for broker in federation.graph
+            ),
             key=lambda each: each[1],
         )
-        ranked.append(Advice(name, evaluation, busiest(evaluation.loads), worst))
+        ranked.append(
+            TopologyAdvice(name, evaluation, max_load(evaluation.loads), worst)
+        )
     return sorted(ranked, key=_merit)
 
 
-def _merit(advice: Advice) -> tuple[Fraction, Fraction, Fraction, int]:
+def _merit(advice: TopologyAdvice) -> tuple[Fraction, Fraction, Fraction, int]:
     """Capacity is what enters or leaves the busiest broker; entries alone tie often."""
     leaves = max(load.outbound for load in advice.cost.loads.values())
     price = advice.cost.copies * advice.cost.connections
     return advice.max_load, leaves, advice.worst[1], price
 
 
-def _totals(clients: Mapping[str, Clients]) -> tuple[int, int]:
+def _totals(clients: Mapping[str, ClientCounts]) -> tuple[int, int]:
     publishers = sum(each.publishers for each in clients.values())
     subscribers = sum(each.subscribers for each in clients.values())
     if not publishers or not subscribers:
@@ -147,17 +158,19 @@ def _reach(graph: Graph, start: str) -> dict[str, str | None]:
     return parents
 
 
-def _flooded(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centrality]:
+def _flooded(
+    graph: Graph, clients: Mapping[str, ClientCounts]
+) -> dict[str, Centrality]:
     publishers, subscribers = _totals(clients)
     enters, leaves = dict.fromkeys(graph, 0), dict.fromkeys(graph, 0)
     for root in graph:
-        number = clients.get(root, Clients()).publishers
+        number = clients.get(root, ClientCounts()).publishers
         parents = _reach(graph, root) if number else {}
         for broker, first_from in parents.items():
             onward = [n for n in graph[broker] if n != first_from]
             comes_from = [n for n in graph[broker] if parents[n] != broker]
             copies = len(comes_from) + (broker == root)
-            served = copies * clients.get(broker, Clients()).subscribers
+            served = copies * clients.get(broker, ClientCounts()).subscribers
             enters[broker] += number * copies
             leaves[broker] += number * (len(onward) + served)
     return {

@@ -16,24 +16,24 @@ from dataclasses import dataclass
 from enum import Enum
 
 from experiments.topology_study.centrality import (
-    Clients,
+    ClientCounts,
     Graph,
     TopologyError,
-    chain,
-    mesh,
-    multicast,
-    star,
+    chain_graph,
+    mesh_graph,
+    multicast_tree,
+    star_graph,
 )
-from service_runtime.settings import Rule, key
+from service_runtime.settings import KeyRule, key
 
-NAMES = ("single", "A", "B", "C", "D", "E")
+TOPOLOGIES = ("single", "A", "B", "C", "D", "E")
 PLACEMENTS = ("even", "leaves", "apart")
 
 BROKERS = ("b1", "b2", "b3", "b4")
 """Number of brokers as in the paper."""
 
 
-class Everywhere(Enum):
+class ConnectedToAll(Enum):
     """Clients that are connected to every broker, so that brokers need no bridges."""
 
     NO_CLIENTS = "nobody"
@@ -52,13 +52,13 @@ class Federation:
     """
 
     graph: Graph
-    clients: dict[str, Clients]
-    connected_to_all: Everywhere = Everywhere.NO_CLIENTS
+    clients: dict[str, ClientCounts]
+    connected_to_all: ConnectedToAll = ConnectedToAll.NO_CLIENTS
 
 
-def placed(
+def place_clients(
     brokers: Sequence[str], publishers: int, subscribers: int, placement: str = "even"
-) -> dict[str, Clients]:
+) -> dict[str, ClientCounts]:
     """Distribute clients over brokers.
 
     Args:
@@ -75,21 +75,21 @@ def placed(
         if number < 1:
             raise TopologyError(name, "at least 1", number)
     if placement == "apart":
-        ends = {brokers[0]: Clients(publishers, 0)}
-        last = ends.get(brokers[-1], Clients()).publishers
-        ends[brokers[-1]] = Clients(last, subscribers)
-        return {broker: ends.get(broker, Clients()) for broker in brokers}
+        ends = {brokers[0]: ClientCounts(publishers, 0)}
+        last = ends.get(brokers[-1], ClientCounts()).publishers
+        ends[brokers[-1]] = ClientCounts(last, subscribers)
+        return {broker: ends.get(broker, ClientCounts()) for broker in brokers}
     served = brokers[1:] if placement == "leaves" and len(brokers) > 1 else brokers
     each = {
-        broker: Clients(
+        broker: ClientCounts(
             _share(publishers, len(served), at), _share(subscribers, len(served), at)
         )
         for at, broker in enumerate(served)
     }
-    return {broker: each.get(broker, Clients()) for broker in brokers}
+    return {broker: each.get(broker, ClientCounts()) for broker in brokers}
 
 
-def named(
+def make_federation(
     name: str, publishers: int, subscribers: int, placement: str = "even"
 ) -> Federation:
     """Make one of the paper's federations.
@@ -97,38 +97,40 @@ def named(
     Raises:
         TopologyError: The name is unknown, or there are no clients.
     """
-    if name not in NAMES:
-        raise TopologyError("topology", f"a file or one of {', '.join(NAMES)}", name)
+    if name not in TOPOLOGIES:
+        raise TopologyError(
+            "topology", f"a file or one of {', '.join(TOPOLOGIES)}", name
+        )
     brokers = BROKERS[:1] if name == "single" else BROKERS
-    clients = placed(brokers, publishers, subscribers, placement)
+    clients = place_clients(brokers, publishers, subscribers, placement)
     apart: Graph = {broker: [] for broker in brokers}
     return {
         "single": Federation(apart, clients),
-        "A": Federation(apart, clients, Everywhere.PUBLISHERS),
-        "B": Federation(apart, clients, Everywhere.SUBSCRIBERS),
-        "C": Federation(star(brokers[0], brokers), clients),
-        "D": Federation(chain(brokers), clients),
-        "E": Federation(mesh(brokers), clients),
+        "A": Federation(apart, clients, ConnectedToAll.PUBLISHERS),
+        "B": Federation(apart, clients, ConnectedToAll.SUBSCRIBERS),
+        "C": Federation(star_graph(brokers[0], brokers), clients),
+        "D": Federation(chain_graph(brokers), clients),
+        "E": Federation(mesh_graph(brokers), clients),
     }[name]
 
 
 @dataclass(frozen=True)
-class BrokerSection:
+class FederationBroker:
     """``[[broker]]`` of a federation's file."""
 
-    name: str = key(Rule("Name of the broker."))
+    name: str = key(KeyRule("Name of the broker."))
     links: tuple[str, ...] = key(
-        Rule("Brokers that it is bridged to; one of the two need say so."), ()
+        KeyRule("Brokers that it is bridged to; one of the two need say so."), ()
     )
-    publishers: int = key(Rule("Publishers connected to it.", low=0), 0)
-    subscribers: int = key(Rule("Subscribers connected to it.", low=0), 0)
+    publishers: int = key(KeyRule("Publishers connected to it.", low=0), 0)
+    subscribers: int = key(KeyRule("Subscribers connected to it.", low=0), 0)
 
 
 @dataclass(frozen=True)
 class FederationFile:
     """File that describes a federation."""
 
-    broker: tuple[BrokerSection, ...] = key(Rule("The brokers."), ())
+    broker: tuple[FederationBroker, ...] = key(KeyRule("The brokers."), ())
 
     def to_federation(self) -> Federation:
         """Make the federation.
@@ -150,7 +152,9 @@ class FederationFile:
                     raise TopologyError("broker.links", rule, other)
                 graph[each.name].add(other)
                 graph[other].add(each.name)
-        clients = {b.name: Clients(b.publishers, b.subscribers) for b in self.broker}
+        clients = {
+            b.name: ClientCounts(b.publishers, b.subscribers) for b in self.broker
+        }
         return Federation({b: sorted(near) for b, near in graph.items()}, clients)
 
 
@@ -158,38 +162,40 @@ def _share(whole: int, parts: int, at: int) -> int:
     return whole // parts + (at < whole % parts)
 
 
-ROOT = "d"
+TOPIC_ROOT = "d"
 """First level of the topics that bridges forward."""
 
-Bridges = dict[str, dict[str, list[str]]]
+BridgeTable = dict[str, dict[str, list[str]]]
 """For each broker and each neighbour: the origins whose messages it forwards there."""
 
 
 def origin_topic(broker: str, rest: str) -> str:
     """Return the topic where a client of a broker publishes."""
-    return f"{ROOT}/{broker}/{rest}"
+    return f"{TOPIC_ROOT}/{broker}/{rest}"
 
 
-def bridges_of(federation: Federation) -> Bridges:
+def compute_bridges(federation: Federation) -> BridgeTable:
     """Compute the bridges; none where clients are connected to all.
 
     Raises:
         TopologyError: There is no path from a publisher to a subscriber.
     """
-    forwarded: Bridges = {broker: {} for broker in federation.graph}
-    if federation.connected_to_all is not Everywhere.NO_CLIENTS:
+    forwarded: BridgeTable = {broker: {} for broker in federation.graph}
+    if federation.connected_to_all is not ConnectedToAll.NO_CLIENTS:
         return forwarded
     for origin in federation.graph:
-        if not federation.clients.get(origin, Clients()).publishers:
+        if not federation.clients.get(origin, ClientCounts()).publishers:
             continue
-        for parent, child in multicast(federation.graph, federation.clients, origin):
+        for parent, child in multicast_tree(
+            federation.graph, federation.clients, origin
+        ):
             if parent is not None:
                 forwarded[parent].setdefault(child, []).append(origin)
     return forwarded
 
 
-def configuration(
-    broker: str, bridges: Bridges, addresses: Mapping[str, str]
+def format_bridge_config(
+    broker: str, bridges: BridgeTable, addresses: Mapping[str, str]
 ) -> list[str]:
     """Return the lines of a broker's mosquitto.conf for its bridges.
 
@@ -209,6 +215,6 @@ def configuration(
             "cleansession true",
             "bridge_protocol_version mqttv311",
             "restart_timeout 1",
-            *(f"topic {ROOT}/{origin}/# out 0" for origin in origins),
+            *(f"topic {TOPIC_ROOT}/{origin}/# out 0" for origin in origins),
         ]
     return lines

@@ -15,61 +15,61 @@ from typing import Final
 
 from gateway_daemon.ca.authority import GATEWAY, NODE, Identity
 from spatial_mqtt.topics import (
+    ADMIN_FILTER,
     BROKER_TABLE,
     BROKER_UPDATE,
-    CELLS_FILTER,
+    CELL_FILTERS,
     CLIENT_LOG,
-    CUSTODY_ANY,
+    CUSTODY_FILTER,
     ERRORS,
+    FILE_CHUNKS,
+    FILE_REQUESTS,
     FORWARD_FILTER,
     FROM_FILTER,
+    GATEWAY_AREA_REQUEST,
     GATEWAY_DOWN,
-    GATEWAY_HERE,
+    GATEWAY_HEARTBEAT,
     GATEWAY_INFO,
     GATEWAY_LOAD,
+    GATEWAY_LOCATIONS,
     GATEWAY_NOTICE,
-    GATEWAY_PLACES,
-    GATEWAY_WISH,
+    MANAGER_FILTERS,
     MANAGER_LOAD,
-    MANAGER_TOPICS,
-    NOTICES,
+    NOTICE_FILTER,
     OFFER_FILTER,
     OVERLAY_NAME_FILTER,
-    PIECES,
     RECEIVED_COUNT,
     REGISTER,
-    RENEWALS,
-    RENEWED,
-    ROLLOUTS,
+    RENEWAL_ANSWERS,
+    RENEWAL_REQUESTS,
+    ROLLOUT_FILTER,
     SUBSCRIBE_LOG,
-    TOOLS,
     UNREGISTER,
     UNSUBSCRIBE_LOG,
-    WANTS,
-    Forward,
+    ForwardTopic,
     custody_topic,
-    gateway_place_topic,
+    file_chunk_topic,
+    file_request_topic,
+    gateway_location_topic,
     notice_filters,
     offer_topic,
     overlay_name_topic,
     overlay_topic,
-    piece_topic,
     rollout_filters,
-    want_topic,
 )
 
-KINDS: Final = ("gateway", "manager", "distributed")
+BROKER_KINDS: Final = ("gateway", "manager", "distributed")
 """Brokers: of a gateway, of a Manager, and those between gateways and the backend."""
 
-PATTERNS: Final = (
-    f"pattern write {RENEWALS.replace('+', '%u')}",
-    f"pattern read {RENEWED.replace('+', '%u')}",
+ACL_PATTERNS: Final = (
+    f"pattern write {RENEWAL_REQUESTS.replace('+', '%u')}",
+    f"pattern read {RENEWAL_ANSWERS.replace('+', '%u')}",
 )
 
-Rights = Callable[[Identity], Iterator[str]]
+TopicRights = Callable[[Identity], Iterator[str]]
 
 
-def acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
+def format_acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
     """Return the ACL of one broker.
 
     Args:
@@ -90,32 +90,34 @@ def acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
             continue
         lines = [f"topic {line}" for line in lines_of]
         blocks.append("\n".join([f"user {holder.name}", *lines]))
-    patterns = PATTERNS if kind == "manager" else ()
+    patterns = ACL_PATTERNS if kind == "manager" else ()
     return "\n\n".join([f"# {kind} broker of {owner}", *blocks, *patterns]) + "\n"
 
 
 def _node_at_gateway(node: Identity) -> Iterator[str]:
     (cell,) = node.cells
-    yield f"write {Forward(_below(cell), publisher=node.name)}"
+    yield f"write {ForwardTopic(_below(cell), publisher=node.name)}"
     yield f"read {custody_topic(node.name)}"
     yield f"read {OFFER_FILTER}"
     yield from (f"read {each}" for each in notice_filters(cell))
     yield from (f"read {each}" for each in rollout_filters(cell))
-    yield f"write {want_topic(node.name)}"
-    yield f"read {piece_topic(node.name)}"
+    yield f"write {file_request_topic(node.name)}"
+    yield f"read {file_chunk_topic(node.name)}"
 
 
 def _gateway_at_its_own(gateway: Identity) -> Iterator[str]:
     yield f"read {FORWARD_FILTER}"
     yield f"read {FROM_FILTER}"
-    yield f"write {CUSTODY_ANY}"
+    yield f"write {CUSTODY_FILTER}"
     yield f"read {OFFER_FILTER}"
     yield f"write {offer_topic(gateway.name)}"
     yield f"read {overlay_topic(gateway.name)}"
     yield f"write {overlay_name_topic(gateway.name)}"
-    yield from (f"write {each}" for each in CELLS_FILTER)
-    yield from (f"write {each}" for each in (NOTICES, ROLLOUTS, PIECES))
-    yield f"read {WANTS}"
+    yield from (f"write {each}" for each in CELL_FILTERS)
+    yield from (
+        f"write {each}" for each in (NOTICE_FILTER, ROLLOUT_FILTER, FILE_CHUNKS)
+    )
+    yield f"read {FILE_REQUESTS}"
     watched = (SUBSCRIBE_LOG, UNSUBSCRIBE_LOG, CLIENT_LOG, REGISTER, UNREGISTER)
     yield from (f"read {each}" for each in watched)
 
@@ -126,16 +128,16 @@ def _gateway_at_another(owner: str) -> Iterator[str]:
 
 
 def _client_at_gateway(client: Identity) -> Iterator[str]:
-    yield from (f"read {each}" for each in CELLS_FILTER)
+    yield from (f"read {each}" for each in CELL_FILTERS)
     yield from (f"write {each}" for each in (REGISTER, UNREGISTER))
     for each in _filters(client.cells):
-        yield f"write {Forward(each)}"
-        yield f"write {Forward(each, publisher=client.name)}"
+        yield f"write {ForwardTopic(each)}"
+        yield f"write {ForwardTopic(each, publisher=client.name)}"
 
 
 def _admin_at_gateway(admin: Identity) -> Iterator[str]:
     yield from _client_at_gateway(admin)
-    yield from (f"readwrite {each}" for each in (NOTICES, ROLLOUTS))
+    yield from (f"readwrite {each}" for each in (NOTICE_FILTER, ROLLOUT_FILTER))
 
 
 def _reader_of_gateways(_: Identity) -> Iterator[str]:
@@ -144,43 +146,51 @@ def _reader_of_gateways(_: Identity) -> Iterator[str]:
 
 def _gateway_at_manager(gateway: Identity) -> Iterator[str]:
     yield from (f"read {t}" for t in (GATEWAY_INFO, BROKER_TABLE, BROKER_UPDATE))
-    yield from (f"read {each}" for each in (NOTICES, ROLLOUTS))
-    written = (GATEWAY_NOTICE, GATEWAY_HERE, GATEWAY_DOWN, GATEWAY_LOAD, GATEWAY_WISH)
+    yield from (f"read {each}" for each in (NOTICE_FILTER, ROLLOUT_FILTER))
+    written = (
+        GATEWAY_NOTICE,
+        GATEWAY_HEARTBEAT,
+        GATEWAY_DOWN,
+        GATEWAY_LOAD,
+        GATEWAY_AREA_REQUEST,
+    )
     yield from (f"write {topic}" for topic in written)
-    yield f"write {gateway_place_topic(gateway.name)}"
+    yield f"write {gateway_location_topic(gateway.name)}"
 
 
 def _manager_at_manager(_: Identity) -> Iterator[str]:
-    yield from (f"readwrite {topic}" for topic in MANAGER_TOPICS)
+    yield from (f"readwrite {topic}" for topic in MANAGER_FILTERS)
 
 
 def _admin_at_manager(_: Identity) -> Iterator[str]:
-    yield from (f"readwrite {each}" for each in (TOOLS, NOTICES, ROLLOUTS))
+    yield from (
+        f"readwrite {each}" for each in (ADMIN_FILTER, NOTICE_FILTER, ROLLOUT_FILTER)
+    )
     read = (GATEWAY_INFO, BROKER_TABLE, MANAGER_LOAD, ERRORS)
     yield from (f"read {topic}" for topic in read)
 
 
 def _backend_at_manager(_: Identity) -> Iterator[str]:
-    yield f"write {NOTICES}"
-    yield from (f"read {t}" for t in (GATEWAY_INFO, GATEWAY_PLACES))  # for the map
+    yield f"write {NOTICE_FILTER}"
+    yield from (f"read {t}" for t in (GATEWAY_INFO, GATEWAY_LOCATIONS))  # for the map
 
 
 def _signer_at_manager(_: Identity) -> Iterator[str]:
-    yield f"read {RENEWALS}"
-    yield f"write {RENEWED}"
+    yield f"read {RENEWAL_REQUESTS}"
+    yield f"write {RENEWAL_ANSWERS}"
 
 
 def _gateway_between(gateway: Identity) -> Iterator[str]:
     yield from (f"write {each}" for each in _filters(gateway.cells))
-    yield from (f"read {each}" for each in CELLS_FILTER)
+    yield from (f"read {each}" for each in CELL_FILTERS)
     yield f"read {custody_topic(gateway.name)}"
     yield f"read {OFFER_FILTER}"
     yield f"write {offer_topic(gateway.name)}"
 
 
 def _backend_between(backend: Identity) -> Iterator[str]:
-    yield from (f"read {each}" for each in CELLS_FILTER)
-    yield f"write {CUSTODY_ANY}"
+    yield from (f"read {each}" for each in CELL_FILTERS)
+    yield f"write {CUSTODY_FILTER}"
     yield f"write {offer_topic(backend.name)}"
 
 
@@ -188,7 +198,7 @@ def _manager_between(_: Identity) -> Iterator[str]:
     yield f"read {RECEIVED_COUNT}"
 
 
-_RIGHTS: Mapping[str, Mapping[str, Rights]] = {
+_RIGHTS: Mapping[str, Mapping[str, TopicRights]] = {
     "gateway": {
         NODE: _node_at_gateway,
         GATEWAY: _gateway_at_its_own,
@@ -215,25 +225,25 @@ _RIGHTS: Mapping[str, Mapping[str, Rights]] = {
 def _filters(areas: Iterable[str]) -> Iterator[str]:
     """Yield filters for publications in some areas; never for internal topics."""
     for area in areas:
-        yield from CELLS_FILTER if area == "/" else (_below(area),)
+        yield from CELL_FILTERS if area == "/" else (_below(area),)
 
 
 def _below(area: str) -> str:
     return f"{area}/#"
 
 
-MOST_PACKET_BYTES = 1024 * 1024
+MAX_PACKET_BYTES = 1024 * 1024
 """Limit of a packet; larger messages are sent in chunks."""
 
-MOST_QUEUED = 10_000_000
+MAX_QUEUED = 10_000_000
 """Effectively no limit. With none (0) Mosquitto 2.0.11 disconnects a client whose
 publication is not allowed, instead of returning an error."""
 
-MOST_SESSIONS = 20_000
+MAX_SESSIONS = 20_000
 
 
 @dataclass(frozen=True)
-class BrokerPlan:
+class MosquittoConfig:
     """Configuration of one broker.
 
     Attributes:
@@ -259,8 +269,8 @@ class BrokerPlan:
         yield "per_listener_settings false"
         yield "allow_anonymous false"
         yield f"acl_file {self.folder / 'acl'}"
-        yield f"max_packet_size {MOST_PACKET_BYTES}"
-        yield f"max_queued_messages {MOST_QUEUED}"
+        yield f"max_packet_size {MAX_PACKET_BYTES}"
+        yield f"max_queued_messages {MAX_QUEUED}"
         yield "max_inflight_messages 0"
         yield "set_tcp_nodelay true"
         yield from ("log_dest syslog", "log_type error", "log_type warning")
@@ -273,7 +283,7 @@ class BrokerPlan:
             return
         # One session per certificate: no client can take over another's client id.
         yield "use_username_as_clientid true"
-        yield f"max_connections {MOST_SESSIONS}"
+        yield f"max_connections {MAX_SESSIONS}"
         # A gateway's daemon runs on the same machine; a Manager's gateways do not.
         own = "127.0.0.1" if self.kind == "gateway" else self.bind
         yield from self._listener(self.daemons_port, own)

@@ -34,7 +34,7 @@ from msgspec import structs
 
 from spatial_mqtt.certificate_renewal import PublicKey
 from spatial_mqtt.errors import TopicError
-from spatial_mqtt.topics import cell_of, check_area, check_node_id
+from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
 
 
 class AuthorityError(Exception):
@@ -45,7 +45,7 @@ class AuthorityFileError(AuthorityError, OSError):
     """The authority's folder is missing, in use, or damaged."""
 
 
-class RefusedError(AuthorityError, ValueError):
+class CertificateRefusedError(AuthorityError, ValueError):
     """The authority refuses a request; the text is the reason."""
 
 
@@ -53,11 +53,11 @@ NODE: Final = "node"
 GATEWAY: Final = "gateway"
 ROLES: Final = (NODE, GATEWAY, "backend", "manager", "admin", "client", "signer")
 BROKER: Final = "broker"
-EVERY_ROLE: Final = (*ROLES, BROKER)
+ALL_ROLES: Final = (*ROLES, BROKER)
 
 CELL_URN = "urn:yamamori:cell:"
 
-SESSION_TAILS: Final = (
+SESSION_SUFFIXES: Final = (
     "-asks", "-ear", "-local", "-notices", "-out", "-overlay", "-pieces", "-presence",
     "-update", "-updates", "-watch",
 )  # fmt: skip
@@ -91,27 +91,33 @@ class Identity(msgspec.Struct, frozen=True):
                 check_area(cell)
             if self.role == NODE:
                 for cell in self.cells:
-                    cell_of(cell)
+                    parse_cell_topic(cell)
         except TopicError as error:
-            raise RefusedError(str(error)) from error
-        if self.name.endswith(SESSION_TAILS):
-            tails = ", ".join(SESSION_TAILS)
-            raise RefusedError(
+            raise CertificateRefusedError(str(error)) from error
+        if self.name.endswith(SESSION_SUFFIXES):
+            tails = ", ".join(SESSION_SUFFIXES)
+            raise CertificateRefusedError(
                 f"name must not end like a second session ({tails}), got {self.name!r}"
             )
         self._check_role()
         return self
 
     def _check_role(self) -> None:
-        if self.role not in EVERY_ROLE:
-            choices = ", ".join(EVERY_ROLE)
-            raise RefusedError(f"role must be one of {choices}, got {self.role!r}")
+        if self.role not in ALL_ROLES:
+            choices = ", ".join(ALL_ROLES)
+            raise CertificateRefusedError(
+                f"role must be one of {choices}, got {self.role!r}"
+            )
         if self.role == NODE and len(self.cells) != 1:
-            raise RefusedError(f"a node must have one cell, got {list(self.cells)}")
+            raise CertificateRefusedError(
+                f"a node must have one cell, got {list(self.cells)}"
+            )
         if self.role == GATEWAY and not self.cells:
-            raise RefusedError("a gateway must have areas; / is the whole world")
+            raise CertificateRefusedError(
+                "a gateway must have areas; / is the whole world"
+            )
         if self.role == BROKER and not self.hosts:
-            raise RefusedError(
+            raise CertificateRefusedError(
                 "a broker must have the hosts under which clients reach it, got none"
             )
 
@@ -132,7 +138,7 @@ class Identity(msgspec.Struct, frozen=True):
         return x509.SubjectAlternativeName(names + [_host(h) for h in self.hosts])
 
 
-def name_of(certificate: x509.Certificate) -> str:
+def common_name(certificate: x509.Certificate) -> str:
     """Return the common name of a certificate's subject; empty without one."""
     found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if found else ""
@@ -144,12 +150,12 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError as error:
-        raise RefusedError(
+        raise CertificateRefusedError(
             f"host must be a name or an address, got {host!r}"
         ) from error
 
 
-class Issued(msgspec.Struct, frozen=True):
+class IssuedCertificate(msgspec.Struct, frozen=True):
     """One certificate.
 
     Attributes:
@@ -165,12 +171,12 @@ class Issued(msgspec.Struct, frozen=True):
     revoked_s: float | None = None
 
 
-class Register(msgspec.Struct, frozen=True):
+class CertificateRegister(msgspec.Struct, frozen=True):
     """All certificates, oldest first."""
 
-    issued: tuple[Issued, ...] = ()
+    issued: tuple[IssuedCertificate, ...] = ()
 
-    def find(self, serial: str) -> Issued | None:
+    def find(self, serial: str) -> IssuedCertificate | None:
         """Return the certificate with a serial number; None if we issued none."""
         return next((each for each in self.issued if each.serial == serial), None)
 
@@ -188,11 +194,11 @@ class Register(msgspec.Struct, frozen=True):
         """Return the areas of each valid identity that has some, by name."""
         return {who.name: who.cells for who in self.list_holders(now_s) if who.cells}
 
-    def list_revoked(self) -> list[Issued]:
+    def list_revoked(self) -> list[IssuedCertificate]:
         """Return the revoked certificates."""
         return [each for each in self.issued if each.revoked_s is not None]
 
-    def with_issued(self, issued: Issued, now_s: float) -> Self:
+    def with_issued(self, issued: IssuedCertificate, now_s: float) -> Self:
         """With one certificate more.
 
         Raises:
@@ -201,7 +207,7 @@ class Register(msgspec.Struct, frozen=True):
         identity = issued.identity
         other = self.find_holder(identity.name, now_s)
         if other is not None and other.role != identity.role:
-            raise RefusedError(
+            raise CertificateRefusedError(
                 f"name {identity.name!r} belongs to a {other.role}; "
                 "take another, or revoke that one first"
             )
@@ -214,7 +220,9 @@ class Register(msgspec.Struct, frozen=True):
             CertificateRefusedError: No valid certificate has the name.
         """
         if self.find_holder(name, now_s) is None:
-            raise RefusedError(f"no certificate that counts has the name {name!r}")
+            raise CertificateRefusedError(
+                f"no certificate that counts has the name {name!r}"
+            )
         taken = tuple(
             structs.replace(each, revoked_s=now_s)
             if each.identity.name == name and each.revoked_s is None
@@ -228,22 +236,22 @@ class Register(msgspec.Struct, frozen=True):
         ends = [e.until_s for e in self._counting(now_s) if e.identity.name == name]
         return max(ends, default=-math.inf)
 
-    def _counting(self, now_s: float) -> Iterator[Issued]:
+    def _counting(self, now_s: float) -> Iterator[IssuedCertificate]:
         return (e for e in self.issued if e.revoked_s is None and e.until_s > now_s)
 
 
 DAY_S = 86_400.0
 AUTHORITY_DAYS = 3650.0
-BACKDATED_S = 3600.0
+BACKDATE_S = 3600.0
 """Start of validity before the issue: a node's clock may be slow."""
 
-LIST_DAYS = 3650.0
+CRL_DAYS = 3650.0
 """A broker rejects all clients when its revocation list has expired, so a list is valid
 until it is replaced."""
 
 
 @dataclass(frozen=True)
-class Authority:
+class CertificateAuthority:
     """Key and certificate that sign other certificates."""
 
     certificate: x509.Certificate
@@ -269,7 +277,7 @@ class Authority:
             x509
             .CertificateBuilder(subject, subject, key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(_at(now_s - BACKDATED_S))
+            .not_valid_before(_at(now_s - BACKDATE_S))
             .not_valid_after(_at(now_s + AUTHORITY_DAYS * DAY_S))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(uses, critical=True)
@@ -299,7 +307,7 @@ class Authority:
 
     def issue(
         self, identity: Identity, key: PublicKey, now_s: float, lifetime_s: float
-    ) -> tuple[x509.Certificate, Issued]:
+    ) -> tuple[x509.Certificate, IssuedCertificate]:
         """Issue a certificate for a public key; return it with its register entry.
 
         Raises:
@@ -308,8 +316,9 @@ class Authority:
         identity.check()
         until_s = now_s + lifetime_s
         if until_s > self.certificate.not_valid_after_utc.timestamp():
-            raise RefusedError(
-                f"a life of {lifetime_s / DAY_S:.0f} days is longer than the authority's; "
+            raise CertificateRefusedError(
+                f"a life of {lifetime_s / DAY_S:.0f} days is longer than the "
+                "authority's; "
                 "make a new authority"
             )
         usage = ExtendedKeyUsageOID
@@ -319,7 +328,7 @@ class Authority:
             x509
             .CertificateBuilder(self.certificate.subject, identity.subject(), key)
             .serial_number(serial)
-            .not_valid_before(_at(now_s - BACKDATED_S))
+            .not_valid_before(_at(now_s - BACKDATE_S))
             .not_valid_after(_at(until_s))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
             .add_extension(x509.ExtendedKeyUsage([uses]), critical=False)
@@ -327,16 +336,16 @@ class Authority:
             .add_extension(self._our_key_id(), critical=False)
             .sign(self.key, hashes.SHA256())
         )
-        return made, Issued(f"{serial:x}", identity, until_s)
+        return made, IssuedCertificate(f"{serial:x}", identity, until_s)
 
-    def make_crl(self, revoked: Sequence[Issued], now_s: float) -> bytes:
+    def make_crl(self, revoked: Sequence[IssuedCertificate], now_s: float) -> bytes:
         """Return the certificate revocation list, as PEM."""
         builder = (
             x509
             .CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
-            .last_update(_at(now_s - BACKDATED_S))
-            .next_update(_at(now_s + LIST_DAYS * DAY_S))
+            .last_update(_at(now_s - BACKDATE_S))
+            .next_update(_at(now_s + CRL_DAYS * DAY_S))
         )
         for each in revoked:
             builder = builder.add_revoked_certificate(
@@ -369,7 +378,7 @@ def _at(unix_s: float) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(seconds=round(unix_s))
 
 
-def is_same_list(one: bytes, other: bytes) -> bool:
+def is_same_crl(one: bytes, other: bytes) -> bool:
     """Whether two revocation lists, as PEM, contain the same certificates."""
     try:
         lists = [x509.load_pem_x509_crl(each) for each in (one, other)]

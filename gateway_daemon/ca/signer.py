@@ -11,33 +11,37 @@ from queue import Empty, SimpleQueue
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gateway_daemon.ca.authority import RefusedError, Register, name_of
-from gateway_daemon.ca.store import Folder
+from gateway_daemon.ca.authority import (
+    CertificateRefusedError,
+    CertificateRegister,
+    common_name,
+)
+from gateway_daemon.ca.store import AuthorityFolder
 from service_runtime.errors import FieldError
-from service_runtime.watchdog import Pulse
-from spatial_mqtt.certificate_renewal import Answer, Request
+from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.certificate_renewal import RenewalAnswer, RenewalRequest
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.topics import RENEWALS, renewal_topic, renewed_topic
+from spatial_mqtt.topics import RENEWAL_REQUESTS, renewal_answer_topic, renewal_topic
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     Publication,
     Session,
 )
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+POLL_S = 1.0
 SILENCE_S = 60.0
-MOST_HELD = 4
+MAX_CERTIFICATES = 4
 """Valid certificates per name: an answer may be lost on the way, but an attacker must
 not fill the register."""
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
-class Signer(BaseConnectionHandler):
+class RenewalSigner(BaseConnectionHandler):
     """Serves one authority on one broker.
 
     Args:
@@ -51,22 +55,22 @@ class Signer(BaseConnectionHandler):
 
     def __init__(
         self,
-        folder: Folder,
+        folder: AuthorityFolder,
         name: str,
         connect: Connect,
         wall_s: Callable[[], float],
         *,
         lifetime_s: float,
-        watchdog: Pulse,
+        watchdog: LoopWatchdog,
     ) -> None:
         self._folder = folder
         self._wall_s = wall_s
         self._life_s = lifetime_s
         self._pulse = watchdog
-        self._requests: SimpleQueue[Incoming | None] = SimpleQueue()
+        self._requests: SimpleQueue[IncomingMessage | None] = SimpleQueue()
         self._renewed_count = 0
         self._is_subscribed = False
-        self._connection = connect(Session(name, ((RENEWALS, 1),)), self)
+        self._connection = connect(Session(name, ((RENEWAL_REQUESTS, 1),)), self)
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -75,7 +79,7 @@ class Signer(BaseConnectionHandler):
             while True:
                 beat()
                 try:
-                    request = self._requests.get(timeout=LOOK_S)
+                    request = self._requests.get(timeout=POLL_S)
                 except Empty:
                     continue
                 if request is None:
@@ -101,41 +105,43 @@ class Signer(BaseConnectionHandler):
         self._is_subscribed = False
         log.warning("signer's broker is gone: %s", reason)
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         self._requests.put(message)
 
     def on_subscribed(self) -> None:
         self._is_subscribed = True
         log.info("signer is up on %s", self._connection.endpoint)
 
-    def _serve(self, message: Incoming) -> None:
+    def _serve(self, message: IncomingMessage) -> None:
         try:
-            request = Request.decode(message.payload)
+            request = RenewalRequest.decode(message.payload)
             name = self._holder(request, message.topic)
-        except (FieldError, RefusedError) as error:
+        except (FieldError, CertificateRefusedError) as error:
             # No answer to an unproven name.
             log.warning("not renewed on %s: %s", message.topic, error)
             return
         try:
-            answer = Answer(certificate=self._renewed(request, name))
+            answer = RenewalAnswer(certificate=self._renewed(request, name))
             self._renewed_count += 1
             log.info("renewed the certificate of %s", name)
-        except (FieldError, RefusedError) as error:
+        except (FieldError, CertificateRefusedError) as error:
             log.warning("not renewed for %s: %s", name, error)
-            answer = Answer(refused=str(error))
-        self._connection.publish(Publication(renewed_topic(name), answer.encode()))
+            answer = RenewalAnswer(refused=str(error))
+        self._connection.publish(
+            Publication(renewal_answer_topic(name), answer.encode())
+        )
 
-    def _holder(self, request: Request, topic: str) -> str:
+    def _holder(self, request: RenewalRequest, topic: str) -> str:
         """Return the requester's name after proof of possession of both keys."""
-        name = name_of(request.certificate)
+        name = common_name(request.certificate)
         if not self._folder.load_authority().has_issued(request.certificate):
-            raise RefusedError("the old certificate is of another authority")
+            raise CertificateRefusedError("the old certificate is of another authority")
         if topic != renewal_topic(name):
-            raise RefusedError(f"the old certificate is of {name!r}")
+            raise CertificateRefusedError(f"the old certificate is of {name!r}")
         _ = request.verified_key  # raises unless both keys have signed
         return name
 
-    def _renewed(self, request: Request, name: str) -> bytes:
+    def _renewed(self, request: RenewalRequest, name: str) -> bytes:
         now_s, register = self._wall_s(), self._folder.load_register()
         _check_old(request.certificate, register, now_s)
         held = [
@@ -145,19 +151,23 @@ class Signer(BaseConnectionHandler):
             and each.revoked_s is None
             and each.until_s > now_s
         ]
-        if len(held) >= MOST_HELD:
-            raise RefusedError(
+        if len(held) >= MAX_CERTIFICATES:
+            raise CertificateRefusedError(
                 f"{name} has {len(held)} certificates that count; wait for one to end"
             )
         pem = self._folder.issue(held[-1].identity, request.verified_key, self._life_s)
         return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
 
 
-def _check_old(old: x509.Certificate, register: Register, now_s: float) -> None:
+def _check_old(
+    old: x509.Certificate, register: CertificateRegister, now_s: float
+) -> None:
     issued = register.find(f"{old.serial_number:x}")
     if issued is None:
-        raise RefusedError("the register does not know the old certificate")
+        raise CertificateRefusedError("the register does not know the old certificate")
     if issued.revoked_s is not None:
-        raise RefusedError("the old certificate was revoked")
+        raise CertificateRefusedError("the old certificate was revoked")
     if issued.until_s <= now_s:
-        raise RefusedError("the old certificate has ended; a new one needs a visit")
+        raise CertificateRefusedError(
+            "the old certificate has ended; a new one needs a visit"
+        )

@@ -17,21 +17,21 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway_daemon.ca.authority import (
-    Authority,
     AuthorityFileError,
+    CertificateAuthority,
+    CertificateRegister,
     Identity,
-    Register,
 )
 from service_runtime.files import fsync_folder, write_atomic
 from spatial_mqtt.certificate_renewal import PublicKey
 
 PEM = serialization.Encoding.PEM
-AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
-REGISTER, REVOKED, ISSUED = "register.json", "revoked.pem", "issued"
-SECRET, OPEN = 0o600, 0o644
+AUTHORITY_FILE, AUTHORITY_KEY_FILE = "ca.pem", "ca.key"
+REGISTER_FILE, CRL_FILE, ISSUED_FOLDER = "register.json", "revoked.pem", "issued"
+PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
 
 
-class Folder:
+class AuthorityFolder:
     """An authority on disk.
 
     Args:
@@ -54,33 +54,43 @@ class Folder:
             AuthorityFileError: One exists already.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (self.path / AUTHORITY_KEY).exists():
+        if (self.path / AUTHORITY_KEY_FILE).exists():
             rule = "is there already; a second one would make all certificates foreign"
-            raise AuthorityFileError(f"{self.path / AUTHORITY_KEY} {rule}")
-        made = Authority.create(name, self._wall_s())
-        write(self.path / AUTHORITY_KEY, key_pem(made.key, self._password), SECRET)
-        write(self.path / AUTHORITY, made.certificate.public_bytes(PEM), OPEN)
-        self._keep(made, Register())
+            raise AuthorityFileError(f"{self.path / AUTHORITY_KEY_FILE} {rule}")
+        made = CertificateAuthority.create(name, self._wall_s())
+        write_file(
+            self.path / AUTHORITY_KEY_FILE,
+            encode_key(made.key, self._password),
+            PRIVATE_MODE,
+        )
+        write_file(
+            self.path / AUTHORITY_FILE, made.certificate.public_bytes(PEM), PUBLIC_MODE
+        )
+        self._keep(made, CertificateRegister())
 
-    def load_authority(self) -> Authority:
+    def load_authority(self) -> CertificateAuthority:
         """Load the authority.
 
         Raises:
             AuthorityFileError: There is none, or the password is wrong.
         """
-        certificate, key = (self._bytes(n) for n in (AUTHORITY, AUTHORITY_KEY))
-        return Authority.load(certificate, key, self._password)
+        certificate, key = (
+            self._bytes(n) for n in (AUTHORITY_FILE, AUTHORITY_KEY_FILE)
+        )
+        return CertificateAuthority.load(certificate, key, self._password)
 
-    def load_register(self) -> Register:
+    def load_register(self) -> CertificateRegister:
         """Load the register.
 
         Raises:
             AuthorityFileError: There is no register, or it is damaged.
         """
         try:
-            return msgspec.json.decode(self._bytes(REGISTER), type=Register)
+            return msgspec.json.decode(
+                self._bytes(REGISTER_FILE), type=CertificateRegister
+            )
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            where = self.path / REGISTER
+            where = self.path / REGISTER_FILE
             raise AuthorityFileError(f"{where} is damaged: {error}") from error
 
     def issue(self, identity: Identity, key: PublicKey, lifetime_s: float) -> bytes:
@@ -106,10 +116,10 @@ class Folder:
         """
         key = ec.generate_private_key(ec.SECP256R1())
         made = self.issue(identity, key.public_key(), lifetime_s)
-        folder = self.path / ISSUED
+        folder = self.path / ISSUED_FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
-        write(folder / f"{identity.name}.key", key_pem(key), SECRET)
-        write(folder / f"{identity.name}.pem", made, OPEN)
+        write_file(folder / f"{identity.name}.key", encode_key(key), PRIVATE_MODE)
+        write_file(folder / f"{identity.name}.pem", made, PUBLIC_MODE)
         return folder / f"{identity.name}.pem"
 
     def revoke(self, name: str) -> None:
@@ -123,10 +133,14 @@ class Folder:
             register = self.load_register().with_revoked(name, self._wall_s())
             self._keep(self.load_authority(), register)
 
-    def _keep(self, authority: Authority, register: Register) -> None:
+    def _keep(
+        self, authority: CertificateAuthority, register: CertificateRegister
+    ) -> None:
         revoked = authority.make_crl(register.list_revoked(), self._wall_s())
-        write(self.path / REGISTER, msgspec.json.encode(register), OPEN)
-        write(self.path / REVOKED, revoked, OPEN)
+        write_file(
+            self.path / REGISTER_FILE, msgspec.json.encode(register), PUBLIC_MODE
+        )
+        write_file(self.path / CRL_FILE, revoked, PUBLIC_MODE)
 
     def _bytes(self, name: str) -> bytes:
         try:
@@ -149,7 +163,7 @@ class Folder:
             os.close(descriptor)
 
 
-def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
+def encode_key(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
     """Encode a private key as PEM, encrypted if there is a password."""
     lock = (
         serialization.BestAvailableEncryption(password)
@@ -159,7 +173,7 @@ def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> b
     return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, lock)
 
 
-def write(path: Path, data: bytes, mode: int, owner: str | None = None) -> None:
+def write_file(path: Path, data: bytes, mode: int, owner: str | None = None) -> None:
     """Replace a file atomically; it never exists with another mode or owner.
 
     Raises:

@@ -37,7 +37,7 @@ def read_settings(read: Callable[[Path], T], path: Path) -> T:
     try:
         return read(path)
     except (SettingsError, OSError) as error:
-        raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+        raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
 
 
 def fail(error: object, code: int = EXIT_FAILED) -> NoReturn:

@@ -8,15 +8,26 @@ from typing import Any
 import click
 import msgspec
 
-from gateway_daemon.admin_client import Desk, Directory, RefusedError, words
+from gateway_daemon.admin_client import (
+    AdminClient,
+    ChangeRefusedError,
+    PublishedDirectory,
+    format_decision,
+)
 from gateway_daemon.cli._options import EXIT_USAGE, fail, json_option, tls_option
 from gateway_daemon.manager.autoscaler import AreaReport
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
 from service_runtime.settings import SettingsError
 from service_runtime.tls import Endpoint
-from spatial_mqtt.certificate_renewal import tls_of
-from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, Named, encode
+from spatial_mqtt.certificate_renewal import read_tls_settings
+from spatial_mqtt.directory import (
+    AreaSetting,
+    BrokerEntry,
+    BrokerInfo,
+    GatewayReference,
+    encode_directory_message,
+)
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import (
     BROKER_ADD,
@@ -43,11 +54,11 @@ def admin_commands(
 ) -> None:
     """Inspect and change a running system."""
     endpoints = _checked(lambda: [Endpoint.parse(url) for url in managers])
-    tls = _checked(lambda: tls_of(path)) if path else None
+    tls = _checked(lambda: read_tls_settings(path)) if path else None
     errors = []
     for endpoint in endpoints:
         try:
-            context.obj = (context.with_resource(Desk(endpoint, tls)), is_json)
+            context.obj = (context.with_resource(AdminClient(endpoint, tls)), is_json)
         except BrokerError as error:
             errors.append(str(error))
         else:
@@ -57,21 +68,21 @@ def admin_commands(
 
 @admin_commands.command()
 @click.pass_obj
-def gateways(session: tuple[Desk, bool]) -> None:
+def gateways(session: tuple[AdminClient, bool]) -> None:
     """List the gateways that are up, with their areas."""
     _show(session, lambda d: d.gateways, ("area", "gateway"))
 
 
 @admin_commands.command()
 @click.pass_obj
-def brokers(session: tuple[Desk, bool]) -> None:
+def brokers(session: tuple[AdminClient, bool]) -> None:
     """List the distributed brokers, with their areas."""
     _show(session, lambda d: d.table.brokers, ("area", "broker"))
 
 
 @admin_commands.command()
 @click.pass_obj
-def load(session: tuple[Desk, bool]) -> None:
+def load(session: tuple[AdminClient, bool]) -> None:
     """Show the load of every area and the decisions of the autoscaler."""
     client, is_json = session
     try:
@@ -89,13 +100,13 @@ def load(session: tuple[Desk, bool]) -> None:
         click.echo("  ".join(cells).rstrip())
     click.echo(f"autoscale is {report.mode}, decided by manager {report.manager}")
     for decision in report.decisions:
-        click.echo(words(decision))
+        click.echo(format_decision(decision))
 
 
 @admin_commands.command()
 @click.argument("topic")
 @click.pass_obj
-def why(session: tuple[Desk, bool], topic: str) -> None:
+def why(session: tuple[AdminClient, bool], topic: str) -> None:
     """Show the gateway and the broker of a TOPIC, with recent decisions."""
     client, is_json = session
     sentences = _checked(lambda: client.directory.explain_route(check_area(topic)))
@@ -106,33 +117,45 @@ def why(session: tuple[Desk, bool], topic: str) -> None:
 @click.argument("area")
 @click.argument("url")
 @click.pass_obj
-def add_broker(session: tuple[Desk, bool], area: str, url: str) -> None:
+def add_broker(session: tuple[AdminClient, bool], area: str, url: str) -> None:
     """Give an AREA to the broker at URL; gateways take it over without a gap."""
-    entry = _checked(lambda: Entry(area, _broker(url)))
-    _change(session, BROKER_ADD, encode(entry), lambda d: entry in d.table.brokers)
+    entry = _checked(lambda: BrokerEntry(area, _broker(url)))
+    _change(
+        session,
+        BROKER_ADD,
+        encode_directory_message(entry),
+        lambda d: entry in d.table.brokers,
+    )
 
 
 @admin_commands.command(name="remove-broker")
 @click.argument("area")
 @click.argument("url")
 @click.pass_obj
-def remove_broker(session: tuple[Desk, bool], area: str, url: str) -> None:
+def remove_broker(session: tuple[AdminClient, bool], area: str, url: str) -> None:
     """Take an AREA from the broker at URL; its waiting messages move."""
-    entry = _checked(lambda: Entry(area, _broker(url)))
+    entry = _checked(lambda: BrokerEntry(area, _broker(url)))
     before = session[0].directory.table.version
-    _change(session, BROKER_REMOVE, encode(entry), lambda d: d.table.version > before)
+    _change(
+        session,
+        BROKER_REMOVE,
+        encode_directory_message(entry),
+        lambda d: d.table.version > before,
+    )
 
 
 @admin_commands.command(name="set-area")
 @click.argument("url")
 @click.argument("areas", nargs=-1, required=True)
 @click.pass_obj
-def set_area(session: tuple[Desk, bool], url: str, areas: tuple[str, ...]) -> None:
+def set_area(
+    session: tuple[AdminClient, bool], url: str, areas: tuple[str, ...]
+) -> None:
     """Give the gateway at URL these AREAS and no others."""
     gateway = _checked(lambda: _broker(url))
     setting = _checked(lambda: AreaSetting(gateway, topics=areas))
     wanted = set(areas)
-    payload = encode(setting)
+    payload = encode_directory_message(setting)
     _change(session, GATEWAY_SET, payload, lambda d: _areas(d, gateway) == wanted)
 
 
@@ -140,25 +163,30 @@ def set_area(session: tuple[Desk, bool], url: str, areas: tuple[str, ...]) -> No
 @click.argument("url")
 @click.argument("area")
 @click.pass_obj
-def unset_area(session: tuple[Desk, bool], url: str, area: str) -> None:
+def unset_area(session: tuple[AdminClient, bool], url: str, area: str) -> None:
     """Take one AREA from the gateway at URL; without an area it serves everything."""
     gateway = _checked(lambda: _broker(url))
     before = _areas(session[0].directory, gateway)
     if area not in before:
         fail(f"{gateway} serves {', '.join(sorted(before)) or 'nothing'}, not {area}")
     after = tuple(sorted(before - {area})) or ("/",)
-    payload = encode(AreaSetting(gateway, topics=after))
+    payload = encode_directory_message(AreaSetting(gateway, topics=after))
     _change(session, GATEWAY_SET, payload, lambda d: _areas(d, gateway) == set(after))
 
 
 @admin_commands.command()
 @click.argument("url")
 @click.pass_obj
-def forget(session: tuple[Desk, bool], url: str) -> None:
+def forget(session: tuple[AdminClient, bool], url: str) -> None:
     """Remove the gateway at URL permanently, with its areas."""
     gateway = _checked(lambda: _broker(url))
     # A gateway that is down is not listed anyway, so only a refusal can be detected.
-    _change(session, GATEWAY_FORGET, encode(Named(gateway)), None)
+    _change(
+        session,
+        GATEWAY_FORGET,
+        encode_directory_message(GatewayReference(gateway)),
+        None,
+    )
 
 
 def _load_row(area: AreaReport) -> tuple[str, ...]:
@@ -175,7 +203,7 @@ def _load_row(area: AreaReport) -> tuple[str, ...]:
     )
 
 
-def _areas(directory: Directory, gateway: BrokerInfo) -> set[str]:
+def _areas(directory: PublishedDirectory, gateway: BrokerInfo) -> set[str]:
     return {e.topic for e in directory.gateways if e.broker_info == gateway}
 
 
@@ -185,14 +213,14 @@ def _broker(url: str) -> BrokerInfo:
 
 
 def _show(
-    session: tuple[Desk, bool],
-    entries_of: Callable[[Directory], Sequence[Entry]],
+    session: tuple[AdminClient, bool],
+    entries_of: Callable[[PublishedDirectory], Sequence[BrokerEntry]],
     head: tuple[str, str],
 ) -> None:
     client, is_json = session
     entries = entries_of(client.directory)
     if is_json:
-        click.echo(encode(list(entries)))
+        click.echo(encode_directory_message(list(entries)))
         return
     width = max(len(head[0]), *(len(e.topic) for e in entries), 0) + 2
     click.echo(f"{head[0]:<{width}}{head[1]}")
@@ -201,15 +229,15 @@ def _show(
 
 
 def _change(
-    session: tuple[Desk, bool],
+    session: tuple[AdminClient, bool],
     topic: str,
     payload: bytes,
-    is_done: Callable[[Directory], bool] | None,
+    is_done: Callable[[PublishedDirectory], bool] | None,
 ) -> None:
     client, is_json = session
     try:
         directory = client.request_change(topic, payload, is_done)
-    except (RefusedError, BrokerError) as error:
+    except (ChangeRefusedError, BrokerError) as error:
         fail(error)
     version = directory.table.version
     click.echo(json.dumps({"version": version}) if is_json else "done")

@@ -14,23 +14,23 @@ import msgspec
 
 from gateway_daemon import app, config
 from gateway_daemon.ca import acl
-from gateway_daemon.ca.acl import BrokerPlan
+from gateway_daemon.ca.acl import MosquittoConfig
 from gateway_daemon.ca.authority import (
+    ALL_ROLES,
     BROKER,
     DAY_S,
-    EVERY_ROLE,
     AuthorityError,
     Identity,
-    is_same_list,
+    is_same_crl,
 )
 from gateway_daemon.ca.store import (
-    AUTHORITY,
-    ISSUED,
-    OPEN,
-    REVOKED,
-    SECRET,
-    Folder,
-    write,
+    AUTHORITY_FILE,
+    CRL_FILE,
+    ISSUED_FOLDER,
+    PRIVATE_MODE,
+    PUBLIC_MODE,
+    AuthorityFolder,
+    write_file,
 )
 from gateway_daemon.cli._options import (
     config_option,
@@ -40,7 +40,7 @@ from gateway_daemon.cli._options import (
     verbose_option,
 )
 from service_runtime import lifecycle
-from service_runtime.lifecycle import serve
+from service_runtime.lifecycle import run_service
 
 T = TypeVar("T")
 LIFE_DAYS = 398.0
@@ -65,20 +65,22 @@ def ca_commands(
 ) -> None:
     """Issue and revoke certificates, and write the brokers' access rules."""
     password = password_file.read_bytes().strip() if password_file else None
-    context.obj = Folder(folder, time.time, password)  # noqa: TID251 - a command's clock
+    context.obj = AuthorityFolder(folder, time.time, password)  # noqa: TID251 - a command's clock
 
 
 @ca_commands.command()
 @click.argument("name")
 @click.pass_obj
-def init(folder: Folder, name: str) -> None:
+def init(folder: AuthorityFolder, name: str) -> None:
     """Create the authority of the municipality NAME."""
     _try(lambda: folder.create(name))
-    click.echo(f"{folder.path / AUTHORITY}: copy it to every machine, but not the key")
+    click.echo(
+        f"{folder.path / AUTHORITY_FILE}: copy it to every machine, but not the key"
+    )
 
 
 @ca_commands.command()
-@click.argument("role", type=click.Choice(EVERY_ROLE))
+@click.argument("role", type=click.Choice(ALL_ROLES))
 @click.argument("name")
 @click.option(
     "--cell", "cells", multiple=True, help="Area, such as /1/2/2; repeatable."
@@ -87,7 +89,7 @@ def init(folder: Folder, name: str) -> None:
 @click.option("--days", type=float, default=LIFE_DAYS, show_default=True)
 @click.pass_obj
 def issue(
-    folder: Folder,
+    folder: AuthorityFolder,
     role: str,
     name: str,
     *,
@@ -104,7 +106,7 @@ def issue(
 @ca_commands.command()
 @click.argument("name")
 @click.pass_obj
-def revoke(folder: Folder, name: str) -> None:
+def revoke(folder: AuthorityFolder, name: str) -> None:
     """Revoke every certificate of NAME; then run broker-config for each broker."""
     _try(lambda: folder.revoke(name))
     click.echo(f"revoked {name}; takes effect with the next broker-config")
@@ -113,7 +115,7 @@ def revoke(folder: Folder, name: str) -> None:
 @ca_commands.command(name="list")
 @json_option
 @click.pass_obj
-def list_issued(folder: Folder, is_json: bool) -> None:
+def list_issued(folder: AuthorityFolder, is_json: bool) -> None:
     """List certificates with their expiry dates."""
     register = _try(folder.load_register)
     if is_json:
@@ -130,15 +132,15 @@ def list_issued(folder: Folder, is_json: bool) -> None:
 @ca_commands.command()
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="File.")
 @click.pass_obj
-def places(folder: Folder, out: Path) -> None:
+def places(folder: AuthorityFolder, out: Path) -> None:
     """Write the areas of each name, for the backend's ingest.places."""
     areas = _try(folder.load_register).areas_by_name(time.time())  # noqa: TID251
-    _try(lambda: write(out, msgspec.json.encode(areas), OPEN))
+    _try(lambda: write_file(out, msgspec.json.encode(areas), PUBLIC_MODE))
     click.echo(f"{out}: places of {len(areas)} names")
 
 
 @ca_commands.command(name="broker-config")
-@click.argument("kind", type=click.Choice(acl.KINDS))
+@click.argument("kind", type=click.Choice(acl.BROKER_KINDS))
 @click.argument("name")
 @click.option(
     "--broker", help="Name of the broker's certificate; NAME-broker if absent."
@@ -157,23 +159,25 @@ def places(folder: Folder, out: Path) -> None:
     "--reload", "pid", type=int, help="Process id of the Mosquitto to reload."
 )
 @click.pass_obj
-def broker_config(folder: Folder, /, kind: str, name: str, **options: object) -> None:
+def broker_config(
+    folder: AuthorityFolder, /, kind: str, name: str, **options: object
+) -> None:
     """Write the files for a Mosquitto of KIND; NAME is its gateway or Manager."""
     out = Path(str(options["out"]))
     at = Path(str(options["at"] or out.resolve()))
     ports = int(str(options["port"])), int(str(options["daemons_port"]))
-    plan = BrokerPlan(kind, at, *ports, bind=str(options["bind"]))
+    plan = MosquittoConfig(kind, at, *ports, bind=str(options["bind"]))
     holders = _try(folder.load_register).list_holders(time.time())  # noqa: TID251
-    issued = folder.path / ISSUED / str(options["broker"] or f"{name}-broker")
+    issued = folder.path / ISSUED_FOLDER / str(options["broker"] or f"{name}-broker")
     key = issued.with_name(issued.name + ".key")
     if not key.exists():
         fail(f"{key} is missing; issue {BROKER} {issued.name} --host ... first")
     out.mkdir(mode=0o755, parents=True, exist_ok=True)
     files = {
         "yamamori.conf": plan.format().encode(),
-        "acl": acl.acl(kind, name, holders).encode(),
-        "ca.pem": (folder.path / AUTHORITY).read_bytes(),
-        "revoked.pem": (folder.path / REVOKED).read_bytes(),
+        "acl": acl.format_acl(kind, name, holders).encode(),
+        "ca.pem": (folder.path / AUTHORITY_FILE).read_bytes(),
+        "revoked.pem": (folder.path / CRL_FILE).read_bytes(),
         "broker.pem": issued.with_name(issued.name + ".pem").read_bytes(),
         "broker.key": key.read_bytes(),
     }
@@ -181,9 +185,9 @@ def broker_config(folder: Folder, /, kind: str, name: str, **options: object) ->
         out, files, None if options["owner"] is None else str(options["owner"])
     )
     click.echo(f"{out / 'yamamori.conf'}: {len(holders)} certificates count")
-    if REVOKED in changed:
+    if CRL_FILE in changed:
         click.echo(
-            f"{out / REVOKED} has changed: connections with revoked certificates end "
+            f"{out / CRL_FILE} has changed: connections with revoked certificates end "
             "when the broker starts again (systemctl restart mosquitto)"
         )
     if options["pid"]:
@@ -196,8 +200,8 @@ def _write_changed(out: Path, files: dict[str, bytes], owner: str | None) -> set
         name: data for name, data in files.items() if not _is_current(out / name, data)
     }
     for name, data in changed.items():
-        mode = SECRET if name.endswith((".key", "acl")) else OPEN
-        _try(partial(write, out / name, data, mode, owner))
+        mode = PRIVATE_MODE if name.endswith((".key", "acl")) else PUBLIC_MODE
+        _try(partial(write_file, out / name, data, mode, owner))
     return set(changed)
 
 
@@ -206,22 +210,22 @@ def _is_current(path: Path, data: bytes) -> bool:
     if not path.exists():
         return False
     current = path.read_bytes()
-    if path.name != REVOKED:
+    if path.name != CRL_FILE:
         return current == data
-    return is_same_list(current, data)
+    return is_same_crl(current, data)
 
 
 @ca_commands.command()
 @config_option
 @verbose_option
 @click.pass_obj
-def sign(folder: Folder, path: Path, verbose: bool) -> None:
+def sign(folder: AuthorityFolder, path: Path, verbose: bool) -> None:
     """Renew certificates on request at a Manager's broker, until SIGTERM."""
-    settings = read_settings(config.read_signer, path)
+    settings = read_settings(config.read_signer_settings, path)
     _try(folder.load_authority)
     lifecycle.log_to_stderr(verbose)
-    lifecycle.die_on_unknown_errors()
-    serve(*app.build_signer(settings, folder))
+    lifecycle.exit_on_thread_error()
+    run_service(*app.build_signer(settings, folder))
 
 
 def _try(call: Callable[[], T]) -> T:

@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from gateway_daemon.admin_client import Desk
+from gateway_daemon.admin_client import AdminClient
 from gateway_daemon.cli._options import fail, tls_option
-from gateway_daemon.gateway.update_server import SUFFIX
+from gateway_daemon.gateway.update_server import BUNDLE_SUFFIX
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG, EXIT_USAGE_DATA
 from service_runtime.settings import SettingsError
 from service_runtime.tls import Endpoint
-from spatial_mqtt.announcements import Rollout, Signer
-from spatial_mqtt.certificate_renewal import tls_of
+from spatial_mqtt.announcements import NoticeSigner, Rollout
+from spatial_mqtt.certificate_renewal import read_tls_settings
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import rollout_topic
 from spatial_mqtt.transport import Publication
@@ -27,7 +27,9 @@ MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 65_536
 
 
-def of_bundle(path: Path, percent: float, at_s: float, *, withdrawn: bool) -> Rollout:
+def describe_bundle(
+    path: Path, percent: float, at_s: float, *, withdrawn: bool
+) -> Rollout:
     """Describe a bundle for the nodes.
 
     Raises:
@@ -88,27 +90,29 @@ def rollout(**options: Any) -> None:  # noqa: ANN401 - values of click options
     command prints; gateways serve it to their nodes.
     """
     try:
-        tls = tls_of(options["path"]) if options["path"] else None
+        tls = read_tls_settings(options["path"]) if options["path"] else None
         endpoints = [Endpoint.parse(url) for url in options["managers"]]
         at_s = time.time()  # noqa: TID251 - a command's clock
         percent, withdrawn = options["percent"], options["withdraw"]
-        made = of_bundle(options["bundle"], percent, at_s, withdrawn=withdrawn)
-        publications = _seal(made, options["areas"], Signer(options["key"]))
+        made = describe_bundle(options["bundle"], percent, at_s, withdrawn=withdrawn)
+        publications = _seal(made, options["areas"], NoticeSigner(options["key"]))
     except SettingsError as error:
         fail(error, EXIT_CONFIG)
     except (FieldError, OSError) as error:
         fail(error, EXIT_USAGE_DATA)
     try:
         for endpoint in endpoints:
-            with Desk(endpoint, tls) as client:
+            with AdminClient(endpoint, tls) as client:
                 client.publish_all(publications)
     except BrokerError as error:
         fail(error)
-    areas, file = ", ".join(options["areas"]), f"{made.sha256}{SUFFIX}"
+    areas, file = ", ".join(options["areas"]), f"{made.sha256}{BUNDLE_SUFFIX}"
     click.echo(f"{made.version} for {made.percent:g} % of {areas}: {file}")
 
 
-def _seal(made: Rollout, areas: Sequence[str], signer: Signer) -> list[Publication]:
+def _seal(
+    made: Rollout, areas: Sequence[str], signer: NoticeSigner
+) -> list[Publication]:
     topics = [rollout_topic(area) for area in areas]
     return [
         Publication(topic, signer.sign(topic, made.encode()), retain=True)

@@ -16,7 +16,7 @@ from gateway_daemon.cli._options import (
 )
 from gateway_daemon.manager.storage import RegistryFileError
 from service_runtime import lifecycle
-from service_runtime.lifecycle import Program, Supervision, serve
+from service_runtime.lifecycle import Program, SystemdSupervisor, run_service
 from service_runtime.settings import SettingsError
 
 S = TypeVar("S")
@@ -27,7 +27,9 @@ S = TypeVar("S")
 @verbose_option
 def run(path: Path, verbose: bool) -> None:
     """Run a gateway."""
-    _serve(app.build_gateway, read_settings(config.read_gateway, path), verbose)
+    _serve(
+        app.build_gateway, read_settings(config.read_gateway_settings, path), verbose
+    )
 
 
 @click.command()
@@ -35,18 +37,20 @@ def run(path: Path, verbose: bool) -> None:
 @verbose_option
 def manager(path: Path, verbose: bool) -> None:
     """Run a Manager."""
-    _serve(app.build_manager, read_settings(config.read_manager, path), verbose)
+    _serve(
+        app.build_manager, read_settings(config.read_manager_settings, path), verbose
+    )
 
 
 def _serve(
-    build: Callable[[S], tuple[Program, Supervision]], settings: S, verbose: bool
+    build: Callable[[S], tuple[Program, SystemdSupervisor]], settings: S, verbose: bool
 ) -> None:
     lifecycle.log_to_stderr(verbose)
-    lifecycle.die_on_unknown_errors()
+    lifecycle.exit_on_thread_error()
     try:
         program, supervision = build(settings)
     except SettingsError as error:
-        raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+        raise SystemExit(lifecycle.report_settings_error(PROGRAM, error)) from error
     except RegistryFileError as error:
         fail(error, lifecycle.EXIT_CONFIG)
-    serve(program, supervision)
+    run_service(program, supervision)

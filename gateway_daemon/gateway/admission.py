@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.uplink.rate_limit import TokenBucket
-from gateway_daemon.gateway.ingress_messages import Taken, told_priority
+from gateway_daemon.gateway.ingress_messages import ParsedMessage, declared_priority
 from spatial_mqtt.errors import TopicError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import Forward
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.topics import ForwardTopic
+from spatial_mqtt.transport import IncomingMessage
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class _Account:
     logged_s: float | None = None
 
 
-class Allowance:
+class SenderRateLimit:
     """Token buckets per sender, with the least recently used discarded first.
 
     The sender is the publisher's certificate name where the topic has one, otherwise
@@ -55,7 +55,7 @@ class Allowance:
         self._accounts: OrderedDict[tuple[str, bool], _Account] = OrderedDict()
         self.rejected = 0
 
-    def allows(self, message: Incoming, now_s: float) -> bool:
+    def allows(self, message: IncomingMessage, now_s: float) -> bool:
         """Whether the sender of a publication is within its limit."""
         if self._per_s is None:
             return True
@@ -74,7 +74,7 @@ class Allowance:
             )
         return False
 
-    def charge(self, message: Incoming, count: int, now_s: float) -> None:
+    def charge(self, message: IncomingMessage, count: int, now_s: float) -> None:
         """Charge the sender for the messages in a publication, and for at least one."""
         if self._per_s is not None:
             account = self._account(_key(message), self._per_s)
@@ -91,16 +91,16 @@ class Allowance:
         return account
 
 
-def _key(message: Incoming) -> tuple[str, bool]:
-    is_urgent = LADDER.is_urgent(told_priority(message))
+def _key(message: IncomingMessage) -> tuple[str, bool]:
+    is_urgent = LADDER.is_urgent(declared_priority(message))
     try:
-        forward = Forward.parse(message.topic)
+        forward = ForwardTopic.parse(message.topic)
     except TopicError:
         return message.topic, is_urgent
     return forward.publisher or forward.topic, is_urgent
 
 
-class Impostors:
+class IdentityCheck:
     """Quarantines messages whose node id differs from the publisher's certificate.
 
     The broker lets a certificate publish under ``/from/<its own name>/`` only, so the
@@ -112,8 +112,8 @@ class Impostors:
         path: Quarantine file with one JSON object per line: Unix time, topic, id, and
             the payload in base64.
         wall_s: Unix time.
-        has_certificates: Whether clients of the own broker have certificates. Without them no
-            publisher is known, and every id is accepted.
+        has_certificates: Whether clients of the own broker have certificates. Without
+            them no publisher is known, and every id is accepted.
 
     Attributes:
         quarantined: Messages quarantined since the start.
@@ -128,17 +128,17 @@ class Impostors:
         self._logged_s: float | None = None
         self.quarantined = 0
 
-    def filter_genuine(self, messages: Iterable[Taken]) -> list[Taken]:
+    def filter_genuine(self, messages: Iterable[ParsedMessage]) -> list[ParsedMessage]:
         """Quarantine forged messages and return the others."""
-        genuine: list[Taken] = []
-        forged: list[Taken] = []
+        genuine: list[ParsedMessage] = []
+        forged: list[ParsedMessage] = []
         for message in messages:
             (genuine if self._is_genuine(message) else forged).append(message)
         if forged:
             self._quarantine(forged)
         return genuine
 
-    def _is_genuine(self, message: Taken) -> bool:
+    def _is_genuine(self, message: ParsedMessage) -> bool:
         claimed = message.draft.id
         if claimed is None:
             return True
@@ -146,7 +146,7 @@ class Impostors:
             return not self._has_names
         return claimed.node == message.publisher_id
 
-    def _quarantine(self, forged: list[Taken]) -> None:
+    def _quarantine(self, forged: list[ParsedMessage]) -> None:
         self.quarantined += len(forged)
         now_s = self._wall_s()
         if self._logged_s is None or abs(now_s - self._logged_s) >= LOG_EVERY_S:
@@ -170,7 +170,7 @@ class Impostors:
             file.write(lines)
 
 
-def _line(message: Taken, now_s: float) -> bytes:
+def _line(message: ParsedMessage, now_s: float) -> bytes:
     record = {
         "at": now_s,
         "topic": message.incoming.topic,

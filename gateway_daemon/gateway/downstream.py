@@ -9,24 +9,24 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from edge_agent.queue.base import Draft, QueueFileError, QueueFullError
-from edge_agent.queue.inspection import depth_words
-from gateway_daemon.gateway.egress import Fill, Lane
-from gateway_daemon.gateway.ingress_buffers import Inbox
-from gateway_daemon.gateway.ingress_messages import delivered
-from gateway_daemon.gateway.subscriptions import asked_of
-from service_runtime.lifecycle import start_loop
+from edge_agent.queue.base import MessageDraft, QueueFileError, QueueFullError
+from edge_agent.queue.inspection import format_depth
+from gateway_daemon.gateway.egress import Lane, LaneStatus
+from gateway_daemon.gateway.ingress_buffers import BatchQueue
+from gateway_daemon.gateway.ingress_messages import parse_delivery
+from gateway_daemon.gateway.subscriptions import filters_by_broker
+from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import Beat, Pulse
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import Offer
+from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import is_of_the_system, offer_topic
+from spatial_mqtt.topics import is_system_topic, offer_topic
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     Publication,
     Session,
 )
@@ -45,14 +45,14 @@ Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
-class Came:
+class ReceivedMessage:
     """A message of a distributed broker, with the subscriber that received it."""
 
-    message: Incoming
-    subscriber: "Ear"
+    message: IncomingMessage
+    subscriber: "BrokerSubscriber"
 
 
-class Ear(BaseConnectionHandler):
+class BrokerSubscriber(BaseConnectionHandler):
     """Persistent subscriber session at one distributed broker.
 
     It retains an offer there that gives no receipts: publishers must then give their
@@ -72,7 +72,7 @@ class Ear(BaseConnectionHandler):
         gateway_id: str,
         endpoint: Endpoint,
         connect: Connect,
-        on_received: Callable[[Came], object],
+        on_received: Callable[[ReceivedMessage], object],
         on_confirmed: Callable[[], object],
     ) -> None:
         self._on_received = on_received
@@ -81,7 +81,7 @@ class Ear(BaseConnectionHandler):
         self._filters: frozenset[str] = frozenset()
         self._confirmed: frozenset[str] | None = None
         self._requested: list[frozenset[str]] = []
-        offer = Offer(gateway_id, filters=()).encode()
+        offer = CustodyOffer(gateway_id, filters=()).encode()
         self._offer = Publication(offer_topic(gateway_id), offer, retain=True)
         session = Session(
             f"{gateway_id}-ear",
@@ -110,7 +110,7 @@ class Ear(BaseConnectionHandler):
         self._connection.subscribe([(each, 1) for each in sorted(added)])
         self._connection.unsubscribe(sorted(removed))
 
-    def acknowledge(self, *messages: Incoming) -> None:
+    def acknowledge(self, *messages: IncomingMessage) -> None:
         """Acknowledge messages, so that the broker can discard them."""
         self._connection.acknowledge(*messages)
 
@@ -131,8 +131,8 @@ class Ear(BaseConnectionHandler):
             self._confirmed = None
             self._requested = []
 
-    def on_message(self, message: Incoming) -> None:
-        self._on_received(Came(message, self))
+    def on_message(self, message: IncomingMessage) -> None:
+        self._on_received(ReceivedMessage(message, self))
 
     def on_subscribed(self) -> None:
         with self._lock:
@@ -143,7 +143,7 @@ class Ear(BaseConnectionHandler):
         self._on_confirmed()
 
 
-class Deliveries:
+class Downstream:
     """Moves messages that clients subscribe to from the brokers to the own broker.
 
     Args:
@@ -167,7 +167,7 @@ class Deliveries:
         own_broker: Endpoint,
         *,
         default_priority: int,
-        watchdog: Pulse,
+        watchdog: LoopWatchdog,
     ) -> None:
         self._watchdog = watchdog
         self._id = gateway_id
@@ -176,21 +176,21 @@ class Deliveries:
         self._own_broker = own_broker
         self._default_priority = default_priority
         self.on_confirmed: Callable[[], object] = lambda: None
-        self._inbox: Inbox[Came] = Inbox(
+        self._inbox: BatchQueue[ReceivedMessage] = BatchQueue(
             watchdog.clock,
             lambda received: LADDER.is_urgent(received.message.priority or 0),
         )
         self._stopping = threading.Event()
         self._lock = threading.RLock()
-        self._subscribers: dict[BrokerInfo, Ear] = {}
+        self._subscribers: dict[BrokerInfo, BrokerSubscriber] = {}
         self._filters: frozenset[str] = frozenset()
         self._tables: tuple[BrokerTable, ...] = ()
 
-    def run(self, heartbeat: Beat) -> None:
+    def run(self, heartbeat: Heartbeat) -> None:
         """Serve until `stop`."""
         uplink = self._lane.uplink
         if uplink is not None:
-            start_loop(self._watchdog, "local", SILENCE_S, uplink.run)
+            start_watched_loop(self._watchdog, "local", SILENCE_S, uplink.run)
             uplink.switch_to(self._own_broker)
         while (batch := self._inbox.next_batch(IDLE_S)) is not None:
             heartbeat()
@@ -210,7 +210,7 @@ class Deliveries:
             self._lane.uplink.stop()
         self._lane.queue.close()
 
-    def store(self, drafts: Sequence[Draft]) -> bool:
+    def store(self, drafts: Sequence[MessageDraft]) -> bool:
         """Store messages of the overlay; whether they are on disk."""
         is_stored = self._store(drafts)
         if is_stored:
@@ -243,18 +243,18 @@ class Deliveries:
 
     def summary(self) -> str:
         """Summary of the messages that wait for the own broker."""
-        return depth_words(self._lane.queue.stats(), self._lane.queue.oldest_s())
+        return format_depth(self._lane.queue.stats(), self._lane.queue.oldest_s())
 
-    def lane_status(self) -> Fill:
+    def lane_status(self) -> LaneStatus:
         """Contents and connection state of the lane to the own broker."""
-        return Fill(
+        return LaneStatus(
             self._lane.queue.stats(), self._lane.queue.ages_s(), self._lane.is_up
         )
 
     def _subscribe(self) -> None:
         filters: dict[BrokerInfo, frozenset[str]] = {}
         for table in self._tables:
-            for broker, needed in asked_of(self._filters, table).items():
+            for broker, needed in filters_by_broker(self._filters, table).items():
                 filters[broker] = filters.get(broker, frozenset()) | needed
         for broker in filters.keys() | self._subscribers.keys():
             needed = filters.get(broker, frozenset())
@@ -268,9 +268,9 @@ class Deliveries:
             removed.set_filters(frozenset())
             removed.stop()
 
-    def _make_subscriber(self, broker: BrokerInfo) -> Ear:
+    def _make_subscriber(self, broker: BrokerInfo) -> BrokerSubscriber:
         endpoint = Endpoint(broker.host, broker.port, self._own_broker.tls)
-        return Ear(
+        return BrokerSubscriber(
             self._id,
             endpoint,
             self._connect,
@@ -282,11 +282,11 @@ class Deliveries:
         own = self._own_broker
         return (broker.host, broker.port) == (own.host, own.port)
 
-    def _process(self, batch: Sequence[Came], heartbeat: Beat) -> None:
+    def _process(self, batch: Sequence[ReceivedMessage], heartbeat: Heartbeat) -> None:
         drafts = [
-            delivered(received.message, self._default_priority)
+            parse_delivery(received.message, self._default_priority)
             for received in batch
-            if not is_of_the_system(received.message.topic)
+            if not is_system_topic(received.message.topic)
         ]
         while drafts and not self._store(drafts):
             heartbeat()
@@ -301,7 +301,7 @@ class Deliveries:
         if self._lane.uplink is not None:
             self._lane.uplink.wake()
 
-    def _store(self, drafts: Sequence[Draft]) -> bool:
+    def _store(self, drafts: Sequence[MessageDraft]) -> bool:
         try:
             self._lane.queue.put(drafts)
         except (QueueFullError, QueueFileError) as error:

@@ -9,15 +9,15 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edge_agent.queue.base import Draft, Message, Queue, Stats
-from edge_agent.queue.inspection import depth_words
-from edge_agent.uplink.settings import link_words
+from edge_agent.queue.base import MessageDraft, Queue, QueuedMessage, QueueStats
+from edge_agent.queue.inspection import format_depth
+from edge_agent.uplink.settings import format_link
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.gateway.overlay_fallback import Detour
-from service_runtime.lifecycle import start_loop
+from gateway_daemon.gateway.overlay_fallback import OverlayFallback
+from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
-from service_runtime.watchdog import Pulse
-from spatial_mqtt.directory import BrokerInfo, BrokerTable, responsible_broker
+from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.directory import BrokerInfo, BrokerTable, find_responsible_broker
 from spatial_mqtt.senml import MessageId
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Fill:
+class LaneStatus:
     """Contents and connection state of a lane.
 
     Attributes:
@@ -59,17 +59,17 @@ class Fill:
         is_up: Whether the broker is connected.
     """
 
-    stats: Stats
+    stats: QueueStats
     ages_s: Mapping[int, float]
     is_up: bool = False
 
 
 MakeQueue = Callable[[BrokerInfo | None], Queue]
 MakeUplink = Callable[[BrokerInfo, Queue], Uplink]
-StateOf = Callable[[Sequence[Draft]], Mapping[str, str]]
+StateOf = Callable[[Sequence[MessageDraft]], Mapping[str, str]]
 
 
-class Lanes:
+class Egress:
     """All lanes of a gateway.
 
     Args:
@@ -86,10 +86,10 @@ class Lanes:
         make_queue: MakeQueue,
         make_uplink: MakeUplink,
         tls: bool,
-        watchdog: Pulse,
+        watchdog: LoopWatchdog,
         count_topics: Callable[[Iterable[str]], object] = lambda _: None,
         *,
-        fallback: Detour | None = None,
+        fallback: OverlayFallback | None = None,
     ) -> None:
         self._fallback = fallback
         self._watchdog = watchdog
@@ -120,7 +120,9 @@ class Lanes:
             for broker, lane in list(self._lanes.items()):
                 self._reroute(broker, lane)
 
-    def put(self, drafts: Iterable[Draft], state_of: StateOf = lambda _: {}) -> int:
+    def put(
+        self, drafts: Iterable[MessageDraft], state_of: StateOf = lambda _: {}
+    ) -> int:
         """Store drafts in their lanes; they are on disk when this returns.
 
         Args:
@@ -144,11 +146,11 @@ class Lanes:
             states.append(self._fallback.queue.get_state(name))
         return [state for state in states if state is not None]
 
-    def lane_status(self) -> dict[BrokerInfo | None, Fill]:
+    def lane_status(self) -> dict[BrokerInfo | None, LaneStatus]:
         """Contents and connection state of each lane."""
         with self._lock:  # keeps lanes from being closed
             return {
-                broker: Fill(lane.queue.stats(), lane.queue.ages_s(), lane.is_up)
+                broker: LaneStatus(lane.queue.stats(), lane.queue.ages_s(), lane.is_up)
                 for broker, lane in self._lanes.items()
             }
 
@@ -173,18 +175,22 @@ class Lanes:
         if self._fallback is not None:
             self._fallback.close()
 
-    def _put(self, drafts: Iterable[Draft], state_of: StateOf = lambda _: {}) -> int:
-        by_broker: dict[BrokerInfo | None, list[Draft]] = {}
+    def _put(
+        self, drafts: Iterable[MessageDraft], state_of: StateOf = lambda _: {}
+    ) -> int:
+        by_broker: dict[BrokerInfo | None, list[MessageDraft]] = {}
         with self._lock:
             for draft in drafts:
-                broker = responsible_broker(self._table.brokers, draft.topic)
+                broker = find_responsible_broker(self._table.brokers, draft.topic)
                 by_broker.setdefault(broker, []).append(draft)
             return sum(
                 self._store(self._lane(broker), batch, state_of(batch))
                 for broker, batch in by_broker.items()
             )
 
-    def _store(self, lane: Lane, drafts: list[Draft], state: Mapping[str, str]) -> int:
+    def _store(
+        self, lane: Lane, drafts: list[MessageDraft], state: Mapping[str, str]
+    ) -> int:
         ids = lane.queue.put(drafts, state)
         if lane.uplink is not None:
             lane.uplink.wake()
@@ -198,7 +204,7 @@ class Lanes:
             queue = self._make_queue(broker)
             uplink = self._make_uplink(broker, queue)
             name = f"lane {broker}"
-            thread = start_loop(self._watchdog, name, SILENCE_S, uplink.run)
+            thread = start_watched_loop(self._watchdog, name, SILENCE_S, uplink.run)
             lane = self._lanes[broker] = Lane(queue, uplink, thread)
             uplink.switch_to(Endpoint(broker.host, broker.port, self._tls))
         assert lane is not None  # noqa: S101 - the lane without broker always exists
@@ -219,7 +225,9 @@ class Lanes:
             return
         moved, remaining = 0, list[int]()
         while batch := lane.queue.lease(REROUTE_BATCH):
-            targets = [responsible_broker(self._table.brokers, m.topic) for m in batch]
+            targets = [
+                find_responsible_broker(self._table.brokers, m.topic) for m in batch
+            ]
             leaving = [
                 message
                 for message, target in zip(batch, targets, strict=True)
@@ -241,9 +249,9 @@ class Lanes:
             )
 
 
-def _to_draft(message: Message, age_s: float | None) -> Draft:
+def _to_draft(message: QueuedMessage, age_s: float | None) -> MessageDraft:
     payload = message.payload
-    return Draft(
+    return MessageDraft(
         message.priority, message.topic, lambda _id: payload, message.id, age_s or 0.0
     )
 
@@ -253,5 +261,5 @@ def _count_new(ids: Sequence[MessageId | None]) -> int:
 
 
 def _summary(lane: Lane, now_s: float) -> str:
-    link = link_words(lane.uplink, now_s) if lane.uplink else "without a broker"
-    return f"{link}, {depth_words(lane.queue.stats(), lane.queue.oldest_s())}"
+    link = format_link(lane.uplink, now_s) if lane.uplink else "without a broker"
+    return f"{link}, {format_depth(lane.queue.stats(), lane.queue.oldest_s())}"

@@ -14,15 +14,19 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from gateway_daemon.gateway.downstream import Deliveries
-from gateway_daemon.gateway.egress import Lanes
-from gateway_daemon.gateway.ingress import Front
-from gateway_daemon.gateway.manager_link import Presence
+from gateway_daemon.gateway.downstream import Downstream
+from gateway_daemon.gateway.egress import Egress
+from gateway_daemon.gateway.ingress import Ingress
+from gateway_daemon.gateway.manager_link import ManagerLink
 from service_runtime.files import write_best_effort
-from service_runtime.lifecycle import start_loop
-from service_runtime.periodic import Part
-from service_runtime.watchdog import Beat, Pulse
-from spatial_mqtt.directory import BrokerTable, decode_table, encode
+from service_runtime.lifecycle import start_watched_loop
+from service_runtime.periodic import Service
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from spatial_mqtt.directory import (
+    BrokerTable,
+    decode_broker_table,
+    encode_directory_message,
+)
 from spatial_mqtt.errors import DirectoryError
 
 log = logging.getLogger(__name__)
@@ -44,7 +48,7 @@ REROUTE_S = 600.0
 """A new table may move all messages of a broker from one file to another."""
 
 
-class Tables:
+class TableSelector:
     """Selects the broker table that counts, without I/O.
 
     The newest table counts; of two with the same version (from Managers that a
@@ -80,7 +84,9 @@ class Tables:
         is_early = now_s < self._recalled_until_s and len(tables) < self._managers
         if self._recalled is not None and (is_early or not tables):
             tables.append(self._recalled)
-        return max(tables, key=lambda t: (t.version, encode(t)), default=None)
+        return max(
+            tables, key=lambda t: (t.version, encode_directory_message(t)), default=None
+        )
 
 
 class Gateway:
@@ -100,13 +106,13 @@ class Gateway:
 
     def __init__(
         self,
-        egress: Lanes,
-        ingress: Front,
-        downstream: Deliveries,
+        egress: Egress,
+        ingress: Ingress,
+        downstream: Downstream,
         table_path: Path,
         clock: Callable[[], float],
         *,
-        watchdog: Pulse,
+        watchdog: LoopWatchdog,
     ) -> None:
         self._egress = egress
         self._ingress = ingress
@@ -115,18 +121,18 @@ class Gateway:
         self._clock = clock
         self._watchdog = watchdog
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._tables = Tables(0, clock())
-        self._links: tuple[Presence, ...] = ()
-        self._services: tuple[Part, ...] = ()
+        self._tables = TableSelector(0, clock())
+        self._links: tuple[ManagerLink, ...] = ()
+        self._services: tuple[Service, ...] = ()
         self._next: BrokerTable | None = None
         self._next_since_s = 0.0
         self._linger_until_s: float | None = None
-        self._unreported: list[tuple[Presence, int]] = []
+        self._unreported: list[tuple[ManagerLink, int]] = []
         self._threads: list[threading.Thread] = []
 
-    def attach(self, manager_links: Sequence[Presence], *services: Part) -> None:
+    def attach(self, manager_links: Sequence[ManagerLink], *services: Service) -> None:
         """Set the links to the Managers and the other services; before `run`."""
-        self._tables = Tables(len(manager_links), self._clock())
+        self._tables = TableSelector(len(manager_links), self._clock())
         self._links, self._services = tuple(manager_links), services
 
     def run(self) -> None:
@@ -141,10 +147,10 @@ class Gateway:
         with self._watchdog.watch_loop("gateway", REROUTE_S) as heartbeat:
             self._handle_events(heartbeat)
 
-    def on_table(self, table: BrokerTable, link: Presence) -> None:
+    def on_table(self, table: BrokerTable, link: ManagerLink) -> None:
         self._events.put(lambda: self._add_table(table, link))
 
-    def on_complete(self, link: Presence) -> None:
+    def on_complete(self, link: ManagerLink) -> None:
         self._events.put(lambda: self._complete(link))
 
     def stop(self) -> None:
@@ -178,7 +184,7 @@ class Gateway:
             f"for our clients {self._downstream.summary()}",
         ])
 
-    def _handle_events(self, heartbeat: Beat) -> None:
+    def _handle_events(self, heartbeat: Heartbeat) -> None:
         while True:
             heartbeat()
             try:
@@ -189,7 +195,7 @@ class Gateway:
                 return
             event()
 
-    def _add_table(self, table: BrokerTable, link: Presence) -> None:
+    def _add_table(self, table: BrokerTable, link: ManagerLink) -> None:
         self._tables.add(link, table)
         self._unreported.append((link, table.version))
         self._follow_newest()
@@ -214,7 +220,7 @@ class Gateway:
         for link, version in unreported:
             link.report_applied(version)
 
-    def _complete(self, link: Presence) -> None:
+    def _complete(self, link: ManagerLink) -> None:
         if self._tables.latest_of(link) == self._next:
             self._apply_next()
 
@@ -240,7 +246,7 @@ class Gateway:
         self._egress.apply_table(table)
         self._downstream.use_tables(old, table)
         self._linger_until_s = self._clock() + LINGER_S
-        write_best_effort(self._table_path, encode(table))
+        write_best_effort(self._table_path, encode_directory_message(table))
         if table.brokers:
             self._serve_clients()
 
@@ -248,12 +254,12 @@ class Gateway:
         if all(thread.name != "front" for thread in self._threads):
             self._start("front", self._ingress.run)
 
-    def _start(self, name: str, run: Callable[[Beat], None]) -> None:
-        self._threads.append(start_loop(self._watchdog, name, SILENCE_S, run))
+    def _start(self, name: str, run: Callable[[Heartbeat], None]) -> None:
+        self._threads.append(start_watched_loop(self._watchdog, name, SILENCE_S, run))
 
     def _recall_table(self) -> None:
         try:
-            table = decode_table(self._table_path.read_bytes())
+            table = decode_broker_table(self._table_path.read_bytes())
         except FileNotFoundError:
             log.info("no broker table yet; clients wait until a manager sends one")
         except (OSError, DirectoryError) as error:

@@ -10,36 +10,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from edge_agent.queue.base import (
-    Draft,
+    MessageDraft,
     QueueDiskFullError,
     QueueFileError,
     QueueFullError,
 )
-from gateway_daemon.gateway.admission import Allowance, Impostors
-from gateway_daemon.gateway.egress import Lanes
+from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
+from gateway_daemon.gateway.egress import Egress
 from gateway_daemon.gateway.ingress_buffers import (
-    UNACKNOWLEDGED,
-    Inbox,
-    Receipts,
-    Redelivered,
-    Waiting,
+    REDELIVERY_STATE_KEY,
+    BatchQueue,
+    ReceiptBatcher,
+    RedeliveryFilter,
+    UrgentRetries,
 )
 from gateway_daemon.gateway.ingress_messages import (
-    READS,
-    Opener,
-    Taken,
-    take,
-    told_priority,
+    CONTENT_TYPES,
+    ParsedMessage,
+    Unpacker,
+    declared_priority,
+    parse_publication,
 )
-from service_runtime.watchdog import Beat
+from service_runtime.watchdog import Heartbeat
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import Offer
+from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import FORWARD_FILTER, FROM_FILTER, offer_topic
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     Publication,
     Session,
 )
@@ -55,14 +55,14 @@ Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
-class Guards:
+class AdmissionChecks:
     """Checks that every incoming message must pass."""
 
-    rate_limit: Allowance
-    identity_check: Impostors
+    rate_limit: SenderRateLimit
+    identity_check: IdentityCheck
 
 
-class Front(BaseConnectionHandler):
+class Ingress(BaseConnectionHandler):
     """Stores what clients publish in the lanes.
 
     Args:
@@ -78,26 +78,26 @@ class Front(BaseConnectionHandler):
         self,
         gateway_id: str,
         connect: Connect,
-        egress: Lanes,
+        egress: Egress,
         default_priority: int,
         clock: Callable[[], float],
         *,
-        checks: Guards,
+        checks: AdmissionChecks,
     ) -> None:
         self._clock = clock
         self._id = gateway_id
         self._lanes = egress
         self._default_priority = default_priority
-        self._inbox: Inbox[Incoming] = Inbox(
-            clock, lambda message: LADDER.is_urgent(told_priority(message))
+        self._inbox: BatchQueue[IncomingMessage] = BatchQueue(
+            clock, lambda message: LADDER.is_urgent(declared_priority(message))
         )
-        self._offer = Offer(gateway_id, (FORWARD_FILTER,), READS)
-        self._unpacker = Opener()
+        self._offer = CustodyOffer(gateway_id, (FORWARD_FILTER,), CONTENT_TYPES)
+        self._unpacker = Unpacker()
         self._rate_limit = checks.rate_limit
         self._identity_check = checks.identity_check
-        self._receipts = Receipts()
-        self._redeliveries = Redelivered()
-        self._retries = Waiting()
+        self._receipts = ReceiptBatcher()
+        self._redeliveries = RedeliveryFilter()
+        self._retries = UrgentRetries()
         session = Session(
             gateway_id,
             filters=((FORWARD_FILTER, 1), (FROM_FILTER, 1)),
@@ -129,9 +129,9 @@ class Front(BaseConnectionHandler):
         """Messages with a forged node id since the start."""
         return self._identity_check.quarantined
 
-    def run(self, heartbeat: Beat) -> None:
+    def run(self, heartbeat: Heartbeat) -> None:
         """Serve until `stop`."""
-        self._redeliveries.load(self._lanes.stored_states(UNACKNOWLEDGED))
+        self._redeliveries.load(self._lanes.stored_states(REDELIVERY_STATE_KEY))
         self._connection.start()
         while (batch := self._inbox.next_batch(self._wait_s())) is not None:
             heartbeat()
@@ -154,7 +154,7 @@ class Front(BaseConnectionHandler):
         self._is_subscribed = False
         log.warning("gateway's own broker is gone: %s", reason)
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         self._inbox.put(message)
 
     def on_subscribed(self) -> None:
@@ -170,17 +170,20 @@ class Front(BaseConnectionHandler):
         waits_s = (self._receipts.wait_s(self._clock()), self._retries.wait_s(), IDLE_S)
         return min(wait_s for wait_s in waits_s if wait_s is not None)
 
-    def _process(self, batch: Sequence[Incoming]) -> None:
+    def _process(self, batch: Sequence[IncomingMessage]) -> None:
         new = [m for m in batch if not self._redeliveries.is_stored(m)]
-        parsed = [take(message, self._default_priority) for message in self._admit(new)]
+        parsed = [
+            parse_publication(message, self._default_priority)
+            for message in self._admit(new)
+        ]
         stored = self._store(self._identity_check.filter_genuine(parsed))
         self._redeliveries.discard(self._connection.acknowledge(*batch))
         self._add_receipts(stored)
 
-    def _admit(self, publications: Sequence[Incoming]) -> list[Incoming]:
+    def _admit(self, publications: Sequence[IncomingMessage]) -> list[IncomingMessage]:
         """The messages in the publications within their senders' rate limits."""
         now_s = self._clock()
-        admitted: list[Incoming] = []
+        admitted: list[IncomingMessage] = []
         for publication in publications:
             if self._rate_limit.allows(publication, now_s):
                 messages = self._unpacker.unpack([publication])
@@ -188,7 +191,7 @@ class Front(BaseConnectionHandler):
                 admitted += messages
         return admitted
 
-    def _add_receipts(self, stored: Sequence[Taken]) -> None:
+    def _add_receipts(self, stored: Sequence[ParsedMessage]) -> None:
         for message in stored:
             self._receipts.add(message, self._clock())
 
@@ -201,7 +204,7 @@ class Front(BaseConnectionHandler):
         for topic, receipt in self._receipts.pop_due(self._clock()):
             self._connection.publish(Publication(topic, receipt.encode(), qos=0))
 
-    def _store(self, batch: list[Taken]) -> list[Taken]:
+    def _store(self, batch: list[ParsedMessage]) -> list[ParsedMessage]:
         """Store a batch, the most urgent first if not all of it fits.
 
         Returns:
@@ -218,9 +221,9 @@ class Front(BaseConnectionHandler):
             if m.publication_without_id is not None
         }
 
-        def state_of(drafts: Sequence[Draft]) -> dict[str, str]:
+        def state_of(drafts: Sequence[MessageDraft]) -> dict[str, str]:
             found = [without_id[id(d)] for d in drafts if id(d) in without_id]
-            return {UNACKNOWLEDGED: self._redeliveries.to_state(found)}
+            return {REDELIVERY_STATE_KEY: self._redeliveries.to_state(found)}
 
         try:
             self._lanes.put([message.draft for message in batch], state_of)

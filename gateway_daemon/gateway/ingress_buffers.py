@@ -8,11 +8,11 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 from zlib import crc32
 
-from gateway_daemon.gateway.ingress_messages import Taken
-from spatial_mqtt.custody import Receipt
+from gateway_daemon.gateway.ingress_messages import ParsedMessage
+from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ RETRY_S = 0.5
 MAX_WAITING = 500
 """Further messages are kept by their senders only."""
 
-UNACKNOWLEDGED = "front/unacknowledged"
+REDELIVERY_STATE_KEY = "front/unacknowledged"
 """Key under which a lane stores the state of `RedeliveryFilter`."""
 
 GATHER_S = 1.0
@@ -40,7 +40,7 @@ GATHER_S = 1.0
 MAX_GATHERED = 64
 
 
-class Inbox(Generic[T]):
+class BatchQueue(Generic[T]):
     """Queue between a network thread and the thread that stores, read in batches.
 
     Args:
@@ -113,7 +113,7 @@ class Inbox(Generic[T]):
         return batch
 
 
-class Waiting:
+class UrgentRetries:
     """Urgent messages that could not be stored, to be retried before later messages.
 
     Their senders keep them, but would send them again only when a receipt is overdue,
@@ -122,10 +122,10 @@ class Waiting:
     """
 
     def __init__(self) -> None:
-        self._held: deque[Taken] = deque(maxlen=MAX_WAITING)
+        self._held: deque[ParsedMessage] = deque(maxlen=MAX_WAITING)
         self._is_disk_full = False
 
-    def add(self, message: Taken, *, is_disk_full: bool = True) -> None:
+    def add(self, message: ParsedMessage, *, is_disk_full: bool = True) -> None:
         """Hold a message that could not be stored, if it is urgent and has an id."""
         if (
             LADDER.is_urgent(message.draft.priority)
@@ -134,7 +134,7 @@ class Waiting:
             self._held.append(message)
             self._is_disk_full = is_disk_full
 
-    def must_wait(self, message: Taken) -> bool:
+    def must_wait(self, message: ParsedMessage) -> bool:
         """Whether a more urgent message must be stored first.
 
         Never for a message without an id: its sender does not send it again.
@@ -147,7 +147,9 @@ class Waiting:
         """Seconds until the next retry; None when nothing is held."""
         return RETRY_S if self._held else None
 
-    def retry(self, store: Callable[[list[Taken]], list[Taken]]) -> list[Taken]:
+    def retry(
+        self, store: Callable[[list[ParsedMessage]], list[ParsedMessage]]
+    ) -> list[ParsedMessage]:
         """Retry the most urgent message and, if it is stored, all others.
 
         Args:
@@ -164,7 +166,7 @@ class Waiting:
         return stored + (store(others) if others else [])
 
 
-class Redelivered:
+class RedeliveryFilter:
     """Publications without an id that are stored but not yet acknowledged.
 
     Such a message gets its id here, so a second delivery would get another id. After a
@@ -189,40 +191,40 @@ class Redelivered:
         """Clear the state: the broker lost the session and delivers nothing again."""
         self._stored.clear()
 
-    def is_stored(self, message: Incoming) -> bool:
+    def is_stored(self, message: IncomingMessage) -> bool:
         """Whether a publication is a redelivery of a stored one."""
         return message.is_duplicate and self._stored.get(_mid(message)) == _checksum(
             message
         )
 
-    def to_state(self, messages: Iterable[Incoming]) -> str:
+    def to_state(self, messages: Iterable[IncomingMessage]) -> str:
         """State to store with some messages, as ``packet id:checksum`` pairs."""
         marks = self._stored | _marks(messages)
         return " ".join(f"{mid}:{checksum}" for mid, checksum in marks.items())
 
-    def mark_stored(self, messages: Iterable[Incoming]) -> None:
+    def mark_stored(self, messages: Iterable[IncomingMessage]) -> None:
         """Record that messages are stored."""
         self._stored.update(_marks(messages))
 
-    def discard(self, messages: Iterable[Incoming]) -> None:
+    def discard(self, messages: Iterable[IncomingMessage]) -> None:
         """Remove acknowledged messages: the broker does not deliver them again."""
         for message in messages:
             self._stored.pop(_mid(message), None)
 
 
-def _marks(messages: Iterable[Incoming]) -> dict[int, int]:
+def _marks(messages: Iterable[IncomingMessage]) -> dict[int, int]:
     return {_mid(message): _checksum(message) for message in messages}
 
 
-def _mid(message: Incoming) -> int:
+def _mid(message: IncomingMessage) -> int:
     return message.delivery[1]
 
 
-def _checksum(message: Incoming) -> int:
+def _checksum(message: IncomingMessage) -> int:
     return crc32(message.payload, crc32(message.topic.encode(errors="replace")))
 
 
-class Receipts:
+class ReceiptBatcher:
     """Ids of stored messages, batched by the topic of their receipt.
 
     Urgent messages are receipted at once, the others within `GATHER_S`.
@@ -236,7 +238,7 @@ class Receipts:
         self._due_s: dict[str, float] = {}
         self.sent_count = 0
 
-    def add(self, message: Taken, now_s: float) -> None:
+    def add(self, message: ParsedMessage, now_s: float) -> None:
         """Add a message that is on disk."""
         topic, message_id = message.receipt_topic, message.draft.id
         if topic is None or message_id is None:
@@ -247,14 +249,14 @@ class Receipts:
         if LADDER.is_urgent(message.draft.priority) or len(ids) >= MAX_GATHERED:
             self._due_s[topic] = min(due_s, now_s)
 
-    def pop_due(self, now_s: float) -> list[tuple[str, Receipt]]:
+    def pop_due(self, now_s: float) -> list[tuple[str, CustodyReceipt]]:
         """Remove and return the receipts to publish now, with their topics."""
         topics = [topic for topic, due_s in self._due_s.items() if due_s <= now_s]
         for topic in topics:
             del self._due_s[topic]
         batches = [(topic, self._ids.pop(topic)) for topic in topics]
         self.sent_count += sum(len(ids) for _, ids in batches)
-        return [(topic, Receipt.from_ids(ids)) for topic, ids in batches]
+        return [(topic, CustodyReceipt.from_ids(ids)) for topic, ids in batches]
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until the next receipt is due; None without one."""

@@ -9,23 +9,23 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from edge_agent.queue.base import Draft
-from spatial_mqtt.batching import Chunk, Joiner, decode_parcel
+from edge_agent.queue.base import MessageDraft
+from spatial_mqtt.batching import Fragment, FragmentJoiner, decode_batch
 from spatial_mqtt.custody import receipt_topic
-from spatial_mqtt.errors import EnvelopeError, ParcelError, TopicError
+from spatial_mqtt.errors import BatchError, EnvelopeError, TopicError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.senml import MessageId, decode_id
-from spatial_mqtt.topics import CHUNK, PARCEL, Forward
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.senml import MessageId, decode_message_id
+from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT, ForwardTopic
+from spatial_mqtt.transport import IncomingMessage
 
 log = logging.getLogger(__name__)
 
-READS = (PARCEL, CHUNK)
+CONTENT_TYPES = (BATCH_CONTENT, FRAGMENT_CONTENT)
 """Content types that `Unpacker` reads, as the gateway's offer lists them."""
 
 
 @dataclass(frozen=True)
-class Taken:
+class ParsedMessage:
     """A message on its way into the gateway's store.
 
     Attributes:
@@ -35,52 +35,54 @@ class Taken:
         publisher_id: Certificate name of the publisher; None where clients have none.
     """
 
-    draft: Draft
+    draft: MessageDraft
     receipt_topic: str | None
-    incoming: Incoming
+    incoming: IncomingMessage
     publisher_id: str | None = None
 
     @property
-    def publication_without_id(self) -> Incoming | None:
+    def publication_without_id(self) -> IncomingMessage | None:
         """The publication, when the sender gave no id."""
         return self.incoming if self.draft.id is None else None
 
 
-def take(incoming: Incoming, default_priority: int) -> Taken:
+def parse_publication(
+    incoming: IncomingMessage, default_priority: int
+) -> ParsedMessage:
     """Convert a publication under ``/forward`` or ``/from``.
 
     Raises:
         TopicError: The topic is under neither.
     """
-    forward = Forward.parse(incoming.topic)
+    forward = ForwardTopic.parse(incoming.topic)
     draft = _draft(incoming, forward.topic, forward.priority, default_priority)
     where = None
     if draft.id is not None:
         where = receipt_topic(draft.id, incoming.response_topic)
-    return Taken(draft, where, incoming, forward.publisher)
+    return ParsedMessage(draft, where, incoming, forward.publisher)
 
 
-def delivered(incoming: Incoming, default_priority: int) -> Draft:
+def parse_delivery(incoming: IncomingMessage, default_priority: int) -> MessageDraft:
     """Convert a distributed broker's message into a draft for the own broker."""
     priority = _valid_priority(incoming.priority)
     return _draft(incoming, incoming.topic, priority, default_priority)
 
 
-def told_priority(incoming: Incoming) -> int:
+def declared_priority(incoming: IncomingMessage) -> int:
     """Priority in the topic or the properties, 0 without one; not validated."""
     try:
-        forward = Forward.parse(incoming.topic)
+        forward = ForwardTopic.parse(incoming.topic)
     except TopicError:
         return incoming.priority or 0
     return forward.priority or incoming.priority or 0
 
 
 def _draft(
-    incoming: Incoming, topic: str, priority: int | None, default_priority: int
-) -> Draft:
+    incoming: IncomingMessage, topic: str, priority: int | None, default_priority: int
+) -> MessageDraft:
     message_id, sender_priority = _id_and_priority(incoming)
     payload = incoming.payload
-    return Draft(
+    return MessageDraft(
         priority=priority or sender_priority or default_priority,
         topic=topic,
         encode=lambda _id: payload,
@@ -89,10 +91,10 @@ def _draft(
     )
 
 
-def _id_and_priority(incoming: Incoming) -> tuple[MessageId | None, int | None]:
+def _id_and_priority(incoming: IncomingMessage) -> tuple[MessageId | None, int | None]:
     """Id and priority that the sender gave, in the envelope or as properties."""
     try:
-        return decode_id(incoming.payload)
+        return decode_message_id(incoming.payload)
     except EnvelopeError:
         pass
     priority = _valid_priority(incoming.priority)
@@ -107,7 +109,7 @@ def _valid_priority(priority: int | None) -> int | None:
     return priority if priority in LADDER.descending() else None
 
 
-class Opener:
+class Unpacker:
     """Unpacks batches and joins fragments into the messages they contain.
 
     A publication that cannot be decoded is logged and dropped. Its sender gets no
@@ -115,26 +117,26 @@ class Opener:
     """
 
     def __init__(self) -> None:
-        self._joiner = Joiner()
+        self._joiner = FragmentJoiner()
 
-    def unpack(self, batch: Iterable[Incoming]) -> list[Incoming]:
+    def unpack(self, batch: Iterable[IncomingMessage]) -> list[IncomingMessage]:
         """Return the messages in some publications, in their order."""
         return [message for each in batch for message in self._unpack(each)]
 
-    def _unpack(self, incoming: Incoming) -> list[Incoming]:
+    def _unpack(self, incoming: IncomingMessage) -> list[IncomingMessage]:
         try:
-            if incoming.content == PARCEL:
+            if incoming.content == BATCH_CONTENT:
                 return [
                     incoming._replace(payload=i.payload, age_s=i.age_s, content=None)
-                    for i in decode_parcel(incoming.payload)
+                    for i in decode_batch(incoming.payload)
                 ]
-            if incoming.content == CHUNK:
-                chunk = Chunk.decode(incoming.payload)
+            if incoming.content == FRAGMENT_CONTENT:
+                chunk = Fragment.decode(incoming.payload)
                 whole = self._joiner.add(incoming.topic, chunk)
                 if whole is None:
                     return []
                 return [incoming._replace(payload=whole, content=None)]
-        except ParcelError as error:
+        except BatchError as error:
             log.error("cannot unpack %s: %s", incoming.topic, error)  # noqa: TRY400
             return []
         return [incoming]

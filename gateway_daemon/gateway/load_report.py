@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway_daemon.gateway.egress import Lanes
+from gateway_daemon.gateway.egress import Egress
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import DirectoryError
 
@@ -33,7 +33,7 @@ class LaneLoad(msgspec.Struct, frozen=True):
     age_s: float
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadReport(msgspec.Struct, frozen=True):
     """The load of one gateway.
 
     Attributes:
@@ -51,21 +51,21 @@ class Load(msgspec.Struct, frozen=True):
     lanes: tuple[LaneLoad, ...] = ()
 
 
-def decode_load(payload: bytes) -> Load:
+def decode_load_report(payload: bytes) -> LoadReport:
     """Decode the load report of a gateway.
 
     Raises:
         DirectoryError: It is not valid.
     """
     try:
-        return msgspec.json.decode(payload, type=Load)
+        return msgspec.json.decode(payload, type=LoadReport)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         rule = f"JSON of its form ({error})"
         raise DirectoryError("gateway load", rule, payload) from error
 
 
 @dataclass(frozen=True)
-class Taken:
+class TopicRates:
     """Message rates since the last reading.
 
     Attributes:
@@ -77,7 +77,7 @@ class Taken:
     cells: tuple[tuple[str, float], ...]
 
 
-class Meter:
+class TopicMeter:
     """Counts messages by topic between two readings.
 
     Args:
@@ -95,7 +95,7 @@ class Meter:
         with self._lock:
             self._counts.update(topics)
 
-    def read(self) -> Taken:
+    def read(self) -> TopicRates:
         """Return the rates since the last call and restart the counts."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
@@ -105,10 +105,10 @@ class Meter:
             (topic, round(count / elapsed_s, 3))
             for topic, count in counts.most_common(MAX_CELLS)
         )
-        return Taken(round(counts.total() / elapsed_s, 3), cells)
+        return TopicRates(round(counts.total() / elapsed_s, 3), cells)
 
 
-class Cpu:
+class CpuMeter:
     """Busy share of the machine between two readings.
 
     Args:
@@ -131,7 +131,7 @@ class Cpu:
         return [int(tick) for tick in first.split()[1:9]]
 
 
-class Burden:
+class LoadReporter:
     """Builds and publishes the load report of a gateway.
 
     Args:
@@ -145,10 +145,10 @@ class Burden:
     def __init__(
         self,
         gateway: BrokerInfo,
-        egress: Lanes,
-        meter: Meter,
-        cpu: Cpu,
-        publishers: Sequence[Callable[[Load], object]],
+        egress: Egress,
+        meter: TopicMeter,
+        cpu: CpuMeter,
+        publishers: Sequence[Callable[[LoadReport], object]],
     ) -> None:
         self._gateway = gateway
         self._lanes = egress
@@ -168,6 +168,8 @@ class Burden:
             for broker, lane in self._lanes.lane_status().items()
             if broker is not None
         )
-        report = Load(self._gateway, rates.per_s, self._cpu.read(), rates.cells, lanes)
+        report = LoadReport(
+            self._gateway, rates.per_s, self._cpu.read(), rates.cells, lanes
+        )
         for publish in self._publishers:
             publish(report)

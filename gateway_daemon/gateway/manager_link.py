@@ -6,40 +6,40 @@ from typing import Protocol
 
 import msgspec
 
-from gateway_daemon.gateway.load_report import Load
+from gateway_daemon.gateway.load_report import LoadReport
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     AreaSetting,
+    BrokerEntry,
     BrokerInfo,
     BrokerTable,
-    Entry,
+    GatewayHeartbeat,
+    GatewayLocation,
     GatewayNotice,
-    Here,
-    Named,
-    Place,
+    GatewayReference,
+    decode_broker_table,
     decode_gateways,
-    decode_table,
-    encode,
+    encode_directory_message,
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
+    AREA_REQUEST_CONTENT,
     BROKER_TABLE,
     BROKER_UPDATE,
     COMPLETE,
+    GATEWAY_AREA_REQUEST,
     GATEWAY_DOWN,
-    GATEWAY_HERE,
+    GATEWAY_HEARTBEAT,
     GATEWAY_INFO,
     GATEWAY_LOAD,
     GATEWAY_NOTICE,
     GATEWAY_SET,
-    GATEWAY_WISH,
-    WISH,
-    gateway_place_topic,
+    gateway_location_topic,
 )
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     Publication,
     Session,
 )
@@ -49,17 +49,17 @@ log = logging.getLogger(__name__)
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
-class Hears(Protocol):
+class BrokerTableListener(Protocol):
     """Receives the broker tables of a Manager, in the network thread."""
 
-    def on_table(self, table: BrokerTable, link: "Presence") -> None:
+    def on_table(self, table: BrokerTable, link: "ManagerLink") -> None:
         """A Manager published a broker table."""
 
-    def on_complete(self, link: "Presence") -> None:
+    def on_complete(self, link: "ManagerLink") -> None:
         """Every gateway has subscribed by the Manager's newest table."""
 
 
-class Presence(BaseConnectionHandler):
+class ManagerLink(BaseConnectionHandler):
     """The gateway's side of Gamma's protocol between gateways and a Manager.
 
     Args:
@@ -72,7 +72,8 @@ class Presence(BaseConnectionHandler):
 
     Attributes:
         location: Location of the gateway; None is unknown.
-        on_gateway_list: Called with the Manager's list of gateways, in the network thread.
+        on_gateway_list: Called with the Manager's list of gateways, in the network
+            thread.
     """
 
     def __init__(
@@ -81,14 +82,14 @@ class Presence(BaseConnectionHandler):
         public_address: BrokerInfo,
         areas: Sequence[str],
         connect: Connect,
-        listener: Hears,
+        listener: BrokerTableListener,
         *,
         heartbeat_s: float,
     ) -> None:
         self._heartbeat_s = heartbeat_s
-        self.location: Place | None = None
-        self._location_topic = gateway_place_topic(gateway_id)
-        self.on_gateway_list: Callable[[Sequence[Entry]], object] = len
+        self.location: GatewayLocation | None = None
+        self._location_topic = gateway_location_topic(gateway_id)
+        self.on_gateway_list: Callable[[Sequence[BrokerEntry]], object] = len
         self._public = public_address
         self._areas = tuple(areas)
         self._listener = listener
@@ -118,10 +119,12 @@ class Presence(BaseConnectionHandler):
 
     def send_heartbeat(self) -> None:
         """Publish that the gateway is up."""
-        here = encode(Here(self._public, self._heartbeat_s))
-        self._connection.publish(Publication(GATEWAY_HERE, here))
+        here = encode_directory_message(
+            GatewayHeartbeat(self._public, self._heartbeat_s)
+        )
+        self._connection.publish(Publication(GATEWAY_HEARTBEAT, here))
 
-    def publish_load(self, report: Load) -> None:
+    def publish_load(self, report: LoadReport) -> None:
         """Publish a load report, at QoS 0: the next one replaces it soon."""
         payload = msgspec.json.encode(report)
         self._connection.publish(Publication(GATEWAY_LOAD, payload, qos=0))
@@ -137,20 +140,20 @@ class Presence(BaseConnectionHandler):
     def on_down(self, reason: str) -> None:
         log.warning("manager %s is gone: %s", self._connection.endpoint, reason)
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         try:
             if message.topic == GATEWAY_INFO:
                 gateways = decode_gateways(message.payload)
                 self._check_listed(gateways)
                 self.on_gateway_list(gateways)
             elif message.topic == BROKER_TABLE:
-                self._listener.on_table(decode_table(message.payload), self)
+                self._listener.on_table(decode_broker_table(message.payload), self)
             elif message.payload == COMPLETE:
                 self._listener.on_complete(self)
         except DirectoryError as error:
             log.warning("from manager %s: %s", self._connection.endpoint, error)
 
-    def _check_listed(self, gateways: Sequence[Entry]) -> None:
+    def _check_listed(self, gateways: Sequence[BrokerEntry]) -> None:
         """Announce this gateway again to a Manager that does not list it.
 
         The broker stores no announcement for a Manager that starts after its gateways
@@ -162,20 +165,28 @@ class Presence(BaseConnectionHandler):
     def _announce(self) -> None:
         self._notify(GatewayNotice(self._public, "up"))
         # An empty payload removes a location that an earlier run retained.
-        location = encode(self.location) if self.location else b""
+        location = encode_directory_message(self.location) if self.location else b""
         self._connection.publish(
             Publication(self._location_topic, location, retain=True)
         )
         self.send_heartbeat()
         if self._areas:
-            setting = encode(AreaSetting(self._public, topics=self._areas))
+            setting = encode_directory_message(
+                AreaSetting(self._public, topics=self._areas)
+            )
             # With certificates only administrators may publish on Gamma's topic.
             has_rights = self._connection.endpoint.tls
-            topic = GATEWAY_WISH if has_rights else GATEWAY_SET
-            self._connection.publish(Publication(topic, setting, content=WISH))
+            topic = GATEWAY_AREA_REQUEST if has_rights else GATEWAY_SET
+            self._connection.publish(
+                Publication(topic, setting, content=AREA_REQUEST_CONTENT)
+            )
 
     def _down(self) -> Publication:
-        return Publication(GATEWAY_DOWN, encode(Named(self._public)))
+        return Publication(
+            GATEWAY_DOWN, encode_directory_message(GatewayReference(self._public))
+        )
 
     def _notify(self, notice: GatewayNotice) -> None:
-        self._connection.publish(Publication(GATEWAY_NOTICE, encode(notice)))
+        self._connection.publish(
+            Publication(GATEWAY_NOTICE, encode_directory_message(notice))
+        )

@@ -3,22 +3,28 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gateway_daemon.gateway.downstream import Deliveries
-from gateway_daemon.gateway.egress import Fill, Lanes
-from gateway_daemon.gateway.ingress import Front
-from gateway_daemon.gateway.manager_link import Presence
-from service_runtime.metrics import Kind, Metric, Sample, gauge, loops
-from service_runtime.watchdog import Pulse
+from gateway_daemon.gateway.downstream import Downstream
+from gateway_daemon.gateway.egress import Egress, LaneStatus
+from gateway_daemon.gateway.ingress import Ingress
+from gateway_daemon.gateway.manager_link import ManagerLink
+from service_runtime.metrics import (
+    Metric,
+    MetricKind,
+    MetricSample,
+    collect_loop_silence,
+    gauge,
+)
+from service_runtime.watchdog import LoopWatchdog
 
-OWN = "own"
+OWN_LANE = "own"
 """Label of the lane to the own broker."""
 
-UNROUTED = "nowhere"
+UNROUTED_LANE = "nowhere"
 """Label of the lane without a broker."""
 
-Values = Callable[[Fill], Mapping[int, float]]
+ValuesByPriority = Callable[[LaneStatus], Mapping[int, float]]
 
-BY_PRIORITY: Final[tuple[tuple[str, Kind, str, Values], ...]] = (
+BY_PRIORITY: Final[tuple[tuple[str, MetricKind, str, ValuesByPriority], ...]] = (
     (
         "yamamori_queue_messages",
         "gauge",
@@ -52,7 +58,7 @@ BY_PRIORITY: Final[tuple[tuple[str, Kind, str, Values], ...]] = (
 )
 
 
-class Measures:
+class GatewayMetrics:
     """Collects the metrics from the components of a gateway.
 
     Args:
@@ -66,11 +72,11 @@ class Measures:
 
     def __init__(
         self,
-        egress: Lanes,
-        ingress: Front,
-        downstream: Deliveries,
-        manager_links: Sequence[Presence],
-        watchdog: Pulse,
+        egress: Egress,
+        ingress: Ingress,
+        downstream: Downstream,
+        manager_links: Sequence[ManagerLink],
+        watchdog: LoopWatchdog,
         *,
         extra: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
@@ -84,24 +90,26 @@ class Measures:
     def collect(self) -> list[Metric]:
         """All metrics with their current values."""
         lanes = {
-            str(broker or UNROUTED): lane
+            str(broker or UNROUTED_LANE): lane
             for broker, lane in self._egress.lane_status().items()
         }
-        routed = {name: lane for name, lane in lanes.items() if name != UNROUTED}
+        routed = {name: lane for name, lane in lanes.items() if name != UNROUTED_LANE}
         return [
-            *_queue_metrics({**lanes, OWN: self._downstream.lane_status()}),
+            *_queue_metrics({**lanes, OWN_LANE: self._downstream.lane_status()}),
             Metric(
                 "yamamori_uplink_up",
                 "gauge",
                 "Whether a distributed broker is connected.",
-                tuple(Sample(s.is_up, {"lane": name}) for name, s in routed.items()),
+                tuple(
+                    MetricSample(s.is_up, {"lane": name}) for name, s in routed.items()
+                ),
             ),
             *_ingress_metrics(self._ingress),
             Metric(
                 "yamamori_manager_up",
                 "gauge",
                 "Whether a Manager's broker is connected.",
-                tuple(Sample(m.is_up, {"manager": str(m)}) for m in self._links),
+                tuple(MetricSample(m.is_up, {"manager": str(m)}) for m in self._links),
             ),
             gauge(
                 "yamamori_table_version",
@@ -109,38 +117,38 @@ class Measures:
                 self._egress.table.version,
             ),
             *self._extra(),
-            loops(self._watchdog),
+            collect_loop_silence(self._watchdog),
         ]
 
 
-def _ingress_metrics(ingress: Front) -> Iterator[Metric]:
+def _ingress_metrics(ingress: Ingress) -> Iterator[Metric]:
     yield Metric(
         "yamamori_receipted_messages_total",
         "counter",
         "Messages receipted to their senders.",
-        (Sample(ingress.receipts_sent),),
+        (MetricSample(ingress.receipts_sent),),
     )
     yield Metric(
         "yamamori_put_aside_total",
         "counter",
         "Publications rejected above their sender's rate limit, without a receipt.",
-        (Sample(ingress.rate_limited),),
+        (MetricSample(ingress.rate_limited),),
     )
     yield Metric(
         "yamamori_impostors_total",
         "counter",
         "Messages whose node id differs from their publisher's certificate.",
-        (Sample(ingress.quarantined),),
+        (MetricSample(ingress.quarantined),),
     )
     yield gauge(
         "yamamori_front_up", "Whether the own broker is connected.", ingress.is_up
     )
 
 
-def _queue_metrics(lanes: Mapping[str, Fill]) -> Iterator[Metric]:
+def _queue_metrics(lanes: Mapping[str, LaneStatus]) -> Iterator[Metric]:
     for name, kind, doc, values in BY_PRIORITY:
         samples = tuple(
-            Sample(value, {"lane": label, "priority": str(priority)})
+            MetricSample(value, {"lane": label, "priority": str(priority)})
             for label, lane in lanes.items()
             for priority, value in sorted(values(lane).items())
         )
@@ -150,7 +158,9 @@ def _queue_metrics(lanes: Mapping[str, Fill]) -> Iterator[Metric]:
         "counter",
         "Messages dropped, by reason, over the life of the queue file.",
         tuple(
-            Sample(count, {"lane": label, "priority": str(priority), "reason": reason})
+            MetricSample(
+                count, {"lane": label, "priority": str(priority), "reason": reason}
+            )
             for label, lane in lanes.items()
             for priority, reasons in sorted(lane.stats.drop_reasons.items())
             for reason, count in reasons.items()
@@ -160,5 +170,7 @@ def _queue_metrics(lanes: Mapping[str, Fill]) -> Iterator[Metric]:
         "yamamori_queue_duplicates_total",
         "counter",
         "Duplicates refused over the life of the queue file.",
-        tuple(Sample(s.stats.duplicates, {"lane": la}) for la, s in lanes.items()),
+        tuple(
+            MetricSample(s.stats.duplicates, {"lane": la}) for la, s in lanes.items()
+        ),
     )

@@ -10,17 +10,17 @@ import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from service_runtime.lifecycle import start_loop
-from service_runtime.watchdog import Beat, Pulse
-from spatial_mqtt.announcements import MAX_NOTICE_BYTES, Opened, made_at_s
+from service_runtime.lifecycle import start_watched_loop
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
+from spatial_mqtt.announcements import MAX_NOTICE_BYTES, OpenNotice, read_notice_time_s
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import NoticeError
-from spatial_mqtt.topics import NOTICES
+from spatial_mqtt.topics import NOTICE_FILTER
 from spatial_mqtt.transport import (
-    NO_TAKER,
+    NO_SUBSCRIBERS,
     BaseConnectionHandler,
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     MessageHandler,
     Publication,
     Session,
@@ -53,10 +53,10 @@ class NoticeRelay(BaseConnectionHandler):
         name: str,
         managers: Sequence[Connect],
         own_broker: Connect,
-        watchdog: Pulse,
+        watchdog: LoopWatchdog,
         *,
-        filter_: str = NOTICES,
-        verify: Opened | None = None,
+        filter_: str = NOTICE_FILTER,
+        verify: OpenNotice | None = None,
     ) -> None:
         self._verify = verify
         self._watchdog = watchdog
@@ -70,7 +70,7 @@ class NoticeRelay(BaseConnectionHandler):
 
     def start(self) -> None:
         """Begin to connect."""
-        start_loop(self._watchdog, "notices", SILENCE_S, self._run)
+        start_watched_loop(self._watchdog, "notices", SILENCE_S, self._run)
         for connection in (self._out, *self._in):
             connection.start()
 
@@ -84,13 +84,13 @@ class NoticeRelay(BaseConnectionHandler):
         self._events.put(self._publish_all)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        if refused not in {None, NO_TAKER}:
+        if refused not in {None, NO_SUBSCRIBERS}:
             log.error("the own broker refused a notice: %s", refused)
 
-    def _enqueue(self, message: Incoming) -> None:
+    def _enqueue(self, message: IncomingMessage) -> None:
         self._events.put(lambda: self._relay(message.topic, message.payload))
 
-    def _run(self, heartbeat: Beat) -> None:
+    def _run(self, heartbeat: Heartbeat) -> None:
         """Publish outside the callbacks: they hold a lock that `publish` needs."""
         while not self._stop.is_set():
             heartbeat()
@@ -115,7 +115,9 @@ class NoticeRelay(BaseConnectionHandler):
             except NoticeError as error:
                 log.warning("notice on %s not relayed: %s", topic, error)
                 return
-        if payload and 0 < made_at_s(payload) < made_at_s(newest or b""):
+        if payload and 0 < read_notice_time_s(payload) < read_notice_time_s(
+            newest or b""
+        ):
             log.info("notice on %s not relayed: a newer one is known", topic)
             return
         self._newest[topic] = payload

@@ -15,15 +15,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from edge_agent.queue.base import Draft, Message, Queue, QueueFileError, QueueFullError
-from edge_agent.queue.inspection import depth_words
+from edge_agent.queue.base import (
+    MessageDraft,
+    Queue,
+    QueuedMessage,
+    QueueFileError,
+    QueueFullError,
+)
+from edge_agent.queue.inspection import format_depth
 from gateway_daemon.overlay import messages
-from gateway_daemon.overlay.gateway_node import Carried, Ended
-from gateway_daemon.overlay.runner import Heard, Live, measures_of
+from gateway_daemon.overlay.gateway_node import CarriedMessage, PublicationResult
+from gateway_daemon.overlay.runner import (
+    OverlayRunner,
+    ReceivedMessages,
+    overlay_metrics,
+)
 from service_runtime.files import write_best_effort
 from service_runtime.metrics import Metric
-from service_runtime.periodic import Part
-from spatial_mqtt.directory import Entry, decode_gateways, encode
+from service_runtime.periodic import Service
+from spatial_mqtt.directory import (
+    BrokerEntry,
+    decode_gateways,
+    encode_directory_message,
+)
 from spatial_mqtt.errors import DirectoryError, EnvelopeError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
@@ -59,7 +73,7 @@ HOLD_S = 3600.0
 published again when one of them does."""
 
 
-class Way(Protocol):
+class OverlayTransport(Protocol):
     """The overlay, as `OverlayFallback` uses it."""
 
     @property
@@ -84,18 +98,18 @@ class Way(Protocol):
     def set_broker_outage(self, is_out_of_reach: bool) -> None:
         """Set whether a broker is out of reach."""
 
-    def publish(self, message: Message, age_s: float) -> None:
+    def publish(self, message: QueuedMessage, age_s: float) -> None:
         """Publish; the result goes to `OverlayFallback.on_result`."""
 
 
-class Reach(Protocol):
+class BrokerReachability(Protocol):
     """Connection state of a broker: an uplink."""
 
     unserved_since_s: float | None
 
 
 @dataclass(frozen=True)
-class Rules:
+class FallbackRules:
     """Which messages take the overlay.
 
     Attributes:
@@ -110,8 +124,8 @@ class Rules:
 
 
 class _Recent(NamedTuple):
-    draft: Draft
-    reach: Reach | None
+    draft: MessageDraft
+    reach: BrokerReachability | None
     at_s: float
 
 
@@ -128,7 +142,7 @@ class _InFlight:
         returns: Value of `return_count` at the last publication.
     """
 
-    message: Message
+    message: QueuedMessage
     tries: int = 0
     repeats: int = 0
     due_s: float = 0.0
@@ -136,7 +150,7 @@ class _InFlight:
     returns: int = 0
 
 
-class Detour:
+class OverlayFallback:
     """Publishes messages from its own queue in the overlay.
 
     Args:
@@ -145,7 +159,9 @@ class Detour:
         clock: Monotonic seconds.
     """
 
-    def __init__(self, queue: Queue, rules: Rules, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, queue: Queue, rules: FallbackRules, clock: Callable[[], float]
+    ) -> None:
         self.queue = queue
         self.is_route = rules.is_route
         self._rules = rules
@@ -154,14 +170,14 @@ class Detour:
         self._recent: deque[_Recent] = deque(maxlen=MAX_RECENT)
         self._in_flight: dict[str, _InFlight] = {}
         self._outage_until_s = -math.inf
-        self._overlay: Way | None = None
+        self._overlay: OverlayTransport | None = None
 
-    def set_overlay(self, overlay: Way) -> None:
+    def set_overlay(self, overlay: OverlayTransport) -> None:
         """Set the overlay, before it runs."""
         self._overlay = overlay
 
     def put(
-        self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
+        self, drafts: Sequence[MessageDraft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
         """Store messages that have the overlay as their route, as `Queue.put` does."""
         ids = self.queue.put(drafts, state)
@@ -170,9 +186,9 @@ class Detour:
 
     def on_stored(
         self,
-        drafts: Iterable[Draft],
+        drafts: Iterable[MessageDraft],
         ids: Iterable[MessageId | None],
-        broker: Reach | None,
+        broker: BrokerReachability | None,
     ) -> None:
         """Remember urgent messages that were stored for a broker.
 
@@ -242,7 +258,7 @@ class Detour:
         overlay = self._overlay
         is_up = overlay and overlay.has_peers
         reach = f"up, {overlay.peer_summary}" if overlay and is_up else "alone"
-        depth = depth_words(self.queue.stats(), self.queue.oldest_s())
+        depth = format_depth(self.queue.stats(), self.queue.oldest_s())
         return f"overlay {reach}, {depth}"
 
     def close(self) -> None:
@@ -263,7 +279,9 @@ class Detour:
             each.held_until_s = self._clock() + HOLD_S
         return self._clock() < each.held_until_s
 
-    def _check_held(self, each: _InFlight, overlay: Way, now_s: float) -> None:
+    def _check_held(
+        self, each: _InFlight, overlay: OverlayTransport, now_s: float
+    ) -> None:
         """Publish a held message again when a silent gateway answers again."""
         if each.due_s < math.inf:
             return
@@ -295,13 +313,13 @@ class Detour:
         except (QueueFullError, QueueFileError) as error:  # the broker's queue has them
             log.error("they do not take the overlay: %s", error)  # noqa: TRY400
 
-    def _is_out_of_reach(self, reach: Reach | None, now_s: float) -> bool:
+    def _is_out_of_reach(self, reach: BrokerReachability | None, now_s: float) -> bool:
         if reach is None:
             return True
         since_s = reach.unserved_since_s
         return since_s is not None and now_s - since_s >= self._rules.out_of_reach_s
 
-    def _lease(self) -> list[Message]:
+    def _lease(self) -> list[QueuedMessage]:
         top = self.queue.lease(WINDOW, priority=LADDER.top)
         others = sum(e.message.priority < LADDER.top for e in self._in_flight.values())
         free = WINDOW - others
@@ -329,12 +347,12 @@ class OverlayMembership:
         directory: File of the Managers' list of gateways; None does not use that list.
     """
 
-    fallback: Detour | None = None
-    runner: Live | None = None
+    fallback: OverlayFallback | None = None
+    runner: OverlayRunner | None = None
     directory: Path | None = None
 
     @property
-    def services(self) -> Sequence[Part]:
+    def services(self) -> Sequence[Service]:
         """Services that run beside the gateway."""
         return [self.runner] if self.runner is not None else []
 
@@ -342,7 +360,7 @@ class OverlayMembership:
         """Metrics of the overlay."""
         if self.runner is None or self.fallback is None:
             return ()
-        return measures_of(self.runner.status, self.fallback.waiting_by_priority)
+        return overlay_metrics(self.runner.status, self.fallback.waiting_by_priority)
 
     def set_filters(self, filters: frozenset[str]) -> None:
         """Set the filters that clients subscribe to."""
@@ -362,14 +380,14 @@ class OverlayMembership:
             gateways = ()
         self.runner.on_gateway_list(entry.broker_info for entry in gateways)
 
-    def on_gateway_list(self, gateways: Sequence[Entry]) -> None:
+    def on_gateway_list(self, gateways: Sequence[BrokerEntry]) -> None:
         """Use and store a Manager's list of gateways."""
         if self.runner is not None and self.directory is not None:
             self.runner.on_gateway_list([entry.broker_info for entry in gateways])
-            write_best_effort(self.directory, encode(gateways))
+            write_best_effort(self.directory, encode_directory_message(gateways))
 
 
-class Neighbours:
+class OverlayAdapter:
     """Connects a fallback with the overlay's loop; `make_store` is the other direction.
 
     Args:
@@ -377,7 +395,7 @@ class Neighbours:
         fallback: Messages for the overlay.
     """
 
-    def __init__(self, runner: Live, fallback: Detour) -> None:
+    def __init__(self, runner: OverlayRunner, fallback: OverlayFallback) -> None:
         self._runner = runner
         self._fallback = fallback
         runner.source = self
@@ -405,23 +423,23 @@ class Neighbours:
     def set_broker_outage(self, is_out_of_reach: bool) -> None:
         self._runner.set_broker_outage(is_out_of_reach)
 
-    def publish(self, message: Message, age_s: float) -> None:
-        carried = Carried(message.topic, message.payload, age_s)
+    def publish(self, message: QueuedMessage, age_s: float) -> None:
+        carried = CarriedMessage(message.topic, message.payload, age_s)
         self._runner.publish(str(message.id), message.priority, carried)
 
     def poll(self, now_s: float) -> None:
         self._fallback.poll(now_s)
 
-    def on_result(self, ended: Ended) -> None:
+    def on_result(self, ended: PublicationResult) -> None:
         self._fallback.on_result(ended.message_id, ended.reached, ended.is_complete)
 
 
-def store_in(
-    store_drafts: Callable[[Sequence[Draft]], bool],
-) -> Callable[[Heard], object]:
+def make_store(
+    store_drafts: Callable[[Sequence[MessageDraft]], bool],
+) -> Callable[[ReceivedMessages], object]:
     """Make a function that stores messages of the overlay under their original ids."""
 
-    def store(received: Heard) -> None:
+    def store(received: ReceivedMessages) -> None:
         drafts = [_to_draft(*each) for each in received]
         if not store_drafts([draft for draft in drafts if draft is not None]):
             log.error("%d messages of the overlay not stored", len(received))
@@ -429,7 +447,9 @@ def store_in(
     return store
 
 
-def _to_draft(message: messages.Message, carried: Carried) -> Draft | None:
+def _to_draft(
+    message: messages.OverlayMessage, carried: CarriedMessage
+) -> MessageDraft | None:
     try:
         message_id = MessageId.parse(message.id)
         priority = LADDER.check(message.priority)
@@ -437,6 +457,6 @@ def _to_draft(message: messages.Message, carried: Carried) -> Draft | None:
         log.warning("message of the overlay dropped: %s", error)
         return None
     payload = carried.payload
-    return Draft(
+    return MessageDraft(
         priority, carried.topic, lambda _id: payload, message_id, carried.age_s
     )

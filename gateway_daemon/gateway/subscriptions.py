@@ -22,15 +22,15 @@ from spatial_mqtt.topics import (
     SUBSCRIBE_LOG,
     UNREGISTER,
     UNSUBSCRIBE_LOG,
+    can_match_in,
     covers,
-    fixed_part,
-    is_of_the_system,
-    meets,
+    filter_area,
+    is_system_topic,
 )
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     Session,
 )
 
@@ -54,7 +54,7 @@ _DISCONNECTED = re.compile(
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SavedSubscriptions(msgspec.Struct, frozen=True):
     """State of `SubscriptionTable` in its file.
 
     Attributes:
@@ -70,11 +70,11 @@ class Kept(msgspec.Struct, frozen=True):
     counted: dict[str, int] = {}
 
 
-class Subscriptions:
+class SubscriptionTable:
     """Filters by client, and reference counts of the registered filters. No I/O."""
 
-    def __init__(self, saved: Kept | None = None) -> None:
-        saved = saved or Kept()
+    def __init__(self, saved: SavedSubscriptions | None = None) -> None:
+        saved = saved or SavedSubscriptions()
         self._clients = {name: set(filters) for name, filters in saved.clients.items()}
         self._persistent = set(saved.lasting)
         self._presumed = dict.fromkeys(saved.presumed)
@@ -87,11 +87,11 @@ class Subscriptions:
         filters = [f for filters in self._clients.values() for f in filters]
         if not self._is_logged:
             filters += [f for f, count in self._registered.items() if count]
-        return frozenset(f for f in filters if not is_of_the_system(f))
+        return frozenset(f for f in filters if not is_system_topic(f))
 
-    def to_state(self) -> Kept:
+    def to_state(self) -> SavedSubscriptions:
         """State to restore after a restart."""
-        return Kept(
+        return SavedSubscriptions(
             {name: tuple(sorted(filters)) for name, filters in self._clients.items()},
             tuple(sorted(self._persistent)),
             tuple(self._presumed),
@@ -152,7 +152,7 @@ class Subscriptions:
         self._clients.pop(client, None)
 
 
-def asked_of(
+def filters_by_broker(
     filters: Iterable[str], table: BrokerTable
 ) -> dict[BrokerInfo, frozenset[str]]:
     """Filters to subscribe to at each distributed broker.
@@ -165,16 +165,16 @@ def asked_of(
         b.broker_info: set() for b in table.brokers
     }
     for filter_ in filters:
-        fixed = fixed_part(filter_)
+        fixed = filter_area(filter_)
         holders = [b.topic for b in table.brokers if covers(b.topic, fixed)]
         closest = max(holders, key=len, default="")
         for entry in table.brokers:
-            if meets(filter_, entry.topic) and len(entry.topic) >= len(closest):
+            if can_match_in(filter_, entry.topic) and len(entry.topic) >= len(closest):
                 by_broker[entry.broker_info].add(filter_)
     return {broker: frozenset(needed) for broker, needed in by_broker.items()}
 
 
-class Watch(BaseConnectionHandler):
+class SubscriptionDiscovery(BaseConnectionHandler):
     """Discovers subscriptions from the log of the gateway's own broker.
 
     Stock Mosquitto publishes on ``$SYS/broker/log/...`` when its configuration has
@@ -197,7 +197,7 @@ class Watch(BaseConnectionHandler):
     ) -> None:
         self._path = path
         self._on_change = on_change
-        self._table = Subscriptions(_recalled(path))
+        self._table = SubscriptionTable(_read_saved(path))
         self._filters: frozenset[str] | None = None
         session = Session(
             f"{gateway_id}-watch",
@@ -229,7 +229,7 @@ class Watch(BaseConnectionHandler):
     def on_down(self, reason: str) -> None:
         self._is_subscribed = False
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         handlers = {
             SUBSCRIBE_LOG: self._table.on_subscribe_log,
             UNSUBSCRIBE_LOG: self._table.on_unsubscribe_log,
@@ -253,9 +253,9 @@ class Watch(BaseConnectionHandler):
         self._on_change(filters)
 
 
-def _recalled(path: Path) -> Kept | None:
+def _read_saved(path: Path) -> SavedSubscriptions | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Kept)
+        return msgspec.json.decode(path.read_bytes(), type=SavedSubscriptions)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:

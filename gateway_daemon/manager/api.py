@@ -8,40 +8,42 @@ from typing import Final
 
 from gateway_daemon.manager.registry import Registry
 from spatial_mqtt.directory import (
-    decode_entry,
-    decode_named,
-    decode_notice,
-    decode_setting,
+    decode_area_setting,
+    decode_broker_entry,
+    decode_gateway_notice,
+    decode_gateway_reference,
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
+    AREA_REQUEST_CONTENT,
     BROKER_ADD,
     BROKER_REMOVE,
+    GATEWAY_AREA_REQUEST,
     GATEWAY_DOWN,
     GATEWAY_FORGET,
-    GATEWAY_HERE,
+    GATEWAY_HEARTBEAT,
     GATEWAY_LOAD,
     GATEWAY_NOTICE,
     GATEWAY_SET,
-    GATEWAY_WISH,
-    WISH,
 )
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
-HEARS: Final = (
+API_TOPICS: Final = (
     GATEWAY_NOTICE,
-    GATEWAY_HERE,
+    GATEWAY_HEARTBEAT,
     GATEWAY_DOWN,
     GATEWAY_LOAD,
     GATEWAY_SET,
-    GATEWAY_WISH,
+    GATEWAY_AREA_REQUEST,
     GATEWAY_FORGET,
     BROKER_ADD,
     BROKER_REMOVE,
 )
 
 
-def changed(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
+def apply_message(
+    registry: Registry, incoming: IncomingMessage, now_ms: int
+) -> Registry:
     """Return the registry after a message.
 
     Args:
@@ -55,22 +57,28 @@ def changed(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
     """
     payload = incoming.payload
     changes: dict[str, Callable[[], Registry]] = {
-        GATEWAY_NOTICE: lambda: registry.with_notice(decode_notice(payload), now_ms),
+        GATEWAY_NOTICE: lambda: registry.with_notice(
+            decode_gateway_notice(payload), now_ms
+        ),
         GATEWAY_SET: lambda: _set(registry, incoming, now_ms),
-        GATEWAY_WISH: lambda: _set(registry, incoming, now_ms),
-        GATEWAY_FORGET: lambda: registry.without_gateway(decode_named(payload), now_ms),
-        BROKER_ADD: lambda: registry.with_broker(decode_entry(payload), now_ms),
-        BROKER_REMOVE: lambda: registry.without_broker(decode_entry(payload), now_ms),
+        GATEWAY_AREA_REQUEST: lambda: _set(registry, incoming, now_ms),
+        GATEWAY_FORGET: lambda: registry.without_gateway(
+            decode_gateway_reference(payload), now_ms
+        ),
+        BROKER_ADD: lambda: registry.with_broker(decode_broker_entry(payload), now_ms),
+        BROKER_REMOVE: lambda: registry.without_broker(
+            decode_broker_entry(payload), now_ms
+        ),
     }
     return changes[incoming.topic]()
 
 
-def _set(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
-    setting = decode_setting(incoming.payload)
-    is_wish = incoming.topic == GATEWAY_WISH
+def _set(registry: Registry, incoming: IncomingMessage, now_ms: int) -> Registry:
+    setting = decode_area_setting(incoming.payload)
+    is_wish = incoming.topic == GATEWAY_AREA_REQUEST
     if is_wish and not setting.topics:
         # Only an administrator may add a single area.
         raise DirectoryError("wish", "areas in topics", setting.topic)
-    if (is_wish or incoming.content == WISH) and setting.topics:
+    if (is_wish or incoming.content == AREA_REQUEST_CONTENT) and setting.topics:
         return registry.with_requested_areas(setting, now_ms)
     return registry.with_areas(setting, now_ms)

@@ -13,37 +13,42 @@ from typing import Literal
 
 import msgspec
 
-from gateway_daemon.gateway.load_report import Load, decode_load
-from gateway_daemon.manager.broker_rates import Ran, Rates
+from gateway_daemon.gateway.load_report import LoadReport, decode_load_report
+from gateway_daemon.manager.broker_rates import BrokerRateMonitor, CommandResult
 from gateway_daemon.manager.registry import WHOLE_WORLD, Registry
-from gateway_daemon.manager.replication import Key
+from gateway_daemon.manager.replication import RecordKey
 from gateway_daemon.manager.scaling_policy import (
-    Decision,
-    Limits,
-    Part,
-    Planner,
-    Server,
-    Situation,
+    AreaLoad,
+    ScalingDecision,
+    ScalingLimits,
+    ScalingPlanner,
+    ScalingSituation,
+    ServerKind,
 )
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
-from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, responsible_broker
+from spatial_mqtt.directory import (
+    AreaSetting,
+    BrokerEntry,
+    BrokerInfo,
+    find_responsible_broker,
+)
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import covers
 
-Mode = Literal["off", "dry-run", "on"]
+AutoscaleMode = Literal["off", "dry-run", "on"]
 
-STALE_S = 45.0
+LOAD_STALE_S = 45.0
 """Load reports older than this are ignored: three of the gateway are missing."""
 
-REMEMBERED = 50
+MAX_DECISIONS = 50
 """Decisions that are kept for administrators."""
 
-PARTS: tuple[Part, ...] = ("broker", "gateway")
+SERVER_KINDS: tuple[ServerKind, ...] = ("broker", "gateway")
 
 
 @dataclass(frozen=True)
-class Scaling:
+class AutoscaleSettings:
     """Settings of an autoscaler.
 
     Attributes:
@@ -54,9 +59,9 @@ class Scaling:
         stop_command: Stops a started server; the kind and the URL are appended.
     """
 
-    mode: Mode = "off"
-    limits: Limits = field(default_factory=Limits)
-    standby: Mapping[Part, tuple[BrokerInfo, ...]] = field(default_factory=dict)
+    mode: AutoscaleMode = "off"
+    limits: ScalingLimits = field(default_factory=ScalingLimits)
+    standby: Mapping[ServerKind, tuple[BrokerInfo, ...]] = field(default_factory=dict)
     start_command: tuple[str, ...] = ()
     max_started: int = 4
     stop_command: tuple[str, ...] = ()
@@ -65,7 +70,7 @@ class Scaling:
 class AreaReport(msgspec.Struct, frozen=True):
     """Load of one area, for administrators."""
 
-    part: Part
+    part: ServerKind
     area: str
     who: BrokerInfo
     per_s: float
@@ -85,11 +90,11 @@ class DecisionReport(msgspec.Struct, frozen=True):
     is_dry_run: bool
 
 
-class Report(msgspec.Struct, frozen=True):
+class AutoscaleReport(msgspec.Struct, frozen=True):
     """Output of `gateway-daemon admin load`."""
 
     manager: str
-    mode: Mode
+    mode: AutoscaleMode
     areas: tuple[AreaReport, ...] = ()
     decisions: tuple[DecisionReport, ...] = ()
 
@@ -102,25 +107,25 @@ class Autoscaler:
         manager_id: Id of the Manager.
     """
 
-    def __init__(self, settings: Scaling, manager_id: str = "") -> None:
+    def __init__(self, settings: AutoscaleSettings, manager_id: str = "") -> None:
         self.settings = settings
         self._me = manager_id
-        self._planner = Planner(settings.limits)
-        self._loads: dict[BrokerInfo, tuple[float, Load]] = {}
-        self._decisions: deque[DecisionReport] = deque(maxlen=REMEMBERED)
+        self._planner = ScalingPlanner(settings.limits)
+        self._loads: dict[BrokerInfo, tuple[float, LoadReport]] = {}
+        self._decisions: deque[DecisionReport] = deque(maxlen=MAX_DECISIONS)
         self.is_starting = False
 
-    def record_load(self, load: Load, now_s: float) -> None:
+    def record_load(self, load: LoadReport, now_s: float) -> None:
         """Record a gateway's load report."""
         self._loads[load.gateway] = (now_s, load)
 
-    def restore(self, report: Report) -> None:
+    def restore(self, report: AutoscaleReport) -> None:
         """Restore decisions and peaks of another Manager or of an earlier run."""
         if report.manager != self._me or not self._decisions:
             self._decisions.clear()
             self._decisions.extend(report.decisions)
         for area in report.areas:
-            server = Server(area.part, area.area, area.who)
+            server = AreaLoad(area.part, area.area, area.who)
             self._planner.restore_peak(server, area.peak_per_s)
 
     def decide(
@@ -129,7 +134,7 @@ class Autoscaler:
         rates: Mapping[BrokerInfo, float],
         now_s: float,
         now_ms: int,
-    ) -> Decision | None:
+    ) -> ScalingDecision | None:
         """Return the next decision; in a dry run the caller must not execute it.
 
         Args:
@@ -150,7 +155,7 @@ class Autoscaler:
 
     def make_report(
         self, registry: Registry, rates: Mapping[BrokerInfo, float], now_s: float
-    ) -> Report:
+    ) -> AutoscaleReport:
         """Return loads and decisions for administrators."""
         areas = tuple(
             AreaReport(
@@ -166,19 +171,21 @@ class Autoscaler:
             )
             for s in self.current_situation(registry, rates, now_s).areas
         )
-        return Report(
+        return AutoscaleReport(
             registry.manager_id, self.settings.mode, areas, tuple(self._decisions)
         )
 
     def current_situation(
         self, registry: Registry, rates: Mapping[BrokerInfo, float], now_s: float
-    ) -> Situation:
+    ) -> ScalingSituation:
         """Return all areas and their loads, and the free servers."""
-        loads = [load for at_s, load in self._loads.values() if now_s - at_s < STALE_S]
+        loads = [
+            load for at_s, load in self._loads.values() if now_s - at_s < LOAD_STALE_S
+        ]
         started = _started(registry)
         pool = {
             part: (*self.settings.standby.get(part, ()), *sorted(started[part]))
-            for part in PARTS
+            for part in SERVER_KINDS
         }
         brokers = _broker_servers(registry, loads, rates, pool["broker"])
         gateways = _gateway_servers(registry, loads, pool["gateway"])
@@ -188,16 +195,16 @@ class Autoscaler:
             "broker": tuple(w for w in pool["broker"] if w not in used),
             "gateway": tuple(w for w in pool["gateway"] if w in here - used),
         }
-        return Situation(
+        return ScalingSituation(
             (*brokers, *gateways),
-            {part: free[part] for part in PARTS},
+            {part: free[part] for part in SERVER_KINDS},
             started["broker"] | started["gateway"],
             self._may_start(started, used),
         )
 
     def _may_start(
-        self, started: Mapping[Part, frozenset[BrokerInfo]], used: set[BrokerInfo]
-    ) -> frozenset[Part]:
+        self, started: Mapping[ServerKind, frozenset[BrokerInfo]], used: set[BrokerInfo]
+    ) -> frozenset[ServerKind]:
         """Return the kinds of which a server may be started.
 
         One at a time, and none while the last one is unused, since it may be broken.
@@ -206,23 +213,25 @@ class Autoscaler:
         is_at_limit = count >= self.settings.max_started
         if self.is_starting or is_at_limit or not self.settings.start_command:
             return frozenset()
-        return frozenset(part for part in PARTS if started[part] <= used)
+        return frozenset(part for part in SERVER_KINDS if started[part] <= used)
 
 
-def decode_report(payload: bytes) -> Report:
+def decode_autoscale_report(payload: bytes) -> AutoscaleReport:
     """Decode an `AutoscaleReport`.
 
     Raises:
         DirectoryError: It does not parse.
     """
     try:
-        return msgspec.json.decode(payload, type=Report)
+        return msgspec.json.decode(payload, type=AutoscaleReport)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         rule = f"JSON of its form ({error})"
         raise DirectoryError("load report", rule, payload) from error
 
 
-def carried_out(registry: Registry, decision: Decision, now_ms: int) -> Registry:
+def apply_decision(
+    registry: Registry, decision: ScalingDecision, now_ms: int
+) -> Registry:
     """Return the registry after a decision that changes it.
 
     Raises:
@@ -232,7 +241,7 @@ def carried_out(registry: Registry, decision: Decision, now_ms: int) -> Registry
     if server is None or decision.action not in {"split", "join"}:
         return registry
     if decision.kind == "broker":
-        entry = Entry(decision.area, server)
+        entry = BrokerEntry(decision.area, server)
         if decision.action == "split":
             return registry.with_broker(entry, now_ms)
         return registry.without_broker(entry, now_ms)
@@ -240,12 +249,12 @@ def carried_out(registry: Registry, decision: Decision, now_ms: int) -> Registry
     return registry.with_areas(AreaSetting(server, topics=(area,)), now_ms)
 
 
-def spare_key(kind: Part, server: BrokerInfo) -> Key:
+def spare_key(kind: ServerKind, server: BrokerInfo) -> RecordKey:
     """Return the key of the record of a server that our command started."""
-    return Key("spare", f"{kind} {server}")
+    return RecordKey("spare", f"{kind} {server}")
 
 
-def _started(registry: Registry) -> dict[Part, frozenset[BrokerInfo]]:
+def _started(registry: Registry) -> dict[ServerKind, frozenset[BrokerInfo]]:
     return {
         part: frozenset(
             record.value
@@ -253,19 +262,21 @@ def _started(registry: Registry) -> dict[Part, frozenset[BrokerInfo]]:
             if key.kind == "spare" and key.name.startswith(f"{part} ")
             if isinstance(record.value, BrokerInfo)
         )
-        for part in PARTS
+        for part in SERVER_KINDS
     }
 
 
 def _broker_servers(
     registry: Registry,
-    loads: list[Load],
+    loads: list[LoadReport],
     rates: Mapping[BrokerInfo, float],
     pool: tuple[BrokerInfo, ...],
-) -> list[Server]:
-    cells: dict[Entry, dict[str, float]] = {entry: {} for entry in registry.brokers}
+) -> list[AreaLoad]:
+    cells: dict[BrokerEntry, dict[str, float]] = {
+        entry: {} for entry in registry.brokers
+    }
     for topic, rate in ((t, r) for load in loads for t, r in load.cells):
-        holder = responsible_broker(registry.brokers, topic)
+        holder = find_responsible_broker(registry.brokers, topic)
         around = [e for e in registry.brokers if covers(e.topic, topic)]
         if holder is not None:
             entry = max(around, key=lambda e: len(e.topic))
@@ -274,7 +285,7 @@ def _broker_servers(
     for lane in (lane for load in loads for lane in load.lanes):
         ages[lane.broker] = max(lane.age_s, ages.get(lane.broker, 0.0))
     return [
-        Server(
+        AreaLoad(
             "broker",
             entry.topic,
             entry.broker_info,
@@ -288,8 +299,8 @@ def _broker_servers(
 
 
 def _gateway_servers(
-    registry: Registry, loads: list[Load], pool: tuple[BrokerInfo, ...]
-) -> list[Server]:
+    registry: Registry, loads: list[LoadReport], pool: tuple[BrokerInfo, ...]
+) -> list[AreaLoad]:
     by_gateway = {load.gateway: load for load in loads}
     servers = []
     for entry in registry.gateways:
@@ -299,7 +310,7 @@ def _gateway_servers(
             continue
         cells = {t: r for t, r in load.cells if covers(entry.topic, t)}
         servers.append(
-            Server(
+            AreaLoad(
                 "gateway",
                 entry.topic,
                 entry.broker_info,
@@ -314,12 +325,14 @@ def _gateway_servers(
 
 log = logging.getLogger(__name__)
 
-REPORT_S = 5.0
+REPORT_INTERVAL_S = 5.0
 
-Run = Callable[[Sequence[str], Decision, Callable[[Ran], object]], object]
+RunCommand = Callable[
+    [Sequence[str], ScalingDecision, Callable[[CommandResult], object]], object
+]
 
 
-class Scaler:
+class AutoscaleExecutor:
     """Executes the decisions of one Manager's autoscaler.
 
     Args:
@@ -331,15 +344,17 @@ class Scaler:
         last_report: The newest report, ours or another Manager's.
     """
 
-    def __init__(self, autoscaler: Autoscaler, rates: Rates, run: Run) -> None:
+    def __init__(
+        self, autoscaler: Autoscaler, rates: BrokerRateMonitor, run: RunCommand
+    ) -> None:
         self._autoscaler = autoscaler
         self._rates = rates
         self._run = run
-        self._reported_s = -REPORT_S
-        self.last_report: Report | None = None
-        self._on_result: Callable[[Ran], object] = lambda _: None
+        self._reported_s = -REPORT_INTERVAL_S
+        self.last_report: AutoscaleReport | None = None
+        self._on_result: Callable[[CommandResult], object] = lambda _: None
 
-    def start(self, on_result: Callable[[Ran], object]) -> None:
+    def start(self, on_result: Callable[[CommandResult], object]) -> None:
         """Set the function that receives results of commands, in another thread."""
         self._on_result = on_result
 
@@ -353,7 +368,7 @@ class Scaler:
         Raises:
             DirectoryError: It does not parse.
         """
-        self._autoscaler.record_load(decode_load(payload), now_s)
+        self._autoscaler.record_load(decode_load_report(payload), now_s)
 
     def on_autoscale_report(self, payload: bytes) -> None:
         """Adopt the report of another Manager, or of an earlier run of this one.
@@ -361,7 +376,7 @@ class Scaler:
         Raises:
             DirectoryError: It does not parse.
         """
-        self.last_report = decode_report(payload)
+        self.last_report = decode_autoscale_report(payload)
         self._autoscaler.restore(self.last_report)
 
     def run_once(self, registry: Registry, now_s: float, now_ms: int) -> Registry:
@@ -376,7 +391,7 @@ class Scaler:
         )
         if decision is None:
             return registry
-        self._reported_s = now_s - REPORT_S
+        self._reported_s = now_s - REPORT_INTERVAL_S
         if self._autoscaler.settings.mode == "dry-run":
             log.warning("autoscale would %s", decision)
             return registry
@@ -393,10 +408,10 @@ class Scaler:
                 f"mqtt://{decision.server}",
             )
             self._run(command, decision, self._on_result)
-        return carried_out(registry, decision, now_ms)
+        return apply_decision(registry, decision, now_ms)
 
     def on_command_result(
-        self, result: Ran, registry: Registry, now_ms: int
+        self, result: CommandResult, registry: Registry, now_ms: int
     ) -> Registry:
         """Return the registry with the server that a command started, or without it.
 
@@ -422,7 +437,7 @@ class Scaler:
 
     def report_if_due(self, registry: Registry, now_s: float) -> bytes | None:
         """Return the encoded report; None before the next one is due."""
-        if now_s - self._reported_s < REPORT_S:
+        if now_s - self._reported_s < REPORT_INTERVAL_S:
             return None
         self._reported_s = now_s
         report = self._autoscaler.make_report(

@@ -10,24 +10,24 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gateway_daemon.manager.scaling_policy import Decision
+from gateway_daemon.manager.scaling_policy import ScalingDecision
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.topics import RECEIVED_COUNT
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     Session,
 )
 
-STALE_S = 30.0
+COUNT_STALE_S = 30.0
 """A count that has not changed for this long means a rate of zero."""
 
 Connect = Callable[[BrokerInfo, Session, ConnectionHandler], Connection]
 
 
-class Rates:
+class BrokerRateMonitor:
     """Monitors the message counters of a set of brokers.
 
     Args:
@@ -42,7 +42,7 @@ class Rates:
         self._session = Session(f"yamamori-rates-{manager_id}", ((RECEIVED_COUNT, 0),))
         self._connect = connect
         self._clock = clock
-        self._counters: dict[BrokerInfo, tuple[Counted, Connection]] = {}
+        self._counters: dict[BrokerInfo, tuple[ReceivedCounter, Connection]] = {}
 
     def rates_per_s(self) -> dict[BrokerInfo, float]:
         """Messages per second by broker; absent while unknown."""
@@ -56,7 +56,7 @@ class Rates:
         """Connect to these brokers and to no others."""
         wanted = set(brokers)
         for broker in wanted - self._counters.keys():
-            counter = Counted(self._clock)
+            counter = ReceivedCounter(self._clock)
             connection = self._connect(broker, self._session, counter)
             self._counters[broker] = counter, connection
             connection.start()
@@ -70,7 +70,7 @@ class Rates:
         self.set_brokers(())
 
 
-class Counted(BaseConnectionHandler):
+class ReceivedCounter(BaseConnectionHandler):
     """Connection handler for the counter of one broker.
 
     Args:
@@ -86,7 +86,7 @@ class Counted(BaseConnectionHandler):
     def rate_per_s(self, now_s: float) -> float | None:
         """Messages per second between its last two counts; None while unknown."""
         last = self._last
-        if last is not None and now_s - last[0] >= STALE_S:
+        if last is not None and now_s - last[0] >= COUNT_STALE_S:
             return 0.0
         return self._per_s
 
@@ -97,7 +97,7 @@ class Counted(BaseConnectionHandler):
         # A restarted broker counts from zero.
         self._last, self._per_s = None, None
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         if not message.payload.isdigit():
             return
         if self._is_retained:  # of unknown age
@@ -110,11 +110,11 @@ class Counted(BaseConnectionHandler):
         self._last = now_s, count
 
 
-TIMEOUT_S = 120.0
+COMMAND_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandResult:
     """Result of a command.
 
     Attributes:
@@ -123,13 +123,15 @@ class Ran:
         failure: Why it failed; None if it succeeded.
     """
 
-    decision: Decision
+    decision: ScalingDecision
     output: str
     failure: str | None = None
 
 
-def run_apart(
-    command: Sequence[str], decision: Decision, on_result: Callable[[Ran], object]
+def run_command_in_thread(
+    command: Sequence[str],
+    decision: ScalingDecision,
+    on_result: Callable[[CommandResult], object],
 ) -> None:
     """Run a command in a thread of its own.
 
@@ -143,15 +145,19 @@ def run_apart(
     ).start()
 
 
-def _run(command: Sequence[str], decision: Decision) -> Ran:
+def _run(command: Sequence[str], decision: ScalingDecision) -> CommandResult:
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own, from the settings
-            command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Ran(decision, "", str(error))
+        return CommandResult(decision, "", str(error))
     output = (done.stdout.splitlines() or [""])[-1].strip()
     if done.returncode != 0:
         last = (done.stderr.splitlines() or [""])[-1]
-        return Ran(decision, output, f"status {done.returncode}: {last}")
-    return Ran(decision, output)
+        return CommandResult(decision, output, f"status {done.returncode}: {last}")
+    return CommandResult(decision, output)

@@ -10,9 +10,14 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway_daemon.manager.registry import Registry
-from gateway_daemon.manager.replication import Key, Record, Told, View
+from gateway_daemon.manager.replication import (
+    KeyedRecord,
+    ManagerView,
+    Record,
+    RecordKey,
+)
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import encode
+from spatial_mqtt.directory import encode_directory_message
 from spatial_mqtt.topics import (
     BROKER_TABLE,
     BROKER_UPDATE,
@@ -26,7 +31,7 @@ from spatial_mqtt.topics import (
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     Publication,
     Session,
 )
@@ -39,7 +44,7 @@ Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
-class Ways:
+class BrokerConnectors:
     """Functions that connect to brokers.
 
     Attributes:
@@ -52,31 +57,31 @@ class Ways:
 
 
 @dataclass(frozen=True)
-class Up:
+class BrokerUp:
     """A broker is connected; its retained messages will follow."""
 
-    session: "Post"
+    session: "BrokerSession"
 
 
 @dataclass(frozen=True)
-class Down:
+class BrokerDown:
     """A broker is disconnected."""
 
-    session: "Post"
+    session: "BrokerSession"
 
 
 @dataclass(frozen=True)
-class Heard:
+class BrokerMessage:
     """A message arrived at a broker."""
 
-    session: "Post"
-    message: Incoming
+    session: "BrokerSession"
+    message: IncomingMessage
 
 
-Event = Up | Down | Heard
+BrokerEvent = BrokerUp | BrokerDown | BrokerMessage
 
 
-class Post(BaseConnectionHandler):
+class BrokerSession(BaseConnectionHandler):
     """Session of a Manager at one broker.
 
     Args:
@@ -92,11 +97,14 @@ class Post(BaseConnectionHandler):
     """
 
     def __init__(
-        self, connect: Connect, session: Session, on_event: Callable[[Event], object]
+        self,
+        connect: Connect,
+        session: Session,
+        on_event: Callable[[BrokerEvent], object],
     ) -> None:
         self.is_up = self.is_subscribed = False
-        self.view: View | None = None
-        self.last_view: View | None = None
+        self.view: ManagerView | None = None
+        self.last_view: ManagerView | None = None
         self._on_event = on_event
         self._connection = connect(session, self)
 
@@ -109,7 +117,7 @@ class Post(BaseConnectionHandler):
         """Whether the broker is up and its Manager is not."""
         return self.is_up and self.view is not None and self.view.is_away
 
-    def on_view(self, view: View) -> None:
+    def on_view(self, view: ManagerView) -> None:
         """Store a view of the broker's own Manager."""
         self.view = view
         if not view.is_away:
@@ -128,22 +136,22 @@ class Post(BaseConnectionHandler):
         self._connection.publish(Publication(topic, payload, DIRECTORY_QOS, retain))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        self._on_event(Up(self))
+        self._on_event(BrokerUp(self))
 
     def on_down(self, reason: str) -> None:
         self.is_subscribed = False
         log.warning("the manager's broker %s is gone: %s", self, reason)
-        self._on_event(Down(self))
+        self._on_event(BrokerDown(self))
 
-    def on_message(self, message: Incoming) -> None:
-        self._on_event(Heard(self, message))
+    def on_message(self, message: IncomingMessage) -> None:
+        self._on_event(BrokerMessage(self, message))
 
     def on_subscribed(self) -> None:
         self.is_subscribed = True
         log.info("the manager is up on %s", self)
 
 
-class Press:
+class DirectoryPublisher:
     """Publishes a registry.
 
     Args:
@@ -154,11 +162,11 @@ class Press:
         adopted: Brokers of other Managers on which we publish the directory too.
     """
 
-    def __init__(self, own: Post) -> None:
+    def __init__(self, own: BrokerSession) -> None:
         self._own = own
-        self._published_view: View | None = None
+        self._published_view: ManagerView | None = None
         self.error_count = 0
-        self.adopted: list[Post] = []
+        self.adopted: list[BrokerSession] = []
 
     def publish_all(self, registry: Registry) -> None:
         """Publish records and directory, as our broker may have lost them."""
@@ -167,10 +175,10 @@ class Press:
         self.publish_directory(registry, self._own)
         self._published_view = None
 
-    def publish_directory(self, registry: Registry, session: Post) -> None:
+    def publish_directory(self, registry: Registry, session: BrokerSession) -> None:
         """Publish gateway list and broker table on one broker."""
-        session.publish(GATEWAY_INFO, encode(registry.gateways))
-        session.publish(BROKER_TABLE, encode(registry.table))
+        session.publish(GATEWAY_INFO, encode_directory_message(registry.gateways))
+        session.publish(BROKER_TABLE, encode_directory_message(registry.table))
 
     def publish_changes(self, before: Registry, after: Registry) -> None:
         """Publish what differs between two states of the registry."""
@@ -181,15 +189,15 @@ class Press:
             self.clear_record(key)
         for post in self._served:
             if after.gateways != before.gateways:
-                post.publish(GATEWAY_INFO, encode(after.gateways))
+                post.publish(GATEWAY_INFO, encode_directory_message(after.gateways))
             if after.table != before.table:
-                post.publish(BROKER_TABLE, encode(after.table))
+                post.publish(BROKER_TABLE, encode_directory_message(after.table))
 
-    def clear_record(self, key: Key) -> None:
+    def clear_record(self, key: RecordKey) -> None:
         """Delete a retained record from our broker."""
         self._own.publish(_topic(key), b"")
 
-    def report_error(self, text: str, peers: Sequence[Post] = ()) -> None:
+    def report_error(self, text: str, peers: Sequence[BrokerSession] = ()) -> None:
         """Log an error and publish it for administrators.
 
         Args:
@@ -206,24 +214,24 @@ class Press:
         for post in self._served:
             post.publish(BROKER_UPDATE, COMPLETE, retain=False)
 
-    def publish_view(self, view: View) -> None:
+    def publish_view(self, view: ManagerView) -> None:
         """Publish our view, if it has changed."""
         if view != self._published_view and self._own.is_up:
             self._own.publish(MANAGER_VIEW, msgspec.json.encode(view))
             self._published_view = view
 
-    def publish_report(self, report: bytes, peers: Sequence[Post]) -> None:
+    def publish_report(self, report: bytes, peers: Sequence[BrokerSession]) -> None:
         """Publish loads and decisions, for administrators of every Manager."""
         for post in (self._own, *peers):
             post.publish(MANAGER_LOAD, report)
 
     @property
-    def _served(self) -> list[Post]:
+    def _served(self) -> list[BrokerSession]:
         return [self._own, *self.adopted]
 
-    def _record(self, key: Key, record: Record) -> None:
-        self._own.publish(_topic(key), msgspec.json.encode(Told(key, record)))
+    def _record(self, key: RecordKey, record: Record) -> None:
+        self._own.publish(_topic(key), msgspec.json.encode(KeyedRecord(key, record)))
 
 
-def _topic(key: Key) -> str:
+def _topic(key: RecordKey) -> str:
     return record_topic(f"{key.kind} {key.name}")

@@ -9,25 +9,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway_daemon.manager.registry import Registry
-from service_runtime.lifecycle import start_loop
-from service_runtime.watchdog import Beat, Pulse, unheard
+from service_runtime.lifecycle import start_watched_loop
+from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 from spatial_mqtt.directory import BrokerInfo
 
-EVERY_S = 10.0
+PROBE_INTERVAL_S = 10.0
 SILENCE_S = 60.0
-LOST_AFTER = 3
+MAX_MISSED_PROBES = 3
 """Failed probes in a row before a server counts as down: one may be a lost packet."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProbeResult:
     """A server stopped answering, or answers again."""
 
     server: BrokerInfo
     is_reachable: bool
 
 
-class Probes:
+class HealthProbes:
     """Probes the servers of a registry periodically, in a thread of its own.
 
     Args:
@@ -39,8 +39,8 @@ class Probes:
     def __init__(
         self,
         is_reachable: Callable[[BrokerInfo], bool],
-        watchdog: Pulse,
-        interval_s: float = EVERY_S,
+        watchdog: LoopWatchdog,
+        interval_s: float = PROBE_INTERVAL_S,
     ) -> None:
         self._pulse = watchdog
         self._answers = is_reachable
@@ -61,13 +61,13 @@ class Probes:
         unannounced = registry.areas.keys() - registry.heartbeating - others
         self._targets = frozenset(brokers | unannounced)
 
-    def start(self, on_result: Callable[[Finding], object]) -> None:
+    def start(self, on_result: Callable[[ProbeResult], object]) -> None:
         """Start the thread.
 
         Args:
             on_result: Receives changes; called in the thread of the probes.
         """
-        start_loop(
+        start_watched_loop(
             self._pulse, "probes", SILENCE_S, lambda beat: self._run(on_result, beat)
         )
 
@@ -75,7 +75,7 @@ class Probes:
         """End the thread."""
         self._stop.set()
 
-    def probe_all(self, heartbeat: Beat = unheard) -> list[Finding]:
+    def probe_all(self, heartbeat: Heartbeat = no_heartbeat) -> list[ProbeResult]:
         """Probe all targets once and return what has changed."""
         changes = []
         for server in sorted(self._targets):
@@ -83,15 +83,15 @@ class Probes:
             silent = self._silent.get(server, 0)
             if self._answers(server):
                 self._silent[server] = 0
-                if silent >= LOST_AFTER:
-                    changes.append(Finding(server, is_reachable=True))
+                if silent >= MAX_MISSED_PROBES:
+                    changes.append(ProbeResult(server, is_reachable=True))
             else:
                 self._silent[server] = silent + 1
-                if silent + 1 == LOST_AFTER:
-                    changes.append(Finding(server, is_reachable=False))
+                if silent + 1 == MAX_MISSED_PROBES:
+                    changes.append(ProbeResult(server, is_reachable=False))
         return changes
 
-    def _run(self, tell: Callable[[Finding], object], beat: Beat) -> None:
+    def _run(self, tell: Callable[[ProbeResult], object], beat: Heartbeat) -> None:
         while not self._stop.wait(self._every_s):
             beat()
             for change in self.probe_all(beat):

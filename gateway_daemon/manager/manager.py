@@ -15,33 +15,45 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from gateway_daemon.manager import api, storage
-from gateway_daemon.manager.autoscaler import Report, Scaler
-from gateway_daemon.manager.broker_rates import Ran
-from gateway_daemon.manager.brokers import Down, Event, Heard, Post, Press, Up, Ways
-from gateway_daemon.manager.health_probes import Finding, Probes
+from gateway_daemon.manager.autoscaler import AutoscaleExecutor, AutoscaleReport
+from gateway_daemon.manager.broker_rates import CommandResult
+from gateway_daemon.manager.brokers import (
+    BrokerConnectors,
+    BrokerDown,
+    BrokerEvent,
+    BrokerMessage,
+    BrokerSession,
+    BrokerUp,
+    DirectoryPublisher,
+)
+from gateway_daemon.manager.health_probes import HealthProbes, ProbeResult
 from gateway_daemon.manager.registry import (
     DAY_MS,
-    Leases,
+    GatewayLeases,
     Registry,
-    forgetting,
-    is_past,
-    on_day,
+    advance_day,
+    collect_tombstones,
+    is_forgotten,
 )
 from gateway_daemon.manager.replication import (
-    Key,
+    ManagerView,
     Record,
-    View,
-    decode_told,
+    RecordKey,
+    decode_record,
     decode_view,
 )
 from service_runtime.errors import FieldError
-from service_runtime.periodic import Part
-from service_runtime.watchdog import Pulse
-from spatial_mqtt.directory import Here, decode_here, decode_named
+from service_runtime.periodic import Service
+from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.directory import (
+    GatewayHeartbeat,
+    decode_gateway_heartbeat,
+    decode_gateway_reference,
+)
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
     GATEWAY_DOWN,
-    GATEWAY_HERE,
+    GATEWAY_HEARTBEAT,
     GATEWAY_LOAD,
     GATEWAY_NOTICE,
     MANAGER_LOAD,
@@ -49,11 +61,11 @@ from spatial_mqtt.topics import (
     MANAGER_VIEW,
     matches,
 )
-from spatial_mqtt.transport import Incoming, Publication, Session
+from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 
 @dataclass(frozen=True)
-class Clocks:
+class ManagerClocks:
     """The two clocks of a Manager.
 
     Attributes:
@@ -61,7 +73,7 @@ class Clocks:
         wall_ms: Milliseconds since 1970.
     """
 
-    watchdog: Pulse
+    watchdog: LoopWatchdog
     wall_ms: Callable[[], int]
 
     def mono_s(self) -> float:
@@ -71,16 +83,16 @@ class Clocks:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 SILENCE_S = 60.0
-COMPLETE_WITHIN_S = 30.0
+APPLY_TIMEOUT_S = 30.0
 """A gateway that has not applied a new table after this time is skipped."""
 
 KEEPALIVE_S = 10
-AFTER_START_S = 10.0
+STARTUP_HEARTBEAT_S = 10.0
 """Heartbeat interval assumed after a start; three missed ones end a lease."""
 
-AHEAD_MS = 3_600_000
+MAX_CLOCK_LEAD_MS = 3_600_000
 """A clock of another Manager that is further ahead is reported."""
 
 
@@ -98,27 +110,29 @@ class Manager:
 
     def __init__(
         self,
-        connectors: Ways,
+        connectors: BrokerConnectors,
         path: Path,
         registry: Registry,
-        clocks: Clocks,
+        clocks: ManagerClocks,
         *,
-        probes: Probes | None = None,
-        autoscaler: Scaler | None = None,
+        probes: HealthProbes | None = None,
+        autoscaler: AutoscaleExecutor | None = None,
     ) -> None:
         self._path = path
         self._clocks = clocks
         self._probes = probes
         self._scaler = autoscaler
         self._registry = registry
-        self._saved: storage.Snapshot | None = None
-        self._leases = Leases()
+        self._saved: storage.RegistrySnapshot | None = None
+        self._leases = GatewayLeases()
         self._waits_since_s: float | None = None
         self._owes_complete = False
         self._looked_s = clocks.mono_s()
-        self._inbox: SimpleQueue[Event | Finding | Ran | None] = SimpleQueue()
-        filters = tuple((topic, 1) for topic in (*api.HEARS, MANAGER_RECORDS))
-        away = View(registry.manager_id, is_away=True)
+        self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
+            SimpleQueue()
+        )
+        filters = tuple((topic, 1) for topic in (*api.API_TOPICS, MANAGER_RECORDS))
+        away = ManagerView(registry.manager_id, is_away=True)
         will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
         session = Session(
             "yamamori-manager",
@@ -126,19 +140,19 @@ class Manager:
             keepalive_s=KEEPALIVE_S,
             will=will,
         )
-        self._own = Post(connectors.own, session, self._inbox.put)
+        self._own = BrokerSession(connectors.own, session, self._inbox.put)
         at_peers = Session(
             f"yamamori-manager-{registry.manager_id}",
             (*filters, (MANAGER_VIEW, 1)),
             keepalive_s=KEEPALIVE_S,
         )
         self._peers = [
-            Post(peer, at_peers, self._inbox.put) for peer in connectors.peers
+            BrokerSession(peer, at_peers, self._inbox.put) for peer in connectors.peers
         ]
-        self._press = Press(self._own)
-        self._parts: tuple[Part, ...] = ()
+        self._press = DirectoryPublisher(self._own)
+        self._parts: tuple[Service, ...] = ()
 
-    def attach(self, *services: Part) -> None:
+    def attach(self, *services: Service) -> None:
         """Add services that start and stop with the Manager; call before `run`."""
         self._parts = services
 
@@ -153,7 +167,7 @@ class Manager:
         return self._own.is_subscribed
 
     @property
-    def sessions(self) -> dict[str, Post]:
+    def sessions(self) -> dict[str, BrokerSession]:
         """Sessions by name: ``own``, and the address of each other Manager's broker."""
         return {"own": self._own, **{str(peer): peer for peer in self._peers}}
 
@@ -163,7 +177,7 @@ class Manager:
         return self._press.error_count
 
     @property
-    def load_report(self) -> Report | None:
+    def load_report(self) -> AutoscaleReport | None:
         """Newest loads and decisions."""
         return self._scaler.last_report if self._scaler else None
 
@@ -182,7 +196,7 @@ class Manager:
             while self._serve_next():
                 beat()
                 now_s = self._clocks.mono_s()
-                if now_s - self._looked_s >= LOOK_S:
+                if now_s - self._looked_s >= CHECK_INTERVAL_S:
                     self._looked_s = now_s
                     self._look(now_s)
                 if self._inbox.empty():
@@ -211,7 +225,7 @@ class Manager:
             self._probes.stop()
         if self._scaler is not None:
             self._scaler.stop()
-        away = View(self._registry.manager_id, is_away=True)
+        away = ManagerView(self._registry.manager_id, is_away=True)
         self._own.publish(MANAGER_VIEW, msgspec.json.encode(away))
         for part in (*self._parts, self._own, *self._peers):
             part.stop()
@@ -220,49 +234,51 @@ class Manager:
     def _serve_next(self) -> bool:
         """Process the next event, waiting at most one interval; False at the end."""
         try:
-            event = self._inbox.get(timeout=LOOK_S)
+            event = self._inbox.get(timeout=CHECK_INTERVAL_S)
         except Empty:
             return True
         if event is not None:
             self._serve(event)
         return event is not None
 
-    def _serve(self, event: Event | Finding | Ran) -> None:
+    def _serve(self, event: BrokerEvent | ProbeResult | CommandResult) -> None:
         try:
             match event:
-                case Ran():
+                case CommandResult():
                     self._on_ran(event)
-                case Finding():
+                case ProbeResult():
                     self._change_to(self._found(event))
-                case Up():
+                case BrokerUp():
                     self._on_up(event.session)
-                case Down():
+                case BrokerDown():
                     self._on_down(event.session)
-                case Heard():
+                case BrokerMessage():
                     self._hear(event.session, event.message)
         except FieldError as error:
-            topic = event.message.topic if isinstance(event, Heard) else "manager"
+            topic = (
+                event.message.topic if isinstance(event, BrokerMessage) else "manager"
+            )
             self._press.report_error(f"{topic}: {error}")
 
-    def _on_up(self, post: Post) -> None:
+    def _on_up(self, post: BrokerSession) -> None:
         post.is_up = True
         if post is self._own:
             self._expect_gateways()
             self._press.publish_all(self._registry)
         self._adopt()
 
-    def _on_down(self, post: Post) -> None:
+    def _on_down(self, post: BrokerSession) -> None:
         post.is_up = False
         if post.view is not None:
             self._change_to(self._registry.without_view(post.view.manager))
         self._adopt()
 
-    def _hear(self, post: Post, message: Incoming) -> None:
+    def _hear(self, post: BrokerSession, message: IncomingMessage) -> None:
         if message.topic == MANAGER_VIEW:
             self._see(post, decode_view(message.payload))
         elif matches(MANAGER_RECORDS, message.topic):
             if message.payload:  # empty: another Manager has dropped it
-                keyed = decode_told(message.payload)
+                keyed = decode_record(message.payload)
                 self._merge(keyed.key, keyed.record)
         elif message.topic == MANAGER_LOAD:
             if self._scaler is not None:
@@ -270,7 +286,7 @@ class Manager:
         elif post is self._own or post in self._press.adopted:
             self._change_to(self._changed(post, message))
 
-    def _see(self, post: Post, view: View) -> None:
+    def _see(self, post: BrokerSession, view: ManagerView) -> None:
         if view.manager == self._registry.manager_id:
             self._press.report_error(
                 f"manager.id {view.manager!r} is also the id of {post}"
@@ -278,11 +294,11 @@ class Manager:
             return
         post.on_view(view)
         known = self._registry.with_view(view)
-        self._change_to(forgetting(known, view.horizon))
+        self._change_to(collect_tombstones(known, view.horizon))
         self._adopt()
 
-    def _merge(self, key: Key, record: Record) -> None:
-        if is_past(self._registry, key, record):
+    def _merge(self, key: RecordKey, record: Record) -> None:
+        if is_forgotten(self._registry, key, record):
             self._press.clear_record(key)
             if record.value is not None:
                 fact = f"{key.kind} {key.name} was deleted, and is published again"
@@ -295,16 +311,16 @@ class Manager:
         if conflict is not None:
             # The peers receive only the merged record and see no conflict.
             self._press.report_error(conflict, self._peers)
-        if after != before and ahead_ms > AHEAD_MS:
+        if after != before and ahead_ms > MAX_CLOCK_LEAD_MS:
             manager = record.stamp.manager
             self._press.report_error(
                 f"the clock of manager {manager} is {ahead_ms} ms ahead of ours"
             )
 
-    def _changed(self, post: Post, message: Incoming) -> Registry:
+    def _changed(self, post: BrokerSession, message: IncomingMessage) -> Registry:
         registry, now_s = self._registry, self._clocks.mono_s()
-        if message.topic == GATEWAY_HERE:
-            here = decode_here(message.payload)
+        if message.topic == GATEWAY_HEARTBEAT:
+            here = decode_gateway_heartbeat(message.payload)
             self._leases.renew(here, post, now_s)
             return registry.with_heartbeat(here.broker_info)
         if message.topic == GATEWAY_LOAD:
@@ -312,14 +328,14 @@ class Manager:
                 self._scaler.on_load_report(message.payload, now_s)
             return registry
         if message.topic == GATEWAY_DOWN:
-            gateway = decode_named(message.payload)
+            gateway = decode_gateway_reference(message.payload)
             is_gone = self._leases.remove(gateway, post)
             return registry.with_departed(gateway) if is_gone else registry
         if message.topic == GATEWAY_NOTICE:
             self._owes_complete = True
-        return api.changed(registry, message, self._clocks.wall_ms())
+        return api.apply_message(registry, message, self._clocks.wall_ms())
 
-    def _found(self, finding: Finding) -> Registry:
+    def _found(self, finding: ProbeResult) -> Registry:
         """Return the registry after a probe result: a gateway is delisted.
 
         A broker is only reported: messages for it wait in the queues of the gateways.
@@ -339,14 +355,14 @@ class Manager:
                 log.warning("gateway %s: heartbeat missing", gateway)
                 self._change_to(self._registry.with_departed(gateway))
         day = self._clocks.wall_ms() // DAY_MS
-        self._change_to(on_day(self._registry, day, len(self._peers)))
+        self._change_to(advance_day(self._registry, day, len(self._peers)))
         since_s = self._waits_since_s
-        if since_s is not None and now_s - since_s >= COMPLETE_WITHIN_S:
+        if since_s is not None and now_s - since_s >= APPLY_TIMEOUT_S:
             self._go_on_without_laggards()
         if self._scaler is not None and self._is_first:
             self._scale(self._scaler, now_s)
 
-    def _scale(self, scaler: Scaler, now_s: float) -> None:
+    def _scale(self, scaler: AutoscaleExecutor, now_s: float) -> None:
         try:
             wall_ms = self._clocks.wall_ms()
             self._change_to(scaler.run_once(self._registry, now_s, wall_ms))
@@ -356,7 +372,7 @@ class Manager:
         if report is not None:
             self._press.publish_report(report, self._peers)
 
-    def _on_ran(self, outcome: Ran) -> None:
+    def _on_ran(self, outcome: CommandResult) -> None:
         if self._scaler is not None:
             wall_ms = self._clocks.wall_ms()
             self._change_to(
@@ -385,7 +401,7 @@ class Manager:
         """Grant a lease to the gateways that had one, until their next heartbeat."""
         registry = self._registry
         for gateway in registry.heartbeating - registry.away:
-            here = Here(gateway, every_s=AFTER_START_S)
+            here = GatewayHeartbeat(gateway, every_s=STARTUP_HEARTBEAT_S)
             self._leases.renew(here, self._own, self._clocks.mono_s())
 
     def _adopt(self) -> None:
@@ -418,9 +434,9 @@ class Manager:
         )
 
     def _keep(self) -> None:
-        snapshot = storage.Snapshot.from_registry(self._registry)
+        snapshot = storage.RegistrySnapshot.from_registry(self._registry)
         if snapshot != self._saved:
-            storage.save(self._path, snapshot)
+            storage.save_registry(self._path, snapshot)
             self._saved = snapshot
 
     def _say_what_waits(self) -> None:

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 
-from gateway_daemon.manager.autoscaler import Report
+from gateway_daemon.manager.autoscaler import AutoscaleReport
 from gateway_daemon.manager.manager import Manager
 from gateway_daemon.manager.registry import Registry
-from service_runtime.metrics import Metric, Sample, gauge, loops
-from service_runtime.watchdog import Pulse
+from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge
+from service_runtime.watchdog import LoopWatchdog
 
 
-class Measures:
+class ManagerMetrics:
     """Prometheus collector of a Manager."""
 
-    def __init__(self, manager: Manager, watchdog: Pulse) -> None:
+    def __init__(self, manager: Manager, watchdog: LoopWatchdog) -> None:
         self._manager = manager
         self._pulse = watchdog
 
@@ -26,7 +26,7 @@ class Measures:
                 "yamamori_gateways",
                 "gauge",
                 "Known gateways, present or away.",
-                tuple(Sample(n, {"state": state}) for state, n in states.items()),
+                tuple(MetricSample(n, {"state": state}) for state, n in states.items()),
             ),
             _of_records(registry),
             gauge("yamamori_brokers", "Areas with a broker.", len(registry.brokers)),
@@ -45,7 +45,7 @@ class Measures:
                 "gauge",
                 "Whether a Manager's broker is connected; ours is labelled own.",
                 tuple(
-                    Sample(post.is_up, {"manager": name})
+                    MetricSample(post.is_up, {"manager": name})
                     for name, post in manager.sessions.items()
                 ),
             ),
@@ -53,10 +53,10 @@ class Measures:
                 "yamamori_errors_total",
                 "counter",
                 "Errors published on /api/errors.",
-                (Sample(manager.error_count),),
+                (MetricSample(manager.error_count),),
             ),
             *_of_loads(manager.load_report),
-            loops(self._pulse),
+            collect_loop_silence(self._pulse),
         ]
 
 
@@ -67,28 +67,30 @@ def _of_records(registry: Registry) -> Metric:
         "yamamori_manager_records",
         "gauge",
         "Records that are stored; taken back: tombstones.",
-        tuple(Sample(n, {"state": state}) for state, n in facts.items()),
+        tuple(MetricSample(n, {"state": state}) for state, n in facts.items()),
     )
 
 
-def _of_loads(report: Report | None) -> Iterator[Metric]:
+def _of_loads(report: AutoscaleReport | None) -> Iterator[Metric]:
     areas = report.areas if report else ()
     named = [(a, {"part": a.part, "area": a.area, "server": str(a.who)}) for a in areas]
     yield Metric(
         "yamamori_area_messages_per_second",
         "gauge",
         "Load of an area.",
-        tuple(Sample(area.per_s, labels) for area, labels in named),
+        tuple(MetricSample(area.per_s, labels) for area, labels in named),
     )
     yield Metric(
         "yamamori_area_oldest_seconds",
         "gauge",
         "Age of the oldest message that waits for an area's broker.",
-        tuple(Sample(a.age_s, labels) for a, labels in named if a.part == "broker"),
+        tuple(
+            MetricSample(a.age_s, labels) for a, labels in named if a.part == "broker"
+        ),
     )
     yield Metric(
         "yamamori_area_heat",
         "gauge",
         "Load as a fraction of the nearest limit; above 1 is hot.",
-        tuple(Sample(area.heat, labels) for area, labels in named),
+        tuple(MetricSample(area.heat, labels) for area, labels in named),
     )

@@ -21,26 +21,26 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gateway_daemon.manager.replication import (
-    NOTHING_FORGOTTEN,
-    SETTINGS,
-    Horizon,
-    Key,
-    Kind,
+    NO_HORIZON,
+    SETTINGS_WRITER,
+    HybridTimestamp,
+    ManagerView,
     Record,
-    Stamp,
-    Value,
-    View,
-    gateway_of,
+    RecordKey,
+    RecordKind,
+    RecordValue,
+    TombstoneHorizon,
     is_conflict,
-    merge,
+    merge_records,
+    parse_gateway_key,
 )
 from spatial_mqtt.directory import (
     AreaSetting,
+    BrokerEntry,
     BrokerInfo,
     BrokerTable,
-    Entry,
+    GatewayHeartbeat,
     GatewayNotice,
-    Here,
 )
 from spatial_mqtt.errors import DirectoryError
 
@@ -65,28 +65,30 @@ class Registry:
     """
 
     manager_id: str = ""
-    records: Mapping[Key, Record] = field(default_factory=dict)
+    records: Mapping[RecordKey, Record] = field(default_factory=dict)
     applied_versions: Mapping[BrokerInfo, int] = field(default_factory=dict)
     seen: frozenset[BrokerInfo] = frozenset()
     away: frozenset[BrokerInfo] = frozenset()
     heartbeating: frozenset[BrokerInfo] = frozenset()
-    views: Mapping[str, View] = field(default_factory=dict)
+    views: Mapping[str, ManagerView] = field(default_factory=dict)
     day: int = 0
     created_ms: int = 0
-    horizon: Horizon = NOTHING_FORGOTTEN
+    horizon: TombstoneHorizon = NO_HORIZON
 
     @cached_property
     def areas(self) -> dict[BrokerInfo, tuple[str, ...]]:
         """Areas of each gateway, in the order they were set."""
-        gateways = {gateway_of(key) for key in self.records if key.is_gateway_areas}
+        gateways = {
+            parse_gateway_key(key) for key in self.records if key.is_gateway_areas
+        }
         areas_of = {gateway: self._areas_of(gateway) for gateway in sorted(gateways)}
         return {gateway: areas for gateway, areas in areas_of.items() if areas}
 
     @cached_property
-    def brokers(self) -> tuple[Entry, ...]:
+    def brokers(self) -> tuple[BrokerEntry, ...]:
         """The distributed brokers, shortest area first."""
         entries = [
-            Entry(key.name, record.value)
+            BrokerEntry(key.name, record.value)
             for key, record in self.records.items()
             if key.kind == "broker" and isinstance(record.value, BrokerInfo)
         ]
@@ -111,10 +113,10 @@ class Registry:
         return BrokerTable(self.version, self.brokers)
 
     @cached_property
-    def gateways(self) -> tuple[Entry, ...]:
+    def gateways(self) -> tuple[BrokerEntry, ...]:
         """The gateway list to publish: one entry for each present gateway and area."""
         here = (g for g in self.areas if g not in self.away or g in self.seen_by_others)
-        return tuple(Entry(area, g) for g in here for area in self.areas[g])
+        return tuple(BrokerEntry(area, g) for g in here for area in self.areas[g])
 
     @cached_property
     def seen_by_others(self) -> frozenset[BrokerInfo]:
@@ -144,11 +146,13 @@ class Registry:
         return not self.laggards
 
     @property
-    def own_view(self) -> View:
+    def own_view(self) -> ManagerView:
         """Our view, for the other Managers."""
         here = tuple(sorted(self.seen - self.away))
         applied = tuple(sorted(self.applied_versions.items()))
-        return View(self.manager_id, here, applied, day=self.day, horizon=self.horizon)
+        return ManagerView(
+            self.manager_id, here, applied, day=self.day, horizon=self.horizon
+        )
 
     def with_notice(self, notice: GatewayNotice, now_ms: int = 0) -> "Registry":
         """With a gateway that started, or applied a table.
@@ -171,7 +175,7 @@ class Registry:
         """With a gateway in the list; a new one serves the whole world."""
         if gateway in self.areas:
             return self
-        key = Key("areas", str(gateway))
+        key = RecordKey("areas", str(gateway))
         if key in self.records:
             return self.with_value("areas", key.name, (WHOLE_WORLD,), now_ms)
         records = {**self.records, key: Record((WHOLE_WORLD,))}
@@ -204,7 +208,7 @@ class Registry:
         """
         self._check_known(gateway)
         registry = self.with_value("areas", str(gateway), None, now_ms)
-        if Key("wish", str(gateway)) in self.records:
+        if RecordKey("wish", str(gateway)) in self.records:
             registry = registry.with_value("wish", str(gateway), None, now_ms)
         alone = frozenset({gateway})
         return replace(
@@ -254,7 +258,7 @@ class Registry:
         """
         gateway = setting.broker_info
         self._check_known(gateway)
-        key = Key("wish", str(gateway))
+        key = RecordKey("wish", str(gateway))
         known = self.records.get(key)
         if known is None:
             records = {**self.records, key: Record(setting.topics)}
@@ -263,7 +267,7 @@ class Registry:
             return self
         return self.with_value("wish", str(gateway), setting.topics, now_ms)
 
-    def with_broker(self, entry: Entry, now_ms: int = 0) -> "Registry":
+    def with_broker(self, entry: BrokerEntry, now_ms: int = 0) -> "Registry":
         """With a distributed broker added; the table's version grows by one.
 
         Raises:
@@ -280,7 +284,7 @@ class Registry:
             )
         return self.with_value("broker", entry.topic, entry.broker_info, now_ms)
 
-    def without_broker(self, entry: Entry, now_ms: int = 0) -> "Registry":
+    def without_broker(self, entry: BrokerEntry, now_ms: int = 0) -> "Registry":
         """Without a distributed broker; the table's version grows by one.
 
         Raises:
@@ -293,7 +297,7 @@ class Registry:
         return self.with_value("broker", entry.topic, None, now_ms)
 
     def with_configured_brokers(
-        self, entries: Iterable[Entry], now_ms: int = 0
+        self, entries: Iterable[BrokerEntry], now_ms: int = 0
     ) -> "Registry":
         """With the brokers of the settings.
 
@@ -302,46 +306,50 @@ class Registry:
         """
         registry = self
         for entry in entries:
-            key = Key("broker", entry.topic)
+            key = RecordKey("broker", entry.topic)
             known = registry.records.get(key)
             if known is None:
                 records = {**registry.records, key: Record(entry.broker_info)}
                 registry = replace(registry, records=records)
-            elif known.value != entry.broker_info and known.edits.keys() == {SETTINGS}:
+            elif known.value != entry.broker_info and known.edits.keys() == {
+                SETTINGS_WRITER
+            }:
                 registry = registry.with_value("broker", *_parts(entry), now_ms)
         return registry
 
     def with_value(
-        self, kind: Kind, name: str, value: Value, now_ms: int
+        self, kind: RecordKind, name: str, value: RecordValue, now_ms: int
     ) -> "Registry":
         """With a new value of a record, stamped now."""
-        key = Key(kind, name)
-        latest = max((r.stamp for r in self.records.values()), default=Stamp())
+        key = RecordKey(kind, name)
+        latest = max(
+            (r.stamp for r in self.records.values()), default=HybridTimestamp()
+        )
         known = self.records.get(key) or Record(None, edits={})
         record = known.with_value(value, latest.next(now_ms, self.manager_id))
         return replace(self, records={**self.records, key: record})
 
-    def with_record(self, key: Key, record: Record) -> "Registry":
+    def with_record(self, key: RecordKey, record: Record) -> "Registry":
         """With a record of another Manager merged."""
         known = self.records.get(key)
-        both = record if known is None else merge(known, record)
+        both = record if known is None else merge_records(known, record)
         if both == known:
             return self
         return replace(self, records={**self.records, key: both})
 
-    def describe_conflict(self, key: Key, record: Record) -> str | None:
+    def describe_conflict(self, key: RecordKey, record: Record) -> str | None:
         """Describe the concurrent edit that a merge will overrule; None without one."""
         known = self.records.get(key)
         if known is None or not is_conflict(known, record):
             return None
-        wins = merge(known, record)
+        wins = merge_records(known, record)
         loses = known if wins.value == record.value else record
         return (
             f"conflict: {key.kind} {key.name} is {_text(wins)}, said to manager "
             f"{_author(wins)}; overruled is {_text(loses)}, said to {_author(loses)}"
         )
 
-    def with_view(self, view: View) -> "Registry":
+    def with_view(self, view: ManagerView) -> "Registry":
         """With the view of another Manager, or without it when that one is away."""
         if view.is_away:
             return self.without_view(view.manager)
@@ -352,7 +360,7 @@ class Registry:
         views = {name: v for name, v in self.views.items() if name != manager}
         return replace(self, views=views)
 
-    def with_inherited_view(self, view: View) -> "Registry":
+    def with_inherited_view(self, view: ManagerView) -> "Registry":
         """With the gateways of another Manager's view, which we take over."""
         theirs = dict(view.applied)
         applied = {
@@ -367,7 +375,7 @@ class Registry:
 
     def _areas_of(self, gateway: BrokerInfo) -> tuple[str, ...]:
         """Areas by the later of request and administrator; empty after deletion."""
-        both = [self.records.get(Key(k, str(gateway))) for k in ("wish", "areas")]
+        both = [self.records.get(RecordKey(k, str(gateway))) for k in ("wish", "areas")]
         latest = max((r for r in both if r), key=lambda r: r.stamp)
         return latest.value if isinstance(latest.value, tuple) else ()
 
@@ -380,11 +388,11 @@ class Registry:
             raise DirectoryError("broker_info", rule, str(gateway))
 
 
-def _format_entry(entry: Entry) -> str:
+def _format_entry(entry: BrokerEntry) -> str:
     return f"{entry.topic} -> {entry.broker_info}"
 
 
-def _parts(entry: Entry) -> tuple[str, BrokerInfo]:
+def _parts(entry: BrokerEntry) -> tuple[str, BrokerInfo]:
     return entry.topic, entry.broker_info
 
 
@@ -397,19 +405,19 @@ def _author(record: Record) -> str:
     return record.stamp.manager or "its settings"
 
 
-BEATS = 3
+LEASE_INTERVALS = 3
 """Length of a lease in heartbeat intervals."""
 
 
-class Leases:
+class GatewayLeases:
     """Leases of gateways, by the session where their heartbeats arrive."""
 
     def __init__(self) -> None:
         self._until_s: dict[BrokerInfo, dict[object, float]] = {}
 
-    def renew(self, here: Here, session: object, now_s: float) -> None:
+    def renew(self, here: GatewayHeartbeat, session: object, now_s: float) -> None:
         """Renew a lease after a heartbeat."""
-        ends_s = now_s + BEATS * here.every_s if here.every_s else math.inf
+        ends_s = now_s + LEASE_INTERVALS * here.every_s if here.every_s else math.inf
         self._until_s.setdefault(here.broker_info, {})[session] = ends_s
 
     def remove(self, gateway: BrokerInfo, session: object) -> bool:
@@ -439,10 +447,10 @@ class Leases:
 
 DAY_MS = 86_400_000
 
-PROMISED_DAYS = 30
+MAX_PARTITION_DAYS = 30
 """Longest supported partition, and greatest age of a restored registry file."""
 
-KEPT_DAYS = 90
+TOMBSTONE_DAYS = 90
 """Age limit of tombstones: three times as long, for wrong clocks and late operators."""
 
 
@@ -452,21 +460,21 @@ def horizon_ms(days: Iterable[int]) -> int:
     Args:
         days: Days since 1970 by the clock of every Manager; 0 if unknown.
     """
-    return max(0, min(days) - KEPT_DAYS) * DAY_MS
+    return max(0, min(days) - TOMBSTONE_DAYS) * DAY_MS
 
 
-def is_collectable(key: Key, record: Record, until_ms: int) -> bool:
+def is_collectable(key: RecordKey, record: Record, until_ms: int) -> bool:
     """Whether a record may be dropped.
 
     A tombstone of a broker from the settings is kept: the next start would add it
     again.
     """
-    is_named = key.kind == "broker" and SETTINGS in record.edits
+    is_named = key.kind == "broker" and SETTINGS_WRITER in record.edits
     is_gone = record.value is None and not is_named
     return is_gone and 0 < record.stamp.ms <= until_ms
 
 
-def on_day(registry: Registry, day: int, peer_count: int) -> Registry:
+def advance_day(registry: Registry, day: int, peer_count: int) -> Registry:
     """Set the day, and drop tombstones before the common horizon.
 
     Args:
@@ -479,10 +487,10 @@ def on_day(registry: Registry, day: int, peer_count: int) -> Registry:
     if len(registry.views) < peer_count:
         return today
     days = [day, *(view.day for view in registry.views.values())]
-    return forgetting(today, Horizon(horizon_ms(days)))
+    return collect_tombstones(today, TombstoneHorizon(horizon_ms(days)))
 
 
-def forgetting(registry: Registry, horizon: Horizon) -> Registry:
+def collect_tombstones(registry: Registry, horizon: TombstoneHorizon) -> Registry:
     """Drop tombstones up to a horizon, ours or another Manager's, if it is newer.
 
     The version of the broker table does not fall.
@@ -494,10 +502,12 @@ def forgetting(registry: Registry, horizon: Horizon) -> Registry:
     kept = {key: record for key, record in records.items() if key not in gone}
     changes = sum(sum(records[k].edits.values()) for k in gone if k.kind == "broker")
     retired = max(horizon.retired, own.retired + changes)
-    return replace(registry, records=kept, horizon=Horizon(horizon.ms, retired))
+    return replace(
+        registry, records=kept, horizon=TombstoneHorizon(horizon.ms, retired)
+    )
 
 
-def is_past(registry: Registry, key: Key, record: Record) -> bool:
+def is_forgotten(registry: Registry, key: RecordKey, record: Record) -> bool:
     """Whether a record is one that was dropped before.
 
     A Manager sends such a record after a longer absence than supported, or from an old

@@ -23,18 +23,18 @@ from spatial_mqtt.topics import check_area
 
 T = TypeVar("T")
 
-Kind = Literal["areas", "wish", "broker", "spare"]
+RecordKind = Literal["areas", "wish", "broker", "spare"]
 """areas: set by an administrator; wish: areas from the gateway's own settings;
 broker: of an area; spare: server that the autoscaler started."""
 
-Value = tuple[str, ...] | BrokerInfo | None
+RecordValue = tuple[str, ...] | BrokerInfo | None
 
-SETTINGS = ""
+SETTINGS_WRITER = ""
 """Writer of values from the settings, shared by all Managers: equal settings give equal
 records."""
 
 
-class Stamp(msgspec.Struct, frozen=True, order=True, array_like=True):
+class HybridTimestamp(msgspec.Struct, frozen=True, order=True, array_like=True):
     """Hybrid logical timestamp of an edit; unique across Managers.
 
     Attributes:
@@ -45,19 +45,19 @@ class Stamp(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     ms: int = 0
     count: int = 0
-    manager: str = SETTINGS
+    manager: str = SETTINGS_WRITER
 
-    def next(self, now_ms: int, manager: str) -> "Stamp":
+    def next(self, now_ms: int, manager: str) -> "HybridTimestamp":
         """Return a stamp for an edit made now by a Manager that has seen this one."""
         if now_ms > self.ms:
-            return Stamp(now_ms, 0, manager)
-        return Stamp(self.ms, self.count + 1, manager)
+            return HybridTimestamp(now_ms, 0, manager)
+        return HybridTimestamp(self.ms, self.count + 1, manager)
 
 
-class Key(msgspec.Struct, frozen=True, order=True):
+class RecordKey(msgspec.Struct, frozen=True, order=True):
     """Key of a record: ``name`` is a gateway's ``host:port``, an area, or a server."""
 
-    kind: Kind
+    kind: RecordKind
     name: str
 
     @property
@@ -75,20 +75,22 @@ class Record(msgspec.Struct, frozen=True):
         edits: Number of edits by each Manager.
     """
 
-    value: Value
-    stamp: Stamp = Stamp()
-    edits: Mapping[str, int] = msgspec.field(default_factory=lambda: {SETTINGS: 1})
+    value: RecordValue
+    stamp: HybridTimestamp = HybridTimestamp()
+    edits: Mapping[str, int] = msgspec.field(
+        default_factory=lambda: {SETTINGS_WRITER: 1}
+    )
 
-    def with_value(self, value: Value, stamp: Stamp) -> "Record":
+    def with_value(self, value: RecordValue, stamp: HybridTimestamp) -> "Record":
         """Return this record with a new value."""
         count = self.edits.get(stamp.manager, 0) + 1
         return Record(value, stamp, {**self.edits, stamp.manager: count})
 
 
-class Told(msgspec.Struct, frozen=True):
+class KeyedRecord(msgspec.Struct, frozen=True):
     """A record with its key, as on the wire and on disk."""
 
-    key: Key
+    key: RecordKey
     record: Record
 
     def __post_init__(self) -> None:
@@ -98,7 +100,7 @@ class Told(msgspec.Struct, frozen=True):
             value, BrokerInfo if self.key.is_gateway_areas else tuple
         )
         if self.key.is_gateway_areas:
-            gateway_of(self.key)
+            parse_gateway_key(self.key)
         elif self.key.kind == "broker":
             check_area(self.key.name)
         if not is_right:
@@ -107,7 +109,7 @@ class Told(msgspec.Struct, frozen=True):
             check_area(area)
 
 
-def gateway_of(key: Key) -> BrokerInfo:
+def parse_gateway_key(key: RecordKey) -> BrokerInfo:
     """Parse the gateway from a key of areas.
 
     Raises:
@@ -119,7 +121,7 @@ def gateway_of(key: Key) -> BrokerInfo:
     return BrokerInfo(host, int(port))
 
 
-class Horizon(msgspec.Struct, frozen=True, order=True, array_like=True):
+class TombstoneHorizon(msgspec.Struct, frozen=True, order=True, array_like=True):
     """Time up to which tombstones have been dropped.
 
     Attributes:
@@ -131,10 +133,10 @@ class Horizon(msgspec.Struct, frozen=True, order=True, array_like=True):
     retired: int = 0
 
 
-NOTHING_FORGOTTEN = Horizon()
+NO_HORIZON = TombstoneHorizon()
 
 
-class View(msgspec.Struct, frozen=True):
+class ManagerView(msgspec.Struct, frozen=True):
     """State as seen by one Manager, which is its only writer.
 
     Attributes:
@@ -151,10 +153,10 @@ class View(msgspec.Struct, frozen=True):
     applied: tuple[tuple[BrokerInfo, int], ...] = ()
     is_away: bool = False
     day: int = 0
-    horizon: Horizon = NOTHING_FORGOTTEN
+    horizon: TombstoneHorizon = NO_HORIZON
 
 
-def merge(one: Record, other: Record) -> Record:
+def merge_records(one: Record, other: Record) -> Record:
     """Merge two versions: the later value, and the larger edit counts."""
     latest = max(one, other, key=_rank)
     edits = {
@@ -169,25 +171,25 @@ def is_conflict(one: Record, other: Record) -> bool:
     return one.value != other.value and _includes(one, other) == _includes(other, one)
 
 
-def decode_told(payload: bytes) -> Told:
+def decode_record(payload: bytes) -> KeyedRecord:
     """Decode a record of another Manager.
 
     Raises:
         DirectoryError: It does not parse.
     """
-    return _decode(payload, Told)
+    return _decode(payload, KeyedRecord)
 
 
-def decode_view(payload: bytes) -> View:
+def decode_view(payload: bytes) -> ManagerView:
     """Decode a view of another Manager.
 
     Raises:
         DirectoryError: It does not parse.
     """
-    return _decode(payload, View)
+    return _decode(payload, ManagerView)
 
 
-def _rank(record: Record) -> tuple[Stamp, bytes]:
+def _rank(record: Record) -> tuple[HybridTimestamp, bytes]:
     """Equal stamps with different values come from settings that differ."""
     return record.stamp, msgspec.json.encode(record.value)
 

@@ -13,11 +13,11 @@ from typing import Literal
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.topics import areas_around, covers
 
-LEAST_GAIN = 0.05
+MIN_SHARE = 0.05
 """Smallest share of the load that a partition must move and must leave."""
 
 
-def best_cut(
+def best_partition(
     cells: Mapping[str, float], area: str, taken: Collection[str]
 ) -> tuple[str, float] | None:
     """Return the sub-area that divides an area's load most evenly.
@@ -42,7 +42,7 @@ def best_cut(
     if not shares:
         return None
     best = min(shares, key=lambda sub: _badness(sub, shares[sub]))
-    if not LEAST_GAIN <= shares[best] <= 1 - LEAST_GAIN:
+    if not MIN_SHARE <= shares[best] <= 1 - MIN_SHARE:
         return None
     return best, shares[best]
 
@@ -51,15 +51,15 @@ def _badness(sub: str, share: float) -> tuple[float, float, int, str]:
     return round(abs(share - 0.5), 3), -round(share, 3), len(sub), sub
 
 
-Part = Literal["broker", "gateway"]
-Deed = Literal["split", "join", "start", "stop", "nothing"]
+ServerKind = Literal["broker", "gateway"]
+ScalingAction = Literal["split", "join", "start", "stop", "nothing"]
 
-RELIEF = 0.8
+COOL_RATIO = 0.8
 """Below this fraction of a limit a hot area is no longer hot."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class ScalingLimits:
     """Limits and times of the policy; see ``[autoscale]`` in the settings."""
 
     max_age_s: float = 5.0
@@ -72,7 +72,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Server:
+class AreaLoad:
     """One area of one broker or gateway, and its load.
 
     Attributes:
@@ -84,7 +84,7 @@ class Server:
         is_spare: Whether it came from the standby and may return there.
     """
 
-    kind: Part
+    kind: ServerKind
     area: str
     server: BrokerInfo
     per_s: float = 0.0
@@ -100,7 +100,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Situation:
+class ScalingSituation:
     """Input of a decision.
 
     Attributes:
@@ -110,26 +110,26 @@ class Situation:
         may_start: Kinds of which our command may start one more now.
     """
 
-    areas: tuple[Server, ...]
-    free: Mapping[Part, tuple[BrokerInfo, ...]] = field(default_factory=dict)
+    areas: tuple[AreaLoad, ...]
+    free: Mapping[ServerKind, tuple[BrokerInfo, ...]] = field(default_factory=dict)
     started: frozenset[BrokerInfo] = frozenset()
-    may_start: frozenset[Part] = frozenset()
+    may_start: frozenset[ServerKind] = frozenset()
 
 
 @dataclass(frozen=True)
-class Decision:
+class ScalingDecision:
     """One action and its reason.
 
     Attributes:
-        action: ``split``: give the area to the server; ``join``: take it back; ``start``
-            and ``stop``: run the command; ``nothing``: no action is possible.
+        action: ``split``: give the area to the server; ``join``: take it back;
+            ``start`` and ``stop``: run the command; ``nothing``: no action is possible.
         area: The area.
         server: The standby server; None for ``start`` and ``nothing``.
         reason: For administrators.
     """
 
-    action: Deed
-    kind: Part
+    action: ScalingAction
+    kind: ServerKind
     area: str
     server: BrokerInfo | None
     reason: str
@@ -140,10 +140,10 @@ class Decision:
         return f"{self.action} {self.kind}{to} {self.area}: {self.reason}"
 
 
-class Planner:
+class ScalingPlanner:
     """Tracks for how long areas have been hot or calm, and decides."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ScalingLimits) -> None:
         self._limits = limits
         self._hot_since_s: dict[object, float] = {}
         self._calm_since_s: dict[object, float] = {}
@@ -151,7 +151,9 @@ class Planner:
         self._cooldown_until_s = 0.0
         self._reported: set[tuple[str, str]] = set()
 
-    def decide(self, situation: Situation, now_s: float) -> Decision | None:
+    def decide(
+        self, situation: ScalingSituation, now_s: float
+    ) -> ScalingDecision | None:
         """Return the next decision; call it at every interval, even in a cooldown."""
         self._watch(situation, now_s)
         if now_s < self._cooldown_until_s:
@@ -168,15 +170,15 @@ class Planner:
             self._reported.clear()
         return decision
 
-    def peak_per_s(self, server: Server) -> float:
+    def peak_per_s(self, server: AreaLoad) -> float:
         """Highest rate since the server serves its area."""
         return self._peaks.get(server.key, server.per_s)
 
-    def restore_peak(self, server: Server, per_s: float) -> None:
+    def restore_peak(self, server: AreaLoad, per_s: float) -> None:
         """Restore a peak from before our start."""
         self._peaks[server.key] = max(per_s, self.peak_per_s(server))
 
-    def heat(self, server: Server) -> tuple[float, str]:
+    def heat(self, server: AreaLoad) -> tuple[float, str]:
         """Return the load as a fraction of the nearest limit, and a description."""
         limits = self._limits
         if server.kind == "gateway":
@@ -187,14 +189,14 @@ class Planner:
             heats.append((rate, f"takes {server.per_s:.0f} messages/s"))
         return max(heats)
 
-    def _watch(self, situation: Situation, now_s: float) -> None:
+    def _watch(self, situation: ScalingSituation, now_s: float) -> None:
         for server in situation.areas:
             heat, _ = self.heat(server)
             name = server.key
             self._peaks[name] = max(self._peaks.get(name, 0.0), server.per_s)
             if heat > 1.0:
                 self._hot_since_s.setdefault(name, now_s)
-            elif heat < RELIEF:
+            elif heat < COOL_RATIO:
                 self._hot_since_s.pop(name, None)
                 self._reported.discard((server.kind, server.area))
             self._note_calm(name, self._is_calm(server, heat), now_s)
@@ -206,7 +208,7 @@ class Planner:
             for gone in kept.keys() - names - situation.started:
                 del kept[gone]
 
-    def _is_calm(self, server: Server, heat: float) -> bool:
+    def _is_calm(self, server: AreaLoad, heat: float) -> bool:
         ratio = self._limits.calm_ratio
         return heat < ratio and server.per_s <= ratio * self._peaks[server.key]
 
@@ -216,7 +218,9 @@ class Planner:
         else:
             self._calm_since_s.pop(name, None)
 
-    def _relieve(self, situation: Situation, now_s: float) -> Decision | None:
+    def _relieve(
+        self, situation: ScalingSituation, now_s: float
+    ) -> ScalingDecision | None:
         hold_s = self._limits.hold_s
         hot = [
             server
@@ -229,20 +233,24 @@ class Planner:
         worst = max(hot, key=lambda s: (self.heat(s)[0], s.per_s))
         why = f"{worst.server} {self.heat(worst)[1]} for {hold_s:.0f} s"
         taken = {s.area for s in situation.areas if s.kind == worst.kind}
-        cut = best_cut(worst.cells, worst.area, taken)
+        cut = best_partition(worst.cells, worst.area, taken)
         if cut is None:
             reason = f"{why}, but all of it is in one cell"
-            return Decision("nothing", worst.kind, worst.area, None, reason)
+            return ScalingDecision("nothing", worst.kind, worst.area, None, reason)
         area, share = cut
         why = f"{why}; {area} is {share:.0%} of {worst.area}"
         for standby in situation.free.get(worst.kind, ()):
-            return Decision("split", worst.kind, area, standby, why)
+            return ScalingDecision("split", worst.kind, area, standby, why)
         if worst.kind in situation.may_start:
-            return Decision("start", worst.kind, area, None, f"{why}, and none is free")
+            return ScalingDecision(
+                "start", worst.kind, area, None, f"{why}, and none is free"
+            )
         reason = f"{why}, but no standby is free"
-        return Decision("nothing", worst.kind, area, None, reason)
+        return ScalingDecision("nothing", worst.kind, area, None, reason)
 
-    def _give_back(self, situation: Situation, now_s: float) -> Decision | None:
+    def _give_back(
+        self, situation: ScalingSituation, now_s: float
+    ) -> ScalingDecision | None:
         calm_s = self._limits.calm_s
         for server in sorted(situation.areas, key=lambda s: -len(s.area)):
             if server.is_spare and self._has_calmed(server.key, now_s):
@@ -250,32 +258,34 @@ class Planner:
                     continue
                 peak = self._peaks[server.key]
                 why = f"{server.per_s:.1f} of {peak:.1f} messages/s for {calm_s:.0f} s"
-                return Decision("join", server.kind, server.area, server.server, why)
+                return ScalingDecision(
+                    "join", server.kind, server.area, server.server, why
+                )
         for part, free in situation.free.items():
             for standby in free:
                 if standby in situation.started and self._has_calmed(standby, now_s):
                     why = f"serves nothing for {calm_s:.0f} s"
-                    return Decision("stop", part, "", standby, why)
+                    return ScalingDecision("stop", part, "", standby, why)
         return None
 
     def _has_calmed(self, name: object, now_s: float) -> bool:
         since_s = self._calm_since_s.get(name)
         return since_s is not None and now_s - since_s >= self._limits.calm_s
 
-    def _fits_back(self, server: Server, servers: Iterable[Server]) -> bool:
+    def _fits_back(self, server: AreaLoad, servers: Iterable[AreaLoad]) -> bool:
         """Whether the server that would take over the area stays below its limit."""
         successor = _server_around(
             server, [s for s in servers if s.kind == server.kind]
         )
-        if successor is None or self.heat(successor)[0] >= RELIEF:
+        if successor is None or self.heat(successor)[0] >= COOL_RATIO:
             return False
         limit_per_s = self._limits.max_per_s
         if limit_per_s is None or server.kind == "gateway":
             return True
-        return successor.per_s + server.per_s < RELIEF * limit_per_s
+        return successor.per_s + server.per_s < COOL_RATIO * limit_per_s
 
 
-def _server_around(server: Server, others: Collection[Server]) -> Server | None:
+def _server_around(server: AreaLoad, others: Collection[AreaLoad]) -> AreaLoad | None:
     """Return the server of the closest area around another one."""
     around = [
         s for s in others if s.area != server.area and covers(s.area, server.area)

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from gateway_daemon.manager.registry import Registry
-from gateway_daemon.manager.replication import NOTHING_FORGOTTEN, Horizon, Told
+from gateway_daemon.manager.replication import NO_HORIZON, KeyedRecord, TombstoneHorizon
 from service_runtime.files import write_atomic
 from spatial_mqtt.directory import BrokerInfo
 
@@ -20,20 +20,22 @@ class RegistryFileError(Exception):
         )
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class RegistrySnapshot(msgspec.Struct, frozen=True):
     """The part of the registry that is persisted."""
 
-    records: tuple[Told, ...]
+    records: tuple[KeyedRecord, ...]
     heard: tuple[BrokerInfo, ...] = ()
     away: tuple[BrokerInfo, ...] = ()
     faithful: tuple[BrokerInfo, ...] = ()
     since_ms: int = 0
-    horizon: Horizon = NOTHING_FORGOTTEN
+    horizon: TombstoneHorizon = NO_HORIZON
 
     @classmethod
-    def from_registry(cls, registry: Registry) -> "Snapshot":
+    def from_registry(cls, registry: Registry) -> "RegistrySnapshot":
         """Return the snapshot of a registry."""
-        records = tuple(Told(key, record) for key, record in registry.records.items())
+        records = tuple(
+            KeyedRecord(key, record) for key, record in registry.records.items()
+        )
         return cls(
             records,
             tuple(sorted(registry.seen)),
@@ -44,13 +46,13 @@ class Snapshot(msgspec.Struct, frozen=True):
         )
 
 
-def save(path: Path, snapshot: Snapshot) -> None:
+def save_registry(path: Path, snapshot: RegistrySnapshot) -> None:
     """Replace the file; after a crash it holds the old state or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, msgspec.json.encode(snapshot))
 
 
-def load(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry:
+def load_registry(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry:
     """Load the saved registry, or return an empty one if there is no file.
 
     Args:
@@ -64,7 +66,7 @@ def load(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry:
     if not path.exists():
         return Registry(manager_id, created_ms=now_ms)
     try:
-        snapshot = msgspec.json.decode(path.read_bytes(), type=Snapshot)
+        snapshot = msgspec.json.decode(path.read_bytes(), type=RegistrySnapshot)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RegistryFileError(path, str(error)) from error
     return Registry(

@@ -24,25 +24,25 @@ from gateway_daemon.overlay.partition import K
 LEFT_NEIGHBOURS = 4
 """Known nodes to the left: this many may crash at once."""
 
-STRANGE = 2
+SURPRISES_BEFORE_REPAIR = 2
 """Unexpected replies in a row before a repair: the first may have crossed a message."""
 
-LEAVE_TRIES = 12
+MAX_LEAVE_TRIES = 12
 """Attempts to leave; then the node leaves anyway and the others repair the list."""
 
 
-class Sequence(NamedTuple):
+class LinkSequence(NamedTuple):
     """Sequence number of a link: an era, which a repair increments, and a number."""
 
     repair: int = 0
     number: int = 0
 
-    def next(self) -> "Sequence":
+    def next(self) -> "LinkSequence":
         """Return the next number of the same era."""
-        return Sequence(self.repair, self.number + 1)
+        return LinkSequence(self.repair, self.number + 1)
 
 
-class Kind(Enum):
+class LinkChange(Enum):
     """Why a right link changes."""
 
     INSERT = "insert"
@@ -50,7 +50,7 @@ class Kind(Enum):
     REPAIR = "repair"
 
 
-class Status(Enum):
+class LinkStatus(Enum):
     """State of a node in the list; only a node that is IN may change links."""
 
     OUT = "out"
@@ -60,12 +60,12 @@ class Status(Enum):
 
 
 @dataclass(frozen=True)
-class Ask:
+class NeighbourQuery:
     """Request for a `NeighbourReply`."""
 
 
 @dataclass(frozen=True)
-class Told(Generic[K]):
+class NeighbourReply(Generic[K]):
     """Answer to `NeighbourQuery`, and to a `SetRight` that was refused.
 
     Attributes:
@@ -76,9 +76,9 @@ class Told(Generic[K]):
         refused: Whether it answers a `SetRight`.
     """
 
-    status: Status
+    status: LinkStatus
     right: K
-    seq: Sequence
+    seq: LinkSequence
     lefts: tuple[K, ...]
     refused: bool = False
 
@@ -87,14 +87,14 @@ class Told(Generic[K]):
 class SetRight(Generic[K]):
     """Request to make ``new`` the right neighbour, if it still is ``expected``."""
 
-    kind: Kind
+    kind: LinkChange
     new: K
     expected: K
-    seq: Sequence
+    seq: LinkSequence
 
 
 @dataclass(frozen=True)
-class Agreed(Generic[K]):
+class SetRightReply(Generic[K]):
     """Answer to a `SetRight` that was carried out.
 
     Attributes:
@@ -102,7 +102,7 @@ class Agreed(Generic[K]):
         lefts: The sender and the nodes left of it, nearest first.
     """
 
-    seq: Sequence
+    seq: LinkSequence
     lefts: tuple[K, ...]
 
 
@@ -110,14 +110,16 @@ class Agreed(Generic[K]):
 class SetLeft(Generic[K]):
     """Notice that the left neighbour is ``lefts[0]``, if the number is newer."""
 
-    seq: Sequence
+    seq: LinkSequence
     lefts: tuple[K, ...]
 
 
-LinkPacket = Ask | Told[K] | SetRight[K] | Agreed[K] | SetLeft[K]
+LinkPacket = (
+    NeighbourQuery | NeighbourReply[K] | SetRight[K] | SetRightReply[K] | SetLeft[K]
+)
 
 
-class To(NamedTuple, Generic[K]):
+class LinkSend(NamedTuple, Generic[K]):
     """An action: send a packet."""
 
     to: K
@@ -125,7 +127,7 @@ class To(NamedTuple, Generic[K]):
 
 
 @dataclass(frozen=True)
-class Rhythm:
+class PingTimes:
     """Ping interval and timeout.
 
     Attributes:
@@ -137,7 +139,7 @@ class Rhythm:
     answer_timeout_s: float = 4.0
 
 
-RHYTHM = Rhythm()
+DEFAULT_PING_TIMES = PingTimes()
 
 
 def is_between(low: K, key: K, high: K) -> bool:
@@ -147,7 +149,7 @@ def is_between(low: K, key: K, high: K) -> bool:
     return low < key or key < high
 
 
-class Link(Generic[K]):
+class RingLink(Generic[K]):
     """One node in one list.
 
     Attributes:
@@ -157,12 +159,12 @@ class Link(Generic[K]):
         lefts: Up to four left neighbours, nearest first; itself when alone.
     """
 
-    def __init__(self, key: K, times: Rhythm = RHYTHM) -> None:
+    def __init__(self, key: K, times: PingTimes = DEFAULT_PING_TIMES) -> None:
         self.key = key
-        self.status = Status.OUT
+        self.status = LinkStatus.OUT
         self.right = key
         self.lefts: tuple[K, ...] = (key,)
-        self._left_seq = self._right_seq = Sequence()
+        self._left_seq = self._right_seq = LinkSequence()
         self._rhythm = times
         self._suspects: set[K] = set()
         self._start = key
@@ -180,12 +182,12 @@ class Link(Generic[K]):
 
     def found_ring(self, now_s: float) -> None:
         """Start a list: a ring of one."""
-        self.status = Status.IN
+        self.status = LinkStatus.IN
         self._due_s = now_s + self._rhythm.ping_interval_s
 
-    def join(self, near: K, now_s: float) -> list[To[K]]:
+    def join(self, near: K, now_s: float) -> list[LinkSend[K]]:
         """Join the list of a node; any node in it will do."""
-        self.status = Status.INSERTING
+        self.status = LinkStatus.INSERTING
         self._start = near
         return self._ask(near, now_s)
 
@@ -193,96 +195,106 @@ class Link(Generic[K]):
         """Set the node from which the next attempt to join starts."""
         self._start = near
 
-    def leave(self, now_s: float) -> list[To[K]]:
+    def leave(self, now_s: float) -> list[LinkSend[K]]:
         """Leave in order; `status` is OUT when the neighbours have confirmed."""
-        if self.left == self.key or self._tries >= LEAVE_TRIES:
-            self.status, self._due_s = Status.OUT, None
+        if self.left == self.key or self._tries >= MAX_LEAVE_TRIES:
+            self.status, self._due_s = LinkStatus.OUT, None
             return []
-        self.status = Status.LEAVING
+        self.status = LinkStatus.LEAVING
         self._tries += 1
         self._due_s = now_s + self._rhythm.answer_timeout_s
         seq = self._right_seq.next()
-        return [To(self.left, SetRight(Kind.DELETE, self.right, self.key, seq))]
+        return [
+            LinkSend(self.left, SetRight(LinkChange.DELETE, self.right, self.key, seq))
+        ]
 
-    def probe(self, contact: K) -> list[To[K]]:
+    def probe(self, contact: K) -> list[LinkSend[K]]:
         """Query a node known from elsewhere.
 
         If more neighbours crash at once than are known, or the network is partitioned,
         the list becomes several rings. Only such random queries merge them.
         """
-        return [To(contact, Ask())] if self.status is Status.IN else []
+        return (
+            [LinkSend(contact, NeighbourQuery())]
+            if self.status is LinkStatus.IN
+            else []
+        )
 
     def next_due_s(self) -> float | None:
         """Return when `on_timer` has something to do."""
         return self._due_s
 
-    def on_timer(self, now_s: float) -> list[To[K]]:
+    def on_timer(self, now_s: float) -> list[LinkSend[K]]:
         """Ping the left neighbour, or continue without a node that did not answer."""
         is_early = self._due_s is None or now_s < self._due_s
-        if is_early or self.status is Status.OUT:
+        if is_early or self.status is LinkStatus.OUT:
             return []
-        if self.status is Status.LEAVING:
+        if self.status is LinkStatus.LEAVING:
             return self.leave(now_s)
         silent, self._asked = self._asked, None
         if silent is None:  # a new round clears the suspects
             self._suspects.clear()
             near = self.right if self.left == self.key else self.left
-            is_new = self.status is Status.INSERTING
+            is_new = self.status is LinkStatus.INSERTING
             return self._ask(self._start if is_new else near, now_s)
         self._suspects.add(silent)
-        if self._good is not None and self.status is Status.IN:
+        if self._good is not None and self.status is LinkStatus.IN:
             return self._set_right(self._good, silent, now_s)
         return self._next_candidate(now_s)
 
-    def receive(self, sender: K, packet: LinkPacket[K], now_s: float) -> list[To[K]]:
+    def receive(
+        self, sender: K, packet: LinkPacket[K], now_s: float
+    ) -> list[LinkSend[K]]:
         """Process a packet of another node of the list."""
         self._suspects.discard(sender)
-        done: list[To[K]] = []
+        done: list[LinkSend[K]] = []
         match packet:
-            case Ask():
-                done = [To(sender, self._reply())]
-            case Told():
+            case NeighbourQuery():
+                done = [LinkSend(sender, self._reply())]
+            case NeighbourReply():
                 done = self._on_reply(sender, packet, now_s)
             case SetRight():
                 done = self._change_right(sender, packet)
-            case Agreed():
+            case SetRightReply():
                 self._agreed(sender, packet, now_s)
             case SetLeft(seq, lefts):
                 if self._left_seq < seq:
                     self._left_seq, self.lefts = seq, lefts
-                    if self.status is Status.LEAVING:  # the neighbour has left first
+                    if (
+                        self.status is LinkStatus.LEAVING
+                    ):  # the neighbour has left first
                         self._tries = 0
                         done = self.leave(now_s)
         return done
 
-    def _reply(self, refused: bool = False) -> Told[K]:
+    def _reply(self, refused: bool = False) -> NeighbourReply[K]:
         lefts = (self.key, *self.lefts)[:LEFT_NEIGHBOURS]
-        return Told(self.status, self.right, self._right_seq, lefts, refused)
+        return NeighbourReply(self.status, self.right, self._right_seq, lefts, refused)
 
-    def _change_right(self, sender: K, asked: SetRight[K]) -> list[To[K]]:
-        if self.status is not Status.IN or self.right != asked.expected:
-            return [To(sender, self._reply(refused=True))]
+    def _change_right(self, sender: K, asked: SetRight[K]) -> list[LinkSend[K]]:
+        if self.status is not LinkStatus.IN or self.right != asked.expected:
+            return [LinkSend(sender, self._reply(refused=True))]
         lefts = (self.key, *(k for k in self.lefts if k != self.key))[:LEFT_NEIGHBOURS]
         after = asked.seq
-        done: list[To[K]] = []
-        if asked.kind is Kind.INSERT:
+        done: list[LinkSend[K]] = []
+        if asked.kind is LinkChange.INSERT:
             after = self._right_seq.next()
             second = (asked.new, *lefts)[:LEFT_NEIGHBOURS]
-            done = [To(asked.expected, SetLeft(after, second))]
-        elif asked.kind is Kind.DELETE:
-            done = [To(asked.new, SetLeft(after, lefts))]
+            done = [LinkSend(asked.expected, SetLeft(after, second))]
+        elif asked.kind is LinkChange.DELETE:
+            done = [LinkSend(asked.new, SetLeft(after, lefts))]
         self.right, self._right_seq = asked.new, asked.seq
-        return [To(sender, Agreed(after, lefts)), *done]
+        return [LinkSend(sender, SetRightReply(after, lefts)), *done]
 
-    def _agreed(self, sender: K, packet: Agreed[K], now_s: float) -> None:
-        if self.status is Status.LEAVING:
-            self.status, self._due_s = Status.OUT, None
+    def _agreed(self, sender: K, packet: SetRightReply[K], now_s: float) -> None:
+        if self.status is LinkStatus.LEAVING:
+            self.status, self._due_s = LinkStatus.OUT, None
             return
         if self._asked != sender or self._expected is None:
             return
-        if self.status is Status.INSERTING:
-            self.status, self.right = Status.IN, self._expected
-            self._left_seq, self._right_seq = Sequence(), packet.seq
+        if self.status is LinkStatus.INSERTING:
+            self.status, self.right = LinkStatus.IN, self._expected
+            self._left_seq, self._right_seq = LinkSequence(), packet.seq
         else:
             self._left_seq = packet.seq
         self._settle(packet.lefts, now_s)
@@ -294,55 +306,70 @@ class Link(Generic[K]):
         self._surprises = 0
         self._due_s = now_s + self._rhythm.ping_interval_s
 
-    def _on_reply(self, sender: K, reply: Told[K], now_s: float) -> list[To[K]]:
+    def _on_reply(
+        self, sender: K, reply: NeighbourReply[K], now_s: float
+    ) -> list[LinkSend[K]]:
         """Process a reply to a search or to a ping."""
-        if self.status in {Status.LEAVING, Status.OUT}:
+        if self.status in {LinkStatus.LEAVING, LinkStatus.OUT}:
             return []
         if sender != self._asked:
             return self._on_unasked_reply(sender, reply, now_s)
         return self._answered(sender, reply, now_s)
 
-    def _answered(self, sender: K, reply: Told[K], now_s: float) -> list[To[K]]:
+    def _answered(
+        self, sender: K, reply: NeighbourReply[K], now_s: float
+    ) -> list[LinkSend[K]]:
         if self._expected is not None and not reply.refused:  # to an earlier question
             return []
         self._asked = None
-        is_odd = reply.status is not Status.IN or reply.right != self.key
+        is_odd = reply.status is not LinkStatus.IN or reply.right != self.key
         self._surprises += is_odd
-        is_left = self.status is Status.IN and sender == self.left
-        is_patient = is_odd and is_left and self._surprises < STRANGE
+        is_left = self.status is LinkStatus.IN and sender == self.left
+        is_patient = is_odd and is_left and self._surprises < SURPRISES_BEFORE_REPAIR
         if is_patient or self._is_moving(reply.status):
             return self._retry_later(now_s)
-        if reply.status is not Status.IN:
+        if reply.status is not LinkStatus.IN:
             self._suspects.add(sender)
             return self._next_candidate(now_s)
         return self._step(sender, reply, now_s)
 
-    def _is_moving(self, status: Status) -> bool:
+    def _is_moving(self, status: LinkStatus) -> bool:
         """Whether to wait for a node that is leaving or joining.
 
         Not for long for one that only claims to join: it has restarted after a crash,
         and can join only after we stop waiting for it.
         """
-        if status is Status.INSERTING:
-            return self.status is Status.INSERTING or self._surprises < 2 * STRANGE
-        return status is Status.LEAVING
+        if status is LinkStatus.INSERTING:
+            return (
+                self.status is LinkStatus.INSERTING
+                or self._surprises < 2 * SURPRISES_BEFORE_REPAIR
+            )
+        return status is LinkStatus.LEAVING
 
-    def _on_unasked_reply(self, sender: K, reply: Told[K], now_s: float) -> list[To[K]]:
+    def _on_unasked_reply(
+        self, sender: K, reply: NeighbourReply[K], now_s: float
+    ) -> list[LinkSend[K]]:
         """Link to a node nearer than our left neighbour: two rings must merge."""
         is_nearer = is_between(self.left, sender, self.key)
-        if not is_nearer or self._asked is not None or reply.status is not Status.IN:
+        if (
+            not is_nearer
+            or self._asked is not None
+            or reply.status is not LinkStatus.IN
+        ):
             return []
         if self.left == self.right == self.key:
             # A repair would cut off our right neighbour until its next ping. A lone
             # node joins instead; of two such nodes, the one further right.
             if reply.right == sender and self.key < sender:
-                return [To(sender, self._reply())]
-            self.status, self._start = Status.INSERTING, sender
+                return [LinkSend(sender, self._reply())]
+            self.status, self._start = LinkStatus.INSERTING, sender
         return self._step(sender, reply, now_s)
 
-    def _step(self, sender: K, reply: Told[K], now_s: float) -> list[To[K]]:
+    def _step(
+        self, sender: K, reply: NeighbourReply[K], now_s: float
+    ) -> list[LinkSend[K]]:
         """Link to the node that answered, or continue to the right of it."""
-        right, is_new = reply.right, self.status is Status.INSERTING
+        right, is_new = reply.right, self.status is LinkStatus.INSERTING
         if right == self.key and not is_new:
             self._left_seq = max(self._left_seq, reply.seq)
             self._settle(reply.lefts, now_s)
@@ -358,41 +385,41 @@ class Link(Generic[K]):
         self._good = sender
         return self._ask(right, now_s)
 
-    def _set_right(self, to: K, expected: K, now_s: float) -> list[To[K]]:
-        is_new = self.status is Status.INSERTING
+    def _set_right(self, to: K, expected: K, now_s: float) -> list[LinkSend[K]]:
+        is_new = self.status is LinkStatus.INSERTING
         if is_new:  # a search may pass us before we are confirmed
             self.right = expected
-        kind = Kind.INSERT if is_new else Kind.REPAIR
-        seq = Sequence() if is_new else Sequence(self._left_seq.repair + 1)
+        kind = LinkChange.INSERT if is_new else LinkChange.REPAIR
+        seq = LinkSequence() if is_new else LinkSequence(self._left_seq.repair + 1)
         self._asked, self._good, self._expected = to, None, expected
         self._due_s = now_s + self._rhythm.answer_timeout_s
-        return [To(to, SetRight(kind, self.key, expected, seq))]
+        return [LinkSend(to, SetRight(kind, self.key, expected, seq))]
 
-    def _ask(self, node: K, now_s: float) -> list[To[K]]:
+    def _ask(self, node: K, now_s: float) -> list[LinkSend[K]]:
         if node == self.key:
             self._asked = None
             self._due_s = now_s + self._rhythm.ping_interval_s
             return []
         self._asked, self._expected = node, None
         self._due_s = now_s + self._rhythm.answer_timeout_s
-        return [To(node, Ask())]
+        return [LinkSend(node, NeighbourQuery())]
 
-    def _retry_later(self, now_s: float) -> list[To[K]]:
+    def _retry_later(self, now_s: float) -> list[LinkSend[K]]:
         """Retry after the answer timeout."""
         self._asked = self._good = None
         self._due_s = now_s + self._rhythm.answer_timeout_s
         return []
 
-    def _next_candidate(self, now_s: float) -> list[To[K]]:
+    def _next_candidate(self, now_s: float) -> list[LinkSend[K]]:
         """Query the nearest left neighbour that is not suspected."""
         self._good = None
-        if self.status is Status.INSERTING:  # others repair; try later
+        if self.status is LinkStatus.INSERTING:  # others repair; try later
             return self._retry_later(now_s)
         # If all known left neighbours have crashed, continue around the ring.
         for key in (*self.lefts, self.right):
             if key not in self._suspects and key != self.key:
                 return self._ask(key, now_s)
-        seq = Sequence(max(self._left_seq, self._right_seq).repair + 1)
+        seq = LinkSequence(max(self._left_seq, self._right_seq).repair + 1)
         self.right, self._left_seq, self._right_seq = self.key, seq, seq
         self._settle((self.key,), now_s)
         return []

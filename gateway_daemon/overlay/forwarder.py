@@ -19,50 +19,54 @@ from itertools import chain, count
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from gateway_daemon.overlay.messages import (
-    Action,
-    Copy,
-    Deliver,
-    Done,
-    Message,
-    Packet,
-    Placed,
-    Receipt,
-    Report,
-    Send,
+    CopyReceipt,
+    DeliverMessage,
+    ForwarderAction,
+    ForwarderPacket,
+    MessageCopy,
+    OverlayMessage,
+    PublicationDone,
+    RangeReport,
+    RankedNode,
+    SendPacket,
 )
 from gateway_daemon.overlay.partition import (
     POLICIES,
-    Head,
     K,
-    Part,
-    Plan,
-    by_valleys,
-    hand_out,
-    heads,
-    nearest,
-    plan_for,
-    second_heads,
-    shares,
-    split,
+    RangeHead,
+    RangePart,
+    SplitPlan,
+    assign_range,
+    choose_plan,
+    choose_valley_heads,
+    head_positions,
+    nearest_indices,
+    second_tree_heads,
+    split_range,
+    subtree_sizes,
 )
-from gateway_daemon.overlay.timeouts import PATIENCE, Patience, RoundTrips
+from gateway_daemon.overlay.timeouts import (
+    DEFAULT_TIMEOUTS,
+    ReplyTimeouts,
+    RoundTripTimes,
+)
 from spatial_mqtt.priority import LADDER
 
-MOST_SAMPLED = 512
-MOST_REMEMBERED = 10_000
-MOST_ATTEMPTS = 4
+MAX_SAMPLE = 512
+MAX_SEEN = 10_000
+MAX_ATTEMPTS = 4
 
-MOST_LATE = 256
+MAX_LATE = 256
 """Copies that were given up and may still be answered."""
 
-SIGNS = 3
+PROGRESS_SIGNS = 3
 """Progress signs that a node sends within `report_timeout_s`."""
 
 
-class Known(Protocol[K]):
+class NeighbourView(Protocol[K]):
     """Nodes of a topic that a node knows."""
 
-    def right_neighbours(self) -> Sequence[Placed[K]]:
+    def right_neighbours(self) -> Sequence[RankedNode[K]]:
         """Return nodes right of it, nearest first; the next one is always included."""
 
     def left_neighbours(self) -> Sequence[K]:
@@ -74,7 +78,7 @@ class _Result(NamedTuple, Generic[K]):
 
     low: K
     number: int
-    sample: tuple[Placed[K], ...]
+    sample: tuple[RankedNode[K], ...]
 
 
 @dataclass
@@ -86,7 +90,7 @@ class _Task(Generic[K]):
         is_whole: Whether no part of it was given up.
     """
 
-    copy: Copy[K]
+    copy: MessageCopy[K]
     parent: K | None
     sign_s: float = 0.0
     is_whole: bool = True
@@ -104,7 +108,7 @@ class _Sent(Generic[K]):
 
     task: _Task[K]
     to: K
-    copy: Copy[K]
+    copy: MessageCopy[K]
     due_s: float
     attempt: int
     sent_s: float | None
@@ -120,7 +124,8 @@ class Forwarder(Generic[K]):
     Attributes:
         known_heads: Subscribers known to a publisher, from the last report.
         subscriber_count: Their number, from the last report; 0 before the first.
-        queued_copies: Copies in our own queue, set by the owner: fan-out shrinks with it.
+        queued_copies: Copies in our own queue, set by the owner: fan-out shrinks with
+            it.
         is_uplink_narrow: Whether the uplink of our valley is cut or busy, set by the
             owner.
     """
@@ -128,21 +133,21 @@ class Forwarder(Generic[K]):
     def __init__(
         self,
         key: K,
-        neighbours: Known[K],
-        timeouts: Patience = PATIENCE,
+        neighbours: NeighbourView[K],
+        timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS,
         valley_of: Callable[[K], str] = _nowhere,
         *,
-        round_trips: RoundTrips[K] | None = None,
+        round_trips: RoundTripTimes[K] | None = None,
     ) -> None:
         self._valley_of = valley_of
         self.is_uplink_narrow = False
         self.key = key
-        self.known_heads: Sequence[Placed[K]] = ()
+        self.known_heads: Sequence[RankedNode[K]] = ()
         self.subscriber_count = 0
         self.queued_copies = 0
         self._known = neighbours
         self._patience = timeouts
-        self._trips: RoundTrips[K] = round_trips or RoundTrips(timeouts)
+        self._trips: RoundTripTimes[K] = round_trips or RoundTripTimes(timeouts)
         self._late: dict[int, tuple[K, float]] = {}
         self._numbers = count()
         self._sent: dict[int, _Sent[K]] = {}
@@ -150,8 +155,8 @@ class Forwarder(Generic[K]):
         self._seen: dict[str, None] = {}
 
     def publish(
-        self, message: Message, low: K, high: K, now_s: float
-    ) -> list[Action[K]]:
+        self, message: OverlayMessage, low: K, high: K, now_s: float
+    ) -> list[ForwarderAction[K]]:
         """Send a message to the subscribers between two keys."""
         policy = POLICIES[message.priority]
         # Directly reached subscribers need no second head; a narrow uplink carries
@@ -159,9 +164,9 @@ class Forwarder(Generic[K]):
         is_wide = self.subscriber_count > policy.plan.root_fan_out
         if self._valley_of(self.key):
             is_wide = self.subscriber_count > 1 and not self.is_uplink_narrow
-        done: list[Action[K]] = []
+        done: list[ForwarderAction[K]] = []
         for tree in range(policy.trees if is_wide else 1):
-            own = Copy(0, message, low, high, self.subscriber_count, tree)
+            own = MessageCopy(0, message, low, high, self.subscriber_count, tree)
             task = _Task(own, None)
             sent = self._delegate(task, own, now_s)
             done += sent or self._finish(task)
@@ -173,35 +178,37 @@ class Forwarder(Generic[K]):
             sent.sent_s = now_s
             sent.due_s = now_s + self._trips.timeout_s(sent.to)
 
-    def receive(self, sender: K, packet: Packet[K], now_s: float) -> list[Action[K]]:
+    def receive(
+        self, sender: K, packet: ForwarderPacket[K], now_s: float
+    ) -> list[ForwarderAction[K]]:
         """Process a packet of another node."""
         self._suspects.pop(sender, None)
         match packet:
-            case Copy():
+            case MessageCopy():
                 return self._on_copy(sender, packet, now_s)
-            case Receipt(number):
+            case CopyReceipt(number):
                 self._answered(number, now_s)
                 if sent := self._sent.get(number):
                     sent.due_s = now_s + self._patience.report_timeout_s
                 return []
-            case Report(number):
+            case RangeReport(number):
                 self._answered(number, now_s)
                 return self._on_report(number, packet)
 
-    def on_timer(self, now_s: float) -> list[Action[K]]:
+    def on_timer(self, now_s: float) -> list[ForwarderAction[K]]:
         """Split parts without an answer again; send progress signs to parents."""
-        done: list[Action[K]] = []
+        done: list[ForwarderAction[K]] = []
         for task in self._open_tasks():
             if task.parent is not None and task.sign_s <= now_s:
-                task.sign_s = now_s + self._patience.report_timeout_s / SIGNS
-                done.append(Send(task.parent, Receipt(task.copy.number)))
+                task.sign_s = now_s + self._patience.report_timeout_s / PROGRESS_SIGNS
+                done.append(SendPacket(task.parent, CopyReceipt(task.copy.number)))
         for number in [n for n, sent in self._sent.items() if sent.due_s <= now_s]:
             sent = self._sent.pop(number)
             sent.task.open.discard(number)
             self._was_silent(number, sent)
             self._suspects[sent.to] = now_s + self._patience.suspect_s
             # Only the first tree is repaired; the second is redundancy.
-            if sent.attempt < MOST_ATTEMPTS and sent.copy.tree == 0:
+            if sent.attempt < MAX_ATTEMPTS and sent.copy.tree == 0:
                 again = self._delegate(sent.task, sent.copy, now_s, sent.attempt + 1)
                 done += again
             else:
@@ -230,34 +237,40 @@ class Forwarder(Generic[K]):
         if sent.sent_s is None:
             return
         self._trips.on_timeout(sent.to)
-        if len(self._late) >= MOST_LATE:
+        if len(self._late) >= MAX_LATE:
             del self._late[next(iter(self._late))]
         self._late[number] = (sent.to, sent.sent_s)
 
     def _open_tasks(self) -> list[_Task[K]]:
         return list({id(sent.task): sent.task for sent in self._sent.values()}.values())
 
-    def _on_copy(self, sender: K, copy: Copy[K], now_s: float) -> list[Action[K]]:
-        task = _Task(copy, sender, now_s + self._patience.report_timeout_s / SIGNS)
-        done: list[Action[K]] = []
+    def _on_copy(
+        self, sender: K, copy: MessageCopy[K], now_s: float
+    ) -> list[ForwarderAction[K]]:
+        task = _Task(
+            copy, sender, now_s + self._patience.report_timeout_s / PROGRESS_SIGNS
+        )
+        done: list[ForwarderAction[K]] = []
         if not (self.key < copy.low or copy.high < self.key or self.key == copy.high):
-            task.results.append(_Result(self.key, 1, (Placed(self.key, 0),)))
+            task.results.append(_Result(self.key, 1, (RankedNode(self.key, 0),)))
             if self._is_new(copy.message.id):
-                done.append(Deliver(copy.message))
+                done.append(DeliverMessage(copy.message))
         sent = self._delegate(task, copy, now_s)
         if sent:
-            return [*done, Send(sender, Receipt(copy.number)), *sent]
+            return [*done, SendPacket(sender, CopyReceipt(copy.number)), *sent]
         return [*done, *self._finish(task)]
 
     def _is_new(self, message_id: str) -> bool:
         if message_id in self._seen:
             return False
         self._seen[message_id] = None
-        if len(self._seen) > MOST_REMEMBERED:
+        if len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]
         return True
 
-    def _on_report(self, number: int, report: Report[K]) -> list[Action[K]]:
+    def _on_report(
+        self, number: int, report: RangeReport[K]
+    ) -> list[ForwarderAction[K]]:
         sent = self._sent.pop(number, None)
         if sent is None:  # given up; its range was delegated again
             return []
@@ -266,28 +279,28 @@ class Forwarder(Generic[K]):
         sent.task.is_whole &= report.is_whole
         return self._finish(sent.task)
 
-    def _finish(self, task: _Task[K]) -> list[Action[K]]:
+    def _finish(self, task: _Task[K]) -> list[ForwarderAction[K]]:
         """Report to the parent when no part is open."""
         if task.open:
             return []
         total, sample = _merged(task.results)
         if task.parent is not None:
-            report = Report(task.copy.number, total, sample, task.is_whole)
-            return [Send(task.parent, report)]
+            report = RangeReport(task.copy.number, total, sample, task.is_whole)
+            return [SendPacket(task.parent, report)]
         self.subscriber_count, self.known_heads = total, sample
-        return [Done(task.copy, total, task.is_whole)]
+        return [PublicationDone(task.copy, total, task.is_whole)]
 
     def _delegate(
-        self, task: _Task[K], copy: Copy[K], now_s: float, attempt: int = 0
-    ) -> list[Action[K]]:
+        self, task: _Task[K], copy: MessageCopy[K], now_s: float, attempt: int = 0
+    ) -> list[ForwarderAction[K]]:
         """Delegate a range: the parts left and right of ourselves."""
-        parts: list[tuple[Part[K], int]] = []
+        parts: list[tuple[RangePart[K], int]] = []
         if copy.low < self.key:
             high = min(self.key, copy.high)
             parts += [(p, 0) for p in self._left(task, copy.low, high, now_s)]
         if self.key < copy.high:
             parts += self._right(task, copy, now_s)
-        done: list[Action[K]] = []
+        done: list[ForwarderAction[K]] = []
         parts.sort(key=lambda each: -each[1])  # the largest part is sent first
         for before, (part, share) in enumerate(parts):
             number = next(self._numbers)
@@ -298,21 +311,23 @@ class Forwarder(Generic[K]):
             due_s = now_s + wait_s
             self._sent[number] = _Sent(task, part.to, sent, due_s, attempt, now_s)
             task.open.add(number)
-            done.append(Send(part.to, sent))
+            done.append(SendPacket(part.to, sent))
         return done
 
-    def _left(self, task: _Task[K], low: K, high: K, now_s: float) -> list[Part[K]]:
+    def _left(
+        self, task: _Task[K], low: K, high: K, now_s: float
+    ) -> list[RangePart[K]]:
         """Parts of a range left of us; the first head covers all left of it."""
         lefts = self._known.left_neighbours()
         known = [key for key in lefts if not self._is_suspect(key, now_s)]
         task.is_whole &= bool(known) or all(key < low for key in lefts)
         inside = known[bisect_left(known, low) : bisect_left(known, high)]
         beyond = known[bisect_left(known, high) :]
-        return hand_out(low, high, inside or beyond[:1])
+        return assign_range(low, high, inside or beyond[:1])
 
     def _right(
-        self, task: _Task[K], copy: Copy[K], now_s: float
-    ) -> list[tuple[Part[K], int]]:
+        self, task: _Task[K], copy: MessageCopy[K], now_s: float
+    ) -> list[tuple[RangePart[K], int]]:
         """Parts of a range right of us, with the estimated subscribers in each."""
         is_root = task.parent is None
         known = self._trusted(
@@ -337,40 +352,42 @@ class Forwarder(Generic[K]):
             )
         ]
         parts = [
-            Part(inside[head.head_index].key, start, end)
+            RangePart(inside[head.head_index].key, start, end)
             for head, start, end in zip(chosen, starts, ends, strict=True)
         ]
         return list(zip(parts, sizes, strict=True))
 
     def _heads(
-        self, inside: Sequence[Placed[K]], copy: Copy[K], is_root: bool
-    ) -> list[Head]:
+        self, inside: Sequence[RankedNode[K]], copy: MessageCopy[K], is_root: bool
+    ) -> list[RangeHead]:
         """Choose the heads of a range among the nodes known in it."""
         own = self._valley_of(self.key)
         if own:
             valleys = [self._valley_of(each.key) for each in inside]
             tree = copy.tree if is_root else 0
-            return by_valleys(
+            return choose_valley_heads(
                 own, valleys, is_uplink_narrow=self.is_uplink_narrow, tree=tree
             )
-        plan = plan_for(copy.message.priority, self.queued_copies)
-        return [Head(i, i) for i in _choose(inside, copy, plan, is_root)]
+        plan = choose_plan(copy.message.priority, self.queued_copies)
+        return [RangeHead(i, i) for i in _choose(inside, copy, plan, is_root)]
 
     def _is_blind(self, high: K, now_s: float) -> bool:
         """Whether a suspected node may know the rest of the range."""
         rights = self._known.right_neighbours()
         return any(e.key < high and self._is_suspect(e.key, now_s) for e in rights)
 
-    def _relay(self, copy: Copy[K], now_s: float) -> list[Part[K]]:
+    def _relay(self, copy: MessageCopy[K], now_s: float) -> list[RangePart[K]]:
         """Pass a range on towards it: no node in it is known."""
         if not self.key < copy.low:
             return []
         known = self._trusted(
             [*self.known_heads, *self._known.right_neighbours()], now_s
         )
-        return split(copy.low, copy.high, sorted({each.key for each in known}))
+        return split_range(copy.low, copy.high, sorted({each.key for each in known}))
 
-    def _trusted(self, known: Sequence[Placed[K]], now_s: float) -> list[Placed[K]]:
+    def _trusted(
+        self, known: Sequence[RankedNode[K]], now_s: float
+    ) -> list[RankedNode[K]]:
         return [each for each in known if not self._is_suspect(each.key, now_s)]
 
     def _is_suspect(self, key: K, now_s: float) -> bool:
@@ -378,24 +395,31 @@ class Forwarder(Generic[K]):
 
 
 def _choose(
-    inside: Sequence[Placed[K]], copy: Copy[K], plan: Plan, is_root: bool
+    inside: Sequence[RankedNode[K]],
+    copy: MessageCopy[K],
+    plan: SplitPlan,
+    is_root: bool,
 ) -> Sequence[int]:
     """Choose heads by the sizes of the parts, where no locations are known."""
     if not copy.share:
         return range(len(inside))
-    sizes = shares(copy.share, plan, is_root)
-    wanted = second_heads(sizes) if is_root and copy.tree else heads(sizes)
-    return nearest(wanted, [each.position - inside[0].position for each in inside])
+    sizes = subtree_sizes(copy.share, plan, is_root)
+    wanted = (
+        second_tree_heads(sizes) if is_root and copy.tree else head_positions(sizes)
+    )
+    return nearest_indices(
+        wanted, [each.position - inside[0].position for each in inside]
+    )
 
 
-def _merged(results: list[_Result[K]]) -> tuple[int, tuple[Placed[K], ...]]:
+def _merged(results: list[_Result[K]]) -> tuple[int, tuple[RankedNode[K], ...]]:
     """Add up results, and keep an even sample of all."""
     total = 0
-    whole: list[Placed[K]] = []
+    whole: list[RankedNode[K]] = []
     for _, number, sample in sorted(results, key=lambda result: result.low):
-        whole += [Placed(key, place + total) for key, place in sample]
+        whole += [RankedNode(key, place + total) for key, place in sample]
         total += number
-    step = max(1.0, len(whole) / MOST_SAMPLED)
+    step = max(1.0, len(whole) / MAX_SAMPLE)
     return total, tuple(whole[int(i * step)] for i in range(int(len(whole) / step)))
 
 
@@ -405,7 +429,7 @@ AGEING_S = 2.0
 """Waiting time that counts as one priority more."""
 
 
-class Backlog(Generic[T]):
+class PriorityBacklog(Generic[T]):
     """Priority queue with ageing.
 
     Ageing raises a message step by step, but never to the top priority: a routine

@@ -13,42 +13,50 @@ from typing import NamedTuple
 
 import msgspec
 
-from gateway_daemon.overlay.ddll import RHYTHM, Link, Rhythm
-from gateway_daemon.overlay.forwarder import Backlog, Forwarder
+from gateway_daemon.overlay.ddll import DEFAULT_PING_TIMES, PingTimes, RingLink
+from gateway_daemon.overlay.forwarder import Forwarder, PriorityBacklog
 from gateway_daemon.overlay.keys import (
-    Key,
     OverlayError,
-    Role,
-    stretch_of,
-    stretches_for,
-    subscribers_of,
+    OverlayKey,
+    TopicRole,
+    publication_areas,
+    subscriber_range,
+    subscription_area,
     valley_of,
 )
 from gateway_daemon.overlay.messages import (
-    Action,
-    Copy,
-    Deliver,
-    Done,
-    Message,
-    Packet,
-    Receipt,
-    Report,
+    CopyReceipt,
+    DeliverMessage,
+    ForwarderAction,
+    ForwarderPacket,
+    MessageCopy,
+    OverlayMessage,
+    PublicationDone,
+    RangeReport,
 )
-from gateway_daemon.overlay.peers import Census, Contacts
+from gateway_daemon.overlay.peers import PeerSummary, PeerTable
 from gateway_daemon.overlay.publisher_suspension import (
-    AskHeard,
-    Heard,
-    Suspension,
-    Whisper,
+    HasSubscribers,
+    HasSubscribersQuery,
+    PublisherSuspension,
+    SuspensionSend,
 )
-from gateway_daemon.overlay.skip_graph_node import Locate, Mail, Place
-from gateway_daemon.overlay.timeouts import PATIENCE, Patience, RoundTrips
-from gateway_daemon.overlay.wire_format import Spoken
+from gateway_daemon.overlay.skip_graph_node import (
+    AddressedPacket,
+    Locate,
+    SkipGraphNode,
+)
+from gateway_daemon.overlay.timeouts import (
+    DEFAULT_TIMEOUTS,
+    ReplyTimeouts,
+    RoundTripTimes,
+)
+from gateway_daemon.overlay.wire_format import PacketBody
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import matches
 
 
-class Carried(msgspec.Struct, frozen=True, array_like=True):
+class CarriedMessage(msgspec.Struct, frozen=True, array_like=True):
     """A client's message, as the payload of an overlay message.
 
     Attributes:
@@ -62,15 +70,15 @@ class Carried(msgspec.Struct, frozen=True, array_like=True):
     age_s: float = 0.0
 
 
-class Letter(NamedTuple):
+class OutgoingPacket(NamedTuple):
     """A packet to send."""
 
-    to: Key
-    sender: Key
-    packet: Spoken
+    to: OverlayKey
+    sender: OverlayKey
+    packet: PacketBody
 
 
-class Ended(NamedTuple):
+class PublicationResult(NamedTuple):
     """Result of a publication.
 
     Attributes:
@@ -85,22 +93,22 @@ class Ended(NamedTuple):
 
 
 @dataclass
-class Todo:
+class Outbox:
     """Output of a node since the last `pop_outbox`."""
 
-    packets: list[Letter] = field(default_factory=list)
-    received: list[tuple[Message, Carried]] = field(default_factory=list)
-    results: list[Ended] = field(default_factory=list)
+    packets: list[OutgoingPacket] = field(default_factory=list)
+    received: list[tuple[OverlayMessage, CarriedMessage]] = field(default_factory=list)
+    results: list[PublicationResult] = field(default_factory=list)
 
 
-def carried_by(message: Message) -> Carried:
+def decode_carried(message: OverlayMessage) -> CarriedMessage:
     """Decode the client's message in an overlay message.
 
     Raises:
         OverlayError: It does not parse.
     """
     try:
-        return msgspec.msgpack.decode(message.payload, type=Carried)
+        return msgspec.msgpack.decode(message.payload, type=CarriedMessage)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         rule = f"a client's message ({error})"
         raise OverlayError("message", rule, message.id) from error
@@ -113,7 +121,7 @@ class _Open:
     is_whole: bool = True
 
 
-class Publications:
+class OpenPublications:
     """Publications of one gateway that have not ended."""
 
     def __init__(self) -> None:
@@ -125,7 +133,7 @@ class Publications:
 
     def end_area(
         self, message_id: str, area: str, reached: int, is_complete: bool
-    ) -> Ended | None:
+    ) -> PublicationResult | None:
         """End one area; return the result if it was the last one."""
         publication = self._open.get(message_id)
         if publication is None or area not in publication.stretches:
@@ -136,28 +144,28 @@ class Publications:
         if publication.stretches:
             return None
         del self._open[message_id]
-        return Ended(message_id, publication.reached, publication.is_whole)
+        return PublicationResult(message_id, publication.reached, publication.is_whole)
 
 
-MOST_REMEMBERED = 10_000
+MAX_SEEN = 10_000
 
-ALONE_AFTER_S = 3.0
+ALONE_TIMEOUT_S = 3.0
 """A node that finds no peer for this long starts a ring, which may merge later."""
 
-BUSY = 4
+BUSY_QUEUE = 4
 """Copies in our queue from which the uplink of the valley counts as narrow."""
 
-HURRY = 4
+JOIN_RATE = 4
 """Join attempts within the timeout of an answer."""
 
-MOST_TRIES = 32
+MAX_JOIN_TRIES = 32
 """Join attempts after which the node starts a ring: the peer has crashed."""
 
-PUBLISHER_RESTS_S = 1800.0
+PUBLISHER_IDLE_S = 1800.0
 """A publisher key that is unused for this long is removed."""
 
 
-class Node:
+class OverlayNode:
     """One gateway.
 
     Args:
@@ -169,16 +177,16 @@ class Node:
     Attributes:
         home: Key for the node's lifetime.
         round_trips: Round-trip times of the peers.
-        is_backbone_down: Whether the backbone is out of reach, so that only a slow radio
-            may be left; set by the owner.
+        is_backbone_down: Whether the backbone is out of reach, so that only a slow
+            radio may be left; set by the owner.
     """
 
     def __init__(
         self,
         name: str,
-        choose: Callable[[Sequence[Key]], Key],
-        times: Rhythm = RHYTHM,
-        timeouts: Patience = PATIENCE,
+        choose: Callable[[Sequence[OverlayKey]], OverlayKey],
+        times: PingTimes = DEFAULT_PING_TIMES,
+        timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self.home = _home(name)
         self.is_backbone_down = False
@@ -186,23 +194,23 @@ class Node:
         self._choose = choose
         self._rhythm = times
         self._patience = timeouts
-        self.round_trips: RoundTrips[Key] = RoundTrips(
+        self.round_trips: RoundTripTimes[OverlayKey] = RoundTripTimes(
             timeouts, lambda key: key.gateway
         )
-        self._places: dict[Key, Place] = {}
-        self._forwarders: dict[Key, Forwarder[Key]] = {}
-        self._suspensions: dict[Key, Suspension] = {}
-        self._links: dict[Key, tuple[Key, Key]] = {}
-        self._used_s: dict[Key, float] = {}
-        self._probe_due_s: dict[Key, float] = {}
-        self._contacts = Contacts(name, times.answer_timeout_s)
+        self._places: dict[OverlayKey, SkipGraphNode] = {}
+        self._forwarders: dict[OverlayKey, Forwarder[OverlayKey]] = {}
+        self._suspensions: dict[OverlayKey, PublisherSuspension] = {}
+        self._links: dict[OverlayKey, tuple[OverlayKey, OverlayKey]] = {}
+        self._used_s: dict[OverlayKey, float] = {}
+        self._probe_due_s: dict[OverlayKey, float] = {}
+        self._contacts = PeerTable(name, times.answer_timeout_s)
         self._filters: frozenset[str] = frozenset()
-        self._backlog: Backlog[Letter] = Backlog()
-        self._publications = Publications()
+        self._backlog: PriorityBacklog[OutgoingPacket] = PriorityBacklog()
+        self._publications = OpenPublications()
         self._seen: dict[str, None] = {}
-        self._own: list[Letter] = []
+        self._own: list[OutgoingPacket] = []
         self._tries = 0
-        self._todo = Todo()
+        self._todo = Outbox()
 
     @property
     def has_peers(self) -> bool:
@@ -221,32 +229,32 @@ class Node:
         """Copies that wait to be sent."""
         return len(self._backlog)
 
-    def joined_keys(self) -> list[Key]:
+    def joined_keys(self) -> list[OverlayKey]:
         """Return our keys that are in the ring, in order."""
         return sorted(key for key, place in self._places.items() if place.has_joined)
 
-    def neighbours(self, key: Key) -> tuple[Key, Key]:
+    def neighbours(self, key: OverlayKey) -> tuple[OverlayKey, OverlayKey]:
         """Return left and right neighbour of one of our keys on level 0."""
         link = self._places[key].links[0]
         return link.left, link.right
 
-    def links_of(self, key: Key) -> Sequence[Link[Key]]:
+    def links_of(self, key: OverlayKey) -> Sequence[RingLink[OverlayKey]]:
         """Return the links of one of our keys, by level."""
         return self._places[key].links
 
     def start(self, now_s: float) -> None:
         """Join as soon as a peer is known."""
         self._add(self.home, now_s)
-        self._probe_due_s[self.home] = now_s + ALONE_AFTER_S
+        self._probe_due_s[self.home] = now_s + ALONE_TIMEOUT_S
         self._settle(now_s)
 
     def add_peer(self, name: str, now_s: float) -> None:
         """Add a peer by name; it need not be running."""
         if self._contacts.add(name) and self.home in self._places:
-            self._send_all(self.home, [Mail(_home(name), Locate(self.home))])
+            self._send_all(self.home, [AddressedPacket(_home(name), Locate(self.home))])
             self._settle(now_s)
 
-    def peer_summary(self) -> Census:
+    def peer_summary(self) -> PeerSummary:
         """Return which of the known gateways answer."""
         return self._contacts.summary()
 
@@ -254,16 +262,17 @@ class Node:
         """Set the filters of our clients."""
         self._filters = filters
         wanted = {
-            Key(stretch_of(each), Role.SUBSCRIBER, self._name) for each in filters
+            OverlayKey(subscription_area(each), TopicRole.SUBSCRIBER, self._name)
+            for each in filters
         }
-        ours = {key for key in self._probe_due_s if key.role == Role.SUBSCRIBER}
+        ours = {key for key in self._probe_due_s if key.role == TopicRole.SUBSCRIBER}
         for key in wanted - ours:
             self._add(key, now_s)
         for key in ours - wanted:
             self._leave(key, now_s)
         self._settle(now_s)
 
-    def publish(self, message: Message, topic: str, now_s: float) -> None:
+    def publish(self, message: OverlayMessage, topic: str, now_s: float) -> None:
         """Publish to all subscribers of a topic; a `PublicationResult` follows.
 
         Args:
@@ -274,14 +283,16 @@ class Node:
         Raises:
             TopicError: The topic cannot be published to.
         """
-        stretches = stretches_for(topic)
+        stretches = publication_areas(topic)
         self._deliver(message)  # our own clients
         if not self.has_peers:
-            self._todo.results.append(Ended(message.id, 0, is_complete=False))
+            self._todo.results.append(
+                PublicationResult(message.id, 0, is_complete=False)
+            )
             return
         self._publications.begin(message.id, stretches)
         for stretch in stretches:
-            key = Key(stretch, Role.PUBLISHER, self._name)
+            key = OverlayKey(stretch, TopicRole.PUBLISHER, self._name)
             self._used_s[key] = now_s
             if key not in self._probe_due_s:
                 self._add(key, now_s)
@@ -290,18 +301,20 @@ class Node:
 
     def end_unreached(self, message_id: str) -> None:
         """Report a publication as ended without subscribers."""
-        self._todo.results.append(Ended(message_id, 0, is_complete=True))
+        self._todo.results.append(PublicationResult(message_id, 0, is_complete=True))
 
-    def receive(self, to: Key, sender: Key, packet: Spoken, now_s: float) -> None:
+    def receive(
+        self, to: OverlayKey, sender: OverlayKey, packet: PacketBody, now_s: float
+    ) -> None:
         """Process a packet for one of our keys; ignore it for an unknown key.
 
         Raises:
             OverlayError: A message in it does not parse.
         """
-        if isinstance(packet, Copy):
-            carried_by(packet.message)
+        if isinstance(packet, MessageCopy):
+            decode_carried(packet.message)
         self._contacts.mark_alive(sender.gateway, now_s)
-        self._process(Letter(to, sender, packet), now_s)
+        self._process(OutgoingPacket(to, sender, packet), now_s)
         self._settle(now_s)
 
     def next_due_s(self) -> float | None:
@@ -321,7 +334,7 @@ class Node:
             if due_s <= now_s:
                 self._probe(key, now_s)
         for key, used_s in list(self._used_s.items()):
-            if now_s - used_s > PUBLISHER_RESTS_S:
+            if now_s - used_s > PUBLISHER_IDLE_S:
                 del self._used_s[key]
                 self._leave(key, now_s)
         self._settle(now_s)
@@ -332,42 +345,42 @@ class Node:
             self._leave(key, now_s)
         self._settle(now_s)
 
-    def pop_copy(self, now_s: float) -> Letter | None:
+    def pop_copy(self, now_s: float) -> OutgoingPacket | None:
         """Return the next copy to send, urgent first; None if none waits."""
         while len(self._backlog):
             letter = self._backlog.pop(now_s)
             forwarder = self._forwarders.get(letter.sender)
-            if forwarder is not None and isinstance(letter.packet, Copy):
+            if forwarder is not None and isinstance(letter.packet, MessageCopy):
                 forwarder.on_sent(letter.packet.number, now_s)
                 return letter
         return None
 
-    def pop_outbox(self) -> Todo:
+    def pop_outbox(self) -> Outbox:
         """Return and clear the output."""
-        todo, self._todo = self._todo, Todo()
+        todo, self._todo = self._todo, Outbox()
         return todo
 
-    def _add(self, key: Key, now_s: float) -> None:
-        place = self._places[key] = Place(key, self._rhythm)
+    def _add(self, key: OverlayKey, now_s: float) -> None:
+        place = self._places[key] = SkipGraphNode(key, self._rhythm)
         self._forwarders[key] = self._forwarder(place)
-        if key.role == Role.PUBLISHER and key.topic:
-            self._suspensions[key] = Suspension(key)
+        if key.role == TopicRole.PUBLISHER and key.topic:
+            self._suspensions[key] = PublisherSuspension(key)
         self._probe_due_s[key] = now_s
 
-    def _forwarder(self, place: Place) -> Forwarder[Key]:
+    def _forwarder(self, place: SkipGraphNode) -> Forwarder[OverlayKey]:
         return Forwarder(
             place.key, place, self._patience, _valley, round_trips=self.round_trips
         )
 
-    def _leave(self, key: Key, now_s: float) -> None:
+    def _leave(self, key: OverlayKey, now_s: float) -> None:
         self._probe_due_s.pop(key, None)
         self._send_all(key, self._places[key].leave(now_s))
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: OverlayKey) -> None:
         for table in (self._places, self._forwarders, self._suspensions, self._links):
             table.pop(key, None)
 
-    def _probe(self, key: Key, now_s: float) -> None:
+    def _probe(self, key: OverlayKey, now_s: float) -> None:
         """Locate our position by way of a known key: to join, and later to merge rings.
 
         If more neighbours crash at once than are known, or the network is partitioned,
@@ -377,13 +390,13 @@ class Node:
         self._probe_due_s[key] = now_s + (
             rhythm.ping_interval_s
             if place.has_joined
-            else rhythm.answer_timeout_s / HURRY
+            else rhythm.answer_timeout_s / JOIN_RATE
         )
         ours = [k for k, each in self._places.items() if each.has_joined and k != key]
         around = (ours, [_home(name) for name in self._contacts.names()])
         if others := [self._choose(keys) for keys in around if keys]:
             peer = self._choose(others) if place.has_joined else others[0]
-            self._send_all(key, [Mail(peer, Locate(key))])
+            self._send_all(key, [AddressedPacket(peer, Locate(key))])
         if key != self.home:
             return
         if place.has_joined:
@@ -391,13 +404,13 @@ class Node:
                 self._send_all(key, place.probe(_home(name)))
             return
         self._tries += 1
-        if place.has_left or self._tries >= MOST_TRIES:
+        if place.has_left or self._tries >= MAX_JOIN_TRIES:
             self._tries = 0
-            place = self._places[key] = Place(key, rhythm)
+            place = self._places[key] = SkipGraphNode(key, rhythm)
             self._forwarders[key] = self._forwarder(place)
             place.found_ring(now_s)
 
-    def _publish(self, message: Message, key: Key, now_s: float) -> None:
+    def _publish(self, message: OverlayMessage, key: OverlayKey, now_s: float) -> None:
         is_in = self._places[key].has_joined
         is_silent = is_in and not self._suspensions[key].has_subscribers
         # The top priority is sent regardless: a lost warning costs more.
@@ -405,27 +418,29 @@ class Node:
             self._end(message.id, key.topic, 0, is_whole=True)
             return
         own = key if is_in else self.home
-        low, high = subscribers_of(key.topic)
+        low, high = subscriber_range(key.topic)
         forwarder = self._informed(own)
         self._act(own, forwarder.publish(message, low, high, now_s), now_s)
 
-    def _informed(self, key: Key) -> Forwarder[Key]:
+    def _informed(self, key: OverlayKey) -> Forwarder[OverlayKey]:
         """Return a forwarder after updating its view of our uplink."""
         forwarder = self._forwarders[key]
         forwarder.queued_copies = self.queued_copies
-        forwarder.is_uplink_narrow = self.is_backbone_down or self.queued_copies >= BUSY
+        forwarder.is_uplink_narrow = (
+            self.is_backbone_down or self.queued_copies >= BUSY_QUEUE
+        )
         return forwarder
 
-    def _process(self, letter: Letter, now_s: float) -> None:
+    def _process(self, letter: OutgoingPacket, now_s: float) -> None:
         to, sender, packet = letter
         place = self._places.get(to)
         if place is None:
             return
         match packet:
-            case Copy() | Receipt() | Report():
+            case MessageCopy() | CopyReceipt() | RangeReport():
                 forwarder = self._informed(to)
                 self._act(to, forwarder.receive(sender, packet, now_s), now_s)
-            case Heard() | AskHeard():
+            case HasSubscribers() | HasSubscribersQuery():
                 if to in self._suspensions:
                     packets = self._suspensions[to].receive(sender, packet)
                     self._send_suspension(to, packets)
@@ -450,48 +465,55 @@ class Node:
         if self._own:
             self._settle(now_s)
 
-    def _send_suspension(self, key: Key, packets: Iterable[Whisper]) -> None:
-        self._send_all(key, [Mail(to, packet) for to, packet in packets])
+    def _send_suspension(
+        self, key: OverlayKey, packets: Iterable[SuspensionSend]
+    ) -> None:
+        self._send_all(key, [AddressedPacket(to, packet) for to, packet in packets])
 
-    def _send_all(self, sender: Key, mail: Iterable[Mail]) -> None:
+    def _send_all(self, sender: OverlayKey, mail: Iterable[AddressedPacket]) -> None:
         for to, packet in mail:
-            self._send(Letter(to, sender, packet))
+            self._send(OutgoingPacket(to, sender, packet))
 
-    def _send(self, letter: Letter) -> None:
+    def _send(self, letter: OutgoingPacket) -> None:
         if letter.to.gateway == self._name:
             self._own.append(letter)
         else:
             self._todo.packets.append(letter)
 
-    def _act(self, key: Key, actions: Iterable[Action[Key]], now_s: float) -> None:
+    def _act(
+        self,
+        key: OverlayKey,
+        actions: Iterable[ForwarderAction[OverlayKey]],
+        now_s: float,
+    ) -> None:
         for action in actions:
             match action:
-                case Deliver(message):
+                case DeliverMessage(message):
                     self._deliver(message)
-                case Done(own, count, is_whole):
+                case PublicationDone(own, count, is_whole):
                     if own.tree == 0:
                         self._end(own.message.id, own.low.topic, count, is_whole)
                 case _:
-                    self._forward(Letter(action.to, key, action.packet), now_s)
+                    self._forward(OutgoingPacket(action.to, key, action.packet), now_s)
 
-    def _forward(self, letter: Letter, now_s: float) -> None:
+    def _forward(self, letter: OutgoingPacket, now_s: float) -> None:
         """Send a packet of a forwarder; copies go through the queue."""
-        packet: Packet[Key] = letter.packet  # type: ignore[assignment]
-        if not isinstance(packet, Copy) or letter.to.gateway == self._name:
+        packet: ForwarderPacket[OverlayKey] = letter.packet  # type: ignore[assignment]
+        if not isinstance(packet, MessageCopy) or letter.to.gateway == self._name:
             self._send(letter)
             return
         self._forwarders[letter.sender].on_sent(packet.number, float("inf"))
         self._backlog.push(letter, packet.message.priority, now_s)
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: OverlayMessage) -> None:
         """Deliver a message to our clients once, if a filter matches."""
         if message.id in self._seen:
             return
-        carried = carried_by(message)
+        carried = decode_carried(message)
         if not any(matches(each, carried.topic) for each in self._filters):
             return
         self._seen[message.id] = None
-        if len(self._seen) > MOST_REMEMBERED:
+        if len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]
         self._todo.received.append((message, carried))
 
@@ -502,9 +524,9 @@ class Node:
             self._todo.results.append(ended)
 
 
-def _home(name: str) -> Key:
-    return Key("", Role.PUBLISHER, name)
+def _home(name: str) -> OverlayKey:
+    return OverlayKey("", TopicRole.PUBLISHER, name)
 
 
-def _valley(key: Key) -> str:
+def _valley(key: OverlayKey) -> str:
     return valley_of(key.gateway)

@@ -24,17 +24,17 @@ from typing import NamedTuple
 
 from service_runtime.errors import FieldError
 from spatial_mqtt.directory import BrokerInfo
-from spatial_mqtt.topics import areas_around, check_area, check_publishable, fixed_part
+from spatial_mqtt.topics import areas_around, check_area, check_publishable, filter_area
 
 
-class Role(IntEnum):
+class TopicRole(IntEnum):
     """Role of a gateway in a topic."""
 
     PUBLISHER = 0
     SUBSCRIBER = 1
 
 
-class Key(NamedTuple):
+class OverlayKey(NamedTuple):
     """Key of a gateway in a topic; keys are ordered by their fields.
 
     Attributes:
@@ -48,9 +48,11 @@ class Key(NamedTuple):
     gateway: str
 
 
-def subscribers_of(topic: str) -> tuple[Key, Key]:
+def subscriber_range(topic: str) -> tuple[OverlayKey, OverlayKey]:
     """Return the range of a topic's subscribers: first key, and first key after it."""
-    return Key(topic, Role.SUBSCRIBER, ""), Key(topic, Role.SUBSCRIBER + 1, "")
+    return OverlayKey(topic, TopicRole.SUBSCRIBER, ""), OverlayKey(
+        topic, TopicRole.SUBSCRIBER + 1, ""
+    )
 
 
 class OverlayError(FieldError):
@@ -63,7 +65,7 @@ VALLEY_DEPTH = 12
 _NAME = re.compile(r"(?P<place>[^@]*)@(?P<host>[^!]+):(?P<port>\d{1,5})!(?P<id>[^!]+)")
 
 
-class Name(NamedTuple):
+class GatewayName(NamedTuple):
     """Name of a gateway; names are ordered by their fields.
 
     Attributes:
@@ -81,7 +83,7 @@ class Name(NamedTuple):
         return f"{self.cell_topic}@{self.broker}!{self.gateway_id}"
 
     @classmethod
-    def parse(cls, text: str) -> "Name":
+    def parse(cls, text: str) -> "GatewayName":
         """Parse a name.
 
         Raises:
@@ -104,45 +106,45 @@ def valley_of(name: str) -> str:
     return "/".join(place.split("/")[: VALLEY_DEPTH + 1])
 
 
-BITS = 64
+VECTOR_BITS = 64
 """Length of a membership vector: collisions are likely only from 2**32 nodes on."""
 
 
-def vector_of(node_id: str) -> int:
+def membership_vector(node_id: str) -> int:
     """Return the membership vector of a node, between 0 and 2**64 - 1."""
-    digest = blake2b(node_id.encode(), digest_size=BITS // 8).digest()
+    digest = blake2b(node_id.encode(), digest_size=VECTOR_BITS // 8).digest()
     return int.from_bytes(digest, "big")
 
 
-def common_bits(one: int, other: int) -> int:
+def common_prefix_bits(one: int, other: int) -> int:
     """Return how many leading bits two vectors share: their highest common level."""
-    return BITS - (one ^ other).bit_length()
+    return VECTOR_BITS - (one ^ other).bit_length()
 
 
-def prefix(vector: int, level: int) -> int:
+def vector_prefix(vector: int, level: int) -> int:
     """Return the first ``level`` bits of a vector, the name of its list there."""
-    return vector >> (BITS - level)
+    return vector >> (VECTOR_BITS - level)
 
 
 WORLD = "/"
-DEPTHS = (4, 8, 12)
+AREA_DEPTHS = (4, 8, 12)
 
 
-def stretch_of(filter_: str) -> str:
+def subscription_area(filter_: str) -> str:
     """Return the area where a filter's gateway subscribes.
 
     Raises:
         TopicError: Its fixed part is not an area.
     """
-    areas = areas_around(check_area(fixed_part(filter_)))
-    return next((areas[d - 1] for d in reversed(DEPTHS) if d <= len(areas)), WORLD)
+    areas = areas_around(check_area(filter_area(filter_)))
+    return next((areas[d - 1] for d in reversed(AREA_DEPTHS) if d <= len(areas)), WORLD)
 
 
-def stretches_for(topic: str) -> tuple[str, ...]:
+def publication_areas(topic: str) -> tuple[str, ...]:
     """Return the areas whose subscribers may match a message, the widest first.
 
     Raises:
         TopicError: The topic cannot be published to.
     """
     areas = areas_around(check_publishable(topic))
-    return (WORLD, *(areas[depth - 1] for depth in DEPTHS if depth <= len(areas)))
+    return (WORLD, *(areas[depth - 1] for depth in AREA_DEPTHS if depth <= len(areas)))

@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple
 from gateway_daemon.overlay.partition import K
 
 
-class Placed(NamedTuple, Generic[K]):
+class RankedNode(NamedTuple, Generic[K]):
     """A node and its estimated position.
 
     Attributes:
@@ -19,7 +19,7 @@ class Placed(NamedTuple, Generic[K]):
 
 
 @dataclass(frozen=True)
-class Message:
+class OverlayMessage:
     """A published message.
 
     Attributes:
@@ -34,7 +34,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Copy(Generic[K]):
+class MessageCopy(Generic[K]):
     """A message with the range that the receiver is responsible for.
 
     Attributes:
@@ -47,7 +47,7 @@ class Copy(Generic[K]):
     """
 
     number: int
-    message: Message
+    message: OverlayMessage
     low: K
     high: K
     share: int
@@ -55,14 +55,14 @@ class Copy(Generic[K]):
 
 
 @dataclass(frozen=True)
-class Receipt:
+class CopyReceipt:
     """The copy has arrived; the receiver is now responsible for its range."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class Report(Generic[K]):
+class RangeReport(Generic[K]):
     """The range is finished. Serves as a receipt as well.
 
     Attributes:
@@ -74,27 +74,27 @@ class Report(Generic[K]):
 
     number: int
     count: int
-    sample: tuple[Placed[K], ...]
+    sample: tuple[RankedNode[K], ...]
     is_whole: bool = True
 
 
-Packet = Copy[K] | Receipt | Report[K]
+ForwarderPacket = MessageCopy[K] | CopyReceipt | RangeReport[K]
 
 
-class Send(NamedTuple, Generic[K]):
+class SendPacket(NamedTuple, Generic[K]):
     """An action: send a packet."""
 
     to: K
-    packet: Packet[K]
+    packet: ForwarderPacket[K]
 
 
-class Deliver(NamedTuple):
+class DeliverMessage(NamedTuple):
     """An action: deliver the message to the gateway's own subscribers."""
 
-    message: Message
+    message: OverlayMessage
 
 
-class Done(NamedTuple, Generic[K]):
+class PublicationDone(NamedTuple, Generic[K]):
     """An action: report the end of a publication to the publisher.
 
     Attributes:
@@ -103,9 +103,9 @@ class Done(NamedTuple, Generic[K]):
         is_complete: Whether no node was given up.
     """
 
-    publication: Copy[K]
+    publication: MessageCopy[K]
     reached: int
     is_complete: bool
 
 
-Action = Send[K] | Deliver | Done[K]
+ForwarderAction = SendPacket[K] | DeliverMessage | PublicationDone[K]

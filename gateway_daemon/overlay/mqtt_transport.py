@@ -24,24 +24,24 @@ from spatial_mqtt.topics import (
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
-    Incoming,
+    IncomingMessage,
     Publication,
     Session,
 )
 
 log = logging.getLogger(__name__)
 
-MOST_HELD = 200
+MAX_HELD_FRAMES = 200
 """Frames that wait for a connection; older ones are repeated by their senders."""
 
-IDLE_S = 300.0
+IDLE_TIMEOUT_S = 300.0
 """A connection without traffic for this long is closed."""
 
 Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
-Later = Callable[[Callable[[], None]], object]
+RunInLoop = Callable[[Callable[[], None]], object]
 
 
-class Hears(Protocol):
+class FrameHandler(Protocol):
     """Receiver of frames and names, in the loop of the overlay."""
 
     def on_frame(self, frame: bytes) -> None:
@@ -54,13 +54,13 @@ class Hears(Protocol):
 class _OwnBroker(BaseConnectionHandler):
     """Handler of our own broker, where frames for us arrive."""
 
-    def __init__(self, transport: "Post") -> None:
+    def __init__(self, transport: "MqttTransport") -> None:
         self._transport = transport
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         self._transport.run_in_loop(self._transport.publish_name)
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         self._transport.run_in_loop(
             lambda: self._transport.handler.on_frame(message.payload)
         )
@@ -69,12 +69,14 @@ class _OwnBroker(BaseConnectionHandler):
 class _BrokerLink(BaseConnectionHandler):
     """Connection to one broker."""
 
-    def __init__(self, transport: "Post", now_s: float, *, is_kept: bool) -> None:
+    def __init__(
+        self, transport: "MqttTransport", now_s: float, *, is_kept: bool
+    ) -> None:
         self.is_kept = is_kept
         self.used_s = now_s
         self.connection: Connection | None = None
         self._transport = transport
-        self._held: deque[Publication] = deque(maxlen=MOST_HELD)
+        self._held: deque[Publication] = deque(maxlen=MAX_HELD_FRAMES)
 
     def send(self, publication: Publication, now_s: float) -> None:
         """Send now, or when the connection is up."""
@@ -95,33 +97,34 @@ class _BrokerLink(BaseConnectionHandler):
     def on_down(self, reason: str) -> None:
         self._transport.run_in_loop(self._held.clear)
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         if message.topic.startswith(OVERLAY_NAMES):
             name = message.payload.decode(errors="replace")
             self._transport.run_in_loop(lambda: self._transport.handler.on_name(name))
 
 
-class Post:
+class MqttTransport:
     """Carries frames between gateways. All methods belong to one loop.
 
     Args:
         gateway_id: Used in our client ids and our topic.
         own_broker: Our own broker.
         connect: Makes connections.
-        run_in_loop: Runs a function in the loop of the overlay; callable from any thread.
+        run_in_loop: Runs a function in the loop of the overlay; callable from any
+            thread.
 
     Attributes:
         handler: Receives frames and names; set before `start`.
     """
 
-    handler: Hears
+    handler: FrameHandler
 
     def __init__(
         self,
         gateway_id: str,
         own_broker: Endpoint,
         connect: Connect,
-        run_in_loop: Later,
+        run_in_loop: RunInLoop,
     ) -> None:
         self.run_in_loop = run_in_loop
         self._id = gateway_id
@@ -157,7 +160,7 @@ class Post:
     def close_idle(self, now_s: float) -> None:
         """Close idle connections."""
         for broker, way in list(self._links.items()):
-            if not way.is_kept and now_s - way.used_s > IDLE_S:
+            if not way.is_kept and now_s - way.used_s > IDLE_TIMEOUT_S:
                 del self._links[broker]
                 self._close(way)
 

@@ -27,7 +27,7 @@ from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from gateway_daemon.overlay.postal_tree import Cost, postal_tree
+from gateway_daemon.overlay.postal_tree import HopCost, build_postal_tree
 from spatial_mqtt.priority import LADDER
 
 
@@ -40,7 +40,7 @@ class Ordered(Protocol):
 K = TypeVar("K", bound=Ordered)
 
 
-class Part(NamedTuple, Generic[K]):
+class RangePart(NamedTuple, Generic[K]):
     """A range and the node that is responsible for it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Part(NamedTuple, Generic[K]):
     high: K
 
 
-def split(low: K, high: K, right: Sequence[K]) -> list[Part[K]]:
+def split_range(low: K, high: K, right: Sequence[K]) -> list[RangePart[K]]:
     """Delegate a range that begins at or right of oneself.
 
     Args:
@@ -69,23 +69,23 @@ def split(low: K, high: K, right: Sequence[K]) -> list[Part[K]]:
         node before the range.
     """
     first, last = bisect_left(right, low), bisect_left(right, high)
-    parts: list[Part[K]] = []
+    parts: list[RangePart[K]] = []
     start = right[first] if first < last else high
     if first and low < start:
-        parts.append(Part(right[first - 1], low, start))
+        parts.append(RangePart(right[first - 1], low, start))
     for at in range(first, last):
         end = right[at + 1] if at + 1 < last else high
-        parts.append(Part(right[at], right[at], end))
+        parts.append(RangePart(right[at], right[at], end))
     return parts
 
 
-ROOM = 46
+TABLE_ENTRIES = 46
 """Entries for successors and fingers: a table of 60 less the Skip Graph's links."""
 
-BINARY = 2
+MIN_BASE = 2
 
 
-class Shape(Enum):
+class SplitShape(Enum):
     """How a range is cut.
 
     Attributes:
@@ -100,7 +100,7 @@ class Shape(Enum):
 
 
 @dataclass(frozen=True)
-class Plan:
+class SplitPlan:
     """Shape and fan-out of a multicast tree.
 
     Attributes:
@@ -109,12 +109,12 @@ class Plan:
         inner_fan_out: Maximum copies that a subscriber sends.
     """
 
-    shape: Shape
+    shape: SplitShape
     root_fan_out: int
-    inner_fan_out: int = ROOM
+    inner_fan_out: int = TABLE_ENTRIES
 
 
-def shares(others: int, plan: Plan, is_root: bool) -> Sequence[int]:
+def subtree_sizes(others: int, plan: SplitPlan, is_root: bool) -> Sequence[int]:
     """Return the number of nodes that each child is responsible for, itself included.
 
     Args:
@@ -123,11 +123,11 @@ def shares(others: int, plan: Plan, is_root: bool) -> Sequence[int]:
         is_root: Whether one is the publisher.
     """
     fan_out = plan.root_fan_out if is_root else plan.inner_fan_out
-    if others <= fan_out and plan.shape is not Shape.POSTAL:
+    if others <= fan_out and plan.shape is not SplitShape.POSTAL:
         return [1] * others
-    if plan.shape is Shape.POSTAL:
-        return postal_tree(others, fan_out, plan.inner_fan_out).subtree_sizes
-    if plan.shape is Shape.REGULAR or is_root:
+    if plan.shape is SplitShape.POSTAL:
+        return build_postal_tree(others, fan_out, plan.inner_fan_out).subtree_sizes
+    if plan.shape is SplitShape.REGULAR or is_root:
         return _equal(others, fan_out)
     return _fingers(others, fan_out)
 
@@ -141,7 +141,7 @@ def _fingers(others: int, room: int) -> list[int]:
     """Parts between the ranks j * base**i: as few digits as fit the table."""
     digits = 2
     base = _root_up(others + 1, digits)
-    while (base - 1) * digits > room and base > BINARY:
+    while (base - 1) * digits > room and base > MIN_BASE:
         digits += 1
         base = _root_up(others + 1, digits)
     ends = {j * base**i for i in range(digits) for j in range(1, base)}
@@ -151,18 +151,18 @@ def _fingers(others: int, room: int) -> list[int]:
 
 def _root_up(number: int, degree: int) -> int:
     """Smallest base, at least 2, with base**degree at least the number."""
-    base = max(BINARY, int(number ** (1 / degree)) - 1)
+    base = max(MIN_BASE, int(number ** (1 / degree)) - 1)
     while base**degree < number:
         base += 1
     return base
 
 
-def heads(sizes: Sequence[int]) -> list[int]:
+def head_positions(sizes: Sequence[int]) -> list[int]:
     """Return the positions of the heads in a range with parts of these sizes."""
     return [0, *accumulate(sizes[:-1])] if sizes else []
 
 
-def hand_out(low: K, high: K, heads: Sequence[K]) -> list[Part[K]]:
+def assign_range(low: K, high: K, heads: Sequence[K]) -> list[RangePart[K]]:
     """Assign a range to heads, each from its own key to the next head.
 
     Args:
@@ -177,11 +177,13 @@ def hand_out(low: K, high: K, heads: Sequence[K]) -> list[Part[K]]:
     starts = [low, *heads[1:]]
     ends = [*heads[1:], high]
     return (
-        [Part(*each) for each in zip(heads, starts, ends, strict=True)] if heads else []
+        [RangePart(*each) for each in zip(heads, starts, ends, strict=True)]
+        if heads
+        else []
     )
 
 
-def nearest(wanted: Sequence[int], places: Sequence[int]) -> list[int]:
+def nearest_indices(wanted: Sequence[int], places: Sequence[int]) -> list[int]:
     """Choose for each wanted position the nearest known one.
 
     Args:
@@ -199,23 +201,24 @@ def nearest(wanted: Sequence[int], places: Sequence[int]) -> list[int]:
     return sorted(found)
 
 
-def second_heads(sizes: Sequence[int]) -> list[int]:
+def second_tree_heads(sizes: Sequence[int]) -> list[int]:
     """Return the positions of a second tree's heads: the middle of the first's parts.
 
     A head of one tree is not a head of the other, so a subscriber is missed only if
     both of its heads are down.
     """
     places = [
-        start + size // 2 for start, size in zip(heads(sizes), sizes, strict=True)
+        start + size // 2
+        for start, size in zip(head_positions(sizes), sizes, strict=True)
     ]
     return [1, *places] if places and places[0] > 1 else places
 
 
-NARROWEST = 8
+MIN_FAN_OUT = 8
 
 
 @dataclass(frozen=True)
-class Policy:
+class PriorityPolicy:
     """Handling of the messages of one priority.
 
     Attributes:
@@ -223,20 +226,20 @@ class Policy:
         trees: Number of trees, with different heads.
     """
 
-    plan: Plan
+    plan: SplitPlan
     trees: int = 1
 
 
-POLICIES: Mapping[int, Policy] = MappingProxyType({
-    5: Policy(Plan(Shape.POSTAL, 110), trees=2),
-    4: Policy(Plan(Shape.POSTAL, 46)),
-    3: Policy(Plan(Shape.EQUAL, 32)),
-    2: Policy(Plan(Shape.REGULAR, 16, 16)),
-    1: Policy(Plan(Shape.REGULAR, 8, 8)),
+POLICIES: Mapping[int, PriorityPolicy] = MappingProxyType({
+    5: PriorityPolicy(SplitPlan(SplitShape.POSTAL, 110), trees=2),
+    4: PriorityPolicy(SplitPlan(SplitShape.POSTAL, 46)),
+    3: PriorityPolicy(SplitPlan(SplitShape.EQUAL, 32)),
+    2: PriorityPolicy(SplitPlan(SplitShape.REGULAR, 16, 16)),
+    1: PriorityPolicy(SplitPlan(SplitShape.REGULAR, 8, 8)),
 })
 
 
-def plan_for(priority: int, queued_copies: int) -> Plan:
+def choose_plan(priority: int, queued_copies: int) -> SplitPlan:
     """Return the plan for a message at a node with copies in its queue.
 
     A wide fan-out occupies the node for longer and delays the queued copies, so it
@@ -248,20 +251,21 @@ def plan_for(priority: int, queued_copies: int) -> Plan:
     return replace(
         plan,
         root_fan_out=min(
-            plan.root_fan_out, max(NARROWEST, plan.root_fan_out // (1 + queued_copies))
+            plan.root_fan_out,
+            max(MIN_FAN_OUT, plan.root_fan_out // (1 + queued_copies)),
         ),
     )
 
 
-LINK_MS = 2.4
+VALLEY_LINK_MS = 2.4
 """Time that one copy occupies a valley's link: 300 bytes at 1 Mbit/s."""
 
-WAYS_OUT = 4
+MAX_UPLINK_COPIES = 4
 """Maximum copies that one gateway sends out of its valley. Alone on its link it would
 be a little faster with more; in a disaster its neighbours need the same link."""
 
 
-class Head(NamedTuple):
+class RangeHead(NamedTuple):
     """A node that is responsible for a range which begins at it or left of it.
 
     Attributes:
@@ -273,9 +277,9 @@ class Head(NamedTuple):
     first_index: int
 
 
-def by_valleys(
+def choose_valley_heads(
     own: str, valleys: Sequence[str], *, is_uplink_narrow: bool, tree: int = 0
-) -> list[Head]:
+) -> list[RangeHead]:
     """Choose heads among known nodes.
 
     Args:
@@ -288,13 +292,16 @@ def by_valleys(
     Returns:
         In order; the range of each ends where the next one's begins.
     """
-    near = [Head(i, i) for i, valley in enumerate(valleys) if valley == own]
+    near = [RangeHead(i, i) for i, valley in enumerate(valleys) if valley == own]
     runs = [run for run in _runs(valleys) if valleys[run.start] != own]
-    most = 1 if is_uplink_narrow else WAYS_OUT
-    tree_of_valleys = postal_tree(len(runs), root=most, cost=Cost(child_ms=LINK_MS))
-    chosen = [runs[place] for place in heads(tree_of_valleys.subtree_sizes)]
+    most = 1 if is_uplink_narrow else MAX_UPLINK_COPIES
+    tree_of_valleys = build_postal_tree(
+        len(runs), root=most, cost=HopCost(child_ms=VALLEY_LINK_MS)
+    )
+    chosen = [runs[place] for place in head_positions(tree_of_valleys.subtree_sizes)]
     out = [
-        Head(run.start + (len(run) // 2 if tree else 0), run.start) for run in chosen
+        RangeHead(run.start + (len(run) // 2 if tree else 0), run.start)
+        for run in chosen
     ]
     return sorted([*near, *out], key=lambda head: head.first_index)
 

@@ -9,20 +9,20 @@ import math
 from dataclasses import dataclass
 from heapq import nsmallest
 
-MOST_CONTACTS = 1000
+MAX_PEERS = 1000
 
-MOST_ASKED = 4
+MAX_PINGED = 4
 """Limit at once: each may need another connection."""
 
-CYCLE = 30
+CYCLE_ROUNDS = 30
 """Rounds within which all are pinged, as far as the limit permits."""
 
-FORGET_S = 86_400.0
+FORGET_AFTER_S = 86_400.0
 """A gateway that is silent for this long is dropped; its name reappears with it."""
 
 
 @dataclass(frozen=True)
-class Census:
+class PeerSummary:
     """Summary of the other gateways.
 
     Attributes:
@@ -44,7 +44,7 @@ class Census:
         return f"{len(self.silent)} of {self.known} others do not answer"
 
 
-NOBODY = Census()
+NO_PEERS = PeerSummary()
 
 
 @dataclass
@@ -62,7 +62,7 @@ class _Contact:
     is_silent: bool = False
 
 
-class Contacts:
+class PeerTable:
     """Table of known gateways. It reads no clock.
 
     Args:
@@ -84,7 +84,7 @@ class Contacts:
         """Add a gateway, which need not be running; return whether it was unknown."""
         if name == self._own or name in self._known:
             return False
-        if len(self._known) >= MOST_CONTACTS:
+        if len(self._known) >= MAX_PEERS:
             del self._known[next(iter(self._known))]
         self._known[name] = _Contact()
         return True
@@ -102,9 +102,9 @@ class Contacts:
         for name, each in list(self._known.items()):
             waits_s = now_s - each.asked_s if each.asked_s is not None else 0.0
             each.is_silent = waits_s > self._answer_s
-            if waits_s > FORGET_S:
+            if waits_s > FORGET_AFTER_S:
                 del self._known[name]
-        share = min(MOST_ASKED, math.ceil(len(self._known) / CYCLE))
+        share = min(MAX_PINGED, math.ceil(len(self._known) / CYCLE_ROUNDS))
         asked = nsmallest(share, self._known, key=lambda n: self._known[n].turn_s)
         for name in asked:
             each = self._known[name]
@@ -112,7 +112,7 @@ class Contacts:
             each.asked_s = now_s if each.asked_s is None else each.asked_s
         return asked
 
-    def summary(self) -> Census:
+    def summary(self) -> PeerSummary:
         """Return the current summary."""
         silent = (name for name, each in self._known.items() if each.is_silent)
-        return Census(len(self._known), tuple(sorted(silent)), self._returns)
+        return PeerSummary(len(self._known), tuple(sorted(silent)), self._returns)

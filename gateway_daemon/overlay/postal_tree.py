@@ -20,7 +20,7 @@ THESIS_CHILDREN = 10
 
 
 @dataclass(frozen=True)
-class Cost:
+class HopCost:
     """Cost of forwarding, in milliseconds.
 
     Attributes:
@@ -47,7 +47,7 @@ class Cost:
         return hops * (self.hop_ms + THESIS_CHILDREN * self.child_ms)
 
 
-COST = Cost()
+DEFAULT_COST = HopCost()
 
 
 UNLIMITED = 1 << 30
@@ -70,11 +70,11 @@ class PostalTree:
 
 
 @lru_cache(maxsize=4096)
-def postal_tree(
+def build_postal_tree(
     nodes: int,
     root_fan_out: int = UNLIMITED,
     inner_fan_out: int = UNLIMITED,
-    cost: Cost = COST,
+    cost: HopCost = DEFAULT_COST,
 ) -> PostalTree:
     """Find the fastest tree.
 

@@ -10,70 +10,74 @@ Source: SG-TBPS, Banno et al., JIP 23(2), 2015 (the property; the messages are o
 
 from typing import NamedTuple
 
-from gateway_daemon.overlay.keys import Key, Role
+from gateway_daemon.overlay.keys import OverlayKey, TopicRole
 
 
-class Heard(NamedTuple):
+class HasSubscribers(NamedTuple):
     """Whether a topic has subscribers; sent to the left."""
 
     value: bool
 
 
-class AskHeard(NamedTuple):
+class HasSubscribersQuery(NamedTuple):
     """Query whether the topic has subscribers; sent to the right."""
 
 
-class Whisper(NamedTuple):
+class SuspensionSend(NamedTuple):
     """An action: send this packet to a neighbour."""
 
-    to: Key
-    packet: Heard | AskHeard
+    to: OverlayKey
+    packet: HasSubscribers | HasSubscribersQuery
 
 
-class Suspension:
+class PublisherSuspension:
     """State of one publisher.
 
     Attributes:
-        has_subscribers: Whether the topic has subscribers. True until known otherwise: an
-            unnecessary message costs less than a lost warning.
+        has_subscribers: Whether the topic has subscribers. True until known otherwise:
+            an unnecessary message costs less than a lost warning.
     """
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: OverlayKey) -> None:
         self.has_subscribers = True
         self._key = key
-        self._left: Key | None = None
-        self._right: Key | None = None
+        self._left: OverlayKey | None = None
+        self._right: OverlayKey | None = None
 
-    def set_neighbours(self, left: Key, right: Key) -> list[Whisper]:
+    def set_neighbours(
+        self, left: OverlayKey, right: OverlayKey
+    ) -> list[SuspensionSend]:
         """Set the links of level 0, after every change of them."""
         is_new = right != self._right
         self._left, self._right = left, right
         if not is_new:
             return []
         if self._is_fellow(right) and self._key < right:
-            return [Whisper(right, AskHeard())]
+            return [SuspensionSend(right, HasSubscribersQuery())]
         # Ours is the last publisher's key: we are the rendezvous point.
-        is_heard = (right.topic, right.role) == (self._key.topic, Role.SUBSCRIBER)
+        is_heard = (right.topic, right.role) == (self._key.topic, TopicRole.SUBSCRIBER)
         return self._now(is_heard)
 
-    def receive(self, sender: Key, packet: Heard | AskHeard) -> list[Whisper]:
+    def receive(
+        self, sender: OverlayKey, packet: HasSubscribers | HasSubscribersQuery
+    ) -> list[SuspensionSend]:
         """Process a packet of a neighbour; ignore one of a former neighbour."""
         match packet:
-            case AskHeard():
-                return [Whisper(sender, Heard(self.has_subscribers))]
-            case Heard(is_heard) if sender == self._right:
+            case HasSubscribersQuery():
+                return [SuspensionSend(sender, HasSubscribers(self.has_subscribers))]
+            case HasSubscribers(is_heard) if sender == self._right:
                 return self._now(is_heard)
         return []
 
-    def _now(self, is_heard: bool) -> list[Whisper]:
+    def _now(self, is_heard: bool) -> list[SuspensionSend]:
         is_change, self.has_subscribers = is_heard != self.has_subscribers, is_heard
         left = self._left
         if not is_change or left is None:
             return []
         is_before = self._is_fellow(left) and left < self._key
-        return [Whisper(left, Heard(is_heard))] if is_before else []
+        return [SuspensionSend(left, HasSubscribers(is_heard))] if is_before else []
 
-    def _is_fellow(self, key: Key) -> bool:
+    def _is_fellow(self, key: OverlayKey) -> bool:
         """Whether a key is a publisher's key of our topic.
 
         On the ring the right neighbour of the last publisher may be the first one

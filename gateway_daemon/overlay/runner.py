@@ -15,48 +15,53 @@ import msgspec
 
 from edge_agent.uplink.rate_limit import TokenBucket, wire_bytes
 from gateway_daemon.overlay import wire_format
-from gateway_daemon.overlay.gateway_node import Carried, Ended, Letter, Node
-from gateway_daemon.overlay.keys import Name, OverlayError
-from gateway_daemon.overlay.messages import Message
-from gateway_daemon.overlay.mqtt_transport import Post
-from gateway_daemon.overlay.peers import NOBODY, Census
-from service_runtime.lifecycle import start_loop
-from service_runtime.metrics import Metric, Sample, gauge
-from service_runtime.watchdog import Beat, Pulse
+from gateway_daemon.overlay.gateway_node import (
+    CarriedMessage,
+    OutgoingPacket,
+    OverlayNode,
+    PublicationResult,
+)
+from gateway_daemon.overlay.keys import GatewayName, OverlayError
+from gateway_daemon.overlay.messages import OverlayMessage
+from gateway_daemon.overlay.mqtt_transport import MqttTransport
+from gateway_daemon.overlay.peers import NO_PEERS, PeerSummary
+from service_runtime.lifecycle import start_watched_loop
+from service_runtime.metrics import Metric, MetricSample, gauge
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import TopicError
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+MAX_WAIT_S = 0.5
 """Longest wait of the loop between checks of peers, retries and publications."""
 
-TOGETHER = 200
+EVENT_BATCH = 200
 """Events that are processed before packets go out, so that one commit covers all."""
 
 SILENCE_S = 60.0
 
-MOST_TOLD = 10
+MAX_NAMES_LOGGED = 10
 """Names in one log line."""
 
 SEEK_ALONE_S, SEEK_S = 5.0, 60.0
 """Between two looks at a broker of the directory: alone, and in company."""
 
-Heard = Sequence[tuple[Message, Carried]]
+ReceivedMessages = Sequence[tuple[OverlayMessage, CarriedMessage]]
 
 
-class Source(Protocol):
+class PublicationSource(Protocol):
     """Supplies publications and receives their results."""
 
     def poll(self, now_s: float) -> None:
         """Publish pending messages; called repeatedly in the loop."""
 
-    def on_result(self, ended: Ended) -> None:
+    def on_result(self, ended: PublicationResult) -> None:
         """Handle the result of a publication."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class OverlayConfig:
     """Settings of the overlay.
 
     Attributes:
@@ -65,13 +70,13 @@ class Surroundings:
         rate_bytes_per_s: Limit of wire bytes of copies per second; None is no limit.
     """
 
-    name: Name
+    name: GatewayName
     peers: tuple[BrokerInfo, ...] = ()
     rate_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)
-class Facts:
+class OverlayStatus:
     """Status of the overlay as seen from here; any thread may read it.
 
     Attributes:
@@ -85,7 +90,7 @@ class Facts:
     """
 
     has_peers: bool = False
-    peer_summary: Census = NOBODY
+    peer_summary: PeerSummary = NO_PEERS
     queued_copies: int = 0
     received: int = 0
     sent: int = 0
@@ -95,7 +100,7 @@ class Facts:
     round_trip_s: float | None = None
 
 
-class Live:
+class OverlayRunner:
     """Runs a node.
 
     Args:
@@ -112,15 +117,17 @@ class Live:
 
     def __init__(
         self,
-        config: Surroundings,
-        node: Node,
-        make_transport: Callable[[Callable[[Callable[[], None]], object]], Post],
-        store: Callable[[Heard], object],
+        config: OverlayConfig,
+        node: OverlayNode,
+        make_transport: Callable[
+            [Callable[[Callable[[], None]], object]], MqttTransport
+        ],
+        store: Callable[[ReceivedMessages], object],
         *,
-        watchdog: Pulse,
+        watchdog: LoopWatchdog,
     ) -> None:
-        self.source: Source | None = None
-        self.status = Facts()
+        self.source: PublicationSource | None = None
+        self.status = OverlayStatus()
         self._around = config
         self._node = node
         self._store = store
@@ -141,7 +148,7 @@ class Live:
 
     def start(self) -> None:
         """Start the loop in a thread and join the overlay."""
-        start_loop(self._pulse, "overlay", SILENCE_S, self.run)
+        start_watched_loop(self._pulse, "overlay", SILENCE_S, self.run)
 
     def stop(self) -> None:
         """Leave the overlay and end the loop."""
@@ -164,10 +171,10 @@ class Live:
         """Set whether the backbone is out of reach; only in our loop."""
         self._node.is_backbone_down = is_out_of_reach
 
-    def publish(self, message_id: str, priority: int, carried: Carried) -> None:
+    def publish(self, message_id: str, priority: int, carried: CarriedMessage) -> None:
         """Publish a message; only in our loop."""
         payload = msgspec.msgpack.encode(carried)
-        message = Message(message_id, priority, payload)
+        message = OverlayMessage(message_id, priority, payload)
         try:
             self._node.publish(message, carried.topic, self._clock())
         except TopicError as error:  # no subscriber can match it
@@ -176,19 +183,19 @@ class Live:
 
     def on_frame(self, frame: bytes) -> None:
         try:
-            self._node.receive(*wire_format.decode(frame), self._clock())
+            self._node.receive(*wire_format.decode_frame(frame), self._clock())
         except OverlayError as error:
             log.warning("frame dropped: %s", error)
 
     def on_name(self, name: str) -> None:
         try:
-            Name.parse(name)
+            GatewayName.parse(name)
         except OverlayError as error:
             log.warning("name ignored: %s", error)
         else:
             self._node.add_peer(name, self._clock())
 
-    def run(self, heartbeat: Beat) -> None:
+    def run(self, heartbeat: Heartbeat) -> None:
         """Serve until `stop`."""
         around = self._around
         self._transport.start(str(around.name), around.peers, self._clock())
@@ -227,7 +234,7 @@ class Live:
     def _update_status(self, now_s: float) -> None:
         self._search_names(now_s)
         is_in = self._node.has_peers
-        if is_in == self.status.has_peers and now_s - self._looked_s < LOOK_S:
+        if is_in == self.status.has_peers and now_s - self._looked_s < MAX_WAIT_S:
             return
         self._looked_s = now_s
         if is_in != self.status.has_peers:
@@ -243,14 +250,16 @@ class Live:
             round_trip_s=node.round_trips.mean_s,
         )
 
-    def _log_silent_peers(self, census: Census, now_s: float) -> None:
+    def _log_silent_peers(self, census: PeerSummary, now_s: float) -> None:
         """Log which gateways no longer answer, and when all do again."""
         if census.silent == self.status.peer_summary.silent:
             return
         if census.silent:
             since_s = self._partition_since_s
             self._partition_since_s = now_s if since_s is None else since_s
-            log.warning("overlay: %s: %s", census, ", ".join(census.silent[:MOST_TOLD]))
+            log.warning(
+                "overlay: %s: %s", census, ", ".join(census.silent[:MAX_NAMES_LOGGED])
+            )
         elif self._partition_since_s is not None:
             took_s = now_s - self._partition_since_s
             self._partition_since_s = None
@@ -260,7 +269,7 @@ class Live:
         """Process the pending events; return whether to continue."""
         try:
             event = self._events.get(timeout=wait_s)
-            for _ in range(TOGETHER):
+            for _ in range(EVENT_BATCH):
                 if event is None:
                     return False
                 event()
@@ -273,7 +282,7 @@ class Live:
 
     def _wait_s(self) -> float:
         now_s = self._clock()
-        wait_s = min(self._node.next_due_s() or LOOK_S, now_s + LOOK_S) - now_s
+        wait_s = min(self._node.next_due_s() or MAX_WAIT_S, now_s + MAX_WAIT_S) - now_s
         if self._node.queued_copies:
             wait_s = min(wait_s, self._bucket.wait_s(now_s))
         return max(0.0, wait_s)
@@ -302,10 +311,10 @@ class Live:
             self._send(copy)
         self._transport.close_idle(now_s)
 
-    def _send(self, letter: Letter) -> None:
-        frame = wire_format.encode(*letter)
+    def _send(self, letter: OutgoingPacket) -> None:
+        frame = wire_format.encode_frame(*letter)
         try:
-            to = Name.parse(letter.to.gateway)
+            to = GatewayName.parse(letter.to.gateway)
         except OverlayError as error:
             log.warning("packet not sent: %s", error)
             return
@@ -318,7 +327,9 @@ def _nothing() -> None:
     """Do nothing; an event that only wakes the loop."""
 
 
-def measures_of(status: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
+def overlay_metrics(
+    status: OverlayStatus, waiting: Mapping[int, int]
+) -> Iterator[Metric]:
     """Yield all metrics with their current values.
 
     Args:
@@ -337,7 +348,7 @@ def measures_of(status: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
         "yamamori_overlay_gateways",
         "gauge",
         "Known other gateways.",
-        tuple(Sample(count, {"state": state}) for state, count in others.items()),
+        tuple(MetricSample(count, {"state": state}) for state, count in others.items()),
     )
     yield _counter(
         "yamamori_overlay_returns_total",
@@ -348,7 +359,9 @@ def measures_of(status: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
         "yamamori_overlay_waiting_messages",
         "gauge",
         "Messages that wait until all subscribed gateways have them.",
-        tuple(Sample(n, {"priority": str(p)}) for p, n in sorted(waiting.items())),
+        tuple(
+            MetricSample(n, {"priority": str(p)}) for p, n in sorted(waiting.items())
+        ),
     )
     yield gauge(
         "yamamori_overlay_waiting_copies",
@@ -358,7 +371,7 @@ def measures_of(status: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
     yield from _of_copies(status)
 
 
-def _of_copies(facts: Facts) -> Iterator[Metric]:
+def _of_copies(facts: OverlayStatus) -> Iterator[Metric]:
     yield _counter("yamamori_overlay_copies_total", "Copies sent.", facts.sent)
     yield _counter(
         "yamamori_overlay_heard_total",
@@ -370,8 +383,8 @@ def _of_copies(facts: Facts) -> Iterator[Metric]:
         "counter",
         "Publications that ended: whole, or broken if a gateway was given up.",
         (
-            Sample(facts.complete, {"end": "whole"}),
-            Sample(facts.incomplete, {"end": "broken"}),
+            MetricSample(facts.complete, {"end": "whole"}),
+            MetricSample(facts.incomplete, {"end": "broken"}),
         ),
     )
     yield _counter(
@@ -388,4 +401,4 @@ def _of_copies(facts: Facts) -> Iterator[Metric]:
 
 
 def _counter(name: str, doc: str, value: float) -> Metric:
-    return Metric(name, "counter", doc, (Sample(value),))
+    return Metric(name, "counter", doc, (MetricSample(value),))

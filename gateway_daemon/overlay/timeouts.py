@@ -15,14 +15,14 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 
 GAIN, DEVIATION_GAIN, MARGIN = 1 / 8, 1 / 4, 4
-MOST_KNOWN = 1000
+MAX_PEERS = 1000
 
-STRANGER = 2
+UNKNOWN_PEER_FACTOR = 2
 """Factor on the common timeout for a node that has never answered."""
 
 
 @dataclass(frozen=True)
-class Patience:
+class ReplyTimeouts:
     """Bounds of the timeouts.
 
     Attributes:
@@ -41,7 +41,7 @@ class Patience:
     suspect_s: float = 60.0
 
 
-PATIENCE = Patience()
+DEFAULT_TIMEOUTS = ReplyTimeouts()
 
 
 @dataclass
@@ -67,7 +67,7 @@ def _itself(key: Hashable) -> Hashable:
     return key
 
 
-class RoundTrips(Generic[K]):
+class RoundTripTimes(Generic[K]):
     """Round-trip times by peer. It reads no clock.
 
     Args:
@@ -79,7 +79,9 @@ class RoundTrips(Generic[K]):
     """
 
     def __init__(
-        self, timeouts: Patience = PATIENCE, peer_of: Callable[[K], Hashable] = _itself
+        self,
+        timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS,
+        peer_of: Callable[[K], Hashable] = _itself,
     ) -> None:
         self.timeout_count = 0
         self._patience = timeouts
@@ -92,7 +94,7 @@ class RoundTrips(Generic[K]):
         self._all = _added(self._all, took_s)
         who = self._whose(key)
         known = self._trips.pop(who, None)
-        if len(self._trips) >= MOST_KNOWN:
+        if len(self._trips) >= MAX_PEERS:
             del self._trips[next(iter(self._trips))]
         self._trips[who] = _added(known, took_s)
 
@@ -108,7 +110,7 @@ class RoundTrips(Generic[K]):
         if trip := self._trips.get(self._whose(key)):
             wait_s = trip.wait_s
         elif self._all is not None:
-            wait_s = STRANGER * self._all.wait_s
+            wait_s = UNKNOWN_PEER_FACTOR * self._all.wait_s
         else:
             return patience.receipt_timeout_s
         return min(patience.receipt_timeout_s, max(patience.min_timeout_s, wait_s))

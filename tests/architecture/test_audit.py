@@ -29,7 +29,7 @@ def record(name: str, *events: dict[str, str], **more: object) -> dict[str, Any]
 
 
 def run(folder: Path, *told: object) -> subprocess.CompletedProcess[str]:
-    """The audit of `LOCK` against some records."""
+    """The audit of `LOCK_FILE` against some records."""
     place = folder / "osv"
     place.mkdir()
     for number, each in enumerate(told):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backend_spark.config import Settings, load
+from backend_spark.config import BackendSettings, read_settings
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Data:
 
     folder: Path
     config: Path
-    settings: Settings
+    settings: BackendSettings
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def make_data(tmp_path: Path) -> Callable[[str], Data]:
             f"max_segments_per_batch = 3\n{more}\n",
             encoding="utf-8",
         )
-        return Data(folder, config, load(config))
+        return Data(folder, config, read_settings(config))
 
     return make
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.config import broker_of, load, shard_of
+from backend_spark.config import parse_broker, read_settings, select_shard
 from service_runtime.settings import SettingsError
-from spatial_mqtt.topics import CELLS_FILTER
+from spatial_mqtt.topics import CELL_FILTERS
 
 
 def write(folder: Path, text: str) -> Path:
@@ -18,10 +18,10 @@ def write(folder: Path, text: str) -> Path:
 
 def test_settings_with_a_data_folder_only_take_defaults(tmp_path: Path) -> None:
     """Only the data folder must be given."""
-    settings = load(write(tmp_path, '[backend]\ndata = "/data"\n'))
+    settings = read_settings(write(tmp_path, '[backend]\ndata = "/data"\n'))
 
     assert settings.backend.data == "/data"
-    assert settings.ingest.filters == CELLS_FILTER
+    assert settings.ingest.filters == CELL_FILTERS
     assert settings.score.horizon_days == 60
     assert settings.criteria.warning_mm == pytest.approx(150.0)
 
@@ -30,7 +30,7 @@ def test_settings_name_every_mistake_at_once(tmp_path: Path) -> None:
     """Unknown keys, wrong types and bad bounds are all listed."""
     text = '[ingest]\nid = "a/b"\nflush = 1\n[score]\ntrigger_s = "1"\n'
     with pytest.raises(SettingsError, match=r"backend\.data must be given") as caught:
-        load(write(tmp_path, text))
+        read_settings(write(tmp_path, text))
 
     said = str(caught.value)
     assert "ingest.flush is not a known key; did you mean 'flush_ms'?" in said
@@ -40,9 +40,9 @@ def test_settings_name_every_mistake_at_once(tmp_path: Path) -> None:
 
 def test_ingest_without_a_broker_is_refused(tmp_path: Path) -> None:
     """A broker is needed by ingest, and by ingest only."""
-    settings = load(write(tmp_path, '[backend]\ndata = "/data"\n'))
+    settings = read_settings(write(tmp_path, '[backend]\ndata = "/data"\n'))
     with pytest.raises(SettingsError, match=r"ingest\.broker must be given"):
-        broker_of(settings.ingest)
+        parse_broker(settings.ingest)
 
 
 SHARDS = (
@@ -53,8 +53,8 @@ SHARDS = (
 
 def test_shard_replaces_name_and_filters(tmp_path: Path) -> None:
     """The rest of the settings is for all."""
-    settings = load(write(tmp_path, SHARDS.format("b", "/3/2/#")))
-    ours = shard_of(settings, "b")
+    settings = read_settings(write(tmp_path, SHARDS.format("b", "/3/2/#")))
+    ours = select_shard(settings, "b")
 
     assert (ours.ingest.id, ours.ingest.filters) == ("b", ("/3/2/#",))
     assert ours.ingest.flush_ms == settings.ingest.flush_ms
@@ -62,9 +62,9 @@ def test_shard_replaces_name_and_filters(tmp_path: Path) -> None:
 
 def test_unknown_shard_is_refused(tmp_path: Path) -> None:
     """The message names those that there are."""
-    settings = load(write(tmp_path, SHARDS.format("b", "/3/2/#")))
+    settings = read_settings(write(tmp_path, SHARDS.format("b", "/3/2/#")))
     with pytest.raises(SettingsError, match=r"--shard must be .* there is: a, b"):
-        shard_of(settings, "c")
+        select_shard(settings, "c")
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_shards_may_share_nothing(
 ) -> None:
     """A topic of two shards would be in the log twice."""
     with pytest.raises(SettingsError, match=said):
-        load(write(tmp_path, SHARDS.format(name, filter_)))
+        read_settings(write(tmp_path, SHARDS.format(name, filter_)))

@@ -13,19 +13,23 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from storm_log import T0, TOKENS, by_key, ids, message, write
 
-from backend_spark.config import Settings
+from backend_spark.config import BackendSettings
 from backend_spark.errors import BatchAbandonedError
 from backend_spark.ingest.segment_log import LogRow
-from backend_spark.scoring.arrow import HISTORY_COLUMNS, levels_table, observations
-from backend_spark.scoring.revisions import is_same
-from backend_spark.scoring.score import score
+from backend_spark.scoring.arrow import (
+    HISTORY_COLUMNS,
+    make_levels_table,
+    read_observations,
+)
+from backend_spark.scoring.revisions import is_unchanged
+from backend_spark.scoring.score import score_levels
 from backend_spark.streaming import job
-from backend_spark.streaming.job import Query
-from backend_spark.streaming.pipeline import Pipeline, Touched
+from backend_spark.streaming.job import RestartingQuery
+from backend_spark.streaming.pipeline import ReceivedChanges, ScoringPipeline
 from backend_spark.tables import delta_writer
 from backend_spark.tables.delta_writer import delete_rows, time_literal
-from backend_spark.tables.reader import Tables, open_tables
-from backend_spark.tables.schemas import SCORED, TABLES
+from backend_spark.tables.reader import DeltaTables, open_tables
+from backend_spark.tables.schemas import SPARK_TABLES, TABLES
 from slope_science.criteria import Criteria
 from spatial_mqtt.senml import Reading
 
@@ -34,22 +38,22 @@ pytestmark = pytest.mark.spark
 
 def run_once(
     spark: SparkSession,
-    settings: Settings,
+    settings: BackendSettings,
     run_batch: Callable[[DataFrame, int], None] | None = None,
 ) -> None:
     """Score what is in the log and wait for the end."""
-    delta_writer.make_tables(Path(settings.backend.data) / "tables", SCORED)
-    pipeline = job.pipeline(settings)
+    delta_writer.create_tables(Path(settings.backend.data) / "tables", SPARK_TABLES)
+    pipeline = job.make_pipeline(settings)
     job.register(spark)
     pipeline.recover(spark)
     run_batch = run_batch or pipeline.run_batch
-    Query(
+    RestartingQuery(
         lambda: job.start_query(spark, settings, run_batch, once=True)
     ).wait_until_ended()
     pipeline.score(spark)
 
 
-def assert_last_words(tables: Tables) -> None:
+def assert_last_words(tables: DeltaTables) -> None:
     """Both nodes with their newest reading; the one that told of itself with that."""
     nodes = {row["node"]: row for row in tables.nodes().to_pylist()}
     assert {n: row["at"].timestamp() for n, row in nodes.items()} == {
@@ -78,7 +82,9 @@ def test_job_fills_every_table_and_a_second_run_adds_nothing(
     write(log, "0b", [[message(8), wire], [message(9)]])
     run_once(spark, data.settings)
     tables = open_tables(data.folder)
-    versions = {name: DeltaTable(str(tables.path(name))).version() for name in SCORED}
+    versions = {
+        name: DeltaTable(str(tables.path(name))).version() for name in SPARK_TABLES
+    }
     run_once(spark, data.settings)
 
     wanted = {("node-0", s): 1 for s in range(10)} | {
@@ -93,7 +99,7 @@ def test_job_fills_every_table_and_a_second_run_adds_nothing(
     assert [r["level"] for r in levels if r["cell"] == TOKENS[1]][-2:] == [3, 5]
     assert_last_words(tables)
     assert versions == {
-        name: DeltaTable(str(tables.path(name))).version() for name in SCORED
+        name: DeltaTable(str(tables.path(name))).version() for name in SPARK_TABLES
     }
 
 
@@ -108,13 +114,13 @@ def test_levels_of_many_batches_are_those_of_one(
     run_once(spark, data.settings)
     tables = open_tables(data.folder)
     history = tables.silver().select(list(HISTORY_COLUMNS))
-    whole = score(observations(history), Criteria.assumed_from(150.0))
+    whole = score_levels(read_observations(history), Criteria.assumed_from(150.0))
     levels = by_key(tables.levels())
 
-    expected = levels_table(TOKENS[0], whole).to_pylist()
+    expected = make_levels_table(TOKENS[0], whole).to_pylist()
     assert len(levels) == len(expected)
     for row, wanted in zip(levels, expected, strict=True):
-        assert is_same(wanted, row)
+        assert is_unchanged(wanted, row)
         assert wanted["history_days"] == row["history_days"]
         assert wanted["assumed"] == row["assumed"]
     assert [row["rain_known"] for row in levels][7:21] == [True, *[False] * 12, True]
@@ -136,14 +142,16 @@ def test_restarted_job_goes_on_from_what_it_remembers(
         run_once(spark, data.settings)
     late = tables.silver().select(list(HISTORY_COLUMNS)).to_pylist()
     history = before.to_pylist() + [row for row in late if row["seq"] >= 6 * 64]
-    known = observations(pa.Table.from_pylist(history, schema=before.schema))
-    whole = levels_table(TOKENS[0], score(known, Criteria.assumed_from(150.0)))
+    known = read_observations(pa.Table.from_pylist(history, schema=before.schema))
+    whole = make_levels_table(
+        TOKENS[0], score_levels(known, Criteria.assumed_from(150.0))
+    )
     levels = by_key(tables.levels())
 
     assert tables.read("memories").num_rows >= 3
     assert len(levels) == whole.num_rows
     for row, wanted in zip(levels, whole.to_pylist(), strict=True):
-        assert is_same(wanted, row)
+        assert is_unchanged(wanted, row)
 
 
 def test_node_that_is_back_after_two_days_revises_what_was_told(
@@ -163,8 +171,8 @@ def test_node_that_is_back_after_two_days_revises_what_was_told(
     run_once(spark, data.settings)
     levels = by_key(tables.levels())
     gone = {row["at"]: row for row in tables.revisions().to_pylist()}
-    whole = score(
-        observations(tables.silver().select(list(HISTORY_COLUMNS))),
+    whole = score_levels(
+        read_observations(tables.silver().select(list(HISTORY_COLUMNS))),
         Criteria.assumed_from(150.0),
     )
 
@@ -206,7 +214,7 @@ def test_flags_of_silver_follow_what_comes_later(
     assert {r["flag"] for r in rows_of(tables) if r["name"] == "wire"} == {2}
 
 
-def rows_of(tables: Tables) -> list[dict[str, Any]]:
+def rows_of(tables: DeltaTables) -> list[dict[str, Any]]:
     """Rows of silver."""
     return tables.silver().to_pylist()  # type: ignore[no-any-return]
 
@@ -221,7 +229,7 @@ def test_batch_that_dies_between_two_tables_is_finished_without_doubles(
     """After each table in turn the batch dies; its next run adds what is missing."""
     data = make_data()
     write(data.folder / "log", "0a", [[message(s)] for s in range(3)])
-    pipeline = job.pipeline(data.settings)
+    pipeline = job.make_pipeline(data.settings)
     ran: list[int] = []
 
     def die_after(table: str) -> Callable[[DataFrame, int], None]:
@@ -229,7 +237,7 @@ def test_batch_that_dies_between_two_tables_is_finished_without_doubles(
             pipeline.run_batch(messages, batch_id)
             ran.append(batch_id)
             # Tables after this one are as if the batch had not come to them.
-            for later in SCORED[SCORED.index(table) + 1 :]:
+            for later in SPARK_TABLES[SPARK_TABLES.index(table) + 1 :]:
                 shutil.rmtree(data.folder / "tables" / later)
             raise PowerCutError
 
@@ -255,13 +263,13 @@ def test_scoring_that_dies_is_done_by_the_next_process(
     data = make_data()
     write(data.folder / "log", "0a", [[message(s, n) for n in (0, 1)] for s in (0, 1)])
     monkeypatch.setattr("backend_spark.streaming.pipeline.CELLS_AT_ONCE", 1)
-    commit = Pipeline._score  # noqa: SLF001
+    commit = ScoringPipeline._score  # noqa: SLF001
     scored: list[str] = []
 
     def die_after_a_cell(
-        self: Pipeline,
+        self: ScoringPipeline,
         session: SparkSession,
-        touched: Touched,
+        touched: ReceivedChanges,
         until_us: int | None,
     ) -> pa.Table:
         if scored:
@@ -269,10 +277,10 @@ def test_scoring_that_dies_is_done_by_the_next_process(
         scored.extend(touched.earliest_us)
         return commit(self, session, touched, until_us)
 
-    monkeypatch.setattr(Pipeline, "_score", die_after_a_cell)
+    monkeypatch.setattr(ScoringPipeline, "_score", die_after_a_cell)
     with pytest.raises(PowerCutError, match="power cut"):
         run_once(spark, data.settings)
-    monkeypatch.setattr(Pipeline, "_score", commit)
+    monkeypatch.setattr(ScoringPipeline, "_score", commit)
     tables = open_tables(data.folder)
     half = {row["cell"] for row in by_key(tables.levels())}
     run_once(spark, data.settings)
@@ -299,7 +307,7 @@ class Stoppable:
 def test_batch_that_comes_while_stopping_is_not_called_done() -> None:
     """A refused batch raises, so that the checkpoint does not move past it."""
     ran: list[int] = []
-    gate = job.Gate(lambda _messages, batch_id: ran.append(batch_id))
+    gate = job.BatchGate(lambda _messages, batch_id: ran.append(batch_id))
     query = Stoppable()
     gate(None, 1)
     gate.close(query)
@@ -329,9 +337,9 @@ def test_error_of_a_batch_waits_for_no_pass() -> None:
                 return
             lots.append(lot)
 
-    passes = job.Passes(score, 0.0, maintain=lambda: None, trim=lambda: None)
+    passes = job.ScoringSchedule(score, 0.0, maintain=lambda: None, trim=lambda: None)
     with pytest.raises(StreamingQueryException, match="no space left"):
-        passes.run_if_due(job.Gate(lambda *_: None), Failed())
+        passes.run_if_due(job.BatchGate(lambda *_: None), Failed())
 
     assert lots == []
 

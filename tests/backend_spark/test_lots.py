@@ -8,15 +8,15 @@ import pytest
 
 from backend_spark.streaming import pipeline
 from backend_spark.streaming.pipeline import (
+    NODE_ROWS,
     RECEIVED,
-    TOUCHES,
-    WORDS,
-    Lots,
-    parts_of,
-    rows_told,
+    TOUCHED_ROWS,
+    LotWorker,
+    result_files,
+    result_rows,
 )
-from backend_spark.tables.delta_writer import make_tables
-from backend_spark.tables.schemas import LOG, SCORED, TABLES
+from backend_spark.tables.delta_writer import create_tables
+from backend_spark.tables.schemas import LOG, SPARK_TABLES, TABLES
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -41,7 +41,7 @@ def messages(late_s: int = 2) -> list[pa.RecordBatch]:
 
 def worked(tables: Path, names: tuple[str, ...], late_s: int = 2) -> pa.Table:
     """What the lots of those messages give."""
-    work = Lots(tables, frozenset(names), 7, 600, 60 * 86_400).process
+    work = LotWorker(tables, frozenset(names), 7, 600, 60 * 86_400).process
     return pa.Table.from_batches(list(work(messages(late_s))))
 
 
@@ -51,12 +51,12 @@ def test_lots_of_any_size_write_every_row_once(
 ) -> None:
     """As received, by reading, what does not decode, and an id each."""
     monkeypatch.setattr(pipeline, "LOT_ROWS", rows)
-    make_tables(tmp_path, SCORED)
+    create_tables(tmp_path, SPARK_TABLES)
     told = worked(tmp_path, RECEIVED)
     found = {
         name: pa.concat_tables(
             pq.read_table(tmp_path / name / part.file, schema=TABLES[name])
-            for part in parts_of(told, name)
+            for part in result_files(told, name)
         ).sort_by("seq")
         for name in RECEIVED
     }
@@ -74,8 +74,8 @@ def test_lots_of_any_size_write_every_row_once(
 def test_lot_tells_what_it_touches(tmp_path: Path) -> None:
     """The earliest believable reading, and what came late; no file is written."""
     told = worked(tmp_path, (), late_s=7200)
-    (word,) = rows_told(told, WORDS)
-    (row,) = rows_told(told, TOUCHES)
+    (word,) = result_rows(told, NODE_ROWS)
+    (row,) = result_rows(told, TOUCHED_ROWS)
 
     assert row["earliest_us"] == T0 * 1_000_000
     assert (row["rejected"], row["late"]) == (1, 16 - 2)

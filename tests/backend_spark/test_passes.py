@@ -11,17 +11,21 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from storm_log import CELLS, T0, TOKENS, by_key, ids, message, write
 
-from backend_spark.config import Settings
-from backend_spark.scoring.arrow import HISTORY_COLUMNS, levels_table, observations
-from backend_spark.scoring.revisions import is_same
-from backend_spark.scoring.score import score
+from backend_spark.config import BackendSettings
+from backend_spark.scoring.arrow import (
+    HISTORY_COLUMNS,
+    make_levels_table,
+    read_observations,
+)
+from backend_spark.scoring.revisions import is_unchanged
+from backend_spark.scoring.score import score_levels
 from backend_spark.streaming import job
-from backend_spark.streaming.job import Query
-from backend_spark.streaming.pipeline import Pipeline, Touched
+from backend_spark.streaming.job import RestartingQuery
+from backend_spark.streaming.pipeline import ReceivedChanges, ScoringPipeline
 from backend_spark.tables import delta_writer
-from backend_spark.tables.delta_writer import append_rows, make_tables
-from backend_spark.tables.reader import Tables, open_tables
-from backend_spark.tables.schemas import SCORED, SILVER
+from backend_spark.tables.delta_writer import append_rows, create_tables
+from backend_spark.tables.reader import DeltaTables, open_tables
+from backend_spark.tables.schemas import SILVER, SPARK_TABLES
 from slope_science.criteria import Criteria
 
 pytestmark = pytest.mark.spark
@@ -30,33 +34,38 @@ BOTH = range(len(CELLS))
 LATE = range(4, 16)
 
 
-def started(spark: SparkSession, settings: Settings) -> Pipeline:
+def started(spark: SparkSession, settings: BackendSettings) -> ScoringPipeline:
     """The job over empty tables."""
-    make_tables(Path(settings.backend.data) / "tables", SCORED)
+    create_tables(Path(settings.backend.data) / "tables", SPARK_TABLES)
     job.register(spark)
-    return job.pipeline(settings)
+    return job.make_pipeline(settings)
 
 
-def receive(spark: SparkSession, settings: Settings, pipeline: Pipeline) -> None:
+def receive(
+    spark: SparkSession, settings: BackendSettings, pipeline: ScoringPipeline
+) -> None:
     """Run batches over what is in the log."""
-    Query(
+    RestartingQuery(
         lambda: job.start_query(spark, settings, pipeline.run_batch, once=True)
     ).wait_until_ended()
 
 
 def before_a_pass(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
     """Do something once, after the next pass has begun and before it has a cell."""
-    score_cells, begun = Pipeline._score, Event()  # noqa: SLF001
+    score_cells, begun = ScoringPipeline._score, Event()  # noqa: SLF001
 
     def score_after_it(
-        self: Pipeline, session: SparkSession, touched: Touched, until_us: int | None
+        self: ScoringPipeline,
+        session: SparkSession,
+        touched: ReceivedChanges,
+        until_us: int | None,
     ) -> pa.Table:
         if not begun.is_set():
             begun.set()
             work()
         return score_cells(self, session, touched, until_us)
 
-    monkeypatch.setattr(Pipeline, "_score", score_after_it)
+    monkeypatch.setattr(ScoringPipeline, "_score", score_after_it)
 
 
 def newest(levels: Sequence[dict[str, Any]]) -> set[tuple[str, float]]:
@@ -97,7 +106,7 @@ def test_batches_come_while_a_pass_runs_and_are_scored_by_the_next(
     assert_is_whole(tables)
 
 
-def assert_is_whole(tables: Tables) -> None:
+def assert_is_whole(tables: DeltaTables) -> None:
     """Each message once, levels and flags of one pass, and why levels changed."""
     revised = [row for row in by_key(tables.levels()) if row["version"] == 2]
     assert {row["cell"] for row in revised} == {*TOKENS}
@@ -111,12 +120,14 @@ def assert_is_whole(tables: Tables) -> None:
     levels = by_key(tables.levels())
     for token in TOKENS:
         history = silver.filter(pa.compute.equal(silver["cell"], token))
-        known = observations(history.select(list(HISTORY_COLUMNS)))
-        whole = levels_table(token, score(known, Criteria.assumed_from(150.0)))
+        known = read_observations(history.select(list(HISTORY_COLUMNS)))
+        whole = make_levels_table(
+            token, score_levels(known, Criteria.assumed_from(150.0))
+        )
         ours = [row for row in levels if row["cell"] == token]
         assert len(ours) == whole.num_rows
         for row, expected in zip(ours, whole.to_pylist(), strict=True):
-            assert is_same(expected, row)
+            assert is_unchanged(expected, row)
 
 
 def test_pass_that_is_told_to_stop_owes_its_cells(
@@ -140,7 +151,7 @@ def test_every_commit_of_two_threads_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None is left to the next one's syncing, which passes over older versions."""
-    make_tables(tmp_path, ["silver"])
+    create_tables(tmp_path, ["silver"])
     path, synced = tmp_path / "silver", list[int]()
     sync = delta_writer.sync_version
 
@@ -163,4 +174,4 @@ def test_every_commit_of_two_threads_is_synced(
 
     assert DeltaTable(str(path)).version() == 20
     assert sorted(synced) == list(range(1, 21))
-    assert ids(Tables(tmp_path).silver()).total() == 20
+    assert ids(DeltaTables(tmp_path).silver()).total() == 20

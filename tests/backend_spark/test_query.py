@@ -3,7 +3,7 @@
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from backend_spark.streaming.job import LATE, STARTS, Query
+from backend_spark.streaming.job import LATE_WORKER_ERROR, MAX_STARTS, RestartingQuery
 
 
 class Late:
@@ -26,18 +26,18 @@ class Late:
 
 def test_late_python_is_started_again() -> None:
     """The batch in hand had not begun."""
-    late = Late(f"[STREAM_FAILED] {LATE}. SQLSTATE: XXKST", STARTS - 1)
+    late = Late(f"[STREAM_FAILED] {LATE_WORKER_ERROR}. SQLSTATE: XXKST", MAX_STARTS - 1)
 
-    assert Query(late.start).wait_until_ended(1)
-    assert late.started == STARTS
+    assert RestartingQuery(late.start).wait_until_ended(1)
+    assert late.started == MAX_STARTS
 
 
 def test_python_that_never_comes_is_an_error() -> None:
     """It is not waited for without end."""
-    late = Late(LATE, STARTS)
+    late = Late(LATE_WORKER_ERROR, MAX_STARTS)
 
-    with pytest.raises(StreamingQueryException, match=LATE):
-        Query(late.start).wait_until_ended()
+    with pytest.raises(StreamingQueryException, match=LATE_WORKER_ERROR):
+        RestartingQuery(late.start).wait_until_ended()
 
 
 def test_batch_that_failed_is_not_run_again_here() -> None:
@@ -45,5 +45,5 @@ def test_batch_that_failed_is_not_run_again_here() -> None:
     late = Late("division by zero", 1)
 
     with pytest.raises(StreamingQueryException, match="division"):
-        Query(late.start).wait_until_ended()
+        RestartingQuery(late.start).wait_until_ended()
     assert late.started == 1

@@ -11,7 +11,12 @@ from click.testing import CliRunner
 
 from backend_spark.cli import cli
 from backend_spark.errors import RainTableError
-from backend_spark.rain_table import RainSource, index_lines, open_rain, parse_step_h
+from backend_spark.rain_table import (
+    RainText,
+    parse_step_h,
+    read_rain_text,
+    soil_water_lines,
+)
 
 HOURLY_MM = (0, 5, 10, 20, 30, 50, 60, 40, 20, 10, 5, 0, 0, 0, 0, 0, 0, 0)
 
@@ -44,9 +49,9 @@ TEN_MINUTE_STEPS = {
 }
 
 
-def table(*cells: object, column: str = "rain_mm") -> RainSource:
+def table(*cells: object, column: str = "rain_mm") -> RainText:
     """A table of one column."""
-    return RainSource("rain.csv", "\n".join(map(str, (column, *cells))) + "\n")
+    return RainText("rain.csv", "\n".join(map(str, (column, *cells))) + "\n")
 
 
 def rows(lines: object) -> list[dict[str, str]]:
@@ -59,7 +64,7 @@ def test_index_in_hour_steps_gives_the_worked_example(
     hour: int, tanks: tuple[float, ...]
 ) -> None:
     """Every printed row of the example in 1-hour steps is met to 0.001 mm."""
-    printed = rows(index_lines(table(*HOURLY_MM), column="rain_mm", step_h=1.0))
+    printed = rows(soil_water_lines(table(*HOURLY_MM), column="rain_mm", step_h=1.0))
     row = printed[hour - 1]
     shown = [float(row[name]) for name in ("s1_mm", "s2_mm", "s3_mm", "swi_mm")]
 
@@ -72,7 +77,7 @@ def test_index_in_ten_minute_steps_gives_the_worked_example(
 ) -> None:
     """Every printed row in 10-minute steps is met to 0.001 mm."""
     sixths = [depth / 6 for depth in HOURLY_MM for _ in range(6)]
-    printed = rows(index_lines(table(*sixths), column="rain_mm", step_h=1 / 6))
+    printed = rows(soil_water_lines(table(*sixths), column="rain_mm", step_h=1 / 6))
     row = printed[6 * hour - 1]
     shown = [float(row[name]) for name in ("s1_mm", "s2_mm", "s3_mm", "swi_mm")]
 
@@ -82,7 +87,7 @@ def test_index_in_ten_minute_steps_gives_the_worked_example(
 
 def test_index_in_hour_steps_prints_the_rows_rain_as_last_hour() -> None:
     """In 1-hour steps the rain of the last hour is the row's own."""
-    printed = rows(index_lines(table(*HOURLY_MM), column="rain_mm", step_h=1.0))
+    printed = rows(soil_water_lines(table(*HOURLY_MM), column="rain_mm", step_h=1.0))
 
     assert [row["r60_mm"] for row in printed] == [row["rain_mm"] for row in printed]
     assert [int(row["step"]) for row in printed] == list(range(1, 19))
@@ -118,19 +123,19 @@ def test_bad_cell_names_its_row_and_value(
 ) -> None:
     """A cell that is no depth of rain is refused, an empty one too."""
     with pytest.raises(RainTableError, match=match):
-        index_lines(table(*cells), column="rain_mm", step_h=1.0)
+        soil_water_lines(table(*cells), column="rain_mm", step_h=1.0)
 
 
 def test_missing_column_names_what_is_there_and_the_nearest() -> None:
     """The error names the columns that exist."""
     source = table(1, column="time,rain_mm")
     with pytest.raises(RainTableError, match=r"'rain_m'; did you mean 'rain_mm'.*time"):
-        index_lines(source, column="rain_m", step_h=1.0)
+        soil_water_lines(source, column="rain_m", step_h=1.0)
 
 
 def test_empty_cell_let_pass_drains_the_tanks_and_stays_empty() -> None:
     """With skip-rain an unknown step is not printed as zero rain."""
-    lines = index_lines(
+    lines = soil_water_lines(
         table(30, '""', 0), column="rain_mm", step_h=1.0, allow_missing=True
     )
     printed = rows(lines)
@@ -143,7 +148,9 @@ def test_table_from_windows_reads_the_same(tmp_path: Path) -> None:
     """A byte-order mark, CRLF, other columns and blank last lines are no matter."""
     path = tmp_path / "rain.csv"
     path.write_bytes(b"\xef\xbb\xbftime,rain_mm\r\na,5\r\nb,10\r\n\r\n")
-    printed = rows(index_lines(open_rain(str(path)), column="rain_mm", step_h=1.0))
+    printed = rows(
+        soil_water_lines(read_rain_text(str(path)), column="rain_mm", step_h=1.0)
+    )
 
     assert [row["swi_mm"] for row in printed] == ["5.000000", "15.000000"]
 

@@ -9,19 +9,19 @@ from typing import Any, Protocol
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from backend_spark.config import Settings
-from backend_spark.errors import HalfReplayedError
-from backend_spark.forecast.files import Row
-from backend_spark.forecast.table import add
+from backend_spark.config import BackendSettings
+from backend_spark.errors import UnfinishedReplayError
+from backend_spark.forecast.files import ForecastRow
+from backend_spark.forecast.table import add_rows
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
-from backend_spark.scoring.revisions import is_same
+from backend_spark.scoring.revisions import is_unchanged
 from backend_spark.streaming import job, pipeline, replay
-from backend_spark.streaming.job import Query
-from backend_spark.streaming.replay import Span, unfinished
+from backend_spark.streaming.job import RestartingQuery
+from backend_spark.streaming.replay import ReceiptInterval, read_unfinished_replay
 from backend_spark.tables import delta_writer
 from backend_spark.tables.delta_writer import delete_rows
 from backend_spark.tables.reader import open_tables
-from backend_spark.tables.schemas import SCORED
+from backend_spark.tables.schemas import SPARK_TABLES
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 T0 = 1_750_000_200
 DAY_S = 86_400
 STALE = "stale: issued 3.0 h before, 2 h at most"
-SPAN = Span((T0 + DAY_S // 2) * 1_000_000, (T0 + 2 * DAY_S) * 1_000_000)
+SPAN = ReceiptInterval((T0 + DAY_S // 2) * 1_000_000, (T0 + 2 * DAY_S) * 1_000_000)
 CELLS = [Cell.at(33.5 + n / 10, 133.5) for n in range(3)]
 ORDER = {
     "silver": ("node", "seq", "name"),
@@ -77,12 +77,12 @@ def forecast(tables: Path) -> None:
         issued_s = T0 + day * DAY_S
         hours = [issued_s + hour * 3600.0 for hour in range(9)]
         rows = [
-            Row(
+            ForecastRow(
                 "cell", CELLS[0].parent(12).token, "JMA", issued_s, *span, 60.0, 1, None
             )
             for span in pairwise(hours)
         ]
-        add(tables, rows, "f.csv", issued_s + 900)
+        add_rows(tables, rows, "f.csv", issued_s + 900)
 
 
 def snapshot(folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -101,7 +101,7 @@ class Data(Protocol):
     """What `make_data` gives."""
 
     folder: Path
-    settings: Settings
+    settings: BackendSettings
 
 
 class CutError(Exception):
@@ -116,9 +116,9 @@ def scored(
     monkeypatch.setattr(replay, "SLICE_US", DAY_S * 1_000_000)
     data = make_data("[criteria]\nlook_ahead = true")
     fill_log(data.folder / "log")
-    delta_writer.make_tables(data.folder / "tables", SCORED)
+    delta_writer.create_tables(data.folder / "tables", SPARK_TABLES)
     forecast(data.folder / "tables")
-    live = job.pipeline(data.settings)
+    live = job.make_pipeline(data.settings)
 
     def run_and_score(messages: DataFrame, batch_id: int) -> None:
         live.run_batch(messages, batch_id)
@@ -126,7 +126,7 @@ def scored(
             live.score(spark)
 
     settings = data.settings
-    Query(
+    RestartingQuery(
         lambda: job.start_query(spark, settings, run_and_score, once=True)
     ).wait_until_ended()
     live.score(spark)
@@ -138,12 +138,12 @@ def test_replay_gives_what_the_job_gave_whole_and_in_part(
 ) -> None:
     """Row by row, though the batches were others and some readings were a day late."""
     wanted = snapshot(scored.folder)
-    again = job.pipeline(scored.settings)
-    replay.replay(spark, again, SPAN)
+    again = job.make_pipeline(scored.settings)
+    replay.rebuild(spark, again, SPAN)
     part = snapshot(scored.folder)
     for name in ("levels", "sensors", "revisions", "sensor_revisions"):
         delete_rows(again.tables / name, None)
-    slices = replay.replay(spark, again, Span())
+    slices = replay.rebuild(spark, again, ReceiptInterval())
     whole = snapshot(scored.folder)
 
     assert slices >= 3
@@ -157,7 +157,7 @@ def test_replay_gives_what_the_job_gave_whole_and_in_part(
     assert part == wanted, "with every version and revision"
     for name, rows in wanted.items():
         pairs = zip(whole[name], rows, strict=True)
-        assert all(is_same(one, other) for one, other in pairs), name
+        assert all(is_unchanged(one, other) for one, other in pairs), name
 
 
 def test_job_waits_for_a_replay_that_was_cut(
@@ -171,15 +171,15 @@ def test_job_waits_for_a_replay_that_was_cut(
         raise CutError("cut")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline.Pipeline, "score", cut)
+        patch.setattr(pipeline.ScoringPipeline, "score", cut)
         with pytest.raises(CutError, match="cut"):
-            replay.replay(spark, job.pipeline(scored.settings), SPAN)
-    half, left = snapshot(scored.folder), unfinished(tables)
-    with pytest.raises(HalfReplayedError, match="cannot score while a replay"):
-        job.run(scored.settings, once=True, master=None)
-    replay.replay(spark, job.pipeline(scored.settings), SPAN)
+            replay.rebuild(spark, job.make_pipeline(scored.settings), SPAN)
+    half, left = snapshot(scored.folder), read_unfinished_replay(tables)
+    with pytest.raises(UnfinishedReplayError, match="cannot score while a replay"):
+        job.run_job(scored.settings, once=True, master=None)
+    replay.rebuild(spark, job.make_pipeline(scored.settings), SPAN)
 
     assert half["silver"] != wanted["silver"]
     assert left == SPAN
-    assert unfinished(tables) is None
+    assert read_unfinished_replay(tables) is None
     assert snapshot(scored.folder) == wanted

@@ -9,22 +9,22 @@ import pyarrow.compute as pc
 import pytest
 
 from backend_spark.tables.delta_writer import (
-    Once,
+    BatchTransaction,
     append_files,
-    make_tables,
+    create_tables,
     merge_rows,
-    write_part,
+    write_file,
 )
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, SILVER, TABLES
 
 NOON = datetime(2026, 7, 1, 3, tzinfo=UTC)
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> Tables:
+def tables(tmp_path: Path) -> DeltaTables:
     """Levels of two cells that were merged twice, as the job does."""
-    make_tables(tmp_path, TABLES)
+    create_tables(tmp_path, TABLES)
     empty = dict.fromkeys(LEVELS.names)
     for level in (1, 3):
         rows = [
@@ -35,10 +35,10 @@ def tables(tmp_path: Path) -> Tables:
         ]
         made = pa.Table.from_pylist(rows, LEVELS)
         merge_rows(tmp_path / "levels", made, ("cell", "at"))
-    return Tables(tmp_path)
+    return DeltaTables(tmp_path)
 
 
-def test_rows_of_one_cell_come_by_time_in_our_types(tables: Tables) -> None:
+def test_rows_of_one_cell_come_by_time_in_our_types(tables: DeltaTables) -> None:
     """Also from files that a merge wrote, whose texts are of another type."""
     rows = tables.of("levels", "cell", "a", NOON)
 
@@ -50,7 +50,7 @@ def test_rows_of_one_cell_come_by_time_in_our_types(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize("name", ["a' OR '1'='1", "'; DROP TABLE t; --", "b"])
-def test_name_that_is_no_cell_has_no_rows(tables: Tables, name: str) -> None:
+def test_name_that_is_no_cell_has_no_rows(tables: DeltaTables, name: str) -> None:
     """A quotation mark in a name is only that."""
     assert tables.of("levels", "cell", name, NOON).num_rows == 0
     assert tables.of("levels", "cell", "it's", NOON).num_rows == 3
@@ -69,7 +69,7 @@ def test_name_that_is_no_cell_has_no_rows(tables: Tables, name: str) -> None:
     ids=str,
 )
 def test_filter_on_any_column_finds_its_rows(
-    tables: Tables, wanted: pc.Expression, count: int
+    tables: DeltaTables, wanted: pc.Expression, count: int
 ) -> None:
     """Also on one of which the table's log keeps no statistics."""
     assert tables.dataset("levels").to_table(filter=wanted).num_rows == count
@@ -77,15 +77,15 @@ def test_filter_on_any_column_finds_its_rows(
 
 def test_rows_of_our_own_writer_are_found_by_node(tmp_path: Path) -> None:
     """Its statistics are of four columns; DuckDB hands its WHERE to the dataset."""
-    make_tables(tmp_path, TABLES)
+    create_tables(tmp_path, TABLES)
     rows = [
         dict.fromkeys(SILVER.names) | {"node": f"n{n % 2}", "cell": "a", "at": NOON}
         for n in range(10)
     ]
     made = pa.Table.from_pylist(rows, SILVER)
-    part = write_part(tmp_path / "silver", made, SILVER)
-    append_files(tmp_path / "silver", [part], Once("app", 0))
-    silver = Tables(tmp_path).dataset("silver")
+    part = write_file(tmp_path / "silver", made, SILVER)
+    append_files(tmp_path / "silver", [part], BatchTransaction("app", 0))
+    silver = DeltaTables(tmp_path).dataset("silver")
     (found,) = duckdb.sql("SELECT count(*) FROM silver WHERE node = 'n1'").fetchall()
 
     assert silver.to_table(filter=pc.field("node") == "n1").num_rows == 5
@@ -95,4 +95,7 @@ def test_rows_of_our_own_writer_are_found_by_node(tmp_path: Path) -> None:
 
 def test_table_that_is_not_there_is_empty(tmp_path: Path) -> None:
     """Before the first batch."""
-    assert Tables(tmp_path).of("silver", "node", "n1", NOON).schema == TABLES["silver"]
+    assert (
+        DeltaTables(tmp_path).of("silver", "node", "n1", NOON).schema
+        == TABLES["silver"]
+    )

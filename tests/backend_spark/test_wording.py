@@ -5,26 +5,26 @@ from dataclasses import replace
 
 import pytest
 
-from backend_spark.i18n import both, japanese, message_reasons, reasons_of
+from backend_spark.i18n import message_reasons, reasons_of, render_both, render_japanese
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import RainState
-from backend_spark.scoring.score import Rules, assess, judge_step
-from slope_science.creep import Forecast, Velocity
+from backend_spark.scoring.score import CellRules, judge_step, score_cell
+from slope_science.creep import FailureForecast, Velocity
 from slope_science.criteria import Criteria
 from slope_science.findings import (
-    failure_finding,
-    rain_finding,
-    shocks_finding,
-    speed_finding,
-    tilt_finding,
-    wire_finding,
+    judge_failure_time,
+    judge_rain,
+    judge_shocks,
+    judge_speed,
+    judge_tilt,
+    judge_wire,
 )
 from slope_science.movement import TiltRate
 from slope_science.rain import SoilWater
 from slope_science.reason_compat import parse_or_text
-from slope_science.reason_text import english
-from slope_science.reasons import dumps
-from slope_science.soil_moisture import Wetness, moisture_finding, pore_finding
+from slope_science.reason_text import render_english
+from slope_science.reasons import reason_to_json
+from slope_science.soil_moisture import SoilWetness, judge_moisture, judge_pore_pressure
 
 SET = "set by 鈴木 on 2026-11-21"
 CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))
@@ -35,33 +35,33 @@ ENGLISH_WORDS = re.compile(r"[a-z]{4,}")
 def reasons() -> list[str]:
     """Every sentence the judgement can say."""
     said = [
-        english(finding.reason)
+        render_english(finding.reason)
         for criteria in CRITERIA
         for swi_mm in (120.0, 160.0, 230.0, 300.0)
-        if (finding := rain_finding(40.0, swi_mm, criteria))
+        if (finding := judge_rain(40.0, swi_mm, criteria))
     ]
-    near = rain_finding(0.0, 149.0, CRITERIA[0], was_level=3, clear_share=0.9)
-    tilt = tilt_finding("n1 T", TiltRate(0.2, 0.001, 7))
-    wires = [wire_finding("n1 W", True), wire_finding("n1 W", True, "n2 V")]
-    wires += [wire_finding("n1 W", True, is_old=True), shocks_finding("n1 V", 40, 12)]
-    said += [english(f.reason) for f in (near, tilt, *wires) if f]
+    near = judge_rain(0.0, 149.0, CRITERIA[0], was_level=3, clear_share=0.9)
+    tilt = judge_tilt("n1 T", TiltRate(0.2, 0.001, 7))
+    wires = [judge_wire("n1 W", True), judge_wire("n1 W", True, "n2 V")]
+    wires += [judge_wire("n1 W", True, is_old=True), judge_shocks("n1 V", 40, 12)]
+    said += [render_english(f.reason) for f in (near, tilt, *wires) if f]
     speed = Velocity(0.0, 5.0, 0.01, 7)
-    ahead = Forecast(3.0, 1.0, 0.95, 9, 0.1, is_above_noise=True, window_h=12.0)
+    ahead = FailureForecast(3.0, 1.0, 0.95, 9, 0.1, is_above_noise=True, window_h=12.0)
     moving = (
-        speed_finding("n1 E", speed, has_lasted=True),
-        speed_finding("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),
-        failure_finding("n1 E", ahead, 0.0),
-        rain_finding(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
-        rain_finding(0.0, 300.0, Criteria(assumed=False, basis=parse_or_text(SET))),
+        judge_speed("n1 E", speed, has_lasted=True),
+        judge_speed("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),
+        judge_failure_time("n1 E", ahead, 0.0),
+        judge_rain(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
+        judge_rain(0.0, 300.0, Criteria(assumed=False, basis=parse_or_text(SET))),
     )
-    said += [english(f.reason) for f in moving if f]
-    wet = Wetness("n1 S", 12.0, 3.0, 97.0, -1.0)
+    said += [render_english(f.reason) for f in moving if f]
+    wet = SoilWetness("n1 S", 12.0, 3.0, 97.0, -1.0)
     soil = (
-        moisture_finding(wet, 2.0),
-        pore_finding(wet, 2.0),
-        pore_finding(replace(wet, lowest=1.0), 2.0),
+        judge_moisture(wet, 2.0),
+        judge_pore_pressure(wet, 2.0),
+        judge_pore_pressure(replace(wet, lowest=1.0), 2.0),
     )
-    said += [english(f.reason) for f in soil if f]
+    said += [render_english(f.reason) for f in soil if f]
     said.append(f"in 50 min, if the rain of the last hour goes on: {said[0]}")
     said.append(f"in 50 min, by JMA's forecast of 2026-07-01 00:00 UTC: {said[0]}")
     said.append(
@@ -69,26 +69,26 @@ def reasons() -> list[str]:
     )
     bounded = RainState(1.0, SoilWater(20, 1, 1), is_lower_bound=True)
     for state in (RainState(), RainState(0.0, SoilWater(), gap_s=90_000), bounded):
-        said += map(english, judge_step(state, [], CRITERIA[0])[1])
+        said += map(render_english, judge_step(state, [], CRITERIA[0])[1])
     return said
 
 
 @pytest.mark.parametrize("reason", reasons())
 def test_every_reason_of_the_judgement_has_its_japanese(reason: str) -> None:
     """A new sentence in the science asks for one here."""
-    assert not ENGLISH_WORDS.search(japanese(reason))
+    assert not ENGLISH_WORDS.search(render_japanese(reason))
 
 
 def test_numbers_survive_the_translation() -> None:
     """What an analyst checks is in both."""
     reason = "soil water index 210.3 mm >= critical line at 43.0 mm/h 190.0 mm"
 
-    assert re.findall(r"\d+\.\d", japanese(reason)) == ["210.3", "43.0", "190.0"]
+    assert re.findall(r"\d+\.\d", render_japanese(reason)) == ["210.3", "43.0", "190.0"]
 
 
 def test_an_unknown_reason_is_shown_as_it_is() -> None:
     """A reason is never hidden."""
-    assert japanese("the moon is full") == "the moon is full"
+    assert render_japanese("the moon is full") == "the moon is full"
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_sentence_stands_in_where_the_code_is_missing(
     codes: list[str] | None, sentence: str, shown: str
 ) -> None:
     """Rows of an earlier program, and codes of a later one."""
-    assert both(reasons_of(codes, [sentence])) == [{"en": sentence, "ja": shown}]
-    assert [japanese(r) for r in message_reasons(codes, sentence)] == [shown]
+    assert render_both(reasons_of(codes, [sentence])) == [{"en": sentence, "ja": shown}]
+    assert [render_japanese(r) for r in message_reasons(codes, sentence)] == [shown]
 
 
 def test_rows_of_a_storm_with_doubtful_rain_are_japanese_throughout() -> None:
@@ -119,8 +119,10 @@ def test_rows_of_a_storm_with_doubtful_rain_are_japanese_throughout() -> None:
     dry = [replace(o, node="n2", value=0.0) for o in rain]
     cut = [Observation(T0 + 7200, "n1", "wire", None, 1.0, "true")]
     later = [replace(o, at_s=o.at_s + 200_000) for o in cut]
-    found = assess([*rain, *dry, *cut, *later], Rules(CRITERIA[0], look_ahead=True))
-    rows = [*found.rows, *assess(burst, Rules(CRITERIA[0])).rows]
+    found = score_cell(
+        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], look_ahead=True)
+    )
+    rows = [*found.rows, *score_cell(burst, CellRules(CRITERIA[0])).rows]
     reasons = {reason for row in rows for reason in row.reasons}
     codes = {reason.code for reason in reasons}
 
@@ -128,9 +130,9 @@ def test_rows_of_a_storm_with_doubtful_rain_are_japanese_throughout() -> None:
     assert {"no_rain_data", "unconfirmed"} <= codes
     for reason in reasons:
         assert not ENGLISH_WORDS.search(
-            re.sub("n[12] (rain|wire)", "", japanese(reason))
+            re.sub("n[12] (rain|wire)", "", render_japanese(reason))
         )
     for row in rows:
-        codes_of_row = list(map(dumps, row.reasons))
+        codes_of_row = list(map(reason_to_json, row.reasons))
         assert reasons_of(codes_of_row, row.sentences) == row.reasons
         assert reasons_of(None, row.sentences) == row.reasons

@@ -18,7 +18,7 @@ from soak.relay import Relay
 from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, GAUGE, INGEST, LOCAL, Rig
 
 from backend_spark.tables.reader import open_tables
-from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.inspection import read_counters
 
 MANAGER, MANAGER_2, SCORE = "manager", "second manager", "score"
 GATEWAY_2, LOCAL_2 = "second gateway", "second local broker"
@@ -179,7 +179,7 @@ class House(Rig):
         """Messages in the lanes to the distributed broker."""
         time.sleep(0.1)  # somebody asks again and again
         lanes = (self.lane, self.folder / GATEWAY_2 / "lanes" / self.lane.name)
-        tallies = [read_tally(lane) for lane in lanes if lane.exists()]
+        tallies = [read_counters(lane) for lane in lanes if lane.exists()]
         return sum(row["rows"] for tally in tallies for row in tally.values())
 
     def score(self) -> list[str]:

@@ -8,12 +8,12 @@ from programs import Client
 from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, LOCAL
 from soak.witness import Witness
 
-from gateway_daemon.gateway.ingress_messages import Opener
+from gateway_daemon.gateway.ingress_messages import Unpacker
 from service_runtime.tls import Endpoint
 from spatial_mqtt.errors import EnvelopeError
-from spatial_mqtt.senml import decode_id
+from spatial_mqtt.senml import decode_message_id
 from spatial_mqtt.topics import FORWARD_FILTER, OFFER_FILTER, matches, offer_topic
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 AREA = "/1/#"
 """Where the nodes stand."""
@@ -30,11 +30,11 @@ class Tap(Client):
     """
 
     def __init__(self, endpoint: Endpoint, filter_: str, store: str) -> None:
-        self._heard: list[tuple[float, Incoming]] = []
+        self._heard: list[tuple[float, IncomingMessage]] = []
         self._filter = filter_
         super().__init__(endpoint, f"tap-{endpoint.port}", offer_topic(store))
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """See `ConnectionHandler`."""
         if matches(OFFER_FILTER, message.topic):
             self.connection.subscribe([(self._filter, 2)])
@@ -43,12 +43,12 @@ class Tap(Client):
 
     def told(self, by: str) -> list[Sent]:
         """Messages in their order, those in parcels one by one; the first of each."""
-        opener = Opener()
+        opener = Unpacker()
         first: dict[str, Sent] = {}
         for at_s, incoming in list(self._heard):
             for message in opener.unpack([incoming]):
                 try:
-                    id_, priority = decode_id(message.payload)
+                    id_, priority = decode_message_id(message.payload)
                 except EnvelopeError:
                     continue
                 name = str(id_)

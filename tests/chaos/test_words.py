@@ -9,7 +9,7 @@ from conftest import Broker
 
 from gateway_daemon.manager import storage
 from gateway_daemon.manager.registry import Registry
-from spatial_mqtt.directory import BrokerInfo, Entry
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo
 
 pytestmark = pytest.mark.broker
 
@@ -36,9 +36,9 @@ def keep(paths: list[Path], *topics: str) -> None:
     """Both know these areas."""
     known = Registry("m-1")
     for topic in topics:
-        known = known.with_broker(Entry(topic, BROKER), 1)
+        known = known.with_broker(BrokerEntry(topic, BROKER), 1)
     for path in paths:
-        storage.save(path, storage.Snapshot.from_registry(known))
+        storage.save_registry(path, storage.RegistrySnapshot.from_registry(known))
 
 
 FIRST = ("/4/0/1/0/0/0/0/0", "/4/1/1/0/0/0/0/0")

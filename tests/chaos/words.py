@@ -8,7 +8,7 @@ from programs import Client
 
 from gateway_daemon.manager import storage
 from service_runtime.tls import Endpoint
-from spatial_mqtt.directory import BrokerInfo, Entry, encode
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo, encode_directory_message
 from spatial_mqtt.topics import BROKER_ADD, BROKER_REMOVE
 from spatial_mqtt.transport import Publication
 
@@ -32,7 +32,7 @@ class Words:
             path: Client(at, f"desk-{path.parent.name}")
             for path, at in managers.items()
         }
-        self._said: dict[Path, list[Entry]] = {path: [] for path in managers}
+        self._said: dict[Path, list[BrokerEntry]] = {path: [] for path in managers}
         self._taken: dict[Path, set[str]] = {path: set() for path in managers}
         self._round = 0
         self.added: set[str] = set()
@@ -47,7 +47,7 @@ class Words:
                 if entry.topic in live & self.added:
                     self._taken[path].add(entry.topic)
                     self._publish(desk, BROKER_REMOVE, entry)
-            entry = Entry(_area(number, self._round), self._broker)
+            entry = BrokerEntry(_area(number, self._round), self._broker)
             self._said[path].append(entry)
             self._publish(desk, BROKER_ADD, entry)
 
@@ -82,18 +82,18 @@ class Words:
             *(f"{each} is back" for each in sorted(self.removed & known)),
         ]
 
-    def _of_others(self, path: Path) -> list[Entry]:
+    def _of_others(self, path: Path) -> list[BrokerEntry]:
         told = [said for other, said in self._said.items() if other != path]
         return [entry for said in told for entry in said]
 
     @staticmethod
-    def _publish(desk: Client, topic: str, entry: Entry) -> None:
-        desk.connection.publish(Publication(topic, encode(entry)))
+    def _publish(desk: Client, topic: str, entry: BrokerEntry) -> None:
+        desk.connection.publish(Publication(topic, encode_directory_message(entry)))
 
 
 def areas(path: Path) -> set[str]:
     """Areas with a broker, in a Manager's file."""
-    return {entry.topic for entry in storage.load(path).brokers}
+    return {entry.topic for entry in storage.load_registry(path).brokers}
 
 
 def _area(number: int, round_: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.tables.schemas import TABLES, ddl
+from backend_spark.tables.schemas import TABLES, format_ddl
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "data.md"
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
@@ -26,7 +26,7 @@ def test_every_table_has_its_section() -> None:
 def test_section_names_every_column_with_its_type(table: str) -> None:
     """In the order of the schema, with the type that Spark writes."""
     rows = [(name, kind.strip()) for name, kind, _, _ in ROW.findall(sections()[table])]
-    typed = [column.split(" ", 1) for column in ddl(TABLES[table]).split(", ")]
+    typed = [column.split(" ", 1) for column in format_ddl(TABLES[table]).split(", ")]
 
     assert rows == [(name.strip("`"), kind) for name, kind in typed]
 

@@ -12,15 +12,24 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from backend_spark.config import Settings as BackendSettings
+from backend_spark.config import BackendSettings
 from docs.settings_page import page
-from edge_agent.commissioning.fleet import KEYS, lines_of, planned
-from edge_agent.config import from_table
+from edge_agent.commissioning.fleet import (
+    SETTINGS_KEYS,
+    make_fleet_nodes,
+    parse_fleet_lines,
+)
+from edge_agent.config import parse_node_settings
 from edge_agent.sensors.errors import Health
-from edge_agent.sensors.registry import KINDS
+from edge_agent.sensors.registry import SENSOR_KINDS
 from edge_agent.triage.settings import TriageSection
 from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
-from service_runtime.settings import SettingsError, describe, parse, read
+from service_runtime.settings import (
+    SettingsError,
+    build_settings,
+    describe_settings,
+    parse_toml,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -45,13 +54,13 @@ def test_settings_reference_is_what_the_code_says() -> None:
 
 def test_example_of_a_node_is_valid() -> None:
     """What an installer copies from the how-to works."""
-    example, *variants = map(parse, blocks(ROOT / "docs/how-to/node.md", "toml"))
-    node = from_table(example)
+    example, *variants = map(parse_toml, blocks(ROOT / "docs/how-to/node.md", "toml"))
+    node = parse_node_settings(example)
 
     assert [sensor.name for sensor in node.sensors] == ["rain", "soil", "tilt", "span"]
     assert variants
     for variant in variants:
-        from_table({**example, **variant})
+        parse_node_settings({**example, **variant})
 
 
 def test_guide_names_every_health_of_a_sensor() -> None:
@@ -66,30 +75,32 @@ def test_guide_draws_every_kind_of_sensor() -> None:
     guide = (ROOT / "docs/how-to/commissioning.md").read_text(encoding="utf-8")
     wiring = guide.partition("## Wiring")[2].partition("## What the check")[0]
 
-    assert [kind for kind in KINDS if f"`{kind}`" not in wiring] == []
+    assert [kind for kind in SENSOR_KINDS if f"`{kind}`" not in wiring] == []
 
 
 def test_example_of_a_fleet_is_accepted() -> None:
     """What is copied from the reference works."""
     (example,) = blocks(ROOT / "docs/reference/fleet.md", "csv")
-    lines, problems = lines_of(example, KEYS)
+    lines, problems = parse_fleet_lines(example, SETTINGS_KEYS)
 
     assert problems == []
-    assert [each.id for each in planned(lines)] == ["kochi-0001", "kochi-0002"]
+    assert [each.id for each in make_fleet_nodes(lines)] == ["kochi-0001", "kochi-0002"]
 
 
 def test_examples_of_gateway_and_manager_are_valid() -> None:
     """What an operator copies from the how-to works."""
     manager, gateway = blocks(ROOT / "docs/how-to/gateway.md", "toml")
 
-    assert read(ManagerSettings, parse(manager)).broker[0].topic == "/"
-    assert read(GatewaySettings, parse(gateway)).gateway.id == "gw-otani"
+    assert build_settings(ManagerSettings, parse_toml(manager)).broker[0].topic == "/"
+    assert build_settings(GatewaySettings, parse_toml(gateway)).gateway.id == "gw-otani"
 
 
 def test_examples_of_several_managers_are_valid() -> None:
     """Each Manager names itself and the others."""
     examples = blocks(ROOT / "docs/how-to/managers.md", "toml")
-    first, second = (read(ManagerSettings, parse(text)) for text in examples[:2])
+    first, second = (
+        build_settings(ManagerSettings, parse_toml(text)) for text in examples[:2]
+    )
 
     assert first.manager.id != second.manager.id
     assert (len(first.manager.peers), len(second.manager.peers)) == (1, 1)
@@ -100,7 +111,9 @@ def test_examples_that_go_into_a_managers_file_are_valid(page: str) -> None:
     """What an operator adds to the file of the how-to works."""
     manager, _ = blocks(ROOT / "docs/how-to/gateway.md", "toml")
     for text in blocks(ROOT / "docs" / page, "toml"):
-        assert read(ManagerSettings, {**parse(manager), **parse(text)})
+        assert build_settings(
+            ManagerSettings, {**parse_toml(manager), **parse_toml(text)}
+        )
 
 
 @pytest.mark.parametrize(
@@ -118,15 +131,15 @@ def test_every_command_is_named_in_the_readme(program: str) -> None:
 
 def what_takes(example: dict[str, object]) -> list[str]:
     """Names of the settings that a table is a part of."""
-    node, *_ = map(parse, blocks(ROOT / "docs/how-to/node.md", "toml"))
+    node, *_ = map(parse_toml, blocks(ROOT / "docs/how-to/node.md", "toml"))
     bases: dict[Callable[..., object], dict[str, object]] = {
-        from_table: node,
-        partial(read, GatewaySettings): {
+        parse_node_settings: node,
+        partial(build_settings, GatewaySettings): {
             "gateway": {"id": "g", "broker": "mqtt://a", "managers": ["mqtt://a"]}
         },
-        partial(read, ManagerSettings): {"manager": {"broker": "mqtt://a"}},
-        partial(read, SignerSettings): {"signer": {"broker": "mqtt://a"}},
-        partial(read, BackendSettings): {"backend": {"data": "d"}},
+        partial(build_settings, ManagerSettings): {"manager": {"broker": "mqtt://a"}},
+        partial(build_settings, SignerSettings): {"signer": {"broker": "mqtt://a"}},
+        partial(build_settings, BackendSettings): {"backend": {"data": "d"}},
     }
     found = []
     for reader, base in bases.items():
@@ -155,7 +168,7 @@ def test_every_example_of_settings_is_taken_by_a_program(
     key = Ed25519PrivateKey.generate().public_key()
     there.write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     for text in blocks(page_path, "toml"):
-        table = parse(text.replace("/etc/yamamori/notices.pub", str(there)))
+        table = parse_toml(text.replace("/etc/yamamori/notices.pub", str(there)))
         if page_path.name != "topology.md":  # tried by its command
             assert what_takes(table), text
 
@@ -175,7 +188,7 @@ def test_triage_reference_names_every_rule_with_its_default() -> None:
     parts = re.split(r"^## `\[triage\.rules\.(\w+)\]`", text, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     missing = []
-    for row in describe(TriageSection):
+    for row in describe_settings(TriageSection):
         if row.path.startswith("rules.") and not row.path.endswith(".used"):
             _, rule, name = row.path.split(".")
             shown = "absent" if row.default == "None" else f"`{row.default}`"
@@ -188,9 +201,9 @@ def test_triage_reference_names_every_rule_with_its_default() -> None:
 
 def test_examples_of_triage_are_valid() -> None:
     """What an operator copies from the how-to works on the example's node."""
-    example, *_ = map(parse, blocks(ROOT / "docs/how-to/node.md", "toml"))
-    (rules,) = map(parse, blocks(ROOT / "docs/how-to/triage.md", "toml"))
-    node = from_table({**example, **rules})
+    example, *_ = map(parse_toml, blocks(ROOT / "docs/how-to/node.md", "toml"))
+    (rules,) = map(parse_toml, blocks(ROOT / "docs/how-to/triage.md", "toml"))
+    node = parse_node_settings({**example, **rules})
 
     assert node.settings.triage.rules.wire.alone_level == 3
     assert node.settings.criteria.criteria().critical_line_mm(40.0) == 177.5

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from backend_spark.__main__ import main
 from backend_spark.tables.schemas import SILVER
-from slope_science.creep import fukuzono_mm
+from slope_science.creep import fukuzono_displacement_mm
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic
 
@@ -32,7 +32,7 @@ def house(tmp_path: Path) -> Path:
         {"node": "kochi-0001", "name": "span", "unit": "mm", "flag": 1}
         | {"topic": cell_topic(Cell.at(33.575, 133.5)), "synchronised": True}
         | dict.fromkeys(("at", "received_at"), (first_s + step * 600) * 10**6)
-        | {"value": fukuzono_mm(step / 6, 48.0, 0.05)}
+        | {"value": fukuzono_displacement_mm(step / 6, 48.0, 0.05)}
         for step in range(42 * 6 + 1)
     ]
     rows = pa.Table.from_pylist(moved, SILVER)

@@ -13,8 +13,8 @@ from conftest import wait_until
 
 from edge_agent import agent
 from edge_agent.agent import Agent
-from edge_agent.schedule import Habits, Steps
-from service_runtime.watchdog import Pulse
+from edge_agent.schedule import ClockStepDetector, SamplingPolicy
+from service_runtime.watchdog import LoopWatchdog
 
 YEAR_S = 365.25 * 86_400
 EVERY_S = 0.2
@@ -77,22 +77,22 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
 
 
 @pytest.fixture
-def pulse() -> Pulse:
-    return Pulse(time.monotonic)
+def pulse() -> LoopWatchdog:
+    return LoopWatchdog(time.monotonic)
 
 
 @pytest.fixture
-def start(wall: Wall, pulse: Pulse) -> Iterator[Callable[..., Agent]]:
+def start(wall: Wall, pulse: LoopWatchdog) -> Iterator[Callable[..., Agent]]:
     running: list[tuple[Agent, threading.Thread]] = []
 
     def run(sampler: Notes, *sensors: Gauge) -> Agent:
         made = Agent(
             sampler,  # type: ignore[arg-type]
             sensors or (Gauge("rain"),),  # type: ignore[arg-type]
-            Habits(60.0),
+            SamplingPolicy(60.0),
             1.0,
             pulse,
-            clock_steps=Steps(wall, time.monotonic),
+            clock_steps=ClockStepDetector(wall, time.monotonic),
         )
         thread = threading.Thread(target=made.run)
         thread.start()
@@ -136,11 +136,11 @@ def test_step_leaves_the_beat_of_a_slow_sensor(
 
 
 def test_sampling_that_hangs_is_named(
-    start: Callable[..., Agent], pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Agent], pulse: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue that never returns holds one job; the others would look healthy."""
     monkeypatch.setattr(agent, "DEADLINE_S", 0.2)
-    monkeypatch.setattr(agent, "STORE_S", 0.2)
+    monkeypatch.setattr(agent, "MAX_STORE_S", 0.2)
     notes = Notes(hang=threading.Event())
     start(notes)
     wait_until(
@@ -150,11 +150,11 @@ def test_sampling_that_hangs_is_named(
 
 
 def test_scheduler_that_sleeps_is_named(
-    start: Callable[..., Agent], pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Agent], pulse: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own thread must beat, or nothing is sampled while all else lives."""
     monkeypatch.setattr(agent, "SCHEDULER_SILENCE_S", 4.0)
-    monkeypatch.setattr(agent, "SCHEDULER_BEAT_S", 0.2)
+    monkeypatch.setattr(agent, "SCHEDULER_HEARTBEAT_S", 0.2)
     made = start(Notes())
     time.sleep(4.5)
     before = pulse.find_late_loops()
@@ -169,11 +169,11 @@ def test_scheduler_that_sleeps_is_named(
 
 
 def test_resting_node_lives_and_does_not_sample(
-    start: Callable[..., Agent], pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Agent], pulse: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the end of a simulated storm the uplink goes on, and nobody is late."""
     monkeypatch.setattr(agent, "SCHEDULER_SILENCE_S", 4.0)
-    monkeypatch.setattr(agent, "SCHEDULER_BEAT_S", 0.2)
+    monkeypatch.setattr(agent, "SCHEDULER_HEARTBEAT_S", 0.2)
     notes = Notes()
     made = start(notes)
     wait_until(lambda: notes.at_s)

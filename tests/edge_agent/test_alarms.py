@@ -7,11 +7,11 @@ import pytest
 from gpiozero import DigitalInputDevice
 from gpiozero.pins.mock import MockFactory
 
-from edge_agent.alarm_outputs import Alarms, AlarmSettings
-from edge_agent.config import from_table
+from edge_agent.alarm_outputs import AlarmOutputs, AlarmOutputSettings
+from edge_agent.config import parse_node_settings
 from service_runtime.settings import SettingsError
 
-LAMP = AlarmSettings(name="lamp", pin=5, from_level=4)
+LAMP = AlarmOutputSettings(name="lamp", pin=5, from_level=4)
 NODE = {
     "node": {"id": "n1", "latitude": 33.5, "longitude": 133.5},
     "uplink": {"gateway": "mqtt://127.0.0.1:1"},
@@ -37,9 +37,11 @@ def pins() -> Iterator[MockFactory]:
     factory.close()
 
 
-def alarms(pins: MockFactory, *settings: AlarmSettings) -> tuple[Alarms, Clock]:
+def alarms(
+    pins: MockFactory, *settings: AlarmOutputSettings
+) -> tuple[AlarmOutputs, Clock]:
     clock = Clock()
-    return Alarms(settings, pins, clock), clock
+    return AlarmOutputs(settings, pins, clock), clock
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_level_switches_the_pin_whoever_sees_it(
     pins: MockFactory, own: int, noticed: int, lit: int, siren: int
 ) -> None:
     """One goes by notices too, the other only by what the node sees itself."""
-    mute = AlarmSettings(name="siren", pin=6, from_level=4, by_notice=False)
+    mute = AlarmOutputSettings(name="siren", pin=6, from_level=4, by_notice=False)
     both, _ = alarms(pins, LAMP, mute)
     both.update(own, noticed)
 
@@ -67,7 +69,7 @@ def test_sounder_ends_after_its_time_and_begins_anew_at_a_higher_level(
 ) -> None:
     """People near it are told again when it gets worse, or when it comes back."""
     both, clock = alarms(
-        pins, AlarmSettings(name="siren", pin=6, from_level=3, most_s=60.0)
+        pins, AlarmOutputSettings(name="siren", pin=6, from_level=3, most_s=60.0)
     )
     seen = []
     for at_s, level in ((0, 3), (59, 3), (60, 3), (70, 4), (129, 4), (131, 4),
@@ -83,7 +85,7 @@ def test_relay_that_is_on_while_low_is_off_at_start_and_at_the_end(
     pins: MockFactory,
 ) -> None:
     """Most relay boards are."""
-    both, _ = alarms(pins, AlarmSettings(name="lamp", pin=5, active_high=False))
+    both, _ = alarms(pins, AlarmOutputSettings(name="lamp", pin=5, active_high=False))
     begun = pins.pin(5).state
     both.update(5, 1)
     lit = pins.pin(5).state
@@ -95,7 +97,7 @@ def test_relay_that_is_on_while_low_is_off_at_start_and_at_the_end(
 def test_pin_that_cannot_be_had_is_told_and_stops_nobody(pins: MockFactory) -> None:
     """The other lamp still works."""
     with DigitalInputDevice(5, pin_factory=pins):
-        both, _ = alarms(pins, LAMP, AlarmSettings(name="siren", pin=6))
+        both, _ = alarms(pins, LAMP, AlarmOutputSettings(name="siren", pin=6))
         both.update(5, 1)
 
     assert both.states()["siren"] == "on"
@@ -119,4 +121,4 @@ def lamp(name: str = "lamp", pin: int = 5, **more: object) -> dict[str, object]:
 def test_wrong_alarm_is_named(alarm: list[dict[str, object]], words: str) -> None:
     """A pin of a sensor, a pin or a name twice, a level that is none."""
     with pytest.raises(SettingsError, match=re.escape(words)):
-        from_table({**NODE, "alarm": alarm})
+        parse_node_settings({**NODE, "alarm": alarm})

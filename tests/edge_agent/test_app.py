@@ -9,11 +9,11 @@ import threading
 from gpiozero import Device
 from gpiozero.pins.mock import MockFactory
 from edge_agent import app, cli
-from edge_agent.config import from_table
+from edge_agent.config import parse_node_settings
 from edge_agent.cli import run
 
 Device.pin_factory = MockFactory()
-node = from_table({
+node = parse_node_settings({
     "node": {"id": "n", "latitude": 33.5, "longitude": 133.5},
     "uplink": {"gateway": "mqtt://127.0.0.1:1"},
     "queue": {"path": sys.argv[1]},

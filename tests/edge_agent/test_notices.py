@@ -6,15 +6,20 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.notices import NOTICES_STATE, Notices, key_notes
+from edge_agent.notices import NOTICES_STATE, Notices, check_notice_keys
 from service_runtime.errors import FieldError
-from spatial_mqtt.announcements import CriteriaNotice, Notice, Signer, Verifier
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.announcements import (
+    CriteriaNotice,
+    Notice,
+    NoticeSigner,
+    NoticeVerifier,
+)
+from spatial_mqtt.transport import IncomingMessage
 
 
-def incoming(topic: str, notice: Notice | bytes) -> Incoming:
+def incoming(topic: str, notice: Notice | bytes) -> IncomingMessage:
     payload = notice if isinstance(notice, bytes) else notice.encode()
-    return Incoming(topic, payload, 1, True, None, None, None, (1, 1))
+    return IncomingMessage(topic, payload, 1, True, None, None, None, (1, 1))
 
 
 def criteria(warning_mm: float, version: float) -> CriteriaNotice:
@@ -117,12 +122,12 @@ AREA = "/notice/3/1"
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> tuple[Signer, Verifier]:
+def office(tmp_path: Path) -> tuple[NoticeSigner, NoticeVerifier]:
     """Who may speak, and a node that knows it."""
     return key_pair(tmp_path, "office")
 
 
-def key_pair(folder: Path, name: str) -> tuple[Signer, Verifier]:
+def key_pair(folder: Path, name: str) -> tuple[NoticeSigner, NoticeVerifier]:
     key = Ed25519PrivateKey.generate()
     private, public = folder / name, folder / f"{name}.pub"
     private.write_bytes(
@@ -138,15 +143,15 @@ def key_pair(folder: Path, name: str) -> tuple[Signer, Verifier]:
             serialization.PublicFormat.SubjectPublicKeyInfo,
         )
     )
-    return Signer(private), Verifier([public])
+    return NoticeSigner(private), NoticeVerifier([public])
 
 
-def sealed(signer: Signer, notice: Notice, topic: str = AREA) -> bytes:
+def sealed(signer: NoticeSigner, notice: Notice, topic: str = AREA) -> bytes:
     return signer.sign(topic, notice.encode())
 
 
 def test_signed_notice_counts_and_survives_a_restart(
-    office: tuple[Signer, Verifier],
+    office: tuple[NoticeSigner, NoticeVerifier],
 ) -> None:
     """It comes again with each connection, as retained ones do, and is no replay."""
     signer, verifier = office
@@ -163,7 +168,7 @@ def test_signed_notice_counts_and_survives_a_restart(
 
 
 def test_what_nobody_known_has_signed_is_refused(
-    office: tuple[Signer, Verifier], tmp_path: Path
+    office: tuple[NoticeSigner, NoticeVerifier], tmp_path: Path
 ) -> None:
     """Unsigned, foreign, changed, for another place, without a time, and nothing."""
     signer, verifier = office
@@ -188,7 +193,7 @@ def test_what_nobody_known_has_signed_is_refused(
 
 
 def test_old_notice_that_is_sent_again_is_refused(
-    office: tuple[Signer, Verifier],
+    office: tuple[NoticeSigner, NoticeVerifier],
 ) -> None:
     """Also after it was taken back, and after a restart."""
     signer, verifier = office
@@ -209,9 +214,12 @@ def test_file_that_is_no_key_is_named(tmp_path: Path) -> None:
     """By field, rule and remedy; a private key is no public one."""
     key_pair(tmp_path, "office")
     with pytest.raises(FieldError, match="keys must be a PEM file of a public Ed25519"):
-        Verifier([tmp_path / "office"])
+        NoticeVerifier([tmp_path / "office"])
     with pytest.raises(FieldError, match="key must be a PEM file of a private Ed25519"):
-        Signer(tmp_path / "absent")
-    assert key_notes([str(tmp_path / "office.pub")]) == []
-    (note,) = key_notes([str(tmp_path / "office.pub"), str(tmp_path / "absent")])
+        NoticeSigner(tmp_path / "absent")
+    assert check_notice_keys([str(tmp_path / "office.pub")]) == []
+    (note,) = check_notice_keys([
+        str(tmp_path / "office.pub"),
+        str(tmp_path / "absent"),
+    ])
     assert note.startswith("no notice will count: notices.keys must be a PEM file of a")

@@ -1,19 +1,19 @@
 """QARTOD's flags at the source."""
 
-from edge_agent.sensor_reader import FLAT_COUNT, Plausible, Quality
-from slope_science.quality import LABEL
+from edge_agent.sensor_reader import FLAT_LINE_COUNT, PlausibleRange, QualityFlagger
+from slope_science.quality import FLAG_LABEL
 from spatial_mqtt.senml import Reading
 
-TILT = Plausible("deg", -90, 90, 1.0)
-RAIN = Plausible("mm", 0, 50, None)
+TILT = PlausibleRange("deg", -90, 90, 1.0)
+RAIN = PlausibleRange("mm", 0, 50, None)
 
 
 def flags(
-    plausible: Plausible, values: list[object], unit: str = "deg"
+    plausible: PlausibleRange, values: list[object], unit: str = "deg"
 ) -> list[object]:
-    quality = Quality(plausible)
+    quality = QualityFlagger(plausible)
     told = [quality.flag([Reading("t", unit, v)])[0] for v in values]  # type: ignore[arg-type]
-    return [reading.extra.get(LABEL) for reading in told]
+    return [reading.extra.get(FLAG_LABEL) for reading in told]
 
 
 def test_gross_range_and_step() -> None:
@@ -34,9 +34,9 @@ def test_infinite_value_fails() -> None:
 
 def test_part_with_noise_that_repeats_itself_is_stuck() -> None:
     """Sixty equal readings to the last digit are no measurement."""
-    told = flags(TILT, [0.12345] * (FLAT_COUNT + 1) + [0.12346])
+    told = flags(TILT, [0.12345] * (FLAT_LINE_COUNT + 1) + [0.12346])
 
-    assert told == [None] * (FLAT_COUNT - 1) + [3, 3, None]
+    assert told == [None] * (FLAT_LINE_COUNT - 1) + [3, 3, None]
 
 
 def test_dry_gauge_may_repeat_itself() -> None:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edge_agent.cli.queue import queue_commands
-from edge_agent.queue.base import Ageing, Draft
+from edge_agent.queue.base import ExpiryPolicy, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 
@@ -39,16 +39,16 @@ class Watch:
         return self.now_s
 
 
-def draft(priority: int) -> Draft:
+def draft(priority: int) -> MessageDraft:
     def encode(id_: MessageId) -> bytes:
         return encode_cbor(Pack(id_, priority, 1.0, (Reading("tilt/x", "deg", 0.5),)))
 
-    return Draft(priority, f"/forward/{priority}", encode)
+    return MessageDraft(priority, f"/forward/{priority}", encode)
 
 
 def open_queue(folder: Path, watch: Watch) -> SqliteQueue:
     path = folder / "queue.db"
-    return SqliteQueue(path, "kochi-0001", "boot", 10**6, expiry=Ageing(watch))
+    return SqliteQueue(path, "kochi-0001", "boot", 10**6, expiry=ExpiryPolicy(watch))
 
 
 @pytest.fixture

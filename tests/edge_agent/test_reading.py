@@ -9,8 +9,8 @@ from edge_agent.sensor_reader import (
     FAILURES_BEFORE_BACKOFF,
     MAX_BACKOFF_S,
     MIN_BACKOFF_S,
-    Manner,
-    Reader,
+    ReadPolicy,
+    SensorReader,
 )
 from edge_agent.sensors.errors import SensorBusError, SensorError, SensorRangeError
 from spatial_mqtt.senml import Reading
@@ -55,7 +55,7 @@ class Bench:
     def __init__(self, *parts: Part, deadline_s: float = 5.0) -> None:
         self.now_s = 0.0
         self.parts = parts
-        self.reader = Reader(parts, lambda: self.now_s, Manner(deadline_s))
+        self.reader = SensorReader(parts, lambda: self.now_s, ReadPolicy(deadline_s))
 
     def read(self) -> list[Reading]:
         return self.reader.read(self.parts, 1.7e9)

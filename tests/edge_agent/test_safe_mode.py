@@ -2,7 +2,12 @@
 
 import pytest
 
-from edge_agent.safe_mode import PRIORITY, Safe, report, salvage
+from edge_agent.safe_mode import (
+    PRIORITY,
+    RecoveredSettings,
+    make_report,
+    recover_settings,
+)
 
 GOOD = """
 [node]
@@ -26,14 +31,14 @@ pin = 27
 """
 
 
-def broken(old: str, new: str) -> Safe | None:
+def broken(old: str, new: str) -> RecoveredSettings | None:
     assert old in GOOD
-    return salvage(GOOD.replace(old, new, 1).encode())
+    return recover_settings(GOOD.replace(old, new, 1).encode())
 
 
 def test_sound_file_needs_no_safe_mode() -> None:
     """Nothing is wrong, so nothing is safe mode."""
-    assert salvage(GOOD.encode()) is None
+    assert recover_settings(GOOD.encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ alone_level = 3
 
 def test_only_the_wrong_limit_and_the_wrong_rule_are_left_out() -> None:
     """What the place's people set elsewhere still holds; each is told by number."""
-    safe = salvage((GOOD + LIMITS).encode())
+    safe = recover_settings((GOOD + LIMITS).encode())
 
     assert safe is not None
     triage = safe.node.settings.triage
@@ -102,7 +107,7 @@ def test_only_the_wrong_limit_and_the_wrong_rule_are_left_out() -> None:
 
 def test_limit_of_a_sensor_that_is_left_out_goes_with_it() -> None:
     """It keeps its number in the file, though one before it is gone already."""
-    safe = salvage((GOOD + LIMITS).replace("pin = 27", "pin = 17").encode())
+    safe = recover_settings((GOOD + LIMITS).replace("pin = 27", "pin = 17").encode())
 
     assert safe is not None
     assert [limit.level for limit in safe.node.settings.triage.limit] == [2]
@@ -114,7 +119,7 @@ def test_two_broken_sensors_without_a_name_leave_the_others() -> None:
     unnamed = '[[sensor]]\nkind = "wire"\npin = 22\n'
     first, rest = GOOD.split("[[sensor]]", 1)
     text = f'{first}{unnamed}{unnamed}[[sensor]]{rest}[[sensor]]\nname = "x"\n'
-    safe = salvage(text.encode())
+    safe = recover_settings(text.encode())
 
     assert safe is not None
     assert [sensor.name for sensor in safe.node.sensors] == ["rain", "span"]
@@ -141,7 +146,7 @@ def test_without_id_place_or_manager_there_is_no_safe_mode(old: str, new: str) -
 def test_comment_in_another_encoding_is_told() -> None:
     """A Windows editor's Shift JIS breaks the file, not the node."""
     raw = GOOD.replace("pin = 27", "pin = 27  # 左岸").encode("cp932")
-    safe = salvage(raw)
+    safe = recover_settings(raw)
 
     assert safe is not None
     assert len(safe.node.sensors) == 2
@@ -153,7 +158,7 @@ def test_report_lists_the_mistakes_above_routine_and_below_alarm() -> None:
     """Readings of text, which no rule scores."""
     safe = broken("pin = 27", "pin = 17")
     assert safe is not None
-    pack = report(safe, 1_700_000_000.0, synchronised=False)
+    pack = make_report(safe, 1_700_000_000.0, synchronised=False)
 
     assert pack.priority == PRIORITY == 3
     assert [r.name for r in pack.readings] == ["config/health", "config/mistake/1"]

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from slope_words import RAIN, START_S, TILT, tilt
 
-from edge_agent.queue.base import Depth, Stats
+from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.sampler import TRIAGE_STATE, Sampler, Site
-from edge_agent.status import Facts, SelfReport
+from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler
+from edge_agent.status import HealthReporter, HealthSnapshot
 from edge_agent.triage import Triage
 from service_runtime.tls import Endpoint
 from slope_science.reason_compat import parse_why
-from slope_science.reasons import decode_all
+from slope_science.reasons import decode_reasons
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.node_status import PART
-from spatial_mqtt.senml import Pack, Reading, decode
+from spatial_mqtt.node_status import PREFIX
+from spatial_mqtt.senml import Pack, Reading, decode_pack
 
 CELL = Cell.at(33.56, 133.53, 20)
 TOLD = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)
@@ -89,7 +89,7 @@ def sampler(
 ) -> tuple[Sampler, SqliteQueue]:
     """A node with a gauge and a tilt sensor, and its queue."""
     queue = SqliteQueue(path, "n1", "boot", 10_000_000)
-    site = Site("n1", CELL, WALL)
+    site = NodeIdentity("n1", CELL, WALL)
     triage = Triage([RAIN, TILT])
     remembered = queue.get_state(TRIAGE_STATE)
     if remembered is not None:
@@ -108,7 +108,7 @@ def sampler(
 def packs(queue: SqliteQueue) -> list[Pack]:
     """What waits, oldest first."""
     held = sorted(queue.lease(1000), key=lambda message: message.id.seq)
-    return [decode(message.payload) for message in held]
+    return [decode_pack(message.payload) for message in held]
 
 
 def test_criteria_of_a_notice_survive_kill_dash_nine(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_clock_that_is_set_does_not_stretch_a_rate(tmp_path: Path) -> None:
     said = [(pack.priority, pack.why) for pack in sent]
     queue.close()
     for pack in sent:
-        assert decode_all(pack.reasons) == parse_why(pack.why or "")
+        assert decode_reasons(pack.reasons) == parse_why(pack.why or "")
     assert said[-1][0] == 4
     assert "0.200±0.000 deg/h >= 0.1" in (said[-1][1] or "")
 
@@ -194,9 +194,9 @@ def test_word_on_the_node_itself_costs_no_message_and_few_bytes(
     tmp_path: Path,
 ) -> None:
     """It rides in one pack of the sensors' in its interval; no rule looks at it."""
-    stats = Stats({3: Depth(13, 900), 5: Depth(1, 80)})
-    facts = Facts(stats, 724.6, Endpoint("gw-3.example", 8883), 12.65)
-    report = SelfReport(lambda: facts, 3600.0, WALL.mono_s)
+    stats = QueueStats({3: Depth(13, 900), 5: Depth(1, 80)})
+    facts = HealthSnapshot(stats, 724.6, Endpoint("gw-3.example", 8883), 12.65)
+    report = HealthReporter(lambda: facts, 3600.0, WALL.mono_s)
     sizes = []
     for name, more in (("with", {"self_report": report.due_readings}), ("without", {})):
         made, queue = sampler(str(tmp_path / name), [Told(tilt(1.0, 0.0))], **more)
@@ -206,7 +206,7 @@ def test_word_on_the_node_itself_costs_no_message_and_few_bytes(
         first, second = packs(queue)
         queue.close()
         has = [
-            any(r.name.startswith(PART) for r in p.readings) for p in (first, second)
+            any(r.name.startswith(PREFIX) for r in p.readings) for p in (first, second)
         ]
         assert has == [name == "with", False]
         assert first.why == second.why

@@ -9,10 +9,10 @@ from click.testing import CliRunner, Result
 
 from edge_agent.cli import cli
 from edge_agent.clock import SystemClock
-from edge_agent.queue.base import Depth, Stats
-from edge_agent.queue.inspection import depth_words
-from edge_agent.status import Parts, save, status_of
-from edge_agent.uplink.settings import link_words
+from edge_agent.queue.base import Depth, QueueStats
+from edge_agent.queue.inspection import format_depth
+from edge_agent.status import StatusInputs, make_status, save_status
+from edge_agent.uplink.settings import format_link
 from service_runtime.tls import Endpoint
 
 GATEWAY = Endpoint("gw", 1884)
@@ -38,25 +38,27 @@ class Link:
 )
 def test_link_is_never_called_better_than_it_is(link: Link, expected: str) -> None:
     """Up, down, up without a store behind it, or nowhere to go."""
-    assert link_words(link, 100.0) == expected
+    assert format_link(link, 100.0) == expected
 
 
 def test_depth_names_the_urgent_first_and_what_was_dropped() -> None:
     """Empty priorities are left out."""
-    stats = Stats({p: Depth(rows) for p, rows in {1: 12, 3: 0, 5: 2}.items()})
+    stats = QueueStats({p: Depth(rows) for p, rows in {1: 12, 3: 0, 5: 2}.items()})
 
-    assert depth_words(stats, 35.4) == "14 queued (5:2 1:12), oldest 35 s"
-    assert depth_words(Stats({}, dropped={1: 7}), None) == "0 queued, 7 ever dropped"
-
-
-def parts(link: Link | None = None, **problems: str) -> Parts:
-    stats = Stats({5: Depth(2), 1: Depth(12)}, dropped={1: 7})
-    return Parts(link or Link(), 100.0, stats, 35.4, problems, 9)
+    assert format_depth(stats, 35.4) == "14 queued (5:2 1:12), oldest 35 s"
+    assert (
+        format_depth(QueueStats({}, dropped={1: 7}), None) == "0 queued, 7 ever dropped"
+    )
 
 
-def saved(folder: Path, of: Parts, age_s: float, *silent: str) -> None:
+def parts(link: Link | None = None, **problems: str) -> StatusInputs:
+    stats = QueueStats({5: Depth(2), 1: Depth(12)}, dropped={1: 7})
+    return StatusInputs(link or Link(), 100.0, stats, 35.4, problems, 9)
+
+
+def saved(folder: Path, of: StatusInputs, age_s: float, *silent: str) -> None:
     mono_s = SystemClock().mono_s() - age_s
-    save(status_of(of, 3, silent, 1_800_000_000.0, mono_s), folder)
+    save_status(make_status(of, 3, silent, 1_800_000_000.0, mono_s), folder)
 
 
 def asked(folder: Path, *more: str) -> Result:
@@ -65,7 +67,7 @@ def asked(folder: Path, *more: str) -> Result:
 
 def test_failing_sensors_are_named() -> None:
     """A person knows where to go before going there."""
-    said = status_of(parts(tilt="does not return", soil="EIO"), 1, (), 0.0, 0.0)
+    said = make_status(parts(tilt="does not return", soil="EIO"), 1, (), 0.0, 0.0)
 
     assert said.line.startswith("gw:1884 is up; 14 queued (5:2 1:12), oldest 35 s")
     assert said.line.endswith("; 2 of 9 sensors fail: tilt, soil")
@@ -104,7 +106,7 @@ def test_node_that_is_well_ends_with_0(tmp_path: Path) -> None:
     ids=["sensor", "gateway", "old", "loop"],
 )
 def test_node_that_is_not_well_says_why(
-    tmp_path: Path, of: Parts, age_s: float, silent: tuple[str, ...], words: str
+    tmp_path: Path, of: StatusInputs, age_s: float, silent: tuple[str, ...], words: str
 ) -> None:
     """One look tells what to mend."""
     saved(tmp_path, of, age_s, *silent)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from edge_agent.schedule import SMALLEST_STEP_S, SteadyTrigger, Steps
+from edge_agent.schedule import MIN_STEP_S, ClockStepDetector, SteadyIntervalTrigger
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 
@@ -26,11 +26,11 @@ def clocks() -> Clocks:
 
 
 @pytest.fixture
-def steps(clocks: Clocks) -> Steps:
-    return Steps(lambda: clocks.wall_s, lambda: clocks.mono_s)
+def steps(clocks: Clocks) -> ClockStepDetector:
+    return ClockStepDetector(lambda: clocks.wall_s, lambda: clocks.mono_s)
 
 
-def test_time_that_passes_is_no_step(steps: Steps, clocks: Clocks) -> None:
+def test_time_that_passes_is_no_step(steps: ClockStepDetector, clocks: Clocks) -> None:
     """However long nobody looked."""
     clocks.pass_s(86_400)
 
@@ -38,7 +38,9 @@ def test_time_that_passes_is_no_step(steps: Steps, clocks: Clocks) -> None:
 
 
 @pytest.mark.parametrize("step_s", [3.0, -3600.0, 3e7])
-def test_step_is_seen_once(steps: Steps, clocks: Clocks, step_s: float) -> None:
+def test_step_is_seen_once(
+    steps: ClockStepDetector, clocks: Clocks, step_s: float
+) -> None:
     """Forth and back, with its length."""
     clocks.pass_s(10)
     clocks.wall_s += step_s
@@ -47,11 +49,11 @@ def test_step_is_seen_once(steps: Steps, clocks: Clocks, step_s: float) -> None:
     assert steps.detect_step() == 0.0
 
 
-def test_small_steps_add_up(steps: Steps, clocks: Clocks) -> None:
+def test_small_steps_add_up(steps: ClockStepDetector, clocks: Clocks) -> None:
     """A clock that is set second by second is wrong in the end all the same."""
     seen = []
     for _ in range(4):
-        clocks.wall_s += SMALLEST_STEP_S * 0.75
+        clocks.wall_s += MIN_STEP_S * 0.75
         seen.append(steps.detect_step())
 
     assert seen == [0.0, pytest.approx(3.0), 0.0, pytest.approx(3.0)]
@@ -71,4 +73,4 @@ def test_next_time_is_at_most_an_interval_away(
     previous: datetime | None, expected: datetime
 ) -> None:
     """A year forth makes one time, not three million; an hour back no hour's rest."""
-    assert SteadyTrigger(10.0).get_next_fire_time(previous, NOW) == expected
+    assert SteadyIntervalTrigger(10.0).get_next_fire_time(previous, NOW) == expected

@@ -10,26 +10,26 @@ import msgspec
 from fuzz.reader import Reader, file, of_json, text
 
 from backend_spark.console import auth
-from backend_spark.criteria.jma import read_amedas, ten_minutes
+from backend_spark.criteria.jma import read_amedas, split_hours
 from backend_spark.criteria.tables import read_criteria
 from backend_spark.errors import CriteriaTableError, ForecastFileError, RainTableError
 from backend_spark.forecast.files import read_forecast
-from backend_spark.ingest.identity_check import Places
+from backend_spark.ingest.identity_check import PublisherAreaCheck
 from edge_agent.clock import SystemClock
-from edge_agent.manual_send import drafts_of
-from edge_agent.triage.snapshot import loaded
+from edge_agent.manual_send import parse_drafts
+from edge_agent.triage.snapshot import decode_snapshot
 from experiments.topology_study.centrality import TopologyError
-from experiments.topology_study.evaluation import evaluate
+from experiments.topology_study.evaluation import evaluate_federation
 from experiments.topology_study.federations import FederationFile
 from gateway_daemon.ca.authority import AuthorityFileError
-from gateway_daemon.ca.store import REGISTER, Folder
-from gateway_daemon.gateway.subscriptions import _recalled
-from gateway_daemon.manager.storage import RegistryFileError, load
-from gateway_daemon.overlay.gateway_node import Carried, carried_by
+from gateway_daemon.ca.store import REGISTER_FILE, AuthorityFolder
+from gateway_daemon.gateway.subscriptions import _read_saved
+from gateway_daemon.manager.storage import RegistryFileError, load_registry
+from gateway_daemon.overlay.gateway_node import CarriedMessage, decode_carried
 from gateway_daemon.overlay.keys import OverlayError
-from gateway_daemon.overlay.messages import Message
+from gateway_daemon.overlay.messages import OverlayMessage
 from service_runtime.errors import FieldError
-from service_runtime.settings import SettingsError, parse, read
+from service_runtime.settings import SettingsError, build_settings, parse_toml
 from slope_science.criteria import Criteria
 from spatial_mqtt.cells import Cell
 
@@ -59,19 +59,21 @@ FORECAST = (
 )
 WHO = {"role": "node", "name": "n1", "cells": ["/3/1"]}
 CELL = Cell.at(33.5, 133.5)
-SECRET = auth.hashed("correct horse battery", lambda size: b"s" * size)
+SECRET = auth.hash_password("correct horse battery", lambda size: b"s" * size)
 
 
 def amedas(path: Path) -> object:
-    return list(ten_minutes(read_amedas(str(path), "高知")))
+    return list(split_hours(read_amedas(str(path), "高知")))
 
 
 def drafts(told: str) -> object:
-    return list(drafts_of(told.splitlines(), "n1", CELL, SystemClock()))
+    return list(parse_drafts(told.splitlines(), "n1", CELL, SystemClock()))
 
 
 def federation(told: str) -> object:
-    return evaluate(read(FederationFile, parse(told)).to_federation())
+    return evaluate_federation(
+        build_settings(FederationFile, parse_toml(told)).to_federation()
+    )
 
 
 FILE_READERS = (
@@ -110,21 +112,21 @@ FILE_READERS = (
     ),
     Reader(
         "accounts",
-        file(auth.read, "accounts"),
+        file(auth.read_accounts, "accounts"),
         (FieldError,),
         (f"# people\nsuzuki:chief:{SECRET}\nmayor:viewer:{SECRET}\n".encode(),),
         is_remote=False,
     ),
     Reader(
         "places",
-        file(Places, "places.json"),
+        file(PublisherAreaCheck, "places.json"),
         (SettingsError,),
         of_json({"kochi-0001": ["/1/2/2"], "gw": []}),
         is_remote=False,
     ),
     Reader(
         "registry",
-        file(load, "registry.json"),
+        file(load_registry, "registry.json"),
         (RegistryFileError,),
         of_json({"since_ms": 1, "records": [], "heard": [{"host": "gw", "port": 1}]}),
         is_remote=False,
@@ -156,7 +158,7 @@ OWN_READERS = (
     ),
     Reader(
         "what triage remembers",
-        text(loaded),
+        text(decode_snapshot),
         (LookupError, TypeError, ValueError, AttributeError, RecursionError),
         of_json({
             "form": 2,
@@ -170,23 +172,26 @@ OWN_READERS = (
     ),
     Reader(
         "register of the authority",
-        file(lambda path: Folder(path.parent, lambda: NOW_S).load_register(), REGISTER),
+        file(
+            lambda path: AuthorityFolder(path.parent, lambda: NOW_S).load_register(),
+            REGISTER_FILE,
+        ),
         (AuthorityFileError,),
         of_json({"issued": [{"serial": "a", "identity": WHO, "until_s": 1.8e9}]}),
         is_remote=False,
     ),
     Reader(
         "subscriptions",
-        file(_recalled, "subscriptions.json"),
+        file(_read_saved, "subscriptions.json"),
         (),
         of_json({"clients": {"c": ["/3/#"]}, "counted": {"/3": 1}}),
         is_remote=False,
     ),
     Reader(
         "message of the overlay",
-        lambda data: carried_by(Message("m1", 3, data)),
+        lambda data: decode_carried(OverlayMessage("m1", 3, data)),
         (OverlayError,),
-        (msgspec.msgpack.encode(Carried("/3/1", b"x", 1.0)),),
+        (msgspec.msgpack.encode(CarriedMessage("/3/1", b"x", 1.0)),),
     ),
 )
 """Files that programs write for themselves, and one more message."""

@@ -7,42 +7,58 @@ from datetime import UTC, datetime
 
 from fuzz.reader import Reader, of_cbor, of_json, text
 
-from backend_spark.config import Settings as BackendSettings
+from backend_spark.config import BackendSettings
 from backend_spark.criteria.jma import parse_telegram
 from backend_spark.errors import RainTableError, TelegramError
-from backend_spark.evaluation.inputs import read_rain, read_slides
-from backend_spark.rain_table import RainSource, index_lines
-from backend_spark.scoring.decode import parse as parse_row
-from edge_agent.commissioning.fleet import KEYS, FleetError, TextError, lines_of
-from edge_agent.commissioning.fleet import decode as decode_office
-from edge_agent.config import from_table
+from backend_spark.evaluation.inputs import read_rain_series, read_slides
+from backend_spark.rain_table import RainText, soil_water_lines
+from backend_spark.scoring.decode import parse_message as parse_row
+from edge_agent.commissioning.fleet import (
+    SETTINGS_KEYS,
+    FleetError,
+    TextError,
+    parse_fleet_lines,
+)
+from edge_agent.commissioning.fleet import decode_text as decode_office
+from edge_agent.config import parse_node_settings
 from edge_agent.notices import Notices
 from edge_agent.sensors import ds18b20, gnss, modbus, sdi12
 from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
-from gateway_daemon.gateway.ingress_messages import Opener, delivered, take
-from gateway_daemon.gateway.load_report import decode_load
-from gateway_daemon.gateway.subscriptions import Subscriptions, asked_of
-from gateway_daemon.manager.autoscaler import decode_report
-from gateway_daemon.manager.replication import decode_told, decode_view
+from gateway_daemon.gateway.ingress_messages import (
+    Unpacker,
+    parse_delivery,
+    parse_publication,
+)
+from gateway_daemon.gateway.load_report import decode_load_report
+from gateway_daemon.gateway.subscriptions import SubscriptionTable, filters_by_broker
+from gateway_daemon.manager.autoscaler import decode_autoscale_report
+from gateway_daemon.manager.replication import decode_record, decode_view
 from gateway_daemon.overlay import wire_format
-from gateway_daemon.overlay.ddll import Ask
-from gateway_daemon.overlay.keys import Key, OverlayError
-from gateway_daemon.overlay.skip_graph_node import OnLevel
+from gateway_daemon.overlay.ddll import NeighbourQuery
+from gateway_daemon.overlay.keys import OverlayError, OverlayKey
+from gateway_daemon.overlay.skip_graph_node import LevelPacket
 from service_runtime.errors import FieldError
-from service_runtime.settings import SettingsError, parse, read
+from service_runtime.settings import SettingsError, build_settings, parse_toml
 from service_runtime.tls import Endpoint
 from spatial_mqtt import codec, directory, topics
-from spatial_mqtt.announcements import Notice, Verifier, made_at_s
-from spatial_mqtt.batching import Chunk, Item, Joiner, cut, decode_parcel, encode_parcel
-from spatial_mqtt.certificate_renewal import Answer, Request
-from spatial_mqtt.codec import as_number
-from spatial_mqtt.custody import Offer, Receipt, receipt_topic
+from spatial_mqtt.announcements import Notice, NoticeVerifier, read_notice_time_s
+from spatial_mqtt.batching import (
+    BatchItem,
+    Fragment,
+    FragmentJoiner,
+    decode_batch,
+    encode_batch,
+    split_message,
+)
+from spatial_mqtt.certificate_renewal import RenewalAnswer, RenewalRequest
+from spatial_mqtt.codec import parse_number
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt, receipt_topic
 from spatial_mqtt.errors import (
+    BatchError,
     DirectoryError,
     EnvelopeError,
     NoticeError,
     PacketError,
-    ParcelError,
     ReceiptError,
     RenewalError,
     TopicError,
@@ -51,19 +67,21 @@ from spatial_mqtt.senml import (
     MessageId,
     Pack,
     Reading,
-    decode,
-    decode_id,
+    decode_message_id,
+    decode_pack,
     encode_cbor,
     encode_json,
 )
-from spatial_mqtt.transport import Incoming, Publication
+from spatial_mqtt.transport import IncomingMessage, Publication
 
 ID = MessageId("n1", "bb", 7)
 PACK = Pack(ID, 3, 1.7e9, (Reading("rain", "mm", 0.5), Reading("tilt/x", "deg", 1.0)))
 CBOR, JSON = encode_cbor(PACK), encode_json(PACK)
 INFO = {"host": "gw", "port": 1883}
 ENTRY = {"topic": "/3/1", "broker_info": INFO}
-TABLE = directory.decode_table(json.dumps({"version": 1, "brokers": [ENTRY]}).encode())
+TABLE = directory.decode_broker_table(
+    json.dumps({"version": 1, "brokers": [ENTRY]}).encode()
+)
 NODE = b"""[node]
 id = "n1"
 latitude = 33.5
@@ -91,14 +109,14 @@ TELEGRAM = (
 )
 
 
-def publish(topic: str, payload: bytes, **more: object) -> Incoming:
-    return Incoming(topic, payload, 1, False, None, None, None, (1, 1), **more)
+def publish(topic: str, payload: bytes, **more: object) -> IncomingMessage:
+    return IncomingMessage(topic, payload, 1, False, None, None, None, (1, 1), **more)
 
 
 def packet(data: bytes) -> object:
-    found = codec.frames(bytearray(data))
+    found = codec.split_packets(bytearray(data))
     return [
-        codec.incoming(first, body, 1) if first & 0xF0 == codec.PUBLISH else None
+        codec.decode_publish(first, body, 1) if first & 0xF0 == codec.PUBLISH else None
         for first, body in found
     ]
 
@@ -110,30 +128,30 @@ def through_the_gateway(data: bytes) -> object:
     content, wants = (*words[1:], "", "")[:2]
     message = publish("/forward/" + words[0], payload, content=content)
     message = message._replace(response_topic=wants, message_id=wants)
-    taken = [take(m, 2) for m in Opener().unpack([message])]
+    taken = [parse_publication(m, 2) for m in Unpacker().unpack([message])]
     for each in taken:
         told = each.receipt_topic
-        assert told is None or topics.matches(topics.CUSTODY_ANY, told)
+        assert told is None or topics.matches(topics.CUSTODY_FILTER, told)
         assert "+" not in (told or "")
-    return delivered(message._replace(topic="/" + words[0]), 2)
+    return parse_delivery(message._replace(topic="/" + words[0]), 2)
 
 
 def joined(data: bytes) -> object:
-    joiner = Joiner(2000)
-    return [joiner.add("/3", Chunk.decode(each)) for each in data.split(b"|")]
+    joiner = FragmentJoiner(2000)
+    return [joiner.add("/3", Fragment.decode(each)) for each in data.split(b"|")]
 
 
 def filters(words: str) -> object:
     first, _, second = words.partition(" ")
-    topics.meets(first, second)
-    topics.fixed_part(first)
+    topics.can_match_in(first, second)
+    topics.filter_area(first)
     topics.areas_around(second)
-    asked_of([first, second], TABLE)
+    filters_by_broker([first, second], TABLE)
     return topics.matches(first, second)
 
 
 def logged(line: str) -> object:
-    table = Subscriptions()
+    table = SubscriptionTable()
     for told in (
         table.on_subscribe_log,
         table.on_unsubscribe_log,
@@ -142,7 +160,7 @@ def logged(line: str) -> object:
     ):
         told(line)
     table.unregister(line)
-    return asked_of(table.filters, TABLE)
+    return filters_by_broker(table.filters, TABLE)
 
 
 def row(data: bytes) -> object:
@@ -153,9 +171,9 @@ def row(data: bytes) -> object:
 
 
 def rain(told: str) -> object:
-    source = RainSource("rain.csv", told)
-    list(index_lines(source, column="mm", step_h=1 / 6, allow_missing=True))
-    return read_rain(source, "t", "mm")
+    source = RainText("rain.csv", told)
+    list(soil_water_lines(source, column="mm", step_h=1 / 6, allow_missing=True))
+    return read_rain_series(source, "t", "mm")
 
 
 def notices(data: bytes) -> object:
@@ -167,7 +185,7 @@ def notices(data: bytes) -> object:
 
 def signed(data: bytes) -> object:
     """As a node does that knows no key: nothing counts."""
-    return Verifier([]).verify("/notice/3", data)
+    return NoticeVerifier([]).verify("/notice/3", data)
 
 
 NOTICE = of_json(
@@ -181,11 +199,11 @@ NOTICE = of_json(
     },
 )  # fmt: skip
 SIGNED = of_json({"body": '{"level":3,"at_s":1.7e9}', "signature": "AAAA"})[0]
-PLACE = Key("/3", 0, "g")
-FRAME = wire_format.encode(PLACE, PLACE, OnLevel(0, Ask()))
-RECEIPT = Receipt.from_ids([ID, MessageId("n1", "bb", 9)]).encode()
+PLACE = OverlayKey("/3", 0, "g")
+FRAME = wire_format.encode_frame(PLACE, PLACE, LevelPacket(0, NeighbourQuery()))
+RECEIPT = CustodyReceipt.from_ids([ID, MessageId("n1", "bb", 9)]).encode()
 MODBUS = b"\x01\x03\x00\x00\x00\x01"
-MQTT = codec.publish(
+MQTT = codec.encode_publish(
     Publication(
         "/3/1", CBOR, priority=5, response_topic="/custody/g", message_id=str(ID)
     ),
@@ -196,37 +214,55 @@ MQTT = codec.publish(
 
 READERS = (
     Reader("packet", packet, (PacketError,), (MQTT, b"\x40\x02\x00\x07")),
-    Reader("puback", codec.answer, (PacketError,), (b"\x00\x07\x10",)),
-    Reader("number", text(as_number), (), (b"5", b"-1")),
-    Reader("envelope", decode, (EnvelopeError,), (CBOR, JSON)),
-    Reader("envelope id", decode_id, (EnvelopeError,), (CBOR, JSON)),
+    Reader("puback", codec.decode_puback, (PacketError,), (b"\x00\x07\x10",)),
+    Reader("number", text(parse_number), (), (b"5", b"-1")),
+    Reader("envelope", decode_pack, (EnvelopeError,), (CBOR, JSON)),
+    Reader("envelope id", decode_message_id, (EnvelopeError,), (CBOR, JSON)),
     Reader("message id", text(MessageId.parse), (EnvelopeError,), (b"n1:bb:7",)),
     Reader("bronze row", row, (), (CBOR, JSON)),
     Reader(
-        "forward", text(topics.Forward.parse), (TopicError,), (b"/forward/3/1/pri5",)
+        "forward",
+        text(topics.ForwardTopic.parse),
+        (TopicError,),
+        (b"/forward/3/1/pri5",),
     ),
-    Reader("cell", text(topics.cell_of), (TopicError,), (b"/3/1/2/0",)),
-    Reader("custody", text(topics.custody_sender), (TopicError,), (b"/custody/n1",)),
+    Reader("cell", text(topics.parse_cell_topic), (TopicError,), (b"/3/1/2/0",)),
+    Reader(
+        "custody", text(topics.parse_custody_topic), (TopicError,), (b"/custody/n1",)
+    ),
     Reader("area", text(topics.check_area), (TopicError,), (b"/3/1", b"/")),
     Reader("topic", text(topics.check_publishable), (TopicError,), (b"/3/1",)),
     Reader("filters", text(filters), (), (b"/3/+/# /3/1", b"# /")),
     Reader("receipt to", text(lambda t: receipt_topic(ID, t)), (), (b"/custody/g",)),
-    Reader("receipt", Receipt.decode, (ReceiptError,), (RECEIPT,)),
-    Reader("offer", Offer.decode, (ReceiptError,), (Offer("g", ("#",)).encode(),)),
+    Reader("receipt", CustodyReceipt.decode, (ReceiptError,), (RECEIPT,)),
+    Reader(
+        "offer",
+        CustodyOffer.decode,
+        (ReceiptError,),
+        (CustodyOffer("g", ("#",)).encode(),),
+    ),
     Reader(
         "parcel",
-        decode_parcel,
-        (ParcelError,),
-        (encode_parcel([Item(CBOR), Item(JSON, 5)]), encode_parcel([Item(b"x" * 99)])),
+        decode_batch,
+        (BatchError,),
+        (
+            encode_batch([BatchItem(CBOR), BatchItem(JSON, 5)]),
+            encode_batch([BatchItem(b"x" * 99)]),
+        ),
     ),
-    Reader("chunk", joined, (ParcelError,), (cut("n1:bb:7", CBOR, 20)[0].encode(),)),
+    Reader(
+        "chunk",
+        joined,
+        (BatchError,),
+        (split_message("n1:bb:7", CBOR, 20)[0].encode(),),
+    ),
     Reader(
         "gateway",
         through_the_gateway,
         (),
         (
-            b"3/1/pri5 parcel /custody/g\n" + encode_parcel([Item(CBOR)]),
-            b"3/1 chunk n1:bb:7\n" + cut("n1:bb:7", CBOR, 400)[0].encode(),
+            b"3/1/pri5 parcel /custody/g\n" + encode_batch([BatchItem(CBOR)]),
+            b"3/1 chunk n1:bb:7\n" + split_message("n1:bb:7", CBOR, 400)[0].encode(),
             b"3/1/pri2  #\n" + CBOR,
         ),
     ),
@@ -235,62 +271,64 @@ READERS = (
     Reader("gateways", directory.decode_gateways, (DirectoryError,), of_json([ENTRY])),
     Reader(
         "table",
-        directory.decode_table,
+        directory.decode_broker_table,
         (DirectoryError,),
         of_json({"version": 1, "brokers": [ENTRY]}),
     ),
     Reader(
         "gateway notice",
-        directory.decode_notice,
+        directory.decode_gateway_notice,
         (DirectoryError,),
         of_json({"broker_info": INFO, "status": "up", "version": 2}),
     ),
     Reader(
         "here",
-        directory.decode_here,
+        directory.decode_gateway_heartbeat,
         (DirectoryError,),
         of_json({"broker_info": INFO, "every_s": 10}),
     ),
     Reader(
         "place",
-        directory.decode_place,
+        directory.decode_gateway_location,
         (DirectoryError,),
         of_json({"broker_info": INFO, "latitude": 33.5, "longitude": 133.5}),
     ),
     Reader(
         "area setting",
-        directory.decode_setting,
+        directory.decode_area_setting,
         (DirectoryError,),
         of_json({"broker_info": INFO, "topics": ["/3"]}, ENTRY),
     ),
-    Reader("entry", directory.decode_entry, (DirectoryError,), of_json(ENTRY)),
+    Reader("entry", directory.decode_broker_entry, (DirectoryError,), of_json(ENTRY)),
     Reader(
         "load",
-        decode_load,
+        decode_load_report,
         (DirectoryError,),
         of_json({"gateway": INFO, "per_s": 1, "cpu": 0.5, "cells": [["/3", 1.0]]}),
     ),
-    Reader("record", decode_told, (DirectoryError,), of_json({"key": {}})),
+    Reader("record", decode_record, (DirectoryError,), of_json({"key": {}})),
     Reader("view", decode_view, (DirectoryError,), of_json({"manager": "m"})),
-    Reader("report", decode_report, (DirectoryError,), of_json({"mode": "on"})),
+    Reader(
+        "report", decode_autoscale_report, (DirectoryError,), of_json({"mode": "on"})
+    ),
     Reader(
         "overlay frame",
-        wire_format.decode,
+        wire_format.decode_frame,
         (OverlayError,),
         (FRAME, b"\x01" + zlib.compress(FRAME[1:])),
     ),
     Reader("signed notice", signed, (NoticeError,), (SIGNED, *NOTICE)),
-    Reader("age of a notice", made_at_s, (), (SIGNED, *NOTICE)),
+    Reader("age of a notice", read_notice_time_s, (), (SIGNED, *NOTICE)),
     Reader("broker log", text(logged), (), (b"1700000000 c 1 /3/#", b"c 0 #")),
     Reader(
         "renewal",
-        Request.decode,
+        RenewalRequest.decode,
         (RenewalError,),
         of_cbor({"asked": b"x", "old": b"y", "signature": b"z"}),
     ),
     Reader(
         "renewed",
-        Answer.decode,
+        RenewalAnswer.decode,
         (RenewalError,),
         of_cbor({"certificate": b"x", "refused": ""}),
     ),
@@ -305,12 +343,15 @@ READERS = (
     ),
     Reader("url", text(Endpoint.parse), (FieldError,), (b"mqtts://[::1]:8883",)),
     Reader(
-        "node.toml", text(lambda t: from_table(parse(t))), (SettingsError,), (NODE,)
+        "node.toml",
+        text(lambda t: parse_node_settings(parse_toml(t))),
+        (SettingsError,),
+        (NODE,),
     ),
     *(
         Reader(
             name,
-            text(lambda t, f=form: read(f, parse(t))),
+            text(lambda t, f=form: build_settings(f, parse_toml(t))),
             (SettingsError,),
             seeds,
             is_remote=False,
@@ -328,7 +369,7 @@ READERS = (
     ),
     Reader(
         "fleet",
-        lambda data: lines_of(decode_office(data), KEYS),
+        lambda data: parse_fleet_lines(decode_office(data), SETTINGS_KEYS),
         (FleetError, TextError),
         (b"id,latitude,longitude\nn1,33.5,133.5\n",),
         is_remote=False,
@@ -336,7 +377,7 @@ READERS = (
     Reader("rain", text(rain), (RainTableError,), (RAIN,), is_remote=False),
     Reader(
         "landslides",
-        text(lambda t: read_slides(RainSource("slides.csv", t))),
+        text(lambda t: read_slides(RainText("slides.csv", t))),
         (RainTableError,),
         (b"time,class\n2026-07-01T00:10:00,a\n",),
         is_remote=False,
@@ -351,21 +392,21 @@ READERS = (
     Reader(
         "1-Wire",
         text(ds18b20.decode),
-        (ds18b20.DamagedError, ds18b20.WrongError),
+        (ds18b20.OneWireAnswerError, ds18b20.NoTemperatureError),
         (b"50 05 4b : crc=b9 YES\n50 05 t=21312\n", b"21312\n"),
         is_remote=False,
     ),
     Reader(
         "Modbus",
         lambda data: modbus.decode(data, MODBUS),
-        (modbus.DamagedError, modbus.RefusedError),
+        (modbus.ModbusAnswerError, modbus.ModbusExceptionError),
         (b"\x01\x03\x02" + struct.pack(">H", 5) + b"xG",),
         is_remote=False,
     ),
     Reader(
         "SDI-12",
         lambda data: sdi12.decode(data, b"0D0!", with_crc=False),
-        (sdi12.DamagedError,),
+        (sdi12.Sdi12AnswerError,),
         (b"0+3.14-2\r\n",),
         is_remote=False,
     ),

@@ -14,10 +14,10 @@ from backend_spark.forecast import files
 @pytest.mark.parametrize(
     ("read", "most_bytes"),
     [
-        (lambda path: tables.read_criteria(path, ASSUMED), tables.MOST_BYTES),
+        (lambda path: tables.read_criteria(path, ASSUMED), tables.MAX_BYTES),
         (amedas, jma.MAX_STATIONS_BYTES),
-        (lambda path: files.read_forecast(path, NOW_S), files.MOST_BYTES),
-        (auth.read, auth.MOST_BYTES),
+        (lambda path: files.read_forecast(path, NOW_S), files.MAX_BYTES),
+        (auth.read_accounts, auth.MAX_FILE_BYTES),
     ],
 )
 def test_file_that_is_too_large_is_refused_by_its_size(

@@ -10,7 +10,7 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 
 from service_runtime.tls import Endpoint
-from spatial_mqtt.custody import Receipt
+from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import offer_topic
@@ -32,7 +32,7 @@ def receipted(client: Client, node: str) -> int:
     """How many messages of a node were receipted."""
     found = set()
     for payload in client.on(f"/custody/{node}"):
-        for low, high in Receipt.decode(payload).ranges[node, "bb"]:
+        for low, high in CustodyReceipt.decode(payload).ranges[node, "bb"]:
             found |= set(range(low, high + 1))
     return len(found)
 

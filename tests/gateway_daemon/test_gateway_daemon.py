@@ -13,19 +13,19 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
-from edge_agent.queue.base import Draft
+from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Throttle
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.config import GatewaySection
 from service_runtime.errors import FieldError
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import Offer, Receipt
-from spatial_mqtt.directory import BrokerInfo, Place, encode
-from spatial_mqtt.retained import fetch_retained, fetch_several
-from spatial_mqtt.senml import MessageId, Pack, Reading, decode, encode_cbor
-from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_PLACES, offer_topic
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
+from spatial_mqtt.directory import BrokerInfo, GatewayLocation, encode_directory_message
+from spatial_mqtt.retained import fetch_all_retained, fetch_retained
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode_pack, encode_cbor
+from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_LOCATIONS, offer_topic
 
 PLACE = "latitude = 33.55\nlongitude = 133.53\n"
 
@@ -81,7 +81,7 @@ def pack(seq: int, priority: int = 3) -> bytes:
 def receipted(client: Client) -> set[int]:
     seqs: set[int] = set()
     for payload in client.on("/custody/n1"):
-        for low, high in Receipt.decode(payload).ranges[("n1", "bb")]:
+        for low, high in CustodyReceipt.decode(payload).ranges[("n1", "bb")]:
             seqs |= set(range(low, high + 1))
     return seqs
 
@@ -121,12 +121,12 @@ def test_a_gateway_says_where_it_stands_until_it_takes_it_back(
     """Retained at its Manager under its own name; settings without a place end it."""
 
     def told() -> list[bytes]:
-        asked = (GATEWAY_INFO, GATEWAY_PLACES)
-        found = fetch_several(system.manager.endpoint, asked, "c", 60)
+        asked = (GATEWAY_INFO, GATEWAY_LOCATIONS)
+        found = fetch_all_retained(system.manager.endpoint, asked, "c", 60)
         return [found[topic] for topic in found if topic != GATEWAY_INFO]
 
-    here = Place(BrokerInfo("127.0.0.1", system.local.port), 33.55, 133.53)
-    wait_until(lambda: told() == [encode(here)])
+    here = GatewayLocation(BrokerInfo("127.0.0.1", system.local.port), 33.55, 133.53)
+    wait_until(lambda: told() == [encode_directory_message(here)])
     programs.kill("gateway", signal.SIGTERM)
     system.gateway_config = system.gateway_config.replace(PLACE, "")
     system.start_gateway()
@@ -160,7 +160,7 @@ def test_message_is_receipted_stripped_and_forwarded_once(system: System) -> Non
     """A node's message sent twice is stored once, receipted twice, forwarded once."""
     ears = Client(system.distributed.endpoint, "ears", "/#")
     # Names travel only towards a store that will receipt them.
-    offer = Offer("store", ("/3/#",)).encode()
+    offer = CustodyOffer("store", ("/3/#",)).encode()
     ears.publish(offer_topic("store"), offer, retain=True)
     wait_until(lambda: ears.on(offer_topic("store")))
     node = Client(system.local.endpoint, "node", "/custody/n1")
@@ -199,7 +199,7 @@ def test_kill_dash_nine_of_the_gateway_loses_nothing_it_receipted(
     system.start_gateway()
     system.distributed.start()
     ears = Client(system.distributed.endpoint, "ears", "/#")
-    offer = Offer("store", ("/3/#",)).encode()
+    offer = CustodyOffer("store", ("/3/#",)).encode()
     ears.publish(offer_topic("store"), offer, retain=True)
 
     wait_until(
@@ -265,7 +265,7 @@ def test_late_message_stays_late(system: System) -> None:
     node.publish("/forward/3/1/2/pri2", pack(1), age_s=7200)
     node.publish("/forward/3/1/2/pri2", pack(2))
     wait_until(lambda: len(analyst.got) == 2)
-    ages = {decode(m.payload).id.seq: m.age_s for m in analyst.got}
+    ages = {decode_pack(m.payload).id.seq: m.age_s for m in analyst.got}
 
     assert 7200 <= (ages[1] or 0) <= 7230
     assert ages[2] is None
@@ -327,7 +327,9 @@ def test_what_a_node_packs_reaches_subscribers_one_by_one(
     large = bytes(range(256)) * 80
     queue.put([_opaque(1, b"%03d" % n * 50) for n in range(200)])
     queue.put([_opaque(3, large), _opaque(5, b"warning")])
-    uplink = Uplink(queue, Sender("n1"), Connection, Throttle(), time.monotonic)
+    uplink = Uplink(
+        queue, SenderProfile("n1"), Connection, RateLimiter(), time.monotonic
+    )
     thread = threading.Thread(target=uplink.run)
     thread.start()
     uplink.switch_to(system.local.endpoint)
@@ -345,16 +347,16 @@ def test_what_a_node_packs_reaches_subscribers_one_by_one(
     ])
 
 
-def _opaque(priority: int, data: bytes) -> Draft:
+def _opaque(priority: int, data: bytes) -> MessageDraft:
     def encode(message_id: MessageId) -> bytes:
         reading = Reading("photo", None, data)
         return encode_cbor(Pack(message_id, priority, 1.7e9, (reading,)))
 
-    return Draft(priority, f"/forward/3/1/0/pri{priority}", encode)
+    return MessageDraft(priority, f"/forward/3/1/0/pri{priority}", encode)
 
 
 def _told(payload: bytes) -> object:
-    return decode(payload).readings[0].value
+    return decode_pack(payload).readings[0].value
 
 
 def test_half_a_place_is_refused() -> None:

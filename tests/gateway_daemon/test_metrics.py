@@ -15,7 +15,7 @@ from conftest import Broker, free_port, wait_until
 from programs import Client, Programs
 from prometheus_client.parser import text_string_to_metric_families
 
-from service_runtime.metrics import Metric, MetricsServer, Sample
+from service_runtime.metrics import Metric, MetricSample, MetricsServer
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
@@ -47,10 +47,10 @@ def names(text: str) -> set[str]:
 
 def test_families_have_names_types_labels_and_values() -> None:
     """The text parses to what was collected; labels are escaped."""
-    samples = (Sample(3, {"a": 'x"\\\n'}), Sample(0.25), Sample(True))
+    samples = (MetricSample(3, {"a": 'x"\\\n'}), MetricSample(0.25), MetricSample(True))
     metrics = [
         Metric("m", "gauge", "Of it.", samples),
-        Metric("n_total", "counter", "Of all.", (Sample(7),)),
+        Metric("n_total", "counter", "Of all.", (MetricSample(7),)),
     ]
 
     with served(metrics) as port:

@@ -14,7 +14,7 @@ from programs import Client
 from backend_spark.ingest.segment_log import read_segments
 from demo.processes import Processes
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import Pack, decode
+from spatial_mqtt.senml import Pack, decode_pack
 from spatial_mqtt.topics import offer_topic
 
 HOST = "10.0.2.2"
@@ -103,7 +103,7 @@ class Office:
 
     def packs(self) -> list[Pack]:
         """What the analyst has heard, in the order of arrival."""
-        return [decode(message.payload) for message in list(self._analyst.got)]
+        return [decode_pack(message.payload) for message in list(self._analyst.got)]
 
     def count(self) -> float:
         """Tips by the highest counter heard; 0 before the first."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.config import from_table
-from service_runtime.settings import SettingsError, parse
+from edge_agent.config import parse_node_settings
+from service_runtime.settings import SettingsError, parse_toml
 
 ACCESS = Path(__file__).parents[2] / "image/files/usr/lib/yamamori/access"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEjS operator@office"
@@ -73,5 +73,7 @@ def test_what_is_no_public_key_is_refused(tmp_path: Path, key: str) -> None:
     """In the settings by name; and should it get by, the script leaves it out."""
     access = f"[access]\nssh_keys = ['{key}']\n"
     with pytest.raises(SettingsError, match=r"ssh_keys must be a public key's"):
-        from_table(parse(NODE.replace("[[sensor]]", f"{access}[[sensor]]")))
+        parse_node_settings(
+            parse_toml(NODE.replace("[[sensor]]", f"{access}[[sensor]]"))
+        )
     assert start(tmp_path, access) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.status import Status, save
+from edge_agent.status import NodeStatus, save_status
 
 LED = Path(__file__).parents[2] / "image/files/usr/lib/yamamori/led"
 
@@ -31,7 +31,7 @@ def shown(folder: Path, agent: str) -> tuple[str, ...]:
 
 def tell(folder: Path, *, is_served: bool, **problems: str) -> None:
     """Save a status as the agent does."""
-    status = Status(
+    status = NodeStatus(
         line="",
         at_s=0,
         mono_s=0,
@@ -50,7 +50,7 @@ def tell(folder: Path, *, is_served: bool, **problems: str) -> None:
         notice=None,
         refused=None,
     )
-    save(status, folder)
+    save_status(status, folder)
 
 
 def test_heartbeat_when_a_gateway_takes_messages(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 
-from service_runtime.lifecycle import READY_WITHIN_S, Supervision
-from service_runtime.systemd import Notifier
-from service_runtime.watchdog import Pulse
+from service_runtime.lifecycle import READY_TIMEOUT_S, SystemdSupervisor
+from service_runtime.systemd import SystemdNotifier
+from service_runtime.watchdog import LoopWatchdog
 
 STATUS = "gw:1884 is up; 0 queued"
 
@@ -57,17 +57,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def pulse(clock: Clock) -> Pulse:
-    return Pulse(clock)
+def pulse(clock: Clock) -> LoopWatchdog:
+    return LoopWatchdog(clock)
 
 
 @pytest.fixture
-def supervision(manager: Manager, pulse: Pulse) -> Supervision:
-    return Supervision(Notifier(str(manager.path)), pulse, lambda: STATUS, 3600)
+def supervision(manager: Manager, pulse: LoopWatchdog) -> SystemdSupervisor:
+    return SystemdSupervisor(
+        SystemdNotifier(str(manager.path)), pulse, lambda: STATUS, 3600
+    )
 
 
 def test_watchdog_is_fed_while_every_loop_lives(
-    supervision: Supervision, manager: Manager, pulse: Pulse
+    supervision: SystemdSupervisor, manager: Manager, pulse: LoopWatchdog
 ) -> None:
     """That is what it is for."""
     with pulse.watch_loop("uplink", 5):
@@ -77,9 +79,9 @@ def test_watchdog_is_fed_while_every_loop_lives(
 
 
 def test_one_late_loop_starves_the_watchdog_and_is_named(
-    supervision: Supervision,
+    supervision: SystemdSupervisor,
     manager: Manager,
-    pulse: Pulse,
+    pulse: LoopWatchdog,
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -98,7 +100,7 @@ def test_one_late_loop_starves_the_watchdog_and_is_named(
 
 
 def test_ready_is_said_with_a_status(
-    supervision: Supervision, manager: Manager
+    supervision: SystemdSupervisor, manager: Manager
 ) -> None:
     """`systemctl start` returns then, and `systemctl status` has words at once."""
     supervision.report_ready()
@@ -107,7 +109,9 @@ def test_ready_is_said_with_a_status(
     assert manager.heard() == ["READY=1", f"STATUS={STATUS}"]
 
 
-def test_ready_waits_until_others_reach_us(manager: Manager, pulse: Pulse) -> None:
+def test_ready_waits_until_others_reach_us(
+    manager: Manager, pulse: LoopWatchdog
+) -> None:
     """What is sent to a daemon that is ready is taken."""
     is_served = threading.Event()
     asked = threading.Event()
@@ -116,8 +120,12 @@ def test_ready_waits_until_others_reach_us(manager: Manager, pulse: Pulse) -> No
         asked.set()
         return is_served.is_set()
 
-    supervision = Supervision(
-        Notifier(str(manager.path)), pulse, lambda: STATUS, 3600, is_serving=serves
+    supervision = SystemdSupervisor(
+        SystemdNotifier(str(manager.path)),
+        pulse,
+        lambda: STATUS,
+        3600,
+        is_serving=serves,
     )
     supervision.report_ready()
     assert asked.wait(60)
@@ -131,7 +139,10 @@ def test_ready_waits_until_others_reach_us(manager: Manager, pulse: Pulse) -> No
 
 
 def test_ready_does_not_wait_for_ever(
-    manager: Manager, pulse: Pulse, clock: Clock, caplog: pytest.LogCaptureFixture
+    manager: Manager,
+    pulse: LoopWatchdog,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A daemon that works on without its broker is not killed for want of one."""
     asked = threading.Event()
@@ -140,12 +151,16 @@ def test_ready_does_not_wait_for_ever(
         asked.set()
         return False
 
-    supervision = Supervision(
-        Notifier(str(manager.path)), pulse, lambda: STATUS, 3600, is_serving=serves
+    supervision = SystemdSupervisor(
+        SystemdNotifier(str(manager.path)),
+        pulse,
+        lambda: STATUS,
+        3600,
+        is_serving=serves,
     )
     supervision.report_ready()
     assert asked.wait(60)
-    clock.now_s += READY_WITHIN_S
+    clock.now_s += READY_TIMEOUT_S
     told: list[str] = []
     wait_until(lambda: told.extend(manager.heard()) or len(told) == 2)
     supervision.close()
@@ -155,7 +170,7 @@ def test_ready_does_not_wait_for_ever(
 
 
 def test_daemon_that_stops_is_not_hurried(
-    supervision: Supervision, manager: Manager, pulse: Pulse, clock: Clock
+    supervision: SystemdSupervisor, manager: Manager, pulse: LoopWatchdog, clock: Clock
 ) -> None:
     """Loops end one by one; only systemd's time for stopping counts."""
     with pulse.watch_loop("uplink", 5):
@@ -166,7 +181,9 @@ def test_daemon_that_stops_is_not_hurried(
     assert manager.heard() == ["STOPPING=1", "STATUS=stopping", "WATCHDOG=1"]
 
 
-def test_nothing_is_asked_once_stopping_is_said(manager: Manager, pulse: Pulse) -> None:
+def test_nothing_is_asked_once_stopping_is_said(
+    manager: Manager, pulse: LoopWatchdog
+) -> None:
     """What the status asks, such as a queue, may be closed then."""
     asked = threading.Event()
     may_answer = threading.Event()
@@ -178,7 +195,9 @@ def test_nothing_is_asked_once_stopping_is_said(manager: Manager, pulse: Pulse) 
         may_answer.wait(5)
         return STATUS
 
-    supervision = Supervision(Notifier(str(manager.path)), pulse, slow, 0.01)
+    supervision = SystemdSupervisor(
+        SystemdNotifier(str(manager.path)), pulse, slow, 0.01
+    )
     supervision.report_ready()
     assert asked.wait(60)
     threading.Timer(0.2, may_answer.set).start()
@@ -192,7 +211,7 @@ def test_nothing_is_asked_once_stopping_is_said(manager: Manager, pulse: Pulse) 
 
 
 def test_status_that_hangs_is_a_late_loop(
-    manager: Manager, pulse: Pulse, clock: Clock
+    manager: Manager, pulse: LoopWatchdog, clock: Clock
 ) -> None:
     """It may wait for a lock that a hung loop holds; that must starve the watchdog."""
     hangs, free = threading.Event(), threading.Event()
@@ -203,7 +222,9 @@ def test_status_that_hangs_is_a_late_loop(
             free.wait(60)
         return STATUS
 
-    supervision = Supervision(Notifier(str(manager.path)), pulse, stuck, 0.01)
+    supervision = SystemdSupervisor(
+        SystemdNotifier(str(manager.path)), pulse, stuck, 0.01
+    )
     supervision.report_ready()
     wait_until(lambda: "WATCHDOG=1" in manager.heard())
     assert hangs.wait(60)
@@ -215,10 +236,12 @@ def test_status_that_hangs_is_a_late_loop(
     supervision.close()
 
 
-def test_environment_says_how_often_to_feed(manager: Manager, pulse: Pulse) -> None:
+def test_environment_says_how_often_to_feed(
+    manager: Manager, pulse: LoopWatchdog
+) -> None:
     """Several times within the watchdog's time, or one lost datagram would kill."""
     environ = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "200000"}
-    supervision = Supervision.from_environment(
+    supervision = SystemdSupervisor.from_environment(
         environ, os.getpid(), pulse, lambda: STATUS
     )
     supervision.report_ready()

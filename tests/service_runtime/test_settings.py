@@ -8,23 +8,23 @@ from hypothesis import strategies as st
 
 from service_runtime.errors import FieldError
 from service_runtime.settings import (
+    KeyRow,
+    KeyRule,
     Problem,
-    Row,
-    Rule,
     SettingsError,
-    describe,
+    build_settings,
+    describe_settings,
     key,
-    parse,
-    read,
+    parse_toml,
 )
 from spatial_mqtt.topics import check_node_id
 
-RATE = Rule("Most bytes sent.", unit="bytes/s", low=1, high=1000)
-PERIOD = Rule("Time between samples.", unit="s", low=0.5)
-SHARE = Rule("Part of the store that may fill.", high=1)
-MODE = Rule("How to run.", choices=("live", "demo"))
-NODE_ID = Rule("Name of the node.", check=check_node_id)
-ANY = Rule("Anything.")
+RATE = KeyRule("Most bytes sent.", unit="bytes/s", low=1, high=1000)
+PERIOD = KeyRule("Time between samples.", unit="s", low=0.5)
+SHARE = KeyRule("Part of the store that may fill.", high=1)
+MODE = KeyRule("How to run.", choices=("live", "demo"))
+NODE_ID = KeyRule("Name of the node.", check=check_node_id)
+ANY = KeyRule("Anything.")
 BARE = "write the bare number, without quotes and without a unit"
 
 
@@ -73,13 +73,13 @@ class Free:
 def problems(text: str, form: type = Node) -> tuple[str, ...]:
     """What is wrong with a file."""
     with pytest.raises(SettingsError, match=r"must|known") as caught:
-        read(form, parse(text))
+        build_settings(form, parse_toml(text))
     return tuple(map(str, caught.value.problems))
 
 
 def test_file_that_says_little_gets_the_defaults() -> None:
     """Only required keys must be given; a table of defaults may be absent."""
-    assert read(Node, parse('id = "n"')) == Node(id="n", link=Link())
+    assert build_settings(Node, parse_toml('id = "n"')) == Node(id="n", link=Link())
 
 
 def test_file_that_says_all_is_read() -> None:
@@ -99,7 +99,7 @@ def test_file_that_says_all_is_read() -> None:
     name = "tilt"
     share = 1
     """
-    assert read(Node, parse(text)) == Node(
+    assert build_settings(Node, parse_toml(text)) == Node(
         id="n",
         link=Link(rate_bytes_per_s=7, period_s=2.0),
         backup=Link(period_s=0.5),
@@ -115,7 +115,9 @@ def test_numbers_within_bounds_are_read(rate: int, period_s: float) -> None:
     """A number that TOML carries arrives unchanged."""
     text = f"rate_bytes_per_s = {rate}\nperiod_s = {period_s!r}"
 
-    assert read(Link, parse(text)) == Link(rate_bytes_per_s=rate, period_s=period_s)
+    assert build_settings(Link, parse_toml(text)) == Link(
+        rate_bytes_per_s=rate, period_s=period_s
+    )
 
 
 @given(rate=st.integers().filter(lambda n: not 1 <= n <= 1000))
@@ -125,12 +127,12 @@ def test_number_out_of_bounds_is_refused(rate: int) -> None:
         SettingsError,
         match=r"^rate_bytes_per_s must be between 1 and 1000 bytes/s, got -?\d",
     ):
-        read(Link, {"rate_bytes_per_s": rate})
+        build_settings(Link, {"rate_bytes_per_s": rate})
 
 
 def test_whole_number_serves_as_a_number() -> None:
     """``2`` where 2.0 is meant is no mistake, and becomes one type."""
-    assert type(read(Link, {"period_s": 2}).period_s) is float
+    assert type(build_settings(Link, {"period_s": 2}).period_s) is float
 
 
 @pytest.mark.parametrize(
@@ -263,14 +265,14 @@ def test_error_shows_one_mistake_a_line() -> None:
     with pytest.raises(
         SettingsError, match=r"zz is not .*\nid must be given"
     ) as caught:
-        read(Node, {"zz": 1})
+        build_settings(Node, {"zz": 1})
     assert str(caught.value) == "\n".join(map(str, caught.value.problems))
 
 
 def test_text_that_is_not_toml_is_refused() -> None:
     """The parser's own words tell line and column."""
     with pytest.raises(SettingsError, match=r"must be TOML: .*line 2, column \d"):
-        parse("a = 1\nb = = 2")
+        parse_toml("a = 1\nb = = 2")
 
 
 @pytest.mark.parametrize("default", [[], {}, set()])
@@ -286,18 +288,18 @@ def test_what_is_not_finite_is_refused_without_bounds_too(value: str) -> None:
     with pytest.raises(
         SettingsError, match=f"^number must be a finite number, got {value}"
     ):
-        read(Free, parse(f"number = {value}"))
+        build_settings(Free, parse_toml(f"number = {value}"))
 
 
 def test_integer_beyond_a_double_is_refused() -> None:
     """A number of 400 digits is a mistake like any other."""
     with pytest.raises(SettingsError, match=r"^number must be"):
-        read(Free, parse("number = 1" + "0" * 400))
+        build_settings(Free, parse_toml("number = 1" + "0" * 400))
 
 
 def test_describe_gives_a_row_for_every_key() -> None:
     """The reference is made from the same fields, tables within included."""
-    rows = list(describe(Node))
+    rows = list(describe_settings(Node))
 
     assert [row.path for row in rows] == [
         "id",
@@ -312,8 +314,8 @@ def test_describe_gives_a_row_for_every_key() -> None:
         "verbose",
         "limit",
     ]
-    assert rows[0] == Row("id", "text", NODE_ID, "required")
-    assert rows[1] == Row("link.rate_bytes_per_s", "a whole number", RATE, "100")
+    assert rows[0] == KeyRow("id", "text", NODE_ID, "required")
+    assert rows[1] == KeyRow("link.rate_bytes_per_s", "a whole number", RATE, "100")
     assert [row.kind for row in rows[7:]] == [
         "a list of text",
         "text",
@@ -324,7 +326,7 @@ def test_describe_gives_a_row_for_every_key() -> None:
 
 def test_describe_begins_at_a_path() -> None:
     """A form that is a part of another is told under its key."""
-    assert [row.path for row in describe(Link, "uplink")] == [
+    assert [row.path for row in describe_settings(Link, "uplink")] == [
         "uplink.rate_bytes_per_s",
         "uplink.period_s",
     ]

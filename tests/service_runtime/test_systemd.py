@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from service_runtime import systemd
-from service_runtime.systemd import Notifier, inherited_fds, watchdog_s
+from service_runtime.systemd import (
+    SystemdNotifier,
+    read_inherited_fds,
+    read_watchdog_timeout_s,
+)
 
 PID = 4711
 
@@ -40,14 +44,14 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 
 def test_words_arrive_by_either_kind_of_address(manager: Manager) -> None:
     """A path, or a name in the abstract space, as containers have it."""
-    Notifier(manager.address).send("READY=1", "STATUS=well")
+    SystemdNotifier(manager.address).send("READY=1", "STATUS=well")
 
     assert manager.hears() == ("READY=1\nSTATUS=well", [])
 
 
 def test_status_stays_on_one_line(manager: Manager) -> None:
     """A line break would begin another assignment."""
-    Notifier(manager.address).send_status("sensor says\nWATCHDOG=1")
+    SystemdNotifier(manager.address).send_status("sensor says\nWATCHDOG=1")
 
     assert manager.hears()[0] == "STATUS=sensor says WATCHDOG=1"
 
@@ -55,7 +59,7 @@ def test_status_stays_on_one_line(manager: Manager) -> None:
 def test_stored_descriptor_replaces_the_one_before(manager: Manager) -> None:
     """One name holds one descriptor, and the descriptor itself travels."""
     read, write = os.pipe()
-    Notifier(manager.address).store_fd("line17", read)
+    SystemdNotifier(manager.address).store_fd("line17", read)
     forgets, stores = manager.hears(), manager.hears()
     os.write(write, b"tip")
 
@@ -68,7 +72,7 @@ def test_stored_descriptor_replaces_the_one_before(manager: Manager) -> None:
 
 def test_nobody_hears_where_there_is_no_manager() -> None:
     """Started by hand, a daemon says nothing and goes on."""
-    notifier = Notifier()
+    notifier = SystemdNotifier()
     notifier.send("READY=1")
     notifier.store_fd("line17", 0)
 
@@ -79,7 +83,7 @@ def test_deaf_manager_is_named_and_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A service manager that is gone stops no sampling."""
-    Notifier(str(tmp_path / "gone")).send("WATCHDOG=1")
+    SystemdNotifier(str(tmp_path / "gone")).send("WATCHDOG=1")
 
     assert "cannot send WATCHDOG=1 to systemd" in caplog.text
 
@@ -89,13 +93,13 @@ def test_descriptors_come_back_under_their_names(
 ) -> None:
     """They follow each other, and a child of ours does not get them."""
     first, second = os.dup2(0, 700), os.dup2(0, 701)
-    monkeypatch.setattr(systemd, "FIRST_FD", first)  # 3 and 4 are pytest's own
+    monkeypatch.setattr(systemd, "FIRST_PASSED_FD", first)  # 3 and 4 are pytest's own
     environ = {
         "LISTEN_PID": str(PID),
         "LISTEN_FDS": "2",
         "LISTEN_FDNAMES": "line17:line27",
     }
-    found = inherited_fds(environ, PID)
+    found = read_inherited_fds(environ, PID)
 
     assert found == {"line17": first, "line27": second}
     assert not any(map(os.get_inheritable, found.values()))
@@ -114,7 +118,7 @@ def test_descriptors_come_back_under_their_names(
 )
 def test_no_descriptor_is_taken_that_is_not_ours(environ: dict[str, str]) -> None:
     """Descriptor 3 may be anything then."""
-    assert inherited_fds(environ, PID) == {}
+    assert read_inherited_fds(environ, PID) == {}
 
 
 @pytest.mark.parametrize(
@@ -130,4 +134,4 @@ def test_watchdog_is_ours_when_it_says_so(
     environ: dict[str, str], expected_s: float | None
 ) -> None:
     """The time is in microseconds, and may be meant for our parent."""
-    assert watchdog_s(environ, PID) == expected_s
+    assert read_watchdog_timeout_s(environ, PID) == expected_s

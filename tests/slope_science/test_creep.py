@@ -9,12 +9,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slope_science.creep import (
-    forecast,
-    fukuzono_mm,
-    fukuzono_mm_per_h,
-    spaced,
-    velocities,
-    velocity,
+    fit_velocities,
+    fit_velocity,
+    forecast_failure,
+    fukuzono_displacement_mm,
+    fukuzono_speed_mm_per_h,
+    thin_out,
 )
 from slope_science.errors import ScienceError
 
@@ -30,18 +30,20 @@ TABLE = {
 def test_creep_has_the_worked_values(t_h: float, values: tuple[float, float]) -> None:
     """The table of the worked example, to its last digit."""
     speed, moved_mm = values
-    assert fukuzono_mm_per_h(FAILURE_H - t_h, A_PER_MM) == pytest.approx(
+    assert fukuzono_speed_mm_per_h(FAILURE_H - t_h, A_PER_MM) == pytest.approx(
         speed, abs=1e-4
     )
-    assert fukuzono_mm(t_h, FAILURE_H, A_PER_MM) == pytest.approx(moved_mm, abs=1e-3)
+    assert fukuzono_displacement_mm(t_h, FAILURE_H, A_PER_MM) == pytest.approx(
+        moved_mm, abs=1e-3
+    )
 
 
 def test_time_of_failure_has_no_creep() -> None:
     """There the formula is infinite."""
     with pytest.raises(ScienceError, match="left_h must be more than 0"):
-        fukuzono_mm_per_h(0, A_PER_MM)
+        fukuzono_speed_mm_per_h(0, A_PER_MM)
     with pytest.raises(ScienceError, match=r"t_h must be less than failure_h \(48\)"):
-        fukuzono_mm(48.0, FAILURE_H, A_PER_MM)
+        fukuzono_displacement_mm(48.0, FAILURE_H, A_PER_MM)
 
 
 @given(
@@ -51,15 +53,15 @@ def test_time_of_failure_has_no_creep() -> None:
 def test_even_movement_has_its_speed(speed: float, times_h: list[float]) -> None:
     """Any spacing of readings gives the slope of a line."""
     assume(max(times_h) - min(times_h) > 0.01)
-    found = velocity(times_h, [7 + speed * t for t in times_h])
+    found = fit_velocity(times_h, [7 + speed * t for t in times_h])
     assert found is not None
     assert found.mm_per_h == pytest.approx(speed, abs=1e-6)
 
 
 def test_too_few_readings_have_no_speed() -> None:
     """Three points, or four at one moment."""
-    assert velocity([0, 1, 2], [0, 1, 2]) is None
-    assert velocity([1, 1, 1, 1], [0, 1, 2, 3]) is None
+    assert fit_velocity([0, 1, 2], [0, 1, 2]) is None
+    assert fit_velocity([1, 1, 1, 1], [0, 1, 2, 3]) is None
 
 
 def test_noise_is_a_speed_in_one_window_of_a_thousand() -> None:
@@ -67,7 +69,8 @@ def test_noise_is_a_speed_in_one_window_of_a_thousand() -> None:
     rng = random.Random(1)
     times_h, windows = [at / 6 for at in range(7)], 20_000
     found = [
-        velocity(times_h, [rng.gauss(0, 0.1) for _ in times_h]) for _ in range(windows)
+        fit_velocity(times_h, [rng.gauss(0, 0.1) for _ in times_h])
+        for _ in range(windows)
     ]
     false = sum(each.exceeds(0.0) for each in found if each)
     assert 5 < false < 40
@@ -80,8 +83,11 @@ def test_forecast_of_the_worked_example_meets_the_failure(t_h: int) -> None:
     for seed in range(runs):
         rng = random.Random(seed)
         hours = [float(h) for h in range(t_h - 15, t_h + 1)]
-        moved = [fukuzono_mm(h, FAILURE_H, A_PER_MM) + rng.gauss(0, 0.1) for h in hours]
-        found = forecast(velocities(hours, moved))
+        moved = [
+            fukuzono_displacement_mm(h, FAILURE_H, A_PER_MM) + rng.gauss(0, 0.1)
+            for h in hours
+        ]
+        found = forecast_failure(fit_velocities(hours, moved))
         if found is not None and found.is_usable(t_h):
             hits += abs(found.failure_h - FAILURE_H) < max(2 * found.half_width_h, 1.5)
     assert hits > 0.8 * runs
@@ -90,10 +96,12 @@ def test_forecast_of_the_worked_example_meets_the_failure(t_h: int) -> None:
 def test_exact_creep_gives_the_exact_failure() -> None:
     """Without noise, and with speeds taken where they were fitted."""
     hours = [at / 6 for at in range(35 * 6, 47 * 6)]
-    speeds = velocities(
-        hours, [fukuzono_mm(h, FAILURE_H, A_PER_MM) for h in hours], span_h=0.5
+    speeds = fit_velocities(
+        hours,
+        [fukuzono_displacement_mm(h, FAILURE_H, A_PER_MM) for h in hours],
+        span_h=0.5,
     )
-    found = forecast(speeds)
+    found = forecast_failure(speeds)
     assert found is not None
     assert found.failure_h == pytest.approx(FAILURE_H, abs=0.1)
     assert found.a_per_mm == pytest.approx(A_PER_MM, rel=0.02)
@@ -105,27 +113,29 @@ def test_movement_that_slows_down_or_is_steady_has_no_failure() -> None:
     """1/v does not fall."""
     hours = [float(h) for h in range(16)]
     slowing = [10 * (1 - math.exp(-h / 8)) for h in hours]
-    assert forecast(velocities(hours, slowing)) is None
-    steady = forecast(velocities(hours, [2.0 * h for h in hours]))
+    assert forecast_failure(fit_velocities(hours, slowing)) is None
+    steady = forecast_failure(fit_velocities(hours, [2.0 * h for h in hours]))
     assert steady is None or not steady.is_usable(15.0)
 
 
 def test_speeds_of_nearly_the_same_readings_count_once() -> None:
     """Speeds of three hours at every quarter say something new an hour apart."""
     hours = [at / 4 for at in range(60)]
-    kept = spaced(velocities(hours, [2.0 * h for h in hours]))
+    kept = thin_out(fit_velocities(hours, [2.0 * h for h in hours]))
     gaps = [b.at_h - a.at_h for a, b in pairwise(kept)]
     assert len(kept) == 13
     assert gaps[1:] == pytest.approx([1.0] * 11)
-    assert kept[-1] == velocities(hours, [2.0 * h for h in hours])[-1]
-    assert spaced([]) == []
+    assert kept[-1] == fit_velocities(hours, [2.0 * h for h in hours])[-1]
+    assert thin_out([]) == []
 
 
 def test_noise_alone_gives_no_usable_forecast() -> None:
     """Not once in 500 half days."""
     rng, hours = random.Random(3), [float(h) for h in range(16)]
     for _ in range(500):
-        found = forecast(velocities(hours, [rng.gauss(0, 0.1) for _ in hours]))
+        found = forecast_failure(
+            fit_velocities(hours, [rng.gauss(0, 0.1) for _ in hours])
+        )
         assert found is None or not found.is_usable(15.0)
 
 
@@ -139,7 +149,7 @@ def test_forecast_of_anything_is_finite_or_none(
         at_h, mm = at_h + dt_h, mm + step_mm
         hours.append(at_h)
         moved.append(mm)
-    speeds = velocities(hours, moved)
+    speeds = fit_velocities(hours, moved)
     assert all(a.at_h <= b.at_h for a, b in pairwise(speeds))
-    found = forecast(speeds) if speeds else None
+    found = forecast_failure(speeds) if speeds else None
     assert found is None or math.isfinite(found.failure_h)

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science.skill import (
-    CLASSES,
+    EVENT_CLASSES,
     Slide,
-    class_of,
     duration_matrix,
-    joined,
+    event_class,
     lead_time,
+    merge_slides,
 )
 
 HOUR_S = 3600.0
@@ -22,12 +22,12 @@ def test_slides_of_one_night_are_one_event() -> None:
     """Nearer than half a day they are one, and their numbers add up."""
     night = [Slide(0, 0), Slide(6 * HOUR_S, 6 * HOUR_S, 2)]
     later = Slide(40 * HOUR_S, 40 * HOUR_S)
-    assert joined([later, *night]) == [Slide(0, 6 * HOUR_S, 3), later]
+    assert merge_slides([later, *night]) == [Slide(0, 6 * HOUR_S, 3), later]
 
 
 def test_classes_grow_with_the_number_of_slides() -> None:
     """None, one, a few, many."""
-    assert [CLASSES[class_of(n)] for n in (0, 1, 2, 4, 5)] == [
+    assert [EVENT_CLASSES[event_class(n)] for n in (0, 1, 2, 4, 5)] == [
         "none", "small", "intermediate", "intermediate", "large",
     ]  # fmt: skip
 
@@ -37,8 +37,8 @@ def test_matrix_counts_hours_of_levels_inside_and_outside_an_event() -> None:
     event = Slide(6 * HOUR_S, 7 * HOUR_S, 2)
     matrix = duration_matrix(ENDS_S, LEVELS, [event])
     assert [sum(row) for row in matrix] == [4, 2, 2, 2, 0]
-    assert matrix[3][CLASSES.index("intermediate")] == 1
-    assert matrix[2][CLASSES.index("intermediate")] == 1
+    assert matrix[3][EVENT_CLASSES.index("intermediate")] == 1
+    assert matrix[2][EVENT_CLASSES.index("intermediate")] == 1
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=50), st.data())

@@ -10,14 +10,14 @@ from slope_science.criteria import Criteria
 from slope_science.findings import (
     Finding,
     Judgement,
-    judge,
-    rain_finding,
-    tilt_finding,
-    wire_finding,
+    combine_findings,
+    judge_rain,
+    judge_tilt,
+    judge_wire,
 )
 from slope_science.movement import TiltRate
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_text import english
+from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
 
 TABLE = Criteria(150.0, 112.5, 277.125, assumed=False)
@@ -27,7 +27,7 @@ FINDINGS = st.one_of(st.none(), st.builds(Finding, st.integers(1, 5), TEXTS))
 
 def said(finding: Finding | None) -> tuple[int, str] | None:
     """Level and English sentence of a finding."""
-    return None if finding is None else (finding.level, english(finding.reason))
+    return None if finding is None else (finding.level, render_english(finding.reason))
 
 
 def text(words: str) -> Reason:
@@ -59,34 +59,34 @@ def text(words: str) -> Reason:
 )
 def test_rain_reaches_each_rung(swi_mm: float, level: int, reason: str) -> None:
     """A criterion counts from its very value, and the reason shows both numbers."""
-    assert said(rain_finding(0.0, swi_mm, TABLE)) == (level, reason)
+    assert said(judge_rain(0.0, swi_mm, TABLE)) == (level, reason)
 
 
 @pytest.mark.parametrize("swi_mm", [0.0, 112.4])
 def test_rain_below_the_advisory_is_no_finding(swi_mm: float) -> None:
     """Where nothing is reached nothing is said."""
-    assert rain_finding(0.0, swi_mm, TABLE) is None
+    assert judge_rain(0.0, swi_mm, TABLE) is None
 
 
 def test_hard_rain_lowers_the_critical_line() -> None:
     """The same soil is in danger under a downpour, and the reason names the rain."""
-    quiet, downpour = (rain_finding(r60, 160.0, TABLE) for r60 in (0.0, 80.0))
+    quiet, downpour = (judge_rain(r60, 160.0, TABLE) for r60 in (0.0, 80.0))
 
     assert quiet is not None
     assert downpour is not None
     assert (quiet.level, downpour.level) == (3, 4)
-    assert "critical line at 80.0 mm/h 145." in english(downpour.reason)
+    assert "critical line at 80.0 mm/h 145." in render_english(downpour.reason)
 
 
 @given(swi_mm=st.floats(100, 400), r60_mm=st.floats(0, 150))
 def test_assumed_criteria_are_said(swi_mm: float, r60_mm: float) -> None:
     """Every judgement by defaults says so, and none by the prefecture's table does."""
-    told = rain_finding(r60_mm, swi_mm, Criteria(150.0, 100.0, 277.0, assumed=True))
-    sure = rain_finding(r60_mm, swi_mm, Criteria(150.0, 100.0, 277.0, assumed=False))
+    told = judge_rain(r60_mm, swi_mm, Criteria(150.0, 100.0, 277.0, assumed=True))
+    sure = judge_rain(r60_mm, swi_mm, Criteria(150.0, 100.0, 277.0, assumed=False))
 
     assert told is not None
     assert sure is not None
-    words = english(sure.reason).removesuffix(" (assumed line)")
+    words = render_english(sure.reason).removesuffix(" (assumed line)")
     assert said(told) == (sure.level, words + " (assumed criteria)")
 
 
@@ -100,8 +100,8 @@ def test_more_water_never_lowers_the_level(
     swi_mm: float, more_mm: float, r60_mm: float, harder_mm: float
 ) -> None:
     """The level grows with the index and with the rain."""
-    less = judge([rain_finding(r60_mm, swi_mm, TABLE)])
-    more = judge([rain_finding(r60_mm + harder_mm, swi_mm + more_mm, TABLE)])
+    less = combine_findings([judge_rain(r60_mm, swi_mm, TABLE)])
+    more = combine_findings([judge_rain(r60_mm + harder_mm, swi_mm + more_mm, TABLE)])
 
     assert less.level <= more.level
 
@@ -109,7 +109,7 @@ def test_more_water_never_lowers_the_level(
 def test_index_that_is_no_number_is_not_judged_safe() -> None:
     """A missing value never counts as zero."""
     with pytest.raises(ValueError, match="swi_mm must be"):
-        rain_finding(0.0, math.nan, TABLE)
+        judge_rain(0.0, math.nan, TABLE)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_index_that_is_no_number_is_not_judged_safe() -> None:
 )
 def test_tilt_reaches_each_rung(rate: float, level: int, reason: str) -> None:
     """Precaution at 0.01 deg/h, warning at 0.1 deg/h."""
-    assert said(tilt_finding("pile-1", TiltRate(rate, 0.0, 1000))) == (level, reason)
+    assert said(judge_tilt("pile-1", TiltRate(rate, 0.0, 1000))) == (level, reason)
 
 
 @pytest.mark.parametrize(
@@ -137,31 +137,31 @@ def test_tilt_reaches_each_rung(rate: float, level: int, reason: str) -> None:
 )
 def test_tilt_that_is_slow_or_unsure_is_no_finding(rate: TiltRate | None) -> None:
     """No rate, a slow one, or one that noise explains."""
-    assert tilt_finding("pile-1", rate) is None
+    assert judge_tilt("pile-1", rate) is None
 
 
 def test_cut_wire_is_an_emergency_unconfirmed() -> None:
     """A flow may have come; nobody has seen it yet."""
-    finding = wire_finding("wire-1", is_cut=True)
+    finding = judge_wire("wire-1", is_cut=True)
 
     assert said(finding) == (5, "wire-1 is cut: a flow may have occurred, unconfirmed")
-    assert wire_finding("wire-1", is_cut=False) is None
+    assert judge_wire("wire-1", is_cut=False) is None
 
 
 def test_nothing_found_is_the_lowest_level() -> None:
     """Level 1 without a reason."""
-    assert judge([]) == judge([None, None]) == Judgement(1, ())
+    assert combine_findings([]) == combine_findings([None, None]) == Judgement(1, ())
 
 
 @given(findings=st.lists(FINDINGS))
 def test_most_serious_finding_sets_the_level(findings: list[Finding | None]) -> None:
     """All reasons are kept, the most serious first."""
     fired = [finding for finding in findings if finding]
-    judgement = judge(findings)
+    judgement = combine_findings(findings)
 
     assert judgement.level == max((f.level for f in fired), default=1)
-    assert sorted(map(english, judgement.reasons)) == sorted(
-        english(f.reason) for f in fired
+    assert sorted(map(render_english, judgement.reasons)) == sorted(
+        render_english(f.reason) for f in fired
     )
     assert not fired or judgement.reasons[0] in {
         f.reason for f in fired if f.level == judgement.level
@@ -178,4 +178,4 @@ def test_reasons_of_equal_weight_keep_their_order() -> None:
         Finding(4, text("d")),
     ]
 
-    assert judge(findings) == Judgement(4, tuple(map(text, "bdac")))
+    assert combine_findings(findings) == Judgement(4, tuple(map(text, "bdac")))

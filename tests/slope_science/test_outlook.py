@@ -6,34 +6,34 @@ from hypothesis import strategies as st
 
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
-from slope_science.findings import municipal_level
+from slope_science.findings import compute_municipality_level
 from slope_science.rain import (
-    Moment,
+    SnakePoint,
     SoilWater,
-    ahead,
-    judged,
-    look_ahead_finding,
-    margin_mm,
+    critical_line_margin_mm,
+    judge_look_ahead,
+    look_ahead,
+    project_snake_line,
     soil_water_series,
 )
-from slope_science.reason_text import english
+from slope_science.reason_text import render_english
 
 LINE = ((0.0, 220.0), (50.0, 180.0), (100.0, 150.0))
 TABLE = Criteria(150.0, 110.0, 275.0, assumed=False, line=LINE)
-CALM = Moment(0.0, 20.0)
+CALM = SnakePoint(0.0, 20.0)
 
 # (now, what comes, level): one row of the official judgement each
 ROWS = {
-    "5: the actual value reaches the special criterion": (Moment(0, 275), CALM, 5),
-    "not 5: only the forecast reaches it": (CALM, Moment(0, 400), 4),
-    "4: the actual value reaches the critical line": (Moment(50, 180), CALM, 4),
-    "4: the forecast reaches the critical line": (CALM, Moment(50, 180), 4),
-    "not 4: just below the line": (Moment(50, 179.9), Moment(0, 219.9), 3),
-    "3: the actual value reaches the warning criterion": (Moment(0, 150), CALM, 3),
-    "3: the forecast reaches the warning criterion": (CALM, Moment(0, 150), 3),
-    "2: the actual value reaches the advisory criterion": (Moment(0, 110), CALM, 2),
-    "2: the forecast reaches the advisory criterion": (CALM, Moment(0, 110), 2),
-    "1: none of these": (Moment(0, 109.9), Moment(30, 109.9), 1),
+    "5: the actual value reaches the special criterion": (SnakePoint(0, 275), CALM, 5),
+    "not 5: only the forecast reaches it": (CALM, SnakePoint(0, 400), 4),
+    "4: the actual value reaches the critical line": (SnakePoint(50, 180), CALM, 4),
+    "4: the forecast reaches the critical line": (CALM, SnakePoint(50, 180), 4),
+    "not 4: just below the line": (SnakePoint(50, 179.9), SnakePoint(0, 219.9), 3),
+    "3: the actual value reaches the warning criterion": (SnakePoint(0, 150), CALM, 3),
+    "3: the forecast reaches the warning criterion": (CALM, SnakePoint(0, 150), 3),
+    "2: the actual value reaches the advisory criterion": (SnakePoint(0, 110), CALM, 2),
+    "2: the forecast reaches the advisory criterion": (CALM, SnakePoint(0, 110), 2),
+    "1: none of these": (SnakePoint(0, 109.9), SnakePoint(30, 109.9), 1),
 }
 
 
@@ -42,32 +42,36 @@ def test_each_row_of_the_judgement(row: str) -> None:
     """Level 5 by the actual value only, 4 to 2 also by the next two hours."""
     now, then, level = ROWS[row]
 
-    assert judged(now, [CALM] * 11 + [then], TABLE).level == level
+    assert look_ahead(now, [CALM] * 11 + [then], TABLE).level == level
 
 
 def test_forecast_beyond_two_hours_is_refused() -> None:
     """The rule looks no further than twelve steps of ten minutes."""
     with pytest.raises(ScienceError, match="coming must be at most 12 steps"):
-        judged(CALM, [CALM] * 13, TABLE)
+        look_ahead(CALM, [CALM] * 13, TABLE)
 
 
 def test_hard_rain_on_dry_soil_reaches_the_line_at_its_flat_end() -> None:
     """Beyond the table's last point the line is flat."""
-    assert judged(Moment(150, 149.9), [], TABLE).level == 2
-    assert judged(Moment(150, 150.0), [], TABLE).level == 4
+    assert look_ahead(SnakePoint(150, 149.9), [], TABLE).level == 2
+    assert look_ahead(SnakePoint(150, 150.0), [], TABLE).level == 4
 
 
 def test_future_tells_when_and_how_near() -> None:
     """The first moment of the highest level, and the margin at the end."""
-    coming = [Moment(0, 100), Moment(0, 160), Moment(0, 170)]
-    future = judged(CALM, coming, TABLE)
-    finding = look_ahead_finding(future, TABLE)
+    coming = [SnakePoint(0, 100), SnakePoint(0, 160), SnakePoint(0, 170)]
+    future = look_ahead(CALM, coming, TABLE)
+    finding = judge_look_ahead(future, TABLE)
 
-    assert (future.level, future.after_steps, future.point) == (3, 2, Moment(0, 160))
+    assert (future.level, future.after_steps, future.point) == (
+        3,
+        2,
+        SnakePoint(0, 160),
+    )
     assert future.margin_mm == pytest.approx(50.0)
     assert finding is not None
     assert finding.level == 3
-    assert english(finding.reason) == (
+    assert render_english(finding.reason) == (
         "in 20 min, if the rain of the last hour goes on: soil water index 160.0 mm "
         ">= warning criterion 150.0 mm"
     )
@@ -75,13 +79,15 @@ def test_future_tells_when_and_how_near() -> None:
 
 def test_level_of_now_is_no_look_ahead() -> None:
     """What is reached already is told by the actual value."""
-    assert look_ahead_finding(judged(Moment(0, 160), [CALM], TABLE), TABLE) is None
+    assert (
+        judge_look_ahead(look_ahead(SnakePoint(0, 160), [CALM], TABLE), TABLE) is None
+    )
 
 
 def test_snake_line_ahead_is_that_of_the_tanks() -> None:
     """The coming rain runs through the same soil; the hour slides along."""
     tanks, coming = SoilWater(40.0, 20.0, 5.0), [3.0] * 12
-    line = ahead(tanks, [1.0] * 6, coming)
+    line = project_snake_line(tanks, [1.0] * 6, coming)
     expected = [s.index_mm for s in soil_water_series(coming, start=tanks)]
 
     assert [moment.swi_mm for moment in line] == pytest.approx(expected)
@@ -97,10 +103,10 @@ def test_more_rain_to_come_never_lowers_the_level(
 ) -> None:
     """Level grows and margin shrinks with the supposed rain."""
     tanks = SoilWater(water_mm)
-    now = Moment(0.0, tanks.index_mm)
-    less = judged(now, ahead(tanks, [], rain_mm), TABLE)
+    now = SnakePoint(0.0, tanks.index_mm)
+    less = look_ahead(now, project_snake_line(tanks, [], rain_mm), TABLE)
     both = [a + b for a, b in zip(rain_mm, more_mm, strict=True)]
-    more = judged(now, ahead(tanks, [], both), TABLE)
+    more = look_ahead(now, project_snake_line(tanks, [], both), TABLE)
 
     assert less.level <= more.level
     assert more.margin_mm <= less.margin_mm + 1e-9
@@ -109,9 +115,11 @@ def test_more_rain_to_come_never_lowers_the_level(
 @given(st.floats(0, 300), st.floats(0, 150))
 def test_margin_is_negative_from_level_4_on(swi_mm: float, r60_mm: float) -> None:
     """The margin and the level tell the same."""
-    moment = Moment(r60_mm, swi_mm)
+    moment = SnakePoint(r60_mm, swi_mm)
 
-    assert (margin_mm(moment, TABLE) <= 0) == (swi_mm >= TABLE.critical_line_mm(r60_mm))
+    assert (critical_line_margin_mm(moment, TABLE) <= 0) == (
+        swi_mm >= TABLE.critical_line_mm(r60_mm)
+    )
 
 
 def test_default_special_criterion_is_labelled_assumed() -> None:
@@ -138,10 +146,10 @@ def test_municipality_has_the_level_that_enough_cells_reach(
     levels: list[int | None], least_cells: int, level: int | None
 ) -> None:
     """The highest of its cells, with a least number as an option."""
-    assert municipal_level(levels, least_cells) == level
+    assert compute_municipality_level(levels, least_cells) == level
 
 
 def test_municipality_of_no_cells_is_refused() -> None:
     """At least one cell must reach a level."""
     with pytest.raises(ScienceError, match="least_cells must be 1 or more"):
-        municipal_level([1], 0)
+        compute_municipality_level([1], 0)

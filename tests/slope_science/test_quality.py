@@ -10,18 +10,18 @@ from slope_science import quality
 from slope_science.quality import (
     GOOD,
     NOT_EVALUATED,
-    RAIN_WITHIN,
+    RAIN_LIMITS,
     Flag,
-    Span,
+    ValueRange,
     Verdict,
-    at_the_node,
-    clock,
-    flat_line,
-    gross_range,
-    rate_of_change,
-    spike,
-    step,
-    worst,
+    check_clock,
+    check_flat_line,
+    check_node_flag,
+    check_range,
+    check_rate_of_change,
+    check_spike,
+    check_step,
+    worst_verdict,
 )
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -35,7 +35,7 @@ def test_gross_range_fails_what_cannot_be_and_suspects_the_rare(
     value: float, flag: int
 ) -> None:
     """Both ends belong to a span; what is no number lies in none."""
-    assert gross_range(value, Span(-90, 90), Span(-90, 80)).flag == flag
+    assert check_range(value, ValueRange(-90, 90), ValueRange(-90, 80)).flag == flag
 
 
 @pytest.mark.parametrize(
@@ -54,27 +54,27 @@ def test_spike_leaves_and_comes_back(
     before: float | None, value: float, after: float | None, flag: int
 ) -> None:
     """Differential method: both changes large and opposite; the ends are not judged."""
-    assert spike(before, value, after, 0.5).flag == flag
+    assert check_spike(before, value, after, 0.5).flag == flag
 
 
 def test_step_and_rate_name_their_numbers() -> None:
     """An analyst can check the reason by hand."""
-    assert step(1.0, 2.0, 1.0) == GOOD
-    assert step(None, 2.0, 1.0) == NOT_EVALUATED
-    found = step(1.0, 2.5, 1.0)
+    assert check_step(1.0, 2.0, 1.0) == GOOD
+    assert check_step(None, 2.0, 1.0) == NOT_EVALUATED
+    found = check_step(1.0, 2.5, 1.0)
     assert (found.flag, found.why) == (Flag.SUSPECT, "step: 1.5 > 1")
-    assert rate_of_change(3.0, 1800, 6.0) == GOOD
-    assert rate_of_change(-4.0, 1800, 6.0).why == "rate: 8 an hour > 6"
-    assert rate_of_change(4.0, 0, 6.0) == NOT_EVALUATED
+    assert check_rate_of_change(3.0, 1800, 6.0) == GOOD
+    assert check_rate_of_change(-4.0, 1800, 6.0).why == "rate: 8 an hour > 6"
+    assert check_rate_of_change(4.0, 0, 6.0) == NOT_EVALUATED
 
 
 def test_flat_line_needs_a_whole_window() -> None:
     """A day of equal readings is a dead part; half a day says nothing."""
     times = [600.0 * n for n in range(145)]
 
-    assert flat_line(times, [0.5] * 145, 86_400, 1e-9).why == "flat: 0.5 for 24 h"
-    assert flat_line(times[:100], [0.5] * 100, 86_400, 1e-9) == NOT_EVALUATED
-    assert flat_line(times, [*[0.5] * 144, 0.6], 86_400, 1e-9) == GOOD
+    assert check_flat_line(times, [0.5] * 145, 86_400, 1e-9).why == "flat: 0.5 for 24 h"
+    assert check_flat_line(times[:100], [0.5] * 100, 86_400, 1e-9) == NOT_EVALUATED
+    assert check_flat_line(times, [*[0.5] * 144, 0.6], 86_400, 1e-9) == GOOD
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_flat_line_needs_a_whole_window() -> None:
 def test_aggregate_is_the_worst(flags: tuple[int, ...], worst_flag: int) -> None:
     """A test that was not made takes nothing from one that was passed."""
     reasons = {flag: Reason(ReasonCode.TEXT, text=f"why {flag}") for flag in flags}
-    told = worst(Verdict(Flag(flag), (reasons[flag],)) for flag in flags)
+    told = worst_verdict(Verdict(Flag(flag), (reasons[flag],)) for flag in flags)
 
     assert told.flag == worst_flag
     is_good = worst_flag == Flag.GOOD
@@ -94,15 +94,15 @@ def test_aggregate_is_the_worst(flags: tuple[int, ...], worst_flag: int) -> None
 
 def test_node_and_clock_tell_only_doubts() -> None:
     """Nothing said is not a test that was passed."""
-    assert at_the_node(None) == NOT_EVALUATED
-    assert [int(at_the_node(f).flag) for f in (1, 3, 4, 9, 7)] == [1, 3, 4, 9, 3]
-    assert clock(synchronised=True) == NOT_EVALUATED
-    assert clock(synchronised=False).flag is Flag.SUSPECT
+    assert check_node_flag(None) == NOT_EVALUATED
+    assert [int(check_node_flag(f).flag) for f in (1, 3, 4, 9, 7)] == [1, 3, 4, 9, 3]
+    assert check_clock(synchronised=True) == NOT_EVALUATED
+    assert check_clock(synchronised=False).flag is Flag.SUSPECT
 
 
 def test_record_of_ten_minutes_is_suspect_and_not_failed() -> None:
     """55.0 mm fell in ten minutes at Kikonai; a limit must not drop the storm."""
-    told = quality.plausible_depth(55.0, 600)
+    told = quality.check_rain_depth(55.0, 600)
 
     assert (told.flag, told.why) == (
         Flag.SUSPECT,
@@ -110,28 +110,28 @@ def test_record_of_ten_minutes_is_suspect_and_not_failed() -> None:
     )
 
 
-@given(st.sampled_from(RAIN_WITHIN), st.floats(0.001, 100))
+@given(st.sampled_from(RAIN_LIMITS), st.floats(0.001, 100))
 def test_each_limit_of_rain_is_suspect_just_above(
     row: tuple[float, float], above_mm: float
 ) -> None:
     """At the telemetry's limit rain is good, above it suspect or failed."""
     seconds, limit_mm = row
 
-    assert quality.plausible_depth(min(limit_mm, 990.0), seconds) == GOOD
-    assert quality.plausible_depth(limit_mm + above_mm, seconds).flag >= Flag.SUSPECT
+    assert quality.check_rain_depth(min(limit_mm, 990.0), seconds) == GOOD
+    assert quality.check_rain_depth(limit_mm + above_mm, seconds).flag >= Flag.SUSPECT
 
 
 @pytest.mark.parametrize("depth_mm", [-0.5, 991.0, math.nan])
 def test_rain_that_no_gauge_reports_fails(depth_mm: float) -> None:
     """Negative, infinite, or more in a report than in a day of records."""
-    assert quality.plausible_depth(depth_mm, 600).flag is Flag.FAIL
+    assert quality.check_rain_depth(depth_mm, 600).flag is Flag.FAIL
 
 
 def test_counter_that_goes_back_is_suspect() -> None:
     """It was replaced, or read wrongly; the report's own value counts then."""
-    assert quality.counter(412.5, 0.5).flag is Flag.SUSPECT
-    assert quality.counter(412.5, 412.5) == GOOD
-    assert quality.counter(None, 3.0) == NOT_EVALUATED
+    assert quality.check_counter(412.5, 0.5).flag is Flag.SUSPECT
+    assert quality.check_counter(412.5, 412.5) == GOOD
+    assert quality.check_counter(None, 3.0) == NOT_EVALUATED
 
 
 def test_one_large_depth_between_two_dry_hours_is_suspect() -> None:
@@ -140,31 +140,31 @@ def test_one_large_depth_between_two_dry_hours_is_suspect() -> None:
     alone = [0.0] * 6 + [12.0] + [0.0] * 6
     storm = [0.0] * 5 + [2.0, 12.0] + [0.0] * 6
 
-    assert quality.released(times, alone, 6).flag is Flag.SUSPECT
-    assert quality.released(times, storm, 6) == GOOD
-    assert quality.released(times[:9], alone[:9], 6) == NOT_EVALUATED
-    assert quality.released(times, alone, 5) == GOOD
+    assert quality.check_release(times, alone, 6).flag is Flag.SUSPECT
+    assert quality.check_release(times, storm, 6) == GOOD
+    assert quality.check_release(times[:9], alone[:9], 6) == NOT_EVALUATED
+    assert quality.check_release(times, alone, 5) == GOOD
 
 
 def test_dry_gauge_beside_a_full_one_is_suspect() -> None:
     """Only a neighbour can tell a clog from fine weather."""
-    assert quality.clogged(0.0, 10.0).flag is Flag.SUSPECT
-    assert quality.clogged(0.0, 9.0) == GOOD
-    assert quality.clogged(0.5, 80.0) == GOOD
-    assert quality.clogged(0.0, None) == NOT_EVALUATED
+    assert quality.check_clog(0.0, 10.0).flag is Flag.SUSPECT
+    assert quality.check_clog(0.0, 9.0) == GOOD
+    assert quality.check_clog(0.5, 80.0) == GOOD
+    assert quality.check_clog(0.0, None) == NOT_EVALUATED
 
 
 def test_gauge_alone_is_suspect_beside_neighbours_that_work() -> None:
     """Twenty millimetres, five times what others saw; dry ones accuse nobody."""
-    assert quality.alone(20.0, 4.0).flag is Flag.SUSPECT
-    assert quality.alone(19.9, 1.0) == GOOD
-    assert quality.alone(20.0, 4.1) == GOOD
-    assert quality.alone(80.0, 0.0) == NOT_EVALUATED
-    assert quality.alone(80.0, None) == NOT_EVALUATED
+    assert quality.check_excess(20.0, 4.0).flag is Flag.SUSPECT
+    assert quality.check_excess(19.9, 1.0) == GOOD
+    assert quality.check_excess(20.0, 4.1) == GOOD
+    assert quality.check_excess(80.0, 0.0) == NOT_EVALUATED
+    assert quality.check_excess(80.0, None) == NOT_EVALUATED
 
 
 def test_gauge_in_frost_is_suspect() -> None:
     """Snow reads low, and melts later."""
-    assert quality.frost(-0.1).flag is Flag.SUSPECT
-    assert quality.frost(0.0) == GOOD
-    assert quality.frost(None) == NOT_EVALUATED
+    assert quality.check_frost(-0.1).flag is Flag.SUSPECT
+    assert quality.check_frost(0.0) == GOOD
+    assert quality.check_frost(None) == NOT_EVALUATED

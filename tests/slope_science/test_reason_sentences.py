@@ -19,8 +19,8 @@ from slope_science.reason_compat import (
     parse_or_text,
     parse_why,
 )
-from slope_science.reason_text import english, japanese
-from slope_science.reasons import Reason, dumps, loads
+from slope_science.reason_text import render_english, render_japanese
+from slope_science.reasons import Reason, reason_from_json, reason_to_json
 
 FILE = Path(__file__).with_name("reason_sentences.tsv")
 ROWS = [line.split("\t") for line in FILE.read_text("utf-8").splitlines()[1:]]
@@ -31,11 +31,11 @@ def test_sentence_is_written_as_before(
     encoded: str, sentence: str, japanese_sentence: str
 ) -> None:
     """The same English, so that old and new rows compare; one Japanese."""
-    reason = loads(encoded, strict=True)
+    reason = reason_from_json(encoded, strict=True)
 
-    assert english(reason) == sentence
-    assert japanese(reason) == japanese_sentence
-    assert dumps(reason) == encoded
+    assert render_english(reason) == sentence
+    assert render_japanese(reason) == japanese_sentence
+    assert reason_to_json(reason) == encoded
 
 
 @pytest.mark.parametrize(("encoded", "sentence", "_japanese"), ROWS)
@@ -43,7 +43,7 @@ def test_sentence_of_an_old_table_has_its_code(
     encoded: str, sentence: str, _japanese: str
 ) -> None:
     """Until every table has codes."""
-    assert parse_english(sentence) == loads(encoded, strict=True)
+    assert parse_english(sentence) == reason_from_json(encoded, strict=True)
 
 
 @pytest.mark.parametrize("code", ReasonCode)
@@ -67,8 +67,8 @@ def test_any_text_parses_or_stays_as_it_is(text: str) -> None:
     """A person's own words are shown in both languages."""
     reason = parse_or_text(text)
 
-    assert english(reason) == text
-    assert all(english(each) in text for each in parse_why(text))
+    assert render_english(reason) == text
+    assert all(render_english(each) in text for each in parse_why(text))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_any_text_parses_or_stays_as_it_is(text: str) -> None:
 def test_sentence_without_a_known_form_is_no_reason(text: str) -> None:
     """Neither is a hostile one, and it costs no time."""
     assert parse_english(text) is None
-    assert japanese(parse_or_text(text)) == text
+    assert render_japanese(parse_or_text(text)) == text
 
 
 def test_sentence_that_a_node_cut_stays_a_text() -> None:

@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science.reason_catalogue import CATALOGUE, CHOICES
-from slope_science.reason_codes import PARAMS, Kind, Param, ReasonCode
+from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, ReasonParam
 from slope_science.reason_compat import parse_english, parse_why
-from slope_science.reason_text import english, japanese, render
+from slope_science.reason_text import render, render_english, render_japanese
 from slope_science.reasons import (
     MAX_DEPTH,
     MAX_REASONS,
     Reason,
     ReasonError,
     UnknownReasonError,
-    decode,
-    decode_all,
-    dumps,
-    encode,
-    loads,
+    decode_reason,
+    decode_reasons,
+    encode_reason,
+    reason_from_json,
+    reason_to_json,
 )
 
 C = ReasonCode
@@ -40,12 +40,12 @@ PLAIN = tuple(code for code in C if code not in {*WRAPPERS, *AHEAD, C.TEXT})
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,32}", fullmatch=True)
 SENSORS = NAMES | st.builds("{} {}".format, NAMES, NAMES)
 NUMBERS = st.floats(allow_nan=False) | st.floats(-1000, 1000) | st.integers(-9, 9)
-VALUES: dict[Kind, st.SearchStrategy[Any]] = {
-    Kind.TEXT: SENSORS,
-    Kind.NUMBER: NUMBERS,
-    Kind.WHOLE: st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(0, 100),
-    Kind.MINUTE: st.floats(0, 253_402_300_799),
-    Kind.TEXTS: st.lists(SENSORS, min_size=1, max_size=4),
+VALUES: dict[ParamKind, st.SearchStrategy[Any]] = {
+    ParamKind.TEXT: SENSORS,
+    ParamKind.NUMBER: NUMBERS,
+    ParamKind.WHOLE: st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(0, 100),
+    ParamKind.MINUTE: st.floats(0, 253_402_300_799),
+    ParamKind.TEXTS: st.lists(SENSORS, min_size=1, max_size=4),
 }
 
 
@@ -60,13 +60,13 @@ def named(text: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(text) if name}
 
 
-def value_of(param: Param) -> st.SearchStrategy[Any]:
+def value_of(param: ReasonParam) -> st.SearchStrategy[Any]:
     """Values of a parameter that a program may give."""
-    if param.kind is Kind.CHOICE:
+    if param.kind is ParamKind.CHOICE:
         return st.sampled_from(param.choices)
-    if param.kind is Kind.REASONS:
+    if param.kind is ParamKind.REASONS:
         return st.lists(st.sampled_from(QUALITY).flatmap(plain), min_size=1, max_size=3)
-    if param.kind is Kind.REASON:
+    if param.kind is ParamKind.REASON:
         # Only criteria have a basis; what contains a reason is built further down.
         bases = st.sampled_from(sorted(BASES)).flatmap(plain)
         return bases | st.builds(lambda text: Reason(C.TEXT, text=text), NAMES)
@@ -78,7 +78,7 @@ def plain(code: ReasonCode) -> st.SearchStrategy[Reason]:
 
     def of(form: str) -> st.SearchStrategy[Reason]:
         outside = named(re.sub(r"\[.*?\]", "", form))
-        params = {p.name: p for p in PARAMS[code] if p.name in named(form)}
+        params = {p.name: p for p in REASON_PARAMS[code] if p.name in named(form)}
         needed = {n: value_of(p) for n, p in params.items() if n in outside}
         others = {n: value_of(p) for n, p in params.items() if n not in outside}
         given = st.fixed_dictionaries(needed, optional=others)
@@ -93,7 +93,7 @@ def of_node() -> st.SearchStrategy[Reason]:
     doubtful = plain(C.SOIL_WATER).map(lambda r: Reason(C.DOUBTFUL_RAIN, because=r))
     rule = st.builds(
         lambda rule, because: Reason(C.RULE, rule=rule, because=because),
-        st.sampled_from(PARAMS[C.RULE][0].choices),
+        st.sampled_from(REASON_PARAMS[C.RULE][0].choices),
         found | doubtful,
     )
     limit = st.builds(
@@ -133,7 +133,7 @@ def of_backend() -> st.SearchStrategy[Reason]:
         ),
         plain(C.SOIL_WATER),
         NAMES,
-        VALUES[Kind.MINUTE],
+        VALUES[ParamKind.MINUTE],
     )
     return old | wire | ahead | forecast
 
@@ -155,8 +155,8 @@ def test_every_code_has_parameters_and_sentences_in_both_languages(
     code: ReasonCode,
 ) -> None:
     """Every parameter is shown in both, and no other is named."""
-    names = {param.name for param in PARAMS[code]}
-    plurals = {f"{p.name}_s" for p in PARAMS[code] if p.kind is Kind.WHOLE}
+    names = {param.name for param in REASON_PARAMS[code]}
+    plurals = {f"{p.name}_s" for p in REASON_PARAMS[code] if p.kind is ParamKind.WHOLE}
     for templates in CATALOGUE[code]:
         told = (templates,) if isinstance(templates, str) else templates
         assert all(told)
@@ -166,7 +166,9 @@ def test_every_code_has_parameters_and_sentences_in_both_languages(
 
 def test_every_choice_has_words_in_both_languages() -> None:
     """And no words are there for a choice that is gone."""
-    choices = {c for params in PARAMS.values() for p in params for c in p.choices}
+    choices = {
+        c for params in REASON_PARAMS.values() for p in params for c in p.choices
+    }
 
     assert choices == CHOICES.keys()
     assert all(all(words) for words in CHOICES.values())
@@ -175,7 +177,7 @@ def test_every_choice_has_words_in_both_languages() -> None:
 @pytest.mark.parametrize("code", C)
 def test_optional_parameters_come_last(code: ReasonCode) -> None:
     """So a version can add one, and another one leave it out."""
-    optional = [param.is_optional for param in PARAMS[code]]
+    optional = [param.is_optional for param in REASON_PARAMS[code]]
 
     assert optional == sorted(optional)
 
@@ -196,31 +198,31 @@ def test_japanese_choices_have_no_latin_letters() -> None:
 @given(REASONS)
 def test_every_reason_has_two_sentences(reason: Reason) -> None:
     """Neither is empty, and none falls back to names and values."""
-    assert not english(reason).startswith("unknown")
-    assert not japanese(reason).startswith("未対応")
-    assert english(reason) != japanese(reason)
+    assert not render_english(reason).startswith("unknown")
+    assert not render_japanese(reason).startswith("未対応")
+    assert render_english(reason) != render_japanese(reason)
 
 
 @given(REASONS)
 def test_encoded_reason_decodes_to_itself(reason: Reason) -> None:
     """As lists, as JSON, in a list, and between processes."""
-    assert decode(encode(reason), strict=True) == reason
-    assert loads(dumps(reason), strict=True) == reason
-    assert decode_all(json.loads(json.dumps([encode(reason)]))) == (reason,)
+    assert decode_reason(encode_reason(reason), strict=True) == reason
+    assert reason_from_json(reason_to_json(reason), strict=True) == reason
+    assert decode_reasons(json.loads(json.dumps([encode_reason(reason)]))) == (reason,)
     assert pickle.loads(pickle.dumps(reason)) == reason  # noqa: S301 - our own bytes
-    assert hash(loads(dumps(reason))) == hash(reason)
+    assert hash(reason_from_json(reason_to_json(reason))) == hash(reason)
 
 
 @given(REASONS)
 def test_english_sentence_parses_to_its_reason(reason: Reason) -> None:
     """What an old table or an old node has says all that the code says."""
-    assert parse_english(english(reason)) == reason
+    assert parse_english(render_english(reason)) == reason
 
 
 @given(st.lists(of_node(), min_size=1, max_size=4))
 def test_joined_sentences_of_a_node_parse(reasons: list[Reason]) -> None:
     """As many as fit are joined by semicolons."""
-    assert parse_why("; ".join(map(english, reasons))) == tuple(reasons)
+    assert parse_why("; ".join(map(render_english, reasons))) == tuple(reasons)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
@@ -228,7 +230,7 @@ def test_numbers_are_rounded_as_they_are_shown(speed: float, limit: float) -> No
     """Rounding twice changes no digit, so a sentence stays byte for byte."""
     reason = Reason(C.SPEED, sensor="n1 E", mm_per_h=speed, limit_mm_per_h=limit)
 
-    assert english(reason) == f"n1 E moves {speed:.2f} mm/h >= {limit:g}"
+    assert render_english(reason) == f"n1 E moves {speed:.2f} mm/h >= {limit:g}"
 
 
 def test_noise_in_the_last_bits_makes_no_other_reason() -> None:
@@ -237,7 +239,7 @@ def test_noise_in_the_last_bits_makes_no_other_reason() -> None:
     other = Reason(C.RELEASED, rain_mm=0.3)
 
     assert one == other
-    assert dumps(one) == '["released",0.3]'
+    assert reason_to_json(one) == '["released",0.3]'
 
 
 @pytest.mark.parametrize(
@@ -274,42 +276,44 @@ def test_long_value_is_shortened_in_the_error() -> None:
 
 def test_unknown_code_of_a_newer_version_is_readable() -> None:
     """With its values; a reason in it that is known has its sentence."""
-    known = encode(Reason(C.LOWER_BOUND))
-    reason = decode(["snow_melt", "n1 snow", 12.5, None, ["a", 1], known])
+    known = encode_reason(Reason(C.LOWER_BOUND))
+    reason = decode_reason(["snow_melt", "n1 snow", 12.5, None, ["a", 1], known])
 
     assert not reason.is_known
     assert reason.params["1"] == "n1 snow"
-    assert english(reason) == (
+    assert render_english(reason) == (
         "unknown reason snow_melt (n1 snow, 12.5, (a, 1), soil water index is a lower "
         "bound: rain data were missing)"
     )
-    assert japanese(reason).startswith("未対応の理由 snow_melt（n1 snow、12.5、(a, 1)")
-    assert decode(encode(reason)) == reason
+    assert render_japanese(reason).startswith(
+        "未対応の理由 snow_melt（n1 snow、12.5、(a, 1)"
+    )
+    assert decode_reason(encode_reason(reason)) == reason
 
 
 def test_unknown_code_is_an_error_where_the_caller_wants_it() -> None:
     """Also within a reason that is known."""
     with pytest.raises(UnknownReasonError, match="code must be known"):
-        decode(["held", ["snow_melt"]], strict=True)
+        decode_reason(["held", ["snow_melt"]], strict=True)
 
-    held = decode(["held", ["snow_melt"]])
-    assert english(held) == "unknown reason snow_melt () (a while ago)"
+    held = decode_reason(["held", ["snow_melt"]])
+    assert render_english(held) == "unknown reason snow_melt () (a while ago)"
 
 
 def test_parameters_that_a_newer_version_added_are_left_out() -> None:
     """They come last, and the rest means what it meant."""
-    newer = [*encode(Reason(C.FROST, air_cel=-2)), "new"]
+    newer = [*encode_reason(Reason(C.FROST, air_cel=-2)), "new"]
 
-    assert decode(newer) == Reason(C.FROST, air_cel=-2)
+    assert decode_reason(newer) == Reason(C.FROST, air_cel=-2)
     with pytest.raises(ReasonError, match="at most 1 parameters"):
-        decode(newer, strict=True)
+        decode_reason(newer, strict=True)
 
 
 def test_reason_without_a_sentence_is_not_hidden() -> None:
     """Its templates need one of two parameters that are both optional."""
     wet = Reason(C.SOIL_WET, sensor="s", water_content=0.4, rise=0.01, rain_mm=2)
 
-    assert english(wet) == "unknown reason soil_wet (s, 0.4, 0.01, 2)"
+    assert render_english(wet) == "unknown reason soil_wet (s, 0.4, 0.01, 2)"
 
 
 def nested(depth: int) -> object:
@@ -340,29 +344,29 @@ def nested(depth: int) -> object:
 def test_malformed_reason_is_refused(encoded: object, problem: str) -> None:
     """By one named error."""
     with pytest.raises(ReasonError, match=problem):
-        decode(encoded)
+        decode_reason(encoded)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "5"])
 def test_malformed_json_is_refused(text: str) -> None:
     """By the same error."""
     with pytest.raises(ReasonError, match="reason must be"):
-        loads(text)
+        reason_from_json(text)
 
 
 @pytest.mark.parametrize("encoded", [None, "frost", [["lower_bound"]] * 65, [5]])
 def test_malformed_list_is_refused(encoded: object) -> None:
     """Also one that is too long."""
-    assert len(decode_all([["lower_bound"]] * MAX_REASONS)) == MAX_REASONS
+    assert len(decode_reasons([["lower_bound"]] * MAX_REASONS)) == MAX_REASONS
     with pytest.raises(ReasonError, match="must be a list"):
-        decode_all(encoded)
+        decode_reasons(encoded)
 
 
 @given(JSON)
 def test_anything_decodes_or_is_refused(encoded: object) -> None:
     """And what decodes can be shown."""
     try:
-        reason = decode(encoded)
+        reason = decode_reason(encoded)
     except ReasonError:
         return
     assert render(reason, "en")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from slope_science.errors import ScienceError
 from slope_science.skill import (
     Contingency,
-    auc,
+    area_under_roc,
     best_threshold,
-    interval,
+    bootstrap_interval,
     safe_threshold,
 )
 
@@ -46,10 +46,10 @@ def test_area_is_the_share_of_pairs_told_apart(cases: list[tuple[int, bool]]) ->
     struck = [s for s, e in cases if e]
     quiet = [s for s, e in cases if not e]
     if not struck or not quiet:
-        assert auc(scores, events) is None
+        assert area_under_roc(scores, events) is None
         return
     pairs = [(a > b) + 0.5 * (a == b) for a in struck for b in quiet]
-    assert auc(scores, events) == pytest.approx(sum(pairs) / len(pairs))
+    assert area_under_roc(scores, events) == pytest.approx(sum(pairs) / len(pairs))
 
 
 @given(CASES)
@@ -79,8 +79,8 @@ def test_interval_holds_the_truth_and_narrows_with_cases() -> None:
     def share(_scores: object, drawn: object) -> float:
         return sum(drawn) / len(drawn)  # type: ignore[call-overload, arg-type]
 
-    few = interval(share, [0.0] * 45, events[:45], Random(1).randrange)
-    many = interval(share, [0.0] * 1000, events, Random(1).randrange)
+    few = bootstrap_interval(share, [0.0] * 45, events[:45], Random(1).randrange)
+    many = bootstrap_interval(share, [0.0] * 1000, events, Random(1).randrange)
     assert few is not None
     assert many is not None
     assert many[0] <= 0.3 <= many[1]
@@ -91,12 +91,18 @@ def test_interval_is_repeated_by_its_seed() -> None:
     """The same seed draws the same days."""
     scores = [math.sin(at) for at in range(200)]
     events = [at % 7 == 0 for at in range(200)]
-    first = interval(auc, scores, events, Random(5).randrange)
-    assert first == interval(auc, scores, events, Random(5).randrange)
-    assert first != interval(auc, scores, events, Random(6).randrange)
+    first = bootstrap_interval(area_under_roc, scores, events, Random(5).randrange)
+    assert first == bootstrap_interval(
+        area_under_roc, scores, events, Random(5).randrange
+    )
+    assert first != bootstrap_interval(
+        area_under_roc, scores, events, Random(6).randrange
+    )
 
 
 def test_interval_refuses_scores_without_their_events() -> None:
     """A missing case would shift all behind it."""
     with pytest.raises(ScienceError, match="events must be one for each of 3 scores"):
-        interval(auc, [1.0, 2.0, 3.0], [True, False], Random(1).randrange)
+        bootstrap_interval(
+            area_under_roc, [1.0, 2.0, 3.0], [True, False], Random(1).randrange
+        )

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science.errors import ScienceError
-from slope_science.movement import resolution_deg_per_h, without_largest_step
+from slope_science.movement import remove_largest_step, tilt_resolution_deg_per_h
 from slope_science.statistics import (
     background_limit,
     fit_line,
     median,
-    outside,
-    quantile,
+    student_t_quantile,
+    two_sided_probability,
 )
 
 
@@ -28,15 +28,17 @@ def test_quantiles_are_those_of_the_tables(
     share: float, freedom: int, t: float
 ) -> None:
     """Two-sided values as printed in every textbook."""
-    assert quantile(share, freedom) == pytest.approx(t, abs=6e-4)
-    assert outside(quantile(share, freedom), freedom) == pytest.approx(share)
+    assert student_t_quantile(share, freedom) == pytest.approx(t, abs=6e-4)
+    assert two_sided_probability(
+        student_t_quantile(share, freedom), freedom
+    ) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(("share", "freedom"), [(0.0, 5), (1.0, 5), (0.05, 0)])
 def test_quantile_of_nothing_is_refused(share: float, freedom: int) -> None:
     """A share lies between 0 and 1, and a line through all points has no freedom."""
     with pytest.raises(ScienceError, match="must be"):
-        quantile(share, freedom)
+        student_t_quantile(share, freedom)
 
 
 def test_line_has_the_slope_and_errors_of_least_squares() -> None:
@@ -75,18 +77,18 @@ def test_one_burst_hardly_moves_a_background(past: list[int], burst: int) -> Non
 
 def test_largest_step_is_taken_out_of_all_axes() -> None:
     """The knock at the third reading shifts both; the creep stays."""
-    x, y = without_largest_step([[0.0, 0.1, 5.2, 5.3], [0.0, 0.0, 3.0, 3.0]])
+    x, y = remove_largest_step([[0.0, 0.1, 5.2, 5.3], [0.0, 0.0, 3.0, 3.0]])
     assert x == pytest.approx([0.0, 0.1, 0.1, 0.2])
     assert y == pytest.approx([0.0, 0.0, 0.0, 0.0])
-    assert without_largest_step([[1.0]]) == [[1.0]]
+    assert remove_largest_step([[1.0]]) == [[1.0]]
 
 
 def test_noise_of_seven_readings_hides_what_the_formula_says() -> None:
     """Sigma 0.0029 deg is what 0.01 deg/h needs, with seven readings in an hour."""
     times_h = [at / 6 for at in range(7)]
-    assert resolution_deg_per_h(0.0029, times_h) == pytest.approx(0.01, rel=0.02)
-    assert resolution_deg_per_h(0.0029, times_h[:3]) == float("inf")
-    assert resolution_deg_per_h(0.0029, [1.0] * 7) == float("inf")
+    assert tilt_resolution_deg_per_h(0.0029, times_h) == pytest.approx(0.01, rel=0.02)
+    assert tilt_resolution_deg_per_h(0.0029, times_h[:3]) == float("inf")
+    assert tilt_resolution_deg_per_h(0.0029, [1.0] * 7) == float("inf")
 
 
 def test_resolution_is_three_sigma_of_a_slope() -> None:
@@ -97,4 +99,6 @@ def test_resolution_is_three_sigma_of_a_slope() -> None:
     ]
     slopes = [line.slope for line in lines if line]
     sigma = (sum(s * s for s in slopes) / len(slopes)) ** 0.5
-    assert 3 * sigma == pytest.approx(resolution_deg_per_h(0.01, times_h), rel=0.05)
+    assert 3 * sigma == pytest.approx(
+        tilt_resolution_deg_per_h(0.01, times_h), rel=0.05
+    )

@@ -5,14 +5,14 @@ import random
 
 import pytest
 
-from slope_science.movement import Thermal
+from slope_science.movement import ThermalRegression
 
 
 def days(
     count: float, *, k: float, deg_per_k: float, creep_deg: float = 0.0
-) -> Thermal:
+) -> ThermalRegression:
     """Hours of a sensor whose day has an amplitude of k kelvin."""
-    rng, known = random.Random(1), Thermal()
+    rng, known = random.Random(1), ThermalRegression()
 
     def temp(hour: int) -> float:
         return k * math.sin(hour / 24 * 2 * math.pi)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.movement import FALSE_SHARE, TiltRate, tilt_rate
+from slope_science.movement import FALSE_SHARE, TiltRate, fit_tilt_rate
 
 HOUR = [n / 6 for n in range(7)]
 RATES = st.floats(-5, 5)
@@ -26,7 +26,7 @@ def test_straight_line_gives_its_rate_without_noise(
     x_rate: float, y_rate: float, x_deg: float, y_deg: float
 ) -> None:
     """On an exact line the rate is the length of the two slopes."""
-    rate = tilt_rate(HOUR, line(x_rate, x_deg), line(y_rate, y_deg))
+    rate = fit_tilt_rate(HOUR, line(x_rate, x_deg), line(y_rate, y_deg))
 
     assert rate is not None
     assert rate.deg_per_h == pytest.approx(math.hypot(x_rate, y_rate), abs=1e-9)
@@ -38,8 +38,8 @@ def test_rate_does_not_depend_on_where_a_sensor_began(
     x: list[float], y: list[float], x_deg: float, y_deg: float, origin_h: float
 ) -> None:
     """Neither the zero of the sensor nor that of the clock matters."""
-    here = tilt_rate(HOUR, x, y)
-    there = tilt_rate(
+    here = fit_tilt_rate(HOUR, x, y)
+    there = fit_tilt_rate(
         [t + origin_h for t in HOUR], [v + x_deg for v in x], [v + y_deg for v in y]
     )
 
@@ -57,7 +57,7 @@ def test_rate_does_not_depend_on_how_a_sensor_was_turned(
     cosine, sine = math.cos(turn_rad), math.sin(turn_rad)
     turned_x = [cosine * a - sine * b for a, b in zip(x, y, strict=True)]
     turned_y = [sine * a + cosine * b for a, b in zip(x, y, strict=True)]
-    here, there = tilt_rate(HOUR, x, y), tilt_rate(HOUR, turned_x, turned_y)
+    here, there = fit_tilt_rate(HOUR, x, y), fit_tilt_rate(HOUR, turned_x, turned_y)
 
     assert here is not None
     assert there is not None
@@ -70,8 +70,8 @@ def test_rate_does_not_depend_on_the_order_of_arrival(
     x: list[float], y: list[float], order: list[int]
 ) -> None:
     """Late readings count as if they had come in time."""
-    here = tilt_rate(HOUR, x, y)
-    there = tilt_rate(*([values[n] for n in order] for values in (HOUR, x, y)))
+    here = fit_tilt_rate(HOUR, x, y)
+    there = fit_tilt_rate(*([values[n] for n in order] for values in (HOUR, x, y)))
 
     assert here is not None
     assert there is not None
@@ -84,7 +84,7 @@ def test_sigma_is_the_noise_over_the_spread_of_time() -> None:
     sigmas = []
     for _ in range(2000):
         x, y = ([rng.gauss(0, 0.01) for _ in HOUR] for _ in range(2))
-        rate = tilt_rate(HOUR, x, y)
+        rate = fit_tilt_rate(HOUR, x, y)
         assert rate is not None
         sigmas.append(rate.sigma_deg_per_h**2)
 
@@ -94,7 +94,7 @@ def test_sigma_is_the_noise_over_the_spread_of_time() -> None:
 def test_sigma_of_known_residuals_is_exact() -> None:
     """Residuals of +1, -1, -1, +1 millidegree on one axis, four points in an hour."""
     times_h = [0.0, 1 / 3, 2 / 3, 1.0]
-    rate = tilt_rate(times_h, [0.001, -0.001, -0.001, 0.001], [0.0] * 4)
+    rate = fit_tilt_rate(times_h, [0.001, -0.001, -0.001, 0.001], [0.0] * 4)
 
     assert rate is not None
     assert rate.deg_per_h == pytest.approx(0, abs=1e-12)
@@ -110,7 +110,7 @@ def test_noise_alone_exceeds_as_rarely_as_statistics_says(count: int) -> None:
     cries = 0
     for _ in range(20_000):
         axes = ([rng.gauss(0, 0.05) for _ in times_h] for _ in range(2))
-        rate = tilt_rate(times_h, *axes)
+        rate = fit_tilt_rate(times_h, *axes)
         cries += rate is not None and rate.exceeds(0.0)
 
     assert cries / 20_000 == pytest.approx(FALSE_SHARE, rel=0.7)
@@ -121,7 +121,7 @@ def test_real_movement_stands_clear_of_noise() -> None:
     rng = random.Random(3)
     for _ in range(200):
         x = [value + rng.gauss(0, 0.0029) for value in line(0.1)]
-        rate = tilt_rate(HOUR, x, [rng.gauss(0, 0.0029) for _ in HOUR])
+        rate = fit_tilt_rate(HOUR, x, [rng.gauss(0, 0.0029) for _ in HOUR])
         assert rate is not None
         assert rate.exceeds(0.01)
 
@@ -147,15 +147,15 @@ def test_rate_exceeds_when_reached_and_clear_of_noise(
 @pytest.mark.parametrize("count", range(4))
 def test_too_few_readings_give_no_rate(count: int) -> None:
     """Three points prove nothing."""
-    assert tilt_rate(HOUR[:count], [0.0] * count, [0.0] * count) is None
+    assert fit_tilt_rate(HOUR[:count], [0.0] * count, [0.0] * count) is None
 
 
 def test_readings_of_one_instant_give_no_rate() -> None:
     """Without time there is no speed."""
-    assert tilt_rate([1.0] * 5, [0, 1, 2, 3, 4], [0] * 5) is None
+    assert fit_tilt_rate([1.0] * 5, [0, 1, 2, 3, 4], [0] * 5) is None
 
 
 def test_axes_of_unequal_length_are_refused() -> None:
     """A reading that lacks an axis is the caller's mistake."""
     with pytest.raises(ValueError, match="shorter"):
-        tilt_rate(HOUR, [0.0] * 7, [0.0] * 6)
+        fit_tilt_rate(HOUR, [0.0] * 7, [0.0] * 6)

@@ -6,21 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.reason_text import english
-from slope_science.soil_moisture import Wetness, moisture_finding, pore_finding, seen
+from slope_science.reason_text import render_english
+from slope_science.soil_moisture import (
+    SoilWetness,
+    judge_moisture,
+    judge_pore_pressure,
+    summarize_wetness,
+)
 
-WET = Wetness("n1 soil", 0.38, 0.012, 97.0, 0.30)
-HIGH = Wetness("n1 pore", 41.0, 3.0, 97.0, 30.0)
-PASSED = Wetness("n1 pore", 0.0, 2.0, None, -5.0)
+WET = SoilWetness("n1 soil", 0.38, 0.012, 97.0, 0.30)
+HIGH = SoilWetness("n1 pore", 41.0, 3.0, 97.0, 30.0)
+PASSED = SoilWetness("n1 pore", 0.0, 2.0, None, -5.0)
 
 
 def test_wet_soil_that_gets_wetter_in_the_rain_is_level_2() -> None:
     """With every number that an analyst checks."""
-    finding = moisture_finding(WET, 5.0)
+    finding = judge_moisture(WET, 5.0)
 
     assert finding is not None
     assert finding.level == 2
-    assert english(finding.reason) == (
+    assert render_english(finding.reason) == (
         "n1 soil 0.380 m3/m3 is at percentile 97 of its past, +0.012 within 1 h, in "
         "rain of 5.0 mm"
     )
@@ -38,9 +43,11 @@ def test_wet_soil_that_gets_wetter_in_the_rain_is_level_2() -> None:
         (WET, 0.9, False),
     ],
 )
-def test_each_condition_of_moisture(now: Wetness, rain_mm: float, fires: bool) -> None:
+def test_each_condition_of_moisture(
+    now: SoilWetness, rain_mm: float, fires: bool
+) -> None:
     """The 95th percentile, still rising, during rain: all three."""
-    assert (moisture_finding(now, rain_mm) is not None) == fires
+    assert (judge_moisture(now, rain_mm) is not None) == fires
 
 
 @pytest.mark.parametrize(
@@ -58,21 +65,23 @@ def test_each_condition_of_moisture(now: Wetness, rain_mm: float, fires: bool) -
     ],
 )
 def test_each_condition_of_pore_pressure(
-    now: Wetness, rain_mm: float, words: str | None
+    now: SoilWetness, rain_mm: float, words: str | None
 ) -> None:
     """Among its highest in the rain, or from suction to positive in any weather."""
-    finding = pore_finding(now, rain_mm)
+    finding = judge_pore_pressure(now, rain_mm)
 
     assert (finding is not None) == (words is not None)
-    assert finding is None or (finding.level == 2 and words in english(finding.reason))
+    assert finding is None or (
+        finding.level == 2 and words in render_english(finding.reason)
+    )
 
 
 def test_rise_is_the_most_of_an_hour_and_holds_for_one() -> None:
     """What rose an hour ago still counts; what rose before that does not."""
     values = [0.20, 0.23, 0.30, 0.30, 0.30, 0.30]
     times_h = [-2.5, -2.0, -1.5, -1.0, -0.5, 0.0]
-    now = seen("s", times_h, values, 99.0)
-    later = seen("s", [t - 0.7 for t in times_h], values, 99.0)
+    now = summarize_wetness("s", times_h, values, 99.0)
+    later = summarize_wetness("s", [t - 0.7 for t in times_h], values, 99.0)
 
     assert now is not None
     assert later is not None
@@ -83,7 +92,7 @@ def test_rise_is_the_most_of_an_hour_and_holds_for_one() -> None:
 
 def test_suction_of_the_day_before_is_forgotten() -> None:
     """A pressure that was positive for a day has not just passed zero."""
-    now = seen("s", [-25.0, -10.0, 0.0], [-9.0, 1.0, 5.0], None)
+    now = summarize_wetness("s", [-25.0, -10.0, 0.0], [-9.0, 1.0, 5.0], None)
 
     assert now is not None
     assert now.lowest == 1.0
@@ -92,7 +101,7 @@ def test_suction_of_the_day_before_is_forgotten() -> None:
 @pytest.mark.parametrize("times_h", [[], [-1.1]])
 def test_silent_sensor_is_no_evidence(times_h: list[float]) -> None:
     """Missing is neither wet nor dry."""
-    assert seen("s", times_h, [0.4] * len(times_h), 99.0) is None
+    assert summarize_wetness("s", times_h, [0.4] * len(times_h), 99.0) is None
 
 
 @given(
@@ -106,9 +115,9 @@ def test_evidence_is_monotone(
     value: float, rise: float, share: float, rain_mm: float, more: float
 ) -> None:
     """More rain, a higher percentile or a faster rise never takes it away."""
-    less = Wetness("s", value, rise, share, value)
+    less = SoilWetness("s", value, rise, share, value)
     wetter = replace(less, rise=rise + more, percentile=min(100.0, share + more))
 
-    for judge in (moisture_finding, pore_finding):
+    for judge in (judge_moisture, judge_pore_pressure):
         if judge(less, rain_mm):
             assert judge(wetter, rain_mm + more)

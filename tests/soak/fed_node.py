@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 
 from edge_agent import app
-from edge_agent.config import NodeSettings, read_node
+from edge_agent.config import NodeSettings, read_node_settings
 from edge_agent.coordinator import Coordinator
-from edge_agent.queue.base import Draft, QueueFileError, QueueFullError
-from edge_agent.sampler import draft_of
+from edge_agent.queue.base import MessageDraft, QueueFileError, QueueFullError
+from edge_agent.sampler import make_draft
 from service_runtime import lifecycle
-from service_runtime.lifecycle import serve
+from service_runtime.lifecycle import run_service
 from spatial_mqtt.senml import MessageId, Pack, Reading
 
 log = logging.getLogger("soak.fed_node")
@@ -34,15 +34,15 @@ MARK = "soak/mark"
 
 def main(config: str, notes: str, per_s: str) -> None:
     """Run the node until SIGTERM."""
-    settings = read_node(Path(config))
+    settings = read_node_settings(Path(config))
     lifecycle.log_to_stderr()
-    lifecycle.die_on_unknown_errors()
+    lifecycle.exit_on_thread_error()
     node, supervision = app.build_node(settings)
     feeder = Feeder(node, settings, Path(notes))
     threading.Thread(
         target=feeder.run, args=(float(per_s),), name="feeder", daemon=True
     ).start()
-    serve(node, supervision)
+    run_service(node, supervision)
 
 
 class Feeder:
@@ -52,7 +52,7 @@ class Feeder:
         self._queue = node.parts.queue  # the very queue that its uplink drains
         self._wake = node.parts.uplink.wake
         self._id = settings.settings.node.id
-        self._cell = app.node_cell(settings)
+        self._cell = app.find_node_cell(settings)
         self._pause = notes.with_name(f"{notes.name}.pause")
         self._file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -78,14 +78,14 @@ class Feeder:
         os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
         os.fsync(self._file)
 
-    def _draft(self, priority: int, mark: str) -> Draft:
+    def _draft(self, priority: int, mark: str) -> MessageDraft:
         pack = Pack(
             MessageId(self._id, "-", 0),
             priority,
             time.time(),
             (Reading(MARK, None, mark),),
         )
-        return draft_of(pack, self._cell)
+        return make_draft(pack, self._cell)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,15 @@ from pathlib import Path
 from conftest import Broker, wait_until
 
 from demo.processes import Processes
-from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.inspection import read_counters
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from service_runtime.tls import Endpoint
-from spatial_mqtt.directory import BrokerInfo, BrokerTable, Entry, encode
+from spatial_mqtt.directory import (
+    BrokerEntry,
+    BrokerInfo,
+    BrokerTable,
+    encode_directory_message,
+)
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
@@ -124,10 +129,10 @@ class Rig:
         for name, text in ((GATEWAY, GATEWAY_TOML), (INGEST, INGEST_TOML)):
             self._config(name).write_text(text.format(folder=self.folder, **urls))
         endpoint = self.distributed.endpoint
-        entry = Entry("/", BrokerInfo(endpoint.host, endpoint.port))
+        entry = BrokerEntry("/", BrokerInfo(endpoint.host, endpoint.port))
         table = self.folder / "gateway" / "broker-table.json"
         table.parent.mkdir(exist_ok=True)
-        table.write_bytes(encode(BrokerTable(1, (entry,))))
+        table.write_bytes(encode_directory_message(BrokerTable(1, (entry,))))
 
     def write_node(self, name: str, more: str, queue: Path | None = None) -> None:
         """Write a node's settings: its place, and whatever the test adds."""
@@ -231,7 +236,7 @@ class Rig:
             row["rows"]
             for path in paths
             if path.exists()
-            for row in read_tally(path).values()
+            for row in read_counters(path).values()
         )
 
     def lost_at_most(self, name: str) -> int:

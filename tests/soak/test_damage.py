@@ -22,7 +22,7 @@ from soak.damage import (
     whole_bytes,
 )
 
-from edge_agent.queue.base import Draft, Message
+from edge_agent.queue.base import MessageDraft, QueuedMessage
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from spatial_mqtt.senml import MessageId
 
@@ -35,16 +35,16 @@ def open_queue(path: Path) -> SqliteQueue:
     return SqliteQueue(path, "kochi-0001", "boot", 10**8)
 
 
-def draft(number: int, chance: random.Random) -> Draft:
+def draft(number: int, chance: random.Random) -> MessageDraft:
     """A message of the node, or (each fourth) of another one, as a gateway has them."""
     body = chance.randbytes(chance.randint(60, 600))
     priority = 1 + number % 5
     foreign = MessageId("far", f"b{number % 3}", number)
     id_ = foreign if number % FOREIGN == 0 else None
-    return Draft(priority, f"/forward/1/2/{number}", lambda _id: body, id_)
+    return MessageDraft(priority, f"/forward/1/2/{number}", lambda _id: body, id_)
 
 
-Left = tuple[Files, dict[MessageId, Message]]
+Left = tuple[Files, dict[MessageId, QueuedMessage]]
 
 
 @pytest.fixture
@@ -95,11 +95,11 @@ class Trial:
         return self.exclusive.keys() & set(self.new)
 
     @property
-    def altered(self) -> list[Message]:
+    def altered(self) -> list[QueuedMessage]:
         """Messages that were leased although something in them is not as it was."""
         return [m for i, m in self.leased.items() if self._differs(i, m)]
 
-    def _differs(self, id_: MessageId, now: Message) -> bool:
+    def _differs(self, id_: MessageId, now: QueuedMessage) -> bool:
         was = self.exclusive.get(id_)
         told = (now.payload, now.topic, now.priority)
         return was is None or told != (was.payload, was.topic, was.priority)

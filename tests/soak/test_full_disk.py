@@ -11,7 +11,7 @@ from soak.disk import fill, mounted
 from soak.rig import FED, LOCAL, Rig
 from soak.witness import Note, Witness
 
-from edge_agent.queue.base import Draft, Durability
+from edge_agent.queue.base import Durability, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
 
 pytestmark = [pytest.mark.system, pytest.mark.broker]
@@ -29,8 +29,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield disk
 
 
-def draft(priority: int) -> Draft:
-    return Draft(priority, "/t", lambda _id: os.urandom(250))
+def draft(priority: int) -> MessageDraft:
+    return MessageDraft(priority, "/t", lambda _id: os.urandom(250))
 
 
 class Watcher:

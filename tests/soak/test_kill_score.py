@@ -23,8 +23,8 @@ from deltalake import DeltaTable
 from storm_log import ids, message
 
 from backend_spark.ingest.segment_log import SegmentWriter
-from backend_spark.tables.reader import Tables
-from backend_spark.tables.recovery import actions, newest_commits
+from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.recovery import newest_commits, read_actions
 from backend_spark.tables.schemas import LEVEL_KEY
 
 pytestmark = pytest.mark.spark
@@ -131,7 +131,7 @@ class Job:
             ]
             return f"batch in {has[-1]}" if has else "batch planned"
         last = newest_commits(self._tables / "levels", 1)[0]
-        return None if actions(last, "txn") else "pass"
+        return None if read_actions(last, "txn") else "pass"
 
     def finish(self) -> None:
         """Let it do what is left, and end."""
@@ -192,7 +192,7 @@ def test_killed_in_its_work_the_job_loses_and_doubles_nothing(
         where.update([died_in] if died_in else [])
     feed.stop()
     running.finish()
-    tables = Tables(data / "tables")
+    tables = DeltaTables(data / "tables")
     wanted = {(f"node-{n}", s): 1 for n in range(NODES) for s in range(feed.steps)}
     found = {name: ids(tables.read(name)) for name in ("bronze", "messages")}
     levels = tables.read("levels", list(LEVEL_KEY)).to_pylist()

@@ -15,7 +15,7 @@ NODES = 1000
 DOWN_S = 60.0
 LOOKS_EVERY_S = 0.25 + 0.2
 """How late a waiting connection learns of something urgent, at most: the uplink's
-`IDLE_POLL_S` and the connection's `WAKE_S`."""
+`IDLE_POLL_S` and the connection's `WAKE_INTERVAL_S`."""
 
 Wait = Callable[[random.Random], Callable[[], float]]
 

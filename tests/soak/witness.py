@@ -15,7 +15,7 @@ from soak.fed_node import MARK
 from soak.rig import AGENT, FED, GATEWAY, NODES, Kill, Rig
 
 from backend_spark.ingest.segment_log import list_segments, read_segment
-from spatial_mqtt.senml import decode
+from spatial_mqtt.senml import decode_pack
 
 URGENT_FROM, WINDOW_S = 4, 2.0
 """As the settings' page states them: from 4 up on the disk when `put` returns, the
@@ -111,7 +111,7 @@ class Archive:
                     self._take(payload, at_s)
 
     def _take(self, payload: bytes, at_s: float) -> None:
-        pack = decode(payload)
+        pack = decode_pack(payload)
         id_ = str(pack.id)
         self.on_disk_s.append((id_, at_s))
         self.arrived[id_] += 1

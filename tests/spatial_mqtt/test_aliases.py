@@ -2,7 +2,7 @@
 
 import random
 
-from spatial_mqtt.paho_client import REMEMBERED, TopicAliases
+from spatial_mqtt.paho_client import REMEMBERED_PER_ALIAS, TopicAliases
 
 
 class Receiver:
@@ -58,7 +58,7 @@ def test_topic_of_the_past_gives_its_alias_away() -> None:
     aliases = TopicAliases(1)
     for _ in range(2):
         aliases.shorten("/topic/old")
-    for n in range(REMEMBERED):
+    for n in range(REMEMBERED_PER_ALIAS):
         aliases.shorten(f"/topic/{n}")
     told = [aliases.shorten("/topic/new") for _ in range(3)]
 

@@ -15,7 +15,7 @@ from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.transport import Incoming, Publication, Session
+from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Recorder:
 
     ups: list[tuple[bool, int]] = field(default_factory=list)
     downs: list[str] = field(default_factory=list)
-    messages: list[Incoming] = field(default_factory=list)
+    messages: list[IncomingMessage] = field(default_factory=list)
     published: list[tuple[int, str | None]] = field(default_factory=list)
     subscribed: int = 0
 
@@ -36,7 +36,7 @@ class Recorder:
         """See `ConnectionHandler`."""
         self.downs.append(reason)
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """See `ConnectionHandler`."""
         self.messages.append(message)
 

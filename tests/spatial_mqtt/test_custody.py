@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from spatial_mqtt.custody import (
     MAX_RECEIPT_BYTES,
-    Offer,
-    Receipt,
-    SeqRanges,
+    CustodyOffer,
+    CustodyReceipt,
+    IntervalSet,
     receipt_topic,
 )
 from spatial_mqtt.errors import ReceiptError
@@ -35,7 +35,7 @@ DATA = st.recursive(
 )
 
 
-def refusal(form: type[Receipt | Offer], payload: bytes) -> str | None:
+def refusal(form: type[CustodyReceipt | CustodyOffer], payload: bytes) -> str | None:
     """The field that is wrong, or None when the payload parses."""
     try:
         form.decode(payload)
@@ -47,7 +47,7 @@ def refusal(form: type[Receipt | Offer], payload: bytes) -> str | None:
 @given(spans=SPANS)
 def test_ranges_hold_what_a_set_holds(spans: list[tuple[int, int]]) -> None:
     """The ranges are a set of numbers, told shorter."""
-    ranges = SeqRanges(spans)
+    ranges = IntervalSet(spans)
     model = {seq for low, high in spans for seq in range(low, high + 1)}
 
     assert {seq for seq in range(-2, 80) if seq in ranges} == model
@@ -60,11 +60,11 @@ def test_ranges_hold_what_a_set_holds(spans: list[tuple[int, int]]) -> None:
 @given(spans=SPANS)
 def test_ranges_never_touch(spans: list[tuple[int, int]]) -> None:
     """Between two ranges a number is missing, so none could be merged."""
-    pairs = list(SeqRanges(spans))
+    pairs = list(IntervalSet(spans))
 
     assert all(low <= high for low, high in pairs)
     assert all(a[1] + 1 < b[0] for a, b in pairwise(pairs))
-    assert len(SeqRanges(spans)) == len(pairs)
+    assert len(IntervalSet(spans)) == len(pairs)
 
 
 @given(spans=SPANS, span=st.tuples(st.integers(0, 60), st.integers(0, 12)))
@@ -72,7 +72,7 @@ def test_adding_returns_the_range_that_holds_it(
     spans: list[tuple[int, int]], span: tuple[int, int]
 ) -> None:
     """Whoever stores the ranges learns which row to write."""
-    ranges = SeqRanges(spans)
+    ranges = IntervalSet(spans)
     low, high = ranges.add(span[0], sum(span))
 
     assert low <= span[0] <= sum(span) <= high
@@ -82,7 +82,7 @@ def test_adding_returns_the_range_that_holds_it(
 @given(seqs=st.permutations(range(30)))
 def test_order_of_arrival_does_not_matter(seqs: list[int]) -> None:
     """Numbers without a gap end in one range, in whatever order they came."""
-    ranges = SeqRanges()
+    ranges = IntervalSet()
     for seq in seqs:
         ranges.add(seq)
 
@@ -91,9 +91,9 @@ def test_order_of_arrival_does_not_matter(seqs: list[int]) -> None:
 
 def test_sets_are_equal_when_they_hold_the_same() -> None:
     """How the numbers came does not tell two sets apart."""
-    assert SeqRanges([(1, 2), (3, 4)]) == SeqRanges([(1, 4)])
-    assert SeqRanges([(1, 2)]) != SeqRanges([(1, 3)])
-    assert SeqRanges() != []
+    assert IntervalSet([(1, 2), (3, 4)]) == IntervalSet([(1, 4)])
+    assert IntervalSet([(1, 2)]) != IntervalSet([(1, 3)])
+    assert IntervalSet() != []
 
 
 @given(ids=st.lists(IDS), others=st.lists(IDS))
@@ -101,7 +101,7 @@ def test_receipt_holds_its_ids_and_no_other(
     ids: list[MessageId], others: list[MessageId]
 ) -> None:
     """A receipt for one message never lets go of another."""
-    receipt = Receipt.from_ids(ids)
+    receipt = CustodyReceipt.from_ids(ids)
 
     assert all(message_id in receipt for message_id in ids)
     assert {other for other in others if other in receipt} == set(others) & set(ids)
@@ -110,14 +110,14 @@ def test_receipt_holds_its_ids_and_no_other(
 @given(ids=st.lists(IDS))
 def test_receipt_survives_the_wire(ids: list[MessageId]) -> None:
     """The sender reads what the receiver wrote, up to the largest number."""
-    receipt = Receipt.from_ids(ids)
+    receipt = CustodyReceipt.from_ids(ids)
 
-    assert Receipt.decode(receipt.encode()) == receipt
+    assert CustodyReceipt.decode(receipt.encode()) == receipt
 
 
 def test_receipt_of_a_long_past_is_short() -> None:
     """Ten thousand messages in order cost a few bytes."""
-    receipt = Receipt.from_ids(MessageId("n", "b", seq) for seq in range(10_000))
+    receipt = CustodyReceipt.from_ids(MessageId("n", "b", seq) for seq in range(10_000))
 
     assert len(receipt.encode()) < 20
 
@@ -145,14 +145,14 @@ def test_receipt_of_a_long_past_is_short() -> None:
 def test_malformed_receipt_is_refused(told: object, message: str) -> None:
     """A receipt that could free the wrong message frees none."""
     with pytest.raises(ReceiptError, match=message):
-        Receipt.decode(cbor2.dumps(told))
+        CustodyReceipt.decode(cbor2.dumps(told))
 
 
 def test_receipt_beyond_its_size_is_refused() -> None:
     """Nobody makes a sender read megabytes."""
     payload = b"\xa0" + b"\x00" * MAX_RECEIPT_BYTES
     with pytest.raises(ReceiptError, match="receipt must be at most 65536 bytes"):
-        Receipt.decode(payload)
+        CustodyReceipt.decode(payload)
 
 
 @given(
@@ -165,7 +165,7 @@ def test_receipt_beyond_its_size_is_refused() -> None:
 )
 def test_any_bytes_are_custody_or_refused(payload: bytes) -> None:
     """A hostile payload never raises anything but the package's own error."""
-    for form in (Receipt, Offer):
+    for form in (CustodyReceipt, CustodyOffer):
         assert refusal(form, payload) in WRONG_FIELDS
 
 
@@ -173,13 +173,13 @@ def test_receipt_with_an_enormous_number_is_refused() -> None:
     """A CBOR bignum is a number like any other that is too large."""
     payload = cbor2.dumps({"n": {"b": [0, 10**5000]}})
     with pytest.raises(ReceiptError, match="ranges must be pairs"):
-        Receipt.decode(payload)
+        CustodyReceipt.decode(payload)
 
 
-@given(offer=st.builds(Offer, NODES, st.lists(st.text(min_size=1)).map(tuple)))
-def test_offer_survives_the_wire(offer: Offer) -> None:
+@given(offer=st.builds(CustodyOffer, NODES, st.lists(st.text(min_size=1)).map(tuple)))
+def test_offer_survives_the_wire(offer: CustodyOffer) -> None:
     """A sender reads who gives receipts, and for which topics."""
-    assert Offer.decode(offer.encode()) == offer
+    assert CustodyOffer.decode(offer.encode()) == offer
 
 
 @pytest.mark.parametrize(
@@ -199,20 +199,20 @@ def test_offer_survives_the_wire(offer: Offer) -> None:
 def test_malformed_offer_is_refused(told: object, message: str) -> None:
     """An offer that does not parse is none."""
     with pytest.raises(ReceiptError, match=message):
-        Offer.decode(cbor2.dumps(told))
+        CustodyOffer.decode(cbor2.dumps(told))
 
 
 def test_offer_whose_filters_are_one_text_is_refused() -> None:
     """Filters are a list; the characters of a text are not filters."""
     payload = cbor2.dumps({"receiver": "a", "filters": "/1/#"})
     with pytest.raises(ReceiptError, match="filters must be a list, got '/1/#'"):
-        Offer.decode(payload)
+        CustodyOffer.decode(payload)
 
 
 @given(filters=st.lists(st.sampled_from(["#", "/1/#", "/1/+", "/2", "/0/#"])))
 def test_offer_gives_for_what_its_filters_take(filters: list[str]) -> None:
     """One matching filter is enough, and none gives for nothing."""
-    offer = Offer("a", tuple(filters))
+    offer = CustodyOffer("a", tuple(filters))
 
     for topic in ("/1/2", "/2", "/2/3", "/1"):
         assert offer.covers(topic) == any(matches(f, topic) for f in filters)
@@ -220,7 +220,7 @@ def test_offer_gives_for_what_its_filters_take(filters: list[str]) -> None:
 
 def test_offer_without_filters_named_gives_for_everything() -> None:
     """By default a store receipts all it gets."""
-    assert Offer("a").covers("/1/2/3")
+    assert CustodyOffer("a").covers("/1/2/3")
 
 
 def test_receipt_goes_where_the_sender_wants_it() -> None:
@@ -235,7 +235,7 @@ def test_receipt_goes_where_the_sender_wants_it() -> None:
 
 def test_ranges_in_any_order_are_understood() -> None:
     """Another program may not sort them, or let them overlap."""
-    receipt = Receipt.decode(cbor2.dumps({"n": {"b": [40, 50, 1, 9, 5, 20]}}))
+    receipt = CustodyReceipt.decode(cbor2.dumps({"n": {"b": [40, 50, 1, 9, 5, 20]}}))
 
     named = [seq for seq in range(60) if MessageId("n", "b", seq) in receipt]
 

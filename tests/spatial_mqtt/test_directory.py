@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from spatial_mqtt.directory import (
     AreaSetting,
+    BrokerEntry,
     BrokerInfo,
     BrokerTable,
-    Entry,
     GatewayNotice,
-    decode_entry,
+    decode_area_setting,
+    decode_broker_entry,
+    decode_broker_table,
+    decode_gateway_notice,
     decode_gateways,
-    decode_notice,
-    decode_setting,
-    decode_table,
-    encode,
+    encode_directory_message,
+    find_responsible_broker,
     rank_gateways,
-    responsible_broker,
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import covers
@@ -29,32 +29,32 @@ from spatial_mqtt.topics import covers
 BROKERS = st.builds(BrokerInfo, host=st.text(min_size=1), port=st.integers(1, 65535))
 DIGITS = st.lists(st.sampled_from("0123"), max_size=4)
 AREAS = DIGITS.map(lambda digits: "/" + "/".join(digits))
-ENTRIES = st.builds(Entry, topic=AREAS, broker_info=BROKERS)
+ENTRIES = st.builds(BrokerEntry, topic=AREAS, broker_info=BROKERS)
 Decoder = Callable[[bytes], object]
 DECODERS: list[Decoder] = [
     decode_gateways,
-    decode_table,
-    decode_notice,
-    decode_setting,
-    decode_entry,
+    decode_broker_table,
+    decode_gateway_notice,
+    decode_area_setting,
+    decode_broker_entry,
 ]
 H1, H2, H3 = (BrokerInfo(f"h{n}", 1883) for n in (1, 2, 3))
 
 
-def as_they_are(_entries: list[Entry]) -> None:
+def as_they_are(_entries: list[BrokerEntry]) -> None:
     """A shuffle that chance left in order."""
 
 
 @given(entries=st.lists(ENTRIES).map(tuple))
-def test_gateway_list_survives_the_wire(entries: tuple[Entry, ...]) -> None:
+def test_gateway_list_survives_the_wire(entries: tuple[BrokerEntry, ...]) -> None:
     """What a manager announces is what a client reads."""
-    assert decode_gateways(encode(entries)) == entries
+    assert decode_gateways(encode_directory_message(entries)) == entries
 
 
 @given(entry=ENTRIES)
-def test_broker_entry_survives_the_wire(entry: Entry) -> None:
+def test_broker_entry_survives_the_wire(entry: BrokerEntry) -> None:
     """A broker that asks to be added is added as it is."""
-    assert decode_entry(encode(entry)) == entry
+    assert decode_broker_entry(encode_directory_message(entry)) == entry
 
 
 @given(
@@ -62,7 +62,7 @@ def test_broker_entry_survives_the_wire(entry: Entry) -> None:
 )
 def test_broker_table_survives_the_wire(table: BrokerTable) -> None:
     """Version and order of a table are kept."""
-    assert decode_table(encode(table)) == table
+    assert decode_broker_table(encode_directory_message(table)) == table
 
 
 @given(
@@ -75,7 +75,7 @@ def test_broker_table_survives_the_wire(table: BrokerTable) -> None:
 )
 def test_gateway_notice_survives_the_wire(notice: GatewayNotice) -> None:
     """A gateway's word reaches the manager."""
-    assert decode_notice(encode(notice)) == notice
+    assert decode_gateway_notice(encode_directory_message(notice)) == notice
 
 
 @given(
@@ -86,8 +86,10 @@ def test_gateway_notice_survives_the_wire(notice: GatewayNotice) -> None:
 )
 def test_area_setting_survives_the_wire_in_both_forms(setting: AreaSetting) -> None:
     """The newer form replaces, the older adds, and neither turns into the other."""
-    assert decode_setting(encode(setting)) == setting
-    assert ("topics" in json.loads(encode(setting))) == (setting.topics is not None)
+    assert decode_area_setting(encode_directory_message(setting)) == setting
+    assert ("topics" in json.loads(encode_directory_message(setting))) == (
+        setting.topics is not None
+    )
 
 
 def test_messages_of_the_published_system_are_read() -> None:
@@ -95,28 +97,28 @@ def test_messages_of_the_published_system_are_read() -> None:
     info = b'{"host":"h1","port":1883}'
 
     assert decode_gateways(b'[{"topic":"/0","broker_info":' + info + b"}]") == (
-        Entry("/0", H1),
+        BrokerEntry("/0", H1),
     )
-    assert decode_table(
+    assert decode_broker_table(
         b'{"version":3,"brokers":[{"topic":"/","broker_info":' + info + b"}]}"
-    ) == BrokerTable(3, (Entry("/", H1),))
-    assert decode_notice(
+    ) == BrokerTable(3, (BrokerEntry("/", H1),))
+    assert decode_gateway_notice(
         b'{"broker_info":' + info + b',"status":"up","version":-1}'
     ) == GatewayNotice(H1, "up", -1)
-    assert decode_setting(
+    assert decode_area_setting(
         b'{"topics":["/0","/1/2"],"broker_info":' + info + b"}"
     ) == AreaSetting(H1, topics=("/0", "/1/2"))
-    assert decode_setting(b'{"topic":"/0","broker_info":' + info + b"}") == AreaSetting(
-        H1, topic="/0"
-    )
+    assert decode_area_setting(
+        b'{"topic":"/0","broker_info":' + info + b"}"
+    ) == AreaSetting(H1, topic="/0")
 
 
 def test_messages_to_the_published_system_have_its_names() -> None:
     """Gamma reads ours by the same keys."""
-    assert json.loads(encode((Entry("/0", H1),))) == [
+    assert json.loads(encode_directory_message((BrokerEntry("/0", H1),))) == [
         {"topic": "/0", "broker_info": {"host": "h1", "port": 1883}}
     ]
-    assert json.loads(encode(GatewayNotice(H1, "complete", 4))) == {
+    assert json.loads(encode_directory_message(GatewayNotice(H1, "complete", 4))) == {
         "broker_info": {"host": "h1", "port": 1883},
         "status": "complete",
         "version": 4,
@@ -145,14 +147,14 @@ def test_messages_to_the_published_system_have_its_names() -> None:
 def test_malformed_area_setting_is_refused(told: object) -> None:
     """A setting names one broker and its areas, in exactly one of the two forms."""
     with pytest.raises(DirectoryError, match="area setting must be JSON of its form"):
-        decode_setting(json.dumps(told).encode())
+        decode_area_setting(json.dumps(told).encode())
 
 
 def test_notice_of_another_status_is_refused() -> None:
     """A gateway is up or has completed; it says nothing else."""
     payload = b'{"broker_info":{"host":"h","port":1},"status":"down"}'
     with pytest.raises(DirectoryError, match=r"gateway notice must be .*'down'"):
-        decode_notice(payload)
+        decode_gateway_notice(payload)
 
 
 def test_null_that_the_published_manager_announces_is_refused() -> None:
@@ -175,7 +177,9 @@ def test_any_bytes_are_a_message_or_refused(decode: Decoder, payload: bytes) -> 
     assert "must be JSON of its form" in said
 
 
-@pytest.mark.parametrize("decode", [decode_table, decode_notice, decode_entry])
+@pytest.mark.parametrize(
+    "decode", [decode_broker_table, decode_gateway_notice, decode_broker_entry]
+)
 def test_deeply_nested_message_is_refused(decode: Decoder) -> None:
     """A payload that is nothing but brackets is refused like any other."""
     with pytest.raises(DirectoryError, match="must be JSON of its form"):
@@ -184,7 +188,7 @@ def test_deeply_nested_message_is_refused(decode: Decoder) -> None:
 
 def test_gateway_with_the_longest_area_comes_first() -> None:
     """The closest gateway is first; the others follow for fail-over."""
-    entries = [Entry("/", H1), Entry("/1/2", H2), Entry("/1", H3)]
+    entries = [BrokerEntry("/", H1), BrokerEntry("/1/2", H2), BrokerEntry("/1", H3)]
 
     assert rank_gateways(entries, "/1/2/3", as_they_are) == [H2, H3, H1]
 
@@ -193,21 +197,21 @@ def test_nearest_area_serves_where_none_matches() -> None:
     """A node in nobody's area goes to its neighbours, not across the sea."""
     osaka = "/" + "/".join("31100231")  # S2 cells of level 7
     kobe, tokyo = osaka[:-1] + "2", "/" + "/".join("30020301")
-    entries = [Entry(tokyo, H1), Entry(kobe, H2), Entry("/6/9", H3)]
+    entries = [BrokerEntry(tokyo, H1), BrokerEntry(kobe, H2), BrokerEntry("/6/9", H3)]
 
     assert rank_gateways(entries, osaka, as_they_are) == [H2, H1, H3]
 
 
 def test_area_does_not_match_by_characters() -> None:
     """``/1/2`` is no area of ``/1/23``."""
-    entries = [Entry("/1/2", H1), Entry("/", H2)]
+    entries = [BrokerEntry("/1/2", H1), BrokerEntry("/", H2)]
 
     assert rank_gateways(entries, "/1/23", as_they_are) == [H2, H1]
 
 
 def test_equal_areas_share_the_clients() -> None:
     """Chance decides between gateways of one area, so each serves some."""
-    entries = [Entry("/", H1), Entry("/", H2), Entry("/", H3)]
+    entries = [BrokerEntry("/", H1), BrokerEntry("/", H2), BrokerEntry("/", H3)]
     firsts = [
         rank_gateways(entries, "/1", random.Random(seed).shuffle)[0]
         for seed in range(300)
@@ -217,12 +221,12 @@ def test_equal_areas_share_the_clients() -> None:
 
 
 @given(
-    entries=st.lists(st.builds(Entry, AREAS, st.sampled_from([H1, H2, H3]))),
+    entries=st.lists(st.builds(BrokerEntry, AREAS, st.sampled_from([H1, H2, H3]))),
     topic=AREAS,
     seed=st.integers(0, 1000),
 )
 def test_ranking_follows_the_steps_of_the_paper(
-    entries: list[Entry], topic: str, seed: int
+    entries: list[BrokerEntry], topic: str, seed: int
 ) -> None:
     """Shuffle, sort by length, first match; every broker once."""
     before = list(entries)
@@ -239,11 +243,11 @@ def test_ranking_follows_the_steps_of_the_paper(
 
 @given(brokers=st.lists(ENTRIES), topic=AREAS)
 def test_responsible_broker_has_the_closest_area(
-    brokers: list[Entry], topic: str
+    brokers: list[BrokerEntry], topic: str
 ) -> None:
     """No other broker's area covers the topic more closely; none means none covers."""
     near = [entry for entry in brokers if covers(entry.topic, topic)]
-    found = responsible_broker(brokers, topic)
+    found = find_responsible_broker(brokers, topic)
 
     assert (found is None) == (not near)
     longest = max((len(entry.topic) for entry in near), default=0)
@@ -253,12 +257,12 @@ def test_responsible_broker_has_the_closest_area(
 
 def test_broker_of_everything_takes_what_no_area_claims() -> None:
     """``/`` is responsible for what is left."""
-    brokers = [Entry("/", H1), Entry("/0", H2), Entry("/0/1", H3)]
+    brokers = [BrokerEntry("/", H1), BrokerEntry("/0", H2), BrokerEntry("/0/1", H3)]
 
-    assert responsible_broker(brokers, "/0/1/2") == H3
-    assert responsible_broker(brokers, "/0/11") == H2
-    assert responsible_broker(brokers, "/5") == H1
-    assert responsible_broker(brokers[1:], "/5") is None
+    assert find_responsible_broker(brokers, "/0/1/2") == H3
+    assert find_responsible_broker(brokers, "/0/11") == H2
+    assert find_responsible_broker(brokers, "/5") == H1
+    assert find_responsible_broker(brokers[1:], "/5") is None
 
 
 def test_broker_is_shown_as_host_and_port() -> None:

@@ -15,8 +15,8 @@ from spatial_mqtt.senml import (
     MessageId,
     Pack,
     Reading,
-    decode,
-    decode_id,
+    decode_message_id,
+    decode_pack,
     encode_cbor,
     encode_json,
 )
@@ -85,19 +85,19 @@ PACK = Pack(
 @given(pack=CBOR_PACKS)
 def test_pack_survives_cbor(pack: Pack) -> None:
     """What a node sends is what the analyst reads, unknown labels included."""
-    assert decode(encode_cbor(pack)) == pack
+    assert decode_pack(encode_cbor(pack)) == pack
 
 
 @given(pack=JSON_PACKS)
 def test_pack_survives_json(pack: Pack) -> None:
     """JSON carries the same pack."""
-    assert decode(encode_json(pack)) == pack
+    assert decode_pack(encode_json(pack)) == pack
 
 
 @pytest.mark.parametrize("damaged", [None, 1, True, "frost", {"frost": 2}])
 def test_reasons_that_are_no_list_do_not_cost_the_message(damaged: object) -> None:
     """The sentence beside them holds the same."""
-    pack = decode(cbor2.dumps([RECORD | {"why": "frost", "rs": damaged}]))
+    pack = decode_pack(cbor2.dumps([RECORD | {"why": "frost", "rs": damaged}]))
 
     assert (pack.why, pack.reasons) == ("frost", ())
 
@@ -106,22 +106,22 @@ def test_reasons_that_are_no_list_do_not_cost_the_message(damaged: object) -> No
 def test_value_keeps_its_type(pack: Pack) -> None:
     """True is not 1, and the text "1" is neither."""
     for payload in (encode_cbor(pack), encode_json(pack)):
-        values = [reading.value for reading in decode(payload).readings]
+        values = [reading.value for reading in decode_pack(payload).readings]
         assert [type(v) for v in values] == [type(r.value) for r in pack.readings]
 
 
 @given(pack=CBOR_PACKS)
 def test_custody_reads_the_same_id_and_priority(pack: Pack) -> None:
     """The quick look agrees with the full one."""
-    assert decode_id(encode_cbor(pack)) == (pack.id, pack.priority)
+    assert decode_message_id(encode_cbor(pack)) == (pack.id, pack.priority)
 
 
 @given(pack=JSON_PACKS)
 def test_encoding_is_stable(pack: Pack) -> None:
     """A pack that was read and written again is the same bytes."""
     for encode in (encode_cbor, encode_json):
-        once = encode(decode(encode(pack)))
-        assert encode(decode(once)) == once
+        once = encode(decode_pack(encode(pack)))
+        assert encode(decode_pack(once)) == once
 
 
 @given(message_id=IDS)
@@ -185,7 +185,7 @@ def test_message_id_with_a_slash_is_refused() -> None:
 def test_boot_that_would_split_the_id_is_refused() -> None:
     """An id taken from the wire survives its own text, in a log or a property."""
     with pytest.raises(EnvelopeError, match=r"^boot must be 1 to 32 of"):
-        decode_id(cbor2.dumps([RECORD | {"boot": "b:c"}]))
+        decode_message_id(cbor2.dumps([RECORD | {"boot": "b:c"}]))
 
 
 def test_cbor_uses_the_numbers_of_the_standard() -> None:
@@ -231,7 +231,7 @@ def test_foreign_pack_is_resolved() -> None:
         {"n": "y", "v": 2, "s": 3, "t": -60},
         {"n": "z", "u": "m", "s": 0},
     ]
-    pack = decode(json.dumps(records).encode())
+    pack = decode_pack(json.dumps(records).encode())
 
     assert pack.id.node == "n-1"
     assert pack.readings == (
@@ -243,7 +243,7 @@ def test_foreign_pack_is_resolved() -> None:
 
 def test_pack_that_says_little_gets_the_defaults() -> None:
     """The least urgent priority, time 0, a synchronised clock."""
-    pack = decode(
+    pack = decode_pack(
         json.dumps([{"bn": "n/", "boot": "b", "seq": 0, "vb": True}]).encode()
     )
 
@@ -257,17 +257,17 @@ def test_head_may_carry_no_reading_of_its_own() -> None:
     """A first record with only base fields and labels is the pack's head."""
     payload = cbor2.dumps([HEAD, {"n": "rain", "v": 1}])
 
-    assert decode(payload).readings == (Reading("rain", None, 1.0),)
+    assert decode_pack(payload).readings == (Reading("rain", None, 1.0),)
 
 
 def test_numbers_and_names_of_labels_mean_the_same() -> None:
     """CBOR with text labels, as some libraries write it, is read too."""
-    assert decode(cbor2.dumps([RECORD])) == PACK
-    assert decode(b" \n" + json.dumps([RECORD]).encode()) == PACK
+    assert decode_pack(cbor2.dumps([RECORD])) == PACK
+    assert decode_pack(b" \n" + json.dumps([RECORD]).encode()) == PACK
 
 
 def test_our_labels_count_in_the_first_record_only() -> None:
     """Later on they are labels like any other and pass through."""
     payload = cbor2.dumps([RECORD, {"n": "x", "v": 1, "seq": "old"}])
 
-    assert decode(payload).readings[1].extra == {"seq": "old"}
+    assert decode_pack(payload).readings[1].extra == {"seq": "old"}

@@ -16,8 +16,8 @@ from spatial_mqtt.senml import (
     MessageId,
     Pack,
     Reading,
-    decode,
-    decode_id,
+    decode_message_id,
+    decode_pack,
     encode_cbor,
     encode_json,
 )
@@ -58,7 +58,7 @@ FULL = Pack(
 def refused_field(payload: bytes) -> str | None:
     """The field that is wrong, or None when the payload is a pack."""
     try:
-        decode(payload)
+        decode_pack(payload)
     except EnvelopeError as error:
         assert str(error).startswith(f"{error.field} must be ")  # noqa: PT017
         return error.field
@@ -106,10 +106,10 @@ def test_wrong_type_is_refused_by_the_name_of_its_label(
     """The error names the label, in CBOR and in JSON."""
     records = broken(label, value)
     with pytest.raises(EnvelopeError, match=rf"^(record 0 )?{label} must be "):
-        decode(cbor2.dumps(records))
+        decode_pack(cbor2.dumps(records))
     if not isinstance(value, float) or math.isfinite(value):
         with pytest.raises(EnvelopeError, match=rf"^(record 0 )?{label} must be "):
-            decode(json.dumps(records).encode())
+            decode_pack(json.dumps(records).encode())
 
 
 @given(label=st.sampled_from(sorted(WRONG)), value=PLAIN)
@@ -124,21 +124,21 @@ def test_any_value_of_any_label_is_taken_or_refused(label: str, value: object) -
 def test_base_unit_of_another_type_is_refused_by_its_name(value: object) -> None:
     """Who wrote ``bu`` is told of ``bu``."""
     with pytest.raises(EnvelopeError, match=r"^bu must be text"):
-        decode(cbor2.dumps(broken("bu", value)))
+        decode_pack(cbor2.dumps(broken("bu", value)))
 
 
 @pytest.mark.parametrize("value", ["0", "no", [], 2, None])
 def test_clock_label_of_another_type_is_refused(value: object) -> None:
     """``tq`` is 0 or 1; a text "0" must not vouch for a clock."""
     with pytest.raises(EnvelopeError, match=r"^tq must be"):
-        decode(cbor2.dumps(broken("tq", value)))
+        decode_pack(cbor2.dumps(broken("tq", value)))
 
 
 @pytest.mark.parametrize("label", ["bn", "boot", "seq"])
 def test_missing_part_of_the_id_is_refused(label: str) -> None:
     """Without an id there is no custody."""
     record = {name: value for name, value in RECORD.items() if name != label}
-    for read in (decode, decode_id):
+    for read in (decode_pack, decode_message_id):
         with pytest.raises(EnvelopeError, match=f"^{label} must be"):
             read(cbor2.dumps([record]))
 
@@ -147,33 +147,33 @@ def test_pack_without_a_reading_is_refused() -> None:
     """A head alone tells nothing, though its id can be receipted."""
     payload = cbor2.dumps([HEAD, {"pri": 3}])
 
-    assert decode_id(payload) == (MessageId("n-1", "b", 7), 1)
+    assert decode_message_id(payload) == (MessageId("n-1", "b", 7), 1)
     with pytest.raises(EnvelopeError, match=r"^records must be at least one reading"):
-        decode(payload)
+        decode_pack(payload)
 
 
 @pytest.mark.parametrize("second", [{"vs": "x"}, {"vb": True}, {"vd": b"x"}])
 def test_two_values_in_a_record_are_refused(second: dict[str, object]) -> None:
     """A reading has one value; which of two is meant nobody can tell."""
     with pytest.raises(EnvelopeError, match=r"^record 0 must be one value at most"):
-        decode(cbor2.dumps([RECORD | second]))
+        decode_pack(cbor2.dumps([RECORD | second]))
     with pytest.raises(EnvelopeError, match=r"^record 1 must be one value at most"):
-        decode(cbor2.dumps([RECORD, {"n": "x", "v": 1} | second]))
+        decode_pack(cbor2.dumps([RECORD, {"n": "x", "v": 1} | second]))
 
 
 def test_second_base_time_is_refused() -> None:
     """A pack is one instant."""
     with pytest.raises(EnvelopeError, match=r"^bt must be in the first record only"):
-        decode(cbor2.dumps([RECORD, {"n": "x", "v": 1, "bt": 2.0}]))
+        decode_pack(cbor2.dumps([RECORD, {"n": "x", "v": 1, "bt": 2.0}]))
 
 
 def test_second_base_name_does_not_change_the_id() -> None:
     """Custody and the analyst's store must know a message by one id."""
     payload = cbor2.dumps([RECORD, {"bn": "other/", "n": "x", "v": 1}])
 
-    assert decode_id(payload)[0].node == "n-1"
+    assert decode_message_id(payload)[0].node == "n-1"
     with pytest.raises(EnvelopeError, match=r"^bn must be in the first record only"):
-        decode(payload)
+        decode_pack(payload)
 
 
 @pytest.mark.parametrize(
@@ -182,21 +182,21 @@ def test_second_base_name_does_not_change_the_id() -> None:
 def test_constants_that_are_not_json_are_refused(payload: bytes) -> None:
     """Python reads NaN in JSON; SenML has none."""
     with pytest.raises(EnvelopeError, match=r"payload must be SenML .* is not JSON"):
-        decode(payload)
+        decode_pack(payload)
 
 
 def test_number_beyond_a_double_is_refused() -> None:
     """``1e999`` is JSON, and is infinite."""
     payload = json.dumps([RECORD]).replace("0.5", "1e999").encode()
     with pytest.raises(EnvelopeError, match=r"^record 0 v must be a finite number"):
-        decode(payload)
+        decode_pack(payload)
 
 
 @pytest.mark.parametrize("label", ["v", "s", "t", "bt", "mono"])
 def test_integer_beyond_a_double_is_refused(label: str) -> None:
     """A number of 400 digits is as good as infinite."""
     with pytest.raises(EnvelopeError, match=f"{label} must be a finite number"):
-        decode(json.dumps(broken(label, 10**400)).encode())
+        decode_pack(json.dumps(broken(label, 10**400)).encode())
 
 
 @pytest.mark.parametrize("label", ["seq", "pri", "boot", "bn"])
@@ -209,7 +209,7 @@ def test_enormous_integer_is_refused_by_name(label: str) -> None:
 def test_sum_with_the_base_stays_finite(base: str, label: str) -> None:
     """No reading that leaves the envelope is infinite."""
     with pytest.raises(EnvelopeError, match="must be a finite number"):
-        decode(json.dumps([RECORD | {base: 1e308, label: 1e308}]).encode())
+        decode_pack(json.dumps([RECORD | {base: 1e308, label: 1e308}]).encode())
 
 
 @pytest.mark.parametrize("label", ["boot", "n", "u", "why"])
@@ -217,7 +217,7 @@ def test_half_a_surrogate_pair_is_refused(label: str) -> None:
     """Text that no store can write as UTF-8 must not come in by JSON's escapes."""
     payload = json.dumps(broken(label, "\ud800")).encode()
     if refused_field(payload) is None:
-        encode_cbor(decode(payload))
+        encode_cbor(decode_pack(payload))
 
 
 @given(payload=st.binary())
@@ -289,7 +289,7 @@ def test_nested_payload_is_refused(depth: int) -> None:
 def test_payload_of_no_acceptable_size_is_refused(size: int) -> None:
     """Empty is no pack, and nobody makes a reader hold megabytes."""
     with pytest.raises(EnvelopeError, match=f"payload must be 1 to .*'{size} bytes'"):
-        decode(b" " * size)
+        decode_pack(b" " * size)
 
 
 def test_claim_of_a_huge_length_is_refused() -> None:
@@ -303,14 +303,14 @@ def test_claim_of_a_huge_length_is_refused() -> None:
 def test_pack_with_no_acceptable_number_of_records_is_refused(count: int) -> None:
     """A pack is a list that is neither empty nor endless."""
     with pytest.raises(EnvelopeError, match="payload must be a list of 1 to 4096"):
-        decode(cbor2.dumps([{}] * count))
+        decode_pack(cbor2.dumps([{}] * count))
 
 
 def test_pack_with_the_most_records_is_read() -> None:
     """The limit itself is allowed."""
     records = [RECORD] + [{"n": "x", "v": 1}] * (MAX_RECORDS - 1)
 
-    assert len(decode(cbor2.dumps(records)).readings) == MAX_RECORDS
+    assert len(decode_pack(cbor2.dumps(records)).readings) == MAX_RECORDS
 
 
 @pytest.mark.parametrize(
@@ -319,18 +319,18 @@ def test_pack_with_the_most_records_is_read() -> None:
 def test_cbor_that_is_no_list_of_maps_is_refused(told: object) -> None:
     """SenML is a list of records, whatever its length."""
     with pytest.raises(EnvelopeError, match="payload must be a list of"):
-        decode(cbor2.dumps(told))
+        decode_pack(cbor2.dumps(told))
 
 
 def test_bytes_after_the_pack_are_refused() -> None:
     """Two packs in one payload are a mistake of the sender."""
     with pytest.raises(EnvelopeError, match="1 bytes after the pack"):
-        decode(encode_cbor(PACK) + b"\x00")
+        decode_pack(encode_cbor(PACK) + b"\x00")
     with pytest.raises(EnvelopeError, match="payload must be SenML in CBOR or JSON"):
-        decode(encode_json(PACK) * 2)
+        decode_pack(encode_json(PACK) * 2)
 
 
 def test_error_stays_one_short_line() -> None:
     """A hostile value does not flood the log."""
     with pytest.raises(EnvelopeError, match=r"^record 0 v must be .{1,120}$"):
-        decode(cbor2.dumps([RECORD | {"v": "x" * 10_000}]))
+        decode_pack(cbor2.dumps([RECORD | {"v": "x" * 10_000}]))

@@ -10,7 +10,7 @@ from paho.mqtt.properties import Properties
 
 from spatial_mqtt import codec
 from spatial_mqtt.errors import PacketError
-from spatial_mqtt.transport import NO_TAKER, Publication
+from spatial_mqtt.transport import NO_SUBSCRIBERS, Publication
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 ages = st.none() | st.integers(1, 999_999_999)
@@ -31,7 +31,7 @@ publications = st.builds(
 def body_of(packet: bytes) -> tuple[int, bytes]:
     """First byte and body of the only packet there is."""
     buffer = bytearray(packet)
-    found = codec.frames(buffer)
+    found = codec.split_packets(buffer)
     assert (len(found), buffer) == (1, b"")
     return found[0]
 
@@ -39,9 +39,9 @@ def body_of(packet: bytes) -> tuple[int, bytes]:
 @given(publications, st.integers(1, 65535))
 def test_what_is_published_is_read_the_same(publication: Publication, mid: int) -> None:
     """Every field arrives; only the expiry is for the broker alone."""
-    packet = codec.publish(publication, publication.topic, None, mid)
+    packet = codec.encode_publish(publication, publication.topic, None, mid)
 
-    read = codec.incoming(*body_of(packet), generation=7)
+    read = codec.decode_publish(*body_of(packet), generation=7)
 
     assert read.delivery == (7, mid)
     assert read.qos == 1
@@ -70,7 +70,7 @@ def test_paho_reads_what_we_publish(
 ) -> None:
     """The properties unpack with paho to the same values, and nothing is left over."""
     topic = "" if alias else publication.topic
-    first, body = body_of(codec.publish(publication, topic, alias, 5))
+    first, body = body_of(codec.encode_publish(publication, topic, alias, 5))
     behind_topic = 2 + int.from_bytes(body[:2], "big") + 2
 
     unpacked, used = Properties(PacketTypes.PUBLISH).unpack(body[behind_topic:])
@@ -91,7 +91,7 @@ def test_we_read_what_paho_packs(publication: Publication, alias: int | None) ->
     beside = packed_by_paho(publication, alias)
     body = b"\0\4/1/2\0\x09" + beside + publication.payload
 
-    read = codec.incoming(0x32, body, 1)
+    read = codec.decode_publish(0x32, body, 1)
 
     assert read.topic == "/1/2"
     assert read.payload == publication.payload
@@ -109,7 +109,7 @@ def test_properties_that_we_do_not_read_are_passed_over() -> None:
     made.SubscriptionIdentifier = 300
     made.UserProperty = [("other", "1"), ("pri", "4"), ("pri", "2")]
 
-    read = codec.incoming(0x31, b"\0\2/1" + made.pack() + b"data", 1)
+    read = codec.decode_publish(0x31, b"\0\2/1" + made.pack() + b"data", 1)
 
     assert (read.qos, read.retain, read.priority, read.payload) == (0, True, 4, b"data")
 
@@ -120,16 +120,18 @@ def test_packets_come_in_pieces_of_any_size(
 ) -> None:
     """Wherever the network cuts the stream, the same packets come out of it."""
     stream = b"".join(
-        codec.publish(Publication("/1", body), "/1", None, 1) for body in bodies
+        codec.encode_publish(Publication("/1", body), "/1", None, 1) for body in bodies
     )
     buffer, found = bytearray(), []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
         buffer += stream[:size]
         stream = stream[size:]
-        found += codec.frames(buffer)
+        found += codec.split_packets(buffer)
 
-    assert [codec.incoming(*each, generation=1).payload for each in found] == bodies
+    assert [
+        codec.decode_publish(*each, generation=1).payload for each in found
+    ] == bodies
     assert buffer == b""
 
 
@@ -138,7 +140,7 @@ def test_rubbish_is_a_named_error(body: bytes) -> None:
     """Any bytes are a message or a `PacketError`, never another error."""
     read = None
     with suppress(PacketError):
-        read = codec.incoming(0x32, body, 1)
+        read = codec.decode_publish(0x32, body, 1)
 
     assert read is None or body.endswith(read.payload)
 
@@ -146,13 +148,13 @@ def test_rubbish_is_a_named_error(body: bytes) -> None:
 def test_a_message_that_is_cut_off_is_named() -> None:
     """The properties say that they are longer than the packet."""
     with pytest.raises(PacketError, match="PUBLISH must be whole"):
-        codec.incoming(0x32, b"\0\2/1\0\1\x30\x26", 1)
+        codec.decode_publish(0x32, b"\0\2/1\0\1\x30\x26", 1)
 
 
 def test_a_length_without_end_is_named() -> None:
     """Five bytes of length are more than MQTT has."""
     with pytest.raises(PacketError, match="length must be at most 4 bytes"):
-        codec.frames(bytearray(b"\x30\xff\xff\xff\xff\x01"))
+        codec.split_packets(bytearray(b"\x30\xff\xff\xff\xff\x01"))
 
 
 @pytest.mark.parametrize(
@@ -160,25 +162,25 @@ def test_a_length_without_end_is_named() -> None:
     [
         (b"\x01\x02", (258, None)),
         (b"\x00\x01\x00", (1, None)),
-        (b"\x00\x01\x10\x00", (1, NO_TAKER)),
+        (b"\x00\x01\x10\x00", (1, NO_SUBSCRIBERS)),
         (b"\x00\x01\x97\x00", (1, "Quota exceeded")),
         (b"\x00\x01\xfe\x00", (1, "reason code 0xfe")),
     ],
 )
 def test_answers_of_the_broker(body: bytes, wanted: tuple[int, str | None]) -> None:
     """A short answer is success; a code without a name is told by its number."""
-    assert codec.answer(body) == wanted
+    assert codec.decode_puback(body) == wanted
 
 
 def test_an_answer_without_a_packet_id_is_named() -> None:
     """One byte is no answer."""
     with pytest.raises(PacketError, match="PUBACK must be at least 2 bytes"):
-        codec.answer(b"\x01")
+        codec.decode_puback(b"\x01")
 
 
 def test_acknowledgements_stand_one_behind_the_other() -> None:
     """Two PUBACKs, one behind the other."""
-    assert codec.frames(bytearray(codec.pubacks([1, 515]))) == [
+    assert codec.split_packets(bytearray(codec.encode_pubacks([1, 515]))) == [
         (0x40, b"\x00\x01"),
         (0x40, b"\x02\x03"),
     ]
@@ -186,7 +188,7 @@ def test_acknowledgements_stand_one_behind_the_other() -> None:
 
 def test_a_message_that_comes_again_says_so() -> None:
     """The fourth bit of the first byte."""
-    _, body = body_of(codec.publish(Publication("/1", b"x"), "/1", None, 9))
+    _, body = body_of(codec.encode_publish(Publication("/1", b"x"), "/1", None, 9))
 
-    assert codec.incoming(0x3A, body, 1).is_duplicate
-    assert not codec.incoming(0x32, body, 1).is_duplicate
+    assert codec.decode_publish(0x3A, body, 1).is_duplicate
+    assert not codec.decode_publish(0x32, body, 1).is_duplicate

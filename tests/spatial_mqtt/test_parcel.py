@@ -7,29 +7,29 @@ import cbor2
 import pytest
 
 from spatial_mqtt.batching import (
-    DICTIONARY,
+    DEFLATE_DICTIONARY,
     MAX_ITEMS,
-    Chunk,
-    Item,
-    Joiner,
-    cut,
-    decode_parcel,
-    encode_parcel,
+    BatchItem,
+    Fragment,
+    FragmentJoiner,
+    decode_batch,
+    encode_batch,
+    split_message,
 )
-from spatial_mqtt.errors import ParcelError
+from spatial_mqtt.errors import BatchError
 from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, MessageId, Pack, Reading, encode_cbor
 
 
 def deflated(value: object) -> bytes:
-    deflater = zlib.compressobj(wbits=-15, zdict=DICTIONARY)
+    deflater = zlib.compressobj(wbits=-15, zdict=DEFLATE_DICTIONARY)
     return deflater.compress(cbor2.dumps(value)) + deflater.flush()
 
 
 def test_parcel_comes_out_as_it_went_in() -> None:
     """Order, bytes and ages are kept; a message on time costs no age."""
-    items = [Item(b""), Item(b"\x00\xff" * 40, 61), Item(b"x", 0)]
+    items = [BatchItem(b""), BatchItem(b"\x00\xff" * 40, 61), BatchItem(b"x", 0)]
 
-    assert decode_parcel(encode_parcel(items)) == items
+    assert decode_batch(encode_batch(items)) == items
 
 
 def test_like_messages_share_their_words() -> None:
@@ -37,7 +37,7 @@ def test_like_messages_share_their_words() -> None:
     packs = [b'[{"bn":"n17/","n":"rain","u":"mm","v":%d}]' % n for n in range(10)]
     alone = sum(map(len, packs))
 
-    assert len(encode_parcel([Item(p) for p in packs])) < alone / 4
+    assert len(encode_batch([BatchItem(p) for p in packs])) < alone / 4
 
 
 @pytest.mark.parametrize(
@@ -61,32 +61,32 @@ def test_like_messages_share_their_words() -> None:
 )
 def test_what_is_no_parcel_is_named(payload: bytes) -> None:
     """A hostile or broken sender gets an error, not our memory."""
-    with pytest.raises(ParcelError, match="must be"):
-        decode_parcel(payload)
+    with pytest.raises(BatchError, match="must be"):
+        decode_batch(payload)
 
 
 def test_any_bytes_are_a_parcel_or_an_error() -> None:
-    """Fuzzing: nothing else than `ParcelError` comes out."""
+    """Fuzzing: nothing else than `BatchError` comes out."""
     rng = random.Random(3)
-    whole = encode_parcel([Item(b"abc" * 20, 5), Item(b"def")])
+    whole = encode_batch([BatchItem(b"abc" * 20, 5), BatchItem(b"def")])
     for _ in range(3000):
         broken = bytearray(whole)
         broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
         for data in (bytes(broken), rng.randbytes(rng.randrange(60))):
             try:
-                decode_parcel(data)
-                Chunk.decode(data)
-            except ParcelError:
+                decode_batch(data)
+                Fragment.decode(data)
+            except BatchError:
                 pass
 
 
 def test_chunks_make_the_message_in_any_order() -> None:
     """Pieces overtake each other; the message is whole with the last."""
     payload = random.Random(1).randbytes(10_001)
-    chunks = cut("n:b:1", payload, 1200)
+    chunks = split_message("n:b:1", payload, 1200)
     random.Random(2).shuffle(chunks)
-    joiner = Joiner()
-    told = [joiner.add("/t", Chunk.decode(chunk.encode())) for chunk in chunks]
+    joiner = FragmentJoiner()
+    told = [joiner.add("/t", Fragment.decode(chunk.encode())) for chunk in chunks]
 
     assert [len(chunk.data) <= 1200 for chunk in chunks] == [True] * 9
     assert told[:-1] == [None] * 8
@@ -95,8 +95,11 @@ def test_chunks_make_the_message_in_any_order() -> None:
 
 def test_message_that_is_sent_again_is_joined_again() -> None:
     """After a break the sender begins anew; what was there does no harm."""
-    first, again = cut("n:b:1", b"a" * 300, 100), cut("n:b:1", b"b" * 250, 100)
-    joiner = Joiner()
+    first, again = (
+        split_message("n:b:1", b"a" * 300, 100),
+        split_message("n:b:1", b"b" * 250, 100),
+    )
+    joiner = FragmentJoiner()
     joiner.add("/t", first[0])
     told = [joiner.add("/t", chunk) for chunk in again]
 
@@ -105,8 +108,11 @@ def test_message_that_is_sent_again_is_joined_again() -> None:
 
 def test_unfinished_messages_do_not_fill_the_memory() -> None:
     """The oldest unfinished one is forgotten; the others come whole."""
-    joiner = Joiner(max_bytes=1000)
-    one, two = cut("n:b:1", b"a" * 900, 300), cut("n:b:2", b"b" * 900, 300)
+    joiner = FragmentJoiner(max_bytes=1000)
+    one, two = (
+        split_message("n:b:1", b"a" * 900, 300),
+        split_message("n:b:2", b"b" * 900, 300),
+    )
     joiner.add("/t", one[0])
     joiner.add("/t", one[1])
     for chunk in two[:2]:
@@ -131,19 +137,22 @@ def test_unfinished_messages_do_not_fill_the_memory() -> None:
 )
 def test_what_is_no_chunk_is_named(told: object) -> None:
     """A number beyond its count would wait for ever."""
-    with pytest.raises(ParcelError, match="must be"):
-        Chunk.decode(cbor2.dumps(told))
+    with pytest.raises(BatchError, match="must be"):
+        Fragment.decode(cbor2.dumps(told))
 
 
 def test_pieces_of_different_wholes_are_refused() -> None:
     """The checksum is of the whole."""
-    with pytest.raises(ParcelError, match="crc"):
-        Joiner().add("/t", Chunk("n:b:1", 0, 1, 5, b"x"))
+    with pytest.raises(BatchError, match="crc"):
+        FragmentJoiner().add("/t", Fragment("n:b:1", 0, 1, 5, b"x"))
 
 
 def test_dictionary_never_changes() -> None:
     """Gateways in the field inflate with the bytes they were shipped with."""
-    assert (len(DICTIONARY), zlib.crc32(DICTIONARY)) == (668, 2487567952)
+    assert (len(DEFLATE_DICTIONARY), zlib.crc32(DEFLATE_DICTIONARY)) == (
+        668,
+        2487567952,
+    )
 
 
 def test_single_pack_of_a_node_shrinks_to_almost_half() -> None:
@@ -160,4 +169,4 @@ def test_single_pack_of_a_node_shrinks_to_almost_half() -> None:
                 mono_s=86_400.123)  # fmt: skip
     payload = encode_cbor(pack)
 
-    assert len(encode_parcel([Item(payload)])) < 0.6 * len(payload)
+    assert len(encode_batch([BatchItem(payload)])) < 0.6 * len(payload)

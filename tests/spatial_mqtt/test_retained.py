@@ -7,8 +7,8 @@ from conftest import Broker, wait_until
 
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.retained import fetch_retained, fetch_several
-from spatial_mqtt.transport import Incoming, Publication, Session
+from spatial_mqtt.retained import fetch_all_retained, fetch_retained
+from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 pytestmark = pytest.mark.broker
 
@@ -35,7 +35,7 @@ class Writer:
     def on_down(self, reason: str) -> None:
         """See `ConnectionHandler`."""
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """See `ConnectionHandler`."""
 
     def on_published(self, token: int, refused: str | None) -> None:
@@ -73,7 +73,9 @@ def test_one_message_of_a_topic_or_of_a_filter(
 
 def test_several_are_told_by_their_topics(broker: Broker) -> None:
     """The first must be there; the rest is what there is."""
-    found = fetch_several(broker.endpoint, ("/list", "/offer/+", "/no"), "asks", 60)
+    found = fetch_all_retained(
+        broker.endpoint, ("/list", "/offer/+", "/no"), "asks", 60
+    )
     assert found == {"/list": b"all", "/offer/g1": b"one", "/offer/g2": b"two"}
 
 

@@ -5,10 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spatial_mqtt.announcements import Rollout, made_at_s
-from spatial_mqtt.errors import PieceError, RolloutError, TopicError
-from spatial_mqtt.file_transfer import Piece, Want
-from spatial_mqtt.topics import piece_topic, want_topic, wanted_by
+from spatial_mqtt.announcements import Rollout, read_notice_time_s
+from spatial_mqtt.errors import FileChunkError, RolloutError, TopicError
+from spatial_mqtt.file_transfer import FileChunk, FileChunkRequest
+from spatial_mqtt.topics import (
+    file_chunk_topic,
+    file_request_topic,
+    parse_file_request_topic,
+)
 
 ROLLOUT = Rollout("2", "ab" * 32, 100_000_000, at_s=5.0, percent=10.0)
 
@@ -16,7 +20,7 @@ ROLLOUT = Rollout("2", "ab" * 32, 100_000_000, at_s=5.0, percent=10.0)
 def test_rollout_comes_back_from_the_wire() -> None:
     """And gateways see its age as that of a notice."""
     assert Rollout.decode(ROLLOUT.encode()) == ROLLOUT
-    assert made_at_s(ROLLOUT.encode()) == 5.0
+    assert read_notice_time_s(ROLLOUT.encode()) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -58,17 +62,17 @@ def test_share_of_the_nodes_grows_and_keeps_who_is_in() -> None:
 @given(st.binary(max_size=40))
 def test_bytes_of_chance_are_no_want_and_no_piece(payload: bytes) -> None:
     """A hostile peer gets an error of ours, or a value that keeps the rules."""
-    for form in (Want, Piece):
+    for form in (FileChunkRequest, FileChunk):
         try:
             told = form.decode(payload)
-        except PieceError:
+        except FileChunkError:
             continue
         assert form.decode(told.encode()) == told
 
 
 def test_topic_names_who_asks() -> None:
     """Both ways."""
-    assert wanted_by(want_topic("kochi-1")) == "kochi-1"
-    assert piece_topic("kochi-1") == "/piece/for/kochi-1"
+    assert parse_file_request_topic(file_request_topic("kochi-1")) == "kochi-1"
+    assert file_chunk_topic("kochi-1") == "/piece/for/kochi-1"
     with pytest.raises(TopicError, match="under /piece/want/"):
-        wanted_by("/piece/for/kochi-1")
+        parse_file_request_topic("/piece/for/kochi-1")

@@ -9,22 +9,22 @@ from spatial_mqtt.cells import Cell, cover_circle
 from spatial_mqtt.errors import TopicError
 from spatial_mqtt.priority import Ladder
 from spatial_mqtt.topics import (
-    CELLS_FILTER,
+    CELL_FILTERS,
     FORWARD_FILTER,
     OFFER_FILTER,
-    Forward,
+    ForwardTopic,
     cell_filter,
-    cell_of,
     cell_topic,
     check_area,
     check_node_id,
     check_publishable,
     covers,
-    custody_sender,
     custody_topic,
     matches,
     offer_topic,
     overlaps,
+    parse_cell_topic,
+    parse_custody_topic,
 )
 
 CELLS = st.builds(
@@ -59,7 +59,7 @@ def test_cell_survives_its_topic(cell: Cell) -> None:
     """A cell's topic names that cell, and its filter takes it."""
     topic = cell_topic(cell)
 
-    assert cell_of(topic) == cell
+    assert parse_cell_topic(topic) == cell
     assert topic == "/" + "/".join(cell.name.replace("/", ""))
     assert matches(cell_filter(cell), topic)
 
@@ -77,7 +77,7 @@ def test_filter_takes_exactly_the_cells_within(outer: Cell, inner: Cell) -> None
 @given(cell=CELLS)
 def test_six_filters_take_every_cell_once(cell: Cell) -> None:
     """The cells' own filters take each cell's message, and no other one does."""
-    taken = [filter_ for filter_ in CELLS_FILTER if matches(filter_, cell_topic(cell))]
+    taken = [filter_ for filter_ in CELL_FILTERS if matches(filter_, cell_topic(cell))]
 
     assert taken == [f"/{cell.face}/#"]
 
@@ -87,7 +87,7 @@ def test_six_filters_take_every_cell_once(cell: Cell) -> None:
 )
 def test_cells_filters_leave_other_topics_alone(topic: str) -> None:
     """Whoever takes all cells does not take the system's own talk."""
-    assert not any(matches(filter_, topic) for filter_ in CELLS_FILTER)
+    assert not any(matches(filter_, topic) for filter_ in CELL_FILTERS)
 
 
 def test_circle_of_the_paper_gives_its_four_filters() -> None:
@@ -121,14 +121,14 @@ def test_circle_of_the_paper_gives_its_four_filters() -> None:
 def test_topic_of_no_cell_is_refused(topic: str) -> None:
     """A cell's topic is a face and one digit a level, nothing else."""
     with pytest.raises(TopicError, match="topic must be a cell's"):
-        cell_of(topic)
+        parse_cell_topic(topic)
 
 
 @given(topic=st.text())
 def test_any_text_is_a_cells_topic_or_refused(topic: str) -> None:
     """A foreign topic never raises anything but the package's own error."""
     try:
-        cell = cell_of(topic)
+        cell = parse_cell_topic(topic)
     except TopicError:
         return
     assert cell_topic(cell) == topic
@@ -137,9 +137,9 @@ def test_any_text_is_a_cells_topic_or_refused(topic: str) -> None:
 @given(topic=PATHS, priority=st.one_of(st.none(), st.integers(1, 5)))
 def test_forward_survives_its_topic(topic: str, priority: int | None) -> None:
     """A last level that only looks like a priority stays in the topic."""
-    forward = Forward(topic, priority)
+    forward = ForwardTopic(topic, priority)
 
-    assert Forward.parse(str(forward)) == forward
+    assert ForwardTopic.parse(str(forward)) == forward
     assert matches(FORWARD_FILTER, str(forward))
 
 
@@ -148,58 +148,58 @@ def test_only_the_last_level_is_the_priority(
     topic: str, inner: int, outer: int
 ) -> None:
     """A topic that ends like a priority keeps its end when one follows."""
-    forward = Forward(f"{topic}/pri{inner}", outer)
+    forward = ForwardTopic(f"{topic}/pri{inner}", outer)
 
-    assert Forward.parse(str(forward)) == forward
+    assert ForwardTopic.parse(str(forward)) == forward
 
 
 @pytest.mark.parametrize(
     ("topic", "forward"),
     [
-        ("/forward/1/2/pri5", Forward("/1/2", 5)),
-        ("/forward/1/2/pri0", Forward("/1/2/pri0")),
-        ("/forward/1/2/pri6", Forward("/1/2/pri6")),
-        ("/forward/1/2/pri9", Forward("/1/2/pri9")),
-        ("/forward/1/2/pri", Forward("/1/2/pri")),
-        ("/forward/1/2/pri-1", Forward("/1/2/pri-1")),
-        ("/forward/1/2/pri3x", Forward("/1/2/pri3x")),
-        ("/forward/1/2/PRI3", Forward("/1/2/PRI3")),
-        ("/forward/1/2/pri３", Forward("/1/2/pri３")),
-        ("/forward/pri3", Forward("/pri3")),
-        ("/forward/pri3/1", Forward("/pri3/1")),
-        ("/forward/", Forward("/")),
-        ("/from/n1/1/2/pri5", Forward("/1/2", 5, "n1")),
-        ("/from/n1/pri5", Forward("/pri5", None, "n1")),
-        ("/from/n1", Forward("/", None, "n1")),
+        ("/forward/1/2/pri5", ForwardTopic("/1/2", 5)),
+        ("/forward/1/2/pri0", ForwardTopic("/1/2/pri0")),
+        ("/forward/1/2/pri6", ForwardTopic("/1/2/pri6")),
+        ("/forward/1/2/pri9", ForwardTopic("/1/2/pri9")),
+        ("/forward/1/2/pri", ForwardTopic("/1/2/pri")),
+        ("/forward/1/2/pri-1", ForwardTopic("/1/2/pri-1")),
+        ("/forward/1/2/pri3x", ForwardTopic("/1/2/pri3x")),
+        ("/forward/1/2/PRI3", ForwardTopic("/1/2/PRI3")),
+        ("/forward/1/2/pri３", ForwardTopic("/1/2/pri３")),
+        ("/forward/pri3", ForwardTopic("/pri3")),
+        ("/forward/pri3/1", ForwardTopic("/pri3/1")),
+        ("/forward/", ForwardTopic("/")),
+        ("/from/n1/1/2/pri5", ForwardTopic("/1/2", 5, "n1")),
+        ("/from/n1/pri5", ForwardTopic("/pri5", None, "n1")),
+        ("/from/n1", ForwardTopic("/", None, "n1")),
     ],
 )
 def test_last_level_is_a_priority_only_on_the_ladder(
-    topic: str, forward: Forward
+    topic: str, forward: ForwardTopic
 ) -> None:
     """``priN`` counts when N is on the ladder and a topic is left before it."""
-    assert Forward.parse(topic) == forward
+    assert ForwardTopic.parse(topic) == forward
 
 
 def test_forward_obeys_a_ladder_of_another_length() -> None:
     """What a priority is, the ladder decides."""
     ladder = Ladder(tuple("abcdefghij"))
 
-    assert Forward.parse("/forward/1/pri10", ladder) == Forward("/1", 10)
-    assert Forward.parse("/forward/1/pri11", ladder) == Forward("/1/pri11")
+    assert ForwardTopic.parse("/forward/1/pri10", ladder) == ForwardTopic("/1", 10)
+    assert ForwardTopic.parse("/forward/1/pri11", ladder) == ForwardTopic("/1/pri11")
 
 
 @pytest.mark.parametrize("topic", ["", "/1/2", "/forward", "/forwards/1", "forward/1"])
 def test_topic_outside_forward_is_refused(topic: str) -> None:
     """Only what lies under /forward/ is a publication for a gateway."""
     with pytest.raises(TopicError, match="topic must be under /forward/"):
-        Forward.parse(topic)
+        ForwardTopic.parse(topic)
 
 
 def test_priority_of_very_many_digits_belongs_to_the_topic() -> None:
     """However long, a number off the ladder is no priority and no error."""
     topic = "/forward/1/pri" + "9" * 5000
 
-    assert Forward.parse(topic) == Forward("/1/pri" + "9" * 5000)
+    assert ForwardTopic.parse(topic) == ForwardTopic("/1/pri" + "9" * 5000)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_topic_that_mqtt_cannot_publish_is_refused(topic: str) -> None:
 @given(node=NODES)
 def test_sender_survives_its_custody_topic(node: str) -> None:
     """Receipts for a sender are published where only its name fits."""
-    assert custody_sender(custody_topic(node)) == node
+    assert parse_custody_topic(custody_topic(node)) == node
     assert matches(OFFER_FILTER, offer_topic(node))
     assert not matches(OFFER_FILTER, custody_topic(node))
 
@@ -317,13 +317,13 @@ def test_id_that_is_no_topic_level_is_refused(node: str) -> None:
 def test_custody_topic_of_no_sender_is_refused(topic: str) -> None:
     """An offer is not a receipt."""
     with pytest.raises(TopicError, match="id must be"):
-        custody_sender(topic)
+        parse_custody_topic(topic)
 
 
 def test_topic_outside_custody_is_refused() -> None:
     """Only what lies under /custody/ is for a sender."""
     with pytest.raises(TopicError, match="topic must be under /custody/"):
-        custody_sender("/1/2")
+        parse_custody_topic("/1/2")
 
 
 @given(FILTERS, FILTERS, TOPICS)

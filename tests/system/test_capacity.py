@@ -17,9 +17,9 @@ from experiments.capacity import RESULTS, SIZES, Measured, Plan, page_table
 from experiments.capacity_backend import Arm
 from experiments.capacity_backend import run as run_backend
 from experiments.capacity_gateway import run as run_gateway
-from spatial_mqtt.custody import Receipt
-from spatial_mqtt.senml import MessageId, decode
-from spatial_mqtt.topics import Forward
+from spatial_mqtt.custody import CustodyReceipt
+from spatial_mqtt.senml import MessageId, decode_pack
+from spatial_mqtt.topics import ForwardTopic
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,9 +30,9 @@ def test_stamped_packet_is_the_pack_of_that_sampling() -> None:
     for seq, now_s in ((0, 1_782_831_600.25), (70_000, 1_782_999_999.5)):
         ((first, body),) = packets(bytearray(node.packet(seq, 517, now_s)))
         topic, mid, _, payload = published(first, body)
-        pack = decode(payload)
+        pack = decode_pack(payload)
 
-        assert topic == str(Forward(place_of(16), priority_of(16)))
+        assert topic == str(ForwardTopic(place_of(16), priority_of(16)))
         assert mid == (517).to_bytes(2, "big")
         assert pack.id == MessageId(name_of(16), "0ce93c39", FIRST_SEQ + seq)
         assert (pack.time_s, pack.readings[0].sum) == (now_s, 0.5 * seq)
@@ -51,7 +51,7 @@ def test_receipt_names_samplings_of_nodes() -> None:
     """Ranges are taken apart."""
     ids = [MessageId(name_of(3), "0ce93c39", FIRST_SEQ + seq) for seq in (0, 1, 4)]
 
-    assert receipted(Receipt.from_ids(ids).encode()) == {(3, 0), (3, 1), (3, 4)}
+    assert receipted(CustodyReceipt.from_ids(ids).encode()) == {(3, 0), (3, 1), (3, 4)}
 
 
 @pytest.mark.broker

@@ -14,7 +14,7 @@ from programs import Client, Programs
 from edge_agent.triage import Triage
 from spatial_mqtt.directory import decode_gateways
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import Pack, decode
+from spatial_mqtt.senml import Pack, decode_pack
 from spatial_mqtt.topics import GATEWAY_INFO, custody_topic, offer_topic
 
 pytestmark = pytest.mark.broker
@@ -88,7 +88,7 @@ def valley(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Valley
 
 
 def packs(client: Client) -> list[Pack]:
-    return [decode(message.payload) for message in client.got]
+    return [decode_pack(message.payload) for message in client.got]
 
 
 def test_one_message_is_receipted_by_the_nearest_gateway(valley: Valley) -> None:

@@ -12,8 +12,8 @@ from conftest import Broker, wait_until
 from programs import Programs
 
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.client import Client, Message
-from spatial_mqtt.directory import Entry
+from spatial_mqtt.client import Client, SpatialMessage
+from spatial_mqtt.directory import BrokerEntry
 from spatial_mqtt.errors import BrokerError, PositionError
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
@@ -66,11 +66,13 @@ def country(make_broker: Callable[..., Broker], tmp_path: Path) -> Iterator[Coun
     programs.kill_all()
 
 
-def in_order(_entries: list[Entry]) -> None:
+def in_order(_entries: list[BrokerEntry]) -> None:
     """A shuffle that chance left in order."""
 
 
-def client(country: Country, name: str, got: list[Message] | None = None) -> Client:
+def client(
+    country: Country, name: str, got: list[SpatialMessage] | None = None
+) -> Client:
     hear = None if got is None else got.append
     return Client([country.manager.url], name, hear, shuffle=in_order)
 
@@ -82,8 +84,8 @@ def pack(seq: int) -> bytes:
 
 def test_message_reaches_who_listens_around_its_place(country: Country) -> None:
     """From one gateway's client to another's, with its priority, and to nobody else."""
-    near: list[Message] = []
-    far: list[Message] = []
+    near: list[SpatialMessage] = []
+    far: list[SpatialMessage] = []
     with client(country, "near", near) as a, client(country, "far", far) as b:
         assert a.connect(*WEST) == country.west.endpoint
         assert a.subscribe_around(*EAST, radius_km=1.0)
@@ -122,7 +124,7 @@ class Writer:
 
 def test_client_that_moves_hears_everything_once(country: Country) -> None:
     """It enters another area while somebody publishes on the border."""
-    got: list[Message] = []
+    got: list[SpatialMessage] = []
     middle = (33.5588, 133.7312)
     with client(country, "car", got) as car, client(country, "writer") as mouth:
         car.connect(*WEST)

@@ -9,15 +9,19 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
-from edge_agent.queue.base import Draft
+from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.gateway_selection import Choice, ManagedGateways, Patience
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Throttle
+from edge_agent.uplink.gateway_selection import (
+    FailoverTimeouts,
+    GatewaySelector,
+    ManagedGateways,
+)
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import MessageId, Pack, Reading, decode_id, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 from spatial_mqtt.topics import GATEWAY_INFO, offer_topic
 
 pytestmark = pytest.mark.broker
@@ -77,10 +81,10 @@ class Node:
     def __init__(self, valley: Valley, folder: Path) -> None:
         self.queue = SqliteQueue(folder / "node.db", "n1", "boot", 10_000_000)
         self.uplink = Uplink(
-            self.queue, Sender("n1"), Connection, Throttle(), time.monotonic
+            self.queue, SenderProfile("n1"), Connection, RateLimiter(), time.monotonic
         )
         self._stop = threading.Event()
-        choice = Choice(
+        choice = GatewaySelector(
             self.uplink,
             ManagedGateways(
                 [valley.manager.endpoint],
@@ -91,7 +95,7 @@ class Node:
             ),
             self._stop,
             time.monotonic,
-            Patience(check_interval_s=2.0),
+            FailoverTimeouts(check_interval_s=2.0),
         )
         loops = (self.uplink.run, choice.run, choice.run_checks)
         self._threads = [threading.Thread(target=run, daemon=True) for run in loops]
@@ -104,7 +108,7 @@ class Node:
             return encode_cbor(Pack(message_id, priority, 1.7e9, (reading,)))
 
         topic = f"/forward{TOPIC}/pri{priority}"
-        (message_id,) = self.queue.put([Draft(priority, topic, encode)])
+        (message_id,) = self.queue.put([MessageDraft(priority, topic, encode)])
         self.uplink.wake()
         assert message_id is not None
         return message_id
@@ -172,4 +176,4 @@ def test_node_is_on_the_next_gateway_and_comes_back(
 
 
 def arrived(client: Client) -> list[MessageId]:
-    return [decode_id(message.payload)[0] for message in client.got]
+    return [decode_message_id(message.payload)[0] for message in client.got]

@@ -13,7 +13,7 @@ from soak.relay import Relay
 
 from service_runtime.tls import Endpoint
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import MessageId, Pack, Reading, decode_id, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker
@@ -159,7 +159,7 @@ class Load:
         return len(self.arrived()) > 0
 
     def arrived(self) -> list[MessageId]:
-        return [decode_id(m.payload)[0] for m in self.analyst.got]
+        return [decode_message_id(m.payload)[0] for m in self.analyst.got]
 
     def end(self) -> None:
         """Stop sending and see every message arrive, once."""

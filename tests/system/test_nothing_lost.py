@@ -17,12 +17,12 @@ from conftest import Broker, wait_until
 from deltalake import DeltaTable
 
 from backend_spark.ingest.segment_log import read_segments
-from backend_spark.streaming.pipeline import SCORED_UP_TO
+from backend_spark.streaming.pipeline import SCORED_TRANSACTION_PREFIX
 from backend_spark.tables.reader import open_tables
-from backend_spark.tables.schemas import LEVEL_KEY, NODE_KEY, SCORED, SENSOR_KEY
+from backend_spark.tables.schemas import LEVEL_KEY, NODE_KEY, SENSOR_KEY, SPARK_TABLES
 from demo.processes import Processes
 from demo.witness import ToReal, judge, read_ledgers
-from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.inspection import read_counters
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
@@ -159,7 +159,7 @@ class System:
 
     def commits(self) -> int:
         """Commits to the tables that the job writes."""
-        paths = [self.tables / name for name in SCORED]
+        paths = [self.tables / name for name in SPARK_TABLES]
         made = [path for path in paths if DeltaTable.is_deltatable(str(path))]
         return sum(DeltaTable(str(path)).version() for path in made)
 
@@ -207,7 +207,7 @@ class System:
         silver, levels = (
             DeltaTable(str(self.tables / name)) for name in ("silver", "levels")
         )
-        upto = levels.transaction_version(SCORED_UP_TO + app_id)
+        upto = levels.transaction_version(SCORED_TRANSACTION_PREFIX + app_id)
         return upto == silver.transaction_version(app_id)
 
     @property
@@ -271,7 +271,7 @@ def test_every_message_arrives_in_gold_once_though_everything_is_killed(
     sent += first
     catch_up(system, sent)
     verdict, doubled = system.verdict(system.ids("messages")), system.doubled()
-    held = sum(row["rows"] for row in read_tally(system.folder / "node.db").values())
+    held = sum(row["rows"] for row in read_counters(system.folder / "node.db").values())
     lost = len(verdict.lost) - held
     report(kills=kills, sent=len(verdict.sent), lost=max(lost, 0), doubled=doubled)
 
@@ -295,5 +295,5 @@ def _tuples(rows: pa.Table) -> list[tuple[Any, ...]]:
 
 def _is_idle(system: System) -> bool:
     """What the stopped node still holds is not lost."""
-    held = sum(row["rows"] for row in read_tally(system.folder / "node.db").values())
+    held = sum(row["rows"] for row in read_counters(system.folder / "node.db").values())
     return len(system.verdict([]).lost) <= held

@@ -12,7 +12,7 @@ from programs import Client, Programs
 from soak.relay import Relay
 
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import MessageId, Pack, Reading, decode_id, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker
@@ -101,7 +101,7 @@ def warning(seq: int, priority: int = 5) -> bytes:
 
 
 def seqs(client: Client) -> list[int]:
-    return [decode_id(message.payload)[0].seq for message in client.got]
+    return [decode_message_id(message.payload)[0].seq for message in client.got]
 
 
 def test_a_siren_hears_the_warning_while_the_backbone_is_cut(valleys: Valleys) -> None:

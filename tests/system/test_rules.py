@@ -8,13 +8,13 @@ from pathlib import Path
 from conftest import wait_until
 
 from edge_agent import app
-from edge_agent.config import from_table
+from edge_agent.config import parse_node_settings
 from edge_agent.notices import NOTICES_STATE
-from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.inspection import read_counters
 from edge_agent.sampler import TRIAGE_STATE
-from service_runtime.settings import parse
+from service_runtime.settings import parse_toml
 from spatial_mqtt.announcements import CriteriaNotice, Notice
-from spatial_mqtt.senml import decode
+from spatial_mqtt.senml import decode_pack
 
 NODE = """
 [node]
@@ -49,13 +49,13 @@ def test_criteria_of_a_notice_hold_after_a_restart_and_damage_is_told(
     """Without a link, too: the reason names the analyst's criterion, not a default."""
     path = tmp_path / "node.toml"
     path.write_text(NODE.format(folder=tmp_path))
-    node = from_table(parse(path.read_text()))
+    node = parse_node_settings(parse_toml(path.read_text()))
     notice = Notice(criteria=CriteriaNotice(11.0, 12.0, 13.0, version=1.0))
     kept = {
         NOTICES_STATE: json.dumps({"/notice/1": notice.encode().decode()}),
         TRIAGE_STATE: '{"form":2,"rain":{"rain":{"tanks":[1]}}}',
     }
-    queue = app.queue(node)
+    queue = app.open_queue(node)
     queue.put([], kept)
     queue.close()
 
@@ -66,13 +66,13 @@ def test_criteria_of_a_notice_hold_after_a_restart_and_damage_is_told(
             stderr=to,
         )
     try:
-        wait_until(lambda: read_tally(tmp_path / "queue.db").get(5, {}).get("put"))
+        wait_until(lambda: read_counters(tmp_path / "queue.db").get(5, {}).get("put"))
     finally:
         agent.terminate()
         agent.wait(60)
 
-    queue = app.queue(node)
-    whys = [decode(m.payload).why or "" for m in queue.lease(500)]
+    queue = app.open_queue(node)
+    whys = [decode_pack(m.payload).why or "" for m in queue.lease(500)]
     queue.close()
     assert any(">= special-warning criterion 13.0 mm;" in why + ";" for why in whys)
     assert not any("assumed" in why for why in whys)

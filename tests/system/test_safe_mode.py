@@ -10,10 +10,10 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
-from edge_agent.queue.inspection import read_tally
-from edge_agent.status import load
+from edge_agent.queue.inspection import read_counters
+from edge_agent.status import load_status
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import Pack, decode
+from spatial_mqtt.senml import Pack, decode_pack
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker
@@ -85,7 +85,7 @@ class Agent:
 
 
 def packs(client: Client) -> list[Pack]:
-    return [decode(message.payload) for message in client.got]
+    return [decode_pack(message.payload) for message in client.got]
 
 
 def names(client: Client) -> set[str]:
@@ -107,7 +107,7 @@ def test_broken_node_reports_its_mistakes_and_samples_what_it_can(
     wait_until(lambda: {"config/health", "rain"} <= names(analyst))
     told = next(p for p in packs(analyst) if p.readings[0].name == "config/health")
     mistakes = [str(reading.value) for reading in told.readings[1:]]
-    line = load(tmp_path)["line"]
+    line = load_status(tmp_path)["line"]
     status = agent.end()
 
     assert line.startswith("safe mode: ")
@@ -119,7 +119,7 @@ def test_broken_node_reports_its_mistakes_and_samples_what_it_can(
     has_queue = (tmp_path / "queue.db").exists()
     assert has_queue == (breaks != "the queue")
     if has_queue:
-        assert read_tally(tmp_path / "queue.db")[3]["put"] == 1
+        assert read_counters(tmp_path / "queue.db")[3]["put"] == 1
 
 
 def test_node_without_a_usable_part_exits_as_systemd_expects(tmp_path: Path) -> None:

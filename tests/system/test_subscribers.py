@@ -11,7 +11,7 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import MessageId, Pack, Reading, decode_id, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker
@@ -83,7 +83,7 @@ def pack(seq: int, priority: int = 2) -> bytes:
 
 
 def seqs(client: Client) -> list[int]:
-    return [decode_id(message.payload)[0].seq for message in client.got]
+    return [decode_message_id(message.payload)[0].seq for message in client.got]
 
 
 def test_plain_client_only_subscribes(valleys: Valleys) -> None:

@@ -11,7 +11,7 @@ from trust_bench import Person, Town, TrustedBroker
 from trusted_system import AREA, CELL, HERE, PROGRAMS, System
 
 from spatial_mqtt.client import Client
-from spatial_mqtt.custody import Receipt
+from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 
 pytestmark = [pytest.mark.system, pytest.mark.broker]
@@ -106,7 +106,7 @@ def test_stolen_card_cannot_speak_as_another_node_of_its_cell(system: System) ->
     assert {m for m in system.archived() if ":bb:" in m} == {
         f"kochi-0002:bb:{seq}" for seq in (1, 7)
     }
-    receipts = [Receipt.decode(m.payload) for m in thief.got]
+    receipts = [CustodyReceipt.decode(m.payload) for m in thief.got]
     assert {node for each in receipts for node, _ in each.ranges} == {"kochi-0002"}
     log = (system.folder / "gw-1.log").read_text()
     assert "kochi-0002 says it is kochi-0001:bb:7; put aside" in log

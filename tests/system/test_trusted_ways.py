@@ -11,7 +11,7 @@ from trust_bench import Person, Town, TrustedBroker
 from trusted_system import GATEWAY, PROGRAMS, System, tls_section
 from way_back_bench import Agent, judge_level, write_keys
 
-from spatial_mqtt.senml import MessageId, Pack, Reading, decode_id, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 
 pytestmark = [pytest.mark.system, pytest.mark.broker]
 
@@ -150,7 +150,7 @@ def warning(seq: int, priority: int) -> bytes:
 
 
 def seqs(person: Person) -> list[int]:
-    return sorted(decode_id(message.payload)[0].seq for message in person.got)
+    return sorted(decode_message_id(message.payload)[0].seq for message in person.got)
 
 
 def listener(valleys: Valleys) -> Person:

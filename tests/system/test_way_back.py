@@ -14,7 +14,7 @@ from way_back_bench import CELL, Agent, judge_level, write_keys
 
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import decode
+from spatial_mqtt.senml import decode_pack
 from spatial_mqtt.topics import cell_topic, notice_topic, offer_topic
 
 pytestmark = pytest.mark.broker
@@ -130,7 +130,7 @@ def test_level_in_the_table_hurries_the_node_and_lights_its_lamp(
     assert "must be signed" in str(deaf["refused"])
     assert deaf["alarms"] == {"lamp": "on"}
     assert after["notice"] is None
-    assert {decode(m.payload).priority for m in got} == {1}
+    assert {decode_pack(m.payload).priority for m in got} == {1}
 
 
 def test_lamp_lights_by_the_nodes_own_rules_with_nobody_to_be_reached(

@@ -6,7 +6,7 @@ import pytest
 from conftest import wait_until
 from machine import UNITS, Machine
 
-from edge_agent.sensors.buses import EVENT
+from edge_agent.sensors.buses import EDGE_EVENT
 
 pytestmark = pytest.mark.container
 
@@ -64,7 +64,7 @@ def test_one_hung_loop_ends_the_process(two_loops: Machine) -> None:
 
 def tip(machine: Machine, *numbers: int) -> None:
     """Write edges into the line, as the kernel queues and numbers them."""
-    raw = b"".join(EVENT.pack(n * 10**9, 2, 17, n, n) for n in numbers)
+    raw = b"".join(EDGE_EVENT.pack(n * 10**9, 2, 17, n, n) for n in numbers)
     machine.inside(f"{FOLDER}/line").write_bytes(raw)
 
 

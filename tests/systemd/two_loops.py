@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from edge_agent.sensors.linux.gpio import KernelLines
-from edge_agent.sensors.pulse_counter import LinePulses
+from edge_agent.sensors.pulse_counter import KernelPulseSource
 from service_runtime import lifecycle
-from service_runtime.lifecycle import Supervision, serve
-from service_runtime.systemd import Notifier, inherited_fds
-from service_runtime.watchdog import Beat, Pulse
+from service_runtime.lifecycle import SystemdSupervisor, run_service
+from service_runtime.systemd import SystemdNotifier, read_inherited_fds
+from service_runtime.watchdog import Heartbeat, LoopWatchdog
 
 FOLDER = Path("/run/two-loops")
 LINE = "line17-20000-0-1"
@@ -26,11 +26,11 @@ class TwoLoops:
 
     def __init__(self) -> None:
         self._stop = threading.Event()
-        self.pulse = Pulse(time.monotonic)
+        self.pulse = LoopWatchdog(time.monotonic)
 
     def run(self) -> None:
-        lifecycle.start_loop(self.pulse, "the good loop", 0.5, self._good)
-        lifecycle.start_loop(self.pulse, "the bad loop", 0.5, self._bad)
+        lifecycle.start_watched_loop(self.pulse, "the good loop", 0.5, self._good)
+        lifecycle.start_watched_loop(self.pulse, "the bad loop", 0.5, self._bad)
         self._stop.wait()
 
     def stop(self) -> None:
@@ -39,11 +39,11 @@ class TwoLoops:
     def status(self) -> str:
         return f"life of {os.getpid()}"
 
-    def _good(self, beat: Beat) -> None:
+    def _good(self, beat: Heartbeat) -> None:
         while not self._stop.wait(0.1):
             beat()
 
-    def _bad(self, beat: Beat) -> None:
+    def _bad(self, beat: Heartbeat) -> None:
         while not self._stop.wait(0.1):
             beat()
             if (FOLDER / "hang").exists():
@@ -56,14 +56,14 @@ def take_up_the_line() -> None:
 
     All of it is the agent's own code but the first request: that needs a chip.
     """
-    if LINE not in inherited_fds(os.environ, os.getpid()):
+    if LINE not in read_inherited_fds(os.environ, os.getpid()):
         os.mkfifo(FOLDER / "line")
         fd = os.open(FOLDER / "line", os.O_RDWR | os.O_NONBLOCK)
-        Notifier(os.environ["NOTIFY_SOCKET"]).store_fd(LINE, fd)
+        SystemdNotifier(os.environ["NOTIFY_SOCKET"]).store_fd(LINE, fd)
         return
     lines = KernelLines(NO_CHIP, os.environ, os.getpid(), time.monotonic_ns)
     mark = FOLDER / "mark"
-    pulses = LinePulses(
+    pulses = KernelPulseSource(
         lines.open(17, 0.02, active_high=False),
         mark.read_text() if mark.exists() else "",
     )
@@ -77,9 +77,9 @@ def take_up_the_line() -> None:
 lifecycle.log_to_stderr()
 take_up_the_line()
 program = TwoLoops()
-serve(
+run_service(
     program,
-    Supervision.from_environment(
+    SystemdSupervisor.from_environment(
         os.environ, os.getpid(), program.pulse, program.status
     ),
 )

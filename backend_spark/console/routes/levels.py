@@ -13,12 +13,12 @@ from fastapi.responses import StreamingResponse
 
 from backend_spark.console.dependencies import Services, viewer
 from backend_spark.console.http import encoded_response, json_response
-from backend_spark.console.node_table import board_of
+from backend_spark.console.node_table import build_node_table
 from backend_spark.console.panels import utc_time
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap, formats
-from backend_spark.exports.cell_states import CellState, cell_states
-from backend_spark.tables.reader import Tables
+from backend_spark.exports.cell_states import CellState, read_cell_states
+from backend_spark.tables.reader import DeltaTables
 
 EVENT_INTERVAL_S: Final = 1.0
 
@@ -49,7 +49,7 @@ def gateways(services: Services) -> Response:
 @router.get("/health")
 def health(services: Services) -> Response:
     """The table of nodes and gateways."""
-    return json_response(board_of(services.live_state))
+    return json_response(build_node_table(services.live_state))
 
 
 @router.get("/history")
@@ -135,11 +135,11 @@ def cap_draft(services: Services, at: int | None = None) -> Response:
     """Levels at a Unix time, the newest by default, as a CAP draft."""
     console = services.settings.console
     moment, states = _states(services.tables, at)
-    status = cap.Status.EXERCISE if console.exercise else cap.Status.DRAFT
+    status = cap.CapStatus.EXERCISE if console.exercise else cap.CapStatus.DRAFT
     name = console.place or console.sender
     try:
-        header = cap.Header(console.sender, name, utc_time(services.clock()), status)
-        message = cap.alert(states, header)
+        header = cap.CapHeader(console.sender, name, utc_time(services.clock()), status)
+        message = cap.alert_xml(states, header)
     except ExportError as error:
         raise HTTPException(409, str(error)) from error
     return _file(message, "application/cap+xml", f"cap-{moment:%Y%m%dT%H%MZ}.xml")
@@ -147,7 +147,9 @@ def cap_draft(services: Services, at: int | None = None) -> Response:
 
 def _states(tables: Path, at: int | None) -> tuple[datetime, list[CellState]]:
     try:
-        return cell_states(Tables(tables), None if at is None else utc_time(at))
+        return read_cell_states(
+            DeltaTables(tables), None if at is None else utc_time(at)
+        )
     except (ExportError, OverflowError, ValueError) as error:
         raise HTTPException(404, str(error)) from error
 

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Response
 
-from backend_spark.console.audit_log import Entry, Journal
+from backend_spark.console.audit_log import Journal, JournalEntry
 from backend_spark.console.dependencies import Analyst, Services, viewer
 from backend_spark.console.http import json_body, json_response
-from backend_spark.i18n import both, reasons_of
+from backend_spark.i18n import reasons_of, render_both
 
 MAX_NOTE_LENGTH: Final = 2000
 
@@ -65,13 +65,13 @@ def log_view(journal: Journal) -> dict[str, Any]:
     for entry in journal.read("alert"):
         alert = dict(entry.body)
         codes = alert.pop("reason_codes", None)
-        alert["reasons"] = both(reasons_of(codes, alert["reasons"]))
+        alert["reasons"] = render_both(reasons_of(codes, alert["reasons"]))
         line = {"id": entry.id, "at_s": entry.at_s, "seen": seen.get(entry.id, [])}
         alerts.append(alert | line)
     return {"alerts": alerts, "notes": [_line(e) for e in journal.read("note")]}
 
 
-def _line(entry: Entry) -> dict[str, Any]:
+def _line(entry: JournalEntry) -> dict[str, Any]:
     return {"at_s": entry.at_s, "who": entry.who, "text": entry.body["text"]}
 
 

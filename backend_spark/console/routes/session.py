@@ -5,7 +5,12 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 
-from backend_spark.console.auth import COOKIE, TooManyAttemptsError, Visitor, address_of
+from backend_spark.console.auth import (
+    SESSION_COOKIE,
+    TooManyAttemptsError,
+    Visitor,
+    client_address,
+)
 from backend_spark.console.dependencies import Services, editor
 from backend_spark.console.http import json_body, json_response
 
@@ -47,7 +52,7 @@ def log_in(
     services: Services,
 ) -> Response:
     """Open a session; 401 for a wrong password, 429 for too many of them."""
-    address, now_s = address_of(request), services.clock()
+    address, now_s = client_address(request), services.clock()
     try:
         session = services.auth.logins.log_in(
             login.name, login.password, address, now_s
@@ -60,7 +65,7 @@ def log_in(
         raise HTTPException(401, "name or password is wrong")
     answer = json_response({})
     answer.set_cookie(
-        COOKIE,
+        SESSION_COOKIE,
         session,
         httponly=True,
         samesite="strict",
@@ -76,5 +81,5 @@ def log_out(
     """End the session."""
     services.auth.logins.log_out(visitor.session)
     answer = json_response({})
-    answer.delete_cookie(COOKIE)
+    answer.delete_cookie(SESSION_COOKIE)
     return answer

@@ -8,15 +8,15 @@ from fastapi import APIRouter, Depends, HTTPException, Response
 
 from backend_spark.console.dependencies import Chief, Services, viewer
 from backend_spark.console.http import json_body, json_response
-from backend_spark.console.live_state import Board
+from backend_spark.console.live_state import LiveState
 from backend_spark.console.thresholds import (
     ALL_CELLS,
     MAX_HOURS,
     MAX_MM_PER_H,
     Thresholds,
-    criteria_of,
-    highest_levels,
-    levels_if,
+    count_highest_levels,
+    criteria_from_body,
+    what_if_levels,
 )
 from slope_science.errors import ScienceError
 
@@ -61,12 +61,12 @@ def preview(draft: DraftBody, services: Services) -> Response:
     live_state, thresholds = services.live_state, services.thresholds
     rows = _rows(live_state, draft)
     before = thresholds.for_cell(draft.cell or "none of them")
-    after = replace(criteria_of(_body(draft)), line=before.line)
+    after = replace(criteria_from_body(_body(draft)), line=before.line)
     with live_state.lock:
         counts = {
             "cells": len(rows),
-            "before": highest_levels(live_state.grid, rows, before),
-            "after": highest_levels(live_state.grid, rows, after),
+            "before": count_highest_levels(live_state.grid, rows, before),
+            "after": count_highest_levels(live_state.grid, rows, after),
         }
     return json_response(counts)
 
@@ -92,7 +92,9 @@ def what_if(rain: RainBody, services: Services) -> Response:
     if not 1 <= rain.hours <= MAX_HOURS:
         raise HTTPException(422, f"hours must be between 1 and {MAX_HOURS}")
     return json_response(
-        levels_if(services.live_state, services.thresholds, rain.mm_per_h, rain.hours)
+        what_if_levels(
+            services.live_state, services.thresholds, rain.mm_per_h, rain.hours
+        )
     )
 
 
@@ -109,7 +111,7 @@ def _view(thresholds: Thresholds) -> dict[str, Any]:
     }
 
 
-def _rows(live_state: Board, draft: ThresholdDraft) -> list[int]:
+def _rows(live_state: LiveState, draft: ThresholdDraft) -> list[int]:
     with live_state.lock:
         if draft.cell == ALL_CELLS:
             return list(range(len(live_state.grid.tokens)))
@@ -136,6 +138,6 @@ def _check(draft: ThresholdDraft) -> None:
             rule = f"{name} must be between {MIN_MM:g} and {MAX_MM:g} mm"
             raise HTTPException(422, f"{rule}, got {value:g}")
     try:
-        criteria_of(_body(draft))
+        criteria_from_body(_body(draft))
     except ScienceError as error:
         raise HTTPException(422, str(error)) from error

@@ -11,9 +11,15 @@ from fastapi import APIRouter, Depends, HTTPException, Response
 
 from backend_spark.console.dependencies import Services, viewer
 from backend_spark.console.http import json_response
-from backend_spark.console.time_travel import MAX_ROWS, Past, Span, extent, play
+from backend_spark.console.time_travel import (
+    MAX_ROWS,
+    CellHistory,
+    ReplaySpan,
+    levels_extent,
+    read_replay,
+)
 from backend_spark.scoring.observation import STEP_S
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 
 MAX_DAYS: Final = 400
 DAY_S: Final = 86_400
@@ -25,7 +31,7 @@ Known = Literal["now", "then"]
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
 
-def requested_span(from_s: int, to_s: int, known: Known = "now") -> Span:
+def requested_span(from_s: int, to_s: int, known: Known = "now") -> ReplaySpan:
     """Steps between two moments, from the query of a request.
 
     Raises:
@@ -43,23 +49,23 @@ def requested_span(from_s: int, to_s: int, known: Known = "now") -> Span:
         raise HTTPException(
             422, f"to_s must be at most {MAX_DAYS} days after from_s, got {days:.1f}"
         )
-    return Span(first, last, is_then=known == "then")
+    return ReplaySpan(first, last, is_then=known == "then")
 
 
-RequestedSpan = Annotated[Span, Depends(requested_span)]
+RequestedSpan = Annotated[ReplaySpan, Depends(requested_span)]
 
 
 @router.get("/replay/bounds")
 def bounds(services: Services) -> Response:
     """First and last moment of the tables."""
-    return json_response(extent(Tables(services.tables)).bounds)
+    return json_response(levels_extent(DeltaTables(services.tables)).bounds)
 
 
 @router.get("/replay/levels")
 def levels(span: RequestedSpan, services: Services) -> Response:
     """A header in JSON, of ``X-Head-Bytes`` bytes, then one byte per cell and frame."""
-    tables = Tables(services.tables)
-    rows = extent(tables).rows(span)
+    tables = DeltaTables(services.tables)
+    rows = levels_extent(tables).rows(span)
     if rows > MAX_ROWS:
         share = MAX_ROWS / rows
         raise HTTPException(
@@ -67,7 +73,7 @@ def levels(span: RequestedSpan, services: Services) -> Response:
             f"from_s to to_s holds {rows:,} levels, at most {MAX_ROWS:,} are shown: "
             f"choose about {share:.0%} of that time",
         )
-    played = play(tables, span)
+    played = read_replay(tables, span)
     head = msgspec.json.encode({
         "tokens": played.tokens,
         "corners": services.live_state.corners.of(played.tokens),
@@ -88,11 +94,11 @@ def levels(span: RequestedSpan, services: Services) -> Response:
 def cell(token: str, span: RequestedSpan, services: Services) -> Response:
     """Numbers of a cell over the span."""
     criteria = services.thresholds.for_cell(token)
-    return json_response(Past(services.tables).numbers(token, span, criteria))
+    return json_response(CellHistory(services.tables).numbers(token, span, criteria))
 
 
 @router.get("/replay/cell/{token}/frame")
 def frame(token: str, span: RequestedSpan, services: Services) -> Response:
     """A cell as the map shows it in one frame."""
     criteria = services.thresholds.for_cell(token)
-    return json_response(Past(services.tables).frame(token, span, criteria))
+    return json_response(CellHistory(services.tables).frame(token, span, criteria))

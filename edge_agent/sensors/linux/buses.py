@@ -6,9 +6,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from edge_agent.sensors.buses import LineSettings, agree
+from edge_agent.sensors.buses import SerialSettings, check_same_settings
 from edge_agent.sensors.linux.gpsd import LinuxGpsd
-from edge_agent.sensors.linux.optional import load
+from edge_agent.sensors.linux.optional import import_library
 from edge_agent.sensors.linux.serial_line import LinuxSerialLine
 
 _ONE_WIRE = "/sys/bus/w1/"
@@ -48,7 +48,7 @@ class LinuxI2c:
 
     def __init__(self, number: int) -> None:
         self._lock = threading.RLock()
-        self._bus: Any = load("I2C", "smbus2", "smbus2").SMBus(number)
+        self._bus: Any = import_library("I2C", "smbus2", "smbus2").SMBus(number)
 
     def exclusive(self) -> threading.RLock:
         return self._lock
@@ -85,12 +85,12 @@ class LinuxBuses:
                 self._i2c[number] = LinuxI2c(number)
             return self._i2c[number]
 
-    def serial(self, port: str, settings: LineSettings) -> LinuxSerialLine:
+    def serial(self, port: str, settings: SerialSettings) -> LinuxSerialLine:
         with self._lock:
             line = self._lines.get(port)
             if line is None:
                 line = self._lines[port] = LinuxSerialLine(port, settings)
-        agree(port, line.settings, settings)
+        check_same_settings(port, line.settings, settings)
         return line
 
     def read_file(self, path: str) -> str:

@@ -20,14 +20,14 @@ import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from edge_agent.sensors.buses import EVENT, LineEvent, decode
-from service_runtime.systemd import Notifier, inherited_fds
+from edge_agent.sensors.buses import EDGE_EVENT, EdgeEvent, decode_edge_events
+from service_runtime.systemd import SystemdNotifier, read_inherited_fds
 
 _log = logging.getLogger(__name__)
 
 QUEUE_EVENTS = 1024
 
-REQUEST = struct.Struct("=64I32sQI5I" + "IIQQ" * 10 + "II5Ii")
+LINE_REQUEST = struct.Struct("=64I32sQI5I" + "IIQQ" * 10 + "II5Ii")
 _GET_LINE, _GET_VALUES, _CHIP_INFO = 0xC250B407, 0xC010B40E, 0x8044B401
 _INPUT, _ACTIVE_LOW, _RISING = 1 << 2, 1 << 1, 1 << 4
 _PULL_UP, _PULL_DOWN = 1 << 8, 1 << 9
@@ -37,12 +37,12 @@ _CHIP_LABELS = re.compile(r"pinctrl-(bcm2|rp1)")
 _NAME = re.compile(r"line(\d+)-(\d+)-([01])-\d+")
 
 
-def request(pin: int, debounce_us: int, *, active_high: bool) -> bytes:
+def encode_line_request(pin: int, debounce_us: int, *, active_high: bool) -> bytes:
     """The kernel's request structure for one line and its edges to active."""
     flags = _INPUT | _RISING | (_PULL_DOWN if active_high else _PULL_UP | _ACTIVE_LOW)
     attribute = (_DEBOUNCE_ATTRIBUTE, 0, debounce_us, 1) if debounce_us else ()
     padded = (*attribute, *[0] * (40 - len(attribute)))
-    return REQUEST.pack(
+    return LINE_REQUEST.pack(
         *(pin, *[0] * 63),
         b"yamamori",
         *(flags, 1 if debounce_us else 0, *[0] * 5),
@@ -59,16 +59,16 @@ class KernelLine:
         self._fd = fd
         os.set_blocking(fd, False)
 
-    def read(self) -> list[LineEvent]:
-        events: list[LineEvent] = []
+    def read(self) -> list[EdgeEvent]:
+        events: list[EdgeEvent] = []
         while True:
             try:
-                raw = os.read(self._fd, EVENT.size * 64)
+                raw = os.read(self._fd, EDGE_EVENT.size * 64)
             except BlockingIOError:
                 return events
             if not raw:
                 return events
-            events += decode(raw)
+            events += decode_edge_events(raw)
 
     def is_active(self) -> bool:
         values = bytearray(_VALUES.pack(0, 1))
@@ -83,7 +83,7 @@ class KernelLines:
     """The pins of the header, on one GPIO chip of the kernel.
 
     Args:
-        chip: The chip, from `header_chip`.
+        chip: The chip, from `find_header_chip`.
         environ: Environment with systemd's descriptor store and socket.
         pid: Process id that the store must be addressed to.
         now_ns: A clock, for unique request names.
@@ -97,9 +97,9 @@ class KernelLines:
         now_ns: Callable[[], int],
     ) -> None:
         self._chip = chip
-        self._notifier = Notifier(environ.get("NOTIFY_SOCKET", ""))
+        self._notifier = SystemdNotifier(environ.get("NOTIFY_SOCKET", ""))
         self._now_ns = now_ns
-        self._kept = kept_lines(environ, pid)
+        self._kept = inherited_lines(environ, pid)
 
     def open(self, pin: int, debounce_s: float, active_high: bool) -> KernelLine:
         """Adopt the kept request of a pin, or make a new one."""
@@ -110,13 +110,13 @@ class KernelLines:
             if name.startswith(stem):
                 return KernelLine(fd, name)
             self._drop(name, fd)
-        raw = bytearray(request(pin, debounce_us, active_high=active_high))
+        raw = bytearray(encode_line_request(pin, debounce_us, active_high=active_high))
         chip = os.open(self._chip, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.ioctl(chip, _GET_LINE, raw)
         finally:
             os.close(chip)
-        fd, name = REQUEST.unpack(raw)[-1], f"{stem}{self._now_ns()}"
+        fd, name = LINE_REQUEST.unpack(raw)[-1], f"{stem}{self._now_ns()}"
         self._notifier.store_fd(name, fd)
         return KernelLine(fd, name)
 
@@ -130,7 +130,7 @@ class KernelLines:
         self._notifier.forget_fd(name)
 
 
-def header_chip(devices: Path = Path("/dev")) -> Path | None:
+def find_header_chip(devices: Path = Path("/dev")) -> Path | None:
     """Find the GPIO chip of the header; None on other machines.
 
     A chip without permission is skipped; gpiozero then reports the reason.
@@ -146,9 +146,9 @@ def header_chip(devices: Path = Path("/dev")) -> Path | None:
     return None
 
 
-def kept_lines(environ: Mapping[str, str], pid: int) -> dict[str, int]:
+def inherited_lines(environ: Mapping[str, str], pid: int) -> dict[str, int]:
     """Descriptors of our lines in systemd's store, by name."""
-    inherited = inherited_fds(environ, pid)
+    inherited = read_inherited_fds(environ, pid)
     return {name: fd for name, fd in inherited.items() if _NAME.fullmatch(name)}
 
 
@@ -162,7 +162,7 @@ def _label(chip: Path) -> str:
     return bytes(info[32:64]).rstrip(b"\0").decode("ascii", "replace")
 
 
-def tells_of_edges(modules: Mapping[str, object]) -> bool:
+def is_edge_thread_alive(modules: Mapping[str, object]) -> bool:
     """Whether lgpio's thread is alive; true if lgpio is not in use.
 
     An exception in any callback ends it, while the process looks healthy.

@@ -6,7 +6,7 @@ Source: gpsd_json(5): a device is polled by ``?POLL;`` once ``?WATCH`` activated
 import socket
 import threading
 
-PLACE = ("localhost", 2947)
+ADDRESS = ("localhost", 2947)
 _WATCH = b'?WATCH={"enable":true,"json":false};\r\n'
 _POLL = b"?POLL;\r\n"
 _TIMEOUT_S = 5.0
@@ -23,7 +23,7 @@ class LinuxGpsd:
     """
 
     def __init__(
-        self, address: tuple[str, int] = PLACE, timeout_s: float = _TIMEOUT_S
+        self, address: tuple[str, int] = ADDRESS, timeout_s: float = _TIMEOUT_S
     ) -> None:
         self._place = address
         self._timeout_s = timeout_s

@@ -19,7 +19,7 @@ class MissingPackageError(OSError):
         )
 
 
-def load(bus: str, module: str, package: str) -> ModuleType:
+def import_library(bus: str, module: str, package: str) -> ModuleType:
     """Import the library of a bus, on first use.
 
     Raises:

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from edge_agent.sensors.buses import LineSettings
-from edge_agent.sensors.linux.optional import load
+from edge_agent.sensors.buses import SerialSettings
+from edge_agent.sensors.linux.optional import import_library
 
-MOST_BYTES = 512  # longer than any answer; ends the reading of noise
+MAX_ANSWER_BYTES = 512  # longer than any answer; ends the reading of noise
 _WRITE_TIMEOUT_S = 2.0
 _MAX_GAP_S = 0.1  # between two bytes of one answer; USB adapters bundle 16 ms
 
@@ -21,11 +21,11 @@ class LinuxSerialLine:
         MissingPackageError: pyserial is not installed.
     """
 
-    def __init__(self, path: str, settings: LineSettings) -> None:
+    def __init__(self, path: str, settings: SerialSettings) -> None:
         self.settings = settings
         self._path = path
         self._lock = threading.RLock()
-        self._serial = load("a serial line", "serial", "pyserial")
+        self._serial = import_library("a serial line", "serial", "pyserial")
         self._port: Any = None
 
     def exclusive(self) -> threading.RLock:
@@ -75,7 +75,7 @@ class LinuxSerialLine:
         self._port.timeout = timeout_s
         answer = more = bytes(self._port.read(1))
         self._port.timeout = _MAX_GAP_S
-        while more and len(answer) < MOST_BYTES and not is_complete(answer):
+        while more and len(answer) < MAX_ANSWER_BYTES and not is_complete(answer):
             more = bytes(self._port.read(1))
             answer += more
         return answer

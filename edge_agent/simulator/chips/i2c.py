@@ -11,7 +11,12 @@ import os
 import random
 from collections.abc import Callable
 
-from edge_agent.sensors.bme280 import fine_of, pascals, percent, trim_of
+from edge_agent.sensors.bme280 import (
+    compensate_humidity,
+    compensate_pressure,
+    compensate_temperature,
+    decode_trim,
+)
 from edge_agent.simulator.buses import RegisterChip
 
 
@@ -117,7 +122,7 @@ class Bme280Chip(FailingChip):
         self.air = (15.0, 101_325.0, 60.0)
         self.slow_polls = 0
         self._rng = rng
-        self._trim = trim_of(TRIM_TP, TRIM_H)
+        self._trim = decode_trim(TRIM_TP, TRIM_H)
         self._left = 0
         super().__init__()
 
@@ -146,10 +151,16 @@ class Bme280Chip(FailingChip):
             exact + self._rng.gauss(0, sigma)
             for exact, sigma in zip(self.air, _NOISE, strict=True)
         )
-        adc_t = _inverse(lambda adc: fine_of(adc, self._trim) / 5120, temp, 20)
-        fine = fine_of(adc_t, self._trim)
-        adc_p = _inverse(lambda adc: -pascals(adc, fine, self._trim), -pressure, 20)
-        adc_h = _inverse(lambda adc: percent(adc, fine, self._trim), humidity, 16)
+        adc_t = _inverse(
+            lambda adc: compensate_temperature(adc, self._trim) / 5120, temp, 20
+        )
+        fine = compensate_temperature(adc_t, self._trim)
+        adc_p = _inverse(
+            lambda adc: -compensate_pressure(adc, fine, self._trim), -pressure, 20
+        )
+        adc_h = _inverse(
+            lambda adc: compensate_humidity(adc, fine, self._trim), humidity, 16
+        )
         p = (adc_p << 4).to_bytes(3) if control >> 2 & 0b111 else _NOTHING[:3]
         t = (adc_t << 4).to_bytes(3) if control >> 5 else _NOTHING[3:6]
         return p + t + (adc_h.to_bytes(2) if humid & 0b111 else _NOTHING[6:])

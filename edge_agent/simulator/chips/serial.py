@@ -8,7 +8,7 @@ import math
 import re
 import struct
 
-from edge_agent.sensors.modbus import ORDERS, TYPES, modbus_crc
+from edge_agent.sensors.modbus import BYTE_ORDERS, NUMBER_TYPES, modbus_crc
 from edge_agent.sensors.sdi12 import sdi12_crc
 
 _ILLEGAL_FUNCTION, _ILLEGAL_ADDRESS = 1, 2
@@ -40,12 +40,14 @@ class ModbusSlave:
         """Store a number in one or two registers, clamped to their type."""
         low, high = _LIMITS.get(kind, (-math.inf, math.inf))
         held = min(max(number, low), high)
-        data = struct.pack(TYPES[kind], held if kind == "float32" else round(held))
+        data = struct.pack(
+            NUMBER_TYPES[kind], held if kind == "float32" else round(held)
+        )
         if len(data) == 2:  # noqa: PLR2004 - one register
             swapped = order in {"BADC", "DCBA"}
             words = {register: data[::-1] if swapped else data}
         else:
-            wire = bytes(data[at] for at in ORDERS[order])
+            wire = bytes(data[at] for at in BYTE_ORDERS[order])
             words = {register: wire[:2], register + 1: wire[2:]}
         self.registers |= {at: int.from_bytes(word) for at, word in words.items()}
 

@@ -14,7 +14,7 @@ import random
 from gpiozero.pins.mock import MockSPIDevice
 
 from edge_agent.sensors.murata import MurataSettings, crc8
-from edge_agent.simulator.pins import SlopeFactory
+from edge_agent.simulator.pins import SlopePinFactory
 
 CLOCK_PIN, MOSI_PIN, MISO_PIN = 11, 10, 9
 SELECT_PINS = (8, 7)
@@ -34,7 +34,7 @@ class SpiChip(MockSPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         self,
         device: int,
         rng: random.Random,
-        pin_factory: SlopeFactory,
+        pin_factory: SlopePinFactory,
         clock_mode: int = 0,
     ) -> None:
         self.is_dead = False
@@ -92,7 +92,7 @@ _COMMAND_BITS = 5  # start, single-ended, three of the channel
 _MCP3X08_NOISE_LSB = 0.5
 
 
-class Mcp3x08(SpiChip):
+class Mcp3x08Chip(SpiChip):
     """Eight voltages, 10 or 12 bits.
 
     Attributes:
@@ -104,7 +104,7 @@ class Mcp3x08(SpiChip):
         self,
         device: int,
         rng: random.Random,
-        pin_factory: SlopeFactory,
+        pin_factory: SlopePinFactory,
         bits: int = 12,
         vref_v: float = 3.3,
     ) -> None:
@@ -139,11 +139,11 @@ _DRIFT_G_PER_C = 0.4e-3
 _CALIBRATED_C = 25.0
 
 
-class Adxl345(AccelerometerChip):
+class Adxl345Chip(AccelerometerChip):
     """Steps of 4 milli-g, with noise; temperature shifts the zero of x and y."""
 
     def __init__(
-        self, device: int, rng: random.Random, pin_factory: SlopeFactory
+        self, device: int, rng: random.Random, pin_factory: SlopePinFactory
     ) -> None:
         self._registers = bytearray(0x40)
         super().__init__(device, rng, pin_factory, clock_mode=3)
@@ -196,11 +196,11 @@ _RESET_CODE = 0x52
 _ADXL355, _OTHER_PART = 0xED, 0xCB
 
 
-class Adxl355(AccelerometerChip):
+class Adxl355Chip(AccelerometerChip):
     """20 bits, with the noise of the chosen filter."""
 
     def __init__(
-        self, device: int, rng: random.Random, pin_factory: SlopeFactory
+        self, device: int, rng: random.Random, pin_factory: SlopePinFactory
     ) -> None:
         self._registers = bytearray(0x30)
         self.power_on()
@@ -276,7 +276,7 @@ class MurataChip(AccelerometerChip):
         self,
         settings: MurataSettings,
         rng: random.Random,
-        pin_factory: SlopeFactory,
+        pin_factory: SlopePinFactory,
     ) -> None:
         self.is_garbled = self.is_saturated = False
         self._settings = settings

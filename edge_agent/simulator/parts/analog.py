@@ -15,11 +15,16 @@ from edge_agent.sensors.analog import (
     SoilMoistureSettings,
 )
 from edge_agent.sensors.mcp3x08 import AdcSettings
-from edge_agent.sensors.trip_wire import WireEolSettings
+from edge_agent.sensors.trip_wire import TripWireEolSettings
 from edge_agent.simulator.chips.i2c import Ads1115Chip
-from edge_agent.simulator.chips.spi import Mcp3x08
+from edge_agent.simulator.chips.spi import Mcp3x08Chip
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.parts.base import Bench, BreakablePart, followed, number_for
+from edge_agent.simulator.parts.base import (
+    BreakablePart,
+    SimulatedBench,
+    expected_reading,
+    unscale,
+)
 from edge_agent.simulator.parts.digital import I2cPart
 from edge_agent.simulator.slope import SlopeState
 
@@ -49,21 +54,21 @@ class AdcPart(BreakablePart, Generic[AnyAdcSettings]):
         Fault.IO_ERROR,
     })
 
-    def __init__(self, settings: AnyAdcSettings, bench: Bench) -> None:
+    def __init__(self, settings: AnyAdcSettings, bench: SimulatedBench) -> None:
         super().__init__()
         self._settings = settings
         self._channel = settings.channel
         self._vref_v = settings.vref_v
         key = ("SPI0", settings.device)
         if key not in bench.chips:
-            bench.chips[key] = Mcp3x08(
+            bench.chips[key] = Mcp3x08Chip(
                 settings.device,
                 bench.rng,
                 bench.pin_factory,
                 _BITS[settings.chip],
                 settings.vref_v,
             )
-        self._chip: Mcp3x08 = bench.chips[key]
+        self._chip: Mcp3x08Chip = bench.chips[key]
         self._well_v = 0.0
         self._chip.noise_v[self._channel] = _MCP3X08_NOISE_V
 
@@ -145,10 +150,10 @@ class PiezometerPart(AdcPart[PiezometerSettings]):
             self._set(_shunt_v(_UPSCALE_MA, self._settings.shunt_ohm))
 
 
-class WireEolPart(AdcPart[WireEolSettings]):
+class WireEolPart(AdcPart[TripWireEolSettings]):
     """Divides the reference as its resistors do, whole or cut."""
 
-    def __init__(self, settings: WireEolSettings, bench: Bench) -> None:
+    def __init__(self, settings: TripWireEolSettings, bench: SimulatedBench) -> None:
         super().__init__(settings, bench)
         self._whole_v = settings.vref_v * settings.ratio_intact
         self._cut_v = settings.vref_v * settings.ratio_cut
@@ -174,7 +179,7 @@ class Ads1115InputPart(I2cPart[Ads1115Chip], Generic[AnyAds1115Settings]):
 
     faults: ClassVar[frozenset[Fault]] = I2cPart.faults | {*_AT_FAULT_V, Fault.NOISY}
 
-    def __init__(self, settings: AnyAds1115Settings, bench: Bench) -> None:
+    def __init__(self, settings: AnyAds1115Settings, bench: SimulatedBench) -> None:
         super().__init__(settings, bench, lambda: Ads1115Chip(bench.rng))
         self._settings = settings
         self._channel = settings.channel
@@ -211,7 +216,7 @@ class Ads1115CurrentPart(Ads1115InputPart[Ads1115CurrentSettings]):
 
     def volts(self, state: SlopeState) -> float:
         s = self._settings
-        full = (followed(s, state) - s.at_4ma) / (s.at_20ma - s.at_4ma)
+        full = (expected_reading(s, state) - s.at_4ma) / (s.at_20ma - s.at_4ma)
         return _shunt_v(ZERO_MA + (FULL_MA - ZERO_MA) * full, s.shunt_ohm)
 
     def inject_fault(self, fault: Fault) -> None:
@@ -225,4 +230,4 @@ class Ads1115VoltagePart(Ads1115InputPart[Ads1115VoltageSettings]):
     """Follows the slope in the installer's unit."""
 
     def volts(self, state: SlopeState) -> float:
-        return number_for(self._settings, followed(self._settings, state))
+        return unscale(self._settings, expected_reading(self._settings, state))

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Protocol
 from edge_agent.sensors.generic_probe import ProbeSettings, ScaledSettings
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.pins import SlopeFactory, WiredPin
+from edge_agent.simulator.pins import SlopePinFactory, WiredPin
 from edge_agent.simulator.slope import SlopeState
 
 
 @dataclass(frozen=True)
-class Bench:
+class SimulatedBench:
     """Pins and buses that parts are wired to.
 
     Attributes:
@@ -23,7 +23,7 @@ class Bench:
         chips: Chips that several sensors share, by a key of the part's choice.
     """
 
-    pin_factory: SlopeFactory
+    pin_factory: SlopePinFactory
     rng: random.Random
     buses: SimulatedBuses
     chips: dict[object, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Bench:
         return pin
 
 
-class Part(Protocol):
+class SimulatedPart(Protocol):
     """Simulated counterpart of one sensor."""
 
     @property
@@ -55,7 +55,7 @@ class Part(Protocol):
         """Clear the fault; a chip restarts as after power-on."""
 
 
-Connect = Callable[[Any, Bench], Part]
+ConnectPart = Callable[[Any, SimulatedBench], SimulatedPart]
 """Makes the part of a sensor from its settings and wires it to a bench."""
 
 
@@ -95,7 +95,7 @@ _BY_UNIT: Mapping[str, Callable[[SlopeState], float]] = {
 }
 
 
-def followed(settings: ProbeSettings, state: SlopeState) -> float:
+def expected_reading(settings: ProbeSettings, state: SlopeState) -> float:
     """The expected reading of a probe, clamped to its range.
 
     A unit without a counterpart on the slope gives the middle of the range.
@@ -107,6 +107,6 @@ def followed(settings: ProbeSettings, state: SlopeState) -> float:
     return min(max(value(state), low), high)
 
 
-def number_for(settings: ScaledSettings, value: float) -> float:
+def unscale(settings: ScaledSettings, value: float) -> float:
     """The probe's raw number for a reading (inverse calibration)."""
     return (value - settings.offset) / settings.scale

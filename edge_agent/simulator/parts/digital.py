@@ -16,18 +16,23 @@ from edge_agent.simulator.chips.i2c import Bme280Chip, FailingChip, Lis3dhChip
 from edge_agent.simulator.chips.serial import ModbusSlave, Sdi12Sensor
 from edge_agent.simulator.chips.spi import (
     AccelerometerChip,
-    Adxl345,
-    Adxl355,
+    Adxl345Chip,
+    Adxl355Chip,
     MurataChip,
 )
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.parts.base import Bench, BreakablePart, followed, number_for
+from edge_agent.simulator.parts.base import (
+    BreakablePart,
+    SimulatedBench,
+    expected_reading,
+    unscale,
+)
 from edge_agent.simulator.slope import SlopeState
 
 _ERRORS = {Fault.DEAD: errno.EREMOTEIO, Fault.IO_ERROR: errno.EIO}
 
 
-class Placed(Protocol):
+class I2cPlacement(Protocol):
     """Settings of a chip on I2C."""
 
     @property
@@ -53,7 +58,7 @@ class I2cPart(BreakablePart, Generic[AnyChip]):
     })
 
     def __init__(
-        self, settings: Placed, bench: Bench, make: Callable[[], AnyChip]
+        self, settings: I2cPlacement, bench: SimulatedBench, make: Callable[[], AnyChip]
     ) -> None:
         super().__init__()
         key = (f"I2C{settings.bus}", settings.address)
@@ -79,7 +84,7 @@ class I2cPart(BreakablePart, Generic[AnyChip]):
 class Bme280Part(I2cPart[Bme280Chip]):
     """The chip in a housing that is open to the air."""
 
-    def __init__(self, settings: Bme280Settings, bench: Bench) -> None:
+    def __init__(self, settings: Bme280Settings, bench: SimulatedBench) -> None:
         super().__init__(settings, bench, lambda: Bme280Chip(bench.rng))
 
     def follow(self, state: SlopeState) -> None:
@@ -134,7 +139,7 @@ class MurataPart(TiltPart):
         Fault.SATURATED,
     }
 
-    def __init__(self, settings: MurataSettings, bench: Bench) -> None:
+    def __init__(self, settings: MurataSettings, bench: SimulatedBench) -> None:
         self._murata = MurataChip(settings, bench.rng, bench.pin_factory)
         super().__init__(self._murata)
 
@@ -144,14 +149,14 @@ class MurataPart(TiltPart):
         self._murata.is_saturated = fault is Fault.SATURATED
 
 
-def adxl355_part(settings: TiltSettings, bench: Bench) -> TiltPart:
+def adxl355_part(settings: TiltSettings, bench: SimulatedBench) -> TiltPart:
     """An ADXL355."""
-    return TiltPart(Adxl355(settings.device, bench.rng, bench.pin_factory))
+    return TiltPart(Adxl355Chip(settings.device, bench.rng, bench.pin_factory))
 
 
-def adxl345_part(settings: TiltSettings, bench: Bench) -> TiltPart:
+def adxl345_part(settings: TiltSettings, bench: SimulatedBench) -> TiltPart:
     """An ADXL345."""
-    return TiltPart(Adxl345(settings.device, bench.rng, bench.pin_factory))
+    return TiltPart(Adxl345Chip(settings.device, bench.rng, bench.pin_factory))
 
 
 def gravity_g(x_deg: float, y_deg: float) -> tuple[float, float, float]:
@@ -163,7 +168,7 @@ def gravity_g(x_deg: float, y_deg: float) -> tuple[float, float, float]:
 class Lis3dhPart(I2cPart[Lis3dhChip]):
     """Measures gravity along the axes of the tilted ground."""
 
-    def __init__(self, settings: Lis3dhSettings, bench: Bench) -> None:
+    def __init__(self, settings: Lis3dhSettings, bench: SimulatedBench) -> None:
         super().__init__(settings, bench, lambda: Lis3dhChip(bench.rng))
 
     def follow(self, state: SlopeState) -> None:
@@ -177,7 +182,7 @@ _NOISE = 1e-4  # of the range
 _BEYOND = 0.1  # of the range
 
 
-class Device(Protocol):
+class SerialDevice(Protocol):
     """A device on a serial line."""
 
     ignored_requests: int
@@ -187,10 +192,10 @@ class Device(Protocol):
         """The answer to a request."""
 
 
-AnyDevice = TypeVar("AnyDevice", bound=Device)
+AnySerialDevice = TypeVar("AnySerialDevice", bound=SerialDevice)
 
 
-class LinePart(BreakablePart, Generic[AnyDevice]):
+class SerialPart(BreakablePart, Generic[AnySerialDevice]):
     """One number of a probe, which sensors with other numbers of it share."""
 
     faults: ClassVar[frozenset[Fault]] = frozenset({
@@ -204,9 +209,9 @@ class LinePart(BreakablePart, Generic[AnyDevice]):
     def __init__(
         self,
         settings: ScaledSettings,
-        bench: Bench,
+        bench: SimulatedBench,
         place: tuple[str, object],
-        make: Callable[[], AnyDevice],
+        make: Callable[[], AnySerialDevice],
     ) -> None:
         super().__init__()
         self._settings = settings
@@ -216,7 +221,7 @@ class LinePart(BreakablePart, Generic[AnyDevice]):
         if place not in devices:
             devices[place] = make()
             self._line.devices.append(devices[place].answer)
-        self._device: AnyDevice = devices[place]
+        self._device: AnySerialDevice = devices[place]
 
     def set_number(self, number: float) -> None:
         """Answer with a number from now on."""
@@ -226,14 +231,14 @@ class LinePart(BreakablePart, Generic[AnyDevice]):
     def saturated_number(self) -> float:
         """The number of a probe whose element is broken."""
         s = self._settings
-        return number_for(s, s.high + _BEYOND * (s.high - s.low))
+        return unscale(s, s.high + _BEYOND * (s.high - s.low))
 
     def follow(self, state: SlopeState) -> None:
         if self.fault is None:
             s = self._settings
             noise = self._rng.gauss(0, _NOISE) * (s.high - s.low)
-            value = min(max(followed(s, state) + noise, s.low), s.high)
-            self.set_number(number_for(s, value))
+            value = min(max(expected_reading(s, state) + noise, s.low), s.high)
+            self.set_number(unscale(s, value))
 
     def inject_fault(self, fault: Fault) -> None:
         """Break the probe, its element, its cable, or the adapter."""
@@ -250,10 +255,10 @@ class LinePart(BreakablePart, Generic[AnyDevice]):
         self._line.is_plugged = True
 
 
-class ModbusPart(LinePart[ModbusSlave]):
+class ModbusPart(SerialPart[ModbusSlave]):
     """One number in the registers of a probe."""
 
-    def __init__(self, settings: ModbusSettings, bench: Bench) -> None:
+    def __init__(self, settings: ModbusSettings, bench: SimulatedBench) -> None:
         place = (settings.port, settings.address)
         super().__init__(settings, bench, place, lambda: ModbusSlave(place[1]))
         self._form = (settings.register, settings.type, settings.order)
@@ -267,10 +272,10 @@ class ModbusPart(LinePart[ModbusSlave]):
 _BROKEN_ELEMENT = -9999.0
 
 
-class Sdi12Part(LinePart[Sdi12Sensor]):
+class Sdi12Part(SerialPart[Sdi12Sensor]):
     """One value of a probe."""
 
-    def __init__(self, settings: Sdi12Settings, bench: Bench) -> None:
+    def __init__(self, settings: Sdi12Settings, bench: SimulatedBench) -> None:
         place = (settings.port, settings.address)
         super().__init__(settings, bench, place, lambda: Sdi12Sensor(place[1]))
         self._command, self._value = settings.command, settings.value

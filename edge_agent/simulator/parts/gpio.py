@@ -3,11 +3,11 @@
 from typing import ClassVar
 
 from edge_agent.sensors.rain_gauge import RainGaugeSettings
-from edge_agent.sensors.trip_wire import WireSettings
-from edge_agent.sensors.ultrasonic import UltrasonicSettings, sound_m_per_s
+from edge_agent.sensors.trip_wire import TripWireSettings
+from edge_agent.sensors.ultrasonic import UltrasonicSettings, speed_of_sound
 from edge_agent.sensors.vibration import VibrationSettings
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.parts.base import Bench, BreakablePart
+from edge_agent.simulator.parts.base import BreakablePart, SimulatedBench
 from edge_agent.simulator.slope import SlopeState
 
 _FLAPS_PER_S = 5.0
@@ -28,7 +28,9 @@ class ContactPart(BreakablePart):
         Fault.FLAPPING,
     })
 
-    def __init__(self, pin: int, bench: Bench, *, active_high: bool = False) -> None:
+    def __init__(
+        self, pin: int, bench: SimulatedBench, *, active_high: bool = False
+    ) -> None:
         super().__init__()
         self._pin = bench.pin(pin)
         self._factory = bench.pin_factory
@@ -77,7 +79,7 @@ class ContactPart(BreakablePart):
 class RainGaugePart(ContactPart):
     """Tips as the rain fills it."""
 
-    def __init__(self, settings: RainGaugeSettings, bench: Bench) -> None:
+    def __init__(self, settings: RainGaugeSettings, bench: SimulatedBench) -> None:
         super().__init__(settings.pin, bench)
         self._mm_per_tip = settings.mm_per_tip
 
@@ -91,7 +93,7 @@ _PULSES, _GAP_S = 4, 0.01
 class VibrationPart(ContactPart):
     """Shakes with the slope."""
 
-    def __init__(self, settings: VibrationSettings, bench: Bench) -> None:
+    def __init__(self, settings: VibrationSettings, bench: SimulatedBench) -> None:
         super().__init__(settings.pin, bench, active_high=settings.active_high)
 
     def follow(self, state: SlopeState) -> None:
@@ -107,7 +109,7 @@ class VibrationPart(ContactPart):
 class WirePart(BreakablePart):
     """Holds the pin low while it is whole; a broken part stays as it is."""
 
-    def __init__(self, settings: WireSettings, bench: Bench) -> None:
+    def __init__(self, settings: TripWireSettings, bench: SimulatedBench) -> None:
         super().__init__()
         self._pin = bench.pin(settings.pin)
         self._pin.hold(level=False)
@@ -136,7 +138,7 @@ class UltrasonicPart(BreakablePart):
         Fault.SHORTED,
     })
 
-    def __init__(self, settings: UltrasonicSettings, bench: Bench) -> None:
+    def __init__(self, settings: UltrasonicSettings, bench: SimulatedBench) -> None:
         super().__init__()
         self._mount_m = self._distance_m = settings.mount_m
         self._air_c = settings.air_c
@@ -168,5 +170,5 @@ class UltrasonicPart(BreakablePart):
         distance_m = max(self._distance_m + self._rng.gauss(0, sigma_m), _NEAREST_M)
         begin_s = self._factory.now_s + _DELAY_S
         self._echo.hold(level=True, at_s=begin_s)
-        end_s = begin_s + 2 * distance_m / sound_m_per_s(self._air_c)
+        end_s = begin_s + 2 * distance_m / speed_of_sound(self._air_c)
         self._echo.hold(level=False, at_s=end_s)

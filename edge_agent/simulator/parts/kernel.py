@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from edge_agent.sensors.ds18b20 import Ds18b20Settings
 from edge_agent.sensors.gnss import GnssSettings
-from edge_agent.sensors.machine import NodeSettings
+from edge_agent.sensors.machine import MachineSettings
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.parts.base import Bench, BreakablePart
+from edge_agent.simulator.parts.base import BreakablePart, SimulatedBench
 from edge_agent.simulator.slope import SlopeState
 
 _STEPS_PER_C = 16
@@ -32,7 +32,7 @@ class Ds18b20Part(BreakablePart):
         Fault.GARBLED,
     })
 
-    def __init__(self, settings: Ds18b20Settings, bench: Bench) -> None:
+    def __init__(self, settings: Ds18b20Settings, bench: SimulatedBench) -> None:
         super().__init__()
         folder = f"/sys/bus/w1/devices/{settings.rom}"
         self._new, self._old = f"{folder}/temperature", f"{folder}/w1_slave"
@@ -77,7 +77,7 @@ class NodePart(BreakablePart):
         Fault.SATURATED,
     })
 
-    def __init__(self, settings: NodeSettings, bench: Bench) -> None:
+    def __init__(self, settings: MachineSettings, bench: SimulatedBench) -> None:
         super().__init__()
         self._device = settings.device
         self._files = bench.buses.files
@@ -135,7 +135,7 @@ class GnssPart(BreakablePart):
         Fault.DISCONNECTED,
     })
 
-    def __init__(self, settings: GnssSettings, bench: Bench) -> None:
+    def __init__(self, settings: GnssSettings, bench: SimulatedBench) -> None:
         super().__init__()
         self._settings = settings
         self._rng = bench.rng

@@ -15,7 +15,7 @@ from edge_agent.simulator.parts.analog import (
     SoilMoisturePart,
     WireEolPart,
 )
-from edge_agent.simulator.parts.base import Connect
+from edge_agent.simulator.parts.base import ConnectPart
 from edge_agent.simulator.parts.digital import (
     Bme280Part,
     Lis3dhPart,
@@ -33,9 +33,9 @@ from edge_agent.simulator.parts.gpio import (
 )
 from edge_agent.simulator.parts.kernel import Ds18b20Part, GnssPart, NodePart
 
-GROUP = "yamamori.parts"
+PART_ENTRY_POINTS = "yamamori.parts"
 
-PARTS: Mapping[str, Connect] = {
+PARTS: Mapping[str, ConnectPart] = {
     "adxl345": adxl345_part,
     "ads1115-current": Ads1115CurrentPart,
     "ads1115-voltage": Ads1115VoltagePart,
@@ -60,11 +60,11 @@ PARTS: Mapping[str, Connect] = {
 }
 
 
-def find_part(kind: str) -> Connect | None:
+def find_part_connector(kind: str) -> ConnectPart | None:
     """What makes the part of a kind; None for a kind that has none."""
     if kind in PARTS:
         return PARTS[kind]
-    for point in entry_points(group=GROUP, name=kind):
-        connect: Connect = point.load()
+    for point in entry_points(group=PART_ENTRY_POINTS, name=kind):
+        connect: ConnectPart = point.load()
         return connect
     return None

@@ -7,14 +7,32 @@ docs/reference/triage.md gives.
 
 from collections.abc import Iterable, Sequence
 
-from edge_agent.triage.detections import Claim, Lasting, Scene, Sign, rung
-from edge_agent.triage.samples import Sample
-from edge_agent.triage.settings import DisplacementRules
-from edge_agent.triage.snapshot import Json, is_number
-from edge_agent.triage.windows import Bin, Past, Recent, agreed_step, lone_step
-from slope_science.creep import Velocity, forecast, spaced, velocities, velocity
+from edge_agent.triage.detections import (
+    Detection,
+    EvidenceKind,
+    PersistenceTimer,
+    RuleContext,
+    threshold_reached,
+)
+from edge_agent.triage.samples import SensorSample
+from edge_agent.triage.settings import DisplacementRuleSettings
+from edge_agent.triage.snapshot import Json, is_finite_number
+from edge_agent.triage.windows import (
+    MinuteBin,
+    MinuteBins,
+    QuarterHourMeans,
+    largest_agreed_step,
+    largest_last_step,
+)
+from slope_science.creep import (
+    Velocity,
+    fit_velocities,
+    fit_velocity,
+    forecast_failure,
+    thin_out,
+)
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
-from slope_science.movement import without_largest_step
+from slope_science.movement import remove_largest_step
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -24,7 +42,7 @@ _FORECAST_S = 15 * _HOUR_S  # speeds of 3 hours, over 12
 _DAY_S = 86400.0
 
 
-class DisplacementWatch:
+class DisplacementRule:
     """Rule for the displacement of one sensor.
 
     Attributes:
@@ -34,26 +52,26 @@ class DisplacementWatch:
 
     rule = "displacement"
 
-    def __init__(self, sensor: str, rules: DisplacementRules) -> None:
+    def __init__(self, sensor: str, rules: DisplacementRuleSettings) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._recent = Recent(2 * _HOUR_S)
-        self._past = Past()
-        self._brief = Lasting(rules.persist_s)
-        self._long = Lasting(rules.level_3_after_h * _HOUR_S)
+        self._recent = MinuteBins(2 * _HOUR_S)
+        self._past = QuarterHourMeans()
+        self._brief = PersistenceTimer(rules.persist_s)
+        self._long = PersistenceTimer(rules.level_3_after_h * _HOUR_S)
         self._was = LOWEST
 
-    def on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: SensorSample) -> None:
         """Store the displacement."""
         value = sample.value
-        if not is_number(value):
+        if not is_finite_number(value):
             return
         mm = float(value)  # type: ignore[arg-type]
         self._recent.add(sample.at_s, [mm], is_doubtful=sample.is_suspect)
         if not sample.is_suspect:
             self._past.add(sample.at_s, mm)
 
-    def detect(self, context: Scene) -> Iterable[Claim]:
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
         """Speed of the last hour, a step, two days, and a time of failure."""
         now_s = context.now_s
         bins = self._window(now_s, with_doubtful=False)
@@ -96,7 +114,7 @@ class DisplacementWatch:
     def _levels(self) -> list[int]:
         return [level for level, _ in self._rules.thresholds]
 
-    def _window(self, now_s: float, *, with_doubtful: bool) -> list[Bin]:
+    def _window(self, now_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
         bins = self._recent.bins(with_doubtful=with_doubtful)
         return [b for b in bins if now_s - _HOUR_S <= b.at_s]
 
@@ -104,21 +122,26 @@ class DisplacementWatch:
         if speed is None or not speed.exceeds(0.0):
             return LOWEST, 0.0
         how_fast, share = abs(speed.mm_per_h), self._rules.clear_share
-        return rung(how_fast, self._rules.thresholds, was, share) or (LOWEST, 0.0)
+        return threshold_reached(how_fast, self._rules.thresholds, was, share) or (
+            LOWEST,
+            0.0,
+        )
 
-    def _cap(self, bins: Sequence[Bin]) -> int:
+    def _cap(self, bins: Sequence[MinuteBin]) -> int:
         """Maximum level without confirmation if a single step explains the speed."""
-        (rest,) = without_largest_step([[b.values[0] for b in bins]])
-        creep = velocity([b.at_s / _HOUR_S for b in bins], rest)
+        (rest,) = remove_largest_step([[b.values[0] for b in bins]])
+        creep = fit_velocity([b.at_s / _HOUR_S for b in bins], rest)
         slowest = self._rules.thresholds[-1:]
-        if creep is None or rung(abs(creep.mm_per_h), slowest) is None:
+        if creep is None or threshold_reached(abs(creep.mm_per_h), slowest) is None:
             return self._rules.alone_level
         return max(self._levels)
 
-    def _claim(self, reason: Reason, level: int, alone: int | None = None) -> Claim:
+    def _claim(self, reason: Reason, level: int, alone: int | None = None) -> Detection:
         alone_level = None if alone is None or alone >= level else alone
-        signs = (Sign.MOVEMENT,)
-        return Claim(self.rule, self.sensor, level, reason, alone_level, evidence=signs)
+        signs = (EvidenceKind.MOVEMENT,)
+        return Detection(
+            self.rule, self.sensor, level, reason, alone_level, evidence=signs
+        )
 
     def _speed(
         self, speed: Velocity, limit: float, lasted_h: float | None = None
@@ -133,15 +156,15 @@ class DisplacementWatch:
             lasted_h=lasted_h,
         )
 
-    def _step(self, now_s: float) -> Iterable[Claim]:
+    def _step(self, now_s: float) -> Iterable[Detection]:
         """A single jump, which a regression over the hour attributes to noise."""
         bins = self._recent.bins()
         if not bins or now_s - bins[-1].at_s > _HOUR_S:
             return
-        agreed = agreed_step(self._recent.bins(with_doubtful=False), _HOUR_S)
-        lone, min_mm = lone_step(bins, _HOUR_S), self._rules.step_mm
+        agreed = largest_agreed_step(self._recent.bins(with_doubtful=False), _HOUR_S)
+        lone, min_mm = largest_last_step(bins, _HOUR_S), self._rules.step_mm
         for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
-            found = rung(abs(step_mm), self._rules.thresholds)
+            found = threshold_reached(abs(step_mm), self._rules.thresholds)
             if found is not None and abs(step_mm) >= min_mm:
                 reason = Reason(
                     ReasonCode.DISPLACEMENT_STEP,
@@ -152,7 +175,7 @@ class DisplacementWatch:
                 yield self._claim(reason, found[0], alone)
                 return
 
-    def _days(self, now_s: float) -> Iterable[Claim]:
+    def _days(self, now_s: float) -> Iterable[Detection]:
         today = self._past.change_between(now_s - _DAY_S, now_s)
         before = self._past.change_between(now_s - 2 * _DAY_S, now_s - _DAY_S)
         if today is None or before is None:
@@ -168,12 +191,12 @@ class DisplacementWatch:
             )
             yield self._claim(reason, ADVISORY)
 
-    def _ahead(self, now_s: float) -> Iterable[Claim]:
+    def _ahead(self, now_s: float) -> Iterable[Detection]:
         """Time of failure by Voight's law, if it passes its gates."""
         past = self._past.since(now_s - _FORECAST_S)
         times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in past]
-        speeds = spaced(velocities(times_h, [mm for _, mm in past]))
-        found = forecast(speeds) if speeds else None
+        speeds = thin_out(fit_velocities(times_h, [mm for _, mm in past]))
+        found = forecast_failure(speeds) if speeds else None
         if found is None or not found.is_usable(0.0):
             return
         rungs = (
@@ -193,9 +216,9 @@ class DisplacementWatch:
             yield self._claim(reason, level)
 
 
-def _velocity(bins: Sequence[Bin]) -> Velocity | None:
+def _velocity(bins: Sequence[MinuteBin]) -> Velocity | None:
     """Speed over some minutes; None if they span too little time."""
     if not bins or bins[-1].at_s - bins[0].at_s < _SHORTEST_SPAN_S:
         return None
     times_h = [(b.at_s - bins[0].at_s) / _HOUR_S for b in bins]
-    return velocity(times_h, [b.values[0] for b in bins])
+    return fit_velocity(times_h, [b.values[0] for b in bins])

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edge_agent import quantities
-from edge_agent.triage.detections import Claim, Scene, Sign
-from edge_agent.triage.samples import Named, Sample
-from edge_agent.triage.snapshot import Json, time_of
+from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
+from edge_agent.triage.samples import SensorDescription, SensorSample
+from edge_agent.triage.snapshot import Json, optional_time
 from service_runtime.errors import FieldError
-from service_runtime.settings import Problem, Rule, key
+from service_runtime.settings import KeyRule, Problem, key
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -19,30 +19,31 @@ class LimitSettings:
     """``[[triage.limit]]``: a value above or below a threshold for some time."""
 
     sensor: str | None = key(
-        Rule("The sensor, such as stage, or one of its readings: stage/temp."), None
+        KeyRule("The sensor, such as stage, or one of its readings: stage/temp."), None
     )
     quantity: str | None = key(
-        Rule("Instead: every sensor of that quantity, such as water level."), None
+        KeyRule("Instead: every sensor of that quantity, such as water level."), None
     )
     above: float | None = key(
-        Rule("It counts from this value up, in the unit of the readings."), None
+        KeyRule("It counts from this value up, in the unit of the readings."), None
     )
-    below: float | None = key(Rule("Or from this value down."), None)
+    below: float | None = key(KeyRule("Or from this value down."), None)
     clear_at: float | None = key(
-        Rule("It is over on the other side of this value; absent is the same."), None
+        KeyRule("It is over on the other side of this value; absent is the same."), None
     )
     unit: str | None = key(
-        Rule("Unit of the values, to be sure; must be that of the readings."), None
+        KeyRule("Unit of the values, to be sure; must be that of the readings."), None
     )
     for_s: float = key(
-        Rule("How long it must last before it counts.", "s", low=0, high=604_800), 0.0
+        KeyRule("How long it must last before it counts.", "s", low=0, high=604_800),
+        0.0,
     )
     hold_s: float = key(
-        Rule("How long it counts after it is over.", "s", low=0, high=604_800), 600.0
+        KeyRule("How long it counts after it is over.", "s", low=0, high=604_800), 600.0
     )
-    level: int = key(Rule("Its level.", low=2, high=5))
+    level: int = key(KeyRule("Its level.", low=2, high=5))
     alone_level: int | None = key(
-        Rule(
+        KeyRule(
             "Level while no second sensor confirms it; absent needs none.",
             low=1,
             high=5,
@@ -50,7 +51,7 @@ class LimitSettings:
         None,
     )
     confirm_s: float = key(
-        Rule(
+        KeyRule(
             "Maximum time to the evidence of the second sensor.", "s", low=1, high=3600
         ),
         120.0,
@@ -92,10 +93,10 @@ class LimitSettings:
         """
         if self.sensor is not None:
             return reading == self.sensor
-        wanted = quantities.known(self.quantity or "")
+        wanted = quantities.canonical_quantity(self.quantity or "")
         return "/" not in reading and quantity == wanted
 
-    def find_problems(self, sensors: Sequence[Named]) -> list[Problem]:
+    def find_problems(self, sensors: Sequence[SensorDescription]) -> list[Problem]:
         """Reasons why the limit does not fit a node with these sensors."""
         if self.sensor is not None:
             known = [sensor.name for sensor in sensors]
@@ -104,14 +105,18 @@ class LimitSettings:
             if not named:
                 return [_unknown("sensor", "sensor", self.sensor, known)]
         else:
-            known = sorted({quantities.known(s.quantity) for s in sensors})
-            wanted = quantities.known(self.quantity or "")
-            named = [s for s in sensors if quantities.known(s.quantity) == wanted]
+            known = sorted({quantities.canonical_quantity(s.quantity) for s in sensors})
+            wanted = quantities.canonical_quantity(self.quantity or "")
+            named = [
+                s
+                for s in sensors
+                if quantities.canonical_quantity(s.quantity) == wanted
+            ]
             if not named:
                 return [_unknown("quantity", "quantity", self.quantity or "", known)]
         return self._wrong_units(named)
 
-    def _wrong_units(self, sensors: Sequence[Named]) -> list[Problem]:
+    def _wrong_units(self, sensors: Sequence[SensorDescription]) -> list[Problem]:
         if self.unit is None or "/" in (self.sensor or ""):
             return []
         return [
@@ -128,8 +133,8 @@ def _unknown(field: str, what: str, value: str, known: Sequence[str]) -> Problem
     return Problem(field, rule, value, remedy)
 
 
-def limit_problems(
-    limits: Sequence[LimitSettings], sensors: Sequence[Named]
+def find_limit_problems(
+    limits: Sequence[LimitSettings], sensors: Sequence[SensorDescription]
 ) -> list[Problem]:
     """One problem for each limit that does not fit these sensors."""
     return [
@@ -139,10 +144,10 @@ def limit_problems(
     ]
 
 
-LIMIT = "limit"
+LIMIT_RULE = "limit"
 
 
-class LimitWatch:
+class LimitRule:
     """Rule for one limit on one sensor.
 
     Attributes:
@@ -152,7 +157,7 @@ class LimitWatch:
 
     def __init__(self, sensor: str, limit: LimitSettings, number: int) -> None:
         self.sensor = sensor
-        self.rule = f"{LIMIT} {number}"
+        self.rule = f"{LIMIT_RULE} {number}"
         self._number = number
         self._limit = limit
         self._part = (limit.sensor or "").partition("/")[2]
@@ -160,7 +165,7 @@ class LimitWatch:
         self._since_s: float | None = None
         self._is_doubtful = False
 
-    def on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: SensorSample) -> None:
         """Store the time since which the value is beyond the limit."""
         value = sample.parts.get(self._part) if self._part else sample.raw
         if value is None:
@@ -173,7 +178,7 @@ class LimitWatch:
             self._since_s = sample.at_s
         self._value, self._is_doubtful = value, sample.is_suspect
 
-    def detect(self, context: Scene) -> Iterable[Claim]:
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
         """That the value has been beyond the limit for long enough."""
         limit, since_s = self._limit, self._since_s
         if since_s is None or self._value is None:
@@ -189,13 +194,15 @@ class LimitWatch:
             limit=limit.threshold,
             lasted_s=lasted_s,
         )
-        yield Claim(
-            LIMIT,
+        yield Detection(
+            LIMIT_RULE,
             self.sensor,
             limit.level,
             reason,
             unconfirmed_level=1 if self._is_doubtful else limit.alone_level,
-            evidence=() if self._is_doubtful else (Sign.MOVEMENT, Sign.WATER),
+            evidence=()
+            if self._is_doubtful
+            else (EvidenceKind.MOVEMENT, EvidenceKind.WATER),
             confirm_s=limit.confirm_s,
             number=self._number,
         )
@@ -210,4 +217,4 @@ class LimitWatch:
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
-        self._since_s = time_of(entry)
+        self._since_s = optional_time(entry)

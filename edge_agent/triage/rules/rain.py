@@ -9,11 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edge_agent.triage.detections import Claim, Scene, Sign
-from edge_agent.triage.samples import Sample
-from edge_agent.triage.settings import RainRules
-from edge_agent.triage.snapshot import Json, depth_of, number_of, time_of
-from slope_science.findings import LOWEST, Finding, rain_finding
+from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
+from edge_agent.triage.samples import SensorSample
+from edge_agent.triage.settings import RainRuleSettings
+from edge_agent.triage.snapshot import (
+    Json,
+    finite_number,
+    non_negative_number,
+    optional_time,
+)
+from slope_science.findings import LOWEST, Finding, judge_rain
 from slope_science.rain import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -23,7 +28,7 @@ _FORGOTTEN_S = 60 * 86400.0  # after this time the tanks count as empty
 
 
 @dataclass
-class RainMemory:
+class RainAccumulator:
     """Soil water of one gauge, and its last hour by minute.
 
     Attributes:
@@ -57,7 +62,7 @@ class RainMemory:
             return self.tanks.index_mm + self.open_mm
         return self.tanks.step(self.open_mm, open_s / _HOUR_S).index_mm
 
-    def copy(self) -> "RainMemory":
+    def copy(self) -> "RainAccumulator":
         """An independent copy."""
         return replace(self, minutes=dict(self.minutes))
 
@@ -124,22 +129,24 @@ class RainMemory:
         self.minutes = {m: mm for m, mm in self.minutes.items() if now - 60 <= m <= now}
 
 
-def rain_memory(entry: Mapping[str, Any]) -> RainMemory:
+def restore_rain_accumulator(entry: Mapping[str, Any]) -> RainAccumulator:
     """Restore from `RainAccumulator.to_snapshot`, or its older form.
 
     Raises:
         LookupError, TypeError, ValueError: The entry has another form.
     """
-    s1_mm, s2_mm, s3_mm = (depth_of(mm) for mm in entry["tanks"])
-    last_s = time_of(entry["last"])
+    s1_mm, s2_mm, s3_mm = (non_negative_number(mm) for mm in entry["tanks"])
+    last_s = optional_time(entry["last"])
     last = int((last_s or 0.0) // _MINUTE_S)
     if "ago" in entry:
-        by_minute = [(last - int(number_of(ago)), mm) for ago, mm in entry["ago"]]
+        by_minute = [(last - int(finite_number(ago)), mm) for ago, mm in entry["ago"]]
     else:
-        by_minute = [(int(number_of(minute)), mm) for minute, mm in entry["minutes"]]
-    minutes = {minute: depth_of(mm) for minute, mm in by_minute}
+        by_minute = [
+            (int(finite_number(minute)), mm) for minute, mm in entry["minutes"]
+        ]
+    minutes = {minute: non_negative_number(mm) for minute, mm in by_minute}
     tanks = SoilWater(s1_mm, s2_mm, s3_mm)
-    return RainMemory(tanks, depth_of(entry["open"]), last_s, minutes)
+    return RainAccumulator(tanks, non_negative_number(entry["open"]), last_s, minutes)
 
 
 def _next(at_s: float, step_s: float) -> float:
@@ -150,7 +157,7 @@ def _next(at_s: float, step_s: float) -> float:
 _SAME_MM = 0.5
 
 
-class RainWatch:
+class RainRule:
     """Rule for one rain gauge.
 
     Attributes:
@@ -160,11 +167,11 @@ class RainWatch:
 
     rule = "rain"
 
-    def __init__(self, sensor: str, rules: RainRules, soil: SoilWater) -> None:
+    def __init__(self, sensor: str, rules: RainRuleSettings, soil: SoilWater) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._sure = RainMemory(soil)
-        self._high: RainMemory | None = None
+        self._sure = RainAccumulator(soil)
+        self._high: RainAccumulator | None = None
         self._sum_mm: float | None = None
         self._was = {False: LOWEST, True: LOWEST}
         self._failed_mm: float | None = None
@@ -179,7 +186,7 @@ class RainWatch:
         """Rain of the last 60 minutes, with doubtful rain."""
         return (self._high or self._sure).r60_mm
 
-    def on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: SensorSample) -> None:
         """Add the rain since the gauge's last reading."""
         if sample.value is None and sample.sum is None and not sample.is_failed:
             return
@@ -201,7 +208,7 @@ class RainWatch:
         if self._high is not None:
             self._high.add_rain(depth_mm, sample.at_s)
 
-    def detect(self, context: Scene) -> Iterable[Claim]:
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
         """Level without doubtful rain; then with it, if that is higher."""
         # a gauge without readings for an hour is broken: the soil drains on
         for memory in filter(None, (self._sure, self._high)):
@@ -210,14 +217,14 @@ class RainWatch:
         sure = self._found(self._sure, context, is_doubtful=False)
         sure_level = sure.level if sure else LOWEST
         confirms = self._sure.r60_mm >= self._rules.confirm_mm
-        signs = (Sign.WATER,) if confirms else ()
+        signs = (EvidenceKind.WATER,) if confirms else ()
         reason = sure.reason if sure else None
-        yield Claim(self.rule, self.sensor, sure_level, reason, evidence=signs)
+        yield Detection(self.rule, self.sensor, sure_level, reason, evidence=signs)
         if self._high is None:
             return
         high = self._found(self._high, context, is_doubtful=True)
         if high and high.level > sure_level:
-            yield Claim(
+            yield Detection(
                 self.rule,
                 self.sensor,
                 high.level,
@@ -225,7 +232,7 @@ class RainWatch:
                 unconfirmed_level=max(
                     sure_level, min(high.level, self._rules.alone_level)
                 ),
-                needed_evidence=Sign.WATER,
+                needed_evidence=EvidenceKind.WATER,
             )
 
     def diagnostics(self) -> Iterable[Reason]:
@@ -240,12 +247,12 @@ class RainWatch:
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
-        sure, high = rain_memory(entry["sure"]), entry["high"]
-        sum_mm = time_of(entry["sum"])
-        self._high = None if high is None else rain_memory(high)
+        sure, high = restore_rain_accumulator(entry["sure"]), entry["high"]
+        sum_mm = optional_time(entry["sum"])
+        self._high = None if high is None else restore_rain_accumulator(high)
         self._sure, self._sum_mm = sure, sum_mm
 
-    def _depth(self, sample: Sample) -> float:
+    def _depth(self, sample: SensorSample) -> float:
         value = sample.value if isinstance(sample.value, float | int) else 0.0
         # a restarted counter gives no rain since the last reading
         if sample.sum is not None:
@@ -255,9 +262,9 @@ class RainWatch:
         return max(float(value), 0.0)
 
     def _found(
-        self, memory: RainMemory, scene: Scene, *, is_doubtful: bool
+        self, memory: RainAccumulator, scene: RuleContext, *, is_doubtful: bool
     ) -> Finding | None:
-        found = rain_finding(
+        found = judge_rain(
             memory.r60_mm,
             memory.index_mm,
             scene.criteria,

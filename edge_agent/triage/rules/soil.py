@@ -8,11 +8,16 @@ docs/reference/triage.md.
 
 from collections.abc import Iterable
 
-from edge_agent.triage.detections import Claim, Scene, Sign
-from edge_agent.triage.samples import Sample
-from edge_agent.triage.settings import PoreRules, SaturationRules
-from edge_agent.triage.snapshot import Json, is_number, number_of, time_of
-from edge_agent.triage.windows import Recent
+from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
+from edge_agent.triage.samples import SensorSample
+from edge_agent.triage.settings import PoreRuleSettings, SaturationRuleSettings
+from edge_agent.triage.snapshot import (
+    Json,
+    finite_number,
+    is_finite_number,
+    optional_time,
+)
+from edge_agent.triage.windows import MinuteBins
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -25,7 +30,7 @@ _SEASON_H = 90 * 24
 """Length of a season; the weights of older hours decay beyond it."""
 
 
-class SaturationWatch:
+class SaturationRule:
     """Rule for the water content of one sensor.
 
     Attributes:
@@ -35,16 +40,16 @@ class SaturationWatch:
 
     rule = "saturation"
 
-    def __init__(self, sensor: str, rules: SaturationRules) -> None:
+    def __init__(self, sensor: str, rules: SaturationRuleSettings) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._recent = Recent(_HOUR_S)
+        self._recent = MinuteBins(_HOUR_S)
         self._hours: dict[int, float] = {}
         self._counted = 0
 
-    def on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: SensorSample) -> None:
         """Store the last hour, and one value per hour for the season."""
-        if sample.is_suspect or not is_number(sample.value):
+        if sample.is_suspect or not is_finite_number(sample.value):
             return
         vwc = float(sample.value)  # type: ignore[arg-type]
         self._recent.add(sample.at_s, [vwc])
@@ -71,7 +76,7 @@ class SaturationWatch:
                 return (at + 1) * _BIN
         return None
 
-    def detect(self, context: Scene) -> Iterable[Claim]:
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
         """High and rising during rain; a rise alone is evidence only."""
         bins = [b for b in self._recent.bins() if context.now_s - _HOUR_S <= b.at_s]
         if not bins:
@@ -90,12 +95,12 @@ class SaturationWatch:
             rain_mm=context.r60_mm,
             high=high or 0.0,
         )
-        yield Claim(
+        yield Detection(
             self.rule,
             self.sensor,
             self._rules.level if is_wet and rains else 1,
             reason,
-            evidence=(Sign.WATER,),
+            evidence=(EvidenceKind.WATER,),
         )
 
     def diagnostics(self) -> Iterable[Reason]:
@@ -110,14 +115,14 @@ class SaturationWatch:
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
-        hours = {int(at): number_of(n) for at, n in entry["hours"].items()}
-        self._hours, self._counted = hours, int(number_of(entry["counted"]))
+        hours = {int(at): finite_number(n) for at, n in entry["hours"].items()}
+        self._hours, self._counted = hours, int(finite_number(entry["counted"]))
 
 
 _DAY_S = 86400.0
 
 
-class PoreWatch:
+class PoreRule:
     """Rule for the pore pressure of one sensor.
 
     Attributes:
@@ -127,22 +132,22 @@ class PoreWatch:
 
     rule = "pore"
 
-    def __init__(self, sensor: str, rules: PoreRules) -> None:
+    def __init__(self, sensor: str, rules: PoreRuleSettings) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._recent = Recent(_HOUR_S)
+        self._recent = MinuteBins(_HOUR_S)
         self._suction_s: float | None = None
 
-    def on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: SensorSample) -> None:
         """Store the last hour, and the time of the last suction."""
-        if sample.is_suspect or not is_number(sample.value):
+        if sample.is_suspect or not is_finite_number(sample.value):
             return
         kpa = float(sample.value)  # type: ignore[arg-type]
         self._recent.add(sample.at_s, [kpa])
         if kpa < 0:
             self._suction_s = sample.at_s
 
-    def detect(self, context: Scene) -> Iterable[Claim]:
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
         """Positive after suction, and rising."""
         bins = [b for b in self._recent.bins() if context.now_s - _HOUR_S <= b.at_s]
         if not bins or self._suction_s is None:
@@ -158,7 +163,9 @@ class PoreWatch:
                 rise_kpa=rise,
             )
             level = self._rules.level
-            yield Claim(self.rule, self.sensor, level, reason, evidence=(Sign.WATER,))
+            yield Detection(
+                self.rule, self.sensor, level, reason, evidence=(EvidenceKind.WATER,)
+            )
 
     def diagnostics(self) -> Iterable[Reason]:
         """None."""
@@ -170,4 +177,4 @@ class PoreWatch:
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
-        self._suction_s = time_of(entry)
+        self._suction_s = optional_time(entry)

@@ -13,28 +13,34 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from edge_agent.triage.detections import Claim, Lasting, Scene, Sign, rung
-from edge_agent.triage.samples import Sample
-from edge_agent.triage.settings import TiltRules
-from edge_agent.triage.snapshot import Json, number_of
-from edge_agent.triage.windows import Bin, Recent
+from edge_agent.triage.detections import (
+    Detection,
+    EvidenceKind,
+    PersistenceTimer,
+    RuleContext,
+    threshold_reached,
+)
+from edge_agent.triage.samples import SensorSample
+from edge_agent.triage.settings import TiltRuleSettings
+from edge_agent.triage.snapshot import Json, finite_number
+from edge_agent.triage.windows import MinuteBin, MinuteBins
 from slope_science.findings import LOWEST
 from slope_science.movement import (
-    Thermal,
+    ThermalRegression,
     TiltRate,
-    resolution_deg_per_h,
-    tilt_rate,
-    without_largest_step,
+    fit_tilt_rate,
+    remove_largest_step,
+    tilt_resolution_deg_per_h,
 )
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
-Clean = Callable[[list[Bin]], list[Bin]]
+BinFilter = Callable[[list[MinuteBin]], list[MinuteBin]]
 """Removes the part of the readings that is no movement."""
 
 
 @dataclass(frozen=True)
-class Span:
+class TiltWindowSpec:
     """Length and limits of a window.
 
     Attributes:
@@ -58,7 +64,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Seen:
+class TiltExceedance:
     """Rate in a window with the threshold that it reaches.
 
     Attributes:
@@ -83,12 +89,14 @@ class TiltWindow:
         clean: Removes the part that is no movement.
     """
 
-    def __init__(self, span: Span, rules: TiltRules, clean: Clean) -> None:
+    def __init__(
+        self, span: TiltWindowSpec, rules: TiltRuleSettings, clean: BinFilter
+    ) -> None:
         self.span = span
         self._rules = rules
         self._clean = clean
-        self._recent = Recent(span.length_s, span.bin_s)
-        self._lasting = Lasting(rules.persist_s)
+        self._recent = MinuteBins(span.length_s, span.bin_s)
+        self._lasting = PersistenceTimer(rules.persist_s)
         self._was = LOWEST
         self._hidden_deg_per_h: float | None = None
 
@@ -96,7 +104,7 @@ class TiltWindow:
         """Add a reading: x, y, noise of its burst, temperature."""
         self._recent.add(at_s, values, is_doubtful=is_doubtful)
 
-    def detect(self, now_s: float) -> list[Seen]:
+    def detect(self, now_s: float) -> list[TiltExceedance]:
         """Rates of good readings, then of all readings if that is higher.
 
         Suspect readings raise a level only with another sensor's evidence.
@@ -110,13 +118,15 @@ class TiltWindow:
         self._was = lasting
         found = []
         if rate is not None and level > LOWEST:
-            found.append(Seen(rate, level, limit, min(lasting, self._cap(bins))))
+            found.append(
+                TiltExceedance(rate, level, limit, min(lasting, self._cap(bins)))
+            )
         if self._recent.has_doubtful:
             bins = self._bins(now_s, with_doubtful=True)
             doubted = self._rate(bins)
             high, limit = self._reached(doubted, bins)
             if doubted is not None and high > level:
-                found.append(Seen(doubted, high, limit, LOWEST))
+                found.append(TiltExceedance(doubted, high, limit, LOWEST))
         return found
 
     @property
@@ -128,39 +138,44 @@ class TiltWindow:
     def _levels(self) -> list[int]:
         return [level for level, _ in self._rules.thresholds]
 
-    def _bins(self, now_s: float, *, with_doubtful: bool) -> list[Bin]:
+    def _bins(self, now_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
         bins = self._recent.bins(with_doubtful=with_doubtful)
         return self._clean([b for b in bins if now_s - self.span.length_s <= b.at_s])
 
-    def _rate(self, bins: Sequence[Bin]) -> TiltRate | None:
+    def _rate(self, bins: Sequence[MinuteBin]) -> TiltRate | None:
         """Rate over some minutes; None if they span too little time."""
         if not bins or bins[-1].at_s - bins[0].at_s < self.span.min_span_s:
             return None
         times_h = [(b.at_s - bins[0].at_s) / _HOUR_S for b in bins]
         x, y = ([b.values[axis] for b in bins] for axis in (0, 1))
-        return tilt_rate(times_h, x, y)
+        return fit_tilt_rate(times_h, x, y)
 
-    def _reached(self, rate: TiltRate | None, bins: Sequence[Bin]) -> tuple[int, float]:
+    def _reached(
+        self, rate: TiltRate | None, bins: Sequence[MinuteBin]
+    ) -> tuple[int, float]:
         """Level and threshold of a rate, among thresholds above the noise floor."""
         if rate is None:
             return LOWEST, 0.0
         finest = _resolution(bins)
         usable = [each for each in self._rules.thresholds if finest <= each[1]]
-        found = rung(rate.deg_per_h, usable, self._was, self._rules.clear_share)
+        found = threshold_reached(
+            rate.deg_per_h, usable, self._was, self._rules.clear_share
+        )
         is_clear = rate.exceeds(0.0, self._rules.false_share)
         return found if found and is_clear else (LOWEST, 0.0)
 
-    def _cap(self, bins: Sequence[Bin]) -> int:
+    def _cap(self, bins: Sequence[MinuteBin]) -> int:
         """Maximum level without confirmation if a single step explains the rate."""
-        rest = without_largest_step([[b.values[axis] for b in bins] for axis in (0, 1)])
-        creep = tilt_rate([b.at_s / _HOUR_S for b in bins], *rest)
+        rest = remove_largest_step([[b.values[axis] for b in bins] for axis in (0, 1)])
+        creep = fit_tilt_rate([b.at_s / _HOUR_S for b in bins], *rest)
         slow = (
-            creep is None or rung(creep.deg_per_h, self._rules.thresholds[-1:]) is None
+            creep is None
+            or threshold_reached(creep.deg_per_h, self._rules.thresholds[-1:]) is None
         )
         return self.span.step_level if slow else max(self._levels)
 
     def _finest(
-        self, rate: TiltRate | None, bins: Sequence[Bin], level: int
+        self, rate: TiltRate | None, bins: Sequence[MinuteBin], level: int
     ) -> float | None:
         if not bins or bins[-1].at_s - bins[0].at_s < self.span.min_noise_span_s:
             return None
@@ -170,16 +185,16 @@ class TiltWindow:
         return finest
 
 
-def _resolution(bins: Sequence[Bin]) -> float:
+def _resolution(bins: Sequence[MinuteBin]) -> float:
     """Smallest tilt rate above the noise of the bursts."""
     sigma_deg = median(b.values[2] / b.count**0.5 for b in bins)
-    return resolution_deg_per_h(sigma_deg, [b.at_s / _HOUR_S for b in bins])
+    return tilt_resolution_deg_per_h(sigma_deg, [b.at_s / _HOUR_S for b in bins])
 
 
 _X, _Y, _TEMP = 0, 1, 3
 
 
-class Warmth:
+class ThermalCompensation:
     """Learns and removes the thermal part of one sensor's tilt.
 
     Bins hold x, y, noise and temperature. With a missing temperature (nan) nothing is
@@ -187,7 +202,7 @@ class Warmth:
     """
 
     def __init__(self) -> None:
-        self._known = Thermal()
+        self._known = ThermalRegression()
         self._hour = 0
         self._sum = [0.0, 0.0, 0.0, 0.0]
         self._before: tuple[int, list[float]] | None = None
@@ -205,7 +220,7 @@ class Warmth:
         terms = (values[_X], values[_Y], values[_TEMP], 1.0)
         self._sum = [a + b for a, b in zip(self._sum, terms, strict=True)]
 
-    def compensate(self, bins: Sequence[Bin]) -> list[Bin] | None:
+    def compensate(self, bins: Sequence[MinuteBin]) -> list[MinuteBin] | None:
         """The bins at constant temperature; None while the slope is unknown."""
         slope = self._known.deg_per_k
         if slope is None or not bins:
@@ -230,7 +245,7 @@ class Warmth:
         Raises:
             TypeError, ValueError: The entry has another form.
         """
-        self._known = Thermal(*map(number_of, entry))
+        self._known = ThermalRegression(*map(finite_number, entry))
 
     def _close(self) -> None:
         *sums, count = self._sum
@@ -249,7 +264,7 @@ _HOUR_S = 3600.0
 _STILL = 1.25
 
 
-class TiltWatch:
+class TiltRule:
     """Rule for one tilt sensor with ``x`` and ``y``.
 
     Attributes:
@@ -259,18 +274,18 @@ class TiltWatch:
 
     rule = "tilt"
 
-    def __init__(self, sensor: str, rules: TiltRules) -> None:
+    def __init__(self, sensor: str, rules: TiltRuleSettings) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._warmth = Warmth()
-        hour = Span(_HOUR_S, 900.0, 60.0, rules.alone_level)
+        self._warmth = ThermalCompensation()
+        hour = TiltWindowSpec(_HOUR_S, 900.0, 60.0, rules.alone_level)
         # the hour already detects a single step; here it would last six hours
-        long = Span(6 * _HOUR_S, 3 * _HOUR_S, 600.0, LOWEST, 6)
+        long = TiltWindowSpec(6 * _HOUR_S, 3 * _HOUR_S, 600.0, LOWEST, 6)
         spans = [hour, long] if rules.six_hours else [hour]
         self._windows = [TiltWindow(span, rules, self._clean) for span in spans]
         self._notes: tuple[Reason, ...] = ()
 
-    def on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: SensorSample) -> None:
         """Store both angles, the noise of their burst, and the temperature."""
         parts, doubtful = sample.parts, sample.is_suspect
         if {"x", "y"} <= parts.keys():
@@ -281,7 +296,7 @@ class TiltWatch:
             for window in self._windows:
                 window.add(sample.at_s, values, is_doubtful=doubtful)
 
-    def detect(self, context: Scene) -> Iterable[Claim]:
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
         """Rates of all windows."""
         found = [
             self._claim(seen, window.span.reason_h)
@@ -303,12 +318,12 @@ class TiltWatch:
         """Restore from `to_snapshot`."""
         self._warmth.restore(entry)
 
-    def _clean(self, bins: list[Bin]) -> list[Bin]:
+    def _clean(self, bins: list[MinuteBin]) -> list[MinuteBin]:
         if not self._rules.without_warmth:
             return bins
         return self._warmth.compensate(bins) or bins
 
-    def _claim(self, seen: Seen, window_h: int | None) -> Claim:
+    def _claim(self, seen: TiltExceedance, window_h: int | None) -> Detection:
         rate, limit = seen.rate, seen.limit_deg_per_h
         reason = Reason(
             ReasonCode.TILT,
@@ -321,8 +336,10 @@ class TiltWatch:
             window_h=window_h,
         )
         alone = None if seen.unconfirmed_level >= seen.level else seen.unconfirmed_level
-        signs = (Sign.MOVEMENT,)
-        return Claim(self.rule, self.sensor, seen.level, reason, alone, evidence=signs)
+        signs = (EvidenceKind.MOVEMENT,)
+        return Detection(
+            self.rule, self.sensor, seen.level, reason, alone, evidence=signs
+        )
 
     def _note(self) -> None:
         """Note thresholds below the noise floor of all windows, once they are full."""

@@ -7,10 +7,15 @@ median + 8 MAD of its own background.
 from collections import deque
 from collections.abc import Iterable
 
-from edge_agent.triage.detections import Claim, Scene, Sign
-from edge_agent.triage.samples import Sample
-from edge_agent.triage.settings import VibrationRules
-from edge_agent.triage.snapshot import Json, depth_of, is_number, number_of
+from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
+from edge_agent.triage.samples import SensorSample
+from edge_agent.triage.settings import VibrationRuleSettings
+from edge_agent.triage.snapshot import (
+    Json,
+    finite_number,
+    is_finite_number,
+    non_negative_number,
+)
 from slope_science.findings import LOWEST
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -19,11 +24,11 @@ from slope_science.statistics import background_limit
 _WINDOW_S = 600.0
 _WINDOWS = 72  # 12 hours
 _MAX_COUNT = 1e9  # a broken register may hold any number
-FEWEST_WINDOWS = 18
+MIN_WINDOWS = 18
 """Three hours; minimum length of the background."""
 
 
-class VibrationWatch:
+class VibrationRule:
     """Rule for the shocks of one sensor.
 
     Attributes:
@@ -33,7 +38,7 @@ class VibrationWatch:
 
     rule = "vibration"
 
-    def __init__(self, sensor: str, rules: VibrationRules) -> None:
+    def __init__(self, sensor: str, rules: VibrationRuleSettings) -> None:
         self.sensor = sensor
         self._rules = rules
         self._last_s: float | None = None
@@ -43,9 +48,9 @@ class VibrationWatch:
         self._past: deque[float] = deque(maxlen=_WINDOWS)
         self._was = LOWEST
 
-    def on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: SensorSample) -> None:
         """Count the shocks since the last reading."""
-        if sample.is_suspect or not is_number(sample.value):
+        if sample.is_suspect or not is_finite_number(sample.value):
             return
         count = min(float(sample.value), _MAX_COUNT)  # type: ignore[arg-type]
         if self._last_s is not None and sample.at_s - self._last_s > _WINDOW_S:
@@ -60,11 +65,11 @@ class VibrationWatch:
         self._open += count
         self._shocks.append((self._last_s, count))
 
-    def detect(self, context: Scene) -> Iterable[Claim]:
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
         """That the last ten minutes exceed the background."""
         while self._shocks and context.now_s - self._shocks[0][0] >= _WINDOW_S:
             self._shocks.popleft()
-        if len(self._past) < FEWEST_WINDOWS:
+        if len(self._past) < MIN_WINDOWS:
             return
         count = sum(each for _, each in self._shocks)
         rules = self._rules
@@ -72,19 +77,19 @@ class VibrationWatch:
         share = rules.clear_share if self._was > LOWEST else 1.0
         self._was = rules.level if count >= limit * share else LOWEST
         if self._was > LOWEST:
-            yield Claim(
+            yield Detection(
                 self.rule,
                 self.sensor,
                 rules.level,
                 Reason(ReasonCode.SHOCKS, sensor=self.sensor, count=count, limit=limit),
                 unconfirmed_level=min(rules.alone_level, rules.level),
-                evidence=(Sign.MOVEMENT,),
+                evidence=(EvidenceKind.MOVEMENT,),
             )
 
     def diagnostics(self) -> Iterable[Reason]:
         """That the past is too short."""
-        if self._last_s is not None and len(self._past) < FEWEST_WINDOWS:
-            hours = FEWEST_WINDOWS / 6
+        if self._last_s is not None and len(self._past) < MIN_WINDOWS:
+            hours = MIN_WINDOWS / 6
             yield Reason(ReasonCode.RULE_NEEDS_PAST, rule=self.rule, hours=hours)
 
     def to_snapshot(self) -> Json:
@@ -93,6 +98,9 @@ class VibrationWatch:
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
-        past, last_s = [depth_of(each) for each in entry["past"]], entry["last"]
-        self._last_s = None if last_s is None else number_of(last_s)
+        past, last_s = (
+            [non_negative_number(each) for each in entry["past"]],
+            entry["last"],
+        )
+        self._last_s = None if last_s is None else finite_number(last_s)
         self._past = deque(past, maxlen=_WINDOWS)

@@ -5,11 +5,11 @@ Dangerous heights depend on the place and are set as ``[[triage.limit]]``.
 
 from collections.abc import Iterable
 
-from edge_agent.triage.detections import Claim, Scene, Sign
-from edge_agent.triage.samples import Sample
-from edge_agent.triage.settings import WaterLevelRules
-from edge_agent.triage.snapshot import Json, is_number
-from edge_agent.triage.windows import Recent, agreed_step, lone_step
+from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
+from edge_agent.triage.samples import SensorSample
+from edge_agent.triage.settings import WaterLevelRuleSettings
+from edge_agent.triage.snapshot import Json, is_finite_number
+from edge_agent.triage.windows import MinuteBins, largest_agreed_step, largest_last_step
 from slope_science.findings import LOWEST
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -18,7 +18,7 @@ _WINDOW_S = 630.0  # ten minutes, and the jitter of the sampling
 _RAINS_MM = 1.0
 
 
-class WaterLevelWatch:
+class WaterLevelRule:
     """Rule for the water level of one sensor.
 
     Attributes:
@@ -28,28 +28,28 @@ class WaterLevelWatch:
 
     rule = "water_level"
 
-    def __init__(self, sensor: str, rules: WaterLevelRules) -> None:
+    def __init__(self, sensor: str, rules: WaterLevelRuleSettings) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._recent = Recent(3 * _WINDOW_S)  # two readings, a step, two readings
+        self._recent = MinuteBins(3 * _WINDOW_S)  # two readings, a step, two readings
 
-    def on_sample(self, sample: Sample) -> None:
+    def on_sample(self, sample: SensorSample) -> None:
         """Store the last minutes."""
         value = sample.value
-        if is_number(value):
+        if is_finite_number(value):
             metres = float(value)  # type: ignore[arg-type]
             self._recent.add(sample.at_s, [metres], is_doubtful=sample.is_suspect)
 
-    def detect(self, context: Scene) -> Iterable[Claim]:
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
         """A step that two readings agree on; else one of the last reading alone."""
         bins = self._recent.bins()
         if not bins or context.now_s - bins[-1].at_s > _WINDOW_S:
             return
-        sure = agreed_step(self._recent.bins(with_doubtful=False), _WINDOW_S)
+        sure = largest_agreed_step(self._recent.bins(with_doubtful=False), _WINDOW_S)
         if abs(sure) >= self._rules.step_m:
             yield self._claim(sure, self._alone(sure, context))
             return
-        lone = lone_step(bins, _WINDOW_S)
+        lone = largest_last_step(bins, _WINDOW_S)
         if abs(lone) >= self._rules.step_m:
             yield self._claim(lone, LOWEST)
 
@@ -64,16 +64,16 @@ class WaterLevelWatch:
     def restore(self, entry: Json) -> None:
         """Nothing to restore."""
 
-    def _alone(self, step_m: float, scene: Scene) -> int:
+    def _alone(self, step_m: float, scene: RuleContext) -> int:
         rules = self._rules
         alone = rules.alone_level
         if step_m < 0:
             alone = rules.drop_alone_level if scene.r60_mm >= _RAINS_MM else LOWEST
         return min(alone, rules.level)
 
-    def _claim(self, step_m: float, alone: int) -> Claim:
+    def _claim(self, step_m: float, alone: int) -> Detection:
         limit = self._rules.step_m
-        return Claim(
+        return Detection(
             self.rule,
             self.sensor,
             self._rules.level,
@@ -84,5 +84,7 @@ class WaterLevelWatch:
                 limit_m=limit,
             ),
             unconfirmed_level=alone,
-            evidence=(Sign.MOVEMENT, Sign.WATER) if alone > LOWEST else (),
+            evidence=(EvidenceKind.MOVEMENT, EvidenceKind.WATER)
+            if alone > LOWEST
+            else (),
         )

@@ -17,12 +17,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from backend_spark.alerts import process
-from backend_spark.alerts.log_follower import LogTail, Progress
-from backend_spark.alerts.process import Alerts, known_ids, read_offset
+from backend_spark.alerts.log_follower import AlertCheckpoint, LogFollower
+from backend_spark.alerts.process import AlertWriter, read_alert_ids, read_offset
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
 from backend_spark.tables import delta_writer
-from backend_spark.tables.delta_writer import Part, make_tables
-from backend_spark.tables.reader import Tables, open_tables
+from backend_spark.tables.delta_writer import DataFile, create_tables
+from backend_spark.tables.reader import DeltaTables, open_tables
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -52,26 +52,26 @@ def message(seq: int, pri: int, node: str = "n") -> LogRow:
 
 
 @pytest.fixture
-def open_alerts(tmp_path: Path) -> Callable[[], Alerts]:
+def open_alerts(tmp_path: Path) -> Callable[[], AlertWriter]:
     """The loop as a process that just started finds it."""
     tables = tmp_path / "tables"
-    make_tables(tables, ["alerts"])
+    create_tables(tables, ["alerts"])
     (tmp_path / "log").mkdir()
 
-    def make() -> Alerts:
+    def make() -> AlertWriter:
         table, log = tables / "alerts", tmp_path / "log"
-        tail = LogTail(log, time.monotonic, read_offset(table, log))
-        known = known_ids(Tables(tables))
-        progress = Progress(tmp_path / "checkpoints" / "alerts")
-        return Alerts(table, tail, known, time.monotonic, list, progress)
+        tail = LogFollower(log, time.monotonic, read_offset(table, log))
+        known = read_alert_ids(DeltaTables(tables))
+        progress = AlertCheckpoint(tmp_path / "checkpoints" / "alerts")
+        return AlertWriter(table, tail, known, time.monotonic, list, progress)
 
     return make
 
 
-def drain(loop: Alerts) -> None:
+def drain(loop: AlertWriter) -> None:
     """Read to the end of the log; a listing that is not due yet is made due."""
     while True:
-        loop.follower = LogTail(
+        loop.follower = LogFollower(
             loop.follower.folder, time.monotonic, loop.follower.offset
         )
         before = loop.follower.offset
@@ -87,7 +87,7 @@ def ids(folder: Path) -> Counter[tuple[str, int]]:
 
 
 def test_urgent_messages_become_rows_and_others_do_not(
-    open_alerts: Callable[[], Alerts], tmp_path: Path
+    open_alerts: Callable[[], AlertWriter], tmp_path: Path
 ) -> None:
     """A row says where, when, why and what; the id is there once."""
     writer = SegmentWriter(tmp_path / "log", "i.0a")
@@ -106,7 +106,7 @@ def test_urgent_messages_become_rows_and_others_do_not(
 
 
 def test_urgent_message_that_does_not_decode_is_an_alert_with_its_reason(
-    open_alerts: Callable[[], Alerts], tmp_path: Path
+    open_alerts: Callable[[], AlertWriter], tmp_path: Path
 ) -> None:
     """A foreign payload that a gateway called urgent is not hidden."""
     foreign = LogRow(T0 * 1_000_000, "/1/2", b"help", "gw", "b", 1, 5)
@@ -119,7 +119,7 @@ def test_urgent_message_that_does_not_decode_is_an_alert_with_its_reason(
 
 
 def test_death_before_or_after_a_commit_loses_and_doubles_nothing(
-    open_alerts: Callable[[], Alerts],
+    open_alerts: Callable[[], AlertWriter],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,20 +146,22 @@ def test_death_before_or_after_a_commit_loses_and_doubles_nothing(
 
 
 def test_second_writer_of_the_same_segments_is_refused(
-    open_alerts: Callable[[], Alerts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_alerts: Callable[[], AlertWriter],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A process that another has overtaken fails and writes nothing twice."""
     SegmentWriter(tmp_path / "log", "i.0a").append([message(1, 5)])
     slow, quick = open_alerts(), open_alerts()
-    write_part = delta_writer.write_part
+    write_part = delta_writer.write_file
 
-    def overtaken(folder: Path, rows: pa.Table, schema: pa.Schema) -> Part:
-        monkeypatch.setattr(process, "write_part", write_part)
+    def overtaken(folder: Path, rows: pa.Table, schema: pa.Schema) -> DataFile:
+        monkeypatch.setattr(process, "write_file", write_part)
         drain(quick)
         return write_part(folder, rows, schema)
 
     stale = DeltaTable(str(slow.table))
-    monkeypatch.setattr(process, "write_part", overtaken)
+    monkeypatch.setattr(process, "write_file", overtaken)
     monkeypatch.setattr(process, "DeltaTable", lambda _path: stale)
     with pytest.raises(CommitFailedError, match="oncurrent"):
         slow.step()
@@ -168,14 +170,16 @@ def test_second_writer_of_the_same_segments_is_refused(
 
 
 def test_silent_segments_are_not_read_again(
-    open_alerts: Callable[[], Alerts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_alerts: Callable[[], AlertWriter],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A restart after a quiet week starts where the table says, not at the start."""
-    monkeypatch.setattr(process, "TELL_AFTER", 5)
+    monkeypatch.setattr(process, "COMMIT_AFTER_SEGMENTS", 5)
     writer = SegmentWriter(tmp_path / "log", "i.0a")
     for seq in range(7):
         writer.append([message(seq, 1)])
-    monkeypatch.setattr(process, "MOST_SEGMENTS", 5)
+    monkeypatch.setattr(process, "MAX_SEGMENTS", 5)
     drain(open_alerts())
 
     told = tmp_path / "checkpoints" / "alerts"
@@ -189,7 +193,7 @@ def test_silent_segments_are_not_read_again(
 def test_tail_takes_streams_in_turn_and_finds_new_ones(tmp_path: Path) -> None:
     """One ingester's backlog does not hold up another's alarm."""
     now_s = [0.0]
-    tail = LogTail(tmp_path, lambda: now_s[0])
+    tail = LogFollower(tmp_path, lambda: now_s[0])
     first, second = (SegmentWriter(tmp_path, f"i.{run}") for run in ("0a", "0b"))
     for seq in range(3):
         first.append([message(seq, 5)])

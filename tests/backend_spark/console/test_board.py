@@ -10,32 +10,32 @@ from console_house import HOSTILE, NOW_S, SLOPES, Clock, House
 from console_tables import STEP_S, Slope, storm, write_tables
 from deltalake import DeltaTable
 
-from backend_spark.console.app import CONSOLE_FOLDER, JOURNAL
+from backend_spark.console.app import CONSOLE_FOLDER, JOURNAL_FILE
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.level_grid import MISSING, NO_JUDGEMENT, STEPS
-from backend_spark.console.live_state import Board
+from backend_spark.console.live_state import LiveState
 from backend_spark.console.routes.levels import changes
 from backend_spark.tables.delta_writer import merge_rows
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVEL_KEY, LEVELS
 
 
 @pytest.fixture
-def board(house: House, clock: Clock) -> Board:
+def board(house: House, clock: Clock) -> LiveState:
     """The slopes, read."""
-    board = Board(house.data / "tables", clock)
+    board = LiveState(house.data / "tables", clock)
     board.refresh()
     return board
 
 
-def level_of(board: Board, slope: Slope) -> int:
+def level_of(board: LiveState, slope: Slope) -> int:
     """Present level of a slope's cell."""
     return int(board.snapshot()["levels"][board.grid.row_of[slope.cell.token]])
 
 
-def test_present_levels_are_those_of_gold(board: Board, house: House) -> None:
+def test_present_levels_are_those_of_gold(board: LiveState, house: House) -> None:
     """Nothing is judged anew on the way to the map."""
-    rows = Tables(house.data / "tables").levels().to_pylist()
+    rows = DeltaTables(house.data / "tables").levels().to_pylist()
     newest = {r["cell"]: r["level"] for r in sorted(rows, key=lambda r: r["at"])}
 
     for slope in (SLOPES[0], SLOPES[1], SLOPES[2], SLOPES[4]):
@@ -43,12 +43,12 @@ def test_present_levels_are_those_of_gold(board: Board, house: House) -> None:
     assert level_of(board, SLOPES[0]) > level_of(board, SLOPES[1]) >= 1
 
 
-def test_a_cell_that_fell_silent_is_missing_and_not_quiet(board: Board) -> None:
+def test_a_cell_that_fell_silent_is_missing_and_not_quiet(board: LiveState) -> None:
     """After half an hour without a row no level is shown."""
     assert level_of(board, SLOPES[3]) == MISSING
 
 
-def test_all_cells_go_missing_when_data_stop(board: Board, clock: Clock) -> None:
+def test_all_cells_go_missing_when_data_stop(board: LiveState, clock: Clock) -> None:
     """The clock goes on, and old levels do not stand for the present."""
     clock.now_s = NOW_S + 3600.0
     board.refresh()
@@ -61,7 +61,7 @@ def test_an_exercise_takes_the_newest_data_as_the_present(
 ) -> None:
     """A storm of last year is judged as if it were now."""
     clock.now_s = NOW_S + 365 * 86_400.0
-    board = Board(house.data / "tables", clock, exercise=True)
+    board = LiveState(house.data / "tables", clock, exercise=True)
     board.refresh()
 
     assert board.now_s() == NOW_S
@@ -69,7 +69,7 @@ def test_an_exercise_takes_the_newest_data_as_the_present(
 
 
 def test_new_rows_are_taken_and_the_grid_moves_on(
-    board: Board, house: House, clock: Clock
+    board: LiveState, house: House, clock: Clock
 ) -> None:
     """A later commit shows at the next look, at its own step."""
     before = board.snapshot()
@@ -85,7 +85,9 @@ def test_new_rows_are_taken_and_the_grid_moves_on(
     assert len(now["levels"]) == len(before["levels"]) + 1
 
 
-def test_rows_that_a_merge_writes_anew_are_taken(board: Board, house: House) -> None:
+def test_rows_that_a_merge_writes_anew_are_taken(
+    board: LiveState, house: House
+) -> None:
     """The job merges, and delta-rs then writes other types of text than before."""
     path = str(house.data / "tables" / "levels")
     table = DeltaTable(path)
@@ -111,17 +113,19 @@ def test_a_table_that_is_not_there_yet_is_an_empty_board(
     tmp_path: object, clock: Clock
 ) -> None:
     """The console may start before the first batch."""
-    board = Board(House(tmp_path, 0).data / "tables", clock)  # type: ignore[arg-type]
+    board = LiveState(House(tmp_path, 0).data / "tables", clock)  # type: ignore[arg-type]
     board.refresh()
 
     assert board.snapshot()["levels"] == []
     assert board.snapshot()["newest_s"] is None
 
 
-def test_history_holds_every_level_of_three_days(board: Board, house: House) -> None:
+def test_history_holds_every_level_of_three_days(
+    board: LiveState, house: House
+) -> None:
     """One byte a cell and step; a step without a row is MISSING."""
     begin_s, raw = board.level_history()
-    rows = Tables(house.data / "tables").levels().to_pylist()
+    rows = DeltaTables(house.data / "tables").levels().to_pylist()
     expected = bytearray(len(board.grid.tokens) * STEPS)
     for row in rows:
         step = (round(row["at"].timestamp()) - begin_s) // STEP_S
@@ -131,7 +135,7 @@ def test_history_holds_every_level_of_three_days(board: Board, house: House) -> 
     assert raw == bytes(expected)
 
 
-def test_only_what_changed_is_pushed(board: Board, clock: Clock) -> None:
+def test_only_what_changed_is_pushed(board: LiveState, clock: Clock) -> None:
     """The first event tells all, the next ones the cells that moved."""
     first = board.snapshot()
     assert changes(None, first)["kind"] == "all"
@@ -162,7 +166,7 @@ def test_futures_are_those_of_gold_until_somebody_changes_the_criteria(
 ) -> None:
     """What the table says is shown, its forecast too; else the console computes."""
     token = SLOPES[0].cell.token
-    tables = Tables(house.data / "tables")
+    tables = DeltaTables(house.data / "tables")
     at = datetime.fromtimestamp(NOW_S, UTC)
     (row,) = tables.of("levels", "cell", token, at, at).to_pylist()
     forecast = {"forecast_mm": [9.0] * 12, "level_forecast": 5, "level_dry": 2}
@@ -176,7 +180,7 @@ def test_futures_are_those_of_gold_until_somebody_changes_the_criteria(
     assert same["margin_mm"] == row["margin_same_mm"]
     assert given["swi_mm"][-1] > dry["swi_mm"][-1]
 
-    journal = Journal(house.data / CONSOLE_FOLDER / JOURNAL)
+    journal = Journal(house.data / CONSOLE_FOLDER / JOURNAL_FILE)
     body = {"advisory_mm": 100.0, "warning_mm": 900.0, "special_mm": 1400.0}
     journal.write(NOW_S, "threshold", token, "chief", body)
     computed = client.get(f"/api/cell/{token}").json()["futures"]

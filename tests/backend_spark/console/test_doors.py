@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from console_house import PASSWORD, SLOPES, Clock, House, log_in, parts_of, serve
 
 from backend_spark.cli import cli
-from backend_spark.config import load
+from backend_spark.config import read_settings
 from backend_spark.console import auth
 from backend_spark.console.app import make_services
 from backend_spark.console.auth import SESSION_S
@@ -24,12 +24,12 @@ LOOKS = ("cells", "nodes", "history", "live", "node/otani-1", "cell/354e1f64")
 
 def test_passwords_are_kept_as_salted_hashes() -> None:
     """The file tells nobody the password, nor who shares one."""
-    first, second = (auth.hashed(PASSWORD, os.urandom) for _ in range(2))
+    first, second = (auth.hash_password(PASSWORD, os.urandom) for _ in range(2))
 
     assert PASSWORD not in first
     assert first != second
-    assert auth.matches(first, PASSWORD)
-    assert not auth.matches(first, PASSWORD + " ")
+    assert auth.verify_password(first, PASSWORD)
+    assert not auth.verify_password(first, PASSWORD + " ")
 
 
 def test_accounts_are_made_changed_and_removed(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_accounts_are_made_changed_and_removed(tmp_path: Path) -> None:
         run.invoke(cli, ["console-account", "remove", str(path), "suzuki"]).exit_code
         == 0
     )
-    assert auth.read(path) == {}
+    assert auth.read_accounts(path) == {}
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,18 @@ def test_a_damaged_file_of_accounts_is_named(house: House) -> None:
     path = house.folder / "accounts"
     path.write_text("suzuki:chief:secret\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
-        auth.read(path)
-    good = auth.hashed(PASSWORD, lambda size: b"s" * size)
+        auth.read_accounts(path)
+    good = auth.hash_password(PASSWORD, lambda size: b"s" * size)
     slow = good.replace("$8$1$", "$8$9999$")
     path.write_text(f"suzuki:chief:{slow}\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
-        auth.read(path)
+        auth.read_accounts(path)
     path.write_text(f"suzuki:chief:{good}\nsuzuki:viewer:{good}\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 2: name must be there once"):
-        auth.read(path)
+        auth.read_accounts(path)
     path.write_text("suzuki:king:x\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
-        make_services(load(house.config(f'accounts = "{path}"')))
+        make_services(read_settings(house.config(f'accounts = "{path}"')))
 
 
 def test_strangers_need_accounts(house: House) -> None:
@@ -95,7 +95,7 @@ def test_strangers_need_accounts(house: House) -> None:
     with pytest.raises(
         SettingsError, match=r"console\.host must be an address of this"
     ):
-        make_services(load(house.config('host = "0.0.0.0"')))
+        make_services(read_settings(house.config('host = "0.0.0.0"')))
 
 
 @pytest.mark.parametrize("path", LOOKS)
@@ -322,12 +322,12 @@ def test_a_session_ends_with_its_password_and_its_account(
     with serve(parts_of(house, clock, more), house.port) as client:
         log_in(client, "a-analyst")
         cookies = dict(client.cookies)
-    known = auth.read(path)
-    fresh = auth.hashed("another password", os.urandom)
+    known = auth.read_accounts(path)
+    fresh = auth.hash_password("another password", os.urandom)
     changed = auth.Account("a-analyst", "analyst", fresh)
     gone = {name: each for name, each in known.items() if name != "a-analyst"}
     for there in ({**known, "a-analyst": changed}, gone):
-        auth.write(path, there)
+        auth.write_accounts(path, there)
         with serve(parts_of(house, clock, more), house.port) as client:
             client.cookies.update(cookies)
             assert client.get("/api/cells").status_code == 401

@@ -11,26 +11,37 @@ from console_pages import find, text
 from programs import Client
 from selenium.webdriver import Chrome
 
-from backend_spark.console.nodes import OLD_S, Gateways, Node, Reading, center_of_areas
+from backend_spark.console.nodes import (
+    LIST_VALID_S,
+    GatewayList,
+    NewestReading,
+    NodeState,
+    center_of_areas,
+)
 from service_runtime.tls import Endpoint
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.directory import BrokerInfo, Entry, Place, encode
+from spatial_mqtt.directory import (
+    BrokerEntry,
+    BrokerInfo,
+    GatewayLocation,
+    encode_directory_message,
+)
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.topics import GATEWAY_INFO, cell_topic, gateway_place_topic
+from spatial_mqtt.topics import GATEWAY_INFO, cell_topic, gateway_location_topic
 
 VALLEY = cell_topic(Cell.at(33.58, 133.52, 10))
 SIDE = cell_topic(Cell.at(33.70, 133.60, 11))
 ENTRIES = (
-    Entry(VALLEY, BrokerInfo("gw-1", 1883)),
-    Entry("/3", BrokerInfo("gw-2", 1883)),
+    BrokerEntry(VALLEY, BrokerInfo("gw-1", 1883)),
+    BrokerEntry("/3", BrokerInfo("gw-2", 1883)),
 )
 MANAGERS = [Endpoint("m1", 1883), Endpoint("m2", 1883)]
 
 
-def node(name: str, gateway: str, at_s: float) -> Node:
+def node(name: str, gateway: str, at_s: float) -> NodeState:
     """A node that told of its gateway."""
-    said = Reading(at_s, None, gateway, None)
-    return Node(name, at_s=at_s, readings={"agent/gateway": said})
+    said = NewestReading(at_s, None, gateway, None)
+    return NodeState(name, at_s=at_s, readings={"agent/gateway": said})
 
 
 NODES = (
@@ -41,14 +52,14 @@ NODES = (
 )
 
 
-def states(known: Gateways, now_s: float) -> dict[str, str]:
+def states(known: GatewayList, now_s: float) -> dict[str, str]:
     """State by name, in the order of the board."""
     return {row["id"]: row["state"] for row in known.rows(NODES, now_s)}
 
 
 def test_who_is_not_on_the_newest_list_is_gone() -> None:
     """Worst first; a gateway that only nodes know of is not on the list either."""
-    known = Gateways()
+    known = GatewayList()
     known.replace_list(ENTRIES, NOW_S)
     known.replace_list(ENTRIES[:1], NOW_S + 15)
 
@@ -61,9 +72,9 @@ def test_who_is_not_on_the_newest_list_is_gone() -> None:
 
 def test_without_a_list_the_nodes_tell() -> None:
     """A list that is old, or none, says nothing of now."""
-    known = Gateways()
+    known = GatewayList()
     assert states(known, NOW_S) == {"gw-1:1883": "well", "gw-9:1883": "well"}
-    known.replace_list(ENTRIES, NOW_S - OLD_S - 1)
+    known.replace_list(ENTRIES, NOW_S - LIST_VALID_S - 1)
     assert states(known, NOW_S) == {
         "gw-2:1883": "silent",
         "gw-1:1883": "well",
@@ -73,7 +84,7 @@ def test_without_a_list_the_nodes_tell() -> None:
 
 def test_row_counts_nodes_and_says_when_one_was_heard() -> None:
     """By the newest word of its nodes."""
-    row = next(r for r in Gateways().rows(NODES, NOW_S) if r["id"] == "gw-1:1883")
+    row = next(r for r in GatewayList().rows(NODES, NOW_S) if r["id"] == "gw-1:1883")
 
     assert (row["nodes"], row["heard_s"], row["place"]) == (2, NOW_S - 60, None)
 
@@ -86,20 +97,24 @@ def test_place_is_the_centre_of_the_smallest_area_that_is_one() -> None:
 
 def test_a_gateway_stands_where_it_says_and_others_about_there() -> None:
     """A place that is none is left out, one that was taken back is gone."""
-    here = encode(Place(ENTRIES[0].broker_info, 33.55, 133.53))
+    here = encode_directory_message(
+        GatewayLocation(ENTRIES[0].broker_info, 33.55, 133.53)
+    )
     told = {
-        GATEWAY_INFO: encode(ENTRIES),
-        gateway_place_topic("gw-1"): here,
-        gateway_place_topic("gw-2"): here.replace(b"33.55", b"95.5"),
+        GATEWAY_INFO: encode_directory_message(ENTRIES),
+        gateway_location_topic("gw-1"): here,
+        gateway_location_topic("gw-2"): here.replace(b"33.55", b"95.5"),
     }
-    known = Gateways()
+    known = GatewayList()
     known.fetch_list(MANAGERS[:1], lambda _: told, NOW_S)
     rows = {row["id"]: row for row in known.rows([], NOW_S)}
 
     assert rows["gw-1:1883"]["place"] == (33.55, 133.53)
     assert rows["gw-1:1883"]["exact"]
     assert not rows["gw-2:1883"]["exact"]
-    known.fetch_list(MANAGERS[:1], lambda _: {GATEWAY_INFO: encode(ENTRIES)}, NOW_S)
+    known.fetch_list(
+        MANAGERS[:1], lambda _: {GATEWAY_INFO: encode_directory_message(ENTRIES)}, NOW_S
+    )
     assert not any(row["exact"] for row in known.rows([], NOW_S))
 
 
@@ -109,9 +124,9 @@ def test_the_second_manager_is_asked_when_the_first_is_silent() -> None:
     def fetch(manager: Endpoint) -> dict[str, bytes]:
         if manager.host in silent:
             raise BrokerError(str(manager), "no answer within 5 s")
-        return {GATEWAY_INFO: encode(ENTRIES)}
+        return {GATEWAY_INFO: encode_directory_message(ENTRIES)}
 
-    known, silent = Gateways(), {"m1"}
+    known, silent = GatewayList(), {"m1"}
     known.fetch_list(MANAGERS, fetch, NOW_S)
     assert known.listed == {"gw-1:1883", "gw-2:1883"}
     assert known.problem is None
@@ -125,7 +140,7 @@ def test_the_second_manager_is_asked_when_the_first_is_silent() -> None:
 
 def test_a_list_that_is_none_is_said() -> None:
     """Bytes of somebody else's end no loop."""
-    known = Gateways()
+    known = GatewayList()
     known.fetch_list(MANAGERS[:1], lambda _manager: {GATEWAY_INFO: b"[{]"}, NOW_S)
 
     assert "gateway list" in str(known.problem)
@@ -136,10 +151,12 @@ def manager(tmp_path: Path) -> Iterator[Broker]:
     """A Manager's broker with its list."""
     broker = Broker(tmp_path)
     client = Client(broker.endpoint, "manager")
-    listed = (*ENTRIES, Entry(SIDE, BrokerInfo("gw-3", 1883)))
-    client.publish(GATEWAY_INFO, encode(listed), retain=True)
-    place = encode(Place(ENTRIES[0].broker_info, 33.55, 133.53))
-    client.publish(gateway_place_topic("gw-1"), place, retain=True)
+    listed = (*ENTRIES, BrokerEntry(SIDE, BrokerInfo("gw-3", 1883)))
+    client.publish(GATEWAY_INFO, encode_directory_message(listed), retain=True)
+    place = encode_directory_message(
+        GatewayLocation(ENTRIES[0].broker_info, 33.55, 133.53)
+    )
+    client.publish(gateway_location_topic("gw-1"), place, retain=True)
     yield broker
     client.connection.stop()
     broker.kill()

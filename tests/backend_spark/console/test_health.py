@@ -12,13 +12,13 @@ from console_house import NOW_S, SLOPES, Clock, House, parts_of
 from console_tables import MICRO
 from deltalake import write_deltalake
 
-from backend_spark.console.metrics import Measures
-from backend_spark.console.node_table import board_of
-from backend_spark.console.nodes import Node, Nodes, Reading
+from backend_spark.console.metrics import ConsoleMetrics
+from backend_spark.console.node_table import build_node_table
+from backend_spark.console.nodes import NewestReading, NodeState, NodeStates
 from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
-from service_runtime.metrics import MetricFamilies, certificate
+from service_runtime.metrics import MetricFamilies, collect_certificate_end
 from service_runtime.tls import TlsFiles
-from service_runtime.watchdog import Pulse
+from service_runtime.watchdog import LoopWatchdog
 
 Open = Callable[..., httpx.Client]
 
@@ -26,23 +26,23 @@ Open = Callable[..., httpx.Client]
 @pytest.mark.parametrize(
     ("node", "state"),
     [
-        (Node("a", at_s=1000, received_s=1002), "well"),
-        (Node("a", at_s=1000 - 1900, received_s=1000), "silent"),
-        (Node("a", at_s=1000, received_s=1000, age_s=700), "late"),
-        (Node("a", at_s=1000, received_s=1000, synchronised=False), "clock"),
-        (Node("a", at_s=1100, received_s=1000), "clock"),
+        (NodeState("a", at_s=1000, received_s=1002), "well"),
+        (NodeState("a", at_s=1000 - 1900, received_s=1000), "silent"),
+        (NodeState("a", at_s=1000, received_s=1000, age_s=700), "late"),
+        (NodeState("a", at_s=1000, received_s=1000, synchronised=False), "clock"),
+        (NodeState("a", at_s=1100, received_s=1000), "clock"),
         (
-            Node(
+            NodeState(
                 "a",
                 at_s=1000,
                 received_s=1000,
-                readings={"t": Reading(1, 1.0, None, None, 4)},
+                readings={"t": NewestReading(1, 1.0, None, None, 4)},
             ),
             "suspect",
         ),
     ],
 )
-def test_state_of_a_node(node: Node, state: str) -> None:
+def test_state_of_a_node(node: NodeState, state: str) -> None:
     """One word, the most serious first."""
     assert node.state(1000) == state
 
@@ -97,14 +97,16 @@ def test_newer_report_of_a_node_is_the_one_shown(house: House, clock: Clock) -> 
     write_deltalake(str(house.data / "tables" / "silver"), table, mode="append")
     parts = parts_of(house, clock)
     parts.refresh()
-    row = next(row for row in board_of(parts.live_state)["rows"] if row["id"] == "n")
+    row = next(
+        row for row in build_node_table(parts.live_state)["rows"] if row["id"] == "n"
+    )
 
     assert (row["queued"], row["reported_s"]) == ("none", NOW_S)
 
 
 def test_an_older_message_that_comes_late_changes_no_reading() -> None:
     """A backlog of yesterday does not make a node look like yesterday."""
-    nodes = Nodes()
+    nodes = NodeStates()
     nodes.add_readings(silver("n", NOW_S, 2.0))
     nodes.add_readings(silver("n", NOW_S - 3600, 1.0))
 
@@ -192,7 +194,7 @@ def test_prometheus_is_told_what_the_board_shows(house: House, clock: Clock) -> 
     parts = parts_of(house, clock)
     parts.refresh()
     parts.live_state.nodes.by_id[SLOPES[0].node].synchronised = False
-    told = Measures(parts.live_state, Pulse(clock)).collect()
+    told = ConsoleMetrics(parts.live_state, LoopWatchdog(clock)).collect()
     values = {
         (sample.name, *sample.labels.values()): sample.value
         for family in MetricFamilies(lambda: told).collect()
@@ -205,4 +207,4 @@ def test_prometheus_is_told_what_the_board_shows(house: House, clock: Clock) -> 
     assert values["yamamori_nodes", "silent"] == 1
     assert values["yamamori_nodes_unsynchronised",] == 1
     assert values["yamamori_levels_age_seconds",] == 60
-    assert [each.name for each in [*told, certificate(TlsFiles())]] == named
+    assert [each.name for each in [*told, collect_certificate_end(TlsFiles())]] == named

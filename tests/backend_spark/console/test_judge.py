@@ -11,10 +11,10 @@ from console_house import SLOPES, Clock, House, log_in, parts_of
 from console_tables import CRITERIA
 
 from backend_spark.console.level_grid import MISSING
-from backend_spark.console.snake_line import futures, moments_ahead
-from backend_spark.console.thresholds import highest_levels, levels_if
+from backend_spark.console.snake_line import computed_futures, moments_ahead
+from backend_spark.console.thresholds import count_highest_levels, what_if_levels
 from backend_spark.criteria.tables import read_criteria
-from slope_science.findings import rain_finding
+from slope_science.findings import judge_rain
 from slope_science.rain import SoilWater, assumed_levels
 
 Open = Callable[..., httpx.Client]
@@ -149,13 +149,13 @@ def test_levels_of_the_preview_are_those_of_the_judgement(
             grid.numbers["r60_mm"][row], grid.numbers["swi_mm"][row], strict=True
         )
         found = [
-            rain_finding(float(np.nan_to_num(r60)), float(swi), CRITERIA)
+            judge_rain(float(np.nan_to_num(r60)), float(swi), CRITERIA)
             for r60, swi in pairs
             if not np.isnan(swi)
         ]
         expected[max(f.level if f else 1 for f in found) - 1] += 1
 
-    assert highest_levels(grid, range(len(grid.tokens)), CRITERIA) == expected
+    assert count_highest_levels(grid, range(len(grid.tokens)), CRITERIA) == expected
 
 
 def test_more_rain_never_lowers_a_level(house: House, clock: Clock) -> None:
@@ -163,7 +163,7 @@ def test_more_rain_never_lowers_a_level(house: House, clock: Clock) -> None:
     parts = parts_of(house, clock)
     parts.refresh()
     told = [
-        levels_if(parts.live_state, parts.thresholds, rain, 3)["levels"]
+        what_if_levels(parts.live_state, parts.thresholds, rain, 3)["levels"]
         for rain in (0.0, 30.0, 120.0)
     ]
 
@@ -195,7 +195,7 @@ def test_impossible_rain_is_refused(open_app: Open, rain: dict[str, float]) -> N
 def test_assumed_rain_gives_level_5_in_the_what_if_only() -> None:
     """The computed futures cap at 4, as gold does; a what-if has no cap."""
     tanks, cloudburst_mm = SoilWater(120.0, 40.0, 40.0), 150.0
-    _, same = futures(tanks, cloudburst_mm, CRITERIA)
+    _, same = computed_futures(tanks, cloudburst_mm, CRITERIA)
     moments = moments_ahead(tanks, cloudburst_mm, [25.0] * 12)
 
     assert same.swi_mm[-1] > CRITERIA.special_mm

@@ -11,7 +11,7 @@ from console_house import HIGHEST, NOW_S, SLOPES, Clock, House, log_in, parts_of
 from console_tables import MICRO, STEP_S, Slope, storm, write_tables
 from deltalake import write_deltalake
 
-from backend_spark.console.alert_detector import MESSAGES
+from backend_spark.console.alert_detector import MESSAGE_COLUMNS
 
 Open = Callable[..., httpx.Client]
 NODE_REASONS = {
@@ -80,7 +80,7 @@ def test_urgent_messages_are_alerts_too(
         "readings": ["wire true"],
         "received_at": (NOW_S + 30) * MICRO,
     }
-    table = pa.Table.from_pylist([row], schema=MESSAGES)
+    table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
     path = str(house.data / "tables" / "alerts")
     write_deltalake(path, table, mode="append", schema_mode="merge")
     newest = alerts_of(open_app())[0]
@@ -109,7 +109,7 @@ def test_each_reason_of_a_node_is_shown_in_japanese(
         "received_at": (NOW_S + 30) * MICRO,
         "reason_codes": codes,
     }
-    table = pa.Table.from_pylist([row], schema=MESSAGES)
+    table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
     path = str(house.data / "tables" / "alerts")
     write_deltalake(path, table, mode="append", schema_mode="merge")
     newest = alerts_of(open_app())[0]

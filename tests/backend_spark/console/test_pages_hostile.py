@@ -16,7 +16,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from backend_spark.console.alert_detector import MESSAGES
+from backend_spark.console.alert_detector import MESSAGE_COLUMNS
 from backend_spark.tables.schemas import LEVELS, SILVER
 from spatial_mqtt import node_status
 from spatial_mqtt.cells import Cell
@@ -45,7 +45,9 @@ def hostile(house: House) -> House:
     """HTML as a node's name, its gateway's, a rule's text and a reason."""
     at_us = (NOW_S + 30) * MICRO
     said = {"node": HOSTILE, "boot": "b", "seq": 9, "pri": 5, "cell": CELL}
-    append(house, "alerts", MESSAGES, said | {"why": HOSTILE, "received_at": at_us})
+    append(
+        house, "alerts", MESSAGE_COLUMNS, said | {"why": HOSTILE, "received_at": at_us}
+    )
     gateway = {"name": node_status.GATEWAY, "value_text": HOSTILE}
     place = {"topic": cell_topic(Cell.from_token(CELL))}
     times = {"at": at_us, "received_at": at_us, "synchronised": True}

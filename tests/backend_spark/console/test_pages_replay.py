@@ -15,7 +15,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, REVISIONS
 
 Run = Callable[..., str]
@@ -29,7 +29,7 @@ STEPS = 24 * 6 - 1
 def house(house: House) -> House:
     """A storm of a month ago; its last level was revised from 2 a day later."""
     write_tables(house.data, [OLD], END_S)
-    row = Tables(house.data / "tables").cell(CELL).to_pylist()[-1]
+    row = DeltaTables(house.data / "tables").cell(CELL).to_pylist()[-1]
     row["at"] += timedelta(minutes=10)
     row["latest_received"] = row["at"]
     late = row["at"] + timedelta(days=1)

@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 
 from backend_spark.console import time_travel
 from backend_spark.console.level_grid import MISSING, NO_JUDGEMENT
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, REVISIONS
 
 Open = Callable[..., httpx.Client]
@@ -26,7 +26,9 @@ TOKEN = SLOPES[0].cell.token
 @pytest.fixture
 def row(house: House) -> dict[str, Any]:
     """The newest level of the wet slope."""
-    found: dict[str, Any] = Tables(house.data / "tables").cell(TOKEN).to_pylist()[-1]
+    found: dict[str, Any] = (
+        DeltaTables(house.data / "tables").cell(TOKEN).to_pylist()[-1]
+    )
     return found
 
 
@@ -79,7 +81,7 @@ def test_a_frame_is_a_step_and_missing_stays_missing(
 ) -> None:
     """Byte by byte what the table holds, with half an hour before the first frame."""
     head, levels = frames(ask(open_app()))
-    rows = Tables(house.data / "tables").levels().to_pylist()
+    rows = DeltaTables(house.data / "tables").levels().to_pylist()
 
     assert head["begin_s"] == NOW_S - 7200 - 1800
     known = {(r["cell"], round(r["at"].timestamp())): r["level"] for r in rows}

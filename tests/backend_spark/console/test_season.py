@@ -8,8 +8,8 @@ import pytest
 from console_house import NOW_S, SLOPES, House, log_in
 from console_tables import CRITERIA, STEP_S
 
-from backend_spark.console.skill import Season, read_season
-from backend_spark.scoring.score import score
+from backend_spark.console.skill import SeasonLevels, read_season
+from backend_spark.scoring.score import score_levels
 from slope_science.findings import EMERGENCY
 from slope_science.skill import Slide
 
@@ -22,7 +22,7 @@ def test_a_municipalitys_level_is_its_highest_cells(house: House) -> None:
     """In every step; one without a row or a judgement has no level."""
     known: dict[int, int] = {}
     for slope in SLOPES:
-        for row in score(list(slope.observations(NOW_S)), CRITERIA):
+        for row in score_levels(list(slope.observations(NOW_S)), CRITERIA):
             known[row.end_s] = max(known.get(row.end_s, 0), row.level or 0)
     known = {end_s: level for end_s, level in known.items() if level}
     from_s = NOW_S - 3 * DAY_S
@@ -40,7 +40,7 @@ def test_days_hours_and_lead_times_of_a_small_season() -> None:
     ends_s = [float(noon_s + (at + 1) * STEP_S) for at in range(6 * hour)]
     levels = [1] * hour + [4] * 3 * hour + [1] * 2 * hour
     second_s = [end_s + DAY_S for end_s in ends_s]
-    season = Season([*ends_s, *second_s], [*levels, *levels], 4 * 144)
+    season = SeasonLevels([*ends_s, *second_s], [*levels, *levels], 4 * 144)
     slide_s = noon_s + 3 * 3600 + STEP_S
     told = season.report([Slide(slide_s, slide_s, 1)])
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from backend_spark.cli import cli
-from backend_spark.criteria.jma import JST, Hour, read_amedas, ten_minutes
+from backend_spark.criteria.jma import JST, AmedasHour, read_amedas, split_hours
 from backend_spark.errors import RainTableError
 from slope_science.quality import Flag
 from slope_science.rain import soil_water_series
@@ -68,9 +68,9 @@ def test_sign_that_nothing_was_seen_is_not_the_quality(tmp_path: Path) -> None:
 def test_hour_counts_as_six_equal_steps() -> None:
     """Criteria belong to ten-minute steps; a missing hour stays missing."""
     end = datetime(2026, 6, 1, tzinfo=JST)
-    hours = [Hour(end, 6.0, Flag.GOOD), Hour(end, None, Flag.MISSING)]
+    hours = [AmedasHour(end, 6.0, Flag.GOOD), AmedasHour(end, None, Flag.MISSING)]
 
-    assert list(ten_minutes(hours)) == [1.0] * 6 + [None] * 6
+    assert list(split_hours(hours)) == [1.0] * 6 + [None] * 6
 
 
 @pytest.mark.parametrize(

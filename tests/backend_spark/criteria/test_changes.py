@@ -5,32 +5,34 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.config import CriteriaSettings
-from backend_spark.criteria.cell_rules import Judging
-from backend_spark.criteria.tables import cell_of_mesh
-from backend_spark.i18n import japanese
+from backend_spark.config import RainCriteriaSection
+from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.criteria.tables import cell_at_mesh
+from backend_spark.i18n import render_japanese
 from slope_science.criteria import Criteria
-from slope_science.findings import rain_finding
+from slope_science.findings import judge_rain
 from slope_science.reason_compat import parse_or_text
-from slope_science.reason_text import english
+from slope_science.reason_text import render_english
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 MESH = "50330471"
-CELL, OTHER = cell_of_mesh(MESH), "355a9c44"
+CELL, OTHER = cell_at_mesh(MESH), "355a9c44"
 LINE = [max(147.0, 220.0 - 0.8 * r60) for r60 in range(151)]
 HEAD = ["mesh", "LEVEL1", "LEVEL2", *(f"LEVEL3_{mm:02d}" for mm in range(151))]
 CHANGES = "cell,LEVEL1,LEVEL2,SPECIAL,VERSION\n"
 SAID = "set by suzuki on 2026-11-21"
 
 
-def judging(folder: Path) -> Judging:
+def judging(folder: Path) -> CellRuleProvider:
     """By a prefecture's table of one mesh, and a file of changes."""
     table = folder / "prefecture.csv"
     row = [MESH, 111, 150, *LINE, 290, "3920100"]
     lines = [[*HEAD, "SPECIAL", "municipality"], row]
     table.write_text("\n".join(",".join(map(str, line)) for line in lines) + "\n")
     changes = str(folder / "changes.csv")
-    return Judging.from_settings(CriteriaSettings(file=str(table), changes=changes))
+    return CellRuleProvider.from_settings(
+        RainCriteriaSection(file=str(table), changes=changes)
+    )
 
 
 def change(folder: Path, *rows: str) -> None:
@@ -42,9 +44,9 @@ def change(folder: Path, *rows: str) -> None:
 
 def reason(criteria: Criteria, swi_mm: float) -> str:
     """Why such wet soil has its level."""
-    finding = rain_finding(0.0, swi_mm, criteria)
+    finding = judge_rain(0.0, swi_mm, criteria)
     assert finding is not None
-    return english(finding.reason)
+    return render_english(finding.reason)
 
 
 def test_changes_go_before_the_table_whose_line_stays(tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_changes_go_before_the_table_whose_line_stays(tmp_path: Path) -> None:
     warning = reason(rules.criteria, 95.0)
 
     assert warning == f"soil water index 95.0 mm >= warning criterion 90.0 mm ({SAID})"
-    assert japanese(warning).endswith("以上（suzuki が 2026-11-21 に設定）")
+    assert render_japanese(warning).endswith("以上（suzuki が 2026-11-21 に設定）")
     assert reason(rules.criteria, 201.0).endswith(f"200.0 mm ({SAID})")
     assert rules.criteria.critical_line_mm(50.0) == 180.0
     assert "(" not in reason(Criteria(90, 70, 300, assumed=False, line=(

@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.config import CriteriaSettings
-from backend_spark.criteria.cell_rules import Judging
+from backend_spark.config import RainCriteriaSection
+from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import (
+    CriteriaRow,
     CriteriaTable,
-    Row,
-    cell_of_mesh,
-    mesh_at,
+    cell_at_mesh,
     mesh_center,
+    mesh_code_at,
     read_criteria,
 )
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
 from slope_science.criteria import Criteria
-from slope_science.findings import rain_finding
-from slope_science.reason_text import english
+from slope_science.findings import judge_rain
+from slope_science.reason_text import render_english
 from spatial_mqtt.cells import Cell
 
 DEFAULT = Criteria.assumed_from(150.0)
@@ -41,7 +41,7 @@ def test_whole_table_judges_its_cell_without_assumptions(tmp_path: Path) -> None
     head = [*HEAD, "SPECIAL", "municipality"]
     row = [MESH, 111, 150, *LINE, 290, "3920100"]
     table = read_criteria(write(tmp_path / "c.csv", row, head=head), DEFAULT)
-    token = cell_of_mesh(MESH)
+    token = cell_at_mesh(MESH)
     criteria = table.criteria_of(token)
 
     assert (criteria.advisory_mm, criteria.warning_mm) == (111, 150)
@@ -57,22 +57,24 @@ def test_whole_table_judges_its_cell_without_assumptions(tmp_path: Path) -> None
 def test_missing_special_criterion_is_assumed_and_said(tmp_path: Path) -> None:
     """1.25 of the line at no rain; the reason that it touches says so."""
     path = write(tmp_path / "c.csv", [MESH, 111, 150, *LINE])
-    criteria = read_criteria(path, DEFAULT).criteria_of(cell_of_mesh(MESH))
-    told = rain_finding(0.0, 275.0, criteria)
-    line = rain_finding(0.0, 230.0, criteria)
+    criteria = read_criteria(path, DEFAULT).criteria_of(cell_at_mesh(MESH))
+    told = judge_rain(0.0, 275.0, criteria)
+    line = judge_rain(0.0, 230.0, criteria)
 
     assert criteria.special_mm == pytest.approx(275.0)
     assert told is not None
-    assert english(told.reason).endswith("criterion 275.0 mm (assumed criterion)")
+    assert render_english(told.reason).endswith(
+        "criterion 275.0 mm (assumed criterion)"
+    )
     assert line is not None
-    assert "assumed" not in english(line.reason)
+    assert "assumed" not in render_english(line.reason)
 
 
 def test_zeros_at_the_end_are_beyond_the_table(tmp_path: Path) -> None:
     """The line is flat from there on."""
     cut = [*LINE[:60], *[0] * 91]
     path = write(tmp_path / "c.csv", [MESH, 111, 150, *cut])
-    criteria = read_criteria(path, DEFAULT).criteria_of(cell_of_mesh(MESH))
+    criteria = read_criteria(path, DEFAULT).criteria_of(cell_at_mesh(MESH))
 
     assert criteria.critical_line_mm(150) == LINE[59]
 
@@ -81,27 +83,32 @@ def test_mesh_that_is_not_judged_falls_back_to_the_default(tmp_path: Path) -> No
     """999 is no criterion; the default's reasons say assumed."""
     path = write(tmp_path / "c.csv", [MESH, 999, 999, *[999] * 151])
 
-    assert read_criteria(path, DEFAULT).criteria_of(cell_of_mesh(MESH)) == DEFAULT
+    assert read_criteria(path, DEFAULT).criteria_of(cell_at_mesh(MESH)) == DEFAULT
 
 
 def test_cell_with_two_meshes_takes_the_lower_number_of_each() -> None:
     """Nobody in the cell is warned later than by their own mesh."""
-    one, two = Row(100, 150, (220, 200), 280), Row(110, 140, (210, 205), None)
+    one, two = (
+        CriteriaRow(100, 150, (220, 200), 280),
+        CriteriaRow(110, 140, (210, 205), None),
+    )
 
-    assert one.lower_of(two) == Row(100, 140, (210, 200), 280)
+    assert one.lower_of(two) == CriteriaRow(100, 140, (210, 200), 280)
 
 
 def test_cell_without_a_mesh_takes_the_one_around_its_centre(tmp_path: Path) -> None:
     """There are more S2 cells than meshes in places."""
-    code = mesh_at(33.56, 133.53)
+    code = mesh_code_at(33.56, 133.53)
     neighbours = {Cell.at(33.56 + d, 133.53, 13).token for d in (-0.004, 0, 0.004)}
     path = write(tmp_path / "c.csv", [code, 111, 155, *LINE])
     table = read_criteria(path, DEFAULT)
-    row = Row(111, 155, tuple(LINE))
+    row = CriteriaRow(111, 155, tuple(LINE))
     other = CriteriaTable(DEFAULT, {}, {code: row})
-    inside = [t for t in neighbours if mesh_at(*Cell.from_token(t).center()) == code]
+    inside = [
+        t for t in neighbours if mesh_code_at(*Cell.from_token(t).center()) == code
+    ]
 
-    assert table.criteria_of(cell_of_mesh(code)).warning_mm == 155
+    assert table.criteria_of(cell_at_mesh(code)).warning_mm == 155
     assert all(other.criteria_of(token).warning_mm == 155 for token in inside)
     assert other.criteria_of(Cell.at(-33.0, 18.0, 13).token) == DEFAULT
 
@@ -109,17 +116,17 @@ def test_cell_without_a_mesh_takes_the_one_around_its_centre(tmp_path: Path) -> 
 @given(st.floats(24.1, 45.9), st.floats(122.1, 148.9))
 def test_mesh_holds_its_position(latitude: float, longitude: float) -> None:
     """Code and centre are two ways of one mesh."""
-    code = mesh_at(latitude, longitude)
+    code = mesh_code_at(latitude, longitude)
     center = mesh_center(code)
 
-    assert mesh_at(*center) == code
+    assert mesh_code_at(*center) == code
     assert abs(center[0] - latitude) <= 15.01 / 3600
     assert abs(center[1] - longitude) <= 22.51 / 3600
 
 
 def test_mesh_of_tokyo_station_is_the_published_one() -> None:
     """Third mesh 53394611 holds Tokyo station."""
-    assert mesh_at(35.681236, 139.767125) == "53394611"
+    assert mesh_code_at(35.681236, 139.767125) == "53394611"
     with pytest.raises(FieldError, match="mesh must be 8 digits of a third mesh"):
         mesh_center("5339461")
 
@@ -203,11 +210,11 @@ def test_head_must_have_its_columns(
 
 def test_file_that_is_not_there_is_a_named_setting(tmp_path: Path) -> None:
     """The remedy names the key."""
-    settings = CriteriaSettings(file=str(tmp_path / "none.csv"))
+    settings = RainCriteriaSection(file=str(tmp_path / "none.csv"))
     with pytest.raises(
         CriteriaTableError, match=r"No such file.*; check criteria\.file"
     ):
-        Judging.from_settings(settings)
+        CellRuleProvider.from_settings(settings)
 
 
 def test_table_in_cp932_by_cells_without_a_line(tmp_path: Path) -> None:
@@ -219,8 +226,8 @@ def test_table_in_cp932_by_cells_without_a_line(tmp_path: Path) -> None:
     assert criteria.warning_mm == 120
     assert criteria.line == ()
     assert (
-        Judging
-        .from_settings(CriteriaSettings(file=str(path)))
+        CellRuleProvider
+        .from_settings(RainCriteriaSection(file=str(path)))
         .rules_of(["355a9c44"])["355a9c44"]
         .criteria
         == criteria

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.criteria.cell_rules import Judging
+from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.jma import (
-    EXPIRES_S,
+    MAX_LEVEL_AGE_S,
     Telegram,
-    official_level,
+    find_official_level,
     parse_telegram,
 )
-from backend_spark.criteria.tables import CriteriaTable, Row
+from backend_spark.criteria.tables import CriteriaRow, CriteriaTable
 from backend_spark.errors import TelegramError
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import assess
+from backend_spark.scoring.score import score_cell
 from slope_science.criteria import Criteria
 
 KOCHI, AKI = "3920100", "3920300"
@@ -74,7 +74,7 @@ def test_what_was_lifted_drilled_or_tested_does_not_count() -> None:
 
     assert lifted.levels == {KOCHI: 1}
     assert not drill.counts
-    assert official_level([drill], KOCHI, T0) is None
+    assert find_official_level([drill], KOCHI, T0) is None
 
 
 def test_newest_report_of_each_type_counts_until_it_expires() -> None:
@@ -84,11 +84,11 @@ def test_newest_report_of_each_type_counts_until_it_expires() -> None:
     later = replace(partial, reported_s=T0 + 1200, levels={KOCHI: 3})
     told = [later, full, partial]
 
-    assert official_level(told, KOCHI, T0 - 1) is None
-    assert official_level(told, KOCHI, T0 + 600) == (4, T0)
-    assert official_level(told, KOCHI, T0 + EXPIRES_S) == (3, T0 + 1200)
-    assert official_level(told, AKI, T0 + EXPIRES_S) is None
-    assert official_level(told, "0110000", T0 + 600) is None
+    assert find_official_level(told, KOCHI, T0 - 1) is None
+    assert find_official_level(told, KOCHI, T0 + 600) == (4, T0)
+    assert find_official_level(told, KOCHI, T0 + MAX_LEVEL_AGE_S) == (3, T0 + 1200)
+    assert find_official_level(told, AKI, T0 + MAX_LEVEL_AGE_S) is None
+    assert find_official_level(told, "0110000", T0 + 600) is None
 
 
 @pytest.mark.parametrize(
@@ -126,18 +126,18 @@ def test_levels_stand_beside_jmas(
     """By the municipality that the table names; a bad file is told once and left."""
     (tmp_path / "1_VPWW56_390000.xml").write_bytes(xml(item(KOCHI, "49")))
     (tmp_path / "2_VPWW56_390000.xml").write_bytes(b"broken")
-    row = Row(90, 120, municipality=KOCHI)
+    row = CriteriaRow(90, 120, municipality=KOCHI)
     table = CriteriaTable(Criteria.assumed_from(150.0), {"355a9c44": row})
-    judging = Judging(table, telegrams=tmp_path)
+    judging = CellRuleProvider(table, telegrams=tmp_path)
     with caplog.at_level(logging.WARNING):
         rules = judging.rules_of(["355a9c44"])["355a9c44"]
         again = judging.rules_of(["355a9c44", "aa"])
     rain = [Observation(T0 + n * 600, "n", "rain", "mm", 0.0, seq=n) for n in (-1, 2)]
-    told = [row.more for row in assess(rain, rules).rows]
+    told = [row.more for row in score_cell(rain, rules).rows]
 
     assert [m["official_level"] for m in told] == [None, 4, 4, 4]
     assert told[-1]["official_at"] == T0 * 1_000_000
-    assert "official_level" not in assess(rain, again["aa"]).rows[-1].more
+    assert "official_level" not in score_cell(rain, again["aa"]).rows[-1].more
     (told_once,) = [record.message for record in caplog.records]
     assert told_once.startswith("telegram 2_VPWW56_390000.xml: must be XML: syntax")
     assert told_once.endswith("; move it out of the folder")

@@ -9,8 +9,8 @@ from measurements import seattle
 
 from backend_spark.cli import cli
 from backend_spark.errors import RainTableError
-from backend_spark.evaluation.inputs import read_rain, read_slides
-from backend_spark.rain_table import RainSource
+from backend_spark.evaluation.inputs import read_rain_series, read_slides
+from backend_spark.rain_table import RainText
 
 
 def run(*words: object) -> Result:
@@ -80,7 +80,7 @@ def test_a_hole_in_the_rain_is_said(tmp_path: Path) -> None:
 
 def test_dates_alone_are_events() -> None:
     """A list of dates, as people keep it, needs no header."""
-    slides = read_slides(RainSource("s.txt", "12/09/2010\n2010-12-12\n"))
+    slides = read_slides(RainText("s.txt", "12/09/2010\n2010-12-12\n"))
     assert [s.to_s - s.from_s for s in slides] == [86400, 86400]
 
 
@@ -99,13 +99,13 @@ def test_a_wrong_table_of_rain_is_refused_by_name(rows: str, problem: str) -> No
     """The file, the line, the rule and the value."""
     text = "\n2026-".join(["time,rain_mm", *rows.split("|")])
     with pytest.raises(RainTableError, match=f"r.csv: .*{problem}"):
-        read_rain(RainSource("r.csv", text), "time", "rain_mm")
+        read_rain_series(RainText("r.csv", text), "time", "rain_mm")
 
 
 def test_a_table_without_the_column_says_what_it_has() -> None:
     """The remedy is in the message."""
     with pytest.raises(RainTableError, match=r"no column 'time'.*present: when"):
-        read_rain(RainSource("r.csv", "when,rain_mm\n"), "time", "rain_mm")
+        read_rain_series(RainText("r.csv", "when,rain_mm\n"), "time", "rain_mm")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_table_without_the_column_says_what_it_has() -> None:
 def test_a_wrong_table_of_events_is_refused_by_name(text: str, problem: str) -> None:
     """The file, the line, the rule and the value."""
     with pytest.raises(RainTableError, match=f"e.csv: .*{problem}"):
-        read_slides(RainSource("e.csv", text))
+        read_slides(RainText("e.csv", text))
 
 
 def test_an_unknown_predictor_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend_spark.errors import ForecastFileError
-from backend_spark.forecast.files import Row, read_forecast
+from backend_spark.forecast.files import ForecastRow, read_forecast
 from slope_science.quality import Flag
 
 NOW_S = 1_782_864_000.0  # 2026-07-01T00:00 UTC
@@ -35,7 +35,7 @@ def test_row_of_a_csv_is_read_with_its_zone(tmp_path: Path) -> None:
     """Nine in Japan is midnight in UTC."""
     (row,) = read_forecast(write(tmp_path, GOOD), NOW_S)
 
-    assert row == Row(
+    assert row == ForecastRow(
         "cell", "355a9c44", "JMA", NOW_S, NOW_S, NOW_S + 3600, 12.5, Flag.GOOD, None
     )
 

@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.config import KeepSettings
-from backend_spark.criteria.cell_rules import Judging
-from backend_spark.criteria.tables import CriteriaTable, Row
+from backend_spark.config import KeepSection
+from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.criteria.tables import CriteriaRow, CriteriaTable
 from backend_spark.errors import ForecastFileError
-from backend_spark.forecast.table import Feed, Loaded, Loader, places_of
-from backend_spark.tables.reader import Tables
+from backend_spark.forecast.table import (
+    ForecastImporter,
+    ForecastReader,
+    ImportedFile,
+    find_places,
+)
+from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import hold
+from service_runtime.locks import acquire_lock
 from slope_science.criteria import Criteria
-from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 
 CELL = "355a9c44"
 ISSUED = datetime(2026, 7, 1, tzinfo=UTC)
@@ -37,14 +42,18 @@ def write(path: Path, mm: float, place: str = f"cell,{CELL}", hour: int = 0) -> 
     return path
 
 
-def loader(folder: Path, later_s: float = 300.0, *, as_issued: bool = False) -> Loader:
+def loader(
+    folder: Path, later_s: float = 300.0, *, as_issued: bool = False
+) -> ForecastImporter:
     """A loader that runs some time after the first issue."""
-    return Loader(folder / "tables", KeepSettings(), ISSUED_S + later_s, as_issued)
+    return ForecastImporter(
+        folder / "tables", KeepSection(), ISSUED_S + later_s, as_issued
+    )
 
 
-def told(folder: Path, later_s: float, cell: str = CELL) -> Coming:
+def told(folder: Path, later_s: float, cell: str = CELL) -> ForecastRain:
     """What a cell is told some time after the first issue, by another process."""
-    judging = Judging(TABLE, feed=Feed(folder / "tables"))
+    judging = CellRuleProvider(TABLE, feed=ForecastReader(folder / "tables"))
     rules = pickle.loads(pickle.dumps(judging.rules_of([cell])))  # noqa: S301 - as Spark does
     return rules[cell].coming(ISSUED_S + later_s)  # type: ignore[no-any-return]
 
@@ -55,7 +64,7 @@ def test_cell_is_told_what_was_loaded_by_then(tmp_path: Path) -> None:
 
     (done,) = loader(tmp_path).import_files([write(tmp_path / "a.csv", 12.0)])
 
-    assert isinstance(done, Loaded)
+    assert isinstance(done, ImportedFile)
     assert str(done).endswith("a.csv: 4 rows loaded, 0 were there")
     assert told(tmp_path, 0) == NO_FORECAST
     assert told(tmp_path, 600).depths_mm == pytest.approx((2.0,) * 12)
@@ -87,7 +96,7 @@ def test_issue_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     ]
     assert told(tmp_path, 3600).depths_mm == pytest.approx((2.0,) * 12)
     assert told(tmp_path, 4200).depths_mm == pytest.approx((1.0,) * 12)
-    assert Tables(tmp_path / "tables").forecasts().num_rows == 8
+    assert DeltaTables(tmp_path / "tables").forecasts().num_rows == 8
 
 
 def test_bad_file_keeps_no_other_out(tmp_path: Path) -> None:
@@ -100,7 +109,7 @@ def test_bad_file_keeps_no_other_out(tmp_path: Path) -> None:
     bad, good = loader(tmp_path).import_files([folder])
 
     assert isinstance(bad, ForecastFileError)
-    assert isinstance(good, Loaded)
+    assert isinstance(good, ImportedFile)
     assert told(tmp_path, 600).depths_mm == pytest.approx((1.0,) * 12)
 
 
@@ -121,9 +130,10 @@ def test_area_of_a_forecast_is_that_of_its_cells(
 ) -> None:
     """A cell, one around it, the mesh at its centre, its municipality."""
     list(loader(tmp_path).import_files([write(tmp_path / "a.csv", 12.0, place)]))
-    row = Row(100.0, 150.0, municipality="3410000")
-    judging = Judging(
-        CriteriaTable(TABLE.default, {CELL: row}), feed=Feed(tmp_path / "tables")
+    row = CriteriaRow(100.0, 150.0, municipality="3410000")
+    judging = CellRuleProvider(
+        CriteriaTable(TABLE.default, {CELL: row}),
+        feed=ForecastReader(tmp_path / "tables"),
     )
     coming = judging.rules_of([CELL])[CELL].forecast_rain(ISSUED_S + 600)
 
@@ -132,16 +142,16 @@ def test_area_of_a_forecast_is_that_of_its_cells(
 
 def test_smallest_place_goes_first() -> None:
     """Of forecasts issued together the finest is used; beyond Japan too."""
-    kinds = [kind for kind, _ in places_of(CELL, "3410000")]
+    kinds = [kind for kind, _ in find_places(CELL, "3410000")]
 
     assert kinds == ["cell", "mesh", *["cell"] * 13, "municipality"]
-    assert {kind for kind, _ in places_of("0000001", None)} == {"cell"}
+    assert {kind for kind, _ in find_places("0000001", None)} == {"cell"}
 
 
 def test_only_one_process_loads(tmp_path: Path) -> None:
     """Two would both find an issue missing."""
     (tmp_path / "tables").mkdir()
-    hold(tmp_path / "tables" / ".lock-forecasts")
+    acquire_lock(tmp_path / "tables" / ".lock-forecasts")
 
     with pytest.raises(AlreadyRunningError, match="lock-forecasts"):
         list(loader(tmp_path).import_files([]))
@@ -150,11 +160,11 @@ def test_only_one_process_loads(tmp_path: Path) -> None:
 def test_rows_go_when_they_are_too_old(tmp_path: Path) -> None:
     """By when they were known, with the next load."""
     list(loader(tmp_path).import_files([write(tmp_path / "a.csv", 12.0)]))
-    keep = KeepSettings(forecasts_days=2)
-    later = Loader(tmp_path / "tables", keep, ISSUED_S + 3 * 86_400)
+    keep = KeepSection(forecasts_days=2)
+    later = ForecastImporter(tmp_path / "tables", keep, ISSUED_S + 3 * 86_400)
     list(later.import_files([]))
 
-    assert Tables(tmp_path / "tables").forecasts().num_rows == 0
+    assert DeltaTables(tmp_path / "tables").forecasts().num_rows == 0
     assert told(tmp_path, 600) == NO_FORECAST
 
 

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.ingest.deduplication import SeenIds
+from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.messages import (
     MAX_MESSAGES,
-    Arrival,
-    Batch,
-    classify,
-    plan,
-    receipts,
+    ClassifiedMessage,
+    IngestBatch,
+    classify_message,
+    make_receipts,
+    plan_flush,
 )
-from spatial_mqtt.custody import MAX_RECEIPT_BYTES, Receipt
+from spatial_mqtt.custody import MAX_RECEIPT_BYTES, CustodyReceipt
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 READINGS = (Reading("rain", "mm", 0.5),)
 
@@ -26,22 +26,28 @@ def arrival(
     hop: int | None = None,
     answer: str | None = None,
     node: str = "node-1",
-) -> Arrival:
+) -> ClassifiedMessage:
     """A message as it arrives."""
     payload = encode_cbor(Pack(MessageId(node, "b", seq), pri, 1.7e9, READINGS))
-    return classify(Incoming("/4/1", payload, 1, False, hop, answer, None, (1, seq)), 5)
+    return classify_message(
+        IncomingMessage("/4/1", payload, 1, False, hop, answer, None, (1, seq)), 5
+    )
 
 
-def malformed() -> Arrival:
+def malformed() -> ClassifiedMessage:
     """A message without an id."""
-    return classify(Incoming("/4/1", b"hello", 1, False, None, None, None, (1, 1)), 5)
+    return classify_message(
+        IncomingMessage("/4/1", b"hello", 1, False, None, None, None, (1, 1)), 5
+    )
 
 
 def test_age_is_kept() -> None:
     """How long a message waited on its way is in its row."""
     payload = encode_cbor(Pack(MessageId("node-1", "b", 1), 1, 1.7e9, READINGS))
-    late = Incoming("/4/1", payload, 1, False, None, None, None, (1, 1), age_s=4000)
-    assert classify(late, 5).row.age_s == 4000
+    late = IncomingMessage(
+        "/4/1", payload, 1, False, None, None, None, (1, 1), age_s=4000
+    )
+    assert classify_message(late, 5).row.age_s == 4000
     assert arrival(1).row.age_s is None
 
 
@@ -64,8 +70,10 @@ def test_message_without_an_id_keeps_its_bytes_and_the_reason() -> None:
 
 def test_foreign_message_takes_the_id_of_its_gateway() -> None:
     """A payload without an id has the one that its last hop gave it."""
-    named = Incoming("/4/1", b"hello", 1, False, 3, "/custody/gw", "gw:b:7", (1, 1))
-    foreign = classify(named, 5)
+    named = IncomingMessage(
+        "/4/1", b"hello", 1, False, 3, "/custody/gw", "gw:b:7", (1, 1)
+    )
+    foreign = classify_message(named, 5)
 
     assert foreign.id == MessageId("gw", "b", 7)
     assert foreign.row.pri == 3
@@ -74,7 +82,7 @@ def test_foreign_message_takes_the_id_of_its_gateway() -> None:
 
 def test_batch_of_routine_messages_waits_for_its_time() -> None:
     """Routine messages share an fsync within the flush time."""
-    batch = Batch(flush_s=0.2)
+    batch = IngestBatch(flush_s=0.2)
     batch.add(arrival(1), now_s=10.0)
     batch.add(arrival(2), now_s=10.1)
 
@@ -85,7 +93,7 @@ def test_batch_of_routine_messages_waits_for_its_time() -> None:
 @pytest.mark.parametrize("pri", [4, 5])
 def test_urgent_message_does_not_wait(pri: int) -> None:
     """Priorities 4 and 5 are flushed as soon as nobody else can board."""
-    batch = Batch(flush_s=0.2)
+    batch = IngestBatch(flush_s=0.2)
     batch.add(arrival(1, pri=pri), now_s=10.0)
 
     assert batch.is_due(10.0, has_more=False)
@@ -94,7 +102,7 @@ def test_urgent_message_does_not_wait(pri: int) -> None:
 
 def test_batch_as_large_as_the_brokers_window_does_not_wait() -> None:
     """More cannot come before an acknowledgement, so waiting is idle."""
-    batch = Batch(flush_s=0.2, window=2)
+    batch = IngestBatch(flush_s=0.2, window=2)
     batch.add(arrival(1), now_s=10.0)
     batch.add(arrival(2), now_s=10.0)
 
@@ -103,7 +111,7 @@ def test_batch_as_large_as_the_brokers_window_does_not_wait() -> None:
 
 def test_batch_has_an_upper_size() -> None:
     """A full batch is flushed even while more wait."""
-    batch = Batch(flush_s=0.2)
+    batch = IngestBatch(flush_s=0.2)
     batch.arrivals = [arrival(1)] * MAX_MESSAGES
     batch.due_s = 99.0
 
@@ -112,7 +120,7 @@ def test_batch_has_an_upper_size() -> None:
 
 def test_empty_batch_is_never_due() -> None:
     """Nothing is written when nothing came."""
-    batch = Batch(flush_s=0.2)
+    batch = IngestBatch(flush_s=0.2)
     batch.add(arrival(1), now_s=10.0)
     batch.take_all()
 
@@ -121,9 +129,9 @@ def test_empty_batch_is_never_due() -> None:
 
 def test_plan_logs_each_id_once() -> None:
     """Known ids and repeats within the batch are counted, not logged."""
-    seen = SeenIds()
+    seen = MessageIdSet()
     seen.add([MessageId("node-1", "b", 1)])
-    todo = plan([arrival(1), arrival(2), arrival(2), malformed()], seen)
+    todo = plan_flush([arrival(1), arrival(2), arrival(2), malformed()], seen)
 
     assert [row.seq for row in todo.log] == [2]
     assert todo.new_ids == [MessageId("node-1", "b", 2)]
@@ -134,7 +142,9 @@ def test_plan_logs_each_id_once() -> None:
 def test_receipts_go_to_the_relay_or_to_the_node() -> None:
     """Each sender gets one receipt for all its messages, duplicates included."""
     batch = [arrival(1), arrival(2), arrival(2), arrival(3, answer="/custody/gw")]
-    sent = {topic: Receipt.decode(payload) for topic, payload in receipts(batch)}
+    sent = {
+        topic: CustodyReceipt.decode(payload) for topic, payload in make_receipts(batch)
+    }
 
     assert set(sent) == {"/custody/node-1", "/custody/gw"}
     assert sent["/custody/node-1"].ranges == {("node-1", "b"): ((1, 2),)}
@@ -144,23 +154,23 @@ def test_receipts_go_to_the_relay_or_to_the_node() -> None:
 def test_receipts_name_every_id_and_can_be_decoded(seqs: set[int]) -> None:
     """However scattered the ids, no receipt is too large to be read."""
     batch = [
-        Arrival(
-            Incoming("/4/1", b"", 1, False, None, "/custody/gw", None, (1, 1)),
+        ClassifiedMessage(
+            IncomingMessage("/4/1", b"", 1, False, None, "/custody/gw", None, (1, 1)),
             arrival(1).row,
             MessageId(f"node-{seq}".ljust(63, "x"), "b" * 32, seq),
         )
         for seq in seqs
     ]
-    payloads = [payload for _, payload in receipts(batch)]
+    payloads = [payload for _, payload in make_receipts(batch)]
 
     assert all(len(payload) <= MAX_RECEIPT_BYTES for payload in payloads)
-    got = [Receipt.decode(payload) for payload in payloads]
+    got = [CustodyReceipt.decode(payload) for payload in payloads]
     assert all(any(a.id in receipt for receipt in got) for a in batch)
 
 
 def test_receipt_of_ids_in_a_row_is_one_range() -> None:
     """Thousands of ids of one node leave as one receipt of a few bytes."""
-    [(_, payload)] = receipts([arrival(seq) for seq in range(3000)])
+    [(_, payload)] = make_receipts([arrival(seq) for seq in range(3000)])
 
-    assert Receipt.decode(payload).ranges == {("node-1", "b"): ((0, 2999),)}
+    assert CustodyReceipt.decode(payload).ranges == {("node-1", "b"): ((0, 2999),)}
     assert len(payload) < 64

@@ -13,7 +13,7 @@ import pytest
 from conftest import Broker, free_port, wait_until
 from ingesting import Place, Sender
 
-from backend_spark.ingest.deduplication import SeenIds, past_path
+from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter, list_segments
 
 pytestmark = [
@@ -135,9 +135,9 @@ def test_full_disk_is_made_roomy_by_what_is_scored(
     wait_until(lambda: sender.has_receipt(1), timeout_s=90)
 
     assert process.poll() is None
-    assert past_path(place.log, "ingest-0").exists()
+    assert archived_ids_path(place.log, "ingest-0").exists()
     assert len(list_segments(place.log)) < 41
-    assert SeenIds.read_log(place.log).count() == 41
+    assert MessageIdSet.read_log(place.log).count() == 41
 
 
 def test_stop_on_a_full_disk_ends_without_acknowledging(

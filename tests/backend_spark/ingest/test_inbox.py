@@ -2,18 +2,25 @@
 
 import threading
 
-from backend_spark.ingest.messages import OVERHEAD_BYTES, Came, Inbox, Stop
-from spatial_mqtt.transport import Incoming
+from backend_spark.ingest.messages import (
+    OVERHEAD_BYTES,
+    IngestInbox,
+    MessageArrived,
+    StopRequested,
+)
+from spatial_mqtt.transport import IncomingMessage
 
-MESSAGE = Came(Incoming("/4/1", b"x" * 400, 1, False, None, None, None, (1, 1)), 5)
+MESSAGE = MessageArrived(
+    IncomingMessage("/4/1", b"x" * 400, 1, False, None, None, None, (1, 1)), 5
+)
 SIZE_BYTES = 400 + OVERHEAD_BYTES
 
 
 def test_events_come_out_in_their_order_and_give_room_back() -> None:
     """Bytes are counted from put to get."""
-    inbox = Inbox(10_000, threading.Event().wait)
+    inbox = IngestInbox(10_000, threading.Event().wait)
     inbox.put_message(MESSAGE, lambda: None)
-    stop = Stop()
+    stop = StopRequested()
     inbox.put(stop)
 
     assert inbox.waiting_bytes == SIZE_BYTES
@@ -27,7 +34,7 @@ def test_events_come_out_in_their_order_and_give_room_back() -> None:
 def test_full_inbox_holds_the_bringer_who_says_that_he_lives() -> None:
     """He goes on when something was taken out."""
     stopped, beats = threading.Event(), threading.Event()
-    inbox = Inbox(3 * SIZE_BYTES, stopped.wait)
+    inbox = IngestInbox(3 * SIZE_BYTES, stopped.wait)
 
     def bring() -> None:
         for _ in range(6):
@@ -48,7 +55,7 @@ def test_full_inbox_holds_the_bringer_who_says_that_he_lives() -> None:
 def test_full_inbox_lets_go_when_all_stops() -> None:
     """The network thread can be joined."""
     stopped = threading.Event()
-    inbox = Inbox(0, stopped.wait)
+    inbox = IngestInbox(0, stopped.wait)
     inbox.put_message(MESSAGE, lambda: None)
     bringer = threading.Thread(target=inbox.put_message, args=(MESSAGE, stopped.set))
     bringer.start()

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from backend_spark.errors import SegmentError
-from backend_spark.ingest.deduplication import SeenIds
+from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.segment_log import (
     LogRow,
     SegmentName,
@@ -17,7 +17,7 @@ from backend_spark.ingest.segment_log import (
 )
 from backend_spark.tables.schemas import LOG
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import hold
+from service_runtime.locks import acquire_lock
 from spatial_mqtt.senml import MessageId
 
 
@@ -85,7 +85,7 @@ def test_seen_ids_are_rebuilt_from_the_log(tmp_path: Path) -> None:
     writer = SegmentWriter(tmp_path, "a.01")
     writer.append([row(1), row(2), row(3)])
     writer.append([row(9), row(1, "node-2")])
-    seen = SeenIds.read_log(tmp_path)
+    seen = MessageIdSet.read_log(tmp_path)
 
     assert seen.count() == 5
     assert list(seen.ranges["node-1", "b"]) == [(1, 3), (9, 9)]
@@ -96,7 +96,7 @@ def test_seen_ids_are_rebuilt_from_the_log(tmp_path: Path) -> None:
 
 def test_lock_refuses_a_second_holder(tmp_path: Path) -> None:
     """One process per name and folder; the error names the lock."""
-    hold(tmp_path / "log" / ".lock-a")
-    hold(tmp_path / "log" / ".lock-b")
+    acquire_lock(tmp_path / "log" / ".lock-a")
+    acquire_lock(tmp_path / "log" / ".lock-b")
     with pytest.raises(AlreadyRunningError, match=r"\.lock-a"):
-        hold(tmp_path / "log" / ".lock-a")
+        acquire_lock(tmp_path / "log" / ".lock-a")

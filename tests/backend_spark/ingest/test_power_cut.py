@@ -15,7 +15,7 @@ from conftest import Broker, wait_until
 from ingesting import Place, Sender
 from sizes import sizes
 
-from backend_spark.ingest.deduplication import SeenIds
+from backend_spark.ingest.deduplication import MessageIdSet
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_power_cut_loses_nothing_that_was_receipted(
     wait_until(lambda: len(place.logged()) == sent)
 
     assert place.logged() == dict.fromkeys(range(sent), 1)
-    assert SeenIds.read_log(place.log).count() == sent
+    assert MessageIdSet.read_log(place.log).count() == sent
 
 
 PROGRAM = """

@@ -14,15 +14,15 @@ import pytest
 from conftest import free_port, wait_until
 from sizes import sizes
 
-from backend_spark.ingest.deduplication import SeenIds, past_path
+from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
 from backend_spark.ingest.retention import (
     IDS_KEEP_S,
-    Kept,
-    Limits,
-    Retention,
-    committed,
+    LogLimits,
+    SegmentRetention,
+    StoredSegment,
+    find_surplus,
     last_segments,
-    surplus,
+    read_committed_offsets,
 )
 from backend_spark.ingest.segment_log import (
     LogRow,
@@ -55,25 +55,29 @@ def fill(folder: Path, count: int, each: int = 1) -> None:
         os.utime(path, (NOW_S - count + number,) * 2)
 
 
-def retention(folder: Path, limits: Limits, scored: dict[str, int]) -> Retention:
+def retention(
+    folder: Path, limits: LogLimits, scored: dict[str, int]
+) -> SegmentRetention:
     """Retention of a log that is scored so far."""
-    past = past_path(folder, "ingest-0")
-    return Retention(folder, "ingest-0", limits, lambda: scored, past)
+    past = archived_ids_path(folder, "ingest-0")
+    return SegmentRetention(folder, "ingest-0", limits, lambda: scored, past)
 
 
 @pytest.mark.parametrize(
     ("limits", "removed"),
     [
-        (Limits(6.5, 10**9, 10**9), 4),
-        (Limits(1e9, 700, 10**9), 3),
-        (Limits(1e9, 10**9, 8), 2),
-        (Limits(1e9, 10**9, 10), 0),
+        (LogLimits(6.5, 10**9, 10**9), 4),
+        (LogLimits(1e9, 700, 10**9), 3),
+        (LogLimits(1e9, 10**9, 8), 2),
+        (LogLimits(1e9, 10**9, 10), 0),
     ],
 )
-def test_each_limit_takes_the_oldest(limits: Limits, removed: int) -> None:
+def test_each_limit_takes_the_oldest(limits: LogLimits, removed: int) -> None:
     """Age, bytes and number: the oldest go until the rest is within all of them."""
-    kept = [Kept(SegmentName(STREAM, n), 100, NOW_S - 10 + n) for n in range(10)]
-    gone, held = surplus(kept, limits, NOW_S, {STREAM: 9})
+    kept = [
+        StoredSegment(SegmentName(STREAM, n), 100, NOW_S - 10 + n) for n in range(10)
+    ]
+    gone, held = find_surplus(kept, limits, NOW_S, {STREAM: 9})
 
     assert [each.name.seq for each in gone] == list(range(removed))
     assert held == []
@@ -82,7 +86,9 @@ def test_each_limit_takes_the_oldest(limits: Limits, removed: int) -> None:
 def test_what_is_not_scored_stays_whatever_the_limit(tmp_path: Path) -> None:
     """Behind the scorer's offset only; what is held is told."""
     fill(tmp_path, 10)
-    done = retention(tmp_path, Limits(0, 0, 0), {STREAM: 3, "other.00": 99}).trim(NOW_S)
+    done = retention(tmp_path, LogLimits(0, 0, 0), {STREAM: 3, "other.00": 99}).trim(
+        NOW_S
+    )
 
     assert [name.seq for name in list_segments(tmp_path)] == [4, 5, 6, 7, 8, 9]
     assert (done.removed, done.held, done.remaining) == (4, 6, 6)
@@ -94,7 +100,9 @@ def test_what_is_not_scored_stays_whatever_the_limit(tmp_path: Path) -> None:
 def test_segments_of_another_ingester_are_not_ours_to_remove(tmp_path: Path) -> None:
     """Each trims its own under its own lock."""
     fill(tmp_path, 3)
-    other = Retention(tmp_path, "ingest", Limits(0, 0, 0), lambda: {STREAM: 9}, None)
+    other = SegmentRetention(
+        tmp_path, "ingest", LogLimits(0, 0, 0), lambda: {STREAM: 9}, None
+    )
 
     assert other.trim(NOW_S).removed == 0
 
@@ -102,12 +110,12 @@ def test_segments_of_another_ingester_are_not_ours_to_remove(tmp_path: Path) -> 
 def test_ids_outlive_their_segments(tmp_path: Path) -> None:
     """A message that comes again after its segment is gone is known still."""
     fill(tmp_path, 5, each=3)
-    watcher = SeenIds.read_log(tmp_path)
-    retention(tmp_path, Limits(0, 0, 2), {STREAM: 9}).trim(NOW_S)
-    retention(tmp_path, Limits(0, 0, 0), {STREAM: 9}).trim(NOW_S)
+    watcher = MessageIdSet.read_log(tmp_path)
+    retention(tmp_path, LogLimits(0, 0, 2), {STREAM: 9}).trim(NOW_S)
+    retention(tmp_path, LogLimits(0, 0, 0), {STREAM: 9}).trim(NOW_S)
     fill(tmp_path / "elsewhere", 1)
     watcher.read_new_segments(tmp_path)
-    seen = SeenIds.read_log(tmp_path)
+    seen = MessageIdSet.read_log(tmp_path)
 
     assert list_segments(tmp_path) == []
     assert seen.count() == watcher.count() == 15
@@ -118,17 +126,17 @@ def test_ids_of_a_boot_long_gone_are_forgotten(tmp_path: Path) -> None:
     """Memory does not grow with every restart of every node for ever."""
     fill(tmp_path, 2)
     later_s = NOW_S + IDS_KEEP_S + 60
-    retention(tmp_path, Limits(0, 0, 0), {STREAM: 9}).trim(later_s)
+    retention(tmp_path, LogLimits(0, 0, 0), {STREAM: 9}).trim(later_s)
 
-    assert SeenIds.read_log(tmp_path).count() == 0
+    assert MessageIdSet.read_log(tmp_path).count() == 0
 
 
 def test_quarantine_goes_by_size_alone(tmp_path: Path) -> None:
     """Nobody scores it; what is beyond the limit goes, oldest first."""
     fill(tmp_path, 4)
     size_bytes = sum(p.stat().st_size for p in tmp_path.glob("*.arrow"))
-    limits = Limits(float("inf"), size_bytes - 1, sys.maxsize)
-    Retention(
+    limits = LogLimits(float("inf"), size_bytes - 1, sys.maxsize)
+    SegmentRetention(
         tmp_path, "ingest-0", limits, partial(last_segments, tmp_path), None
     ).trim(NOW_S)
 
@@ -140,11 +148,11 @@ def test_committed_is_what_every_query_of_the_log_has_done(tmp_path: Path) -> No
     checkpoint(tmp_path, 9, f'{{"{STREAM}": 90, "b.01": 5}}')
     checkpoint(tmp_path, 10, f'{{"{STREAM}": 100, "b.01": 7}}')
     (tmp_path / "score/offsets/11").write_text(f'v1\n{{}}\n{{"{STREAM}": 200}}')
-    assert committed(tmp_path) == {STREAM: 100, "b.01": 7}
+    assert read_committed_offsets(tmp_path) == {STREAM: 100, "b.01": 7}
 
     checkpoint(tmp_path, 0, '{"reservoirVersion": 4}', name="other")
     checkpoint(tmp_path, 2, f'{{"{STREAM}": 30}}', name="alerts")
-    assert committed(tmp_path) == {STREAM: 30}
+    assert read_committed_offsets(tmp_path) == {STREAM: 30}
 
 
 @pytest.mark.parametrize("text", ["", "v1\n{}\n{}", "v1\n{}\n{broken", "v1\n{}\n{1"])
@@ -152,12 +160,12 @@ def test_nothing_is_committed_where_nothing_can_be_read(
     tmp_path: Path, text: str
 ) -> None:
     """No query, none that began, or a damaged file: all is kept."""
-    assert committed(tmp_path) == {}
+    assert read_committed_offsets(tmp_path) == {}
     checkpoint(tmp_path, 3)
     (tmp_path / "score/offsets/3").write_text(text)
-    assert committed(tmp_path) == {}
+    assert read_committed_offsets(tmp_path) == {}
     (tmp_path / "score/offsets/3").unlink()
-    assert committed(tmp_path) == {}
+    assert read_committed_offsets(tmp_path) == {}
 
 
 @pytest.mark.parametrize("rounds", sizes(2, 20))
@@ -182,10 +190,10 @@ def test_kill_while_trimming_loses_no_id_and_nothing_unscored(
         unscored = {s for _, t in read_segments(logged) for s in t["seq"].to_pylist()}
 
         assert unscored >= set(range(2900, 3000))
-        assert SeenIds.read_log(logged).count() == 3000
+        assert MessageIdSet.read_log(logged).count() == 3000
     process = subprocess.Popen([*command, str(data.config)])
     wait_until(lambda: len(list_segments(logged)) == 100)
     process.terminate()
 
     assert process.wait() == 0
-    assert SeenIds.read_log(logged).count() == 3000
+    assert MessageIdSet.read_log(logged).count() == 3000

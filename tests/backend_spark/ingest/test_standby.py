@@ -12,7 +12,7 @@ from conftest import Broker, wait_until
 from ingesting import Place, Sender
 from sizes import sizes
 
-from service_runtime.locks import Holder
+from service_runtime.locks import LockHolder
 
 pytestmark = pytest.mark.broker
 
@@ -38,8 +38,8 @@ def at_work(place: Place, but: int = 0) -> int:
     """The process that holds the lock, when it is not one that we know."""
     lock = place.log / ".lock-ingest-0"
 
-    def holder() -> Holder | None:
-        found = Holder.read(lock) if lock.exists() else None
+    def holder() -> LockHolder | None:
+        found = LockHolder.read(lock) if lock.exists() else None
         return found if found is not None and found.pid != but else None
 
     wait_until(holder)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.notices.notice_state import Board, Terms
+from backend_spark.notices.notice_state import NoticePolicy, NoticeState
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic, notice_topic
@@ -12,14 +12,14 @@ from spatial_mqtt.topics import cell_topic, notice_topic
 CELL = Cell.at(33.5588, 133.5312, 13)
 TOPIC = notice_topic(cell_topic(CELL))
 NOW_S = 1_800_000_000.0
-TERMS = Terms(from_level=3, hold_s=3600.0)
+TERMS = NoticePolicy(from_level=3, hold_s=3600.0)
 
 
-def board(folder: Path) -> Board:
-    return Board(TERMS, folder / "notices.json")
+def board(folder: Path) -> NoticeState:
+    return NoticeState(TERMS, folder / "notices.json")
 
 
-def told(made: Board, level: int | None, at_s: float) -> Notice | None:
+def told(made: NoticeState, level: int | None, at_s: float) -> Notice | None:
     levels = {} if level is None else {CELL.token: level}
     return made.update(levels, NOW_S + at_s).get(TOPIC)
 
@@ -83,7 +83,9 @@ def test_notice_that_is_long_over_is_forgotten(tmp_path: Path) -> None:
 
 def test_level_that_wavers_switches_nothing_off(tmp_path: Path) -> None:
     """Every ten minutes another: told at its highest until it was lower for an hour."""
-    made = Board(Terms(3, 14_400.0, calm_s=3600.0), tmp_path / "notices.json")
+    made = NoticeState(
+        NoticePolicy(3, 14_400.0, calm_s=3600.0), tmp_path / "notices.json"
+    )
     levels = [4, 3, 4, 2, 4, 3, 3, 3, 3, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1]
     said = [told(made, level, 600.0 * at) for at, level in enumerate(levels)]
     news = {at: (n.level, n.withdrawn) for at, n in enumerate(said) if n is not None}
@@ -93,7 +95,9 @@ def test_level_that_wavers_switches_nothing_off(tmp_path: Path) -> None:
 
 def test_rise_is_told_at_once_while_a_fall_waits(tmp_path: Path) -> None:
     """Nothing waits for anything on the way up."""
-    made = Board(Terms(3, 10_800.0, calm_s=3600.0), tmp_path / "notices.json")
+    made = NoticeState(
+        NoticePolicy(3, 10_800.0, calm_s=3600.0), tmp_path / "notices.json"
+    )
     said = [told(made, level, at) for at, level in enumerate((3, 1, 5))]
 
     assert [n and n.level for n in said] == [3, None, 5]
@@ -101,7 +105,9 @@ def test_rise_is_told_at_once_while_a_fall_waits(tmp_path: Path) -> None:
 
 def test_held_level_is_renewed(tmp_path: Path) -> None:
     """Its notice must not end before the fall is told."""
-    made = Board(Terms(3, 1800.0, calm_s=3600.0), tmp_path / "notices.json")
+    made = NoticeState(
+        NoticePolicy(3, 1800.0, calm_s=3600.0), tmp_path / "notices.json"
+    )
     said = [told(made, level, at) for level, at in ((4, 0), (1, 600), (1, 1200))]
 
     assert said[2] == Notice(4, NOW_S + 3000, at_s=NOW_S + 1200)
@@ -110,9 +116,9 @@ def test_held_level_is_renewed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("at_s", [600.0, -86_400.0])
 def test_restart_begins_the_wait_anew(tmp_path: Path, at_s: float) -> None:
     """Since when it was calm is not known; a clock set back makes it no longer."""
-    terms, path = Terms(3, 10_800.0, calm_s=3600.0), tmp_path / "notices.json"
-    told(Board(terms, path), 4, 0)
-    again = Board(terms, path)
+    terms, path = NoticePolicy(3, 10_800.0, calm_s=3600.0), tmp_path / "notices.json"
+    told(NoticeState(terms, path), 4, 0)
+    again = NoticeState(terms, path)
 
     assert told(again, 1, at_s) is None
     taken_back = told(again, 1, at_s + 3601)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from backend_spark.notices.notice_state import current_levels
-from backend_spark.tables.reader import Tables
+from backend_spark.notices.notice_state import read_current_levels
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS
 
 NOW_S = 1_800_000_000.0
@@ -34,9 +34,9 @@ def test_newest_step_counts_unless_it_is_old_or_says_nothing(tmp_path: Path) -> 
         ("d", 300, 2), ("d", 7200, 5),
     )  # fmt: skip
 
-    assert current_levels(Tables(tmp_path), NOW_S, 3600.0) == {"a": 3, "d": 2}
+    assert read_current_levels(DeltaTables(tmp_path), NOW_S, 3600.0) == {"a": 3, "d": 2}
 
 
 def test_table_that_is_not_there_yet_says_nothing(tmp_path: Path) -> None:
     """The job has not run."""
-    assert current_levels(Tables(tmp_path), NOW_S, 3600.0) == {}
+    assert read_current_levels(DeltaTables(tmp_path), NOW_S, 3600.0) == {}

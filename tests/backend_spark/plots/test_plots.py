@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from backend_spark import open_tables, plots
 from backend_spark.errors import PlotError
-from backend_spark.scoring.arrow import levels_table
-from backend_spark.scoring.score import Rules, assess
-from backend_spark.tables.reader import Tables
+from backend_spark.scoring.arrow import make_levels_table
+from backend_spark.scoring.score import CellRules, score_cell
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, SILVER
-from slope_science.creep import fukuzono_mm
+from slope_science.creep import fukuzono_displacement_mm
 from slope_science.criteria import Criteria
-from slope_science.rain_forecast import Coming
+from slope_science.rain_forecast import ForecastRain
 
 END_S = 1_793_000_400
 GAP: list[float | None] = [*storm(26, 48)[:200], *[None] * 10, *storm(26, 48)[210:]]
@@ -30,8 +30,10 @@ TOKEN = SLOPE.cell.token
 def levels(forecast_mm: float | None = None) -> pa.Table:
     """A storm with a gap in it, scored by the real rules."""
     mm = None if forecast_mm is None else (forecast_mm,) * 12
-    rules = Rules(CRITERIA, forecast=lambda at_s: Coming("JMA", at_s, mm))
-    return levels_table(TOKEN, assess(list(SLOPE.observations(END_S)), rules).rows)
+    rules = CellRules(CRITERIA, forecast=lambda at_s: ForecastRain("JMA", at_s, mm))
+    return make_levels_table(
+        TOKEN, score_cell(list(SLOPE.observations(END_S)), rules).rows
+    )
 
 
 def span(hours: float, *, slows: bool = False) -> pa.Table:
@@ -46,7 +48,7 @@ def span(hours: float, *, slows: bool = False) -> pa.Table:
 
 def creep(at_h: float) -> float:
     """Displacement of the worked example, in mm."""
-    return fukuzono_mm(at_h, 48.0, 0.05)
+    return fukuzono_displacement_mm(at_h, 48.0, 0.05)
 
 
 def names(figure: Figure) -> list[str]:
@@ -132,13 +134,13 @@ def test_nothing_to_draw_is_said(draw: object, problem: str) -> None:
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> Tables:
+def tables(tmp_path: Path) -> DeltaTables:
     """The storm in a data folder."""
     write_tables(tmp_path, [SLOPE, Slope("b", 33.7, 133.6, storm(4, 24))], END_S)
     return open_tables(tmp_path)  # type: ignore[no-any-return]
 
 
-def test_tables_are_asked_by_cell_and_sensor(tables: Tables) -> None:
+def test_tables_are_asked_by_cell_and_sensor(tables: DeltaTables) -> None:
     """Rows by time, from and until a moment or all."""
     all_rows = tables.cell(TOKEN)
     middle = all_rows["at"][100].as_py()
@@ -150,7 +152,7 @@ def test_tables_are_asked_by_cell_and_sensor(tables: Tables) -> None:
     assert tables.sensor("otani-1", "tilt/x").num_rows == 0
 
 
-def test_newest_level_of_each_cell(tables: Tables) -> None:
+def test_newest_level_of_each_cell(tables: DeltaTables) -> None:
     """One row a cell, whenever that was."""
     newest = tables.newest()
 
@@ -169,7 +171,7 @@ def test_newest_level_of_each_cell(tables: Tables) -> None:
     ],
 )
 def test_command_says_what_is_missing(
-    tables: Tables, tmp_path: Path, words: list[str], problem: str
+    tables: DeltaTables, tmp_path: Path, words: list[str], problem: str
 ) -> None:
     """In one line, with the option."""
     config = tmp_path / "backend.toml"

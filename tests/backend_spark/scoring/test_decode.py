@@ -8,8 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from backend_spark.scoring.decode import analysis_cell, decode_messages, reason_codes
-from backend_spark.tables.schemas import BRONZE, LOG, PARSED, TABLES, ddl
+from backend_spark.scoring.decode import (
+    analysis_cell_token,
+    decode_messages,
+    read_reason_codes,
+)
+from backend_spark.tables.schemas import BRONZE, LOG, PARSED, TABLES, format_ddl
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -103,15 +107,17 @@ def test_time_that_no_table_can_hold_is_rejected() -> None:
 
 def test_topic_without_an_analysis_cell_is_scored_nowhere() -> None:
     """A foreign topic, or one of a huge cell, has no cell of level 13."""
-    assert analysis_cell("/weather/kochi") is None
-    assert analysis_cell("/4/1/2") is None
-    assert analysis_cell(cell_topic(CELL)) is not None
+    assert analysis_cell_token("/weather/kochi") is None
+    assert analysis_cell_token("/4/1/2") is None
+    assert analysis_cell_token(cell_topic(CELL)) is not None
 
 
 def test_every_table_can_be_written_as_ddl() -> None:
     """The one place for columns serves Spark too."""
-    assert "`assumed` array<string>, `official_level` int" in ddl(TABLES["levels"])
-    assert "`reasons` array<string>" in ddl(TABLES["levels"])
+    assert "`assumed` array<string>, `find_official_level` int" in format_ddl(
+        TABLES["levels"]
+    )
+    assert "`reasons` array<string>" in format_ddl(TABLES["levels"])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +144,7 @@ def test_reasons_that_are_none_are_left_out(reasons: list[Any]) -> None:
     payload = json.dumps([head | {"rs": reasons}]).encode()
     sys.set_int_max_str_digits(limit)
 
-    assert reason_codes(payload) is None
+    assert read_reason_codes(payload) is None
 
 
 def test_reasons_of_a_message_are_texts_for_the_table() -> None:
@@ -147,4 +153,6 @@ def test_reasons_of_a_message_are_texts_for_the_table() -> None:
     readings = (Reading("rain", "mm", 1.0),)
     sent = Pack(MessageId("n1", "b", 7), 4, 1.8e9, readings, reasons=given)
 
-    assert [json.loads(code) for code in reason_codes(encode_cbor(sent)) or ()] == given
+    assert [
+        json.loads(code) for code in read_reason_codes(encode_cbor(sent)) or ()
+    ] == given

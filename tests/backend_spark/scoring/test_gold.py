@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_spark.scoring.arrow import levels_table, sensors_table
+from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import Rules, assess
+from backend_spark.scoring.score import CellRules, score_cell
 from backend_spark.tables.schemas import LEVELS, SENSORS
-from slope_science.creep import fukuzono_mm
+from slope_science.creep import fukuzono_displacement_mm
 from slope_science.criteria import Criteria
 from slope_science.rain import antecedent_index, effective_rain
-from slope_science.rain_forecast import Coming
+from slope_science.rain_forecast import ForecastRain
 from slope_science.reason_compat import parse_why
 
 T0 = 1_700_006_400  # a full hour
 STEP = 600
-RULES = Rules(Criteria.assumed_from(150.0))
+RULES = CellRules(Criteria.assumed_from(150.0))
 DAY = 144
 
 
@@ -42,10 +42,10 @@ def series(name: str, unit: str, values: list[float]) -> list[Observation]:
     ]
 
 
-def columns(observations: list[Observation], rules: Rules = RULES) -> list[dict]:
+def columns(observations: list[Observation], rules: CellRules = RULES) -> list[dict]:
     """Rows of levels as the table has them."""
-    rows = assess(observations, rules).rows
-    return levels_table("c", rows).to_pylist()  # type: ignore[no-any-return]
+    rows = score_cell(observations, rules).rows
+    return make_levels_table("c", rows).to_pylist()  # type: ignore[no-any-return]
 
 
 def test_memories_of_rain_are_those_of_the_formulas() -> None:
@@ -85,7 +85,7 @@ def test_look_ahead_raises_the_level_only_when_asked() -> None:
     assert "if the rain of the last hour goes on" in looking["reasons"][0]
 
 
-STORM = Coming("JMA", T0, (20.0,) * 12)
+STORM = ForecastRain("JMA", T0, (20.0,) * 12)
 
 
 def test_forecast_is_the_third_future() -> None:
@@ -104,7 +104,7 @@ def test_forecast_is_the_third_future() -> None:
 def test_look_ahead_follows_the_forecast_where_there_is_one() -> None:
     """Both ways: a storm that is forecast counts, and so does its end."""
     looking = replace(RULES, look_ahead=True)
-    dry = Coming("JMA", T0, (0.0,) * 12)
+    dry = ForecastRain("JMA", T0, (0.0,) * 12)
     coming = columns(gauge([0.0] * 12), replace(looking, forecast=lambda _: STORM))[-1]
     ending = columns(gauge([8.0] * 12), replace(looking, forecast=lambda _: dry))[-1]
 
@@ -115,7 +115,7 @@ def test_look_ahead_follows_the_forecast_where_there_is_one() -> None:
 
 def test_forecast_that_is_not_used_is_told_and_no_more() -> None:
     """Stale rain is no rain to come; the rain of the last hour stands for it."""
-    stale = Coming(
+    stale = ForecastRain(
         "JMA", T0, None, parse_why("stale: issued 3.0 h before, 2 h at most")
     )
     rules = replace(RULES, look_ahead=True, forecast=lambda _: stale)
@@ -155,8 +155,8 @@ def test_what_is_assumed_is_said() -> None:
     told = columns(gauge([0.0] * DAY))[-1]["assumed"]
     line = ((0.0, 220.0), (100.0, 150.0))
     table = Criteria(150.0, 110.0, 275.0, assumed=False, line=line)
-    sure = columns(gauge([0.0] * DAY), Rules(table))[-1]["assumed"]
-    no_line = Rules(replace(table, line=()))
+    sure = columns(gauge([0.0] * DAY), CellRules(table))[-1]["assumed"]
+    no_line = CellRules(replace(table, line=()))
 
     assert told[0].startswith("criteria: planning defaults")
     assert sure == [
@@ -235,14 +235,16 @@ def test_what_follows_the_temperature_is_taken_out_of_a_tilt() -> None:
     """A sunny morning looks like creep until the sensor's days have taught us."""
     days = 6
     temp = [15 + 8 * math.sin(2 * math.pi * n / DAY) for n in range(days * DAY)]
-    rows = assess(tilt([0.008 * t for t in temp], temp), RULES).sensors
+    rows = score_cell(tilt([0.008 * t for t in temp], temp), RULES).sensors
     first, last = rows[DAY - 1], rows[-1]
 
     assert first["thermal_deg_per_k"] is None
     assert first["tilt_rate_deg_per_h"] > 0.01
     assert last["thermal_deg_per_k"] == pytest.approx(0.008, rel=0.02)
     assert last["tilt_rate_deg_per_h"] < 0.002
-    assert assess(tilt([0.008 * t for t in temp], temp), RULES).rows[-1].level is None
+    assert (
+        score_cell(tilt([0.008 * t for t in temp], temp), RULES).rows[-1].level is None
+    )
 
 
 def test_tilt_row_has_its_noise_bound() -> None:
@@ -250,8 +252,8 @@ def test_tilt_row_has_its_noise_bound() -> None:
     noise = random.Random(4)
     still = [noise.gauss(0, 0.003) for _ in range(40)]
     moving = [0.05 * n / 6 + v for n, v in enumerate(still)]
-    quiet = assess(tilt(still, [15.0] * 40), RULES).sensors[-1]
-    creep = assess(tilt(moving, [15.0] * 40), RULES).sensors[-1]
+    quiet = score_cell(tilt(still, [15.0] * 40), RULES).sensors[-1]
+    creep = score_cell(tilt(moving, [15.0] * 40), RULES).sensors[-1]
 
     assert quiet["tilt_rate_6h_deg_per_h"] < quiet["tilt_noise_6h_deg_per_h"]
     assert creep["tilt_rate_6h_deg_per_h"] > creep["tilt_noise_6h_deg_per_h"]
@@ -262,14 +264,14 @@ def creeping(hours: float, sigma_mm: float = 0.0) -> list[Observation]:
     """The worked example of tertiary creep, read each ten minutes."""
     noise = random.Random(1)
     count = int(hours * 6) + 1
-    moved = [fukuzono_mm(n / 6, 48.0, 0.05) for n in range(count)]
+    moved = [fukuzono_displacement_mm(n / 6, 48.0, 0.05) for n in range(count)]
     return series("rod", "mm", [mm + noise.gauss(0, sigma_mm) for mm in moved])
 
 
 def test_failure_time_comes_with_its_interval_and_gate() -> None:
     """Six hours before, the time is right within its interval and may be used."""
-    found = assess(creeping(42.0, 0.02), RULES)
-    last = sensors_table("c", found.sensors).to_pylist()[-1]
+    found = score_cell(creeping(42.0, 0.02), RULES)
+    last = make_sensors_table("c", found.sensors).to_pylist()[-1]
     left_h = (last["failure_at"].timestamp() - T0) / 3600 - 42.0
 
     assert last["velocity_mm_per_h"] == pytest.approx(3.2, abs=0.3)
@@ -277,7 +279,8 @@ def test_failure_time_comes_with_its_interval_and_gate() -> None:
     assert last["failure_gate"] is None
     assert abs(left_h - 6.0) <= last["failure_half_width_h"] + 0.5
     assert last["moved_24h_mm"] == pytest.approx(
-        fukuzono_mm(42, 48, 0.05) - fukuzono_mm(18, 48, 0.05), abs=0.2
+        fukuzono_displacement_mm(42, 48, 0.05) - fukuzono_displacement_mm(18, 48, 0.05),
+        abs=0.2,
     )
     assert found.rows[-1].level in {3, 4}
     assert any("by inverse velocity" in reason for reason in found.rows[-1].sentences)
@@ -285,7 +288,7 @@ def test_failure_time_comes_with_its_interval_and_gate() -> None:
 
 def test_failure_time_of_a_young_creep_is_gated() -> None:
     """Far ahead the time is told with the reason why it may not be used."""
-    last = assess(creeping(6.0), RULES).sensors[-1]
+    last = score_cell(creeping(6.0), RULES).sensors[-1]
 
     assert not last["failure_usable"]
     assert last["failure_gate"].endswith(" speeds of 8")
@@ -295,10 +298,10 @@ def test_still_rod_has_no_failure_time() -> None:
     """Noise gives no speed, and no time."""
     noise = random.Random(2)
     still = series("rod", "mm", [noise.gauss(0, 0.05) for _ in range(DAY)])
-    rows = assess(still, RULES).sensors
+    rows = score_cell(still, RULES).sensors
 
     assert all("failure_at" not in row for row in rows)
-    assert assess(still, RULES).rows[-1].level is None
+    assert score_cell(still, RULES).rows[-1].level is None
 
 
 @pytest.mark.parametrize(
@@ -309,12 +312,12 @@ def test_speed_sets_the_level(mm_per_h: float, hours: int, level: int | None) ->
     """2 mm/h is attention, for two hours the ban, 4 mm/h the end of 警戒."""
     moved = [mm_per_h * n / 6 for n in range(hours * 6 + 1)]
 
-    assert assess(series("rod", "mm", moved), RULES).rows[-1].level == level
+    assert score_cell(series("rod", "mm", moved), RULES).rows[-1].level == level
 
 
 def test_rows_fit_their_tables() -> None:
     """Every column that scoring tells is one of its table, and no number is lost."""
-    found = assess([*gauge([1.0] * 9), *creeping(1.0)], RULES)
+    found = score_cell([*gauge([1.0] * 9), *creeping(1.0)], RULES)
     names = {name for row in found.sensors for name in row}
 
     assert names | {"cell"} <= set(SENSORS.names)

@@ -6,7 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from backend_spark.scoring.node_summary import SAID, gather, newer, renewed
+from backend_spark.scoring.node_summary import (
+    REPORT_COLUMNS,
+    merge_into,
+    merge_rows,
+    update_nodes,
+)
 from backend_spark.tables.schemas import NODES
 
 T0_US = 1_790_000_000_000_000
@@ -16,7 +21,7 @@ MINUTE_US = 60_000_000
 def word(minute: int, waited: int = 0, **said: object) -> dict[str, Any]:
     """A word read in a minute and received so many later."""
     at_us = T0_US + minute * MINUTE_US
-    told = dict.fromkeys(SAID) | said
+    told = dict.fromkeys(REPORT_COLUMNS) | said
     if said:
         told["reported_at"] = at_us
     return {
@@ -44,7 +49,7 @@ def test_order_of_coming_does_not_matter(order: tuple[int, ...]) -> None:
     """The newest reading, the newest report and the last receipt, each by itself."""
     known: dict[str, Any] = {}
     for at in order:
-        gather(known, [WORDS[at]])
+        merge_into(known, [WORDS[at]])
     row = known["n1"]
     assert row["topic"] == "/face/5/20"
     assert (row["queued"], row["gateway"], row["battery_v"]) == (
@@ -59,23 +64,23 @@ def test_order_of_coming_does_not_matter(order: tuple[int, ...]) -> None:
 
 def test_what_is_known_is_not_written_again() -> None:
     """A batch that is run again after a crash changes nothing."""
-    rows = renewed(
+    rows = update_nodes(
         NODES.empty_table(), {"n1": WORDS[1], "n2": WORDS[2] | {"node": "n2"}}
     )
     assert rows.num_rows == 2
-    assert not renewed(rows, {"n1": WORDS[0]}).num_rows
-    assert renewed(rows, {"n1": WORDS[2]})["gateway"].to_pylist() == ["gw-2:1883"]
+    assert not update_nodes(rows, {"n1": WORDS[0]}).num_rows
+    assert update_nodes(rows, {"n1": WORDS[2]})["gateway"].to_pylist() == ["gw-2:1883"]
 
 
 def test_views_of_strings_are_read() -> None:
     """As delta-rs writes them when it merges."""
-    rows = renewed(NODES.empty_table(), {"n1": WORDS[0]})
+    rows = update_nodes(NODES.empty_table(), {"n1": WORDS[0]})
     at = rows.schema.get_field_index("node")
     views = rows.set_column(at, "node", rows["node"].cast(pa.string_view()))
-    assert renewed(views, {"n1": WORDS[2]})["queued"].to_pylist() == ["none"]
+    assert update_nodes(views, {"n1": WORDS[2]})["queued"].to_pylist() == ["none"]
 
 
 def test_new_report_replaces_the_whole_of_the_old() -> None:
     """A battery that is no longer told of is not the battery of now."""
-    row = newer(WORDS[1], word(30, queued="none", gateway="none"))
+    row = merge_rows(WORDS[1], word(30, queued="none", gateway="none"))
     assert row["battery_v"] is None

@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from backend_spark.scoring.arrow import levels_table, sensors_table
+from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.cell_state import (
-    FAR_S,
-    READ_AGAIN_S,
-    Memory,
-    decode,
-    encode,
-    holds_for,
-    is_kept,
-    moments,
+    MAX_STATE_AGE_S,
+    REREAD_S,
+    ScoringState,
+    decode_state,
+    encode_state,
+    keeps_state,
+    last_valid_state_s,
+    state_times_s,
 )
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.revisions import is_same
-from backend_spark.scoring.score import Rules, assess
+from backend_spark.scoring.revisions import is_unchanged
+from backend_spark.scoring.score import CellRules, score_cell
 from slope_science.criteria import Criteria
 
 DAY_S = 86_400
 T0 = 1_750_032_000  # a midnight in UTC
-RULES = Rules(Criteria.assumed_from(40.0), look_ahead=True)
+RULES = CellRules(Criteria.assumed_from(40.0), look_ahead=True)
 DAYS = 6
 
 Key = tuple[str, str, float]
@@ -53,20 +53,20 @@ class Store:
         """Store readings and score what they touch."""
         self.silver |= {(o.node, o.name, o.at_s): o for o in new}
         touched_s = min(o.at_s for o in new)
-        holding = [at for at in self.memories if at <= holds_for(touched_s)]
-        past = decode(self.memories[max(holding)]) if holding else None
-        since_s = past.at_s - READ_AGAIN_S if past else float("-inf")
+        holding = [at for at in self.memories if at <= last_valid_state_s(touched_s)]
+        past = decode_state(self.memories[max(holding)]) if holding else None
+        since_s = past.at_s - REREAD_S if past else float("-inf")
         read = [o for o in self.silver.values() if o.at_s > since_s]
         random.Random(len(read)).shuffle(read)
-        found = assess(read, RULES, touched_s, past)
+        found = score_cell(read, RULES, touched_s, past)
         self.used.append(past and past.at_s)
         self.silver |= {(o.node, o.name, o.at_s): o for o in found.reflagged}
-        levels = levels_table("c", found.rows).to_pylist()
-        sensors = sensors_table("c", found.sensors).to_pylist()
+        levels = make_levels_table("c", found.rows).to_pylist()
+        sensors = make_sensors_table("c", found.sensors).to_pylist()
         self.gold |= {row["at"]: row for row in levels}
         self.gold |= {(row["at"], row["node"], row["sensor"]): row for row in sensors}
         kept = {at: self.memories[at] for at in holding}
-        self.memories = kept | {m.at_s: encode(m) for m in found.memories}
+        self.memories = kept | {m.at_s: encode_state(m) for m in found.memories}
 
 
 def readings(rng: random.Random) -> list[Observation]:
@@ -149,7 +149,7 @@ def test_passes_in_any_cuts_give_what_one_pass_over_everything_gives(seed: int) 
     assert len(set(bit_by_bit.used)) > 3
     assert bit_by_bit.gold.keys() == whole.gold.keys()
     for key, row in whole.gold.items():
-        assert is_same(row, bit_by_bit.gold[key]), (seed, key)
+        assert is_unchanged(row, bit_by_bit.gold[key]), (seed, key)
         assert row.get("history_days") == bit_by_bit.gold[key].get("history_days")
     assert {r["level"] for r in whole.gold.values() if "level" in r} >= {1, 3, 5}
     flags = {key: (o.flag, o.why) for key, o in whole.silver.items()}
@@ -161,12 +161,12 @@ def test_memory_survives_its_bytes() -> None:
     """What is stored comes back the same, and is small."""
     store = Store()
     store.take(readings(random.Random(9)))
-    memories = {at: decode(body) for at, body in store.memories.items()}
+    memories = {at: decode_state(body) for at, body in store.memories.items()}
 
     assert len(memories) >= 4
     for at, memory in memories.items():
-        assert isinstance(memory, Memory)
-        assert decode(encode(memory)) == memory
+        assert isinstance(memory, ScoringState)
+        assert decode_state(encode_state(memory)) == memory
         assert memory.at_s == at
         assert len(store.memories[at]) < 20_000
 
@@ -174,10 +174,10 @@ def test_memory_survives_its_bytes() -> None:
 def test_memories_of_a_year_are_few() -> None:
     """The last days each, then every eighth, and none beyond what late data need."""
     newest_s = T0 + 400 * DAY_S
-    due = moments(T0, newest_s)
+    due = state_times_s(T0, newest_s)
 
     assert len(due) <= 14
-    assert min(due) >= newest_s - FAR_S
-    assert all(is_kept(at_s, newest_s) for at_s in due)
+    assert min(due) >= newest_s - MAX_STATE_AGE_S
+    assert all(keeps_state(at_s, newest_s) for at_s in due)
     assert due[-3:] == [due[-1] - 2 * DAY_S, due[-1] - DAY_S, due[-1]]
-    assert moments(due[-1], newest_s) == []
+    assert state_times_s(due[-1], newest_s) == []

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.quality import alone, reflagged
-from backend_spark.scoring.score import Rules, assess, score
+from backend_spark.scoring.quality import flag_single, flag_with_neighbours
+from backend_spark.scoring.score import CellRules, score_cell, score_levels
 from slope_science.criteria import Criteria
 
 T0 = 1_700_000_400
@@ -37,7 +37,7 @@ def gauge(depths: list[float], node: str = "n1") -> list[Observation]:
 
 def flags(observations: list[Observation]) -> list[int | None]:
     """Flags in the order of time."""
-    return [o.flag for o in reflagged(observations)]
+    return [o.flag for o in flag_with_neighbours(observations)]
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_reading_alone(
     name: str, unit: str | None, value: float | None, flag: int
 ) -> None:
     """Each quantity has its own range; what we do not know is not judged."""
-    assert alone(Observation(T0, "n1", name, unit, value)).flag == flag
+    assert flag_single(Observation(T0, "n1", name, unit, value)).flag == flag
 
 
 def test_word_of_the_node_and_of_its_clock_count() -> None:
     """The node saw more of its part than we do."""
     good = Observation(T0, "n1", "tilt/x", "deg", 0.1)
 
-    assert alone(replace(good, node_flag=4)).why == "node: failed"
-    assert alone(replace(good, synchronised=False)).flag == 3
+    assert flag_single(replace(good, node_flag=4)).why == "node: failed"
+    assert flag_single(replace(good, synchronised=False)).flag == 3
 
 
 def test_knock_is_one_step_and_a_spike_is_one_reading() -> None:
@@ -78,7 +78,9 @@ def test_knock_is_one_step_and_a_spike_is_one_reading() -> None:
 
     assert flags(knock) == [1, 1, 3, 1, 1]
     assert flags(glitch) == [1, 1, 3, 1, 1]
-    assert "spike: 1.9 there and back > 0.5" in (reflagged(glitch)[2].why or "")
+    assert "spike: 1.9 there and back > 0.5" in (
+        flag_with_neighbours(glitch)[2].why or ""
+    )
 
 
 def test_neighbours_are_within_the_hour() -> None:
@@ -101,7 +103,7 @@ def test_failed_reading_is_no_neighbours_measure() -> None:
 
 def test_clogged_gauge_is_told_by_its_neighbour() -> None:
     """Three hours of zero beside a full gauge; the full one is good."""
-    told = reflagged([*gauge([0.0] * 30), *gauge([1.0] * 30, node="n2")])
+    told = flag_with_neighbours([*gauge([0.0] * 30), *gauge([1.0] * 30, node="n2")])
     clogged = [o for o in told if o.node == "n1" and o.flag == 3]
 
     assert clogged[0].at_s == T0 + 18 * 600
@@ -112,9 +114,9 @@ def test_clogged_gauge_is_told_by_its_neighbour() -> None:
 def test_gauge_that_sees_alone_counts_and_is_called_unconfirmed() -> None:
     """Its neighbours saw little: it may be the storm, or its funnel, so both count."""
     storm, drizzle = gauge([8.0] * 30), gauge([0.5] * 30, node="n2")
-    told = reflagged([*storm, *drizzle])
+    told = flag_with_neighbours([*storm, *drizzle])
     doubted = [o for o in told if o.node == "n1" and o.flag == 3]
-    rows = assess([*storm, *drizzle], Rules(CRITERIA)).rows
+    rows = score_cell([*storm, *drizzle], CellRules(CRITERIA)).rows
 
     assert (doubted[-1].why or "").startswith("alone: 144 mm in 3 h, another saw 9 mm")
     assert {o.flag for o in told if o.node == "n2"} == {1}
@@ -123,7 +125,7 @@ def test_gauge_that_sees_alone_counts_and_is_called_unconfirmed() -> None:
         rows[-1].sentences[0].startswith("high, unconfirmed: level 1 without suspect")
     )
     assert [row.level for row in rows] == [
-        row.level for row in assess(storm, Rules(CRITERIA)).rows
+        row.level for row in score_cell(storm, CellRules(CRITERIA)).rows
     ], "nothing is dropped"
 
 
@@ -134,8 +136,8 @@ def test_frost_is_told_by_the_nodes_air() -> None:
     chip = series("tilt/temp", "Cel", [-2.0] * 3)
     rain = gauge([0.0] * 3)
 
-    with_air = [o for o in reflagged([*rain, *cold, *humid]) if o.is_rain]
-    without = [o for o in reflagged([*rain, *chip]) if o.is_rain]
+    with_air = [o for o in flag_with_neighbours([*rain, *cold, *humid]) if o.is_rain]
+    without = [o for o in flag_with_neighbours([*rain, *chip]) if o.is_rain]
     assert {o.why for o in with_air} == {"frost: air at -2 Cel"}
     assert {o.flag for o in without} == {1}
 
@@ -146,18 +148,20 @@ def test_flags_do_not_depend_on_the_order_of_arrival() -> None:
     order = [6, 0, 4, 2, 1, 5, 3]
     known: list[Observation] = []
     for place in order:
-        found = assess([*known, whole[place]], Rules(CRITERIA), whole[place].at_s)
+        found = score_cell(
+            [*known, whole[place]], CellRules(CRITERIA), whole[place].at_s
+        )
         new = {o.seq: o for o in found.reflagged}
         known = [new.get(o.seq, o) for o in [*known, whole[place]]]
 
-    assert sorted(known, key=lambda o: o.at_s) == reflagged(whole)
+    assert sorted(known, key=lambda o: o.at_s) == flag_with_neighbours(whole)
 
 
 def test_failed_rain_is_unknown_and_not_made_up_from_the_counter() -> None:
     """A failed report leaves a gap; the suspect one counts and is named."""
     good = gauge([1.0] * 8)
     failed = [replace(o, node_flag=4) if o.seq == 4 else o for o in good]
-    rows = score(reflagged(failed), CRITERIA)
+    rows = score_levels(flag_with_neighbours(failed), CRITERIA)
 
     assert [row.rain.is_known for row in rows][3:6] == [True, False, True]
     assert rows[7].rain.r60_mm == pytest.approx(5.0)
@@ -166,7 +170,7 @@ def test_failed_rain_is_unknown_and_not_made_up_from_the_counter() -> None:
 
 def test_cloudburst_counts_and_is_called_unconfirmed() -> None:
     """What no telemetry believes raises the level, and says what it rests on."""
-    rows = score(reflagged(gauge([0.0] * 8 + [240.0, 5.0])), CRITERIA)
+    rows = score_levels(flag_with_neighbours(gauge([0.0] * 8 + [240.0, 5.0])), CRITERIA)
 
     assert rows[8].level == 4
     assert (
@@ -188,8 +192,8 @@ def test_failed_tilt_raises_nothing() -> None:
     y = series("tilt/y", "deg", [0.0] * 5)
     broken = [replace(o, node_flag=4) for o in [*x, *y]]
 
-    assert score(reflagged([*x, *y]), CRITERIA)[-1].level == 4
-    assert score(reflagged(broken), CRITERIA)[-1].level is None
+    assert score_levels(flag_with_neighbours([*x, *y]), CRITERIA)[-1].level == 4
+    assert score_levels(flag_with_neighbours(broken), CRITERIA)[-1].level is None
 
 
 @settings(max_examples=50)
@@ -200,8 +204,8 @@ def test_rain_is_never_dropped_for_being_much(
     """With all flags the level still only grows with the rain."""
     more = [depth + data.draw(st.floats(0, 60)) for depth in depths]
     for less_row, more_row in zip(
-        score(reflagged(gauge(depths)), CRITERIA),
-        score(reflagged(gauge(more)), CRITERIA),
+        score_levels(flag_with_neighbours(gauge(depths)), CRITERIA),
+        score_levels(flag_with_neighbours(gauge(more)), CRITERIA),
         strict=True,
     ):
         assert (less_row.level or 0) <= (more_row.level or 0)

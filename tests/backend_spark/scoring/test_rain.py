@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.scoring.observation import shares, step_end_s, step_ends
+from backend_spark.scoring.observation import split_by_step, step_end_s, step_ends
 from backend_spark.scoring.rain import RainReading, cell_rain, read_gauge
 
 HOUR = 3600
@@ -29,7 +29,7 @@ def test_step_holds_its_end_and_not_its_beginning() -> None:
         1200,
         1200,
     ]
-    assert list(shares(500, 1300)) == [(600, 100), (1200, 600), (1800, 100)]
+    assert list(split_by_step(500, 1300)) == [(600, 100), (1200, 600), (1800, 100)]
 
 
 def test_sums_in_regular_steps_give_their_differences() -> None:

@@ -8,11 +8,18 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.scoring.revisions import News, Revised, joined, revised
+from backend_spark.scoring.revisions import (
+    NewReadings,
+    RevisedRows,
+    merge_news,
+    revise_rows,
+)
 from backend_spark.tables.schemas import LEVEL_KEY, LEVELS, REVISIONS
 
 AT = datetime(2026, 6, 1, 3, 0, tzinfo=UTC)
-LATE = News("n1", 0, 12, 1_780_282_800_000_000, 1_780_286_400_000_000, 172_800_000_000)
+LATE = NewReadings(
+    "n1", 0, 12, 1_780_282_800_000_000, 1_780_286_400_000_000, 172_800_000_000
+)
 
 
 def us(when: datetime) -> int:
@@ -31,12 +38,14 @@ def row(**columns: object) -> dict[str, Any]:
     } | columns
 
 
-def compare(new: dict[str, Any], old: dict[str, Any] | None, after_h: float) -> Revised:
+def compare(
+    new: dict[str, Any], old: dict[str, Any] | None, after_h: float
+) -> RevisedRows:
     """Revise with news that came so long after the step."""
     came = us(AT + timedelta(hours=after_h))
     news = {"c": [replace(LATE, received_us=came)]}
     tables = [pa.Table.from_pylist([r] if r else [], schema=LEVELS) for r in (new, old)]
-    return revised(*tables, LEVEL_KEY, news, REVISIONS)
+    return revise_rows(*tables, LEVEL_KEY, news, REVISIONS)
 
 
 def test_first_row_is_version_one() -> None:
@@ -120,11 +129,11 @@ def test_no_version_is_lost_or_told_twice(changes: list[tuple[int, float]]) -> N
 
 def test_news_of_a_node_is_one_however_its_batches_were_cut() -> None:
     """What is late adds up; what came in time only moves the receipt on."""
-    more = News("n1", 9, 3, LATE.first_us, 1_780_290_000_000_000, 90_000_000_000)
-    told = joined([LATE, News("n1", 7), News("n2", 5), more])
+    more = NewReadings("n1", 9, 3, LATE.first_us, 1_780_290_000_000_000, 90_000_000_000)
+    told = merge_news([LATE, NewReadings("n1", 7), NewReadings("n2", 5), more])
 
     assert told == [
-        News("n1", 9, 15, LATE.first_us, more.last_us, LATE.wait_us),
-        News("n2", 5),
+        NewReadings("n1", 9, 15, LATE.first_us, more.last_us, LATE.wait_us),
+        NewReadings("n2", 5),
     ]
-    assert joined([News("n1", 7), LATE]) == [replace(LATE, received_us=7)]
+    assert merge_news([NewReadings("n1", 7), LATE]) == [replace(LATE, received_us=7)]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import LevelRow, score
+from backend_spark.scoring.score import LevelRow, score_levels
 from slope_science.criteria import Criteria
 from slope_science.rain import soil_water_series
 
@@ -48,13 +48,13 @@ def by_step(rows: list[LevelRow]) -> dict[int, LevelRow]:
 
 def test_score_of_nothing_is_nothing() -> None:
     """A cell without readings has no rows."""
-    assert score([], CRITERIA) == []
+    assert score_levels([], CRITERIA) == []
 
 
 def test_score_has_a_row_for_every_step_and_the_tanks_of_the_science() -> None:
     """Steady rain in 10-minute steps gives the soil water index of the formulas."""
     depths = [5.0] * 30
-    rows = score(rain(depths), CRITERIA)
+    rows = score_levels(rain(depths), CRITERIA)
     expected = list(soil_water_series([0.0, *depths]))
 
     assert [row.end_s for row in rows] == [T0 + n * STEP for n in range(31)]
@@ -65,7 +65,7 @@ def test_score_has_a_row_for_every_step_and_the_tanks_of_the_science() -> None:
 
 def test_level_climbs_the_ladder_with_the_soil_water() -> None:
     """Each level comes in its turn, with the number and the criterion as reason."""
-    rows = score(rain([5.0] * 120), CRITERIA)
+    rows = score_levels(rain([5.0] * 120), CRITERIA)
     levels = [row.level for row in rows]
 
     assert levels == sorted(levels, key=lambda level: level or 0)
@@ -78,7 +78,7 @@ def test_gap_drains_the_tanks_and_marks_a_lower_bound() -> None:
     wet = rain([10.0] * 6)
     after = rain([0.0] * 3, first=20)[1:]
     after = [replace(o, sum=60.0 + (o.sum or 0)) for o in after]
-    rows = by_step(score(wet + after, CRITERIA))
+    rows = by_step(score_levels(wet + after, CRITERIA))
 
     assert [rows[n].rain.is_known for n in (6, 7, 19, 20)] == [True, False, False, True]
     assert [rows[n].rain.is_lower_bound for n in (6, 7, 22)] == [False, True, True]
@@ -92,7 +92,7 @@ def test_gap_drains_the_tanks_and_marks_a_lower_bound() -> None:
 def test_day_without_rain_data_is_no_judgement() -> None:
     """After more than 24 hours there is no level, and a row says why."""
     readings = [*rain([1.0]), wire(200, is_cut=False)]
-    rows = by_step(score(readings, CRITERIA))
+    rows = by_step(score_levels(readings, CRITERIA))
 
     assert rows[145].level == 1
     assert rows[146].level is None
@@ -101,7 +101,9 @@ def test_day_without_rain_data_is_no_judgement() -> None:
 
 def test_cell_without_a_gauge_has_no_judgement_but_motion_speaks() -> None:
     """An intact wire says nothing of rain; a cut one is level 5 by itself."""
-    rows = by_step(score([wire(0, is_cut=False), wire(3, is_cut=True)], CRITERIA))
+    rows = by_step(
+        score_levels([wire(0, is_cut=False), wire(3, is_cut=True)], CRITERIA)
+    )
 
     assert rows[2].level is None
     assert rows[2].rain.tanks is None
@@ -112,7 +114,7 @@ def test_cell_without_a_gauge_has_no_judgement_but_motion_speaks() -> None:
 def test_cut_wire_holds_until_it_is_mended() -> None:
     """The last word of a wire stands."""
     words = [wire(1, is_cut=True), wire(5, is_cut=False)]
-    rows = by_step(score([*rain([0.0] * 6), *words], CRITERIA))
+    rows = by_step(score_levels([*rain([0.0] * 6), *words], CRITERIA))
 
     assert [rows[n].level for n in range(7)] == [1, 5, 5, 5, 5, 1, 1]
 
@@ -121,7 +123,7 @@ def test_cut_wire_holds_until_it_is_mended() -> None:
 def test_tilt_rate_sets_the_level(deg_per_h: float, level: int) -> None:
     """Precaution from 0.01, warning from 0.1 degrees an hour, over one hour."""
     leaning = tilt([deg_per_h * n / 6 for n in range(7)])
-    rows = score([*rain([0.0] * 6), *leaning], CRITERIA)
+    rows = score_levels([*rain([0.0] * 6), *leaning], CRITERIA)
 
     assert rows[-1].tilt_rate_deg_per_h == pytest.approx(deg_per_h)
     assert rows[-1].level == level
@@ -129,7 +131,9 @@ def test_tilt_rate_sets_the_level(deg_per_h: float, level: int) -> None:
 
 def test_tilt_needs_four_readings_in_the_hour() -> None:
     """Three points make no rate, however steep."""
-    rows = by_step(score([*rain([0.0] * 6), *tilt([0.0, 1.0, 2.0, 3.0])], CRITERIA))
+    rows = by_step(
+        score_levels([*rain([0.0] * 6), *tilt([0.0, 1.0, 2.0, 3.0])], CRITERIA)
+    )
 
     assert rows[2].tilt_rate_deg_per_h is None
     assert rows[3].tilt_rate_deg_per_h == pytest.approx(6.0)
@@ -138,8 +142,8 @@ def test_tilt_needs_four_readings_in_the_hour() -> None:
 def test_only_rows_that_a_new_reading_can_change_come_back() -> None:
     """New data rewrite two hours: flags of one, and rain is spread back another."""
     observations = rain([1.0] * 20)
-    everything = score(observations, CRITERIA)
-    rewritten = score(observations, CRITERIA, touched_s=T0 + 20 * STEP)
+    everything = score_levels(observations, CRITERIA)
+    rewritten = score_levels(observations, CRITERIA, touched_s=T0 + 20 * STEP)
 
     assert rewritten == everything[8:]
 
@@ -147,7 +151,7 @@ def test_only_rows_that_a_new_reading_can_change_come_back() -> None:
 def test_steps_of_a_silence_get_their_rows_when_data_come_back() -> None:
     """The steps between the last reading and a new one are not left out."""
     observations = [*rain([1.0] * 3), wire(30, is_cut=False)]
-    rows = by_step(score(observations, CRITERIA, touched_s=T0 + 30 * STEP))
+    rows = by_step(score_levels(observations, CRITERIA, touched_s=T0 + 30 * STEP))
 
     assert set(range(4, 31)) <= set(rows)
 
@@ -155,7 +159,7 @@ def test_steps_of_a_silence_get_their_rows_when_data_come_back() -> None:
 def test_rows_count_nodes_and_name_the_last_receipt() -> None:
     """A row tells how many nodes spoke in its step."""
     other = [replace(o, received_us=9) for o in rain([1.0], node="n2")]
-    rows = by_step(score([*rain([1.0, 1.0]), *other], CRITERIA))
+    rows = by_step(score_levels([*rain([1.0, 1.0]), *other], CRITERIA))
 
     assert [(rows[n].n_nodes, rows[n].latest_received_us) for n in (1, 2)] == [
         (2, 9),
@@ -172,7 +176,9 @@ def test_more_rain_never_lowers_a_level(wet: list[float], data: st.DataObject) -
     """Soil water and level are monotone in rain, and never negative."""
     more = [depth + data.draw(st.floats(0, 20)) for depth in wet]
     for less_row, more_row in zip(
-        score(rain(wet), CRITERIA), score(rain(more), CRITERIA), strict=True
+        score_levels(rain(wet), CRITERIA),
+        score_levels(rain(more), CRITERIA),
+        strict=True,
     ):
         assert less_row.rain.tanks is not None
         assert more_row.rain.tanks is not None
@@ -189,7 +195,7 @@ def test_lost_readings_never_read_as_dry_weather(
     """A silence up to an hour is filled from the sum, a longer one is unknown."""
     readings = rain([depth_mm] * (before + lost + 3))
     kept = readings[: before + 1] + readings[before + 1 + lost :]
-    rows = by_step(score(kept, CRITERIA))
+    rows = by_step(score_levels(kept, CRITERIA))
     silent = [rows[n].rain for n in range(before + 1, before + lost + 1)]
     is_short = (lost + 1) * STEP <= 3600
 

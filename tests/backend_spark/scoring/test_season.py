@@ -8,7 +8,7 @@ import pytest
 from measurements import seattle
 
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import Rules, assess
+from backend_spark.scoring.score import CellRules, score_cell
 from slope_science.criteria import Criteria
 
 T0 = 1_280_000_400  # a full hour
@@ -56,7 +56,7 @@ def test_index_of_gold_is_that_of_an_independent_computation(
     depths_mm: list[float | None],
 ) -> None:
     """To a millionth of a millimetre over forty days with a gap in them."""
-    rows = assess(readings(depths_mm), Rules(Criteria.assumed_from(150.0))).rows
+    rows = score_cell(readings(depths_mm), CellRules(Criteria.assumed_from(150.0))).rows
     steps = [0.0] + [(depth or 0.0) / 6 for depth in depths_mm for _ in range(6)]
     expected = tanks(steps)
     first_gap = next(n for n, depth in enumerate(depths_mm) if depth is None)
@@ -71,7 +71,7 @@ def test_index_of_gold_is_that_of_an_independent_computation(
 
 def test_gap_of_the_season_is_no_dry_weather(depths_mm: list[float | None]) -> None:
     """While rain is unknown nothing is called known, and completeness falls."""
-    rows = assess(readings(depths_mm), Rules(Criteria.assumed_from(150.0))).rows
+    rows = score_cell(readings(depths_mm), CellRules(Criteria.assumed_from(150.0))).rows
     unknown = [n for n, depth in enumerate(depths_mm) if depth is None]
     silent = [row for row in rows if not row.rain.is_known]
     lowest = min(row.more["completeness"] for row in rows[144:])

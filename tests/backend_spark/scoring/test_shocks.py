@@ -3,12 +3,12 @@
 import pytest
 
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import Rules, assess
+from backend_spark.scoring.score import CellRules, score_cell
 from slope_science.criteria import Criteria
 
 T0 = 1_700_006_400  # a full hour
 STEP = 600
-RULES = Rules(Criteria.assumed_from(150.0))
+RULES = CellRules(Criteria.assumed_from(150.0))
 QUIET = [2.0, 3.0, 1.0] * 12
 
 
@@ -38,7 +38,7 @@ def stream(metres: list[float]) -> list[Observation]:
 
 def last(observations: list[Observation]) -> tuple[int | None, tuple[str, ...]]:
     """Level and reasons at the end, without those of rain."""
-    row = assess(observations, RULES).rows[-1]
+    row = score_cell(observations, RULES).rows[-1]
     return row.level, tuple(r for r in row.sentences if "rain" not in r)
 
 

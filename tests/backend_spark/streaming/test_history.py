@@ -7,10 +7,10 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
-from backend_spark.tables.delta_writer import make_tables, reflag
+from backend_spark.tables.delta_writer import create_tables, update_flags
 from backend_spark.tables.maintenance import compact
-from backend_spark.tables.reader import HISTORY, CellRows
-from backend_spark.tables.schemas import FLAGS, SCORED, SILVER
+from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader
+from backend_spark.tables.schemas import FLAGS, SILVER, SPARK_TABLES
 
 T0_US = 1_700_000_000_000_000
 STEP_US = 600_000_000
@@ -29,7 +29,7 @@ def readings(first: int) -> pa.Table:
 
 def history(silver: Path, cells: set[str], since_us: int) -> pa.Table:
     """Rows of some cells, in their order."""
-    reader = CellRows(str(silver), HISTORY, sorted(cells), since_us)
+    reader = CellRowReader(str(silver), HISTORY_SCHEMA, sorted(cells), since_us)
     return reader.read(reader.list_files()).sort_by([
         ("cell", "ascending"),
         ("at", "ascending"),
@@ -44,7 +44,7 @@ def flag(silver: Path, seqs: set[int], flag: int) -> None:
         {"file": row["file"], "row": row["row"], "flag": flag, "flag_why": "spike"}
         for row in ours.to_pylist()
     ]
-    reflag(silver, pa.Table.from_pylist(flags, schema=FLAGS))
+    update_flags(silver, pa.Table.from_pylist(flags, schema=FLAGS))
 
 
 @pytest.mark.parametrize("is_compact", [False, True])
@@ -52,7 +52,7 @@ def test_cells_are_found_after_flags_were_changed(
     tmp_path: Path, is_compact: bool
 ) -> None:
     """A compaction writes types of its own, of many cells in a file."""
-    make_tables(tmp_path, SCORED)
+    create_tables(tmp_path, SPARK_TABLES)
     silver = tmp_path / "silver"
     for first in (0, 3):
         write_deltalake(str(silver), readings(first), mode="append")

@@ -5,8 +5,13 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.ingest.segment_log import SegmentName, advance, between, newest
-from backend_spark.streaming.sources import groups
+from backend_spark.ingest.segment_log import (
+    SegmentName,
+    advance_offset,
+    end_offset,
+    segments_between,
+)
+from backend_spark.streaming.sources import group_segments
 
 segments = st.builds(
     SegmentName, st.sampled_from(["a.01", "a.02", "b.01"]), st.integers(0, 30)
@@ -23,12 +28,12 @@ def names(stream: str, *seqs: int) -> list[SegmentName]:
 
 def test_newest_names_the_last_segment_of_each_stream() -> None:
     """One number a stream, keys sorted."""
-    assert newest(names("b.01", 3, 1) + names("a.01", 7)) == {"a.01": 7, "b.01": 3}
+    assert end_offset(names("b.01", 3, 1) + names("a.01", 7)) == {"a.01": 7, "b.01": 3}
 
 
 def test_between_lets_streams_take_turns() -> None:
     """A long backlog of one ingester does not come first."""
-    waiting = between(
+    waiting = segments_between(
         names("a.01", 0, 1, 2) + names("b.01", 5), {"a.01": 0}, {"a.01": 2, "b.01": 5}
     )
 
@@ -41,7 +46,7 @@ def test_between_lets_streams_take_turns() -> None:
 
 def test_advance_keeps_streams_whose_files_are_gone() -> None:
     """An old run stays where it was."""
-    assert advance({"z.01": 4}, names("a.01", 1)) == {"a.01": 1, "z.01": 4}
+    assert advance_offset({"z.01": 4}, names("a.01", 1)) == {"a.01": 1, "z.01": 4}
 
 
 @given(offsets, st.lists(segments))
@@ -49,7 +54,7 @@ def test_advance_never_goes_backwards_and_sorts_its_keys(
     start: dict[str, int], read: list[SegmentName]
 ) -> None:
     """Spark would accept a step backwards in silence, and compares JSON text."""
-    end = advance(start, read)
+    end = advance_offset(start, read)
 
     assert all(end[stream] >= seq for stream, seq in start.items())
     assert json.dumps(end) == json.dumps(end, sort_keys=True)
@@ -67,8 +72,10 @@ def test_capped_batches_read_every_segment_once(
     offset: dict[str, int] = {}
     read: list[SegmentName] = []
     for there in [stored - late, *[stored] * (len(stored) + 1)]:
-        end = advance(offset, between(there, offset, newest(there))[:cap])
-        read += between(there, offset, end)
+        end = advance_offset(
+            offset, segments_between(there, offset, end_offset(there))[:cap]
+        )
+        read += segments_between(there, offset, end)
         offset = end
 
     assert sorted(read) == sorted(stored)
@@ -78,8 +85,8 @@ def test_groups_start_no_task_for_few_bytes() -> None:
     """Little is one task however many files it is in, much is shared out evenly."""
     some = names("a.01", *range(200))
 
-    assert [len(g) for g in groups(some, 150, 4, 100)] == [200]
-    assert [len(g) for g in groups(some, 350, 4, 100)] == [67, 67, 66]
-    assert [len(g) for g in groups(some, 10_000, 4, 100)] == [50] * 4
-    assert [len(g) for g in groups(names("a.01", 0), 10_000, 4, 100)] == [1]
-    assert groups([], 0, 4, 100) == []
+    assert [len(g) for g in group_segments(some, 150, 4, 100)] == [200]
+    assert [len(g) for g in group_segments(some, 350, 4, 100)] == [67, 67, 66]
+    assert [len(g) for g in group_segments(some, 10_000, 4, 100)] == [50] * 4
+    assert [len(g) for g in group_segments(names("a.01", 0), 10_000, 4, 100)] == [1]
+    assert group_segments([], 0, 4, 100) == []

@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from backend_spark.ingest.deduplication import past_path
-from backend_spark.ingest.retention import Limits, Retention, committed, unscored
+from backend_spark.ingest.deduplication import archived_ids_path
+from backend_spark.ingest.retention import (
+    LogLimits,
+    SegmentRetention,
+    count_unscored,
+    read_committed_offsets,
+)
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter, list_segments
-from backend_spark.streaming.sources import SegmentLog
+from backend_spark.streaming.sources import SegmentLogSource
 
 pytestmark = pytest.mark.spark
 STREAM = "ingest-0.00"
@@ -43,12 +48,12 @@ def test_query_reads_on_behind_a_trimmed_log(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Nothing goes that the query has not committed; nothing is read twice."""
-    spark.dataSource.register(SegmentLog)
+    spark.dataSource.register(SegmentLogSource)
     log, checkpoints = tmp_path / "log", tmp_path / "checkpoints"
-    past = past_path(log, "ingest-0")
-    nothing = Limits(0, 0, 0)
-    retention = Retention(
-        log, "ingest-0", nothing, lambda: committed(checkpoints), past
+    past = archived_ids_path(log, "ingest-0")
+    nothing = LogLimits(0, 0, 0)
+    retention = SegmentRetention(
+        log, "ingest-0", nothing, lambda: read_committed_offsets(checkpoints), past
     )
     writer = SegmentWriter(log, STREAM)
 
@@ -60,7 +65,7 @@ def test_query_reads_on_behind_a_trimmed_log(
     assert retention.trim(2e9).removed == 0
     assert read_all(spark, tmp_path) == {0, 1, 2}
     write(3, 4)
-    assert committed(checkpoints) == {STREAM: 2}
+    assert read_committed_offsets(checkpoints) == {STREAM: 2}
     assert retention.trim(2e9).removed == 3
     assert [name.seq for name in list_segments(log)] == [3, 4]
     assert read_all(spark, tmp_path) == {3, 4}
@@ -73,7 +78,7 @@ def test_what_is_unscored_after_one_run_came_since_it_began(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """No more and no less; when nothing comes any more, one run brings it to none."""
-    spark.dataSource.register(SegmentLog)
+    spark.dataSource.register(SegmentLogSource)
     log, checkpoints = tmp_path / "log", tmp_path / "checkpoints"
     writer = SegmentWriter(log, STREAM)
 
@@ -83,7 +88,7 @@ def test_what_is_unscored_after_one_run_came_since_it_began(
             writer.append([LogRow(1_800_000_000, "/4/1", b"", "n", "b", seq, 5)])
 
     def left() -> int:
-        return unscored(list_segments(log), committed(checkpoints))
+        return count_unscored(list_segments(log), read_committed_offsets(checkpoints))
 
     write(40)
     before = left()

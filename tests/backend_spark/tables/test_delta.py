@@ -10,23 +10,23 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from backend_spark.tables.delta_writer import (
-    Once,
-    Part,
+    BatchTransaction,
+    DataFile,
     append_files,
-    make_tables,
+    create_tables,
+    format_statistics,
     merge_rows,
-    statistics,
-    write_part,
+    write_file,
 )
-from backend_spark.tables.maintenance import COMPACT_EVERY, keep_up
-from backend_spark.tables.reader import HISTORY, CellRows, Tables
-from backend_spark.tables.schemas import ALERTS, LEVELS, SCORED, SILVER
+from backend_spark.tables.maintenance import COMPACT_EVERY, maintain_tables
+from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader, DeltaTables
+from backend_spark.tables.schemas import ALERTS, LEVELS, SILVER, SPARK_TABLES
 
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Path:
     """Empty tables."""
-    make_tables(tmp_path, SCORED)
+    create_tables(tmp_path, SPARK_TABLES)
     return tmp_path
 
 
@@ -38,13 +38,15 @@ def silver(cell: str | None, *at_us: int) -> pa.RecordBatch:
 
 def append(tables: Path, batch_id: int, *batches: pa.RecordBatch) -> None:
     """Append to silver as the job does, a file for each batch of rows."""
-    append_files(tables / "silver", parts(tables, *batches), Once("app", batch_id))
+    append_files(
+        tables / "silver", parts(tables, *batches), BatchTransaction("app", batch_id)
+    )
 
 
-def parts(tables: Path, *batches: pa.RecordBatch) -> list[Part]:
+def parts(tables: Path, *batches: pa.RecordBatch) -> list[DataFile]:
     """Files of silver that are not part of it yet."""
     return [
-        write_part(tables / "silver", pa.Table.from_batches([batch]), SILVER)
+        write_file(tables / "silver", pa.Table.from_batches([batch]), SILVER)
         for batch in batches
         if batch.num_rows
     ]
@@ -62,7 +64,7 @@ def test_batch_committed_twice_is_there_once(tables: Path) -> None:
         append(tables, 0, silver("a", 1, 2), silver("b", 3), silver("c"))
     table = DeltaTable(str(tables / "silver"))
 
-    assert Tables(tables).silver().num_rows == 3
+    assert DeltaTables(tables).silver().num_rows == 3
     assert len(table.file_uris()) == 2
     assert table.transaction_version("app") == 0
 
@@ -79,10 +81,10 @@ def test_table_of_an_earlier_version_gets_the_columns_that_came_later(
         pa.Table.from_pylist([{"cell": "a", "at": 1}], schema=older),
         mode="append",
     )
-    make_tables(tmp_path, SCORED)
+    create_tables(tmp_path, SPARK_TABLES)
     append(tmp_path, 0, silver("a", 2))
 
-    rows = Tables(tmp_path).silver()
+    rows = DeltaTables(tmp_path).silver()
     assert rows.num_rows == 2
     assert rows["age_s"].to_pylist() == [None, None]
 
@@ -99,26 +101,26 @@ def test_table_without_codes_of_reasons_is_read_and_appended_to(
     old = pa.Table.from_pylist([{"cell": "a", "at": 1}], schema=older)
     write_deltalake(str(path), old, mode="append")
 
-    assert Tables(tmp_path).read(name, ["reason_codes"]).to_pylist() == [
+    assert DeltaTables(tmp_path).read(name, ["reason_codes"]).to_pylist() == [
         {"reason_codes": None}
     ]
-    make_tables(tmp_path, [name])
+    create_tables(tmp_path, [name])
     new = {"cell": "a", "at": 2, "reason_codes": ['["frost",-2]']}
-    part = write_part(path, pa.Table.from_pylist([new], schema=schema), schema)
-    append_files(path, [part], Once("app", 0))
+    part = write_file(path, pa.Table.from_pylist([new], schema=schema), schema)
+    append_files(path, [part], BatchTransaction("app", 0))
 
-    rows = Tables(tmp_path).read(name).sort_by("at")
+    rows = DeltaTables(tmp_path).read(name).sort_by("at")
     assert rows["reason_codes"].to_pylist() == [None, ['["frost",-2]']]
-    assert Tables(tmp_path).of(name, "cell", "a").num_rows == 2
+    assert DeltaTables(tmp_path).of(name, "cell", "a").num_rows == 2
 
 
 def test_new_checkpoint_counts_from_zero_again(tables: Path) -> None:
     """Another app id is another life: its batch 0 is not the old one's."""
     append(tables, 5, silver("a", 1))
     other = parts(tables, silver("a", 2))
-    append_files(tables / "silver", other, Once("other", 0))
+    append_files(tables / "silver", other, BatchTransaction("other", 0))
 
-    assert Tables(tables).silver().num_rows == 2
+    assert DeltaTables(tables).silver().num_rows == 2
 
 
 def test_second_driver_with_a_stale_table_is_refused(tables: Path) -> None:
@@ -127,7 +129,7 @@ def test_second_driver_with_a_stale_table_is_refused(tables: Path) -> None:
     stale = DeltaTable(str(path))
     append(tables, 0, silver("a", 1))
     again = [part.add_action() for part in parts(tables, silver("a", 1))]
-    done = Once("app", 0).commit_properties()
+    done = BatchTransaction("app", 0).commit_properties()
     with pytest.raises(CommitFailedError, match=r"(?i)transaction"):
         stale.create_write_transaction(
             again, "append", stale.schema(), commit_properties=done
@@ -140,14 +142,16 @@ def test_merge_replaces_rows_of_the_same_key_however_often(tables: Path) -> None
     merge_rows(path, levels(1, 600, 1200), ("cell", "at"))
     for _ in range(2):
         merge_rows(path, levels(4, 1200, 1800), ("cell", "at"))
-    table = Tables(tables).levels().sort_by("at")
+    table = DeltaTables(tables).levels().sort_by("at")
 
     assert table["level"].to_pylist() == [1, 4, 4]
 
 
 def test_statistics_bound_every_row_from_outside() -> None:
     """Times are kept in milliseconds, so the upper end is rounded up."""
-    told = json.loads(statistics(pa.Table.from_batches([silver("a", 1_000_001)])))
+    told = json.loads(
+        format_statistics(pa.Table.from_batches([silver("a", 1_000_001)]))
+    )
 
     assert told["numRecords"] == 1
     assert told["minValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.000Z"}
@@ -159,12 +163,12 @@ def test_history_opens_only_files_that_may_hold_a_cell(tables: Path) -> None:
     append(tables, 0, silver("a", 10), silver("b", 20))
     append(tables, 1, silver("a", 5_000_000), silver("c", 5_000_000))
     append(tables, 2, silver(None, 5_000_000))
-    reader = CellRows(str(tables / "silver"), HISTORY, ["a"], 1_000_000)
+    reader = CellRowReader(str(tables / "silver"), HISTORY_SCHEMA, ["a"], 1_000_000)
     opened = reader.list_files()
     rows = reader.read(opened)
 
     assert len(opened) <= 2
-    assert rows.select(HISTORY.names).schema == HISTORY
+    assert rows.select(HISTORY_SCHEMA.names).schema == HISTORY_SCHEMA
     assert rows["at"].to_pylist() == [datetime.fromtimestamp(5, UTC)]
 
 
@@ -172,14 +176,14 @@ def test_upkeep_puts_small_files_together_and_loses_no_row(tables: Path) -> None
     """After some batches a table is one file again, still with its batches' names."""
     for batch_id in range(4):
         append(tables, batch_id, silver("a", batch_id))
-    keep_up([tables / "silver"], 3)
+    maintain_tables([tables / "silver"], 3)
     many = len(DeltaTable(str(tables / "silver")).file_uris())
-    keep_up([tables / "silver"], COMPACT_EVERY - 1)
-    reader = CellRows(str(tables / "silver"), HISTORY, ["a"], 0)
+    maintain_tables([tables / "silver"], COMPACT_EVERY - 1)
+    reader = CellRowReader(str(tables / "silver"), HISTORY_SCHEMA, ["a"], 0)
     history = reader.read(reader.list_files())
     table = DeltaTable(str(tables / "silver"))
 
     assert (many, len(table.file_uris())) == (4, 1)
-    assert Tables(tables).silver().num_rows == 4
+    assert DeltaTables(tables).silver().num_rows == 4
     assert table.transaction_version("app") == 3
     assert history.num_rows == 4, "the compacted file, too"

@@ -14,17 +14,17 @@ import pytest
 from deltalake import DeltaTable
 from sizes import sizes
 
-from backend_spark.streaming.session import keep_plan
-from backend_spark.streaming.session import mend as mend_checkpoint
+from backend_spark.streaming.session import repair_checkpoint as mend_checkpoint
+from backend_spark.streaming.session import sync_plan
 from backend_spark.tables.delta_writer import (
-    Once,
+    BatchTransaction,
     append_files,
-    make_tables,
+    create_tables,
     merge_rows,
-    write_part,
+    write_file,
 )
-from backend_spark.tables.reader import Tables
-from backend_spark.tables.recovery import mend
+from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.recovery import recover_table
 from backend_spark.tables.schemas import LEVELS, SILVER
 
 DEATHS = sizes(range(81, 85), range(1, 150))
@@ -37,21 +37,21 @@ import pyarrow as pa
 from backend_spark.tables.schemas import LEVELS, SILVER
 from backend_spark.tables import maintenance
 from backend_spark.tables.delta_writer import (
-    Once, append_files, delete_rows, make_tables, merge_rows,
+    BatchTransaction, append_files, delete_rows, create_tables, merge_rows,
 )
-from backend_spark.tables.delta_writer import write_part
+from backend_spark.tables.delta_writer import write_file
 
 maintenance.COMPACT_EVERY, maintenance.VACUUM_EVERY, maintenance.KEEP_COMMITS = 3, 4, 5
 tables, told, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-make_tables(tables, ["silver", "levels"])
+create_tables(tables, ["silver", "levels"])
 silver, levels = tables / "silver", tables / "levels"
 for n in itertools.count(first):
     row = {"cell": "a", "at": n, "received_at": n, "node": "n", "seq": n}
-    parts = [write_part(silver, pa.Table.from_pylist([row], SILVER), SILVER)]
-    append_files(silver, parts, Once("app", n))
+    parts = [write_file(silver, pa.Table.from_pylist([row], SILVER), SILVER)]
+    append_files(silver, parts, BatchTransaction("app", n))
     rows = [{"cell": "a", "at": at, "level": n} for at in (n, n + 1)]
     merge_rows(levels, pa.Table.from_pylist(rows, LEVELS), ("cell", "at"))
-    maintenance.keep_up([silver, levels], n)
+    maintenance.maintain_tables([silver, levels], n)
     if n % 5 == 4:
         delete_rows(levels, "level = -1")
     with told.open("a") as file:
@@ -88,8 +88,8 @@ def write_until(tmp_path: Path, dies_at: int) -> None:
 
 def check(tables: Path, done: int) -> None:
     """Every batch that was done is there once, and at most one that was not."""
-    seqs = Counter(Tables(tables).silver()["seq"].to_pylist())
-    levels = Tables(tables).levels()
+    seqs = Counter(DeltaTables(tables).silver()["seq"].to_pylist())
+    levels = DeltaTables(tables).levels()
     at = levels["at"].cast(pa.int64()).to_pylist()
     level_at = dict(zip(at, levels["level"].to_pylist(), strict=True))
 
@@ -112,7 +112,7 @@ def test_power_cut_leaves_every_batch_that_was_done_and_none_twice(
     for dies_at in deaths:
         write_until(tmp_path, dies_at)
         powercut.cut(tmp_path / "store", root, keeps_names=keeps_names)
-        make_tables(root / "new/tables", ["silver", "levels"])
+        create_tables(root / "new/tables", ["silver", "levels"])
         done = len(numbers(told))
 
         assert numbers(told) == list(range(done))
@@ -122,19 +122,19 @@ def test_power_cut_leaves_every_batch_that_was_done_and_none_twice(
 
 def test_what_is_torn_is_put_aside_and_the_batch_is_not_done(tmp_path: Path) -> None:
     """An empty commit, one whose file is not whole, a checkpoint and its hint."""
-    make_tables(tmp_path, ["silver"])
+    create_tables(tmp_path, ["silver"])
     path = tmp_path / "silver"
     log = path / "_delta_log"
     for batch_id in range(3):
-        append_files(path, [write_part(path, a_row(batch_id), SILVER)],
-                     Once("app", batch_id))  # fmt: skip
-    lost = write_part(path, a_row(3), SILVER)
-    append_files(path, [lost], Once("app", 3))
+        append_files(path, [write_file(path, a_row(batch_id), SILVER)],
+                     BatchTransaction("app", batch_id))  # fmt: skip
+    lost = write_file(path, a_row(3), SILVER)
+    append_files(path, [lost], BatchTransaction("app", 3))
     DeltaTable(str(path)).create_checkpoint()
     os.truncate(path / lost.file, 0)
     os.truncate(log / f"{4:020d}.checkpoint.parquet", 100)
     (log / f"{5:020d}.json").touch()
-    make_tables(tmp_path, ["silver"])
+    create_tables(tmp_path, ["silver"])
     table = DeltaTable(str(path))
 
     assert sorted(p.name for p in log.glob("*.torn")) == [
@@ -144,12 +144,12 @@ def test_what_is_torn_is_put_aside_and_the_batch_is_not_done(tmp_path: Path) -> 
         "_last_checkpoint.torn",
     ]
     assert (table.version(), table.transaction_version("app")) == (3, 2)
-    assert sorted(Tables(tmp_path).silver()["seq"].to_pylist()) == [0, 1, 2]
+    assert sorted(DeltaTables(tmp_path).silver()["seq"].to_pylist()) == [0, 1, 2]
 
 
 def test_whole_table_is_left_alone(tmp_path: Path) -> None:
     """Also when `vacuum` took the file of a late commit that a later one removed."""
-    make_tables(tmp_path, ["levels"])
+    create_tables(tmp_path, ["levels"])
     path = tmp_path / "levels"
     for level in range(3):
         rows = pa.Table.from_pylist([{"cell": "a", "at": 1, "level": level}], LEVELS)
@@ -157,7 +157,7 @@ def test_whole_table_is_left_alone(tmp_path: Path) -> None:
     DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
 
     assert len(list(path.glob("*.parquet"))) == 1
-    assert mend(path) == []
+    assert recover_table(path) == []
 
 
 def test_table_whose_first_commit_is_torn_is_made_anew(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_table_whose_first_commit_is_torn_is_made_anew(tmp_path: Path) -> None:
     log = tmp_path / "silver" / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020d}.json").touch()
-    make_tables(tmp_path, ["silver"])
+    create_tables(tmp_path, ["silver"])
 
-    assert Tables(tmp_path).silver().num_rows == 0
+    assert DeltaTables(tmp_path).silver().num_rows == 0
 
 
 def plan(folder: Path, name: str, text: str) -> Path:
@@ -225,7 +225,7 @@ def test_plan_of_a_batch_is_there_after_a_power_cut(
     plan(root, "offsets/0", told)
     recorder.keep_all(root)
     plan(root, "offsets/1", told)
-    keep_plan(root, 1)
+    sync_plan(root, 1)
     plan(root, "offsets/2", told)
     monkeypatch.undo()
     powercut.cut(store, root, keeps_names=keeps_names)

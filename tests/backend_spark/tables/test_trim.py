@@ -11,20 +11,20 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 from pyspark.sql import SparkSession
 
-from backend_spark.config import KeepSettings, load
+from backend_spark.config import KeepSection, read_settings
 from backend_spark.streaming import job
-from backend_spark.streaming.sources import table_rows
+from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import (
     commit_files,
-    make_tables,
+    create_tables,
     merge_rows,
-    write_part,
+    write_file,
 )
-from backend_spark.tables.maintenance import compact, trim
-from backend_spark.tables.reader import Tables, open_tables
+from backend_spark.tables.maintenance import compact, delete_old_rows
+from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import TABLES
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.locks import hold
+from service_runtime.locks import acquire_lock
 from service_runtime.settings import SettingsError
 
 NOW_S = 1_750_000_000
@@ -33,13 +33,13 @@ DAY_S = 86_400
 
 def fill(tables: Path, name: str, days: int) -> None:
     """A row a day up to now, each day in a file of its own."""
-    make_tables(tables, [name])
+    create_tables(tables, [name])
     for day in range(days):
         at_us = (NOW_S - day * DAY_S) * 1_000_000
         row = {"at": at_us, "received_at": at_us, "cell": "a", "seq": day}
         known = {key: row[key] for key in row if key in TABLES[name].names}
         rows = pa.Table.from_pylist([known], schema=TABLES[name])
-        part = write_part(tables / name, rows, TABLES[name])
+        part = write_file(tables / name, rows, TABLES[name])
         table = DeltaTable(str(tables / name))
         commit_files(table, tables / name, [part], CommitProperties())
 
@@ -48,9 +48,11 @@ def test_rows_older_than_their_table_keeps_them_go(tmp_path: Path) -> None:
     """By receipt, levels by their step; a table without a limit keeps all."""
     for name in ("bronze", "silver", "levels", "messages"):
         fill(tmp_path, name, 10)
-    keep = KeepSettings(bronze_days=3, levels_days=5, messages_days=100)
-    gone = trim(tmp_path, ["bronze", "silver", "levels", "messages"], keep, NOW_S + 1)
-    tables = Tables(tmp_path)
+    keep = KeepSection(bronze_days=3, levels_days=5, messages_days=100)
+    gone = delete_old_rows(
+        tmp_path, ["bronze", "silver", "levels", "messages"], keep, NOW_S + 1
+    )
+    tables = DeltaTables(tmp_path)
 
     assert gone == {"bronze": 7, "levels": 5, "messages": 0}
     assert sorted(tables.bronze()["seq"].to_pylist()) == [0, 1, 2]
@@ -63,7 +65,7 @@ def test_trim_of_a_running_job_is_refused(make_data: Callable[[str], Any]) -> No
     data = make_data("[keep]\nbronze_days = 3\n")
     fill(data.folder / "tables", "bronze", 5)
     lock = data.folder / "checkpoints" / ".lock-score"
-    held = hold(lock)
+    held = acquire_lock(lock)
     with pytest.raises(AlreadyRunningError, match="another process holds"):
         job.run_trim(data.settings)
     os.close(held)
@@ -76,7 +78,7 @@ def test_silver_is_kept_for_as_long_as_levels_need_it(tmp_path: Path) -> None:
     path = tmp_path / "backend.toml"
     path.write_text('[backend]\ndata = "/d"\n[keep]\nsilver_days = 30\n')
     with pytest.raises(SettingsError, match=r"keep.silver_days must be 0 or at least"):
-        load(path)
+        read_settings(path)
 
 
 @pytest.mark.spark
@@ -98,7 +100,9 @@ def test_duckdb_pandas_and_spark_read_the_same_rows(
         levels = opened.dataset("levels")
         by_duckdb = duckdb.sql("SELECT level, count(*) FROM levels GROUP BY ALL")
         frame = opened.levels().to_pandas()
-        by_spark = table_rows(spark, tables, "levels", {}).where("level = 4").collect()
+        by_spark = (
+            read_table_rows(spark, tables, "levels", {}).where("level = 4").collect()
+        )
 
         assert sorted(by_duckdb.fetchall(), key=str) == [(4, 1), (None, 4)]
         assert frame["level"].dropna().tolist() == [4]

@@ -9,14 +9,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from backend_spark.tables import delta_writer, maintenance
 from backend_spark.tables.delta_writer import (
-    CONFIGURATION,
-    Once,
+    TABLE_PROPERTIES,
+    BatchTransaction,
     append_files,
-    make_tables,
+    create_tables,
     merge_rows,
-    write_part,
+    write_file,
 )
-from backend_spark.tables.reader import Tables
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, SILVER
 
 CELLS = ("a", "b", "c", "d")
@@ -25,14 +25,14 @@ CELLS = ("a", "b", "c", "d")
 def append(path: Path, batch_id: int) -> None:
     """A batch with a reading of every cell."""
     rows = [{"cell": cell, "at": batch_id, "seq": batch_id} for cell in CELLS]
-    part = write_part(path, pa.Table.from_pylist(rows, schema=SILVER), SILVER)
-    append_files(path, [part], Once("app", batch_id))
+    part = write_file(path, pa.Table.from_pylist(rows, schema=SILVER), SILVER)
+    append_files(path, [part], BatchTransaction("app", batch_id))
 
 
 @pytest.fixture
 def silver(tmp_path: Path) -> Path:
     """An empty table."""
-    make_tables(tmp_path, ["silver"])
+    create_tables(tmp_path, ["silver"])
     return tmp_path / "silver"
 
 
@@ -42,7 +42,7 @@ def test_compaction_brings_the_readings_of_a_cell_together(
     """A reader of one cell reads its groups of rows and no others."""
     for batch_id in range(8):
         append(silver, batch_id)
-    monkeypatch.setattr(delta_writer, "GROUP_ROWS", 8)
+    monkeypatch.setattr(delta_writer, "ROW_GROUP_ROWS", 8)
     maintenance.compact(silver)
     [file] = DeltaTable(str(silver)).file_uris()
     groups = pq.ParquetFile(file)
@@ -63,12 +63,12 @@ def test_whole_files_are_left_and_small_ones_become_whole(silver: Path) -> None:
 
     assert len(first) == 2
     assert set(DeltaTable(str(silver)).file_uris()) == first
-    assert Tables(silver.parent).silver().num_rows == 16
+    assert DeltaTables(silver.parent).silver().num_rows == 16
 
 
 def test_compaction_takes_what_merges_wrote(tmp_path: Path) -> None:
     """delta-rs merges with types of its own; rows and lists stay what they were."""
-    make_tables(tmp_path, ["levels"])
+    create_tables(tmp_path, ["levels"])
     path = tmp_path / "levels"
     for level in range(3):
         rows = [
@@ -78,9 +78,9 @@ def test_compaction_takes_what_merges_wrote(tmp_path: Path) -> None:
         merge_rows(path, pa.Table.from_pylist(rows, LEVELS), ("cell", "at"))
         extra = [{"cell": "z", "at": level}]
         write_deltalake(path, pa.Table.from_pylist(extra, LEVELS), mode="append")
-    before = Tables(tmp_path).levels().sort_by([("cell", "ascending")])
+    before = DeltaTables(tmp_path).levels().sort_by([("cell", "ascending")])
     maintenance.compact(path)
-    after = Tables(tmp_path).levels().sort_by([("cell", "ascending")])
+    after = DeltaTables(tmp_path).levels().sort_by([("cell", "ascending")])
 
     assert len(DeltaTable(str(path)).file_uris()) == 1
     assert after.sort_by("at").to_pylist() == before.sort_by("at").to_pylist()
@@ -96,13 +96,13 @@ def test_log_keeps_the_newest_commits_and_every_row(
     lengths = []
     for batch_id in range(80):
         append(silver, batch_id)
-        maintenance.keep_up([silver], batch_id)
+        maintenance.maintain_tables([silver], batch_id)
         lengths.append(len(list(log.glob("*.json"))))
     newest = DeltaTable(str(silver)).version()
     old = DeltaTable(str(silver), version=newest - 19)
 
     assert max(lengths) <= 20 + 2 * 10 + 2
-    assert Tables(silver.parent).silver().num_rows == 80 * 4
+    assert DeltaTables(silver.parent).silver().num_rows == 80 * 4
     assert len(old.file_uris()) > 0
     assert DeltaTable(str(silver)).transaction_version("app") == 79
 
@@ -113,7 +113,7 @@ def test_table_of_an_earlier_version_gets_our_settings(tmp_path: Path) -> None:
     path.mkdir()
     earlier = {"delta.logRetentionDuration": "interval 7 days"}
     DeltaTable.create(str(path), SILVER, configuration=earlier)
-    make_tables(tmp_path, ["silver"])
+    create_tables(tmp_path, ["silver"])
     told = DeltaTable(str(path)).metadata().configuration
 
-    assert {name: told[name] for name in CONFIGURATION} == CONFIGURATION
+    assert {name: told[name] for name in TABLE_PROPERTIES} == TABLE_PROPERTIES

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edge_agent.cli import cli
-from edge_agent.config import from_table, read_node
-from edge_agent.safe_mode import salvage
-from service_runtime.settings import parse
+from edge_agent.config import parse_node_settings, read_node_settings
+from edge_agent.safe_mode import recover_settings
+from service_runtime.settings import parse_toml
 
 KEY, CERTIFICATE = (
     f"-----BEGIN {kind}-----\nabc\n-----END {kind}-----\n".encode()
@@ -66,7 +66,7 @@ class Machine:
 
     @property
     def active(self) -> str:
-        return read_node(self.etc / "node.toml").settings.node.id
+        return read_node_settings(self.etc / "node.toml").settings.node.id
 
     @property
     def report(self) -> str:
@@ -276,9 +276,9 @@ def test_card_without_a_file_is_fine(machine: Machine) -> None:
 
     assert done.exit_code == nowhere.exit_code == 0
     assert "active now: kochi-0001" in machine.report
-    assert from_table(parse(toml("kochi-0001", machine.etc))) == read_node(
-        machine.etc / "node.toml"
-    )
+    assert parse_node_settings(
+        parse_toml(toml("kochi-0001", machine.etc))
+    ) == read_node_settings(machine.etc / "node.toml")
 
 
 def test_wrong_file_on_a_fresh_card_leads_to_safe_mode(machine: Machine) -> None:
@@ -288,7 +288,7 @@ def test_wrong_file_on_a_fresh_card_leads_to_safe_mode(machine: Machine) -> None
     more = '[[sensor]]\nkind = "wire"\nname = "other"\npin = 99\n'
     (machine.fat / "node.toml").write_text(text + more, newline="\r\n")
     refused = machine.start()
-    safe = salvage((machine.etc / "node.toml").read_bytes())
+    safe = recover_settings((machine.etc / "node.toml").read_bytes())
     first_report = machine.report
     machine.put("kochi-0001")
     taken = machine.start()

@@ -7,8 +7,13 @@ import pytest
 from conftest import wait_until
 from slope_bench import START_S, opened
 
-from edge_agent.commissioning.live_check import LiveCheck, Screen, Slot, hasty
-from edge_agent.commissioning.sensor_check import Look
+from edge_agent.commissioning.live_check import (
+    LiveCheck,
+    LiveSensor,
+    Screen,
+    with_few_samples,
+)
+from edge_agent.commissioning.sensor_check import SensorCheck
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.board import Board
@@ -30,12 +35,12 @@ class Bench:
         wakes = {table["name"]: threading.Event() for table in TABLES}
         self.board, sensors = opened(*TABLES, on_event=lambda name: wakes[name].set())
         self.text = ""
-        settings = [hasty(each) for each in parse_sensors(TABLES)]
-        slots = [Slot(s, sensors[s.name], wakes[s.name]) for s in settings]
+        settings = [with_few_samples(each) for each in parse_sensors(TABLES)]
+        slots = [LiveSensor(s, sensors[s.name], wakes[s.name]) for s in settings]
         self.check = LiveCheck(
             slots, time.monotonic, lambda: START_S, Screen(is_terminal, self._write)
         )
-        self.looks: list[Look] = []
+        self.looks: list[SensorCheck] = []
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         first = "rain 0 mm" if is_terminal else "first rain"
@@ -47,7 +52,7 @@ class Bench:
     def _write(self, text: str) -> None:
         self.text += text
 
-    def ends(self) -> dict[str, Look]:
+    def ends(self) -> dict[str, SensorCheck]:
         self.check.stop()
         self._thread.join()
         return {look.name: look for look in self.looks}
@@ -89,8 +94,8 @@ def test_tilt_is_read_from_few_samples() -> None:
     """16 s for a reading are fine on the slope, and too long for a hand."""
     fine, hasty_one = (
         parse_sensors(TABLES)[2],
-        hasty(parse_sensors(TABLES)[2]),
+        with_few_samples(parse_sensors(TABLES)[2]),
     )
 
     assert hasty_one.samples < fine.samples  # type: ignore[attr-defined]
-    assert hasty(parse_sensors(TABLES)[0]) == parse_sensors(TABLES)[0]
+    assert with_few_samples(parse_sensors(TABLES)[0]) == parse_sensors(TABLES)[0]

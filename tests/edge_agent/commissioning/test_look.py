@@ -5,9 +5,14 @@ from typing import Any
 import pytest
 from slope_bench import opened
 
-from edge_agent.commissioning.sensor_check import WIDTH, Look, look_of, table
-from edge_agent.sensor_reader import Reader
-from edge_agent.sensors.analog import trouble
+from edge_agent.commissioning.sensor_check import (
+    WIDTH,
+    SensorCheck,
+    format_table,
+    make_sensor_check,
+)
+from edge_agent.sensor_reader import SensorReader
+from edge_agent.sensors.analog import diagnose_loop
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.faults import Fault
@@ -22,17 +27,17 @@ COLD = {"kind": "ds18b20", "name": "s", "rom": "28-0000055c1aa1"}
 
 def look(
     table: dict[str, Any], fault: Fault | None = None, later_s: tuple[float, ...] = ()
-) -> Look:
+) -> SensorCheck:
     """The last of some looks at one sensor whose part is broken."""
     board, sensors = opened(table)
-    reader = Reader(list(sensors.values()), lambda: 0.0)
+    reader = SensorReader(list(sensors.values()), lambda: 0.0)
     if fault is not None:
         board.inject_fault("s", fault)
     readings = reader.read(list(sensors.values()), 0.0)
     for after_s in later_s:
         board.advance(1_700_000_000.0 + after_s)
         readings = reader.read(list(sensors.values()), 0.0)
-    return look_of(parse_sensors([table])[0], readings, reader)
+    return make_sensor_check(parse_sensors([table])[0], readings, reader)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,7 @@ def test_well_sensor_shows_all_an_installer_compares() -> None:
 
     assert seen.health is Health.OK
     assert [each.name for each in seen.shown] == ["s", "s/head", "s/loop"]
-    assert table([seen])[1].split() == [
+    assert format_table([seen])[1].split() == [
         "s", "s", *str(seen.shown[0]).split()[1:], "-1000..10000", "hPa", "100",
         "good", "SPI0.0", "channel", "0", "ok",
     ]  # fmt: skip
@@ -77,7 +82,7 @@ def test_well_sensor_shows_all_an_installer_compares() -> None:
 
 def test_sentence_of_a_problem_fits_a_photograph() -> None:
     """Long remedies are broken, not cut."""
-    lines = table([look(COLD, Fault.UNCONVERTED)])
+    lines = format_table([look(COLD, Fault.UNCONVERTED)])
 
     assert max(map(len, lines)) <= WIDTH
     assert "85.0 C, its value after power-on" in " ".join(lines)
@@ -96,7 +101,7 @@ def test_each_current_that_is_no_measurement_has_a_name(
     loop_ma: float, health: Health
 ) -> None:
     """NE 43: 3.4 mA is a broken loop, not a dry hole."""
-    wrong = trouble(loop_ma)
+    wrong = diagnose_loop(loop_ma)
 
     assert wrong is not None
     assert wrong[2] is health

@@ -8,8 +8,13 @@ import segno
 from click.testing import CliRunner, Result
 
 from edge_agent.cli import cli
-from edge_agent.commissioning.labels import MAX_SENSORS, Label, payload, sheet
-from edge_agent.config import read_node
+from edge_agent.commissioning.labels import (
+    MAX_SENSORS,
+    Label,
+    format_label_sheet,
+    make_qr_payload,
+)
+from edge_agent.config import read_node_settings
 
 HEAD = "id,place,latitude,longitude,managers,uplink.rate_bytes_per_s,sensor.rain"
 FIRST = "kochi-0001,大谷川 左岸,33.5588,133.5312,mqtt://a:1883 mqtt://b,6250,"
@@ -31,8 +36,8 @@ def test_each_line_becomes_a_file_that_is_accepted(tmp_path: Path) -> None:
     """With what the cells say, readable by its owner only, and a sheet of labels."""
     done = provision(tmp_path, FLEET.encode())
     first = tmp_path / "out" / "kochi-0001" / "node.toml"
-    node = read_node(first)
-    second = read_node(tmp_path / "out" / "kochi-0002" / "node.toml")
+    node = read_node_settings(first)
+    second = read_node_settings(tmp_path / "out" / "kochi-0002" / "node.toml")
 
     assert done.exit_code == 0, done.output
     assert node.settings.node.longitude == 133.5312
@@ -80,8 +85,8 @@ def test_habits_of_spreadsheets_are_understood(tmp_path: Path, raw: bytes) -> No
 
     assert done.exit_code == 0, done.output
     for name in ("kochi-0001", "kochi-0002"):
-        wanted = read_node(plain / "out" / name / "node.toml")
-        assert read_node(tmp_path / "out" / name / "node.toml") == wanted
+        wanted = read_node_settings(plain / "out" / name / "node.toml")
+        assert read_node_settings(tmp_path / "out" / name / "node.toml") == wanted
 
 
 def test_all_mistakes_are_told_at_once_and_nothing_is_written(tmp_path: Path) -> None:
@@ -157,10 +162,10 @@ def test_code_of_a_label_opens_the_place_on_a_phone() -> None:
     """A geo URI with the node's id; the sheet holds its code and escapes names."""
     sensors = [(f"s{n}", "wire", f"GPIO{n}") for n in range(MAX_SENSORS + 2)]
     label = Label("kochi-0001", "<b>Otani", 33.5588, 133.5312, "/1/2", sensors)
-    page = sheet([label])
-    code = segno.make(payload(label), error="m", micro=False)
+    page = format_label_sheet([label])
+    code = segno.make(make_qr_payload(label), error="m", micro=False)
 
-    assert payload(label) == (
+    assert make_qr_payload(label) == (
         "geo:33.558800,133.531200?q=33.558800,133.531200(kochi-0001)"
     )
     assert code.svg_inline(border=2, omitsize=True) in page

@@ -1,25 +1,29 @@
 """The box that an installer photographs."""
 
-from edge_agent.commissioning.link_check import Asked, LinkReport, Tried
-from edge_agent.commissioning.sensor_check import BOX_WIDTH, Machine, Report
+from edge_agent.commissioning.link_check import GatewayResult, LinkReport, ManagerResult
+from edge_agent.commissioning.sensor_check import (
+    BOX_WIDTH,
+    CheckReport,
+    NodeIdentification,
+)
 
-MACHINE = Machine(
+MACHINE = NodeIdentification(
     "kochi-0001", 33.5588, 133.5312, "/1/2", "2026-11-21T10:00:00+00:00", False,
     {"yamamori": "0.1.0", "board": "Raspberry Pi 4 Model B Rev 1.4 " * 3},
 )  # fmt: skip
-SERVING = Tried(
+SERVING = GatewayResult(
     "10.8.0.7:1883", "/1/2", 0.09, 0.088, 1.4, True, "kochi-0001:ab:1", 4000, 0.8
 )
 
 
-def text(report: Report) -> str:
+def text(report: CheckReport) -> str:
     return "\n".join(report.format_box())
 
 
 def test_passed_link_is_told_in_full() -> None:
     """Managers, gateway and area, round trip, rate, receipt."""
-    link = LinkReport([Asked("10.8.0.1:1883", 0.147, 2)], [SERVING], 7793)
-    report = Report(MACHINE, (), link)
+    link = LinkReport([ManagerResult("10.8.0.1:1883", 0.147, 2)], [SERVING], 7793)
+    report = CheckReport(MACHINE, (), link)
 
     assert report.is_passed
     for words in (
@@ -33,18 +37,20 @@ def test_passed_link_is_told_in_full() -> None:
 
 def test_gateway_that_fails_and_no_other_fails_the_check() -> None:
     """And says why."""
-    lost = Tried("10.8.0.7:1883", "/1/2", problem="cannot be reached: timed out")
-    report = Report(MACHINE, None, LinkReport([], [lost], 900))
+    lost = GatewayResult(
+        "10.8.0.7:1883", "/1/2", problem="cannot be reached: timed out"
+    )
+    report = CheckReport(MACHINE, None, LinkReport([], [lost], 900))
 
     assert not report.is_passed
     assert "FAIL cannot be reached: timed out" in text(report)
     assert report.to_dict()["verdict"] == "fail"
-    assert Report(MACHINE, None, LinkReport([], [lost, SERVING], 900)).is_passed
+    assert CheckReport(MACHINE, None, LinkReport([], [lost, SERVING], 900)).is_passed
 
 
 def test_no_gateway_at_all_fails_with_a_remedy() -> None:
     """A Manager that knows nobody, or none that answers."""
-    report = Report(MACHINE, None, LinkReport([], [], 900))
+    report = CheckReport(MACHINE, None, LinkReport([], [], 900))
 
     assert not report.is_passed
     assert "start a Manager, or give uplink.gateway" in text(report)
@@ -53,6 +59,6 @@ def test_no_gateway_at_all_fails_with_a_remedy() -> None:
 def test_box_has_straight_sides_whatever_is_in_it() -> None:
     """Long words are broken, and nothing sticks out."""
     problems = ["a problem " * 30, "x" * 200]
-    box = Report(MACHINE, None, None, {}, problems).format_box()
+    box = CheckReport(MACHINE, None, None, {}, problems).format_box()
 
     assert {len(line) for line in box} == {BOX_WIDTH + 2}

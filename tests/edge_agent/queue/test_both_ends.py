@@ -7,19 +7,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent.queue.base import EVERY_PUT, Draft, Durability, Message
-from edge_agent.queue.leasing import SPARE_RANGES, Leases, Ranges
+from edge_agent.queue.base import (
+    COMMIT_EVERY_PUT,
+    Durability,
+    MessageDraft,
+    QueuedMessage,
+)
+from edge_agent.queue.leasing import MAX_SPARE_RANGES, LeaseTable, ReadRanges
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.queue.store import LARGE_BYTES, Row
+from edge_agent.queue.store import LARGE_BYTES, QueueRow
 from spatial_mqtt.senml import MessageId
 
 WINDOW = Durability(window_s=3600.0, max_pending=4)
 MOST_BYTES = 10_000_000
 
 
-def draft(priority: int, body: bytes = b"x", id_: MessageId | None = None) -> Draft:
-    return Draft(priority, "/t", lambda _id: body, id_)
+def draft(
+    priority: int, body: bytes = b"x", id_: MessageId | None = None
+) -> MessageDraft:
+    return MessageDraft(priority, "/t", lambda _id: body, id_)
 
 
 def open_queue(path: Path, durability: Durability) -> SqliteQueue:
@@ -34,7 +41,7 @@ class Twins:
         self._durability = durability
         self.durable = open_queue(path, durability)
         self.fake = MemoryQueue("n1", "b1", MOST_BYTES)
-        self._out: list[tuple[Message, Message]] = []
+        self._out: list[tuple[QueuedMessage, QueuedMessage]] = []
         self._bodies = (str(number).encode() for number in itertools.count())
 
     def put(self, priority: int, count: int, size: int) -> None:
@@ -97,7 +104,7 @@ STEPS = st.lists(
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=STEPS, durability=st.sampled_from([EVERY_PUT, WINDOW]))
+@given(steps=STEPS, durability=st.sampled_from([COMMIT_EVERY_PUT, WINDOW]))
 def test_any_history_from_both_ends_is_that_of_the_fake(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[object, ...]],
@@ -118,7 +125,7 @@ class Pair:
 
     def __init__(self, path: Path, durability: Durability) -> None:
         self.agent = open_queue(path, durability)
-        self.sender = open_queue(path, EVERY_PUT)
+        self.sender = open_queue(path, COMMIT_EVERY_PUT)
         self.free: dict[int, int] = {}
         self.out: dict[int, int] = {}
 
@@ -162,7 +169,7 @@ PAIR_STEPS = st.lists(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=PAIR_STEPS, durability=st.sampled_from([EVERY_PUT, WINDOW]))
+@given(steps=PAIR_STEPS, durability=st.sampled_from([COMMIT_EVERY_PUT, WINDOW]))
 def test_numbers_of_blocks_and_of_others_are_found_from_both_ends(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[object, ...]],
@@ -215,7 +222,7 @@ def test_ranges_and_their_gaps_are_all_numbers(
     spans: list[tuple[int, int]], newest: bool, kept: set[int]
 ) -> None:
     """Covered or in a gap, never both; a gap may be closed while they are read."""
-    ranges = Ranges()
+    ranges = ReadRanges()
     for start, more in spans:
         ranges.add(start, start + more)
     covered = {n for start, more in spans for n in range(start, start + more + 1)}
@@ -235,18 +242,18 @@ def test_ranges_and_their_gaps_are_all_numbers(
 
 def test_memory_grows_with_leases_and_not_with_a_backlog() -> None:
     """Newest first under a growing backlog leaves no trail of ranges."""
-    leases = Leases([1])
+    leases = LeaseTable([1])
     for seq in range(2, 20_000, 2):
-        leases.lease([Row(1, seq, "n", "b", seq, "t", 0, b"")], newest=True)
+        leases.lease([QueueRow(1, seq, "n", "b", seq, "t", 0, b"")], newest=True)
         leases.remove([seq])
         leases.compact_ranges()
 
-    assert len(list(leases.gaps(1, newest=False))) <= SPARE_RANGES + 2
+    assert len(list(leases.gaps(1, newest=False))) <= MAX_SPARE_RANGES + 2
 
 
 def test_newest_goes_on_below_what_is_out(tmp_path: Path) -> None:
     """However much is out, what came meanwhile is next, then what was left."""
-    queue = open_queue(tmp_path / "q.db", EVERY_PUT)
+    queue = open_queue(tmp_path / "q.db", COMMIT_EVERY_PUT)
     queue.put([draft(1) for _ in range(300)])
     out = [queue.lease(priority=1, newest=True)[0].seq for _ in range(200)]
     queue.put([draft(1)])

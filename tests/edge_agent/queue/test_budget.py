@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.queue.base import Ageing, Draft, Durability, QueueFullError
+from edge_agent.queue.base import Durability, ExpiryPolicy, MessageDraft, QueueFullError
 from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
@@ -25,8 +25,8 @@ class Watch:
         return self.now_s
 
 
-def draft(priority: int) -> Draft:
-    return Draft(priority, "/t", lambda _id: b"x" * 100)
+def draft(priority: int) -> MessageDraft:
+    return MessageDraft(priority, "/t", lambda _id: b"x" * 100)
 
 
 def open_queue(path: Path, rows: float, budget: Budget | None = None) -> SqliteQueue:
@@ -146,7 +146,7 @@ def test_no_alarm_is_given_up_before_a_routine_reading(
 def test_expired_messages_are_not_leased_and_are_counted(tmp_path: Path) -> None:
     """A priority with a time to live forgets what is too old; others keep it."""
     watch = Watch()
-    ageing = Ageing(watch, {1: 60.0})
+    ageing = ExpiryPolicy(watch, {1: 60.0})
     queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 10_000, expiry=ageing)
     queue.put([draft(1), draft(2)])
     watch.now_s = 50.0
@@ -163,7 +163,7 @@ def test_expired_messages_are_not_leased_and_are_counted(tmp_path: Path) -> None
 def test_commit_reaps_what_nobody_leases(tmp_path: Path) -> None:
     """Without a link, too, the old ones go."""
     watch = Watch()
-    ageing = Ageing(watch, {1: 60.0})
+    ageing = ExpiryPolicy(watch, {1: 60.0})
     queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 100_000, expiry=ageing)
     queue.put([draft(1) for _ in range(10)])
     watch.now_s = 61.0
@@ -178,7 +178,7 @@ def test_age_goes_on_after_a_reboot_from_the_last_commit(tmp_path: Path) -> None
     """A monotonic clock begins anew; a message's age does not."""
     path = tmp_path / "q.db"
     watch = Watch(1000.0)
-    ageing = Ageing(watch, {1: 60.0})
+    ageing = ExpiryPolicy(watch, {1: 60.0})
     queue = SqliteQueue(path, "n1", "boot-1", 10_000, expiry=ageing)
     queue.put([draft(1)])
     watch.now_s = 1040.0
@@ -200,14 +200,14 @@ def test_age_of_a_message_outlives_the_machine(tmp_path: Path) -> None:
     """`age_s` goes on after a reboot; without a bound nothing expires."""
     path = tmp_path / "q.db"
     watch = Watch(1000.0)
-    queue = SqliteQueue(path, "n1", "boot-1", 10_000, expiry=Ageing(watch))
+    queue = SqliteQueue(path, "n1", "boot-1", 10_000, expiry=ExpiryPolicy(watch))
     queue.put([draft(1)])
     watch.now_s = 1040.0
     queue.put([draft(5)])
     queue.close()
 
     watch.now_s = 5.0
-    queue = SqliteQueue(path, "n1", "boot-2", 10_000, expiry=Ageing(watch))
+    queue = SqliteQueue(path, "n1", "boot-2", 10_000, expiry=ExpiryPolicy(watch))
     watch.now_s = 15.0
     ages_s = [queue.age_s(m) for m in queue.lease(9)]
     oldest_s = queue.oldest_s()

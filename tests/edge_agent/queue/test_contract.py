@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent.queue.base import Ageing, Draft, Queue, QueueFullError
+from edge_agent.queue.base import ExpiryPolicy, MessageDraft, Queue, QueueFullError
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from spatial_mqtt.senml import MessageId
@@ -33,8 +33,10 @@ def make_queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeQ
         queue.close()
 
 
-def draft(priority: int, payload: bytes = b"x", id_: MessageId | None = None) -> Draft:
-    return Draft(priority, "/t", lambda _id: payload, id_)
+def draft(
+    priority: int, payload: bytes = b"x", id_: MessageId | None = None
+) -> MessageDraft:
+    return MessageDraft(priority, "/t", lambda _id: payload, id_)
 
 
 def foreign(seq: int) -> MessageId:
@@ -48,7 +50,7 @@ def test_oldest_ages_are_told_by_priority(kind: str, tmp_path: Path) -> None:
     if kind == "memory":
         queue: Queue = MemoryQueue("n1", "b1", 1_000_000, lambda: now[0])
     else:
-        ageing = Ageing(lambda: now[0])
+        ageing = ExpiryPolicy(lambda: now[0])
         queue = SqliteQueue(tmp_path / "q.db", "n1", "b", 1_000_000, expiry=ageing)
     queue.put([draft(2)._replace(age_s=20.0)])
     now[0] = 107.0

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.queue.base import EVERY_PUT, Draft, Durability, QueueDiskFullError
+from edge_agent.queue.base import (
+    COMMIT_EVERY_PUT,
+    Durability,
+    MessageDraft,
+    QueueDiskFullError,
+)
 from edge_agent.queue.sqlite_queue import SqliteQueue
 
 
@@ -21,8 +26,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
-def draft(priority: int, size: int = 1000) -> Draft:
-    return Draft(priority, "/t", lambda _id: os.urandom(size))
+def draft(priority: int, size: int = 1000) -> MessageDraft:
+    return MessageDraft(priority, "/t", lambda _id: os.urandom(size))
 
 
 def fill(queue: SqliteQueue, limit: int = 20_000) -> int:
@@ -35,7 +40,7 @@ def fill(queue: SqliteQueue, limit: int = 20_000) -> int:
     raise AssertionError("the disk was never full")
 
 
-@pytest.mark.parametrize("durability", [EVERY_PUT, Durability(window_s=0.05)])
+@pytest.mark.parametrize("durability", [COMMIT_EVERY_PUT, Durability(window_s=0.05)])
 def test_full_disk_takes_alarms_and_delivers(
     small_disk: Path, durability: Durability
 ) -> None:

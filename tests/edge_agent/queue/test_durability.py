@@ -12,23 +12,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent.queue.base import EVERY_PUT, Draft, Durability
-from edge_agent.queue.file_lifecycle import Place
-from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.base import COMMIT_EVERY_PUT, Durability, MessageDraft
+from edge_agent.queue.file_lifecycle import QueueFile
+from edge_agent.queue.inspection import read_counters
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.queue.store import Row
-from edge_agent.queue.write_journal import Notes, notes_path, take_over
+from edge_agent.queue.store import QueueRow
+from edge_agent.queue.write_journal import WriteJournal, journal_path, recover_journal
 from spatial_mqtt.senml import MessageId
 
 HOUR = Durability(window_s=3600.0)
 
 PUTTER = """
 import sys
-from edge_agent.queue.base import Draft
+from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.base import Durability
-from edge_agent.queue.write_journal import Notes, notes_path, take_over
-from edge_agent.queue.file_lifecycle import Place
-from edge_agent.queue.store import Row
+from edge_agent.queue.write_journal import WriteJournal, journal_path, recover_journal
+from edge_agent.queue.file_lifecycle import QueueFile
+from edge_agent.queue.store import QueueRow
 from edge_agent.queue.sqlite_queue import SqliteQueue
 queue = SqliteQueue(
     sys.argv[1], "n1", "boot", 10_000_000, durability=Durability(window_s=3600.0)
@@ -38,7 +38,7 @@ while True:
     number += 1
     priority = 5 if number % 9 == 0 else 1 + number % 3
     (put,) = queue.put(
-        [Draft(priority, "/t", lambda i: str(i).encode())], {"last": str(number)}
+        [MessageDraft(priority, "/t", lambda i: str(i).encode())], {"last": str(number)}
     )
     print(put, priority, flush=True)
 """
@@ -47,10 +47,10 @@ WAITER = (
     PUTTER.partition("number = 0")[0].replace("3600.0", "0.02")
     + """
 import time
-queue.put([Draft(5, "/t", lambda i: b"reading 0")])
+queue.put([MessageDraft(5, "/t", lambda i: b"reading 0")])
 for number in range(1, 8):
     put = lambda i, number=number: f"reading {number}".encode()
-    queue.put([Draft(1, "/t", put)], {"rain/tips": str(number)})
+    queue.put([MessageDraft(1, "/t", put)], {"rain/tips": str(number)})
 print("put", flush=True)
 time.sleep(60)
 """
@@ -61,12 +61,12 @@ def open_queue(path: Path, durability: Durability = HOUR) -> SqliteQueue:
     return SqliteQueue(path, "n1", "boot", 10_000_000, durability=durability)
 
 
-def draft(priority: int = 1, id_: MessageId | None = None) -> Draft:
-    return Draft(priority, "/t", lambda _id: b"payload", id_)
+def draft(priority: int = 1, id_: MessageId | None = None) -> MessageDraft:
+    return MessageDraft(priority, "/t", lambda _id: b"payload", id_)
 
 
 def rows_on_disk(path: Path) -> int:
-    return sum(row["rows"] for row in read_tally(path).values())
+    return sum(row["rows"] for row in read_counters(path).values())
 
 
 def opened_block(path: Path, durability: Durability = HOUR) -> SqliteQueue:
@@ -92,7 +92,7 @@ def test_urgent_put_takes_everything_that_waits_to_the_disk(tmp_path: Path) -> N
     queue.put([draft(1)], {"rain/tips": "1"})
     queue.put([draft(4)], {"rain/tips": "2"})
 
-    beside = open_queue(tmp_path / "q.db", EVERY_PUT)
+    beside = open_queue(tmp_path / "q.db", COMMIT_EVERY_PUT)
     tips, rows = beside.get_state("rain/tips"), rows_on_disk(tmp_path / "q.db")
     beside.close()
     queue.close()
@@ -133,7 +133,7 @@ def test_window_ends_by_itself(tmp_path: Path) -> None:
         assert process.stdout
         process.stdout.readline()
         # Reads until the committer's thread has written; hangs if it never does.
-        while notes_path(path).read_bytes().count(b"reading 7") == 0:
+        while journal_path(path).read_bytes().count(b"reading 7") == 0:
             pass
         os.kill(process.pid, signal.SIGKILL)
     between = rows_on_disk(path)
@@ -167,20 +167,20 @@ def test_note_after_a_torn_one_is_found(tmp_path: Path) -> None:
     """A card that wrote half a block costs that window, not the next."""
     path = tmp_path / "q.db"
     opened_block(path).close()
-    store, reserve = Place(path).open()
-    notes = Notes(notes_path(path), 0)
+    store, reserve = QueueFile(path).open()
+    notes = WriteJournal(journal_path(path), 0)
     rows = [
-        Row(1, 900 + at, "n1", "b", 900 + at, "/t", 0, b"x" * 99).with_checksum()
+        QueueRow(1, 900 + at, "n1", "b", 900 + at, "/t", 0, b"x" * 99).with_checksum()
         for at in range(3)
     ]
     for row in rows:
         assert notes.append([row], {"at": str(row.seq)})
-    raw = bytearray(notes_path(path).read_bytes())
+    raw = bytearray(journal_path(path).read_bytes())
     raw[raw.index(b"x" * 99) + 5] ^= 1
-    notes_path(path).write_bytes(raw)
+    journal_path(path).write_bytes(raw)
     reserve.allocate()
-    highest = take_over(store, notes_path(path))
-    again = take_over(store, notes_path(path))
+    highest = recover_journal(store, journal_path(path))
+    again = recover_journal(store, journal_path(path))
     found = [store.read_row(1, row.seq) for row in rows]
     store.close()
 
@@ -219,15 +219,15 @@ def test_deferred_acks_are_counted_at_once_and_removed_at_close(
 
     assert {(d.rows, d.bytes) for d in held.values()} == {(0, 0)}
     assert (before, rows_on_disk(tmp_path / "q.db")) == (3, 0)
-    assert read_tally(tmp_path / "q.db")[5]["bytes"] == 0
+    assert read_counters(tmp_path / "q.db")[5]["bytes"] == 0
 
 
 def test_notes_of_a_file_that_lost_its_log_are_taken_over(tmp_path: Path) -> None:
     """They were made after commits that the card then forgot."""
     path = tmp_path / "q.db"
     opened_block(path).close()
-    row = Row(1, 900, "n1", "b", 900, "/t", 0, b"reading").with_checksum()
-    notes = Notes(notes_path(path), 7)
+    row = QueueRow(1, 900, "n1", "b", 900, "/t", 0, b"reading").with_checksum()
+    notes = WriteJournal(journal_path(path), 7)
     assert notes.append([row], {})
     notes.close()
     queue = open_queue(path)
@@ -271,7 +271,7 @@ def test_removal_ends_by_itself_beside_notes(tmp_path: Path) -> None:
     queue.put([draft(1)])
     queue.ack([m.seq for m in queue.lease()])
     # Reads until the committer's thread has written; hangs if it never does.
-    while read_tally(tmp_path / "q.db")[5]["rows"]:
+    while read_counters(tmp_path / "q.db")[5]["rows"]:
         pass
     queue.close()
 
@@ -341,7 +341,7 @@ def test_second_process_gets_no_window(tmp_path: Path) -> None:
 def test_own_block_below_a_foreign_number_is_still_leased(tmp_path: Path) -> None:
     """The reading mark passed our block; our rows are found all the same."""
     agent = opened_block(tmp_path / "q.db")
-    sender = open_queue(tmp_path / "q.db", EVERY_PUT)
+    sender = open_queue(tmp_path / "q.db", COMMIT_EVERY_PUT)
     sender.put([draft(1)])
     first = [m.seq for m in agent.lease(9)]
     agent.put([draft(1)])
@@ -383,7 +383,7 @@ class History:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.agent = self._agent()
-        self.sender = open_queue(path, EVERY_PUT)
+        self.sender = open_queue(path, COMMIT_EVERY_PUT)
         self.waiting: set[tuple[int, int]] = set()
         self.out: dict[int, tuple[int, int]] = {}
 

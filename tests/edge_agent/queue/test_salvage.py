@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.queue.base import EVERY_PUT, Draft, Message, QueueFileError
-from edge_agent.queue.file_lifecycle import Place
-from edge_agent.queue.schema import check, connect
+from edge_agent.queue.base import (
+    COMMIT_EVERY_PUT,
+    MessageDraft,
+    QueuedMessage,
+    QueueFileError,
+)
+from edge_agent.queue.file_lifecycle import QueueFile
+from edge_agent.queue.schema import check_integrity, connect
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from spatial_mqtt.senml import MessageId
 
@@ -19,17 +24,17 @@ PAGE = 4096
 
 
 def open_queue(path: Path) -> SqliteQueue:
-    return SqliteQueue(path, "n1", "boot", 10_000_000, durability=EVERY_PUT)
+    return SqliteQueue(path, "n1", "boot", 10_000_000, durability=COMMIT_EVERY_PUT)
 
 
-def filled(path: Path) -> dict[MessageId, Message]:
+def filled(path: Path) -> dict[MessageId, QueuedMessage]:
     """A queue of many pages, with long messages too; its messages by id."""
     queue = open_queue(path)
     chance = random.Random(7)
     for number in range(COUNT):
         body = chance.randbytes(5000 if number % 50 == 0 else 200)
-        queue.put([Draft(1 + number % 5, f"/t/{number}", lambda _id, b=body: b)])
-    queue.put([Draft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))])
+        queue.put([MessageDraft(1 + number % 5, f"/t/{number}", lambda _id, b=body: b)])
+    queue.put([MessageDraft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))])
     queue.put([], {"rain/tips": "12"})
     queue.ack([queue.lease()[0].seq])
     held = {m.id: m for m in queue.lease(COUNT + 1)}
@@ -37,7 +42,7 @@ def filled(path: Path) -> dict[MessageId, Message]:
     return held
 
 
-def reopened(path: Path) -> dict[MessageId, Message]:
+def reopened(path: Path) -> dict[MessageId, QueuedMessage]:
     queue = open_queue(path)
     held = {m.id: m for m in queue.lease(COUNT + 10)}
     queue.close()
@@ -105,7 +110,7 @@ def test_missing_log_leaves_what_the_file_has(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     filled(path)
     writer = open_queue(path)
-    writer.put([Draft(5, "/t", lambda _id: b"in the log")])
+    writer.put([MessageDraft(5, "/t", lambda _id: b"in the log")])
     raw = path.read_bytes()
     writer.close()
     path.write_bytes(raw)
@@ -118,7 +123,7 @@ def test_log_beside_a_destroyed_file_is_read(tmp_path: Path) -> None:
     """What was only in the log when the file's header was lost is saved."""
     path = tmp_path / "q.db"
     writer = open_queue(path)
-    (put,) = writer.put([Draft(5, "/t", lambda _id: b"in the log")])
+    (put,) = writer.put([MessageDraft(5, "/t", lambda _id: b"in the log")])
     log = Path(f"{path}-wal").read_bytes()
     writer.close()
     path.write_bytes(b"\xff" * 100)
@@ -133,7 +138,7 @@ def test_new_numbers_are_above_and_new_ids_beside_the_saved(tmp_path: Path) -> N
     before = filled(path)
     path.write_bytes(without_header(bytearray(path.read_bytes())))
     queue = open_queue(path)
-    (put,) = queue.put([Draft(1, "/t", lambda _id: b"new")])
+    (put,) = queue.put([MessageDraft(1, "/t", lambda _id: b"new")])
     last = queue.lease(COUNT + 10)[-1]
     queue.close()
 
@@ -147,7 +152,10 @@ def test_damaged_message_is_dropped_and_never_sent(tmp_path: Path) -> None:
     """One bad row costs that row."""
     path = tmp_path / "q.db"
     queue = open_queue(path)
-    queue.put([Draft(5, "/t", lambda _id: b"bad"), Draft(5, "/t", lambda _id: b"good")])
+    queue.put([
+        MessageDraft(5, "/t", lambda _id: b"bad"),
+        MessageDraft(5, "/t", lambda _id: b"good"),
+    ])
     queue.close()
     with sqlite3.connect(path) as db:
         db.execute("UPDATE message SET payload = X'00' WHERE seq = 1")
@@ -165,7 +173,7 @@ def test_damage_beside_another_process_is_an_error(tmp_path: Path) -> None:
     """Nobody pulls the file from under a running agent."""
     path = tmp_path / "q.db"
     agent = open_queue(path)
-    place = Place(path)
+    place = QueueFile(path)
     with pytest.raises(QueueFileError, match="another process uses it"):
         place.repair()
     place.close()
@@ -176,11 +184,13 @@ def test_repair_keeps_messages_taken_ids_and_values(tmp_path: Path) -> None:
     """Repairing a sound file loses nothing."""
     path = tmp_path / "q.db"
     before = filled(path)
-    place = Place(path)
+    place = QueueFile(path)
     saved, aside = place.repair()
     place.close()
     queue = open_queue(path)
-    again = queue.put([Draft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))])
+    again = queue.put([
+        MessageDraft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))
+    ])
     tips = queue.get_state("rain/tips")
     left = {m.id: m for m in queue.lease(COUNT + 1)}
     queue.close()
@@ -207,7 +217,7 @@ def test_damage_found_while_running_is_salvaged_at_the_next_start(
     raw = bytearray(path.read_bytes())
     raw[PAGE * 5 : PAGE * 5 + 64] = b"\xff" * 64  # the head of a page
     path.write_bytes(raw)
-    place = Place(path)
+    place = QueueFile(path)
     with pytest.raises(QueueFileError, match=r"queue\.db"):
         place.check_whole_file()
     place.close()
@@ -230,8 +240,8 @@ def test_look_that_takes_too_long_goes_on_later(tmp_path: Path) -> None:
     db.executemany("INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
     db.execute("COMMIT")
 
-    assert check(db, 0.005) is False
-    assert check(db, 60.0) is True
+    assert check_integrity(db, 0.005) is False
+    assert check_integrity(db, 60.0) is True
     db.close()
 
 
@@ -243,7 +253,7 @@ def test_message_whose_key_is_damaged_hides_no_other(
     path = tmp_path / "queue.db"
     names = [b"message-%02d" % number for number in range(9)]
     queue = open_queue(path)
-    queue.put([Draft(5, "/1/2", lambda _id, n=n: n) for n in names])  # type: ignore[misc]
+    queue.put([MessageDraft(5, "/1/2", lambda _id, n=n: n) for n in names])  # type: ignore[misc]
     queue.close()
     raw = bytearray(path.read_bytes())
     # A row's values begin with priority and number, before the node of its id.
@@ -265,8 +275,10 @@ def test_id_that_is_not_utf_8_does_not_stop_the_start(tmp_path: Path) -> None:
     chance = random.Random(1)
     for number in range(100):
         body = chance.randbytes(300)
-        queue.put([Draft(1 + number % 5, "/t", lambda _id, b=body: b)])  # type: ignore[misc]
-    queue.put([Draft(1, "/t", lambda _id: b"", MessageId("neighbour-7", "b00t", 3))])
+        queue.put([MessageDraft(1 + number % 5, "/t", lambda _id, b=body: b)])  # type: ignore[misc]
+    queue.put([
+        MessageDraft(1, "/t", lambda _id: b"", MessageId("neighbour-7", "b00t", 3))
+    ])
     queue.close()
     raw = bytearray(path.read_bytes())
     at = raw.find(b"neighbour-7")

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.queue.base import Draft
-from edge_agent.queue.file_lifecycle import Place
+from edge_agent.queue.base import MessageDraft
+from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.inspection import ledger_writer
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.queue.store import Changes
+from edge_agent.queue.store import CounterDeltas
 from spatial_mqtt.senml import MessageId
 
 PUTTER = """
 import sys
-from edge_agent.queue.base import Draft
+from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.inspection import ledger_writer
 from edge_agent.queue.sqlite_queue import SqliteQueue
 queue = SqliteQueue(sys.argv[1], "n1", "boot", 10_000_000)
 while True:
     priority = 1 + queue.stats().put[1] % 5
-    (put,) = queue.put([Draft(priority, "/t", lambda i: str(i).encode())])
+    (put,) = queue.put([MessageDraft(priority, "/t", lambda i: str(i).encode())])
     print(put, flush=True)
 """
 
@@ -33,8 +33,8 @@ def open_queue(path: Path, machine_boot: str = "boot") -> SqliteQueue:
     return SqliteQueue(path, "n1", machine_boot, 10_000_000)
 
 
-def draft(priority: int = 1) -> Draft:
-    return Draft(priority, "/t", lambda _id: b"payload")
+def draft(priority: int = 1) -> MessageDraft:
+    return MessageDraft(priority, "/t", lambda _id: b"payload")
 
 
 def test_kill_dash_nine_loses_no_message_that_was_put(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_ledger_names_each_message_that_was_stored(tmp_path: Path) -> None:
     """The `on_put` hook gets the ids; a duplicate is not written twice."""
     queue = open_queue(tmp_path / "q.db")
     queue.on_put = ledger_writer(tmp_path / "ledger")
-    again = Draft(2, "/t", lambda _id: b"", MessageId("x", "b", 7))
+    again = MessageDraft(2, "/t", lambda _id: b"", MessageId("x", "b", 7))
     (first,) = queue.put([draft(5)], {"name": "value"})
     queue.put([], {"name": "other"})
     queue.put([again, again])
@@ -132,7 +132,7 @@ def test_taken_ids_are_kept_as_few_ranges(tmp_path: Path) -> None:
     """A node's whole past costs one row when its messages arrived in any order."""
     queue = open_queue(tmp_path / "q.db")
     for seq in (5, 1, 3, 2, 4, 9):
-        queue.put([Draft(1, "/t", lambda _id: b"", MessageId("x", "b", seq))])
+        queue.put([MessageDraft(1, "/t", lambda _id: b"", MessageId("x", "b", seq))])
     queue.close()
 
     rows = sqlite3.connect(tmp_path / "q.db").execute("SELECT low, high FROM taken")
@@ -160,9 +160,9 @@ def test_message_that_another_process_dropped_is_counted_once(tmp_path: Path) ->
 
 def test_failed_transaction_leaves_no_trace_in_memory(tmp_path: Path) -> None:
     """What was remembered in it was never said."""
-    store, _ = Place(tmp_path / "q.db").open()
+    store, _ = QueueFile(tmp_path / "q.db").open()
     before = store.stored_bytes()
-    changes = Changes()
+    changes = CounterDeltas()
     changes.add_put(1, 100)
 
     def fail() -> None:

@@ -2,7 +2,7 @@ import pytest
 from slope_bench import START_S, opened, values
 
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.mcp3x08 import noise_v
+from edge_agent.sensors.mcp3x08 import estimate_noise
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.faults import Fault
 from service_runtime.settings import SettingsError
@@ -19,8 +19,8 @@ DEEP = SOIL | {"name": "deep", "channel": 7}
 
 def test_noise_is_told_by_the_median_deviation() -> None:
     """One spike is no noise; half of the samples are."""
-    assert noise_v([1.0, 1.0, 1.0, 1.0, 9.0]) == 0.0
-    assert noise_v([1.0, 1.2, 0.8, 1.4, 0.6]) == pytest.approx(0.2 * 1.4826)
+    assert estimate_noise([1.0, 1.0, 1.0, 1.0, 9.0]) == 0.0
+    assert estimate_noise([1.0, 1.2, 0.8, 1.4, 0.6]) == pytest.approx(0.2 * 1.4826)
 
 
 @pytest.mark.parametrize("chip", ["MCP3008", "MCP3208"])

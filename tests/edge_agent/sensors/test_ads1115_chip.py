@@ -1,6 +1,6 @@
 import pytest
 
-from edge_agent.sensors.ads1115 import SaturatedError, config_of, decode
+from edge_agent.sensors.ads1115 import InputSaturatedError, decode, encode_config
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_code_is_volts(raw: str, volts: float) -> None:
 @pytest.mark.parametrize("raw", ["7fff", "8000"])
 def test_code_at_the_end_of_the_range_is_no_voltage(raw: str) -> None:
     """Data Format: the greatest and the least code stand for everything beyond."""
-    with pytest.raises(SaturatedError, match=r"the end of \+-4.096 V"):
+    with pytest.raises(InputSaturatedError, match=r"the end of \+-4.096 V"):
         decode(bytes.fromhex(raw), 4.096)
 
 
@@ -33,4 +33,4 @@ def test_config_starts_one_conversion_against_ground(
     channel: int, full_scale_v: float, config: int
 ) -> None:
     """Config Register: start, AINx to GND, the range, single shot, 128 a second."""
-    assert config_of(channel, full_scale_v) == config
+    assert encode_config(channel, full_scale_v) == config

@@ -1,12 +1,12 @@
 import pytest
 
 from edge_agent.sensors.bme280 import (
-    SkippedError,
-    Trim,
+    NotMeasuredError,
+    TrimParameters,
+    compensate_pressure,
+    compensate_temperature,
     decode,
-    fine_of,
-    pascals,
-    trim_of,
+    decode_trim,
 )
 
 # A real chip's registers; the expected air is what RPi.bme280 0.2.4, which others
@@ -19,11 +19,13 @@ TRIM_TP = bytes.fromhex(
 def test_data_sheet_example() -> None:
     """BMP280 data sheet 3.12, the worked example of the same two formulas."""
     p = (36477, -10685, 3024, 2855, 140, -7, 15500, -14600, 6000)
-    trim = Trim((27504, 26435, -1000), p, (0,) * 6)
-    fine = fine_of(519888, trim)
+    trim = TrimParameters((27504, 26435, -1000), p, (0,) * 6)
+    fine = compensate_temperature(519888, trim)
     assert int(fine) == 128422
     assert fine / 5120 == pytest.approx(25.08, abs=0.005)
-    assert pascals(415148, fine, trim) == pytest.approx(100653.27, abs=0.005)
+    assert compensate_pressure(415148, fine, trim) == pytest.approx(
+        100653.27, abs=0.005
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,14 +40,14 @@ def test_air_agrees_with_an_independent_driver(
     trim_h: str, raw: str, air: tuple[float, float, float]
 ) -> None:
     """All three quantities, with H4, H5 and H6 of both signs."""
-    seen = decode(bytes.fromhex(raw), trim_of(TRIM_TP, bytes.fromhex(trim_h)))
+    seen = decode(bytes.fromhex(raw), decode_trim(TRIM_TP, bytes.fromhex(trim_h)))
     got = (seen.temp_c, seen.pressure_pa / 100, seen.humidity_percent)
     assert got == pytest.approx(air, abs=1e-6)
 
 
 def test_trim_shares_a_byte_between_h4_and_h5() -> None:
     """Table 16: 12 bits each, both signed."""
-    assert trim_of(TRIM_TP, bytes.fromhex("6c0103135affe2")).h == (
+    assert decode_trim(TRIM_TP, bytes.fromhex("6c0103135affe2")).h == (
         75, 364, 3, 314, -11, -30,
     )  # fmt: skip
 
@@ -56,11 +58,14 @@ def test_trim_shares_a_byte_between_h4_and_h5() -> None:
 )
 def test_what_was_not_measured_is_found_out(raw: str) -> None:
     """Table 18: the registers' values after power-on."""
-    trim = trim_of(TRIM_TP, bytes.fromhex("6c0100130a001e"))
-    with pytest.raises(SkippedError, match="has measured nothing"):
+    trim = decode_trim(TRIM_TP, bytes.fromhex("6c0100130a001e"))
+    with pytest.raises(NotMeasuredError, match="has measured nothing"):
         decode(bytes.fromhex(raw), trim)
 
 
 def test_empty_calibration_gives_no_division_by_zero() -> None:
     """The data sheet's own guard."""
-    assert pascals(1, 1.0, Trim((0, 0, 0), (0,) * 9, (0,) * 6)) == 0.0
+    assert (
+        compensate_pressure(1, 1.0, TrimParameters((0, 0, 0), (0,) * 9, (0,) * 6))
+        == 0.0
+    )

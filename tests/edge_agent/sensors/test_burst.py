@@ -5,27 +5,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.mcp3x08 import EFFICIENCY, middle_mean, standard_error
+from edge_agent.sensors.mcp3x08 import (
+    MEAN_EFFICIENCY,
+    interquartile_mean,
+    standard_error,
+)
 
 
 def test_knocks_count_for_nothing() -> None:
     """A quarter of wild samples on one side does not move the mean."""
-    assert middle_mean([1.0] * 12 + [9.0] * 4) == 1.0
-    assert middle_mean([1.0, 2.0, 3.0, 4.0]) == 2.5
-    assert (middle_mean([7.0]), standard_error([7.0])) == (7.0, 0.0)
+    assert interquartile_mean([1.0] * 12 + [9.0] * 4) == 1.0
+    assert interquartile_mean([1.0, 2.0, 3.0, 4.0]) == 2.5
+    assert (interquartile_mean([7.0]), standard_error([7.0])) == (7.0, 0.0)
 
 
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=64))
 def test_mean_lies_between_the_samples(values: list[float]) -> None:
     """Whatever comes."""
-    assert min(values) - 1e-9 <= middle_mean(values) <= max(values) + 1e-9
+    assert min(values) - 1e-9 <= interquartile_mean(values) <= max(values) + 1e-9
 
 
 def test_error_and_efficiency_are_those_of_gaussian_noise() -> None:
     """What a burst says of itself is what many bursts do, and the formula says."""
     rng = random.Random(1)
     bursts = [[rng.gauss(0, 1) for _ in range(16)] for _ in range(4000)]
-    spread = statistics.stdev(middle_mean(burst) for burst in bursts)
+    spread = statistics.stdev(interquartile_mean(burst) for burst in bursts)
     told = statistics.fmean(standard_error(burst) for burst in bursts)
     assert told == pytest.approx(spread, rel=0.08)
-    assert pytest.approx((EFFICIENCY * 16) ** -0.5, rel=0.03) == spread
+    assert pytest.approx((MEAN_EFFICIENCY * 16) ** -0.5, rel=0.03) == spread

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.i2c import naming
+from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_number_of_the_kernel_becomes_a_sentence(number: int, words: str) -> Non
         pytest.raises(
             SensorBusError, match=rf"^sensor air I2C1 0x76 {words}: .*; look at it$"
         ),
-        naming("air", "I2C1 0x76", "look at it"),
+        bus_errors_as_sensor_errors("air", "I2C1 0x76", "look at it"),
     ):
         raise OSError(number, os.strerror(number))
 
@@ -35,6 +35,6 @@ def test_own_error_keeps_its_words() -> None:
     """What is named already is not named again."""
     with (
         pytest.raises(SensorRangeError, match=r"^sensor air is odd; look$"),
-        naming("air", "I2C1 0x76", "look at it"),
+        bus_errors_as_sensor_errors("air", "I2C1 0x76", "look at it"),
     ):
         raise SensorRangeError("air", "is odd", "look")

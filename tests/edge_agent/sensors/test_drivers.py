@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from edge_agent.sensors.base import Hardware, PendingSensor, Sensor
+from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.rain import RainSeries, storm
-from edge_agent.simulator.slope import Site, Slope
+from edge_agent.simulator.rain import SimulatedRain, make_storm
+from edge_agent.simulator.slope import Slope, SlopeSite
 
 START_S = 1_700_000_000.0
 TABLES = (
@@ -25,14 +25,14 @@ TABLES = (
 
 
 def node(
-    site: Site | None = None,
-    rain: RainSeries | None = None,
+    site: SlopeSite | None = None,
+    rain: SimulatedRain | None = None,
     **hardware: Callable[..., Any],
 ) -> tuple[Board, dict[str, Sensor]]:
     """A board and its opened sensors, at the start of a storm by default."""
     settings = parse_sensors(TABLES)
-    rain = rain or storm("peaked", START_S, 10, 100)
-    slope = Slope(rain, site or Site(start_s=START_S))
+    rain = rain or make_storm("peaked", START_S, 10, 100)
+    slope = Slope(rain, site or SlopeSite(start_s=START_S))
     board = Board(slope, settings, random.Random(1))
     parts = Hardware(board.pin_factory, **({"sleep": lambda _: None} | hardware))
     sensors = open_sensors(settings, parts)
@@ -63,7 +63,7 @@ def test_gauge_goes_on_from_the_tips_it_told_of() -> None:
     (before,) = sensors["rain"].read(0.0)
     stored = sensors["rain"].state()
     settings = parse_sensors(TABLES)
-    slope = Slope(storm("peaked", START_S, 10, 100), Site(start_s=START_S))
+    slope = Slope(make_storm("peaked", START_S, 10, 100), SlopeSite(start_s=START_S))
     again = Board(slope, settings, random.Random(2))
     (rain, *_) = open_sensors(
         settings, Hardware(again.pin_factory, lambda _: None, get_state=stored.get)
@@ -111,7 +111,7 @@ def test_moisture_is_read_back_within_the_noise() -> None:
 
 def test_tilt_is_read_back_within_two_thousandths() -> None:
     """Eight samples bring the noise of the chip below 0.002 deg."""
-    board, sensors = node(Site(start_s=START_S, mounted_deg=(-3.0, 2.0)))
+    board, sensors = node(SlopeSite(start_s=START_S, mounted_deg=(-3.0, 2.0)))
     state = board.advance(START_S + 3600)
     seen = values(sensors["tilt"])
     assert seen["tilt/x"] == pytest.approx(state.tilt_x_deg, abs=0.002)
@@ -132,9 +132,9 @@ def test_samples_of_a_tilt_reading_are_a_filter_period_apart() -> None:
 def test_cut_wire_is_told_at_once_and_stays() -> None:
     """The cut calls the agent, and every reading says it."""
     told = []
-    site = Site(start_s=START_S, wire_break_s=START_S + 100)
+    site = SlopeSite(start_s=START_S, wire_break_s=START_S + 100)
     board, sensors = node(
-        site, rain=storm("quiet", START_S, 1, 0), on_event=told.append
+        site, rain=make_storm("quiet", START_S, 1, 0), on_event=told.append
     )
     assert values(sensors["wire"]) == {"wire": False}
     board.advance(START_S + 101)
@@ -221,12 +221,12 @@ def test_sensor_that_does_not_open_is_tried_again(
 ) -> None:
     """A missing chip stops nobody, says so, and reads once it is there."""
     settings = parse_sensors(TABLES)
-    slope = Slope(RainSeries(START_S, 60, (0.0,)), Site(start_s=START_S))
+    slope = Slope(SimulatedRain(START_S, 60, (0.0,)), SlopeSite(start_s=START_S))
     board = Board(slope, settings, random.Random(1))
     board.inject_fault("tilt", Fault.DEAD)
     sensors = open_sensors(settings, Hardware(board.pin_factory, lambda _: None))
     tilt = sensors[3]
-    assert [type(s) is PendingSensor for s in sensors] == [False] * 3 + [True, False]
+    assert [type(s) is RetryingSensor for s in sensors] == [False] * 3 + [True, False]
     assert "sensor tilt must answer as an ADXL355 (AD, ED), got 00, 00" in caplog.text
     with pytest.raises(SensorBusError, match="got 00, 00"):
         tilt.read(0.0)
@@ -255,14 +255,14 @@ def test_pin_that_systemd_keeps_names_the_way_out() -> None:
     def busy() -> Sensor:
         raise OSError(errno.EBUSY, "Device or resource busy")
 
-    pending = PendingSensor(parse_sensors(TABLES[:1])[0], busy)
+    pending = RetryingSensor(parse_sensors(TABLES[:1])[0], busy)
     assert "busy; stop the process that uses it; pins kept for" in str(pending.error)
 
 
 def test_boards_do_not_share_anything() -> None:
     """Two boards in one process have their own pins and their own bus."""
-    one, first = node(Site(start_s=START_S, mounted_deg=(1.0, 1.0)))
-    _, second = node(Site(start_s=START_S, mounted_deg=(5.0, 5.0)))
+    one, first = node(SlopeSite(start_s=START_S, mounted_deg=(1.0, 1.0)))
+    _, second = node(SlopeSite(start_s=START_S, mounted_deg=(5.0, 5.0)))
     one.advance(START_S + 10 * 3600)
     assert values(second["rain"])["rain"] == 0
     assert values(second["tilt"])["tilt/x"] == pytest.approx(5.0, abs=0.002)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.ds18b20 import DamagedError, WrongError, decode
+from edge_agent.sensors.ds18b20 import NoTemperatureError, OneWireAnswerError, decode
 
 SLAVE = """50 05 4b 46 7f ff 0c 10 1c : crc=1c YES
 50 05 4b 46 7f ff 0c 10 1c t={milli}
@@ -27,21 +27,21 @@ def test_both_files_give_the_temperature(milli: str, celsius: float) -> None:
 @pytest.mark.parametrize("text", ["85000\n", SLAVE.format(milli="85000")])
 def test_power_on_value_is_no_temperature(text: str) -> None:
     """85.0 C stands in the chip before its first conversion."""
-    with pytest.raises(WrongError, match=r"85.0 C, its value after power-on"):
+    with pytest.raises(NoTemperatureError, match=r"85.0 C, its value after power-on"):
         decode(text)
 
 
 @pytest.mark.parametrize("milli", ["-127000", "127937"])
 def test_disconnected_chip_is_named(milli: str) -> None:
     """What an idle or a shorted wire decodes to."""
-    with pytest.raises(WrongError, match="it is disconnected"):
+    with pytest.raises(NoTemperatureError, match="it is disconnected"):
         decode(milli)
 
 
 @pytest.mark.parametrize("milli", ["-55063", "125062"])
 def test_temperature_beyond_the_chip_is_named(milli: str) -> None:
     """The chip measures -55 to 125 C."""
-    with pytest.raises(WrongError, match="beyond what it can measure"):
+    with pytest.raises(NoTemperatureError, match="beyond what it can measure"):
         decode(milli)
 
 
@@ -56,12 +56,12 @@ def test_temperature_beyond_the_chip_is_named(milli: str) -> None:
 )
 def test_damaged_answer_is_named(text: str, words: str) -> None:
     """The kernel says YES or NO of the CRC."""
-    with pytest.raises(DamagedError, match=words):
+    with pytest.raises(OneWireAnswerError, match=words):
         decode(text)
 
 
 @given(st.text(max_size=80) | st.integers().map(str))
 def test_whatever_is_in_the_file_nothing_else_is_raised(text: str) -> None:
     """A temperature that the chip can measure, or the reason."""
-    with contextlib.suppress(DamagedError, WrongError):
+    with contextlib.suppress(OneWireAnswerError, NoTemperatureError):
         assert -55 <= decode(text) <= 125

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from slope_bench import START_S, opened, quiet
 
 from edge_agent.cli import cli
-from edge_agent.sensors.base import Claiming, Hardware, PendingSensor, Sensor
+from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor, SensorConfig
 from edge_agent.sensors.errors import SensorError
-from edge_agent.sensors.registry import KINDS, open_sensors, parse_sensors
+from edge_agent.sensors.registry import SENSOR_KINDS, open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.faults import Fault
 from edge_agent.simulator.parts.registry import PARTS
-from edge_agent.simulator.slope import Site, Slope
+from edge_agent.simulator.slope import Slope, SlopeSite
 from spatial_mqtt.senml import Reading
 
 PROBE = {"unit": "m", "measures": "groundwater", "low": -5.0, "high": 20.0}
@@ -73,7 +73,7 @@ def own(sensor: Sensor, readings: list[Reading]) -> list[float]:
 
 def test_every_kind_has_an_example_and_a_part() -> None:
     """Who adds a kind adds its other end, and a line above."""
-    assert KEYS.keys() == KINDS.keys() == PARTS.keys()
+    assert KEYS.keys() == SENSOR_KINDS.keys() == PARTS.keys()
 
 
 @pytest.mark.parametrize("kind", sorted(KEYS))
@@ -92,7 +92,7 @@ def test_kind_says_what_is_possible(kind: str) -> None:
 def test_kind_opens_and_reads_within_its_range(kind: str) -> None:
     """On the simulated board, from the least settings, for a whole day."""
     board, sensor = one(kind)
-    assert not isinstance(sensor, PendingSensor)
+    assert not isinstance(sensor, RetryingSensor)
     for hour in range(1, 24, 4):
         now_s = START_S + hour * 3600
         board.advance(now_s)
@@ -109,7 +109,7 @@ def faults() -> list[tuple[str, Fault]]:
     found = []
     for kind in sorted(KEYS):
         settings = parse_sensors([table(kind)])
-        board = Board(Slope(quiet(), Site(start_s=START_S)), settings, Random(1))
+        board = Board(Slope(quiet(), SlopeSite(start_s=START_S)), settings, Random(1))
         known = sorted(board.faults(kind), key=lambda fault: fault.value)
         found += [(kind, fault) for fault in known]
     return found
@@ -168,7 +168,7 @@ def test_kind_that_is_missing_at_first_is_there_later(kind: str) -> None:
     again.close()
 
 
-def reopened(board: Board, settings: Claiming) -> Sensor:
+def reopened(board: Board, settings: SensorConfig) -> Sensor:
     hardware = Hardware(board.pin_factory, lambda _: None, buses=board.buses)
     return open_sensors([settings], hardware)[0]
 

@@ -5,7 +5,7 @@ from edge_agent.sensors.analog import ExtensometerSettings, decode_displacement
 from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.slope import Site
+from edge_agent.simulator.slope import SlopeSite
 from service_runtime.settings import SettingsError
 
 TABLE = {
@@ -36,7 +36,7 @@ def test_voltage_is_a_place_on_the_travel(volts: float, mm: float) -> None:
 
 def test_movement_of_the_slope_is_read_back() -> None:
     """A failing slope pulls the string out, to a third of a millimetre."""
-    site = Site(start_s=START_S, failure_time_s=START_S + 86400, onset_s=86400)
+    site = SlopeSite(start_s=START_S, failure_time_s=START_S + 86400, onset_s=86400)
     board, sensors = opened(TABLE, site=site)
     for hour in (1, 12, 20, 23.9):
         moved_mm = board.advance(START_S + hour * 3600).displacement_mm

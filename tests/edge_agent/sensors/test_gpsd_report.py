@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.gnss import Fix, NoFixError, decode
+from edge_agent.sensors.gnss import GnssFix, NoFixError, decode
 
 TPV = {
     "class": "TPV", "device": "/dev/ttyACM0", "mode": 3,
@@ -21,7 +21,7 @@ def poll(*tpv: object, active: int = 1) -> str:
 
 def test_fix_in_three_dimensions() -> None:
     """Position, altitude above the sea, time and error."""
-    fix = Fix(35.123456, 139.654321, 110.9, 1780569060.0, 4.2)
+    fix = GnssFix(35.123456, 139.654321, 110.9, 1780569060.0, 4.2)
     assert decode(poll(TPV)) == fix
     assert decode(json.dumps(TPV)) == fix
 
@@ -29,7 +29,7 @@ def test_fix_in_three_dimensions() -> None:
 def test_fix_of_an_old_release_in_two_dimensions() -> None:
     """Before 3.20 the altitude is ``alt``; what is unknown is left out."""
     old = {"class": "TPV", "mode": 2, "lat": 1.0, "lon": 2.0, "epx": 9.5}
-    assert decode(poll(old)) == Fix(1.0, 2.0, None, None, 9.5)
+    assert decode(poll(old)) == GnssFix(1.0, 2.0, None, None, 9.5)
     assert decode(poll(old | {"alt": 3.5})).altitude_m == 3.5
 
 

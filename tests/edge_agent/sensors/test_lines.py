@@ -1,8 +1,8 @@
 import pytest
 
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.buses import EVENT, LineEvent, decode
-from edge_agent.sensors.pulse_counter import LinePulses
+from edge_agent.sensors.buses import EDGE_EVENT, EdgeEvent, decode_edge_events
+from edge_agent.sensors.pulse_counter import KernelPulseSource
 from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
 
 SECOND = 10**9
@@ -13,7 +13,7 @@ class FakeLine:
 
     def __init__(self, watch: str = "a") -> None:
         self.token = f"line17-{watch}"
-        self.waiting: list[LineEvent] = []
+        self.waiting: list[EdgeEvent] = []
         self.number = 0
         self.active = False
         self.is_gone = False
@@ -23,9 +23,9 @@ class FakeLine:
         for more in range(times):
             self.number += 1
             time_ns = int((at_s + 4 * more) * SECOND)
-            self.waiting.append(LineEvent(time_ns, self.number))
+            self.waiting.append(EdgeEvent(time_ns, self.number))
 
-    def read(self) -> list[LineEvent]:
+    def read(self) -> list[EdgeEvent]:
         if self.is_gone:
             raise OSError("No such device")
         events, self.waiting = self.waiting, []
@@ -60,10 +60,10 @@ def gauge(line: FakeLine, stored: dict[str, str] | None = None) -> RainGauge:
 def test_events_decode_as_the_kernel_lays_them_out() -> None:
     """Time, edge, line, number in the request, in the line; 24 bytes of nothing."""
     raw = bytes.fromhex("00ca9a3b00000000 02000000 11000000 09000000 07000000")
-    assert decode((raw + bytes(24)) * 2) == [LineEvent(SECOND, 7)] * 2
-    assert EVENT.size == 48
+    assert decode_edge_events((raw + bytes(24)) * 2) == [EdgeEvent(SECOND, 7)] * 2
+    assert EDGE_EVENT.size == 48
     with pytest.raises(ValueError, match="whole events of 48 bytes, got 47"):
-        decode(bytes(47))
+        decode_edge_events(bytes(47))
 
 
 def test_tips_that_waited_are_counted_at_the_next_reading() -> None:
@@ -120,7 +120,7 @@ def test_damaged_mark_begins_anew() -> None:
     """A mark that is no number loses nothing that the kernel still has."""
     line = FakeLine()
     line.edge(1)
-    assert LinePulses(line, "line17-a x").drain().untimed_count == 0
+    assert KernelPulseSource(line, "line17-a x").drain().untimed_count == 0
 
 
 def test_lost_edges_of_a_flapping_switch_are_no_rain() -> None:

@@ -7,7 +7,7 @@ import pytest
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings, decode
-from edge_agent.sensors.mcp3x08 import middle_mean
+from edge_agent.sensors.mcp3x08 import interquartile_mean
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.chips.i2c import Lis3dhChip
 from edge_agent.simulator.parts.digital import gravity_g
@@ -86,8 +86,8 @@ def test_warm_morning_raises_no_level() -> None:
 
 def test_knock_counts_for_nothing() -> None:
     """A quarter of wild samples on one side does not move the mean."""
-    assert middle_mean([1.0] * 12 + [9.0] * 4) == 1.0
-    assert middle_mean([1.0, 2.0, 3.0, 4.0]) == 2.5
+    assert interquartile_mean([1.0] * 12 + [9.0] * 4) == 1.0
+    assert interquartile_mean([1.0, 2.0, 3.0, 4.0]) == 2.5
 
 
 def test_other_chip_is_named() -> None:

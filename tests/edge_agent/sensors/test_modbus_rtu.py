@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.sensors.modbus import (
-    ORDERS,
-    TYPES,
-    DamagedError,
-    RefusedError,
+    BYTE_ORDERS,
+    NUMBER_TYPES,
+    ModbusAnswerError,
+    ModbusExceptionError,
+    count_registers,
     decode,
-    is_whole,
+    decode_number,
+    encode_request,
+    is_complete,
     modbus_crc,
-    number,
-    registers_of,
-    request,
 )
 
-ASKED = request(0x11, 3, 0x006B, 3)
+ASKED = encode_request(0x11, 3, 0x006B, 3)
 
 
 def framed(body: str) -> bytes:
@@ -55,7 +55,9 @@ def test_answer_of_the_standard() -> None:
 )
 def test_exception_is_named(code: int, words: str) -> None:
     """Application protocol 7."""
-    with pytest.raises(RefusedError, match=f"exception {code}, {words}") as caught:
+    with pytest.raises(
+        ModbusExceptionError, match=f"exception {code}, {words}"
+    ) as caught:
         decode(framed(f"11 83 {code:02x}"), ASKED)
     assert caught.value.code == code
 
@@ -73,7 +75,7 @@ def test_exception_is_named(code: int, words: str) -> None:
 )
 def test_damaged_answer_is_named(frame: bytes, words: str) -> None:
     """What was wrong, and the bytes."""
-    with pytest.raises(DamagedError, match=words):
+    with pytest.raises(ModbusAnswerError, match=words):
         decode(frame, ASKED)
 
 
@@ -94,14 +96,16 @@ def test_damaged_answer_is_named(frame: bytes, words: str) -> None:
 )
 def test_number_in_registers(data: str, kind: str, order: str, value: float) -> None:
     """Every type, in the orders that probes are known to use."""
-    assert number(bytes.fromhex(data), kind, order) == pytest.approx(value, rel=1e-6)
+    assert decode_number(bytes.fromhex(data), kind, order) == pytest.approx(
+        value, rel=1e-6
+    )
 
 
-@given(st.binary(min_size=4, max_size=4), st.sampled_from(sorted(ORDERS)))
+@given(st.binary(min_size=4, max_size=4), st.sampled_from(sorted(BYTE_ORDERS)))
 def test_orders_undo_themselves(data: bytes, order: str) -> None:
     """Each order is its own inverse, so that a probe can be simulated with it."""
-    wire = bytes(data[at] for at in ORDERS[order])
-    assert number(wire, "uint32", order) == struct.unpack(">I", data)[0]
+    wire = bytes(data[at] for at in BYTE_ORDERS[order])
+    assert decode_number(wire, "uint32", order) == struct.unpack(">I", data)[0]
 
 
 @given(st.integers(1, 125), st.binary(max_size=250))
@@ -109,13 +113,13 @@ def test_every_prefix_of_an_answer_is_incomplete(count: int, filling: bytes) -> 
     """A frame is whole with its last byte and not before."""
     body = bytes([1, 3, 2 * count]) + filling.ljust(2 * count, b"\0")[: 2 * count]
     frame = body + modbus_crc(body)
-    assert is_whole(frame)
-    assert not is_whole(frame[:-1])
+    assert is_complete(frame)
+    assert not is_complete(frame[:-1])
 
 
 def test_two_registers_for_thirty_two_bits() -> None:
     """A register has 16 bits."""
-    assert {kind: registers_of(kind) for kind in TYPES} == {
+    assert {kind: count_registers(kind) for kind in NUMBER_TYPES} == {
         "int16": 1, "uint16": 1, "int32": 2, "uint32": 2, "float32": 2,
     }  # fmt: skip
 
@@ -124,5 +128,5 @@ def test_two_registers_for_thirty_two_bits() -> None:
 def test_whatever_comes_nothing_else_is_raised(noise: bytes, is_sealed: bool) -> None:
     """Noise, and noise with a CRC that fits, is damaged or refused."""
     frame = noise + modbus_crc(noise) if is_sealed else noise
-    with contextlib.suppress(DamagedError, RefusedError):
+    with contextlib.suppress(ModbusAnswerError, ModbusExceptionError):
         assert len(decode(frame, ASKED)) == 6

@@ -3,14 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.sensors.murata import (
-    Answer,
     FrameError,
-    Status,
+    MurataAnswer,
+    ReturnStatus,
     crc8,
     decode,
+    decode_temp_c,
     encode,
-    status_words,
-    temperature_c,
+    format_status_flags,
 )
 
 READS = {
@@ -40,8 +40,10 @@ def test_write_commands_are_the_data_sheets(what: tuple[int, int], word: str) ->
 
 def test_answer_of_the_data_sheet() -> None:
     """The example 0500DC1C: register 1, normal operation, 00DC, checksum 1C."""
-    assert decode(bytes.fromhex("0500DC1C")) == Answer(0x01, Status.NORMAL, 0x00DC)
-    assert decode(bytes.fromhex("0700DC1F")).status is Status.ERROR
+    assert decode(bytes.fromhex("0500DC1C")) == MurataAnswer(
+        0x01, ReturnStatus.NORMAL, 0x00DC
+    )
+    assert decode(bytes.fromhex("0700DC1F")).status is ReturnStatus.ERROR
 
 
 @given(st.integers(0, 2**24 - 1), st.integers(0, 31))
@@ -62,17 +64,17 @@ def test_silence_is_no_answer(frame: str) -> None:
 
 def test_data_is_signed() -> None:
     """Two's complement; the example is 220 digits."""
-    assert Answer(1, Status.NORMAL, 0x00DC).signed == 220
-    assert Answer(1, Status.NORMAL, 0xFFEA).signed == -22
+    assert MurataAnswer(1, ReturnStatus.NORMAL, 0x00DC).signed == 220
+    assert MurataAnswer(1, ReturnStatus.NORMAL, 0xFFEA).signed == -22
 
 
 def test_flags_have_names() -> None:
     """Status register, bit by bit."""
-    assert status_words(0x0041) == "saturated, pin continuity"
-    assert status_words(0) == "no flag"
+    assert format_status_flags(0x0041) == "saturated, pin continuity"
+    assert format_status_flags(0) == "no flag"
 
 
 @pytest.mark.parametrize(("data", "celsius"), [(0x161E, 26.6), (0, -273), (5000, -8.4)])
 def test_temperature_follows_the_data_sheet(data: int, celsius: float) -> None:
     """18.9 digits to a degree from -273."""
-    assert temperature_c(data) == pytest.approx(celsius, abs=0.06)
+    assert decode_temp_c(data) == pytest.approx(celsius, abs=0.06)

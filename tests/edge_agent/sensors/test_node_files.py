@@ -9,11 +9,11 @@ def test_files_of_a_raspberry_pi() -> None:
     """Each as the kernel writes it."""
     stat = " 5821 1480 512345 9000 12000 800 204800 70000 0 60000 79000 0 0 0 0\n"
     meminfo = "MemTotal:   1000000 kB\nMemFree:  1 kB\nMemAvailable:  250000 kB\n"
-    assert machine.celsius("48312\n") == 48.312
-    assert machine.written_bytes(stat) == 204800 * 512
-    assert machine.uptime_s("35021.88 68000.12\n") == 35021.88
-    assert machine.memory_free(meminfo) == 0.25
-    assert machine.load("0.42 0.30 0.20 1/123 4567\n") == 0.42
+    assert machine.parse_temp_c("48312\n") == 48.312
+    assert machine.parse_written_bytes(stat) == 204800 * 512
+    assert machine.parse_uptime_s("35021.88 68000.12\n") == 35021.88
+    assert machine.parse_memory_free(meminfo) == 0.25
+    assert machine.parse_load("0.42 0.30 0.20 1/123 4567\n") == 0.42
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_files_of_a_raspberry_pi() -> None:
 )
 def test_bits_of_the_power_supply(text: str, true: set[str]) -> None:
     """Bits 0 and 2 are now, 16 and 18 since the start; the rest is about heat."""
-    seen = machine.throttling(text)
+    seen = machine.parse_throttling(text)
     assert {name for name, value in seen.items() if value} == true
 
 
@@ -38,10 +38,10 @@ def test_bits_of_the_power_supply(text: str, true: set[str]) -> None:
 )
 def test_life_of_the_flash_is_its_worse_half(text: str, used: float) -> None:
     """Tenths of the life that are over."""
-    assert machine.life_used(text) == used
+    assert machine.parse_life_used(text) == used
 
 
 def test_flash_that_does_not_tell_its_life() -> None:
     """Zero is not defined by the standard."""
     with pytest.raises(ValueError, match="1 to 11 tenths, got '0x00 0x00'"):
-        machine.life_used("0x00 0x00")
+        machine.parse_life_used("0x00 0x00")

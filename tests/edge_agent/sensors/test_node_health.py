@@ -5,7 +5,11 @@ import pytest
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError
 from edge_agent.sensors.linux.buses import LinuxBuses
-from edge_agent.sensors.machine import NodeHealth, NodeSettings, check_device
+from edge_agent.sensors.machine import (
+    MachineHealth,
+    MachineSettings,
+    check_block_device,
+)
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.triage import Triage
 from service_runtime.errors import FieldError
@@ -26,13 +30,13 @@ def put(buses: SimulatedBuses, path: str, text: str) -> None:
     buses.files[path] = lambda: text
 
 
-def part() -> tuple[SimulatedBuses, NodeHealth]:
+def part() -> tuple[SimulatedBuses, MachineHealth]:
     """The files of a Raspberry Pi with eMMC, and the sensor."""
     buses = SimulatedBuses()
     for path, text in PI.items():
         put(buses, path, text)
     hardware = Hardware(None, lambda _: None, buses=buses)
-    return buses, NodeHealth(NodeSettings(kind="node", name="node"), hardware)
+    return buses, MachineHealth(MachineSettings(kind="node", name="node"), hardware)
 
 
 def test_all_that_a_pi_tells() -> None:
@@ -83,7 +87,7 @@ def test_alarm_stands_in_for_the_firmwares_file() -> None:
 def test_sagging_supply_is_no_cut_wire() -> None:
     """Triage takes a truth value for a wire: the node has none."""
     _, sensor = part()
-    triage = Triage([NodeSettings(kind="node", name="node")])
+    triage = Triage([MachineSettings(kind="node", name="node")])
     assert triage.assess(sensor.read(0), 0.0).level == 1
 
 
@@ -100,7 +104,7 @@ def test_machine_that_tells_nothing_is_an_error() -> None:
 def test_this_machine_tells_something() -> None:
     """The real files of the machine that runs the tests."""
     hardware = Hardware(None, lambda _: None, buses=LinuxBuses())
-    sensor = NodeHealth(NodeSettings(kind="node", name="node"), hardware)
+    sensor = MachineHealth(MachineSettings(kind="node", name="node"), hardware)
     names = {reading.name for reading in sensor.read(0)}
     assert {"node/uptime", "node/memory-free", "node/load", "node/disk-free"} <= names
 
@@ -109,4 +113,4 @@ def test_this_machine_tells_something() -> None:
 def test_device_is_the_name_of_a_folder(device: str) -> None:
     """It cannot lead elsewhere."""
     with pytest.raises(FieldError, match="device must be a name in /sys/block"):
-        check_device(device)
+        check_block_device(device)

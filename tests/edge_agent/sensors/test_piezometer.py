@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slope_bench import START_S, downpour, opened, values
 
-from edge_agent.sensors.analog import decode_current, share, trouble
+from edge_agent.sensors.analog import decode_current, diagnose_loop, fraction_of_span
 from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.faults import Fault
@@ -36,7 +36,7 @@ TABLE = {
 )
 def test_loop_is_judged_as_namur_says(loop_ma: float, words: str | None) -> None:
     """NE 43: failure, out of range and measurement are different things."""
-    wrong = trouble(loop_ma)
+    wrong = diagnose_loop(loop_ma)
     assert (wrong is None) == (words is None)
     if words is not None and wrong is not None:
         assert wrong[0].startswith(words)
@@ -46,14 +46,18 @@ def test_loop_is_judged_as_namur_says(loop_ma: float, words: str | None) -> None
 @given(st.floats(-1, 30))
 def test_every_measurement_lies_near_the_scale(loop_ma: float) -> None:
     """What NE 43 lets through is at most 3.2 % beyond 4 to 20 mA."""
-    if trouble(loop_ma) is None:
-        assert -0.0126 <= share(loop_ma) <= 1.0313
+    if diagnose_loop(loop_ma) is None:
+        assert -0.0126 <= fraction_of_span(loop_ma) <= 1.0313
 
 
 def test_shunt_turns_volts_into_milliamperes() -> None:
     """Ohm: 1.2 V over 120 Ohm are 10 mA."""
     assert decode_current(1.2, 120.0) == pytest.approx(10.0)
-    assert (share(4.0), share(12.0), share(20.0)) == (0.0, 0.5, 1.0)
+    assert (fraction_of_span(4.0), fraction_of_span(12.0), fraction_of_span(20.0)) == (
+        0.0,
+        0.5,
+        1.0,
+    )
 
 
 def test_pore_pressure_is_read_back() -> None:

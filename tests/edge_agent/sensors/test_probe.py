@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from edge_agent.sensors.errors import SensorRangeError
-from edge_agent.sensors.generic_probe import PROBE_UNITS, ScaledSettings, reading
+from edge_agent.sensors.generic_probe import PROBE_UNITS, ScaledSettings, make_reading
 from edge_agent.sensors.registry import parse_sensors
 from service_runtime.settings import SettingsError
 
@@ -42,11 +42,11 @@ def test_number_that_cannot_be_is_out_of_range(number: float) -> None:
     (settings,) = parse_sensors([PROBE])
     assert isinstance(settings, ScaledSettings)
     with pytest.raises(SensorRangeError, match=r"between 0 and 0\.7 /, got .* from"):
-        reading(settings, number)
+        make_reading(settings, number)
 
 
 def test_reading_is_rounded_to_what_a_probe_can_know() -> None:
     """Six digits."""
     (settings,) = parse_sensors([PROBE | {"scale": 1 / 3, "high": 1e9}])
     assert isinstance(settings, ScaledSettings)
-    assert reading(settings, 1_000_000.0).value == 333_333.0
+    assert make_reading(settings, 1_000_000.0).value == 333_333.0

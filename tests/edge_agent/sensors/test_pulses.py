@@ -1,13 +1,13 @@
 import pytest
 
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.pulse_counter import Input, PinPulses
-from edge_agent.simulator.pins import SlopeFactory
+from edge_agent.sensors.pulse_counter import PinPulseSource, PulseInput
+from edge_agent.simulator.pins import SlopePinFactory
 
 WRAP_S = 100.0
 
 
-class WrappingFactory(SlopeFactory):
+class WrappingFactory(SlopePinFactory):
     """Pins whose clock begins anew every 100 s, as pigpio's does after an hour."""
 
     def ticks(self) -> float:
@@ -20,7 +20,7 @@ class WrappingFactory(SlopeFactory):
         return (later - earlier) % WRAP_S
 
 
-def pulse(factory: SlopeFactory, at_s: float) -> None:
+def pulse(factory: SlopePinFactory, at_s: float) -> None:
     """Close the switch once."""
     factory.now_s = at_s
     factory.pin(17).hold(level=False)
@@ -30,7 +30,7 @@ def pulse(factory: SlopeFactory, at_s: float) -> None:
 def test_clock_of_the_pins_may_wrap() -> None:
     """Only differences of its ticks mean something."""
     factory = WrappingFactory()
-    pulses = PinPulses(Input(17), "rain", Hardware(factory, lambda _: None))
+    pulses = PinPulseSource(PulseInput(17), "rain", Hardware(factory, lambda _: None))
     for at_s in (60.0, 95.0, 130.0):
         pulse(factory, at_s)
     assert pulses.drain().times_s == pytest.approx((60.0, 95.0, 130.0))
@@ -38,8 +38,8 @@ def test_clock_of_the_pins_may_wrap() -> None:
 
 def test_very_many_pulses_have_no_time_each() -> None:
     """A contact that flaps for hours fills no memory, and is still counted."""
-    factory = SlopeFactory()
-    pulses = PinPulses(Input(17), "rain", Hardware(factory, lambda _: None))
+    factory = SlopePinFactory()
+    pulses = PinPulseSource(PulseInput(17), "rain", Hardware(factory, lambda _: None))
     for at in range(10_020):
         pulse(factory, at / 100)
     taken = pulses.drain()

@@ -1,18 +1,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.pulse_counter import WINDOW_S, DeadTime, RateLimit
+from edge_agent.sensors.pulse_counter import WINDOW_S, DeadTime, PulseRateLimit
 
 
 def test_rain_of_the_limit_passes() -> None:
     """20 tips a minute, evenly, are rain for ever."""
-    limit = RateLimit(20)
+    limit = PulseRateLimit(20)
     assert all(limit.accept(3.0 * n) for n in range(1000))
 
 
 def test_flapping_gets_through_once_and_then_no_more() -> None:
     """After the first 20 nothing counts until there was a calm minute."""
-    limit = RateLimit(20)
+    limit = PulseRateLimit(20)
     flaps = [limit.accept(0.2 * n) for n in range(3000)]
     assert sum(flaps) == 20
     assert limit.accept(600 + WINDOW_S)
@@ -20,14 +20,14 @@ def test_flapping_gets_through_once_and_then_no_more() -> None:
 
 def test_clock_that_starts_anew_is_no_flapping() -> None:
     """A reboot sets the kernel's clock back; what came before says nothing."""
-    limit = RateLimit(2)
+    limit = PulseRateLimit(2)
     assert [limit.accept(t) for t in (1000.0, 1001.0, 5.0, 6.0)] == [True] * 4
 
 
 @given(st.lists(st.floats(0, 600), max_size=200), st.integers(1, 30))
 def test_no_minute_has_more_than_the_limit(times: list[float], most: int) -> None:
     """Whatever comes, what passes is possible."""
-    limit = RateLimit(most)
+    limit = PulseRateLimit(most)
     passed = [t for t in sorted(times) if limit.accept(t)]
     for t in passed:
         assert sum(t <= other < t + WINDOW_S for other in passed) <= most

@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
-from edge_agent.sensors.registry import KINDS, find_kind, parse_sensors
-from service_runtime.settings import SettingsError, describe
+from edge_agent.sensors.registry import SENSOR_KINDS, find_sensor_kind, parse_sensors
+from service_runtime.settings import SettingsError, describe_settings
 
 Table = dict[str, Any]
-ALL_KINDS = ", ".join(repr(kind) for kind in sorted(KINDS))
+ALL_KINDS = ", ".join(repr(kind) for kind in sorted(SENSOR_KINDS))
 
 RAIN: Table = {"kind": "rain-gauge", "name": "rain", "pin": 17}
 SOIL: Table = {
@@ -193,8 +193,8 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert len(found) == 4
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
+@pytest.mark.parametrize("name", sorted(SENSOR_KINDS))
 def test_every_key_describes_itself(name: str) -> None:
     """The reference can be made from the settings."""
-    rows = list(describe(find_kind(name).settings, "sensor"))
+    rows = list(describe_settings(find_sensor_kind(name).settings, "sensor"))
     assert all(row.rule.doc.endswith(".") for row in rows)

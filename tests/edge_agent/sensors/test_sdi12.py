@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.sensors.sdi12 import (
-    DamagedError,
-    announced,
+    Sdi12AnswerError,
     data_command,
     decode,
-    is_whole,
+    decode_announcement,
+    is_complete,
     measure_command,
     sdi12_crc,
 )
@@ -33,7 +33,7 @@ def test_commands() -> None:
 @pytest.mark.parametrize("echo", ["", "0M!"])
 def test_announcement_is_seconds_and_count(echo: str) -> None:
     """``atttn``; an adapter may echo the command."""
-    said = announced(f"{echo}00325\r\n".encode(), b"0M!")
+    said = decode_announcement(f"{echo}00325\r\n".encode(), b"0M!")
     assert (said.wait_s, said.count) == (32.0, 5)
 
 
@@ -72,15 +72,15 @@ def test_values_with_a_crc() -> None:
 )
 def test_damaged_answer_is_named(answer: bytes, with_crc: bool, words: str) -> None:
     """What was wrong, and the bytes."""
-    with pytest.raises(DamagedError, match=words):
+    with pytest.raises(Sdi12AnswerError, match=words):
         decode(answer, b"0D0!", with_crc=with_crc)
 
 
 @pytest.mark.parametrize("answer", [b"0+1.2\r\n", b"0\r\n", b"0abc1\r\n"])
 def test_announcement_of_another_form_is_damaged(answer: bytes) -> None:
     """Three digits and one."""
-    with pytest.raises(DamagedError, match="must announce seconds and a count"):
-        announced(answer, b"0M!")
+    with pytest.raises(Sdi12AnswerError, match="must announce seconds and a count"):
+        decode_announcement(answer, b"0M!")
 
 
 @given(st.lists(st.floats(-9999, 9999).map(lambda x: f"{x:+.3f}"), max_size=9))
@@ -88,19 +88,19 @@ def test_flipped_character_is_found_by_the_crc(values: list[str]) -> None:
     """What is whole decodes; with one character changed it does not."""
     text = "7" + "".join(values)
     answer = (text + sdi12_crc(text) + "\r\n").encode()
-    assert is_whole(answer)
+    assert is_complete(answer)
     assert decode(answer, b"7D0!", with_crc=True) == [float(value) for value in values]
     for at in range(1, len(text)):
         bad = answer[:at] + bytes([answer[at] ^ 1]) + answer[at + 1 :]
-        with pytest.raises(DamagedError, match="answers"):
+        with pytest.raises(Sdi12AnswerError, match="answers"):
             decode(bad, b"7D0!", with_crc=True)
 
 
 @given(st.binary(max_size=20).map(lambda noise: b"0" + noise + b"\r\n"), st.booleans())
 def test_whatever_comes_nothing_else_is_raised(answer: bytes, with_crc: bool) -> None:
     """Noise is damaged, or happens to be numbers."""
-    for parse in (announced, partial(decode, with_crc=with_crc)):
+    for parse in (decode_announcement, partial(decode, with_crc=with_crc)):
         try:
             assert parse(answer, b"0D0!") is not None
-        except DamagedError:
+        except Sdi12AnswerError:
             continue

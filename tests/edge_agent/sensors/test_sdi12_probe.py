@@ -4,7 +4,7 @@ import pytest
 
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings, check_address
+from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings, check_sdi12_address
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.chips.serial import Sdi12Sensor
 from service_runtime.errors import FieldError
@@ -120,4 +120,4 @@ def test_error_code_of_a_probe_is_out_of_range() -> None:
 def test_address_is_one_character(address: str) -> None:
     """The question mark is for finding out, not for settings."""
     with pytest.raises(FieldError, match="address must be one of 0-9 A-Z a-z"):
-        check_address(address)
+        check_sdi12_address(address)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.adxl3xx import decode_adxl355, decode_temperature
+from edge_agent.sensors.adxl3xx import decode_adxl355, decode_temp_c
 from edge_agent.sensors.tilt import angles_deg
 
 ONE_G = 256_000
@@ -48,7 +48,7 @@ def test_every_number_survives_the_registers(lsb: int) -> None:
 @pytest.mark.parametrize(("lsb", "celsius"), [(1885, 25.0), (1885 - 181, 45.0)])
 def test_temperature_follows_the_data_sheet(lsb: int, celsius: float) -> None:
     """25 degrees at 1885, falling 9.05 for a degree."""
-    assert decode_temperature(lsb.to_bytes(2)) == pytest.approx(celsius)
+    assert decode_temp_c(lsb.to_bytes(2)) == pytest.approx(celsius)
 
 
 @given(st.floats(-60, 60), st.floats(-20, 20), st.floats(0.9, 1.1))

@@ -5,16 +5,16 @@ import pytest
 from slope_bench import START_S, opened, values
 
 from edge_agent.sensors.adxl3xx import decode_adxl345
-from edge_agent.sensors.base import Claiming, Hardware, PendingSensor, Sensor
+from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor, SensorConfig
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.slope import Site
+from edge_agent.simulator.slope import SlopeSite
 
 SEEN_IN_TEN_MINUTES_DEG = 0.0029  # science.md 4: what 0.01 deg/h asks for
 KINDS = ("adxl345", "sca3300", "scl3300", "tilt")
-SITE = Site(start_s=START_S, mounted_deg=(-3.0, 2.0))
+SITE = SlopeSite(start_s=START_S, mounted_deg=(-3.0, 2.0))
 DRIFT_DEG = 0.3  # what a cold day does to an ADXL345
 
 
@@ -178,14 +178,14 @@ def test_missing_chip_is_tried_again(kind: str) -> None:
     sensors["it"].close()
     board.inject_fault("it", Fault.DEAD)
     again = opened_on(board, parse_sensors([table(kind)])[0])
-    assert isinstance(again, PendingSensor)
+    assert isinstance(again, RetryingSensor)
     with pytest.raises(SensorBusError, match=r"answers only 00|got 00"):
         again.read(0.0)
     board.clear_fault("it")
     assert math.isfinite(values(again)[x_of(kind)])
 
 
-def opened_on(board: Board, settings: Claiming) -> Sensor:
+def opened_on(board: Board, settings: SensorConfig) -> Sensor:
     (sensor,) = open_sensors([settings], Hardware(board.pin_factory, lambda _: None))
     return sensor
 

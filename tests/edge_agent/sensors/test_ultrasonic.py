@@ -1,10 +1,10 @@
 import pytest
 from slope_bench import START_S, downpour, opened, values
 
-from edge_agent.sensors.base import Hardware, PendingSensor
+from edge_agent.sensors.base import Hardware, RetryingSensor
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
-from edge_agent.sensors.ultrasonic import decode, sound_m_per_s
+from edge_agent.sensors.ultrasonic import decode_distance, speed_of_sound
 from edge_agent.simulator.faults import Fault
 from service_runtime.settings import SettingsError
 
@@ -22,12 +22,12 @@ TABLE = {
 )
 def test_sound_is_slower_in_the_cold(air_c: float, m_per_s: float) -> None:
     """331.3 m/s at 0 Celsius, with the root of the temperature."""
-    assert sound_m_per_s(air_c) == pytest.approx(m_per_s, abs=0.01)
+    assert speed_of_sound(air_c) == pytest.approx(m_per_s, abs=0.01)
 
 
 def test_echo_is_there_and_back() -> None:
     """5.83 ms at 20 Celsius are a metre: the 58 us for a centimetre of the guide."""
-    assert decode(5.827e-3, 20.0) == pytest.approx(1.0, abs=1e-3)
+    assert decode_distance(5.827e-3, 20.0) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_water_is_read_back() -> None:
@@ -111,9 +111,9 @@ def test_pin_of_the_echo_in_use_gives_the_trigger_back() -> None:
     board, _ = opened({"kind": "wire", "name": "span", "pin": 24})
     hardware = Hardware(board.pin_factory, lambda _: None)
     (stream,) = open_sensors(parse_sensors([TABLE]), hardware)
-    assert isinstance(stream, PendingSensor)
+    assert isinstance(stream, RetryingSensor)
     assert "pin GPIO24 is already in use" in str(stream.error)
     (other,) = open_sensors(
         parse_sensors([{"kind": "wire", "name": "other", "pin": 23}]), hardware
     )
-    assert not isinstance(other, PendingSensor)
+    assert not isinstance(other, RetryingSensor)

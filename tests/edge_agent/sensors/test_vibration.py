@@ -3,7 +3,7 @@ from slope_bench import START_S, opened, values
 
 from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.slope import Site
+from edge_agent.simulator.slope import SlopeSite
 
 TABLE = {"kind": "vibration", "name": "shock", "pin": 22}
 
@@ -11,7 +11,7 @@ TABLE = {"kind": "vibration", "name": "shock", "pin": 22}
 @pytest.mark.parametrize("active_high", [True, False])
 def test_trains_of_pulses_are_counted_as_shocks(active_high: bool) -> None:
     """A failing slope shakes; each train of four pulses is one."""
-    site = Site(start_s=START_S, failure_time_s=START_S + 86400, onset_s=86400)
+    site = SlopeSite(start_s=START_S, failure_time_s=START_S + 86400, onset_s=86400)
     board, sensors = opened(TABLE | {"active_high": active_high}, site=site)
     before = board.advance(START_S).vibration_pulses
     total = 0

@@ -6,45 +6,49 @@ from slope_bench import START_S, opened, values
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.sensors.trip_wire import (
-    Watch,
-    WireEolSettings,
-    WireState,
-    decode,
-    loop_ohm,
+    ChangePoller,
+    TripWireEolSettings,
+    TripWireState,
+    classify_ratio,
+    decode_loop_ohm,
 )
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.slope import Site
+from edge_agent.simulator.slope import SlopeSite
 from service_runtime.settings import SettingsError
 
 TABLE = {"kind": "wire-eol", "name": "span", "channel": 6, "watch_s": 0.1}
-SETTINGS = WireEolSettings(kind="wire-eol", name="span", channel=6)
+SETTINGS = TripWireEolSettings(kind="wire-eol", name="span", channel=6)
 
 
 @pytest.mark.parametrize(
     ("ratio", "state"),
     [
-        (0.0, WireState.SHORTED),
-        (0.19, WireState.SHORTED),
-        (0.22, WireState.INTACT),
-        (0.405, WireState.INTACT),
-        (0.53, WireState.INTACT),
-        (0.55, WireState.CUT),
-        (0.680, WireState.CUT),
-        (0.83, WireState.CUT),
-        (0.85, WireState.REMOVED),
-        (1.0, WireState.REMOVED),
+        (0.0, TripWireState.SHORTED),
+        (0.19, TripWireState.SHORTED),
+        (0.22, TripWireState.INTACT),
+        (0.405, TripWireState.INTACT),
+        (0.53, TripWireState.INTACT),
+        (0.55, TripWireState.CUT),
+        (0.680, TripWireState.CUT),
+        (0.83, TripWireState.CUT),
+        (0.85, TripWireState.REMOVED),
+        (1.0, TripWireState.REMOVED),
     ],
 )
-def test_nearest_divider_voltage_is_the_state(ratio: float, state: WireState) -> None:
+def test_nearest_divider_voltage_is_the_state(
+    ratio: float, state: TripWireState
+) -> None:
     """4k7 over 10k parallel 4k7 is 0.405 of the reference, over 10k alone 0.680."""
-    assert decode(ratio, SETTINGS) is state
+    assert classify_ratio(ratio, SETTINGS) is state
 
 
 def test_resistance_is_worked_back_from_the_divider() -> None:
     """The same resistors again, for the log of a wire that decays."""
-    assert loop_ohm(SETTINGS.ratio_intact, SETTINGS) == pytest.approx(3197.3, abs=0.1)
-    assert loop_ohm(SETTINGS.ratio_cut, SETTINGS) == pytest.approx(10_000)
-    assert loop_ohm(1.0, SETTINGS) == float("inf")
+    assert decode_loop_ohm(SETTINGS.ratio_intact, SETTINGS) == pytest.approx(
+        3197.3, abs=0.1
+    )
+    assert decode_loop_ohm(SETTINGS.ratio_cut, SETTINGS) == pytest.approx(10_000)
+    assert decode_loop_ohm(1.0, SETTINGS) == float("inf")
 
 
 def test_states_too_near_each_other_are_a_mistake() -> None:
@@ -56,7 +60,7 @@ def test_states_too_near_each_other_are_a_mistake() -> None:
 def test_cut_is_told_within_a_second() -> None:
     """The agent is called by the watch, and every reading says it."""
     told = threading.Event()
-    site = Site(start_s=START_S, wire_break_s=START_S + 100)
+    site = SlopeSite(start_s=START_S, wire_break_s=START_S + 100)
     board, sensors = opened(TABLE, site=site, on_event=lambda name: told.set())
     assert values(sensors["span"]) == {
         "span": False,
@@ -94,7 +98,7 @@ def test_what_is_not_a_cut_is_named(
 def test_watch_tells_only_of_changes() -> None:
     """The first look is no news, and neither is the same again."""
     seen, told = iter([1, 1, 2, 2, 1]), []
-    watch = Watch("it", lambda: next(seen), lambda: told.append("!"), 60.0)
+    watch = ChangePoller("it", lambda: next(seen), lambda: told.append("!"), 60.0)
     watch.start()
     for _ in range(4):
         watch.poll_once()

@@ -6,8 +6,8 @@ from gpiozero import MCP3008, MCP3208, DigitalInputDevice
 from edge_agent.sensors.adxl3xx import Adxl355 as Driver
 from edge_agent.sensors.adxl3xx import Adxl355Settings, decode_adxl355
 from edge_agent.sensors.base import Hardware
-from edge_agent.simulator.chips.spi import Adxl355, Mcp3x08
-from edge_agent.simulator.pins import SlopeFactory
+from edge_agent.simulator.chips.spi import Adxl355Chip, Mcp3x08Chip
+from edge_agent.simulator.pins import SlopePinFactory
 
 
 def dice() -> random.Random:
@@ -15,7 +15,7 @@ def dice() -> random.Random:
     return random.Random(3)
 
 
-def driven(factory: SlopeFactory) -> Driver:
+def driven(factory: SlopePinFactory) -> Driver:
     """The driver of an accelerometer on CE0."""
     settings = Adxl355Settings(kind="tilt", name="tilt", device=0)
     return Driver(settings, Hardware(factory, lambda _: None))
@@ -23,8 +23,8 @@ def driven(factory: SlopeFactory) -> Driver:
 
 def test_accelerometer_measures_only_when_switched_on() -> None:
     """It wakes in standby with its ids and no data."""
-    factory = SlopeFactory()
-    chip = Adxl355(0, dice(), factory)
+    factory = SlopePinFactory()
+    chip = Adxl355Chip(0, dice(), factory)
     driver = driven(factory)
     assert driver.read_registers(0x00, 4) == b"\xad\x1d\xed\x01"
     assert driver.read_registers(0x08, 9) == bytes(9)
@@ -42,8 +42,8 @@ def test_accelerometer_measures_only_when_switched_on() -> None:
 )
 def test_accelerometer_noise_follows_its_filter(filtering: int, sigma_g: float) -> None:
     """25 micro-g per root hertz over the filter's band."""
-    factory = SlopeFactory()
-    Adxl355(0, dice(), factory)
+    factory = SlopePinFactory()
+    Adxl355Chip(0, dice(), factory)
     driver = driven(factory)
     driver.write_register(0x28, filtering)
     driver.write_register(0x2D, 0)
@@ -61,8 +61,8 @@ def test_converter_gives_the_voltage_of_the_channel(
     bits: int, made: type, lsb_v: float, channel: int, volts: float
 ) -> None:
     """10 or 12 bits of each of the eight channels, as gpiozero's driver asks."""
-    factory = SlopeFactory()
-    chip = Mcp3x08(1, dice(), factory, bits)
+    factory = SlopePinFactory()
+    chip = Mcp3x08Chip(1, dice(), factory, bits)
     chip.volts[channel] = volts
     adc = made(channel=channel, port=0, device=1, pin_factory=factory)
     assert adc.voltage == pytest.approx(volts, abs=3 * lsb_v)
@@ -70,7 +70,7 @@ def test_converter_gives_the_voltage_of_the_channel(
 
 def test_held_pin_wins_over_its_pull() -> None:
     """A wire to ground is stronger than a pull-up, whenever that is switched on."""
-    factory = SlopeFactory()
+    factory = SlopePinFactory()
     factory.pin(4).hold(level=False)
     device = DigitalInputDevice(4, pull_up=True, pin_factory=factory)
     assert device.is_active
@@ -80,8 +80,8 @@ def test_held_pin_wins_over_its_pull() -> None:
 
 def test_pins_keep_no_history() -> None:
     """A simulation that runs for months stays small."""
-    factory = SlopeFactory()
-    Mcp3x08(0, dice(), factory)
+    factory = SlopePinFactory()
+    Mcp3x08Chip(0, dice(), factory)
     adc = MCP3208(port=0, device=0, pin_factory=factory)
     for _ in range(20):
         factory.pin(4).hold(level=False)
@@ -92,7 +92,7 @@ def test_pins_keep_no_history() -> None:
 
 def test_closed_bus_gives_its_pins_back() -> None:
     """A pin of the bus can be used when the bus is closed."""
-    factory = SlopeFactory()
+    factory = SlopePinFactory()
     adc = MCP3208(port=0, device=0, pin_factory=factory)
     adc.close()
     assert DigitalInputDevice(8, pin_factory=factory).pin is factory.pin(8)

@@ -2,13 +2,13 @@ import random
 
 import pytest
 
-from edge_agent.sensors.base import Hardware, PendingSensor, Sensor
+from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor
 from edge_agent.sensors.errors import SensorError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
 from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.rain import storm
-from edge_agent.simulator.slope import Site, Slope, SlopeState
+from edge_agent.simulator.rain import make_storm
+from edge_agent.simulator.slope import Slope, SlopeSite, SlopeState
 
 START_S = 1_700_000_000.0
 USB0, USB1 = "/dev/ttyUSB0", "/dev/ttyUSB1"
@@ -46,7 +46,7 @@ NAMES = {str(table["name"]) for table in TABLES}
 def node() -> tuple[Board, dict[str, Sensor], SlopeState]:
     """A node with one of each, an hour into a storm."""
     settings = parse_sensors(TABLES)
-    slope = Slope(storm("peaked", START_S, 10, 100), Site(start_s=START_S))
+    slope = Slope(make_storm("peaked", START_S, 10, 100), SlopeSite(start_s=START_S))
     board = Board(slope, settings, random.Random(1))
     hardware = Hardware(board.pin_factory, lambda _: None, buses=board.buses)
     state = board.advance(START_S + 3600)
@@ -74,7 +74,7 @@ def well(sensors: dict[str, Sensor]) -> set[str]:
 def test_drivers_read_what_the_slope_is() -> None:
     """Every quantity comes back through its registers, wires and words."""
     _, sensors, state = node()
-    assert not [s for s in sensors.values() if isinstance(s, PendingSensor)]
+    assert not [s for s in sensors.values() if isinstance(s, RetryingSensor)]
     seen = {k: v for s in sensors.values() for k, v in values(s).items()}
     for name, expected, slack in (
         ("water", state.groundwater_m, 0.02),
@@ -175,7 +175,7 @@ def test_two_kinds_on_one_line_do_not_open() -> None:
     """A line is Modbus or SDI-12; the second sensor says so and is tried again."""
     tables = (SOIL_TABLE, TENSION_TABLE | {"port": USB0})
     settings = [each for table in tables for each in parse_sensors([table])]
-    slope = Slope(storm("quiet", START_S, 1, 0), Site(start_s=START_S))
+    slope = Slope(make_storm("quiet", START_S, 1, 0), SlopeSite(start_s=START_S))
     board = Board(slope, settings, random.Random(1))
     hardware = Hardware(board.pin_factory, lambda _: None, buses=board.buses)
     _, tension = open_sensors(settings, hardware)

@@ -2,10 +2,10 @@ from functools import partial
 
 import pytest
 
-from edge_agent.sensors.buses import LineSettings, NoBuses
+from edge_agent.sensors.buses import NoBuses, SerialSettings
 from edge_agent.simulator.buses import RegisterChip, SimulatedBuses
 
-MODBUS = LineSettings("Modbus")
+MODBUS = SerialSettings("Modbus")
 
 
 def answer_to(name: bytes, request: bytes) -> bytes:
@@ -46,7 +46,7 @@ def test_every_device_of_a_line_hears_every_word() -> None:
     with pytest.raises(FileNotFoundError, match="No such file"):
         line.query(b"a", bool, 1.0)
     with pytest.raises(OSError, match="already used for Modbus at 9600 8N1, and not"):
-        buses.serial("/dev/ttyS0", LineSettings("SDI-12"))
+        buses.serial("/dev/ttyS0", SerialSettings("SDI-12"))
 
 
 def test_files_and_gpsd_are_there_when_a_part_brings_them() -> None:

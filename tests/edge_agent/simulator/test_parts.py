@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from slope_bench import START_S, opened
 
-from edge_agent.simulator.parts.registry import find_part
+from edge_agent.simulator.parts.registry import find_part_connector
 
 MODULE = """
 class Part:
@@ -28,13 +28,13 @@ def test_part_of_somebody_else_is_found_by_its_kind(
         "[yamamori.parts]\ntheir-kind = their_part:Part\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = find_part("their-kind")
+    found = find_part_connector("their-kind")
     assert found is sys.modules["their_part"].Part
 
 
 def test_kind_without_a_part_stays_unconnected() -> None:
     """A simulated board has no other end for it, and says nothing."""
-    assert find_part("nobody-knows") is None
+    assert find_part_connector("nobody-knows") is None
 
 
 def test_board_names_the_faults_of_a_part() -> None:

@@ -7,10 +7,10 @@ from measurements import seattle
 
 from edge_agent.simulator.rain import (
     RainFileError,
-    RainSeries,
-    from_csv,
-    storm,
-    wettest_window,
+    SimulatedRain,
+    find_wettest_window,
+    make_storm,
+    read_rain_csv,
 )
 
 depths = st.lists(st.floats(0, 100), min_size=1, max_size=50).map(tuple)
@@ -28,37 +28,37 @@ def test_cumulative_rain_never_falls(
     mm: tuple[float, ...], t: float, dt: float
 ) -> None:
     """Rain only adds up, and ends at the total."""
-    series = RainSeries(0.0, 60.0, mm)
+    series = SimulatedRain(0.0, 60.0, mm)
     assert 0 <= series.cumulative_mm(t) <= series.cumulative_mm(t + dt) + 1e-9
     assert series.cumulative_mm(series.end_s) == series.total_mm
 
 
 def test_rain_is_even_inside_a_step() -> None:
     """Half a step brings half its rain; nothing falls outside the series."""
-    series = RainSeries(1000.0, 100.0, (10.0, 20.0))
+    series = SimulatedRain(1000.0, 100.0, (10.0, 20.0))
     times = (0, 1000, 1050, 1150, 1200, 9000)
     assert [series.cumulative_mm(t) for t in times] == [0, 0, 5, 20, 30, 30]
 
 
 def test_series_can_begin_at_another_time() -> None:
     """A record replays whenever it is wanted."""
-    series = RainSeries(1000.0, 100.0, (10.0, 20.0)).starting_at(5000.0)
+    series = SimulatedRain(1000.0, 100.0, (10.0, 20.0)).starting_at(5000.0)
     assert (series.cumulative_mm(5100), series.end_s) == (10.0, 5200.0)
 
 
 def test_peaked_storm_peaks_at_three_fifths_with_its_total() -> None:
     """A storm keeps its total and its shape, whatever chance does to it."""
-    rain = storm("peaked", 0.0, 24, 200, seed=7)
+    rain = make_storm("peaked", 0.0, 24, 200, seed=7)
     peak = rain.depths_mm.index(max(rain.depths_mm)) / len(rain.depths_mm)
     assert rain.total_mm == pytest.approx(200)
     assert 0.5 < peak < 0.7
-    assert rain == storm("peaked", 0.0, 24, 200, seed=7)
+    assert rain == make_storm("peaked", 0.0, 24, 200, seed=7)
 
 
 def test_quiet_and_uniform_storms_are_what_they_say() -> None:
     """No rain, and the same rain all the time."""
-    assert storm("quiet", 0.0, 5, 100).total_mm == 0
-    assert set(storm("uniform", 0.0, 1, 6).depths_mm) == {1.0}
+    assert make_storm("quiet", 0.0, 5, 100).total_mm == 0
+    assert set(make_storm("uniform", 0.0, 1, 6).depths_mm) == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -68,15 +68,15 @@ def test_impossible_storm_is_refused(storm_of: tuple[str, float, float]) -> None
     """A storm has a known kind, some duration, and no negative rain."""
     kind, hours, mm = storm_of
     with pytest.raises(ValueError, match="must be"):
-        storm(kind, 0.0, hours, mm)
+        make_storm(kind, 0.0, hours, mm)
 
 
 def test_wettest_window_is_found() -> None:
     """The stretch with the most rain, at its own time."""
-    series = RainSeries(0.0, 3600.0, (1.0, 0.0, 5.0, 6.0, 0.0))
-    assert wettest_window(series, 2) == RainSeries(7200.0, 3600.0, (5.0, 6.0))
+    series = SimulatedRain(0.0, 3600.0, (1.0, 0.0, 5.0, 6.0, 0.0))
+    assert find_wettest_window(series, 2) == SimulatedRain(7200.0, 3600.0, (5.0, 6.0))
     with pytest.raises(ValueError, match="hours must be between one step and the"):
-        wettest_window(series, 6)
+        find_wettest_window(series, 6)
 
 
 def test_file_with_gaps_counts_them_as_no_rain(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_file_with_gaps_counts_them_as_no_rain(tmp_path: Path) -> None:
         "time_local_end,A_mm\n2010-01-01 01:00:00,1.5\n2010-01-01 02:00:00,\n"
         "2010-01-01 05:00:00,2.0\n",
     )
-    series = from_csv(path, "A")
+    series = read_rain_csv(path, "A")
     assert series.depths_mm == (1.5, 0.0, 0.0, 0.0, 2.0)
     assert (series.gaps, series.step_s, series.start_s) == (3, 3600.0, 1262304000.0)
 
@@ -97,10 +97,10 @@ def test_dates_choose_rows(tmp_path: Path) -> None:
         f"2010-01-{day:02}T{h:02}:00Z,1\n" for day in (1, 2, 3) for h in (0, 12)
     )
     path = written(tmp_path, "time,mm\n" + rows)
-    series = from_csv(path, "mm", dates=("2010-01-01 12:00", "2010-01-02"))
+    series = read_rain_csv(path, "mm", dates=("2010-01-01 12:00", "2010-01-02"))
     assert (len(series.depths_mm), series.start_s) == (3, 1262347200.0)
     with pytest.raises(RainFileError, match="choose other dates"):
-        from_csv(path, "mm", dates=("2011-01-01", None))
+        read_rain_csv(path, "mm", dates=("2011-01-01", None))
 
 
 @pytest.mark.parametrize(
@@ -124,19 +124,19 @@ def test_dates_choose_rows(tmp_path: Path) -> None:
 def test_mistake_in_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     """File, row, column, value, remedy."""
     with pytest.raises(RainFileError, match=message):
-        from_csv(written(tmp_path, text), "mm")
+        read_rain_csv(written(tmp_path, text), "mm")
 
 
 def test_absent_file_is_named(tmp_path: Path) -> None:
     """The path is in the message."""
     with pytest.raises(RainFileError, match=r"absent\.csv must be a file that can be"):
-        from_csv(tmp_path / "absent.csv", "mm")
+        read_rain_csv(tmp_path / "absent.csv", "mm")
 
 
 def test_recorded_rain_of_two_years_is_read() -> None:
     """The record's own README gives 117 missing hours of 12,624 for KBFI."""
-    series = from_csv(seattle("nws_hourly_rain_2010_2011.csv"), "KBFI")
+    series = read_rain_csv(seattle("nws_hourly_rain_2010_2011.csv"), "KBFI")
     assert (len(series.depths_mm), series.gaps) == (12624, 117)
     assert 1264 <= series.total_mm <= 1526
-    wettest = wettest_window(series, 48)
+    wettest = find_wettest_window(series, 48)
     assert 60 < wettest.total_mm < 150

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.simulator.rain import storm
-from edge_agent.simulator.slope import DRY_VWC, WET_VWC, Site, Slope
+from edge_agent.simulator.rain import make_storm
+from edge_agent.simulator.slope import DRY_VWC, WET_VWC, Slope, SlopeSite
 
 START_S = 1_700_000_000.0
 HOUR_S = 3600.0
@@ -14,8 +14,8 @@ FAILURE_S = START_S + 60 * HOUR_S
 
 def slope(**site: float) -> Slope:
     """A slope in a storm of two days."""
-    rain = storm("peaked", START_S, 48, 300)
-    return Slope(rain, Site(start_s=START_S, **site))  # type: ignore[arg-type]
+    rain = make_storm("peaked", START_S, 48, 300)
+    return Slope(rain, SlopeSite(start_s=START_S, **site))  # type: ignore[arg-type]
 
 
 @given(st.lists(st.floats(-1e4, 80 * HOUR_S), min_size=1, max_size=6))
@@ -39,7 +39,7 @@ def test_rain_wets_the_soil_and_lifts_the_pressure() -> None:
 
 def test_quiet_slope_hardly_moves() -> None:
     """Without a failure to come, a week of creep stays far below 0.01 deg/h."""
-    place = Slope(storm("quiet", START_S, 1, 0), Site(start_s=START_S))
+    place = Slope(make_storm("quiet", START_S, 1, 0), SlopeSite(start_s=START_S))
     moved = place.state_at(START_S + 168 * HOUR_S).tilt_x_deg - 1.2
     assert 0 <= moved < 0.05
 

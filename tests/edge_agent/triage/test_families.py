@@ -25,7 +25,7 @@ from slope_words import (
 
 from edge_agent.triage import Triage
 from edge_agent.triage.settings import TriageSection
-from service_runtime.settings import read
+from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria
 from spatial_mqtt.senml import Reading
 
@@ -34,7 +34,7 @@ LOW = Criteria(60.0, 45.0, 110.0, assumed=False)
 
 def section(**rules: object) -> TriageSection:
     """Rules of a place: some keys, and the defaults for the rest."""
-    return read(TriageSection, {"rules": rules})
+    return build_settings(TriageSection, {"rules": rules})
 
 
 def levels(
@@ -435,7 +435,7 @@ def test_limit_counts_after_its_time_and_clears_at_its_value() -> None:
         "sensor": "stream", "above": 1.2, "clear_at": 1.0, "for_s": 1200,
         "hold_s": 600, "level": 3,
     }  # fmt: skip
-    rules = read(TriageSection, {"limit": [limit]})
+    rules = build_settings(TriageSection, {"limit": [limit]})
     heights = stream(1.1, 1.3, 1.3, 1.3, 1.1, 1.1, 0.9, 0.9, 0.9)
     said = run(Triage([STREAM], rules), heights)
     assert [each.level for each in said] == [1, 1, 1, 3, 3, 3, 3, 1, 1]
@@ -446,7 +446,7 @@ def test_limit_on_a_part_and_below() -> None:
     """A battery or a temperature in the housing may be watched too."""
     lean = Measured("lean", "temperature", "Cel")
     limit = {"sensor": "lean/temp", "below": -15.0, "level": 2, "hold_s": 0}
-    triage = Triage([lean], read(TriageSection, {"limit": [limit]}))
+    triage = Triage([lean], build_settings(TriageSection, {"limit": [limit]}))
     told = [[Reading("lean/temp", "Cel", each)] for each in (-14.0, -15.0, -14.0)]
     assert levels(triage, told) == [1, 2, 1]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slope_words import HOUR_S, RAIN, START_S, TILT, WIRE, Measured, rain, tilt, wire
 
-from edge_agent.triage import Assessment, SnapshotError, Triage
+from edge_agent.triage import SnapshotError, Triage, TriageResult
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.rain import SoilWater, soil_water_series
 from slope_science.reason_compat import parse_why
@@ -24,11 +24,11 @@ def node(
     return Triage([RAIN, TILT, WIRE, *GULLIES], criteria=criteria, soil=soil)
 
 
-def pour(triage: Triage, mm: list[float], every_s: float) -> Assessment:
+def pour(triage: Triage, mm: list[float], every_s: float) -> TriageResult:
     """Read the gauge at equal intervals, with this rain before each reading."""
     triage.assess([rain(0.0, 0.0)], START_S)
     total_mm = 0.0
-    result = Assessment(1, None, 1)
+    result = TriageResult(1, None, 1)
     for at, depth_mm in enumerate(mm, 1):
         total_mm += depth_mm
         result = triage.assess([rain(depth_mm, total_mm)], START_S + at * every_s)
@@ -39,8 +39,10 @@ def test_quiet_readings_are_level_one_without_a_reason() -> None:
     """Nothing fired, nothing to say."""
     triage = node()
     readings = [rain(0.0, 5.0), *tilt(1.0), wire(is_cut=False)]
-    assert triage.assess(readings, START_S) == Assessment(1, None, 1)
-    assert triage.assess([Reading("x", "Cel", 3.0)], START_S) == Assessment(1, None, 1)
+    assert triage.assess(readings, START_S) == TriageResult(1, None, 1)
+    assert triage.assess([Reading("x", "Cel", 3.0)], START_S) == TriageResult(
+        1, None, 1
+    )
 
 
 def test_index_is_the_one_of_ten_minute_steps() -> None:
@@ -90,7 +92,7 @@ def test_tilt_rate_climbs_the_levels(
     """0.01 deg/h is level 3 and 0.1 deg/h level 4, at any interval."""
     triage = node()
     rng = random.Random(5)
-    result = Assessment(1, None, 1)
+    result = TriageResult(1, None, 1)
     for at in range(int(2 * HOUR_S / every_s)):
         t_s = at * every_s
         x_deg = 1.0 + deg_per_h * t_s / HOUR_S + rng.gauss(0, 0.0005)
@@ -112,7 +114,7 @@ def test_cut_wire_is_level_five_with_its_name() -> None:
     """A cut wire is the most urgent thing a node can say."""
     result = node().assess([wire(is_cut=True, name="gully-0")], START_S)
     why = "wire: gully-0 is cut: a flow may have occurred, unconfirmed"
-    assert result == Assessment(5, why, 5, parse_why(why))
+    assert result == TriageResult(5, why, 5, parse_why(why))
 
 
 def test_mended_wire_holds_its_level_for_half_an_hour() -> None:

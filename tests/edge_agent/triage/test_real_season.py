@@ -14,7 +14,7 @@ from slope_words import RAIN, Measured, rain
 
 from edge_agent.triage import Triage
 from edge_agent.triage.settings import TriageSection
-from service_runtime.settings import read
+from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria
 from spatial_mqtt.senml import Reading
 
@@ -46,7 +46,7 @@ def test_season_has_as_many_days_in_level_three_as_the_index_says() -> None:
     """
     rules = {"rain": {"hold_s": 0, "clear_share": 1.0}}
     criteria = Criteria(25.0, 20.0, 46.0)
-    triage = Triage([RAIN], read(TriageSection, {"rules": rules}), criteria)
+    triage = Triage([RAIN], build_settings(TriageSection, {"rules": rules}), criteria)
     total_mm, days = 0.0, set()
     for row in rows(HOURLY):
         mm = float(row["KPAE_mm"] or 0.0)

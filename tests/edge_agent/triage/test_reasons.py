@@ -19,17 +19,17 @@ from slope_words import (
     wire,
 )
 
-from edge_agent.triage import Assessment, Triage
+from edge_agent.triage import Triage, TriageResult
 from edge_agent.triage.settings import TriageSection
-from service_runtime.settings import read
+from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria
 from slope_science.reason_compat import parse_why
-from slope_science.reason_text import english_list, japanese
-from slope_science.reasons import Reason, decode, encode
+from slope_science.reason_text import render_english_list, render_japanese
+from slope_science.reasons import Reason, decode_reason, encode_reason
 from spatial_mqtt.senml import Reading
 
 LOW = Criteria(60.0, 45.0, 110.0, assumed=False)
-SECTION = read(
+SECTION = build_settings(
     TriageSection,
     {
         "rules": {"saturation": {"high_vwc": 0.35}},
@@ -80,7 +80,7 @@ CASES = {
 }
 
 
-def assessments(case: str) -> list[Assessment]:
+def assessments(case: str) -> list[TriageResult]:
     """What a node with these sensors makes of the readings."""
     sensors, readings = CASES[case]
     return run(Triage(sensors, SECTION, LOW), readings)
@@ -94,11 +94,14 @@ def test_codes_are_those_of_the_sentence_and_have_their_japanese(case: str) -> N
 
     assert said
     for each in said:
-        assert english_list(each.reasons) == each.why
+        assert render_english_list(each.reasons) == each.why
         assert parse_why(each.why or "") == each.reasons
-        assert tuple(decode(encode(reason)) for reason in each.reasons) == each.reasons
+        assert (
+            tuple(decode_reason(encode_reason(reason)) for reason in each.reasons)
+            == each.reasons
+        )
         for reason in each.reasons:
-            assert set(re.findall("[A-Za-z]{4,}", japanese(reason))) <= names
+            assert set(re.findall("[A-Za-z]{4,}", render_japanese(reason))) <= names
 
 
 def test_every_rule_and_remark_is_among_them() -> None:

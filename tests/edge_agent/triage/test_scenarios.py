@@ -24,7 +24,7 @@ from slope_words import (
 )
 
 from edge_agent.triage import Triage
-from slope_science.creep import fukuzono_mm
+from slope_science.creep import fukuzono_displacement_mm
 from slope_science.criteria import Criteria
 from spatial_mqtt.senml import Reading
 
@@ -66,7 +66,9 @@ def test_slope_that_fails_by_voights_law_is_told_hours_ahead(seed: int) -> None:
     first: dict[int, float] = {}
     for step in range(int(47.5 * 6)):
         t_h = step / 6
-        mm = round(fukuzono_mm(t_h, FAILURE_H, A_PER_MM) + rng.gauss(0, 0.1), 3)
+        mm = round(
+            fukuzono_displacement_mm(t_h, FAILURE_H, A_PER_MM) + rng.gauss(0, 0.1), 3
+        )
         said = triage.assess([Reading("crack", "mm", mm)], START_S + t_h * HOUR_S)
         first.setdefault(said.level, t_h)
         if said.level > 1:
@@ -82,7 +84,7 @@ def test_second_sensor_lifts_the_last_hours_to_five() -> None:
     levels = {1: 0, 2: 0}
     for step in range(int(47.8 * 6)):
         t_h = step / 6
-        mm = fukuzono_mm(t_h, FAILURE_H, A_PER_MM)
+        mm = fukuzono_displacement_mm(t_h, FAILURE_H, A_PER_MM)
         crack, lean = Reading("crack", "mm", mm), tilt(1 + 0.02 * mm)
         now_s = START_S + t_h * HOUR_S
         levels[1] = max(levels[1], one.assess([crack], now_s).level)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from edge_agent.config import from_table
-from edge_agent.triage.advice import rule_notes
+from edge_agent.config import parse_node_settings
+from edge_agent.triage.advice import advise_on_rules
 from service_runtime.settings import SettingsError
 
 RAIN = {"kind": "rain-gauge", "name": "rain", "pin": 17}
@@ -29,8 +29,8 @@ def table(*sensors: Mapping[str, Any], **sections: object) -> dict[str, Any]:
 
 def notes(*sensors: Mapping[str, Any], **sections: object) -> list[str]:
     """What such a node's check says of its rules."""
-    node = from_table(table(*sensors, **sections))
-    return rule_notes(node.settings.triage, node.settings.criteria, node.sensors)
+    node = parse_node_settings(table(*sensors, **sections))
+    return advise_on_rules(node.settings.triage, node.settings.criteria, node.sensors)
 
 
 def test_assumed_criteria_are_noted_until_they_are_given() -> None:
@@ -140,7 +140,7 @@ def test_wrong_rule_names_field_rule_value_and_remedy(
 ) -> None:
     """A node with a rule that means nothing does not start."""
     with pytest.raises(SettingsError, match=re.escape(said)):
-        from_table(table(RAIN, PROBE, triage=triage))
+        parse_node_settings(table(RAIN, PROBE, triage=triage))
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_wrong_rule_names_field_rule_value_and_remedy(
 def test_wrong_criteria_are_named(criteria: Mapping[str, Any], said: str) -> None:
     """As with every other key."""
     with pytest.raises(SettingsError, match=re.escape(said)):
-        from_table(table(RAIN, criteria=criteria))
+        parse_node_settings(table(RAIN, criteria=criteria))

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from edge_agent.updates.rollouts import ROLLOUTS_STATE, Rollouts
-from edge_agent.updates.updater import Machine
+from edge_agent.updates.updater import ImageInfo
 from spatial_mqtt.announcements import Rollout
 from spatial_mqtt.errors import NoticeError
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 DIGEST = "ab" * 32
 
@@ -15,8 +15,8 @@ def rollout(version: str, at_s: float, **more: object) -> Rollout:
     return Rollout(version, DIGEST, 1000, at_s, **more)  # type: ignore[arg-type]
 
 
-def incoming(topic: str, payload: bytes) -> Incoming:
-    return Incoming(topic, payload, 1, True, None, None, None, (1, 1))
+def incoming(topic: str, payload: bytes) -> IncomingMessage:
+    return IncomingMessage(topic, payload, 1, True, None, None, None, (1, 1))
 
 
 def opened(_topic: str, payload: bytes) -> bytes:
@@ -75,7 +75,7 @@ def test_others_and_strangers_change_nothing() -> None:
 
 def test_node_without_an_image_says_so(tmp_path: Path) -> None:
     """Installed by hand there is no role, no slot and no outcome."""
-    machine = Machine(tmp_path)
+    machine = ImageInfo(tmp_path)
     assert machine.read_field("role") is None
     assert not machine.is_on_trial
     assert machine.bundle_result(DIGEST, "2") is None
@@ -86,7 +86,7 @@ def test_outcome_of_a_bundle_is_the_last_word(tmp_path: Path) -> None:
     state = tmp_path / "data/slot"
     state.mkdir(parents=True)
     (state / "tried").write_text(f"{DIGEST}\n")
-    machine = Machine(tmp_path)
+    machine = ImageInfo(tmp_path)
     assert machine.bundle_result(DIGEST, "2") == "on trial"
 
     (state / "history").write_text(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from edge_agent.updates.rollouts import Rollouts
-from edge_agent.updates.updater import Machine, Updater, Way
+from edge_agent.updates.updater import DownloadTransport, ImageInfo, Updater
 from spatial_mqtt.announcements import Rollout
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 DIGEST = "ab" * 32
 
@@ -24,15 +24,15 @@ class Bench:
         told = Rollout("2", DIGEST, size_bytes, 5.0).encode()
         rollouts = Rollouts("kochi-1", lambda _, payload: payload, None, dict)
         rollouts.on_message(
-            Incoming("/update/1", told, 1, True, None, None, None, (1, 1))
+            IncomingMessage("/update/1", told, 1, True, None, None, None, (1, 1))
         )
         self.asked: list[str] = []
         stop = threading.Event()
         stop.wait = self._turn  # type: ignore[method-assign]
         self._turns = 0
-        way = Way(self._fetch, lambda: wait_s, lambda _: None)
+        way = DownloadTransport(self._fetch, lambda: wait_s, lambda _: None)
         self.updater = Updater(
-            rollouts, Machine(root), self.folder, way, stop=stop, clock=lambda: 0.0
+            rollouts, ImageInfo(root), self.folder, way, stop=stop, clock=lambda: 0.0
         )
         self.updater.run(lambda: None)
 

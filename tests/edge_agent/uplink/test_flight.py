@@ -2,15 +2,15 @@
 
 import pytest
 
-from edge_agent.queue.base import Message
-from edge_agent.uplink.congestion import FLOOR_BYTES
-from edge_agent.uplink.in_flight import Custody, Flight, Limits
+from edge_agent.queue.base import QueuedMessage
+from edge_agent.uplink.congestion import MIN_WINDOW_BYTES
+from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
 from edge_agent.uplink.rate_limit import SEGMENT_BYTES
-from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.senml import MessageId
-from spatial_mqtt.transport import NO_TAKER
+from spatial_mqtt.transport import NO_SUBSCRIBERS
 
-LIMITS = Limits(
+LIMITS = FlightLimits(
     window_bytes=300,
     max_awaiting=3,
     resend_after_s=10,
@@ -18,21 +18,21 @@ LIMITS = Limits(
     refused_pause_s=5,
 )
 
-OFFER = Offer("gw", ("/t",))
+OFFER = CustodyOffer("gw", ("/t",))
 
 
-def message(seq: int) -> Message:
-    return Message(seq, MessageId("n", "b", seq), 3, "/t", b"x")
+def message(seq: int) -> QueuedMessage:
+    return QueuedMessage(seq, MessageId("n", "b", seq), 3, "/t", b"x")
 
 
-def flight(custody: Custody = Custody.RECEIPTS) -> Flight:
-    made = Flight(LIMITS, custody)
+def flight(custody: CustodyMode = CustodyMode.RECEIPTS) -> InFlight:
+    made = InFlight(LIMITS, custody)
     made.on_up(0.0, receive_maximum=20)
     return made
 
 
-def receipt(*seqs: int) -> Receipt:
-    return Receipt.from_ids(MessageId("n", "b", seq) for seq in seqs)
+def receipt(*seqs: int) -> CustodyReceipt:
+    return CustodyReceipt.from_ids(MessageId("n", "b", seq) for seq in seqs)
 
 
 def test_puback_does_not_end_custody_when_receipts_are_given() -> None:
@@ -110,15 +110,15 @@ def test_urgent_message_finds_room_where_others_wait() -> None:
 
 def test_round_trip_of_the_subscription_opens_the_window() -> None:
     """A drain need not wait for its first message to come back."""
-    f = Flight(Limits(), Custody.RECEIPTS)
+    f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
     f.on_up(0.0, 20, round_trip_s=0.1)
 
-    assert f.sendable_bytes(0.0) == FLOOR_BYTES
+    assert f.sendable_bytes(0.0) == MIN_WINDOW_BYTES
 
 
 def test_no_more_publications_than_the_broker_receives() -> None:
     """MQTT 5's Receive Maximum is the broker's word."""
-    f = Flight(Limits(), Custody.RECEIPTS)
+    f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
     f.on_up(0.0, 2, round_trip_s=0.1)
     for seq in (1, 2):
         f.on_sent(seq, (message(seq),), 50, 0.0)
@@ -128,33 +128,33 @@ def test_no_more_publications_than_the_broker_receives() -> None:
 
 def test_what_is_never_answered_does_not_measure_the_link() -> None:
     """QoS 0 is "published" within a millisecond; the window must not believe it."""
-    f = Flight(Limits(), Custody.RECEIPTS)
+    f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
     f.on_up(0.0, 1000, round_trip_s=0.1)
     for token in range(50):
         f.on_sent(token, (message(token),), 500, 0.0, is_answered=False)
         f.on_published(token, None, 0.0001)
 
-    assert f.sendable_bytes(0.01) == FLOOR_BYTES
+    assert f.sendable_bytes(0.01) == MIN_WINDOW_BYTES
 
 
 def test_node_lets_nothing_go_that_nobody_takes() -> None:
     """A gateway's broker came back alone: its daemon may offer receipts yet."""
-    f = Flight(LIMITS, Custody.AUTO, needs_subscriber=True)
+    f = InFlight(LIMITS, CustodyMode.AUTO, needs_subscriber=True)
     f.on_up(0.0, 20)
     f.on_sent(1, (message(1),), 100, 1.9)
-    f.on_published(1, NO_TAKER, 1.9)
+    f.on_published(1, NO_SUBSCRIBERS, 1.9)
     due = f.take_actions(2.0)
     assert (due.decided_custody, due.ack, due.release) == (None, [], [1])
 
     f.on_offer(OFFER)
-    assert f.take_actions(3.0).decided_custody is Custody.RECEIPTS
+    assert f.take_actions(3.0).decided_custody is CustodyMode.RECEIPTS
 
 
 def test_gateway_lets_go_what_nobody_listens_to() -> None:
     """Towards a plain broker without subscribers there is nobody to keep it for."""
-    f = flight(Custody.PUBACK)
+    f = flight(CustodyMode.PUBACK)
     f.on_sent(1, (message(1),), 100, 0.0)
-    f.on_published(1, NO_TAKER, 0.1)
+    f.on_published(1, NO_SUBSCRIBERS, 0.1)
 
     assert f.take_actions(0.2).ack == [1]
 
@@ -182,14 +182,14 @@ def test_first_pieces_of_a_large_message_end_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("custody", "is_taken"), [(Custody.RECEIPTS, True), (Custody.PUBACK, False)]
+    ("custody", "is_taken"), [(CustodyMode.RECEIPTS, True), (CustodyMode.PUBACK, False)]
 )
 def test_content_of_ours_goes_only_to_who_reads_it(
-    custody: Custody, is_taken: bool
+    custody: CustodyMode, is_taken: bool
 ) -> None:
     """A subscriber behind a plain broker must never see a parcel."""
     f = flight(custody)
-    f.on_offer(Offer("gw", ("/t",), takes=("parcel",)))
+    f.on_offer(CustodyOffer("gw", ("/t",), takes=("parcel",)))
 
     assert f.accepts("parcel", "/t") is is_taken
     assert not f.accepts("parcel", "/other")
@@ -198,7 +198,7 @@ def test_content_of_ours_goes_only_to_who_reads_it(
 
 def test_receive_maximum_of_the_broker_is_kept() -> None:
     """MQTT 5 lets the receiver bound what is unacknowledged."""
-    f = Flight(LIMITS)
+    f = InFlight(LIMITS)
     f.on_up(0.0, receive_maximum=1, known_offers=[OFFER])
     f.on_sent(1, (message(1),), 1, 0.0)
 
@@ -217,14 +217,14 @@ def test_too_many_without_receipt_stop_the_sending() -> None:
 
 def test_peer_without_offer_ends_custody_with_puback_after_the_grace() -> None:
     """A plain broker or a Gamma gateway gives no receipts; this is settled once."""
-    f = flight(Custody.AUTO)
+    f = flight(CustodyMode.AUTO)
     f.on_sent(1, (message(1),), 1, 0.0)
     f.on_published(1, None, 0.1)
     assert f.take_actions(1.9).ack == []
 
     due = f.take_actions(2.0)
 
-    assert (due.ack, due.decided_custody) == ([1], Custody.PUBACK)
+    assert (due.ack, due.decided_custody) == ([1], CustodyMode.PUBACK)
     f.on_sent(2, (message(2),), 1, 2.0)
     f.on_published(2, None, 2.1)
     assert f.take_actions(2.2).ack == [2]
@@ -232,16 +232,16 @@ def test_peer_without_offer_ends_custody_with_puback_after_the_grace() -> None:
 
 def test_offer_within_the_grace_settles_receipts() -> None:
     """A retained offer says that a store stands behind the broker."""
-    f = flight(Custody.AUTO)
+    f = flight(CustodyMode.AUTO)
     f.on_offer(OFFER)
 
-    assert f.take_actions(0.1).decided_custody is Custody.RECEIPTS
+    assert f.take_actions(0.1).decided_custody is CustodyMode.RECEIPTS
     assert f.take_actions(99.0).decided_custody is None
 
 
 def test_peer_known_to_give_receipts_is_never_taken_for_a_plain_broker() -> None:
     """A restarted broker has forgotten the offer; the message must not be lost."""
-    f = Flight(LIMITS, Custody.AUTO)
+    f = InFlight(LIMITS, CustodyMode.AUTO)
     f.on_up(0.0, receive_maximum=20, known_offers=[OFFER])
     f.on_sent(1, (message(1),), 1, 0.0)
     f.on_published(1, None, 0.1)
@@ -251,8 +251,8 @@ def test_peer_known_to_give_receipts_is_never_taken_for_a_plain_broker() -> None
 
 def test_topic_outside_the_offers_ends_custody_with_its_puback() -> None:
     """Nobody will ever receipt what no receiver subscribes to."""
-    f = flight(Custody.AUTO)
-    f.on_offer(Offer("gw", ("/other/#",)))
+    f = flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("gw", ("/other/#",)))
     f.on_sent(1, (message(1),), 1, 0.0)
     f.on_published(1, None, 0.1)
 
@@ -273,7 +273,7 @@ def test_message_without_taker_is_sent_again_when_the_store_may_be_back() -> Non
     """A restarted broker acknowledges before the gateway has subscribed again."""
     f = flight()
     f.on_sent(1, (message(1),), 1, 0.0)
-    f.on_published(1, NO_TAKER, 0.1)
+    f.on_published(1, NO_SUBSCRIBERS, 0.1)
 
     assert f.take_actions(0.2).release == [1]
     assert f.sendable_bytes(1.0) == 0
@@ -282,9 +282,9 @@ def test_message_without_taker_is_sent_again_when_the_store_may_be_back() -> Non
 
 def test_message_without_taker_is_delivered_to_a_plain_broker() -> None:
     """Where no receipts are given, nobody needs to listen."""
-    f = flight(Custody.PUBACK)
+    f = flight(CustodyMode.PUBACK)
     f.on_sent(1, (message(1),), 1, 0.0)
-    f.on_published(1, NO_TAKER, 0.1)
+    f.on_published(1, NO_SUBSCRIBERS, 0.1)
 
     assert f.take_actions(0.2).ack == [1]
 
@@ -299,34 +299,34 @@ def test_answer_to_an_unknown_token_is_let_go(token: int) -> None:
 
 def test_who_only_passes_on_gives_no_receipts() -> None:
     """Its offer has no filters; a store's, which may follow at once, decides."""
-    f = flight(Custody.AUTO)
-    f.on_offer(Offer("gw-2", ()))
+    f = flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("gw-2", ()))
     f.on_sent(1, (message(1),), 100, 0.0)
     f.on_published(1, None, 0.1)
     assert f.take_actions(0.2).ack == []
     f.on_offer(OFFER)
 
     assert f.take_actions(10.0).ack == []
-    assert f.custody is Custody.RECEIPTS
+    assert f.custody is CustodyMode.RECEIPTS
 
 
 def test_without_a_store_puback_ends_custody_but_names_are_wanted() -> None:
     """Other gateways behind a plain broker go by ids."""
-    f = flight(Custody.AUTO)
-    f.on_offer(Offer("gw-2", ()))
+    f = flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("gw-2", ()))
     f.on_sent(1, (message(1),), 100, 0.0)
     f.on_published(1, None, 0.1)
 
     assert f.take_actions(2.0).ack == [1]
-    assert (f.custody, f.needs_message_ids) == (Custody.PUBACK, True)
+    assert (f.custody, f.needs_message_ids) == (CustodyMode.PUBACK, True)
     assert f.is_served(2.0)
 
 
 def test_a_store_that_is_away_is_not_made_up_for_by_who_passes_on() -> None:
     """Nobody takes custody meanwhile."""
-    f = flight(Custody.AUTO)
-    f.on_offer(Offer("gw-2", ()))
+    f = flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("gw-2", ()))
     f.on_offer(OFFER)
-    f.on_offer(Offer("gw", ("/t",), is_offline=True))
+    f.on_offer(CustodyOffer("gw", ("/t",), is_offline=True))
 
     assert not f.is_served(1.0)

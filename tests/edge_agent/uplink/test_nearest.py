@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.uplink.gateway_selection import Choice, ManagedGateways, Patience
+from edge_agent.uplink.gateway_selection import (
+    FailoverTimeouts,
+    GatewaySelector,
+    ManagedGateways,
+)
 from service_runtime.tls import Endpoint
-from spatial_mqtt.custody import Offer
-from spatial_mqtt.directory import BrokerInfo, Entry, encode
+from spatial_mqtt.custody import CustodyOffer
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo, encode_directory_message
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import GATEWAY_INFO
 
@@ -52,8 +56,12 @@ class World:
         self.now_s = 100.0
         self.uplink, self.listed = Uplink(), Listed(*gateways)
         self.looking = threading.Event()
-        self.choice = Choice(
-            self.uplink, self.listed, self.looking, lambda: self.now_s, Patience()
+        self.choice = GatewaySelector(
+            self.uplink,
+            self.listed,
+            self.looking,
+            lambda: self.now_s,
+            FailoverTimeouts(),
         )
 
     def look(self) -> None:
@@ -156,7 +164,9 @@ def managed(
 
 
 def listed(*hosts: str) -> bytes:
-    return encode([Entry("/3/1", BrokerInfo(host, 1883)) for host in hosts])
+    return encode_directory_message([
+        BrokerEntry("/3/1", BrokerInfo(host, 1883)) for host in hosts
+    ])
 
 
 def test_list_is_remembered_for_a_start_without_network(tmp_path: Path) -> None:
@@ -185,8 +195,8 @@ def test_nodes_spread_over_equal_gateways_and_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "is_well"),
     [
-        (Offer("gw").encode(), True),
-        (Offer("gw", is_offline=True).encode(), False),
+        (CustodyOffer("gw").encode(), True),
+        (CustodyOffer("gw", is_offline=True).encode(), False),
         (b"junk", False),
         (None, False),
     ],

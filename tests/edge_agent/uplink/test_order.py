@@ -2,9 +2,9 @@
 
 import pytest
 
-from edge_agent.queue.base import Ageing, Draft
+from edge_agent.queue.base import ExpiryPolicy, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.scheduler import LATE_AFTER_S, Order
+from edge_agent.uplink.scheduler import LATE_AFTER_S, PriorityScheduler
 
 
 class Slope:
@@ -12,12 +12,12 @@ class Slope:
 
     def __init__(self, path: str, gather_s: float = 0.0) -> None:
         self.now_s = 1000.0
-        ageing = Ageing(lambda: self.now_s)
+        ageing = ExpiryPolicy(lambda: self.now_s)
         self.queue = SqliteQueue(path, "n", "boot", 10_000_000, expiry=ageing)
-        self.order = Order(self.queue, gather_s)
+        self.order = PriorityScheduler(self.queue, gather_s)
 
     def put(self, priority: int, text: str, topic: str = "/t") -> None:
-        self.queue.put([Draft(priority, topic, lambda _: text.encode())])
+        self.queue.put([MessageDraft(priority, topic, lambda _: text.encode())])
 
     def take(self, limit: int = 1) -> list[str]:
         priority = self.order.next_priority(self.now_s)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.uplink.scheduler import STRICT_FROM, WEIGHTS, Shares
+from edge_agent.uplink.scheduler import STRICT_FROM, WEIGHTS, WeightedFairQueue
 
 
 @given(st.sets(st.integers(1, 5), min_size=1))
 def test_urgent_always_goes_first(waiting: set[int]) -> None:
     """5 before 4 before all others, whatever has been spent."""
-    shares = Shares()
+    shares = WeightedFairQueue()
     chosen = shares.choose(waiting)
 
     if max(waiting) >= STRICT_FROM:
@@ -22,13 +22,13 @@ def test_urgent_always_goes_first(waiting: set[int]) -> None:
 
 def test_nothing_waiting_means_nothing_to_send() -> None:
     """An idle uplink has no turn to give."""
-    assert Shares().choose(()) is None
+    assert WeightedFairQueue().choose(()) is None
 
 
 @given(sizes=st.fixed_dictionaries({p: st.integers(60, 1500) for p in WEIGHTS}))
 def test_bytes_follow_the_weights_whatever_the_sizes(sizes: dict[int, int]) -> None:
     """A priority of large messages gets no more bytes than its share."""
-    shares = Shares()
+    shares = WeightedFairQueue()
     sent: Counter[int] = Counter()
     for _ in range(4000):
         priority = shares.choose(WEIGHTS)
@@ -46,7 +46,7 @@ def test_bytes_follow_the_weights_whatever_the_sizes(sizes: dict[int, int]) -> N
 @given(st.lists(st.tuples(st.booleans(), st.integers(60, 1500)), max_size=300))
 def test_lowest_is_never_starved(storm: list[tuple[bool, int]]) -> None:
     """While 1 waits, at most the weights' worth of bytes goes before its next turn."""
-    shares = Shares()
+    shares = WeightedFairQueue()
     waited_bytes = 0
     for with_two, size in storm:
         waiting = {3, 2, 1} if with_two else {3, 1}
@@ -60,7 +60,7 @@ def test_lowest_is_never_starved(storm: list[tuple[bool, int]]) -> None:
 
 def test_who_was_idle_has_saved_nothing_up() -> None:
     """A priority that had nothing to send for an hour does not take the link over."""
-    shares = Shares()
+    shares = WeightedFairQueue()
     for _ in range(1000):
         assert shares.choose({3}) == 3
         shares.charge(3, 1000)

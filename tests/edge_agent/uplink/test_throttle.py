@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from edge_agent.uplink.rate_limit import Period, Throttle, minute_of
+from edge_agent.uplink.rate_limit import RateLimiter, RatePeriod, parse_minute
 from edge_agent.uplink.settings import LinkSection
 from service_runtime.errors import FieldError
-from service_runtime.settings import SettingsError, parse, read
+from service_runtime.settings import SettingsError, build_settings, parse_toml
 
-NIGHT = Period(minute_of("22:00"), minute_of("05:00"), 0)
+NIGHT = RatePeriod(parse_minute("22:00"), parse_minute("05:00"), 0)
 
 
 @pytest.mark.parametrize(
@@ -19,32 +19,32 @@ NIGHT = Period(minute_of("22:00"), minute_of("05:00"), 0)
 )  # fmt: skip
 def test_period_may_reach_over_midnight(time: str, is_in: bool) -> None:
     """Cheap data and dark solar panels come at night."""
-    assert NIGHT.contains(minute_of(time)) is is_in
+    assert NIGHT.contains(parse_minute(time)) is is_in
 
 
 def test_period_that_ends_where_it_begins_is_a_whole_day() -> None:
     """Nobody writes a period that never holds."""
-    assert all(Period(60, 60, 0).contains(minute) for minute in range(24 * 60))
+    assert all(RatePeriod(60, 60, 0).contains(minute) for minute in range(24 * 60))
 
 
 @pytest.mark.parametrize("text", ["24:00", "7:00", "12:60", "noon", "12:00:00", ""])
 def test_what_is_no_time_is_named(text: str) -> None:
     """The installer sees field, rule and value."""
     with pytest.raises(FieldError, match="HH:MM"):
-        minute_of(text)
+        parse_minute(text)
 
 
 def test_closed_link_lets_only_the_urgent_pass() -> None:
     """A warning does not wait for the morning."""
-    throttle = Throttle(None, [NIGHT], 4, lambda: minute_of("23:00"))
+    throttle = RateLimiter(None, [NIGHT], 4, lambda: parse_minute("23:00"))
 
     assert [throttle.wait_s(p, 0.0) for p in (3, 4, 5)] == [math.inf, 0.0, 0.0]
 
 
 def test_link_opens_with_its_hour() -> None:
     """The clock is looked at before every send."""
-    minute = minute_of("04:59")
-    throttle = Throttle(None, [NIGHT], 4, lambda: minute)
+    minute = parse_minute("04:59")
+    throttle = RateLimiter(None, [NIGHT], 4, lambda: minute)
     assert math.isinf(throttle.wait_s(1, 0.0))
     minute += 1
 
@@ -53,14 +53,14 @@ def test_link_opens_with_its_hour() -> None:
 
 def test_clock_that_is_not_set_closes_nothing() -> None:
     """A Pi without a time server would close its link on a guess."""
-    throttle = Throttle(None, [NIGHT], 4, lambda: None)
+    throttle = RateLimiter(None, [NIGHT], 4, lambda: None)
 
     assert throttle.wait_s(1, 0.0) == 0.0
 
 
 def test_what_the_urgent_take_is_owed_by_the_others() -> None:
     """The link's share stays what it is."""
-    throttle = Throttle(1000.0)
+    throttle = RateLimiter(1000.0)
     throttle.spend(3500, 0.0)
 
     assert throttle.wait_s(5, 0.0) == 0.0
@@ -69,9 +69,9 @@ def test_what_the_urgent_take_is_owed_by_the_others() -> None:
 
 def test_settings_make_the_throttle() -> None:
     """From the file to the wait, in the file's own words."""
-    link = read(
+    link = build_settings(
         LinkSection,
-        parse("""
+        parse_toml("""
             rate_bytes_per_s = 4000
             override_from = 5
             [[period]]
@@ -80,7 +80,7 @@ def test_settings_make_the_throttle() -> None:
             rate_bytes_per_s = 0
         """),
     )
-    throttle = link.rate_limiter(lambda: minute_of("01:00"))
+    throttle = link.rate_limiter(lambda: parse_minute("01:00"))
 
     assert [throttle.wait_s(p, 0.0) for p in (4, 5)] == [math.inf, 0.0]
 
@@ -98,4 +98,4 @@ def test_settings_make_the_throttle() -> None:
 def test_mistakes_are_named(text: str, word: str) -> None:
     """A bad timetable never starts."""
     with pytest.raises(SettingsError, match=word):
-        read(LinkSection, parse(text))
+        build_settings(LinkSection, parse_toml(text))

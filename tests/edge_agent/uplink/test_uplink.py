@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator
 import pytest
 from conftest import Broker, wait_until
 
-from edge_agent.queue.base import Draft
+from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.in_flight import Limits
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Throttle
-from edge_agent.uplink.uplink import Ear, Uplink
+from edge_agent.uplink.in_flight import FlightLimits
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.uplink import ExtraSubscriptions, Uplink
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
-from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import custody_topic, offer_topic
 from spatial_mqtt.transport import (
     ConnectionHandler,
-    Handed,
-    Incoming,
+    IncomingMessage,
     Publication,
+    SentPublication,
     Session,
 )
 
@@ -42,7 +42,7 @@ class Receiver:
     """A gateway's ear: keeps what arrives, and gives receipts when told to."""
 
     def __init__(self, endpoint: Endpoint, gives_receipts: bool = False) -> None:
-        self.got: list[Incoming] = []
+        self.got: list[IncomingMessage] = []
         self.is_ready = threading.Event()
         self._gives_receipts = gives_receipts
         session = Session("receiver", (("/forward/#", 1),))
@@ -51,14 +51,14 @@ class Receiver:
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         if self._gives_receipts:
-            offer = Offer("receiver", ("/forward/#",)).encode()
+            offer = CustodyOffer("receiver", ("/forward/#",)).encode()
             topic = offer_topic("receiver")
             self.connection.publish(Publication(topic, offer, retain=True))
 
     def on_down(self, reason: str) -> None:
         self.is_ready.clear()
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         self.got.append(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
@@ -69,7 +69,7 @@ class Receiver:
 
     def receipt(self, *ids: MessageId) -> None:
         self.connection.publish(
-            Publication(custody_topic("n1"), Receipt.from_ids(ids).encode())
+            Publication(custody_topic("n1"), CustodyReceipt.from_ids(ids).encode())
         )
 
 
@@ -82,10 +82,10 @@ def queue() -> MemoryQueue:
 def run_uplink(queue: MemoryQueue) -> Iterator[Callable[..., Uplink]]:
     running: list[tuple[Uplink, threading.Thread]] = []
 
-    def run(endpoint: Endpoint, limits: Limits, rate: float = math.inf) -> Uplink:
-        throttle = Throttle(None if math.isinf(rate) else rate)
+    def run(endpoint: Endpoint, limits: FlightLimits, rate: float = math.inf) -> Uplink:
+        throttle = RateLimiter(None if math.isinf(rate) else rate)
         uplink = Uplink(
-            queue, Sender("n1", limits=limits), connect, throttle, time.monotonic
+            queue, SenderProfile("n1", limits=limits), connect, throttle, time.monotonic
         )
         thread = threading.Thread(target=uplink.run, daemon=True)
         thread.start()
@@ -107,7 +107,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[list[Publication]]:
 
     def publish_together(
         connection: Connection, publications: list[Publication]
-    ) -> list[Handed]:
+    ) -> list[SentPublication]:
         seen.append(publications)
         return together(connection, publications)
 
@@ -119,7 +119,7 @@ def put(
     queue: MemoryQueue, priority: int, count: int = 1, size: int = 20
 ) -> list[MessageId]:
     drafts = [
-        Draft(
+        MessageDraft(
             priority,
             f"/forward/1/2/pri{priority}",
             lambda i: str(i).encode().ljust(size),
@@ -136,7 +136,7 @@ def test_urgent_message_overtakes_a_backlog_on_a_slow_link(
     receiver = Receiver(broker.endpoint)
     receiver.is_ready.wait(60)
     put(queue, 1, count=60, size=400)
-    uplink = run_uplink(broker.endpoint, Limits(window_bytes=1000), rate=20_000.0)
+    uplink = run_uplink(broker.endpoint, FlightLimits(window_bytes=1000), rate=20_000.0)
     wait_until(lambda: len(receiver.got) >= 5)
     before = len(receiver.got)
     put(queue, 5)
@@ -155,7 +155,7 @@ def test_urgent_messages_have_a_write_of_their_own(
     put(queue, 5, count=2)
     put(queue, 1, count=3)
 
-    send(queue, broker, Limits(window_bytes=3000), count=5)
+    send(queue, broker, FlightLimits(window_bytes=3000), count=5)
 
     urgent = [[p.topic.endswith("pri5") for p in write] for write in writes]
     assert urgent[0] == [True, True]
@@ -168,14 +168,18 @@ def test_large_messages_stay_within_the_window(
     """Each message too many is a quarter of a second at 30 kbps for an urgent one."""
     put(queue, 1, count=6, size=1000)
 
-    send(queue, broker, Limits(window_bytes=1600), count=6)
+    send(queue, broker, FlightLimits(window_bytes=1600), count=6)
 
     assert max(len(write) for write in writes) == 1
 
 
-def send(queue: MemoryQueue, broker: Broker, limits: Limits, count: int) -> None:
+def send(queue: MemoryQueue, broker: Broker, limits: FlightLimits, count: int) -> None:
     uplink = Uplink(
-        queue, Sender("n1", limits=limits), connect, Throttle(None), time.monotonic
+        queue,
+        SenderProfile("n1", limits=limits),
+        connect,
+        RateLimiter(None),
+        time.monotonic,
     )
     thread = threading.Thread(target=uplink.run, daemon=True)
     thread.start()
@@ -195,7 +199,7 @@ def test_receipts_empty_the_queue_and_pubacks_do_not(
     receiver = Receiver(broker.endpoint, gives_receipts=True)
     receiver.is_ready.wait(60)
     ids = put(queue, 3, count=3)
-    run_uplink(broker.endpoint, Limits())
+    run_uplink(broker.endpoint, FlightLimits())
     wait_until(lambda: len(receiver.got) == 3)
     wait_until(lambda: queue.get_state(f"uplink/offers/{broker.endpoint}"))
     assert queue.stats().depth[3].rows == 3
@@ -214,7 +218,7 @@ def test_plain_broker_ends_custody_with_its_puback(
     receiver = Receiver(broker.endpoint)
     receiver.is_ready.wait(60)
     put(queue, 2, count=5)
-    run_uplink(broker.endpoint, Limits(offer_grace_s=0.3))
+    run_uplink(broker.endpoint, FlightLimits(offer_grace_s=0.3))
 
     wait_until(lambda: queue.stats().acked[2] == 5)
     receiver.connection.stop()
@@ -225,7 +229,9 @@ def test_first_contact_with_a_broker_whose_gateway_is_away_loses_nothing(
 ) -> None:
     """A rebooted gateway's broker knows no offer yet, and acknowledges all the same."""
     ids = put(queue, 2, count=5)
-    run_uplink(broker.endpoint, Limits(offer_grace_s=0.3, no_subscriber_pause_s=0.2))
+    run_uplink(
+        broker.endpoint, FlightLimits(offer_grace_s=0.3, no_subscriber_pause_s=0.2)
+    )
     time.sleep(1.5)
     assert queue.stats().acked[2] == 0
     receiver = Receiver(broker.endpoint, gives_receipts=True)
@@ -243,7 +249,7 @@ def test_killed_broker_costs_no_message_and_the_drain_goes_on_by_itself(
     receiver = Receiver(broker.endpoint, gives_receipts=True)
     receiver.is_ready.wait(60)
     ids = put(queue, 2, count=30)
-    run_uplink(broker.endpoint, Limits())
+    run_uplink(broker.endpoint, FlightLimits())
     wait_until(lambda: len(receiver.got) >= 30)
     broker.kill()
     receiver.got.clear()
@@ -271,9 +277,13 @@ def test_urgent_message_cuts_a_long_backoff_short(
         return Connection(endpoint, session, handler, backoff=backoff)
 
     broker.kill()
-    limits = Limits(offer_grace_s=0.2)
+    limits = FlightLimits(offer_grace_s=0.2)
     uplink = Uplink(
-        queue, Sender("n1", limits=limits), patient, Throttle(), time.monotonic
+        queue,
+        SenderProfile("n1", limits=limits),
+        patient,
+        RateLimiter(),
+        time.monotonic,
     )
     thread = threading.Thread(target=uplink.run, daemon=True)
     thread.start()
@@ -294,17 +304,17 @@ def test_ear_hears_what_is_said_of_our_place(
     queue: MemoryQueue, broker: Broker
 ) -> None:
     """Retained notices arrive with the link; receipts and offers stay ours."""
-    heard: list[Incoming] = []
+    heard: list[IncomingMessage] = []
     receiver = Receiver(broker.endpoint)
     receiver.is_ready.wait(60)
     receiver.connection.publish(Publication("/notice/3", b"{}", retain=True))
     uplink = Uplink(
         queue,
-        Sender("n1"),
+        SenderProfile("n1"),
         connect,
-        Throttle(),
+        RateLimiter(),
         time.monotonic,
-        extra=Ear(("/notice/3", "/notice/3/1"), heard.append),
+        extra=ExtraSubscriptions(("/notice/3", "/notice/3/1"), heard.append),
     )
     thread = threading.Thread(target=uplink.run)
     thread.start()

@@ -5,7 +5,12 @@ from collections import deque
 
 import pytest
 
-from edge_agent.uplink.congestion import FLOOR_BYTES, PATIENCE_S, Trip, Window
+from edge_agent.uplink.congestion import (
+    MIN_ROUND_TRIP_S,
+    MIN_WINDOW_BYTES,
+    CongestionWindow,
+    SendSample,
+)
 
 
 class Pipe:
@@ -14,12 +19,12 @@ class Pipe:
     def __init__(
         self, rate: float, delay_s: float, most_bytes: int = 64_000, bunch_s: float = 0
     ) -> None:
-        self.window = Window(most_bytes)
+        self.window = CongestionWindow(most_bytes)
         self.now_s = 0.0
         self.delivered = 0
         self._rate, self._delay_s, self._bunch_s = rate, delay_s, bunch_s
         self._free_s = 0.0
-        self._out: deque[tuple[float, Trip]] = deque()
+        self._out: deque[tuple[float, SendSample]] = deque()
         self._in_flight = 0
 
     def run(self, size_bytes: int, until_s: float) -> None:
@@ -39,7 +44,7 @@ class Pipe:
         if self._bunch_s:
             back_s = math.ceil(back_s / self._bunch_s) * self._bunch_s
         is_alone = self._in_flight == 0
-        trip = Trip(size, self.now_s, is_alone, self.window.delivered_bytes, size)
+        trip = SendSample(size, self.now_s, is_alone, self.window.delivered_bytes, size)
         self._out.append((back_s, trip))
         self._in_flight += size
 
@@ -55,8 +60,8 @@ def test_link_is_kept_busy_with_little_in_flight(
     pipe.run(size, until_s=90)
 
     assert pipe.delivered / (rate * pipe.now_s) >= 0.85
-    trip_s = max(PATIENCE_S, delay_s + size / rate)
-    most = max(FLOOR_BYTES, rate * trip_s * 1.1 + 2 * size)
+    trip_s = max(MIN_ROUND_TRIP_S, delay_s + size / rate)
+    most = max(MIN_WINDOW_BYTES, rate * trip_s * 1.1 + 2 * size)
     assert pipe.window.limit_bytes(pipe.now_s) <= most
 
 
@@ -73,7 +78,7 @@ def test_link_that_became_slow_is_measured_anew() -> None:
 
 def test_unmeasured_link_gets_one_message() -> None:
     """The first message finds out."""
-    assert Window(3000).limit_bytes(0.0) == 1
+    assert CongestionWindow(3000).limit_bytes(0.0) == 1
 
 
 @pytest.mark.parametrize("size", [230, 1000])
@@ -95,19 +100,19 @@ def test_window_opens_within_a_few_round_trips() -> None:
 
 def test_window_has_a_floor_and_a_ceiling() -> None:
     """Neither a trickle nor a satellite makes it absurd."""
-    slow, far = Window(3000), Window(3000)
+    slow, far = CongestionWindow(3000), CongestionWindow(3000)
     for n in range(10):
-        slow.on_ack(Trip(50, n - 0.2, True, slow.delivered_bytes, 50), n * 1.0)
-        far.on_ack(Trip(1000, n * 0.01 - 5.0, True, 0, 1000), n * 0.01)
+        slow.on_ack(SendSample(50, n - 0.2, True, slow.delivered_bytes, 50), n * 1.0)
+        far.on_ack(SendSample(1000, n * 0.01 - 5.0, True, 0, 1000), n * 0.01)
 
-    assert slow.limit_bytes(10.0) == FLOOR_BYTES
+    assert slow.limit_bytes(10.0) == MIN_WINDOW_BYTES
     assert far.limit_bytes(1.0) == 3000
 
 
 def test_another_link_is_measured_anew() -> None:
     """What was learnt of one gateway does not hold for the next."""
-    window = Window(3000)
-    window.on_ack(Trip(50, 0.9, True, 0, 50), 1.0)
+    window = CongestionWindow(3000)
+    window.on_ack(SendSample(50, 0.9, True, 0, 50), 1.0)
     window.reset()
 
     assert window.limit_bytes(1.0) == 1

@@ -7,16 +7,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.overlay_study.baselines import SkipGraph
-from experiments.overlay_study.methods import METHODS, PATTERNS, Pattern, Whole
-from experiments.overlay_study.statistics import Result, measure, results, topics
-from gateway_daemon.overlay.keys import common_bits
+from experiments.overlay_study.methods import (
+    METHODS,
+    PATTERNS,
+    SimulatedOverlay,
+    TopicPattern,
+)
+from experiments.overlay_study.statistics import (
+    MethodResult,
+    measure_all,
+    measure_method,
+    random_topics,
+)
+from gateway_daemon.overlay.keys import common_prefix_bits
 
 TRIALS = 30
-SIZES = [Pattern(10, 990), Pattern(500, 500), Pattern(990, 10)]
+SIZES = [TopicPattern(10, 990), TopicPattern(500, 500), TopicPattern(990, 10)]
 
 
-def of(pattern: Pattern, method: str, priority: int, nodes: int = 1_000) -> Result:
-    return measure(list(topics(pattern, nodes, TRIALS, 7)), method, priority)
+def of(
+    pattern: TopicPattern, method: str, priority: int, nodes: int = 1_000
+) -> MethodResult:
+    return measure_method(
+        list(random_topics(pattern, nodes, TRIALS, 7)), method, priority
+    )
 
 
 @settings(max_examples=25)
@@ -27,7 +41,7 @@ def test_links_abroad_are_those_of_the_whole_overlay(
     """Arrays over all nodes find what a Skip Graph of all nodes has."""
     members = min(members, nodes)
     start = data.draw(st.integers(0, nodes - members))
-    whole = Whole(nodes, seed)
+    whole = SimulatedOverlay(nodes, seed)
     everybody = SkipGraph([int(v) for v in whole.vectors])
     around = whole.topic_at(start, members)
 
@@ -40,7 +54,7 @@ def test_links_abroad_are_those_of_the_whole_overlay(
         own = everybody.vectors[start + rank]
         found = around.outside_links(rank)
         assert sorted(found.levels) == sorted(
-            common_bits(own, everybody.vectors[r]) for r in out
+            common_prefix_bits(own, everybody.vectors[r]) for r in out
         )
         assert len(found.level0_levels) == sum(abs(r - start - rank) == 1 for r in out)
 
@@ -48,8 +62,10 @@ def test_links_abroad_are_those_of_the_whole_overlay(
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_every_method_reaches_everybody_once(method: str, pattern: str) -> None:
-    """`measure` raises where a subscriber is missed or gets two copies."""
-    for told in results(pattern, [method], [1, 3, 5], nodes=1_000, trials=2, seed=3):
+    """`measure_method` raises where a subscriber is missed or gets two copies."""
+    for told in measure_all(
+        pattern, [method], [1, 3, 5], nodes=1_000, trials=2, seed=3
+    ):
         assert told["messages_each"] >= 1.0
         assert told["path_hops"] >= 1.0
         if method in {"atm", "patm", "v3", "v6", "policy"}:
@@ -59,15 +75,15 @@ def test_every_method_reaches_everybody_once(method: str, pattern: str) -> None:
 @pytest.mark.parametrize("nodes", [1_000, 100_000])
 def test_path_of_sg_does_not_depend_on_the_other_topics(nodes: int) -> None:
     """About eight hops to 990 subscribers, whoever else is there."""
-    assert of(Pattern(10, 990), "sg", 5, nodes).path_hops == pytest.approx(
+    assert of(TopicPattern(10, 990), "sg", 5, nodes).path_hops == pytest.approx(
         8.0, rel=0.05
     )
 
 
 def test_support_nodes_keep_the_promise_of_the_thesis() -> None:
     """Up to 60 % shorter where publishers are many, paid with messages."""
-    plain = of(Pattern(990, 10), "psg", 1)
-    urgent = of(Pattern(990, 10), "psg", 5)
+    plain = of(TopicPattern(990, 10), "psg", 1)
+    urgent = of(TopicPattern(990, 10), "psg", 5)
 
     assert 1 - urgent.path_hops / plain.path_hops == pytest.approx(0.60, abs=0.05)
     assert urgent.messages / plain.messages == pytest.approx(137, rel=0.15)
@@ -75,7 +91,7 @@ def test_support_nodes_keep_the_promise_of_the_thesis() -> None:
 
 def test_priority_1_of_psg_is_plain() -> None:
     """No supports: the messages of one search and one multicast."""
-    plain = of(Pattern(10, 990), "psg", 1)
+    plain = of(TopicPattern(10, 990), "psg", 1)
 
     assert plain.path_hops == pytest.approx(10.55, rel=0.05)
     assert plain.messages == pytest.approx(992, rel=0.005)
@@ -88,8 +104,8 @@ def test_tables_of_60_reach_50_subscribers_in_one_hop(
     subscribers: int, hops: float
 ) -> None:
     """ATM goes over to several hops by itself, PATM stays within 5 % of it."""
-    made = list(topics(Pattern(1, subscribers), 50_000, 10, 7))
-    plain, urgent = measure(made, "atm", 5), measure(made, "patm", 5)
+    made = list(random_topics(TopicPattern(1, subscribers), 50_000, 10, 7))
+    plain, urgent = measure_method(made, "atm", 5), measure_method(made, "patm", 5)
 
     assert plain.path_hops == pytest.approx(hops, rel=0.05)
     assert urgent.path_hops == pytest.approx(plain.path_hops, rel=0.05)
@@ -97,7 +113,7 @@ def test_tables_of_60_reach_50_subscribers_in_one_hop(
 
 
 @pytest.mark.parametrize("pattern", SIZES)
-def test_ranges_beat_supports_and_tables(pattern: Pattern) -> None:
+def test_ranges_beat_supports_and_tables(pattern: TopicPattern) -> None:
     """Two hops at most, exactly one message a subscriber, 5 % from the least delay."""
     told = of(pattern, "v6", 5)
 

@@ -4,15 +4,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.overlay_study.baselines import SkipGraph
-from gateway_daemon.overlay.keys import BITS, common_bits, prefix, vector_of
+from gateway_daemon.overlay.keys import (
+    VECTOR_BITS,
+    common_prefix_bits,
+    membership_vector,
+    vector_prefix,
+)
 
 
 def drawn(seed: int) -> list[int]:
     chance = Random(seed)
-    return [chance.getrandbits(BITS) for _ in range(60)]
+    return [chance.getrandbits(VECTOR_BITS) for _ in range(60)]
 
 
-unlike = st.lists(st.integers(0, 2**BITS - 1), min_size=1, max_size=40, unique=True)
+unlike = st.lists(
+    st.integers(0, 2**VECTOR_BITS - 1), min_size=1, max_size=40, unique=True
+)
 vectors = unlike | st.integers(0, 2**32).map(drawn)
 
 
@@ -25,7 +32,7 @@ def test_neighbours_are_the_nearest_of_each_level(made: list[int]) -> None:
             behind = [
                 r
                 for r in range(rank + 1, len(made))
-                if common_bits(vector, made[r]) >= level
+                if common_prefix_bits(vector, made[r]) >= level
             ]
             assert right == (behind[0] if behind else None)
             if right is not None:
@@ -39,7 +46,7 @@ def test_everybody_meets_everybody_on_one_level(made: list[int]) -> None:
     for rank, vector in enumerate(made):
         met = []
         for level, ranks in enumerate(graph.ranks_by_common_bits(rank)):
-            assert all(common_bits(vector, made[r]) == level for r in ranks)
+            assert all(common_prefix_bits(vector, made[r]) == level for r in ranks)
             met += ranks
         assert sorted(met) == [r for r in range(len(made)) if r != rank]
 
@@ -60,7 +67,7 @@ def test_search_reaches_its_target(made: list[int], data: st.DataObject) -> None
 def test_search_takes_logarithmic_steps() -> None:
     """In a thousand nodes a search takes about nine hops, not hundreds."""
     chance = Random(1)
-    graph = SkipGraph([chance.getrandbits(BITS) for _ in range(1000)])
+    graph = SkipGraph([chance.getrandbits(VECTOR_BITS) for _ in range(1000)])
 
     hops = [graph.hops_to(999, start) for start in range(0, 999, 7)]
 
@@ -69,5 +76,9 @@ def test_search_takes_logarithmic_steps() -> None:
 
 def test_a_vector_is_known_from_the_name_alone() -> None:
     """Two gateways compute the same vector for a third, over any restart."""
-    assert vector_of("gw-otani") == vector_of("gw-otani") == 0x9FB3330FB958A38
-    assert prefix(vector_of("gw-otani"), 8) == 0x09
+    assert (
+        membership_vector("gw-otani")
+        == membership_vector("gw-otani")
+        == 0x9FB3330FB958A38
+    )
+    assert vector_prefix(membership_vector("gw-otani"), 8) == 0x09

@@ -3,24 +3,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.overlay_study.baselines import (
-    grid,
-    levels_for,
+    choose_supports,
+    max_level,
     support_count,
-    supports,
+    support_grid,
 )
 from gateway_daemon.overlay.keys import OverlayError
 
 
 def test_example_of_the_thesis() -> None:
     """5.3.2: from 11100, priority 5, the eight places in the printed order."""
-    assert grid(28, 32, 5) == [28, 0, 4, 8, 12, 16, 20, 24]
+    assert support_grid(28, 32, 5) == [28, 0, 4, 8, 12, 16, 20, 24]
 
 
 @given(st.integers(1, 17), st.integers(1, 5))
 def test_count_is_at_least_one_and_the_grid_ends(levels: int, priority: int) -> None:
     """Also for N = 2, and for priority 4, whose interval never meets the start."""
     space = 1 << levels
-    places = grid(0, space, priority)
+    places = support_grid(0, space, priority)
 
     assert len(places) == support_count(space, priority) >= 1
     assert len(set(places)) == len(places) <= max(1, space // 4)
@@ -29,7 +29,7 @@ def test_count_is_at_least_one_and_the_grid_ends(levels: int, priority: int) -> 
 @given(st.integers(1, 17))
 def test_more_priority_never_means_fewer_supports(levels: int) -> None:
     """The thesis' rule as printed gives priority 4 more than priority 5."""
-    counts = [len(grid(0, 1 << levels, p)) for p in (1, 2, 3, 4, 5)]
+    counts = [len(support_grid(0, 1 << levels, p)) for p in (1, 2, 3, 4, 5)]
 
     assert counts == sorted(counts)
     assert counts[0] == 1
@@ -39,13 +39,13 @@ def test_only_other_publishers_on_the_grid_support() -> None:
     """A subscriber on the grid does not, nor does the publisher itself."""
     places = [v << 59 for v in (0b11100, 0b00100, 0b00101, 0b01000)]
 
-    assert supports(0, places, range(3), 5, 5) == [1]
-    assert supports(0, places, range(3), 5, 1) == []
+    assert choose_supports(0, places, range(3), 5, 5) == [1]
+    assert choose_supports(0, places, range(3), 5, 1) == []
 
 
 def test_levels_are_those_that_so_many_nodes_need() -> None:
     """max_level cannot be seen in a running system; it is estimated."""
-    assert [levels_for(n) for n in (1, 2, 1000, 100_000)] == [1, 1, 10, 17]
+    assert [max_level(n) for n in (1, 2, 1000, 100_000)] == [1, 1, 10, 17]
 
 
 def test_a_space_that_is_no_power_of_two_is_refused() -> None:

@@ -4,11 +4,16 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.overlay_study.baselines import Entry, SkipGraph, fill, merit
-from gateway_daemon.overlay.keys import common_bits
+from experiments.overlay_study.baselines import (
+    SkipGraph,
+    TableEntry,
+    fill_table,
+    table_merit,
+)
+from gateway_daemon.overlay.keys import common_prefix_bits
 
 entries = st.builds(
-    lambda rank, level, own: Entry(rank, level, abs(rank - 50), own),
+    lambda rank, level, own: TableEntry(rank, level, abs(rank - 50), own),
     st.integers(0, 100),
     st.integers(0, 8),
     st.booleans(),
@@ -19,10 +24,10 @@ links = st.sets(st.integers(0, 100), max_size=4)
 
 @given(tables, tables, links)
 def test_of_two_tables_exactly_one_is_better(
-    one: list[Entry], other: list[Entry], kept: set[int]
+    one: list[TableEntry], other: list[TableEntry], kept: set[int]
 ) -> None:
     """The order is total: the thesis' own let E <= F and F <= E hold together."""
-    first, second = merit(one, kept), merit(other, kept)
+    first, second = table_merit(one, kept), table_merit(other, kept)
 
     assert (first < second) + (second < first) + (first == second) == 1
     if {e.rank for e in one} != {e.rank for e in other}:
@@ -31,7 +36,7 @@ def test_of_two_tables_exactly_one_is_better(
 
 @given(tables, links, st.data())
 def test_a_level_0_link_is_never_evicted(
-    table: list[Entry], kept: set[int], data: st.DataObject
+    table: list[TableEntry], kept: set[int], data: st.DataObject
 ) -> None:
     """Dropping a link that must be kept is worse than dropping anything else."""
     held = [e for e in table if e.rank in kept]
@@ -43,7 +48,7 @@ def test_a_level_0_link_is_never_evicted(
     without_link = [e for e in table if e is not link]
     without_other = [e for e in table if e is not other]
 
-    assert merit(without_link, kept) < merit(without_other, kept)
+    assert table_merit(without_link, kept) < table_merit(without_other, kept)
 
 
 @settings(max_examples=60)
@@ -65,14 +70,14 @@ def test_fill_finds_the_best_table(
     waiting = [r for r in range(publishers, members) if r != own and r not in kept]
     number = min(room - len(kept), len(waiting))
 
-    found = fill(graph, own, range(publishers, members), kept, room)
+    found = fill_table(graph, own, range(publishers, members), kept, room)
 
     def merit_of(ranks: set[int]) -> object:
-        return merit(
+        return table_merit(
             [
-                Entry(
+                TableEntry(
                     r,
-                    common_bits(graph.vectors[r], graph.vectors[own]),
+                    common_prefix_bits(graph.vectors[r], graph.vectors[own]),
                     abs(r - own),
                     r >= publishers,
                 )

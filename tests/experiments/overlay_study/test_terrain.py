@@ -2,19 +2,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.overlay_study.disasters import (
+    SCENARIO_METHODS,
     SCENARIOS,
-    WAYS,
-    Outcome,
+    ScenarioResult,
     Terrain,
-    happens,
-    terrain,
+    make_terrain,
+    run_scenario,
 )
 
 
-def mean(scenario: str, way: str) -> Outcome:
-    told = [happens(scenario, way, terrain(12, 80, seed), seed) for seed in range(4)]
+def mean(scenario: str, way: str) -> ScenarioResult:
+    told = [
+        run_scenario(scenario, way, make_terrain(12, 80, seed), seed)
+        for seed in range(4)
+    ]
     names = ("reached", "mean_ms", "p99_ms", "crossings")
-    return Outcome(*(sum(getattr(t, n) for t in told) / len(told) for n in names))
+    return ScenarioResult(
+        *(sum(getattr(t, n) for t in told) / len(told) for n in names)
+    )
 
 
 @settings(max_examples=20, deadline=None)
@@ -23,7 +28,7 @@ def mean(scenario: str, way: str) -> Outcome:
     st.integers(1, 8),
     st.integers(0, 40),
     st.sampled_from(sorted(SCENARIOS)),
-    st.sampled_from(sorted(WAYS)),
+    st.sampled_from(sorted(SCENARIO_METHODS)),
 )
 def test_every_gateway_is_reached_in_every_disaster(
     seed: int, valleys: int, more: int, scenario: str, way: str
@@ -32,7 +37,10 @@ def test_every_gateway_is_reached_in_every_disaster(
     if scenario == "cut" and valleys == 1:
         return  # nobody is behind the cut
     gateways = valleys + more + 1
-    assert happens(scenario, way, terrain(valleys, gateways, seed), seed).reached == 1.0
+    assert (
+        run_scenario(scenario, way, make_terrain(valleys, gateways, seed), seed).reached
+        == 1.0
+    )
 
 
 def test_by_valleys_every_link_is_crossed_once() -> None:
@@ -54,7 +62,7 @@ def test_the_gain_holds_in_disasters_only_with_the_map() -> None:
 
 def test_a_cut_valley_goes_by_radio_to_the_nearest() -> None:
     """And from there over that valley's link."""
-    ground = terrain(5, 20, 1)
+    ground = make_terrain(5, 20, 1)
     cut = Terrain(ground.valleys, ground.homes, frozenset({2}))
     near = cut.nearest_connected(2)
     far = next(v for v in range(5) if v not in {2, near})

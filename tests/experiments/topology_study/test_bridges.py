@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import Client
 
-from experiments.topology_study.centrality import Clients, mesh
+from experiments.topology_study.centrality import ClientCounts, mesh_graph
 from experiments.topology_study.federations import (
     BROKERS,
-    Bridges,
+    BridgeTable,
     Federation,
-    bridges_of,
-    configuration,
-    named,
+    compute_bridges,
+    format_bridge_config,
+    make_federation,
     origin_topic,
 )
 
 
-def copies(bridges: Bridges, origin: str) -> Counter[str]:
+def copies(bridges: BridgeTable, origin: str) -> Counter[str]:
     """How often each broker gets a message that is published at one; it must end."""
     got, waiting = Counter([origin]), [origin]
     while waiting:
@@ -47,7 +47,9 @@ def test_a_message_reaches_every_broker_once_in_any_graph(
             graph[names[one]].add(names[other])
             graph[names[other]].add(names[one])
     ordered = {name: sorted(near) for name, near in graph.items()}
-    bridges = bridges_of(Federation(ordered, dict.fromkeys(names, Clients(1, 1))))
+    bridges = compute_bridges(
+        Federation(ordered, dict.fromkeys(names, ClientCounts(1, 1)))
+    )
 
     for origin in names:
         assert copies(bridges, origin) == Counter(names)
@@ -55,10 +57,10 @@ def test_a_message_reaches_every_broker_once_in_any_graph(
 
 def test_a_mesh_passes_on_one_hop_only() -> None:
     """And who is connected everywhere needs no bridge."""
-    bridges = bridges_of(named("E", 12, 12))
+    bridges = compute_bridges(make_federation("E", 12, 12))
 
     assert bridges["b1"] == {other: ["b1"] for other in BROKERS[1:]}
-    assert not any(bridges_of(named("A", 12, 12)).values())
+    assert not any(compute_bridges(make_federation("A", 12, 12)).values())
 
 
 @pytest.mark.broker
@@ -69,12 +71,12 @@ def test_a_full_mesh_of_mosquittos_does_not_go_round(
     names = ("b1", "b2", "b3")
     brokers = {name: make_broker() for name in names}
     addresses = {name: str(brokers[name].endpoint) for name in names}
-    clients = dict.fromkeys(names, Clients(4, 1))
-    bridges = bridges_of(Federation(mesh(names), clients))
+    clients = dict.fromkeys(names, ClientCounts(4, 1))
+    bridges = compute_bridges(Federation(mesh_graph(names), clients))
     for name, broker in brokers.items():
         broker.kill()
         path = tmp_path / f"mosquitto-{broker.port}.conf"
-        lines = configuration(name, bridges, addresses)
+        lines = format_bridge_config(name, bridges, addresses)
         path.write_text(path.read_text() + "\n".join(lines) + "\n")
         broker.start()
     heard = {n: Client(b.endpoint, f"ear-{n}", "d/#") for n, b in brokers.items()}

@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.topology_study.centrality import (
-    Clients,
+    ClientCounts,
     Graph,
     TopologyError,
-    bearers,
-    best_hub,
-    busiest,
-    centrality,
-    chain,
-    mesh,
-    star,
+    chain_graph,
+    choose_hub,
+    compute_centrality,
+    max_load,
+    mesh_graph,
+    rank_by_load,
+    star_graph,
 )
 
 FOUR = ["b1", "b2", "b3", "b4"]
-EVEN = dict.fromkeys(FOUR, Clients(3, 3))
+EVEN = dict.fromkeys(FOUR, ClientCounts(3, 3))
 
 
 def side(graph: Graph, start: str, cut: str) -> set[str]:
@@ -34,7 +34,7 @@ def side(graph: Graph, start: str, cut: str) -> set[str]:
 
 
 def by_formula(
-    graph: Graph, clients: Mapping[str, Clients]
+    graph: Graph, clients: Mapping[str, ClientCounts]
 ) -> dict[str, tuple[Fraction, Fraction]]:
     """The formulas of the paper, for trees."""
     publishers = sum(c.publishers for c in clients.values())
@@ -64,7 +64,7 @@ def by_formula(
 
 
 @st.composite
-def federations(draw: st.DrawFn) -> tuple[Graph, dict[str, Clients]]:
+def federations(draw: st.DrawFn) -> tuple[Graph, dict[str, ClientCounts]]:
     """A random tree with random clients."""
     names = [f"b{n}" for n in range(draw(st.integers(1, 9)))]
     graph: dict[str, list[str]] = {name: [] for name in names}
@@ -73,23 +73,23 @@ def federations(draw: st.DrawFn) -> tuple[Graph, dict[str, Clients]]:
         graph[names[number]].append(names[other])
         graph[names[other]].append(names[number])
     few = st.integers(0, 4)
-    clients = {name: Clients(draw(few), draw(few)) for name in names}
+    clients = {name: ClientCounts(draw(few), draw(few)) for name in names}
     first = names[0]
     if not any(c.publishers for c in clients.values()):
-        clients[first] = Clients(1, clients[first].subscribers)
+        clients[first] = ClientCounts(1, clients[first].subscribers)
     if not any(c.subscribers for c in clients.values()):
-        clients[first] = Clients(clients[first].publishers, 1)
+        clients[first] = ClientCounts(clients[first].publishers, 1)
     return graph, clients
 
 
 @given(federations())
 def test_counting_trees_is_the_formula(
-    federation: tuple[Graph, dict[str, Clients]],
+    federation: tuple[Graph, dict[str, ClientCounts]],
 ) -> None:
     """On any tree of brokers, with any clients, exactly."""
     graph, clients = federation
 
-    found = centrality(graph, clients)
+    found = compute_centrality(graph, clients)
 
     told = by_formula(graph, clients)
     assert {b: (c.inbound, c.outbound) for b, c in found.items()} == told
@@ -97,13 +97,13 @@ def test_counting_trees_is_the_formula(
 
 @given(federations())
 def test_nothing_is_made_or_lost(
-    federation: tuple[Graph, dict[str, Clients]],
+    federation: tuple[Graph, dict[str, ClientCounts]],
 ) -> None:
     """What leaves for brokers enters brokers, and every subscriber gets its copy."""
     graph, clients = federation
     publishers = sum(c.publishers for c in clients.values())
     subscribers = sum(c.subscribers for c in clients.values())
-    found = centrality(graph, clients).values()
+    found = compute_centrality(graph, clients).values()
 
     bridged = sum(c.inbound for c in found) * publishers - publishers
     left = sum(c.outbound for c in found) * publishers * subscribers
@@ -114,9 +114,9 @@ def test_nothing_is_made_or_lost(
 @pytest.mark.parametrize(
     ("graph", "inbound", "outbound"),
     [
-        (star("b1", FOUR), [1, 1, 1, 1], ["7/16", "13/48", "13/48", "13/48"]),
-        (chain(FOUR), [1, 1, 1, 1], ["13/48", "17/48", "17/48", "13/48"]),
-        (mesh(FOUR), [1, 1, 1, 1], ["5/16"] * 4),
+        (star_graph("b1", FOUR), [1, 1, 1, 1], ["7/16", "13/48", "13/48", "13/48"]),
+        (chain_graph(FOUR), [1, 1, 1, 1], ["13/48", "17/48", "17/48", "13/48"]),
+        (mesh_graph(FOUR), [1, 1, 1, 1], ["5/16"] * 4),
     ],
     ids=["star", "chain", "mesh"],
 )
@@ -124,7 +124,7 @@ def test_topologies_of_the_paper(
     graph: Graph, inbound: list[int], outbound: list[str]
 ) -> None:
     """Four brokers, three publishers and three subscribers on each."""
-    found = centrality(graph, EVEN)
+    found = compute_centrality(graph, EVEN)
 
     assert [found[b].inbound for b in FOUR] == inbound
     assert [found[b].outbound for b in FOUR] == [Fraction(x) for x in outbound]
@@ -132,28 +132,32 @@ def test_topologies_of_the_paper(
 
 def test_a_single_broker_is_the_unit() -> None:
     """1 and 1, whatever the number of clients."""
-    (load,) = centrality({"b": []}, {"b": Clients(7, 9)}).values()
+    (load,) = compute_centrality({"b": []}, {"b": ClientCounts(7, 9)}).values()
 
     assert (load.inbound, load.outbound) == (1, 1)
 
 
 def test_load_goes_to_who_has_least() -> None:
     """The ends of a chain come before its middle; the hub has the subscribers."""
-    assert bearers(chain(FOUR), EVEN)[:2] == ["b1", "b4"]
-    crowd = {"a": Clients(1, 1), "b": Clients(1, 20), "c": Clients(1, 1)}
-    assert best_hub(crowd) in {"a", "b", "c"}
-    others = [busiest(centrality(star(hub, crowd), crowd)) for hub in crowd]
-    assert busiest(centrality(star(best_hub(crowd), crowd), crowd)) == min(others)
+    assert rank_by_load(chain_graph(FOUR), EVEN)[:2] == ["b1", "b4"]
+    crowd = {"a": ClientCounts(1, 1), "b": ClientCounts(1, 20), "c": ClientCounts(1, 1)}
+    assert choose_hub(crowd) in {"a", "b", "c"}
+    others = [
+        max_load(compute_centrality(star_graph(hub, crowd), crowd)) for hub in crowd
+    ]
+    assert max_load(
+        compute_centrality(star_graph(choose_hub(crowd), crowd), crowd)
+    ) == min(others)
 
 
 def test_a_federation_in_two_pieces_is_refused() -> None:
     """It says who cannot reach whom."""
     graph: Graph = {"a": [], "b": []}
     with pytest.raises(TopologyError, match="graph must be a way from a to b"):
-        centrality(graph, {"a": Clients(1, 0), "b": Clients(0, 1)})
+        compute_centrality(graph, {"a": ClientCounts(1, 0), "b": ClientCounts(0, 1)})
 
 
 def test_without_publishers_there_is_no_load() -> None:
     """Nothing could be divided by."""
     with pytest.raises(TopologyError, match="clients must be publishers and"):
-        centrality({"a": []}, {"a": Clients(0, 3)})
+        compute_centrality({"a": []}, {"a": ClientCounts(0, 3)})

@@ -7,10 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.topology_study.centrality import TopologyError
-from experiments.topology_study.evaluation import advise, evaluate, lost_without
-from experiments.topology_study.federations import NAMES, named
+from experiments.topology_study.evaluation import (
+    evaluate_federation,
+    rank_topologies,
+    share_lost_without,
+)
+from experiments.topology_study.federations import TOPOLOGIES, make_federation
 from gateway_daemon.cli import cli
-from gateway_daemon.overlay.keys import stretch_of, stretches_for
+from gateway_daemon.overlay.keys import publication_areas, subscription_area
 from spatial_mqtt.errors import TopicError
 
 PARTED = """
@@ -43,7 +47,7 @@ def test_topologies_of_the_paper_exactly(
     name: str, placement: str, inbound: list[str], outbound: list[str]
 ) -> None:
     """Twelve publishers and twelve subscribers, four brokers."""
-    loads = evaluate(named(name, 12, 12, placement)).loads.values()
+    loads = evaluate_federation(make_federation(name, 12, 12, placement)).loads.values()
 
     assert [load.inbound for load in loads] == [Fraction(x) for x in inbound]
     assert [load.outbound for load in loads] == [Fraction(x) for x in outbound]
@@ -51,7 +55,9 @@ def test_topologies_of_the_paper_exactly(
 
 def test_duplicates_of_a_mesh_are_counted() -> None:
     """Each broker passes its first copy on to all but the sender."""
-    loads = evaluate(named("E", 12, 12), has_duplicates=True).loads.values()
+    loads = evaluate_federation(
+        make_federation("E", 12, 12), has_duplicates=True
+    ).loads.values()
 
     assert {(x.inbound, x.outbound) for x in loads} == {
         (Fraction(5, 2), Fraction(13, 16))
@@ -61,25 +67,27 @@ def test_duplicates_of_a_mesh_are_counted() -> None:
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from(["C", "D"]))
 def test_a_tree_has_no_duplicates(publishers: int, subscribers: int, name: str) -> None:
     """Where every broker has subscribers, both counts are the same."""
-    federation = named(name, publishers, subscribers + 4)
+    federation = make_federation(name, publishers, subscribers + 4)
 
-    assert evaluate(federation) == evaluate(federation, has_duplicates=True)
+    assert evaluate_federation(federation) == evaluate_federation(
+        federation, has_duplicates=True
+    )
 
 
 def test_what_fails_with_a_broker() -> None:
     """The hub of a star parts nearly all; in a mesh only its own clients are parted."""
-    hub = lost_without(named("C", 12, 12), "b1")
-    leaf = lost_without(named("C", 12, 12), "b2")
+    hub = share_lost_without(make_federation("C", 12, 12), "b1")
+    leaf = share_lost_without(make_federation("C", 12, 12), "b2")
 
     assert (hub, leaf) == (Fraction(13, 16), Fraction(7, 16))
-    assert lost_without(named("E", 12, 12), "b1") == Fraction(7, 16)
-    assert lost_without(named("A", 12, 12), "b1") == Fraction(1, 4)
-    assert lost_without(named("single", 12, 12), "b1") == 1
+    assert share_lost_without(make_federation("E", 12, 12), "b1") == Fraction(7, 16)
+    assert share_lost_without(make_federation("A", 12, 12), "b1") == Fraction(1, 4)
+    assert share_lost_without(make_federation("single", 12, 12), "b1") == 1
 
 
 def test_advice_names_the_best_first() -> None:
     """Who connects everywhere relieves brokers; of the bridged ones the mesh does."""
-    told = [each.name for each in advise(NAMES, 12, 12, "even")]
+    told = [each.name for each in rank_topologies(TOPOLOGIES, 12, 12, "even")]
 
     assert told[0] == "B"
     assert [name for name in told if name in "CDE"] == ["E", "D", "C"]
@@ -146,7 +154,7 @@ def test_other_mistakes_of_the_command() -> None:
         "subscribers must be at least 1" in run("advise", "--subscribers", "0").output
     )
     with pytest.raises(TopologyError, match="subscribers must be at least 1, got 0"):
-        named("E", 3, 0)
+        make_federation("E", 3, 0)
 
 
 def test_json_tells_the_fractions() -> None:
@@ -158,11 +166,11 @@ def test_json_tells_the_fractions() -> None:
 def test_an_empty_topic_and_priority_0_are_refused() -> None:
     """The overlay has no stretch for the one and no plan for the other."""
     with pytest.raises(TopicError, match="topic must be 1 to 65535 bytes"):
-        stretches_for("")
+        publication_areas("")
     done = CliRunner().invoke(cli, ["overlay", "simulate", "--priority", "0"])
     assert (done.exit_code, "0 is not in the range 1<=x<=5" in done.output) == (2, True)
-    assert stretch_of("#") == stretch_of("+/1") == "/"
-    assert stretches_for("/3/1/2/0/1") == ("/", "/3/1/2/0")
+    assert subscription_area("#") == subscription_area("+/1") == "/"
+    assert publication_areas("/3/1/2/0/1") == ("/", "/3/1/2/0")
 
 
 @pytest.mark.parametrize("nodes", [2**10 - 1, 2**10, 2**10 + 1])

@@ -11,10 +11,14 @@ import pytest
 from cryptography import x509
 from trust_bench import HOUR_S, Town
 
-from gateway_daemon.ca.acl import KINDS, acl
-from gateway_daemon.ca.authority import AuthorityFileError, Identity, RefusedError
-from gateway_daemon.ca.store import Folder
-from service_runtime.metrics import certificate
+from gateway_daemon.ca.acl import BROKER_KINDS, format_acl
+from gateway_daemon.ca.authority import (
+    AuthorityFileError,
+    CertificateRefusedError,
+    Identity,
+)
+from gateway_daemon.ca.store import AuthorityFolder
+from service_runtime.metrics import collect_certificate_end
 from service_runtime.tls import TlsFiles
 
 CELL = "/3/1/1/2"
@@ -49,7 +53,7 @@ def test_certificate_is_refused_with_the_rule(
 ) -> None:
     """A name that could be two things in a topic or an ACL is no name."""
     before = town.folder.load_register()
-    with pytest.raises(RefusedError, match=words):
+    with pytest.raises(CertificateRefusedError, match=words):
         town.folder.issue_with_key(identity, HOUR_S)
 
     assert town.folder.load_register() == before
@@ -58,7 +62,7 @@ def test_certificate_is_refused_with_the_rule(
 def test_name_belongs_to_one_role(town: Town) -> None:
     """A node called like the gateway would have the gateway's rights."""
     town.issue("gateway", "gw-1", "/")
-    with pytest.raises(RefusedError, match="belongs to a gateway"):
+    with pytest.raises(CertificateRefusedError, match="belongs to a gateway"):
         town.issue("node", "gw-1", CELL)
     town.folder.revoke("gw-1")
     town.issue("node", "gw-1", CELL)
@@ -96,12 +100,12 @@ def test_second_authority_is_refused(town: Town) -> None:
 
 def test_password_locks_the_key(tmp_path: Path) -> None:
     """Without it the folder is worth nothing."""
-    Folder(tmp_path / "ca", lambda: 1e9, b"long words").create("Otoyo")
+    AuthorityFolder(tmp_path / "ca", lambda: 1e9, b"long words").create("Otoyo")
 
-    Folder(tmp_path / "ca", lambda: 1e9, b"long words").load_authority()
+    AuthorityFolder(tmp_path / "ca", lambda: 1e9, b"long words").load_authority()
     for password in (None, b"other words"):
         with pytest.raises(AuthorityFileError, match="is its password given"):
-            Folder(tmp_path / "ca", lambda: 1e9, password).load_authority()
+            AuthorityFolder(tmp_path / "ca", lambda: 1e9, password).load_authority()
 
 
 def test_commands_issue_and_revoke(tmp_path: Path) -> None:
@@ -203,7 +207,7 @@ def test_commands_print_no_key(tmp_path: Path) -> None:
     assert "PRIVATE KEY" not in said
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BROKER_KINDS)
 def test_nobody_may_say_everything(kind: str) -> None:
     """No line of an ACL opens all topics, or another's custody to a node."""
     holders = [
@@ -215,7 +219,7 @@ def test_nobody_may_say_everything(kind: str) -> None:
         Identity("backend", "ingest-0"),
         Identity("signer", "signer"),
     ]
-    text = acl(kind, "gw-1", holders)
+    text = format_acl(kind, "gw-1", holders)
 
     assert "#\n" not in text.replace("/#", "")
     assert "/custody/#" not in text
@@ -233,9 +237,9 @@ def test_end_of_a_certificate_is_told_to_prometheus(tmp_path: Path) -> None:
         "renewed": replace(first, renewed=later.certificate),
         "lost": replace(first, certificate=str(tmp_path / "away.pem")),
     }.items():
-        (sample,) = certificate(files).samples
+        (sample,) = collect_certificate_end(files).samples
         ends_s[name] = sample.value
 
     assert ends_s["renewed"] - ends_s["first"] == pytest.approx(HOUR_S, abs=60)
     assert ends_s["lost"] == 0
-    assert certificate(TlsFiles()).samples == ()
+    assert collect_certificate_end(TlsFiles()).samples == ()

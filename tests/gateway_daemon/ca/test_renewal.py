@@ -14,10 +14,16 @@ from conftest import wait_until
 from cryptography.hazmat.primitives.asymmetric import ec
 from trust_bench import HOUR_S, Join, Make, Town, TrustedBroker
 
-from gateway_daemon.ca.acl import PATTERNS
+from gateway_daemon.ca.acl import ACL_PATTERNS
 from service_runtime.errors import FieldError
-from service_runtime.tls import TlsFiles, ends_at, own_files
-from spatial_mqtt.certificate_renewal import Answer, Held, Request, renew, tls_of
+from service_runtime.tls import TlsFiles, read_certificate_end, select_certificate
+from spatial_mqtt.certificate_renewal import (
+    CertificateWithKey,
+    RenewalAnswer,
+    RenewalRequest,
+    read_tls_settings,
+    renew_if_due,
+)
 from spatial_mqtt.errors import BrokerError, RenewalError
 from spatial_mqtt.topics import renewal_topic
 from spatial_mqtt.transport import Publication
@@ -66,17 +72,17 @@ def signer_log(broker: TrustedBroker) -> Path:
 
 
 def days_left(path: str | None) -> float:
-    return (ends_at(path or "").timestamp() - time.time()) / 86400
+    return (read_certificate_end(path or "").timestamp() - time.time()) / 86400
 
 
 def test_certificate_is_renewed_without_a_visit(
     node: TlsFiles, signer: TrustedBroker, join: Join
 ) -> None:
     """The new one is used from the next connection on; the old one counts on."""
-    said = renew(node, time.time() + 0.7 * HOUR_S)
+    said = renew_if_due(node, time.time() + 0.7 * HOUR_S)
 
     assert said.startswith("renewed: ")
-    assert own_files(node) == (node.renewed, None)
+    assert select_certificate(node) == (node.renewed, None)
     assert 0.4 < days_left(node.renewed) < 0.51
     assert stat.S_IMODE(Path(node.renewed or "").stat().st_mode) == 0o600
     for files in (node, replace(node, renewed=None)):
@@ -89,15 +95,15 @@ def test_certificate_is_not_renewed_before_two_thirds_of_its_life(
     """A timer may ask every day."""
     before = town.folder.load_register()
 
-    assert renew(node, time.time()).startswith("not due")
+    assert renew_if_due(node, time.time()).startswith("not due")
     assert town.folder.load_register() == before
 
 
 def test_renewed_certificate_is_renewed(node: TlsFiles) -> None:
     """Years go by; each asks with the one before it."""
-    renew(node, time.time(), is_forced=True)
+    renew_if_due(node, time.time(), is_forced=True)
     first = Path(node.renewed or "").read_bytes()
-    renew(node, time.time(), is_forced=True)
+    renew_if_due(node, time.time(), is_forced=True)
 
     assert Path(node.renewed or "").read_bytes() != first
 
@@ -106,10 +112,10 @@ def test_new_certificate_from_the_office_counts_more_than_an_older_renewed_one(
     node: TlsFiles, town: Town
 ) -> None:
     """What ends later is used."""
-    renew(node, time.time(), is_forced=True)
+    renew_if_due(node, time.time(), is_forced=True)
     town.issue("node", "n1", CELL, life_s=40 * 86400)
 
-    assert own_files(node) == (node.certificate, node.key)
+    assert select_certificate(node) == (node.certificate, node.key)
 
 
 def test_whole_life_passes_in_seconds(
@@ -121,8 +127,8 @@ def test_whole_life_passes_in_seconds(
         renewed=str(tmp_path / "n3.pem"),
         signer=f"mqtts://{signer.nodes}",
     )
-    ends_s = ends_at(files.certificate or "").timestamp()
-    renew(files, time.time(), is_forced=True)
+    ends_s = read_certificate_end(files.certificate or "").timestamp()
+    renew_if_due(files, time.time(), is_forced=True)
     wait_until(lambda: time.time() > ends_s + 1.5)
     late = join(signer.nodes, replace(files, renewed=None), "n3", wait=False)
     assert late.is_refused("our certificate has ended")
@@ -134,32 +140,32 @@ def test_revoked_certificate_is_not_renewed(node: TlsFiles, town: Town) -> None:
     """A thief asks in vain, also at a broker that has not heard of it."""
     town.folder.revoke("n1")
     with pytest.raises(RenewalError, match="was revoked"):
-        renew(node, time.time(), is_forced=True)
+        renew_if_due(node, time.time(), is_forced=True)
 
 
 def test_register_is_not_filled_by_one_name(node: TlsFiles) -> None:
     """Four certificates that count are enough for any holder."""
     for _ in range(3):
-        renew(node, time.time(), is_forced=True)
+        renew_if_due(node, time.time(), is_forced=True)
     with pytest.raises(RenewalError, match="has 4 certificates that count"):
-        renew(node, time.time(), is_forced=True)
+        renew_if_due(node, time.time(), is_forced=True)
 
 
 def test_nobody_asks_for_another(signer: TrustedBroker, town: Town, join: Join) -> None:
     """Neither under its topic (the broker) nor under one's own (the signer)."""
     thief = join(signer.nodes, town.files("n2"), "n2", "/api/certificate/#")
     tls = town.files("n2")
-    held = Held.load(
+    held = CertificateWithKey.load(
         Path(tls.certificate or "").read_bytes(), Path(tls.key or "").read_bytes()
     )
-    other = Held.load(
+    other = CertificateWithKey.load(
         Path(town.files("n1").certificate or "").read_bytes(),
         Path(tls.key or "").read_bytes(),
     )
     key = ec.generate_private_key(ec.SECP256R1())
     mine, false = (
-        Request.create(held, key).encode(),
-        Request.create(other, key).encode(),
+        RenewalRequest.create(held, key).encode(),
+        RenewalRequest.create(other, key).encode(),
     )
 
     assert thief.say(renewal_topic("n1"), mine) == "Not authorized"
@@ -168,7 +174,7 @@ def test_nobody_asks_for_another(signer: TrustedBroker, town: Town, join: Join) 
     assert thief.say(renewal_topic("n2"), mine) is None
     wait_until(lambda: thief.got)
     assert [m.topic for m in thief.got] == ["/api/certificate/issued/n2"]
-    assert Answer.decode(thief.got[0].payload).match_key(key)
+    assert RenewalAnswer.decode(thief.got[0].payload).match_key(key)
     assert "not renewed on" in signer_log(signer).read_text()
 
 
@@ -176,10 +182,10 @@ def test_logs_of_signer_and_broker_hold_no_key(
     node: TlsFiles, signer: TrustedBroker, town: Town
 ) -> None:
     """Whatever is renewed, logged or refused."""
-    renew(node, time.time(), is_forced=True)
+    renew_if_due(node, time.time(), is_forced=True)
     town.folder.revoke("n1")
     with pytest.raises(RenewalError, match="was revoked"):
-        renew(node, time.time(), is_forced=True)
+        renew_if_due(node, time.time(), is_forced=True)
     keys = [*town.folder.path.rglob("*.key"), Path(node.renewed or "")]
     secrets = [
         line
@@ -222,7 +228,7 @@ def test_renewal_finds_the_credentials_of_its_own_unit(tmp_path: Path) -> None:
         'certificate = "/run/credentials/edge-agent.service/cert.pem"\n'
     )
 
-    files = tls_of(config, Path("/run/credentials/yamamori-renew"))
+    files = read_tls_settings(config, Path("/run/credentials/yamamori-renew"))
     assert files.ca == "/etc/ca.pem"
     assert files.certificate == "/run/credentials/yamamori-renew/cert.pem"
     assert files.key is None
@@ -232,18 +238,18 @@ def test_what_is_missing_is_named(town: Town, tmp_path: Path) -> None:
     """A setting, a file, a signer."""
     files = town.issue("node", "n1", CELL)
     with pytest.raises(FieldError, match=r"tls\.signer must be given"):
-        renew(files, time.time())
+        renew_if_due(files, time.time())
     away = replace(
         files, signer="mqtts://localhost:1", renewed=str(tmp_path / "renewed.pem")
     )
     with pytest.raises(BrokerError, match="refused"):
-        renew(away, time.time(), is_forced=True)
+        renew_if_due(away, time.time(), is_forced=True)
 
 
 def test_answer_for_another_key_is_not_kept(town: Town) -> None:
     """It could not be used."""
     made = Path(town.issue("node", "n1", CELL).certificate or "").read_text()
-    answer = Answer(certificate=ssl.PEM_cert_to_DER_cert(made))
+    answer = RenewalAnswer(certificate=ssl.PEM_cert_to_DER_cert(made))
     with pytest.raises(RenewalError, match="for the key we made"):
         answer.match_key(ec.generate_private_key(ec.SECP256R1()))
 
@@ -255,6 +261,6 @@ def test_everybody_with_a_certificate_may_ask(
     tls = town.issue("backend", "ingest-0")
     backend = join(signer.daemons, tls, "ingest-0")
 
-    assert PATTERNS
+    assert ACL_PATTERNS
     question = Publication(renewal_topic("ingest-0"), b"")
     assert backend.say(question.topic) is None

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.queue.base import Draft, Message
+from edge_agent.queue.base import MessageDraft, QueuedMessage
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from gateway_daemon.config import read_gateway
+from gateway_daemon.config import read_gateway_settings
 from gateway_daemon.gateway.overlay_fallback import (
     HOLD_S,
     MAX_EMPTY_TRIES,
-    Detour,
-    Rules,
+    FallbackRules,
+    OverlayFallback,
 )
 from service_runtime.settings import SettingsError
 from spatial_mqtt.senml import MessageId
@@ -28,7 +28,7 @@ class Overlay:
     has_silent_peers: bool = False
     return_count: int = 0
     peer_summary: str = "all 2 others answer"
-    sent: list[Message] = field(default_factory=list)
+    sent: list[QueuedMessage] = field(default_factory=list)
 
     is_cut: bool = False
 
@@ -38,7 +38,7 @@ class Overlay:
     def set_broker_outage(self, is_out_of_reach: bool) -> None:
         self.is_cut = is_out_of_reach
 
-    def publish(self, message: Message, age_s: float) -> None:
+    def publish(self, message: QueuedMessage, age_s: float) -> None:
         self.sent.append(message)
 
 
@@ -52,11 +52,11 @@ class Broker:
 class Bench:
     """A detour with a clock that is set by hand."""
 
-    def __init__(self, folder: Path, rules: Rules) -> None:
+    def __init__(self, folder: Path, rules: FallbackRules) -> None:
         self.now_s = 100.0
         self.overlay = Overlay()
         queue = SqliteQueue(folder / "overlay.db", "g", "boot", 1_000_000)
-        self.detour = Detour(queue, rules, lambda: self.now_s)
+        self.detour = OverlayFallback(queue, rules, lambda: self.now_s)
         self.detour.set_overlay(self.overlay)
 
     def look(self, after_s: float = 0.0) -> list[int]:
@@ -76,13 +76,13 @@ def id_of(seq: int) -> MessageId:
     return MessageId("n1", "bb", seq)
 
 
-def draft(seq: int, priority: int) -> Draft:
-    return Draft(priority, TOPIC, lambda _id: b"x", id_of(seq))
+def draft(seq: int, priority: int) -> MessageDraft:
+    return MessageDraft(priority, TOPIC, lambda _id: b"x", id_of(seq))
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path, Rules(out_of_reach_s=5.0))
+    made = Bench(tmp_path, FallbackRules(out_of_reach_s=5.0))
     yield made
     made.detour.close()
 
@@ -256,4 +256,4 @@ def test_a_mistake_in_the_settings_is_named(
     head = '[gateway]\nid = "g"\nbroker = "mqtt://b"\nmanagers = ["mqtt://m"]\n'
     path.write_text(head + text)
     with pytest.raises(SettingsError, match=re.escape(words)):
-        read_gateway(path)
+        read_gateway_settings(path)

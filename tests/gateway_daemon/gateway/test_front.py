@@ -10,15 +10,15 @@ import pytest
 from conftest import Broker, wait_until
 
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.publications import Sender
-from edge_agent.uplink.rate_limit import Throttle
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.gateway.admission import Allowance, Impostors
-from gateway_daemon.gateway.egress import Lanes
-from gateway_daemon.gateway.ingress import Front, Guards
-from service_runtime.watchdog import Pulse, unheard
+from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
+from gateway_daemon.gateway.egress import Egress
+from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
+from service_runtime.watchdog import LoopWatchdog, no_heartbeat
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.transport import NO_TAKER, Incoming, Publication, Session
+from spatial_mqtt.transport import NO_SUBSCRIBERS, IncomingMessage, Publication, Session
 
 pytestmark = pytest.mark.broker
 
@@ -51,7 +51,7 @@ class Client:
     def on_down(self, reason: str) -> None:
         """See `ConnectionHandler`."""
 
-    def on_message(self, message: Incoming) -> None:
+    def on_message(self, message: IncomingMessage) -> None:
         """See `ConnectionHandler`."""
 
     def on_published(self, token: int, refused: str | None) -> None:
@@ -87,27 +87,27 @@ def client(broker: Broker) -> Iterator[Client]:
 
 
 @pytest.fixture
-def front(broker: Broker, tmp_path: Path) -> Iterator[Front]:
+def front(broker: Broker, tmp_path: Path) -> Iterator[Ingress]:
     """Runs, and stores in memory."""
     clock = time.monotonic
-    lanes = Lanes(
+    lanes = Egress(
         lambda _broker: MemoryQueue("gw", "b", 10**6, clock),
         lambda _broker, queue: Uplink(
-            queue, Sender("gw"), Connection, Throttle(), clock
+            queue, SenderProfile("gw"), Connection, RateLimiter(), clock
         ),
         tls=False,
-        watchdog=Pulse(clock),
+        watchdog=LoopWatchdog(clock),
     )
-    impostors = Impostors(
+    impostors = IdentityCheck(
         tmp_path / "impostors.jsonl", time.time, has_certificates=False
     )
-    made = Front(
+    made = Ingress(
         "gw",
         lambda session, handler: Connection(broker.endpoint, session, handler),
         lanes,
         3,
         clock,
-        checks=Guards(Allowance(100), impostors),
+        checks=AdmissionChecks(SenderRateLimit(100), impostors),
     )
     yield made
     made.stop()
@@ -115,16 +115,16 @@ def front(broker: Broker, tmp_path: Path) -> Iterator[Front]:
 
 
 def test_who_hears_that_it_is_up_is_heard(
-    front: Front, client: Client, caplog: pytest.LogCaptureFixture
+    front: Ingress, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A broker keeps nothing of a message that comes before its taker."""
     at_words = AtWords("gateway gw is up", lambda: client.says("/forward/3/1/2/pri5"))
     log = logging.getLogger("gateway_daemon.gateway.ingress")
     caplog.set_level(logging.INFO, log.name)
     log.addHandler(at_words)
-    threading.Thread(target=front.run, args=(unheard,), daemon=True).start()
+    threading.Thread(target=front.run, args=(no_heartbeat,), daemon=True).start()
     wait_until(lambda: at_words.done)
     log.removeHandler(at_words)
 
-    assert at_words.done == [None], f"{NO_TAKER} would be a message that is lost"
+    assert at_words.done == [None], f"{NO_SUBSCRIBERS} would be a message that is lost"
     assert front.is_up

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gateway_daemon.gateway import admission
-from gateway_daemon.gateway.admission import LOG_EVERY_S, Impostors
-from gateway_daemon.gateway.ingress_messages import Taken, take
+from gateway_daemon.gateway.admission import LOG_EVERY_S, IdentityCheck
+from gateway_daemon.gateway.ingress_messages import ParsedMessage, parse_publication
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 CELL = "/1/2"
 
@@ -20,8 +20,10 @@ def pack(node: str) -> bytes:
     return encode_cbor(Pack(name, 4, 0.0, (Reading("x", "mm", 1.0),)))
 
 
-def taken(topic: str, payload: bytes, id_: str | None = None) -> Taken:
-    return take(Incoming(topic, payload, 1, False, None, None, id_, (1, 1)), 1)
+def taken(topic: str, payload: bytes, id_: str | None = None) -> ParsedMessage:
+    return parse_publication(
+        IncomingMessage(topic, payload, 1, False, None, None, id_, (1, 1)), 1
+    )
 
 
 def kept(path: Path) -> list[dict[str, object]]:
@@ -34,11 +36,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def guard(path: Path) -> Impostors:
-    return Impostors(path, lambda: 100.0, has_certificates=True)
+def guard(path: Path) -> IdentityCheck:
+    return IdentityCheck(path, lambda: 100.0, has_certificates=True)
 
 
-def test_node_that_says_its_own_name_is_believed(guard: Impostors, path: Path) -> None:
+def test_node_that_says_its_own_name_is_believed(
+    guard: IdentityCheck, path: Path
+) -> None:
     """So is whoever gives no name to what it says: the gateway does."""
     own = taken(f"/from/n1{CELL}/pri4", pack("n1"))
     nameless = [taken(f"/forward{CELL}", b"x"), taken(f"/from/c{CELL}", b"x")]
@@ -57,7 +61,7 @@ def test_node_that_says_its_own_name_is_believed(guard: Impostors, path: Path) -
     ],
 )
 def test_anothers_name_is_put_aside_with_what_was_said(
-    topic: str, payload: bytes, id_: str | None, guard: Impostors, path: Path
+    topic: str, payload: bytes, id_: str | None, guard: IdentityCheck, path: Path
 ) -> None:
     """In the envelope or as a property; a topic without a name has no right to one."""
     assert guard.filter_genuine([taken(topic, payload, id_)]) == []
@@ -70,7 +74,7 @@ def test_anothers_name_is_put_aside_with_what_was_said(
 
 def test_without_certificates_every_id_is_believed(path: Path) -> None:
     """A Gamma publisher has no name but the one in its envelope."""
-    guard = Impostors(path, lambda: 0.0, has_certificates=False)
+    guard = IdentityCheck(path, lambda: 0.0, has_certificates=False)
     plain = taken(f"/forward{CELL}", pack("n2"))
 
     assert guard.filter_genuine([plain]) == [plain]
@@ -82,7 +86,7 @@ def test_impostor_fills_neither_disk_nor_log(
     """Two bounded files and one line a minute, however much is said."""
     monkeypatch.setattr(admission, "MAX_FILE_BYTES", 1000)
     now_s = [0.0]
-    guard = Impostors(path, lambda: now_s[0], has_certificates=True)
+    guard = IdentityCheck(path, lambda: now_s[0], has_certificates=True)
     for _ in range(100):
         guard.filter_genuine([taken(f"/from/n1{CELL}", pack("n2"))])
     now_s[0] = LOG_EVERY_S
@@ -98,7 +102,9 @@ def test_others_are_served_when_the_evidence_cannot_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A full disk stops nobody's alarm here."""
-    guard = Impostors(tmp_path / "none" / "x.jsonl", lambda: 0.0, has_certificates=True)
+    guard = IdentityCheck(
+        tmp_path / "none" / "x.jsonl", lambda: 0.0, has_certificates=True
+    )
     own = taken(f"/from/n1{CELL}", pack("n1"))
 
     assert guard.filter_genuine([taken(f"/from/n1{CELL}", pack("n2")), own]) == [own]

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from gateway_daemon.gateway.ingress_buffers import MAX_BATCH, Inbox
+from gateway_daemon.gateway.ingress_buffers import MAX_BATCH, BatchQueue
 
 
 def test_a_batch_is_what_has_arrived() -> None:
     """In its order, and nothing when nothing comes in time."""
-    inbox: Inbox[int] = Inbox(time.monotonic, bool)
+    inbox: BatchQueue[int] = BatchQueue(time.monotonic, bool)
     for number in (0, 1, 2):
         inbox.put(number)
 
@@ -20,7 +20,7 @@ def test_a_batch_is_what_has_arrived() -> None:
 
 def test_a_batch_has_an_end() -> None:
     """A flood comes in several."""
-    inbox: Inbox[int] = Inbox(time.monotonic, bool)
+    inbox: BatchQueue[int] = BatchQueue(time.monotonic, bool)
     for number in range(MAX_BATCH + 1):
         inbox.put(number)
 
@@ -29,7 +29,7 @@ def test_a_batch_has_an_end() -> None:
 
 def test_what_came_before_the_end_is_given() -> None:
     """Closing loses nothing, and the end stays the end."""
-    inbox: Inbox[int] = Inbox(time.monotonic, bool)
+    inbox: BatchQueue[int] = BatchQueue(time.monotonic, bool)
     inbox.put(1)
     inbox.close()
 
@@ -42,7 +42,7 @@ def test_an_urgent_one_hurries_the_batch_that_it_is_in(
 ) -> None:
     """Company is waited for here as good as for ever."""
     monkeypatch.setattr("gateway_daemon.gateway.ingress_buffers.MIN_INTERVAL_S", 3600.0)
-    inbox: Inbox[str] = Inbox(lambda: 0.0, lambda item: item == "urgent")
+    inbox: BatchQueue[str] = BatchQueue(lambda: 0.0, lambda item: item == "urgent")
     inbox.put("routine")
     assert inbox.next_batch(5.0) == ["routine"]
     inbox.put("routine")

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from gateway_daemon.gateway.load_report import MAX_CELLS, Cpu, Meter
+from gateway_daemon.gateway.load_report import MAX_CELLS, CpuMeter, TopicMeter
 
 
 def test_rates_are_of_the_time_between_two_looks() -> None:
     """Each look begins anew."""
     times = iter([0.0, 10.0, 12.0])
-    meter = Meter(lambda: next(times))
+    meter = TopicMeter(lambda: next(times))
     meter.count(["/3/1"] * 30 + ["/3/2"] * 10)
 
     taken = meter.read()
@@ -19,7 +19,7 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
 def test_only_the_busiest_topics_are_named() -> None:
     """The rest is in the sum."""
     times = iter([0.0, 1.0])
-    meter = Meter(lambda: next(times))
+    meter = TopicMeter(lambda: next(times))
     for number in range(MAX_CELLS + 5):
         meter.count([f"/3/{number}"] * (number + 1))
     taken = meter.read()
@@ -33,8 +33,8 @@ def test_cpu_is_busy_when_its_ticks_are_not_idle(tmp_path: Path) -> None:
     """As proc(5) counts them; waiting for a disk is idle."""
     stat = tmp_path / "stat"
     stat.write_text("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 1 1\n")
-    cpu = Cpu(stat)
+    cpu = CpuMeter(stat)
     stat.write_text("cpu  160 0 115 820 5 0 0 0 0 0\ncpu0 1 1 1\n")
 
     assert cpu.read() == 0.75
-    assert 0.0 <= Cpu().read() <= 1.0
+    assert 0.0 <= CpuMeter().read() <= 1.0

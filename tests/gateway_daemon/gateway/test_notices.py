@@ -8,7 +8,7 @@ from conftest import Broker, wait_until
 from programs import Client
 
 from gateway_daemon.gateway.notice_relay import NoticeRelay
-from service_runtime.watchdog import Pulse
+from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, NoticeError
@@ -31,7 +31,7 @@ def relay(
     opened: Callable[[str, bytes], bytes] | None = None,
 ) -> NoticeRelay:
     made = NoticeRelay(
-        "gw", [link(m) for m in managers], link(own), Pulse(time.monotonic),
+        "gw", [link(m) for m in managers], link(own), LoopWatchdog(time.monotonic),
         verify=opened,
     )  # fmt: skip
     made.start()

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway_daemon.gateway.update_server import answer
-from spatial_mqtt.file_transfer import Want
+from gateway_daemon.gateway.update_server import read_chunk
+from spatial_mqtt.file_transfer import FileChunkRequest
 
 
 @pytest.mark.parametrize("at", [0, 5, 999, 1000])
@@ -14,7 +14,10 @@ def test_piece_is_what_stands_there(tmp_path: Path, at: int) -> None:
     data = bytes(range(250)) * 4
     (tmp_path / f"{'0' * 64}.update").write_bytes(data)
 
-    assert answer(tmp_path, Want("0" * 64, at, 300)).data == data[at : at + 300]
+    assert (
+        read_chunk(tmp_path, FileChunkRequest("0" * 64, at, 300)).data
+        == data[at : at + 300]
+    )
 
 
 @pytest.mark.parametrize("name", ["0" * 64, "../secret", "/etc/passwd", ""])
@@ -22,4 +25,4 @@ def test_nothing_but_a_bundle_is_served(tmp_path: Path, name: str) -> None:
     """Who may ask may not read other files."""
     (tmp_path / "served").mkdir()
     (tmp_path / "secret.update").write_bytes(b"secret")
-    assert answer(tmp_path / "served", Want(name, 0)).data == b""
+    assert read_chunk(tmp_path / "served", FileChunkRequest(name, 0)).data == b""

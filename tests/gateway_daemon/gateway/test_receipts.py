@@ -1,26 +1,34 @@
 """When a gateway answers, decided without a broker."""
 
-from edge_agent.queue.base import Draft
-from gateway_daemon.gateway.ingress_buffers import GATHER_S, MAX_GATHERED, Receipts
-from gateway_daemon.gateway.ingress_messages import Taken
-from spatial_mqtt.custody import Receipt
+from edge_agent.queue.base import MessageDraft
+from gateway_daemon.gateway.ingress_buffers import (
+    GATHER_S,
+    MAX_GATHERED,
+    ReceiptBatcher,
+)
+from gateway_daemon.gateway.ingress_messages import ParsedMessage
+from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.senml import MessageId
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 
-def taken(seq: int, priority: int = 1, topic: str | None = "/custody/n") -> Taken:
+def taken(
+    seq: int, priority: int = 1, topic: str | None = "/custody/n"
+) -> ParsedMessage:
     message_id = MessageId("n", "b", seq)
-    draft = Draft(priority, "/1", lambda _: b"", message_id)
-    return Taken(draft, topic, Incoming("", b"", 1, False, None, None, None, (1, 1)))
+    draft = MessageDraft(priority, "/1", lambda _: b"", message_id)
+    return ParsedMessage(
+        draft, topic, IncomingMessage("", b"", 1, False, None, None, None, (1, 1))
+    )
 
 
-def receipt(*seqs: int) -> Receipt:
-    return Receipt.from_ids(MessageId("n", "b", seq) for seq in seqs)
+def receipt(*seqs: int) -> CustodyReceipt:
+    return CustodyReceipt.from_ids(MessageId("n", "b", seq) for seq in seqs)
 
 
 def test_routine_receipts_are_gathered() -> None:
     """One answer a second is enough for who asks again after fifteen."""
-    receipts = Receipts()
+    receipts = ReceiptBatcher()
     receipts.add(taken(1), 10.0)
     receipts.add(taken(2), 10.5)
 
@@ -32,7 +40,7 @@ def test_routine_receipts_are_gathered() -> None:
 
 def test_urgent_message_is_answered_at_once_with_what_waits() -> None:
     """A warning's sender should know, and the others cost nothing more."""
-    receipts = Receipts()
+    receipts = ReceiptBatcher()
     receipts.add(taken(1), 10.0)
     receipts.add(taken(2, priority=5), 10.1)
 
@@ -41,7 +49,7 @@ def test_urgent_message_is_answered_at_once_with_what_waits() -> None:
 
 def test_many_are_answered_at_once() -> None:
     """A sender that drains a backlog has a bound on what it may await."""
-    receipts = Receipts()
+    receipts = ReceiptBatcher()
     for seq in range(MAX_GATHERED):
         receipts.add(taken(seq), 10.0)
 
@@ -50,7 +58,7 @@ def test_many_are_answered_at_once() -> None:
 
 def test_each_sender_gets_its_own() -> None:
     """A receipt goes where its sender listens; who named no place gets none."""
-    receipts = Receipts()
+    receipts = ReceiptBatcher()
     receipts.add(taken(1, topic="/custody/a"), 10.0)
     receipts.add(taken(2, topic="/custody/b"), 10.0)
     receipts.add(taken(3, topic=None), 10.0)

@@ -1,11 +1,11 @@
 """A nameless publication that comes again after it was stored."""
 
-from gateway_daemon.gateway.ingress_buffers import Redelivered
-from spatial_mqtt.transport import Incoming
+from gateway_daemon.gateway.ingress_buffers import RedeliveryFilter
+from spatial_mqtt.transport import IncomingMessage
 
 
-def came(mid: int, payload: bytes = b"x", *, again: bool = False) -> Incoming:
-    return Incoming(
+def came(mid: int, payload: bytes = b"x", *, again: bool = False) -> IncomingMessage:
+    return IncomingMessage(
         "/forward/1/2",
         payload,
         1,
@@ -20,8 +20,8 @@ def came(mid: int, payload: bytes = b"x", *, again: bool = False) -> Incoming:
 
 def test_what_was_stored_before_our_death_is_known() -> None:
     """By its packet id, when the broker says that it delivers it again."""
-    after = Redelivered()
-    after.load([Redelivered().to_state([came(1), came(2)])])
+    after = RedeliveryFilter()
+    after.load([RedeliveryFilter().to_state([came(1), came(2)])])
 
     assert after.is_stored(came(1, again=True))
     assert after.is_stored(came(2, again=True))
@@ -30,7 +30,7 @@ def test_what_was_stored_before_our_death_is_known() -> None:
 
 def test_a_new_message_under_an_old_packet_id_is_new() -> None:
     """Packet ids come again; so may payloads, but then it is no duplicate."""
-    known = Redelivered()
+    known = RedeliveryFilter()
     known.mark_stored([came(1)])
 
     assert not known.is_stored(came(1))
@@ -39,7 +39,7 @@ def test_a_new_message_under_an_old_packet_id_is_new() -> None:
 
 def test_what_is_acknowledged_is_forgotten() -> None:
     """It does not come again, and need not be written again."""
-    known = Redelivered()
+    known = RedeliveryFilter()
     known.mark_stored([came(1), came(2)])
     known.discard([came(1)])
 
@@ -49,7 +49,7 @@ def test_what_is_acknowledged_is_forgotten() -> None:
 
 def test_a_broker_without_our_session_delivers_nothing_again() -> None:
     """What it calls a duplicate then is none of ours."""
-    known = Redelivered()
+    known = RedeliveryFilter()
     known.mark_stored([came(1)])
     known.clear()
 
@@ -59,11 +59,11 @@ def test_a_broker_without_our_session_delivers_nothing_again() -> None:
 
 def test_several_lanes_remember_parts() -> None:
     """Each with what it stored."""
-    known = Redelivered()
+    known = RedeliveryFilter()
     known.load([
-        Redelivered().to_state([came(1)]),
+        RedeliveryFilter().to_state([came(1)]),
         "",
-        Redelivered().to_state([came(2)]),
+        RedeliveryFilter().to_state([came(2)]),
     ])
 
     assert known.is_stored(came(1, again=True))

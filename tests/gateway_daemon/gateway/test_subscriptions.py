@@ -6,15 +6,22 @@ from hypothesis import strategies as st
 
 from gateway_daemon.gateway.subscriptions import (
     MAX_PRESUMED,
-    Kept,
-    Subscriptions,
-    asked_of,
+    SavedSubscriptions,
+    SubscriptionTable,
+    filters_by_broker,
 )
-from spatial_mqtt.directory import BrokerInfo, BrokerTable, Entry, responsible_broker
-from spatial_mqtt.topics import fixed_part, is_of_the_system, matches, meets
+from spatial_mqtt.directory import (
+    BrokerEntry,
+    BrokerInfo,
+    BrokerTable,
+    find_responsible_broker,
+)
+from spatial_mqtt.topics import can_match_in, filter_area, is_system_topic, matches
 
 B1, B2, B3 = (BrokerInfo(f"b{n}", 1883) for n in (1, 2, 3))
-TABLE = BrokerTable(3, (Entry("/", B1), Entry("/1/2", B2), Entry("/1/2/0", B3)))
+TABLE = BrokerTable(
+    3, (BrokerEntry("/", B1), BrokerEntry("/1/2", B2), BrokerEntry("/1/2/0", B3))
+)
 
 LEVELS = st.sampled_from("012")
 TOPICS = st.lists(LEVELS, min_size=1, max_size=5).map(lambda d: "/" + "/".join(d))
@@ -41,7 +48,7 @@ def test_filter_goes_to_every_broker_that_holds_a_part(
     filter_: str, brokers: set[BrokerInfo]
 ) -> None:
     """Gamma asks one broker, and misses what the sub-areas' brokers hold."""
-    asked = asked_of([filter_], TABLE)
+    asked = filters_by_broker([filter_], TABLE)
 
     assert {broker for broker, told in asked.items() if told} == brokers
 
@@ -53,9 +60,9 @@ def test_filter_goes_to_every_broker_that_holds_a_part(
 )
 def test_no_message_is_missed(filters: list[str], topic: str, areas: list[str]) -> None:
     """Whoever holds a topic is asked for every filter that takes it."""
-    entries = [Entry(a, BrokerInfo(f"b{n}", 1883)) for n, a in enumerate(areas)]
-    asked = asked_of(filters, BrokerTable(1, tuple(entries)))
-    holder = responsible_broker(entries, topic)
+    entries = [BrokerEntry(a, BrokerInfo(f"b{n}", 1883)) for n, a in enumerate(areas)]
+    asked = filters_by_broker(filters, BrokerTable(1, tuple(entries)))
+    holder = find_responsible_broker(entries, topic)
 
     for filter_ in filters:
         if holder is not None and matches(filter_, topic):
@@ -70,13 +77,13 @@ def test_filter_that_takes_a_topic_meets_its_areas(
     levels = topic.split("/")
     if matches(filter_, topic):
         for count in range(2, len(levels) + 1):
-            assert meets(filter_, "/".join(levels[:count]))
-        assert topic.startswith(fixed_part(filter_).rstrip("/"))
+            assert can_match_in(filter_, "/".join(levels[:count]))
+        assert topic.startswith(filter_area(filter_).rstrip("/"))
 
 
 def test_client_is_followed_through_its_life() -> None:
     """What stock Mosquitto 2.0 logs, word for word."""
-    table = Subscriptions()
+    table = SubscriptionTable()
     table.on_client_log(
         "1795245098: New client connected from 127.0.0.1:56707 as c one (p5, c1, k60)."
     )
@@ -104,7 +111,7 @@ def test_lasting_session_listens_on_while_its_client_is_away(
     words: str, clean: str, stays: bool
 ) -> None:
     """Its broker keeps the messages, so we must go on fetching them."""
-    table = Subscriptions()
+    table = SubscriptionTable()
     who = f"d (p5, c{clean}, k60)."
     table.on_client_log(f"1: New client connected from 127.0.0.1:59845 as {who}")
     table.on_subscribe_log("2: d 0 /3/2/#")
@@ -115,7 +122,7 @@ def test_lasting_session_listens_on_while_its_client_is_away(
 
 def test_filter_is_dropped_with_its_last_listener() -> None:
     """Two analysts watch one valley; one goes home."""
-    table = Subscriptions()
+    table = SubscriptionTable()
     for client in ("a", "b"):
         table.on_subscribe_log(f"1: {client} 1 /3/#")
     table.on_unsubscribe_log("2: a /3/#")
@@ -127,7 +134,7 @@ def test_filter_is_dropped_with_its_last_listener() -> None:
 
 def test_registered_filters_count_where_the_broker_is_mute() -> None:
     """A Gamma client names no client; where the broker does, its word is enough."""
-    table = Subscriptions()
+    table = SubscriptionTable()
     for _ in range(2):
         table.register("/3/#")
     table.unregister("/3/#")
@@ -140,24 +147,24 @@ def test_registered_filters_count_where_the_broker_is_mute() -> None:
 
 def test_our_own_business_is_no_subscription() -> None:
     """Receipts, directories and logs stay where they are."""
-    table = Subscriptions()
+    table = SubscriptionTable()
     for filter_ in ("$SYS/#", "/custody/n1", "/forward/#", "/api/#", "/notice/3"):
         table.on_subscribe_log(f"1: a 1 {filter_}")
-        assert is_of_the_system(filter_)
+        assert is_system_topic(filter_)
 
     assert table.filters == set()
 
 
 def test_table_survives_a_restart() -> None:
     """Of the daemon."""
-    table = Subscriptions()
+    table = SubscriptionTable()
     table.on_client_log("1: New client connected from ::1:5 as a (p4, c0, k60).")
     table.on_subscribe_log("1: a 1 /3/#")
-    again = Subscriptions(table.to_state())
+    again = SubscriptionTable(table.to_state())
     again.on_client_log("2: Client a disconnected.")
 
     assert again.filters == {"/3/#"}
-    assert Subscriptions(Kept()).filters == set()
+    assert SubscriptionTable(SavedSubscriptions()).filters == set()
 
 
 @pytest.mark.parametrize("clean", [0, 1])
@@ -166,16 +173,16 @@ def test_who_came_back_before_us_is_listened_for(
     clean: int, is_restarted_between: bool
 ) -> None:
     """A restarted broker does not tell of it again; only what it does next is known."""
-    table = Subscriptions()
+    table = SubscriptionTable()
     table.on_client_log(f"1: New client connected from ::1:5 as a (p4, c{clean}, k60).")
     table.on_subscribe_log("1: a 1 /3/#")
     table.on_subscribe_log("1: b 1 /4/#")
     table.on_unsubscribe_log("1: b /4/#")
     table.on_broker_restart()
     if is_restarted_between:
-        table = Subscriptions(table.to_state())
+        table = SubscriptionTable(table.to_state())
     assert table.filters == {"/3/#"}
-    gone = Subscriptions(table.to_state())
+    gone = SubscriptionTable(table.to_state())
     gone.on_client_log("2: Client a disconnected.")
     assert gone.filters == set()
     table.on_client_log(f"2: New client connected from ::1:6 as a (p4, c{clean}, k60).")
@@ -188,7 +195,7 @@ def test_who_came_back_before_us_is_listened_for(
 
 def test_names_of_chance_are_not_kept_for_ever() -> None:
     """Of those before many restarts the latest count."""
-    table = Subscriptions()
+    table = SubscriptionTable()
     for number in range(MAX_PRESUMED + 5):
         table.on_subscribe_log(f"1: c{number} 1 /3/{number % 4}/#")
         table.on_broker_restart()
@@ -200,7 +207,7 @@ def test_names_of_chance_are_not_kept_for_ever() -> None:
 @given(st.text())
 def test_lines_of_any_text_change_nothing_else(line: str) -> None:
     """A hostile client id is only a name."""
-    table = Subscriptions()
+    table = SubscriptionTable()
     table.on_subscribe_log("1: a 1 /3/#")
     table.on_client_log(line)
     table.on_unsubscribe_log(line)

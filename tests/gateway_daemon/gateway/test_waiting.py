@@ -1,30 +1,32 @@
 """Urgent messages that found no room come before all that came later."""
 
-from edge_agent.queue.base import Draft
-from gateway_daemon.gateway.ingress_buffers import MAX_WAITING, Waiting
-from gateway_daemon.gateway.ingress_messages import Taken
+from edge_agent.queue.base import MessageDraft
+from gateway_daemon.gateway.ingress_buffers import MAX_WAITING, UrgentRetries
+from gateway_daemon.gateway.ingress_messages import ParsedMessage
 from spatial_mqtt.senml import MessageId
-from spatial_mqtt.transport import Incoming
+from spatial_mqtt.transport import IncomingMessage
 
 
-def taken(seq: int, priority: int) -> Taken:
+def taken(seq: int, priority: int) -> ParsedMessage:
     return taken_as(MessageId("n", "b", seq), priority)
 
 
-def taken_as(id_: MessageId | None, priority: int) -> Taken:
-    draft = Draft(priority, "/1", lambda _id: b"x", id_)
+def taken_as(id_: MessageId | None, priority: int) -> ParsedMessage:
+    draft = MessageDraft(priority, "/1", lambda _id: b"x", id_)
     topic = f"/forward/1/pri{priority}"
-    return Taken(draft, None, Incoming(topic, b"x", 1, False, None, None, None, 1))
+    return ParsedMessage(
+        draft, None, IncomingMessage(topic, b"x", 1, False, None, None, None, 1)
+    )
 
 
 class Store:
     """A store with room for so many, which refuses as a gateway's front does."""
 
-    def __init__(self, waiting: Waiting, room: int) -> None:
+    def __init__(self, waiting: UrgentRetries, room: int) -> None:
         self.waiting, self.room = waiting, room
         self.asked: list[int] = []
 
-    def __call__(self, batch: list[Taken]) -> list[Taken]:
+    def __call__(self, batch: list[ParsedMessage]) -> list[ParsedMessage]:
         found = []
         for each in batch:
             assert each.draft.id is not None
@@ -37,8 +39,8 @@ class Store:
         return found
 
 
-def waiting_of(*priorities: int) -> Waiting:
-    waiting = Waiting()
+def waiting_of(*priorities: int) -> UrgentRetries:
+    waiting = UrgentRetries()
     for seq, priority in enumerate(priorities):
         waiting.add(taken(seq, priority))
     return waiting
@@ -80,7 +82,7 @@ def test_nothing_less_urgent_is_tried_before_it() -> None:
 
 def test_a_spent_budget_holds_nothing_back() -> None:
     """A queue that is full drops what is less urgent by itself."""
-    waiting = Waiting()
+    waiting = UrgentRetries()
     waiting.add(taken(1, 4), is_disk_full=False)
 
     assert not waiting.must_wait(taken(2, 3))

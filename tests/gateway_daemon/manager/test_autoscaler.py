@@ -1,37 +1,39 @@
 """From what gateways tell to what is decided and carried out."""
 
-from gateway_daemon.gateway.load_report import LaneLoad, Load
+from gateway_daemon.gateway.load_report import LaneLoad, LoadReport
 from gateway_daemon.manager.autoscaler import (
-    STALE_S,
+    LOAD_STALE_S,
     Autoscaler,
-    Scaling,
-    carried_out,
+    AutoscaleSettings,
+    apply_decision,
     spare_key,
 )
 from gateway_daemon.manager.registry import Registry
-from gateway_daemon.manager.scaling_policy import Decision, Limits
-from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, GatewayNotice
+from gateway_daemon.manager.scaling_policy import ScalingDecision, ScalingLimits
+from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo, GatewayNotice
 
 G1, G2 = BrokerInfo("g", 1), BrokerInfo("g", 2)
 B1, B2, B3 = (BrokerInfo("b", n) for n in (1, 2, 3))
-NOW = Limits(hold_s=0.0, cooldown_s=0.0)
+NOW = ScalingLimits(hold_s=0.0, cooldown_s=0.0)
 
 
 def registry(*gateways: BrokerInfo) -> Registry:
-    made = Registry("m").with_configured_brokers([Entry("/", B1)])
+    made = Registry("m").with_configured_brokers([BrokerEntry("/", B1)])
     for gateway in gateways:
         made = made.with_notice(GatewayNotice(gateway, "up"))
     return made
 
 
-def load(gateway: BrokerInfo, cells: dict[str, float], age_s: float = 0.0) -> Load:
+def load(
+    gateway: BrokerInfo, cells: dict[str, float], age_s: float = 0.0
+) -> LoadReport:
     lanes = (LaneLoad(B1, 10, age_s),)
-    return Load(gateway, sum(cells.values()), 0.5, tuple(cells.items()), lanes)
+    return LoadReport(gateway, sum(cells.values()), 0.5, tuple(cells.items()), lanes)
 
 
 def scaler(mode: str = "on", **more: object) -> Autoscaler:
     standby = {"broker": (B2,), "gateway": (G2,)}
-    return Autoscaler(Scaling(mode, NOW, standby, **more))
+    return Autoscaler(AutoscaleSettings(mode, NOW, standby, **more))
 
 
 def test_loads_of_all_gateways_add_up_by_the_broker_that_holds_the_topic() -> None:
@@ -39,7 +41,7 @@ def test_loads_of_all_gateways_add_up_by_the_broker_that_holds_the_topic() -> No
     autoscaler = scaler()
     autoscaler.record_load(load(G1, {"/3/1": 5.0, "/3/2": 1.0}, age_s=2.0), 0.0)
     autoscaler.record_load(load(G2, {"/3/1": 7.0}, age_s=9.0), 0.0)
-    both = registry(G1, G2).with_broker(Entry("/3/1", B3))
+    both = registry(G1, G2).with_broker(BrokerEntry("/3/1", B3))
     world, sub = autoscaler.current_situation(both, {B1: 4.0}, 0.0).areas[:2]
 
     assert (world.per_s, world.age_s, world.cells) == (4.0, 9.0, {"/3/2": 1.0})
@@ -51,17 +53,22 @@ def test_gateway_that_told_nothing_for_long_has_no_load() -> None:
     autoscaler = scaler()
     autoscaler.record_load(load(G1, {"/3/1": 5.0}), 0.0)
 
-    assert autoscaler.current_situation(registry(G1), {}, STALE_S).areas[0].per_s == 0.0
+    assert (
+        autoscaler.current_situation(registry(G1), {}, LOAD_STALE_S).areas[0].per_s
+        == 0.0
+    )
 
 
 def test_split_and_join_change_the_registry_and_come_back() -> None:
     """What a decision does is what an administrator could have done."""
     before = registry(G1, G2)
     for part, who in (("broker", B2), ("gateway", G2)):
-        split = Decision("split", part, "/3/1", who, "hot")
-        after = carried_out(before, split, 1)
-        assert Entry("/3/1", who) in (*after.brokers, *after.gateways)
-        back = carried_out(after, Decision("join", part, "/3/1", who, "calm"), 2)
+        split = ScalingDecision("split", part, "/3/1", who, "hot")
+        after = apply_decision(before, split, 1)
+        assert BrokerEntry("/3/1", who) in (*after.brokers, *after.gateways)
+        back = apply_decision(
+            after, ScalingDecision("join", part, "/3/1", who, "calm"), 2
+        )
 
         assert (back.brokers, back.gateways) == (before.brokers, before.gateways)
 
@@ -75,7 +82,7 @@ def test_standby_is_free_until_it_serves_an_area() -> None:
     free = autoscaler.current_situation(before, {}, 0.0).free
     assert free == {"broker": (B2,), "gateway": (G2,)}
 
-    used = before.with_broker(Entry("/3", B2)).with_areas(
+    used = before.with_broker(BrokerEntry("/3", B2)).with_areas(
         AreaSetting(G2, topics=("/3",))
     )
     assert autoscaler.current_situation(used, {}, 0.0).free == {
@@ -109,7 +116,9 @@ def test_no_more_is_started_while_the_last_one_is_not_in_use() -> None:
     pending = plain.with_value(key.kind, key.name, G2, 1)
     assert autoscaler.current_situation(pending, {}, 0.0).may_start == {"broker"}
     key = spare_key("broker", B3)
-    full = pending.with_value(key.kind, key.name, B3, 1).with_broker(Entry("/3", B3))
+    full = pending.with_value(key.kind, key.name, B3, 1).with_broker(
+        BrokerEntry("/3", B3)
+    )
     assert autoscaler.current_situation(full, {}, 0.0).may_start == set()
 
 

@@ -12,13 +12,13 @@ from hypothesis.stateful import (
 
 from gateway_daemon.manager import storage
 from gateway_daemon.manager.registry import Registry
-from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, GatewayNotice
+from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo, GatewayNotice
 from spatial_mqtt.errors import DirectoryError
 
 GATEWAYS = st.sampled_from([BrokerInfo("g", n) for n in (1, 2, 3)])
 AREAS = st.sampled_from(["/", "/1", "/1/2", "/3"])
 BROKERS = st.sampled_from([BrokerInfo("b", n) for n in (1, 2, 3)])
-SETTINGS = (Entry("/", BrokerInfo("b", 1)),)
+SETTINGS = (BrokerEntry("/", BrokerInfo("b", 1)),)
 
 
 class Machine(RuleBasedStateMachine):
@@ -91,7 +91,7 @@ class Machine(RuleBasedStateMachine):
     @rule(area=AREAS, broker=BROKERS)
     def broker_is_added(self, area: str, broker: BrokerInfo) -> None:
         known = self.brokers.get(area)
-        is_taken = self.try_("with_broker", Entry(area, broker))
+        is_taken = self.try_("with_broker", BrokerEntry(area, broker))
         assert is_taken == (known in {None, broker})
         if known is None:
             self.brokers[area] = broker
@@ -100,7 +100,7 @@ class Machine(RuleBasedStateMachine):
     @rule(area=AREAS, broker=BROKERS)
     def broker_is_removed(self, area: str, broker: BrokerInfo) -> None:
         is_known = self.brokers.get(area) == broker
-        assert self.try_("without_broker", Entry(area, broker)) == is_known
+        assert self.try_("without_broker", BrokerEntry(area, broker)) == is_known
         if is_known:
             del self.brokers[area]
             self.changes += 1
@@ -124,8 +124,12 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def restarts(self) -> None:
         """What gateways reported is not kept: they report again."""
-        storage.save(self.path, storage.Snapshot.from_registry(self.registry))
-        self.registry = storage.load(self.path, "m").with_configured_brokers(SETTINGS)
+        storage.save_registry(
+            self.path, storage.RegistrySnapshot.from_registry(self.registry)
+        )
+        self.registry = storage.load_registry(self.path, "m").with_configured_brokers(
+            SETTINGS
+        )
         self.applied.clear()
 
     @invariant()

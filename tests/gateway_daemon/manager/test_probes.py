@@ -2,19 +2,23 @@
 
 import time
 
-from gateway_daemon.manager.health_probes import LOST_AFTER, Finding, Probes
+from gateway_daemon.manager.health_probes import (
+    MAX_MISSED_PROBES,
+    HealthProbes,
+    ProbeResult,
+)
 from gateway_daemon.manager.registry import Registry
-from service_runtime.watchdog import Pulse
-from spatial_mqtt.directory import BrokerInfo, Entry, GatewayNotice
+from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo, GatewayNotice
 
 GW, FAITHFUL, BROKER = (BrokerInfo(name, 1) for name in ("gw", "ours", "b"))
 
 
-def probes_of(well: set[BrokerInfo]) -> Probes:
-    registry = Registry().with_broker(Entry("/", BROKER))
+def probes_of(well: set[BrokerInfo]) -> HealthProbes:
+    registry = Registry().with_broker(BrokerEntry("/", BROKER))
     for gateway in (GW, FAITHFUL):
         registry = registry.with_notice(GatewayNotice(gateway, "up"))
-    made = Probes(lambda who: who in well, Pulse(time.monotonic))
+    made = HealthProbes(lambda who: who in well, LoopWatchdog(time.monotonic))
     made.set_targets(registry.with_heartbeat(FAITHFUL))
     return made
 
@@ -25,21 +29,21 @@ def test_silence_counts_after_three_looks_and_is_told_once() -> None:
     probes = probes_of(well)
     assert probes.probe_all() == []
     well.discard(GW)
-    told = [probes.probe_all() for _ in range(LOST_AFTER + 2)]
+    told = [probes.probe_all() for _ in range(MAX_MISSED_PROBES + 2)]
 
-    assert told == [[], [], [Finding(GW, is_reachable=False)], [], []]
+    assert told == [[], [], [ProbeResult(GW, is_reachable=False)], [], []]
 
 
 def test_return_is_told_once() -> None:
     """A gateway without our software may come back without a word."""
     well = {BROKER}
     probes = probes_of(well)
-    for _ in range(LOST_AFTER):
+    for _ in range(MAX_MISSED_PROBES):
         probes.probe_all()
     well.add(GW)
 
     assert [probes.probe_all() for _ in range(2)] == [
-        [Finding(GW, is_reachable=True)],
+        [ProbeResult(GW, is_reachable=True)],
         [],
     ]
 
@@ -48,4 +52,6 @@ def test_gateway_that_says_goodbye_is_left_alone() -> None:
     """It may stand where only its clients reach it."""
     probes = probes_of({GW, BROKER})
 
-    assert [probes.probe_all() for _ in range(LOST_AFTER)] == [[]] * LOST_AFTER
+    assert [probes.probe_all() for _ in range(MAX_MISSED_PROBES)] == [
+        []
+    ] * MAX_MISSED_PROBES

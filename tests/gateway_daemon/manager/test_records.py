@@ -9,23 +9,26 @@ from hypothesis import strategies as st
 
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import (
-    Key,
+    HybridTimestamp,
+    KeyedRecord,
     Record,
-    Stamp,
-    Told,
-    decode_told,
+    RecordKey,
+    decode_record,
     is_conflict,
-    merge,
+    merge_records,
 )
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import DirectoryError
 
 MANAGERS = ("a", "b", "c")
 B1, B2 = BrokerInfo("b", 1), BrokerInfo("b", 2)
-KEY = Key("broker", "/1")
+KEY = RecordKey("broker", "/1")
 
 stamps = st.builds(
-    Stamp, st.integers(0, 3), st.integers(0, 2), st.sampled_from(("", *MANAGERS))
+    HybridTimestamp,
+    st.integers(0, 3),
+    st.integers(0, 2),
+    st.sampled_from(("", *MANAGERS)),
 )
 records = st.builds(
     Record,
@@ -40,28 +43,30 @@ def test_merging_does_not_mind_order_grouping_or_repetition(
     one: Record, other: Record, third: Record
 ) -> None:
     """So retained messages may arrive twice and by any way."""
-    assert merge(one, other) == merge(other, one)
-    assert merge(merge(one, other), third) == merge(one, merge(other, third))
-    assert merge(one, merge(one, other)) == merge(one, other)
+    assert merge_records(one, other) == merge_records(other, one)
+    assert merge_records(merge_records(one, other), third) == merge_records(
+        one, merge_records(other, third)
+    )
+    assert merge_records(one, merge_records(one, other)) == merge_records(one, other)
 
 
 def test_later_word_wins_and_a_later_word_that_knew_is_no_conflict() -> None:
     """Correcting oneself is not contradicting somebody."""
-    first = Record(B1, edits={}).with_value(B1, Stamp(5, 0, "a"))
-    second = first.with_value(B2, Stamp(9, 0, "b"))
-    blind = Record(None, edits={}).with_value(B2, Stamp(7, 0, "b"))
+    first = Record(B1, edits={}).with_value(B1, HybridTimestamp(5, 0, "a"))
+    second = first.with_value(B2, HybridTimestamp(9, 0, "b"))
+    blind = Record(None, edits={}).with_value(B2, HybridTimestamp(7, 0, "b"))
 
-    assert merge(first, second).value == B2
+    assert merge_records(first, second).value == B2
     assert not is_conflict(first, second)
     assert is_conflict(first, blind)
-    assert merge(first, blind).value == B2
-    assert not is_conflict(merge(first, blind), blind)
+    assert merge_records(first, blind).value == B2
+    assert not is_conflict(merge_records(first, blind), blind)
 
 
 def test_two_who_say_the_same_do_not_contradict() -> None:
     """Both hear the same gateway."""
-    one = Record(None, edits={}).with_value(B1, Stamp(5, 0, "a"))
-    other = Record(None, edits={}).with_value(B1, Stamp(6, 0, "b"))
+    one = Record(None, edits={}).with_value(B1, HybridTimestamp(5, 0, "a"))
+    other = Record(None, edits={}).with_value(B1, HybridTimestamp(6, 0, "b"))
 
     assert not is_conflict(one, other)
 
@@ -69,12 +74,14 @@ def test_two_who_say_the_same_do_not_contradict() -> None:
 def test_settings_that_differ_are_a_conflict() -> None:
     """Nobody said it later: every Manager takes the same one, and all are told."""
     assert is_conflict(Record(B1), Record(B2))
-    assert merge(Record(B1), Record(B2)) == merge(Record(B2), Record(B1))
+    assert merge_records(Record(B1), Record(B2)) == merge_records(
+        Record(B2), Record(B1)
+    )
 
 
 @given(stamps, st.integers(-5, 5), st.sampled_from(MANAGERS))
 def test_stamp_is_later_than_all_that_was_seen(
-    seen: Stamp, now_ms: int, manager: str
+    seen: HybridTimestamp, now_ms: int, manager: str
 ) -> None:
     """Also where the wall clock is set back."""
     made = seen.next(now_ms, manager)
@@ -136,11 +143,11 @@ def exchange(
 def test_hostile_record_is_a_named_error(payload: bytes, reason: str) -> None:
     """A peer's bad word harms nobody."""
     with pytest.raises(DirectoryError, match=reason):
-        decode_told(payload)
+        decode_record(payload)
 
 
 def test_record_survives_the_wire() -> None:
     """What one Manager retains, another one reads."""
-    told = Told(KEY, Record(B1, Stamp(3, 1, "a"), {"a": 2}))
+    told = KeyedRecord(KEY, Record(B1, HybridTimestamp(3, 1, "a"), {"a": 2}))
 
-    assert decode_told(msgspec.json.encode(told)) == told
+    assert decode_record(msgspec.json.encode(told)) == told

@@ -3,11 +3,11 @@
 import pytest
 
 from gateway_daemon.manager.registry import Registry
-from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, GatewayNotice
+from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo, GatewayNotice
 from spatial_mqtt.errors import DirectoryError
 
 GW1, GW2 = BrokerInfo("h", 1), BrokerInfo("h", 2)
-B1, B2 = Entry("/", BrokerInfo("b", 1)), Entry("/1/2", BrokerInfo("b", 2))
+B1, B2 = BrokerEntry("/", BrokerInfo("b", 1)), BrokerEntry("/1/2", BrokerInfo("b", 2))
 
 
 def up(*gateways: BrokerInfo) -> Registry:
@@ -19,7 +19,7 @@ def up(*gateways: BrokerInfo) -> Registry:
 
 def test_new_gateway_serves_the_whole_world() -> None:
     """Gamma lists a gateway under / until its areas are set."""
-    assert up(GW1).gateways == (Entry("/", GW1),)
+    assert up(GW1).gateways == (BrokerEntry("/", GW1),)
 
 
 def test_gateway_that_comes_back_keeps_its_areas() -> None:
@@ -63,7 +63,7 @@ def test_same_broker_again_changes_nothing_and_a_second_for_its_area_is_refused(
     assert registry.with_broker(B1) == registry
 
     with pytest.raises(DirectoryError, match="an area without a broker"):
-        registry.with_broker(Entry("/", BrokerInfo("b", 9)))
+        registry.with_broker(BrokerEntry("/", BrokerInfo("b", 9)))
 
 
 def test_update_is_complete_when_every_gateway_applied_it() -> None:
@@ -81,11 +81,11 @@ def test_gateway_that_is_away_is_unlisted_and_keeps_its_areas() -> None:
     registry = registry.with_broker(B1).with_notice(GatewayNotice(GW2, "complete", 1))
     assert not registry.is_complete
     registry = registry.with_departed(GW1)
-    assert registry.gateways == (Entry("/", GW2),)
+    assert registry.gateways == (BrokerEntry("/", GW2),)
     assert registry.is_complete
 
     registry = registry.with_notice(GatewayNotice(GW1, "up"))
-    assert registry.gateways == (Entry("/1", GW1), Entry("/", GW2))
+    assert registry.gateways == (BrokerEntry("/1", GW1), BrokerEntry("/", GW2))
     assert not registry.is_complete
 
 
@@ -107,7 +107,7 @@ def test_laggards_are_not_waited_for_for_ever() -> None:
 def test_gateway_can_be_forgotten_for_good() -> None:
     """What was dismantled is no part of the system."""
     registry = up(GW1, GW2).with_departed(GW1).without_gateway(GW1)
-    assert registry.gateways == (Entry("/", GW2),)
+    assert registry.gateways == (BrokerEntry("/", GW2),)
 
     with pytest.raises(DirectoryError, match="up"):
         registry.without_gateway(GW1)
@@ -120,4 +120,4 @@ def test_broker_is_removed_by_the_entry_it_was_added_with() -> None:
     assert registry.without_broker(B2).version == 3
 
     with pytest.raises(DirectoryError, match="one of the table: / -> b:1"):
-        registry.without_broker(Entry("/9", B2.broker_info))
+        registry.without_broker(BrokerEntry("/9", B2.broker_info))

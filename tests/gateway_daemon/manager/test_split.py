@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.manager.scaling_policy import best_cut
+from gateway_daemon.manager.scaling_policy import best_partition
 from spatial_mqtt.topics import covers
 
 topics = st.lists(st.sampled_from("0123"), min_size=1, max_size=5).map(
@@ -16,28 +16,28 @@ def test_hot_valley_is_cut_from_the_others() -> None:
     """The cut goes through the load, not through the map."""
     cells = {"/3/1/0/2": 50.0, "/3/1/0/3": 40.0, "/3/2/0/0": 5.0, "/3/3/0/0": 5.0}
 
-    assert best_cut(cells, "/", ()) == ("/3/1/0/2", 0.5)
+    assert best_partition(cells, "/", ()) == ("/3/1/0/2", 0.5)
 
 
 def test_largest_of_equally_good_areas_is_cut() -> None:
     """Nodes to come in the same valley belong to it."""
     cells = {"/3/1/0/2": 30.0, "/3/1/0/3": 20.0, "/3/2/0/0": 50.0}
 
-    assert best_cut(cells, "/", ()) == ("/3/1", 0.5)
+    assert best_partition(cells, "/", ()) == ("/3/1", 0.5)
 
 
 def test_one_cell_cannot_be_cut() -> None:
     """More brokers would not help it."""
-    assert best_cut({"/3/1/0": 90.0}, "/", ()) is None
-    assert best_cut({"/3/1/0": 99.0, "/3/2": 1.0}, "/", ()) is None
-    assert best_cut({}, "/", ()) is None
+    assert best_partition({"/3/1/0": 90.0}, "/", ()) is None
+    assert best_partition({"/3/1/0": 99.0, "/3/2": 1.0}, "/", ()) is None
+    assert best_partition({}, "/", ()) is None
 
 
 def test_area_that_somebody_serves_is_not_cut_off_again() -> None:
     """It has its broker already."""
     cells = {"/3/1": 50.0, "/3/2": 50.0}
 
-    assert best_cut(cells, "/3", ("/3/1",)) == ("/3/2", 0.5)
+    assert best_partition(cells, "/3", ("/3/1",)) == ("/3/2", 0.5)
 
 
 @given(
@@ -47,7 +47,7 @@ def test_cut_is_inside_and_has_the_share_it_says(
     cells: dict[str, float], area: str
 ) -> None:
     """Whatever the load looks like."""
-    cut = best_cut(cells, area, ())
+    cut = best_partition(cells, area, ())
     inside = {t: rate for t, rate in cells.items() if covers(area, t)}
     if cut is None:
         return

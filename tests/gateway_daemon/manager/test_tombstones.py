@@ -15,15 +15,21 @@ from hypothesis.stateful import (
 
 from gateway_daemon.manager.registry import (
     DAY_MS,
-    KEPT_DAYS,
-    PROMISED_DAYS,
+    MAX_PARTITION_DAYS,
+    TOMBSTONE_DAYS,
     Registry,
-    forgetting,
-    is_past,
-    on_day,
+    advance_day,
+    collect_tombstones,
+    is_forgotten,
 )
-from gateway_daemon.manager.replication import Horizon, Key, Record, Stamp, View
-from spatial_mqtt.directory import BrokerInfo, Entry
+from gateway_daemon.manager.replication import (
+    HybridTimestamp,
+    ManagerView,
+    Record,
+    RecordKey,
+    TombstoneHorizon,
+)
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo
 
 MANAGERS = ("a", "b", "c")
 BROKER = BrokerInfo("b", 1)
@@ -31,9 +37,9 @@ AREAS = ("/1", "/2", "/3")
 TODAY = 20_000
 
 
-def told(to: Registry, key: Key, record: Record) -> Registry:
+def told(to: Registry, key: RecordKey, record: Record) -> Registry:
     """As a Manager takes what another one tells."""
-    return to if is_past(to, key, record) else to.with_record(key, record)
+    return to if is_forgotten(to, key, record) else to.with_record(key, record)
 
 
 class Managers(RuleBasedStateMachine):
@@ -47,7 +53,7 @@ class Managers(RuleBasedStateMachine):
         super().__init__()
         self.day = TODAY
         self.known = {me: Registry(me) for me in MANAGERS}
-        self.live: dict[str, Stamp] = {}
+        self.live: dict[str, HybridTimestamp] = {}
         self.met = {(a, b): self.day for a in MANAGERS for b in MANAGERS if a != b}
         self.versions = dict.fromkeys(MANAGERS, 0)
 
@@ -61,7 +67,7 @@ class Managers(RuleBasedStateMachine):
 
     @rule(me=st.sampled_from(MANAGERS), area=st.sampled_from(AREAS))
     def is_taken_back(self, me: str, area: str) -> None:
-        if Key("broker", area) in self.known[me].records:
+        if RecordKey("broker", area) in self.known[me].records:
             self.says(me, area, None)
 
     def says(self, me: str, area: str, broker: BrokerInfo | None) -> None:
@@ -76,19 +82,19 @@ class Managers(RuleBasedStateMachine):
             self.known[to] = told(self.known[to], key, record)
         self.met[to, of] = self.day
 
-    @rule(days=st.sampled_from([1, 10, PROMISED_DAYS]))
+    @rule(days=st.sampled_from([1, 10, MAX_PARTITION_DAYS]))
     def time_passes(self, days: int) -> None:
         for (to, of), met in list(self.met.items()):
-            if self.day + days - met > PROMISED_DAYS:
+            if self.day + days - met > MAX_PARTITION_DAYS:
                 self.tells(to, of)
         self.day += days
         for me in MANAGERS:
             others = [self.known[of].own_view for of in MANAGERS if of != me]
             for view in others:
                 known = self.known[me].with_view(view)
-                self.known[me] = forgetting(known, view.horizon)
+                self.known[me] = collect_tombstones(known, view.horizon)
             today = self.day + self.off[me]
-            self.known[me] = on_day(self.known[me], today, len(others))
+            self.known[me] = advance_day(self.known[me], today, len(others))
 
     @invariant()
     def versions_never_fall(self) -> None:
@@ -117,7 +123,7 @@ class Managers(RuleBasedStateMachine):
         one, two, three = self.known.values()
         assert one.brokers == two.brokers == three.brokers
         assert one.version == two.version == three.version
-        live = [Entry(key.name, value) for key, value in latest.items() if value]
+        live = [BrokerEntry(key.name, value) for key, value in latest.items() if value]
         assert sorted(map(str, one.brokers)) == sorted(map(str, live))
 
 
@@ -141,8 +147,8 @@ def grown(me: str = "a") -> Registry:
 def test_a_tombstone_goes_after_its_time_and_still_counts() -> None:
     """Gamma's rule holds: the version grows by one with each change."""
     registry = grown()
-    days = [TODAY + KEPT_DAYS, TODAY + KEPT_DAYS + 1]
-    before, after = (on_day(registry, day, 0) for day in days)
+    days = [TODAY + TOMBSTONE_DAYS, TODAY + TOMBSTONE_DAYS + 1]
+    before, after = (advance_day(registry, day, 0) for day in days)
 
     assert (len(before.records), len(after.records)) == (1, 0)
     assert before.version == after.version == 2
@@ -154,45 +160,45 @@ def test_a_tombstone_goes_after_its_time_and_still_counts() -> None:
 )
 def test_the_clock_furthest_behind_decides(day: int, is_forgotten: bool) -> None:
     """One that is ahead forgets nothing too early; who says no day is waited for."""
-    registry = grown().with_view(View("b", day=day))
+    registry = grown().with_view(ManagerView("b", day=day))
 
-    assert (not on_day(registry, TODAY + 1000, 1).records) == is_forgotten
+    assert (not advance_day(registry, TODAY + 1000, 1).records) == is_forgotten
 
 
 def test_while_a_manager_is_away_nothing_is_forgotten() -> None:
     """It may still have what was taken back."""
-    assert on_day(grown(), TODAY + 1000, 1).records
+    assert advance_day(grown(), TODAY + 1000, 1).records
 
 
 def test_what_the_settings_name_is_never_forgotten() -> None:
     """The next start would bring it back."""
-    named = Registry("a").with_configured_brokers([Entry("/1", BROKER)])
+    named = Registry("a").with_configured_brokers([BrokerEntry("/1", BROKER)])
     registry = named.with_value("broker", "/1", None, TODAY * DAY_MS)
-    after = on_day(registry, TODAY + 1000, 0)
+    after = advance_day(registry, TODAY + 1000, 0)
 
-    assert after.with_configured_brokers([Entry("/1", BROKER)]).brokers == ()
+    assert after.with_configured_brokers([BrokerEntry("/1", BROKER)]).brokers == ()
 
 
 def test_who_comes_from_an_old_backup_brings_nothing_back() -> None:
     """The others do not take it; a Manager that is new must learn what is old."""
     added = Registry("b").with_value("broker", "/1", BROKER, TODAY * DAY_MS)
     ((key, record),) = added.records.items()
-    after = on_day(grown(), TODAY + 1000, 0)
+    after = advance_day(grown(), TODAY + 1000, 0)
     new = Registry("c", created_ms=(TODAY + 1000) * DAY_MS)
-    new = forgetting(new, after.horizon)
+    new = collect_tombstones(new, after.horizon)
 
-    assert is_past(after, key, record)
-    assert not is_past(new, key, record)
+    assert is_forgotten(after, key, record)
+    assert not is_forgotten(new, key, record)
     tombstone = next(iter(grown().records.values()))
-    assert is_past(new, key, tombstone)
+    assert is_forgotten(new, key, tombstone)
 
 
-@given(st.lists(st.builds(Horizon, st.integers(0, 5), st.integers(0, 5))))
-def test_horizons_only_go_forward(heard: list[Horizon]) -> None:
+@given(st.lists(st.builds(TombstoneHorizon, st.integers(0, 5), st.integers(0, 5))))
+def test_horizons_only_go_forward(heard: list[TombstoneHorizon]) -> None:
     """In whatever order other Managers tell theirs."""
     registries = [Registry("a")]
     for horizon in heard:
-        registries.append(forgetting(registries[-1], horizon))
+        registries.append(collect_tombstones(registries[-1], horizon))
 
     assert all(a.horizon <= b.horizon for a, b in pairwise(registries))
     assert all(a.version <= b.version for a, b in pairwise(registries))

@@ -4,32 +4,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.overlay_study.churn import Gateways
+from experiments.overlay_study.churn import SimulatedGateways
 from gateway_daemon.overlay import peers
-from gateway_daemon.overlay.peers import CYCLE, FORGET_S, MOST_ASKED, Contacts
+from gateway_daemon.overlay.peers import (
+    CYCLE_ROUNDS,
+    FORGET_AFTER_S,
+    MAX_PINGED,
+    PeerTable,
+)
 
 BEAT_S, ANSWER_S = 10.0, 4.0
 
 
-def asked_by(known: Contacts, beats: range) -> list[str]:
+def asked_by(known: PeerTable, beats: range) -> list[str]:
     return [name for beat in beats for name in known.next_to_ping(beat * BEAT_S)]
 
 
-@given(st.integers(1, 2 * MOST_ASKED * CYCLE))
+@given(st.integers(1, 2 * MAX_PINGED * CYCLE_ROUNDS))
 def test_everybody_is_asked_in_turn_and_never_many_at_once(count: int) -> None:
     """A census costs no storm of connections, and leaves nobody out."""
-    known = Contacts("me", ANSWER_S)
+    known = PeerTable("me", ANSWER_S)
     for number in range(count):
         known.add(f"g{number}")
-    beats = max(CYCLE, -(-count // MOST_ASKED))
+    beats = max(CYCLE_ROUNDS, -(-count // MAX_PINGED))
 
     assert {*asked_by(known, range(beats))} == {f"g{n}" for n in range(count)}
-    assert len(known.next_to_ping(beats * BEAT_S)) <= MOST_ASKED
+    assert len(known.next_to_ping(beats * BEAT_S)) <= MAX_PINGED
 
 
 def test_who_owes_an_answer_is_silent_and_counts_when_it_comes_back() -> None:
     """Only who was asked, and had its time."""
-    known = Contacts("me", ANSWER_S)
+    known = PeerTable("me", ANSWER_S)
     known.mark_alive("a", 0.0)
     known.mark_alive("b", 0.0)
     assert known.next_to_ping(10.0) == ["a"]
@@ -39,7 +44,7 @@ def test_who_owes_an_answer_is_silent_and_counts_when_it_comes_back() -> None:
     assert known.summary().silent == ("a", "b")
     known.mark_alive("b", 21.0)
 
-    assert known.summary() == peers.Census(2, ("a",), 1)
+    assert known.summary() == peers.PeerSummary(2, ("a",), 1)
     assert str(known.summary()) == "1 of 2 others do not answer"
     known.mark_alive("a", 22.0)
     assert str(known.summary()) == "all 2 others answer"
@@ -47,19 +52,19 @@ def test_who_owes_an_answer_is_silent_and_counts_when_it_comes_back() -> None:
 
 def test_who_is_silent_for_a_day_is_forgotten() -> None:
     """A gateway that was taken down does not alarm for ever."""
-    known = Contacts("me", ANSWER_S)
+    known = PeerTable("me", ANSWER_S)
     known.add("gone")
     known.next_to_ping(0.0)
-    known.next_to_ping(FORGET_S)
+    known.next_to_ping(FORGET_AFTER_S)
     assert known.names() == ["gone"]
-    known.next_to_ping(FORGET_S + BEAT_S)
+    known.next_to_ping(FORGET_AFTER_S + BEAT_S)
 
     assert known.names() == []
 
 
 def test_we_do_not_ask_ourselves() -> None:
     """Our own name comes back to us from our broker."""
-    known = Contacts("me", ANSWER_S)
+    known = PeerTable("me", ANSWER_S)
     known.mark_alive("me", 0.0)
 
     assert not known.add("me")
@@ -69,7 +74,7 @@ def test_we_do_not_ask_ourselves() -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_each_piece_of_a_parted_net_misses_exactly_the_other(seed: int) -> None:
     """And all answer again when the cut is mended."""
-    made = Gateways(seed)
+    made = SimulatedGateways(seed)
     names = [f"/3/1/2/{n}@h:{n + 1}!g{n}" for n in range(6)]
     for name in names:
         made.start(name, "/3/#")

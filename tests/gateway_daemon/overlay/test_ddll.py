@@ -3,26 +3,26 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.overlay_study.churn import Ring
+from experiments.overlay_study.churn import SimulatedRing
 from gateway_daemon.overlay.ddll import (
-    Agreed,
-    Kind,
-    Link,
-    Sequence,
+    LinkChange,
+    LinkSend,
+    LinkSequence,
+    LinkStatus,
+    NeighbourReply,
+    RingLink,
     SetLeft,
     SetRight,
-    Status,
-    To,
-    Told,
+    SetRightReply,
     is_between,
 )
 
 seeds = st.integers(0, 2**32)
 
 
-def grown(seed: int, size: int) -> Ring:
+def grown(seed: int, size: int) -> SimulatedRing:
     """A ring of so many nodes, joined one after the other."""
-    ring = Ring(seed)
+    ring = SimulatedRing(seed)
     keys = Random(seed).sample(range(1000), size)
     ring.join(keys[0])
     for key in keys[1:]:
@@ -35,10 +35,10 @@ def grown(seed: int, size: int) -> Ring:
 
 def test_a_join_takes_three_messages_and_no_lock() -> None:
     """The left neighbour is asked, agrees, and tells the right one."""
-    left, new, right = Link(1), Link(5), Link(9)
+    left, new, right = RingLink(1), RingLink(5), RingLink(9)
     left.found_ring(0.0)
     for link, near in ((right, 1), (new, 1)):
-        answer = Told(Status.IN, left.right, Sequence(), (1,))
+        answer = NeighbourReply(LinkStatus.IN, left.right, LinkSequence(), (1,))
         link.join(near, 0.0)
         (asked,) = link.receive(1, answer, 0.0)
         agreed, told = left.receive(link.key, asked.packet, 0.0)
@@ -51,23 +51,23 @@ def test_a_join_takes_three_messages_and_no_lock() -> None:
 
 def test_of_two_who_want_the_same_place_the_second_is_refused() -> None:
     """It is told who is there now, and asks again at the right place."""
-    left = Link(1)
+    left = RingLink(1)
     left.found_ring(0.0)
-    left.receive(5, SetRight(Kind.INSERT, 5, 1, Sequence()), 0.0)
+    left.receive(5, SetRight(LinkChange.INSERT, 5, 1, LinkSequence()), 0.0)
 
-    (answer,) = left.receive(7, SetRight(Kind.INSERT, 7, 1, Sequence()), 0.0)
+    (answer,) = left.receive(7, SetRight(LinkChange.INSERT, 7, 1, LinkSequence()), 0.0)
 
     assert answer.to == 7
-    assert isinstance(answer.packet, Told)
+    assert isinstance(answer.packet, NeighbourReply)
     assert (answer.packet.refused, answer.packet.right) == (True, 5)
 
 
 def test_a_late_message_of_an_old_era_changes_nothing() -> None:
     """Repairs begin a new one."""
-    link = Link(5)
+    link = RingLink(5)
     link.found_ring(0.0)
-    link.receive(3, SetLeft(Sequence(1, 0), (3, 1)), 0.0)
-    link.receive(4, SetLeft(Sequence(0, 9), (4, 3)), 0.0)
+    link.receive(3, SetLeft(LinkSequence(1, 0), (3, 1)), 0.0)
+    link.receive(4, SetLeft(LinkSequence(0, 9), (4, 3)), 0.0)
 
     assert link.left == 3
 
@@ -128,7 +128,7 @@ def test_leaving_in_order_keeps_the_ring_whole(
         ring.leave(key)
     ring.run(120.0)
 
-    assert all(ring.links[key].status is Status.OUT for key in going)
+    assert all(ring.links[key].status is LinkStatus.OUT for key in going)
     assert len(ring.joined_keys()) == size - len(going)
     assert ring.is_consistent()
 
@@ -167,7 +167,9 @@ def test_the_ring_heals_after_all_kinds_of_churn(seed: int) -> None:
                 ring.crash(chance.choice(others))
     ring.run(600.0)
 
-    assert all(link.status in {Status.IN, Status.OUT} for link in ring.links.values())
+    assert all(
+        link.status in {LinkStatus.IN, LinkStatus.OUT} for link in ring.links.values()
+    )
     assert ring.is_consistent()
 
 
@@ -210,9 +212,9 @@ def test_between_on_a_ring_goes_round() -> None:
 
 def test_a_lone_node_leaves_at_once() -> None:
     """Nobody has to be told."""
-    link = Link(1)
+    link = RingLink(1)
     link.found_ring(0.0)
 
     assert link.leave(0.0) == []
-    assert link.status is Status.OUT
-    assert To(3, Agreed(Sequence(), (1,))) not in link.on_timer(99.0)
+    assert link.status is LinkStatus.OUT
+    assert LinkSend(3, SetRightReply(LinkSequence(), (1,))) not in link.on_timer(99.0)

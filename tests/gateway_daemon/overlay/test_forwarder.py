@@ -5,24 +5,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.overlay_study.baselines import SkipGraph
-from experiments.overlay_study.methods import Pattern
-from experiments.overlay_study.network import Network, Setting, waits
-from gateway_daemon.overlay.forwarder import Backlog, Forwarder
-from gateway_daemon.overlay.keys import BITS
-from gateway_daemon.overlay.messages import Copy, Deliver, Message, Placed, Report, Send
-from gateway_daemon.overlay.partition import heads, plan_for, second_heads
+from experiments.overlay_study.methods import TopicPattern
+from experiments.overlay_study.network import (
+    LoadScenario,
+    SimulatedNetwork,
+    measure_delays,
+)
+from gateway_daemon.overlay.forwarder import Forwarder, PriorityBacklog
+from gateway_daemon.overlay.keys import VECTOR_BITS
+from gateway_daemon.overlay.messages import (
+    DeliverMessage,
+    MessageCopy,
+    OverlayMessage,
+    RangeReport,
+    RankedNode,
+    SendPacket,
+)
+from gateway_daemon.overlay.partition import (
+    choose_plan,
+    head_positions,
+    second_tree_heads,
+)
 
-LEARN = Message("learn", 1)
+LEARN = OverlayMessage("learn", 1)
 
 
-def made(seed: int, pattern: Pattern) -> Network:
+def made(seed: int, pattern: TopicPattern) -> SimulatedNetwork:
     chance = Random(seed)
-    return Network(
-        SkipGraph([chance.getrandbits(BITS) for _ in range(pattern.members)]), pattern
+    return SimulatedNetwork(
+        SkipGraph([chance.getrandbits(VECTOR_BITS) for _ in range(pattern.members)]),
+        pattern,
     )
 
 
-def late_ms(network: Network, message: Message, publisher: int) -> list[float]:
+def late_ms(
+    network: SimulatedNetwork, message: OverlayMessage, publisher: int
+) -> list[float]:
     """Delays of a publication, in order."""
     start_s = network.now_s
     network.publish(publisher, message)
@@ -40,7 +58,7 @@ def test_everybody_hears_a_message_once_and_the_publisher_learns(
     seed: int, publishers: int, subscribers: int, priority: int
 ) -> None:
     """The first time by links alone, then by the heads that the reports brought."""
-    pattern = Pattern(publishers, subscribers)
+    pattern = TopicPattern(publishers, subscribers)
     network = made(seed, pattern)
     publisher = Random(seed).randrange(publishers)
     everybody = set(range(publishers, pattern.members))
@@ -48,7 +66,7 @@ def test_everybody_hears_a_message_once_and_the_publisher_learns(
     network.publish(publisher, LEARN)
     network.run()
     sent = network.copies
-    network.publish(publisher, Message("next", priority))
+    network.publish(publisher, OverlayMessage("next", priority))
     network.run()
 
     assert (
@@ -72,13 +90,13 @@ def test_who_is_alive_is_reached_whoever_has_crashed(
     seed: int, subscribers: int, share: float, priority: int
 ) -> None:
     """A range whose head keeps silent goes to others."""
-    network = made(seed, Pattern(1, subscribers))
+    network = made(seed, TopicPattern(1, subscribers))
     network.publish(0, LEARN)
     network.run()
     dead = Random(seed).sample(range(1, subscribers + 1), int(share * subscribers))
     network.crash(dead)
 
-    network.publish(0, Message("urgent", priority))
+    network.publish(0, OverlayMessage("urgent", priority))
     network.run()
 
     missed = (
@@ -92,12 +110,12 @@ def test_who_is_alive_is_reached_whoever_has_crashed(
 def test_an_emergency_is_fast_although_one_in_ten_has_crashed() -> None:
     """Two trees and retry: all of the living, 99 % of them within 60 ms."""
     for seed in range(3):
-        network = made(seed, Pattern(1, 990))
+        network = made(seed, TopicPattern(1, 990))
         network.publish(0, LEARN)
         network.run()
         network.crash(Random(seed).sample(range(1, 991), 99))
 
-        delays_ms = late_ms(network, Message("urgent", 5), 0)
+        delays_ms = late_ms(network, OverlayMessage("urgent", 5), 0)
 
         assert len(delays_ms) == 891
         assert delays_ms[int(0.99 * 891)] <= 60.0
@@ -107,14 +125,14 @@ def test_second_heads_differ_from_the_first_where_others_depend_on_them() -> Non
     """A crashed head of one tree is a leaf of the other."""
     sizes = [40, 30, 20, 3, 1]
 
-    assert set(second_heads(sizes)) & set(heads(sizes)[:-1]) == set()
-    assert second_heads(sizes)[0] == 1
+    assert set(second_tree_heads(sizes)) & set(head_positions(sizes)[:-1]) == set()
+    assert second_tree_heads(sizes)[0] == 1
 
 
 class Nobody:
     """Knows no other node."""
 
-    def right_neighbours(self) -> list[Placed[int]]:
+    def right_neighbours(self) -> list[RankedNode[int]]:
         return []
 
     def left_neighbours(self) -> list[int]:
@@ -124,22 +142,25 @@ class Nobody:
 def test_a_message_that_comes_twice_is_delivered_once() -> None:
     """By two trees, or again after a lost receipt; both copies are answered."""
     node = Forwarder(5, Nobody())
-    copies = [Copy(n, Message("m", 5), 5, 6, 1, tree) for n, tree in ((7, 0), (8, 1))]
+    copies = [
+        MessageCopy(n, OverlayMessage("m", 5), 5, 6, 1, tree)
+        for n, tree in ((7, 0), (8, 1))
+    ]
 
     first, second = [node.receive(0, copy, 0.0) for copy in copies]
 
     assert first == [
-        Deliver(Message("m", 5)),
-        Send(0, Report(7, 1, (Placed(5, 0),))),
+        DeliverMessage(OverlayMessage("m", 5)),
+        SendPacket(0, RangeReport(7, 1, (RankedNode(5, 0),))),
     ]
-    assert second == [Send(0, Report(8, 1, (Placed(5, 0),)))]
+    assert second == [SendPacket(0, RangeReport(8, 1, (RankedNode(5, 0),)))]
 
 
 def test_a_report_of_an_unknown_copy_changes_nothing() -> None:
     """It was given up, or the gateway has restarted."""
     node = Forwarder(5, Nobody())
 
-    assert node.receive(9, Report(3, 10, ()), 0.0) == []
+    assert node.receive(9, RangeReport(3, 10, ()), 0.0) == []
     assert node.subscriber_count == 0
     assert node.next_due_s() is None
 
@@ -149,7 +170,7 @@ def test_backlog_serves_the_urgent_first_and_the_older_of_two(
     arrivals: list[tuple[int, float]],
 ) -> None:
     """As long as nobody has waited for long."""
-    backlog = Backlog[tuple[int, int]](ageing_s=100)
+    backlog = PriorityBacklog[tuple[int, int]](ageing_s=100)
     arrivals.sort(key=lambda each: each[1])
     for number, (priority, at_s) in enumerate(arrivals):
         backlog.push((-priority, number), priority, at_s)
@@ -162,7 +183,7 @@ def test_backlog_serves_the_urgent_first_and_the_older_of_two(
 
 def test_backlog_lets_nobody_starve_but_nothing_pass_an_emergency() -> None:
     """Priority 1 passes fresh 3s after a while, and never a 5."""
-    backlog = Backlog[str](ageing_s=1.0)
+    backlog = PriorityBacklog[str](ageing_s=1.0)
     backlog.push("old 1", 1, now_s=0.0)
     backlog.push("new 3", 3, now_s=9.0)
     backlog.push("new 5", 5, now_s=9.0)
@@ -173,8 +194,8 @@ def test_backlog_lets_nobody_starve_but_nothing_pass_an_emergency() -> None:
 def test_priority_queues_keep_an_emergency_fast_under_load() -> None:
     """At seven tenths of all brokers' time; without them it waits like all others."""
     small = {"brokers": 200, "topics": 20, "span_s": 0.5}
-    queues = waits(Setting(0.7, "policy", **small))
-    fifo = waits(Setting(0.7, "policy", is_fifo=True, **small))
+    queues = measure_delays(LoadScenario(0.7, "policy", **small))
+    fifo = measure_delays(LoadScenario(0.7, "policy", is_fifo=True, **small))
 
     assert queues[5].p99_ms <= 30.0
     assert fifo[5].p99_ms > 2 * queues[5].p99_ms
@@ -182,6 +203,10 @@ def test_priority_queues_keep_an_emergency_fast_under_load() -> None:
 
 def test_fan_out_shrinks_with_the_queue_but_not_an_emergencys() -> None:
     """Those who wait behind pay for a wide fan-out."""
-    assert [plan_for(4, waiting).root_fan_out for waiting in (0, 1, 100)] == [46, 23, 8]
-    assert plan_for(1, 100) == plan_for(1, 0)
-    assert plan_for(5, 100).root_fan_out == 110
+    assert [choose_plan(4, waiting).root_fan_out for waiting in (0, 1, 100)] == [
+        46,
+        23,
+        8,
+    ]
+    assert choose_plan(1, 100) == choose_plan(1, 0)
+    assert choose_plan(5, 100).root_fan_out == 110

@@ -8,16 +8,20 @@ import msgspec
 import pytest
 from conftest import Broker, wait_until
 
-from gateway_daemon.overlay.ddll import Ask, Rhythm
-from gateway_daemon.overlay.gateway_node import Carried, Ended, Node
-from gateway_daemon.overlay.keys import Key, Name
-from gateway_daemon.overlay.messages import Copy, Message
-from gateway_daemon.overlay.mqtt_transport import Post
-from gateway_daemon.overlay.runner import Heard, Live, Surroundings
-from gateway_daemon.overlay.skip_graph_node import OnLevel, Seek
-from gateway_daemon.overlay.timeouts import Patience
-from gateway_daemon.overlay.wire_format import encode
-from service_runtime.watchdog import Pulse
+from gateway_daemon.overlay.ddll import NeighbourQuery, PingTimes
+from gateway_daemon.overlay.gateway_node import (
+    CarriedMessage,
+    OverlayNode,
+    PublicationResult,
+)
+from gateway_daemon.overlay.keys import GatewayName, OverlayKey
+from gateway_daemon.overlay.messages import MessageCopy, OverlayMessage
+from gateway_daemon.overlay.mqtt_transport import MqttTransport
+from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner, ReceivedMessages
+from gateway_daemon.overlay.skip_graph_node import LevelPacket, LevelSearch
+from gateway_daemon.overlay.timeouts import ReplyTimeouts
+from gateway_daemon.overlay.wire_format import encode_frame
+from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.topics import overlay_topic
@@ -26,8 +30,8 @@ from spatial_mqtt.transport import Publication
 pytestmark = pytest.mark.broker
 
 TOPIC = "/3/1/2/0/1"
-QUICK = Rhythm(ping_interval_s=1.0, answer_timeout_s=0.5)
-HASTY = Patience(
+QUICK = PingTimes(ping_interval_s=1.0, answer_timeout_s=0.5)
+HASTY = ReplyTimeouts(
     receipt_timeout_s=0.5, per_copy_s=0.01, report_timeout_s=2.0, suspect_s=5.0
 )
 
@@ -36,34 +40,36 @@ class Gateway:
     """One gateway, its clients reduced to what they hear."""
 
     def __init__(self, number: int, broker: Broker, peer: Broker) -> None:
-        name = Name(f"/3/1/2/{number % 4}", _info(broker), f"g{number}")
+        name = GatewayName(f"/3/1/2/{number % 4}", _info(broker), f"g{number}")
         self.heard: list[str] = []
-        self.ends: list[Ended] = []
+        self.ends: list[PublicationResult] = []
         self._outbox: list[tuple[str, int]] = []
-        self.live = Live(
-            Surroundings(name, (_info(peer),)),
-            Node(str(name), random.Random(number).choice, QUICK, HASTY),
-            lambda later: Post(name.gateway_id, broker.endpoint, Connection, later),
+        self.live = OverlayRunner(
+            OverlayConfig(name, (_info(peer),)),
+            OverlayNode(str(name), random.Random(number).choice, QUICK, HASTY),
+            lambda later: MqttTransport(
+                name.gateway_id, broker.endpoint, Connection, later
+            ),
             self.store,
-            watchdog=Pulse(time.monotonic),
+            watchdog=LoopWatchdog(time.monotonic),
         )
         self.live.source = self
         self.live.set_filters(frozenset({"/3/1/#"}))
         self.live.start()
 
-    def store(self, heard: Heard) -> None:
+    def store(self, heard: ReceivedMessages) -> None:
         self.heard += [message.id for message, _ in heard]
 
     def poll(self, now_s: float) -> None:
         while self._outbox:
             id_, priority = self._outbox.pop()
-            self.live.publish(id_, priority, Carried(TOPIC, b"ground moves"))
+            self.live.publish(id_, priority, CarriedMessage(TOPIC, b"ground moves"))
 
     def publish(self, id_: str, priority: int = 5) -> None:
         self._outbox.append((id_, priority))
         self.live.wake()
 
-    def on_result(self, ended: Ended) -> None:
+    def on_result(self, ended: PublicationResult) -> None:
         self.ends.append(ended)
 
     def has_told(self, id_: str) -> bool:
@@ -125,16 +131,16 @@ def test_who_leaves_in_order_is_no_longer_served(gateways: list[Gateway]) -> Non
 
 def hostile() -> Iterator[bytes]:
     """Frames of our form with numbers that nobody has."""
-    key = Key(TOPIC, 1, "/3@127.0.0.1:1!g9")
-    payload = msgspec.msgpack.encode(Carried(TOPIC, b""))
+    key = OverlayKey(TOPIC, 1, "/3@127.0.0.1:1!g9")
+    payload = msgspec.msgpack.encode(CarriedMessage(TOPIC, b""))
     for packet in (
-        OnLevel(-1, Ask()),
-        Seek(99, key),
-        Copy(0, Message("m", 9, payload), key, key, 1),
-        Copy(0, Message("m", 5, payload), key, key, 1 << 40),
-        Copy(0, Message("m", 5, b"no message"), key, key, 1),
+        LevelPacket(-1, NeighbourQuery()),
+        LevelSearch(99, key),
+        MessageCopy(0, OverlayMessage("m", 9, payload), key, key, 1),
+        MessageCopy(0, OverlayMessage("m", 5, payload), key, key, 1 << 40),
+        MessageCopy(0, OverlayMessage("m", 5, b"no message"), key, key, 1),
     ):
-        yield encode(Key("", 0, "g0"), key, packet)
+        yield encode_frame(OverlayKey("", 0, "g0"), key, packet)
 
 
 def test_what_is_no_frame_is_dropped(gateways: list[Gateway]) -> None:

@@ -11,8 +11,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from experiments.overlay_study.churn import Gateways
-from gateway_daemon.overlay.keys import Key, Role
+from experiments.overlay_study.churn import SimulatedGateways
+from gateway_daemon.overlay.keys import OverlayKey, TopicRole
 
 TOPIC = "/3/1/2/0/1"
 seeds = st.integers(0, 2**32)
@@ -23,9 +23,9 @@ def name_of(number: int) -> str:
     return f"/3/1/2/{number % 10}@h:{number + 1}!g{number}"
 
 
-def grown(seed: int, size: int, *filters: str) -> Gateways:
+def grown(seed: int, size: int, *filters: str) -> SimulatedGateways:
     """Gateways that started one after the other, at rest."""
-    made = Gateways(seed)
+    made = SimulatedGateways(seed)
     for number in range(size):
         made.start(name_of(number), *filters or ("/3/1/#",))
         made.run(made.random.uniform(0.0, 0.5))
@@ -33,7 +33,7 @@ def grown(seed: int, size: int, *filters: str) -> Gateways:
     return made
 
 
-def publish(made: Gateways, name: str, id_: str, priority: int = 5) -> None:
+def publish(made: SimulatedGateways, name: str, id_: str, priority: int = 5) -> None:
     """Publish, and let it come to its end."""
     made.publish(name, TOPIC, id_, priority)
     made.run(10.0)
@@ -45,7 +45,7 @@ def test_an_emergency_is_heard_as_soon_as_two_have_met(
     seed: int, apart_s: float, order: list[int]
 ) -> None:
     """After a power cut both begin a ring of their own, and the rings become one."""
-    made = Gateways(seed)
+    made = SimulatedGateways(seed)
     first, last = (name_of(number) for number in order)
     listens = {name_of(1): ("/3/1/#",)}
     made.start(first, *listens.get(first, ()))
@@ -86,7 +86,9 @@ def test_upper_levels_are_joined() -> None:
     """A way of logarithmic length leads to every place."""
     made = grown(1, 20)
     made.run(60.0)
-    homes = [Key("", Role.PUBLISHER, name_of(number)) for number in range(20)]
+    homes = [
+        OverlayKey("", TopicRole.PUBLISHER, name_of(number)) for number in range(20)
+    ]
     reach = [len(made.nodes[home.gateway].links_of(home)) for home in homes]
 
     assert min(reach) >= 4
@@ -132,7 +134,7 @@ def test_a_publisher_is_told_when_somebody_had_to_be_given_up(
 
 def test_alone_a_message_is_not_said_to_have_been_sent() -> None:
     """Who publishes by the overlay alone keeps it until there is somebody."""
-    made = Gateways(0)
+    made = SimulatedGateways(0)
     made.start(name_of(0), "/3/#")
     publish(made, name_of(0), "m")
 
@@ -168,7 +170,7 @@ class Churn(RuleBasedStateMachine):
 
     @initialize(seed=seeds)
     def begin(self, seed: int) -> None:
-        self.made = Gateways(seed)
+        self.made = SimulatedGateways(seed)
         self.going: set[str] = set()
         self.made.start(name_of(0), "/3/1/#")
         self.made.run(5.0)

@@ -2,9 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.overlay_study.methods import spread
-from gateway_daemon.overlay.partition import Part, Plan, Shape, hand_out, heads, shares
-from gateway_daemon.overlay.postal_tree import COST, Cost, postal_tree
+from experiments.overlay_study.methods import run_multicast
+from gateway_daemon.overlay.partition import (
+    RangePart,
+    SplitPlan,
+    SplitShape,
+    assign_range,
+    head_positions,
+    subtree_sizes,
+)
+from gateway_daemon.overlay.postal_tree import DEFAULT_COST, HopCost, build_postal_tree
 
 
 def reached_by(time_ms: int, hop: int, child: int) -> int:
@@ -18,11 +25,11 @@ def test_last_arrival_is_that_of_the_postal_recursion(
     hop: int, child: int, time_ms: int
 ) -> None:
     """As many as the recursion reaches by a time are reached by it, not one more."""
-    cost = Cost(node_ms=0, link_ms=hop, child_ms=child)
+    cost = HopCost(node_ms=0, link_ms=hop, child_ms=child)
     reached = reached_by(time_ms, hop, child) - 1
 
-    assert postal_tree(reached, cost=cost).last_ms <= time_ms
-    assert postal_tree(reached + 1, cost=cost).last_ms > time_ms
+    assert build_postal_tree(reached, cost=cost).last_ms <= time_ms
+    assert build_postal_tree(reached + 1, cost=cost).last_ms > time_ms
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,7 @@ def test_last_arrival_is_that_of_the_postal_recursion(
 )  # fmt: skip
 def test_bound_at_the_thesis_costs(nodes: int, mean_ms: float, last_ms: float) -> None:
     """Numbers of an independent computation of the postal bound."""
-    tree = postal_tree(nodes)
+    tree = build_postal_tree(nodes)
 
     assert tree.mean_ms == pytest.approx(mean_ms, abs=0.06)
     assert tree.last_ms == pytest.approx(last_ms, abs=0.11)
@@ -41,16 +48,18 @@ def test_bound_at_the_thesis_costs(nodes: int, mean_ms: float, last_ms: float) -
 @given(st.integers(1, 1500), st.integers(1, 120), st.integers(1, 60))
 def test_a_tree_is_as_fast_as_it_says(nodes: int, root: int, inner: int) -> None:
     """Nodes that cut their ranges by the shares arrive when the tree says."""
-    plan = Plan(Shape.POSTAL, root, inner)
+    plan = SplitPlan(SplitShape.POSTAL, root, inner)
 
-    def forward(own: int, low: int, high: int) -> list[Part[int]]:
+    def forward(own: int, low: int, high: int) -> list[RangePart[int]]:
         first = max(low, own + 1)
-        sizes = shares(high - first, plan, is_root=own == 0)
-        return hand_out(first, high, [first + place for place in heads(sizes)])
+        sizes = subtree_sizes(high - first, plan, is_root=own == 0)
+        return assign_range(
+            first, high, [first + place for place in head_positions(sizes)]
+        )
 
-    told = spread(Part(0, 1, nodes + 1), forward)
+    told = run_multicast(RangePart(0, 1, nodes + 1), forward)
 
-    tree = postal_tree(nodes, root, inner)
+    tree = build_postal_tree(nodes, root, inner)
     times_ms = [arrival.at_ms for arrival in told.arrivals.values()]
     assert sum(times_ms) / nodes == pytest.approx(tree.mean_ms)
     assert max(times_ms) == pytest.approx(tree.last_ms)
@@ -59,12 +68,12 @@ def test_a_tree_is_as_fast_as_it_says(nodes: int, root: int, inner: int) -> None
 @pytest.mark.parametrize("nodes", [10, 20, 50, 100, 320, 640, 990, 1280])
 def test_an_emergency_is_within_five_percent_of_the_bound(nodes: int) -> None:
     """At most 110 and 46 copies cost next to nothing up to 1280 subscribers."""
-    capped = postal_tree(nodes, 110, 46)
+    capped = build_postal_tree(nodes, 110, 46)
 
-    assert capped.mean_ms <= 1.05 * postal_tree(nodes).mean_ms
+    assert capped.mean_ms <= 1.05 * build_postal_tree(nodes).mean_ms
     assert capped.last_ms <= 28.0
 
 
 def test_thesis_counts_twelve_milliseconds_a_hop() -> None:
     """1 + 10 + 10 * 0.1."""
-    assert COST.path_delay_ms(1) == pytest.approx(12.0)
+    assert DEFAULT_COST.path_delay_ms(1) == pytest.approx(12.0)

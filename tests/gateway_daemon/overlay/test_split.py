@@ -4,20 +4,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.overlay_study.baselines import SkipGraph
-from experiments.overlay_study.methods import spread
-from gateway_daemon.overlay.keys import BITS
+from experiments.overlay_study.methods import run_multicast
+from gateway_daemon.overlay.keys import VECTOR_BITS
 from gateway_daemon.overlay.partition import (
-    Part,
-    Plan,
-    Shape,
-    hand_out,
-    heads,
-    nearest,
-    shares,
-    split,
+    RangePart,
+    SplitPlan,
+    SplitShape,
+    assign_range,
+    head_positions,
+    nearest_indices,
+    split_range,
+    subtree_sizes,
 )
 
-plans = st.builds(Plan, st.sampled_from(Shape), st.integers(1, 120), st.integers(2, 60))
+plans = st.builds(
+    SplitPlan, st.sampled_from(SplitShape), st.integers(1, 120), st.integers(2, 60)
+)
 
 
 @given(
@@ -29,7 +31,7 @@ def test_parts_of_a_split_are_disjoint_and_cover_the_range(
     right: list[int], low: int, width: int
 ) -> None:
     """No key is served twice, and none is forgotten that somebody can serve."""
-    parts = split(low, low + width, right)
+    parts = split_range(low, low + width, right)
 
     covered = [key for part in parts for key in range(part.low, part.high)]
     assert len(covered) == len(set(covered))
@@ -51,12 +53,12 @@ def test_every_subscriber_is_reached_once_by_links(
     """With Skip Graph links alone, from any publisher; depth is the greedy search's."""
     chance = Random(seed)
     members = publishers + subscribers
-    graph = SkipGraph([chance.getrandbits(BITS) for _ in range(members)])
+    graph = SkipGraph([chance.getrandbits(VECTOR_BITS) for _ in range(members)])
     start = data.draw(st.integers(0, publishers - 1))
 
-    told = spread(
-        Part(start, publishers, members),
-        lambda own, low, high: split(low, high, graph.right_neighbours(own)),
+    told = run_multicast(
+        RangePart(start, publishers, members),
+        lambda own, low, high: split_range(low, high, graph.right_neighbours(own)),
     )
 
     assert set(told.arrivals) == set(range(publishers, members))
@@ -78,29 +80,31 @@ def _greedy(graph: SkipGraph, start: int, target: int) -> int:
 
 
 @given(plans, st.integers(0, 3000), st.booleans())
-def test_shares_add_up(plan: Plan, others: int, is_root: bool) -> None:
+def test_shares_add_up(plan: SplitPlan, others: int, is_root: bool) -> None:
     """Everybody belongs to exactly one head, and nobody sends more than he may."""
-    sizes = shares(others, plan, is_root)
+    sizes = subtree_sizes(others, plan, is_root)
 
     assert sum(sizes) == others
     assert all(size >= 1 for size in sizes)
-    if plan.shape is not Shape.EQUAL or is_root:
+    if plan.shape is not SplitShape.EQUAL or is_root:
         assert len(sizes) <= (plan.root_fan_out if is_root else plan.inner_fan_out)
 
 
 @given(plans, st.integers(1, 10), st.integers(1, 1500))
 def test_partition_sends_exactly_one_message_a_subscriber(
-    plan: Plan, publishers: int, subscribers: int
+    plan: SplitPlan, publishers: int, subscribers: int
 ) -> None:
     """Whatever the plan: each is reached once, and n subscribers cost n messages."""
     low, high = publishers, publishers + subscribers
 
-    def forward(own: int, first: int, last: int) -> list[Part[int]]:
+    def forward(own: int, first: int, last: int) -> list[RangePart[int]]:
         start = max(first, own + 1)
-        sizes = shares(last - start, plan, is_root=own < low)
-        return hand_out(start, last, [start + place for place in heads(sizes)])
+        sizes = subtree_sizes(last - start, plan, is_root=own < low)
+        return assign_range(
+            start, last, [start + place for place in head_positions(sizes)]
+        )
 
-    told = spread(Part(0, low, high), forward)
+    told = run_multicast(RangePart(0, low, high), forward)
 
     assert set(told.arrivals) == set(range(low, high))
     assert told.messages == subscribers
@@ -109,7 +113,10 @@ def test_partition_sends_exactly_one_message_a_subscriber(
 
 def test_the_first_head_answers_for_who_joined_left_of_it() -> None:
     """A subscriber that is not in any list yet still lies in a part."""
-    assert hand_out(10, 100, [20, 60]) == [Part(20, 10, 60), Part(60, 60, 100)]
+    assert assign_range(10, 100, [20, 60]) == [
+        RangePart(20, 10, 60),
+        RangePart(60, 60, 100),
+    ]
 
 
 @given(
@@ -118,7 +125,7 @@ def test_the_first_head_answers_for_who_joined_left_of_it() -> None:
 )
 def test_nearest_known_places_are_chosen(known: list[int], wanted: list[int]) -> None:
     """One for each wish, none farther away than another known one."""
-    chosen = [known[i] for i in nearest(wanted, known)]
+    chosen = [known[i] for i in nearest_indices(wanted, known)]
 
     assert chosen == sorted(set(chosen))
     for place in wanted:

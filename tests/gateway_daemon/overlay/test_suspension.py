@@ -1,38 +1,43 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.keys import Key, Role, subscribers_of
+from gateway_daemon.overlay.keys import OverlayKey, TopicRole, subscriber_range
 from gateway_daemon.overlay.publisher_suspension import (
-    AskHeard,
-    Heard,
-    Suspension,
-    Whisper,
+    HasSubscribers,
+    HasSubscribersQuery,
+    PublisherSuspension,
+    SuspensionSend,
 )
 
 keys = st.sampled_from([
-    Key(topic, role, name) for topic in "xyz" for role in Role for name in "abcde"
+    OverlayKey(topic, role, name)
+    for topic in "xyz"
+    for role in TopicRole
+    for name in "abcde"
 ])
 
 
-def publisher(name: str, topic: str = "y") -> Key:
-    return Key(topic, Role.PUBLISHER, name)
+def publisher(name: str, topic: str = "y") -> OverlayKey:
+    return OverlayKey(topic, TopicRole.PUBLISHER, name)
 
 
-def subscriber(name: str, topic: str = "y") -> Key:
-    return Key(topic, Role.SUBSCRIBER, name)
+def subscriber(name: str, topic: str = "y") -> OverlayKey:
+    return OverlayKey(topic, TopicRole.SUBSCRIBER, name)
 
 
 class Row:
     """All keys of level 0 in order, and messages that arrive at once."""
 
     def __init__(self) -> None:
-        self.nodes: dict[Key, Suspension | None] = {}
+        self.nodes: dict[OverlayKey, PublisherSuspension | None] = {}
         self.messages = 0
 
-    def change(self, joins: set[Key], goes: set[Key] = frozenset()) -> None:
+    def change(
+        self, joins: set[OverlayKey], goes: set[OverlayKey] = frozenset()
+    ) -> None:
         for key in joins:
-            is_publisher = key.role == Role.PUBLISHER
-            self.nodes[key] = Suspension(key) if is_publisher else None
+            is_publisher = key.role == TopicRole.PUBLISHER
+            self.nodes[key] = PublisherSuspension(key) if is_publisher else None
         for key in goes:
             self.nodes.pop(key, None)
         order = sorted(self.nodes)
@@ -42,7 +47,7 @@ class Row:
                 after = order[(at + 1) % len(order)]
                 self._carry(key, node.set_neighbours(order[at - 1], after))
 
-    def _carry(self, sender: Key, whispers: list[Whisper]) -> None:
+    def _carry(self, sender: OverlayKey, whispers: list[SuspensionSend]) -> None:
         for to, packet in whispers:
             self.messages += 1
             node = self.nodes[to]
@@ -52,7 +57,7 @@ class Row:
 
 @given(st.lists(st.tuples(st.sets(keys, min_size=1), st.sets(keys)), max_size=8))
 def test_publishers_know_whether_somebody_listens(
-    changes: list[tuple[set[Key], set[Key]]],
+    changes: list[tuple[set[OverlayKey], set[OverlayKey]]],
 ) -> None:
     """After any joins and crashes, in all topics at once."""
     row = Row()
@@ -62,7 +67,7 @@ def test_publishers_know_whether_somebody_listens(
         for key, node in row.nodes.items():
             if node is not None:
                 listens = any(
-                    k.topic == key.topic and k.role == Role.SUBSCRIBER
+                    k.topic == key.topic and k.role == TopicRole.SUBSCRIBER
                     for k in row.nodes
                 )
                 assert node.has_subscribers == listens
@@ -83,22 +88,24 @@ def test_first_and_last_subscriber_cost_one_message_a_publisher() -> None:
 
 def test_who_knows_nothing_yet_publishes() -> None:
     """A message too many costs less than a warning too few."""
-    assert Suspension(publisher("a")).has_subscribers
+    assert PublisherSuspension(publisher("a")).has_subscribers
 
 
 def test_an_old_neighbour_is_not_believed() -> None:
     """Its message may have been under way while a subscriber came."""
-    node = Suspension(publisher("b"))
+    node = PublisherSuspension(publisher("b"))
     asked = node.set_neighbours(publisher("a"), publisher("d"))
 
-    assert asked == [Whisper(publisher("d"), AskHeard())]
-    assert node.receive(publisher("c"), Heard(False)) == []
+    assert asked == [SuspensionSend(publisher("d"), HasSubscribersQuery())]
+    assert node.receive(publisher("c"), HasSubscribers(False)) == []
     assert node.has_subscribers
 
 
 @given(keys, st.sampled_from("xyz"))
-def test_a_topics_subscribers_are_one_range(key: Key, topic: str) -> None:
+def test_a_topics_subscribers_are_one_range(key: OverlayKey, topic: str) -> None:
     """Everybody who subscribes, and nobody else."""
-    low, high = subscribers_of(topic)
+    low, high = subscriber_range(topic)
 
-    assert (low <= key < high) == (key.topic == topic and key.role == Role.SUBSCRIBER)
+    assert (low <= key < high) == (
+        key.topic == topic and key.role == TopicRole.SUBSCRIBER
+    )

@@ -1,7 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.partition import WAYS_OUT, Head, by_valleys
+from gateway_daemon.overlay.partition import (
+    MAX_UPLINK_COPIES,
+    RangeHead,
+    choose_valley_heads,
+)
 
 VALLEYS = [v for v in "abcdefgh" for _ in range(3)]
 
@@ -13,10 +17,10 @@ def test_few_copies_leave_a_valley_and_every_range_is_served(
     valleys: list[str], own: str, is_narrow: bool, tree: int
 ) -> None:
     """At most four, one where the way is narrow; the first known begins a range."""
-    chosen = by_valleys(own, valleys, is_uplink_narrow=is_narrow, tree=tree)
+    chosen = choose_valley_heads(own, valleys, is_uplink_narrow=is_narrow, tree=tree)
     out = [head for head in chosen if valleys[head.head_index] != own]
 
-    assert len(out) <= (1 if is_narrow else WAYS_OUT)
+    assert len(out) <= (1 if is_narrow else MAX_UPLINK_COPIES)
     assert [head.first_index for head in chosen][:1] == ([0] if valleys else [])
     assert all(valleys[head.head_index] == valleys[head.first_index] for head in chosen)
     assert {i for i, v in enumerate(valleys) if v == own} <= {
@@ -26,7 +30,7 @@ def test_few_copies_leave_a_valley_and_every_range_is_served(
 
 def test_a_range_out_of_the_valley_is_whole_valleys() -> None:
     """So no link carries a message twice."""
-    chosen = by_valleys("c", VALLEYS, is_uplink_narrow=False)
+    chosen = choose_valley_heads("c", VALLEYS, is_uplink_narrow=False)
 
     assert all(
         head.first_index % 3 == 0 for head in chosen if VALLEYS[head.head_index] != "c"
@@ -35,8 +39,8 @@ def test_a_range_out_of_the_valley_is_whole_valleys() -> None:
 
 def test_a_second_tree_has_other_heads() -> None:
     """Of the same ranges."""
-    first = by_valleys("a", VALLEYS, is_uplink_narrow=True)
-    second = by_valleys("a", VALLEYS, is_uplink_narrow=True, tree=1)
+    first = choose_valley_heads("a", VALLEYS, is_uplink_narrow=True)
+    second = choose_valley_heads("a", VALLEYS, is_uplink_narrow=True, tree=1)
 
     assert [head.first_index for head in first] == [head.first_index for head in second]
-    assert (first[-1], second[-1]) == (Head(3, 3), Head(4, 3))
+    assert (first[-1], second[-1]) == (RangeHead(3, 3), RangeHead(4, 3))

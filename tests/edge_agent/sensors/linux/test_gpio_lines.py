@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sensors.buses import EVENT, LineEvent
+from edge_agent.sensors.buses import EDGE_EVENT, EdgeEvent
 from edge_agent.sensors.linux.gpio import (
-    REQUEST,
+    LINE_REQUEST,
     KernelLine,
     KernelLines,
-    header_chip,
-    kept_lines,
-    request,
+    encode_line_request,
+    find_header_chip,
+    inherited_lines,
 )
 from service_runtime import systemd
 
@@ -24,7 +24,7 @@ NO_CHIP = Path("/dev/no-chip")
 def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     """A pipe in place of a line's descriptor: what is written are its events."""
     ends = os.pipe()
-    monkeypatch.setattr(systemd, "FIRST_FD", ends[0])  # 3 is pytest's own
+    monkeypatch.setattr(systemd, "FIRST_PASSED_FD", ends[0])  # 3 is pytest's own
     yield ends
     for end in ends:
         try:
@@ -44,9 +44,9 @@ def test_request_is_the_kernels_structure() -> None:
     The bytes were checked with the header of kernel 6.1: 592 in all, every field
     at its place.
     """
-    raw = request(17, 20_000, active_high=False)
+    raw = encode_line_request(17, 20_000, active_high=False)
     told = {at: byte for at, byte in enumerate(raw) if byte}
-    assert len(raw) == REQUEST.size == 592
+    assert len(raw) == LINE_REQUEST.size == 592
     assert told == {
         0: 17,
         **{256 + at: byte for at, byte in enumerate(b"yamamori")},
@@ -59,7 +59,7 @@ def test_request_is_the_kernels_structure() -> None:
 
 def test_request_without_debounce_has_no_attribute() -> None:
     """Zero would be a debounce, too; and a pulse up has a pull-down."""
-    raw = request(4, 0, active_high=True)
+    raw = encode_line_request(4, 0, active_high=True)
     assert raw[288:300] == bytes.fromhex("1402000000000000 00000000")
 
 
@@ -68,8 +68,8 @@ def test_events_are_read_without_waiting(queue: tuple[int, int]) -> None:
     line = KernelLine(queue[0], "line17")
     assert line.read() == []
     for number in range(1, 101):
-        os.write(queue[1], EVENT.pack(number * 1000, 1, 17, number, number))
-    assert line.read() == [LineEvent(n * 1000, n) for n in range(1, 101)]
+        os.write(queue[1], EDGE_EVENT.pack(number * 1000, 1, 17, number, number))
+    assert line.read() == [EdgeEvent(n * 1000, n) for n in range(1, 101)]
     line.close()
 
 
@@ -77,17 +77,17 @@ def test_line_of_an_earlier_life_is_taken_up(queue: tuple[int, int]) -> None:
     """Same pin, same settings: the events that waited are there, under the name."""
     name = "line17-20000-0-123"
     lines = KernelLines(NO_CHIP, handed_over(name), PID, lambda: 5)
-    os.write(queue[1], EVENT.pack(9, 1, 17, 8, 8))
+    os.write(queue[1], EDGE_EVENT.pack(9, 1, 17, 8, 8))
     line = lines.open(17, 0.02, False)
-    assert (line.token, line.read()) == (name, [LineEvent(9, 8)])
+    assert (line.token, line.read()) == (name, [EdgeEvent(9, 8)])
 
 
 def test_store_of_another_process_is_not_ours(queue: tuple[int, int]) -> None:
     """LISTEN_PID says for whom; other names are other people's descriptors."""
     environ = handed_over("line17-20000-0-123")
-    assert kept_lines(environ, PID) == {"line17-20000-0-123": queue[0]}
-    assert kept_lines(environ, PID + 1) == {}
-    assert kept_lines(handed_over("http"), PID) == {}
+    assert inherited_lines(environ, PID) == {"line17-20000-0-123": queue[0]}
+    assert inherited_lines(environ, PID + 1) == {}
+    assert inherited_lines(handed_over("http"), PID) == {}
 
 
 def test_line_with_other_settings_is_given_back(
@@ -118,9 +118,9 @@ def test_file_that_is_no_chip_is_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A machine without the header counts by gpiozero, and the log says why."""
-    assert header_chip(tmp_path) is None
+    assert find_header_chip(tmp_path) is None
     (tmp_path / "gpiochip0").write_bytes(b"")
-    assert header_chip(tmp_path) is None
+    assert find_header_chip(tmp_path) is None
     assert "gpiochip0 has no label" in caplog.text
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from edge_agent.sensors.linux.buses import LinuxBuses
-from edge_agent.sensors.linux.optional import MissingPackageError, load
+from edge_agent.sensors.linux.optional import MissingPackageError, import_library
 
 
 def test_missing_package_is_named_with_its_remedy() -> None:
@@ -10,7 +10,7 @@ def test_missing_package_is_named_with_its_remedy() -> None:
         MissingPackageError,
         match=r"^I2C needs the package smbus9; install it with pip install 'yamamori",
     ) as caught:
-        load("I2C", "smbus9", "smbus9")
+        import_library("I2C", "smbus9", "smbus9")
     assert caught.value.package == "smbus9"
 
 

@@ -3,7 +3,7 @@
 import threading
 from types import SimpleNamespace
 
-from edge_agent.sensors.linux.gpio import tells_of_edges
+from edge_agent.sensors.linux.gpio import is_edge_thread_alive
 
 
 def test_thread_that_ended_is_found() -> None:
@@ -12,16 +12,16 @@ def test_thread_that_ended_is_found() -> None:
     thread.start()
     thread.join()
 
-    assert not tells_of_edges({"lgpio": SimpleNamespace(_notify_thread=thread)})
+    assert not is_edge_thread_alive({"lgpio": SimpleNamespace(_notify_thread=thread)})
 
 
 def test_thread_that_lives_is_well() -> None:
     """As long as it runs, edges are told of."""
     lives = SimpleNamespace(_notify_thread=threading.current_thread())
 
-    assert tells_of_edges({"lgpio": lives})
+    assert is_edge_thread_alive({"lgpio": lives})
 
 
 def test_program_without_lgpio_has_nothing_to_miss() -> None:
     """On simulated pins, or with the kernel's own events."""
-    assert tells_of_edges({})
+    assert is_edge_thread_alive({})

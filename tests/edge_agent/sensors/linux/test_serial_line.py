@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sensors.buses import LineSettings
+from edge_agent.sensors.buses import SerialSettings
 from edge_agent.sensors.linux.buses import LinuxBuses
 from edge_agent.sensors.linux.serial_line import LinuxSerialLine
 
 pytest.importorskip("serial")
 
-MODBUS = LineSettings("Modbus", 9600)
+MODBUS = SerialSettings("Modbus", 9600)
 
 
 class FarEnd:
@@ -111,5 +111,5 @@ def test_sensors_of_one_line_get_one_object() -> None:
         match="/dev/ttyUSB99 is already used for Modbus at 9600 8N1, and not for "
         "SDI-12 at 9600 8N1; give all its sensors the same settings",
     ):
-        buses.serial("/dev/ttyUSB99", LineSettings("SDI-12"))
+        buses.serial("/dev/ttyUSB99", SerialSettings("SDI-12"))
     buses.close()
