@@ -16,7 +16,13 @@ from conftest import wait_until
 ROOT = Path(__file__).parents[1]
 SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 PACKAGES = "systemd,systemd-sysv,dbus,udev,python3,python3-venv,mosquitto,openssl"
-BUILT_FROM = ("spatial_mqtt", "slope_science", "edge_agent", "gateway_daemon")
+BUILT_FROM = (
+    "service_runtime",
+    "spatial_mqtt",
+    "slope_science",
+    "edge_agent",
+    "gateway_daemon",
+)
 UNITS = tuple(sorted(path.stem for path in (ROOT / "systemd").glob("*.service")))
 VENV = Path("opt/yamamori")
 DEPENDENCIES = "/opt/dependencies"
