@@ -15,7 +15,7 @@ from edge_agent.queue.inspection import format_depth, format_waiting
 from edge_agent.safe_mode import format_safe_mode
 from edge_agent.uplink.settings import UplinkState, format_link
 from service_runtime.tls import Endpoint
-from spatial_mqtt import node_status
+from spatial_mqtt import senml
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import Reading
 
@@ -186,25 +186,27 @@ class HealthSnapshot:
     update: str | None = None
 
     def readings(self) -> list[Reading]:
-        """The readings that `spatial_mqtt.node_status` names."""
+        """The readings that `spatial_mqtt.senml` names."""
         gateway = self.gateway
-        where = node_status.NO_VALUE if gateway is None else str(gateway)
+        where = senml.STATUS_NO_VALUE if gateway is None else str(gateway)
         dropped = sum(self.stats.dropped.values())
         readings = [
             Reading(
-                node_status.QUEUED,
+                senml.STATUS_QUEUED,
                 None,
-                format_waiting(self.stats) or node_status.NO_VALUE,
+                format_waiting(self.stats) or senml.STATUS_NO_VALUE,
             ),
-            Reading(node_status.OLDEST, "s", float(round(self.oldest_s or 0.0))),
-            Reading(node_status.GATEWAY, None, where),
-            Reading(node_status.DROPPED, "count", float(dropped)),
+            Reading(senml.STATUS_OLDEST, "s", float(round(self.oldest_s or 0.0))),
+            Reading(senml.STATUS_GATEWAY, None, where),
+            Reading(senml.STATUS_DROPPED, "count", float(dropped)),
         ]
         if self.battery_v is not None:
-            readings.append(Reading(node_status.BATTERY, "V", round(self.battery_v, 2)))
+            readings.append(
+                Reading(senml.STATUS_BATTERY, "V", round(self.battery_v, 2))
+            )
         if self.update is not None:
             readings.append(
-                Reading(node_status.UPDATE, None, self.update[:MAX_UPDATE_CHARS])
+                Reading(senml.STATUS_UPDATE, None, self.update[:MAX_UPDATE_CHARS])
             )
         return readings
 

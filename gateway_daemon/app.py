@@ -55,9 +55,8 @@ from gateway_daemon.overlay.keys import GatewayName
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner
 from service_runtime.errors import FieldError
-from service_runtime.lifecycle import SystemdSupervisor
+from service_runtime.lifecycle import PeriodicCaller, SystemdSupervisor
 from service_runtime.metrics import make_metrics_servers
-from service_runtime.periodic import PeriodicCaller
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import LoopWatchdog

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any
+from typing import Any, Final
 
 import cbor2
 
@@ -412,3 +412,15 @@ def _priority(value: object) -> int:
         return LADDER.check(value)
     except PriorityError as error:
         raise EnvelopeError("pri", error.rule, value) from error
+
+
+STATUS_PREFIX: Final = "agent/"
+STATUS_QUEUED: Final = f"{STATUS_PREFIX}queued"
+STATUS_OLDEST: Final = f"{STATUS_PREFIX}oldest"
+STATUS_GATEWAY: Final = f"{STATUS_PREFIX}gateway"
+STATUS_DROPPED: Final = f"{STATUS_PREFIX}dropped"
+STATUS_BATTERY: Final = f"{STATUS_PREFIX}battery"
+STATUS_UPDATE: Final = f"{STATUS_PREFIX}update"
+
+STATUS_NO_VALUE: Final = "none"
+"""Value for an empty queue, and for a node without a gateway."""

@@ -3,49 +3,41 @@
 ``backend-spark index`` starts without Spark, Arrow or matplotlib this way.
 """
 
-from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 import click
 
+from service_runtime.cli import LazyGroup
+
 COMMANDS: Final = {
-    "alerts": ("jobs", "alerts"),
-    "console": ("console", "console"),
-    "console-account": ("console", "console_account"),
-    "evaluate": ("data", "evaluate"),
-    "export": ("data", "export"),
-    "forecast": ("data", "forecast"),
-    "index": ("data", "index"),
-    "ingest": ("jobs", "ingest"),
-    "notify": ("jobs", "notify"),
-    "plot": ("data", "plot"),
-    "replay": ("jobs", "replay"),
-    "report": ("console", "report"),
-    "score": ("jobs", "score"),
-    "trim": ("jobs", "trim"),
+    "alerts": ("backend_spark.cli.jobs", "alerts"),
+    "console": ("backend_spark.cli.console", "console"),
+    "console-account": ("backend_spark.cli.console", "console_account"),
+    "evaluate": ("backend_spark.cli.data", "evaluate"),
+    "export": ("backend_spark.cli.data", "export"),
+    "forecast": ("backend_spark.cli.data", "forecast"),
+    "index": ("backend_spark.cli.data", "index"),
+    "ingest": ("backend_spark.cli.jobs", "ingest"),
+    "notify": ("backend_spark.cli.jobs", "notify"),
+    "plot": ("backend_spark.cli.data", "plot"),
+    "replay": ("backend_spark.cli.jobs", "replay"),
+    "report": ("backend_spark.cli.console", "report"),
+    "score": ("backend_spark.cli.jobs", "score"),
+    "trim": ("backend_spark.cli.jobs", "trim"),
 }
-"""Command name: module of this package, and function in it."""
+"""Module and name of each command."""
+
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Settings file (TOML).",
+)
 
 
-class LazyGroup(click.Group):
-    """Command group that imports a command's module on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands, without importing them."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none of that name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, function = COMMANDS[cmd_name]
-        command: click.Command = getattr(
-            import_module(f"backend_spark.cli.{module}"), function
-        )
-        return command
-
-
-@click.group(cls=LazyGroup)
+@click.group(cls=LazyGroup, modules=COMMANDS)
 @click.version_option(package_name="yamamori")
 def cli() -> None:
     """Carry landslide messages from a broker to scored tables."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from backend_spark.cli._options import config_option
+from backend_spark.cli import config_option
 from backend_spark.config import read_settings
 from backend_spark.console import auth
 from service_runtime.errors import FieldError

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from backend_spark import rain_table
-from backend_spark.cli._options import config_option
+from backend_spark.cli import config_option
 from backend_spark.config import TABLES_FOLDER, read_settings
 from backend_spark.errors import ExportError, ForecastFileError, PlotError
 from backend_spark.evaluation.inputs import read_rain_series, read_slides

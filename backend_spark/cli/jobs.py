@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from backend_spark.cli._options import config_option
+from backend_spark.cli import config_option
 from backend_spark.config import read_settings, select_shard
 from service_runtime.lifecycle import log_to_stderr
 

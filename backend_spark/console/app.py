@@ -25,7 +25,7 @@ from backend_spark.console.auth import Authenticator, LoginService, SessionStore
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.http import HeadersMiddleware, security_headers
 from backend_spark.console.live_state import Clock, LiveState
-from backend_spark.console.metrics import ConsoleMetrics
+from backend_spark.console.node_table import ConsoleMetrics
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import levels, session, skill, thresholds, time_travel

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from service_runtime.tls import Endpoint
-from spatial_mqtt import node_status
+from spatial_mqtt import senml
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.directory import BrokerEntry, decode_gateway_location, decode_gateways
 from spatial_mqtt.errors import BrokerError, DirectoryError, PositionError, TopicError
@@ -37,11 +37,11 @@ SILVER_COLUMNS: Final = (
     "flag",
 )
 REPORT_COLUMNS: Final = (
-    (node_status.QUEUED, None, "queued"),
-    (node_status.OLDEST, "s", "oldest_s"),
-    (node_status.GATEWAY, None, "gateway"),
-    (node_status.DROPPED, "count", "dropped"),
-    (node_status.BATTERY, "V", "battery_v"),
+    (senml.STATUS_QUEUED, None, "queued"),
+    (senml.STATUS_OLDEST, "s", "oldest_s"),
+    (senml.STATUS_GATEWAY, None, "gateway"),
+    (senml.STATUS_DROPPED, "count", "dropped"),
+    (senml.STATUS_BATTERY, "V", "battery_v"),
 )
 """Readings of a node's status report: name, unit, and column of the node table."""
 
@@ -182,7 +182,7 @@ def cell_center(cell: str | None) -> tuple[float, float] | None:
 
 def _add_report(node: NodeState, row: dict[str, Any]) -> None:
     """Add the status report of a node, unless a newer one is known."""
-    if row["reported_at"] is None or node_status.QUEUED in node.readings:
+    if row["reported_at"] is None or senml.STATUS_QUEUED in node.readings:
         return
     at_s = row["reported_at"].timestamp()
     for name, unit, column in REPORT_COLUMNS:
@@ -291,8 +291,8 @@ class GatewayList:
         """One row per gateway that is or was listed or used, worst first."""
         served: dict[str, list[NodeState]] = {name: [] for name in self.areas}
         for node in nodes:
-            used = node.readings.get(node_status.GATEWAY)
-            if used is not None and used.text not in {None, node_status.NO_VALUE}:
+            used = node.readings.get(senml.STATUS_GATEWAY)
+            if used is not None and used.text not in {None, senml.STATUS_NO_VALUE}:
                 served.setdefault(str(used.text), []).append(node)
         rows = [self._row(name, its, now_s) for name, its in served.items()]
         return sorted(

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.tables.schemas import NODES, UTC_TIME
-from spatial_mqtt import node_status
+from spatial_mqtt import senml
 
 NEWEST_COLUMNS: Final = (
     "cell",
@@ -21,12 +21,12 @@ NEWEST_COLUMNS: Final = (
 """Columns of the newest reading of a node."""
 
 REPORT_COLUMNS: Final = {
-    "reported_at": (node_status.QUEUED, "at"),
-    "queued": (node_status.QUEUED, "value_text"),
-    "oldest_s": (node_status.OLDEST, "value"),
-    "gateway": (node_status.GATEWAY, "value_text"),
-    "dropped": (node_status.DROPPED, "value"),
-    "battery_v": (node_status.BATTERY, "value"),
+    "reported_at": (senml.STATUS_QUEUED, "at"),
+    "queued": (senml.STATUS_QUEUED, "value_text"),
+    "oldest_s": (senml.STATUS_OLDEST, "value"),
+    "gateway": (senml.STATUS_GATEWAY, "value_text"),
+    "dropped": (senml.STATUS_DROPPED, "value"),
+    "battery_v": (senml.STATUS_BATTERY, "value"),
 }
 """Columns of a status report: name of the reading, and its column in silver."""
 

@@ -1,7 +1,9 @@
 """Exceptions of the sensors; each names the sensor, the reason and a remedy."""
 
+import importlib
 import sys
 from enum import StrEnum
+from types import ModuleType
 from typing import ClassVar
 
 from gpiozero.exc import GPIOZeroError
@@ -81,3 +83,30 @@ def pin_error_types() -> tuple[type[Exception], ...]:
     """Exceptions of the pin libraries; lgpio's only if lgpio is loaded."""
     lgpio = sys.modules.get("lgpio")
     return (GPIOZeroError, OSError) + ((lgpio.error,) if lgpio else ())
+
+
+class MissingPackageError(OSError):
+    """A bus needs a package that is not installed.
+
+    Attributes:
+        package: Its name on the package index.
+    """
+
+    def __init__(self, bus: str, package: str) -> None:
+        self.package = package
+        super().__init__(
+            f"{bus} needs the package {package}; "
+            "install it with pip install 'yamamori[edge]'"
+        )
+
+
+def import_library(bus: str, module: str, package: str) -> ModuleType:
+    """Import the library of a bus, on first use.
+
+    Raises:
+        MissingPackageError: It is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(bus, package) from error

@@ -19,8 +19,7 @@ from gateway_daemon.gateway.egress import Egress
 from gateway_daemon.gateway.ingress import Ingress
 from gateway_daemon.gateway.manager_link import ManagerLink
 from service_runtime.files import write_best_effort
-from service_runtime.lifecycle import start_watched_loop
-from service_runtime.periodic import Service
+from service_runtime.lifecycle import Service, start_watched_loop
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
 from spatial_mqtt.directory import (
     BrokerTable,

@@ -31,8 +31,8 @@ from gateway_daemon.overlay.runner import (
     overlay_metrics,
 )
 from service_runtime.files import write_best_effort
+from service_runtime.lifecycle import Service
 from service_runtime.metrics import Metric
-from service_runtime.periodic import Service
 from spatial_mqtt.directory import (
     BrokerEntry,
     decode_gateways,

@@ -43,7 +43,7 @@ from gateway_daemon.manager.replication import (
     decode_view,
 )
 from service_runtime.errors import FieldError
-from service_runtime.periodic import Service
+from service_runtime.lifecycle import Service
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.directory import (
     GatewayHeartbeat,

@@ -20,8 +20,7 @@ from slope_science.reason_compat import parse_why
 from slope_science.reasons import decode_reasons
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.node_status import PREFIX
-from spatial_mqtt.senml import Pack, Reading, decode_pack
+from spatial_mqtt.senml import STATUS_PREFIX, Pack, Reading, decode_pack
 
 CELL = Cell.at(33.56, 133.53, 20)
 TOLD = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)
@@ -206,7 +205,8 @@ def test_word_on_the_node_itself_costs_no_message_and_few_bytes(
         first, second = packs(queue)
         queue.close()
         has = [
-            any(r.name.startswith(PREFIX) for r in p.readings) for p in (first, second)
+            any(r.name.startswith(STATUS_PREFIX) for r in p.readings)
+            for p in (first, second)
         ]
         assert has == [name == "with", False]
         assert first.why == second.why

@@ -15,8 +15,8 @@ from backend_spark.criteria.tables import read_criteria
 from backend_spark.errors import CriteriaTableError, ForecastFileError, RainTableError
 from backend_spark.forecast.files import read_forecast
 from backend_spark.ingest.identity_check import PublisherAreaCheck
+from edge_agent.cli.run import parse_drafts
 from edge_agent.clock import SystemClock
-from edge_agent.manual_send import parse_drafts
 from edge_agent.triage.snapshot import decode_snapshot
 from experiments.topology_study.centrality import TopologyError
 from experiments.topology_study.evaluation import evaluate_federation

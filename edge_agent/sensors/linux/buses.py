@@ -1,15 +1,163 @@
 """Linux implementation of `Buses`: I2C (smbus2), files, serial lines and gpsd."""
 
+import errno
 import os
+import socket
+import termios
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from edge_agent.sensors.buses import SerialSettings, check_same_settings
-from edge_agent.sensors.linux.gpsd import LinuxGpsd
-from edge_agent.sensors.linux.optional import import_library
-from edge_agent.sensors.linux.serial_line import LinuxSerialLine
+from edge_agent.sensors.errors import import_library
+
+MAX_ANSWER_BYTES = 512  # longer than any answer; ends the reading of noise
+_WRITE_TIMEOUT_S = 2.0
+_MAX_GAP_S = 0.1  # between two bytes of one answer; USB adapters bundle 16 ms
+
+
+class LinuxSerialLine:
+    """One line, opened on the first query, and again after it was unplugged.
+
+    Raises:
+        MissingPackageError: pyserial is not installed.
+    """
+
+    def __init__(self, path: str, settings: SerialSettings) -> None:
+        self.settings = settings
+        self._path = path
+        self._lock = threading.RLock()
+        self._serial = import_library("a serial line", "serial", "pyserial")
+        self._port: Any = None
+
+    def exclusive(self) -> threading.RLock:
+        return self._lock
+
+    def query(
+        self, request: bytes, is_complete: Callable[[bytes], bool], timeout_s: float
+    ) -> bytes:
+        """Send a request and read the answer until it is complete or times out."""
+        with self._lock:
+            try:
+                if self._port is None:
+                    self._port = self._open()
+                if request:
+                    self._send(request)
+                return self._collect(is_complete, timeout_s)
+            except (OSError, termios.error) as error:
+                # pyserial lets termios' own error through, which is no OSError
+                self.close()
+                number = error.args[0] if len(error.args) > 1 else errno.EIO
+                raise OSError(number, f"{error.args[-1]}") from error
+
+    def close(self) -> None:
+        with self._lock:
+            port, self._port = self._port, None
+            if port is not None:
+                port.close()
+
+    def _open(self) -> Any:  # noqa: ANN401 - pyserial ships no types
+        s = self.settings
+        return self._serial.Serial(
+            self._path,
+            s.baud,
+            bytesize=s.data_bits,
+            parity=s.parity[0].upper(),
+            stopbits=s.stop_bits,
+            write_timeout=_WRITE_TIMEOUT_S,
+            exclusive=True,
+        )
+
+    def _send(self, request: bytes) -> None:
+        self._port.reset_input_buffer()
+        self._port.write(request)
+        self._port.flush()
+
+    def _collect(self, is_complete: Callable[[bytes], bool], timeout_s: float) -> bytes:
+        self._port.timeout = timeout_s
+        answer = more = bytes(self._port.read(1))
+        self._port.timeout = _MAX_GAP_S
+        while more and len(answer) < MAX_ANSWER_BYTES and not is_complete(answer):
+            more = bytes(self._port.read(1))
+            answer += more
+        return answer
+
+
+ADDRESS = ("localhost", 2947)
+_WATCH = b'?WATCH={"enable":true,"json":false};\r\n'
+_POLL = b"?POLL;\r\n"
+_TIMEOUT_S = 5.0
+_MAX_LINES = 100
+_MAX_LINE_BYTES = 65536
+
+
+class LinuxGpsd:
+    """One connection, opened when first polled, and again after gpsd restarts.
+
+    Args:
+        address: Host and port of the daemon.
+        timeout_s: Longest wait for an answer.
+    """
+
+    def __init__(
+        self, address: tuple[str, int] = ADDRESS, timeout_s: float = _TIMEOUT_S
+    ) -> None:
+        self._place = address
+        self._timeout_s = timeout_s
+        self._lock = threading.RLock()
+        self._socket: socket.socket | None = None
+        self._buffer = b""
+
+    def poll(self) -> str:
+        """The line that answers ``?POLL;``; other messages are skipped."""
+        with self._lock:
+            was_open = self._socket is not None
+            try:
+                return self._poll_once()
+            except OSError as error:
+                self.close()
+                if was_open:  # gpsd was restarted, or closed an idle connection
+                    return self.poll()
+                host, port = self._place
+                raise OSError(f"{host}:{port}: {error}") from error
+
+    def close(self) -> None:
+        connection, self._socket = self._socket, None
+        self._buffer = b""
+        if connection is not None:
+            connection.close()
+
+    def _poll_once(self) -> str:
+        connection = self._connected()
+        connection.sendall(_POLL)
+        return self._answer(connection)
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection(self._place, self._timeout_s)
+            self._socket.sendall(_WATCH)
+        return self._socket
+
+    def _answer(self, connection: socket.socket) -> str:
+        for _ in range(_MAX_LINES):
+            line = self._line(connection)
+            if '"class":"POLL"' in line.replace(" ", ""):
+                return line
+        raise OSError("it sends no answer to ?POLL;")
+
+    def _line(self, connection: socket.socket) -> str:
+        while b"\n" not in self._buffer:
+            more = connection.recv(4096)
+            if not more:
+                raise OSError("it closed the connection")
+            self._buffer += more
+            if len(self._buffer) > _MAX_LINE_BYTES:
+                raise OSError("it sends a line without an end")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode("utf-8", "replace").strip()
+
 
 _ONE_WIRE = "/sys/bus/w1/"
 

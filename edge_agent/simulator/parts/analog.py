@@ -18,9 +18,9 @@ from edge_agent.sensors.mcp3x08 import AdcSettings
 from edge_agent.sensors.trip_wire import TripWireEolSettings
 from edge_agent.simulator.chips.i2c import Ads1115Chip
 from edge_agent.simulator.chips.spi import Mcp3x08Chip
-from edge_agent.simulator.faults import Fault
 from edge_agent.simulator.parts.base import (
     BreakablePart,
+    Fault,
     SimulatedBench,
     expected_reading,
     unscale,

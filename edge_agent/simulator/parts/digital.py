@@ -20,9 +20,9 @@ from edge_agent.simulator.chips.spi import (
     Adxl355Chip,
     MurataChip,
 )
-from edge_agent.simulator.faults import Fault
 from edge_agent.simulator.parts.base import (
     BreakablePart,
+    Fault,
     SimulatedBench,
     expected_reading,
     unscale,

@@ -6,8 +6,7 @@ from edge_agent.sensors.rain_gauge import RainGaugeSettings
 from edge_agent.sensors.trip_wire import TripWireSettings
 from edge_agent.sensors.ultrasonic import UltrasonicSettings, speed_of_sound
 from edge_agent.sensors.vibration import VibrationSettings
-from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.parts.base import BreakablePart, SimulatedBench
+from edge_agent.simulator.parts.base import BreakablePart, Fault, SimulatedBench
 from edge_agent.simulator.slope import SlopeState
 
 _FLAPS_PER_S = 5.0

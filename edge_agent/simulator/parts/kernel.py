@@ -12,8 +12,7 @@ from typing import ClassVar
 from edge_agent.sensors.ds18b20 import Ds18b20Settings
 from edge_agent.sensors.gnss import GnssSettings
 from edge_agent.sensors.machine import MachineSettings
-from edge_agent.simulator.faults import Fault
-from edge_agent.simulator.parts.base import BreakablePart, SimulatedBench
+from edge_agent.simulator.parts.base import BreakablePart, Fault, SimulatedBench
 from edge_agent.simulator.slope import SlopeState
 
 _STEPS_PER_C = 16

@@ -12,8 +12,7 @@ from console_house import NOW_S, SLOPES, Clock, House, parts_of
 from console_tables import MICRO
 from deltalake import write_deltalake
 
-from backend_spark.console.metrics import ConsoleMetrics
-from backend_spark.console.node_table import build_node_table
+from backend_spark.console.node_table import ConsoleMetrics, build_node_table
 from backend_spark.console.nodes import NewestReading, NodeState, NodeStates
 from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
 from service_runtime.metrics import MetricFamilies, collect_certificate_end

@@ -18,7 +18,7 @@ from selenium.webdriver.common.keys import Keys
 
 from backend_spark.console.alert_detector import MESSAGE_COLUMNS
 from backend_spark.tables.schemas import LEVELS, SILVER
-from spatial_mqtt import node_status
+from spatial_mqtt import senml
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic
 
@@ -48,7 +48,7 @@ def hostile(house: House) -> House:
     append(
         house, "alerts", MESSAGE_COLUMNS, said | {"why": HOSTILE, "received_at": at_us}
     )
-    gateway = {"name": node_status.GATEWAY, "value_text": HOSTILE}
+    gateway = {"name": senml.STATUS_GATEWAY, "value_text": HOSTILE}
     place = {"topic": cell_topic(Cell.from_token(CELL))}
     times = {"at": at_us, "received_at": at_us, "synchronised": True}
     append(house, "silver", SILVER, said | gateway | place | times)

@@ -17,7 +17,7 @@ from edge_agent.commissioning.sensor_check import SensorCheck
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.simulator.board import Board
-from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Fault
 
 TABLES = (
     {"kind": "rain-gauge", "name": "rain", "pin": 17},

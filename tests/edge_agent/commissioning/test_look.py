@@ -15,7 +15,7 @@ from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.analog import diagnose_loop
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Fault
 
 RAIN = {"kind": "rain-gauge", "name": "s", "pin": 17}
 WIRE = {"kind": "wire-eol", "name": "s", "channel": 0}

@@ -4,7 +4,7 @@ from slope_bench import START_S, opened, values
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.mcp3x08 import estimate_noise
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Fault
 from service_runtime.settings import SettingsError
 
 SOIL = {

@@ -10,7 +10,7 @@ from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
-from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Fault
 from edge_agent.simulator.rain import SimulatedRain, make_storm
 from edge_agent.simulator.slope import Slope, SlopeSite
 

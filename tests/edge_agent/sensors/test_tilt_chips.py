@@ -9,7 +9,7 @@ from edge_agent.sensors.base import Hardware, RetryingSensor, Sensor, SensorConf
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.simulator.board import Board
-from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Fault
 from edge_agent.simulator.slope import SlopeSite
 
 SEEN_IN_TEN_MINUTES_DEG = 0.0029  # science.md 4: what 0.01 deg/h asks for

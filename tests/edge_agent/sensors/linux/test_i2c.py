@@ -1,7 +1,7 @@
 import pytest
 
+from edge_agent.sensors.errors import MissingPackageError, import_library
 from edge_agent.sensors.linux.buses import LinuxBuses
-from edge_agent.sensors.linux.optional import MissingPackageError, import_library
 
 
 def test_missing_package_is_named_with_its_remedy() -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.sensors.buses import SerialSettings
-from edge_agent.sensors.linux.buses import LinuxBuses
-from edge_agent.sensors.linux.serial_line import LinuxSerialLine
+from edge_agent.sensors.linux.buses import LinuxBuses, LinuxSerialLine
 
 pytest.importorskip("serial")
 
