@@ -23,6 +23,7 @@ SOURCES = sorted(
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 MOST_LINES = 600
 LONGEST_BODY = 40
+LEAST_LINES = 60
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef]:
@@ -121,4 +122,43 @@ def test_public_methods_are_documented() -> None:
         where
         for where, method in found
         if not method.name.startswith("_") and method.name not in documented
+    ] == []
+
+
+def test_public_class_names_are_unique() -> None:
+    """A class name means one thing in all packages."""
+    where: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(name_of(path))
+
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports, of modules and of names in them."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_small_file_serves_one_other_file() -> None:
+    """A file under 60 lines with one importer belongs into it."""
+    importers: dict[str, set[str]] = {}
+    for path in SOURCES:
+        for module in imported_modules(path):
+            importers.setdefault(module, set()).add(name_of(path))
+    small = [
+        path
+        for path in SOURCES
+        if not path.name.startswith("__")
+        and len(path.read_text(encoding="utf-8").splitlines()) < LEAST_LINES
+    ]
+
+    assert [
+        name_of(path)
+        for path in small
+        if len(importers.get(name_of(path)[:-3].replace("/", "."), ())) == 1
     ] == []

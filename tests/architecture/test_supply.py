@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     path
     for package in (
-        "service_runtime", "spatial_mqtt", "slope_science", "edge_agent", "gateway_daemon",
+        "service_runtime", "spatial_mqtt", "slope_science", "edge_agent",
+        "gateway_daemon",
         "backend_spark", "demo", "experiments", "scripts", "docs",
     )
     for path in (ROOT / package).rglob("*.py")
