@@ -32,7 +32,7 @@ from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
 from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
 from gateway_daemon.gateway.manager_link import ManagerLink
-from gateway_daemon.gateway.metrics import GatewayMetrics as GatewayMeasures
+from gateway_daemon.gateway.metrics import GatewayMetrics
 from gateway_daemon.gateway.notice_relay import NoticeRelay
 from gateway_daemon.gateway.overlay_fallback import (
     FallbackRules,
@@ -49,7 +49,7 @@ from gateway_daemon.manager.broker_rates import BrokerRateMonitor, run_command_i
 from gateway_daemon.manager.brokers import BrokerConnectors
 from gateway_daemon.manager.health_probes import HealthProbes
 from gateway_daemon.manager.manager import Manager, ManagerClocks
-from gateway_daemon.manager.metrics import ManagerMetrics as ManagerMeasures
+from gateway_daemon.manager.metrics import ManagerMetrics
 from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
@@ -102,14 +102,8 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, SystemdSupervisor
         watchdog=links.watchdog,
     )
     managers = _manager_links(settings, links, gateway, overlay)
-    load = LoadReporter(
-        _public(settings),
-        egress,
-        meter,
-        CpuMeter(),
-        [each.publish_load for each in managers],
-    )
-    metrics = GatewayMeasures(
+    load = _load_reporter(settings, egress, meter, managers)
+    metrics = GatewayMetrics(
         egress, ingress, downstream, managers, links.watchdog, extra=overlay.metrics
     )
     discovery = _discovery(settings, data, links, downstream, overlay)
@@ -117,10 +111,8 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, SystemdSupervisor
         managers,
         *overlay.services,
         discovery,
-        PeriodicCaller(
-            [each.send_heartbeat for each in managers], section.beat_s, links.watchdog
-        ),
-        PeriodicCaller([load.publish_report], section.beat_s, links.watchdog),
+        _periodic(links, section.beat_s, *(m.send_heartbeat for m in managers)),
+        _periodic(links, section.beat_s, load.publish_report),
         *_relays(settings, links),
         UpdateServer(
             section.id, data / "updates", links.to_own(section.broker), links.watchdog
@@ -166,7 +158,7 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor
         probes=HealthProbes(_accepts_connection, links.watchdog),
         autoscaler=AutoscaleExecutor(autoscaler, rates, run_command_in_thread),
     )
-    metrics = ManagerMeasures(manager, links.watchdog)
+    metrics = ManagerMetrics(manager, links.watchdog)
     manager.attach(
         *make_metrics_servers(settings.metrics, metrics.collect, settings.tls)
     )
@@ -217,6 +209,22 @@ class _Links:
         self, endpoint: Endpoint, session: Session, handler: ConnectionHandler
     ) -> Connection:
         return Connection(endpoint, session, handler, self._tls, watchdog=self.watchdog)
+
+
+def _load_reporter(
+    settings: GatewaySettings,
+    egress: Egress,
+    meter: TopicMeter,
+    managers: Sequence[ManagerLink],
+) -> LoadReporter:
+    publish = [each.publish_load for each in managers]
+    return LoadReporter(_public(settings), egress, meter, CpuMeter(), publish)
+
+
+def _periodic(
+    links: _Links, interval_s: float, *calls: Callable[[], object]
+) -> PeriodicCaller:
+    return PeriodicCaller(calls, interval_s, links.watchdog)
 
 
 def _fallback(

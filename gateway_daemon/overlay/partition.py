@@ -296,7 +296,7 @@ def choose_valley_heads(
     runs = [run for run in _runs(valleys) if valleys[run.start] != own]
     most = 1 if is_uplink_narrow else MAX_UPLINK_COPIES
     tree_of_valleys = build_postal_tree(
-        len(runs), root=most, cost=HopCost(child_ms=VALLEY_LINK_MS)
+        len(runs), root_fan_out=most, cost=HopCost(child_ms=VALLEY_LINK_MS)
     )
     chosen = [runs[place] for place in head_positions(tree_of_valleys.subtree_sizes)]
     out = [

@@ -321,7 +321,7 @@ def test_batch_that_comes_while_stopping_is_not_called_done() -> None:
 class Failed:
     """A query that a batch has ended with an error."""
 
-    def ended(self, within_s: float) -> bool:
+    def wait_until_ended(self, within_s: float) -> bool:
         """Tell of it."""
         assert within_s > 0
         raise StreamingQueryException("no space left")

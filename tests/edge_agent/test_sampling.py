@@ -28,7 +28,7 @@ KILLED = """
 import sys, time
 from test_sampling import TOLD, sampler
 made, queue = sampler(sys.argv[1], [])
-made.take_criteria(TOLD, withdrawn=False)
+made.apply_criteria(TOLD, withdrawn=False)
 print("taken", flush=True)
 time.sleep(60)
 """

@@ -55,7 +55,7 @@ def told(folder: Path, later_s: float, cell: str = CELL) -> ForecastRain:
     """What a cell is told some time after the first issue, by another process."""
     judging = CellRuleProvider(TABLE, feed=ForecastReader(folder / "tables"))
     rules = pickle.loads(pickle.dumps(judging.rules_of([cell])))  # noqa: S301 - as Spark does
-    return rules[cell].coming(ISSUED_S + later_s)  # type: ignore[no-any-return]
+    return rules[cell].forecast_rain(ISSUED_S + later_s)  # type: ignore[no-any-return]
 
 
 def test_cell_is_told_what_was_loaded_by_then(tmp_path: Path) -> None:

@@ -65,9 +65,9 @@ def test_tip_and_tug_are_told_while_a_chip_is_missing() -> None:
     wait_until(lambda: "I2C1 0x76 does not answer" in bench.text)
     for _ in range(2):
         bench.board.pin_factory.pin(17).hold(level=False)
-        bench.board.pin_factory.pin(17).let_go()
+        bench.board.pin_factory.pin(17).release()
     wait_until(lambda: "(sum 1 mm)" in bench.text)
-    bench.board.pin_factory.pin(27).let_go()  # the wire's plug is pulled
+    bench.board.pin_factory.pin(27).release()  # the wire's plug is pulled
     wait_until(lambda: "span yes" in bench.text)
     bench.board.clear_fault("air")
     wait_until(lambda: "air is OK again" in bench.text)
@@ -83,7 +83,7 @@ def test_terminal_gets_a_table_that_marks_what_moved(words: str) -> None:
     """An eye that comes back from the gauge finds it."""
     bench = Bench(is_terminal=True)
     bench.board.pin_factory.pin(17).hold(level=False)
-    bench.board.pin_factory.pin(17).let_go()
+    bench.board.pin_factory.pin(17).release()
     wait_until(lambda: words in bench.text)
     bench.ends()
 

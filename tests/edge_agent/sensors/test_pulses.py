@@ -24,7 +24,7 @@ def pulse(factory: SlopePinFactory, at_s: float) -> None:
     """Close the switch once."""
     factory.now_s = at_s
     factory.pin(17).hold(level=False)
-    factory.pin(17).let_go()
+    factory.pin(17).release()
 
 
 def test_clock_of_the_pins_may_wrap() -> None:

@@ -74,7 +74,7 @@ def test_held_pin_wins_over_its_pull() -> None:
     factory.pin(4).hold(level=False)
     device = DigitalInputDevice(4, pull_up=True, pin_factory=factory)
     assert device.is_active
-    factory.pin(4).let_go()
+    factory.pin(4).release()
     assert not device.is_active
 
 
@@ -85,7 +85,7 @@ def test_pins_keep_no_history() -> None:
     adc = MCP3208(port=0, device=0, pin_factory=factory)
     for _ in range(20):
         factory.pin(4).hold(level=False)
-        factory.pin(4).let_go()
+        factory.pin(4).release()
         assert adc.value >= 0
     assert max(len(pin.states) for pin in factory.pins.values()) < 5
 
