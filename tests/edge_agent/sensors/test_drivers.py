@@ -84,7 +84,7 @@ def test_state_tells_only_of_tips_that_were_read() -> None:
 
 def test_damaged_state_counts_from_zero() -> None:
     """A stored count that is no number does not stop the gauge."""
-    _, sensors = node(recall=lambda _: "x7")
+    _, sensors = node(get_state=lambda _: "x7")
     assert sensors["rain"].read(0.0)[0].sum == 0
 
 

@@ -23,7 +23,7 @@ def test_trains_of_pulses_are_counted_as_shocks(active_high: bool) -> None:
 
 def test_count_survives_a_restart() -> None:
     """The sum goes on from the last stored reading, and has a unit of its own."""
-    _, sensors = opened(TABLE, recall={"sensor.shock.shocks": "41"}.get)
+    _, sensors = opened(TABLE, get_state={"sensor.shock.shocks": "41"}.get)
     (reading,) = sensors["shock"].read(0.0)
     assert (reading.unit, reading.sum) == ("count", 41)
     assert sensors["shock"].state() == {"sensor.shock.shocks": "41"}

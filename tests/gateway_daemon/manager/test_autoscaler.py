@@ -106,7 +106,7 @@ def test_what_a_command_started_is_standby_on_every_manager() -> None:
 
 def test_no_more_is_started_while_the_last_one_is_not_in_use() -> None:
     """It may be broken, and a command that is run for ever fills the machine."""
-    autoscaler = scaler(start_command=("start",), most_started=2)
+    autoscaler = scaler(start_command=("start",), max_started=2)
     plain = registry(G1)
     assert autoscaler.current_situation(plain, {}, 0.0).may_start == {
         "broker",

@@ -50,19 +50,19 @@ class Machine(RuleBasedStateMachine):
 
     @rule(gateway=GATEWAYS)
     def comes_up(self, gateway: BrokerInfo) -> None:
-        assert self.try_("noticed", GatewayNotice(gateway, "up"))
+        assert self.try_("with_notice", GatewayNotice(gateway, "up"))
         self.areas.setdefault(gateway, ("/",))
         self.away.discard(gateway)
 
     @rule(gateway=GATEWAYS)
     def is_gone(self, gateway: BrokerInfo) -> None:
-        assert self.try_("departed", gateway)
+        assert self.try_("with_departed", gateway)
         if gateway in self.areas:
             self.away.add(gateway)
 
     @rule(gateway=GATEWAYS)
     def promises(self, gateway: BrokerInfo) -> None:
-        assert self.try_("promised", gateway)
+        assert self.try_("with_heartbeat", gateway)
         self.away.discard(gateway)
 
     @rule(gateway=GATEWAYS, areas=st.lists(AREAS, min_size=1, max_size=3))
@@ -109,7 +109,7 @@ class Machine(RuleBasedStateMachine):
     def table_is_applied(self, gateway: BrokerInfo, behind: int) -> None:
         version = self.registry.version - behind
         notice = GatewayNotice(gateway, "complete", version)
-        if self.try_("noticed", notice):
+        if self.try_("with_notice", notice):
             self.applied[gateway] = version
         else:
             assert gateway not in self.areas
