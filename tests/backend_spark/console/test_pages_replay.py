@@ -34,7 +34,8 @@ def house(house: House) -> House:
     row["latest_received"] = row["at"]
     late = row["at"] + timedelta(days=1)
     now = {"level": 4, "version": 2, "revised_because": "3 late", "revised_at": late}
-    then = {"level": 2, "version": 1, "superseded_at": late, "reasons": ["as told"]}
+    then = {"level": 2, "version": 1, "superseded_at": late}
+    then |= {"reasons": ["first version"], "reason_codes": None}
     for name, schema, said in (("levels", LEVELS, now), ("revisions", REVISIONS, then)):
         rows = pa.Table.from_pylist([row | said], schema=schema)
         write_deltalake(str(house.data / "tables" / name), rows, mode="append")
@@ -114,13 +115,13 @@ def test_it_is_played_by_keyboard_and_ends(run_console: Run, driver: Chrome) -> 
 def test_as_known_then_is_another_level_and_says_so(
     run_console: Run, driver: Chrome
 ) -> None:
-    """Before the revision it was level 2, told in its words of then."""
+    """Before the revision it was level 2, with the reasons of that time."""
     shown(driver, run_console())
     choose(driver, "then")
     find(driver, ".course input").send_keys(Keys.END)
     wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 2")
     driver.execute_script("location.hash = arguments[0]", CELL)
-    wait_until(lambda: "as told" in text(driver, ".panel .reasons"))
+    wait_until(lambda: "first version" in text(driver, ".panel .reasons"))
 
     assert "as known then" in text(driver, ".replay")
     assert "3 late" not in text(driver, ".panel")

@@ -114,7 +114,7 @@ def test_topic_without_an_analysis_cell_is_scored_nowhere() -> None:
 
 def test_every_table_can_be_written_as_ddl() -> None:
     """The one place for columns serves Spark too."""
-    assert "`assumed` array<string>, `find_official_level` int" in format_ddl(
+    assert "`assumed` array<string>, `official_level` int" in format_ddl(
         TABLES["levels"]
     )
     assert "`reasons` array<string>" in format_ddl(TABLES["levels"])
