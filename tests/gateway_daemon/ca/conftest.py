@@ -1,4 +1,4 @@
-"""A town with certificates, and brokers that end with the test."""
+"""An authority with certificates, and brokers that are stopped after the test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,13 +9,13 @@ from trust_bench import Person, Town, TrustedBroker
 
 @pytest.fixture
 def town(tmp_path: Path) -> Town:
-    """An authority."""
+    """A certificate authority."""
     return Town(tmp_path / "ca")
 
 
 @pytest.fixture
 def make_trusted(tmp_path: Path, town: Town) -> Iterator[Callable[..., TrustedBroker]]:
-    """Start brokers of the town."""
+    """Start brokers with certificates of the authority."""
     brokers: list[TrustedBroker] = []
 
     def make(kind: str, owner: str) -> TrustedBroker:
@@ -29,13 +29,13 @@ def make_trusted(tmp_path: Path, town: Town) -> Iterator[Callable[..., TrustedBr
 
 @pytest.fixture
 def join() -> Iterator[Callable[..., Person]]:
-    """Connect people, who leave with the test."""
-    people: list[Person] = []
+    """Connect clients that are disconnected after the test."""
+    clients: list[Person] = []
 
     def make(*args: object, **more: object) -> Person:
-        people.append(Person(*args, **more))
-        return people[-1]
+        clients.append(Person(*args, **more))
+        return clients[-1]
 
     yield make
-    for person in people:
-        person.stop()
+    for client in clients:
+        client.stop()

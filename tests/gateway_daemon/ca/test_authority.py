@@ -1,4 +1,4 @@
-"""The authority: names, files, the register."""
+"""The authority: names, files, register."""
 
 import json
 import stat
@@ -24,8 +24,15 @@ from service_runtime.tls import TlsFiles
 CELL = "/3/1/1/2"
 
 
-def ca(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway_daemon", "ca", "--folder", str(folder)]
+def run_ca(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "gateway_daemon",
+        "ca",
+        "--folder",
+        str(folder),
+    ]
     return subprocess.run(
         [*command, *words], capture_output=True, text=True, check=False
     )
@@ -51,7 +58,7 @@ def ca(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_certificate_is_refused_with_the_rule(
     identity: Identity, words: str, town: Town
 ) -> None:
-    """A name that could be two things in a topic or an ACL is no name."""
+    """A name that is ambiguous in a topic or an ACL is invalid."""
     before = town.folder.load_register()
     with pytest.raises(CertificateRefusedError, match=words):
         town.folder.issue_with_key(identity, HOUR_S)
@@ -60,7 +67,7 @@ def test_certificate_is_refused_with_the_rule(
 
 
 def test_name_belongs_to_one_role(town: Town) -> None:
-    """A node called like the gateway would have the gateway's rights."""
+    """A node with the gateway's name would have the gateway's rights."""
     town.issue("gateway", "gw-1", "/")
     with pytest.raises(CertificateRefusedError, match="belongs to a gateway"):
         town.issue("node", "gw-1", CELL)
@@ -68,8 +75,8 @@ def test_name_belongs_to_one_role(town: Town) -> None:
     town.issue("node", "gw-1", CELL)
 
 
-def test_certificate_says_who_and_where(town: Town) -> None:
-    """Role, name and cell are in it, for whoever reads it in ten years."""
+def test_certificate_holds_role_name_and_cell(town: Town) -> None:
+    """Subject and alternative names identify the holder without the register."""
     made = Path(town.issue("node", "n1", CELL).certificate or "")
     certificate = x509.load_pem_x509_certificate(made.read_bytes())
     names = certificate.extensions.get_extension_for_class(
@@ -80,8 +87,8 @@ def test_certificate_says_who_and_where(town: Town) -> None:
     assert names == ["urn:yamamori:node:n1", f"urn:yamamori:cell:{CELL}"]
 
 
-def test_keys_are_their_owners_alone(town: Town) -> None:
-    """Files of keys have mode 0600 from their first byte on."""
+def test_key_files_are_readable_by_their_owner_only(town: Town) -> None:
+    """Key files have mode 0600 from their first byte on."""
     town.issue("node", "n1", CELL)
     keys = list(town.folder.path.rglob("*.key"))
 
@@ -90,7 +97,7 @@ def test_keys_are_their_owners_alone(town: Town) -> None:
 
 
 def test_second_authority_is_refused(town: Town) -> None:
-    """It would make every certificate in the field foreign."""
+    """It would invalidate every certificate in the field."""
     before = (town.folder.path / "ca.key").read_bytes()
     with pytest.raises(AuthorityFileError, match="is there already"):
         town.folder.create("again")
@@ -98,8 +105,8 @@ def test_second_authority_is_refused(town: Town) -> None:
     assert (town.folder.path / "ca.key").read_bytes() == before
 
 
-def test_password_locks_the_key(tmp_path: Path) -> None:
-    """Without it the folder is worth nothing."""
+def test_password_encrypts_the_key(tmp_path: Path) -> None:
+    """Without the password the key cannot be loaded."""
     AuthorityFolder(tmp_path / "ca", lambda: 1e9, b"long words").create("Otoyo")
 
     AuthorityFolder(tmp_path / "ca", lambda: 1e9, b"long words").load_authority()
@@ -109,24 +116,24 @@ def test_password_locks_the_key(tmp_path: Path) -> None:
 
 
 def test_commands_issue_and_revoke(tmp_path: Path) -> None:
-    """From nothing to a broker's files; OpenSSL agrees about each certificate."""
+    """From an empty folder to a broker's files; OpenSSL verifies each certificate."""
     folder, out = tmp_path / "ca", tmp_path / "broker"
-    assert "gateway-daemon ca init" in ca(folder, "list").stderr
-    ca(folder, "init", "Otoyo")
-    ca(folder, "issue", "node", "n1", "--cell", CELL)
-    ca(folder, "issue", "node", "n2", "--cell", CELL)
-    ca(folder, "issue", "gateway", "gw-1", "--cell", "/3")
-    missing = ca(folder, "broker-config", "gateway", "gw-1", "--out", str(out))
+    assert "gateway-daemon ca init" in run_ca(folder, "list").stderr
+    run_ca(folder, "init", "Otoyo")
+    run_ca(folder, "issue", "node", "n1", "--cell", CELL)
+    run_ca(folder, "issue", "node", "n2", "--cell", CELL)
+    run_ca(folder, "issue", "gateway", "gw-1", "--cell", "/3")
+    missing = run_ca(folder, "broker-config", "gateway", "gw-1", "--out", str(out))
     assert "issue broker gw-1-broker --host" in missing.stderr
-    ca(folder, "issue", "broker", "gw-1-broker", "--host", "localhost")
-    ca(folder, "revoke", "n1")
-    done = ca(folder, "broker-config", "gateway", "gw-1", "--out", str(out))
+    run_ca(folder, "issue", "broker", "gw-1-broker", "--host", "localhost")
+    run_ca(folder, "revoke", "n1")
+    done = run_ca(folder, "broker-config", "gateway", "gw-1", "--out", str(out))
 
     assert done.returncode == 0, done.stderr
     rights = (out / "acl").read_text()
     assert ("user n2" in rights, "user n1" in rights) == (True, False)
     for name, is_well in (("n1", False), ("n2", True), ("gw-1-broker", True)):
-        said = subprocess.run(
+        verified = subprocess.run(
             [
                 *("openssl", "verify", "-crl_check", "-CAfile", folder / "ca.pem"),
                 *("-CRLfile", out / "revoked.pem", folder / f"issued/{name}.pem"),
@@ -134,51 +141,51 @@ def test_commands_issue_and_revoke(tmp_path: Path) -> None:
             capture_output=True,
             check=False,
         )
-        assert (said.returncode == 0) == is_well, name
-    assert "revoked" in ca(folder, "list").stdout
-    assert ca(folder, "revoke", "n1").returncode == 1
-    ca(folder, "places", "--out", str(tmp_path / "places.json"))
-    told = json.loads((tmp_path / "places.json").read_text())
-    assert told == {"gw-1": ["/3"], "n2": [CELL]}
+        assert (verified.returncode == 0) == is_well, name
+    assert "revoked" in run_ca(folder, "list").stdout
+    assert run_ca(folder, "revoke", "n1").returncode == 1
+    run_ca(folder, "places", "--out", str(tmp_path / "places.json"))
+    places = json.loads((tmp_path / "places.json").read_text())
+    assert places == {"gw-1": ["/3"], "n2": [CELL]}
 
 
-def test_brokers_files_change_only_when_they_say_something_new(tmp_path: Path) -> None:
-    """Who watches them starts the broker again for a revocation, and for no other."""
+def test_broker_files_change_only_with_their_content(tmp_path: Path) -> None:
+    """So a watcher restarts the broker for a revocation and for nothing else."""
     folder, out = tmp_path / "ca", tmp_path / "broker"
-    ca(folder, "init", "Otoyo")
+    run_ca(folder, "init", "Otoyo")
     for words in (
         ("node", "n1", "--cell", CELL),
         ("broker", "d1-broker", "--host", "localhost"),
     ):
-        ca(folder, "issue", *words)
+        run_ca(folder, "issue", *words)
 
-    def written() -> tuple[set[str], str]:
+    def changed_files() -> tuple[set[str], str]:
         before = {path.name: path.stat().st_ino for path in out.glob("*")}
-        done = ca(folder, "broker-config", "distributed", "d1", "--out", str(out))
+        done = run_ca(folder, "broker-config", "distributed", "d1", "--out", str(out))
         assert done.returncode == 0, done.stderr
         after = {path.name: path.stat().st_ino for path in out.glob("*")}
         changed = {name for name in after if after[name] != before.get(name)}
         return changed, done.stdout
 
-    first, _ = written()
-    again, _ = written()
-    ca(folder, "issue", "gateway", "gw-1", "--cell", "/3")
-    issued, quiet = written()
-    ca(folder, "revoke", "gw-1")
-    revoked, told = written()
+    first, _ = changed_files()
+    again, _ = changed_files()
+    run_ca(folder, "issue", "gateway", "gw-1", "--cell", "/3")
+    issued, quiet = changed_files()
+    run_ca(folder, "revoke", "gw-1")
+    revoked, output = changed_files()
 
     assert {"acl", "revoked.pem", "broker.key", "yamamori.conf"} <= first
     assert (again, issued, revoked) == (set(), {"acl"}, {"acl", "revoked.pem"})
-    assert ("starts again" in quiet, "starts again" in told) == (False, True)
+    assert ("starts again" in quiet, "starts again" in output) == (False, True)
 
 
-def test_unknown_owner_of_brokers_files_is_named(tmp_path: Path) -> None:
-    """A typing error is no stack of our code."""
+def test_unknown_owner_of_broker_files_is_reported(tmp_path: Path) -> None:
+    """A typing error gives no traceback."""
     folder = tmp_path / "ca"
-    ca(folder, "init", "Otoyo")
-    ca(folder, "issue", "broker", "d1-broker", "--host", "localhost")
+    run_ca(folder, "init", "Otoyo")
+    run_ca(folder, "issue", "broker", "d1-broker", "--host", "localhost")
     words = ("broker-config", "distributed", "d1", "--out", str(tmp_path / "b"))
-    done = ca(folder, *words, "--owner", "nobody-at-all")
+    done = run_ca(folder, *words, "--owner", "nobody-at-all")
 
     assert done.returncode == 1
     assert "nobody-at-all" in done.stderr
@@ -186,13 +193,13 @@ def test_unknown_owner_of_brokers_files_is_named(tmp_path: Path) -> None:
 
 
 def test_commands_print_no_key(tmp_path: Path) -> None:
-    """A terminal's log is not the place for a secret."""
+    """A terminal log must not contain secrets."""
     folder = tmp_path / "ca"
-    told = [
-        ca(folder, "init", "Otoyo"),
-        ca(folder, "issue", "node", "n1", "--cell", CELL),
-        ca(folder, "list", "--json"),
-        ca(folder, "issue", "node", "n/1", "--cell", CELL),
+    runs = [
+        run_ca(folder, "init", "Otoyo"),
+        run_ca(folder, "issue", "node", "n1", "--cell", CELL),
+        run_ca(folder, "list", "--json"),
+        run_ca(folder, "issue", "node", "n/1", "--cell", CELL),
     ]
     secrets = [
         line
@@ -202,14 +209,14 @@ def test_commands_print_no_key(tmp_path: Path) -> None:
     ]
 
     assert secrets
-    said = "".join(done.stdout + done.stderr for done in told)
-    assert [s for s in secrets if s in said] == []
-    assert "PRIVATE KEY" not in said
+    output = "".join(done.stdout + done.stderr for done in runs)
+    assert [s for s in secrets if s in output] == []
+    assert "PRIVATE KEY" not in output
 
 
 @pytest.mark.parametrize("kind", BROKER_KINDS)
-def test_nobody_may_say_everything(kind: str) -> None:
-    """No line of an ACL opens all topics, or another's custody to a node."""
+def test_no_role_may_publish_everything(kind: str) -> None:
+    """No ACL line opens all topics, or another node's custody topics."""
     holders = [
         Identity("node", "n1", (CELL,)),
         Identity("gateway", "gw-1", ("/",)),
@@ -225,8 +232,8 @@ def test_nobody_may_say_everything(kind: str) -> None:
     assert "/custody/#" not in text
 
 
-def test_end_of_a_certificate_is_told_to_prometheus(tmp_path: Path) -> None:
-    """The renewed one's when it is later; 0, which alarms, when it cannot be read."""
+def test_end_of_a_certificate_is_exported_to_prometheus(tmp_path: Path) -> None:
+    """The later end of both certificates; 0, which raises an alert, if unreadable."""
     town = Town(tmp_path / "ca")
     first = town.issue("gateway", "g", "/3", life_s=HOUR_S)
     later = town.issue("gateway", "h", "/3", life_s=2 * HOUR_S)

@@ -1,4 +1,4 @@
-"""Certificates are renewed before they end, by a real signer on a real broker."""
+"""Certificate renewal by a real signer on a real broker."""
 
 import ssl
 import stat
@@ -59,7 +59,7 @@ def signer(town: Town, make_trusted: Make, tmp_path: Path) -> Iterator[TrustedBr
 
 @pytest.fixture
 def node(signer: TrustedBroker, town: Town, tmp_path: Path) -> TlsFiles:
-    """What node n1 has in its settings."""
+    """TLS settings of node n1."""
     return replace(
         town.files("n1"),
         renewed=str(tmp_path / "renewed.pem"),
@@ -78,10 +78,10 @@ def days_left(path: str | None) -> float:
 def test_certificate_is_renewed_without_a_visit(
     node: TlsFiles, signer: TrustedBroker, join: Join
 ) -> None:
-    """The new one is used from the next connection on; the old one counts on."""
-    said = renew_if_due(node, time.time() + 0.7 * HOUR_S)
+    """The next connection uses the new one; the old one stays valid."""
+    result = renew_if_due(node, time.time() + 0.7 * HOUR_S)
 
-    assert said.startswith("renewed: ")
+    assert result.startswith("renewed: ")
     assert select_certificate(node) == (node.renewed, None)
     assert 0.4 < days_left(node.renewed) < 0.51
     assert stat.S_IMODE(Path(node.renewed or "").stat().st_mode) == 0o600
@@ -92,7 +92,7 @@ def test_certificate_is_renewed_without_a_visit(
 def test_certificate_is_not_renewed_before_two_thirds_of_its_life(
     node: TlsFiles, town: Town
 ) -> None:
-    """A timer may ask every day."""
+    """So a timer may run the command every day."""
     before = town.folder.load_register()
 
     assert renew_if_due(node, time.time()).startswith("not due")
@@ -100,7 +100,7 @@ def test_certificate_is_not_renewed_before_two_thirds_of_its_life(
 
 
 def test_renewed_certificate_is_renewed(node: TlsFiles) -> None:
-    """Years go by; each asks with the one before it."""
+    """Each request is signed with the certificate before it."""
     renew_if_due(node, time.time(), is_forced=True)
     first = Path(node.renewed or "").read_bytes()
     renew_if_due(node, time.time(), is_forced=True)
@@ -108,20 +108,20 @@ def test_renewed_certificate_is_renewed(node: TlsFiles) -> None:
     assert Path(node.renewed or "").read_bytes() != first
 
 
-def test_new_certificate_from_the_office_counts_more_than_an_older_renewed_one(
+def test_newer_issued_certificate_has_precedence_over_an_older_renewed_one(
     node: TlsFiles, town: Town
 ) -> None:
-    """What ends later is used."""
+    """The certificate with the later end is used."""
     renew_if_due(node, time.time(), is_forced=True)
     town.issue("node", "n1", CELL, life_s=40 * 86400)
 
     assert select_certificate(node) == (node.certificate, node.key)
 
 
-def test_whole_life_passes_in_seconds(
+def test_short_lived_certificate_is_renewed_and_then_expires(
     signer: TrustedBroker, town: Town, tmp_path: Path, join: Join
 ) -> None:
-    """A certificate of seconds is renewed while it counts; then it counts no more."""
+    """A certificate of 25 s is renewed while valid and refused afterwards."""
     files = replace(
         town.issue("node", "n3", CELL, life_s=25.0),
         renewed=str(tmp_path / "n3.pem"),
@@ -137,22 +137,24 @@ def test_whole_life_passes_in_seconds(
 
 
 def test_revoked_certificate_is_not_renewed(node: TlsFiles, town: Town) -> None:
-    """A thief asks in vain, also at a broker that has not heard of it."""
+    """Also when the broker has not loaded the revocation yet."""
     town.folder.revoke("n1")
     with pytest.raises(RenewalError, match="was revoked"):
         renew_if_due(node, time.time(), is_forced=True)
 
 
-def test_register_is_not_filled_by_one_name(node: TlsFiles) -> None:
-    """Four certificates that count are enough for any holder."""
+def test_valid_certificates_per_name_are_limited(node: TlsFiles) -> None:
+    """Four valid certificates are enough for any holder."""
     for _ in range(3):
         renew_if_due(node, time.time(), is_forced=True)
     with pytest.raises(RenewalError, match="has 4 certificates that count"):
         renew_if_due(node, time.time(), is_forced=True)
 
 
-def test_nobody_asks_for_another(signer: TrustedBroker, town: Town, join: Join) -> None:
-    """Neither under its topic (the broker) nor under one's own (the signer)."""
+def test_renewal_of_another_holders_certificate_is_refused(
+    signer: TrustedBroker, town: Town, join: Join
+) -> None:
+    """On its topic by the broker, on the requester's own topic by the signer."""
     thief = join(signer.nodes, town.files("n2"), "n2", "/api/certificate/#")
     tls = town.files("n2")
     held = CertificateWithKey.load(
@@ -163,15 +165,15 @@ def test_nobody_asks_for_another(signer: TrustedBroker, town: Town, join: Join) 
         Path(tls.key or "").read_bytes(),
     )
     key = ec.generate_private_key(ec.SECP256R1())
-    mine, false = (
+    own, forged = (
         RenewalRequest.create(held, key).encode(),
         RenewalRequest.create(other, key).encode(),
     )
 
-    assert thief.say(renewal_topic("n1"), mine) == "Not authorized"
-    for payload in (false, b"", b"\xa0", mine[:-3] + b"123"):
+    assert thief.say(renewal_topic("n1"), own) == "Not authorized"
+    for payload in (forged, b"", b"\xa0", own[:-3] + b"123"):
         assert thief.say(renewal_topic("n2"), payload) is None
-    assert thief.say(renewal_topic("n2"), mine) is None
+    assert thief.say(renewal_topic("n2"), own) is None
     wait_until(lambda: thief.got)
     assert [m.topic for m in thief.got] == ["/api/certificate/issued/n2"]
     assert RenewalAnswer.decode(thief.got[0].payload).match_key(key)
@@ -181,7 +183,7 @@ def test_nobody_asks_for_another(signer: TrustedBroker, town: Town, join: Join) 
 def test_logs_of_signer_and_broker_hold_no_key(
     node: TlsFiles, signer: TrustedBroker, town: Town
 ) -> None:
-    """Whatever is renewed, logged or refused."""
+    """After renewal, logging and refusal."""
     renew_if_due(node, time.time(), is_forced=True)
     town.folder.revoke("n1")
     with pytest.raises(RenewalError, match="was revoked"):
@@ -202,7 +204,7 @@ def test_logs_of_signer_and_broker_hold_no_key(
 def test_command_renews_from_the_settings_of_any_program(
     node: TlsFiles, tmp_path: Path
 ) -> None:
-    """One timer for nodes, gateways, Managers and the backend."""
+    """One timer serves nodes, gateways, Managers and the backend."""
     config = tmp_path / "node.toml"
     rows = "".join(f'{k} = "{v}"\n' for k, v in vars(node).items())
     config.write_text(f'[node]\nid = "n1"\n[tls]\n{rows}')
@@ -220,8 +222,8 @@ def test_command_renews_from_the_settings_of_any_program(
     assert done.stdout.startswith("renewed: counts until")
 
 
-def test_renewal_finds_the_credentials_of_its_own_unit(tmp_path: Path) -> None:
-    """The settings name the daemon's, which no other unit sees."""
+def test_renewal_uses_the_credentials_of_its_own_unit(tmp_path: Path) -> None:
+    """The settings name the daemon's credentials, which other units cannot read."""
     config = tmp_path / "node.toml"
     config.write_text(
         '[tls]\nca = "/etc/ca.pem"\n'
@@ -234,8 +236,8 @@ def test_renewal_finds_the_credentials_of_its_own_unit(tmp_path: Path) -> None:
     assert files.key is None
 
 
-def test_what_is_missing_is_named(town: Town, tmp_path: Path) -> None:
-    """A setting, a file, a signer."""
+def test_missing_setting_or_signer_is_reported(town: Town, tmp_path: Path) -> None:
+    """The error names the setting, or the broker that refused."""
     files = town.issue("node", "n1", CELL)
     with pytest.raises(FieldError, match=r"tls\.signer must be given"):
         renew_if_due(files, time.time())
@@ -246,21 +248,21 @@ def test_what_is_missing_is_named(town: Town, tmp_path: Path) -> None:
         renew_if_due(away, time.time(), is_forced=True)
 
 
-def test_answer_for_another_key_is_not_kept(town: Town) -> None:
-    """It could not be used."""
+def test_answer_for_another_key_is_rejected(town: Town) -> None:
+    """The certificate would not match the generated key."""
     made = Path(town.issue("node", "n1", CELL).certificate or "").read_text()
     answer = RenewalAnswer(certificate=ssl.PEM_cert_to_DER_cert(made))
     with pytest.raises(RenewalError, match="for the key we made"):
         answer.match_key(ec.generate_private_key(ec.SECP256R1()))
 
 
-def test_everybody_with_a_certificate_may_ask(
+def test_every_holder_of_a_certificate_may_request_renewal(
     signer: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """Also a broker's or the backend's, which has no other business there."""
+    """Also a broker or the backend, which have no other rights there."""
     tls = town.issue("backend", "ingest-0")
     backend = join(signer.daemons, tls, "ingest-0")
 
     assert ACL_PATTERNS
-    question = Publication(renewal_topic("ingest-0"), b"")
-    assert backend.say(question.topic) is None
+    request = Publication(renewal_topic("ingest-0"), b"")
+    assert backend.say(request.topic) is None

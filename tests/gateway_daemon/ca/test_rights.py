@@ -1,4 +1,4 @@
-"""What a real Mosquitto lets each certificate say and hear."""
+"""Rights of each certificate at a real Mosquitto."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ REFUSED = "Not authorized"
 
 @pytest.fixture
 def gateway_broker(town: Town, make_trusted: Make) -> TrustedBroker:
-    """The broker of gateway gw-1, which knows everybody."""
+    """The broker of gateway gw-1, with all certificates registered."""
     town.issue("node", "n1", CELL)
     town.issue("node", "n2", OTHER)
     town.issue("gateway", "gw-1", "/3/1")
@@ -51,19 +51,19 @@ def gateway_broker(town: Town, make_trusted: Make) -> TrustedBroker:
         ("$SYS/broker/log/M/subscribe", False),
     ],
 )
-def test_node_says_only_what_belongs_to_its_cell(
+def test_node_may_publish_only_for_its_cell(
     topic: str, is_allowed: bool, gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """A stolen certificate speaks for no other cell or node, nor as the gateway."""
+    """A stolen certificate is of no use for another cell or node, or as the gateway."""
     node = join(gateway_broker.nodes, town.files("n1"), "n1")
 
     assert (node.say(topic) is None) == is_allowed
 
 
-def test_node_hears_only_its_receipts_and_its_notices(
+def test_node_receives_only_its_receipts_and_notices(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """A subscription to everything brings its own custody and areas, and no more."""
+    """A subscription to everything delivers its own custody and areas only."""
     node = join(gateway_broker.nodes, town.files("n1"), "n1", "#", "/from/#")
     gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1")
     admin = join(gateway_broker.daemons, town.files("mayor"), "mayor")
@@ -88,10 +88,10 @@ def test_node_hears_only_its_receipts_and_its_notices(
     ]
 
 
-def test_nodes_session_cannot_be_taken_by_another_name(
+def test_client_id_is_the_name_of_the_certificate(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """The client id is the certificate's name, whatever CONNECT says."""
+    """The id in CONNECT is ignored, so a session cannot be taken over."""
     first = join(gateway_broker.nodes, town.files("n1"), "n1", "/custody/n1")
     join(gateway_broker.nodes, town.files("n2"), "n1")
 
@@ -99,38 +99,40 @@ def test_nodes_session_cannot_be_taken_by_another_name(
     assert first.connection.is_up
 
 
-def test_another_gateway_is_a_stranger_at_a_gateways_broker(
+def test_foreign_gateway_may_not_publish_at_a_gateways_broker(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """Only its own gateway gives receipts there."""
+    """Only the broker's own gateway sends receipts there."""
     other = join(gateway_broker.daemons, town.files("gw-2"), "gw-2")
 
     for topic in ("/custody/n1", "/custody/offer/gw-2", "/from/gw-2/3/2", "/3/2"):
         assert other.say(topic) == REFUSED
 
 
-def test_other_gateways_pass_frames_of_the_overlay_to_a_gateway(
+def test_other_gateways_may_send_overlay_frames(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """Its name is theirs to read, its frames are theirs to write, nobody else's."""
-    box = join(gateway_broker.daemons, town.files("gw-1"), "gw-1", "/overlay/node/gw-1")
-    assert box.say("/overlay/name/gw-1", b"0", retain=True) is None
+    """Other gateways may read its name and publish its frames; nodes may not."""
+    inbox = join(
+        gateway_broker.daemons, town.files("gw-1"), "gw-1", "/overlay/node/gw-1"
+    )
+    assert inbox.say("/overlay/name/gw-1", b"0", retain=True) is None
     names = "/overlay/name/+"
     other = join(gateway_broker.nodes, town.files("gw-2"), "gw-2", names)
     node = join(gateway_broker.nodes, town.files("n1"), "n1", "/overlay/#")
 
     assert other.say("/overlay/node/gw-1") is None
-    wait_until(lambda: box.got and other.got)
+    wait_until(lambda: inbox.got and other.got)
     assert other.say("/overlay/name/gw-1") == REFUSED
     assert other.say("/overlay/node/gw-2") == REFUSED
     assert node.say("/overlay/node/gw-1") == REFUSED
     assert node.got == []
 
 
-def test_client_hears_cells_and_asks_for_them(
+def test_client_receives_cells_and_publishes_in_its_areas(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """An analyst's program listens everywhere, and publishes in its areas."""
+    """An analyst's program subscribes to everything and publishes in its areas."""
     client = join(gateway_broker.nodes, town.files("analyst"), "a", "#")
     gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1")
 
@@ -145,10 +147,10 @@ def test_client_hears_cells_and_asks_for_them(
     assert client.heard() == [CELL]
 
 
-def test_gateway_says_only_what_belongs_to_its_areas(
+def test_gateway_may_publish_only_for_its_areas(
     town: Town, make_trusted: Make, join: Join
 ) -> None:
-    """At a distributed broker; its own offer is the one word beside them."""
+    """At a distributed broker; besides its areas only its own custody offer."""
     gateway_tls = town.issue("gateway", "gw-1", "/3/1")
     town.issue("gateway", "gw-2", "/")
     backend_tls = town.issue("backend", "ingest-0")
@@ -180,7 +182,7 @@ def test_gateway_says_only_what_belongs_to_its_areas(
 def test_tools_of_a_manager_are_for_administrators(
     town: Town, make_trusted: Make, join: Join
 ) -> None:
-    """A gateway asks for areas under a topic of its own."""
+    """A gateway requests areas on a topic of its own."""
     files = {
         "admin": town.issue("admin", "mayor"),
         "gateway": town.issue("gateway", "gw-1", "/3"),
@@ -188,30 +190,30 @@ def test_tools_of_a_manager_are_for_administrators(
         "client": town.issue("client", "analyst"),
     }
     broker = make_trusted("manager", "m1")
-    people = {
+    clients = {
         role: join(broker.daemons, tls, f"{role}-x") for role, tls in files.items()
     }
     tools = ("/api/tool/gatewaybroker/set", "/api/tool/distributedbroker/add")
 
     for tool in tools:
-        said = {role: person.say(tool) for role, person in people.items()}
-        assert said == {
+        answers = {role: client.say(tool) for role, client in clients.items()}
+        assert answers == {
             "admin": None, "gateway": REFUSED, "node": REFUSED, "client": REFUSED
         }  # fmt: skip
-    assert people["gateway"].say("/api/notice/gatewaybroker/wish") is None
+    assert clients["gateway"].say("/api/notice/gatewaybroker/wish") is None
     place = "/api/notice/gatewaybroker/place/"
-    assert people["gateway"].say(f"{place}gw-1") is None
-    assert people["gateway"].say(f"{place}gw-2") == REFUSED
+    assert clients["gateway"].say(f"{place}gw-1") is None
+    assert clients["gateway"].say(f"{place}gw-2") == REFUSED
     for role in ("node", "client", "admin"):
-        assert people[role].say("/api/notice/gatewaybroker/wish") == REFUSED
-        assert people[role].say(f"{place}gw-1") == REFUSED
-        assert people[role].say("/api/manager/record/x") == REFUSED
+        assert clients[role].say("/api/notice/gatewaybroker/wish") == REFUSED
+        assert clients[role].say(f"{place}gw-1") == REFUSED
+        assert clients[role].say("/api/manager/record/x") == REFUSED
 
 
-def test_notices_go_from_the_backend_by_the_gateway_to_the_node(
+def test_notices_pass_from_the_backend_through_the_gateway(
     gateway_broker: TrustedBroker, town: Town, make_trusted: Make, join: Join
 ) -> None:
-    """Neither a node nor a client speaks to the slope, at neither broker."""
+    """Nodes and clients may publish notices at neither broker."""
     manager = make_trusted("manager", "m1")
     topic = f"/notice{CELL}"
     listener = join(manager.daemons, town.files("gw-1"), "gw-1-notices", "/notice/#")
@@ -223,25 +225,25 @@ def test_notices_go_from_the_backend_by_the_gateway_to_the_node(
     assert gateway.say(topic) is None
     assert listener.say(topic) == REFUSED
     for name in ("n1", "analyst"):
-        person = join(manager.daemons, town.files(name), f"{name}-x")
-        assert person.say(topic) == REFUSED
+        client = join(manager.daemons, town.files(name), f"{name}-x")
+        assert client.say(topic) == REFUSED
 
 
-def test_without_a_certificate_nobody_comes_in(
+def test_client_without_a_certificate_is_refused(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """The refusal names the remedy."""
+    """The error names the setting to change."""
     tls = town.files("n1")
     bare = type(tls)(ca=tls.ca)
-    nobody = join(gateway_broker.nodes, bare, "n1", wait=False)
+    bare_client = join(gateway_broker.nodes, bare, "n1", wait=False)
 
-    assert nobody.is_refused("set tls.certificate")
+    assert bare_client.is_refused("set tls.certificate")
 
 
 def test_expired_certificate_is_refused(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """Its holder reads why."""
+    """The error states the reason."""
     tls = town.issue("node", "n3", CELL, life_s=1.0)
     time.sleep(2.1)
     late = join(gateway_broker.nodes, tls, "n3", wait=False)
@@ -252,7 +254,7 @@ def test_expired_certificate_is_refused(
 def test_foreign_certificate_is_refused(
     gateway_broker: TrustedBroker, town: Town, join: Join, tmp_path: Path
 ) -> None:
-    """Another town's authority is none here."""
+    """A certificate of another authority is invalid."""
     tls = Town(tmp_path / "elsewhere").issue("node", "n1", CELL)
     mixed = type(tls)(ca=town.files("n1").ca, certificate=tls.certificate, key=tls.key)
     stranger = join(gateway_broker.nodes, mixed, "n1", wait=False)
@@ -260,10 +262,10 @@ def test_foreign_certificate_is_refused(
     assert stranger.is_refused("another authority")
 
 
-def test_broker_of_another_authority_is_not_spoken_to(
+def test_node_refuses_a_broker_of_another_authority(
     gateway_broker: TrustedBroker, town: Town, join: Join, tmp_path: Path
 ) -> None:
-    """A false gateway gets no message."""
+    """A false gateway receives no message."""
     tls = Town(tmp_path / "elsewhere").issue("node", "n1", CELL)
     node = join(gateway_broker.nodes, tls, "n1", wait=False)
 
@@ -273,9 +275,9 @@ def test_broker_of_another_authority_is_not_spoken_to(
 def test_revoked_certificate_is_refused(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """At once without any right, and at the broker's next start without a link.
+    """It loses its rights at once, and its link at the broker's next start.
 
-    All the others come back by themselves.
+    All other clients reconnect by themselves.
     """
     node = join(gateway_broker.nodes, town.files("n1"), "n1")
     other = join(gateway_broker.nodes, town.files("n2"), "n2", "/custody/n2")
@@ -290,10 +292,10 @@ def test_revoked_certificate_is_refused(
     assert other.say(f"/from/n2{OTHER}/pri5") is None
 
 
-def test_new_certificate_has_rights_without_a_restart(
+def test_new_certificate_is_valid_without_a_restart(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """A node more on the slope costs the others nothing."""
+    """A new node does not interrupt the others."""
     old = join(gateway_broker.nodes, town.files("n1"), "n1")
     tls = town.issue("node", "n9", "/3/1/1/1", life_s=HOUR_S)
     gateway_broker.hup()

@@ -1,4 +1,4 @@
-"""Who listens to what, and where that must be asked for."""
+"""Subscriptions of the clients, and the brokers that must be subscribed to."""
 
 import pytest
 from hypothesis import given
@@ -47,10 +47,10 @@ AREAS = st.lists(LEVELS, max_size=4).map(lambda d: "/" + "/".join(d))
 def test_filter_goes_to_every_broker_that_holds_a_part(
     filter_: str, brokers: set[BrokerInfo]
 ) -> None:
-    """Gamma asks one broker, and misses what the sub-areas' brokers hold."""
-    asked = filters_by_broker([filter_], TABLE)
+    """Gamma asks one broker, and misses messages at the brokers of the sub-areas."""
+    subscribed = filters_by_broker([filter_], TABLE)
 
-    assert {broker for broker, told in asked.items() if told} == brokers
+    assert {broker for broker, filters in subscribed.items() if filters} == brokers
 
 
 @given(
@@ -59,21 +59,21 @@ def test_filter_goes_to_every_broker_that_holds_a_part(
     areas=st.lists(AREAS, min_size=1, max_size=5, unique=True),
 )
 def test_no_message_is_missed(filters: list[str], topic: str, areas: list[str]) -> None:
-    """Whoever holds a topic is asked for every filter that takes it."""
+    """The broker responsible for a topic gets every filter that matches it."""
     entries = [BrokerEntry(a, BrokerInfo(f"b{n}", 1883)) for n, a in enumerate(areas)]
-    asked = filters_by_broker(filters, BrokerTable(1, tuple(entries)))
+    subscribed = filters_by_broker(filters, BrokerTable(1, tuple(entries)))
     holder = find_responsible_broker(entries, topic)
 
     for filter_ in filters:
         if holder is not None and matches(filter_, topic):
-            assert filter_ in asked[holder]
+            assert filter_ in subscribed[holder]
 
 
 @given(filter_=FILTERS, topic=TOPICS, area=AREAS)
-def test_filter_that_takes_a_topic_meets_its_areas(
+def test_matching_filter_matches_in_every_enclosing_area(
     filter_: str, topic: str, area: str
 ) -> None:
-    """Of every topic that it takes, each prefix is an area it meets."""
+    """Every prefix of a matching topic is an area in which the filter can match."""
     levels = topic.split("/")
     if matches(filter_, topic):
         for count in range(2, len(levels) + 1):
@@ -81,8 +81,8 @@ def test_filter_that_takes_a_topic_meets_its_areas(
         assert topic.startswith(filter_area(filter_).rstrip("/"))
 
 
-def test_client_is_followed_through_its_life() -> None:
-    """What stock Mosquitto 2.0 logs, word for word."""
+def test_client_is_tracked_from_connect_to_disconnect() -> None:
+    """Log lines are literal output of Mosquitto 2.0."""
     table = SubscriptionTable()
     table.on_client_log(
         "1795245098: New client connected from 127.0.0.1:56707 as c one (p5, c1, k60)."
@@ -98,7 +98,7 @@ def test_client_is_followed_through_its_life() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "line",
     [
         "Client d closed its connection.",
         "Client d has exceeded timeout, disconnecting.",
@@ -107,21 +107,21 @@ def test_client_is_followed_through_its_life() -> None:
     ],
 )
 @pytest.mark.parametrize(("clean", "stays"), [("1", False), ("0", True)])
-def test_lasting_session_listens_on_while_its_client_is_away(
-    words: str, clean: str, stays: bool
+def test_persistent_session_keeps_its_filters_while_disconnected(
+    line: str, clean: str, stays: bool
 ) -> None:
-    """Its broker keeps the messages, so we must go on fetching them."""
+    """Its broker queues messages for it, so the gateway must go on fetching them."""
     table = SubscriptionTable()
-    who = f"d (p5, c{clean}, k60)."
-    table.on_client_log(f"1: New client connected from 127.0.0.1:59845 as {who}")
+    client = f"d (p5, c{clean}, k60)."
+    table.on_client_log(f"1: New client connected from 127.0.0.1:59845 as {client}")
     table.on_subscribe_log("2: d 0 /3/2/#")
-    table.on_client_log(f"3: {words}")
+    table.on_client_log(f"3: {line}")
 
     assert table.filters == ({"/3/2/#"} if stays else set())
 
 
-def test_filter_is_dropped_with_its_last_listener() -> None:
-    """Two analysts watch one valley; one goes home."""
+def test_filter_is_dropped_with_its_last_subscriber() -> None:
+    """Two clients subscribe to one valley; one unsubscribes."""
     table = SubscriptionTable()
     for client in ("a", "b"):
         table.on_subscribe_log(f"1: {client} 1 /3/#")
@@ -132,8 +132,8 @@ def test_filter_is_dropped_with_its_last_listener() -> None:
     assert table.filters == set()
 
 
-def test_registered_filters_count_where_the_broker_is_mute() -> None:
-    """A Gamma client names no client; where the broker does, its word is enough."""
+def test_registered_filters_count_only_without_a_broker_log() -> None:
+    """A Gamma client registers without a client id; the broker's log has precedence."""
     table = SubscriptionTable()
     for _ in range(2):
         table.register("/3/#")
@@ -145,8 +145,8 @@ def test_registered_filters_count_where_the_broker_is_mute() -> None:
     assert table.filters == {"/5/#"}
 
 
-def test_our_own_business_is_no_subscription() -> None:
-    """Receipts, directories and logs stay where they are."""
+def test_system_topics_are_no_subscriptions() -> None:
+    """Receipts, directories and logs are not forwarded."""
     table = SubscriptionTable()
     for filter_ in ("$SYS/#", "/custody/n1", "/forward/#", "/api/#", "/notice/3"):
         table.on_subscribe_log(f"1: a 1 {filter_}")
@@ -156,7 +156,7 @@ def test_our_own_business_is_no_subscription() -> None:
 
 
 def test_table_survives_a_restart() -> None:
-    """Of the daemon."""
+    """A restart of the daemon."""
     table = SubscriptionTable()
     table.on_client_log("1: New client connected from ::1:5 as a (p4, c0, k60).")
     table.on_subscribe_log("1: a 1 /3/#")
@@ -169,10 +169,10 @@ def test_table_survives_a_restart() -> None:
 
 @pytest.mark.parametrize("clean", [0, 1])
 @pytest.mark.parametrize("is_restarted_between", [False, True])
-def test_who_came_back_before_us_is_listened_for(
+def test_client_that_reconnected_before_our_start_keeps_its_filters(
     clean: int, is_restarted_between: bool
 ) -> None:
-    """A restarted broker does not tell of it again; only what it does next is known."""
+    """A restarted broker does not log it again; only later log lines are seen."""
     table = SubscriptionTable()
     table.on_client_log(f"1: New client connected from ::1:5 as a (p4, c{clean}, k60).")
     table.on_subscribe_log("1: a 1 /3/#")
@@ -193,8 +193,8 @@ def test_who_came_back_before_us_is_listened_for(
     assert table.to_state().presumed == ()
 
 
-def test_names_of_chance_are_not_kept_for_ever() -> None:
-    """Of those before many restarts the latest count."""
+def test_presumed_clients_are_bounded() -> None:
+    """Random client ids before many restarts: only the latest are kept."""
     table = SubscriptionTable()
     for number in range(MAX_PRESUMED + 5):
         table.on_subscribe_log(f"1: c{number} 1 /3/{number % 4}/#")
@@ -205,7 +205,7 @@ def test_names_of_chance_are_not_kept_for_ever() -> None:
 
 
 @given(st.text())
-def test_lines_of_any_text_change_nothing_else(line: str) -> None:
+def test_arbitrary_log_lines_change_nothing_else(line: str) -> None:
     """A hostile client id is only a name."""
     table = SubscriptionTable()
     table.on_subscribe_log("1: a 1 /3/#")

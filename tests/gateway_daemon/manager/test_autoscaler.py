@@ -1,4 +1,4 @@
-"""From what gateways tell to what is decided and carried out."""
+"""From load reports to decisions and their execution."""
 
 from gateway_daemon.gateway.load_report import LaneLoad, LoadReport
 from gateway_daemon.manager.autoscaler import (
@@ -36,8 +36,8 @@ def scaler(mode: str = "on", **more: object) -> Autoscaler:
     return Autoscaler(AutoscaleSettings(mode, NOW, standby, **more))
 
 
-def test_loads_of_all_gateways_add_up_by_the_broker_that_holds_the_topic() -> None:
-    """The oldest of what waits counts, and the broker's own count when it is larger."""
+def test_loads_of_all_gateways_add_up_by_responsible_broker() -> None:
+    """The greatest age counts, and the broker's own rate where it is larger."""
     autoscaler = scaler()
     autoscaler.record_load(load(G1, {"/3/1": 5.0, "/3/2": 1.0}, age_s=2.0), 0.0)
     autoscaler.record_load(load(G2, {"/3/1": 7.0}, age_s=9.0), 0.0)
@@ -48,8 +48,8 @@ def test_loads_of_all_gateways_add_up_by_the_broker_that_holds_the_topic() -> No
     assert (sub.server, sub.per_s, sub.cells) == (B3, 12.0, {"/3/1": 12.0})
 
 
-def test_gateway_that_told_nothing_for_long_has_no_load() -> None:
-    """What it carried then is not what it carries now."""
+def test_stale_load_report_is_ignored() -> None:
+    """An old report does not describe the present load."""
     autoscaler = scaler()
     autoscaler.record_load(load(G1, {"/3/1": 5.0}), 0.0)
 
@@ -59,22 +59,22 @@ def test_gateway_that_told_nothing_for_long_has_no_load() -> None:
     )
 
 
-def test_split_and_join_change_the_registry_and_come_back() -> None:
-    """What a decision does is what an administrator could have done."""
+def test_split_and_join_restore_the_registry() -> None:
+    """A decision makes the same changes as an administrator's commands."""
     before = registry(G1, G2)
-    for part, who in (("broker", B2), ("gateway", G2)):
-        split = ScalingDecision("split", part, "/3/1", who, "hot")
+    for part, server in (("broker", B2), ("gateway", G2)):
+        split = ScalingDecision("split", part, "/3/1", server, "hot")
         after = apply_decision(before, split, 1)
-        assert BrokerEntry("/3/1", who) in (*after.brokers, *after.gateways)
+        assert BrokerEntry("/3/1", server) in (*after.brokers, *after.gateways)
         back = apply_decision(
-            after, ScalingDecision("join", part, "/3/1", who, "calm"), 2
+            after, ScalingDecision("join", part, "/3/1", server, "calm"), 2
         )
 
         assert (back.brokers, back.gateways) == (before.brokers, before.gateways)
 
 
 def test_standby_is_free_until_it_serves_an_area() -> None:
-    """A gateway must also be there; an idle one is no server of the whole world."""
+    """A free gateway must be connected; one that is idle does not serve "/"."""
     autoscaler = scaler()
     for gateway in (G1, G2):
         autoscaler.record_load(load(gateway, {"/3/1": 5.0}), 0.0)
@@ -92,7 +92,7 @@ def test_standby_is_free_until_it_serves_an_area() -> None:
     assert autoscaler.current_situation(registry(G1), {}, 0.0).free["gateway"] == ()
 
 
-def test_what_a_command_started_is_standby_on_every_manager() -> None:
+def test_started_broker_is_standby_on_every_manager() -> None:
     """It is in the registry, so another Manager may use and stop it."""
     key = spare_key("broker", B3)
     known = registry(G1).with_value(key.kind, key.name, B3, 1)
@@ -104,8 +104,8 @@ def test_what_a_command_started_is_standby_on_every_manager() -> None:
     assert scaler().current_situation(gone, {}, 0.0).free["broker"] == (B2,)
 
 
-def test_no_more_is_started_while_the_last_one_is_not_in_use() -> None:
-    """It may be broken, and a command that is run for ever fills the machine."""
+def test_no_broker_is_started_while_the_last_one_is_unused() -> None:
+    """It may be faulty, and a repeated start command would exhaust the machine."""
     autoscaler = scaler(start_command=("start",), max_started=2)
     plain = registry(G1)
     assert autoscaler.current_situation(plain, {}, 0.0).may_start == {
@@ -122,26 +122,26 @@ def test_no_more_is_started_while_the_last_one_is_not_in_use() -> None:
     assert autoscaler.current_situation(full, {}, 0.0).may_start == set()
 
 
-def test_dry_run_decides_and_tells() -> None:
-    """An operator sees what would be done before letting it be done."""
-    for mode, deeds in (("dry-run", 1), ("on", 1), ("off", 0)):
+def test_dry_run_decides_and_reports() -> None:
+    """The operator sees what would be done."""
+    for mode, decision_count in (("dry-run", 1), ("on", 1), ("off", 0)):
         autoscaler = scaler(mode)
         autoscaler.record_load(load(G1, {"/3/1": 5.0, "/3/2": 5.0}, age_s=60.0), 0.0)
         autoscaler.decide(registry(G1), {}, 0.0, 1_000)
         report = autoscaler.make_report(registry(G1), {}, 0.0)
 
-        assert len(report.decisions) == deeds
+        assert len(report.decisions) == decision_count
         assert all(d.is_dry_run == (mode == "dry-run") for d in report.decisions)
         assert report.areas[0].heat == 12.0
 
 
-def test_decisions_survive_a_restart_and_the_manager_that_made_them() -> None:
-    """The next one tells them on."""
+def test_decisions_survive_a_restart() -> None:
+    """Another Manager restores them from the report."""
     autoscaler = scaler()
     autoscaler.record_load(load(G1, {"/3/1": 5.0, "/3/2": 5.0}, age_s=60.0), 0.0)
     autoscaler.decide(registry(G1), {}, 0.0, 1_000)
-    told = autoscaler.make_report(registry(G1), {}, 0.0)
+    report = autoscaler.make_report(registry(G1), {}, 0.0)
     other = scaler()
-    other.restore(told)
+    other.restore(report)
 
-    assert other.make_report(registry(G1), {}, 0.0).decisions == told.decisions
+    assert other.make_report(registry(G1), {}, 0.0).decisions == report.decisions

@@ -1,4 +1,4 @@
-"""The registry, decided without a network."""
+"""The registry, tested without a network."""
 
 import pytest
 
@@ -10,7 +10,7 @@ GW1, GW2 = BrokerInfo("h", 1), BrokerInfo("h", 2)
 B1, B2 = BrokerEntry("/", BrokerInfo("b", 1)), BrokerEntry("/1/2", BrokerInfo("b", 2))
 
 
-def up(*gateways: BrokerInfo) -> Registry:
+def registry_with(*gateways: BrokerInfo) -> Registry:
     registry = Registry()
     for gateway in gateways:
         registry = registry.with_notice(GatewayNotice(gateway, "up"))
@@ -19,19 +19,19 @@ def up(*gateways: BrokerInfo) -> Registry:
 
 def test_new_gateway_serves_the_whole_world() -> None:
     """Gamma lists a gateway under / until its areas are set."""
-    assert up(GW1).gateways == (BrokerEntry("/", GW1),)
+    assert registry_with(GW1).gateways == (BrokerEntry("/", GW1),)
 
 
 def test_gateway_that_comes_back_keeps_its_areas() -> None:
     """An 'up' after a restart is not a new gateway."""
-    registry = up(GW1).with_areas(AreaSetting(GW1, topics=("/1/2", "/3")))
+    registry = registry_with(GW1).with_areas(AreaSetting(GW1, topics=("/1/2", "/3")))
 
     assert registry.with_notice(GatewayNotice(GW1, "up")) == registry
 
 
-def test_newest_form_replaces_and_the_older_form_adds_areas() -> None:
+def test_topics_replace_areas_and_the_older_topic_adds_one() -> None:
     """Both of Gamma's forms are honoured, and the list never holds null."""
-    registry = up(GW1).with_areas(AreaSetting(GW1, topic="/1"))
+    registry = registry_with(GW1).with_areas(AreaSetting(GW1, topic="/1"))
     registry = registry.with_areas(AreaSetting(GW1, topic="/2"))
     assert [e.topic for e in registry.gateways] == ["/1", "/2"]
 
@@ -40,11 +40,12 @@ def test_newest_form_replaces_and_the_older_form_adds_areas() -> None:
 
 
 def test_areas_of_an_unknown_gateway_are_refused() -> None:
-    """An administrator's typing error names no ghost."""
+    """A typing error creates no gateway."""
     with pytest.raises(
-        DirectoryError, match="a gateway that sent its 'up' notice, got 'h:2'"
+        DirectoryError,
+        match="a gateway that sent its 'up' notice, got 'h:2'",
     ):
-        up(GW1).with_areas(AreaSetting(GW2, topics=("/1",)))
+        registry_with(GW1).with_areas(AreaSetting(GW2, topics=("/1",)))
 
 
 def test_brokers_are_sorted_by_area_and_the_version_grows_by_one() -> None:
@@ -55,10 +56,8 @@ def test_brokers_are_sorted_by_area_and_the_version_grows_by_one() -> None:
     assert registry.version == 2
 
 
-def test_same_broker_again_changes_nothing_and_a_second_for_its_area_is_refused() -> (
-    None
-):
-    """Gamma logs an error and adds it all the same; ours does not."""
+def test_same_broker_changes_nothing_and_a_second_for_its_area_is_refused() -> None:
+    """Gamma logs an error and adds it; we do not."""
     registry = Registry().with_broker(B1)
     assert registry.with_broker(B1) == registry
 
@@ -68,16 +67,16 @@ def test_same_broker_again_changes_nothing_and_a_second_for_its_area_is_refused(
 
 def test_update_is_complete_when_every_gateway_applied_it() -> None:
     """The second phase waits for the slowest gateway."""
-    registry = up(GW1, GW2).with_broker(B1)
+    registry = registry_with(GW1, GW2).with_broker(B1)
     registry = registry.with_notice(GatewayNotice(GW1, "complete", 1))
     assert not registry.is_complete
 
     assert registry.with_notice(GatewayNotice(GW2, "complete", 1)).is_complete
 
 
-def test_gateway_that_is_away_is_unlisted_and_keeps_its_areas() -> None:
-    """Its nodes go elsewhere; nobody waits for it; it comes back as it was."""
-    registry = up(GW1, GW2).with_areas(AreaSetting(GW1, topics=("/1",)))
+def test_departed_gateway_is_unlisted_and_keeps_its_areas() -> None:
+    """Its nodes use others, no update waits for it, and it returns unchanged."""
+    registry = registry_with(GW1, GW2).with_areas(AreaSetting(GW1, topics=("/1",)))
     registry = registry.with_broker(B1).with_notice(GatewayNotice(GW2, "complete", 1))
     assert not registry.is_complete
     registry = registry.with_departed(GW1)
@@ -89,32 +88,34 @@ def test_gateway_that_is_away_is_unlisted_and_keeps_its_areas() -> None:
     assert not registry.is_complete
 
 
-def test_departure_of_an_unknown_gateway_is_let_go() -> None:
-    """A will may be older than the registry."""
+def test_departure_of_an_unknown_gateway_is_ignored() -> None:
+    """A will message may be older than the registry."""
     assert Registry().with_departed(GW1) == Registry()
 
 
-def test_laggards_are_not_waited_for_for_ever() -> None:
-    """They listen by both tables, so going on loses nothing."""
+def test_laggards_can_be_dropped() -> None:
+    """They subscribe by both tables, so continuing loses no message."""
     registry = (
-        up(GW1, GW2).with_broker(B1).with_notice(GatewayNotice(GW1, "complete", 1))
+        registry_with(GW1, GW2)
+        .with_broker(B1)
+        .with_notice(GatewayNotice(GW1, "complete", 1))
     )
     assert registry.laggards == (GW2,)
 
     assert registry.without_laggards().is_complete
 
 
-def test_gateway_can_be_forgotten_for_good() -> None:
-    """What was dismantled is no part of the system."""
-    registry = up(GW1, GW2).with_departed(GW1).without_gateway(GW1)
+def test_gateway_can_be_removed() -> None:
+    """For a gateway that was dismantled."""
+    registry = registry_with(GW1, GW2).with_departed(GW1).without_gateway(GW1)
     assert registry.gateways == (BrokerEntry("/", GW2),)
 
     with pytest.raises(DirectoryError, match="up"):
         registry.without_gateway(GW1)
 
 
-def test_broker_is_removed_by_the_entry_it_was_added_with() -> None:
-    """A typing error removes nothing, and is answered with what there is."""
+def test_broker_is_removed_by_its_exact_entry() -> None:
+    """A typing error removes nothing; the error lists the entries."""
     registry = Registry().with_broker(B1).with_broker(B2)
     assert registry.without_broker(B2).table.brokers == (B1,)
     assert registry.without_broker(B2).version == 3

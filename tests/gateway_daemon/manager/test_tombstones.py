@@ -1,4 +1,4 @@
-"""What was taken back is forgotten at last, and never comes back by that."""
+"""Tombstones are collected in the end, and no deleted record returns."""
 
 from itertools import pairwise
 
@@ -37,16 +37,16 @@ AREAS = ("/1", "/2", "/3")
 TODAY = 20_000
 
 
-def told(to: Registry, key: RecordKey, record: Record) -> Registry:
-    """As a Manager takes what another one tells."""
+def merged(to: Registry, key: RecordKey, record: Record) -> Registry:
+    """Take over a record from another Manager."""
     return to if is_forgotten(to, key, record) else to.with_record(key, record)
 
 
 class Managers(RuleBasedStateMachine):
-    """Three Managers over months, parted for no longer than is promised.
+    """Three Managers over months, partitioned no longer than the allowed time.
 
-    What they see of each other arrives at once and facts arrive late: so they forget
-    as early as they ever could.
+    Views are exchanged at once and records late, so tombstones are collected as early
+    as possible.
     """
 
     def __init__(self) -> None:
@@ -62,31 +62,31 @@ class Managers(RuleBasedStateMachine):
         self.off = dict(zip(MANAGERS, days, strict=True))
 
     @rule(me=st.sampled_from(MANAGERS), area=st.sampled_from(AREAS))
-    def is_added(self, me: str, area: str) -> None:
-        self.says(me, area, BROKER)
+    def broker_is_added(self, me: str, area: str) -> None:
+        self.set_broker(me, area, BROKER)
 
     @rule(me=st.sampled_from(MANAGERS), area=st.sampled_from(AREAS))
-    def is_taken_back(self, me: str, area: str) -> None:
+    def broker_is_removed(self, me: str, area: str) -> None:
         if RecordKey("broker", area) in self.known[me].records:
-            self.says(me, area, None)
+            self.set_broker(me, area, None)
 
-    def says(self, me: str, area: str, broker: BrokerInfo | None) -> None:
+    def set_broker(self, me: str, area: str, broker: BrokerInfo | None) -> None:
         now_ms = (self.day + self.off[me]) * DAY_MS
         self.known[me] = self.known[me].with_value("broker", area, broker, now_ms)
 
     @rule(to=st.sampled_from(MANAGERS), of=st.sampled_from(MANAGERS))
-    def tells(self, to: str, of: str) -> None:
+    def exchange(self, to: str, of: str) -> None:
         if to == of:
             return
         for key, record in self.known[of].records.items():
-            self.known[to] = told(self.known[to], key, record)
+            self.known[to] = merged(self.known[to], key, record)
         self.met[to, of] = self.day
 
     @rule(days=st.sampled_from([1, 10, MAX_PARTITION_DAYS]))
     def time_passes(self, days: int) -> None:
         for (to, of), met in list(self.met.items()):
             if self.day + days - met > MAX_PARTITION_DAYS:
-                self.tells(to, of)
+                self.exchange(to, of)
         self.day += days
         for me in MANAGERS:
             others = [self.known[of].own_view for of in MANAGERS if of != me]
@@ -119,7 +119,7 @@ class Managers(RuleBasedStateMachine):
             self.time_passes(0)
             for to in MANAGERS:
                 for of in MANAGERS:
-                    self.tells(to, of)
+                    self.exchange(to, of)
         one, two, three = self.known.values()
         assert one.brokers == two.brokers == three.brokers
         assert one.version == two.version == three.version
@@ -127,26 +127,26 @@ class Managers(RuleBasedStateMachine):
         assert sorted(map(str, one.brokers)) == sorted(map(str, live))
 
 
-def test_managers_agree_and_nothing_comes_back_over_months() -> None:
-    """Whatever is said, told late and forgotten, in whatever order."""
-    patient = settings(
+def test_managers_agree_and_no_deleted_record_returns_over_months() -> None:
+    """With changes, late exchanges and collected tombstones in any order."""
+    profile = settings(
         max_examples=60,
         stateful_step_count=30,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
-    run_state_machine_as_test(Managers, settings=patient)
+    run_state_machine_as_test(Managers, settings=profile)
 
 
-def grown(me: str = "a") -> Registry:
-    """A registry in which an area was added and taken back today."""
+def registry_with_tombstone(me: str = "a") -> Registry:
+    """A registry in which an area was added and removed today."""
     added = Registry(me).with_value("broker", "/1", BROKER, TODAY * DAY_MS)
     return added.with_value("broker", "/1", None, TODAY * DAY_MS + 1)
 
 
-def test_a_tombstone_goes_after_its_time_and_still_counts() -> None:
+def test_tombstone_is_collected_in_time_and_still_counts_in_the_version() -> None:
     """Gamma's rule holds: the version grows by one with each change."""
-    registry = grown()
+    registry = registry_with_tombstone()
     days = [TODAY + TOMBSTONE_DAYS, TODAY + TOMBSTONE_DAYS + 1]
     before, after = (advance_day(registry, day, 0) for day in days)
 
@@ -158,20 +158,20 @@ def test_a_tombstone_goes_after_its_time_and_still_counts() -> None:
 @pytest.mark.parametrize(
     ("day", "is_forgotten"), [(TODAY + 1000, True), (TODAY, False), (0, False)]
 )
-def test_the_clock_furthest_behind_decides(day: int, is_forgotten: bool) -> None:
-    """One that is ahead forgets nothing too early; who says no day is waited for."""
-    registry = grown().with_view(ManagerView("b", day=day))
+def test_slowest_clock_decides(day: int, is_forgotten: bool) -> None:
+    """A fast clock collects nothing early; a Manager without a day is waited for."""
+    registry = registry_with_tombstone().with_view(ManagerView("b", day=day))
 
     assert (not advance_day(registry, TODAY + 1000, 1).records) == is_forgotten
 
 
-def test_while_a_manager_is_away_nothing_is_forgotten() -> None:
-    """It may still have what was taken back."""
-    assert advance_day(grown(), TODAY + 1000, 1).records
+def test_nothing_is_collected_while_a_manager_is_away() -> None:
+    """It may still hold the deleted record."""
+    assert advance_day(registry_with_tombstone(), TODAY + 1000, 1).records
 
 
-def test_what_the_settings_name_is_never_forgotten() -> None:
-    """The next start would bring it back."""
+def test_tombstone_of_a_configured_broker_is_kept() -> None:
+    """Otherwise the next start would add the broker again."""
     named = Registry("a").with_configured_brokers([BrokerEntry("/1", BROKER)])
     registry = named.with_value("broker", "/1", None, TODAY * DAY_MS)
     after = advance_day(registry, TODAY + 1000, 0)
@@ -179,25 +179,25 @@ def test_what_the_settings_name_is_never_forgotten() -> None:
     assert after.with_configured_brokers([BrokerEntry("/1", BROKER)]).brokers == ()
 
 
-def test_who_comes_from_an_old_backup_brings_nothing_back() -> None:
-    """The others do not take it; a Manager that is new must learn what is old."""
+def test_record_from_an_old_backup_does_not_return() -> None:
+    """Other Managers reject it; a new Manager must learn the horizon first."""
     added = Registry("b").with_value("broker", "/1", BROKER, TODAY * DAY_MS)
     ((key, record),) = added.records.items()
-    after = advance_day(grown(), TODAY + 1000, 0)
+    after = advance_day(registry_with_tombstone(), TODAY + 1000, 0)
     new = Registry("c", created_ms=(TODAY + 1000) * DAY_MS)
     new = collect_tombstones(new, after.horizon)
 
     assert is_forgotten(after, key, record)
     assert not is_forgotten(new, key, record)
-    tombstone = next(iter(grown().records.values()))
+    tombstone = next(iter(registry_with_tombstone().records.values()))
     assert is_forgotten(new, key, tombstone)
 
 
 @given(st.lists(st.builds(TombstoneHorizon, st.integers(0, 5), st.integers(0, 5))))
-def test_horizons_only_go_forward(heard: list[TombstoneHorizon]) -> None:
-    """In whatever order other Managers tell theirs."""
+def test_horizons_only_go_forward(received: list[TombstoneHorizon]) -> None:
+    """In any order of arrival from other Managers."""
     registries = [Registry("a")]
-    for horizon in heard:
+    for horizon in received:
         registries.append(collect_tombstones(registries[-1], horizon))
 
     assert all(a.horizon <= b.horizon for a, b in pairwise(registries))

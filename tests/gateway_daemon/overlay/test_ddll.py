@@ -20,8 +20,8 @@ from gateway_daemon.overlay.ddll import (
 seeds = st.integers(0, 2**32)
 
 
-def grown(seed: int, size: int) -> SimulatedRing:
-    """A ring of so many nodes, joined one after the other."""
+def joined_ring(seed: int, size: int) -> SimulatedRing:
+    """A ring of `size` nodes that joined one after the other."""
     ring = SimulatedRing(seed)
     keys = Random(seed).sample(range(1000), size)
     ring.join(keys[0])
@@ -33,24 +33,24 @@ def grown(seed: int, size: int) -> SimulatedRing:
     return ring
 
 
-def test_a_join_takes_three_messages_and_no_lock() -> None:
-    """The left neighbour is asked, agrees, and tells the right one."""
+def test_join_takes_three_messages_and_no_lock() -> None:
+    """The left neighbour accepts the new node and sends SetLeft to the right one."""
     left, new, right = RingLink(1), RingLink(5), RingLink(9)
     left.found_ring(0.0)
     for link, near in ((right, 1), (new, 1)):
         answer = NeighbourReply(LinkStatus.IN, left.right, LinkSequence(), (1,))
         link.join(near, 0.0)
-        (asked,) = link.receive(1, answer, 0.0)
-        agreed, told = left.receive(link.key, asked.packet, 0.0)
-        link.receive(1, agreed.packet, 0.0)
-        {1: left, 9: right}[told.to].receive(1, told.packet, 0.0)
+        (request,) = link.receive(1, answer, 0.0)
+        reply, set_left = left.receive(link.key, request.packet, 0.0)
+        link.receive(1, reply.packet, 0.0)
+        {1: left, 9: right}[set_left.to].receive(1, set_left.packet, 0.0)
 
     assert (left.right, new.right, right.right) == (5, 9, 1)
     assert (left.left, new.left, right.left) == (9, 1, 5)
 
 
-def test_of_two_who_want_the_same_place_the_second_is_refused() -> None:
-    """It is told who is there now, and asks again at the right place."""
+def test_second_of_two_joins_at_one_position_is_refused() -> None:
+    """The refusal names the current right neighbour, where the node retries."""
     left = RingLink(1)
     left.found_ring(0.0)
     left.receive(5, SetRight(LinkChange.INSERT, 5, 1, LinkSequence()), 0.0)
@@ -62,8 +62,8 @@ def test_of_two_who_want_the_same_place_the_second_is_refused() -> None:
     assert (answer.packet.refused, answer.packet.right) == (True, 5)
 
 
-def test_a_late_message_of_an_old_era_changes_nothing() -> None:
-    """Repairs begin a new one."""
+def test_late_message_of_an_earlier_repair_changes_nothing() -> None:
+    """Each repair raises the first number of the sequence."""
     link = RingLink(5)
     link.found_ring(0.0)
     link.receive(3, SetLeft(LinkSequence(1, 0), (3, 1)), 0.0)
@@ -74,18 +74,18 @@ def test_a_late_message_of_an_old_era_changes_nothing() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(1, 40))
-def test_all_who_join_at_once_end_in_one_sorted_ring(seed: int, size: int) -> None:
-    """Everybody asks the same node, at the same moment, over links that reorder."""
-    grown(seed, size)
+def test_simultaneous_joins_end_in_one_sorted_ring(seed: int, size: int) -> None:
+    """All nodes join through the same node at once, over links that reorder."""
+    joined_ring(seed, size)
 
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, st.integers(2, 25), st.integers(1, 25))
-def test_right_links_are_always_right_while_nobody_crashes(
+def test_right_links_stay_correct_without_crashes(
     seed: int, size: int, joining: int
 ) -> None:
-    """At any moment a walk along them meets everybody who is in."""
-    ring = grown(seed, size)
+    """At any moment a walk along the right links visits every joined node."""
+    ring = joined_ring(seed, size)
     keys = ring.joined_keys()
     for key in Random(seed + 1).sample(range(1000, 2000), joining):
         ring.join(key - 1000 if key - 1000 not in ring.links else key, near=keys[0])
@@ -100,11 +100,11 @@ def test_right_links_are_always_right_while_nobody_crashes(
 
 @settings(max_examples=30, deadline=None)
 @given(seeds, st.integers(1, 25), st.integers(0, 1000))
-def test_who_is_alone_joins_a_ring_without_cutting_anybody_off(
+def test_lone_node_joins_a_ring_without_disconnecting_any_node(
     seed: int, size: int, key: int
 ) -> None:
-    """Each began a ring, for want of anybody known; then they meet."""
-    ring = grown(seed, size)
+    """Each side founded its own ring because it knew no peer; then they meet."""
+    ring = joined_ring(seed, size)
     keys = ring.joined_keys()
     if key not in keys:
         ring.join(key)
@@ -118,11 +118,11 @@ def test_who_is_alone_joins_a_ring_without_cutting_anybody_off(
 
 @settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(3, 40), st.floats(0.0, 0.9))
-def test_leaving_in_order_keeps_the_ring_whole(
+def test_orderly_leaves_keep_the_ring_consistent(
     seed: int, size: int, share: float
 ) -> None:
-    """Neighbours that leave together wait for each other."""
-    ring = grown(seed, size)
+    """Neighbours that leave at the same time wait for each other."""
+    ring = joined_ring(seed, size)
     going = Random(seed).sample(ring.joined_keys(), int(share * size))
     for key in going:
         ring.leave(key)
@@ -135,9 +135,9 @@ def test_leaving_in_order_keeps_the_ring_whole(
 
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(3, 40), st.floats(0.0, 0.6))
-def test_the_ring_heals_after_crashes(seed: int, size: int, share: float) -> None:
-    """Also when more than four neighbours in a row have died."""
-    ring = grown(seed, size)
+def test_ring_recovers_after_crashes(seed: int, size: int, share: float) -> None:
+    """Also when more than four neighbours in a row have crashed."""
+    ring = joined_ring(seed, size)
     for key in Random(seed).sample(ring.joined_keys(), int(share * size)):
         ring.crash(key)
     ring.run(400.0)
@@ -148,10 +148,10 @@ def test_the_ring_heals_after_crashes(seed: int, size: int, share: float) -> Non
 
 @settings(max_examples=30, deadline=None)
 @given(seeds)
-def test_the_ring_heals_after_all_kinds_of_churn(seed: int) -> None:
-    """Joins, leaves and crashes at any moment, the same keys come back."""
+def test_ring_recovers_after_mixed_churn(seed: int) -> None:
+    """Joins, leaves and crashes at any moment; the same keys come back."""
     chance = Random(seed)
-    ring = grown(seed, 20)
+    ring = joined_ring(seed, 20)
     anchor = ring.joined_keys()[0]
     for _ in range(60):
         ring.run(chance.uniform(0.0, 1.0))
@@ -175,11 +175,11 @@ def test_the_ring_heals_after_all_kinds_of_churn(seed: int) -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(seeds, st.integers(4, 30), st.floats(0.1, 0.9))
-def test_a_cut_makes_two_rings_and_its_end_makes_them_one(
+def test_partition_makes_two_rings_and_its_end_merges_them(
     seed: int, size: int, share: float
 ) -> None:
-    """Each side serves its own while the backbone is cut."""
-    ring = grown(seed, size)
+    """Each side works on its own while the backbone is cut."""
+    ring = joined_ring(seed, size)
     keys = ring.joined_keys()
     ring.partitioned = set(Random(seed).sample(keys, max(1, int(share * size))))
     ring.run(300.0)
@@ -193,16 +193,16 @@ def test_a_cut_makes_two_rings_and_its_end_makes_them_one(
     assert ring.joined_keys() == keys
 
 
-def test_a_ring_at_rest_costs_little() -> None:
-    """Each looks at its left neighbour, who answers; now and then at somebody else."""
-    ring = grown(1, 10)
+def test_idle_ring_sends_few_packets() -> None:
+    """Each node pings its left neighbour and now and then another node."""
+    ring = joined_ring(1, 10)
     before = ring.packets
     ring.run(10.0)
 
     assert ring.packets - before <= 1.3 * 2 * 10 * 10
 
 
-def test_between_on_a_ring_goes_round() -> None:
+def test_is_between_wraps_around_the_ring() -> None:
     """The last key's right neighbour is the first."""
     assert is_between(1, 5, 9)
     assert is_between(9, 10, 1)
@@ -210,8 +210,8 @@ def test_between_on_a_ring_goes_round() -> None:
     assert not is_between(9, 5, 1)
 
 
-def test_a_lone_node_leaves_at_once() -> None:
-    """Nobody has to be told."""
+def test_lone_node_leaves_at_once() -> None:
+    """There is no neighbour to notify."""
     link = RingLink(1)
     link.found_ring(0.0)
 

@@ -30,7 +30,7 @@ from gateway_daemon.overlay.partition import (
 LEARN = OverlayMessage("learn", 1)
 
 
-def made(seed: int, pattern: TopicPattern) -> SimulatedNetwork:
+def make_network(seed: int, pattern: TopicPattern) -> SimulatedNetwork:
     chance = Random(seed)
     return SimulatedNetwork(
         SkipGraph([chance.getrandbits(VECTOR_BITS) for _ in range(pattern.members)]),
@@ -38,10 +38,10 @@ def made(seed: int, pattern: TopicPattern) -> SimulatedNetwork:
     )
 
 
-def late_ms(
+def publication_delays_ms(
     network: SimulatedNetwork, message: OverlayMessage, publisher: int
 ) -> list[float]:
-    """Delays of a publication, in order."""
+    """Delivery delays of one publication, sorted, in ms."""
     start_s = network.now_s
     network.publish(publisher, message)
     network.run()
@@ -54,14 +54,14 @@ def late_ms(
 @given(
     st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 200), st.integers(1, 5)
 )
-def test_everybody_hears_a_message_once_and_the_publisher_learns(
+def test_every_subscriber_gets_a_message_once_and_the_publisher_learns_heads(
     seed: int, publishers: int, subscribers: int, priority: int
 ) -> None:
-    """The first time by links alone, then by the heads that the reports brought."""
+    """First by links alone, then by the heads that the reports named."""
     pattern = TopicPattern(publishers, subscribers)
-    network = made(seed, pattern)
+    network = make_network(seed, pattern)
     publisher = Random(seed).randrange(publishers)
-    everybody = set(range(publishers, pattern.members))
+    subscriber_ranks = set(range(publishers, pattern.members))
 
     network.publish(publisher, LEARN)
     network.run()
@@ -72,7 +72,7 @@ def test_everybody_hears_a_message_once_and_the_publisher_learns(
     assert (
         set(network.delivery_times("learn"))
         == set(network.delivery_times("next"))
-        == everybody
+        == subscriber_ranks
     )
     assert network.forwarder(publisher).subscriber_count == subscribers
     trees = 2 if priority == 5 and subscribers > 110 else 1
@@ -86,11 +86,11 @@ def test_everybody_hears_a_message_once_and_the_publisher_learns(
     st.floats(0, 0.2),
     st.integers(1, 5),
 )
-def test_who_is_alive_is_reached_whoever_has_crashed(
+def test_live_subscribers_are_reached_despite_crashes(
     seed: int, subscribers: int, share: float, priority: int
 ) -> None:
-    """A range whose head keeps silent goes to others."""
-    network = made(seed, TopicPattern(1, subscribers))
+    """A range whose head does not answer is reassigned."""
+    network = make_network(seed, TopicPattern(1, subscribers))
     network.publish(0, LEARN)
     network.run()
     dead = Random(seed).sample(range(1, subscribers + 1), int(share * subscribers))
@@ -107,21 +107,21 @@ def test_who_is_alive_is_reached_whoever_has_crashed(
     assert len(missed) <= 0.01 * subscribers
 
 
-def test_an_emergency_is_fast_although_one_in_ten_has_crashed() -> None:
-    """Two trees and retry: all of the living, 99 % of them within 60 ms."""
+def test_emergency_is_fast_with_a_tenth_of_the_nodes_crashed() -> None:
+    """Two trees and retries reach all live nodes, 99 % of them within 60 ms."""
     for seed in range(3):
-        network = made(seed, TopicPattern(1, 990))
+        network = make_network(seed, TopicPattern(1, 990))
         network.publish(0, LEARN)
         network.run()
         network.crash(Random(seed).sample(range(1, 991), 99))
 
-        delays_ms = late_ms(network, OverlayMessage("urgent", 5), 0)
+        delays_ms = publication_delays_ms(network, OverlayMessage("urgent", 5), 0)
 
         assert len(delays_ms) == 891
         assert delays_ms[int(0.99 * 891)] <= 60.0
 
 
-def test_second_heads_differ_from_the_first_where_others_depend_on_them() -> None:
+def test_second_tree_uses_other_heads_for_large_ranges() -> None:
     """A crashed head of one tree is a leaf of the other."""
     sizes = [40, 30, 20, 3, 1]
 
@@ -129,8 +129,8 @@ def test_second_heads_differ_from_the_first_where_others_depend_on_them() -> Non
     assert second_tree_heads(sizes)[0] == 1
 
 
-class Nobody:
-    """Knows no other node."""
+class NoNeighbours:
+    """A node without links."""
 
     def right_neighbours(self) -> list[RankedNode[int]]:
         return []
@@ -139,9 +139,9 @@ class Nobody:
         return []
 
 
-def test_a_message_that_comes_twice_is_delivered_once() -> None:
+def test_duplicate_message_is_delivered_once() -> None:
     """By two trees, or again after a lost receipt; both copies are answered."""
-    node = Forwarder(5, Nobody())
+    node = Forwarder(5, NoNeighbours())
     copies = [
         MessageCopy(n, OverlayMessage("m", 5), 5, 6, 1, tree)
         for n, tree in ((7, 0), (8, 1))
@@ -156,9 +156,9 @@ def test_a_message_that_comes_twice_is_delivered_once() -> None:
     assert second == [SendPacket(0, RangeReport(8, 1, (RankedNode(5, 0),)))]
 
 
-def test_a_report_of_an_unknown_copy_changes_nothing() -> None:
-    """It was given up, or the gateway has restarted."""
-    node = Forwarder(5, Nobody())
+def test_report_of_an_unknown_copy_changes_nothing() -> None:
+    """The copy has been given up, or the gateway has restarted."""
+    node = Forwarder(5, NoNeighbours())
 
     assert node.receive(9, RangeReport(3, 10, ()), 0.0) == []
     assert node.subscriber_count == 0
@@ -166,10 +166,10 @@ def test_a_report_of_an_unknown_copy_changes_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0, 1)), max_size=30))
-def test_backlog_serves_the_urgent_first_and_the_older_of_two(
+def test_backlog_serves_by_priority_then_by_age(
     arrivals: list[tuple[int, float]],
 ) -> None:
-    """As long as nobody has waited for long."""
+    """Before any message is old enough to age."""
     backlog = PriorityBacklog[tuple[int, int]](ageing_s=100)
     arrivals.sort(key=lambda each: each[1])
     for number, (priority, at_s) in enumerate(arrivals):
@@ -181,8 +181,8 @@ def test_backlog_serves_the_urgent_first_and_the_older_of_two(
     assert len(backlog) == 0
 
 
-def test_backlog_lets_nobody_starve_but_nothing_pass_an_emergency() -> None:
-    """Priority 1 passes fresh 3s after a while, and never a 5."""
+def test_backlog_ages_low_priorities_but_emergencies_stay_first() -> None:
+    """Priority 1 overtakes fresh 3s after a while, and never a 5."""
     backlog = PriorityBacklog[str](ageing_s=1.0)
     backlog.push("old 1", 1, now_s=0.0)
     backlog.push("new 3", 3, now_s=9.0)
@@ -192,7 +192,7 @@ def test_backlog_lets_nobody_starve_but_nothing_pass_an_emergency() -> None:
 
 
 def test_priority_queues_keep_an_emergency_fast_under_load() -> None:
-    """At seven tenths of all brokers' time; without them it waits like all others."""
+    """At 70 % of all brokers' time; in a FIFO queue it waits like all others."""
     small = {"brokers": 200, "topics": 20, "span_s": 0.5}
     queues = measure_delays(LoadScenario(0.7, "policy", **small))
     fifo = measure_delays(LoadScenario(0.7, "policy", is_fifo=True, **small))
@@ -201,8 +201,8 @@ def test_priority_queues_keep_an_emergency_fast_under_load() -> None:
     assert fifo[5].p99_ms > 2 * queues[5].p99_ms
 
 
-def test_fan_out_shrinks_with_the_queue_but_not_an_emergencys() -> None:
-    """Those who wait behind pay for a wide fan-out."""
+def test_fan_out_shrinks_with_the_queue_except_for_emergencies() -> None:
+    """A wide fan-out delays the messages that wait behind it."""
     assert [choose_plan(4, waiting).root_fan_out for waiting in (0, 1, 100)] == [
         46,
         23,

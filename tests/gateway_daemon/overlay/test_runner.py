@@ -1,4 +1,4 @@
-"""Gateways in the overlay over real brokers."""
+"""Overlay runners over real brokers."""
 
 import random
 import time
@@ -30,50 +30,52 @@ from spatial_mqtt.transport import Publication
 pytestmark = pytest.mark.broker
 
 TOPIC = "/3/1/2/0/1"
-QUICK = PingTimes(ping_interval_s=1.0, answer_timeout_s=0.5)
-HASTY = ReplyTimeouts(
+SHORT_PINGS = PingTimes(ping_interval_s=1.0, answer_timeout_s=0.5)
+SHORT_TIMEOUTS = ReplyTimeouts(
     receipt_timeout_s=0.5, per_copy_s=0.01, report_timeout_s=2.0, suspect_s=5.0
 )
 
 
 class Gateway:
-    """One gateway, its clients reduced to what they hear."""
+    """One gateway; its clients are reduced to the ids they receive."""
 
     def __init__(self, number: int, broker: Broker, peer: Broker) -> None:
         name = GatewayName(f"/3/1/2/{number % 4}", _info(broker), f"g{number}")
-        self.heard: list[str] = []
-        self.ends: list[PublicationResult] = []
+        self.received_ids: list[str] = []
+        self.results: list[PublicationResult] = []
         self._outbox: list[tuple[str, int]] = []
-        self.live = OverlayRunner(
+        self.runner = OverlayRunner(
             OverlayConfig(name, (_info(peer),)),
-            OverlayNode(str(name), random.Random(number).choice, QUICK, HASTY),
+            OverlayNode(
+                str(name), random.Random(number).choice, SHORT_PINGS, SHORT_TIMEOUTS
+            ),
             lambda later: MqttTransport(
                 name.gateway_id, broker.endpoint, Connection, later
             ),
             self.store,
             watchdog=LoopWatchdog(time.monotonic),
         )
-        self.live.source = self
-        self.live.set_filters(frozenset({"/3/1/#"}))
-        self.live.start()
+        self.runner.source = self
+        self.runner.set_filters(frozenset({"/3/1/#"}))
+        self.runner.start()
 
-    def store(self, heard: ReceivedMessages) -> None:
-        self.heard += [message.id for message, _ in heard]
+    def store(self, received: ReceivedMessages) -> None:
+        self.received_ids += [message.id for message, _ in received]
 
     def poll(self, now_s: float) -> None:
         while self._outbox:
             id_, priority = self._outbox.pop()
-            self.live.publish(id_, priority, CarriedMessage(TOPIC, b"ground moves"))
+            self.runner.publish(id_, priority, CarriedMessage(TOPIC, b"ground moves"))
 
     def publish(self, id_: str, priority: int = 5) -> None:
         self._outbox.append((id_, priority))
-        self.live.wake()
+        self.runner.wake()
 
-    def on_result(self, ended: PublicationResult) -> None:
-        self.ends.append(ended)
+    def on_result(self, result: PublicationResult) -> None:
+        self.results.append(result)
 
-    def has_told(self, id_: str) -> bool:
-        return any(each.message_id == id_ and each.is_complete for each in self.ends)
+    def is_complete_for(self, id_: str) -> bool:
+        return any(each.message_id == id_ and each.is_complete for each in self.results)
 
 
 def _info(broker: Broker) -> BrokerInfo:
@@ -87,50 +89,54 @@ def gateways(make_broker: Callable[..., Broker]) -> Iterator[list[Gateway]]:
     made = [Gateway(n, brokers[n % 4], brokers[0]) for n in range(8)]
     yield made
     for gateway in made:
-        gateway.live.stop()
+        gateway.runner.stop()
 
 
-def say(gateways: list[Gateway], id_: str, priority: int = 5) -> None:
-    """Publish until the overlay says that everybody has it."""
+def publish_until_received(
+    gateways: list[Gateway], id_: str, priority: int = 5
+) -> None:
+    """Publish until the overlay reports that all eight gateways have the message."""
     for _ in range(60):
         gateways[0].publish(id_, priority)
         deadline_s = time.monotonic() + 10
-        before = len(gateways[0].ends)
-        while len(gateways[0].ends) == before and time.monotonic() < deadline_s:
+        before = len(gateways[0].results)
+        while len(gateways[0].results) == before and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        if gateways[0].has_told(id_) and gateways[0].ends[-1].reached == 8:
+        if gateways[0].is_complete_for(id_) and gateways[0].results[-1].reached == 8:
             return
         time.sleep(0.5)
     raise AssertionError("the overlay did not come together")
 
 
-def test_every_gateway_hears_a_message_once_over_real_brokers(
+def test_every_gateway_receives_a_message_once_over_real_brokers(
     gateways: list[Gateway],
 ) -> None:
-    """They find each other by the names that brokers retain."""
-    say(gateways, "together")
+    """They discover each other by the names retained at the brokers."""
+    publish_until_received(gateways, "together")
     for priority in (1, 3, 5):
-        say(gateways, f"m{priority}", priority)
-    wait_until(lambda: all("m5" in gateway.heard for gateway in gateways))
+        publish_until_received(gateways, f"m{priority}", priority)
+    wait_until(lambda: all("m5" in gateway.received_ids for gateway in gateways))
 
     for gateway in gateways:
-        assert sorted(gateway.heard) == ["m1", "m3", "m5", "together"]
+        assert sorted(gateway.received_ids) == ["m1", "m3", "m5", "together"]
 
 
-def test_who_leaves_in_order_is_no_longer_served(gateways: list[Gateway]) -> None:
-    """Its neighbours know, so nobody waits for it."""
-    say(gateways, "together")
-    gateways[7].live.stop()
-    wait_until(lambda: not gateways[7].live.has_peers)
+def test_gateway_that_left_in_order_is_no_longer_served(
+    gateways: list[Gateway],
+) -> None:
+    """Its neighbours know, so no publication waits for it."""
+    publish_until_received(gateways, "together")
+    gateways[7].runner.stop()
+    wait_until(lambda: not gateways[7].runner.has_peers)
     gateways[0].publish("later")
-    wait_until(lambda: gateways[0].has_told("later"))
-    wait_until(lambda: all("later" in gateway.heard for gateway in gateways[:7]))
+    wait_until(lambda: gateways[0].is_complete_for("later"))
+    wait_until(lambda: all("later" in gateway.received_ids for gateway in gateways[:7]))
 
-    assert "later" not in gateways[7].heard
+    assert "later" not in gateways[7].received_ids
 
 
-def hostile() -> Iterator[bytes]:
-    """Frames of our form with numbers that nobody has."""
+def hostile_frames() -> Iterator[bytes]:
+    """Well-formed frames with numbers out of range."""
     key = OverlayKey(TOPIC, 1, "/3@127.0.0.1:1!g9")
     payload = msgspec.msgpack.encode(CarriedMessage(TOPIC, b""))
     for packet in (
@@ -143,11 +149,18 @@ def hostile() -> Iterator[bytes]:
         yield encode_frame(OverlayKey("", 0, "g0"), key, packet)
 
 
-def test_what_is_no_frame_is_dropped(gateways: list[Gateway]) -> None:
-    """Anybody may publish anything."""
-    for junk in (b"", b"\0", b"\1junk", b"\0\x95\x93", b"x" * 10_000, *hostile()):
-        gateways[0].live.on_frame(junk)
-    say(gateways, "still there")
+def test_malformed_frames_are_dropped(gateways: list[Gateway]) -> None:
+    """Any client may publish to the overlay topic."""
+    for junk in (
+        b"",
+        b"\0",
+        b"\1junk",
+        b"\0\x95\x93",
+        b"x" * 10_000,
+        *hostile_frames(),
+    ):
+        gateways[0].runner.on_frame(junk)
+    publish_until_received(gateways, "still there")
 
-    assert gateways[0].heard == ["still there"]
+    assert gateways[0].received_ids == ["still there"]
     assert Publication(overlay_topic("g0"), b"").topic == "/overlay/node/g0"

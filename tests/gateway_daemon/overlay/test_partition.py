@@ -30,7 +30,7 @@ plans = st.builds(
 def test_parts_of_a_split_are_disjoint_and_cover_the_range(
     right: list[int], low: int, width: int
 ) -> None:
-    """No key is served twice, and none is forgotten that somebody can serve."""
+    """No key is served twice, and none that a link can serve is left out."""
     parts = split_range(low, low + width, right)
 
     covered = [key for part in parts for key in range(part.low, part.high)]
@@ -50,27 +50,27 @@ def test_parts_of_a_split_are_disjoint_and_cover_the_range(
 def test_every_subscriber_is_reached_once_by_links(
     seed: int, publishers: int, subscribers: int, data: st.DataObject
 ) -> None:
-    """With Skip Graph links alone, from any publisher; depth is the greedy search's."""
+    """By Skip Graph links alone, from any publisher, at the greedy search's depth."""
     chance = Random(seed)
     members = publishers + subscribers
     graph = SkipGraph([chance.getrandbits(VECTOR_BITS) for _ in range(members)])
     start = data.draw(st.integers(0, publishers - 1))
 
-    told = run_multicast(
+    result = run_multicast(
         RangePart(start, publishers, members),
         lambda own, low, high: split_range(low, high, graph.right_neighbours(own)),
     )
 
-    assert set(told.arrivals) == set(range(publishers, members))
-    assert told.duplicates == 0
-    for rank, arrival in told.arrivals.items():
-        assert arrival.hops <= _greedy(graph, start, rank)
+    assert set(result.arrivals) == set(range(publishers, members))
+    assert result.duplicates == 0
+    for rank, arrival in result.arrivals.items():
+        assert arrival.hops <= _greedy_hops(graph, start, rank)
 
 
-def _greedy(graph: SkipGraph, start: int, target: int) -> int:
+def _greedy_hops(graph: SkipGraph, start: int, target: int) -> int:
     """Hops of the search that always takes the farthest link that does not overshoot.
 
-    A range is never nearer than that: its relay looks for the range's first node.
+    A range is never nearer, because its relay searches for the range's first node.
     """
     first, hops = start, 0
     while first != target:
@@ -80,8 +80,10 @@ def _greedy(graph: SkipGraph, start: int, target: int) -> int:
 
 
 @given(plans, st.integers(0, 3000), st.booleans())
-def test_shares_add_up(plan: SplitPlan, others: int, is_root: bool) -> None:
-    """Everybody belongs to exactly one head, and nobody sends more than he may."""
+def test_subtree_sizes_add_up_and_respect_the_fan_out(
+    plan: SplitPlan, others: int, is_root: bool
+) -> None:
+    """Every subscriber belongs to exactly one head."""
     sizes = subtree_sizes(others, plan, is_root)
 
     assert sum(sizes) == others
@@ -94,25 +96,25 @@ def test_shares_add_up(plan: SplitPlan, others: int, is_root: bool) -> None:
 def test_partition_sends_exactly_one_message_a_subscriber(
     plan: SplitPlan, publishers: int, subscribers: int
 ) -> None:
-    """Whatever the plan: each is reached once, and n subscribers cost n messages."""
+    """With any plan n subscribers cost n messages, and each is reached once."""
     low, high = publishers, publishers + subscribers
 
     def forward(own: int, first: int, last: int) -> list[RangePart[int]]:
         start = max(first, own + 1)
         sizes = subtree_sizes(last - start, plan, is_root=own < low)
         return assign_range(
-            start, last, [start + place for place in head_positions(sizes)]
+            start, last, [start + position for position in head_positions(sizes)]
         )
 
-    told = run_multicast(RangePart(0, low, high), forward)
+    result = run_multicast(RangePart(0, low, high), forward)
 
-    assert set(told.arrivals) == set(range(low, high))
-    assert told.messages == subscribers
-    assert told.duplicates == 0
+    assert set(result.arrivals) == set(range(low, high))
+    assert result.messages == subscribers
+    assert result.duplicates == 0
 
 
-def test_the_first_head_answers_for_who_joined_left_of_it() -> None:
-    """A subscriber that is not in any list yet still lies in a part."""
+def test_first_head_covers_subscribers_that_joined_left_of_it() -> None:
+    """A subscriber that no list holds yet still lies in a part."""
     assert assign_range(10, 100, [20, 60]) == [
         RangePart(20, 10, 60),
         RangePart(60, 60, 100),
@@ -123,11 +125,13 @@ def test_the_first_head_answers_for_who_joined_left_of_it() -> None:
     st.lists(st.integers(0, 500), min_size=1, unique=True).map(sorted),
     st.lists(st.integers(0, 500), unique=True).map(sorted),
 )
-def test_nearest_known_places_are_chosen(known: list[int], wanted: list[int]) -> None:
-    """One for each wish, none farther away than another known one."""
+def test_nearest_known_positions_are_chosen(
+    known: list[int], wanted: list[int]
+) -> None:
+    """One for each wanted position, and no other known one is nearer."""
     chosen = [known[i] for i in nearest_indices(wanted, known)]
 
     assert chosen == sorted(set(chosen))
-    for place in wanted:
-        gap = min(abs(place - c) for c in chosen)
-        assert gap == min(abs(place - k) for k in known)
+    for position in wanted:
+        gap = min(abs(position - c) for c in chosen)
+        assert gap == min(abs(position - k) for k in known)

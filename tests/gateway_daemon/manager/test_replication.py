@@ -1,4 +1,4 @@
-"""Records of several Managers merge to the same, whatever the way they come."""
+"""Records of several Managers merge to the same value in any order."""
 
 from collections.abc import Callable
 
@@ -39,10 +39,10 @@ records = st.builds(
 
 
 @given(records, records, records)
-def test_merging_does_not_mind_order_grouping_or_repetition(
+def test_merging_is_commutative_associative_and_idempotent(
     one: Record, other: Record, third: Record
 ) -> None:
-    """So retained messages may arrive twice and by any way."""
+    """So retained messages may arrive twice and by any route."""
     assert merge_records(one, other) == merge_records(other, one)
     assert merge_records(merge_records(one, other), third) == merge_records(
         one, merge_records(other, third)
@@ -50,8 +50,8 @@ def test_merging_does_not_mind_order_grouping_or_repetition(
     assert merge_records(one, merge_records(one, other)) == merge_records(one, other)
 
 
-def test_later_word_wins_and_a_later_word_that_knew_is_no_conflict() -> None:
-    """Correcting oneself is not contradicting somebody."""
+def test_later_value_wins_and_conflicts_only_without_knowledge_of_the_first() -> None:
+    """A change based on the earlier record is no conflict."""
     first = Record(B1, edits={}).with_value(B1, HybridTimestamp(5, 0, "a"))
     second = first.with_value(B2, HybridTimestamp(9, 0, "b"))
     blind = Record(None, edits={}).with_value(B2, HybridTimestamp(7, 0, "b"))
@@ -63,8 +63,8 @@ def test_later_word_wins_and_a_later_word_that_knew_is_no_conflict() -> None:
     assert not is_conflict(merge_records(first, blind), blind)
 
 
-def test_two_who_say_the_same_do_not_contradict() -> None:
-    """Both hear the same gateway."""
+def test_equal_values_are_no_conflict() -> None:
+    """Both Managers receive the same gateway's notices."""
     one = Record(None, edits={}).with_value(B1, HybridTimestamp(5, 0, "a"))
     other = Record(None, edits={}).with_value(B1, HybridTimestamp(6, 0, "b"))
 
@@ -72,7 +72,7 @@ def test_two_who_say_the_same_do_not_contradict() -> None:
 
 
 def test_settings_that_differ_are_a_conflict() -> None:
-    """Nobody said it later: every Manager takes the same one, and all are told."""
+    """Neither is later; every Manager selects the same one and logs the conflict."""
     assert is_conflict(Record(B1), Record(B2))
     assert merge_records(Record(B1), Record(B2)) == merge_records(
         Record(B2), Record(B1)
@@ -80,17 +80,17 @@ def test_settings_that_differ_are_a_conflict() -> None:
 
 
 @given(stamps, st.integers(-5, 5), st.sampled_from(MANAGERS))
-def test_stamp_is_later_than_all_that_was_seen(
+def test_next_stamp_is_later_than_every_stamp_seen(
     seen: HybridTimestamp, now_ms: int, manager: str
 ) -> None:
-    """Also where the wall clock is set back."""
+    """Also after the wall clock was set back."""
     made = seen.next(now_ms, manager)
 
     assert made > seen
     assert made.ms == max(seen.ms, now_ms)
 
 
-words = st.lists(
+changes = st.lists(
     st.tuples(
         st.sampled_from(MANAGERS),
         st.sampled_from(["/", "/1", "/1/2"]),
@@ -101,13 +101,13 @@ words = st.lists(
 )
 
 
-@given(words, st.data())
-def test_managers_that_exchanged_all_they_know_agree(
-    said: list[tuple[str, str, BrokerInfo | None, int]], data: st.DataObject
+@given(changes, st.data())
+def test_managers_agree_after_exchanging_all_records(
+    made: list[tuple[str, str, BrokerInfo | None, int]], data: st.DataObject
 ) -> None:
-    """Whatever was said to whom, with whatever clocks, heard in whatever order."""
+    """Any changes at any Manager, with any clocks, exchanged in any order."""
     managers = {me: Registry(me) for me in MANAGERS}
-    for me, area, broker, now_ms in said:
+    for me, area, broker, now_ms in made:
         managers[me] = managers[me].with_value("broker", area, broker, now_ms)
         if data.draw(st.booleans()):
             other = data.draw(st.sampled_from(MANAGERS))
@@ -117,9 +117,9 @@ def test_managers_that_exchanged_all_they_know_agree(
             for other in MANAGERS:
                 managers[me] = exchange(managers[me], managers[other], data.draw)
 
-    told = {me: (m.table, dict(m.records)) for me, m in managers.items()}
-    assert told["a"] == told["b"] == told["c"]
-    assert managers["a"].version >= len(said)
+    states = {me: (m.table, dict(m.records)) for me, m in managers.items()}
+    assert states["a"] == states["b"] == states["c"]
+    assert managers["a"].version >= len(made)
 
 
 def exchange(
@@ -141,13 +141,13 @@ def exchange(
     ],
 )
 def test_hostile_record_is_a_named_error(payload: bytes, reason: str) -> None:
-    """A peer's bad word harms nobody."""
+    """A bad record from a peer harms no other record."""
     with pytest.raises(DirectoryError, match=reason):
         decode_record(payload)
 
 
-def test_record_survives_the_wire() -> None:
-    """What one Manager retains, another one reads."""
-    told = KeyedRecord(KEY, Record(B1, HybridTimestamp(3, 1, "a"), {"a": 2}))
+def test_record_survives_encoding_and_decoding() -> None:
+    """Managers exchange records as retained messages."""
+    keyed = KeyedRecord(KEY, Record(B1, HybridTimestamp(3, 1, "a"), {"a": 2}))
 
-    assert decode_record(msgspec.json.encode(told)) == told
+    assert decode_record(msgspec.json.encode(keyed)) == keyed

@@ -1,4 +1,4 @@
-"""What a gateway remembers in files never ends it."""
+"""A failed write never ends the gateway."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from soak.disk import fill, mounted
 from service_runtime.files import write_best_effort
 
 
-def test_a_full_disk_keeps_the_old_file(
+def test_full_disk_keeps_the_old_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The gateway goes on, says so, and remembers when there is room again."""
+    """The failure is logged, and the next write with free space succeeds."""
     with mounted(tmp_path / "disk", "1m") as disk:
         if disk is None:
             pytest.skip("only root may mount a small disk")

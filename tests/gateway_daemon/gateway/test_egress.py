@@ -1,4 +1,4 @@
-"""Lanes when the broker table changes, over real uplinks to brokers that are away."""
+"""Egress when the broker table changes, with real uplinks to unreachable brokers."""
 
 import time
 from collections.abc import Iterator
@@ -20,32 +20,32 @@ TOPIC = "/3/1/2"
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that the test advances, in seconds."""
 
     now_s = 0.0
 
     def __call__(self) -> float:
-        """Now."""
+        """Current time."""
         return self.now_s
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """Of the queues."""
+    """Clock of the queues."""
     return Clock()
 
 
 @pytest.fixture
 def queues() -> dict[BrokerInfo | None, MemoryQueue]:
-    """By their broker."""
+    """Queues by broker."""
     return {}
 
 
 @pytest.fixture
-def lanes(
+def egress(
     clock: Clock, queues: dict[BrokerInfo | None, MemoryQueue]
 ) -> Iterator[Egress]:
-    """A gateway's, before its first table."""
+    """The egress of a gateway before its first table."""
 
     def make_queue(broker: BrokerInfo | None) -> Queue:
         return queues.setdefault(broker, MemoryQueue("gw", "b", 10**6, clock))
@@ -55,39 +55,39 @@ def lanes(
             queue, SenderProfile("gw"), Connection, RateLimiter(), time.monotonic
         )
 
-    made = Egress(
+    created = Egress(
         make_queue, make_uplink, tls=False, watchdog=LoopWatchdog(time.monotonic)
     )
-    yield made
-    made.close()
+    yield created
+    created.close()
 
 
-def test_message_that_moves_to_another_lane_keeps_its_age(
-    lanes: Egress, clock: Clock, queues: dict[BrokerInfo | None, MemoryQueue]
+def test_message_moved_to_another_broker_keeps_its_age(
+    egress: Egress, clock: Clock, queues: dict[BrokerInfo | None, MemoryQueue]
 ) -> None:
-    """It was late before it came, and waited here for a broker: both count."""
-    lanes.put([MessageDraft(3, TOPIC, lambda _id: b"x", age_s=500.0)])
+    """The age at arrival and the time spent waiting for a broker add up."""
+    egress.put([MessageDraft(3, TOPIC, lambda _id: b"x", age_s=500.0)])
     clock.now_s += 100.0
     broker = BrokerInfo("127.0.0.1", free_port())
-    lanes.apply_table(BrokerTable(1, (BrokerEntry("/3", broker),)))
+    egress.apply_table(BrokerTable(1, (BrokerEntry("/3", broker),)))
 
     (moved,) = queues[broker].lease()
     assert queues[broker].age_s(moved) == pytest.approx(600.0)
     assert not queues[None].lease()
 
 
-def test_area_that_leaves_a_broker_that_is_down_takes_its_messages_along(
-    lanes: Egress, queues: dict[BrokerInfo | None, MemoryQueue]
+def test_area_moved_from_an_unreachable_broker_takes_its_messages_along(
+    egress: Egress, queues: dict[BrokerInfo | None, MemoryQueue]
 ) -> None:
-    """Its other areas wait for it, and can still be sent."""
+    """Messages of its other areas stay in its queue."""
     dead, alive = (BrokerInfo("127.0.0.1", free_port()) for _ in range(2))
-    lanes.apply_table(
+    egress.apply_table(
         BrokerTable(1, (BrokerEntry("/3/1", dead), BrokerEntry("/3/2", dead)))
     )
-    lanes.put([
+    egress.put([
         MessageDraft(p, f"/3/{p % 2 + 1}/0", lambda _id: b"x") for p in (5, 4, 3, 2)
     ])
-    lanes.apply_table(
+    egress.apply_table(
         BrokerTable(2, (BrokerEntry("/3/1", dead), BrokerEntry("/3/2", alive)))
     )
 
@@ -95,14 +95,14 @@ def test_area_that_leaves_a_broker_that_is_down_takes_its_messages_along(
     assert [m.priority for m in queues[dead].lease(9)] == [4, 2]
 
 
-def test_message_without_broker_waits_for_the_table_that_names_one(
-    lanes: Egress, queues: dict[BrokerInfo | None, MemoryQueue]
+def test_message_without_broker_waits_for_a_table_that_covers_its_topic(
+    egress: Egress, queues: dict[BrokerInfo | None, MemoryQueue]
 ) -> None:
-    """Tables that name others only do not lose sight of it."""
+    """Tables without its area leave it in the queue."""
     broker = BrokerInfo("127.0.0.1", free_port())
-    lanes.put([MessageDraft(5, TOPIC, lambda _id: b"x")])
-    lanes.apply_table(BrokerTable(1, (BrokerEntry("/4", broker),)))
-    lanes.apply_table(
+    egress.put([MessageDraft(5, TOPIC, lambda _id: b"x")])
+    egress.apply_table(BrokerTable(1, (BrokerEntry("/4", broker),)))
+    egress.apply_table(
         BrokerTable(2, (BrokerEntry("/4", broker), BrokerEntry("/3", broker)))
     )
 

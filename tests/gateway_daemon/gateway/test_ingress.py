@@ -1,4 +1,4 @@
-"""The front at a real broker."""
+"""Ingress at a real broker."""
 
 import logging
 import threading
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.broker
 
 
 class Client:
-    """Publishes, and hears whether somebody took it."""
+    """Publishes, and records whether the broker had a subscriber."""
 
     def __init__(self, broker: Broker) -> None:
         """Connect."""
@@ -34,14 +34,14 @@ class Client:
         self._connection.start()
         assert self.is_ready.wait(60)
 
-    def says(self, topic: str) -> str | None:
-        """What the broker answers."""
+    def publish(self, topic: str) -> str | None:
+        """Publish and return the broker's reason code, None for success."""
         token = self._connection.publish(Publication(topic, b"x"))
         wait_until(lambda: token in self.answers)
         return self.answers[token or 0]
 
     def stop(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self._connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
@@ -62,35 +62,35 @@ class Client:
         """See `ConnectionHandler`."""
 
 
-class AtWords(logging.Handler):
-    """Does something in the moment that something is said."""
+class RunOnLogLine(logging.Handler):
+    """Calls a function when a log line contains a text."""
 
-    def __init__(self, words: str, do: Callable[[], object]) -> None:
-        """Listen to everybody."""
+    def __init__(self, text: str, do: Callable[[], object]) -> None:
+        """Wait for `text`."""
         super().__init__()
         self.done: list[object] = []
-        self._words = words
+        self._text = text
         self._do = do
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
-        if self._words in record.getMessage():
+        if self._text in record.getMessage():
             self.done.append(self._do())
 
 
 @pytest.fixture
 def client(broker: Broker) -> Iterator[Client]:
-    """At the same broker."""
-    made = Client(broker)
-    yield made
-    made.stop()
+    """A client of the same broker."""
+    created = Client(broker)
+    yield created
+    created.stop()
 
 
 @pytest.fixture
-def front(broker: Broker, tmp_path: Path) -> Iterator[Ingress]:
-    """Runs, and stores in memory."""
+def ingress(broker: Broker, tmp_path: Path) -> Iterator[Ingress]:
+    """An ingress that is not yet running and stores in memory."""
     clock = time.monotonic
-    lanes = Egress(
+    egress = Egress(
         lambda _broker: MemoryQueue("gw", "b", 10**6, clock),
         lambda _broker, queue: Uplink(
             queue, SenderProfile("gw"), Connection, RateLimiter(), clock
@@ -98,33 +98,35 @@ def front(broker: Broker, tmp_path: Path) -> Iterator[Ingress]:
         tls=False,
         watchdog=LoopWatchdog(clock),
     )
-    impostors = IdentityCheck(
+    identity_check = IdentityCheck(
         tmp_path / "impostors.jsonl", time.time, has_certificates=False
     )
-    made = Ingress(
+    created = Ingress(
         "gw",
         lambda session, handler: Connection(broker.endpoint, session, handler),
-        lanes,
+        egress,
         3,
         clock,
-        checks=AdmissionChecks(SenderRateLimit(100), impostors),
+        checks=AdmissionChecks(SenderRateLimit(100), identity_check),
     )
-    yield made
-    made.stop()
-    lanes.close()
+    yield created
+    created.stop()
+    egress.close()
 
 
-def test_who_hears_that_it_is_up_is_heard(
-    front: Ingress, client: Client, caplog: pytest.LogCaptureFixture
+def test_ingress_is_subscribed_when_it_logs_that_it_is_up(
+    ingress: Ingress, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker keeps nothing of a message that comes before its taker."""
-    at_words = AtWords("gateway gw is up", lambda: client.says("/forward/3/1/2/pri5"))
+    """The broker drops a message that arrives before the subscription."""
+    on_line = RunOnLogLine(
+        "gateway gw is up", lambda: client.publish("/forward/3/1/2/pri5")
+    )
     log = logging.getLogger("gateway_daemon.gateway.ingress")
     caplog.set_level(logging.INFO, log.name)
-    log.addHandler(at_words)
-    threading.Thread(target=front.run, args=(no_heartbeat,), daemon=True).start()
-    wait_until(lambda: at_words.done)
-    log.removeHandler(at_words)
+    log.addHandler(on_line)
+    threading.Thread(target=ingress.run, args=(no_heartbeat,), daemon=True).start()
+    wait_until(lambda: on_line.done)
+    log.removeHandler(on_line)
 
-    assert at_words.done == [None], f"{NO_SUBSCRIBERS} would be a message that is lost"
-    assert front.is_up
+    assert on_line.done == [None], f"{NO_SUBSCRIBERS} means that the message is lost"
+    assert ingress.is_up

@@ -1,4 +1,4 @@
-"""The registry beside a model of it, through any sequence of what can happen."""
+"""Model test of the registry: any sequence of events."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +21,8 @@ BROKERS = st.sampled_from([BrokerInfo("b", n) for n in (1, 2, 3)])
 SETTINGS = (BrokerEntry("/", BrokerInfo("b", 1)),)
 
 
-class Machine(RuleBasedStateMachine):
-    """One Manager; the model is what an administrator would write on paper."""
+class RegistryMachine(RuleBasedStateMachine):
+    """One Manager; the model holds the areas and brokers that should result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.folder.cleanup()
 
-    def try_(self, change: str, *args: object) -> bool:
-        """Whether the registry took it; a refusal changes nothing."""
+    def try_change(self, change: str, *args: object) -> bool:
+        """Return whether the registry accepted it; a refusal changes nothing."""
         before = self.registry
         try:
             self.registry = getattr(self.registry, change)(*args)
@@ -49,41 +49,41 @@ class Machine(RuleBasedStateMachine):
         return True
 
     @rule(gateway=GATEWAYS)
-    def comes_up(self, gateway: BrokerInfo) -> None:
-        assert self.try_("with_notice", GatewayNotice(gateway, "up"))
+    def gateway_connects(self, gateway: BrokerInfo) -> None:
+        assert self.try_change("with_notice", GatewayNotice(gateway, "up"))
         self.areas.setdefault(gateway, ("/",))
         self.away.discard(gateway)
 
     @rule(gateway=GATEWAYS)
-    def is_gone(self, gateway: BrokerInfo) -> None:
-        assert self.try_("with_departed", gateway)
+    def gateway_departs(self, gateway: BrokerInfo) -> None:
+        assert self.try_change("with_departed", gateway)
         if gateway in self.areas:
             self.away.add(gateway)
 
     @rule(gateway=GATEWAYS)
-    def promises(self, gateway: BrokerInfo) -> None:
-        assert self.try_("with_heartbeat", gateway)
+    def gateway_sends_heartbeat(self, gateway: BrokerInfo) -> None:
+        assert self.try_change("with_heartbeat", gateway)
         self.away.discard(gateway)
 
     @rule(gateway=GATEWAYS, areas=st.lists(AREAS, min_size=1, max_size=3))
     def areas_are_set(self, gateway: BrokerInfo, areas: list[str]) -> None:
         setting = AreaSetting(gateway, topics=tuple(areas))
-        if self.try_("with_areas", setting):
+        if self.try_change("with_areas", setting):
             self.areas[gateway] = tuple(dict.fromkeys(areas))
         else:
             assert gateway not in self.areas
 
     @rule(gateway=GATEWAYS, area=AREAS)
     def area_is_added(self, gateway: BrokerInfo, area: str) -> None:
-        """The older form; the whole world is no area beside others."""
-        if self.try_("with_areas", AreaSetting(gateway, topic=area)):
+        """The older form, which adds; "/" cannot be combined with other areas."""
+        if self.try_change("with_areas", AreaSetting(gateway, topic=area)):
             added = dict.fromkeys((*self.areas[gateway], area))
             small = tuple(each for each in added if each != "/")
             self.areas[gateway] = small or ("/",)
 
     @rule(gateway=GATEWAYS)
-    def is_forgotten(self, gateway: BrokerInfo) -> None:
-        assert self.try_("without_gateway", gateway) == (gateway in self.areas)
+    def gateway_is_removed(self, gateway: BrokerInfo) -> None:
+        assert self.try_change("without_gateway", gateway) == (gateway in self.areas)
         self.areas.pop(gateway, None)
         self.away.discard(gateway)
         self.applied.pop(gateway, None)
@@ -91,8 +91,8 @@ class Machine(RuleBasedStateMachine):
     @rule(area=AREAS, broker=BROKERS)
     def broker_is_added(self, area: str, broker: BrokerInfo) -> None:
         known = self.brokers.get(area)
-        is_taken = self.try_("with_broker", BrokerEntry(area, broker))
-        assert is_taken == (known in {None, broker})
+        is_accepted = self.try_change("with_broker", BrokerEntry(area, broker))
+        assert is_accepted == (known in {None, broker})
         if known is None:
             self.brokers[area] = broker
             self.changes += 1
@@ -100,7 +100,7 @@ class Machine(RuleBasedStateMachine):
     @rule(area=AREAS, broker=BROKERS)
     def broker_is_removed(self, area: str, broker: BrokerInfo) -> None:
         is_known = self.brokers.get(area) == broker
-        assert self.try_("without_broker", BrokerEntry(area, broker)) == is_known
+        assert self.try_change("without_broker", BrokerEntry(area, broker)) == is_known
         if is_known:
             del self.brokers[area]
             self.changes += 1
@@ -109,21 +109,21 @@ class Machine(RuleBasedStateMachine):
     def table_is_applied(self, gateway: BrokerInfo, behind: int) -> None:
         version = self.registry.version - behind
         notice = GatewayNotice(gateway, "complete", version)
-        if self.try_("with_notice", notice):
+        if self.try_change("with_notice", notice):
             self.applied[gateway] = version
         else:
             assert gateway not in self.areas
 
     @rule()
-    def nobody_is_waited_for(self) -> None:
+    def laggards_are_dropped(self) -> None:
         laggards = self.registry.laggards
         self.registry = self.registry.without_laggards()
         assert self.registry.is_complete
         self.applied |= dict.fromkeys(laggards, self.registry.version)
 
     @rule()
-    def restarts(self) -> None:
-        """What gateways reported is not kept: they report again."""
+    def manager_restarts(self) -> None:
+        """Applied versions are not stored; gateways report them again."""
         storage.save_registry(
             self.path, storage.RegistrySnapshot.from_registry(self.registry)
         )
@@ -133,7 +133,7 @@ class Machine(RuleBasedStateMachine):
         self.applied.clear()
 
     @invariant()
-    def publishes_what_is_so(self) -> None:
+    def directory_matches_the_model(self) -> None:
         listed = {(entry.broker_info, entry.topic) for entry in self.registry.gateways}
         assert listed == {
             (gateway, area)
@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
         assert lengths == sorted(lengths)
 
     @invariant()
-    def waits_for_whom_it_must(self) -> None:
+    def laggards_match_the_model(self) -> None:
         waits = {
             g
             for g in self.areas.keys() - self.away
@@ -158,4 +158,4 @@ class Machine(RuleBasedStateMachine):
         assert waits <= set(self.registry.seen)
 
 
-TestMachine = Machine.TestCase
+TestMachine = RegistryMachine.TestCase

@@ -15,7 +15,7 @@ from gateway_daemon.overlay.postal_tree import DEFAULT_COST, HopCost, build_post
 
 
 def reached_by(time_ms: int, hop: int, child: int) -> int:
-    """Nodes that know a message at a time, the first counted: the definition."""
+    """Nodes reached by a time, the root included: the postal recursion."""
     sends = range(1, (time_ms - hop) // child + 1) if time_ms >= hop else ()
     return 1 + sum(reached_by(time_ms - hop - j * child, hop, child) for j in sends)
 
@@ -24,7 +24,7 @@ def reached_by(time_ms: int, hop: int, child: int) -> int:
 def test_last_arrival_is_that_of_the_postal_recursion(
     hop: int, child: int, time_ms: int
 ) -> None:
-    """As many as the recursion reaches by a time are reached by it, not one more."""
+    """Exactly the nodes that the recursion reaches by a time are reached by it."""
     cost = HopCost(node_ms=0, link_ms=hop, child_ms=child)
     reached = reached_by(time_ms, hop, child) - 1
 
@@ -37,8 +37,10 @@ def test_last_arrival_is_that_of_the_postal_recursion(
     [(9, 11.5, 11.9), (50, 13.6, 16.0), (100, 16.1, 21.0), (500, 22.3, 24.8),
      (990, 23.9, 26.2), (1280, 24.5, 26.8), (5_000, 28.3, 31.9)],
 )  # fmt: skip
-def test_bound_at_the_thesis_costs(nodes: int, mean_ms: float, last_ms: float) -> None:
-    """Numbers of an independent computation of the postal bound."""
+def test_postal_bound_at_the_costs_of_the_thesis(
+    nodes: int, mean_ms: float, last_ms: float
+) -> None:
+    """Expected values are from an independent computation of the postal bound."""
     tree = build_postal_tree(nodes)
 
     assert tree.mean_ms == pytest.approx(mean_ms, abs=0.06)
@@ -46,8 +48,10 @@ def test_bound_at_the_thesis_costs(nodes: int, mean_ms: float, last_ms: float) -
 
 
 @given(st.integers(1, 1500), st.integers(1, 120), st.integers(1, 60))
-def test_a_tree_is_as_fast_as_it_says(nodes: int, root: int, inner: int) -> None:
-    """Nodes that cut their ranges by the shares arrive when the tree says."""
+def test_multicast_takes_the_times_of_the_tree(
+    nodes: int, root: int, inner: int
+) -> None:
+    """Nodes that split their ranges by the tree's shares finish when it predicts."""
     plan = SplitPlan(SplitShape.POSTAL, root, inner)
 
     def forward(own: int, low: int, high: int) -> list[RangePart[int]]:
@@ -57,23 +61,23 @@ def test_a_tree_is_as_fast_as_it_says(nodes: int, root: int, inner: int) -> None
             first, high, [first + place for place in head_positions(sizes)]
         )
 
-    told = run_multicast(RangePart(0, 1, nodes + 1), forward)
+    result = run_multicast(RangePart(0, 1, nodes + 1), forward)
 
     tree = build_postal_tree(nodes, root, inner)
-    times_ms = [arrival.at_ms for arrival in told.arrivals.values()]
+    times_ms = [arrival.at_ms for arrival in result.arrivals.values()]
     assert sum(times_ms) / nodes == pytest.approx(tree.mean_ms)
     assert max(times_ms) == pytest.approx(tree.last_ms)
 
 
 @pytest.mark.parametrize("nodes", [10, 20, 50, 100, 320, 640, 990, 1280])
-def test_an_emergency_is_within_five_percent_of_the_bound(nodes: int) -> None:
-    """At most 110 and 46 copies cost next to nothing up to 1280 subscribers."""
+def test_emergency_fan_out_is_within_five_percent_of_the_bound(nodes: int) -> None:
+    """Limits of 110 and 46 copies cost at most 5 % up to 1280 subscribers."""
     capped = build_postal_tree(nodes, 110, 46)
 
     assert capped.mean_ms <= 1.05 * build_postal_tree(nodes).mean_ms
     assert capped.last_ms <= 28.0
 
 
-def test_thesis_counts_twelve_milliseconds_a_hop() -> None:
+def test_a_hop_costs_twelve_milliseconds_as_in_the_thesis() -> None:
     """1 + 10 + 10 * 0.1."""
     assert DEFAULT_COST.path_delay_ms(1) == pytest.approx(12.0)

@@ -16,7 +16,7 @@ sorted_valleys = st.lists(st.sampled_from("abcdefgh"), max_size=40).map(sorted)
 def test_few_copies_leave_a_valley_and_every_range_is_served(
     valleys: list[str], own: str, is_narrow: bool, tree: int
 ) -> None:
-    """At most four, one where the way is narrow; the first known begins a range."""
+    """At most four copies, one over a narrow uplink; the first range starts at 0."""
     chosen = choose_valley_heads(own, valleys, is_uplink_narrow=is_narrow, tree=tree)
     out = [head for head in chosen if valleys[head.head_index] != own]
 
@@ -28,7 +28,7 @@ def test_few_copies_leave_a_valley_and_every_range_is_served(
     }
 
 
-def test_a_range_out_of_the_valley_is_whole_valleys() -> None:
+def test_ranges_outside_the_valley_are_whole_valleys() -> None:
     """So no link carries a message twice."""
     chosen = choose_valley_heads("c", VALLEYS, is_uplink_narrow=False)
 
@@ -37,8 +37,8 @@ def test_a_range_out_of_the_valley_is_whole_valleys() -> None:
     )
 
 
-def test_a_second_tree_has_other_heads() -> None:
-    """Of the same ranges."""
+def test_second_tree_has_other_heads_for_the_same_ranges() -> None:
+    """A crashed head of one tree is not a head of the other."""
     first = choose_valley_heads("a", VALLEYS, is_uplink_narrow=True)
     second = choose_valley_heads("a", VALLEYS, is_uplink_narrow=True, tree=1)
 

@@ -43,7 +43,7 @@ ONE, OTHER = (
     OverlayKey("/3/1/2/0", TopicRole.SUBSCRIBER, f"/3/1@h:{n}!g{n}") for n in (1, 2)
 )
 SEQ = LinkSequence(1, 2)
-SAID = [
+PACKETS = [
     LevelPacket(2, NeighbourQuery()),
     LevelPacket(0, NeighbourReply(LinkStatus.IN, ONE, SEQ, (ONE, OTHER), refused=True)),
     LevelPacket(1, SetRight(LinkChange.REPAIR, ONE, OTHER, SEQ)),
@@ -62,30 +62,30 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("packet", SAID, ids=lambda packet: type(packet).__name__)
-def test_a_packet_arrives_as_it_was_sent(packet: wire_format.PacketBody) -> None:
-    """Every kind that there is."""
+@pytest.mark.parametrize("packet", PACKETS, ids=lambda packet: type(packet).__name__)
+def test_packet_survives_encoding_and_decoding(packet: wire_format.PacketBody) -> None:
+    """Packets of every kind."""
     frame = wire_format.encode_frame(ONE, OTHER, packet)
 
     assert wire_format.decode_frame(frame) == (ONE, OTHER, packet)
 
 
-def test_every_kind_is_tried_above() -> None:
-    """A new one must not be forgotten."""
-    told = {
+def test_every_packet_kind_is_covered() -> None:
+    """A new kind must be added to `PACKETS`."""
+    kinds = {
         wire_format.read_kind(wire_format.encode_frame(ONE, OTHER, packet))
-        for packet in SAID
+        for packet in PACKETS
     }
 
-    assert told == set(wire_format.PACKET_KINDS)
+    assert kinds == set(wire_format.PACKET_KINDS)
 
 
-def test_names_that_repeat_cost_little() -> None:
-    """A report goes over a radio."""
-    assert len(wire_format.encode_frame(ONE, OTHER, SAID[-1])) < 3000
+def test_repeated_names_are_encoded_compactly() -> None:
+    """A report may be sent over a radio link."""
+    assert len(wire_format.encode_frame(ONE, OTHER, PACKETS[-1])) < 3000
 
 
-def test_a_frame_that_swells_is_refused() -> None:
+def test_decompression_bomb_is_refused() -> None:
     """A few bytes must not fill the memory."""
     bomb = wire_format.encode_frame(
         ONE,
@@ -96,8 +96,8 @@ def test_a_frame_that_swells_is_refused() -> None:
         wire_format.decode_frame(bomb)
 
 
-def test_a_name_says_where() -> None:
-    """Valley, broker and id, both ways."""
+def test_gateway_name_holds_place_broker_and_id() -> None:
+    """Parsing and formatting are inverse; the valley is a prefix of the place."""
     name = GatewayName(
         "/3/1/2/0/1/2/3/0/1/2/3/0/1/2", BrokerInfo("fd00::1", 8883), "g-1"
     )
@@ -108,7 +108,7 @@ def test_a_name_says_where() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "@h:1", "/3@h:0!g", "/3@h:99999!g", "h:1!g"])
-def test_what_is_no_name_is_refused(text: str) -> None:
-    """It could not be answered."""
+def test_invalid_gateway_name_is_refused(text: str) -> None:
+    """No reply could be sent to it."""
     with pytest.raises(OverlayError, match="gateway name must be place@host:port!id"):
         GatewayName.parse(text)

@@ -1,4 +1,4 @@
-"""Where an area is cut in two."""
+"""Choice of the sub-area that is split off."""
 
 import pytest
 from hypothesis import given
@@ -12,29 +12,29 @@ topics = st.lists(st.sampled_from("0123"), min_size=1, max_size=5).map(
 )
 
 
-def test_hot_valley_is_cut_from_the_others() -> None:
-    """The cut goes through the load, not through the map."""
+def test_hot_valley_is_split_from_the_others() -> None:
+    """The partition halves the load, not the map."""
     cells = {"/3/1/0/2": 50.0, "/3/1/0/3": 40.0, "/3/2/0/0": 5.0, "/3/3/0/0": 5.0}
 
     assert best_partition(cells, "/", ()) == ("/3/1/0/2", 0.5)
 
 
-def test_largest_of_equally_good_areas_is_cut() -> None:
-    """Nodes to come in the same valley belong to it."""
+def test_largest_of_equally_good_areas_is_split_off() -> None:
+    """Future nodes in the same valley belong to it."""
     cells = {"/3/1/0/2": 30.0, "/3/1/0/3": 20.0, "/3/2/0/0": 50.0}
 
     assert best_partition(cells, "/", ()) == ("/3/1", 0.5)
 
 
-def test_one_cell_cannot_be_cut() -> None:
+def test_one_cell_cannot_be_split() -> None:
     """More brokers would not help it."""
     assert best_partition({"/3/1/0": 90.0}, "/", ()) is None
     assert best_partition({"/3/1/0": 99.0, "/3/2": 1.0}, "/", ()) is None
     assert best_partition({}, "/", ()) is None
 
 
-def test_area_that_somebody_serves_is_not_cut_off_again() -> None:
-    """It has its broker already."""
+def test_area_with_its_own_broker_is_not_split_off_again() -> None:
+    """The load of /3/1 does not count for /3."""
     cells = {"/3/1": 50.0, "/3/2": 50.0}
 
     assert best_partition(cells, "/3", ("/3/1",)) == ("/3/2", 0.5)
@@ -43,10 +43,10 @@ def test_area_that_somebody_serves_is_not_cut_off_again() -> None:
 @given(
     st.dictionaries(topics, st.floats(0.1, 100.0)), st.sampled_from(["/", "/3", "/3/1"])
 )
-def test_cut_is_inside_and_has_the_share_it_says(
+def test_partition_is_inside_the_area_and_has_its_share(
     cells: dict[str, float], area: str
 ) -> None:
-    """Whatever the load looks like."""
+    """For any load."""
     cut = best_partition(cells, area, ())
     inside = {t: rate for t, rate in cells.items() if covers(area, t)}
     if cut is None:

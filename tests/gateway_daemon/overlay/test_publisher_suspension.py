@@ -25,85 +25,85 @@ def subscriber(name: str, topic: str = "y") -> OverlayKey:
     return OverlayKey(topic, TopicRole.SUBSCRIBER, name)
 
 
-class Row:
-    """All keys of level 0 in order, and messages that arrive at once."""
+class LevelZero:
+    """All keys of level 0 in order; messages between them arrive at once."""
 
     def __init__(self) -> None:
         self.nodes: dict[OverlayKey, PublisherSuspension | None] = {}
         self.messages = 0
 
     def change(
-        self, joins: set[OverlayKey], goes: set[OverlayKey] = frozenset()
+        self, joins: set[OverlayKey], leaves: set[OverlayKey] = frozenset()
     ) -> None:
         for key in joins:
             is_publisher = key.role == TopicRole.PUBLISHER
             self.nodes[key] = PublisherSuspension(key) if is_publisher else None
-        for key in goes:
+        for key in leaves:
             self.nodes.pop(key, None)
         order = sorted(self.nodes)
         for at, key in enumerate(order):
             node = self.nodes[key]
             if node is not None:
                 after = order[(at + 1) % len(order)]
-                self._carry(key, node.set_neighbours(order[at - 1], after))
+                self._deliver(key, node.set_neighbours(order[at - 1], after))
 
-    def _carry(self, sender: OverlayKey, whispers: list[SuspensionSend]) -> None:
-        for to, packet in whispers:
+    def _deliver(self, sender: OverlayKey, sends: list[SuspensionSend]) -> None:
+        for to, packet in sends:
             self.messages += 1
             node = self.nodes[to]
-            assert node is not None, "only publishers are told"
-            self._carry(to, node.receive(sender, packet))
+            assert node is not None, "only publishers receive suspension messages"
+            self._deliver(to, node.receive(sender, packet))
 
 
 @given(st.lists(st.tuples(st.sets(keys, min_size=1), st.sets(keys)), max_size=8))
-def test_publishers_know_whether_somebody_listens(
+def test_publishers_know_whether_their_topic_has_subscribers(
     changes: list[tuple[set[OverlayKey], set[OverlayKey]]],
 ) -> None:
     """After any joins and crashes, in all topics at once."""
-    row = Row()
-    for joins, goes in changes:
-        row.change(joins - set(row.nodes) - goes, goes)
+    level = LevelZero()
+    for joins, leaves in changes:
+        level.change(joins - set(level.nodes) - leaves, leaves)
 
-        for key, node in row.nodes.items():
+        for key, node in level.nodes.items():
             if node is not None:
-                listens = any(
+                has_subscriber = any(
                     k.topic == key.topic and k.role == TopicRole.SUBSCRIBER
-                    for k in row.nodes
+                    for k in level.nodes
                 )
-                assert node.has_subscribers == listens
+                assert node.has_subscribers == has_subscriber
 
 
-def test_first_and_last_subscriber_cost_one_message_a_publisher() -> None:
-    """Those in between cost nothing."""
-    row = Row()
-    row.change({publisher(name) for name in "abcde"} | {subscriber("m", "x")})
+def test_first_and_last_subscriber_cost_one_message_per_publisher() -> None:
+    """Subscribers in between cost no message."""
+    level = LevelZero()
+    level.change({publisher(name) for name in "abcde"} | {subscriber("m", "x")})
     costs = []
-    for joins, goes in (("m", ""), ("ln", ""), ("", "lm"), ("", "n")):
-        before = row.messages
-        row.change({subscriber(n) for n in joins}, {subscriber(n) for n in goes})
-        costs.append(row.messages - before)
+    for joins, leaves in (("m", ""), ("ln", ""), ("", "lm"), ("", "n")):
+        before = level.messages
+        level.change({subscriber(n) for n in joins}, {subscriber(n) for n in leaves})
+        costs.append(level.messages - before)
 
     assert costs == [4, 0, 0, 4]
 
 
-def test_who_knows_nothing_yet_publishes() -> None:
-    """A message too many costs less than a warning too few."""
+def test_publisher_without_information_publishes() -> None:
+    """A superfluous message is cheaper than a missing warning."""
     assert PublisherSuspension(publisher("a")).has_subscribers
 
 
-def test_an_old_neighbour_is_not_believed() -> None:
-    """Its message may have been under way while a subscriber came."""
+def test_answer_of_a_former_neighbour_is_ignored() -> None:
+    """Its message may have been in transit while a subscriber joined."""
     node = PublisherSuspension(publisher("b"))
-    asked = node.set_neighbours(publisher("a"), publisher("d"))
+    queries = node.set_neighbours(publisher("a"), publisher("d"))
 
-    assert asked == [SuspensionSend(publisher("d"), HasSubscribersQuery())]
+    assert queries == [SuspensionSend(publisher("d"), HasSubscribersQuery())]
     assert node.receive(publisher("c"), HasSubscribers(False)) == []
     assert node.has_subscribers
 
 
 @given(keys, st.sampled_from("xyz"))
-def test_a_topics_subscribers_are_one_range(key: OverlayKey, topic: str) -> None:
-    """Everybody who subscribes, and nobody else."""
+def test_subscribers_of_a_topic_form_one_range(key: OverlayKey, topic: str) -> None:
+    """The range holds all subscribers of the topic and no other key."""
     low, high = subscriber_range(topic)
 
     assert (low <= key < high) == (

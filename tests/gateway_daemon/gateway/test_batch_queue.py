@@ -1,0 +1,57 @@
+"""Batches of received messages: none lost, order kept."""
+
+import threading
+import time
+
+import pytest
+
+from gateway_daemon.gateway.ingress_buffers import MAX_BATCH, BatchQueue
+
+
+def test_batch_holds_all_that_has_arrived() -> None:
+    """In order of arrival; empty when nothing arrives in time."""
+    queue: BatchQueue[int] = BatchQueue(time.monotonic, bool)
+    for number in (0, 1, 2):
+        queue.put(number)
+
+    assert queue.next_batch(5.0) == [0, 1, 2]
+    assert queue.next_batch(0.0) == []
+
+
+def test_batch_size_is_bounded() -> None:
+    """A flood is split into several batches."""
+    queue: BatchQueue[int] = BatchQueue(time.monotonic, bool)
+    for number in range(MAX_BATCH + 1):
+        queue.put(number)
+
+    assert [len(queue.next_batch(5.0) or ()) for _ in range(2)] == [MAX_BATCH, 1]
+
+
+def test_items_put_before_close_are_returned() -> None:
+    """After them every call returns None."""
+    queue: BatchQueue[int] = BatchQueue(time.monotonic, bool)
+    queue.put(1)
+    queue.close()
+
+    assert queue.next_batch(5.0) == [1]
+    assert queue.next_batch(5.0) is None
+
+
+def test_urgent_item_ends_the_wait_for_the_next_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The minimum interval of an hour would otherwise hold the batch back."""
+    monkeypatch.setattr("gateway_daemon.gateway.ingress_buffers.MIN_INTERVAL_S", 3600.0)
+    queue: BatchQueue[str] = BatchQueue(lambda: 0.0, lambda item: item == "urgent")
+    queue.put("routine")
+    assert queue.next_batch(5.0) == ["routine"]
+    queue.put("routine")
+    batches: list[list[str] | None] = []
+    consumer = threading.Thread(
+        target=lambda: batches.append(queue.next_batch(5.0)), daemon=True
+    )
+    consumer.start()
+    queue.put("urgent")
+    consumer.join(60)
+
+    assert batches in [[["routine", "urgent"]], [["routine"]]]

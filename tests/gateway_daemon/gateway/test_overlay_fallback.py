@@ -1,0 +1,263 @@
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from edge_agent.queue.base import MessageDraft, QueuedMessage
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from gateway_daemon.config import read_gateway_settings
+from gateway_daemon.gateway.overlay_fallback import (
+    HOLD_S,
+    MAX_EMPTY_TRIES,
+    FallbackRules,
+    OverlayFallback,
+)
+from service_runtime.settings import SettingsError
+from spatial_mqtt.senml import MessageId
+
+TOPIC = "/3/1/2/0"
+
+
+@dataclass
+class Overlay:
+    """Records what is published."""
+
+    has_peers: bool = True
+    has_silent_peers: bool = False
+    return_count: int = 0
+    peer_summary: str = "all 2 others answer"
+    sent: list[QueuedMessage] = field(default_factory=list)
+
+    is_cut: bool = False
+
+    def wake(self) -> None:
+        pass
+
+    def set_broker_outage(self, is_out_of_reach: bool) -> None:
+        self.is_cut = is_out_of_reach
+
+    def publish(self, message: QueuedMessage, age_s: float) -> None:
+        self.sent.append(message)
+
+
+@dataclass
+class Broker:
+    """The broker state of an uplink."""
+
+    unserved_since_s: float | None = None
+
+
+class FallbackBench:
+    """An `OverlayFallback` with a clock that the test sets."""
+
+    def __init__(self, folder: Path, rules: FallbackRules) -> None:
+        self.now_s = 100.0
+        self.overlay = Overlay()
+        queue = SqliteQueue(folder / "overlay.db", "g", "boot", 1_000_000)
+        self.fallback = OverlayFallback(queue, rules, lambda: self.now_s)
+        self.fallback.set_overlay(self.overlay)
+
+    def poll(self, after_s: float = 0.0) -> list[int]:
+        self.now_s += after_s
+        self.fallback.poll(self.now_s)
+        sent, self.overlay.sent = self.overlay.sent, []
+        return [message.id.seq for message in sent]
+
+    def finish(self, seq: int, reached: int = 3, is_whole: bool = True) -> None:
+        self.fallback.on_result(str(id_of(seq)), reached, is_whole)
+
+    def waiting_count(self) -> int:
+        return sum(each.rows for each in self.fallback.queue.stats().depth.values())
+
+
+def id_of(seq: int) -> MessageId:
+    return MessageId("n1", "bb", seq)
+
+
+def draft(seq: int, priority: int) -> MessageDraft:
+    return MessageDraft(priority, TOPIC, lambda _id: b"x", id_of(seq))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[FallbackBench]:
+    made = FallbackBench(tmp_path, FallbackRules(out_of_reach_s=5.0))
+    yield made
+    made.fallback.close()
+
+
+def test_urgent_messages_use_the_overlay_once_their_broker_is_unreachable(
+    bench: FallbackBench,
+) -> None:
+    """Also messages stored shortly before the outage was noticed; routine ones wait."""
+    broker = Broker()
+    drafts = [draft(1, 5), draft(2, 2), draft(3, 4)]
+    bench.fallback.on_stored(drafts, [d.id for d in drafts], broker)
+    assert bench.poll() == []
+
+    broker.unserved_since_s = bench.now_s
+    assert bench.poll(after_s=4.0) == []
+    assert bench.poll(after_s=1.0) == [1, 3]
+    assert bench.poll(after_s=1.0) == []
+    assert bench.overlay.is_cut
+
+    broker.unserved_since_s = None
+    bench.poll(after_s=60.0)
+    assert not bench.overlay.is_cut
+
+
+def test_duplicate_is_not_sent_by_the_overlay(bench: FallbackBench) -> None:
+    """The first copy has been stored and sent already."""
+    bench.fallback.on_stored([draft(1, 5)], [None], None)
+
+    assert bench.poll() == []
+
+
+def test_urgent_message_without_a_broker_uses_the_overlay(bench: FallbackBench) -> None:
+    """No Manager has sent a broker table yet."""
+    bench.fallback.on_stored([draft(1, 5)], [id_of(1)], None)
+
+    assert bench.poll() == [1]
+
+
+def test_message_is_kept_until_all_subscribers_have_it(bench: FallbackBench) -> None:
+    """Subscribers that were given up are tried again at growing intervals."""
+    bench.fallback.put([draft(1, 3)])
+    assert bench.poll() == [1]
+    bench.finish(1, is_whole=False)
+    assert bench.poll(after_s=1.0) == []
+    assert bench.poll(after_s=1.0) == [1]
+    assert bench.waiting_count() == 1
+    bench.finish(1)
+
+    assert bench.waiting_count() == 0
+    assert bench.poll(after_s=300.0) == []
+
+
+def test_emergency_is_repeated(bench: FallbackBench) -> None:
+    """The overlay may have been partitioned; receivers drop duplicates by id."""
+    bench.fallback.put([draft(1, 5)])
+    times = []
+    for _ in range(60):
+        if bench.poll(after_s=1.0):
+            times.append(bench.now_s - 101.0)
+            bench.finish(1)
+
+    assert times == [0.0, 10.0, 40.0]
+    assert bench.waiting_count() == 0
+
+
+def publication_times(bench: FallbackBench, seconds: int) -> list[float]:
+    """Times of the single message's publications, each of which ends at once."""
+    times = []
+    for _ in range(seconds):
+        if bench.poll(after_s=1.0):
+            times.append(bench.now_s - 101.0)
+            bench.finish(1)
+    return times
+
+
+def test_emergency_is_held_for_peers_that_do_not_answer(bench: FallbackBench) -> None:
+    """It is published once more when a peer returns, until all have returned."""
+    bench.overlay.has_silent_peers = True
+    bench.fallback.put([draft(1, 5)])
+    assert publication_times(bench, 300) == [0.0, 10.0, 40.0]
+    assert bench.waiting_count() == 1
+
+    bench.overlay.return_count += 1
+    assert publication_times(bench, 100) == [300.0]
+    assert bench.waiting_count() == 1
+
+    bench.overlay.return_count += 1
+    bench.overlay.has_silent_peers = False
+    assert publication_times(bench, 100) == [400.0]
+    assert bench.waiting_count() == 0
+
+
+def test_emergency_is_not_held_forever(bench: FallbackBench) -> None:
+    """After an hour a peer is given up; the gateway may have been removed."""
+    bench.overlay.has_silent_peers = True
+    bench.fallback.put([draft(1, 5)])
+    publication_times(bench, 100)
+    bench.poll(after_s=HOLD_S)
+
+    assert bench.waiting_count() == 0
+
+
+def test_message_below_emergency_priority_is_not_held(bench: FallbackBench) -> None:
+    """Its broker receives it."""
+    bench.overlay.has_silent_peers = True
+    bench.fallback.put([draft(1, 4)])
+
+    assert publication_times(bench, 100) == [0.0]
+    assert bench.waiting_count() == 0
+
+
+def test_message_without_receivers_is_retried_often_at_first(
+    bench: FallbackBench,
+) -> None:
+    """Rings that have just merged may hide their subscribers for ten seconds."""
+    bench.fallback.put([draft(1, 5)])
+    times = []
+    for _ in range(40):
+        if bench.poll(after_s=1.0):
+            times.append(bench.now_s - 101.0)
+            bench.finish(1, reached=0)
+
+    assert times == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 14.0, 22.0, 38.0]
+
+
+def test_message_is_dropped_after_enough_tries_without_receivers(
+    bench: FallbackBench,
+) -> None:
+    """Then the topic is taken to have no subscribers."""
+    bench.fallback.put([draft(1, 1)])
+    tries = 0
+    for _ in range(400):
+        if bench.poll(after_s=1.0):
+            tries += 1
+            bench.finish(1, reached=0)
+
+    assert tries == MAX_EMPTY_TRIES
+    assert bench.waiting_count() == 0
+
+
+def test_messages_wait_while_there_are_no_peers(bench: FallbackBench) -> None:
+    """They are sent as soon as a peer is known."""
+    bench.overlay.has_peers = False
+    bench.fallback.put([draft(1, 5)])
+    assert bench.poll() == []
+    bench.overlay.has_peers = True
+
+    assert bench.poll() == [1]
+
+
+def test_emergency_does_not_wait_for_space_in_the_window(bench: FallbackBench) -> None:
+    """Routine messages whose receivers are gone may fill the window."""
+    bench.fallback.put([draft(seq, 1) for seq in range(1, 101)])
+    assert len(bench.poll()) == 32
+    bench.fallback.put([draft(200, 5)])
+
+    assert bench.poll() == [200]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('route = "overlay"', "overlay.peers must be another gateway's broker when"),
+        ('[overlay]\nplace = "/valley/7"', "overlay.place: topic must be a cell's"),
+        ('[overlay]\npeers = ["gateway-2"]', "overlay.peers: broker url must be mqtt:"),
+        ("[overlay]\nfrom_priority = 0", "overlay.from_priority must be between 1 and"),
+        ("[overlay]\nrate_bytes_per_s = 3", "overlay.rate_bytes_per_s must be"),
+    ],
+)
+def test_settings_error_names_the_field(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    """The message holds the field, the rule and the value found."""
+    path = tmp_path / "gateway.toml"
+    head = '[gateway]\nid = "g"\nbroker = "mqtt://b"\nmanagers = ["mqtt://m"]\n'
+    path.write_text(head + text)
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        read_gateway_settings(path)

@@ -1,0 +1,103 @@
+"""Urgent messages that found no space are stored before all later ones."""
+
+from edge_agent.queue.base import MessageDraft
+from gateway_daemon.gateway.ingress_buffers import MAX_WAITING, UrgentRetries
+from gateway_daemon.gateway.ingress_messages import ParsedMessage
+from spatial_mqtt.senml import MessageId
+from spatial_mqtt.transport import IncomingMessage
+
+
+def parsed(seq: int, priority: int) -> ParsedMessage:
+    return parsed_as(MessageId("n", "b", seq), priority)
+
+
+def parsed_as(id_: MessageId | None, priority: int) -> ParsedMessage:
+    draft = MessageDraft(priority, "/1", lambda _id: b"x", id_)
+    topic = f"/forward/1/pri{priority}"
+    return ParsedMessage(
+        draft, None, IncomingMessage(topic, b"x", 1, False, None, None, None, 1)
+    )
+
+
+class Store:
+    """A store with space for `space` messages; it refuses as the ingress does."""
+
+    def __init__(self, retries: UrgentRetries, space: int) -> None:
+        self.retries, self.space = retries, space
+        self.tried: list[int] = []
+
+    def __call__(self, batch: list[ParsedMessage]) -> list[ParsedMessage]:
+        stored = []
+        for each in batch:
+            assert each.draft.id is not None
+            self.tried.append(each.draft.id.seq)
+            if self.space > 0:
+                self.space -= 1
+                stored.append(each)
+            else:
+                self.retries.add(each)
+        return stored
+
+
+def retries_of(*priorities: int) -> UrgentRetries:
+    retries = UrgentRetries()
+    for seq, priority in enumerate(priorities):
+        retries.add(parsed(seq, priority))
+    return retries
+
+
+def test_only_the_most_urgent_message_is_tried_while_space_is_missing() -> None:
+    """Otherwise a full disk would get five hundred writes every half second."""
+    retries = retries_of(4, 5, 4)
+    full = Store(retries, 0)
+    assert retries.retry(full) == []
+    assert retries.retry(full) == []
+    assert full.tried == [1, 1]
+
+    free = Store(retries, 9)
+    assert len(retries.retry(free)) == 3
+    assert free.tried[0] == 1
+    assert (retries.wait_s(), retries.retry(free)) == (None, [])
+
+
+def test_message_that_finds_no_space_keeps_waiting() -> None:
+    """A retry drops no message."""
+    retries = retries_of(5, 5, 4)
+    assert len(retries.retry(Store(retries, 2))) == 2
+    assert retries.wait_s() is not None
+    assert len(retries.retry(Store(retries, 9))) == 1
+
+
+def test_less_urgent_message_waits_for_a_waiting_urgent_one() -> None:
+    """Space that becomes free between two retries is not used by later messages."""
+    retries = retries_of(4)
+    less, alike, more = (parsed(9, priority) for priority in (3, 4, 5))
+    nameless = parsed_as(None, 1)
+    held = [retries.must_wait(each) for each in (less, alike, more, nameless)]
+    assert held == [True, False, False, False]
+    retries.retry(Store(retries, 1))
+
+    assert not retries.must_wait(less)
+
+
+def test_exhausted_budget_does_not_hold_messages_back() -> None:
+    """A full queue drops less urgent messages by itself."""
+    retries = UrgentRetries()
+    retries.add(parsed(1, 4), is_disk_full=False)
+
+    assert not retries.must_wait(parsed(2, 3))
+
+
+def test_routine_and_nameless_messages_do_not_wait() -> None:
+    """Their broker or their sender keeps them; a receipt could not name the latter."""
+    retries = retries_of(3, 1)
+    retries.add(parsed_as(None, 5))
+
+    assert retries.wait_s() is None
+
+
+def test_memory_is_bounded() -> None:
+    """Messages beyond the bound stay with their senders."""
+    retries = retries_of(*[5] * (MAX_WAITING + 10))
+
+    assert len(retries.retry(Store(retries, 10_000))) == MAX_WAITING

@@ -1,0 +1,246 @@
+"""Gateways that join, leave, crash and are partitioned, in simulated time."""
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from experiments.overlay_study.churn import SimulatedGateways
+from gateway_daemon.overlay.keys import OverlayKey, TopicRole
+
+TOPIC = "/3/1/2/0/1"
+seeds = st.integers(0, 2**32)
+
+
+def name_of(number: int) -> str:
+    """Ten valleys; gateways whose numbers differ by ten share a place."""
+    return f"/3/1/2/{number % 10}@h:{number + 1}!g{number}"
+
+
+def started_gateways(seed: int, size: int, *filters: str) -> SimulatedGateways:
+    """Gateways that started one after the other, with all joins finished."""
+    gateways = SimulatedGateways(seed)
+    for number in range(size):
+        gateways.start(name_of(number), *filters or ("/3/1/#",))
+        gateways.run(gateways.random.uniform(0.0, 0.5))
+    gateways.run(20.0)
+    return gateways
+
+
+def publish(
+    gateways: SimulatedGateways, name: str, id_: str, priority: int = 5
+) -> None:
+    """Publish and run until the publication has ended."""
+    gateways.publish(name, TOPIC, id_, priority)
+    gateways.run(10.0)
+
+
+@settings(max_examples=30)
+@given(seeds, st.floats(0.0, 3.0), st.permutations([0, 1]))
+def test_emergency_is_received_as_soon_as_two_gateways_have_met(
+    seed: int, apart_s: float, order: list[int]
+) -> None:
+    """After a power cut both found a ring of their own, and the rings merge."""
+    gateways = SimulatedGateways(seed)
+    first, last = (name_of(number) for number in order)
+    listens = {name_of(1): ("/3/1/#",)}
+    gateways.start(first, *listens.get(first, ()))
+    gateways.run(apart_s)
+    gateways.start(last, *listens.get(last, ()))
+    gateways.nodes[first].add_peer(last, gateways.now_s)
+    while len(gateways.joined_keys()) < 3 and gateways.now_s < 60:
+        gateways.run(0.05)
+    gateways.run(0.2)
+    gateways.publish(name_of(0), TOPIC, "m", 5)
+    gateways.run(0.5)
+
+    assert gateways.received[name_of(1)] == ["m"]
+
+
+@settings(max_examples=4)
+@given(seeds, st.integers(2, 14), st.integers(1, 5))
+def test_every_gateway_receives_a_message_once(
+    seed: int, size: int, priority: int
+) -> None:
+    """Filters may be wide, narrow or full of wildcards."""
+    gateways = started_gateways(seed, size)
+    filters = ("/3/1/#", "/#", "/3/1/2/0/1", "/3/+/2/0/#", "/4/#")
+    for number in range(size):
+        gateways.set_filters(name_of(number), filters[number % 5])
+    gateways.run(10.0)
+    publish(gateways, name_of(0), "first", priority)
+    publish(gateways, name_of(0), "second", priority)
+
+    assert gateways.is_consistent()
+    for number in range(size):
+        wanted = [] if number % 5 == 4 else ["first", "second"]
+        assert gateways.received[name_of(number)] == wanted
+    assert all(each.is_complete for each in gateways.results)
+
+
+def test_upper_levels_are_joined() -> None:
+    """Every node is reachable in a logarithmic number of hops."""
+    gateways = started_gateways(1, 20)
+    gateways.run(60.0)
+    homes = [
+        OverlayKey("", TopicRole.PUBLISHER, name_of(number)) for number in range(20)
+    ]
+    reach = [len(gateways.nodes[home.gateway].links_of(home)) for home in homes]
+
+    assert min(reach) >= 4
+
+
+def test_publisher_pauses_without_subscribers_and_resumes() -> None:
+    """It sends no copy meanwhile."""
+    gateways = started_gateways(2, 6, "/5/#")
+    publish(gateways, name_of(0), "learn", 1)
+    for number in range(6):
+        gateways.set_filters(name_of(number))
+    gateways.run(10.0)
+    before = gateways.copies
+    publish(gateways, name_of(0), "nobody", 4)
+    assert (gateways.copies, gateways.results[-1].reached) == (before, 0)
+
+    gateways.set_filters(name_of(3), "/3/1/#")
+    gateways.run(10.0)
+    publish(gateways, name_of(0), "somebody", 4)
+
+    assert gateways.received[name_of(3)] == ["somebody"]
+
+
+@settings(max_examples=4)
+@given(seeds, st.integers(6, 14), st.integers(1, 3))
+def test_publisher_learns_that_a_subscriber_was_given_up(
+    seed: int, size: int, crashed: int
+) -> None:
+    """It keeps the message, and after the repair every gateway has it once."""
+    gateways = started_gateways(seed, size)
+    publish(gateways, name_of(0), "learn")
+    for number in gateways.random.sample(range(1, size), crashed):
+        gateways.crash(name_of(number))
+    gateways.publish(name_of(0), TOPIC, "warning", 5)
+    gateways.run(30.0)
+    while not gateways.results[-1].is_complete:
+        gateways.publish(name_of(0), TOPIC, "warning", 5)
+        gateways.run(10.0)
+
+    assert gateways.is_consistent()
+    assert all(gateways.received[name].count("warning") == 1 for name in gateways.nodes)
+
+
+def test_publication_without_peers_is_not_complete() -> None:
+    """A gateway that routes by overlay alone keeps the message until it has peers."""
+    gateways = SimulatedGateways(0)
+    gateways.start(name_of(0), "/3/#")
+    publish(gateways, name_of(0), "m")
+
+    assert gateways.received[name_of(0)] == ["m"]
+    assert [(each.reached, each.is_complete) for each in gateways.results] == [
+        (0, False)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_partition_makes_two_overlays_and_its_end_merges_them(seed: int) -> None:
+    """Each side receives its own messages while the backbone is cut."""
+    gateways = started_gateways(seed, 10)
+    gateways.partitioned = {name_of(number) for number in range(4)}
+    gateways.run(60.0)
+    publish(gateways, name_of(0), "inside")
+    assert gateways.is_consistent(gateways.partitioned)
+    assert all(
+        gateways.received[name].count("inside") == 1 for name in gateways.partitioned
+    )
+    assert not any(
+        "inside" in ids
+        for name, ids in gateways.received.items()
+        if name not in gateways.partitioned
+    )
+
+    gateways.partitioned = set()
+    gateways.run(60.0)
+    publish(gateways, name_of(0), "outside")
+
+    assert gateways.is_consistent()
+    assert all(ids.count("outside") == 1 for ids in gateways.received.values())
+
+
+class Churn(RuleBasedStateMachine):
+    """Gateways join, leave, crash and come back at any moment, in any order."""
+
+    @initialize(seed=seeds)
+    def begin(self, seed: int) -> None:
+        self.gateways = SimulatedGateways(seed)
+        self.going: set[str] = set()
+        self.gateways.start(name_of(0), "/3/1/#")
+        self.gateways.run(5.0)
+
+    def others(self) -> list[str]:
+        return [
+            n for n in self.gateways.nodes if n != name_of(0) and n not in self.going
+        ]
+
+    @rule(number=st.integers(1, 12), is_wide=st.booleans())
+    def join(self, number: int, is_wide: bool) -> None:
+        if name_of(number) not in self.gateways.nodes:
+            self.gateways.start(name_of(number), "/#" if is_wide else "/3/1/2/0/#")
+
+    @precondition(lambda self: self.others())
+    @rule(data=st.data())
+    def crash(self, data: st.DataObject) -> None:
+        self.gateways.crash(data.draw(st.sampled_from(self.others())))
+
+    @precondition(lambda self: self.others())
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(self.others()))
+        self.gateways.leave(name)
+        self.going.add(name)
+
+    @precondition(lambda self: self.others())
+    @rule(data=st.data(), filters=st.sets(st.sampled_from(["/3/#", "/4/1/2/3/#"])))
+    def listen(self, data: st.DataObject, filters: set[str]) -> None:
+        self.gateways.set_filters(data.draw(st.sampled_from(self.others())), *filters)
+
+    @rule(for_s=st.floats(0.0, 3.0))
+    def wait(self, for_s: float) -> None:
+        self.gateways.run(for_s)
+
+    @invariant()
+    def no_gateway_receives_a_message_twice(self) -> None:
+        if hasattr(self, "gateways"):
+            for ids in self.gateways.received.values():
+                assert len(ids) == len(set(ids))
+
+    def teardown(self) -> None:
+        """After all churn level 0 is one sorted ring of all keys."""
+        if not hasattr(self, "gateways"):
+            return
+        self.gateways.run(120.0)
+        for name in self.going & self.gateways.nodes.keys():
+            assert not self.gateways.nodes[name].joined_keys()
+            self.gateways.crash(name)
+        publish(self.gateways, name_of(0), "last")
+        assert self.gateways.is_consistent()
+        homes = {key.gateway for key in self.gateways.joined_keys() if not key.topic}
+        assert homes == set(self.gateways.nodes)
+        assert self.gateways.results[-1].is_complete == (len(homes) > 1)
+
+
+Churn.TestCase.settings = settings(
+    max_examples=12,
+    stateful_step_count=20,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+    deadline=None,
+)
+
+
+class TestChurn(Churn.TestCase):
+    """Any interleaving ends in a sorted and complete ring."""
