@@ -1,4 +1,4 @@
-"""The lock against advisories: what is named, what is not, and what is no answer."""
+"""The audit of pinned libraries against advisories."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ ruamel-yaml==0.18.0 \\
 
 
 def record(name: str, *events: dict[str, str], **more: object) -> dict[str, Any]:
-    """An advisory of one library."""
+    """An advisory for one library."""
     part = {
         "package": {"ecosystem": "PyPI", "name": name},
         "ranges": [{"type": "ECOSYSTEM", "events": list(events)}],
@@ -28,26 +28,26 @@ def record(name: str, *events: dict[str, str], **more: object) -> dict[str, Any]
     return {"id": "GHSA-x", "summary": "a hole", "affected": [part], **more}
 
 
-def run(folder: Path, *told: object) -> subprocess.CompletedProcess[str]:
-    """The audit of `LOCK_FILE` against some records."""
-    place = folder / "osv"
-    place.mkdir()
-    for number, each in enumerate(told):
-        (place / f"{number}.json").write_text(json.dumps(each))
-    return audit(folder, place)
+def run(folder: Path, *records: object) -> subprocess.CompletedProcess[str]:
+    """Audit the lock file against some records."""
+    path = folder / "osv"
+    path.mkdir()
+    for number, each in enumerate(records):
+        (path / f"{number}.json").write_text(json.dumps(each))
+    return audit(folder, path)
 
 
-def audit(folder: Path, place: Path) -> subprocess.CompletedProcess[str]:
+def audit(folder: Path, path: Path) -> subprocess.CompletedProcess[str]:
     lock = folder / "lock"
     lock.write_text(LOCK)
     command = [sys.executable, str(ROOT / "scripts" / "audit.py"), str(lock)]
     return subprocess.run(
-        [*command, str(place)], capture_output=True, text=True, check=False
+        [*command, str(path)], capture_output=True, text=True, check=False
     )
 
 
 @pytest.mark.parametrize(
-    ("told", "is_named"),
+    ("advisory", "is_named"),
     [
         (record("Jinja2", {"introduced": "0"}, {"fixed": "3.1.3"}), True),
         (record("jinja2", {"introduced": "0"}, {"fixed": "3.1.2"}), False),
@@ -67,18 +67,18 @@ def audit(folder: Path, place: Path) -> subprocess.CompletedProcess[str]:
         (record("jinja2", {"introduced": "0"}, withdrawn="2024-01-01"), False),
     ],
 )
-def test_pinned_version_is_named_or_not(
-    tmp_path: Path, told: dict[str, Any], is_named: bool
+def test_pinned_version_is_matched_against_advisories(
+    tmp_path: Path, advisory: dict[str, Any], is_named: bool
 ) -> None:
-    """By its range, its list, the normal form of its name, and no withdrawn record."""
-    done = run(tmp_path, told, record("unrelated", {"introduced": "0"}))
+    """By range, version list and normalised name; withdrawn records do not count."""
+    done = run(tmp_path, advisory, record("unrelated", {"introduced": "0"}))
 
     assert done.returncode == int(is_named), done.stderr
     assert ("GHSA-x a hole" in done.stdout) == is_named
 
 
-def test_remedy_is_told(tmp_path: Path) -> None:
-    """The version that mends it, and how much was compared."""
+def test_fixed_version_is_reported(tmp_path: Path) -> None:
+    """The version that fixes the flaw, and the number of records compared."""
     done = run(tmp_path, record("jinja2", {"introduced": "0"}, {"fixed": "3.1.3"}))
 
     assert done.stdout.splitlines() == [
@@ -87,27 +87,27 @@ def test_remedy_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_zip_as_osv_publishes_it(tmp_path: Path) -> None:
-    """One file of many records."""
-    told = record("jinja2", {"introduced": "0"})
+def test_zip_in_the_format_of_osv_is_read(tmp_path: Path) -> None:
+    """One archive of many records."""
+    advisory = record("jinja2", {"introduced": "0"})
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        archive.writestr("GHSA-x.json", json.dumps(told))
+        archive.writestr("GHSA-x.json", json.dumps(advisory))
 
     assert audit(tmp_path, tmp_path / "all.zip").returncode == 1
 
 
-@pytest.mark.parametrize("told", [None, {"id": "RUSTSEC-1"}, [1], "x"])
-def test_nothing_compared_is_not_all_well(tmp_path: Path, told: object) -> None:
-    """No records, records of others, and what is no record end with 2 and the rule."""
-    done = run(tmp_path) if told is None else run(tmp_path, told)
+@pytest.mark.parametrize("advisory", [None, {"id": "RUSTSEC-1"}, [1], "x"])
+def test_audit_without_usable_records_fails(tmp_path: Path, advisory: object) -> None:
+    """Missing, foreign and malformed records end with status 2 and the rule."""
+    done = run(tmp_path) if advisory is None else run(tmp_path, advisory)
 
     assert done.returncode == 2
     assert "must" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_file_that_is_not_there(tmp_path: Path) -> None:
-    """As a person mistypes it."""
+def test_missing_file_is_reported(tmp_path: Path) -> None:
+    """For example a mistyped path."""
     done = audit(tmp_path, tmp_path / "none.zip")
 
     assert done.returncode == 2

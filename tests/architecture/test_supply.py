@@ -1,4 +1,4 @@
-"""What the product is made of, and what it never does with foreign bytes."""
+"""The supply chain: locked libraries, the SBOM, no execution of foreign data."""
 
 import ast
 import json
@@ -26,43 +26,43 @@ RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 
 
-def nodes(path: Path) -> Iterator[ast.AST]:
+def iter_nodes(path: Path) -> Iterator[ast.AST]:
     return ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
-def called(node: ast.AST) -> str:
+def called_name(node: ast.AST) -> str:
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
-def found_by(name: str, path: Path, line: int) -> str:
+def location_of(name: str, path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line} {name}"
 
 
-def test_no_module_that_runs_what_it_reads() -> None:
-    """Pickle and its like run code of whoever wrote the bytes."""
-    guilty = []
+def test_no_module_that_executes_serialised_data() -> None:
+    """Loading a pickle runs code chosen by the author of its bytes."""
+    offenders = []
     for path in SOURCES:
-        for node in nodes(path):
+        for node in iter_nodes(path):
             names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
-            guilty += [
-                found_by(name, path, node.lineno)
+            offenders += [
+                location_of(name, path, node.lineno)
                 for name in names
                 if name.partition(".")[0] in RUNS_BYTES
             ]
 
-    assert guilty == []
+    assert offenders == []
 
 
-def test_no_shell_and_no_text_that_is_run() -> None:
-    """A command is a list of words; a text from outside never becomes code."""
-    guilty = []
+def test_no_shell_and_no_evaluated_text() -> None:
+    """Commands are argument lists; text from outside is never evaluated."""
+    offenders = []
     for path in SOURCES:
-        for node in nodes(path):
-            name = called(node)
+        for node in iter_nodes(path):
+            name = called_name(node)
             is_shell = isinstance(node, ast.Call) and any(
                 word.arg == "shell"
                 and not (isinstance(word.value, ast.Constant) and not word.value.value)
@@ -72,9 +72,9 @@ def test_no_shell_and_no_text_that_is_run() -> None:
             # Arrow and pandas can read pickles, too.
             is_pickle = name.endswith((".read_pickle", ".load_pickle"))
             if is_shell or is_code or is_pickle:
-                guilty.append(found_by(name, path, node.lineno))
+                offenders.append(location_of(name, path, node.lineno))
 
-    assert guilty == []
+    assert offenders == []
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_no_shell_and_no_text_that_is_run() -> None:
         "pandas.read_pickle(x)",
     ],
 )
-def test_such_a_line_would_be_found(
+def test_forbidden_line_is_found(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The two tests above can fail."""
@@ -98,18 +98,18 @@ def test_such_a_line_would_be_found(
     monkeypatch.setitem(globals(), "SOURCES", [path])
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     with pytest.raises(AssertionError, match=r"guilty\.py:1"):
-        both()
+        run_both_checks()
 
 
-def both() -> None:
-    test_no_module_that_runs_what_it_reads()
-    test_no_shell_and_no_text_that_is_run()
+def run_both_checks() -> None:
+    test_no_module_that_executes_serialised_data()
+    test_no_shell_and_no_evaluated_text()
 
 
-def test_lock_pins_every_library_with_hashes_and_the_bill_lists_them(
+def test_lock_pins_every_library_with_hashes_and_the_sbom_lists_them(
     tmp_path: Path,
 ) -> None:
-    """What is installed is what was looked at."""
+    """The SBOM lists exactly the pinned versions."""
     out = tmp_path / "sbom.json"
     subprocess.run(
         [
@@ -118,28 +118,28 @@ def test_lock_pins_every_library_with_hashes_and_the_bill_lists_them(
         ],
         check=True,
     )
-    bill = json.loads(out.read_text())
+    sbom = json.loads(out.read_text())
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     pinned = set(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", lock, re.MULTILINE))
-    parts = bill["components"]
+    parts = sbom["components"]
 
-    assert bill["specVersion"] == "1.6"
+    assert sbom["specVersion"] == "1.6"
     assert {(part["name"], part["version"]) for part in parts} == pinned
     assert all(part["hashes"] for part in parts)
     assert all(part["purl"].startswith("pkg:pypi/") for part in parts)
     known = {part["bom-ref"] for part in parts} | {"yamamori"}
-    asked = {
+    referenced = {
         name
-        for each in bill["dependencies"]
+        for each in sbom["dependencies"]
         for name in (each["ref"], *each.get("dependsOn", ()))
     }
-    assert asked <= known
+    assert referenced <= known
 
 
-def test_lock_holds_what_the_project_asks_for() -> None:
-    """A library that is asked for and not locked would come unlooked at."""
+def test_lock_holds_all_declared_dependencies() -> None:
+    """A dependency that is not locked would be installed without a hash check."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [
+    declared = [
         *project["dependencies"],
         *(
             name
@@ -149,13 +149,13 @@ def test_lock_holds_what_the_project_asks_for() -> None:
     ]
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     locked = set(re.findall(r"^([A-Za-z0-9._-]+)==", lock, re.MULTILINE))
-    names = {re.split(r"[<>=;\[ ]", each)[0] for each in wanted}
+    names = {re.split(r"[<>=;\[ ]", each)[0] for each in declared}
 
     assert names - locked == set()
 
 
-def test_lock_without_a_hash_makes_no_bill(tmp_path: Path) -> None:
-    """What cannot be checked is not listed as if it could."""
+def test_sbom_of_a_lock_without_hashes_is_refused(tmp_path: Path) -> None:
+    """A library that cannot be verified must not be listed."""
     lock = tmp_path / "lock"
     lock.write_text("click==8.1.0\n    # via yamamori (pyproject.toml)\n")
     done = subprocess.run(

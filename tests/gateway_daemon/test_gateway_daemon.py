@@ -1,4 +1,4 @@
-"""Manager and gateway as processes on real brokers, spoken to as plain MQTT."""
+"""Manager and gateway as processes on real brokers, tested over plain MQTT."""
 
 import json
 import signal
@@ -34,9 +34,9 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
-    made = Programs(tmp_path)
-    yield made
-    made.kill_all()
+    created = Programs(tmp_path)
+    yield created
+    created.kill_all()
 
 
 class System:
@@ -115,28 +115,28 @@ def test_manager_lists_the_gateway_under_its_areas(system: System) -> None:
     client.connection.stop()
 
 
-def test_a_gateway_says_where_it_stands_until_it_takes_it_back(
+def test_gateway_location_is_retained_until_it_is_removed_from_the_settings(
     system: System, programs: Programs
 ) -> None:
-    """Retained at its Manager under its own name; settings without a place end it."""
+    """Retained at the Manager under the gateway's own name."""
 
-    def told() -> list[bytes]:
-        asked = (GATEWAY_INFO, GATEWAY_LOCATIONS)
-        found = fetch_all_retained(system.manager.endpoint, asked, "c", 60)
+    def locations() -> list[bytes]:
+        topics = (GATEWAY_INFO, GATEWAY_LOCATIONS)
+        found = fetch_all_retained(system.manager.endpoint, topics, "c", 60)
         return [found[topic] for topic in found if topic != GATEWAY_INFO]
 
     here = GatewayLocation(BrokerInfo("127.0.0.1", system.local.port), 33.55, 133.53)
-    wait_until(lambda: told() == [encode_directory_message(here)])
+    wait_until(lambda: locations() == [encode_directory_message(here)])
     programs.kill("gateway", signal.SIGTERM)
     system.gateway_config = system.gateway_config.replace(PLACE, "")
     system.start_gateway()
-    wait_until(lambda: told() == [])
+    wait_until(lambda: locations() == [])
 
 
-def test_gateway_that_came_before_its_manager_is_listed(
+def test_gateway_that_started_before_its_manager_is_listed(
     programs: Programs, make_broker: Callable[[], Broker], tmp_path: Path
 ) -> None:
-    """The order in which an operator starts things does not matter."""
+    """The order in which the programs start does not matter."""
     manager, local = make_broker(), make_broker()
     gateway = (
         f'[gateway]\nid = "gw-9"\nbroker = "{local.url}"\nareas = ["/2"]\n'
@@ -157,21 +157,21 @@ def test_gateway_that_came_before_its_manager_is_listed(
 
 
 def test_message_is_receipted_stripped_and_forwarded_once(system: System) -> None:
-    """A node's message sent twice is stored once, receipted twice, forwarded once."""
-    ears = Client(system.distributed.endpoint, "ears", "/#")
-    # Names travel only towards a store that will receipt them.
+    """A message that a node sends twice is forwarded once, and receipted."""
+    subscriber = Client(system.distributed.endpoint, "subscriber", "/#")
+    # Ids are sent only to a store that gives receipts.
     offer = CustodyOffer("store", ("/3/#",)).encode()
-    ears.publish(offer_topic("store"), offer, retain=True)
-    wait_until(lambda: ears.on(offer_topic("store")))
+    subscriber.publish(offer_topic("store"), offer, retain=True)
+    wait_until(lambda: subscriber.on(offer_topic("store")))
     node = Client(system.local.endpoint, "node", "/custody/n1")
     node.publish("/forward/3/1/2/pri4", pack(1))
     node.publish("/forward/3/1/2/pri4", pack(1))
     node.publish("/forward/3/1/2", b"plain")
 
     wait_until(lambda: len(node.on("/custody/n1")) >= 1 and receipted(node) == {1})
-    wait_until(lambda: len(ears.on("/3/1/2")) >= 2)
+    wait_until(lambda: len(subscriber.on("/3/1/2")) >= 2)
     first, plain = sorted(
-        (m for m in ears.got if m.topic == "/3/1/2"),
+        (m for m in subscriber.got if m.topic == "/3/1/2"),
         key=lambda m: m.payload == b"plain",
     )
     assert (first.payload, first.priority, first.response_topic) == (
@@ -181,14 +181,14 @@ def test_message_is_receipted_stripped_and_forwarded_once(system: System) -> Non
     )
     assert (plain.payload, plain.priority) == (b"plain", 1)
     assert MessageId.parse(plain.message_id or "").node == "gw-1"
-    ears.connection.stop()
+    subscriber.connection.stop()
     node.connection.stop()
 
 
-def test_kill_dash_nine_of_the_gateway_loses_nothing_it_receipted(
+def test_receipted_messages_survive_sigkill_of_the_gateway(
     system: System, programs: Programs
 ) -> None:
-    """Receipted messages survive while the way to their broker is cut."""
+    """Here while the broker of their area is unreachable."""
     system.distributed.kill()
     node = Client(system.local.endpoint, "node", "/custody/n1")
     for seq in range(1, 51):
@@ -198,36 +198,41 @@ def test_kill_dash_nine_of_the_gateway_loses_nothing_it_receipted(
     programs.kill("gateway")
     system.start_gateway()
     system.distributed.start()
-    ears = Client(system.distributed.endpoint, "ears", "/#")
+    subscriber = Client(system.distributed.endpoint, "subscriber", "/#")
     offer = CustodyOffer("store", ("/3/#",)).encode()
-    ears.publish(offer_topic("store"), offer, retain=True)
+    subscriber.publish(offer_topic("store"), offer, retain=True)
 
     wait_until(
-        lambda: {m.payload for m in ears.got} >= {pack(s, 2) for s in range(1, 51)}, 40
+        lambda: (
+            {m.payload for m in subscriber.got} >= {pack(s, 2) for s in range(1, 51)}
+        ),
+        40,
     )
-    assert pack(51, 5) in [m.payload for m in ears.got]
-    ears.connection.stop()
+    assert pack(51, 5) in [m.payload for m in subscriber.got]
+    subscriber.connection.stop()
     node.connection.stop()
 
 
 def test_sigterm_ends_the_gateway_with_status_zero(
     system: System, programs: Programs
 ) -> None:
-    """A stop by the service manager is no failure."""
+    """Stopping by the service manager is no failure."""
     assert programs.kill("gateway", signal.SIGTERM) == 0
     assert programs.kill("manager", signal.SIGTERM) == 0
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_gateway_that_dies_is_unlisted_and_comes_back(
+def test_gateway_that_ends_is_unlisted_and_returns_with_its_areas(
     system: System, programs: Programs, how: int
 ) -> None:
-    """Its broker at the Manager says it when it cannot; its areas stay its own."""
+    """After SIGKILL the broker publishes its last will."""
     client = Client(system.manager.endpoint, "c", "/api/#")
 
     def listed() -> list[str]:
-        told = client.on("/api/gateway/info/all")
-        return [entry["topic"] for entry in json.loads(told[-1])] if told else []
+        messages = client.on("/api/gateway/info/all")
+        return (
+            [entry["topic"] for entry in json.loads(messages[-1])] if messages else []
+        )
 
     wait_until(lambda: listed() == ["/3/1", "/3/2"])
     programs.kill("gateway", how)
@@ -236,10 +241,10 @@ def test_gateway_that_dies_is_unlisted_and_comes_back(
     wait_until(lambda: listed() == ["/3/1", "/3/2"])
 
 
-def test_broker_can_be_taken_out_while_running(
+def test_broker_can_be_removed_while_running(
     system: System, make_broker: Callable[[], Broker]
 ) -> None:
-    """What waits for it goes to who holds its area then."""
+    """Messages queued for it go to the broker that holds their area then."""
     admin = Client(system.manager.endpoint, "admin", "/api/#")
     extra = make_broker()
     info = {"host": "127.0.0.1", "port": extra.port}
@@ -249,17 +254,17 @@ def test_broker_can_be_taken_out_while_running(
     extra.kill()
     writer = Client(system.local.endpoint, "writer")
     writer.publish("/forward/3/1/2/pri2", pack(1))
-    heard = Client(system.distributed.endpoint, "analyst", "/3/1/#")
+    analyst = Client(system.distributed.endpoint, "analyst", "/3/1/#")
     admin.publish("/api/tool/distributedbroker/remove", entry)
-    wait_until(lambda: heard.got)
+    wait_until(lambda: analyst.got)
     admin.publish("/api/tool/distributedbroker/remove", entry)
     wait_until(lambda: any(b"one of the table" in e for e in admin.on("/api/errors")))
 
-    assert [m.topic for m in heard.got] == ["/3/1/2"]
+    assert [m.topic for m in analyst.got] == ["/3/1/2"]
 
 
-def test_late_message_stays_late(system: System) -> None:
-    """What waited on the node and what waited here add up; one on time says nothing."""
+def test_delays_on_node_and_gateway_add_up(system: System) -> None:
+    """A message that was not delayed has no age."""
     analyst = Client(system.distributed.endpoint, "analyst", "/3/1/#")
     node = Client(system.local.endpoint, "node")
     node.publish("/forward/3/1/2/pri2", pack(1), age_s=7200)
@@ -282,8 +287,8 @@ def admin(system: System, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_administrator_sees_and_changes_areas(system: System) -> None:
-    """Tables for people; what a change did is seen before the prompt is back."""
+def test_administrator_lists_and_changes_areas(system: System) -> None:
+    """Each command returns when the Manager has applied the change."""
     client = Client(system.manager.endpoint, "c", "/api/gateway/info/all")
     wait_until(lambda: b"/3/2" in b"".join(m.payload for m in client.got))
     local = system.local.url
@@ -296,13 +301,13 @@ def test_administrator_sees_and_changes_areas(system: System) -> None:
     listed = json.loads(admin(system, "--json", "gateways").stdout)
     assert [entry["topic"] for entry in listed] == ["/"]
 
-    told = admin(system, "why", "/5/1").stdout
-    assert "serves /: the closest area" in told
-    assert f"127.0.0.1:{system.distributed.port} holds /" in told
+    explanation = admin(system, "why", "/5/1").stdout
+    assert "serves /: the closest area" in explanation
+    assert f"127.0.0.1:{system.distributed.port} holds /" in explanation
 
 
-def test_administrator_is_told_why_not(system: System) -> None:
-    """Every refusal has its reason, and a status for scripts."""
+def test_refused_admin_command_states_the_reason(system: System) -> None:
+    """Every refusal has a reason and a non-zero exit status."""
     broker = system.distributed.url
     for words, reason in (
         (("add-broker", "/", "mqtt://other:1883"), "an area without a broker"),
@@ -318,10 +323,10 @@ def test_administrator_is_told_why_not(system: System) -> None:
         assert reason in done.stderr
 
 
-def test_what_a_node_packs_reaches_subscribers_one_by_one(
+def test_batches_and_fragments_reach_subscribers_as_single_messages(
     system: System, tmp_path: Path
 ) -> None:
-    """Parcels and pieces are between node and gateway; nobody behind sees them."""
+    """Batches and fragments are used only between node and gateway."""
     client = Client(system.distributed.endpoint, "analyst", "/3/1/#")
     queue = MemoryQueue("n1", "bb", 10_000_000)
     large = bytes(range(256)) * 80
@@ -337,10 +342,10 @@ def test_what_a_node_packs_reaches_subscribers_one_by_one(
     uplink.stop()
     thread.join()
     wait_until(lambda: len(client.got) == 202)
-    told = [_told(message.payload) for message in client.got]
+    values = [_value(message.payload) for message in client.got]
 
-    assert told[0] == b"warning"
-    assert sorted(told) == sorted([
+    assert values[0] == b"warning"
+    assert sorted(values) == sorted([
         *(b"%03d" % n * 50 for n in range(200)),
         large,
         b"warning",
@@ -355,18 +360,18 @@ def _opaque(priority: int, data: bytes) -> MessageDraft:
     return MessageDraft(priority, f"/forward/3/1/0/pri{priority}", encode)
 
 
-def _told(payload: bytes) -> object:
+def _value(payload: bytes) -> object:
     return decode_pack(payload).readings[0].value
 
 
-def test_half_a_place_is_refused() -> None:
-    """A latitude without its longitude is a slip, not a place."""
+def test_longitude_without_latitude_is_refused() -> None:
+    """A single coordinate is a typing error."""
     with pytest.raises(FieldError, match="latitude must be given where"):
         GatewaySection(id="gw", broker="mqtt://h:1", managers=(), longitude=133.5)
 
 
-def test_bad_settings_name_each_mistake_and_exit_78(tmp_path: Path) -> None:
-    """Systemd must not start a misconfigured gateway for ever."""
+def test_bad_settings_name_each_error_and_exit_78(tmp_path: Path) -> None:
+    """With this status systemd does not restart the gateway."""
     path = tmp_path / "gw.toml"
     path.write_text(
         '[gateway]\nid = "a/b"\nbroker = "http://x"\nmanager = []\nlatitude = 95\n'
@@ -382,9 +387,9 @@ def test_bad_settings_name_each_mistake_and_exit_78(tmp_path: Path) -> None:
 
     assert done.returncode == 78
     assert done.stderr.count("gateway-daemon: ") == 6
-    for words in (
+    for message in (
         "did you mean 'managers'?",
         "gateway.managers must be given",
         "without quotes",
     ):
-        assert words in done.stderr
+        assert message in done.stderr

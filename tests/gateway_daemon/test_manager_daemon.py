@@ -1,4 +1,4 @@
-"""A Manager as a process, spoken to as Gamma's gateways and tools do."""
+"""A Manager as a process, driven as by Gamma's gateways and tools."""
 
 import json
 import os
@@ -21,8 +21,8 @@ TABLE, STATUS = "/api/brokertable/all/info", "/api/brokertable/update/status"
 ADD, SET = "/api/tool/distributedbroker/add", "/api/tool/gatewaybroker/set"
 
 
-class Office:
-    """One Manager, its broker, and somebody who hears everything there."""
+class ManagerProcess:
+    """One Manager, its broker, and a client subscribed to `/api/#`."""
 
     def __init__(self, programs: Programs, broker: Broker, folder: Path) -> None:
         self.broker, self._programs, self._folder = broker, programs, folder
@@ -37,23 +37,27 @@ class Office:
             f'[manager]\nbroker = "{self.broker.url}"\ndata = "{self._folder}/data"\n',
         )
 
-    def say(self, topic: str, told: object) -> None:
-        payload = told if isinstance(told, bytes) else json.dumps(told).encode()
+    def publish(self, topic: str, message: object) -> None:
+        payload = (
+            message if isinstance(message, bytes) else json.dumps(message).encode()
+        )
         self.client.publish(topic, payload)
 
     def gateway(self, broker: Broker, status: str, version: int = -1) -> None:
         info = {"host": "127.0.0.1", "port": broker.port}
-        self.say(NOTICE, {"broker_info": info, "status": status, "version": version})
+        self.publish(
+            NOTICE, {"broker_info": info, "status": status, "version": version}
+        )
 
     def add_broker(self, area: str) -> None:
-        self.say(ADD, {"topic": area, "broker_info": {"host": "b", "port": 1}})
+        self.publish(ADD, {"topic": area, "broker_info": {"host": "b", "port": 1}})
 
     def version(self) -> int:
         return int(json.loads(self.client.on(TABLE)[-1])["version"])
 
-    def listed(self) -> list[tuple[int, str]]:
-        told = json.loads(self.client.on("/api/gateway/info/all")[-1])
-        return [(e["broker_info"]["port"], e["topic"]) for e in told]
+    def listed_gateways(self) -> list[tuple[int, str]]:
+        entries = json.loads(self.client.on("/api/gateway/info/all")[-1])
+        return [(e["broker_info"]["port"], e["topic"]) for e in entries]
 
     def completions(self) -> int:
         return self.client.on(STATUS).count(b"complete")
@@ -64,16 +68,18 @@ class Office:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
-    made = Programs(tmp_path)
-    yield made
-    made.kill_all()
+    created = Programs(tmp_path)
+    yield created
+    created.kill_all()
 
 
 @pytest.fixture
-def office(programs: Programs, broker: Broker, tmp_path: Path) -> Iterator[Office]:
-    made = Office(programs, broker, tmp_path)
-    yield made
-    made.client.connection.stop()
+def manager(
+    programs: Programs, broker: Broker, tmp_path: Path
+) -> Iterator[ManagerProcess]:
+    created = ManagerProcess(programs, broker, tmp_path)
+    yield created
+    created.client.connection.stop()
 
 
 HOSTILE = (
@@ -105,102 +111,102 @@ HOSTILE = (
         "/api/manager/load",
     ],
 )
-def test_bad_payload_is_refused_with_a_reason_and_harms_nobody(
-    office: Office, topic: str
+def test_bad_payload_is_refused_with_a_reason(
+    manager: ManagerProcess, topic: str
 ) -> None:
-    """Gamma's Manager ends at the first one."""
+    """Gamma's Manager crashes at the first one."""
     for payload in HOSTILE:
-        office.say(topic, payload)
-    office.add_broker("/1")
-    wait_until(lambda: office.version() == 1)
+        manager.publish(topic, payload)
+    manager.add_broker("/1")
+    wait_until(lambda: manager.version() == 1)
 
-    refusals = [e for e in office.errors() if e.startswith(f"{topic}: ")]
+    refusals = [e for e in manager.errors() if e.startswith(f"{topic}: ")]
     assert len(refusals) >= 5
     assert all("must be" in error for error in refusals)
 
 
 def test_duplicates_and_unknown_gateways_change_nothing(
-    office: Office, make_broker: Callable[[], Broker]
+    manager: ManagerProcess, make_broker: Callable[[], Broker]
 ) -> None:
-    """Each refusal is told; what is said twice is said once."""
+    """Each refusal is published; a repeated notice has no effect."""
     known, unknown = make_broker(), make_broker()
     for _ in range(3):
-        office.gateway(known, "up")
-        office.add_broker("/1")
-    office.gateway(unknown, "complete", 1)
-    wait_until(lambda: any(str(unknown.port) in error for error in office.errors()))
+        manager.gateway(known, "up")
+        manager.add_broker("/1")
+    manager.gateway(unknown, "complete", 1)
+    wait_until(lambda: any(str(unknown.port) in error for error in manager.errors()))
 
-    assert office.listed() == [(known.port, "/")]
-    assert office.version() == 1
+    assert manager.listed_gateways() == [(known.port, "/")]
+    assert manager.version() == 1
 
 
-def test_gateway_that_dies_in_the_middle_of_an_update_holds_it_up_no_longer(
-    office: Office, make_broker: Callable[[], Broker]
+def test_gateway_that_dies_during_an_update_does_not_block_it(
+    manager: ManagerProcess, make_broker: Callable[[], Broker]
 ) -> None:
-    """The others go on as soon as it is known to be gone."""
+    """The update completes as soon as the gateway's departure is known."""
     first, second = make_broker(), make_broker()
-    office.gateway(first, "up")
-    office.gateway(second, "up")
-    wait_until(lambda: len(office.listed()) == 2)
-    before = office.completions()
-    office.add_broker("/1")
-    wait_until(lambda: office.version() == 1)
-    office.gateway(first, "complete", 1)
+    manager.gateway(first, "up")
+    manager.gateway(second, "up")
+    wait_until(lambda: len(manager.listed_gateways()) == 2)
+    before = manager.completions()
+    manager.add_broker("/1")
+    wait_until(lambda: manager.version() == 1)
+    manager.gateway(first, "complete", 1)
     here = {"broker_info": {"host": "127.0.0.1", "port": second.port}}
-    office.say(f"{NOTICE}/down", here)
+    manager.publish(f"{NOTICE}/down", here)
 
-    wait_until(lambda: office.completions() > before)
-    assert office.listed() == [(first.port, "/")]
+    wait_until(lambda: manager.completions() > before)
+    assert manager.listed_gateways() == [(first.port, "/")]
 
 
-def test_gateway_that_says_nothing_is_waited_for_only_so_long(
-    office: Office, make_broker: Callable[[], Broker]
+def test_silent_gateway_blocks_an_update_for_a_limited_time(
+    manager: ManagerProcess, make_broker: Callable[[], Broker]
 ) -> None:
-    """It listens by both tables, so going on loses nothing; its name is told."""
+    """It subscribes by both tables, so no message is lost; its name is published."""
     slow = make_broker()
-    office.gateway(slow, "up")
-    wait_until(lambda: office.listed() == [(slow.port, "/")])
-    before = office.completions()
-    office.add_broker("/1")
+    manager.gateway(slow, "up")
+    wait_until(lambda: manager.listed_gateways() == [(slow.port, "/")])
+    before = manager.completions()
+    manager.add_broker("/1")
 
-    wait_until(lambda: office.completions() > before, APPLY_TIMEOUT_S + 20)
-    assert f"table 1: no word of 127.0.0.1:{slow.port}" in office.errors()
+    wait_until(lambda: manager.completions() > before, APPLY_TIMEOUT_S + 20)
+    assert f"table 1: no word of 127.0.0.1:{slow.port}" in manager.errors()
 
 
-def test_lease_ends_when_nobody_heard_the_last_will(
-    office: Office, make_broker: Callable[[], Broker], programs: Programs
+def test_lease_ends_when_the_last_will_was_missed(
+    manager: ManagerProcess, make_broker: Callable[[], Broker], programs: Programs
 ) -> None:
-    """A will reaches only a Manager that listens in that moment."""
+    """A will reaches only a Manager that is connected at that moment."""
     gone = make_broker()
-    office.gateway(gone, "up")
+    manager.gateway(gone, "up")
     info = {"broker_info": {"host": "127.0.0.1", "port": gone.port}, "every_s": 0.5}
-    office.say(f"{NOTICE}/here", info)
-    wait_until(lambda: office.listed() == [(gone.port, "/")])
+    manager.publish(f"{NOTICE}/here", info)
+    wait_until(lambda: manager.listed_gateways() == [(gone.port, "/")])
 
-    wait_until(lambda: office.listed() == [])
-    office.say(f"{NOTICE}/here", info)
-    wait_until(lambda: office.listed() == [(gone.port, "/")])
+    wait_until(lambda: manager.listed_gateways() == [])
+    manager.publish(f"{NOTICE}/here", info)
+    wait_until(lambda: manager.listed_gateways() == [(gone.port, "/")])
 
 
-def test_gateway_that_died_while_its_manager_was_down_is_found_out(
-    office: Office, make_broker: Callable[[], Broker], programs: Programs
+def test_gateway_that_died_while_the_manager_was_down_is_unlisted(
+    manager: ManagerProcess, make_broker: Callable[[], Broker], programs: Programs
 ) -> None:
-    """It was there when the Manager last looked, and never says so again."""
+    """It is in the stored registry and sends no heartbeat."""
     gone = make_broker()
-    office.gateway(gone, "up")
+    manager.gateway(gone, "up")
     info = {"broker_info": {"host": "127.0.0.1", "port": gone.port}, "every_s": 60}
-    office.say(f"{NOTICE}/here", info)
-    wait_until(lambda: office.listed() == [(gone.port, "/")])
+    manager.publish(f"{NOTICE}/here", info)
+    wait_until(lambda: manager.listed_gateways() == [(gone.port, "/")])
     programs.kill("manager")
-    office.start()
+    manager.start()
 
-    wait_until(lambda: office.listed() == [], 60)
+    wait_until(lambda: manager.listed_gateways() == [], 60)
 
 
 def test_damaged_registry_is_refused_with_a_remedy(
-    office: Office, programs: Programs, tmp_path: Path
+    manager: ManagerProcess, programs: Programs, tmp_path: Path
 ) -> None:
-    """Starting empty would take areas and brokers from a running system."""
+    """Starting empty would remove areas and brokers from a running system."""
     programs.kill("manager", signal.SIGTERM)
     path = tmp_path / "data/registry.json"
     path.write_bytes(path.read_bytes()[:-5])

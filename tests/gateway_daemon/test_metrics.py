@@ -1,4 +1,4 @@
-"""Prometheus reads what the docs say, from the real daemons."""
+"""Metrics of the real daemons, compared with the documentation."""
 
 import re
 import socket
@@ -68,8 +68,8 @@ def test_families_have_names_types_labels_and_values() -> None:
     assert names(text) == {"m", "n_total"}
 
 
-def test_only_metrics_are_served_and_a_silent_client_holds_up_nobody() -> None:
-    """One that connects and says nothing has a thread of its own."""
+def test_only_metrics_are_served_and_a_silent_client_blocks_no_other() -> None:
+    """Every connection has a thread of its own."""
     server = MetricsServer("127.0.0.1", 0, list)
     server.start()
     with socket.create_connection(("127.0.0.1", server.port)):
@@ -87,10 +87,10 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 
 
 @pytest.mark.broker
-def test_daemons_tell_exactly_what_is_documented(
+def test_daemons_export_exactly_the_documented_metrics(
     programs: Programs, make_broker: Callable[[], Broker], tmp_path: Path
 ) -> None:
-    """Also what waits, by priority, while a broker is away."""
+    """Also the queue depth by priority while a broker is away."""
     manager, local, first = (make_broker() for _ in range(3))
     at_manager, at_gateway = free_port(), free_port()
     programs.start(
@@ -130,10 +130,10 @@ def test_daemons_tell_exactly_what_is_documented(
     ("listen", "reason"),
     [("9464", "host:port"), ("127.0.0.1:99999", "host:port"), (None, "that is free")],
 )
-def test_address_that_cannot_be_is_a_bad_setting(
+def test_unusable_listen_address_is_a_settings_error(
     tmp_path: Path, listen: str | None, reason: str
 ) -> None:
-    """It is named, and systemd does not try it for ever."""
+    """The error names it, and systemd does not retry."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = listen or f"127.0.0.1:{taken.getsockname()[1]}"
         path = tmp_path / "manager.toml"

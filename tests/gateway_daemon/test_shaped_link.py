@@ -1,7 +1,7 @@
-"""P-MQTT at the gateway: a slow link to the broker drains by priority.
+"""Priorities at the gateway: a slow link to the broker drains by priority.
 
-Two network namespaces joined by a link of 60 kbps; the order of arrival is judged, not
-the time.
+Two network namespaces joined by a link of 60 kbps. The order of arrival is tested,
+not the time.
 """
 
 import os
@@ -28,14 +28,12 @@ pytestmark = [
 PORT = 1883
 EACH = 100
 
-"""Of the first half. Without priorities it were a half; what goes before is what was in
-flight when the other broker was stopped."""
 LINK = Shape(60_000)
 
 
 @pytest.fixture
 def site() -> Iterator[Site[Net]]:
-    """Both sides of a link that is fast until it is shaped."""
+    """A bench with both ends of a link that is fast until it is shaped."""
     with Net() as net, Site(net) as made:
         net.shape(Shape(10_000_000))
         yield made
@@ -44,10 +42,10 @@ def site() -> Iterator[Site[Net]]:
 def arrivals(
     site: Site[Net], topic: str, low_topic: str, gateway: str = ""
 ) -> list[str]:
-    """What arrives in which order when all of both kinds is published at once.
+    """Names of all messages in order of arrival, of both kinds published at once.
 
-    The other broker is stopped until everything is published: on a busy machine the
-    publishers would be slower than the link, and nothing would wait to be ordered.
+    The remote broker is stopped until everything is published: on a busy machine the
+    publishers would be slower than the link, and nothing would queue up.
     """
     near, far = site.net.near, site.net.far
     site.mosquitto("local", near, PORT, *NO_LIMITS)
@@ -74,13 +72,13 @@ def arrivals(
     return sorted(found, key=found.__getitem__)
 
 
-def early(order: list[str]) -> int:
-    """How many of the first half are of the kind that should be first."""
+def count_urgent_early(order: list[str]) -> int:
+    """How many of the first half are urgent messages."""
     return sum(name[0] == "u" for name in order[:EACH])
 
 
-def test_urgent_messages_pass_plain_publishers(site: Site[Net]) -> None:
-    """Who names no priority has the lowest; only what was in flight goes before."""
+def test_urgent_messages_overtake_plain_publishers(site: Site[Net]) -> None:
+    """Without a priority the lowest applies; only messages in flight arrive first."""
     order = arrivals(site, f"/forward{CELL}/pri5", f"/forward{CELL}")
 
     assert len(order) == 2 * EACH
@@ -89,7 +87,7 @@ def test_urgent_messages_pass_plain_publishers(site: Site[Net]) -> None:
 def test_plain_publishers_get_the_default_priority_of_their_gateway(
     site: Site[Net],
 ) -> None:
-    """With 4 by default they pass those who say 1."""
+    """With default priority 4 they overtake messages of priority 1."""
     order = arrivals(
         site, f"/forward{CELL}", f"/forward{CELL}/pri1", "default_priority = 4"
     )

@@ -1,4 +1,4 @@
-"""A daemon and its service manager."""
+"""Supervision of a daemon by systemd."""
 
 import os
 import socket
@@ -23,8 +23,8 @@ class Clock:
         return self.now_s
 
 
-class Manager:
-    """Hears everything that is said."""
+class NotifySocket:
+    """The service manager's end of the notify socket."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -32,7 +32,7 @@ class Manager:
         self._socket.setblocking(False)
         self.path = path
 
-    def heard(self) -> list[str]:
+    def received(self) -> list[str]:
         lines: list[str] = []
         while True:
             try:
@@ -45,10 +45,10 @@ class Manager:
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[Manager]:
-    made = Manager(tmp_path / "notify")
-    yield made
-    made.close()
+def manager(tmp_path: Path) -> Iterator[NotifySocket]:
+    notify_socket = NotifySocket(tmp_path / "notify")
+    yield notify_socket
+    notify_socket.close()
 
 
 @pytest.fixture
@@ -57,134 +57,137 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def pulse(clock: Clock) -> LoopWatchdog:
+def watchdog(clock: Clock) -> LoopWatchdog:
     return LoopWatchdog(clock)
 
 
 @pytest.fixture
-def supervision(manager: Manager, pulse: LoopWatchdog) -> SystemdSupervisor:
+def supervision(manager: NotifySocket, watchdog: LoopWatchdog) -> SystemdSupervisor:
     return SystemdSupervisor(
-        SystemdNotifier(str(manager.path)), pulse, lambda: STATUS, 3600
+        SystemdNotifier(str(manager.path)), watchdog, lambda: STATUS, 3600
     )
 
 
-def test_watchdog_is_fed_while_every_loop_lives(
-    supervision: SystemdSupervisor, manager: Manager, pulse: LoopWatchdog
+def test_watchdog_is_notified_while_every_loop_is_alive(
+    supervision: SystemdSupervisor, manager: NotifySocket, watchdog: LoopWatchdog
 ) -> None:
-    """That is what it is for."""
-    with pulse.watch_loop("uplink", 5):
+    """One WATCHDOG=1 per check."""
+    with watchdog.watch_loop("uplink", 5):
         supervision.check_loops()
 
-    assert manager.heard() == ["WATCHDOG=1"]
+    assert manager.received() == ["WATCHDOG=1"]
 
 
-def test_one_late_loop_starves_the_watchdog_and_is_named(
+def test_late_loop_stops_the_watchdog_and_is_named(
     supervision: SystemdSupervisor,
-    manager: Manager,
-    pulse: LoopWatchdog,
+    manager: NotifySocket,
+    watchdog: LoopWatchdog,
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """In the log and in the status; and it is fed again when the loop is back."""
-    with pulse.watch_loop("uplink", 5) as beat, pulse.watch_loop("events", 500):
+    """In the log and in the status; notifications resume when the loop is back."""
+    with watchdog.watch_loop("uplink", 5) as beat, watchdog.watch_loop("events", 500):
         clock.now_s += 6
         supervision.check_loops()
-        starved = manager.heard()
+        while_late = manager.received()
         beat()
         supervision.check_loops()
 
-    assert starved == ["STATUS=HANGS: uplink is silent for 6 s"]
-    assert manager.heard() == ["WATCHDOG=1"]
+    assert while_late == ["STATUS=HANGS: uplink is silent for 6 s"]
+    assert manager.received() == ["WATCHDOG=1"]
     assert "uplink is silent for 6 s: the watchdog is not fed" in caplog.text
     assert "all loops are alive again" in caplog.text
 
 
-def test_ready_is_said_with_a_status(
-    supervision: SystemdSupervisor, manager: Manager
+def test_ready_is_sent_with_a_status(
+    supervision: SystemdSupervisor, manager: NotifySocket
 ) -> None:
-    """`systemctl start` returns then, and `systemctl status` has words at once."""
+    """So `systemctl status` shows a text as soon as `systemctl start` returns."""
     supervision.report_ready()
     supervision.close()
 
-    assert manager.heard() == ["READY=1", f"STATUS={STATUS}"]
+    assert manager.received() == ["READY=1", f"STATUS={STATUS}"]
 
 
-def test_ready_waits_until_others_reach_us(
-    manager: Manager, pulse: LoopWatchdog
+def test_ready_waits_until_the_daemon_serves(
+    manager: NotifySocket, watchdog: LoopWatchdog
 ) -> None:
-    """What is sent to a daemon that is ready is taken."""
+    """Messages sent to a daemon that is ready are accepted."""
     is_served = threading.Event()
     asked = threading.Event()
 
-    def serves() -> bool:
+    def is_serving() -> bool:
         asked.set()
         return is_served.is_set()
 
     supervision = SystemdSupervisor(
         SystemdNotifier(str(manager.path)),
-        pulse,
+        watchdog,
         lambda: STATUS,
         3600,
-        is_serving=serves,
+        is_serving=is_serving,
     )
     supervision.report_ready()
     assert asked.wait(60)
-    early = manager.heard()
+    early = manager.received()
     is_served.set()
-    told: list[str] = []
-    wait_until(lambda: told.extend(manager.heard()) or len(told) == 2)
+    messages: list[str] = []
+    wait_until(lambda: messages.extend(manager.received()) or len(messages) == 2)
     supervision.close()
 
-    assert (early, told) == ([], ["READY=1", f"STATUS={STATUS}"])
+    assert (early, messages) == ([], ["READY=1", f"STATUS={STATUS}"])
 
 
-def test_ready_does_not_wait_for_ever(
-    manager: Manager,
-    pulse: LoopWatchdog,
+def test_ready_is_sent_after_a_timeout(
+    manager: NotifySocket,
+    watchdog: LoopWatchdog,
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A daemon that works on without its broker is not killed for want of one."""
+    """A daemon that can work without its broker is not killed when there is none."""
     asked = threading.Event()
 
-    def serves() -> bool:
+    def is_serving() -> bool:
         asked.set()
         return False
 
     supervision = SystemdSupervisor(
         SystemdNotifier(str(manager.path)),
-        pulse,
+        watchdog,
         lambda: STATUS,
         3600,
-        is_serving=serves,
+        is_serving=is_serving,
     )
     supervision.report_ready()
     assert asked.wait(60)
     clock.now_s += READY_TIMEOUT_S
-    told: list[str] = []
-    wait_until(lambda: told.extend(manager.heard()) or len(told) == 2)
+    messages: list[str] = []
+    wait_until(lambda: messages.extend(manager.received()) or len(messages) == 2)
     supervision.close()
 
-    assert told == ["READY=1", f"STATUS={STATUS}"]
+    assert messages == ["READY=1", f"STATUS={STATUS}"]
     assert "not served within 30 s; going on" in caplog.text
 
 
-def test_daemon_that_stops_is_not_hurried(
-    supervision: SystemdSupervisor, manager: Manager, pulse: LoopWatchdog, clock: Clock
+def test_loops_may_be_late_while_stopping(
+    supervision: SystemdSupervisor,
+    manager: NotifySocket,
+    watchdog: LoopWatchdog,
+    clock: Clock,
 ) -> None:
-    """Loops end one by one; only systemd's time for stopping counts."""
-    with pulse.watch_loop("uplink", 5):
+    """Loops end one by one; only systemd's stop timeout applies."""
+    with watchdog.watch_loop("uplink", 5):
         supervision.report_stopping()
         clock.now_s += 6
         supervision.check_loops()
 
-    assert manager.heard() == ["STOPPING=1", "STATUS=stopping", "WATCHDOG=1"]
+    assert manager.received() == ["STOPPING=1", "STATUS=stopping", "WATCHDOG=1"]
 
 
-def test_nothing_is_asked_once_stopping_is_said(
-    manager: Manager, pulse: LoopWatchdog
+def test_status_is_not_read_after_stopping(
+    manager: NotifySocket, watchdog: LoopWatchdog
 ) -> None:
-    """What the status asks, such as a queue, may be closed then."""
+    """Its sources, such as a queue, may be closed by then."""
     asked = threading.Event()
     may_answer = threading.Event()
 
@@ -196,7 +199,7 @@ def test_nothing_is_asked_once_stopping_is_said(
         return STATUS
 
     supervision = SystemdSupervisor(
-        SystemdNotifier(str(manager.path)), pulse, slow, 0.01
+        SystemdNotifier(str(manager.path)), watchdog, slow, 0.01
     )
     supervision.report_ready()
     assert asked.wait(60)
@@ -210,10 +213,10 @@ def test_nothing_is_asked_once_stopping_is_said(
     assert not asked.is_set()
 
 
-def test_status_that_hangs_is_a_late_loop(
-    manager: Manager, pulse: LoopWatchdog, clock: Clock
+def test_hanging_status_is_a_late_loop(
+    manager: NotifySocket, watchdog: LoopWatchdog, clock: Clock
 ) -> None:
-    """It may wait for a lock that a hung loop holds; that must starve the watchdog."""
+    """It may wait for a lock of a hung loop; then the watchdog must not be notified."""
     hangs, free = threading.Event(), threading.Event()
 
     def stuck() -> str:
@@ -223,33 +226,35 @@ def test_status_that_hangs_is_a_late_loop(
         return STATUS
 
     supervision = SystemdSupervisor(
-        SystemdNotifier(str(manager.path)), pulse, stuck, 0.01
+        SystemdNotifier(str(manager.path)), watchdog, stuck, 0.01
     )
     supervision.report_ready()
-    wait_until(lambda: "WATCHDOG=1" in manager.heard())
+    wait_until(lambda: "WATCHDOG=1" in manager.received())
     assert hangs.wait(60)
     clock.now_s += 61
     wait_until(
-        lambda: "STATUS=HANGS: status line is silent for 61 s" in manager.heard()
+        lambda: "STATUS=HANGS: status line is silent for 61 s" in manager.received()
     )
     free.set()
     supervision.close()
 
 
-def test_environment_says_how_often_to_feed(
-    manager: Manager, pulse: LoopWatchdog
+def test_watchdog_interval_is_read_from_the_environment(
+    manager: NotifySocket, watchdog: LoopWatchdog
 ) -> None:
-    """Several times within the watchdog's time, or one lost datagram would kill."""
+    """Several notifications within the timeout, so that one may be lost."""
     environ = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "200000"}
     supervision = SystemdSupervisor.from_environment(
-        environ, os.getpid(), pulse, lambda: STATUS
+        environ, os.getpid(), watchdog, lambda: STATUS
     )
     supervision.report_ready()
-    fed: list[str] = []
+    notifications: list[str] = []
 
-    def is_fed_thrice() -> bool:
-        fed.extend(line for line in manager.heard() if line == "WATCHDOG=1")
-        return len(fed) >= 3
+    def has_three_notifications() -> bool:
+        notifications.extend(
+            line for line in manager.received() if line == "WATCHDOG=1"
+        )
+        return len(notifications) >= 3
 
-    wait_until(is_fed_thrice)
+    wait_until(has_three_notifications)
     supervision.close()

@@ -1,4 +1,4 @@
-"""TOML read into typed settings, with every mistake named at once."""
+"""TOML read into typed settings, with all errors reported at once."""
 
 from dataclasses import dataclass
 
@@ -58,31 +58,31 @@ class Node:
     limit: int | None = key(ANY, None)
 
     def __post_init__(self) -> None:
-        """A rule between two keys."""
+        """A rule that concerns two keys."""
         if self.mode == "demo" and self.verbose:
             raise FieldError("verbose", "false in a demo", self.verbose)
 
 
 @dataclass(frozen=True)
-class Free:
+class Unbounded:
     """A number without bounds."""
 
     number: float = key(ANY, 1.0)
 
 
 def problems(text: str, form: type = Node) -> tuple[str, ...]:
-    """What is wrong with a file."""
+    """Errors found in a file."""
     with pytest.raises(SettingsError, match=r"must|known") as caught:
         build_settings(form, parse_toml(text))
     return tuple(map(str, caught.value.problems))
 
 
-def test_file_that_says_little_gets_the_defaults() -> None:
+def test_missing_keys_get_the_defaults() -> None:
     """Only required keys must be given; a table of defaults may be absent."""
     assert build_settings(Node, parse_toml('id = "n"')) == Node(id="n", link=Link())
 
 
-def test_file_that_says_all_is_read() -> None:
+def test_file_with_all_keys_is_read() -> None:
     """Tables, optional tables, arrays of tables and lists."""
     text = """
     id = "n"
@@ -122,7 +122,7 @@ def test_numbers_within_bounds_are_read(rate: int, period_s: float) -> None:
 
 @given(rate=st.integers().filter(lambda n: not 1 <= n <= 1000))
 def test_number_out_of_bounds_is_refused(rate: int) -> None:
-    """The mistake names key, bounds, unit and value."""
+    """The error names key, bounds, unit and value."""
     with pytest.raises(
         SettingsError,
         match=r"^rate_bytes_per_s must be between 1 and 1000 bytes/s, got -?\d",
@@ -131,7 +131,7 @@ def test_number_out_of_bounds_is_refused(rate: int) -> None:
 
 
 def test_whole_number_serves_as_a_number() -> None:
-    """``2`` where 2.0 is meant is no mistake, and becomes one type."""
+    """`2` where 2.0 is meant is no error; the result is a float."""
     assert type(build_settings(Link, {"period_s": 2}).period_s) is float
 
 
@@ -161,8 +161,8 @@ def test_whole_number_serves_as_a_number() -> None:
         ("period_s = []", "period_s must be a number in s, got []"),
     ],
 )
-def test_wrong_number_is_told_with_its_remedy(text: str, problem: str) -> None:
-    """Key, rule, unit and value, and what to write instead."""
+def test_wrong_number_is_reported_with_its_remedy(text: str, problem: str) -> None:
+    """Key, rule, unit, value and the form to write."""
     assert problems(text, Link) == (problem,)
 
 
@@ -182,56 +182,58 @@ def test_wrong_number_is_told_with_its_remedy(text: str, problem: str) -> None:
         ("mode = 'demo'\nverbose = true", "verbose must be false in a demo, got True"),
     ],
 )
-def test_wrong_value_is_told_by_its_key(line: str, problem: str) -> None:
-    """One mistake, one sentence."""
-    (told,) = problems(f"id = 'n'\n{line}")
-    assert told.startswith(problem)
+def test_wrong_value_is_reported_with_its_key(line: str, problem: str) -> None:
+    """One error, one sentence."""
+    (found,) = problems(f"id = 'n'\n{line}")
+    assert found.startswith(problem)
 
 
-def test_array_of_tables_is_told_in_words() -> None:
-    """A person who writes TOML need not know our classes."""
-    (told,) = problems("id = 'n'\nsensors = 5")
-    assert "class" not in told
+def test_array_of_tables_is_described_without_class_names() -> None:
+    """The author of a TOML file need not know Python classes."""
+    (found,) = problems("id = 'n'\nsensors = 5")
+    assert "class" not in found
 
 
-def test_check_of_a_key_speaks_for_it() -> None:
-    """What bounds cannot say, the key's own check does."""
-    (told,) = problems("id = 'a/b'")
-    assert told.startswith("id must be 1 to 63 of A-Z")
+def test_check_function_of_a_key_is_applied() -> None:
+    """For rules that bounds cannot express."""
+    (found,) = problems("id = 'a/b'")
+    assert found.startswith("id must be 1 to 63 of A-Z")
 
 
 def test_share_above_its_bound_is_refused() -> None:
-    """A bound may be on one side only; an element is named by its place."""
+    """A bound may be one-sided; array elements are numbered from 1."""
     text = "id = 'n'\n[[sensors]]\nname='a'\n[[sensors]]\nname='b'\nshare = 1.5"
 
     assert problems(text) == ("sensors[2].share must be at most 1, got 1.5",)
 
 
-def test_unknown_key_is_told_with_the_nearest() -> None:
-    """A slip of the pen never falls back to a default in silence."""
-    (told,) = problems("id = 'n'\n[link]\nrate_byte_per_s = 5")
-    assert told == (
+def test_unknown_key_is_reported_with_the_nearest() -> None:
+    """A misspelt key never silently falls back to its default."""
+    (found,) = problems("id = 'n'\n[link]\nrate_byte_per_s = 5")
+    assert found == (
         "link.rate_byte_per_s is not a known key; did you mean 'rate_bytes_per_s'? "
         "(known here: period_s, rate_bytes_per_s)"
     )
 
 
-def test_unknown_key_near_to_nothing_is_to_be_removed() -> None:
-    """Where no key is near, the remedy is to remove it."""
-    (told,) = problems("id = 'n'\nzzz = 5")
-    assert told.startswith("zzz is not a known key; remove it (known here: backup, id,")
+def test_unknown_key_similar_to_none_is_to_be_removed() -> None:
+    """Without a similar key the remedy is to remove it."""
+    (found,) = problems("id = 'n'\nzzz = 5")
+    assert found.startswith(
+        "zzz is not a known key; remove it (known here: backup, id,"
+    )
 
 
-def test_missing_key_is_told_with_its_meaning() -> None:
-    """What must be given is told with type and meaning, also in an element."""
+def test_missing_key_is_reported_with_its_meaning() -> None:
+    """With type and meaning, also in an array element."""
     assert problems("") == ("id must be given: text; Name of the node.",)
     assert problems("id = 'n'\n[[sensors]]\nshare = 1") == (
         "sensors[1].name must be given: text; Anything.",
     )
 
 
-def test_all_mistakes_are_told_at_once() -> None:
-    """An operator corrects a file once, not mistake by mistake."""
+def test_all_errors_are_reported_at_once() -> None:
+    """An operator corrects a file once, not error by error."""
     text = """
     mode = "x"
     zzz = 1
@@ -245,9 +247,9 @@ def test_all_mistakes_are_told_at_once() -> None:
     [[sensors]]
     name = 5
     """
-    told = problems(text)
+    found = problems(text)
 
-    assert sorted(line.split()[0] for line in told) == [
+    assert sorted(line.split()[0] for line in found) == [
         "backup.period",
         "id",
         "link.period_s",
@@ -260,8 +262,8 @@ def test_all_mistakes_are_told_at_once() -> None:
     ]
 
 
-def test_error_shows_one_mistake_a_line() -> None:
-    """What a person reads is the list of mistakes."""
+def test_error_text_has_one_problem_per_line() -> None:
+    """The text is the list of problems."""
     with pytest.raises(
         SettingsError, match=r"zz is not .*\nid must be given"
     ) as caught:
@@ -270,35 +272,35 @@ def test_error_shows_one_mistake_a_line() -> None:
 
 
 def test_text_that_is_not_toml_is_refused() -> None:
-    """The parser's own words tell line and column."""
+    """The parser's own message gives line and column."""
     with pytest.raises(SettingsError, match=r"must be TOML: .*line 2, column \d"):
         parse_toml("a = 1\nb = = 2")
 
 
 @pytest.mark.parametrize("default", [[], {}, set()])
-def test_default_that_could_change_is_refused(default: object) -> None:
-    """Settings are values; two programs must not share a list."""
+def test_mutable_default_is_refused(default: object) -> None:
+    """Settings are immutable; instances must not share a list."""
     with pytest.raises(TypeError, match="a default must be immutable"):
         key(ANY, default)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_what_is_not_finite_is_refused_without_bounds_too(value: str) -> None:
-    """No number, or one without end, is never a setting."""
+def test_number_that_is_not_finite_is_refused_without_bounds_too(value: str) -> None:
+    """NaN and infinity are never valid settings."""
     with pytest.raises(
         SettingsError, match=f"^number must be a finite number, got {value}"
     ):
-        build_settings(Free, parse_toml(f"number = {value}"))
+        build_settings(Unbounded, parse_toml(f"number = {value}"))
 
 
-def test_integer_beyond_a_double_is_refused() -> None:
-    """A number of 400 digits is a mistake like any other."""
+def test_integer_too_large_for_a_double_is_refused() -> None:
+    """A number of 400 digits is a settings error, not a crash."""
     with pytest.raises(SettingsError, match=r"^number must be"):
-        build_settings(Free, parse_toml("number = 1" + "0" * 400))
+        build_settings(Unbounded, parse_toml("number = 1" + "0" * 400))
 
 
 def test_describe_gives_a_row_for_every_key() -> None:
-    """The reference is made from the same fields, tables within included."""
+    """The reference pages are generated from these rows; nested tables are included."""
     rows = list(describe_settings(Node))
 
     assert [row.path for row in rows] == [
@@ -324,8 +326,8 @@ def test_describe_gives_a_row_for_every_key() -> None:
     ]
 
 
-def test_describe_begins_at_a_path() -> None:
-    """A form that is a part of another is told under its key."""
+def test_describe_prepends_a_path() -> None:
+    """A dataclass used as a table is described under its key."""
     assert [row.path for row in describe_settings(Link, "uplink")] == [
         "uplink.rate_bytes_per_s",
         "uplink.period_s",
@@ -333,7 +335,7 @@ def test_describe_begins_at_a_path() -> None:
 
 
 def test_problem_has_fields_for_programs() -> None:
-    """Safe mode finds the wrong part of a file by them."""
+    """Safe mode locates the faulty part of a file by them."""
     check = FieldError("url", "mqtt://host:port", "x", "write a port")
 
     problem = Problem.of(check, "uplink.managers")

@@ -1,4 +1,4 @@
-"""What is said to a service manager, and what it hands back."""
+"""Messages to the service manager, and file descriptors from it."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ from service_runtime.systemd import (
 PID = 4711
 
 
-class Manager:
+class NotifySocket:
     """The service manager's end of the socket."""
 
     def __init__(self, address: str) -> None:
@@ -26,7 +26,7 @@ class Manager:
         self._socket.bind(address.replace("@", "\0", 1))
         self._socket.settimeout(5)
 
-    def hears(self) -> tuple[str, list[int]]:
+    def receive(self) -> tuple[str, list[int]]:
         message, fds, _, _ = socket.recv_fds(self._socket, 4096, 4)
         return message.decode(), fds
 
@@ -35,43 +35,43 @@ class Manager:
 
 
 @pytest.fixture(params=["path", "abstract"])
-def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NotifySocket]:
     paths = {"path": str(tmp_path / "s"), "abstract": f"@yamamori-test-{os.getpid()}"}
-    made = Manager(paths[request.param])
-    yield made
-    made.close()
+    notify_socket = NotifySocket(paths[request.param])
+    yield notify_socket
+    notify_socket.close()
 
 
-def test_words_arrive_by_either_kind_of_address(manager: Manager) -> None:
-    """A path, or a name in the abstract space, as containers have it."""
+def test_messages_arrive_at_both_kinds_of_address(manager: NotifySocket) -> None:
+    """A path, or a name in the abstract namespace as used by containers."""
     SystemdNotifier(manager.address).send("READY=1", "STATUS=well")
 
-    assert manager.hears() == ("READY=1\nSTATUS=well", [])
+    assert manager.receive() == ("READY=1\nSTATUS=well", [])
 
 
-def test_status_stays_on_one_line(manager: Manager) -> None:
-    """A line break would begin another assignment."""
+def test_status_stays_on_one_line(manager: NotifySocket) -> None:
+    """A line break would start another assignment."""
     SystemdNotifier(manager.address).send_status("sensor says\nWATCHDOG=1")
 
-    assert manager.hears()[0] == "STATUS=sensor says WATCHDOG=1"
+    assert manager.receive()[0] == "STATUS=sensor says WATCHDOG=1"
 
 
-def test_stored_descriptor_replaces_the_one_before(manager: Manager) -> None:
-    """One name holds one descriptor, and the descriptor itself travels."""
+def test_stored_descriptor_replaces_the_one_before(manager: NotifySocket) -> None:
+    """A name holds one descriptor; the descriptor itself is passed."""
     read, write = os.pipe()
     SystemdNotifier(manager.address).store_fd("line17", read)
-    forgets, stores = manager.hears(), manager.hears()
+    removal, storage = manager.receive(), manager.receive()
     os.write(write, b"tip")
 
-    assert forgets == ("FDSTOREREMOVE=1\nFDNAME=line17", [])
-    assert stores[0] == "FDSTORE=1\nFDNAME=line17"
-    assert os.read(stores[1][0], 10) == b"tip"
-    for fd in (read, write, *stores[1]):
+    assert removal == ("FDSTOREREMOVE=1\nFDNAME=line17", [])
+    assert storage[0] == "FDSTORE=1\nFDNAME=line17"
+    assert os.read(storage[1][0], 10) == b"tip"
+    for fd in (read, write, *storage[1]):
         os.close(fd)
 
 
-def test_nobody_hears_where_there_is_no_manager() -> None:
-    """Started by hand, a daemon says nothing and goes on."""
+def test_notifier_without_a_socket_is_disabled() -> None:
+    """A daemon started by hand sends nothing and continues."""
     notifier = SystemdNotifier()
     notifier.send("READY=1")
     notifier.store_fd("line17", 0)
@@ -79,19 +79,19 @@ def test_nobody_hears_where_there_is_no_manager() -> None:
     assert not notifier.is_enabled
 
 
-def test_deaf_manager_is_named_and_no_error(
+def test_unreachable_service_manager_is_logged_and_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A service manager that is gone stops no sampling."""
+    """A missing service manager must not stop sampling."""
     SystemdNotifier(str(tmp_path / "gone")).send("WATCHDOG=1")
 
     assert "cannot send WATCHDOG=1 to systemd" in caplog.text
 
 
-def test_descriptors_come_back_under_their_names(
+def test_inherited_descriptors_have_their_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They follow each other, and a child of ours does not get them."""
+    """They are numbered consecutively and not inherited by child processes."""
     first, second = os.dup2(0, 700), os.dup2(0, 701)
     monkeypatch.setattr(systemd, "FIRST_PASSED_FD", first)  # 3 and 4 are pytest's own
     environ = {
@@ -116,8 +116,8 @@ def test_descriptors_come_back_under_their_names(
     ],
     ids=["none", "for another process", "empty"],
 )
-def test_no_descriptor_is_taken_that_is_not_ours(environ: dict[str, str]) -> None:
-    """Descriptor 3 may be anything then."""
+def test_descriptors_for_other_processes_are_ignored(environ: dict[str, str]) -> None:
+    """Descriptor 3 may be any file then."""
     assert read_inherited_fds(environ, PID) == {}
 
 
@@ -130,8 +130,8 @@ def test_no_descriptor_is_taken_that_is_not_ours(environ: dict[str, str]) -> Non
         ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None),
     ],
 )
-def test_watchdog_is_ours_when_it_says_so(
+def test_watchdog_timeout_applies_to_our_process_only(
     environ: dict[str, str], expected_s: float | None
 ) -> None:
-    """The time is in microseconds, and may be meant for our parent."""
+    """The value is in microseconds, and may be meant for the parent process."""
     assert read_watchdog_timeout_s(environ, PID) == expected_s

@@ -1,4 +1,4 @@
-"""Where a broker listens, and what is said when it does not."""
+"""Broker endpoints, and the error when a broker cannot be reached."""
 
 import pytest
 from conftest import free_port
@@ -20,8 +20,8 @@ from spatial_mqtt.retained import fetch_retained
         ("mqtt://[::1]:1883", Endpoint("::1", 1883)),
     ],
 )
-def test_url_of_a_broker_is_taken_apart(url: str, endpoint: Endpoint) -> None:
-    """The scheme tells TLS and the usual port."""
+def test_broker_url_is_parsed(url: str, endpoint: Endpoint) -> None:
+    """The scheme selects TLS and the default port."""
     assert Endpoint.parse(url) == endpoint
 
 
@@ -42,26 +42,26 @@ def test_url_of_a_broker_is_taken_apart(url: str, endpoint: Endpoint) -> None:
         "mqtt:h",
     ],
 )
-def test_url_of_no_broker_is_refused(url: str) -> None:
-    """The error shows the form that is wanted."""
+def test_invalid_broker_url_is_refused(url: str) -> None:
+    """The error shows the expected form."""
     with pytest.raises(FieldError, match="broker url must be mqtt://host:port or"):
         Endpoint.parse(url)
 
 
 @pytest.mark.parametrize("url", ["mqtt://h:0", "mqtt://u:secret@h", "mqtt://h?tls=1"])
-def test_url_that_says_more_than_is_used_is_refused(url: str) -> None:
-    """No part of a URL is dropped in silence."""
+def test_url_with_unused_parts_is_refused(url: str) -> None:
+    """No part of a URL is ignored silently."""
     with pytest.raises(FieldError, match="broker url must be"):
         Endpoint.parse(url)
 
 
-def test_endpoint_is_shown_as_host_and_port() -> None:
-    """What an operator reads is what a socket connects to."""
+def test_endpoint_is_formatted_as_host_and_port() -> None:
+    """The operator reads the address that the socket connects to."""
     assert str(Endpoint("h", 8883, tls=True)) == "h:8883"
 
 
-def test_broker_out_of_reach_is_told_with_its_reason() -> None:
-    """The error carries what the network said."""
+def test_unreachable_broker_is_reported_with_the_reason() -> None:
+    """The error holds the operating system's message."""
     endpoint = Endpoint("127.0.0.1", free_port())
     with pytest.raises(
         BrokerError, match=rf"^connecting to {endpoint} failed: .*refused within 0\.3 s"

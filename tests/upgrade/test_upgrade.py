@@ -1,6 +1,6 @@
-"""What older programs left on disk, taken up by those of today.
+"""State that older programs left on disk, read by the present programs.
 
-Each archive was made by ``tests/upgrade/keep`` from an older commit.
+Each archive was made by `tests/upgrade/keep` from an older commit.
 """
 
 import os
@@ -21,7 +21,7 @@ from backend_spark.ingest.segment_log import read_segments
 from backend_spark.tables.reader import open_tables
 from demo.processes import Processes
 
-KEPT = sorted(Path(__file__).parent.glob("*.tar.xz"))
+ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 SETTINGS = {
     "manager": """[manager]
 broker = "{0.url}"
@@ -69,9 +69,9 @@ QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 Ids = set[tuple[str, str, int]]
 
 
-@pytest.fixture(params=KEPT, ids=lambda path: path.name)
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A machine as it was before the upgrade, and a copy to compare with."""
+@pytest.fixture(params=ARCHIVES, ids=lambda path: path.name)
+def old_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with the state before the upgrade, and a copy to compare with."""
     with tarfile.open(request.param) as kept:
         kept.extractall(tmp_path, filter="data")
     shutil.copytree(tmp_path / "state", tmp_path / "before")
@@ -79,27 +79,27 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def processes(house: Path) -> Iterator[Processes]:
-    """Programs of today in its folder."""
-    made = Processes(house)
+def processes(old_machine: Path) -> Iterator[Processes]:
+    """Starts the present programs in that folder."""
+    made = Processes(old_machine)
     yield made
     made.stop()
 
 
-def waiting(path: Path) -> Ids:
-    """Ids in the file of a queue, by its oldest columns."""
+def queued_ids(path: Path) -> Ids:
+    """Ids in a queue file, by its oldest columns."""
     with sqlite3.connect(path) as file:
         return set(file.execute("SELECT node, boot, origin_seq FROM message"))
 
 
-def logged(backend: Path) -> Counter[tuple[str, str, int]]:
+def log_counts(backend: Path) -> Counter[tuple[str, str, int]]:
     """How often each id is in the ingester's log."""
-    return _counted(backend / "log", frozenset((backend / "log").glob("*.arrow")))
+    return _count_ids(backend / "log", frozenset((backend / "log").glob("*.arrow")))
 
 
 @cache
-def _counted(log: Path, _files: frozenset[Path]) -> Counter[tuple[str, str, int]]:
-    """Read anew only when there are other files."""
+def _count_ids(log: Path, _files: frozenset[Path]) -> Counter[tuple[str, str, int]]:
+    """Cached by the set of files."""
     found: Counter[tuple[str, str, int]] = Counter()
     for _, rows in read_segments(log):
         columns = (rows[name].to_pylist() for name in ("node", "boot", "seq"))
@@ -107,19 +107,19 @@ def _counted(log: Path, _files: frozenset[Path]) -> Counter[tuple[str, str, int]
     return found
 
 
-def asked(house: Path, *words: str) -> str:
-    """What an administrator is told; nothing while there is no Manager."""
+def admin_output(old_machine: Path, *words: str) -> str:
+    """Output of an admin command; empty while there is no Manager."""
     try:
-        return run(house, "gateway_daemon", *words)
+        return run(old_machine, "gateway_daemon", *words)
     except AssertionError:
         return ""
 
 
-def run(house: Path, module: str, *words: str) -> str:
-    """A command of today; it ends with 0."""
+def run(old_machine: Path, module: str, *words: str) -> str:
+    """Run a command of the present programs, which must exit with 0."""
     done = subprocess.run(
         [sys.executable, "-m", module, *words],
-        cwd=house,
+        cwd=old_machine,
         env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
         capture_output=True,
         text=True,
@@ -129,49 +129,53 @@ def run(house: Path, module: str, *words: str) -> str:
     return done.stdout
 
 
-def is_taken_back(house: Path, *admin: str) -> bool:
-    """Take the area from its broker; whether the Manager says so."""
-    told = asked(house, *admin, "brokers")
-    old = told.partition("/3/1  ")[2].strip()
+def remove_old_area(old_machine: Path, *admin: str) -> bool:
+    """Remove area /3/1 from its broker; return whether the table no longer has it."""
+    brokers = admin_output(old_machine, *admin, "brokers")
+    old = brokers.partition("/3/1  ")[2].strip()
     if old:
-        asked(house, *admin, "remove-broker", "/3/1", f"mqtt://{old}")
-    return bool(told) and not old
+        admin_output(old_machine, *admin, "remove-broker", "/3/1", f"mqtt://{old}")
+    return bool(brokers) and not old
 
 
-def start_in_order(house: Path, processes: Processes, manager: str) -> None:
-    """Backend, Manager, gateway, node; the broker of then gives up its last area."""
+def start_in_order(old_machine: Path, processes: Processes, manager: str) -> None:
+    """Start backend, Manager, gateway and node; remove the old broker's last area."""
     processes.python("ingest", "backend_spark", "ingest", "--config", "backend.toml")
     processes.python("manager", "gateway_daemon", "manager", "--config", "manager.toml")
     admin = ("admin", "--manager", manager)
-    wait_until(lambda: "/3/1 " in asked(house, *admin, "brokers"))
-    wait_until(lambda: is_taken_back(house, *admin))
+    wait_until(lambda: "/3/1 " in admin_output(old_machine, *admin, "brokers"))
+    wait_until(lambda: remove_old_area(old_machine, *admin))
     processes.python("gateway", "gateway_daemon", "run", "--config", "gateway.toml")
     processes.python("node", "edge_agent", "run", "--config", "node.toml")
 
 
 @pytest.mark.broker
 @pytest.mark.spark
-def test_what_older_programs_left_arrives_once(
-    house: Path, processes: Processes, make_broker: Callable[[], Broker]
+def test_state_of_older_programs_is_delivered_once(
+    old_machine: Path, processes: Processes, make_broker: Callable[[], Broker]
 ) -> None:
-    """From the node's queue, the gateway's lanes and the log; and it goes on."""
-    before = house / "before"
-    lanes = [waiting(path) for path in (before / "gateway/lanes").glob("*.db")]
-    queue, known = waiting(before / "queue.db"), logged(before / "backend")
-    ids = queue.union(known, *lanes)
+    """From the node's queue, the gateway's queues and the log; new data follows."""
+    before = old_machine / "before"
+    gateway_queues = [
+        queued_ids(path) for path in (before / "gateway/lanes").glob("*.db")
+    ]
+    queue, logged = queued_ids(before / "queue.db"), log_counts(before / "backend")
+    ids = queue.union(logged, *gateway_queues)
     brokers = [make_broker() for _ in range(3)]
     for name, text in SETTINGS.items():
-        (house / f"{name}.toml").write_text(text.format(*brokers))
-    start_in_order(house, processes, brokers[0].url)
-    wait_until(lambda: ids <= logged(house / "state/backend").keys(), timeout_s=300)
+        (old_machine / f"{name}.toml").write_text(text.format(*brokers))
+    start_in_order(old_machine, processes, brokers[0].url)
+    wait_until(
+        lambda: ids <= log_counts(old_machine / "state/backend").keys(), timeout_s=300
+    )
     processes.stop()
-    run(house, "backend_spark", "score", "--once", "--config", "backend.toml")
-    messages = open_tables(house / "state/backend").messages().to_pylist()
+    run(old_machine, "backend_spark", "score", "--once", "--config", "backend.toml")
+    messages = open_tables(old_machine / "state/backend").messages().to_pylist()
     scored = Counter((row["node"], row["boot"], row["seq"]) for row in messages)
 
-    assert queue, "there was something on the node"
-    assert any(lanes), "and on the gateway"
-    assert known, "and in the log"
+    assert queue, "the node's queue held messages"
+    assert any(gateway_queues), "the gateway's queues held messages"
+    assert logged, "the log held messages"
     assert ids <= scored.keys()
     assert set(scored.values()) == {1}
-    assert len(scored) > len(ids), "and it goes on"
+    assert len(scored) > len(ids), "new messages follow"

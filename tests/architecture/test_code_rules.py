@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows."""
+"""Code rules that no linter checks."""
 
 import ast
 import re
@@ -21,12 +21,12 @@ SOURCES = sorted(
     path for package in PACKAGES for path in (ROOT / package).rglob("*.py")
 )
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
-MOST_LINES = 600
-LONGEST_BODY = 40
-LEAST_LINES = 60
+MAX_LINES = 600
+MAX_BODY_LINES = 40
+MIN_LINES = 60
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef]:
+def iter_functions(path: Path) -> Iterator[ast.FunctionDef]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef):
             yield node
@@ -38,45 +38,49 @@ def name_of(path: Path) -> str:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_module_and_its_functions_stay_small(path: Path) -> None:
-    """A file has one idea, a function fits on a screen."""
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
-    for function in functions(path):
+    """At most 600 lines per file and 40 lines per function body."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+    for function in iter_functions(path):
         start = function.body[0]
         if ast.get_docstring(function) and len(function.body) > 1:
             start = function.body[1]
         length = (function.end_lineno or 0) - start.lineno + 1
-        assert length <= LONGEST_BODY, f"{function.name} has {length} lines"
+        assert length <= MAX_BODY_LINES, f"{function.name} has {length} lines"
 
 
 @pytest.mark.parametrize("path", TESTS, ids=name_of)
-def test_every_test_states_its_rule(path: Path) -> None:
-    """A docstring in one sentence, so that a failure reads as a broken promise."""
-    for function in functions(path):
+def test_every_test_has_a_docstring(path: Path) -> None:
+    """The docstring states the rule that a failing test shows to be broken."""
+    for function in iter_functions(path):
         if function.name.startswith("test_"):
-            assert ast.get_docstring(function), f"{function.name} states no rule"
+            assert ast.get_docstring(function), f"{function.name} has no docstring"
 
 
-def test_no_drawer_without_a_name() -> None:
-    """`utils`, `common` and `helpers` say nothing."""
-    drawers = {"utils", "util", "common", "helpers", "misc"}
+def test_no_module_has_a_catch_all_name() -> None:
+    """Names such as `utils`, `common` and `helpers` do not describe the content."""
+    catch_all_names = {"utils", "util", "common", "helpers", "misc"}
 
-    assert [p for p in SOURCES if p.stem in drawers or p.parent.name in drawers] == []
+    assert [
+        p
+        for p in SOURCES
+        if p.stem in catch_all_names or p.parent.name in catch_all_names
+    ] == []
 
 
 def test_topics_are_written_in_one_module() -> None:
-    """Nobody but `topics` writes a slash of the system's topics."""
-    wanted = re.compile(r"""["']/(forward|custody|api|notice)/""")
-    guilty = [
+    """Only `topics` contains literals of the system's topics."""
+    literal = re.compile(r"""["']/(forward|custody|api|notice)/""")
+    offenders = [
         name_of(p)
         for p in SOURCES
-        if p.name != "topics.py" and wanted.search(p.read_text(encoding="utf-8"))
+        if p.name != "topics.py" and literal.search(p.read_text(encoding="utf-8"))
     ]
 
-    assert guilty == []
+    assert offenders == []
 
 
-def test_a_pi_gets_no_numpy_pandas_or_spark() -> None:
-    """The extras of a node and a gateway stay light."""
+def test_node_and_gateway_need_no_numpy_pandas_or_spark() -> None:
+    """The extras of a node and a gateway stay small enough for a Raspberry Pi."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
         "project"
     ]
@@ -91,7 +95,7 @@ def test_a_pi_gets_no_numpy_pandas_or_spark() -> None:
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:
-    """A decision page is found by its number."""
+    """Decision pages are referred to by number."""
     pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
@@ -102,7 +106,7 @@ def test_tests_have_no_init_file() -> None:
     assert list((ROOT / "tests").rglob("__init__.py")) == []
 
 
-def methods(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
+def iter_methods(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
     """Class and method, of the public classes of a file."""
     for kind in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(kind, ast.ClassDef) and not kind.name.startswith("_"):
@@ -115,7 +119,7 @@ def methods(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 def test_public_methods_are_documented() -> None:
     """A public method has a docstring, or a method that it overrides has one."""
-    found = [each for path in SOURCES for each in methods(path)]
+    found = [each for path in SOURCES for each in iter_methods(path)]
     documented = {method.name for _, method in found if ast.get_docstring(method)}
 
     assert [
@@ -136,7 +140,7 @@ def test_public_class_names_are_unique() -> None:
     assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
-def imported_modules(path: Path) -> Iterator[str]:
+def iter_imported_modules(path: Path) -> Iterator[str]:
     """Dotted names that a file imports, of modules and of names in them."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -144,17 +148,17 @@ def imported_modules(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_no_small_file_serves_one_other_file() -> None:
-    """A file under 60 lines with one importer belongs into it."""
+def test_no_small_file_has_a_single_importer() -> None:
+    """A file under 60 lines with one importer belongs in that importer."""
     importers: dict[str, set[str]] = {}
     for path in SOURCES:
-        for module in imported_modules(path):
+        for module in iter_imported_modules(path):
             importers.setdefault(module, set()).add(name_of(path))
     small = [
         path
         for path in SOURCES
         if not path.name.startswith("__")
-        and len(path.read_text(encoding="utf-8").splitlines()) < LEAST_LINES
+        and len(path.read_text(encoding="utf-8").splitlines()) < MIN_LINES
     ]
 
     assert [
