@@ -1,4 +1,4 @@
-"""Waits between attempts to connect."""
+"""Waits between connection attempts."""
 
 import random
 
@@ -10,14 +10,14 @@ from spatial_mqtt.connection import Backoff
 
 @given(seed=st.integers(0, 1000), tries=st.integers(1, 40))
 def test_waits_stay_between_base_and_cap(seed: int, tries: int) -> None:
-    """No attempt hammers, none waits for ever."""
+    """Attempts are neither too frequent nor infinitely rare."""
     backoff = Backoff(random.Random(seed), base_s=0.5, cap_s=60.0)
 
     assert all(0.5 <= backoff.next_wait_s() <= 60.0 for _ in range(tries))
 
 
 def test_short_connection_does_not_reset_the_wait() -> None:
-    """A broker that accepts and drops at once is left alone for longer and longer."""
+    """A broker that accepts and drops connections is tried at growing intervals."""
     backoff = Backoff(random.Random(3), base_s=1.0, cap_s=1000.0, stable_s=30.0)
     waits = []
     for _ in range(12):
@@ -29,8 +29,8 @@ def test_short_connection_does_not_reset_the_wait() -> None:
     assert backoff.next_wait_s() <= 3.0
 
 
-def test_nodes_that_lost_one_gateway_come_back_spread_out() -> None:
-    """A thousand nodes do not return in step."""
+def test_reconnections_of_many_nodes_are_spread_out() -> None:
+    """A thousand nodes that lost one gateway do not return at the same time."""
     seconds = [0] * 60
     for seed in range(1000):
         backoff = Backoff(random.Random(seed), base_s=0.5, cap_s=60.0)
@@ -41,7 +41,7 @@ def test_nodes_that_lost_one_gateway_come_back_spread_out() -> None:
 
 
 def test_urgent_wait_is_short_and_spread() -> None:
-    """Something urgent is tried within two seconds, and within eight when it fails."""
+    """The first attempt is within 2 s, later ones within 8 s."""
     backoff = Backoff(random.Random(1))
     backoff.next_wait_s()
     first = {backoff.urgent_wait_s() for _ in range(100)}

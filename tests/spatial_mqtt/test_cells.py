@@ -42,7 +42,7 @@ def move(
 
 @given(cell=CELLS)
 def test_cell_survives_token_and_digits(cell: Cell) -> None:
-    """A token and the digits each name exactly one cell."""
+    """A token, like the face and digits, names exactly one cell."""
     assert Cell.from_token(cell.token) == cell
     assert Cell.from_digits(cell.face, cell.digits) == cell
     assert len(cell.digits) == cell.level
@@ -84,7 +84,7 @@ def test_parent_keeps_the_first_digits(cell: Cell, data: st.DataObject) -> None:
 
 @given(one=CELLS, other=CELLS)
 def test_containment_is_a_prefix_of_digits(one: Cell, other: Cell) -> None:
-    """One cell holds another exactly if its name begins the other's."""
+    """One cell contains another exactly if its name is a prefix of the other's."""
     assert one.contains(other) == other.name.startswith(one.name)
 
 
@@ -113,7 +113,7 @@ def test_corners_surround_the_center() -> None:
 
 
 def test_token_of_the_analysis_level_is_the_published_one() -> None:
-    """The check value: 34.479N 132.495E at level 13 is 355a9c44."""
+    """Check value: 34.479 N 132.495 E at level 13 is 355a9c44."""
     assert Cell.at(34.479, 132.495, 13).token == "355a9c44"  # noqa: S105 - an S2 token
 
 
@@ -167,7 +167,7 @@ def test_covering_keeps_its_limits(
     assert list(cells) == sorted(set(cells))
     assert all(cell.level <= max_level for cell in cells)
     assert not any(a.contains(b) for a in cells for b in cells if a != b)
-    # six is the whole sphere, which no limit can make fewer
+    # Six cells are the whole sphere, which no limit can reduce.
     assert len(cells) <= max(max_cells, 6)
 
 
@@ -176,17 +176,17 @@ def test_covering_keeps_its_limits(
     distance=st.floats(0.001, 5000),
     bearing=st.floats(0, math.tau),
 )
-def test_distance_is_what_was_walked(
+def test_distance_inverts_a_move(
     center: tuple[float, float], distance: float, bearing: float
 ) -> None:
-    """The distance on the sphere undoes a move along a great circle."""
+    """A move along a great circle and the distance on the sphere are inverse."""
     there = move(center, distance, bearing)
 
     assert distance_km(center, there) == pytest.approx(distance, rel=1e-6, abs=1e-6)
 
 
-def test_quarter_of_the_earth_is_a_quarter_of_its_girth() -> None:
-    """From the equator to the pole is a right angle."""
+def test_distance_from_equator_to_pole_is_a_quarter_of_the_circumference() -> None:
+    """The arc is a right angle."""
     assert distance_km((0, 0), (90, 0)) == pytest.approx(EARTH_RADIUS_KM * math.pi / 2)
 
 
@@ -216,7 +216,7 @@ def test_position_off_the_earth_is_refused(
 
 
 @pytest.mark.parametrize("level", [-1, 31])
-def test_level_outside_the_thirty_is_refused(level: int) -> None:
+def test_level_outside_0_to_30_is_refused(level: int) -> None:
     """S2 has levels 0 to 30."""
     with pytest.raises(PositionError, match="level must be between 0 and 30"):
         Cell.at(0.0, 0.0, level)
@@ -226,7 +226,7 @@ def test_level_outside_the_thirty_is_refused(level: int) -> None:
 
 @pytest.mark.parametrize("level", [-1, 11])
 def test_parent_finer_than_the_cell_is_refused(level: int) -> None:
-    """A cell has ancestors, no invented descendants."""
+    """A cell has ancestors at coarser levels only."""
     with pytest.raises(PositionError, match="level must be between 0 and 10"):
         Cell.at(0.0, 0.0, 10).parent(level)
 
@@ -257,7 +257,7 @@ def test_any_text_is_a_cell_or_refused(token: str) -> None:
 def test_digits_of_no_cell_are_refused(
     face: int, digits: tuple[int, ...], field: str
 ) -> None:
-    """Six faces, four quarters."""
+    """There are six faces, and four children per cell."""
     with pytest.raises(PositionError, match=f"{field} must be"):
         Cell.from_digits(face, digits)
 
@@ -270,12 +270,12 @@ def test_more_digits_than_levels_are_refused() -> None:
 
 @pytest.mark.parametrize("radius_km", [0.0, -1.0, 30000.0, math.nan, math.inf])
 def test_radius_of_no_circle_is_refused(radius_km: float) -> None:
-    """A circle on the earth is larger than nothing and smaller than the earth."""
+    """The radius must be greater than 0 and no larger than the earth allows."""
     with pytest.raises(PositionError, match="radius_km must be more than 0"):
         cover_circle(0.0, 0.0, radius_km)
 
 
-def test_covering_without_cells_is_refused() -> None:
-    """Nothing cannot cover something."""
+def test_covering_with_no_cells_is_refused() -> None:
+    """At least one cell is needed."""
     with pytest.raises(PositionError, match="max_cells must be at least 1, got 0"):
         cover_circle(0.0, 0.0, 1.0, max_cells=0)

@@ -1,4 +1,4 @@
-"""One MQTT 5 connection that keeps coming back, against a real broker."""
+"""One MQTT 5 connection that reconnects by itself, against a real broker."""
 
 import random
 import socket
@@ -20,7 +20,7 @@ from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 @dataclass
 class Recorder:
-    """A handler that keeps what it hears."""
+    """A handler that records its events."""
 
     ups: list[tuple[bool, int]] = field(default_factory=list)
     downs: list[str] = field(default_factory=list)
@@ -49,16 +49,16 @@ class Recorder:
         self.subscribed += 1
 
     def payloads(self) -> list[bytes]:
-        """What arrived, in order."""
+        """Payloads in order of arrival."""
         return [message.payload for message in self.messages]
 
 
 @dataclass
 class Link:
-    """A connection and what its handler heard."""
+    """A connection and the events that its handler recorded."""
 
     connection: Connection
-    heard: Recorder
+    recorder: Recorder
 
 
 Connect = Callable[..., Link]
@@ -66,19 +66,19 @@ Connect = Callable[..., Link]
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Start connections that end with the test; ready when subscribed."""
+    """Start connections that are stopped after the test; ready when subscribed."""
     links: list[Link] = []
 
     def make(broker: Broker, session: Session, base_s: float = 0.05) -> Link:
-        heard = Recorder()
+        recorder = Recorder()
         backoff = Backoff(
             random.Random(0), base_s=base_s, cap_s=2 * base_s, urgent_cap_s=0.2
         )
-        connection = Connection(broker.endpoint, session, heard, backoff=backoff)
-        links.append(Link(connection, heard))
+        connection = Connection(broker.endpoint, session, recorder, backoff=backoff)
+        links.append(Link(connection, recorder))
         connection.start()
-        wait_until(lambda: heard.ups)
-        wait_until(lambda: heard.subscribed or not session.filters)
+        wait_until(lambda: recorder.ups)
+        wait_until(lambda: recorder.subscribed or not session.filters)
         return links[-1]
 
     yield make
@@ -104,85 +104,85 @@ def test_message_arrives_with_its_properties(
             expiry_s=60,
         )
     )
-    wait_until(lambda: link.heard.messages and link.heard.published)
-    (message,) = link.heard.messages
+    wait_until(lambda: link.recorder.messages and link.recorder.published)
+    (message,) = link.recorder.messages
 
     assert (message.topic, message.payload) == ("/1/2", b"\x00\xff")
     assert (message.qos, message.retain, message.priority) == (qos, False, 5)
     assert message.response_topic == "/custody/a"
     assert message.message_id == "n:b:7"
-    assert link.heard.published == [(token, None)]
+    assert link.recorder.published == [(token, None)]
 
 
 @pytest.mark.broker
 def test_message_without_properties_has_none(broker: Broker, connect: Connect) -> None:
-    """A plain MQTT message is a message."""
+    """Plain MQTT messages are accepted."""
     link = connect(broker, Session("a", filters=(("/1", 1),)))
     link.connection.publish(Publication("/1", b"", qos=1))
-    wait_until(lambda: link.heard.messages)
-    (message,) = link.heard.messages
+    wait_until(lambda: link.recorder.messages)
+    (message,) = link.recorder.messages
 
     assert (message.priority, message.response_topic, message.message_id) == (None,) * 3
 
 
 @pytest.mark.broker
 def test_subscription_lowers_the_qos(broker: Broker, connect: Connect) -> None:
-    """A subscriber gets no more than it asked for."""
+    """A subscriber gets at most the QoS it requested."""
     link = connect(broker, Session("a", filters=(("/1", 0),)))
     link.connection.publish(Publication("/1", b"x", qos=2))
-    wait_until(lambda: link.heard.messages)
+    wait_until(lambda: link.recorder.messages)
 
-    assert link.heard.messages[0].qos == 0
+    assert link.recorder.messages[0].qos == 0
 
 
 @pytest.mark.broker
-def test_subscriptions_come_and_go(broker: Broker, connect: Connect) -> None:
-    """A client that moves adds filters and takes others back."""
+def test_filters_can_be_added_and_removed(broker: Broker, connect: Connect) -> None:
+    """For example when a client moves."""
     link = connect(broker, Session("a", filters=(("/end", 1),)))
     link.connection.subscribe([("/1", 1), ("/2", 1)])
-    wait_until(lambda: link.heard.subscribed == 2)
+    wait_until(lambda: link.recorder.subscribed == 2)
     link.connection.unsubscribe(["/1"])
     for topic in ("/1", "/2", "/end"):
         link.connection.publish(Publication(topic, topic.encode()))
-    wait_until(lambda: b"/end" in link.heard.payloads())
+    wait_until(lambda: b"/end" in link.recorder.payloads())
 
-    assert link.heard.payloads() == [b"/2", b"/end"]
+    assert link.recorder.payloads() == [b"/2", b"/end"]
 
 
 @pytest.mark.broker
-def test_broker_that_returns_finds_the_subscriptions_again(
+def test_subscriptions_are_restored_after_a_broker_restart(
     broker: Broker, connect: Connect
 ) -> None:
-    """After a kill -9 the connection comes back by itself, subscriptions and all."""
+    """After SIGKILL of the broker the connection returns with its subscriptions."""
     link = connect(broker, Session("a", filters=(("/1", 1),)))
     broker.kill()
-    wait_until(lambda: link.heard.downs)
+    wait_until(lambda: link.recorder.downs)
     broker.start()
-    wait_until(lambda: link.heard.subscribed == 2)
+    wait_until(lambda: link.recorder.subscribed == 2)
     link.connection.publish(Publication("/1", b"again"))
-    wait_until(lambda: link.heard.messages)
+    wait_until(lambda: link.recorder.messages)
 
-    assert link.heard.payloads() == [b"again"]
-    assert len(link.heard.ups) == 2
+    assert link.recorder.payloads() == [b"again"]
+    assert len(link.recorder.ups) == 2
 
 
 @pytest.mark.broker
-def test_link_that_is_down_takes_no_message(broker: Broker, connect: Connect) -> None:
-    """None tells the store to keep it; nothing hides in a library's queue."""
+def test_disconnected_link_accepts_no_message(broker: Broker, connect: Connect) -> None:
+    """None tells the store to keep the message; the library queues nothing."""
     link = connect(broker, Session("a", filters=(("/1", 1),)))
     broker.kill()
-    wait_until(lambda: link.heard.downs)
+    wait_until(lambda: link.recorder.downs)
 
     assert not link.connection.is_up
     assert link.connection.publish(Publication("/1", b"lost")) is None
     broker.start()
-    wait_until(lambda: link.heard.subscribed == 2)
+    wait_until(lambda: link.recorder.subscribed == 2)
     link.connection.publish(Publication("/1", b"kept"))
-    wait_until(lambda: link.heard.messages)
-    assert link.heard.payloads() == [b"kept"]
+    wait_until(lambda: link.recorder.messages)
+    assert link.recorder.payloads() == [b"kept"]
 
 
-def test_connection_that_was_not_started_takes_no_message() -> None:
+def test_connection_that_was_not_started_accepts_no_message() -> None:
     """Before the first connection there is no link."""
     connection = Connection(Endpoint("127.0.0.1", 1), Session("a"), Recorder())
 
@@ -194,137 +194,137 @@ def test_connection_that_was_not_started_takes_no_message() -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("say_goodbye", [True, False])
-def test_message_that_was_not_acknowledged_comes_again(
-    broker: Broker, connect: Connect, *, say_goodbye: bool
+@pytest.mark.parametrize("send_disconnect", [True, False])
+def test_unacknowledged_message_is_redelivered(
+    broker: Broker, connect: Connect, *, send_disconnect: bool
 ) -> None:
-    """Until the receiver's word, the broker keeps a message for the session."""
+    """The broker keeps a message for the session until it is acknowledged."""
     session = Session("a", (("/1", 1),), expiry_s=60, manual_ack=True)
     first = connect(broker, session)
     for payload in (b"one", b"two"):
         first.connection.publish(Publication("/1", payload))
-    wait_until(lambda: len(first.heard.messages) == 2)
-    first.connection.acknowledge(first.heard.messages[0])
-    first.connection.stop(send_disconnect=say_goodbye)
+    wait_until(lambda: len(first.recorder.messages) == 2)
+    first.connection.acknowledge(first.recorder.messages[0])
+    first.connection.stop(send_disconnect=send_disconnect)
     second = connect(broker, session)
-    wait_until(lambda: second.heard.messages)
+    wait_until(lambda: second.recorder.messages)
 
-    assert second.heard.ups[0][0]
-    assert second.heard.payloads() == [b"two"]
+    assert second.recorder.ups[0][0]
+    assert second.recorder.payloads() == [b"two"]
 
 
 @pytest.mark.broker
-def test_message_that_was_acknowledged_does_not_come_again(
+def test_acknowledged_message_is_not_redelivered(
     broker: Broker, connect: Connect
 ) -> None:
-    """What the receiver has taken over is the receiver's."""
+    """The receiver is responsible for it."""
     session = Session("a", (("/1", 1),), expiry_s=60, manual_ack=True)
     first = connect(broker, session)
     first.connection.publish(Publication("/1", b"one"))
-    wait_until(lambda: first.heard.messages)
-    first.connection.acknowledge(first.heard.messages[0])
+    wait_until(lambda: first.recorder.messages)
+    first.connection.acknowledge(first.recorder.messages[0])
     first.connection.stop()
     second = connect(broker, session)
     second.connection.publish(Publication("/1", b"marker"))
-    wait_until(lambda: second.heard.messages)
+    wait_until(lambda: second.recorder.messages)
 
-    assert second.heard.payloads() == [b"marker"]
+    assert second.recorder.payloads() == [b"marker"]
 
 
 @pytest.mark.broker
-def test_delivery_of_an_older_connection_is_let_go(
+def test_acknowledgement_for_an_older_connection_is_ignored(
     broker: Broker, connect: Connect
 ) -> None:
-    """An acknowledgement that comes late does not hit a newer delivery."""
+    """A late acknowledgement does not apply to a newer delivery with the same id."""
     session = Session("a", (("/1", 1),), expiry_s=60, manual_ack=True)
     link = connect(broker, session)
     link.connection.publish(Publication("/1", b"old"))
-    wait_until(lambda: link.heard.messages)
+    wait_until(lambda: link.recorder.messages)
     broker.kill()
     broker.start()
-    wait_until(lambda: link.heard.subscribed == 2)
+    wait_until(lambda: link.recorder.subscribed == 2)
     link.connection.publish(Publication("/1", b"new"))
-    wait_until(lambda: len(link.heard.messages) == 2)
-    old, new = link.heard.messages
+    wait_until(lambda: len(link.recorder.messages) == 2)
+    old, new = link.recorder.messages
     link.connection.acknowledge(old)
 
     assert old.delivery[1] == new.delivery[1]
     link.connection.stop()
     again = connect(broker, session)
-    wait_until(lambda: again.heard.messages)
-    assert again.heard.payloads() == [b"new"]
+    wait_until(lambda: again.recorder.messages)
+    assert again.recorder.payloads() == [b"new"]
 
 
 @pytest.mark.broker
-def test_clean_session_forgets(broker: Broker, connect: Connect) -> None:
-    """Without an expiry every connection starts from nothing."""
+def test_clean_session_keeps_no_state(broker: Broker, connect: Connect) -> None:
+    """Without an expiry every connection starts with an empty session."""
     connect(broker, Session("a", (("/1", 1),))).connection.stop()
 
-    assert connect(broker, Session("a", (("/1", 1),))).heard.ups[0][0] is False
+    assert connect(broker, Session("a", (("/1", 1),))).recorder.ups[0][0] is False
 
 
 @pytest.mark.broker
-def test_receive_maximum_limits_what_is_on_its_way(
+def test_receive_maximum_limits_unacknowledged_messages(
     broker: Broker, connect: Connect
 ) -> None:
-    """The broker holds back what the receiver has no room for."""
+    """The broker holds back what exceeds it."""
     link = connect(broker, Session("a", (("/1", 1),), 60, True, receive_maximum=1))
     sender = connect(broker, Session("b"))
     for payload in (b"one", b"two"):
         sender.connection.publish(Publication("/1", payload))
-    wait_until(lambda: len(sender.heard.published) == 2 and link.heard.messages)
+    wait_until(lambda: len(sender.recorder.published) == 2 and link.recorder.messages)
 
-    assert link.heard.payloads() == [b"one"]
-    link.connection.acknowledge(link.heard.messages[0])
-    wait_until(lambda: link.heard.payloads() == [b"one", b"two"])
+    assert link.recorder.payloads() == [b"one"]
+    link.connection.acknowledge(link.recorder.messages[0])
+    wait_until(lambda: link.recorder.payloads() == [b"one", b"two"])
 
 
 @pytest.mark.broker
-def test_will_is_published_when_no_goodbye_was_said(
+def test_will_is_published_after_an_abnormal_disconnect(
     broker: Broker, connect: Connect
 ) -> None:
-    """Who vanishes is announced by the broker."""
-    watcher = connect(broker, Session("w", (("/will", 1),)))
+    """The broker announces a client that vanished."""
+    subscriber = connect(broker, Session("w", (("/will", 1),)))
     will = Publication("/will", b"gone", qos=1)
     connect(broker, Session("a", will=will)).connection.stop(send_disconnect=False)
-    wait_until(lambda: watcher.heard.messages)
+    wait_until(lambda: subscriber.recorder.messages)
 
-    assert watcher.heard.payloads() == [b"gone"]
+    assert subscriber.recorder.payloads() == [b"gone"]
 
 
 @pytest.mark.broker
-def test_will_is_withheld_when_goodbye_was_said(
+def test_will_is_discarded_after_an_orderly_disconnect(
     broker: Broker, connect: Connect
 ) -> None:
-    """Who leaves in order is not missed."""
-    watcher = connect(broker, Session("w", (("/will", 1), ("/end", 1))))
+    """A DISCONNECT packet cancels the will."""
+    subscriber = connect(broker, Session("w", (("/will", 1), ("/end", 1))))
     will = Publication("/will", b"gone", qos=1)
     connect(broker, Session("a", will=will)).connection.stop()
-    watcher.connection.publish(Publication("/end", b"end"))
-    wait_until(lambda: watcher.heard.messages)
+    subscriber.connection.publish(Publication("/end", b"end"))
+    wait_until(lambda: subscriber.recorder.messages)
 
-    assert watcher.heard.payloads() == [b"end"]
+    assert subscriber.recorder.payloads() == [b"end"]
 
 
 @pytest.mark.broker
-def test_stopped_connection_stays_away(broker: Broker, connect: Connect) -> None:
-    """Stop tells the owner that the link is gone, once."""
+def test_stopped_connection_does_not_reconnect(
+    broker: Broker, connect: Connect
+) -> None:
+    """`stop` reports the loss of the link once."""
     link = connect(broker, Session("a"))
     link.connection.stop()
 
-    assert len(link.heard.downs) == 1
+    assert len(link.recorder.downs) == 1
     assert not link.connection.is_up
     assert link.connection.publish(Publication("/1", b"x")) is None
 
 
 @pytest.mark.broker
-def test_urgent_message_cuts_a_long_wait_short(
-    broker: Broker, connect: Connect
-) -> None:
-    """With something urgent to send nobody sits out a wait of minutes."""
+def test_urgent_message_shortens_a_long_wait(broker: Broker, connect: Connect) -> None:
+    """An urgent message does not wait for minutes for the next attempt."""
     link = connect(broker, Session("a"), base_s=300.0)
     broker.kill()
-    wait_until(lambda: link.heard.downs)
+    wait_until(lambda: link.recorder.downs)
     broker.start()
 
     def is_back() -> bool:
@@ -336,7 +336,7 @@ def test_urgent_message_cuts_a_long_wait_short(
 
 @pytest.mark.broker
 def test_small_messages_leave_at_once(broker: Broker, connect: Connect) -> None:
-    """Nagle's algorithm is off, or QoS 1 is held to some 330 messages a second."""
+    """Nagle's algorithm is off; with it QoS 1 is limited to about 330 messages/s."""
     client = connect(broker, Session("a")).connection._client  # noqa: SLF001
     sock = client.socket() if client else None
 
@@ -346,16 +346,16 @@ def test_small_messages_leave_at_once(broker: Broker, connect: Connect) -> None:
 
 @pytest.mark.broker
 def test_retained_message_is_fetched(broker: Broker, connect: Connect) -> None:
-    """A client asks a manager once, and leaves."""
+    """A client fetches a list from a Manager and disconnects."""
     link = connect(broker, Session("a"))
     link.connection.publish(Publication("/info", b"[]", retain=True))
-    wait_until(lambda: link.heard.published)
+    wait_until(lambda: link.recorder.published)
 
     assert fetch_retained(broker.endpoint, "/info", "b", timeout_s=10) == b"[]"
 
 
 @pytest.mark.broker
-def test_retained_message_that_is_missing_is_told(broker: Broker) -> None:
+def test_missing_retained_message_is_reported(broker: Broker) -> None:
     """The error names broker, topic and time."""
     with pytest.raises(
         BrokerError,
@@ -366,21 +366,21 @@ def test_retained_message_that_is_missing_is_told(broker: Broker) -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("told", ["9" * 5000, "0", "-1", "five", "", "１"])
-def test_priority_property_of_any_text_keeps_the_link_alive(
-    broker: Broker, connect: Connect, told: str
+@pytest.mark.parametrize("priority", ["9" * 5000, "0", "-1", "five", "", "１"])
+def test_invalid_priority_property_keeps_the_link_alive(
+    broker: Broker, connect: Connect, priority: str
 ) -> None:
-    """A hostile publisher must not end the network thread of a daemon."""
+    """A hostile publisher must not crash the network thread of a daemon."""
     link = connect(broker, Session("a", filters=(("/1/#", 1),)))
     properties = Properties(PacketTypes.PUBLISH)
-    properties.UserProperty = ("pri", told)
-    stranger = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-    stranger.connect("127.0.0.1", broker.port)
-    stranger.loop_start()
-    stranger.publish("/1/2", b"x", 1, properties=properties).wait_for_publish(5)
-    stranger.disconnect()
-    stranger.loop_stop()
-    wait_until(lambda: link.heard.messages)
+    properties.UserProperty = ("pri", priority)
+    publisher = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    publisher.connect("127.0.0.1", broker.port)
+    publisher.loop_start()
+    publisher.publish("/1/2", b"x", 1, properties=properties).wait_for_publish(5)
+    publisher.disconnect()
+    publisher.loop_stop()
+    wait_until(lambda: link.recorder.messages)
 
-    assert link.heard.messages[0].priority is None
+    assert link.recorder.messages[0].priority is None
     assert link.connection.is_up

@@ -36,7 +36,7 @@ DATA = st.recursive(
 
 
 def refusal(form: type[CustodyReceipt | CustodyOffer], payload: bytes) -> str | None:
-    """The field that is wrong, or None when the payload parses."""
+    """The invalid field, or None when the payload parses."""
     try:
         form.decode(payload)
     except ReceiptError as error:
@@ -45,8 +45,8 @@ def refusal(form: type[CustodyReceipt | CustodyOffer], payload: bytes) -> str | 
 
 
 @given(spans=SPANS)
-def test_ranges_hold_what_a_set_holds(spans: list[tuple[int, int]]) -> None:
-    """The ranges are a set of numbers, told shorter."""
+def test_interval_set_holds_what_a_set_holds(spans: list[tuple[int, int]]) -> None:
+    """An interval set is a compact form of a set of numbers."""
     ranges = IntervalSet(spans)
     model = {seq for low, high in spans for seq in range(low, high + 1)}
 
@@ -58,8 +58,8 @@ def test_ranges_hold_what_a_set_holds(spans: list[tuple[int, int]]) -> None:
 
 
 @given(spans=SPANS)
-def test_ranges_never_touch(spans: list[tuple[int, int]]) -> None:
-    """Between two ranges a number is missing, so none could be merged."""
+def test_intervals_never_touch(spans: list[tuple[int, int]]) -> None:
+    """Between two intervals a number is missing, so none could be merged."""
     pairs = list(IntervalSet(spans))
 
     assert all(low <= high for low, high in pairs)
@@ -68,10 +68,10 @@ def test_ranges_never_touch(spans: list[tuple[int, int]]) -> None:
 
 
 @given(spans=SPANS, span=st.tuples(st.integers(0, 60), st.integers(0, 12)))
-def test_adding_returns_the_range_that_holds_it(
+def test_add_returns_the_interval_that_holds_the_addition(
     spans: list[tuple[int, int]], span: tuple[int, int]
 ) -> None:
-    """Whoever stores the ranges learns which row to write."""
+    """The caller learns which row to store."""
     ranges = IntervalSet(spans)
     low, high = ranges.add(span[0], sum(span))
 
@@ -81,7 +81,7 @@ def test_adding_returns_the_range_that_holds_it(
 
 @given(seqs=st.permutations(range(30)))
 def test_order_of_arrival_does_not_matter(seqs: list[int]) -> None:
-    """Numbers without a gap end in one range, in whatever order they came."""
+    """Numbers without a gap end in one interval, in any order of arrival."""
     ranges = IntervalSet()
     for seq in seqs:
         ranges.add(seq)
@@ -89,8 +89,8 @@ def test_order_of_arrival_does_not_matter(seqs: list[int]) -> None:
     assert list(ranges) == [(0, 29)]
 
 
-def test_sets_are_equal_when_they_hold_the_same() -> None:
-    """How the numbers came does not tell two sets apart."""
+def test_sets_with_equal_numbers_are_equal() -> None:
+    """How the numbers were added makes no difference."""
     assert IntervalSet([(1, 2), (3, 4)]) == IntervalSet([(1, 4)])
     assert IntervalSet([(1, 2)]) != IntervalSet([(1, 3)])
     assert IntervalSet() != []
@@ -100,7 +100,7 @@ def test_sets_are_equal_when_they_hold_the_same() -> None:
 def test_receipt_holds_its_ids_and_no_other(
     ids: list[MessageId], others: list[MessageId]
 ) -> None:
-    """A receipt for one message never lets go of another."""
+    """A receipt for one message never releases another."""
     receipt = CustodyReceipt.from_ids(ids)
 
     assert all(message_id in receipt for message_id in ids)
@@ -108,22 +108,22 @@ def test_receipt_holds_its_ids_and_no_other(
 
 
 @given(ids=st.lists(IDS))
-def test_receipt_survives_the_wire(ids: list[MessageId]) -> None:
-    """The sender reads what the receiver wrote, up to the largest number."""
+def test_receipt_survives_encoding_and_decoding(ids: list[MessageId]) -> None:
+    """Up to the largest sequence number."""
     receipt = CustodyReceipt.from_ids(ids)
 
     assert CustodyReceipt.decode(receipt.encode()) == receipt
 
 
-def test_receipt_of_a_long_past_is_short() -> None:
-    """Ten thousand messages in order cost a few bytes."""
+def test_receipt_of_many_messages_is_short() -> None:
+    """Ten thousand consecutive messages take a few bytes."""
     receipt = CustodyReceipt.from_ids(MessageId("n", "b", seq) for seq in range(10_000))
 
     assert len(receipt.encode()) < 20
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("value", "message"),
     [
         ([], "receipt must be a CBOR map"),
         (5, "receipt must be a CBOR map"),
@@ -142,14 +142,14 @@ def test_receipt_of_a_long_past_is_short() -> None:
         ({"n": {"b": [2, 1]}}, "ranges must be low before high"),
     ],
 )
-def test_malformed_receipt_is_refused(told: object, message: str) -> None:
-    """A receipt that could free the wrong message frees none."""
+def test_malformed_receipt_is_refused(value: object, message: str) -> None:
+    """A receipt that could release the wrong message releases none."""
     with pytest.raises(ReceiptError, match=message):
-        CustodyReceipt.decode(cbor2.dumps(told))
+        CustodyReceipt.decode(cbor2.dumps(value))
 
 
 def test_receipt_beyond_its_size_is_refused() -> None:
-    """Nobody makes a sender read megabytes."""
+    """A sender must not have to decode megabytes."""
     payload = b"\xa0" + b"\x00" * MAX_RECEIPT_BYTES
     with pytest.raises(ReceiptError, match="receipt must be at most 65536 bytes"):
         CustodyReceipt.decode(payload)
@@ -164,26 +164,26 @@ def test_receipt_beyond_its_size_is_refused() -> None:
     )
 )
 def test_any_bytes_are_custody_or_refused(payload: bytes) -> None:
-    """A hostile payload never raises anything but the package's own error."""
+    """A hostile payload raises only the package's own error."""
     for form in (CustodyReceipt, CustodyOffer):
         assert refusal(form, payload) in WRONG_FIELDS
 
 
 def test_receipt_with_an_enormous_number_is_refused() -> None:
-    """A CBOR bignum is a number like any other that is too large."""
+    """A CBOR bignum is refused like any other number out of range."""
     payload = cbor2.dumps({"n": {"b": [0, 10**5000]}})
     with pytest.raises(ReceiptError, match="ranges must be pairs"):
         CustodyReceipt.decode(payload)
 
 
 @given(offer=st.builds(CustodyOffer, NODES, st.lists(st.text(min_size=1)).map(tuple)))
-def test_offer_survives_the_wire(offer: CustodyOffer) -> None:
-    """A sender reads who gives receipts, and for which topics."""
+def test_offer_survives_encoding_and_decoding(offer: CustodyOffer) -> None:
+    """It names the receiver and the topics for which it gives receipts."""
     assert CustodyOffer.decode(offer.encode()) == offer
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("value", "message"),
     [
         ([], "offer must be a map with receiver and filters"),
         (None, "offer must be a map with receiver and filters"),
@@ -196,13 +196,13 @@ def test_offer_survives_the_wire(offer: CustodyOffer) -> None:
         ({"receiver": "a", "filters": [""]}, "filter must be text"),
     ],
 )
-def test_malformed_offer_is_refused(told: object, message: str) -> None:
-    """An offer that does not parse is none."""
+def test_malformed_offer_is_refused(value: object, message: str) -> None:
+    """An offer that does not parse is ignored."""
     with pytest.raises(ReceiptError, match=message):
-        CustodyOffer.decode(cbor2.dumps(told))
+        CustodyOffer.decode(cbor2.dumps(value))
 
 
-def test_offer_whose_filters_are_one_text_is_refused() -> None:
+def test_offer_whose_filters_are_a_string_is_refused() -> None:
     """Filters are a list; the characters of a text are not filters."""
     payload = cbor2.dumps({"receiver": "a", "filters": "/1/#"})
     with pytest.raises(ReceiptError, match="filters must be a list, got '/1/#'"):
@@ -210,21 +210,21 @@ def test_offer_whose_filters_are_one_text_is_refused() -> None:
 
 
 @given(filters=st.lists(st.sampled_from(["#", "/1/#", "/1/+", "/2", "/0/#"])))
-def test_offer_gives_for_what_its_filters_take(filters: list[str]) -> None:
-    """One matching filter is enough, and none gives for nothing."""
+def test_offer_covers_the_topics_that_match_a_filter(filters: list[str]) -> None:
+    """One matching filter is enough; without filters nothing is covered."""
     offer = CustodyOffer("a", tuple(filters))
 
     for topic in ("/1/2", "/2", "/2/3", "/1"):
         assert offer.covers(topic) == any(matches(f, topic) for f in filters)
 
 
-def test_offer_without_filters_named_gives_for_everything() -> None:
-    """By default a store receipts all it gets."""
+def test_offer_covers_everything_by_default() -> None:
+    """By default a store receipts every message."""
     assert CustodyOffer("a").covers("/1/2/3")
 
 
-def test_receipt_goes_where_the_sender_wants_it() -> None:
-    """A relay's Response Topic comes before the node's own custody topic."""
+def test_receipt_goes_to_the_response_topic_or_the_custody_topic() -> None:
+    """A relay's Response Topic has precedence over the node's own custody topic."""
     message_id = MessageId("node-1", "b", 7)
 
     assert receipt_topic(message_id, None) == "/custody/node-1"
@@ -233,8 +233,8 @@ def test_receipt_goes_where_the_sender_wants_it() -> None:
         assert receipt_topic(message_id, elsewhere) == "/custody/node-1"
 
 
-def test_ranges_in_any_order_are_understood() -> None:
-    """Another program may not sort them, or let them overlap."""
+def test_ranges_in_any_order_are_decoded() -> None:
+    """Other programs may send them unsorted or overlapping."""
     receipt = CustodyReceipt.decode(cbor2.dumps({"n": {"b": [40, 50, 1, 9, 5, 20]}}))
 
     named = [seq for seq in range(60) if MessageId("n", "b", seq) in receipt]

@@ -41,26 +41,28 @@ DECODERS: list[Decoder] = [
 H1, H2, H3 = (BrokerInfo(f"h{n}", 1883) for n in (1, 2, 3))
 
 
-def as_they_are(_entries: list[BrokerEntry]) -> None:
-    """A shuffle that chance left in order."""
+def keep_order(_entries: list[BrokerEntry]) -> None:
+    """A shuffle that keeps the order."""
 
 
 @given(entries=st.lists(ENTRIES).map(tuple))
-def test_gateway_list_survives_the_wire(entries: tuple[BrokerEntry, ...]) -> None:
-    """What a manager announces is what a client reads."""
+def test_gateway_list_survives_encoding_and_decoding(
+    entries: tuple[BrokerEntry, ...],
+) -> None:
+    """A Manager publishes it, a client reads it."""
     assert decode_gateways(encode_directory_message(entries)) == entries
 
 
 @given(entry=ENTRIES)
-def test_broker_entry_survives_the_wire(entry: BrokerEntry) -> None:
-    """A broker that asks to be added is added as it is."""
+def test_broker_entry_survives_encoding_and_decoding(entry: BrokerEntry) -> None:
+    """Area, host and port are kept."""
     assert decode_broker_entry(encode_directory_message(entry)) == entry
 
 
 @given(
     table=st.builds(BrokerTable, st.integers(0, 10**6), st.lists(ENTRIES).map(tuple))
 )
-def test_broker_table_survives_the_wire(table: BrokerTable) -> None:
+def test_broker_table_survives_encoding_and_decoding(table: BrokerTable) -> None:
     """Version and order of a table are kept."""
     assert decode_broker_table(encode_directory_message(table)) == table
 
@@ -73,8 +75,8 @@ def test_broker_table_survives_the_wire(table: BrokerTable) -> None:
         st.integers(-1, 10**6),
     )
 )
-def test_gateway_notice_survives_the_wire(notice: GatewayNotice) -> None:
-    """A gateway's word reaches the manager."""
+def test_gateway_notice_survives_encoding_and_decoding(notice: GatewayNotice) -> None:
+    """All fields reach the Manager."""
     assert decode_gateway_notice(encode_directory_message(notice)) == notice
 
 
@@ -84,15 +86,15 @@ def test_gateway_notice_survives_the_wire(notice: GatewayNotice) -> None:
         st.builds(AreaSetting, BROKERS, topic=AREAS),
     )
 )
-def test_area_setting_survives_the_wire_in_both_forms(setting: AreaSetting) -> None:
-    """The newer form replaces, the older adds, and neither turns into the other."""
+def test_area_setting_survives_encoding_in_both_forms(setting: AreaSetting) -> None:
+    """`topics` replaces, `topic` adds; neither form turns into the other."""
     assert decode_area_setting(encode_directory_message(setting)) == setting
     assert ("topics" in json.loads(encode_directory_message(setting))) == (
         setting.topics is not None
     )
 
 
-def test_messages_of_the_published_system_are_read() -> None:
+def test_messages_of_gamma_are_decoded() -> None:
     """The exact payloads that Gamma sends."""
     info = b'{"host":"h1","port":1883}'
 
@@ -113,8 +115,8 @@ def test_messages_of_the_published_system_are_read() -> None:
     ) == AreaSetting(H1, topic="/0")
 
 
-def test_messages_to_the_published_system_have_its_names() -> None:
-    """Gamma reads ours by the same keys."""
+def test_messages_to_gamma_have_its_names() -> None:
+    """Gamma reads our messages by the same keys."""
     assert json.loads(encode_directory_message((BrokerEntry("/0", H1),))) == [
         {"topic": "/0", "broker_info": {"host": "h1", "port": 1883}}
     ]
@@ -126,7 +128,7 @@ def test_messages_to_the_published_system_have_its_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "value",
     [
         {"broker_info": {"host": "h", "port": 1}},
         {"broker_info": {"host": "h", "port": 1}, "topic": "/0", "topics": ["/0"]},
@@ -144,21 +146,21 @@ def test_messages_to_the_published_system_have_its_names() -> None:
         None,
     ],
 )
-def test_malformed_area_setting_is_refused(told: object) -> None:
+def test_malformed_area_setting_is_refused(value: object) -> None:
     """A setting names one broker and its areas, in exactly one of the two forms."""
     with pytest.raises(DirectoryError, match="area setting must be JSON of its form"):
-        decode_area_setting(json.dumps(told).encode())
+        decode_area_setting(json.dumps(value).encode())
 
 
 def test_notice_of_another_status_is_refused() -> None:
-    """A gateway is up or has completed; it says nothing else."""
+    """The statuses are "up" and "complete"."""
     payload = b'{"broker_info":{"host":"h","port":1},"status":"down"}'
     with pytest.raises(DirectoryError, match=r"gateway notice must be .*'down'"):
         decode_gateway_notice(payload)
 
 
-def test_null_that_the_published_manager_announces_is_refused() -> None:
-    """A list of gateways that is null is an error, not an empty list."""
+def test_null_gateway_list_is_refused() -> None:
+    """Gamma's Manager sends null; it is an error, not an empty list."""
     with pytest.raises(DirectoryError, match="gateway list must be JSON of its form"):
         decode_gateways(b"null")
 
@@ -166,51 +168,51 @@ def test_null_that_the_published_manager_announces_is_refused() -> None:
 @pytest.mark.parametrize("decode", DECODERS)
 @given(payload=st.one_of(st.binary(), st.text().map(str.encode)))
 def test_any_bytes_are_a_message_or_refused(decode: Decoder, payload: bytes) -> None:
-    """One bad payload never raises anything but the package's own error."""
+    """A bad payload raises only the package's own error."""
     try:
         decode(payload)
     except DirectoryError as error:
-        said = str(error)
+        error_text = str(error)
     else:
-        said = "must be JSON of its form"
+        error_text = "must be JSON of its form"
 
-    assert "must be JSON of its form" in said
+    assert "must be JSON of its form" in error_text
 
 
 @pytest.mark.parametrize(
     "decode", [decode_broker_table, decode_gateway_notice, decode_broker_entry]
 )
 def test_deeply_nested_message_is_refused(decode: Decoder) -> None:
-    """A payload that is nothing but brackets is refused like any other."""
+    """A payload that consists of brackets is refused without exhausting the stack."""
     with pytest.raises(DirectoryError, match="must be JSON of its form"):
         decode(b'{"x":' + b"[" * 100_000)
 
 
 def test_gateway_with_the_longest_area_comes_first() -> None:
-    """The closest gateway is first; the others follow for fail-over."""
+    """The closest gateway is first; the others follow for failover."""
     entries = [BrokerEntry("/", H1), BrokerEntry("/1/2", H2), BrokerEntry("/1", H3)]
 
-    assert rank_gateways(entries, "/1/2/3", as_they_are) == [H2, H3, H1]
+    assert rank_gateways(entries, "/1/2/3", keep_order) == [H2, H3, H1]
 
 
-def test_nearest_area_serves_where_none_matches() -> None:
-    """A node in nobody's area goes to its neighbours, not across the sea."""
+def test_nearest_area_is_chosen_where_none_matches() -> None:
+    """A node outside all areas uses a nearby gateway, not a distant one."""
     osaka = "/" + "/".join("31100231")  # S2 cells of level 7
     kobe, tokyo = osaka[:-1] + "2", "/" + "/".join("30020301")
     entries = [BrokerEntry(tokyo, H1), BrokerEntry(kobe, H2), BrokerEntry("/6/9", H3)]
 
-    assert rank_gateways(entries, osaka, as_they_are) == [H2, H1, H3]
+    assert rank_gateways(entries, osaka, keep_order) == [H2, H1, H3]
 
 
-def test_area_does_not_match_by_characters() -> None:
-    """``/1/2`` is no area of ``/1/23``."""
+def test_area_matches_by_levels_not_characters() -> None:
+    """`/1/2` is no area of `/1/23`."""
     entries = [BrokerEntry("/1/2", H1), BrokerEntry("/", H2)]
 
-    assert rank_gateways(entries, "/1/23", as_they_are) == [H2, H1]
+    assert rank_gateways(entries, "/1/23", keep_order) == [H2, H1]
 
 
 def test_equal_areas_share_the_clients() -> None:
-    """Chance decides between gateways of one area, so each serves some."""
+    """Gateways of one area are ordered at random, so each serves some clients."""
     entries = [BrokerEntry("/", H1), BrokerEntry("/", H2), BrokerEntry("/", H3)]
     firsts = [
         rank_gateways(entries, "/1", random.Random(seed).shuffle)[0]
@@ -228,7 +230,7 @@ def test_equal_areas_share_the_clients() -> None:
 def test_ranking_follows_the_steps_of_the_paper(
     entries: list[BrokerEntry], topic: str, seed: int
 ) -> None:
-    """Shuffle, sort by length, first match; every broker once."""
+    """Shuffle, sort by length, first match; every broker appears once."""
     before = list(entries)
     ranked = rank_gateways(entries, topic, random.Random(seed).shuffle)
     ordered = list(entries)
@@ -245,7 +247,7 @@ def test_ranking_follows_the_steps_of_the_paper(
 def test_responsible_broker_has_the_closest_area(
     brokers: list[BrokerEntry], topic: str
 ) -> None:
-    """No other broker's area covers the topic more closely; none means none covers."""
+    """No other broker's area is closer; None means that no area covers the topic."""
     near = [entry for entry in brokers if covers(entry.topic, topic)]
     found = find_responsible_broker(brokers, topic)
 
@@ -255,8 +257,8 @@ def test_responsible_broker_has_the_closest_area(
     assert found is None or found in closest
 
 
-def test_broker_of_everything_takes_what_no_area_claims() -> None:
-    """``/`` is responsible for what is left."""
+def test_root_broker_is_responsible_for_uncovered_topics() -> None:
+    """`/` covers every topic that no other area covers."""
     brokers = [BrokerEntry("/", H1), BrokerEntry("/0", H2), BrokerEntry("/0/1", H3)]
 
     assert find_responsible_broker(brokers, "/0/1/2") == H3
@@ -265,6 +267,6 @@ def test_broker_of_everything_takes_what_no_area_claims() -> None:
     assert find_responsible_broker(brokers[1:], "/5") is None
 
 
-def test_broker_is_shown_as_host_and_port() -> None:
-    """What an operator reads is what a socket connects to."""
+def test_broker_is_formatted_as_host_and_port() -> None:
+    """The operator reads the address that the socket connects to."""
     assert str(H1) == "h1:1883"

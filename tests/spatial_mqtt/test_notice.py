@@ -1,4 +1,4 @@
-"""Notices and where they are heard."""
+"""Notices and their topics."""
 
 import pytest
 
@@ -7,14 +7,14 @@ from spatial_mqtt.errors import NoticeError, TopicError
 from spatial_mqtt.topics import notice_filters, notice_topic
 
 
-def test_notice_comes_out_as_it_went_in() -> None:
-    """JSON, as a person would write it."""
+def test_notice_survives_encoding_and_decoding() -> None:
+    """Also when written by hand as JSON."""
     notice = Notice(3, 1.8e9, CriteriaNotice(90.0, 120.0, 240.0, 1.7e9))
 
     table = tuple((float(mm), 218.5 - mm) for mm in range(151))
-    lined = Notice(criteria=CriteriaNotice(90.0, 120.0, 240.0, 1.7e9, table))
+    with_table = Notice(criteria=CriteriaNotice(90.0, 120.0, 240.0, 1.7e9, table))
 
-    assert Notice.decode(lined.encode()) == lined
+    assert Notice.decode(with_table.encode()) == with_table
     assert Notice.decode(notice.encode()) == notice
     assert Notice.decode(b'{"level": 4, "until_s": 1800000000}') == Notice(4, 1.8e9)
 
@@ -44,18 +44,18 @@ def test_notice_comes_out_as_it_went_in() -> None:
         b'{"level": 3, "until_s": 1, "x": "' + b"x" * 5000 + b'"}',
     ],
 )
-def test_what_is_no_notice_is_named(payload: bytes) -> None:
-    """Anybody with an account may publish by hand, and err."""
+def test_malformed_notice_is_refused(payload: bytes) -> None:
+    """Anyone with an account may publish by hand, and make mistakes."""
     with pytest.raises(NoticeError, match="notice must be"):
         Notice.decode(payload)
 
 
-def test_node_listens_for_its_place_and_all_around_it() -> None:
+def test_node_subscribes_to_its_cell_and_all_enclosing_areas() -> None:
     """A notice for the prefecture reaches the slope."""
     assert notice_filters("/3/1/2") == ("/notice/3", "/notice/3/1", "/notice/3/1/2")
 
 
-def test_notice_needs_an_area() -> None:
-    """A wildcard is no place."""
+def test_notice_topic_must_be_an_area() -> None:
+    """A wildcard is no area."""
     with pytest.raises(TopicError, match="area"):
         notice_topic("/3/#")

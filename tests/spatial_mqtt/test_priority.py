@@ -1,4 +1,4 @@
-"""The ladder of priorities."""
+"""The scale of priorities."""
 
 import pytest
 from hypothesis import given
@@ -9,8 +9,8 @@ from spatial_mqtt.priority import LADDER, Ladder
 
 
 @given(value=st.integers(1, 5))
-def test_priority_on_the_ladder_is_returned(value: int) -> None:
-    """Every step of the ladder is a priority."""
+def test_valid_priority_is_returned(value: int) -> None:
+    """Priorities are 1 to 5."""
     assert LADDER.check(value) == value
 
 
@@ -25,18 +25,18 @@ def test_priority_on_the_ladder_is_returned(value: int) -> None:
         st.lists(st.integers()),
     )
 )
-def test_anything_off_the_ladder_is_refused(value: object) -> None:
-    """Only an integer of the ladder is a priority; a truth or a text never is."""
+def test_invalid_priority_is_refused(value: object) -> None:
+    """Only an integer in range is a priority; booleans and text are not."""
     with pytest.raises(PriorityError, match="priority must be an integer between 1"):
         LADDER.check(value)
 
 
 def test_descending_begins_with_the_most_urgent() -> None:
-    """The order of sending is from the top of the ladder down."""
+    """Messages are sent in this order."""
     assert list(LADDER.descending()) == [5, 4, 3, 2, 1]
 
 
-def test_shipped_ladder_names_the_five_alert_levels() -> None:
+def test_default_ladder_names_the_five_alert_levels() -> None:
     """The names are those of the law since 2026, least urgent first."""
     assert [LADDER.name(n) for n in range(1, 6)] == [
         "早期注意情報",
@@ -48,8 +48,8 @@ def test_shipped_ladder_names_the_five_alert_levels() -> None:
     assert LADDER.default == 1
 
 
-def test_ladder_of_another_length_is_only_another_value() -> None:
-    """Nothing knows how many levels there are but the ladder itself."""
+def test_ladder_may_have_another_length() -> None:
+    """No other module assumes five levels."""
     ladder = Ladder(("low", "mid", "high"), default=2)
 
     assert (ladder.top, ladder.name(3), ladder.default) == (3, "high", 2)

@@ -1,4 +1,4 @@
-"""What a real broker retains."""
+"""Retained messages of a real broker."""
 
 from collections.abc import Callable
 
@@ -14,22 +14,22 @@ pytestmark = pytest.mark.broker
 
 
 class Writer:
-    """Retains, and hears that it is done."""
+    """Publishes retained messages and counts the acknowledgements."""
 
-    def __init__(self, broker: Broker, told: dict[str, bytes]) -> None:
-        """Connect and publish."""
-        self.left = len(told)
-        self._told = told
+    def __init__(self, broker: Broker, messages: dict[str, bytes]) -> None:
+        """Connect; `on_up` publishes."""
+        self.unacknowledged = len(messages)
+        self._messages = messages
         self._connection = Connection(broker.endpoint, Session("writer"), self)
         self._connection.start()
 
     def stop(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self._connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `ConnectionHandler`."""
-        for topic, payload in self._told.items():
+        for topic, payload in self._messages.items():
             self._connection.publish(Publication(topic, payload, retain=True))
 
     def on_down(self, reason: str) -> None:
@@ -40,7 +40,7 @@ class Writer:
 
     def on_published(self, token: int, refused: str | None) -> None:
         """See `ConnectionHandler`."""
-        self.left -= 1
+        self.unacknowledged -= 1
 
     def on_subscribed(self) -> None:
         """See `ConnectionHandler`."""
@@ -48,38 +48,40 @@ class Writer:
 
 @pytest.fixture
 def broker(make_broker: Callable[[], Broker]) -> Broker:
-    """One that retains two offers and a list."""
-    made = make_broker()
-    writer = Writer(made, {"/offer/g1": b"one", "/offer/g2": b"two", "/list": b"all"})
-    wait_until(lambda: writer.left == 0)
+    """A broker that retains two offers and a list."""
+    started = make_broker()
+    writer = Writer(
+        started, {"/offer/g1": b"one", "/offer/g2": b"two", "/list": b"all"}
+    )
+    wait_until(lambda: writer.unacknowledged == 0)
     writer.stop()
-    return made
+    return started
 
 
 @pytest.mark.parametrize(
-    ("asked", "some"),
+    ("topic_filter", "payloads"),
     [
         ("/offer/g1", {b"one"}),
         ("/offer/+", {b"one", b"two"}),
         ("/#", {b"one", b"two", b"all"}),
     ],
 )
-def test_one_message_of_a_topic_or_of_a_filter(
-    broker: Broker, asked: str, some: set[bytes]
+def test_one_message_is_fetched_by_topic_or_filter(
+    broker: Broker, topic_filter: str, payloads: set[bytes]
 ) -> None:
-    """Whoever gives receipts at a broker is found without its name."""
-    assert fetch_retained(broker.endpoint, asked, "asks", 60) in some
+    """So a custody receiver can be found without its name."""
+    assert fetch_retained(broker.endpoint, topic_filter, "reader", 60) in payloads
 
 
-def test_several_are_told_by_their_topics(broker: Broker) -> None:
-    """The first must be there; the rest is what there is."""
+def test_all_retained_messages_are_fetched_by_topic(broker: Broker) -> None:
+    """The first topic must be retained; the others are optional."""
     found = fetch_all_retained(
-        broker.endpoint, ("/list", "/offer/+", "/no"), "asks", 60
+        broker.endpoint, ("/list", "/offer/+", "/no"), "reader", 60
     )
     assert found == {"/list": b"all", "/offer/g1": b"one", "/offer/g2": b"two"}
 
 
-def test_nothing_there_is_told_with_the_broker(broker: Broker) -> None:
-    """And with what was asked for."""
+def test_missing_message_is_reported_with_the_broker(broker: Broker) -> None:
+    """The error also names the topic."""
     with pytest.raises(BrokerError, match=r"no retained message on /no within 0\.3 s"):
-        fetch_retained(broker.endpoint, "/no", "asks", 0.3)
+        fetch_retained(broker.endpoint, "/no", "reader", 0.3)

@@ -1,4 +1,4 @@
-"""Rollouts and the pieces of a bundle: what is said, and what is kept of it."""
+"""Rollouts, and chunks of update bundles."""
 
 import msgspec
 import pytest
@@ -17,14 +17,14 @@ from spatial_mqtt.topics import (
 ROLLOUT = Rollout("2", "ab" * 32, 100_000_000, at_s=5.0, percent=10.0)
 
 
-def test_rollout_comes_back_from_the_wire() -> None:
-    """And gateways see its age as that of a notice."""
+def test_rollout_survives_encoding_and_decoding() -> None:
+    """`read_notice_time_s` reads its time like that of a notice."""
     assert Rollout.decode(ROLLOUT.encode()) == ROLLOUT
     assert read_notice_time_s(ROLLOUT.encode()) == 5.0
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"sha256": "AB"}, "sha256 must be 64 of 0-9 a-f"),
         ({"size_bytes": 0}, "size_bytes must be 1 to"),
@@ -33,17 +33,15 @@ def test_rollout_comes_back_from_the_wire() -> None:
         ({"where": "x"}, "unknown field `where`"),
     ],
 )
-def test_rollout_that_leads_nowhere_is_refused(
-    change: dict[str, object], words: str
-) -> None:
-    """The words name the field and the rule."""
-    told = {**msgspec.to_builtins(ROLLOUT), **change}
-    with pytest.raises(RolloutError, match=words):
-        Rollout.decode(msgspec.json.encode(told))
+def test_invalid_rollout_is_refused(change: dict[str, object], message: str) -> None:
+    """The message names the field and the rule."""
+    fields = {**msgspec.to_builtins(ROLLOUT), **change}
+    with pytest.raises(RolloutError, match=message):
+        Rollout.decode(msgspec.json.encode(fields))
 
 
-def test_share_of_the_nodes_grows_and_keeps_who_is_in() -> None:
-    """Ten percent of 2,000 nodes are about 200, and are among the fifty percent."""
+def test_larger_share_includes_the_nodes_of_a_smaller_one() -> None:
+    """10 % of 2,000 nodes are about 200, and are included in the 50 %."""
     nodes = [f"kochi-{number}" for number in range(2000)]
     shares = {
         p: {
@@ -60,18 +58,18 @@ def test_share_of_the_nodes_grows_and_keeps_who_is_in() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_bytes_of_chance_are_no_want_and_no_piece(payload: bytes) -> None:
-    """A hostile peer gets an error of ours, or a value that keeps the rules."""
+def test_random_bytes_are_a_chunk_message_or_refused(payload: bytes) -> None:
+    """Hostile bytes raise `FileChunkError`, or decode to a valid value."""
     for form in (FileChunkRequest, FileChunk):
         try:
-            told = form.decode(payload)
+            decoded = form.decode(payload)
         except FileChunkError:
             continue
-        assert form.decode(told.encode()) == told
+        assert form.decode(decoded.encode()) == decoded
 
 
-def test_topic_names_who_asks() -> None:
-    """Both ways."""
+def test_file_request_topic_names_the_node() -> None:
+    """Formatting and parsing are inverse."""
     assert parse_file_request_topic(file_request_topic("kochi-1")) == "kochi-1"
     assert file_chunk_topic("kochi-1") == "/piece/for/kochi-1"
     with pytest.raises(TopicError, match="under /piece/want/"):

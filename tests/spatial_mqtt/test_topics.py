@@ -1,4 +1,4 @@
-"""Topics, both ways."""
+"""Formatting and parsing of topics and filters."""
 
 import pytest
 from hypothesis import given
@@ -55,8 +55,8 @@ FILTERS = st.builds(
 
 
 @given(cell=CELLS)
-def test_cell_survives_its_topic(cell: Cell) -> None:
-    """A cell's topic names that cell, and its filter takes it."""
+def test_cell_survives_formatting_and_parsing(cell: Cell) -> None:
+    """A cell's topic names that cell, and its filter matches the topic."""
     topic = cell_topic(cell)
 
     assert parse_cell_topic(topic) == cell
@@ -65,33 +65,37 @@ def test_cell_survives_its_topic(cell: Cell) -> None:
 
 
 @given(outer=CELLS, inner=CELLS)
-def test_filter_takes_exactly_the_cells_within(outer: Cell, inner: Cell) -> None:
-    """A subscription to a cell takes a message exactly if the cell holds it."""
-    takes = matches(cell_filter(outer), cell_topic(inner))
+def test_filter_matches_exactly_the_cells_within(outer: Cell, inner: Cell) -> None:
+    """A subscription to a cell matches a topic exactly if the cell contains it."""
+    is_match = matches(cell_filter(outer), cell_topic(inner))
 
     assert (
-        takes == outer.contains(inner) == covers(cell_topic(outer), cell_topic(inner))
+        is_match
+        == outer.contains(inner)
+        == covers(cell_topic(outer), cell_topic(inner))
     )
 
 
 @given(cell=CELLS)
-def test_six_filters_take_every_cell_once(cell: Cell) -> None:
-    """The cells' own filters take each cell's message, and no other one does."""
-    taken = [filter_ for filter_ in CELL_FILTERS if matches(filter_, cell_topic(cell))]
+def test_six_filters_match_every_cell_once(cell: Cell) -> None:
+    """Exactly one of the cell filters matches the topic of a cell."""
+    matching = [
+        filter_ for filter_ in CELL_FILTERS if matches(filter_, cell_topic(cell))
+    ]
 
-    assert taken == [f"/{cell.face}/#"]
+    assert matching == [f"/{cell.face}/#"]
 
 
 @pytest.mark.parametrize(
     "topic", ["/api/gateway/info/all", "/forward/1/2", "/custody/n"]
 )
-def test_cells_filters_leave_other_topics_alone(topic: str) -> None:
-    """Whoever takes all cells does not take the system's own talk."""
+def test_cell_filters_match_no_system_topic(topic: str) -> None:
+    """A subscription to all cells does not receive directory and custody messages."""
     assert not any(matches(filter_, topic) for filter_ in CELL_FILTERS)
 
 
 def test_circle_of_the_paper_gives_its_four_filters() -> None:
-    """Table 3 of the paper, filter for filter."""
+    """Table 3 of the paper, filter by filter."""
     cells = cover_circle(31.828061073646502, 131.4153025207035, 1.0)
 
     assert [cell_filter(cell) for cell in cells] == [
@@ -119,14 +123,14 @@ def test_circle_of_the_paper_gives_its_four_filters() -> None:
     ],
 )
 def test_topic_of_no_cell_is_refused(topic: str) -> None:
-    """A cell's topic is a face and one digit a level, nothing else."""
+    """A cell topic is a face and one digit per level."""
     with pytest.raises(TopicError, match="topic must be a cell's"):
         parse_cell_topic(topic)
 
 
 @given(topic=st.text())
 def test_any_text_is_a_cells_topic_or_refused(topic: str) -> None:
-    """A foreign topic never raises anything but the package's own error."""
+    """A foreign topic raises only the package's own error."""
     try:
         cell = parse_cell_topic(topic)
     except TopicError:
@@ -135,8 +139,10 @@ def test_any_text_is_a_cells_topic_or_refused(topic: str) -> None:
 
 
 @given(topic=PATHS, priority=st.one_of(st.none(), st.integers(1, 5)))
-def test_forward_survives_its_topic(topic: str, priority: int | None) -> None:
-    """A last level that only looks like a priority stays in the topic."""
+def test_forward_topic_survives_formatting_and_parsing(
+    topic: str, priority: int | None
+) -> None:
+    """A last level that only resembles a priority stays in the topic."""
     forward = ForwardTopic(topic, priority)
 
     assert ForwardTopic.parse(str(forward)) == forward
@@ -147,7 +153,7 @@ def test_forward_survives_its_topic(topic: str, priority: int | None) -> None:
 def test_only_the_last_level_is_the_priority(
     topic: str, inner: int, outer: int
 ) -> None:
-    """A topic that ends like a priority keeps its end when one follows."""
+    """A topic that ends with a priority keeps that level when another follows."""
     forward = ForwardTopic(f"{topic}/pri{inner}", outer)
 
     assert ForwardTopic.parse(str(forward)) == forward
@@ -173,15 +179,15 @@ def test_only_the_last_level_is_the_priority(
         ("/from/n1", ForwardTopic("/", None, "n1")),
     ],
 )
-def test_last_level_is_a_priority_only_on_the_ladder(
+def test_last_level_is_a_priority_only_when_valid(
     topic: str, forward: ForwardTopic
 ) -> None:
-    """``priN`` counts when N is on the ladder and a topic is left before it."""
+    """`priN` counts when N is a valid priority and a topic is left before it."""
     assert ForwardTopic.parse(topic) == forward
 
 
-def test_forward_obeys_a_ladder_of_another_length() -> None:
-    """What a priority is, the ladder decides."""
+def test_forward_topic_uses_the_given_ladder() -> None:
+    """The ladder defines which priorities are valid."""
     ladder = Ladder(tuple("abcdefghij"))
 
     assert ForwardTopic.parse("/forward/1/pri10", ladder) == ForwardTopic("/1", 10)
@@ -190,13 +196,13 @@ def test_forward_obeys_a_ladder_of_another_length() -> None:
 
 @pytest.mark.parametrize("topic", ["", "/1/2", "/forward", "/forwards/1", "forward/1"])
 def test_topic_outside_forward_is_refused(topic: str) -> None:
-    """Only what lies under /forward/ is a publication for a gateway."""
+    """Only topics under /forward/ are publications for a gateway."""
     with pytest.raises(TopicError, match="topic must be under /forward/"):
         ForwardTopic.parse(topic)
 
 
 def test_priority_of_very_many_digits_belongs_to_the_topic() -> None:
-    """However long, a number off the ladder is no priority and no error."""
+    """A number out of range is no priority and no error, however long."""
     topic = "/forward/1/pri" + "9" * 5000
 
     assert ForwardTopic.parse(topic) == ForwardTopic("/1/pri" + "9" * 5000)
@@ -221,13 +227,13 @@ def test_area_covers_by_whole_levels(area: str, topic: str, is_covered: bool) ->
 
 
 @given(area=PATHS, topic=PATHS)
-def test_area_covers_what_its_filter_takes(area: str, topic: str) -> None:
-    """An area holds a topic exactly if a subscription to the area takes it."""
+def test_area_covers_what_its_filter_matches(area: str, topic: str) -> None:
+    """An area covers a topic exactly if a subscription to the area matches it."""
     assert covers(area, topic) == matches(area + "/#", topic)
 
 
 @pytest.mark.parametrize(
-    ("filter_", "topic", "takes"),
+    ("filter_", "topic", "is_match"),
     [
         ("a/#", "a", True),
         ("a/#", "a/b/c", True),
@@ -254,14 +260,16 @@ def test_area_covers_what_its_filter_takes(area: str, topic: str) -> None:
         ("A", "a", False),
     ],
 )
-def test_filter_takes_what_mqtt_says(filter_: str, topic: str, takes: bool) -> None:
+def test_filter_matches_as_in_the_standard(
+    filter_: str, topic: str, is_match: bool
+) -> None:
     """The examples of section 4.7 of the standard."""
-    assert matches(filter_, topic) is takes
+    assert matches(filter_, topic) is is_match
 
 
 @given(filter_=FILTERS, topic=TOPICS)
-def test_filter_agrees_with_the_client_library(filter_: str, topic: str) -> None:
-    """paho, which filters too, takes the same topics."""
+def test_filter_agrees_with_paho(filter_: str, topic: str) -> None:
+    """Paho's own matcher accepts the same topics."""
     assert matches(filter_, topic) == topic_matches_sub(filter_, topic)
 
 
@@ -283,7 +291,7 @@ def test_area_that_is_no_prefix_is_refused(area: str) -> None:
 
 @given(topic=PATHS)
 def test_topic_without_wildcards_may_be_published(topic: str) -> None:
-    """What a client may publish on comes back unchanged."""
+    """A valid topic is returned unchanged."""
     assert check_publishable(topic) == topic
     assert check_publishable("x" * 65535)
 
@@ -297,7 +305,7 @@ def test_topic_that_mqtt_cannot_publish_is_refused(topic: str) -> None:
 
 @given(node=NODES)
 def test_sender_survives_its_custody_topic(node: str) -> None:
-    """Receipts for a sender are published where only its name fits."""
+    """Receipts for a sender are published on a topic with its name only."""
     assert parse_custody_topic(custody_topic(node)) == node
     assert matches(OFFER_FILTER, offer_topic(node))
     assert not matches(OFFER_FILTER, custody_topic(node))
@@ -307,7 +315,7 @@ def test_sender_survives_its_custody_topic(node: str) -> None:
     "node", ["", "offer", "-a", ".a", "_a", "a/b", "a b", "a+", "雨", "a\n", "a" * 64]
 )
 def test_id_that_is_no_topic_level_is_refused(node: str) -> None:
-    """An id is short and plain, and never the reserved word."""
+    """An id is short and plain, and never the reserved name `offer`."""
     for use in (check_node_id, custody_topic, offer_topic):
         with pytest.raises(TopicError, match="id must be 1 to 63"):
             use(node)
@@ -315,22 +323,22 @@ def test_id_that_is_no_topic_level_is_refused(node: str) -> None:
 
 @pytest.mark.parametrize("topic", ["/custody/offer/a", "/custody/", "/custody/offer"])
 def test_custody_topic_of_no_sender_is_refused(topic: str) -> None:
-    """An offer is not a receipt."""
+    """An offer topic is not a receipt topic."""
     with pytest.raises(TopicError, match="id must be"):
         parse_custody_topic(topic)
 
 
 def test_topic_outside_custody_is_refused() -> None:
-    """Only what lies under /custody/ is for a sender."""
+    """Only topics under /custody/ belong to a sender."""
     with pytest.raises(TopicError, match="topic must be under /custody/"):
         parse_custody_topic("/1/2")
 
 
 @given(FILTERS, FILTERS, TOPICS)
-def test_filters_that_take_one_topic_overlap(
+def test_filters_that_match_one_topic_overlap(
     first: str, second: str, topic: str
 ) -> None:
-    """Filters that are apart never take the same topic."""
+    """Filters that do not overlap never match the same topic."""
     if matches(first, topic) and matches(second, topic):
         assert overlaps(first, second)
 
@@ -347,6 +355,6 @@ def test_filters_that_take_one_topic_overlap(
     ],
 )
 def test_overlap_of_filters(first: str, second: str, expected: bool) -> None:
-    """Both ways round."""
+    """In both orders."""
     assert overlaps(first, second) is expected
     assert overlaps(second, first) is expected

@@ -1,4 +1,4 @@
-"""The envelope: one SenML pack, both ways."""
+"""The envelope: encoding and decoding of SenML packs."""
 
 import json
 from dataclasses import replace
@@ -84,19 +84,19 @@ PACK = Pack(
 
 @given(pack=CBOR_PACKS)
 def test_pack_survives_cbor(pack: Pack) -> None:
-    """What a node sends is what the analyst reads, unknown labels included."""
+    """Unknown labels are kept."""
     assert decode_pack(encode_cbor(pack)) == pack
 
 
 @given(pack=JSON_PACKS)
 def test_pack_survives_json(pack: Pack) -> None:
-    """JSON carries the same pack."""
+    """JSON holds the same pack."""
     assert decode_pack(encode_json(pack)) == pack
 
 
 @pytest.mark.parametrize("damaged", [None, 1, True, "frost", {"frost": 2}])
-def test_reasons_that_are_no_list_do_not_cost_the_message(damaged: object) -> None:
-    """The sentence beside them holds the same."""
+def test_malformed_reasons_are_ignored(damaged: object) -> None:
+    """The text in `why` holds the same information."""
     pack = decode_pack(cbor2.dumps([RECORD | {"why": "frost", "rs": damaged}]))
 
     assert (pack.why, pack.reasons) == ("frost", ())
@@ -111,22 +111,22 @@ def test_value_keeps_its_type(pack: Pack) -> None:
 
 
 @given(pack=CBOR_PACKS)
-def test_custody_reads_the_same_id_and_priority(pack: Pack) -> None:
-    """The quick look agrees with the full one."""
+def test_decode_message_id_agrees_with_decode_pack(pack: Pack) -> None:
+    """The partial decoder returns the same id and priority."""
     assert decode_message_id(encode_cbor(pack)) == (pack.id, pack.priority)
 
 
 @given(pack=JSON_PACKS)
 def test_encoding_is_stable(pack: Pack) -> None:
-    """A pack that was read and written again is the same bytes."""
+    """Decoding and encoding a pack again gives the same bytes."""
     for encode in (encode_cbor, encode_json):
         once = encode(decode_pack(encode(pack)))
         assert encode(decode_pack(once)) == once
 
 
 @given(message_id=IDS)
-def test_message_id_survives_its_text(message_id: MessageId) -> None:
-    """An id in a log line names the message."""
+def test_message_id_survives_formatting_and_parsing(message_id: MessageId) -> None:
+    """An id in a log line identifies the message."""
     assert MessageId.parse(str(message_id)) == message_id
 
 
@@ -151,15 +151,15 @@ def test_message_id_survives_its_text(message_id: MessageId) -> None:
         (f"n:b:{2**63}", "seq"),
     ],
 )
-def test_text_that_is_no_message_id_is_refused(text: str, field: str) -> None:
-    """The error names the part that is wrong."""
+def test_invalid_message_id_is_refused(text: str, field: str) -> None:
+    """The error names the invalid part."""
     with pytest.raises(EnvelopeError, match=f"^{field} must be"):
         MessageId.parse(text)
 
 
 @given(text=st.text())
 def test_any_text_is_a_message_id_or_refused(text: str) -> None:
-    """A foreign id never raises anything but the package's own error."""
+    """A foreign id raises only the package's own error."""
     try:
         message_id = MessageId.parse(text)
     except EnvelopeError:
@@ -168,7 +168,7 @@ def test_any_text_is_a_message_id_or_refused(text: str) -> None:
 
 
 def test_message_id_of_very_many_digits_is_refused() -> None:
-    """However long, a number beyond 2^63-1 is no sequence number."""
+    """A number beyond 2^63-1 is no sequence number, however long."""
     try:
         MessageId.parse("n:b:" + "9" * 5000)
     except EnvelopeError:
@@ -177,19 +177,19 @@ def test_message_id_of_very_many_digits_is_refused() -> None:
 
 
 def test_message_id_with_a_slash_is_refused() -> None:
-    """``a/b`` is no node id, and least of all another node's."""
+    """`a/b` is no node id, and must not stand for another node."""
     with pytest.raises(EnvelopeError, match=r"^bn must be"):
         MessageId.parse("a/b:boot:1")
 
 
-def test_boot_that_would_split_the_id_is_refused() -> None:
-    """An id taken from the wire survives its own text, in a log or a property."""
+def test_boot_id_with_a_colon_is_refused() -> None:
+    """An id that was decoded can be formatted and parsed again."""
     with pytest.raises(EnvelopeError, match=r"^boot must be 1 to 32 of"):
         decode_message_id(cbor2.dumps([RECORD | {"boot": "b:c"}]))
 
 
-def test_cbor_uses_the_numbers_of_the_standard() -> None:
-    """RFC 8428 table 4; our own labels stay text."""
+def test_cbor_uses_the_numeric_labels_of_the_standard() -> None:
+    """RFC 8428 table 4; our own labels are text."""
     assert cbor2.loads(encode_cbor(PACK)) == [
         {
             -2: "n-1/",
@@ -205,19 +205,19 @@ def test_cbor_uses_the_numbers_of_the_standard() -> None:
 
 
 def test_json_uses_the_names_of_the_standard() -> None:
-    """What is default or absent costs no bytes."""
+    """Defaults and absent values are not encoded."""
     assert json.loads(encode_json(PACK)) == [RECORD | {"pri": 1}]
 
 
-def test_bytes_do_not_go_into_json() -> None:
-    """SenML JSON has no bytes; the sender must use CBOR."""
+def test_bytes_are_refused_in_json() -> None:
+    """SenML JSON has no byte strings; CBOR must be used."""
     pack = replace(PACK, readings=(Reading("raw", None, b"\x01"),))
     with pytest.raises(EnvelopeError, match="value must be a number, text or truth"):
         encode_json(pack)
 
 
 def test_foreign_pack_is_resolved() -> None:
-    """Base unit, base value and base sum count for the records that follow."""
+    """Base unit, base value and base sum apply to the records that follow."""
     first = HEAD | {
         "bn": "n-1/tilt/",
         "bu": "deg",
@@ -241,8 +241,8 @@ def test_foreign_pack_is_resolved() -> None:
     )
 
 
-def test_pack_that_says_little_gets_the_defaults() -> None:
-    """The least urgent priority, time 0, a synchronised clock."""
+def test_absent_labels_get_the_defaults() -> None:
+    """The lowest priority, time 0, a synchronised clock."""
     pack = decode_pack(
         json.dumps([{"bn": "n/", "boot": "b", "seq": 0, "vb": True}]).encode()
     )
@@ -253,21 +253,21 @@ def test_pack_that_says_little_gets_the_defaults() -> None:
     assert (pack.synchronised, pack.mono_s, pack.why) == (True, None, None)
 
 
-def test_head_may_carry_no_reading_of_its_own() -> None:
-    """A first record with only base fields and labels is the pack's head."""
+def test_first_record_may_hold_base_values_only() -> None:
+    """A first record with only base fields and labels is no reading."""
     payload = cbor2.dumps([HEAD, {"n": "rain", "v": 1}])
 
     assert decode_pack(payload).readings == (Reading("rain", None, 1.0),)
 
 
-def test_numbers_and_names_of_labels_mean_the_same() -> None:
-    """CBOR with text labels, as some libraries write it, is read too."""
+def test_text_labels_are_accepted_in_cbor() -> None:
+    """Some libraries write CBOR with text labels."""
     assert decode_pack(cbor2.dumps([RECORD])) == PACK
     assert decode_pack(b" \n" + json.dumps([RECORD]).encode()) == PACK
 
 
-def test_our_labels_count_in_the_first_record_only() -> None:
-    """Later on they are labels like any other and pass through."""
+def test_our_labels_apply_in_the_first_record_only() -> None:
+    """In later records they are treated as unknown labels and kept."""
     payload = cbor2.dumps([RECORD, {"n": "x", "v": 1, "seq": "old"}])
 
     assert decode_pack(payload).readings[1].extra == {"seq": "old"}

@@ -1,4 +1,4 @@
-"""PUBLISH and PUBACK by hand are what paho makes and reads of them."""
+"""The codec for PUBLISH and PUBACK agrees with paho."""
 
 from contextlib import suppress
 
@@ -28,8 +28,8 @@ publications = st.builds(
 )
 
 
-def body_of(packet: bytes) -> tuple[int, bytes]:
-    """First byte and body of the only packet there is."""
+def single_packet(packet: bytes) -> tuple[int, bytes]:
+    """First byte and body of the single packet in the bytes."""
     buffer = bytearray(packet)
     found = codec.split_packets(buffer)
     assert (len(found), buffer) == (1, b"")
@@ -37,11 +37,13 @@ def body_of(packet: bytes) -> tuple[int, bytes]:
 
 
 @given(publications, st.integers(1, 65535))
-def test_what_is_published_is_read_the_same(publication: Publication, mid: int) -> None:
-    """Every field arrives; only the expiry is for the broker alone."""
+def test_encoded_publish_decodes_to_the_same_fields(
+    publication: Publication, mid: int
+) -> None:
+    """Every field is kept except the expiry, which only the broker reads."""
     packet = codec.encode_publish(publication, publication.topic, None, mid)
 
-    read = codec.decode_publish(*body_of(packet), generation=7)
+    read = codec.decode_publish(*single_packet(packet), generation=7)
 
     assert read.delivery == (7, mid)
     assert read.qos == 1
@@ -49,36 +51,36 @@ def test_what_is_published_is_read_the_same(publication: Publication, mid: int) 
         assert getattr(read, name) == getattr(publication, name), name
 
 
-def packed_by_paho(publication: Publication, alias: int | None) -> bytes:
-    """Properties as paho packs them."""
-    made = Properties(PacketTypes.PUBLISH)
+def paho_properties(publication: Publication, alias: int | None) -> bytes:
+    """Properties as encoded by paho."""
+    packed = Properties(PacketTypes.PUBLISH)
     named = [("pri", publication.priority), ("age", publication.age_s)]
     named.append(("id", publication.message_id))
-    made.UserProperty = [(n, str(v)) for n, v in named if v is not None] or [("x", "y")]
+    packed.UserProperty = [(n, str(v)) for n, v in named if v is not None] or [
+        ("x", "y")
+    ]
     if publication.expiry_s is not None:
-        made.MessageExpiryInterval = publication.expiry_s
+        packed.MessageExpiryInterval = publication.expiry_s
     if publication.content is not None:
-        made.ContentType = publication.content
+        packed.ContentType = publication.content
     if alias is not None:
-        made.TopicAlias = alias
-    return made.pack()
+        packed.TopicAlias = alias
+    return packed.pack()
 
 
 @given(publications, st.none() | st.integers(1, 10))
-def test_paho_reads_what_we_publish(
-    publication: Publication, alias: int | None
-) -> None:
-    """The properties unpack with paho to the same values, and nothing is left over."""
+def test_paho_decodes_our_publish(publication: Publication, alias: int | None) -> None:
+    """Paho unpacks the properties to the same values, and no bytes are left over."""
     topic = "" if alias else publication.topic
-    first, body = body_of(codec.encode_publish(publication, topic, alias, 5))
-    behind_topic = 2 + int.from_bytes(body[:2], "big") + 2
+    first, body = single_packet(codec.encode_publish(publication, topic, alias, 5))
+    properties_offset = 2 + int.from_bytes(body[:2], "big") + 2
 
-    unpacked, used = Properties(PacketTypes.PUBLISH).unpack(body[behind_topic:])
+    unpacked, used = Properties(PacketTypes.PUBLISH).unpack(body[properties_offset:])
 
-    assert body[behind_topic + used :] == publication.payload
+    assert body[properties_offset + used :] == publication.payload
     assert first == 0x32 | publication.retain
-    told = dict(getattr(unpacked, "UserProperty", []))
-    assert told.get("id") == publication.message_id
+    user_properties = dict(getattr(unpacked, "UserProperty", []))
+    assert user_properties.get("id") == publication.message_id
     assert getattr(unpacked, "ResponseTopic", None) == publication.response_topic
     assert getattr(unpacked, "MessageExpiryInterval", None) == publication.expiry_s
     assert getattr(unpacked, "ContentType", None) == publication.content
@@ -86,10 +88,12 @@ def test_paho_reads_what_we_publish(
 
 
 @given(publications, st.none() | st.integers(1, 10))
-def test_we_read_what_paho_packs(publication: Publication, alias: int | None) -> None:
-    """Whatever the order of the properties."""
-    beside = packed_by_paho(publication, alias)
-    body = b"\0\4/1/2\0\x09" + beside + publication.payload
+def test_we_decode_the_properties_of_paho(
+    publication: Publication, alias: int | None
+) -> None:
+    """In any order of the properties."""
+    properties = paho_properties(publication, alias)
+    body = b"\0\4/1/2\0\x09" + properties + publication.payload
 
     read = codec.decode_publish(0x32, body, 1)
 
@@ -101,24 +105,24 @@ def test_we_read_what_paho_packs(publication: Publication, alias: int | None) ->
     assert read.content == publication.content
 
 
-def test_properties_that_we_do_not_read_are_passed_over() -> None:
-    """Correlation data, format and subscription identifiers stand before ours."""
-    made = Properties(PacketTypes.PUBLISH)
-    made.PayloadFormatIndicator = 1
-    made.CorrelationData = b"\x26\x00"
-    made.SubscriptionIdentifier = 300
-    made.UserProperty = [("other", "1"), ("pri", "4"), ("pri", "2")]
+def test_unused_properties_are_skipped() -> None:
+    """Correlation data, format and subscription identifiers precede ours."""
+    packed = Properties(PacketTypes.PUBLISH)
+    packed.PayloadFormatIndicator = 1
+    packed.CorrelationData = b"\x26\x00"
+    packed.SubscriptionIdentifier = 300
+    packed.UserProperty = [("other", "1"), ("pri", "4"), ("pri", "2")]
 
-    read = codec.decode_publish(0x31, b"\0\2/1" + made.pack() + b"data", 1)
+    read = codec.decode_publish(0x31, b"\0\2/1" + packed.pack() + b"data", 1)
 
     assert (read.qos, read.retain, read.priority, read.payload) == (0, True, 4, b"data")
 
 
 @given(st.lists(st.binary(max_size=400), max_size=6), st.data())
-def test_packets_come_in_pieces_of_any_size(
+def test_packets_are_assembled_from_chunks_of_any_size(
     bodies: list[bytes], data: st.DataObject
 ) -> None:
-    """Wherever the network cuts the stream, the same packets come out of it."""
+    """For any chunks of the stream the same packets are split off."""
     stream = b"".join(
         codec.encode_publish(Publication("/1", body), "/1", None, 1) for body in bodies
     )
@@ -136,7 +140,7 @@ def test_packets_come_in_pieces_of_any_size(
 
 
 @given(st.binary(max_size=60))
-def test_rubbish_is_a_named_error(body: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_or_refused(body: bytes) -> None:
     """Any bytes are a message or a `PacketError`, never another error."""
     read = None
     with suppress(PacketError):
@@ -145,14 +149,14 @@ def test_rubbish_is_a_named_error(body: bytes) -> None:
     assert read is None or body.endswith(read.payload)
 
 
-def test_a_message_that_is_cut_off_is_named() -> None:
-    """The properties say that they are longer than the packet."""
+def test_truncated_message_is_refused() -> None:
+    """The property length exceeds the packet."""
     with pytest.raises(PacketError, match="PUBLISH must be whole"):
         codec.decode_publish(0x32, b"\0\2/1\0\1\x30\x26", 1)
 
 
-def test_a_length_without_end_is_named() -> None:
-    """Five bytes of length are more than MQTT has."""
+def test_length_of_five_bytes_is_refused() -> None:
+    """MQTT lengths have at most four bytes."""
     with pytest.raises(PacketError, match="length must be at most 4 bytes"):
         codec.split_packets(bytearray(b"\x30\xff\xff\xff\xff\x01"))
 
@@ -167,28 +171,30 @@ def test_a_length_without_end_is_named() -> None:
         (b"\x00\x01\xfe\x00", (1, "reason code 0xfe")),
     ],
 )
-def test_answers_of_the_broker(body: bytes, wanted: tuple[int, str | None]) -> None:
-    """A short answer is success; a code without a name is told by its number."""
+def test_puback_is_decoded(body: bytes, wanted: tuple[int, str | None]) -> None:
+    """A short PUBACK means success; an unknown reason code is shown as a number."""
     assert codec.decode_puback(body) == wanted
 
 
-def test_an_answer_without_a_packet_id_is_named() -> None:
-    """One byte is no answer."""
+def test_puback_without_a_packet_id_is_refused() -> None:
+    """One byte is too short."""
     with pytest.raises(PacketError, match="PUBACK must be at least 2 bytes"):
         codec.decode_puback(b"\x01")
 
 
-def test_acknowledgements_stand_one_behind_the_other() -> None:
-    """Two PUBACKs, one behind the other."""
+def test_pubacks_are_encoded_one_after_the_other() -> None:
+    """Two PUBACKs in one write."""
     assert codec.split_packets(bytearray(codec.encode_pubacks([1, 515]))) == [
         (0x40, b"\x00\x01"),
         (0x40, b"\x02\x03"),
     ]
 
 
-def test_a_message_that_comes_again_says_so() -> None:
-    """The fourth bit of the first byte."""
-    _, body = body_of(codec.encode_publish(Publication("/1", b"x"), "/1", None, 9))
+def test_redelivered_message_has_the_duplicate_flag() -> None:
+    """DUP is bit 3 of the first byte."""
+    _, body = single_packet(
+        codec.encode_publish(Publication("/1", b"x"), "/1", None, 9)
+    )
 
     assert codec.decode_publish(0x3A, body, 1).is_duplicate
     assert not codec.decode_publish(0x32, body, 1).is_duplicate

@@ -1,4 +1,4 @@
-"""Parcels and chunks: what goes in comes out, and nothing else gets in."""
+"""Batches and fragments of messages."""
 
 import random
 import zlib
@@ -25,19 +25,19 @@ def deflated(value: object) -> bytes:
     return deflater.compress(cbor2.dumps(value)) + deflater.flush()
 
 
-def test_parcel_comes_out_as_it_went_in() -> None:
-    """Order, bytes and ages are kept; a message on time costs no age."""
+def test_batch_survives_encoding_and_decoding() -> None:
+    """Order, bytes and ages are kept; an absent age takes no bytes."""
     items = [BatchItem(b""), BatchItem(b"\x00\xff" * 40, 61), BatchItem(b"x", 0)]
 
     assert decode_batch(encode_batch(items)) == items
 
 
-def test_like_messages_share_their_words() -> None:
-    """Ten packs of one node are little more than two."""
+def test_similar_messages_are_compressed_together() -> None:
+    """A batch of ten packs of one node is less than a quarter of their size."""
     packs = [b'[{"bn":"n17/","n":"rain","u":"mm","v":%d}]' % n for n in range(10)]
-    alone = sum(map(len, packs))
+    separate_size = sum(map(len, packs))
 
-    assert len(encode_batch([BatchItem(p) for p in packs])) < alone / 4
+    assert len(encode_batch([BatchItem(p) for p in packs])) < separate_size / 4
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_like_messages_share_their_words() -> None:
         deflated([b"\0" * (MAX_PAYLOAD_BYTES + 1)]),  # a bomb
     ],
 )
-def test_what_is_no_parcel_is_named(payload: bytes) -> None:
-    """A hostile or broken sender gets an error, not our memory."""
+def test_malformed_batch_is_refused(payload: bytes) -> None:
+    """Hostile or damaged input raises an error and does not fill the memory."""
     with pytest.raises(BatchError, match="must be"):
         decode_batch(payload)
 
 
-def test_any_bytes_are_a_parcel_or_an_error() -> None:
-    """Fuzzing: nothing else than `BatchError` comes out."""
+def test_any_bytes_are_a_batch_or_an_error() -> None:
+    """Fuzzing: only `BatchError` is raised."""
     rng = random.Random(3)
     whole = encode_batch([BatchItem(b"abc" * 20, 5), BatchItem(b"def")])
     for _ in range(3000):
@@ -80,34 +80,36 @@ def test_any_bytes_are_a_parcel_or_an_error() -> None:
                 pass
 
 
-def test_chunks_make_the_message_in_any_order() -> None:
-    """Pieces overtake each other; the message is whole with the last."""
+def test_fragments_are_joined_in_any_order() -> None:
+    """Fragments may arrive out of order; the last one completes the message."""
     payload = random.Random(1).randbytes(10_001)
-    chunks = split_message("n:b:1", payload, 1200)
-    random.Random(2).shuffle(chunks)
+    fragments = split_message("n:b:1", payload, 1200)
+    random.Random(2).shuffle(fragments)
     joiner = FragmentJoiner()
-    told = [joiner.add("/t", Fragment.decode(chunk.encode())) for chunk in chunks]
+    results = [
+        joiner.add("/t", Fragment.decode(fragment.encode())) for fragment in fragments
+    ]
 
-    assert [len(chunk.data) <= 1200 for chunk in chunks] == [True] * 9
-    assert told[:-1] == [None] * 8
-    assert told[-1] == payload
+    assert [len(fragment.data) <= 1200 for fragment in fragments] == [True] * 9
+    assert results[:-1] == [None] * 8
+    assert results[-1] == payload
 
 
 def test_message_that_is_sent_again_is_joined_again() -> None:
-    """After a break the sender begins anew; what was there does no harm."""
+    """After a disconnect the sender starts over; earlier fragments do no harm."""
     first, again = (
         split_message("n:b:1", b"a" * 300, 100),
         split_message("n:b:1", b"b" * 250, 100),
     )
     joiner = FragmentJoiner()
     joiner.add("/t", first[0])
-    told = [joiner.add("/t", chunk) for chunk in again]
+    results = [joiner.add("/t", fragment) for fragment in again]
 
-    assert told == [None, None, b"b" * 250]
+    assert results == [None, None, b"b" * 250]
 
 
 def test_unfinished_messages_do_not_fill_the_memory() -> None:
-    """The oldest unfinished one is forgotten; the others come whole."""
+    """The oldest unfinished message is dropped; the others are completed."""
     joiner = FragmentJoiner(max_bytes=1000)
     one, two = (
         split_message("n:b:1", b"a" * 900, 300),
@@ -115,15 +117,15 @@ def test_unfinished_messages_do_not_fill_the_memory() -> None:
     )
     joiner.add("/t", one[0])
     joiner.add("/t", one[1])
-    for chunk in two[:2]:
-        joiner.add("/t", chunk)
+    for fragment in two[:2]:
+        joiner.add("/t", fragment)
 
     assert joiner.add("/t", two[2]) == b"b" * 900
     assert joiner.add("/t", one[2]) is None
 
 
 @pytest.mark.parametrize(
-    "told",
+    "value",
     [
         [],
         ["n:b:1", 0, 1, 0],
@@ -135,28 +137,28 @@ def test_unfinished_messages_do_not_fill_the_memory() -> None:
         ["n:b:1", True, 2, 0, b"x"],
     ],
 )
-def test_what_is_no_chunk_is_named(told: object) -> None:
-    """A number beyond its count would wait for ever."""
+def test_malformed_fragment_is_refused(value: object) -> None:
+    """For example an index beyond the count, which could never be completed."""
     with pytest.raises(BatchError, match="must be"):
-        Fragment.decode(cbor2.dumps(told))
+        Fragment.decode(cbor2.dumps(value))
 
 
-def test_pieces_of_different_wholes_are_refused() -> None:
-    """The checksum is of the whole."""
+def test_checksum_mismatch_is_refused() -> None:
+    """The checksum is that of the whole message."""
     with pytest.raises(BatchError, match="crc"):
         FragmentJoiner().add("/t", Fragment("n:b:1", 0, 1, 5, b"x"))
 
 
-def test_dictionary_never_changes() -> None:
-    """Gateways in the field inflate with the bytes they were shipped with."""
+def test_compression_dictionary_is_unchanged() -> None:
+    """Deployed gateways inflate with the dictionary that they were shipped with."""
     assert (len(DEFLATE_DICTIONARY), zlib.crc32(DEFLATE_DICTIONARY)) == (
         668,
         2487567952,
     )
 
 
-def test_single_pack_of_a_node_shrinks_to_almost_half() -> None:
-    """Its words are the dictionary's; its numbers are its own."""
+def test_single_pack_shrinks_to_less_than_60_percent() -> None:
+    """The dictionary holds its keywords, not its numbers."""
     readings = (
         Reading("rain", "mm", 0.5, 1234.5),
         Reading("soil", "/", 0.31234),

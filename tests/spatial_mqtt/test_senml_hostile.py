@@ -1,4 +1,4 @@
-"""The envelope against hostile bytes: a pack, or an error that names the field."""
+"""The SenML decoder with hostile input: a pack, or an error that names the field."""
 
 import json
 import math
@@ -56,7 +56,7 @@ FULL = Pack(
 
 
 def refused_field(payload: bytes) -> str | None:
-    """The field that is wrong, or None when the payload is a pack."""
+    """The invalid field, or None when the payload is a pack."""
     try:
         decode_pack(payload)
     except EnvelopeError as error:
@@ -66,7 +66,7 @@ def refused_field(payload: bytes) -> str | None:
 
 
 def broken(label: str, value: object) -> list[dict[Any, Any]]:
-    """A pack that is right but for one label."""
+    """A pack that is valid except for one label."""
     record = RECORD | {label: value}
     if label in {"vs", "vb", "vd"}:
         del record["v"]
@@ -100,9 +100,7 @@ CASES = [(label, value) for label, values in WRONG.items() for value in values]
 
 
 @pytest.mark.parametrize(("label", "value"), CASES)
-def test_wrong_type_is_refused_by_the_name_of_its_label(
-    label: str, value: object
-) -> None:
+def test_wrong_type_is_refused_with_the_label(label: str, value: object) -> None:
     """The error names the label, in CBOR and in JSON."""
     records = broken(label, value)
     with pytest.raises(EnvelopeError, match=rf"^(record 0 )?{label} must be "):
@@ -113,30 +111,32 @@ def test_wrong_type_is_refused_by_the_name_of_its_label(
 
 
 @given(label=st.sampled_from(sorted(WRONG)), value=PLAIN)
-def test_any_value_of_any_label_is_taken_or_refused(label: str, value: object) -> None:
-    """Whatever a label holds, the outcome is a pack or an error that names it."""
+def test_any_value_of_any_label_is_accepted_or_refused(
+    label: str, value: object
+) -> None:
+    """For any value the result is a pack or an error that names the label."""
     field = refused_field(cbor2.dumps(broken(label, value)))
 
     assert field is None or field.split()[-1] == label
 
 
 @pytest.mark.parametrize("value", TEXT_WRONG)
-def test_base_unit_of_another_type_is_refused_by_its_name(value: object) -> None:
-    """Who wrote ``bu`` is told of ``bu``."""
+def test_base_unit_of_another_type_is_refused_with_its_label(value: object) -> None:
+    """The error names `bu`, not `u`."""
     with pytest.raises(EnvelopeError, match=r"^bu must be text"):
         decode_pack(cbor2.dumps(broken("bu", value)))
 
 
 @pytest.mark.parametrize("value", ["0", "no", [], 2, None])
 def test_clock_label_of_another_type_is_refused(value: object) -> None:
-    """``tq`` is 0 or 1; a text "0" must not vouch for a clock."""
+    """`tq` is 0 or 1; the text "0" must not count as a synchronised clock."""
     with pytest.raises(EnvelopeError, match=r"^tq must be"):
         decode_pack(cbor2.dumps(broken("tq", value)))
 
 
 @pytest.mark.parametrize("label", ["bn", "boot", "seq"])
 def test_missing_part_of_the_id_is_refused(label: str) -> None:
-    """Without an id there is no custody."""
+    """Without an id no receipt is possible."""
     record = {name: value for name, value in RECORD.items() if name != label}
     for read in (decode_pack, decode_message_id):
         with pytest.raises(EnvelopeError, match=f"^{label} must be"):
@@ -144,7 +144,7 @@ def test_missing_part_of_the_id_is_refused(label: str) -> None:
 
 
 def test_pack_without_a_reading_is_refused() -> None:
-    """A head alone tells nothing, though its id can be receipted."""
+    """Base values alone are no reading, though the id can be receipted."""
     payload = cbor2.dumps([HEAD, {"pri": 3}])
 
     assert decode_message_id(payload) == (MessageId("n-1", "b", 7), 1)
@@ -154,7 +154,7 @@ def test_pack_without_a_reading_is_refused() -> None:
 
 @pytest.mark.parametrize("second", [{"vs": "x"}, {"vb": True}, {"vd": b"x"}])
 def test_two_values_in_a_record_are_refused(second: dict[str, object]) -> None:
-    """A reading has one value; which of two is meant nobody can tell."""
+    """A reading has one value; a choice between two would be arbitrary."""
     with pytest.raises(EnvelopeError, match=r"^record 0 must be one value at most"):
         decode_pack(cbor2.dumps([RECORD | second]))
     with pytest.raises(EnvelopeError, match=r"^record 1 must be one value at most"):
@@ -162,13 +162,13 @@ def test_two_values_in_a_record_are_refused(second: dict[str, object]) -> None:
 
 
 def test_second_base_time_is_refused() -> None:
-    """A pack is one instant."""
+    """A pack has one base time."""
     with pytest.raises(EnvelopeError, match=r"^bt must be in the first record only"):
         decode_pack(cbor2.dumps([RECORD, {"n": "x", "v": 1, "bt": 2.0}]))
 
 
-def test_second_base_name_does_not_change_the_id() -> None:
-    """Custody and the analyst's store must know a message by one id."""
+def test_second_base_name_is_refused() -> None:
+    """Custody and the backend must identify a message by one id."""
     payload = cbor2.dumps([RECORD, {"bn": "other/", "n": "x", "v": 1}])
 
     assert decode_message_id(payload)[0].node == "n-1"
@@ -180,41 +180,41 @@ def test_second_base_name_does_not_change_the_id() -> None:
     "payload", [b"[NaN]", b"[Infinity]", b'[{"bn":"n/","v":-Infinity}]']
 )
 def test_constants_that_are_not_json_are_refused(payload: bytes) -> None:
-    """Python reads NaN in JSON; SenML has none."""
+    """Python's JSON parser accepts NaN; SenML does not."""
     with pytest.raises(EnvelopeError, match=r"payload must be SenML .* is not JSON"):
         decode_pack(payload)
 
 
 def test_number_beyond_a_double_is_refused() -> None:
-    """``1e999`` is JSON, and is infinite."""
+    """`1e999` is valid JSON and overflows to infinity."""
     payload = json.dumps([RECORD]).replace("0.5", "1e999").encode()
     with pytest.raises(EnvelopeError, match=r"^record 0 v must be a finite number"):
         decode_pack(payload)
 
 
 @pytest.mark.parametrize("label", ["v", "s", "t", "bt", "mono"])
-def test_integer_beyond_a_double_is_refused(label: str) -> None:
-    """A number of 400 digits is as good as infinite."""
+def test_integer_too_large_for_a_double_is_refused(label: str) -> None:
+    """A number of 400 digits cannot be represented."""
     with pytest.raises(EnvelopeError, match=f"{label} must be a finite number"):
         decode_pack(json.dumps(broken(label, 10**400)).encode())
 
 
 @pytest.mark.parametrize("label", ["seq", "pri", "boot", "bn"])
-def test_enormous_integer_is_refused_by_name(label: str) -> None:
+def test_enormous_integer_is_refused_with_the_label(label: str) -> None:
     """A CBOR bignum of any size is refused like any wrong value."""
     assert refused_field(cbor2.dumps(broken(label, 10**5000))) == label
 
 
 @pytest.mark.parametrize(("base", "label"), [("bv", "v"), ("bs", "s")])
 def test_sum_with_the_base_stays_finite(base: str, label: str) -> None:
-    """No reading that leaves the envelope is infinite."""
+    """No decoded reading is infinite."""
     with pytest.raises(EnvelopeError, match="must be a finite number"):
         decode_pack(json.dumps([RECORD | {base: 1e308, label: 1e308}]).encode())
 
 
 @pytest.mark.parametrize("label", ["boot", "n", "u", "why"])
-def test_half_a_surrogate_pair_is_refused(label: str) -> None:
-    """Text that no store can write as UTF-8 must not come in by JSON's escapes."""
+def test_lone_surrogate_is_refused_or_encodable(label: str) -> None:
+    """Text that cannot be stored as UTF-8 must not enter by JSON escapes."""
     payload = json.dumps(broken(label, "\ud800")).encode()
     if refused_field(payload) is None:
         encode_cbor(decode_pack(payload))
@@ -222,19 +222,19 @@ def test_half_a_surrogate_pair_is_refused(label: str) -> None:
 
 @given(payload=st.binary())
 def test_any_bytes_are_refused_with_a_field(payload: bytes) -> None:
-    """Noise never raises anything but the package's own error."""
+    """Random bytes raise only the package's own error."""
     assert refused_field(payload) is not None
 
 
 @given(text=st.text())
 def test_any_text_in_brackets_is_refused_with_a_field(text: str) -> None:
-    """Nor does what begins like JSON."""
+    """Nor does text that starts like JSON."""
     assert refused_field(f"[{text}".encode()) is not None
 
 
 @given(data=st.data(), pack=st.sampled_from([PACK, FULL]))
 def test_truncated_pack_is_refused(data: st.DataObject, pack: Pack) -> None:
-    """No beginning of a pack is a pack."""
+    """No prefix of a pack is a pack."""
     payload = encode_cbor(pack)
     cut = data.draw(st.integers(0, len(payload) - 1))
 
@@ -243,7 +243,7 @@ def test_truncated_pack_is_refused(data: st.DataObject, pack: Pack) -> None:
 
 @given(cut=st.integers(0, len(encode_json(PACK)) - 1))
 def test_truncated_json_is_refused(cut: int) -> None:
-    """No beginning of a JSON pack is a pack."""
+    """No prefix of a JSON pack is a pack."""
     assert refused_field(encode_json(PACK)[:cut]) == "payload"
 
 
@@ -255,10 +255,10 @@ def test_truncated_json_is_refused(cut: int) -> None:
 def test_damaged_pack_is_a_pack_or_refused(
     changes: list[tuple[int, int]], payload: bytes
 ) -> None:
-    """Whatever bytes flip, the reader lives on."""
+    """For any flipped bytes the decoder raises only its own error."""
     damaged = bytearray(payload)
-    for place, byte in changes:
-        damaged[place % len(damaged)] = byte
+    for position, byte in changes:
+        damaged[position % len(damaged)] = byte
 
     field = refused_field(bytes(damaged))
     assert field is None or field
@@ -266,8 +266,8 @@ def test_damaged_pack_is_a_pack_or_refused(
 
 @settings(max_examples=500)
 @given(tag=st.integers(0, 2**16), inner=st.binary(max_size=12))
-def test_cbor_tag_is_a_value_or_refused(tag: int, inner: bytes) -> None:
-    """Dates, regular expressions, addresses: no tag's decoder breaks ours."""
+def test_cbor_tag_is_decoded_or_refused(tag: int, inner: bytes) -> None:
+    """Decoders of tags such as dates, regular expressions and addresses never fail."""
     tagged = b"\xda" + tag.to_bytes(4, "big") + inner
     head = cbor2.dumps(HEAD | {"n": "x", "v": 0})[:-1]
     for payload in (tagged, b"\x81" + tagged, b"\x81" + head + tagged):
@@ -277,7 +277,7 @@ def test_cbor_tag_is_a_value_or_refused(tag: int, inner: bytes) -> None:
 
 @pytest.mark.parametrize("depth", [1, 10, 100, 399, 400, 401, 900, 1000, 5000, 50_000])
 def test_nested_payload_is_refused(depth: int) -> None:
-    """Brackets all the way down do not exhaust the reader's stack."""
+    """Deep nesting does not exhaust the stack."""
     assert refused_field(b"[" * depth) == "payload"
     assert refused_field(b"[" * depth + b"]" * depth) is not None
     assert refused_field(b"\x81" * depth + b"\x00") is not None
@@ -287,26 +287,26 @@ def test_nested_payload_is_refused(depth: int) -> None:
 
 @pytest.mark.parametrize("size", [0, MAX_PAYLOAD_BYTES + 1])
 def test_payload_of_no_acceptable_size_is_refused(size: int) -> None:
-    """Empty is no pack, and nobody makes a reader hold megabytes."""
+    """Empty payloads and payloads over the limit are refused before decoding."""
     with pytest.raises(EnvelopeError, match=f"payload must be 1 to .*'{size} bytes'"):
         decode_pack(b" " * size)
 
 
-def test_claim_of_a_huge_length_is_refused() -> None:
-    """A header that promises more than it brings costs no memory."""
+def test_huge_declared_length_is_refused() -> None:
+    """A header that declares more than follows allocates no memory."""
     for first in (b"\x9b", b"\xbb", b"\x5b", b"\x7b"):
         assert refused_field(first + b"\x7f" + b"\xff" * 7) == "payload"
         assert refused_field(b"\x81" + first + b"\x00\x00\x00\xff" * 2) == "payload"
 
 
 @pytest.mark.parametrize("count", [0, MAX_RECORDS + 1])
-def test_pack_with_no_acceptable_number_of_records_is_refused(count: int) -> None:
-    """A pack is a list that is neither empty nor endless."""
+def test_record_count_out_of_range_is_refused(count: int) -> None:
+    """A pack has 1 to 4096 records."""
     with pytest.raises(EnvelopeError, match="payload must be a list of 1 to 4096"):
         decode_pack(cbor2.dumps([{}] * count))
 
 
-def test_pack_with_the_most_records_is_read() -> None:
+def test_pack_with_the_maximum_number_of_records_is_decoded() -> None:
     """The limit itself is allowed."""
     records = [RECORD] + [{"n": "x", "v": 1}] * (MAX_RECORDS - 1)
 
@@ -314,23 +314,23 @@ def test_pack_with_the_most_records_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [5, "text", None, {}, RECORD, [1], [RECORD, "x"], [[]]]
+    "value", [5, "text", None, {}, RECORD, [1], [RECORD, "x"], [[]]]
 )
-def test_cbor_that_is_no_list_of_maps_is_refused(told: object) -> None:
-    """SenML is a list of records, whatever its length."""
+def test_cbor_that_is_no_list_of_maps_is_refused(value: object) -> None:
+    """SenML is a list of records."""
     with pytest.raises(EnvelopeError, match="payload must be a list of"):
-        decode_pack(cbor2.dumps(told))
+        decode_pack(cbor2.dumps(value))
 
 
 def test_bytes_after_the_pack_are_refused() -> None:
-    """Two packs in one payload are a mistake of the sender."""
+    """Two packs in one payload are an error of the sender."""
     with pytest.raises(EnvelopeError, match="1 bytes after the pack"):
         decode_pack(encode_cbor(PACK) + b"\x00")
     with pytest.raises(EnvelopeError, match="payload must be SenML in CBOR or JSON"):
         decode_pack(encode_json(PACK) * 2)
 
 
-def test_error_stays_one_short_line() -> None:
+def test_error_is_one_short_line() -> None:
     """A hostile value does not flood the log."""
     with pytest.raises(EnvelopeError, match=r"^record 0 v must be .{1,120}$"):
         decode_pack(cbor2.dumps([RECORD | {"v": "x" * 10_000}]))
