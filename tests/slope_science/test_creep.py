@@ -1,4 +1,4 @@
-"""Speed and time of failure: the worked example, and what noise may do."""
+"""Velocity fits and failure forecasts: a worked example, and the effect of noise."""
 
 import math
 import random
@@ -27,19 +27,21 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("t_h", "values"), TABLE.items())
-def test_creep_has_the_worked_values(t_h: float, values: tuple[float, float]) -> None:
+def test_fukuzono_formulas_give_the_worked_values(
+    t_h: float, values: tuple[float, float]
+) -> None:
     """The table of the worked example, to its last digit."""
-    speed, moved_mm = values
+    speed, displacement_mm = values
     assert fukuzono_speed_mm_per_h(FAILURE_H - t_h, A_PER_MM) == pytest.approx(
         speed, abs=1e-4
     )
     assert fukuzono_displacement_mm(t_h, FAILURE_H, A_PER_MM) == pytest.approx(
-        moved_mm, abs=1e-3
+        displacement_mm, abs=1e-3
     )
 
 
-def test_time_of_failure_has_no_creep() -> None:
-    """There the formula is infinite."""
+def test_formulas_are_refused_at_the_time_of_failure() -> None:
+    """The formula is infinite there."""
     with pytest.raises(ScienceError, match="left_h must be more than 0"):
         fukuzono_speed_mm_per_h(0, A_PER_MM)
     with pytest.raises(ScienceError, match=r"t_h must be less than failure_h \(48\)"):
@@ -50,22 +52,22 @@ def test_time_of_failure_has_no_creep() -> None:
     speed=st.floats(-50, 50),
     times_h=st.lists(st.floats(0, 24), min_size=4, max_size=30, unique=True),
 )
-def test_even_movement_has_its_speed(speed: float, times_h: list[float]) -> None:
-    """Any spacing of readings gives the slope of a line."""
+def test_steady_movement_gives_its_velocity(speed: float, times_h: list[float]) -> None:
+    """For any spacing of readings."""
     assume(max(times_h) - min(times_h) > 0.01)
     found = fit_velocity(times_h, [7 + speed * t for t in times_h])
     assert found is not None
     assert found.mm_per_h == pytest.approx(speed, abs=1e-6)
 
 
-def test_too_few_readings_have_no_speed() -> None:
-    """Three points, or four at one moment."""
+def test_too_few_readings_give_no_velocity() -> None:
+    """Three points, or four at one time."""
     assert fit_velocity([0, 1, 2], [0, 1, 2]) is None
     assert fit_velocity([1, 1, 1, 1], [0, 1, 2, 3]) is None
 
 
-def test_noise_is_a_speed_in_one_window_of_a_thousand() -> None:
-    """The share that the test promises, within what chance allows."""
+def test_noise_is_significant_in_one_window_of_a_thousand() -> None:
+    """The error rate of the significance test, within sampling error."""
     rng = random.Random(1)
     times_h, windows = [at / 6 for at in range(7)], 20_000
     found = [
@@ -77,24 +79,24 @@ def test_noise_is_a_speed_in_one_window_of_a_thousand() -> None:
 
 
 @pytest.mark.parametrize("t_h", [40, 42, 44])
-def test_forecast_of_the_worked_example_meets_the_failure(t_h: int) -> None:
-    """Hourly readings, sigma 0.1 mm: in the last quarter the failure is in its band."""
+def test_forecast_of_the_worked_example_includes_the_failure(t_h: int) -> None:
+    """Hourly readings, sigma 0.1 mm: the interval holds in the last quarter."""
     hits, runs = 0, 60
     for seed in range(runs):
         rng = random.Random(seed)
         hours = [float(h) for h in range(t_h - 15, t_h + 1)]
-        moved = [
+        displacement_mm = [
             fukuzono_displacement_mm(h, FAILURE_H, A_PER_MM) + rng.gauss(0, 0.1)
             for h in hours
         ]
-        found = forecast_failure(fit_velocities(hours, moved))
+        found = forecast_failure(fit_velocities(hours, displacement_mm))
         if found is not None and found.is_usable(t_h):
             hits += abs(found.failure_h - FAILURE_H) < max(2 * found.half_width_h, 1.5)
     assert hits > 0.8 * runs
 
 
 def test_exact_creep_gives_the_exact_failure() -> None:
-    """Without noise, and with speeds taken where they were fitted."""
+    """Without noise, and with velocities assigned to the times of their fits."""
     hours = [at / 6 for at in range(35 * 6, 47 * 6)]
     speeds = fit_velocities(
         hours,
@@ -109,7 +111,7 @@ def test_exact_creep_gives_the_exact_failure() -> None:
     assert not found.is_usable(49.0)
 
 
-def test_movement_that_slows_down_or_is_steady_has_no_failure() -> None:
+def test_decelerating_or_steady_movement_gives_no_failure() -> None:
     """1/v does not fall."""
     hours = [float(h) for h in range(16)]
     slowing = [10 * (1 - math.exp(-h / 8)) for h in hours]
@@ -118,8 +120,8 @@ def test_movement_that_slows_down_or_is_steady_has_no_failure() -> None:
     assert steady is None or not steady.is_usable(15.0)
 
 
-def test_speeds_of_nearly_the_same_readings_count_once() -> None:
-    """Speeds of three hours at every quarter say something new an hour apart."""
+def test_overlapping_velocities_are_thinned_out() -> None:
+    """Fits over three hours at every quarter of an hour are thinned to one an hour."""
     hours = [at / 4 for at in range(60)]
     kept = thin_out(fit_velocities(hours, [2.0 * h for h in hours]))
     gaps = [b.at_h - a.at_h for a, b in pairwise(kept)]
@@ -130,7 +132,7 @@ def test_speeds_of_nearly_the_same_readings_count_once() -> None:
 
 
 def test_noise_alone_gives_no_usable_forecast() -> None:
-    """Not once in 500 half days."""
+    """No usable forecast in 500 series of 16 hours."""
     rng, hours = random.Random(3), [float(h) for h in range(16)]
     for _ in range(500):
         found = forecast_failure(
@@ -140,16 +142,16 @@ def test_noise_alone_gives_no_usable_forecast() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 2), st.floats(-5, 5)), max_size=60))
-def test_forecast_of_anything_is_finite_or_none(
+def test_forecast_of_any_series_is_finite_or_none(
     steps: list[tuple[float, float]],
 ) -> None:
-    """Gaps and jumps of any kind break nothing."""
-    at_h, mm, hours, moved = 0.0, 0.0, [], []
+    """With gaps and jumps of any kind."""
+    at_h, mm, hours, displacement_mm = 0.0, 0.0, [], []
     for dt_h, step_mm in steps:
         at_h, mm = at_h + dt_h, mm + step_mm
         hours.append(at_h)
-        moved.append(mm)
-    speeds = fit_velocities(hours, moved)
+        displacement_mm.append(mm)
+    speeds = fit_velocities(hours, displacement_mm)
     assert all(a.at_h <= b.at_h for a, b in pairwise(speeds))
     found = forecast_failure(speeds) if speeds else None
     assert found is None or math.isfinite(found.failure_h)

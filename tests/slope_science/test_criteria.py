@@ -1,4 +1,4 @@
-"""What the soil water index is judged against."""
+"""Criteria for the soil water index."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.errors import ScienceError
 
-# 60-minute rain (mm): critical line over the warning criterion, median of Kinki
+# 60-minute rain (mm): ratio of critical line to warning criterion, median of Kinki
 MEDIAN = {
     0: 1.484,
     20: 1.474,
@@ -39,7 +39,7 @@ def test_critical_line_follows_the_median_of_real_cells(
 def test_harder_rain_never_raises_the_critical_line(
     warning_mm: float, r60_mm: float, more_mm: float
 ) -> None:
-    """The harder it rains, the less water in the soil is needed."""
+    """The harder the rain, the lower the critical line."""
     criteria = Criteria.assumed_from(warning_mm)
     line_mm = criteria.critical_line_mm(r60_mm)
 
@@ -48,7 +48,7 @@ def test_harder_rain_never_raises_the_critical_line(
 
 
 @given(warning_mm=WARNINGS)
-def test_assumed_criteria_are_in_order_and_say_so(warning_mm: float) -> None:
+def test_assumed_criteria_are_ordered_and_marked_as_assumed(warning_mm: float) -> None:
     """Ratios of the planning defaults; the critical line lies below the special one."""
     criteria = Criteria.assumed_from(warning_mm)
 
@@ -59,8 +59,8 @@ def test_assumed_criteria_are_in_order_and_say_so(warning_mm: float) -> None:
     assert criteria.critical_line_mm(0.0) < criteria.special_mm
 
 
-def test_default_criteria_are_the_planning_ones() -> None:
-    """Where nothing is known, a warning criterion of 150 mm is assumed."""
+def test_default_criteria_are_the_planning_defaults() -> None:
+    """Without data a warning criterion of 150 mm is assumed."""
     assert Criteria() == DEFAULT_CRITERIA
     assert Criteria() == Criteria(150.0, 112.5, 277.125, assumed=True)
 
@@ -81,27 +81,27 @@ def test_default_criteria_are_the_planning_ones() -> None:
 def test_criteria_out_of_order_are_refused(
     warning_mm: float, advisory_mm: float, special_mm: float
 ) -> None:
-    """A row of a table that was mixed up never judges a slope."""
+    """A table row with exchanged columns is rejected."""
     with pytest.raises(
         ScienceError, match="criteria must be 0 < advisory <= warning <= special, got"
     ):
         Criteria(warning_mm, advisory_mm, special_mm)
 
 
-def test_equal_criteria_are_in_order() -> None:
+def test_equal_criteria_are_accepted() -> None:
     """Two levels may share a criterion."""
     assert Criteria(150, 150, 150, assumed=False).warning_mm == 150
 
 
 @pytest.mark.parametrize("r60_mm", [-0.1, math.nan, math.inf])
-def test_critical_line_at_no_rain_that_can_fall_is_refused(r60_mm: float) -> None:
-    """The line is drawn for zero or more."""
+def test_critical_line_at_invalid_rain_is_refused(r60_mm: float) -> None:
+    """The line is defined for zero or more."""
     with pytest.raises(ScienceError, match="r60_mm must be zero or more, got"):
         Criteria().critical_line_mm(r60_mm)
 
 
-def test_critical_line_at_absurd_rain_is_its_floor() -> None:
-    """A broken gauge that reports metres must not end the judge."""
+def test_critical_line_at_extreme_rain_is_its_minimum() -> None:
+    """A defective gauge that reports metres must not stop the scoring."""
     assert Criteria().critical_line_mm(6000.0) == pytest.approx(0.955 * 150)
 
 
@@ -119,10 +119,8 @@ LINE = ((0.0, 200.0), (20.0, 180.0), (60.0, 100.0))
         (99.0, 100.0),
     ],
 )
-def test_line_of_a_table_is_straight_between_its_points(
-    r60_mm: float, index_mm: float
-) -> None:
-    """And flat beyond the last."""
+def test_line_of_a_table_is_interpolated(r60_mm: float, index_mm: float) -> None:
+    """Straight between its points, constant beyond the last."""
     criteria = Criteria(150.0, 112.5, 277.0, line=LINE)
     assert criteria.critical_line_mm(r60_mm) == pytest.approx(index_mm)
 
@@ -139,9 +137,9 @@ def test_line_of_a_table_is_straight_between_its_points(
         tuple((float(r60), 100.0) for r60 in range(152)),
     ],
 )
-def test_what_is_no_critical_line_is_refused(
+def test_invalid_critical_line_is_refused(
     line: tuple[tuple[float, ...], ...],
 ) -> None:
-    """A line has two points or more, and harder rain never raises it."""
+    """A line has at least two points, and harder rain never raises it."""
     with pytest.raises(ScienceError, match="line must be"):
         Criteria(150.0, 112.5, 277.0, line=line)

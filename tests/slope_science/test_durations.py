@@ -1,4 +1,4 @@
-"""Hours of levels, and lead times, on series small enough to count by hand."""
+"""Hours per level, and lead times, on series small enough to count by hand."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ LEVELS = [1, 2, 2, 3, 4, 4, 3, 1, 1, 1]
 
 
 def test_slides_of_one_night_are_one_event() -> None:
-    """Nearer than half a day they are one, and their numbers add up."""
+    """Slides less than half a day apart are merged and their numbers added."""
     night = [Slide(0, 0), Slide(6 * HOUR_S, 6 * HOUR_S, 2)]
     later = Slide(40 * HOUR_S, 40 * HOUR_S)
     assert merge_slides([later, *night]) == [Slide(0, 6 * HOUR_S, 3), later]
@@ -33,7 +33,7 @@ def test_classes_grow_with_the_number_of_slides() -> None:
 
 
 def test_matrix_counts_hours_of_levels_inside_and_outside_an_event() -> None:
-    """Two hours of level 4, one of them while two slides fell."""
+    """Two hours of level 4, one of them during two slides."""
     event = Slide(6 * HOUR_S, 7 * HOUR_S, 2)
     matrix = duration_matrix(ENDS_S, LEVELS, [event])
     assert [sum(row) for row in matrix] == [4, 2, 2, 2, 0]
@@ -42,10 +42,8 @@ def test_matrix_counts_hours_of_levels_inside_and_outside_an_event() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=50), st.data())
-def test_no_hour_is_lost_or_counted_twice(
-    levels: list[int], data: st.DataObject
-) -> None:
-    """Whatever the events, the matrix holds the whole season."""
+def test_every_hour_is_counted_once(levels: list[int], data: st.DataObject) -> None:
+    """For any events the matrix covers the whole season."""
     ends_s = [HOUR_S * at for at in range(len(levels))]
     moments = st.floats(-5 * HOUR_S, 60 * HOUR_S)
     starts = data.draw(st.lists(moments, max_size=4))
@@ -55,21 +53,21 @@ def test_no_hour_is_lost_or_counted_twice(
     assert [sum(row) for row in matrix] == [levels.count(n) for n in range(1, 6)]
 
 
-def test_lead_time_is_from_the_first_issue_of_the_standing_level() -> None:
-    """Level 2 stood from hour 2, level 4 from hour 5; the slope failed at hour 6."""
+def test_lead_time_starts_with_the_first_hour_of_the_level_in_force() -> None:
+    """Level 2 in force from hour 2, level 4 from hour 5; failure at hour 6."""
     event = Slide(6 * HOUR_S, 6 * HOUR_S)
     leads = [lead_time(ENDS_S, LEVELS, event, level) for level in (2, 3, 4, 5)]
     found = [each and each.least_s / HOUR_S for each in leads]
     assert found == [4, 2, 1, None]
 
 
-def test_lead_time_of_a_day_is_a_range() -> None:
-    """Of an event known to some hours only, so is the lead."""
+def test_lead_time_of_an_event_with_uncertain_time_is_a_range() -> None:
+    """As wide as the uncertainty of the event's time."""
     lead = lead_time(ENDS_S, LEVELS, Slide(4 * HOUR_S, 6 * HOUR_S), 3)
     assert lead is not None
     assert (lead.least_s, lead.most_s) == (0, 2 * HOUR_S)
 
 
-def test_a_level_that_had_ended_gives_no_lead() -> None:
-    """A warning that was lifted before the event warned nobody."""
+def test_level_that_had_ended_gives_no_lead_time() -> None:
+    """A warning lifted before the event did not warn of it."""
     assert lead_time(ENDS_S, LEVELS, Slide(10 * HOUR_S, 10 * HOUR_S), 2) is None

@@ -1,4 +1,4 @@
-"""From numbers to a level with its reasons."""
+"""From values to a level with its reasons."""
 
 import math
 
@@ -21,18 +21,20 @@ from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
 
 TABLE = Criteria(150.0, 112.5, 277.125, assumed=False)
-TEXTS = st.text(min_size=1).map(lambda text: Reason(ReasonCode.TEXT, text=text))
+TEXTS = st.free_text(min_size=1).map(
+    lambda free_text: Reason(ReasonCode.TEXT, free_text=free_text)
+)
 FINDINGS = st.one_of(st.none(), st.builds(Finding, st.integers(1, 5), TEXTS))
 
 
-def said(finding: Finding | None) -> tuple[int, str] | None:
+def level_and_text(finding: Finding | None) -> tuple[int, str] | None:
     """Level and English sentence of a finding."""
     return None if finding is None else (finding.level, render_english(finding.reason))
 
 
-def text(words: str) -> Reason:
+def free_text(free_text: str) -> Reason:
     """A reason of free text."""
-    return Reason(ReasonCode.TEXT, text=words)
+    return Reason(ReasonCode.TEXT, free_text=free_text)
 
 
 @pytest.mark.parametrize(
@@ -57,19 +59,19 @@ def text(words: str) -> Reason:
         ),
     ],
 )
-def test_rain_reaches_each_rung(swi_mm: float, level: int, reason: str) -> None:
-    """A criterion counts from its very value, and the reason shows both numbers."""
-    assert said(judge_rain(0.0, swi_mm, TABLE)) == (level, reason)
+def test_rain_reaches_each_level(swi_mm: float, level: int, reason: str) -> None:
+    """A criterion applies from its exact value, and the reason shows both numbers."""
+    assert level_and_text(judge_rain(0.0, swi_mm, TABLE)) == (level, reason)
 
 
 @pytest.mark.parametrize("swi_mm", [0.0, 112.4])
 def test_rain_below_the_advisory_is_no_finding(swi_mm: float) -> None:
-    """Where nothing is reached nothing is said."""
+    """Below all criteria there is no finding."""
     assert judge_rain(0.0, swi_mm, TABLE) is None
 
 
 def test_hard_rain_lowers_the_critical_line() -> None:
-    """The same soil is in danger under a downpour, and the reason names the rain."""
+    """The same soil is critical in heavy rain, and the reason names the rain."""
     quiet, downpour = (judge_rain(r60, 160.0, TABLE) for r60 in (0.0, 80.0))
 
     assert quiet is not None
@@ -79,15 +81,17 @@ def test_hard_rain_lowers_the_critical_line() -> None:
 
 
 @given(swi_mm=st.floats(100, 400), r60_mm=st.floats(0, 150))
-def test_assumed_criteria_are_said(swi_mm: float, r60_mm: float) -> None:
-    """Every judgement by defaults says so, and none by the prefecture's table does."""
-    told = judge_rain(r60_mm, swi_mm, Criteria(150.0, 100.0, 277.0, assumed=True))
+def test_assumed_criteria_are_marked_in_the_reason(
+    swi_mm: float, r60_mm: float
+) -> None:
+    """Default criteria are marked, criteria of the prefecture's table are not."""
+    assumed = judge_rain(r60_mm, swi_mm, Criteria(150.0, 100.0, 277.0, assumed=True))
     sure = judge_rain(r60_mm, swi_mm, Criteria(150.0, 100.0, 277.0, assumed=False))
 
-    assert told is not None
+    assert assumed is not None
     assert sure is not None
     words = render_english(sure.reason).removesuffix(" (assumed line)")
-    assert said(told) == (sure.level, words + " (assumed criteria)")
+    assert level_and_text(assumed) == (sure.level, words + " (assumed criteria)")
 
 
 @given(
@@ -99,14 +103,14 @@ def test_assumed_criteria_are_said(swi_mm: float, r60_mm: float) -> None:
 def test_more_water_never_lowers_the_level(
     swi_mm: float, more_mm: float, r60_mm: float, harder_mm: float
 ) -> None:
-    """The level grows with the index and with the rain."""
+    """The level is monotone in the index and in the rain."""
     less = combine_findings([judge_rain(r60_mm, swi_mm, TABLE)])
     more = combine_findings([judge_rain(r60_mm + harder_mm, swi_mm + more_mm, TABLE)])
 
     assert less.level <= more.level
 
 
-def test_index_that_is_no_number_is_not_judged_safe() -> None:
+def test_index_that_is_not_a_number_is_refused() -> None:
     """A missing value never counts as zero."""
     with pytest.raises(ValueError, match="swi_mm must be"):
         judge_rain(0.0, math.nan, TABLE)
@@ -121,9 +125,12 @@ def test_index_that_is_no_number_is_not_judged_safe() -> None:
         (5.0, 4, "pile-1 tilts 5.000 deg/h >= 0.1"),
     ],
 )
-def test_tilt_reaches_each_rung(rate: float, level: int, reason: str) -> None:
-    """Precaution at 0.01 deg/h, warning at 0.1 deg/h."""
-    assert said(judge_tilt("pile-1", TiltRate(rate, 0.0, 1000))) == (level, reason)
+def test_tilt_reaches_each_level(rate: float, level: int, reason: str) -> None:
+    """Precaution (level 3) from 0.01 deg/h, warning (level 4) from 0.1 deg/h."""
+    assert level_and_text(judge_tilt("pile-1", TiltRate(rate, 0.0, 1000))) == (
+        level,
+        reason,
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,20 +142,23 @@ def test_tilt_reaches_each_rung(rate: float, level: int, reason: str) -> None:
         TiltRate(0.2, 0.1, 1000),
     ],
 )
-def test_tilt_that_is_slow_or_unsure_is_no_finding(rate: TiltRate | None) -> None:
-    """No rate, a slow one, or one that noise explains."""
+def test_slow_or_insignificant_tilt_is_no_finding(rate: TiltRate | None) -> None:
+    """No rate, a slow one, or one within the noise."""
     assert judge_tilt("pile-1", rate) is None
 
 
-def test_cut_wire_is_an_emergency_unconfirmed() -> None:
-    """A flow may have come; nobody has seen it yet."""
+def test_cut_wire_is_an_unconfirmed_level_5() -> None:
+    """A debris flow may have occurred, but has not been observed."""
     finding = judge_wire("wire-1", is_cut=True)
 
-    assert said(finding) == (5, "wire-1 is cut: a flow may have occurred, unconfirmed")
+    assert level_and_text(finding) == (
+        5,
+        "wire-1 is cut: a flow may have occurred, unconfirmed",
+    )
     assert judge_wire("wire-1", is_cut=False) is None
 
 
-def test_nothing_found_is_the_lowest_level() -> None:
+def test_no_finding_gives_the_lowest_level() -> None:
     """Level 1 without a reason."""
     assert combine_findings([]) == combine_findings([None, None]) == Judgement(1, ())
 
@@ -168,14 +178,14 @@ def test_most_serious_finding_sets_the_level(findings: list[Finding | None]) -> 
     }
 
 
-def test_reasons_of_equal_weight_keep_their_order() -> None:
-    """An analyst reads them as the sensors were read."""
+def test_reasons_of_equal_level_keep_their_order() -> None:
+    """That is the order in which the sensors were read."""
     findings = [
-        Finding(2, text("a")),
-        Finding(4, text("b")),
+        Finding(2, free_text("a")),
+        Finding(4, free_text("b")),
         None,
-        Finding(2, text("c")),
-        Finding(4, text("d")),
+        Finding(2, free_text("c")),
+        Finding(4, free_text("d")),
     ]
 
-    assert combine_findings(findings) == Judgement(4, tuple(map(text, "bdac")))
+    assert combine_findings(findings) == Judgement(4, tuple(map(free_text, "bdac")))

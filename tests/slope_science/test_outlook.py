@@ -1,4 +1,4 @@
-"""The judgement of a cell, row by row: now, and two hours ahead."""
+"""Levels of a cell by the official criteria: now and two hours ahead."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ LINE = ((0.0, 220.0), (50.0, 180.0), (100.0, 150.0))
 TABLE = Criteria(150.0, 110.0, 275.0, assumed=False, line=LINE)
 CALM = SnakePoint(0.0, 20.0)
 
-# (now, what comes, level): one row of the official judgement each
+# (now, last forecast step, level): one row of the official judgement each
 ROWS = {
     "5: the actual value reaches the special criterion": (SnakePoint(0, 275), CALM, 5),
     "not 5: only the forecast reaches it": (CALM, SnakePoint(0, 400), 4),
@@ -39,26 +39,26 @@ ROWS = {
 
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_of_the_judgement(row: str) -> None:
-    """Level 5 by the actual value only, 4 to 2 also by the next two hours."""
+    """Level 5 by the actual value only, levels 4 to 2 also by the next two hours."""
     now, then, level = ROWS[row]
 
     assert look_ahead(now, [CALM] * 11 + [then], TABLE).level == level
 
 
 def test_forecast_beyond_two_hours_is_refused() -> None:
-    """The rule looks no further than twelve steps of ten minutes."""
+    """The rule covers twelve steps of ten minutes."""
     with pytest.raises(ScienceError, match="coming must be at most 12 steps"):
         look_ahead(CALM, [CALM] * 13, TABLE)
 
 
 def test_hard_rain_on_dry_soil_reaches_the_line_at_its_flat_end() -> None:
-    """Beyond the table's last point the line is flat."""
+    """Beyond the table's last point the line is constant."""
     assert look_ahead(SnakePoint(150, 149.9), [], TABLE).level == 2
     assert look_ahead(SnakePoint(150, 150.0), [], TABLE).level == 4
 
 
-def test_future_tells_when_and_how_near() -> None:
-    """The first moment of the highest level, and the margin at the end."""
+def test_look_ahead_gives_time_and_margin() -> None:
+    """The first step of the highest level, and the margin at the end."""
     coming = [SnakePoint(0, 100), SnakePoint(0, 160), SnakePoint(0, 170)]
     future = look_ahead(CALM, coming, TABLE)
     finding = judge_look_ahead(future, TABLE)
@@ -77,15 +77,15 @@ def test_future_tells_when_and_how_near() -> None:
     )
 
 
-def test_level_of_now_is_no_look_ahead() -> None:
-    """What is reached already is told by the actual value."""
+def test_level_already_reached_is_no_look_ahead_finding() -> None:
+    """It is reported by the actual value."""
     assert (
         judge_look_ahead(look_ahead(SnakePoint(0, 160), [CALM], TABLE), TABLE) is None
     )
 
 
-def test_snake_line_ahead_is_that_of_the_tanks() -> None:
-    """The coming rain runs through the same soil; the hour slides along."""
+def test_projected_snake_line_is_that_of_the_tank_model() -> None:
+    """Future rain enters the same tanks, and the hour of r60 moves with it."""
     tanks, coming = SoilWater(40.0, 20.0, 5.0), [3.0] * 12
     line = project_snake_line(tanks, [1.0] * 6, coming)
     expected = [s.index_mm for s in soil_water_series(coming, start=tanks)]
@@ -101,7 +101,7 @@ DEPTHS = st.lists(st.floats(0, 30), min_size=12, max_size=12)
 def test_more_rain_to_come_never_lowers_the_level(
     rain_mm: list[float], more_mm: list[float], water_mm: float
 ) -> None:
-    """Level grows and margin shrinks with the supposed rain."""
+    """The level rises and the margin falls with the assumed rain."""
     tanks = SoilWater(water_mm)
     now = SnakePoint(0.0, tanks.index_mm)
     less = look_ahead(now, project_snake_line(tanks, [], rain_mm), TABLE)
@@ -114,7 +114,7 @@ def test_more_rain_to_come_never_lowers_the_level(
 
 @given(st.floats(0, 300), st.floats(0, 150))
 def test_margin_is_negative_from_level_4_on(swi_mm: float, r60_mm: float) -> None:
-    """The margin and the level tell the same."""
+    """Margin and level agree."""
     moment = SnakePoint(r60_mm, swi_mm)
 
     assert (critical_line_margin_mm(moment, TABLE) <= 0) == (
@@ -122,8 +122,8 @@ def test_margin_is_negative_from_level_4_on(swi_mm: float, r60_mm: float) -> Non
     )
 
 
-def test_default_special_criterion_is_labelled_assumed() -> None:
-    """1.25 of the line without rain, as long as no table is there."""
+def test_default_special_criterion_is_marked_as_assumed() -> None:
+    """1.25 times the critical line without rain, where there is no table."""
     default = Criteria.assumed_from(150.0)
 
     assert default.assumed
@@ -145,11 +145,11 @@ def test_default_special_criterion_is_labelled_assumed() -> None:
 def test_municipality_has_the_level_that_enough_cells_reach(
     levels: list[int | None], least_cells: int, level: int | None
 ) -> None:
-    """The highest of its cells, with a least number as an option."""
+    """The highest level reached by at least `least_cells` cells."""
     assert compute_municipality_level(levels, least_cells) == level
 
 
-def test_municipality_of_no_cells_is_refused() -> None:
+def test_municipality_level_of_zero_cells_is_refused() -> None:
     """At least one cell must reach a level."""
     with pytest.raises(ScienceError, match="least_cells must be 1 or more"):
         compute_municipality_level([1], 0)

@@ -1,4 +1,4 @@
-"""QARTOD's tests, each by itself."""
+"""QARTOD tests, one by one."""
 
 import math
 
@@ -31,10 +31,10 @@ from slope_science.reasons import Reason
     ("value", "flag"),
     [(-90, 1), (80, 1), (81, 3), (90, 3), (90.1, 4), (math.nan, 4), (math.inf, 4)],
 )
-def test_gross_range_fails_what_cannot_be_and_suspects_the_rare(
+def test_gross_range_fails_impossible_values_and_suspects_rare_ones(
     value: float, flag: int
 ) -> None:
-    """Both ends belong to a span; what is no number lies in none."""
+    """Both limits are inclusive; NaN and infinity fail."""
     assert check_range(value, ValueRange(-90, 90), ValueRange(-90, 80)).flag == flag
 
 
@@ -50,14 +50,14 @@ def test_gross_range_fails_what_cannot_be_and_suspects_the_rare(
         (1.0, 3.0, None, 2),
     ],
 )
-def test_spike_leaves_and_comes_back(
+def test_spike_rises_and_returns(
     before: float | None, value: float, after: float | None, flag: int
 ) -> None:
-    """Differential method: both changes large and opposite; the ends are not judged."""
+    """Differential method: both changes large and opposite; ends are not evaluated."""
     assert check_spike(before, value, after, 0.5).flag == flag
 
 
-def test_step_and_rate_name_their_numbers() -> None:
+def test_step_and_rate_give_their_numbers_as_reason() -> None:
     """An analyst can check the reason by hand."""
     assert check_step(1.0, 2.0, 1.0) == GOOD
     assert check_step(None, 2.0, 1.0) == NOT_EVALUATED
@@ -69,7 +69,7 @@ def test_step_and_rate_name_their_numbers() -> None:
 
 
 def test_flat_line_needs_a_whole_window() -> None:
-    """A day of equal readings is a dead part; half a day says nothing."""
+    """Equal readings for a day mean a dead sensor; half a day is not evaluated."""
     times = [600.0 * n for n in range(145)]
 
     assert check_flat_line(times, [0.5] * 145, 86_400, 1e-9).why == "flat: 0.5 for 24 h"
@@ -81,40 +81,40 @@ def test_flat_line_needs_a_whole_window() -> None:
     ("flags", "worst_flag"),
     [((), 2), ((2, 1), 1), ((1, 3, 2), 3), ((3, 4), 4), ((4, 9), 9), ((2, 2), 2)],
 )
-def test_aggregate_is_the_worst(flags: tuple[int, ...], worst_flag: int) -> None:
-    """A test that was not made takes nothing from one that was passed."""
+def test_aggregate_is_the_worst_flag(flags: tuple[int, ...], worst_flag: int) -> None:
+    """A test that was not evaluated does not change one that passed."""
     reasons = {flag: Reason(ReasonCode.TEXT, text=f"why {flag}") for flag in flags}
-    told = worst_verdict(Verdict(Flag(flag), (reasons[flag],)) for flag in flags)
+    worst = worst_verdict(Verdict(Flag(flag), (reasons[flag],)) for flag in flags)
 
-    assert told.flag == worst_flag
+    assert worst.flag == worst_flag
     is_good = worst_flag == Flag.GOOD
     why = f"why {worst_flag}" if flags and not is_good else ""
-    assert set(told.why.split("; ")) == {why}
+    assert set(worst.why.split("; ")) == {why}
 
 
-def test_node_and_clock_tell_only_doubts() -> None:
-    """Nothing said is not a test that was passed."""
+def test_node_flag_and_clock_are_evaluated_only_when_in_doubt() -> None:
+    """An absent flag is not a passed test."""
     assert check_node_flag(None) == NOT_EVALUATED
     assert [int(check_node_flag(f).flag) for f in (1, 3, 4, 9, 7)] == [1, 3, 4, 9, 3]
     assert check_clock(synchronised=True) == NOT_EVALUATED
     assert check_clock(synchronised=False).flag is Flag.SUSPECT
 
 
-def test_record_of_ten_minutes_is_suspect_and_not_failed() -> None:
-    """55.0 mm fell in ten minutes at Kikonai; a limit must not drop the storm."""
-    told = quality.check_rain_depth(55.0, 600)
+def test_record_rain_of_ten_minutes_is_suspect_and_not_failed() -> None:
+    """55.0 mm fell in ten minutes at Kikonai; a limit must not discard such a storm."""
+    verdict = quality.check_rain_depth(55.0, 600)
 
-    assert (told.flag, told.why) == (
+    assert (verdict.flag, verdict.why) == (
         Flag.SUSPECT,
         "range: 55 mm within 10 min > 50 mm",
     )
 
 
 @given(st.sampled_from(RAIN_LIMITS), st.floats(0.001, 100))
-def test_each_limit_of_rain_is_suspect_just_above(
+def test_rain_just_above_each_limit_is_suspect(
     row: tuple[float, float], above_mm: float
 ) -> None:
-    """At the telemetry's limit rain is good, above it suspect or failed."""
+    """At the telemetry limit rain is good, above it suspect or failed."""
     seconds, limit_mm = row
 
     assert quality.check_rain_depth(min(limit_mm, 990.0), seconds) == GOOD
@@ -122,20 +122,20 @@ def test_each_limit_of_rain_is_suspect_just_above(
 
 
 @pytest.mark.parametrize("depth_mm", [-0.5, 991.0, math.nan])
-def test_rain_that_no_gauge_reports_fails(depth_mm: float) -> None:
-    """Negative, infinite, or more in a report than in a day of records."""
+def test_impossible_rain_depth_fails(depth_mm: float) -> None:
+    """Negative, infinite, or more in a report than the record of a day."""
     assert quality.check_rain_depth(depth_mm, 600).flag is Flag.FAIL
 
 
-def test_counter_that_goes_back_is_suspect() -> None:
-    """It was replaced, or read wrongly; the report's own value counts then."""
+def test_counter_that_decreases_is_suspect() -> None:
+    """It was replaced or misread; then the report's own value is used."""
     assert quality.check_counter(412.5, 0.5).flag is Flag.SUSPECT
     assert quality.check_counter(412.5, 412.5) == GOOD
     assert quality.check_counter(None, 3.0) == NOT_EVALUATED
 
 
-def test_one_large_depth_between_two_dry_hours_is_suspect() -> None:
-    """A clog that let go, or a hand; a storm has rain before or after."""
+def test_isolated_large_depth_is_suspect() -> None:
+    """A released clog or manual water; a storm has rain before or after."""
     times = [600.0 * n for n in range(13)]
     alone = [0.0] * 6 + [12.0] + [0.0] * 6
     storm = [0.0] * 5 + [2.0, 12.0] + [0.0] * 6
@@ -146,16 +146,16 @@ def test_one_large_depth_between_two_dry_hours_is_suspect() -> None:
     assert quality.check_release(times, alone, 5) == GOOD
 
 
-def test_dry_gauge_beside_a_full_one_is_suspect() -> None:
-    """Only a neighbour can tell a clog from fine weather."""
+def test_dry_gauge_beside_a_wet_one_is_suspect() -> None:
+    """Only a neighbour distinguishes a clog from dry weather."""
     assert quality.check_clog(0.0, 10.0).flag is Flag.SUSPECT
     assert quality.check_clog(0.0, 9.0) == GOOD
     assert quality.check_clog(0.5, 80.0) == GOOD
     assert quality.check_clog(0.0, None) == NOT_EVALUATED
 
 
-def test_gauge_alone_is_suspect_beside_neighbours_that_work() -> None:
-    """Twenty millimetres, five times what others saw; dry ones accuse nobody."""
+def test_gauge_with_excess_over_its_neighbours_is_suspect() -> None:
+    """From 20 mm and five times the neighbours; dry neighbours are no evidence."""
     assert quality.check_excess(20.0, 4.0).flag is Flag.SUSPECT
     assert quality.check_excess(19.9, 1.0) == GOOD
     assert quality.check_excess(20.0, 4.1) == GOOD
@@ -163,8 +163,8 @@ def test_gauge_alone_is_suspect_beside_neighbours_that_work() -> None:
     assert quality.check_excess(80.0, None) == NOT_EVALUATED
 
 
-def test_gauge_in_frost_is_suspect() -> None:
-    """Snow reads low, and melts later."""
+def test_gauge_below_freezing_is_suspect() -> None:
+    """Snow is under-measured, and melts later."""
     assert quality.check_frost(-0.1).flag is Flag.SUSPECT
     assert quality.check_frost(0.0) == GOOD
     assert quality.check_frost(None) == NOT_EVALUATED

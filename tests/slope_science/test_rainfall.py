@@ -1,4 +1,4 @@
-"""Sums and memories of rain."""
+"""Rain sums and effective rain."""
 
 import math
 
@@ -34,7 +34,7 @@ HALF_LIVES = st.floats(0.1, 200)
 
 
 @pytest.mark.parametrize("hour", WORKED)
-def test_storm_is_remembered_as_worked(hour: int) -> None:
+def test_effective_rain_gives_the_worked_values(hour: int) -> None:
     """The columns R1.5 and R72 of the worked example."""
     short = effective_rain(STORM_MM, 1.0, SHORT_HALF_LIFE_H)[hour - 1]
     long = effective_rain(STORM_MM, 1.0, LONG_HALF_LIFE_H)[hour - 1]
@@ -43,20 +43,20 @@ def test_storm_is_remembered_as_worked(hour: int) -> None:
 
 
 @pytest.mark.parametrize(("half_life_h", "second"), [(1.5, 11.299605), (6, 13.908987)])
-def test_two_hours_are_remembered_as_published(
+def test_effective_rain_of_two_hours_is_as_published(
     half_life_h: float, second: float
 ) -> None:
-    """The golden values of another code: 10 mm, then 5 mm."""
+    """Reference values of an independent implementation: 10 mm, then 5 mm."""
     series = effective_rain([10, 5], 1.0, half_life_h)
 
     assert series == pytest.approx([10, second], abs=1e-6)
 
 
 @given(rain_mm=RAIN, half_life_h=HALF_LIVES)
-def test_memory_is_the_sum_of_faded_rain(
+def test_effective_rain_is_the_sum_of_decayed_rain(
     rain_mm: list[float], half_life_h: float
 ) -> None:
-    """The recursion gives the defining sum."""
+    """The recursion equals the defining sum."""
     sums = [
         sum(0.5 ** (i / half_life_h) * rain_mm[now - i] for i in range(now + 1))
         for now in range(len(rain_mm))
@@ -66,23 +66,23 @@ def test_memory_is_the_sum_of_faded_rain(
 
 
 @given(depth_mm=st.floats(0, 200), half_life_h=HALF_LIVES)
-def test_half_is_forgotten_in_a_half_life(depth_mm: float, half_life_h: float) -> None:
-    """That is what the word says, whatever the step."""
+def test_half_remains_after_a_half_life(depth_mm: float, half_life_h: float) -> None:
+    """For any step."""
     series = effective_rain([depth_mm] + [0.0] * 10, half_life_h / 10, half_life_h)
 
     assert series[-1] == pytest.approx(depth_mm / 2)
 
 
 @given(rain_mm=RAIN, half_life_h=HALF_LIVES)
-def test_memory_lies_between_the_rain_now_and_all_rain(
+def test_effective_rain_is_between_the_latest_and_the_total_rain(
     rain_mm: list[float], half_life_h: float
 ) -> None:
-    """Nothing is remembered that did not fall, nor forgotten before it fell."""
+    """It never exceeds the rain that fell, nor falls below the latest depth."""
     series = effective_rain(rain_mm, 1.0, half_life_h)
 
     assert len(series) == len(rain_mm)
-    for now, remembered in enumerate(series):
-        assert rain_mm[now] <= remembered <= sum(rain_mm[: now + 1]) + 1e-9
+    for now, effective_mm in enumerate(series):
+        assert rain_mm[now] <= effective_mm <= sum(rain_mm[: now + 1]) + 1e-9
 
 
 def test_rain_of_an_hour_is_the_sum_of_its_steps() -> None:
@@ -95,10 +95,10 @@ def test_rain_of_an_hour_is_the_sum_of_its_steps() -> None:
 
 
 @given(rain_mm=RAIN, steps=st.integers(1, 60))
-def test_rain_of_an_hour_takes_the_last_steps_only(
+def test_rain_of_an_hour_includes_the_last_steps_only(
     rain_mm: list[float], steps: int
 ) -> None:
-    """What fell longer ago does not count."""
+    """Earlier rain does not count."""
     hour_mm = rain_60min(rain_mm, 1 / steps)
 
     assert len(hour_mm) == len(rain_mm)
@@ -107,8 +107,8 @@ def test_rain_of_an_hour_takes_the_last_steps_only(
 
 
 @pytest.mark.parametrize("step_h", [0.0, -1.0, 0.4, 0.7, 2.0, math.nan, math.inf])
-def test_step_that_makes_no_hour_is_refused(step_h: float) -> None:
-    """A whole number of steps must make an hour."""
+def test_step_that_does_not_divide_an_hour_is_refused(step_h: float) -> None:
+    """An hour must be a whole number of steps."""
     with pytest.raises(
         ScienceError, match="step_h must be a whole fraction of an hour"
     ):

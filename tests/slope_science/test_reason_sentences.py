@@ -1,7 +1,7 @@
-"""Sentences of reasons as tables and nodes have them, byte for byte.
+"""Sentences of reasons as stored in tables and on nodes, byte for byte.
 
-`reason_sentences.tsv` has each sentence of the version before codes, as it wrote it,
-and its Japanese.
+`reason_sentences.tsv` has each sentence as written by the version before codes, and
+its Japanese translation.
 """
 
 import re
@@ -27,10 +27,10 @@ ROWS = [line.split("\t") for line in FILE.read_text("utf-8").splitlines()[1:]]
 
 
 @pytest.mark.parametrize(("encoded", "sentence", "japanese_sentence"), ROWS)
-def test_sentence_is_written_as_before(
+def test_sentence_is_rendered_as_before(
     encoded: str, sentence: str, japanese_sentence: str
 ) -> None:
-    """The same English, so that old and new rows compare; one Japanese."""
+    """The same English text, so that old and new rows compare equal; one Japanese."""
     reason = reason_from_json(encoded, strict=True)
 
     assert render_english(reason) == sentence
@@ -39,16 +39,16 @@ def test_sentence_is_written_as_before(
 
 
 @pytest.mark.parametrize(("encoded", "sentence", "_japanese"), ROWS)
-def test_sentence_of_an_old_table_has_its_code(
+def test_sentence_of_an_old_table_is_parsed_to_its_code(
     encoded: str, sentence: str, _japanese: str
 ) -> None:
-    """Until every table has codes."""
+    """Needed until every table has codes."""
     assert parse_english(sentence) == reason_from_json(encoded, strict=True)
 
 
 @pytest.mark.parametrize("code", ReasonCode)
 def test_every_code_has_a_sentence_in_the_file(code: ReasonCode) -> None:
-    """Who adds a code adds the sentence that it is written as."""
+    """Adding a code requires a row with its sentence."""
     assert any(f'["{code}"' in encoded for encoded, _, _ in ROWS), CATALOGUE[code].en
 
 
@@ -56,15 +56,15 @@ def test_every_code_has_a_sentence_in_the_file(code: ReasonCode) -> None:
 def test_both_languages_have_the_same_numbers(
     _encoded: str, sentence: str, japanese_sentence: str
 ) -> None:
-    """An analyst checks them in either."""
+    """Numbers with a decimal point."""
     in_english = re.findall(r"[+-]?\d+\.\d+", sentence.replace(", +", ", "))
 
     assert sorted(in_english) == sorted(re.findall(r"[+-]?\d+\.\d+", japanese_sentence))
 
 
 @given(st.text())
-def test_any_text_parses_or_stays_as_it_is(text: str) -> None:
-    """A person's own words are shown in both languages."""
+def test_any_text_is_parsed_or_kept(text: str) -> None:
+    """Free text is shown unchanged in both languages."""
     reason = parse_or_text(text)
 
     assert render_english(reason) == text
@@ -80,14 +80,14 @@ def test_any_text_parses_or_stays_as_it_is(text: str) -> None:
         "readings of " + "x" * MAX_CHARS,
     ],
 )
-def test_sentence_without_a_known_form_is_no_reason(text: str) -> None:
-    """Neither is a hostile one, and it costs no time."""
+def test_unknown_sentence_is_no_reason(text: str) -> None:
+    """Neither is a hostile one, which is rejected quickly."""
     assert parse_english(text) is None
     assert render_japanese(parse_or_text(text)) == text
 
 
-def test_sentence_that_a_node_cut_stays_a_text() -> None:
-    """What comes before it is known."""
+def test_truncated_sentence_is_kept_as_text() -> None:
+    """The sentence before it is parsed."""
     first, cut = parse_why("tilt: T 0.200±0.001 deg/h >= 0.1 (7 points); wire: w is c…")
 
     assert first.code == ReasonCode.RULE
@@ -95,7 +95,7 @@ def test_sentence_that_a_node_cut_stays_a_text() -> None:
 
 
 def test_sentences_are_parsed_only_where_stored_or_foreign_ones_are_read() -> None:
-    """Everything else has reasons as data; this list empties with the next version."""
+    """All other modules use reasons as data; the list is to become empty."""
     root = Path(__file__).parents[2]
     importers = {
         path.relative_to(root).as_posix()

@@ -29,7 +29,7 @@ from slope_science.reasons import (
 
 C = ReasonCode
 UNITS = {"mm", "hPa", "kPa", "CL", "m", "m3", "h", "R", "C"}
-WORDS = re.compile(r"[A-Za-z]+[0-9]*")
+LATIN_WORDS = re.compile(r"[A-Za-z]+[0-9]*")
 WRAPPERS = {C.HELD, C.CONFIRMED, C.UNCONFIRMED, C.LONG_AGO, C.RULE, C.DOUBTFUL_RAIN}
 AHEAD = {C.AHEAD_SAME_RAIN, C.AHEAD_FORECAST}
 BASES = {C.ASSUMED_CRITERIA, C.ASSUMED_LINE, C.ASSUMED_CRITERION, C.SET_BY}
@@ -49,48 +49,54 @@ VALUES: dict[ParamKind, st.SearchStrategy[Any]] = {
 }
 
 
-def forms(code: ReasonCode) -> tuple[str, ...]:
+def templates(code: ReasonCode) -> tuple[str, ...]:
     """English templates of a code."""
     found = CATALOGUE[code].en
     return (found,) if isinstance(found, str) else found
 
 
-def named(text: str) -> set[str]:
+def parameter_names(text: str) -> set[str]:
     """Parameters that a template names."""
     return {name for _, name, _, _ in Formatter().parse(text) if name}
 
 
 def value_of(param: ReasonParam) -> st.SearchStrategy[Any]:
-    """Values of a parameter that a program may give."""
+    """Valid values of a parameter."""
     if param.kind is ParamKind.CHOICE:
         return st.sampled_from(param.choices)
     if param.kind is ParamKind.REASONS:
-        return st.lists(st.sampled_from(QUALITY).flatmap(plain), min_size=1, max_size=3)
+        return st.lists(
+            st.sampled_from(QUALITY).flatmap(reasons_of), min_size=1, max_size=3
+        )
     if param.kind is ParamKind.REASON:
-        # Only criteria have a basis; what contains a reason is built further down.
-        bases = st.sampled_from(sorted(BASES)).flatmap(plain)
+        # Only criteria have a basis; reasons with a nested reason are built below.
+        bases = st.sampled_from(sorted(BASES)).flatmap(reasons_of)
         return bases | st.builds(lambda text: Reason(C.TEXT, text=text), NAMES)
     return VALUES[param.kind]
 
 
-def plain(code: ReasonCode) -> st.SearchStrategy[Reason]:
+def reasons_of(code: ReasonCode) -> st.SearchStrategy[Reason]:
     """Reasons of a code with the parameters of one of its sentences."""
 
     def of(form: str) -> st.SearchStrategy[Reason]:
-        outside = named(re.sub(r"\[.*?\]", "", form))
-        params = {p.name: p for p in REASON_PARAMS[code] if p.name in named(form)}
+        outside = parameter_names(re.sub(r"\[.*?\]", "", form))
+        params = {
+            p.name: p for p in REASON_PARAMS[code] if p.name in parameter_names(form)
+        }
         needed = {n: value_of(p) for n, p in params.items() if n in outside}
         others = {n: value_of(p) for n, p in params.items() if n not in outside}
         given = st.fixed_dictionaries(needed, optional=others)
         return given.map(lambda params: Reason(code, **params))
 
-    return st.sampled_from(forms(code)).flatmap(of)
+    return st.sampled_from(templates(code)).flatmap(of)
 
 
-def of_node() -> st.SearchStrategy[Reason]:
-    """Reasons as a node's rules make them, from the inside out."""
-    found = st.sampled_from(MEASURED).flatmap(plain)
-    doubtful = plain(C.SOIL_WATER).map(lambda r: Reason(C.DOUBTFUL_RAIN, because=r))
+def node_reasons() -> st.SearchStrategy[Reason]:
+    """Reasons as built by a node's rules, from the innermost outwards."""
+    found = st.sampled_from(MEASURED).flatmap(reasons_of)
+    doubtful = reasons_of(C.SOIL_WATER).map(
+        lambda r: Reason(C.DOUBTFUL_RAIN, because=r)
+    )
     rule = st.builds(
         lambda rule, because: Reason(C.RULE, rule=rule, because=because),
         st.sampled_from(REASON_PARAMS[C.RULE][0].choices),
@@ -101,27 +107,29 @@ def of_node() -> st.SearchStrategy[Reason]:
             C.RULE, rule="limit", because=because, number=number
         ),
         st.integers(1, 99),
-        plain(C.LIMIT),
+        reasons_of(C.LIMIT),
     )
-    claim = rule | limit
+    detection = rule | limit
     confirmed = st.builds(
-        lambda because, by: Reason(C.CONFIRMED, because=because, by=by), claim, NAMES
+        lambda because, by: Reason(C.CONFIRMED, because=because, by=by),
+        detection,
+        NAMES,
     )
-    alone = claim.map(lambda r: Reason(C.UNCONFIRMED, because=r))
-    fired = claim | confirmed | alone
+    unconfirmed = detection.map(lambda r: Reason(C.UNCONFIRMED, because=r))
+    fired = detection | confirmed | unconfirmed
     return fired | fired.map(lambda r: Reason(C.HELD, because=r))
 
 
-def of_backend() -> st.SearchStrategy[Reason]:
-    """Reasons of levels as the backend makes them."""
-    old = plain(C.WIRE_CUT).map(lambda r: Reason(C.LONG_AGO, because=r))
-    wire = plain(C.WIRE_CUT).map(lambda r: Reason(C.UNCONFIRMED, because=r))
+def backend_reasons() -> st.SearchStrategy[Reason]:
+    """Reasons of levels as built by the backend."""
+    old = reasons_of(C.WIRE_CUT).map(lambda r: Reason(C.LONG_AGO, because=r))
+    wire = reasons_of(C.WIRE_CUT).map(lambda r: Reason(C.UNCONFIRMED, because=r))
     ahead = st.builds(
         lambda minutes, because: Reason(
             C.AHEAD_SAME_RAIN, minutes=minutes, because=because
         ),
         st.integers(10, 120),
-        plain(C.SOIL_WATER),
+        reasons_of(C.SOIL_WATER),
     )
     forecast = st.builds(
         lambda because, source, issued_s: Reason(
@@ -131,14 +139,16 @@ def of_backend() -> st.SearchStrategy[Reason]:
             source=source,
             issued_s=issued_s,
         ),
-        plain(C.SOIL_WATER),
+        reasons_of(C.SOIL_WATER),
         NAMES,
         VALUES[ParamKind.MINUTE],
     )
     return old | wire | ahead | forecast
 
 
-REASONS = st.sampled_from(PLAIN).flatmap(plain) | of_node() | of_backend()
+REASONS = (
+    st.sampled_from(PLAIN).flatmap(reasons_of) | node_reasons() | backend_reasons()
+)
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -154,18 +164,20 @@ JSON = st.recursive(
 def test_every_code_has_parameters_and_sentences_in_both_languages(
     code: ReasonCode,
 ) -> None:
-    """Every parameter is shown in both, and no other is named."""
+    """Every parameter is shown in both languages, and no other name occurs."""
     names = {param.name for param in REASON_PARAMS[code]}
     plurals = {f"{p.name}_s" for p in REASON_PARAMS[code] if p.kind is ParamKind.WHOLE}
     for templates in CATALOGUE[code]:
-        told = (templates,) if isinstance(templates, str) else templates
-        assert all(told)
-        found = named("".join(told))
-        assert found - plurals == names - {"how"} or found - plurals == names
+        found = (templates,) if isinstance(templates, str) else templates
+        assert all(found)
+        names_found = parameter_names("".join(found))
+        assert (
+            names_found - plurals == names - {"how"} or names_found - plurals == names
+        )
 
 
-def test_every_choice_has_words_in_both_languages() -> None:
-    """And no words are there for a choice that is gone."""
+def test_every_choice_has_a_text_in_both_languages() -> None:
+    """And no text is left for a removed choice."""
     choices = {
         c for params in REASON_PARAMS.values() for p in params for c in p.choices
     }
@@ -176,7 +188,7 @@ def test_every_choice_has_words_in_both_languages() -> None:
 
 @pytest.mark.parametrize("code", C)
 def test_optional_parameters_come_last(code: ReasonCode) -> None:
-    """So a version can add one, and another one leave it out."""
+    """So a newer version can add one at the end, which an older one ignores."""
     optional = [param.is_optional for param in REASON_PARAMS[code]]
 
     assert optional == sorted(optional)
@@ -184,20 +196,22 @@ def test_optional_parameters_come_last(code: ReasonCode) -> None:
 
 @pytest.mark.parametrize("code", C)
 def test_japanese_has_no_english_words(code: ReasonCode) -> None:
-    """But for units; names come in as people gave them."""
+    """Except units; names are shown as given."""
     found = CATALOGUE[code].ja
     for template in (found,) if isinstance(found, str) else found:
-        assert set(WORDS.findall(re.sub(r"\{\w+\}", "", template))) <= UNITS
+        assert set(LATIN_WORDS.findall(re.sub(r"\{\w+\}", "", template))) <= UNITS
 
 
 def test_japanese_choices_have_no_latin_letters() -> None:
-    """They have no units."""
-    assert not WORDS.findall("".join(japanese for _, japanese in CHOICES.values()))
+    """Choices contain no units."""
+    assert not LATIN_WORDS.findall(
+        "".join(japanese for _, japanese in CHOICES.values())
+    )
 
 
 @given(REASONS)
 def test_every_reason_has_two_sentences(reason: Reason) -> None:
-    """Neither is empty, and none falls back to names and values."""
+    """Neither uses the fallback for unknown reasons."""
     assert not render_english(reason).startswith("unknown")
     assert not render_japanese(reason).startswith("未対応")
     assert render_english(reason) != render_japanese(reason)
@@ -205,7 +219,7 @@ def test_every_reason_has_two_sentences(reason: Reason) -> None:
 
 @given(REASONS)
 def test_encoded_reason_decodes_to_itself(reason: Reason) -> None:
-    """As lists, as JSON, in a list, and between processes."""
+    """As lists, as JSON, in a list, and pickled."""
     assert decode_reason(encode_reason(reason), strict=True) == reason
     assert reason_from_json(reason_to_json(reason), strict=True) == reason
     assert decode_reasons(json.loads(json.dumps([encode_reason(reason)]))) == (reason,)
@@ -215,13 +229,13 @@ def test_encoded_reason_decodes_to_itself(reason: Reason) -> None:
 
 @given(REASONS)
 def test_english_sentence_parses_to_its_reason(reason: Reason) -> None:
-    """What an old table or an old node has says all that the code says."""
+    """The sentence holds all information of the code."""
     assert parse_english(render_english(reason)) == reason
 
 
-@given(st.lists(of_node(), min_size=1, max_size=4))
-def test_joined_sentences_of_a_node_parse(reasons: list[Reason]) -> None:
-    """As many as fit are joined by semicolons."""
+@given(st.lists(node_reasons(), min_size=1, max_size=4))
+def test_joined_sentences_of_a_node_are_parsed(reasons: list[Reason]) -> None:
+    """Nodes join several sentences by semicolons."""
     assert parse_why("; ".join(map(render_english, reasons))) == tuple(reasons)
 
 
@@ -233,8 +247,8 @@ def test_numbers_are_rounded_as_they_are_shown(speed: float, limit: float) -> No
     assert render_english(reason) == f"n1 E moves {speed:.2f} mm/h >= {limit:g}"
 
 
-def test_noise_in_the_last_bits_makes_no_other_reason() -> None:
-    """Sums in another order must not look like a revision."""
+def test_rounding_errors_make_no_different_reason() -> None:
+    """A different order of summation must not look like a revision."""
     one = Reason(C.RELEASED, rain_mm=0.1 + 0.2)
     other = Reason(C.RELEASED, rain_mm=0.3)
 
@@ -258,10 +272,10 @@ def test_noise_in_the_last_bits_makes_no_other_reason() -> None:
         (C.SUSPECT, {"sensors": "n1"}, "suspect.sensors must be a list of texts"),
     ],
 )
-def test_wrong_parameter_is_named(
+def test_invalid_parameter_is_reported(
     code: ReasonCode, params: dict[str, Any], problem: str
 ) -> None:
-    """With the field, the rule and the value."""
+    """With field, rule and value."""
     with pytest.raises(ReasonError, match=re.escape(problem)):
         Reason(code, **params)
 
@@ -275,7 +289,7 @@ def test_long_value_is_shortened_in_the_error() -> None:
 
 
 def test_unknown_code_of_a_newer_version_is_readable() -> None:
-    """With its values; a reason in it that is known has its sentence."""
+    """With its values; a known nested reason has its sentence."""
     known = encode_reason(Reason(C.LOWER_BOUND))
     reason = decode_reason(["snow_melt", "n1 snow", 12.5, None, ["a", 1], known])
 
@@ -291,8 +305,8 @@ def test_unknown_code_of_a_newer_version_is_readable() -> None:
     assert decode_reason(encode_reason(reason)) == reason
 
 
-def test_unknown_code_is_an_error_where_the_caller_wants_it() -> None:
-    """Also within a reason that is known."""
+def test_unknown_code_is_an_error_in_strict_mode() -> None:
+    """Also within a known reason."""
     with pytest.raises(UnknownReasonError, match="code must be known"):
         decode_reason(["held", ["snow_melt"]], strict=True)
 
@@ -300,8 +314,8 @@ def test_unknown_code_is_an_error_where_the_caller_wants_it() -> None:
     assert render_english(held) == "unknown reason snow_melt () (a while ago)"
 
 
-def test_parameters_that_a_newer_version_added_are_left_out() -> None:
-    """They come last, and the rest means what it meant."""
+def test_additional_parameters_of_a_newer_version_are_ignored() -> None:
+    """They come last and do not change the meaning of the others."""
     newer = [*encode_reason(Reason(C.FROST, air_cel=-2)), "new"]
 
     assert decode_reason(newer) == Reason(C.FROST, air_cel=-2)
@@ -309,7 +323,7 @@ def test_parameters_that_a_newer_version_added_are_left_out() -> None:
         decode_reason(newer, strict=True)
 
 
-def test_reason_without_a_sentence_is_not_hidden() -> None:
+def test_reason_without_a_template_is_shown_as_unknown() -> None:
     """Its templates need one of two parameters that are both optional."""
     wet = Reason(C.SOIL_WET, sensor="s", water_content=0.4, rise=0.01, rain_mm=2)
 
@@ -317,7 +331,7 @@ def test_reason_without_a_sentence_is_not_hidden() -> None:
 
 
 def nested(depth: int) -> object:
-    """A reason within others."""
+    """A reason nested to a depth."""
     found: list[object] = ["lower_bound"]
     for _ in range(depth - 1):
         found = ["held", found]
@@ -342,14 +356,14 @@ def nested(depth: int) -> object:
     ],
 )
 def test_malformed_reason_is_refused(encoded: object, problem: str) -> None:
-    """By one named error."""
+    """With `ReasonError`."""
     with pytest.raises(ReasonError, match=problem):
         decode_reason(encoded)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "5"])
 def test_malformed_json_is_refused(text: str) -> None:
-    """By the same error."""
+    """With `ReasonError`."""
     with pytest.raises(ReasonError, match="reason must be"):
         reason_from_json(text)
 
@@ -363,8 +377,8 @@ def test_malformed_list_is_refused(encoded: object) -> None:
 
 
 @given(JSON)
-def test_anything_decodes_or_is_refused(encoded: object) -> None:
-    """And what decodes can be shown."""
+def test_any_data_decodes_or_is_refused(encoded: object) -> None:
+    """What decodes can be rendered."""
     try:
         reason = decode_reason(encoded)
     except ReasonError:

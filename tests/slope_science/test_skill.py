@@ -30,8 +30,8 @@ def test_scores_of_a_table_are_those_of_the_textbook() -> None:
     assert finley.hss == pytest.approx(0.355, abs=5e-4)
 
 
-def test_a_score_without_cases_is_none_and_not_zero() -> None:
-    """No event says nothing of detection, no warning nothing of false alarms."""
+def test_score_without_cases_is_none() -> None:
+    """Without events POD is undefined, without warnings FAR."""
     quiet = Contingency(0, 0, 0, 10)
     assert quiet.pod is None
     assert quiet.far is None
@@ -40,21 +40,23 @@ def test_a_score_without_cases_is_none_and_not_zero() -> None:
 
 
 @given(CASES)
-def test_area_is_the_share_of_pairs_told_apart(cases: list[tuple[int, bool]]) -> None:
-    """By ranks as by counting every pair of an event and a quiet case."""
+def test_roc_area_is_the_share_of_correctly_ordered_pairs(
+    cases: list[tuple[int, bool]],
+) -> None:
+    """The rank formula equals counting all pairs of an event and a quiet case."""
     scores, events = [float(s) for s, _ in cases], [e for _, e in cases]
-    struck = [s for s, e in cases if e]
+    with_event = [s for s, e in cases if e]
     quiet = [s for s, e in cases if not e]
-    if not struck or not quiet:
+    if not with_event or not quiet:
         assert area_under_roc(scores, events) is None
         return
-    pairs = [(a > b) + 0.5 * (a == b) for a in struck for b in quiet]
+    pairs = [(a > b) + 0.5 * (a == b) for a in with_event for b in quiet]
     assert area_under_roc(scores, events) == pytest.approx(sum(pairs) / len(pairs))
 
 
 @given(CASES)
-def test_best_threshold_beats_every_other(cases: list[tuple[int, bool]]) -> None:
-    """No score as threshold has a greater TSS, and the safe one misses nothing."""
+def test_best_threshold_has_the_greatest_tss(cases: list[tuple[int, bool]]) -> None:
+    """No other score as threshold has a greater TSS; the safe one has no misses."""
     scores, events = [float(s) for s, _ in cases], [e for _, e in cases]
     best = best_threshold(scores, events)
     if best is None:
@@ -72,8 +74,8 @@ def test_best_threshold_beats_every_other(cases: list[tuple[int, bool]]) -> None
     assert Contingency.from_threshold(scores, events, safe + 1e-9).misses > 0
 
 
-def test_interval_holds_the_truth_and_narrows_with_cases() -> None:
-    """A share of 30 % known from many cases is known better than from few."""
+def test_bootstrap_interval_holds_the_true_value_and_narrows_with_cases() -> None:
+    """A share of 30 %, from 45 and from 1000 cases."""
     events = [at % 10 < 3 for at in range(1000)]
 
     def share(_scores: object, drawn: object) -> float:
@@ -87,8 +89,8 @@ def test_interval_holds_the_truth_and_narrows_with_cases() -> None:
     assert few[1] - few[0] >= many[1] - many[0]
 
 
-def test_interval_is_repeated_by_its_seed() -> None:
-    """The same seed draws the same days."""
+def test_bootstrap_interval_is_reproducible_by_its_seed() -> None:
+    """The same seed draws the same cases."""
     scores = [math.sin(at) for at in range(200)]
     events = [at % 7 == 0 for at in range(200)]
     first = bootstrap_interval(area_under_roc, scores, events, Random(5).randrange)
@@ -100,8 +102,8 @@ def test_interval_is_repeated_by_its_seed() -> None:
     )
 
 
-def test_interval_refuses_scores_without_their_events() -> None:
-    """A missing case would shift all behind it."""
+def test_bootstrap_refuses_scores_without_events() -> None:
+    """A missing case would shift all later ones."""
     with pytest.raises(ScienceError, match="events must be one for each of 3 scores"):
         bootstrap_interval(
             area_under_roc, [1.0, 2.0, 3.0], [True, False], Random(1).randrange

@@ -1,4 +1,4 @@
-"""The soil water index, against worked examples and its own laws."""
+"""The soil water index, against worked examples and its invariants."""
 
 import math
 
@@ -30,30 +30,30 @@ RAIN = st.lists(DEPTHS, min_size=1, max_size=60)
 TANKS = st.builds(SoilWater, DEPTHS, DEPTHS, DEPTHS)
 
 
-def split(hourly_mm: list[float]) -> list[float]:
-    """Hourly rain in six equal parts an hour."""
+def ten_minute_depths(hourly_mm: list[float]) -> list[float]:
+    """Hourly rain as six equal parts per hour."""
     return [depth_mm / 6 for depth_mm in hourly_mm for _ in range(6)]
 
 
-def numbers(tanks: SoilWater) -> tuple[float, float, float, float]:
-    """One row of the table."""
+def tank_values(tanks: SoilWater) -> tuple[float, float, float, float]:
+    """Water of the three tanks and the index, in mm."""
     return tanks.s1_mm, tanks.s2_mm, tanks.s3_mm, tanks.index_mm
 
 
 @pytest.mark.parametrize("hour", WORKED)
-def test_storm_in_hourly_steps_fills_the_tanks_as_worked(hour: int) -> None:
+def test_storm_in_hourly_steps_gives_the_worked_values(hour: int) -> None:
     """Every tank of the worked example, by the explicit scheme."""
     tanks = list(soil_water_series(STORM_MM, ONE_HOUR_H))[hour - 1]
 
-    assert numbers(tanks) == pytest.approx(WORKED[hour][0], abs=1e-3)
+    assert tank_values(tanks) == pytest.approx(WORKED[hour][0], abs=1e-3)
 
 
 @pytest.mark.parametrize("hour", WORKED)
-def test_storm_in_ten_minute_steps_fills_the_tanks_as_worked(hour: int) -> None:
-    """The same storm as JMA runs it, each hour in six equal parts."""
-    tanks = list(soil_water_series(split(STORM_MM)))[6 * hour - 1]
+def test_storm_in_ten_minute_steps_gives_the_worked_values(hour: int) -> None:
+    """The same storm in JMA's step, each hour in six equal parts."""
+    tanks = list(soil_water_series(ten_minute_depths(STORM_MM)))[6 * hour - 1]
 
-    assert numbers(tanks) == pytest.approx(WORKED[hour][1], abs=1e-3)
+    assert tank_values(tanks) == pytest.approx(WORKED[hour][1], abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_storm_in_ten_minute_steps_fills_the_tanks_as_worked(hour: int) -> None:
         (TEN_MINUTES_H, [5.0] * 18 + [0.0] * 18, 82.699, 69.751),
     ],
 )
-def test_three_hours_of_steady_rain_peak_as_worked(
+def test_three_hours_of_steady_rain_give_the_worked_peak(
     step_h: float, rain_mm: list[float], peak_mm: float, last_mm: float
 ) -> None:
     """The second check case: 30 mm/h for 3 h on dry soil, then 3 h without rain."""
@@ -77,7 +77,7 @@ def test_hour_four_follows_the_hand_check() -> None:
     """Below the first outlet only the bottoms drain."""
     tanks = SoilWater(14.4, 0.6, 0.0).step(20, ONE_HOUR_H)
 
-    assert numbers(tanks) == pytest.approx((32.672, 2.298, 0.03, 35.0), abs=1e-9)
+    assert tank_values(tanks) == pytest.approx((32.672, 2.298, 0.03, 35.0), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,22 @@ def test_wet_soil_drains_as_worked(hours: int, index_mm: float) -> None:
     assert last.index_mm == pytest.approx(index_mm, abs=0.05)
 
 
-def test_rain_is_added_before_anything_flows_out() -> None:
+def test_rain_is_added_before_the_outflow() -> None:
     """The explicit form: a single step of 10 mm leaves (10, 0, 0)."""
     assert SoilWater().step(10) == SoilWater(10, 0, 0)
 
 
 def test_dry_soil_without_rain_stays_dry() -> None:
-    """Nothing comes from nothing."""
+    """An empty tank has no outflow."""
     assert list(soil_water_series([0.0] * 3)) == [SoilWater()] * 3
     assert list(soil_water_series([])) == []
 
 
 @given(tanks=TANKS, rain_mm=DEPTHS, more_mm=DEPTHS, step_h=STEPS)
-def test_more_rain_never_means_less_water(
+def test_more_rain_raises_the_index(
     tanks: SoilWater, rain_mm: float, more_mm: float, step_h: float
 ) -> None:
-    """The index grows with the rain of a step, by the same amount."""
+    """By the same amount within a step."""
     less, more = tanks.step(rain_mm, step_h), tanks.step(rain_mm + more_mm, step_h)
 
     assert more.index_mm - less.index_mm == pytest.approx(more_mm, abs=1e-9)
@@ -129,24 +129,24 @@ def test_wetter_storm_leaves_every_tank_fuller(
     heavy = soil_water_series([a + b for a, b in rain], step_h)
 
     for less, more in zip(light, heavy, strict=True):
-        pairs = zip(numbers(less), numbers(more), strict=True)
+        pairs = zip(tank_values(less), tank_values(more), strict=True)
         assert all(a <= b + 1e-9 for a, b in pairs)
 
 
 @given(rain_mm=RAIN, step_h=STEPS, start=TANKS)
-def test_tanks_never_hold_less_than_nothing(
+def test_tanks_are_never_negative(
     rain_mm: list[float], step_h: float, start: SoilWater
 ) -> None:
-    """No step takes more water out of a tank than is in it."""
+    """No step removes more water from a tank than it holds."""
     for tanks in soil_water_series(rain_mm, step_h, start):
-        assert min(numbers(tanks)) >= 0
+        assert min(tank_values(tanks)) >= 0
 
 
 @given(rain_mm=RAIN, step_h=STEPS, start=TANKS)
-def test_water_in_is_water_stored_and_water_out(
+def test_mass_is_conserved(
     rain_mm: list[float], step_h: float, start: SoilWater
 ) -> None:
-    """Mass is kept: what left is what the outlets and the deep bottom let out."""
+    """The loss equals the flow through the outlets and the lowest bottom."""
     before = start
     for depth_mm, after in zip(
         rain_mm, soil_water_series(rain_mm, step_h, start), strict=True
@@ -162,7 +162,7 @@ def test_water_in_is_water_stored_and_water_out(
 def test_index_never_exceeds_the_rain_that_fell(
     rain_mm: list[float], step_h: float
 ) -> None:
-    """On dry soil the water in the tanks is rain, and no more than all of it."""
+    """Starting from dry soil."""
     fallen_mm = 0.0
     for depth_mm, tanks in zip(
         rain_mm, soil_water_series(rain_mm, step_h), strict=True
@@ -175,7 +175,7 @@ def test_index_never_exceeds_the_rain_that_fell(
 def test_series_may_be_stopped_and_continued(
     rain_mm: list[float], start: SoilWater, data: st.DataObject
 ) -> None:
-    """The tanks are the whole memory: a node that restarts loses nothing else."""
+    """The tanks are the whole state, so a restart needs nothing else."""
     cut = data.draw(st.integers(1, len(rain_mm)))
     whole = list(soil_water_series(rain_mm, start=start))
     rest = soil_water_series(rain_mm[cut:], start=whole[cut - 1])
@@ -184,7 +184,7 @@ def test_series_may_be_stopped_and_continued(
 
 
 @pytest.mark.parametrize("rain_mm", [-0.1, math.nan, math.inf, -math.inf])
-def test_rain_that_cannot_fall_is_refused(rain_mm: float) -> None:
+def test_invalid_rain_is_refused(rain_mm: float) -> None:
     """A missing value is never counted as zero."""
     with pytest.raises(ScienceError, match="rain_mm must be zero or more, got"):
         SoilWater().step(rain_mm)
@@ -194,6 +194,6 @@ def test_rain_that_cannot_fall_is_refused(rain_mm: float) -> None:
 
 @pytest.mark.parametrize("step_h", [0.0, -1.0, 1.001, math.nan, math.inf])
 def test_step_beyond_an_hour_is_refused(step_h: float) -> None:
-    """The explicit scheme holds for short steps only."""
+    """The explicit scheme is stable for short steps only."""
     with pytest.raises(ScienceError, match="step_h must be more than 0 and at most 1"):
         SoilWater().step(1.0, step_h)

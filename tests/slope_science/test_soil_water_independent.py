@@ -1,7 +1,7 @@
-"""The soil water index against a computation of its own, in both step sizes.
+"""The soil water index against an independent computation, in both step sizes.
 
-Written from the table of outlets and in exact fractions, tank by tank as a balance
-of volumes, so that it shares neither code nor rounding with the formulas.
+Written from the table of outlets in exact fractions, as a volume balance of each tank,
+so that it shares neither code nor rounding errors with the product.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,44 +17,44 @@ from slope_science.rain import ONE_HOUR_H, TEN_MINUTES_H, soil_water_series
 
 @dataclass
 class Tank:
-    """A tank with holes: (height in mm, share an hour), the lowest at the bottom."""
+    """A tank with outlets: (height in mm, share per hour), the lowest at the bottom."""
 
     outlets: Sequence[tuple[int, Fraction]]
     bottom: Fraction
-    exclusive: Fraction = field(default_factory=Fraction)
+    stored_mm: Fraction = field(default_factory=Fraction)
 
-    def lose(self, hours: Fraction) -> Fraction:
-        """Take out what flows in a time, and give back what goes to the next tank."""
+    def drain(self, hours: Fraction) -> Fraction:
+        """Remove the outflow of a time; return the part that flows to the next tank."""
         sides = sum(
             (
-                share * (self.exclusive - height)
+                share * (self.stored_mm - height)
                 for height, share in self.outlets
-                if self.exclusive > height
+                if self.stored_mm > height
             ),
             Fraction(),
         )
-        down = self.bottom * self.exclusive
-        self.exclusive -= hours * (sides + down)
+        down = self.bottom * self.stored_mm
+        self.stored_mm -= hours * (sides + down)
         return hours * down
 
 
 def percent(number: int) -> Fraction:
-    """Hundredths."""
+    """A percentage as a fraction."""
     return Fraction(number, 100)
 
 
-def independent(rain_mm: Iterable[Fraction], hours: Fraction) -> Iterator[Fraction]:
-    """The index after each step: three tanks in a row, all emptied before any fills."""
+def exact_index(rain_mm: Iterable[Fraction], hours: Fraction) -> Iterator[Fraction]:
+    """The index after each step: three tanks in a row, all drained before any fills."""
     tanks = [
         Tank([(15, percent(10)), (60, percent(15))], percent(12)),
         Tank([(15, percent(5))], percent(5)),
         Tank([(15, percent(1))], percent(1)),
     ]
     for depth_mm in rain_mm:
-        into = [depth_mm, *(tank.lose(hours) for tank in tanks)]
+        into = [depth_mm, *(tank.drain(hours) for tank in tanks)]
         for tank, water in zip(tanks, into, strict=False):
-            tank.exclusive += water
-        yield sum((tank.exclusive for tank in tanks), Fraction())
+            tank.stored_mm += water
+        yield sum((tank.stored_mm for tank in tanks), Fraction())
 
 
 STEPS = {"10 min": (TEN_MINUTES_H, Fraction(1, 6)), "1 h": (ONE_HOUR_H, Fraction(1))}
@@ -67,9 +67,9 @@ TENTHS = st.lists(st.integers(0, 2000), min_size=1, max_size=25)
 def test_index_is_that_of_an_independent_computation(
     step: str, tenths_mm: list[int]
 ) -> None:
-    """To a millionth of a millimetre, whatever rains."""
+    """To a millionth of a millimetre, for any rain."""
     step_h, hours = STEPS[step]
-    exact = independent((Fraction(n, 10) for n in tenths_mm), hours)
+    exact = exact_index((Fraction(n, 10) for n in tenths_mm), hours)
     ours = soil_water_series([n / 10 for n in tenths_mm], step_h)
 
     for tanks, expected in zip(ours, exact, strict=True):
@@ -77,13 +77,13 @@ def test_index_is_that_of_an_independent_computation(
 
 
 def test_worked_storm_agrees_with_both() -> None:
-    """The independent computation gives the published peaks too."""
+    """The independent computation gives the published peaks, too."""
     storm = [0, 5, 10, 20, 30, 50, 60, 40, 20, 10, 5, 0, 0, 0, 0, 0, 0, 0]
     tenth = [Fraction(mm, 6) for mm in storm for _ in range(6)]
 
-    assert float(max(independent(map(Fraction, storm), Fraction(1)))) == pytest.approx(
+    assert float(max(exact_index(map(Fraction, storm), Fraction(1)))) == pytest.approx(
         172.868, abs=5e-4
     )
-    assert float(list(independent(tenth, Fraction(1, 6)))[47]) == pytest.approx(
+    assert float(list(exact_index(tenth, Fraction(1, 6)))[47]) == pytest.approx(
         168.432, abs=5e-4
     )

@@ -1,4 +1,4 @@
-"""How fast a slope tilts, and how sure that is."""
+"""Tilt rates and their uncertainty."""
 
 import math
 import random
@@ -25,7 +25,7 @@ def line(rate_deg_per_h: float, start_deg: float = 0.0) -> list[float]:
 def test_straight_line_gives_its_rate_without_noise(
     x_rate: float, y_rate: float, x_deg: float, y_deg: float
 ) -> None:
-    """On an exact line the rate is the length of the two slopes."""
+    """The rate is the length of the vector of both slopes."""
     rate = fit_tilt_rate(HOUR, line(x_rate, x_deg), line(y_rate, y_deg))
 
     assert rate is not None
@@ -34,10 +34,10 @@ def test_straight_line_gives_its_rate_without_noise(
 
 
 @given(x=NOISE, y=NOISE, x_deg=OFFSETS, y_deg=OFFSETS, origin_h=st.floats(-1000, 1000))
-def test_rate_does_not_depend_on_where_a_sensor_began(
+def test_rate_does_not_depend_on_the_offsets(
     x: list[float], y: list[float], x_deg: float, y_deg: float, origin_h: float
 ) -> None:
-    """Neither the zero of the sensor nor that of the clock matters."""
+    """Neither of the sensor nor of the clock."""
     here = fit_tilt_rate(HOUR, x, y)
     there = fit_tilt_rate(
         [t + origin_h for t in HOUR], [v + x_deg for v in x], [v + y_deg for v in y]
@@ -50,7 +50,7 @@ def test_rate_does_not_depend_on_where_a_sensor_began(
 
 
 @given(x=NOISE, y=NOISE, turn_rad=st.floats(0, math.tau))
-def test_rate_does_not_depend_on_how_a_sensor_was_turned(
+def test_rate_does_not_depend_on_the_orientation(
     x: list[float], y: list[float], turn_rad: float
 ) -> None:
     """A sensor may be mounted in any direction."""
@@ -69,7 +69,7 @@ def test_rate_does_not_depend_on_how_a_sensor_was_turned(
 def test_rate_does_not_depend_on_the_order_of_arrival(
     x: list[float], y: list[float], order: list[int]
 ) -> None:
-    """Late readings count as if they had come in time."""
+    """Late readings count like timely ones."""
     here = fit_tilt_rate(HOUR, x, y)
     there = fit_tilt_rate(*([values[n] for n in order] for values in (HOUR, x, y)))
 
@@ -79,7 +79,7 @@ def test_rate_does_not_depend_on_the_order_of_arrival(
 
 
 def test_sigma_is_the_noise_over_the_spread_of_time() -> None:
-    """Seven readings in an hour: the slope's error is the reading's over 0.882 h."""
+    """Seven readings in an hour: the error of the slope is a reading's over 0.882 h."""
     rng = random.Random(1)
     sigmas = []
     for _ in range(2000):
@@ -103,21 +103,21 @@ def test_sigma_of_known_residuals_is_exact() -> None:
 
 
 @pytest.mark.parametrize("count", [4, 7, 13])
-def test_noise_alone_exceeds_as_rarely_as_statistics_says(count: int) -> None:
-    """One window in a thousand, whether there were few readings or many."""
+def test_noise_alone_exceeds_at_the_stated_error_rate(count: int) -> None:
+    """One window in a thousand, for few and for many readings."""
     rng = random.Random(2)
     times_h = [n / (count - 1) for n in range(count)]
-    cries = 0
+    false_alarms = 0
     for _ in range(20_000):
         axes = ([rng.gauss(0, 0.05) for _ in times_h] for _ in range(2))
         rate = fit_tilt_rate(times_h, *axes)
-        cries += rate is not None and rate.exceeds(0.0)
+        false_alarms += rate is not None and rate.exceeds(0.0)
 
-    assert cries / 20_000 == pytest.approx(FALSE_SHARE, rel=0.7)
+    assert false_alarms / 20_000 == pytest.approx(FALSE_SHARE, rel=0.7)
 
 
-def test_real_movement_stands_clear_of_noise() -> None:
-    """Ten times the threshold is seen through a good sensor's noise, always."""
+def test_real_movement_is_significant() -> None:
+    """Ten times the threshold is detected with the noise of a good sensor."""
     rng = random.Random(3)
     for _ in range(200):
         x = [value + rng.gauss(0, 0.0029) for value in line(0.1)]
@@ -137,25 +137,25 @@ def test_real_movement_stands_clear_of_noise() -> None:
         (math.nan, 0.0, False),
     ],
 )
-def test_rate_exceeds_when_reached_and_clear_of_noise(
+def test_rate_exceeds_when_reached_and_significant(
     rate: float, sigma: float, *, exceeds: bool
 ) -> None:
-    """The threshold itself counts; three sigmas must lie below the rate."""
+    """The threshold is inclusive; three sigmas must lie below the rate."""
     assert TiltRate(rate, sigma, 1000).exceeds(0.1) is exceeds
 
 
 @pytest.mark.parametrize("count", range(4))
 def test_too_few_readings_give_no_rate(count: int) -> None:
-    """Three points prove nothing."""
+    """At least four readings are needed."""
     assert fit_tilt_rate(HOUR[:count], [0.0] * count, [0.0] * count) is None
 
 
 def test_readings_of_one_instant_give_no_rate() -> None:
-    """Without time there is no speed."""
+    """A rate needs at least two times."""
     assert fit_tilt_rate([1.0] * 5, [0, 1, 2, 3, 4], [0] * 5) is None
 
 
 def test_axes_of_unequal_length_are_refused() -> None:
-    """A reading that lacks an axis is the caller's mistake."""
+    """A reading without one axis is the caller's error."""
     with pytest.raises(ValueError, match="shorter"):
         fit_tilt_rate(HOUR, [0.0] * 7, [0.0] * 6)

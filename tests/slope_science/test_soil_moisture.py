@@ -1,4 +1,4 @@
-"""Evidence of wet soil: every row of the rule, and what never counts."""
+"""Evidence of wet soil: every condition of the rules."""
 
 from dataclasses import replace
 
@@ -19,8 +19,8 @@ HIGH = SoilWetness("n1 pore", 41.0, 3.0, 97.0, 30.0)
 PASSED = SoilWetness("n1 pore", 0.0, 2.0, None, -5.0)
 
 
-def test_wet_soil_that_gets_wetter_in_the_rain_is_level_2() -> None:
-    """With every number that an analyst checks."""
+def test_wet_soil_that_gets_wetter_in_rain_is_level_2() -> None:
+    """The reason holds every number of the rule."""
     finding = judge_moisture(WET, 5.0)
 
     assert finding is not None
@@ -46,12 +46,12 @@ def test_wet_soil_that_gets_wetter_in_the_rain_is_level_2() -> None:
 def test_each_condition_of_moisture(
     now: SoilWetness, rain_mm: float, fires: bool
 ) -> None:
-    """The 95th percentile, still rising, during rain: all three."""
+    """At least the 95th percentile, rising, during rain: all three are needed."""
     assert (judge_moisture(now, rain_mm) is not None) == fires
 
 
 @pytest.mark.parametrize(
-    ("now", "rain_mm", "words"),
+    ("now", "rain_mm", "text"),
     [
         (HIGH, 1.0, "41.0 hPa is at percentile 97 of its past, +3.0 within 1 h, in"),
         (replace(HIGH, percentile=94.0), 1.0, None),
@@ -65,19 +65,19 @@ def test_each_condition_of_moisture(
     ],
 )
 def test_each_condition_of_pore_pressure(
-    now: SoilWetness, rain_mm: float, words: str | None
+    now: SoilWetness, rain_mm: float, text: str | None
 ) -> None:
-    """Among its highest in the rain, or from suction to positive in any weather."""
+    """At a high percentile in rain, or from suction to positive in any weather."""
     finding = judge_pore_pressure(now, rain_mm)
 
-    assert (finding is not None) == (words is not None)
+    assert (finding is not None) == (text is not None)
     assert finding is None or (
-        finding.level == 2 and words in render_english(finding.reason)
+        finding.level == 2 and text in render_english(finding.reason)
     )
 
 
-def test_rise_is_the_most_of_an_hour_and_holds_for_one() -> None:
-    """What rose an hour ago still counts; what rose before that does not."""
+def test_rise_is_the_maximum_within_an_hour() -> None:
+    """A rise an hour ago counts; an earlier one does not."""
     values = [0.20, 0.23, 0.30, 0.30, 0.30, 0.30]
     times_h = [-2.5, -2.0, -1.5, -1.0, -0.5, 0.0]
     now = summarize_wetness("s", times_h, values, 99.0)
@@ -90,7 +90,7 @@ def test_rise_is_the_most_of_an_hour_and_holds_for_one() -> None:
     assert (now.value, now.lowest, now.percentile) == (0.30, 0.20, 99.0)
 
 
-def test_suction_of_the_day_before_is_forgotten() -> None:
+def test_suction_of_the_day_before_is_ignored() -> None:
     """A pressure that was positive for a day has not just passed zero."""
     now = summarize_wetness("s", [-25.0, -10.0, 0.0], [-9.0, 1.0, 5.0], None)
 
@@ -99,8 +99,8 @@ def test_suction_of_the_day_before_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("times_h", [[], [-1.1]])
-def test_silent_sensor_is_no_evidence(times_h: list[float]) -> None:
-    """Missing is neither wet nor dry."""
+def test_sensor_without_recent_readings_is_no_evidence(times_h: list[float]) -> None:
+    """Missing values mean neither wet nor dry."""
     assert summarize_wetness("s", times_h, [0.4] * len(times_h), 99.0) is None
 
 
@@ -114,7 +114,7 @@ def test_silent_sensor_is_no_evidence(times_h: list[float]) -> None:
 def test_evidence_is_monotone(
     value: float, rise: float, share: float, rain_mm: float, more: float
 ) -> None:
-    """More rain, a higher percentile or a faster rise never takes it away."""
+    """More rain, a higher percentile or a faster rise never removes it."""
     less = SoilWetness("s", value, rise, share, value)
     wetter = replace(less, rise=rise + more, percentile=min(100.0, share + more))
 
