@@ -16,7 +16,7 @@ class FieldError(YamamoriError, ValueError):
         field: Name of the field.
         rule: What the value must be, phrased to follow "must be".
         value: The value that was given.
-        remedy: What to do; None when the rule says it.
+        remedy: What to do; None when the rule implies it.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class Problem:
             are numbered from 1.
         rule: Verb and rule, such as ``must be at least 0`` or ``is not a known key``.
         value: The value that was given; `NOT_GIVEN` is not shown.
-        remedy: What to do; None when the rule says it.
+        remedy: What to do; None when the rule implies it.
         part: What of the field breaks the rule, when it is not the field as a whole.
     """
 

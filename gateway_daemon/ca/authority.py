@@ -192,7 +192,9 @@ class CertificateRegister(msgspec.Struct, frozen=True):
 
     def areas_by_name(self, now_s: float) -> dict[str, tuple[str, ...]]:
         """Return the areas of each valid identity that has some, by name."""
-        return {who.name: who.cells for who in self.list_holders(now_s) if who.cells}
+        return {
+            each.name: each.cells for each in self.list_holders(now_s) if each.cells
+        }
 
     def list_revoked(self) -> list[IssuedCertificate]:
         """Return the revoked certificates."""

@@ -292,8 +292,10 @@ class Downstream:
             heartbeat()
             if self._stopping.wait(RETRY_S):
                 return  # unacknowledged: the broker delivers them again
-        for ear in {received.subscriber for received in batch}:
-            ear.acknowledge(*(each.message for each in batch if each.subscriber is ear))
+        for subscriber in {received.subscriber for received in batch}:
+            subscriber.acknowledge(
+                *(each.message for each in batch if each.subscriber is subscriber)
+            )
         if batch:
             self._wake_uplink()
 

@@ -44,8 +44,8 @@ class NoticeRelay(BaseConnectionHandler):
         own_broker: Makes the connection to the gateway's own broker.
         watchdog: Watchdog of the loop.
         filter_: Topic filter of the messages to relay.
-        verify: Verifies a signed notice; None relays without a check. Then anyone who
-            may publish there can hide the genuine notices.
+        verify: Verifies a signed notice; None relays without a check. Then any client
+            that may publish there can hide the genuine notices.
     """
 
     def __init__(

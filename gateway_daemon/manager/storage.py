@@ -71,7 +71,7 @@ def load_registry(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry
         raise RegistryFileError(path, str(error)) from error
     return Registry(
         manager_id,
-        {told.key: told.record for told in snapshot.records},
+        {keyed.key: keyed.record for keyed in snapshot.records},
         seen=frozenset(snapshot.heard),
         away=frozenset(snapshot.away),
         heartbeating=frozenset(snapshot.faithful),

@@ -146,7 +146,7 @@ class Forwarder(Generic[K]):
         self.subscriber_count = 0
         self.queued_copies = 0
         self._known = neighbours
-        self._patience = timeouts
+        self._timeouts = timeouts
         self._trips: RoundTripTimes[K] = round_trips or RoundTripTimes(timeouts)
         self._late: dict[int, tuple[K, float]] = {}
         self._numbers = count()
@@ -189,7 +189,7 @@ class Forwarder(Generic[K]):
             case CopyReceipt(number):
                 self._answered(number, now_s)
                 if sent := self._sent.get(number):
-                    sent.due_s = now_s + self._patience.report_timeout_s
+                    sent.due_s = now_s + self._timeouts.report_timeout_s
                 return []
             case RangeReport(number):
                 self._answered(number, now_s)
@@ -200,13 +200,13 @@ class Forwarder(Generic[K]):
         done: list[ForwarderAction[K]] = []
         for task in self._open_tasks():
             if task.parent is not None and task.sign_s <= now_s:
-                task.sign_s = now_s + self._patience.report_timeout_s / PROGRESS_SIGNS
+                task.sign_s = now_s + self._timeouts.report_timeout_s / PROGRESS_SIGNS
                 done.append(SendPacket(task.parent, CopyReceipt(task.copy.number)))
         for number in [n for n, sent in self._sent.items() if sent.due_s <= now_s]:
             sent = self._sent.pop(number)
             sent.task.open.discard(number)
             self._was_silent(number, sent)
-            self._suspects[sent.to] = now_s + self._patience.suspect_s
+            self._suspects[sent.to] = now_s + self._timeouts.suspect_s
             # Only the first tree is repaired; the second is redundancy.
             if sent.attempt < MAX_ATTEMPTS and sent.copy.tree == 0:
                 again = self._delegate(sent.task, sent.copy, now_s, sent.attempt + 1)
@@ -248,7 +248,7 @@ class Forwarder(Generic[K]):
         self, sender: K, copy: MessageCopy[K], now_s: float
     ) -> list[ForwarderAction[K]]:
         task = _Task(
-            copy, sender, now_s + self._patience.report_timeout_s / PROGRESS_SIGNS
+            copy, sender, now_s + self._timeouts.report_timeout_s / PROGRESS_SIGNS
         )
         done: list[ForwarderAction[K]] = []
         if not (self.key < copy.low or copy.high < self.key or self.key == copy.high):
@@ -307,7 +307,7 @@ class Forwarder(Generic[K]):
             sent = replace(
                 copy, number=number, low=part.low, high=part.high, share=share
             )
-            wait_s = self._trips.timeout_s(part.to) + before * self._patience.per_copy_s
+            wait_s = self._trips.timeout_s(part.to) + before * self._timeouts.per_copy_s
             due_s = now_s + wait_s
             self._sent[number] = _Sent(task, part.to, sent, due_s, attempt, now_s)
             task.open.add(number)

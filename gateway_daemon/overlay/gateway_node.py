@@ -193,7 +193,7 @@ class OverlayNode:
         self._name = name
         self._choose = choose
         self._rhythm = times
-        self._patience = timeouts
+        self._timeouts = timeouts
         self.round_trips: RoundTripTimes[OverlayKey] = RoundTripTimes(
             timeouts, lambda key: key.gateway
         )
@@ -369,7 +369,7 @@ class OverlayNode:
 
     def _forwarder(self, place: SkipGraphNode) -> Forwarder[OverlayKey]:
         return Forwarder(
-            place.key, place, self._patience, _valley, round_trips=self.round_trips
+            place.key, place, self._timeouts, _valley, round_trips=self.round_trips
         )
 
     def _leave(self, key: OverlayKey, now_s: float) -> None:

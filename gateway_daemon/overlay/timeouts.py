@@ -84,36 +84,36 @@ class RoundTripTimes(Generic[K]):
         peer_of: Callable[[K], Hashable] = _itself,
     ) -> None:
         self.timeout_count = 0
-        self._patience = timeouts
-        self._whose = peer_of
+        self._timeouts = timeouts
+        self._peer_of = peer_of
         self._all: _Trip | None = None
         self._trips: dict[Hashable, _Trip] = {}
 
     def on_answer(self, key: K, took_s: float) -> None:
         """Record an answer, in time or late."""
         self._all = _added(self._all, took_s)
-        who = self._whose(key)
-        known = self._trips.pop(who, None)
+        peer = self._peer_of(key)
+        known = self._trips.pop(peer, None)
         if len(self._trips) >= MAX_PEERS:
             del self._trips[next(iter(self._trips))]
-        self._trips[who] = _added(known, took_s)
+        self._trips[peer] = _added(known, took_s)
 
     def on_timeout(self, key: K) -> None:
         """Record a missing answer: the next timeout of that peer doubles."""
         self.timeout_count += 1
-        if trip := self._trips.get(self._whose(key)):
+        if trip := self._trips.get(self._peer_of(key)):
             trip.silences = min(trip.silences + 1, 10)
 
     def timeout_s(self, key: K) -> float:
         """Return how long to wait for an answer."""
-        patience = self._patience
-        if trip := self._trips.get(self._whose(key)):
+        timeouts = self._timeouts
+        if trip := self._trips.get(self._peer_of(key)):
             wait_s = trip.wait_s
         elif self._all is not None:
             wait_s = UNKNOWN_PEER_FACTOR * self._all.wait_s
         else:
-            return patience.receipt_timeout_s
-        return min(patience.receipt_timeout_s, max(patience.min_timeout_s, wait_s))
+            return timeouts.receipt_timeout_s
+        return min(timeouts.receipt_timeout_s, max(timeouts.min_timeout_s, wait_s))
 
     @property
     def mean_s(self) -> float | None:

@@ -81,9 +81,9 @@ def test_only_metrics_are_served_and_a_silent_client_blocks_no_other() -> None:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
-    made = Programs(tmp_path)
-    yield made
-    made.kill_all()
+    created = Programs(tmp_path)
+    yield created
+    created.kill_all()
 
 
 @pytest.mark.broker

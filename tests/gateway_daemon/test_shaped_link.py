@@ -34,9 +34,9 @@ LINK = Shape(60_000)
 @pytest.fixture
 def site() -> Iterator[Site[Net]]:
     """A bench with both ends of a link that is fast until it is shaped."""
-    with Net() as net, Site(net) as made:
+    with Net() as net, Site(net) as started:
         net.shape(Shape(10_000_000))
-        yield made
+        yield started
 
 
 def arrivals(

@@ -114,10 +114,10 @@ def test_ready_waits_until_the_daemon_serves(
 ) -> None:
     """Messages sent to a daemon that is ready are accepted."""
     is_served = threading.Event()
-    asked = threading.Event()
+    called = threading.Event()
 
     def is_serving() -> bool:
-        asked.set()
+        called.set()
         return is_served.is_set()
 
     supervision = SystemdSupervisor(
@@ -128,7 +128,7 @@ def test_ready_waits_until_the_daemon_serves(
         is_serving=is_serving,
     )
     supervision.report_ready()
-    assert asked.wait(60)
+    assert called.wait(60)
     early = manager.received()
     is_served.set()
     messages: list[str] = []
@@ -145,10 +145,10 @@ def test_ready_is_sent_after_a_timeout(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A daemon that can work without its broker is not killed when there is none."""
-    asked = threading.Event()
+    called = threading.Event()
 
     def is_serving() -> bool:
-        asked.set()
+        called.set()
         return False
 
     supervision = SystemdSupervisor(
@@ -159,7 +159,7 @@ def test_ready_is_sent_after_a_timeout(
         is_serving=is_serving,
     )
     supervision.report_ready()
-    assert asked.wait(60)
+    assert called.wait(60)
     clock.now_s += READY_TIMEOUT_S
     messages: list[str] = []
     wait_until(lambda: messages.extend(manager.received()) or len(messages) == 2)
@@ -188,13 +188,13 @@ def test_status_is_not_read_after_stopping(
     manager: NotifySocket, watchdog: LoopWatchdog
 ) -> None:
     """Its sources, such as a queue, may be closed by then."""
-    asked = threading.Event()
+    called = threading.Event()
     may_answer = threading.Event()
 
     def slow() -> str:
         if threading.current_thread() is threading.main_thread():
             return STATUS
-        asked.set()
+        called.set()
         may_answer.wait(5)
         return STATUS
 
@@ -202,15 +202,15 @@ def test_status_is_not_read_after_stopping(
         SystemdNotifier(str(manager.path)), watchdog, slow, 0.01
     )
     supervision.report_ready()
-    assert asked.wait(60)
+    assert called.wait(60)
     threading.Timer(0.2, may_answer.set).start()
     supervision.report_stopping()
     was_answered = may_answer.is_set()
-    asked.clear()
+    called.clear()
     supervision.close()
 
     assert was_answered
-    assert not asked.is_set()
+    assert not called.is_set()
 
 
 def test_hanging_status_is_a_late_loop(

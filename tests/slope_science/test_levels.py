@@ -21,8 +21,8 @@ from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
 
 TABLE = Criteria(150.0, 112.5, 277.125, assumed=False)
-TEXTS = st.free_text(min_size=1).map(
-    lambda free_text: Reason(ReasonCode.TEXT, free_text=free_text)
+TEXTS = st.text(min_size=1).map(
+    lambda text: Reason(ReasonCode.TEXT, text=text)
 )
 FINDINGS = st.one_of(st.none(), st.builds(Finding, st.integers(1, 5), TEXTS))
 
@@ -32,9 +32,9 @@ def level_and_text(finding: Finding | None) -> tuple[int, str] | None:
     return None if finding is None else (finding.level, render_english(finding.reason))
 
 
-def free_text(free_text: str) -> Reason:
+def free_text(text: str) -> Reason:
     """A reason of free text."""
-    return Reason(ReasonCode.TEXT, free_text=free_text)
+    return Reason(ReasonCode.TEXT, text=text)
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,9 @@ def old_machine(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.fixture
 def processes(old_machine: Path) -> Iterator[Processes]:
     """Starts the present programs in that folder."""
-    made = Processes(old_machine)
-    yield made
-    made.stop()
+    started = Processes(old_machine)
+    yield started
+    started.stop()
 
 
 def queued_ids(path: Path) -> Ids:

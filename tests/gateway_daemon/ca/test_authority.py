@@ -77,8 +77,8 @@ def test_name_belongs_to_one_role(town: Town) -> None:
 
 def test_certificate_holds_role_name_and_cell(town: Town) -> None:
     """Subject and alternative names identify the holder without the register."""
-    made = Path(town.issue("node", "n1", CELL).certificate or "")
-    certificate = x509.load_pem_x509_certificate(made.read_bytes())
+    path = Path(town.issue("node", "n1", CELL).certificate or "")
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
     names = certificate.extensions.get_extension_for_class(
         x509.SubjectAlternativeName
     ).value.get_values_for_type(x509.UniformResourceIdentifier)

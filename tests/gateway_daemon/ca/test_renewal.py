@@ -250,8 +250,8 @@ def test_missing_setting_or_signer_is_reported(town: Town, tmp_path: Path) -> No
 
 def test_answer_for_another_key_is_rejected(town: Town) -> None:
     """The certificate would not match the generated key."""
-    made = Path(town.issue("node", "n1", CELL).certificate or "").read_text()
-    answer = RenewalAnswer(certificate=ssl.PEM_cert_to_DER_cert(made))
+    pem = Path(town.issue("node", "n1", CELL).certificate or "").read_text()
+    answer = RenewalAnswer(certificate=ssl.PEM_cert_to_DER_cert(pem))
     with pytest.raises(RenewalError, match="for the key we made"):
         answer.match_key(ec.generate_private_key(ec.SECP256R1()))
 

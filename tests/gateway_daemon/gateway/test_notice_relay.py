@@ -50,7 +50,7 @@ def publish_retained(broker: Broker, payload: bytes, topic: str = TOPIC) -> None
 
 def retained_payload(broker: Broker, topic: str = TOPIC) -> bytes | None:
     try:
-        return fetch_retained(broker.endpoint, topic, "looks", 0.5)
+        return fetch_retained(broker.endpoint, topic, "reader", 0.5)
     except BrokerError:
         return None
 

@@ -49,7 +49,7 @@ class Broker:
     unserved_since_s: float | None = None
 
 
-class FallbackBench:
+class FallbackSetup:
     """An `OverlayFallback` with a clock that the test sets."""
 
     def __init__(self, folder: Path, rules: FallbackRules) -> None:
@@ -81,165 +81,165 @@ def draft(seq: int, priority: int) -> MessageDraft:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[FallbackBench]:
-    made = FallbackBench(tmp_path, FallbackRules(out_of_reach_s=5.0))
-    yield made
-    made.fallback.close()
+def setup(tmp_path: Path) -> Iterator[FallbackSetup]:
+    created = FallbackSetup(tmp_path, FallbackRules(out_of_reach_s=5.0))
+    yield created
+    created.fallback.close()
 
 
 def test_urgent_messages_use_the_overlay_once_their_broker_is_unreachable(
-    bench: FallbackBench,
+    setup: FallbackSetup,
 ) -> None:
     """Also messages stored shortly before the outage was noticed; routine ones wait."""
     broker = Broker()
     drafts = [draft(1, 5), draft(2, 2), draft(3, 4)]
-    bench.fallback.on_stored(drafts, [d.id for d in drafts], broker)
-    assert bench.poll() == []
+    setup.fallback.on_stored(drafts, [d.id for d in drafts], broker)
+    assert setup.poll() == []
 
-    broker.unserved_since_s = bench.now_s
-    assert bench.poll(after_s=4.0) == []
-    assert bench.poll(after_s=1.0) == [1, 3]
-    assert bench.poll(after_s=1.0) == []
-    assert bench.overlay.is_cut
+    broker.unserved_since_s = setup.now_s
+    assert setup.poll(after_s=4.0) == []
+    assert setup.poll(after_s=1.0) == [1, 3]
+    assert setup.poll(after_s=1.0) == []
+    assert setup.overlay.is_cut
 
     broker.unserved_since_s = None
-    bench.poll(after_s=60.0)
-    assert not bench.overlay.is_cut
+    setup.poll(after_s=60.0)
+    assert not setup.overlay.is_cut
 
 
-def test_duplicate_is_not_sent_by_the_overlay(bench: FallbackBench) -> None:
+def test_duplicate_is_not_sent_by_the_overlay(setup: FallbackSetup) -> None:
     """The first copy has been stored and sent already."""
-    bench.fallback.on_stored([draft(1, 5)], [None], None)
+    setup.fallback.on_stored([draft(1, 5)], [None], None)
 
-    assert bench.poll() == []
+    assert setup.poll() == []
 
 
-def test_urgent_message_without_a_broker_uses_the_overlay(bench: FallbackBench) -> None:
+def test_urgent_message_without_a_broker_uses_the_overlay(setup: FallbackSetup) -> None:
     """No Manager has sent a broker table yet."""
-    bench.fallback.on_stored([draft(1, 5)], [id_of(1)], None)
+    setup.fallback.on_stored([draft(1, 5)], [id_of(1)], None)
 
-    assert bench.poll() == [1]
+    assert setup.poll() == [1]
 
 
-def test_message_is_kept_until_all_subscribers_have_it(bench: FallbackBench) -> None:
+def test_message_is_kept_until_all_subscribers_have_it(setup: FallbackSetup) -> None:
     """Subscribers that were given up are tried again at growing intervals."""
-    bench.fallback.put([draft(1, 3)])
-    assert bench.poll() == [1]
-    bench.finish(1, is_whole=False)
-    assert bench.poll(after_s=1.0) == []
-    assert bench.poll(after_s=1.0) == [1]
-    assert bench.waiting_count() == 1
-    bench.finish(1)
+    setup.fallback.put([draft(1, 3)])
+    assert setup.poll() == [1]
+    setup.finish(1, is_whole=False)
+    assert setup.poll(after_s=1.0) == []
+    assert setup.poll(after_s=1.0) == [1]
+    assert setup.waiting_count() == 1
+    setup.finish(1)
 
-    assert bench.waiting_count() == 0
-    assert bench.poll(after_s=300.0) == []
+    assert setup.waiting_count() == 0
+    assert setup.poll(after_s=300.0) == []
 
 
-def test_emergency_is_repeated(bench: FallbackBench) -> None:
+def test_emergency_is_repeated(setup: FallbackSetup) -> None:
     """The overlay may have been partitioned; receivers drop duplicates by id."""
-    bench.fallback.put([draft(1, 5)])
+    setup.fallback.put([draft(1, 5)])
     times = []
     for _ in range(60):
-        if bench.poll(after_s=1.0):
-            times.append(bench.now_s - 101.0)
-            bench.finish(1)
+        if setup.poll(after_s=1.0):
+            times.append(setup.now_s - 101.0)
+            setup.finish(1)
 
     assert times == [0.0, 10.0, 40.0]
-    assert bench.waiting_count() == 0
+    assert setup.waiting_count() == 0
 
 
-def publication_times(bench: FallbackBench, seconds: int) -> list[float]:
+def publication_times(setup: FallbackSetup, seconds: int) -> list[float]:
     """Times of the single message's publications, each of which ends at once."""
     times = []
     for _ in range(seconds):
-        if bench.poll(after_s=1.0):
-            times.append(bench.now_s - 101.0)
-            bench.finish(1)
+        if setup.poll(after_s=1.0):
+            times.append(setup.now_s - 101.0)
+            setup.finish(1)
     return times
 
 
-def test_emergency_is_held_for_peers_that_do_not_answer(bench: FallbackBench) -> None:
+def test_emergency_is_held_for_peers_that_do_not_answer(setup: FallbackSetup) -> None:
     """It is published once more when a peer returns, until all have returned."""
-    bench.overlay.has_silent_peers = True
-    bench.fallback.put([draft(1, 5)])
-    assert publication_times(bench, 300) == [0.0, 10.0, 40.0]
-    assert bench.waiting_count() == 1
+    setup.overlay.has_silent_peers = True
+    setup.fallback.put([draft(1, 5)])
+    assert publication_times(setup, 300) == [0.0, 10.0, 40.0]
+    assert setup.waiting_count() == 1
 
-    bench.overlay.return_count += 1
-    assert publication_times(bench, 100) == [300.0]
-    assert bench.waiting_count() == 1
+    setup.overlay.return_count += 1
+    assert publication_times(setup, 100) == [300.0]
+    assert setup.waiting_count() == 1
 
-    bench.overlay.return_count += 1
-    bench.overlay.has_silent_peers = False
-    assert publication_times(bench, 100) == [400.0]
-    assert bench.waiting_count() == 0
+    setup.overlay.return_count += 1
+    setup.overlay.has_silent_peers = False
+    assert publication_times(setup, 100) == [400.0]
+    assert setup.waiting_count() == 0
 
 
-def test_emergency_is_not_held_forever(bench: FallbackBench) -> None:
+def test_emergency_is_not_held_forever(setup: FallbackSetup) -> None:
     """After an hour a peer is given up; the gateway may have been removed."""
-    bench.overlay.has_silent_peers = True
-    bench.fallback.put([draft(1, 5)])
-    publication_times(bench, 100)
-    bench.poll(after_s=HOLD_S)
+    setup.overlay.has_silent_peers = True
+    setup.fallback.put([draft(1, 5)])
+    publication_times(setup, 100)
+    setup.poll(after_s=HOLD_S)
 
-    assert bench.waiting_count() == 0
+    assert setup.waiting_count() == 0
 
 
-def test_message_below_emergency_priority_is_not_held(bench: FallbackBench) -> None:
+def test_message_below_emergency_priority_is_not_held(setup: FallbackSetup) -> None:
     """Its broker receives it."""
-    bench.overlay.has_silent_peers = True
-    bench.fallback.put([draft(1, 4)])
+    setup.overlay.has_silent_peers = True
+    setup.fallback.put([draft(1, 4)])
 
-    assert publication_times(bench, 100) == [0.0]
-    assert bench.waiting_count() == 0
+    assert publication_times(setup, 100) == [0.0]
+    assert setup.waiting_count() == 0
 
 
 def test_message_without_receivers_is_retried_often_at_first(
-    bench: FallbackBench,
+    setup: FallbackSetup,
 ) -> None:
     """Rings that have just merged may hide their subscribers for ten seconds."""
-    bench.fallback.put([draft(1, 5)])
+    setup.fallback.put([draft(1, 5)])
     times = []
     for _ in range(40):
-        if bench.poll(after_s=1.0):
-            times.append(bench.now_s - 101.0)
-            bench.finish(1, reached=0)
+        if setup.poll(after_s=1.0):
+            times.append(setup.now_s - 101.0)
+            setup.finish(1, reached=0)
 
     assert times == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 14.0, 22.0, 38.0]
 
 
 def test_message_is_dropped_after_enough_tries_without_receivers(
-    bench: FallbackBench,
+    setup: FallbackSetup,
 ) -> None:
     """Then the topic is taken to have no subscribers."""
-    bench.fallback.put([draft(1, 1)])
+    setup.fallback.put([draft(1, 1)])
     tries = 0
     for _ in range(400):
-        if bench.poll(after_s=1.0):
+        if setup.poll(after_s=1.0):
             tries += 1
-            bench.finish(1, reached=0)
+            setup.finish(1, reached=0)
 
     assert tries == MAX_EMPTY_TRIES
-    assert bench.waiting_count() == 0
+    assert setup.waiting_count() == 0
 
 
-def test_messages_wait_while_there_are_no_peers(bench: FallbackBench) -> None:
+def test_messages_wait_while_there_are_no_peers(setup: FallbackSetup) -> None:
     """They are sent as soon as a peer is known."""
-    bench.overlay.has_peers = False
-    bench.fallback.put([draft(1, 5)])
-    assert bench.poll() == []
-    bench.overlay.has_peers = True
+    setup.overlay.has_peers = False
+    setup.fallback.put([draft(1, 5)])
+    assert setup.poll() == []
+    setup.overlay.has_peers = True
 
-    assert bench.poll() == [1]
+    assert setup.poll() == [1]
 
 
-def test_emergency_does_not_wait_for_space_in_the_window(bench: FallbackBench) -> None:
+def test_emergency_does_not_wait_for_space_in_the_window(setup: FallbackSetup) -> None:
     """Routine messages whose receivers are gone may fill the window."""
-    bench.fallback.put([draft(seq, 1) for seq in range(1, 101)])
-    assert len(bench.poll()) == 32
-    bench.fallback.put([draft(200, 5)])
+    setup.fallback.put([draft(seq, 1) for seq in range(1, 101)])
+    assert len(setup.poll()) == 32
+    setup.fallback.put([draft(200, 5)])
 
-    assert bench.poll() == [200]
+    assert setup.poll() == [200]
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,19 @@ NOW = ScalingLimits(hold_s=0.0, cooldown_s=0.0)
 
 
 def registry(*gateways: BrokerInfo) -> Registry:
-    made = Registry("m").with_configured_brokers([BrokerEntry("/", B1)])
+    created = Registry("m").with_configured_brokers([BrokerEntry("/", B1)])
     for gateway in gateways:
-        made = made.with_notice(GatewayNotice(gateway, "up"))
-    return made
+        created = created.with_notice(GatewayNotice(gateway, "up"))
+    return created
 
 
 def load(
     gateway: BrokerInfo, cells: dict[str, float], age_s: float = 0.0
 ) -> LoadReport:
-    lanes = (LaneLoad(B1, 10, age_s),)
-    return LoadReport(gateway, sum(cells.values()), 0.5, tuple(cells.items()), lanes)
+    broker_loads = (LaneLoad(B1, 10, age_s),)
+    return LoadReport(
+        gateway, sum(cells.values()), 0.5, tuple(cells.items()), broker_loads
+    )
 
 
 def scaler(mode: str = "on", **more: object) -> Autoscaler:

@@ -18,11 +18,11 @@ def probes_of(reachable: set[BrokerInfo]) -> HealthProbes:
     registry = Registry().with_broker(BrokerEntry("/", BROKER))
     for gateway in (GW, WITH_HEARTBEAT):
         registry = registry.with_notice(GatewayNotice(gateway, "up"))
-    made = HealthProbes(
+    probes = HealthProbes(
         lambda broker: broker in reachable, LoopWatchdog(time.monotonic)
     )
-    made.set_targets(registry.with_heartbeat(WITH_HEARTBEAT))
-    return made
+    probes.set_targets(registry.with_heartbeat(WITH_HEARTBEAT))
+    return probes
 
 
 def test_unreachable_gateway_is_reported_once_after_three_probes() -> None:

@@ -84,10 +84,10 @@ def test_next_stamp_is_later_than_every_stamp_seen(
     seen: HybridTimestamp, now_ms: int, manager: str
 ) -> None:
     """Also after the wall clock was set back."""
-    made = seen.next(now_ms, manager)
+    later = seen.next(now_ms, manager)
 
-    assert made > seen
-    assert made.ms == max(seen.ms, now_ms)
+    assert later > seen
+    assert later.ms == max(seen.ms, now_ms)
 
 
 changes = st.lists(

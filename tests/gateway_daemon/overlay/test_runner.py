@@ -86,9 +86,9 @@ def _info(broker: Broker) -> BrokerInfo:
 def gateways(make_broker: Callable[..., Broker]) -> Iterator[list[Gateway]]:
     """Eight gateways on four brokers; each knows only the first one's broker."""
     brokers = [make_broker() for _ in range(4)]
-    made = [Gateway(n, brokers[n % 4], brokers[0]) for n in range(8)]
-    yield made
-    for gateway in made:
+    started = [Gateway(n, brokers[n % 4], brokers[0]) for n in range(8)]
+    yield started
+    for gateway in started:
         gateway.runner.stop()
 
 
