@@ -161,7 +161,7 @@ class SystemdSupervisor:
         is_serving: Callable[[], bool] | None = None,
     ) -> None:
         self._notifier = notifier
-        self._pulse = watchdog
+        self._watchdog = watchdog
         self._status = status
         self._every_s = interval_s
         self._serves = is_serving
@@ -221,7 +221,7 @@ class SystemdSupervisor:
 
     def check_loops(self) -> None:
         """Check every loop once; feed the watchdog of systemd if none is late."""
-        late = () if self._stopping.is_set() else self._pulse.find_late_loops()
+        late = () if self._stopping.is_set() else self._watchdog.find_late_loops()
         if late:
             names = ", ".join(late)
             log.error("%s: the watchdog is not fed", names)
@@ -242,9 +242,9 @@ class SystemdSupervisor:
         self._notifier.send_status(self._status())
 
     def _wait_deadline_serving(self) -> None:
-        deadline_s = self._pulse.clock() + READY_TIMEOUT_S
+        deadline_s = self._watchdog.clock() + READY_TIMEOUT_S
         while self._serves is not None and not self._serves():
-            if self._pulse.clock() >= deadline_s:
+            if self._watchdog.clock() >= deadline_s:
                 log.warning("not served within %.0f s; going on", READY_TIMEOUT_S)
                 break
             if self._closed.wait(READY_POLL_S):
@@ -257,7 +257,7 @@ class SystemdSupervisor:
 
     def _send_status_lines(self) -> None:
         # In a thread of its own: `status` may wait for a lock that a hung loop holds.
-        with self._pulse.watch_loop("status line", STATUS_TIMEOUT_S) as heartbeat:
+        with self._watchdog.watch_loop("status line", STATUS_TIMEOUT_S) as heartbeat:
             while not self._closed.wait(self._every_s):
                 heartbeat()
                 self._send_status_line()
@@ -304,7 +304,7 @@ class LoopService:
         run: Callable[[Heartbeat], object],
         stop: Callable[[], object],
     ) -> None:
-        self._pulse = watchdog
+        self._watchdog = watchdog
         self._name = name
         self._silence_s = max_silence_s
         self._run = run
@@ -312,7 +312,7 @@ class LoopService:
 
     def run(self) -> None:
         """Run the loop until `stop`."""
-        with self._pulse.watch_loop(self._name, self._silence_s) as heartbeat:
+        with self._watchdog.watch_loop(self._name, self._silence_s) as heartbeat:
             self._run(heartbeat)
 
     def stop(self) -> None:
@@ -341,14 +341,14 @@ class PeriodicCaller:
     ) -> None:
         self._calls = tuple(calls)
         self._every_s = interval_s
-        self._pulse = watchdog
+        self._watchdog = watchdog
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread."""
         self._thread = start_watched_loop(
-            self._pulse, "repeat", PERIODIC_TIMEOUT_S, self._run
+            self._watchdog, "repeat", PERIODIC_TIMEOUT_S, self._run
         )
 
     def stop(self) -> None:

@@ -66,7 +66,7 @@ class RenewalSigner(BaseConnectionHandler):
         self._folder = folder
         self._wall_s = wall_s
         self._life_s = lifetime_s
-        self._pulse = watchdog
+        self._watchdog = watchdog
         self._requests: SimpleQueue[IncomingMessage | None] = SimpleQueue()
         self._renewed_count = 0
         self._is_subscribed = False
@@ -75,9 +75,9 @@ class RenewalSigner(BaseConnectionHandler):
     def run(self) -> None:
         """Serve until `stop`."""
         self._connection.start()
-        with self._pulse.watch_loop("signer", SILENCE_S) as beat:
+        with self._watchdog.watch_loop("signer", SILENCE_S) as heartbeat:
             while True:
-                beat()
+                heartbeat()
                 try:
                     request = self._requests.get(timeout=POLL_S)
                 except Empty:

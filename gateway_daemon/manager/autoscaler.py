@@ -109,7 +109,7 @@ class Autoscaler:
 
     def __init__(self, settings: AutoscaleSettings, manager_id: str = "") -> None:
         self.settings = settings
-        self._me = manager_id
+        self._manager_id = manager_id
         self._planner = ScalingPlanner(settings.limits)
         self._loads: dict[BrokerInfo, tuple[float, LoadReport]] = {}
         self._decisions: deque[DecisionReport] = deque(maxlen=MAX_DECISIONS)
@@ -121,7 +121,7 @@ class Autoscaler:
 
     def restore(self, report: AutoscaleReport) -> None:
         """Restore decisions and peaks of another Manager or of an earlier run."""
-        if report.manager != self._me or not self._decisions:
+        if report.manager != self._manager_id or not self._decisions:
             self._decisions.clear()
             self._decisions.extend(report.decisions)
         for area in report.areas:

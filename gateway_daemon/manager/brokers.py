@@ -187,11 +187,11 @@ class DirectoryPublisher:
                 self._record(key, record)
         for key in before.records.keys() - after.records.keys():
             self.clear_record(key)
-        for post in self._served:
+        for session in self._served:
             if after.gateways != before.gateways:
-                post.publish(GATEWAY_INFO, encode_directory_message(after.gateways))
+                session.publish(GATEWAY_INFO, encode_directory_message(after.gateways))
             if after.table != before.table:
-                post.publish(BROKER_TABLE, encode_directory_message(after.table))
+                session.publish(BROKER_TABLE, encode_directory_message(after.table))
 
     def clear_record(self, key: RecordKey) -> None:
         """Delete a retained record from our broker."""
@@ -206,13 +206,13 @@ class DirectoryPublisher:
         """
         log.warning("%s", text)
         self.error_count += 1
-        for post in {*self._served, *peers}:
-            post.publish(ERRORS, text.encode(), retain=False)
+        for session in {*self._served, *peers}:
+            session.publish(ERRORS, text.encode(), retain=False)
 
     def publish_complete(self) -> None:
         """Announce that every gateway has applied the newest table."""
-        for post in self._served:
-            post.publish(BROKER_UPDATE, COMPLETE, retain=False)
+        for session in self._served:
+            session.publish(BROKER_UPDATE, COMPLETE, retain=False)
 
     def publish_view(self, view: ManagerView) -> None:
         """Publish our view, if it has changed."""
@@ -222,8 +222,8 @@ class DirectoryPublisher:
 
     def publish_report(self, report: bytes, peers: Sequence[BrokerSession]) -> None:
         """Publish loads and decisions, for administrators of every Manager."""
-        for post in (self._own, *peers):
-            post.publish(MANAGER_LOAD, report)
+        for session in (self._own, *peers):
+            session.publish(MANAGER_LOAD, report)
 
     @property
     def _served(self) -> list[BrokerSession]:

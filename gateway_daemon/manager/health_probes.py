@@ -42,7 +42,7 @@ class HealthProbes:
         watchdog: LoopWatchdog,
         interval_s: float = PROBE_INTERVAL_S,
     ) -> None:
-        self._pulse = watchdog
+        self._watchdog = watchdog
         self._answers = is_reachable
         self._every_s = interval_s
         self._stop = threading.Event()
@@ -68,7 +68,7 @@ class HealthProbes:
             on_result: Receives changes; called in the thread of the probes.
         """
         start_watched_loop(
-            self._pulse, "probes", SILENCE_S, lambda beat: self._run(on_result, beat)
+            self._watchdog, "probes", SILENCE_S, lambda beat: self._run(on_result, beat)
         )
 
     def stop(self) -> None:
@@ -91,8 +91,8 @@ class HealthProbes:
                     changes.append(ProbeResult(server, is_reachable=False))
         return changes
 
-    def _run(self, tell: Callable[[ProbeResult], object], beat: Heartbeat) -> None:
+    def _run(self, report: Callable[[ProbeResult], object], beat: Heartbeat) -> None:
         while not self._stop.wait(self._every_s):
             beat()
             for change in self.probe_all(beat):
-                tell(change)
+                report(change)

@@ -126,8 +126,8 @@ class Manager:
         self._saved: storage.RegistrySnapshot | None = None
         self._leases = GatewayLeases()
         self._waits_since_s: float | None = None
-        self._owes_complete = False
-        self._looked_s = clocks.mono_s()
+        self._is_completion_pending = False
+        self._checked_s = clocks.mono_s()
         self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
             SimpleQueue()
         )
@@ -149,7 +149,7 @@ class Manager:
         self._peers = [
             BrokerSession(peer, at_peers, self._inbox.put) for peer in connectors.peers
         ]
-        self._press = DirectoryPublisher(self._own)
+        self._publisher = DirectoryPublisher(self._own)
         self._parts: tuple[Service, ...] = ()
 
     def attach(self, *services: Service) -> None:
@@ -174,7 +174,7 @@ class Manager:
     @property
     def error_count(self) -> int:
         """Errors published since the start."""
-        return self._press.error_count
+        return self._publisher.error_count
 
     @property
     def load_report(self) -> AutoscaleReport | None:
@@ -192,15 +192,15 @@ class Manager:
             self._probes.set_targets(self._registry)
         if self._scaler is not None:
             self._scaler.start(self._inbox.put)
-        with self._clocks.watchdog.watch_loop("manager", SILENCE_S) as beat:
+        with self._clocks.watchdog.watch_loop("manager", SILENCE_S) as heartbeat:
             while self._serve_next():
-                beat()
+                heartbeat()
                 now_s = self._clocks.mono_s()
-                if now_s - self._looked_s >= CHECK_INTERVAL_S:
-                    self._looked_s = now_s
-                    self._look(now_s)
+                if now_s - self._checked_s >= CHECK_INTERVAL_S:
+                    self._checked_s = now_s
+                    self._check_periodically(now_s)
                 if self._inbox.empty():
-                    self._say_what_waits()
+                    self._publish_pending()
 
     def status(self) -> str:
         """One-line summary."""
@@ -216,7 +216,7 @@ class Manager:
         if self._peers:
             others = len(registry.views)
             words.append(f"{others} of {len(self._peers)} other managers")
-        words += [f"serving {post} too" for post in self._press.adopted]
+        words += [f"serving {session} too" for session in self._publisher.adopted]
         return "; ".join(words)
 
     def stop(self) -> None:
@@ -253,29 +253,29 @@ class Manager:
                 case BrokerDown():
                     self._on_down(event.session)
                 case BrokerMessage():
-                    self._hear(event.session, event.message)
+                    self._handle_message(event.session, event.message)
         except FieldError as error:
             topic = (
                 event.message.topic if isinstance(event, BrokerMessage) else "manager"
             )
-            self._press.report_error(f"{topic}: {error}")
+            self._publisher.report_error(f"{topic}: {error}")
 
-    def _on_up(self, post: BrokerSession) -> None:
-        post.is_up = True
-        if post is self._own:
+    def _on_up(self, session: BrokerSession) -> None:
+        session.is_up = True
+        if session is self._own:
             self._expect_gateways()
-            self._press.publish_all(self._registry)
+            self._publisher.publish_all(self._registry)
         self._adopt()
 
-    def _on_down(self, post: BrokerSession) -> None:
-        post.is_up = False
-        if post.view is not None:
-            self._change_to(self._registry.without_view(post.view.manager))
+    def _on_down(self, session: BrokerSession) -> None:
+        session.is_up = False
+        if session.view is not None:
+            self._change_to(self._registry.without_view(session.view.manager))
         self._adopt()
 
-    def _hear(self, post: BrokerSession, message: IncomingMessage) -> None:
+    def _handle_message(self, session: BrokerSession, message: IncomingMessage) -> None:
         if message.topic == MANAGER_VIEW:
-            self._see(post, decode_view(message.payload))
+            self._handle_view(session, decode_view(message.payload))
         elif matches(MANAGER_RECORDS, message.topic):
             if message.payload:  # empty: another Manager has dropped it
                 keyed = decode_record(message.payload)
@@ -283,26 +283,28 @@ class Manager:
         elif message.topic == MANAGER_LOAD:
             if self._scaler is not None:
                 self._scaler.on_autoscale_report(message.payload)
-        elif post is self._own or post in self._press.adopted:
-            self._change_to(self._changed(post, message))
+        elif session is self._own or session in self._publisher.adopted:
+            self._change_to(self._changed(session, message))
 
-    def _see(self, post: BrokerSession, view: ManagerView) -> None:
+    def _handle_view(self, session: BrokerSession, view: ManagerView) -> None:
         if view.manager == self._registry.manager_id:
-            self._press.report_error(
-                f"manager.id {view.manager!r} is also the id of {post}"
+            self._publisher.report_error(
+                f"manager.id {view.manager!r} is also the id of {session}"
             )
             return
-        post.on_view(view)
+        session.on_view(view)
         known = self._registry.with_view(view)
         self._change_to(collect_tombstones(known, view.horizon))
         self._adopt()
 
     def _merge(self, key: RecordKey, record: Record) -> None:
         if is_forgotten(self._registry, key, record):
-            self._press.clear_record(key)
+            self._publisher.clear_record(key)
             if record.value is not None:
                 fact = f"{key.kind} {key.name} was deleted, and is published again"
-                self._press.report_error(f"{fact} by {record.stamp.manager}: ignored")
+                self._publisher.report_error(
+                    f"{fact} by {record.stamp.manager}: ignored"
+                )
             return
         conflict = self._registry.describe_conflict(key, record)
         ahead_ms = record.stamp.ms - self._clocks.wall_ms()
@@ -310,18 +312,18 @@ class Manager:
         self._change_to(after)
         if conflict is not None:
             # The peers receive only the merged record and see no conflict.
-            self._press.report_error(conflict, self._peers)
+            self._publisher.report_error(conflict, self._peers)
         if after != before and ahead_ms > MAX_CLOCK_LEAD_MS:
             manager = record.stamp.manager
-            self._press.report_error(
+            self._publisher.report_error(
                 f"the clock of manager {manager} is {ahead_ms} ms ahead of ours"
             )
 
-    def _changed(self, post: BrokerSession, message: IncomingMessage) -> Registry:
+    def _changed(self, session: BrokerSession, message: IncomingMessage) -> Registry:
         registry, now_s = self._registry, self._clocks.mono_s()
         if message.topic == GATEWAY_HEARTBEAT:
             here = decode_gateway_heartbeat(message.payload)
-            self._leases.renew(here, post, now_s)
+            self._leases.renew(here, session, now_s)
             return registry.with_heartbeat(here.broker_info)
         if message.topic == GATEWAY_LOAD:
             if self._scaler is not None:
@@ -329,10 +331,10 @@ class Manager:
             return registry
         if message.topic == GATEWAY_DOWN:
             gateway = decode_gateway_reference(message.payload)
-            is_gone = self._leases.remove(gateway, post)
+            is_gone = self._leases.remove(gateway, session)
             return registry.with_departed(gateway) if is_gone else registry
         if message.topic == GATEWAY_NOTICE:
-            self._owes_complete = True
+            self._is_completion_pending = True
         return api.apply_message(registry, message, self._clocks.wall_ms())
 
     def _found(self, finding: ProbeResult) -> Registry:
@@ -346,10 +348,10 @@ class Manager:
             if finding.is_reachable:
                 return self._registry.with_returned(finding.server)
             return self._registry.with_departed(finding.server)
-        self._press.report_error(f"broker {finding.server} {words}")
+        self._publisher.report_error(f"broker {finding.server} {words}")
         return self._registry
 
-    def _look(self, now_s: float) -> None:
+    def _check_periodically(self, now_s: float) -> None:
         if self._own.is_up:  # otherwise no heartbeat can arrive
             for gateway in self._leases.pop_expired(now_s):
                 log.warning("gateway %s: heartbeat missing", gateway)
@@ -358,7 +360,7 @@ class Manager:
         self._change_to(advance_day(self._registry, day, len(self._peers)))
         since_s = self._waits_since_s
         if since_s is not None and now_s - since_s >= APPLY_TIMEOUT_S:
-            self._go_on_without_laggards()
+            self._drop_laggards()
         if self._scaler is not None and self._is_first:
             self._scale(self._scaler, now_s)
 
@@ -367,10 +369,10 @@ class Manager:
             wall_ms = self._clocks.wall_ms()
             self._change_to(scaler.run_once(self._registry, now_s, wall_ms))
         except DirectoryError as error:
-            self._press.report_error(f"autoscale: {error}")
+            self._publisher.report_error(f"autoscale: {error}")
         report = scaler.report_if_due(self._registry, now_s)
         if report is not None:
-            self._press.publish_report(report, self._peers)
+            self._publisher.publish_report(report, self._peers)
 
     def _on_ran(self, outcome: CommandResult) -> None:
         if self._scaler is not None:
@@ -387,12 +389,12 @@ class Manager:
             *self._registry.views,
         })
 
-    def _go_on_without_laggards(self) -> None:
+    def _drop_laggards(self) -> None:
         self._waits_since_s = None
         laggards = self._registry.laggards
         if laggards:
             names = ", ".join(map(str, laggards))
-            self._press.report_error(
+            self._publisher.report_error(
                 f"table {self._registry.version}: no word of {names}"
             )
             self._change_to(self._registry.without_laggards())
@@ -407,29 +409,31 @@ class Manager:
     def _adopt(self) -> None:
         """Serve the brokers of Managers that are down, if we are the first."""
         adopted = [p for p in self._peers if self._is_first and p.is_orphaned]
-        before, self._press.adopted = self._press.adopted, adopted
-        for post in adopted:
-            if post not in before:
-                log.warning("serving %s, whose manager is away", post)
-                self._press.publish_directory(self._registry, post)
-                if post.last_view is not None:
-                    self._change_to(self._registry.with_inherited_view(post.last_view))
-        for post in before:
-            if post not in adopted:
-                self._leases.remove_session(post)
+        before, self._publisher.adopted = self._publisher.adopted, adopted
+        for session in adopted:
+            if session not in before:
+                log.warning("serving %s, whose manager is away", session)
+                self._publisher.publish_directory(self._registry, session)
+                if session.last_view is not None:
+                    self._change_to(
+                        self._registry.with_inherited_view(session.last_view)
+                    )
+        for session in before:
+            if session not in adopted:
+                self._leases.remove_session(session)
 
     def _change_to(self, registry: Registry) -> None:
         before, self._registry = self._registry, registry
         if registry == before:
             return
         self._keep()
-        self._press.publish_changes(before, registry)
+        self._publisher.publish_changes(before, registry)
         if self._probes is not None:
             self._probes.set_targets(registry)
         if registry.version != before.version:
             self._waits_since_s = self._clocks.mono_s()
         is_news = registry.is_complete and not before.is_complete
-        self._owes_complete |= (
+        self._is_completion_pending |= (
             is_news or registry.reported_versions != before.reported_versions
         )
 
@@ -439,9 +443,9 @@ class Manager:
             storage.save_registry(self._path, snapshot)
             self._saved = snapshot
 
-    def _say_what_waits(self) -> None:
+    def _publish_pending(self) -> None:
         """Publish what is sent once for many events."""
-        self._press.publish_view(self._registry.own_view)
-        if self._owes_complete and self._registry.is_complete:
-            self._press.publish_complete()
-        self._owes_complete = False
+        self._publisher.publish_view(self._registry.own_view)
+        if self._is_completion_pending and self._registry.is_complete:
+            self._publisher.publish_complete()
+        self._is_completion_pending = False

@@ -14,7 +14,7 @@ class ManagerMetrics:
 
     def __init__(self, manager: Manager, watchdog: LoopWatchdog) -> None:
         self._manager = manager
-        self._pulse = watchdog
+        self._watchdog = watchdog
 
     def collect(self) -> list[Metric]:
         """Return all metrics with their current values."""
@@ -56,7 +56,7 @@ class ManagerMetrics:
                 (MetricSample(manager.error_count),),
             ),
             *_of_loads(manager.load_report),
-            collect_loop_silence(self._pulse),
+            collect_loop_silence(self._watchdog),
         ]
 
 

@@ -163,12 +163,12 @@ class Registry:
             DirectoryError: An unregistered gateway sent "complete".
         """
         gateway = notice.broker_info
-        heard = replace(self, seen=self.seen | {gateway})
+        updated = replace(self, seen=self.seen | {gateway})
         if notice.status == "up":
-            return heard.with_returned(gateway).with_gateway(gateway, now_ms)
+            return updated.with_returned(gateway).with_gateway(gateway, now_ms)
         self._check_known(gateway)
         return replace(
-            heard, applied_versions={**self.applied_versions, gateway: notice.version}
+            updated, applied_versions={**self.applied_versions, gateway: notice.version}
         )
 
     def with_gateway(self, gateway: BrokerInfo, now_ms: int) -> "Registry":

@@ -41,13 +41,13 @@ def best_partition(
                 shares[sub] = shares.get(sub, 0.0) + rate / total
     if not shares:
         return None
-    best = min(shares, key=lambda sub: _badness(sub, shares[sub]))
+    best = min(shares, key=lambda sub: _partition_rank(sub, shares[sub]))
     if not MIN_SHARE <= shares[best] <= 1 - MIN_SHARE:
         return None
     return best, shares[best]
 
 
-def _badness(sub: str, share: float) -> tuple[float, float, int, str]:
+def _partition_rank(sub: str, share: float) -> tuple[float, float, int, str]:
     return round(abs(share - 0.5), 3), -round(share, 3), len(sub), sub
 
 
@@ -158,7 +158,9 @@ class ScalingPlanner:
         self._watch(situation, now_s)
         if now_s < self._cooldown_until_s:
             return None
-        decision = self._relieve(situation, now_s) or self._give_back(situation, now_s)
+        decision = self._relieve(situation, now_s) or self._join_or_stop(
+            situation, now_s
+        )
         if decision is None:
             return None
         if decision.action == "nothing":
@@ -248,7 +250,7 @@ class ScalingPlanner:
         reason = f"{why}, but no standby is free"
         return ScalingDecision("nothing", worst.kind, area, None, reason)
 
-    def _give_back(
+    def _join_or_stop(
         self, situation: ScalingSituation, now_s: float
     ) -> ScalingDecision | None:
         calm_s = self._limits.calm_s

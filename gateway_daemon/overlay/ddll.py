@@ -165,7 +165,7 @@ class RingLink(Generic[K]):
         self.right = key
         self.lefts: tuple[K, ...] = (key,)
         self._left_seq = self._right_seq = LinkSequence()
-        self._rhythm = times
+        self._ping_times = times
         self._suspects: set[K] = set()
         self._start = key
         # Queried node, last node that answered, right link we requested to change.
@@ -183,7 +183,7 @@ class RingLink(Generic[K]):
     def found_ring(self, now_s: float) -> None:
         """Start a list: a ring of one."""
         self.status = LinkStatus.IN
-        self._due_s = now_s + self._rhythm.ping_interval_s
+        self._due_s = now_s + self._ping_times.ping_interval_s
 
     def join(self, near: K, now_s: float) -> list[LinkSend[K]]:
         """Join the list of a node; any node in it will do."""
@@ -202,7 +202,7 @@ class RingLink(Generic[K]):
             return []
         self.status = LinkStatus.LEAVING
         self._tries += 1
-        self._due_s = now_s + self._rhythm.answer_timeout_s
+        self._due_s = now_s + self._ping_times.answer_timeout_s
         seq = self._right_seq.next()
         return [
             LinkSend(self.left, SetRight(LinkChange.DELETE, self.right, self.key, seq))
@@ -304,7 +304,7 @@ class RingLink(Generic[K]):
         self.lefts = tuple(lefts)
         self._asked = self._good = None
         self._surprises = 0
-        self._due_s = now_s + self._rhythm.ping_interval_s
+        self._due_s = now_s + self._ping_times.ping_interval_s
 
     def _on_reply(
         self, sender: K, reply: NeighbourReply[K], now_s: float
@@ -392,22 +392,22 @@ class RingLink(Generic[K]):
         kind = LinkChange.INSERT if is_new else LinkChange.REPAIR
         seq = LinkSequence() if is_new else LinkSequence(self._left_seq.repair + 1)
         self._asked, self._good, self._expected = to, None, expected
-        self._due_s = now_s + self._rhythm.answer_timeout_s
+        self._due_s = now_s + self._ping_times.answer_timeout_s
         return [LinkSend(to, SetRight(kind, self.key, expected, seq))]
 
     def _ask(self, node: K, now_s: float) -> list[LinkSend[K]]:
         if node == self.key:
             self._asked = None
-            self._due_s = now_s + self._rhythm.ping_interval_s
+            self._due_s = now_s + self._ping_times.ping_interval_s
             return []
         self._asked, self._expected = node, None
-        self._due_s = now_s + self._rhythm.answer_timeout_s
+        self._due_s = now_s + self._ping_times.answer_timeout_s
         return [LinkSend(node, NeighbourQuery())]
 
     def _retry_later(self, now_s: float) -> list[LinkSend[K]]:
         """Retry after the answer timeout."""
         self._asked = self._good = None
-        self._due_s = now_s + self._rhythm.answer_timeout_s
+        self._due_s = now_s + self._ping_times.answer_timeout_s
         return []
 
     def _next_candidate(self, now_s: float) -> list[LinkSend[K]]:

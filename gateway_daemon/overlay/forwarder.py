@@ -114,7 +114,7 @@ class _Sent(Generic[K]):
     sent_s: float | None
 
 
-def _nowhere(_key: object) -> str:
+def _no_valley(_key: object) -> str:
     return ""
 
 
@@ -135,7 +135,7 @@ class Forwarder(Generic[K]):
         key: K,
         neighbours: NeighbourView[K],
         timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS,
-        valley_of: Callable[[K], str] = _nowhere,
+        valley_of: Callable[[K], str] = _no_valley,
         *,
         round_trips: RoundTripTimes[K] | None = None,
     ) -> None:

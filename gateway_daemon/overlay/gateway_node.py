@@ -192,7 +192,7 @@ class OverlayNode:
         self.is_backbone_down = False
         self._name = name
         self._choose = choose
-        self._rhythm = times
+        self._ping_times = times
         self._timeouts = timeouts
         self.round_trips: RoundTripTimes[OverlayKey] = RoundTripTimes(
             timeouts, lambda key: key.gateway
@@ -361,7 +361,7 @@ class OverlayNode:
         return todo
 
     def _add(self, key: OverlayKey, now_s: float) -> None:
-        place = self._places[key] = SkipGraphNode(key, self._rhythm)
+        place = self._places[key] = SkipGraphNode(key, self._ping_times)
         self._forwarders[key] = self._forwarder(place)
         if key.role == TopicRole.PUBLISHER and key.topic:
             self._suspensions[key] = PublisherSuspension(key)
@@ -386,11 +386,11 @@ class OverlayNode:
         If more neighbours crash at once than are known, or the network is partitioned,
         the list becomes several rings; these probes merge them.
         """
-        place, rhythm = self._places[key], self._rhythm
+        place, ping_times = self._places[key], self._ping_times
         self._probe_due_s[key] = now_s + (
-            rhythm.ping_interval_s
+            ping_times.ping_interval_s
             if place.has_joined
-            else rhythm.answer_timeout_s / JOIN_RATE
+            else ping_times.answer_timeout_s / JOIN_RATE
         )
         ours = [k for k, each in self._places.items() if each.has_joined and k != key]
         around = (ours, [_home(name) for name in self._contacts.names()])
@@ -406,7 +406,7 @@ class OverlayNode:
         self._tries += 1
         if place.has_left or self._tries >= MAX_JOIN_TRIES:
             self._tries = 0
-            place = self._places[key] = SkipGraphNode(key, rhythm)
+            place = self._places[key] = SkipGraphNode(key, ping_times)
             self._forwarders[key] = self._forwarder(place)
             place.found_ring(now_s)
 
@@ -419,10 +419,10 @@ class OverlayNode:
             return
         own = key if is_in else self.home
         low, high = subscriber_range(key.topic)
-        forwarder = self._informed(own)
+        forwarder = self._updated_forwarder(own)
         self._act(own, forwarder.publish(message, low, high, now_s), now_s)
 
-    def _informed(self, key: OverlayKey) -> Forwarder[OverlayKey]:
+    def _updated_forwarder(self, key: OverlayKey) -> Forwarder[OverlayKey]:
         """Return a forwarder after updating its view of our uplink."""
         forwarder = self._forwarders[key]
         forwarder.queued_copies = self.queued_copies
@@ -438,7 +438,7 @@ class OverlayNode:
             return
         match packet:
             case MessageCopy() | CopyReceipt() | RangeReport():
-                forwarder = self._informed(to)
+                forwarder = self._updated_forwarder(to)
                 self._act(to, forwarder.receive(sender, packet, now_s), now_s)
             case HasSubscribers() | HasSubscribersQuery():
                 if to in self._suspensions:

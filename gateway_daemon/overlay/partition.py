@@ -137,11 +137,11 @@ def _equal(others: int, parts: int) -> list[int]:
     return [each + 1] * more + [each] * (parts - more)
 
 
-def _fingers(others: int, room: int) -> list[int]:
+def _fingers(others: int, fan_out: int) -> list[int]:
     """Parts between the ranks j * base**i: as few digits as fit the table."""
     digits = 2
     base = _root_up(others + 1, digits)
-    while (base - 1) * digits > room and base > MIN_BASE:
+    while (base - 1) * digits > fan_out and base > MIN_BASE:
         digits += 1
         base = _root_up(others + 1, digits)
     ends = {j * base**i for i in range(digits) for j in range(1, base)}

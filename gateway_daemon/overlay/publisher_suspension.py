@@ -52,7 +52,7 @@ class PublisherSuspension:
         self._left, self._right = left, right
         if not is_new:
             return []
-        if self._is_fellow(right) and self._key < right:
+        if self._is_publisher_of_topic(right) and self._key < right:
             return [SuspensionSend(right, HasSubscribersQuery())]
         # Ours is the last publisher's key: we are the rendezvous point.
         is_heard = (right.topic, right.role) == (self._key.topic, TopicRole.SUBSCRIBER)
@@ -74,10 +74,10 @@ class PublisherSuspension:
         left = self._left
         if not is_change or left is None:
             return []
-        is_before = self._is_fellow(left) and left < self._key
+        is_before = self._is_publisher_of_topic(left) and left < self._key
         return [SuspensionSend(left, HasSubscribers(is_heard))] if is_before else []
 
-    def _is_fellow(self, key: OverlayKey) -> bool:
+    def _is_publisher_of_topic(self, key: OverlayKey) -> bool:
         """Whether a key is a publisher's key of our topic.
 
         On the ring the right neighbour of the last publisher may be the first one

@@ -131,13 +131,13 @@ class OverlayRunner:
         self._around = config
         self._node = node
         self._store = store
-        self._pulse = watchdog
+        self._watchdog = watchdog
         self._clock = watchdog.clock
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._transport = make_transport(self._events.put)
         self._transport.handler = self
         self._bucket = TokenBucket.for_rate(config.rate_bytes_per_s)
-        self._looked_s = self._searched_s = -math.inf
+        self._checked_s = self._searched_s = -math.inf
         self._directory: deque[BrokerInfo] = deque()
         self._partition_since_s: float | None = None
 
@@ -148,7 +148,7 @@ class OverlayRunner:
 
     def start(self) -> None:
         """Start the loop in a thread and join the overlay."""
-        start_watched_loop(self._pulse, "overlay", SILENCE_S, self.run)
+        start_watched_loop(self._watchdog, "overlay", SILENCE_S, self.run)
 
     def stop(self) -> None:
         """Leave the overlay and end the loop."""
@@ -160,7 +160,7 @@ class OverlayRunner:
 
     def wake(self) -> None:
         """Wake the loop to poll the source; from any thread."""
-        self._events.put(_nothing)
+        self._events.put(_no_op)
 
     def on_gateway_list(self, brokers: Iterable[BrokerInfo]) -> None:
         """Set the brokers of a Manager's gateway list; from any thread."""
@@ -234,9 +234,9 @@ class OverlayRunner:
     def _update_status(self, now_s: float) -> None:
         self._search_names(now_s)
         is_in = self._node.has_peers
-        if is_in == self.status.has_peers and now_s - self._looked_s < MAX_WAIT_S:
+        if is_in == self.status.has_peers and now_s - self._checked_s < MAX_WAIT_S:
             return
-        self._looked_s = now_s
+        self._checked_s = now_s
         if is_in != self.status.has_peers:
             log.info("overlay: %s", "others are reached" if is_in else "alone")
         node = self._node
@@ -323,7 +323,7 @@ class OverlayRunner:
         self._transport.send(to.broker, to.gateway_id, frame, now_s)
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     """Do nothing; an event that only wakes the loop."""
 
 

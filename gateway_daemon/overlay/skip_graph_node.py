@@ -107,7 +107,7 @@ class SkipGraphNode:
 
     def __init__(self, key: OverlayKey, times: PingTimes = DEFAULT_PING_TIMES) -> None:
         self.key = key
-        self._rhythms = (
+        self._ping_times = (
             times,
             PingTimes(
                 times.ping_interval_s * UPPER_LEVEL_FACTOR, times.answer_timeout_s
@@ -212,7 +212,7 @@ class SkipGraphNode:
             for mail in self._from(level, link.on_timer(now_s))
         ]
         if self._seek_s is not None and self._seek_s <= now_s:
-            self._seek_s = now_s + self._rhythms[0].ping_interval_s
+            self._seek_s = now_s + self._ping_times[0].ping_interval_s
             done += self._search_level(now_s)
         return done
 
@@ -246,7 +246,7 @@ class SkipGraphNode:
         if len(self.links) > 1 and top.status is not LinkStatus.IN:
             if (
                 now_s - self._entering_since_s
-                > UPPER_LEVEL_FACTOR * self._rhythms[0].answer_timeout_s
+                > UPPER_LEVEL_FACTOR * self._ping_times[0].answer_timeout_s
             ):
                 self.links.pop()
             return []
@@ -278,13 +278,13 @@ class SkipGraphNode:
             )
         if level > len(self.links) or not self.has_joined:
             return []
-        link = RingLink(self.key, self._rhythms[1])
+        link = RingLink(self.key, self._ping_times[1])
         self.links.append(link)
         self._entering_since_s = now_s
         if found is None:
             link.found_ring(now_s)
             return []
-        self._seek_s = now_s + self._rhythms[0].answer_timeout_s
+        self._seek_s = now_s + self._ping_times[0].answer_timeout_s
         return self._from(level, link.join(found, now_s))
 
     @staticmethod
