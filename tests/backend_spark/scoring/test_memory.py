@@ -136,7 +136,9 @@ def arrivals(
     return [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+)
 def test_passes_in_any_cuts_give_what_one_pass_over_everything_gives(seed: int) -> None:
     """Late, out of order, cut anywhere, from stored memories: the same gold rows."""
     rng = random.Random(seed)

@@ -9,7 +9,9 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
+from sizes import sizes
 
 from experiments.overlay_study.churn import SimulatedGateways
 from gateway_daemon.overlay.keys import OverlayKey, TopicRole
@@ -54,9 +56,12 @@ def test_emergency_is_received_as_soon_as_two_gateways_have_met(
     gateways.run(apart_s)
     gateways.start(last, *listens.get(last, ()))
     gateways.nodes[first].add_peer(last, gateways.now_s)
-    while len(gateways.joined_keys()) < 3 and gateways.now_s < 60:
+    # While two rings merge, a gateway may be in neither: it reports an incomplete
+    # publication, which its owner repeats.
+    while (
+        len(gateways.joined_keys()) < 3 or not gateways.is_consistent()
+    ) and gateways.now_s < 60:
         gateways.run(0.05)
-    gateways.run(0.2)
     gateways.publish(name_of(0), TOPIC, "m", 5)
     gateways.run(0.5)
 
@@ -146,7 +151,7 @@ def test_publication_without_peers_is_not_complete() -> None:
     ]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_partition_makes_two_overlays_and_its_end_merges_them(seed: int) -> None:
     """Each side receives its own messages while the backbone is cut."""
     gateways = started_gateways(seed, 10)
@@ -233,14 +238,16 @@ class Churn(RuleBasedStateMachine):
         assert self.gateways.results[-1].is_complete == (len(homes) > 1)
 
 
-Churn.TestCase.settings = settings(
-    max_examples=12,
-    stateful_step_count=20,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow],
-    deadline=None,
-)
-
-
-class TestChurn(Churn.TestCase):
-    """Any interleaving ends in a sorted and complete ring."""
+@pytest.mark.parametrize("examples", sizes(4, 40))
+def test_churn_ends_in_a_sorted_and_complete_ring(examples: int) -> None:
+    """Gateways join, leave, crash and come back in any order."""
+    run_state_machine_as_test(
+        Churn,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=20,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=[HealthCheck.too_slow],
+            deadline=None,
+        ),
+    )
