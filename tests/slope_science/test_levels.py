@@ -21,9 +21,7 @@ from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
 
 TABLE = Criteria(150.0, 112.5, 277.125, assumed=False)
-TEXTS = st.text(min_size=1).map(
-    lambda text: Reason(ReasonCode.TEXT, text=text)
-)
+TEXTS = st.text(min_size=1).map(lambda text: Reason(ReasonCode.TEXT, text=text))
 FINDINGS = st.one_of(st.none(), st.builds(Finding, st.integers(1, 5), TEXTS))
 
 
