@@ -191,8 +191,11 @@ def test_kill_while_trimming_loses_no_id_and_nothing_unscored(
 
         assert unscored >= set(range(2900, 3000))
         assert MessageIdSet.read_log(logged).count() == 3000
-    process = subprocess.Popen([*command, str(data.config)])
+    log = data.folder / "ingest.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen([*command, str(data.config)], stderr=file)
     wait_until(lambda: len(list_segments(logged)) == 100)
+    wait_until(lambda: b"refused" in log.read_bytes())  # it handles signals by then
     process.terminate()
 
     assert process.wait() == 0
