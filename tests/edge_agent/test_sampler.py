@@ -26,7 +26,7 @@ CELL = Cell.at(33.56, 133.53, 20)
 TOLD = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)
 KILLED = """
 import sys, time
-from test_sampling import TOLD, sampler
+from test_sampler import TOLD, sampler
 made, queue = sampler(sys.argv[1], [])
 made.apply_criteria(TOLD, withdrawn=False)
 print("taken", flush=True)
