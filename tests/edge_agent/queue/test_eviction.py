@@ -1,4 +1,4 @@
-"""What a full queue gives up, what it counts, and what grows too old."""
+"""Eviction from a full queue, its counters, and expiry."""
 
 import sqlite3
 from pathlib import Path
@@ -15,8 +15,8 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 COST = 202
 
 
-class Watch:
-    """A clock that a test sets."""
+class FakeClock:
+    """Settable monotonic clock in seconds."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.now_s = now_s
@@ -33,8 +33,8 @@ def open_queue(path: Path, rows: float, budget: Budget | None = None) -> SqliteQ
     return SqliteQueue(path, "n1", "boot", budget or Budget(int(rows * COST), 0.0))
 
 
-def test_old_series_is_thinned_before_anything_is_dropped(tmp_path: Path) -> None:
-    """Of the oldest half every second stays; the newest are all there."""
+def test_old_readings_are_thinned_before_other_evictions(tmp_path: Path) -> None:
+    """Every second message of the oldest half is dropped; the newest stay."""
     queue = open_queue(tmp_path / "q.db", 8)
     for _ in range(8):
         queue.put([draft(1)])
@@ -48,8 +48,8 @@ def test_old_series_is_thinned_before_anything_is_dropped(tmp_path: Path) -> Non
     assert stats.dropped[1] == 2
 
 
-def test_full_of_routine_readings_still_takes_new_ones(tmp_path: Path) -> None:
-    """A week without a link leaves a sparse past and a dense present."""
+def test_queue_full_of_routine_readings_accepts_new_ones(tmp_path: Path) -> None:
+    """A week without a link leaves sparse old readings and dense new ones."""
     queue = open_queue(tmp_path / "q.db", 20)
     for _ in range(200):
         queue.put([draft(1)])
@@ -61,8 +61,8 @@ def test_full_of_routine_readings_still_takes_new_ones(tmp_path: Path) -> None:
     assert dropped == {"thinned": 180}
 
 
-def test_reserve_is_for_the_top_priority_alone(tmp_path: Path) -> None:
-    """What no other priority may fill takes an alarm without dropping anything."""
+def test_reserve_is_only_for_the_top_priority(tmp_path: Path) -> None:
+    """An alarm uses the share that no other priority may fill; nothing is dropped."""
     queue = open_queue(tmp_path / "q.db", 0, Budget(10 * COST, top_share=0.2))
     queue.put([draft(4) for _ in range(8)])
     with pytest.raises(QueueFullError, match="queue is full"):
@@ -75,8 +75,8 @@ def test_reserve_is_for_the_top_priority_alone(tmp_path: Path) -> None:
     assert sum(stats.dropped.values()) == 0
 
 
-def test_top_priority_is_refused_only_by_its_own(tmp_path: Path) -> None:
-    """Everything else goes first, the least urgent before the others."""
+def test_top_priority_is_refused_only_when_it_fills_the_queue(tmp_path: Path) -> None:
+    """Other priorities are evicted first, the least urgent before the rest."""
     queue = open_queue(tmp_path / "q.db", 4)
     queue.put([draft(p) for p in (4, 3, 2, 1)])
     for _ in range(4):
@@ -91,8 +91,7 @@ def test_top_priority_is_refused_only_by_its_own(tmp_path: Path) -> None:
     assert all(reasons[p] == {"full": 1} for p in (1, 2, 3, 4))
 
 
-def test_priority_stays_within_its_own_bound(tmp_path: Path) -> None:
-    """One chatty series cannot take the whole queue."""
+def test_priority_stays_within_its_own_budget(tmp_path: Path) -> None:
     budget = Budget(100 * COST, 0.0, by_priority={2: 4 * COST})
     queue = open_queue(tmp_path / "q.db", 0, budget)
     for _ in range(9):
@@ -103,25 +102,25 @@ def test_priority_stays_within_its_own_bound(tmp_path: Path) -> None:
     assert rows == 4
 
 
-def test_leased_messages_are_never_given_up(tmp_path: Path) -> None:
-    """What is on its way stays until it is acknowledged."""
+def test_leased_messages_are_never_evicted(tmp_path: Path) -> None:
+    """In-flight messages stay until they are acknowledged."""
     queue = open_queue(tmp_path / "q.db", 3)
     queue.put([draft(1), draft(1), draft(1)])
-    out = [m.seq for m in queue.lease(2)]
+    leased = [m.seq for m in queue.lease(2)]
     queue.put([draft(5)])
     queue.release_all()
     left = [m.seq for m in queue.lease(9)]
     queue.close()
 
-    assert left == [4, *out]
+    assert left == [4, *leased]
 
 
 @settings(max_examples=30, deadline=None)
 @given(priorities=st.lists(st.integers(1, 5), max_size=60))
-def test_no_alarm_is_given_up_before_a_routine_reading(
+def test_no_alarm_is_evicted_before_a_routine_reading(
     tmp_path_factory: pytest.TempPathFactory, priorities: list[int]
 ) -> None:
-    """Within the budget always, and the tally says what is there."""
+    """The byte budget always holds, and the counters agree with the rows."""
     path = tmp_path_factory.mktemp("q") / "q.db"
     window = Durability(window_s=3600.0, max_pending=5)
     queue = SqliteQueue(path, "n1", "b", Budget(10 * COST), durability=window)
@@ -129,7 +128,8 @@ def test_no_alarm_is_given_up_before_a_routine_reading(
         try:
             queue.put([draft(priority)])
         except QueueFullError:
-            # Three of its own cannot make room for one when the reserve is in use.
+            # Three rows of its own priority cannot make room for a new one
+            # while the reserve is in use.
             assert priority >= 4 or queue.stats().depth[priority].rows < 4
         stats = queue.stats()
         assert sum(d.bytes for d in stats.depth.values()) <= 10 * COST
@@ -144,14 +144,14 @@ def test_no_alarm_is_given_up_before_a_routine_reading(
 
 
 def test_expired_messages_are_not_leased_and_are_counted(tmp_path: Path) -> None:
-    """A priority with a time to live forgets what is too old; others keep it."""
-    watch = Watch()
-    ageing = ExpiryPolicy(watch, {1: 60.0})
-    queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 10_000, expiry=ageing)
+    """Only priorities with a time to live expire."""
+    clock = FakeClock()
+    policy = ExpiryPolicy(clock, {1: 60.0})
+    queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 10_000, expiry=policy)
     queue.put([draft(1), draft(2)])
-    watch.now_s = 50.0
+    clock.now_s = 50.0
     queue.put([draft(1)])
-    watch.now_s = 61.0
+    clock.now_s = 61.0
     left = [m.seq for m in queue.lease(9)]
     stats = queue.stats()
     queue.close()
@@ -160,13 +160,13 @@ def test_expired_messages_are_not_leased_and_are_counted(tmp_path: Path) -> None
     assert (stats.drop_reasons[1], stats.depth[1].rows) == ({"expired": 1}, 1)
 
 
-def test_commit_reaps_what_nobody_leases(tmp_path: Path) -> None:
-    """Without a link, too, the old ones go."""
-    watch = Watch()
-    ageing = ExpiryPolicy(watch, {1: 60.0})
-    queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 100_000, expiry=ageing)
+def test_commit_removes_expired_messages(tmp_path: Path) -> None:
+    """Expired messages are removed by the next commit even when nothing is leased."""
+    clock = FakeClock()
+    policy = ExpiryPolicy(clock, {1: 60.0})
+    queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 100_000, expiry=policy)
     queue.put([draft(1) for _ in range(10)])
-    watch.now_s = 61.0
+    clock.now_s = 61.0
     queue.put([draft(2)])
     rows = queue.stats().depth[1].rows
     queue.close()
@@ -174,41 +174,41 @@ def test_commit_reaps_what_nobody_leases(tmp_path: Path) -> None:
     assert rows == 0
 
 
-def test_age_goes_on_after_a_reboot_from_the_last_commit(tmp_path: Path) -> None:
-    """A monotonic clock begins anew; a message's age does not."""
+def test_age_after_a_reboot_counts_from_the_last_commit(tmp_path: Path) -> None:
+    """The monotonic clock restarts at boot; the age of a message does not."""
     path = tmp_path / "q.db"
-    watch = Watch(1000.0)
-    ageing = ExpiryPolicy(watch, {1: 60.0})
-    queue = SqliteQueue(path, "n1", "boot-1", 10_000, expiry=ageing)
+    clock = FakeClock(1000.0)
+    policy = ExpiryPolicy(clock, {1: 60.0})
+    queue = SqliteQueue(path, "n1", "boot-1", 10_000, expiry=policy)
     queue.put([draft(1)])
-    watch.now_s = 1040.0
+    clock.now_s = 1040.0
     queue.put([draft(2)])
     queue.close()
 
-    watch.now_s = 5.0
-    queue = SqliteQueue(path, "n1", "boot-2", 10_000, expiry=ageing)
+    clock.now_s = 5.0
+    queue = SqliteQueue(path, "n1", "boot-2", 10_000, expiry=policy)
     young = [m.priority for m in queue.lease(9)]
     queue.release_all()
-    watch.now_s = 26.0
+    clock.now_s = 26.0
     old = [m.priority for m in queue.lease(9)]
     queue.close()
 
     assert (young, old) == ([2, 1], [2])
 
 
-def test_age_of_a_message_outlives_the_machine(tmp_path: Path) -> None:
-    """`age_s` goes on after a reboot; without a bound nothing expires."""
+def test_message_age_includes_the_time_before_a_reboot(tmp_path: Path) -> None:
+    """`age_s` continues after a reboot; without a time to live nothing expires."""
     path = tmp_path / "q.db"
-    watch = Watch(1000.0)
-    queue = SqliteQueue(path, "n1", "boot-1", 10_000, expiry=ExpiryPolicy(watch))
+    clock = FakeClock(1000.0)
+    queue = SqliteQueue(path, "n1", "boot-1", 10_000, expiry=ExpiryPolicy(clock))
     queue.put([draft(1)])
-    watch.now_s = 1040.0
+    clock.now_s = 1040.0
     queue.put([draft(5)])
     queue.close()
 
-    watch.now_s = 5.0
-    queue = SqliteQueue(path, "n1", "boot-2", 10_000, expiry=ExpiryPolicy(watch))
-    watch.now_s = 15.0
+    clock.now_s = 5.0
+    queue = SqliteQueue(path, "n1", "boot-2", 10_000, expiry=ExpiryPolicy(clock))
+    clock.now_s = 15.0
     ages_s = [queue.age_s(m) for m in queue.lease(9)]
     oldest_s = queue.oldest_s()
     queue.close()
@@ -217,19 +217,18 @@ def test_age_of_a_message_outlives_the_machine(tmp_path: Path) -> None:
     assert oldest_s == 50.0
 
 
-def test_fake_tells_ages_with_a_clock() -> None:
-    """The queue in memory meets the same contract."""
-    watch = Watch(7.0)
-    queue = MemoryQueue("n1", "b1", 10_000, watch)
+def test_memory_queue_reports_ages_with_a_clock() -> None:
+    clock = FakeClock(7.0)
+    queue = MemoryQueue("n1", "b1", 10_000, clock)
     queue.put([draft(1)])
-    watch.now_s = 10.0
+    clock.now_s = 10.0
 
     assert queue.oldest_s() == 3.0
     assert queue.age_s(queue.lease()[0]) == 3.0
 
 
-def test_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
-    """Migrations bring an old file up to date with its messages."""
+def test_file_of_the_first_schema_is_migrated(tmp_path: Path) -> None:
+    """Migrations keep the messages of an old file."""
     path = tmp_path / "q.db"
     queue = open_queue(path, 100)
     queue.put([draft(3)])

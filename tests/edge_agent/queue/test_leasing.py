@@ -1,4 +1,4 @@
-"""Leasing from both ends: any history gives what the fake in memory gives."""
+"""Leasing oldest first and newest first: the SQLite queue against the in-memory one."""
 
 import itertools
 from pathlib import Path
@@ -20,7 +20,7 @@ from edge_agent.queue.store import LARGE_BYTES, QueueRow
 from spatial_mqtt.senml import MessageId
 
 WINDOW = Durability(window_s=3600.0, max_pending=4)
-MOST_BYTES = 10_000_000
+MAX_BYTES = 10_000_000
 
 
 def draft(
@@ -30,18 +30,18 @@ def draft(
 
 
 def open_queue(path: Path, durability: Durability) -> SqliteQueue:
-    return SqliteQueue(path, "n1", "boot", MOST_BYTES, durability=durability)
+    return SqliteQueue(path, "n1", "boot", MAX_BYTES, durability=durability)
 
 
-class Twins:
-    """A queue in a file and one in memory that live the same life."""
+class ModelComparison:
+    """A SQLite queue and a `MemoryQueue` that get the same calls."""
 
     def __init__(self, path: Path, durability: Durability) -> None:
         self._path = path
         self._durability = durability
         self.durable = open_queue(path, durability)
-        self.fake = MemoryQueue("n1", "b1", MOST_BYTES)
-        self._out: list[tuple[QueuedMessage, QueuedMessage]] = []
+        self.fake = MemoryQueue("n1", "b1", MAX_BYTES)
+        self._leased: list[tuple[QueuedMessage, QueuedMessage]] = []
         self._bodies = (str(number).encode() for number in itertools.count())
 
     def put(self, priority: int, count: int, size: int) -> None:
@@ -57,11 +57,11 @@ class Twins:
         ]
         bodies, expected = ([(m.priority, m.payload) for m in p] for p in pairs)
         assert bodies == expected
-        self._out += zip(*pairs, strict=True)
+        self._leased += zip(*pairs, strict=True)
 
     def end(self, action: str, count: int, is_last: bool) -> None:
-        ended = self._out[-count:] if is_last else self._out[:count]
-        self._out = self._out[: -len(ended)] if is_last else self._out[count:]
+        ended = self._leased[-count:] if is_last else self._leased[:count]
+        self._leased = self._leased[: -len(ended)] if is_last else self._leased[count:]
         getattr(self.durable, action)([ours.seq for ours, _ in ended])
         getattr(self.fake, action)([theirs.seq for _, theirs in ended])
 
@@ -70,13 +70,13 @@ class Twins:
 
     def reap(self) -> None:
         assert self.durable.release_all() == self.fake.release_all()
-        self._out.clear()
+        self._leased.clear()
 
     def restart(self) -> None:
         self.durable.close()
         self.durable = open_queue(self._path, self._durability)
         self.fake.release_all()
-        self._out.clear()
+        self._leased.clear()
 
 
 PRIORITY = st.sampled_from([1, 1, 1, 2, 5])
@@ -105,29 +105,37 @@ STEPS = st.lists(
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, durability=st.sampled_from([COMMIT_EVERY_PUT, WINDOW]))
-def test_any_history_from_both_ends_is_that_of_the_fake(
+def test_any_sequence_of_calls_leases_as_the_memory_queue_does(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[object, ...]],
     durability: Durability,
 ) -> None:
-    """Order, leases and what waits agree after every step."""
-    twins = Twins(tmp_path_factory.mktemp("q") / "q.db", durability)
+    """Order, leases and waiting priorities agree after every step."""
+    comparison = ModelComparison(tmp_path_factory.mktemp("q") / "q.db", durability)
     for action, *arguments in steps:
-        getattr(twins, str(action))(*arguments)
-        assert twins.durable.waiting_priorities() == twins.fake.waiting_priorities()
-    twins.restart()
-    twins.lease(999, None, newest=False)
-    twins.durable.close()
+        getattr(comparison, str(action))(*arguments)
+        assert (
+            comparison.durable.waiting_priorities()
+            == comparison.fake.waiting_priorities()
+        )
+    comparison.restart()
+    comparison.lease(999, None, newest=False)
+    comparison.durable.close()
 
 
-class Pair:
-    """An agent and a sender that puts at once; what nobody holds, by number."""
+class SharedFile:
+    """An agent's queue and a second process that commits each put.
+
+    Attributes:
+        free: Priority of each message that is not leased, by sequence number.
+        leased: The same for leased messages.
+    """
 
     def __init__(self, path: Path, durability: Durability) -> None:
         self.agent = open_queue(path, durability)
         self.sender = open_queue(path, COMMIT_EVERY_PUT)
         self.free: dict[int, int] = {}
-        self.out: dict[int, int] = {}
+        self.leased: dict[int, int] = {}
 
     def put(self, name: str, priority: int) -> None:
         (put,) = getattr(self, name).put([draft(priority)])
@@ -138,12 +146,12 @@ class Pair:
         expected = (seqs[::-1] if newest else seqs)[:limit]
         got = self.agent.lease(limit, priority=priority, newest=newest)
         assert [m.seq for m in got] == expected
-        self.out.update({seq: self.free.pop(seq) for seq in expected})
+        self.leased.update({seq: self.free.pop(seq) for seq in expected})
 
     def end(self, action: str, count: int) -> None:
-        for seq in list(self.out)[:count]:
+        for seq in list(self.leased)[:count]:
             getattr(self.agent, action)([seq])
-            priority = self.out.pop(seq)
+            priority = self.leased.pop(seq)
             if action == "release":
                 self.free[seq] = priority
 
@@ -155,7 +163,7 @@ class Pair:
         self.sender.close()
 
 
-PAIR_STEPS = st.lists(
+SHARED_FILE_STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.sampled_from(["agent", "sender"]), PRIORITY),
         st.tuples(st.just("lease"), st.integers(1, 4), PRIORITY, st.booleans()),
@@ -169,47 +177,47 @@ PAIR_STEPS = st.lists(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=PAIR_STEPS, durability=st.sampled_from([COMMIT_EVERY_PUT, WINDOW]))
-def test_numbers_of_blocks_and_of_others_are_found_from_both_ends(
+@given(steps=SHARED_FILE_STEPS, durability=st.sampled_from([COMMIT_EVERY_PUT, WINDOW]))
+def test_rows_of_two_processes_are_leased_in_order_from_both_ends(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[object, ...]],
     durability: Durability,
 ) -> None:
-    """A number stored late, below what was read, is in its place all the same."""
-    pair = Pair(tmp_path_factory.mktemp("q") / "q.db", durability)
+    """A row committed late, below numbers already read, is leased in its place."""
+    shared = SharedFile(tmp_path_factory.mktemp("q") / "q.db", durability)
     for action, *arguments in steps:
-        getattr(pair, str(action))(*arguments)
-        assert pair.agent.waiting_priorities() == frozenset(pair.free.values())
+        getattr(shared, str(action))(*arguments)
+        assert shared.agent.waiting_priorities() == frozenset(shared.free.values())
     for priority in (5, 2, 1):
-        pair.lease(999, priority, newest=False)
-    pair.close()
+        shared.lease(999, priority, newest=False)
+    shared.close()
 
-    assert pair.free == {}
+    assert shared.free == {}
 
 
-def test_own_number_below_a_page_that_was_read_comes_first(tmp_path: Path) -> None:
-    """A page is no excuse for another order than that of the numbers."""
-    pair = Pair(tmp_path / "q.db", WINDOW)
+def test_own_row_below_a_cached_page_is_leased_first(tmp_path: Path) -> None:
+    """A cached page of rows does not change the order of sequence numbers."""
+    shared = SharedFile(tmp_path / "q.db", WINDOW)
     for name in ("agent", "sender"):
-        pair.put(name, 1)
-    assert pair.agent.waiting_priorities() == {1}
-    pair.put("agent", 1)
-    pair.flush()
-    pair.lease(9, 1, newest=False)
-    pair.close()
+        shared.put(name, 1)
+    assert shared.agent.waiting_priorities() == {1}
+    shared.put("agent", 1)
+    shared.flush()
+    shared.lease(9, 1, newest=False)
+    shared.close()
 
 
-def test_own_number_below_what_was_leased_outlives_the_page(tmp_path: Path) -> None:
-    """What another process writes makes nobody forget a message of ours."""
-    pair = Pair(tmp_path / "q.db", WINDOW)
+def test_own_row_below_leased_rows_is_found_after_a_foreign_put(tmp_path: Path) -> None:
+    """A put by another process does not lose a row that the agent had pending."""
+    shared = SharedFile(tmp_path / "q.db", WINDOW)
     for name in ("agent", "sender"):
-        pair.put(name, 1)
-    pair.lease(9, 1, newest=False)
-    pair.put("agent", 1)
-    pair.flush()
-    pair.put("sender", 1)
-    pair.lease(9, 1, newest=False)
-    pair.close()
+        shared.put(name, 1)
+    shared.lease(9, 1, newest=False)
+    shared.put("agent", 1)
+    shared.flush()
+    shared.put("sender", 1)
+    shared.lease(9, 1, newest=False)
+    shared.close()
 
 
 @settings(max_examples=200, deadline=None)
@@ -218,10 +226,10 @@ def test_own_number_below_what_was_leased_outlives_the_page(tmp_path: Path) -> N
     newest=st.booleans(),
     kept=st.sets(st.integers(1, 70)),
 )
-def test_ranges_and_their_gaps_are_all_numbers(
+def test_read_ranges_and_their_gaps_cover_all_numbers(
     spans: list[tuple[int, int]], newest: bool, kept: set[int]
 ) -> None:
-    """Covered or in a gap, never both; a gap may be closed while they are read."""
+    """Each number is covered or in a gap; closing a gap while iterating is allowed."""
     ranges = ReadRanges()
     for start, more in spans:
         ranges.add(start, start + more)
@@ -240,8 +248,8 @@ def test_ranges_and_their_gaps_are_all_numbers(
     assert all(n in ranges for n in kept if n <= max(covered, default=0))
 
 
-def test_memory_grows_with_leases_and_not_with_a_backlog() -> None:
-    """Newest first under a growing backlog leaves no trail of ranges."""
+def test_number_of_ranges_does_not_grow_with_the_backlog() -> None:
+    """Leasing newest first under a growing backlog keeps few ranges."""
     leases = LeaseTable([1])
     for seq in range(2, 20_000, 2):
         leases.lease([QueueRow(1, seq, "n", "b", seq, "t", 0, b"")], newest=True)
@@ -251,15 +259,15 @@ def test_memory_grows_with_leases_and_not_with_a_backlog() -> None:
     assert len(list(leases.gaps(1, newest=False))) <= MAX_SPARE_RANGES + 2
 
 
-def test_newest_goes_on_below_what_is_out(tmp_path: Path) -> None:
-    """However much is out, what came meanwhile is next, then what was left."""
+def test_newest_first_continues_below_leased_messages(tmp_path: Path) -> None:
+    """New messages come first, then the ones left below those already leased."""
     queue = open_queue(tmp_path / "q.db", COMMIT_EVERY_PUT)
     queue.put([draft(1) for _ in range(300)])
-    out = [queue.lease(priority=1, newest=True)[0].seq for _ in range(200)]
+    leased = [queue.lease(priority=1, newest=True)[0].seq for _ in range(200)]
     queue.put([draft(1)])
     (latest,) = queue.lease(priority=1, newest=True)
     (below,) = queue.lease(priority=1, newest=True)
     queue.close()
 
-    assert out == list(range(300, 100, -1))
+    assert leased == list(range(300, 100, -1))
     assert (latest.seq, below.seq) == (301, 100)

@@ -1,4 +1,4 @@
-"""What a damaged file gives back: every message whose checksum still matches."""
+"""Recovery of a damaged queue file: every message whose checksum matches is kept."""
 
 import logging
 import random
@@ -27,70 +27,70 @@ def open_queue(path: Path) -> SqliteQueue:
     return SqliteQueue(path, "n1", "boot", 10_000_000, durability=COMMIT_EVERY_PUT)
 
 
-def filled(path: Path) -> dict[MessageId, QueuedMessage]:
-    """A queue of many pages, with long messages too; its messages by id."""
+def fill_queue(path: Path) -> dict[MessageId, QueuedMessage]:
+    """Fill a queue of many pages, with long messages too; return its messages by id."""
     queue = open_queue(path)
-    chance = random.Random(7)
+    rng = random.Random(7)
     for number in range(COUNT):
-        body = chance.randbytes(5000 if number % 50 == 0 else 200)
+        body = rng.randbytes(5000 if number % 50 == 0 else 200)
         queue.put([MessageDraft(1 + number % 5, f"/t/{number}", lambda _id, b=body: b)])
     queue.put([MessageDraft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))])
     queue.put([], {"rain/tips": "12"})
     queue.ack([queue.lease()[0].seq])
-    held = {m.id: m for m in queue.lease(COUNT + 1)}
+    messages = {m.id: m for m in queue.lease(COUNT + 1)}
     queue.close()
-    return held
+    return messages
 
 
-def reopened(path: Path) -> dict[MessageId, QueuedMessage]:
+def read_messages(path: Path) -> dict[MessageId, QueuedMessage]:
     queue = open_queue(path)
-    held = {m.id: m for m in queue.lease(COUNT + 10)}
+    messages = {m.id: m for m in queue.lease(COUNT + 10)}
     queue.close()
-    return held
+    return messages
 
 
-def truncated(raw: bytearray) -> bytearray:
+def truncate(raw: bytearray) -> bytearray:
     return raw[: len(raw) // 2]
 
 
-def without_header(raw: bytearray) -> bytearray:
+def destroy_header(raw: bytearray) -> bytearray:
     return bytearray(b"\xff" * 100) + raw[100:]
 
 
-def without_first_pages(raw: bytearray) -> bytearray:
+def destroy_first_pages(raw: bytearray) -> bytearray:
     return bytearray(b"\xff" * PAGE * 2) + raw[PAGE * 2 :]
 
 
-def flipped(raw: bytearray) -> bytearray:
-    chance = random.Random(3)
+def flip_bits(raw: bytearray) -> bytearray:
+    rng = random.Random(3)
     for page in range(1, len(raw) // PAGE, 4):
         for _ in range(20):
-            raw[page * PAGE + chance.randrange(PAGE)] ^= 1 << chance.randrange(8)
+            raw[page * PAGE + rng.randrange(PAGE)] ^= 1 << rng.randrange(8)
     return raw
 
 
 @pytest.mark.parametrize(
     ("damage", "at_least"),
     [
-        (truncated, 0.3),
-        (without_header, 0.9),
-        (without_first_pages, 0.9),
-        (flipped, 0.5),
+        (truncate, 0.3),
+        (destroy_header, 0.9),
+        (destroy_first_pages, 0.9),
+        (flip_bits, 0.5),
     ],
 )
-def test_damaged_file_gives_back_what_matches_its_checksum(
+def test_messages_with_a_matching_checksum_are_recovered(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     damage: Callable[[bytearray], bytearray],
     at_least: float,
 ) -> None:
-    """Saved messages are exactly as they were, with id, number and priority."""
+    """Recovered messages keep id, sequence number and priority."""
     path = tmp_path / "q.db"
-    before = filled(path)
+    before = fill_queue(path)
     path.write_bytes(damage(bytearray(path.read_bytes())))
 
     with caplog.at_level(logging.ERROR):
-        after = reopened(path)
+        after = read_messages(path)
 
     same = [
         i for i, m in after.items() if i in before and m.payload == before[i].payload
@@ -105,10 +105,10 @@ def test_damaged_file_gives_back_what_matches_its_checksum(
     )
 
 
-def test_missing_log_leaves_what_the_file_has(tmp_path: Path) -> None:
-    """The queue opens as of its last checkpoint, and goes on."""
+def test_missing_log_keeps_the_messages_of_the_file(tmp_path: Path) -> None:
+    """The queue opens at its last checkpoint."""
     path = tmp_path / "q.db"
-    filled(path)
+    fill_queue(path)
     writer = open_queue(path)
     writer.put([MessageDraft(5, "/t", lambda _id: b"in the log")])
     raw = path.read_bytes()
@@ -116,11 +116,11 @@ def test_missing_log_leaves_what_the_file_has(tmp_path: Path) -> None:
     path.write_bytes(raw)
     Path(f"{path}-wal").unlink(missing_ok=True)
 
-    assert len(reopened(path)) >= COUNT - 1
+    assert len(read_messages(path)) >= COUNT - 1
 
 
-def test_log_beside_a_destroyed_file_is_read(tmp_path: Path) -> None:
-    """What was only in the log when the file's header was lost is saved."""
+def test_log_of_a_destroyed_file_is_read(tmp_path: Path) -> None:
+    """Messages only in the log are recovered when the file's header is lost."""
     path = tmp_path / "q.db"
     writer = open_queue(path)
     (put,) = writer.put([MessageDraft(5, "/t", lambda _id: b"in the log")])
@@ -129,14 +129,14 @@ def test_log_beside_a_destroyed_file_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"\xff" * 100)
     Path(f"{path}-wal").write_bytes(log)
 
-    assert put in reopened(path)
+    assert put in read_messages(path)
 
 
-def test_new_numbers_are_above_and_new_ids_beside_the_saved(tmp_path: Path) -> None:
-    """Nothing put later shares an id with anything sent before."""
+def test_new_ids_do_not_collide_with_recovered_ones(tmp_path: Path) -> None:
+    """No message put later shares an id with one sent before."""
     path = tmp_path / "q.db"
-    before = filled(path)
-    path.write_bytes(without_header(bytearray(path.read_bytes())))
+    before = fill_queue(path)
+    path.write_bytes(destroy_header(bytearray(path.read_bytes())))
     queue = open_queue(path)
     (put,) = queue.put([MessageDraft(1, "/t", lambda _id: b"new")])
     last = queue.lease(COUNT + 10)[-1]
@@ -149,7 +149,7 @@ def test_new_numbers_are_above_and_new_ids_beside_the_saved(tmp_path: Path) -> N
 
 
 def test_damaged_message_is_dropped_and_never_sent(tmp_path: Path) -> None:
-    """One bad row costs that row."""
+    """One damaged row loses only that row."""
     path = tmp_path / "q.db"
     queue = open_queue(path)
     queue.put([
@@ -169,24 +169,23 @@ def test_damaged_message_is_dropped_and_never_sent(tmp_path: Path) -> None:
     assert (stats.drop_reasons[5], stats.depth[5].rows) == ({"damaged": 1}, 1)
 
 
-def test_damage_beside_another_process_is_an_error(tmp_path: Path) -> None:
-    """Nobody pulls the file from under a running agent."""
+def test_repair_of_a_file_in_use_is_an_error(tmp_path: Path) -> None:
+    """The file of a running agent is not replaced."""
     path = tmp_path / "q.db"
     agent = open_queue(path)
-    place = QueueFile(path)
+    queue_file = QueueFile(path)
     with pytest.raises(QueueFileError, match="another process uses it"):
-        place.repair()
-    place.close()
+        queue_file.repair()
+    queue_file.close()
     agent.close()
 
 
-def test_repair_keeps_messages_taken_ids_and_values(tmp_path: Path) -> None:
-    """Repairing a sound file loses nothing."""
+def test_repair_keeps_messages_known_ids_and_state(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
-    before = filled(path)
-    place = QueueFile(path)
-    saved, aside = place.repair()
-    place.close()
+    before = fill_queue(path)
+    queue_file = QueueFile(path)
+    saved, aside = queue_file.repair()
+    queue_file.close()
     queue = open_queue(path)
     again = queue.put([
         MessageDraft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))
@@ -199,39 +198,39 @@ def test_repair_keeps_messages_taken_ids_and_values(tmp_path: Path) -> None:
     assert (again, tips, aside.exists()) == ([None], "12", True)
 
 
-def test_repair_that_was_killed_is_finished(tmp_path: Path) -> None:
-    """Between the two renames, the salvaged file is the queue."""
+def test_interrupted_repair_is_completed(tmp_path: Path) -> None:
+    """A kill between the two renames leaves the recovered file as the queue."""
     path = tmp_path / "q.db"
-    before = filled(path)
+    before = fill_queue(path)
     path.rename(f"{path}.salvaged")
 
-    assert reopened(path) == before
+    assert read_messages(path) == before
 
 
-def test_damage_found_while_running_is_salvaged_at_the_next_start(
+def test_damage_found_while_running_is_recovered_at_the_next_start(
     tmp_path: Path,
 ) -> None:
-    """A file of a million messages is looked at while it is used, not before."""
+    """A large file is checked while it is in use, not at the start."""
     path = tmp_path / "queue.db"
-    before = filled(path)
+    before = fill_queue(path)
     raw = bytearray(path.read_bytes())
-    raw[PAGE * 5 : PAGE * 5 + 64] = b"\xff" * 64  # the head of a page
+    raw[PAGE * 5 : PAGE * 5 + 64] = b"\xff" * 64  # header of a page
     path.write_bytes(raw)
-    place = QueueFile(path)
+    queue_file = QueueFile(path)
     with pytest.raises(QueueFileError, match=r"queue\.db"):
-        place.check_whole_file()
-    place.close()
+        queue_file.check_whole_file()
+    queue_file.close()
     assert Path(f"{path}.suspect").exists()
 
-    after = reopened(path)
+    after = read_messages(path)
     assert not Path(f"{path}.suspect").exists()
     assert list(tmp_path.glob("queue.db.damaged-*"))
     assert after.items() <= before.items()
     assert len(after) > 0.8 * COUNT
 
 
-def test_look_that_takes_too_long_goes_on_later(tmp_path: Path) -> None:
-    """The opening is bounded; the look is not given up."""
+def test_integrity_check_that_times_out_can_be_repeated(tmp_path: Path) -> None:
+    """The time of the check at open is bounded; an unfinished check returns False."""
     path = tmp_path / "queue.db"
     open_queue(path).close()
     db = connect(str(path))
@@ -246,17 +245,17 @@ def test_look_that_takes_too_long_goes_on_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"\x83", b"\x7f"])
-def test_message_whose_key_is_damaged_hides_no_other(
+def test_message_with_a_damaged_key_hides_no_other(
     tmp_path: Path, wrong: bytes
 ) -> None:
-    """A search ends at a key that is too large; SQLite itself calls the file sound."""
+    """A search stops at a key that is too large; SQLite reports the file as sound."""
     path = tmp_path / "queue.db"
     names = [b"message-%02d" % number for number in range(9)]
     queue = open_queue(path)
     queue.put([MessageDraft(5, "/1/2", lambda _id, n=n: n) for n in names])  # type: ignore[misc]
     queue.close()
     raw = bytearray(path.read_bytes())
-    # A row's values begin with priority and number, before the node of its id.
+    # A row begins with priority and sequence number, before the node of its id.
     at = raw.rindex(b"n1", 0, raw.index(b"message-04")) - 2
     assert raw[at] == 5
     raw[at : at + 1] = wrong
@@ -268,13 +267,13 @@ def test_message_whose_key_is_damaged_hides_no_other(
     assert set(names) - set(leased) == {b"message-04"}
 
 
-def test_id_that_is_not_utf_8_does_not_stop_the_start(tmp_path: Path) -> None:
-    """A damaged text in the table of known ids is skipped; the messages are saved."""
+def test_id_that_is_not_utf_8_does_not_prevent_opening(tmp_path: Path) -> None:
+    """A damaged text in the table of known ids is skipped; messages are recovered."""
     path = tmp_path / "q.db"
     queue = open_queue(path)
-    chance = random.Random(1)
+    rng = random.Random(1)
     for number in range(100):
-        body = chance.randbytes(300)
+        body = rng.randbytes(300)
         queue.put([MessageDraft(1 + number % 5, "/t", lambda _id, b=body: b)])  # type: ignore[misc]
     queue.put([
         MessageDraft(1, "/t", lambda _id: b"", MessageId("neighbour-7", "b00t", 3))
@@ -284,9 +283,9 @@ def test_id_that_is_not_utf_8_does_not_stop_the_start(tmp_path: Path) -> None:
     at = raw.find(b"neighbour-7")
     assert at > 0
     while at >= 0:
-        raw[at + 2] = 0xC6  # begins a character that does not end
+        raw[at + 2] = 0xC6  # start of an incomplete UTF-8 sequence
         at = raw.find(b"neighbour-7", at)
-    # A leaf page of messages without its head, so that the file is salvaged.
+    # Destroy the header of a leaf page of messages, so that recovery runs.
     leaves = [
         start
         for start in range(PAGE, len(raw), PAGE)
@@ -295,4 +294,4 @@ def test_id_that_is_not_utf_8_does_not_stop_the_start(tmp_path: Path) -> None:
     raw[leaves[1] : leaves[1] + 64] = b"\xff" * 64
     path.write_bytes(raw)
 
-    assert len(reopened(path)) > 60
+    assert len(read_messages(path)) > 60

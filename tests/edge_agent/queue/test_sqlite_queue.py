@@ -1,4 +1,4 @@
-"""What only the durable queue promises: it survives."""
+"""Properties that only the SQLite queue has: durability and several processes."""
 
 import os
 import signal
@@ -37,29 +37,29 @@ def draft(priority: int = 1) -> MessageDraft:
     return MessageDraft(priority, "/t", lambda _id: b"payload")
 
 
-def test_kill_dash_nine_loses_no_message_that_was_put(tmp_path: Path) -> None:
-    """Every id that `put` returned is in the file after a kill at any moment."""
+def test_kill_loses_no_message_that_was_put(tmp_path: Path) -> None:
+    """A kill at any moment keeps every message whose id `put` returned."""
     path = tmp_path / "q.db"
-    told: list[str] = []
+    printed: list[str] = []
     for _ in range(3):
         with subprocess.Popen(
             [sys.executable, "-c", PUTTER, str(path)], stdout=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout
-            told += [process.stdout.readline().strip() for _ in range(40)]
+            printed += [process.stdout.readline().strip() for _ in range(40)]
             os.kill(process.pid, signal.SIGKILL)
-            told += [line.strip() for line in process.stdout if line.endswith("\n")]
+            printed += [line.strip() for line in process.stdout if line.endswith("\n")]
 
     queue = open_queue(path)
-    held = {str(m.id) for m in queue.lease(100_000)}
+    stored = {str(m.id) for m in queue.lease(100_000)}
     queue.close()
 
-    assert set(told) <= held
-    assert len(told) == len(set(told))
+    assert set(printed) <= stored
+    assert len(printed) == len(set(printed))
 
 
 def test_leases_end_with_the_process(tmp_path: Path) -> None:
-    """What was out at a crash is leased again; what was acknowledged is gone."""
+    """Leased messages are leased again after a restart; acknowledged ones are gone."""
     queue = open_queue(tmp_path / "q.db")
     queue.put([draft(), draft(), draft()])
     first, _second = queue.lease(2)
@@ -67,14 +67,14 @@ def test_leases_end_with_the_process(tmp_path: Path) -> None:
     queue.close()
 
     again = open_queue(tmp_path / "q.db")
-    left = [m.seq for m in again.lease(9)]
+    remaining = [m.seq for m in again.lease(9)]
     again.close()
 
-    assert left == [2, 3]
+    assert remaining == [2, 3]
 
 
-def test_boot_differs_in_every_life(tmp_path: Path) -> None:
-    """A file that lost its log gives its numbers again, and must not give its ids."""
+def test_boot_id_differs_after_each_start(tmp_path: Path) -> None:
+    """A file that lost its log repeats sequence numbers, so the boot must differ."""
     boots = []
     for file, machine_boot in (
         ("a.db", "1"),
@@ -89,8 +89,8 @@ def test_boot_differs_in_every_life(tmp_path: Path) -> None:
     assert len(set(boots)) == 4
 
 
-def test_ledger_names_each_message_that_was_stored(tmp_path: Path) -> None:
-    """The `on_put` hook gets the ids; a duplicate is not written twice."""
+def test_on_put_records_each_stored_message(tmp_path: Path) -> None:
+    """The `on_put` hook gets the ids; a duplicate is not written again."""
     queue = open_queue(tmp_path / "q.db")
     queue.on_put = ledger_writer(tmp_path / "ledger")
     again = MessageDraft(2, "/t", lambda _id: b"", MessageId("x", "b", 7))
@@ -103,7 +103,7 @@ def test_ledger_names_each_message_that_was_stored(tmp_path: Path) -> None:
 
 
 def test_two_processes_put_into_one_file(tmp_path: Path) -> None:
-    """`edge-agent send` works beside a running agent: ids differ, all are leased."""
+    """`edge-agent send` works while the agent runs: ids differ, all are leased."""
     agent, sender = open_queue(tmp_path / "q.db"), open_queue(tmp_path / "q.db")
     ids = agent.put([draft()]) + sender.put([draft(5)]) + agent.put([draft()])
 
@@ -115,8 +115,7 @@ def test_two_processes_put_into_one_file(tmp_path: Path) -> None:
     assert leased[0] == ids[1]
 
 
-def test_damaged_file_is_kept_aside_and_the_queue_goes_on(tmp_path: Path) -> None:
-    """A node with a broken file still sends what it measures."""
+def test_damaged_file_is_kept_and_a_new_queue_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "q.db"
     path.write_bytes(b"this is not a database" * 100)
 
@@ -128,8 +127,8 @@ def test_damaged_file_is_kept_aside_and_the_queue_goes_on(tmp_path: Path) -> Non
     assert (tmp_path / "q.db.damaged-1").read_bytes().startswith(b"this is not")
 
 
-def test_taken_ids_are_kept_as_few_ranges(tmp_path: Path) -> None:
-    """A node's whole past costs one row when its messages arrived in any order."""
+def test_known_ids_are_stored_as_ranges(tmp_path: Path) -> None:
+    """The ids received from a node take one row when they are contiguous."""
     queue = open_queue(tmp_path / "q.db")
     for seq in (5, 1, 3, 2, 4, 9):
         queue.put([MessageDraft(1, "/t", lambda _id: b"", MessageId("x", "b", seq))])
@@ -140,26 +139,25 @@ def test_taken_ids_are_kept_as_few_ranges(tmp_path: Path) -> None:
     assert rows.fetchall() == [(1, 5), (9, 9)]
 
 
-def test_message_that_another_process_dropped_is_counted_once(tmp_path: Path) -> None:
-    """Room made elsewhere, for a message that was out here, leaves the tally true."""
+def test_message_evicted_by_another_process_is_counted_once(tmp_path: Path) -> None:
+    """An eviction by another process of a message leased here is counted once."""
     agent = open_queue(tmp_path / "q.db")
     agent.put([draft(1), draft(1)])
-    out = agent.lease(1)
+    leased = agent.lease(1)
     sender = SqliteQueue(tmp_path / "q.db", "n1", "boot", 220)
     sender.put([draft(5), draft(5)])
     sender.close()
-    agent.ack([m.seq for m in out])
+    agent.ack([m.seq for m in leased])
     agent.flush()
     depth = agent.stats().depth
-    left = [m.priority for m in agent.lease(9)]
+    remaining = [m.priority for m in agent.lease(9)]
     agent.close()
 
-    assert left == [5, 5]
+    assert remaining == [5, 5]
     assert (depth[1].rows, depth[1].bytes, depth[5].rows) == (0, 0, 2)
 
 
-def test_failed_transaction_leaves_no_trace_in_memory(tmp_path: Path) -> None:
-    """What was remembered in it was never said."""
+def test_failed_transaction_changes_no_counters(tmp_path: Path) -> None:
     store, _ = QueueFile(tmp_path / "q.db").open()
     before = store.stored_bytes()
     changes = CounterDeltas()
