@@ -223,7 +223,7 @@ def test_deferred_acks_are_counted_at_once_and_deleted_at_close(
 
 
 def test_journal_is_replayed_when_the_log_was_lost(tmp_path: Path) -> None:
-    """Entries of a later epoch follow commits that were lost with the log."""
+    """Entries of a later generation follow commits that were lost with the log."""
     path = tmp_path / "q.db"
     opened_block(path).close()
     row = QueueRow(1, 900, "n1", "b", 900, "/t", 0, b"reading").with_checksum()

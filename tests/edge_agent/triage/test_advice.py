@@ -1,4 +1,4 @@
-"""What `check` says of rules that cannot be used as they stand."""
+"""Advice of `check` about rules that cannot be used as configured."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ PROBE = {
 
 
 def table(*sensors: Mapping[str, Any], **sections: object) -> dict[str, Any]:
-    """A node with these sensors and sections."""
+    """Settings of a node with these sensors and sections."""
     return {
         "node": {"id": "n1", "latitude": 33.5, "longitude": 133.5},
         "uplink": {"gateway": "mqtt://127.0.0.1:1883"},
@@ -27,43 +27,45 @@ def table(*sensors: Mapping[str, Any], **sections: object) -> dict[str, Any]:
     }
 
 
-def notes(*sensors: Mapping[str, Any], **sections: object) -> list[str]:
-    """What such a node's check says of its rules."""
+def advice(*sensors: Mapping[str, Any], **sections: object) -> list[str]:
+    """Advice on the rules of such a node."""
     node = parse_node_settings(table(*sensors, **sections))
     return advise_on_rules(node.settings.triage, node.settings.criteria, node.sensors)
 
 
-def test_assumed_criteria_are_noted_until_they_are_given() -> None:
-    """The index has no meaning without the place's own."""
-    (note,) = notes(RAIN)
-    assert note.startswith("criteria are assumed: give warning_mm")
+def test_assumed_criteria_are_reported_until_they_are_set() -> None:
+    """The index has no meaning without the criteria of the site."""
+    (remark,) = advice(RAIN)
+    assert remark.startswith("criteria are assumed: give warning_mm")
     given = {"advisory_mm": 90.0, "warning_mm": 120.0, "special_mm": 240.0}
-    assert notes(RAIN, criteria=given) == []
+    assert advice(RAIN, criteria=given) == []
 
 
-def test_rule_without_a_sensor_is_noted_once_somebody_set_it() -> None:
-    """Defaults of rules that a node has no part for are no news."""
+def test_configured_rule_without_a_sensor_is_reported() -> None:
+    """Default rules without a sensor are not reported."""
     rules = {"rules": {"displacement": {"level_4_mm_per_h": 3.0}}}
     wire = {"kind": "wire", "name": "span", "pin": 27}
-    assert notes(wire) == []
-    assert notes(wire, triage=rules) == [
+    assert advice(wire) == []
+    assert advice(wire, triage=rules) == [
         "triage.rules.displacement is set, but no sensor here measures displacement"
     ]
 
 
-def test_chip_too_coarse_for_a_rate_is_noted_with_its_noise() -> None:
+def test_chip_too_coarse_for_a_rate_is_reported() -> None:
     """Four samples of an SCA3300 every ten minutes hide 0.01 deg/h in one hour."""
     tilt = {"kind": "sca3300", "name": "pile", "device": 0, "interval_s": 600}
-    assert notes({**tilt, "samples": 4}) == []
-    hour = {"rules": {"tilt": {"six_hours": False}}}
-    (note,) = notes({**tilt, "samples": 4}, triage=hour)
-    assert note.startswith("sensor pile: rule tilt cannot be used for level 3: with a")
-    assert "not 0.01; raise samples, or shorten interval_s" in note
-    assert notes({**tilt, "interval_s": 60, "samples": 64}) == []
+    assert advice({**tilt, "samples": 4}) == []
+    one_hour = {"rules": {"tilt": {"six_hours": False}}}
+    (remark,) = advice({**tilt, "samples": 4}, triage=one_hour)
+    assert remark.startswith(
+        "sensor pile: rule tilt cannot be used for level 3: with a"
+    )
+    assert "not 0.01; raise samples, or shorten interval_s" in remark
+    assert advice({**tilt, "interval_s": 60, "samples": 64}) == []
 
 
 @pytest.mark.parametrize(
-    ("sensor", "said"),
+    ("sensor", "expected"),
     [
         (
             {"kind": "lis3dh", "name": "lean"},
@@ -79,23 +81,23 @@ def test_chip_too_coarse_for_a_rate_is_noted_with_its_noise() -> None:
         ),
     ],
 )
-def test_sensor_that_no_rule_judges_is_noted(
-    sensor: Mapping[str, Any], said: str
+def test_sensor_without_a_rule_is_reported(
+    sensor: Mapping[str, Any], expected: str
 ) -> None:
     """Its readings are sent all the same."""
-    (note,) = notes(sensor)
-    assert note.startswith(f"sensor {sensor['name']}: {said}")
+    (remark,) = advice(sensor)
+    assert remark.startswith(f"sensor {sensor['name']}: {expected}")
 
 
-def test_sensor_with_a_limit_is_judged() -> None:
-    """A quantity without a family may have the place's own rule."""
+def test_sensor_with_a_limit_is_not_reported() -> None:
+    """A quantity without a rule family may have a limit of its own."""
     probe = {**PROBE, "measures": "snow depth"}
     limit = {"sensor": "well", "above": 1.5, "level": 2}
-    assert notes(probe, triage={"limit": [limit]}) == []
+    assert advice(probe, triage={"limit": [limit]}) == []
 
 
 @pytest.mark.parametrize(
-    ("triage", "said"),
+    ("triage", "expected"),
     [
         (
             {"limit": [{"sensor": "stage", "above": 1.0, "level": 3}]},
@@ -135,16 +137,15 @@ def test_sensor_with_a_limit_is_judged() -> None:
         ({"rules": {"snow": {}}}, "triage.rules.snow is not a known key"),
     ],
 )
-def test_wrong_rule_names_field_rule_value_and_remedy(
-    triage: Mapping[str, Any], said: str
+def test_wrong_rule_is_reported_with_field_value_and_remedy(
+    triage: Mapping[str, Any], expected: str
 ) -> None:
-    """A node with a rule that means nothing does not start."""
-    with pytest.raises(SettingsError, match=re.escape(said)):
+    with pytest.raises(SettingsError, match=re.escape(expected)):
         parse_node_settings(table(RAIN, PROBE, triage=triage))
 
 
 @pytest.mark.parametrize(
-    ("criteria", "said"),
+    ("criteria", "expected"),
     [
         (
             {"warning_mm": 120.0, "advisory_mm": 130.0},
@@ -157,7 +158,8 @@ def test_wrong_rule_names_field_rule_value_and_remedy(
         ({"warning_mm": "120 mm"}, "criteria.warning_mm must be a number in mm"),
     ],
 )
-def test_wrong_criteria_are_named(criteria: Mapping[str, Any], said: str) -> None:
-    """As with every other key."""
-    with pytest.raises(SettingsError, match=re.escape(said)):
+def test_wrong_criteria_are_reported(
+    criteria: Mapping[str, Any], expected: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(expected)):
         parse_node_settings(table(RAIN, criteria=criteria))

@@ -24,7 +24,7 @@ def node(
     return Triage([RAIN, TILT, WIRE, *GULLIES], criteria=criteria, soil=soil)
 
 
-def pour(triage: Triage, mm: list[float], every_s: float) -> TriageResult:
+def apply_rain(triage: Triage, mm: list[float], every_s: float) -> TriageResult:
     """Read the gauge at equal intervals, with this rain before each reading."""
     triage.assess([rain(0.0, 0.0)], START_S)
     total_mm = 0.0
@@ -35,8 +35,7 @@ def pour(triage: Triage, mm: list[float], every_s: float) -> TriageResult:
     return result
 
 
-def test_quiet_readings_are_level_one_without_a_reason() -> None:
-    """Nothing fired, nothing to say."""
+def test_normal_readings_are_level_one_without_a_reason() -> None:
     triage = node()
     readings = [rain(0.0, 5.0), *tilt(1.0), wire(is_cut=False)]
     assert triage.assess(readings, START_S) == TriageResult(1, None, 1)
@@ -45,22 +44,21 @@ def test_quiet_readings_are_level_one_without_a_reason() -> None:
     )
 
 
-def test_index_is_the_one_of_ten_minute_steps() -> None:
-    """Read every 10 minutes, the index is that of the series of rain."""
+def test_index_equals_that_of_ten_minute_steps() -> None:
     triage = node(soil=WET)
     mm = [0.0, 3.0, 10.0, 0.5, 0.0, 7.0] * 8
-    pour(triage, mm, 600)
+    apply_rain(triage, mm, 600)
     expected = list(soil_water_series(mm, start=WET))[-1]
     index_mm = triage.soil_water_mm()["rain"]
     assert index_mm == pytest.approx(expected.index_mm, abs=1e-6)
 
 
 @pytest.mark.parametrize("every_s", [1, 60, 600, 1800, 3600])
-def test_interval_of_reading_hardly_matters(every_s: int) -> None:
-    """An even rain gives the same index, whether it is read often or seldom."""
+def test_index_hardly_depends_on_the_reading_interval(every_s: int) -> None:
+    """Even rain gives the same index, whether it is read often or seldom."""
     triage, hours = node(), 3
     count = int(hours * HOUR_S / every_s)
-    pour(triage, [60.0 / count] * count, every_s)
+    apply_rain(triage, [60.0 / count] * count, every_s)
     fine = list(soil_water_series([60.0 / 18] * 18))[-1].index_mm
     assert triage.soil_water_mm()["rain"] == pytest.approx(fine, abs=0.01)
 
@@ -68,17 +66,16 @@ def test_interval_of_reading_hardly_matters(every_s: int) -> None:
 @pytest.mark.parametrize(
     ("mm", "level"), [(0.0, 1), (25.0, 2), (60.0, 3), (90.0, 4), (140.0, 5)]
 )
-def test_rain_climbs_the_levels(mm: float, level: int) -> None:
+def test_more_rain_gives_higher_levels(mm: float, level: int) -> None:
     """Advisory, warning, critical line, special criterion."""
     criteria = Criteria(150.0, 112.5, 210.0)
-    result = pour(node(criteria, soil=SoilWater(30, 30, 40)), [mm], HOUR_S)
+    result = apply_rain(node(criteria, soil=SoilWater(30, 30, 40)), [mm], HOUR_S)
     assert (result.level, result.priority) == (level, level)
     assert (result.why is None) == (level == 1)
 
 
-def test_reason_names_rule_numbers_and_assumption() -> None:
-    """An analyst can check it."""
-    result = pour(node(DEFAULT_CRITERIA, soil=WET), [20.0], HOUR_S)
+def test_reason_contains_rule_numbers_and_assumption() -> None:
+    result = apply_rain(node(DEFAULT_CRITERIA, soil=WET), [20.0], HOUR_S)
     assert result.why is not None
     assert result.why.startswith("rain: rain soil water index 17")
     assert ">= warning criterion 150.0 mm (assumed criteria)" in result.why
@@ -86,7 +83,7 @@ def test_reason_names_rule_numbers_and_assumption() -> None:
 
 @pytest.mark.parametrize(("deg_per_h", "level"), [(0.005, 1), (0.02, 3), (0.2, 4)])
 @pytest.mark.parametrize("every_s", [10, 60, 600])
-def test_tilt_rate_climbs_the_levels(
+def test_faster_tilt_gives_higher_levels(
     deg_per_h: float, level: int, every_s: int
 ) -> None:
     """0.01 deg/h is level 3 and 0.1 deg/h level 4, at any interval."""
@@ -100,8 +97,8 @@ def test_tilt_rate_climbs_the_levels(
     assert result.level == level
 
 
-def test_noise_at_the_start_is_no_alarm() -> None:
-    """A quarter of an hour has to be known before a rate is judged."""
+def test_noise_at_the_start_raises_no_level() -> None:
+    """A rate needs a quarter of an hour of readings."""
     rng = random.Random(6)
     for _ in range(50):
         triage = node()
@@ -110,14 +107,13 @@ def test_noise_at_the_start_is_no_alarm() -> None:
             assert triage.assess(tilt(x_deg, y_deg), START_S + at * 60).level == 1
 
 
-def test_cut_wire_is_level_five_with_its_name() -> None:
-    """A cut wire is the most urgent thing a node can say."""
+def test_cut_wire_is_level_five_and_named_in_the_reason() -> None:
     result = node().assess([wire(is_cut=True, name="gully-0")], START_S)
     why = "wire: gully-0 is cut: a flow may have occurred, unconfirmed"
     assert result == TriageResult(5, why, 5, parse_why(why))
 
 
-def test_mended_wire_holds_its_level_for_half_an_hour() -> None:
+def test_repaired_wire_holds_its_level_for_half_an_hour() -> None:
     """The level falls only after the wire has been whole for 1800 s."""
     triage = node()
     for minute in (0, 60):
@@ -129,10 +125,10 @@ def test_mended_wire_holds_its_level_for_half_an_hour() -> None:
     assert (result.level, levels) == (5, [5, 5, 1])
 
 
-def test_rain_holds_its_level_for_an_hour_and_says_so() -> None:
-    """The condition has to be false for 3600 s; until then the reason is past."""
+def test_rain_holds_its_level_for_an_hour_with_a_reason() -> None:
+    """The condition must be false for 3600 s; until then the reason ends in "ago"."""
     triage = node(Criteria(150.0, 112.5, 277.0), soil=SoilWater(0, 0, 100.0))
-    assert pour(triage, [13.5], 600).level == 2
+    assert apply_rain(triage, [13.5], 600).level == 2
     quiet = [
         triage.assess([rain(0.0, 13.5)], START_S + 600 + minute * 60)
         for minute in range(1, 600)
@@ -143,18 +139,18 @@ def test_rain_holds_its_level_for_an_hour_and_says_so() -> None:
     assert all(result.level == 1 for result in quiet[falls:])
 
 
-def test_condition_that_comes_back_starts_the_hold_anew() -> None:
+def test_returning_condition_restarts_the_hold() -> None:
     """False, true, false: the hold counts from the last false."""
     triage = node()
-    told = [(0, True), (1000, False), (2000, True), (3000, False), (4700, False)]
-    for t, is_cut in told:
+    steps = [(0, True), (1000, False), (2000, True), (3000, False), (4700, False)]
+    for t, is_cut in steps:
         level = triage.assess([wire(is_cut=is_cut)], START_S + t).level
         assert level == 5
     assert triage.assess([wire(is_cut=False)], START_S + 4800).level == 1
 
 
 def test_reasons_are_joined_most_serious_first_and_bounded() -> None:
-    """What does not fit into 200 characters is left out whole."""
+    """A reason that does not fit into 200 characters is left out."""
     triage = node(soil=SoilWater(100, 100, 100))
     wires = [wire(is_cut=True, name=gully.name) for gully in GULLIES]
     result = triage.assess([rain(0.0, 0.0), *wires], START_S)
@@ -164,23 +160,23 @@ def test_reasons_are_joined_most_serious_first_and_bounded() -> None:
     assert len(result.why) <= 200
 
 
-def test_lost_reading_is_made_up_by_the_sum() -> None:
-    """The cumulative sum knows of rain whose reading was lost."""
+def test_lost_reading_is_recovered_from_the_sum() -> None:
+    """The cumulative sum includes rain whose reading was lost."""
     triage = node()
     triage.assess([rain(0.0, 100.0)], START_S)
     triage.assess([rain(1.0, 131.0)], START_S + 600)
     assert triage.soil_water_mm()["rain"] == pytest.approx(31.0, rel=0.03)
 
 
-def test_counter_that_starts_anew_counts_its_own_value() -> None:
-    """A sum that falls is a new gauge, not negative rain."""
+def test_reset_counter_adds_its_own_value() -> None:
+    """A sum that falls belongs to a new counter; it is not negative rain."""
     triage = node()
     triage.assess([rain(0.0, 100.0)], START_S)
     triage.assess([rain(2.0, 2.0)], START_S + 600)
     assert triage.soil_water_mm()["rain"] == pytest.approx(2.0, rel=0.03)
 
 
-def test_late_reading_counts_without_turning_time_back() -> None:
+def test_late_reading_is_added_without_stepping_back() -> None:
     """Rain that is read late is added; the tanks do not step backwards."""
     triage = node()
     triage.assess([rain(10.0, 10.0)], START_S)
@@ -190,8 +186,8 @@ def test_late_reading_counts_without_turning_time_back() -> None:
     assert triage.soil_water_mm()["rain"] == pytest.approx(before + 5.0)
 
 
-def test_clock_that_was_years_ahead_does_not_stop_the_tanks() -> None:
-    """A Pi without a clock may start in the wrong year."""
+def test_clock_that_was_years_ahead_does_not_stop_draining() -> None:
+    """A Raspberry Pi has no clock battery and may start in the wrong year."""
     triage = node()
     triage.assess([rain(50.0, 50.0)], START_S + 3e8)
     for hour in range(48):
@@ -199,7 +195,7 @@ def test_clock_that_was_years_ahead_does_not_stop_the_tanks() -> None:
     assert triage.soil_water_mm()["rain"] < 45
 
 
-def test_silent_gauge_lets_the_tanks_drain() -> None:
+def test_tanks_drain_without_readings_of_the_gauge() -> None:
     """A broken gauge must not hold the level for ever."""
     triage = node(soil=SoilWater(80, 60, 60))
     assert triage.assess([rain(0.0, 0.0)], START_S).level > 1
@@ -209,16 +205,16 @@ def test_silent_gauge_lets_the_tanks_drain() -> None:
     assert late[-1] == 1
 
 
-def test_clock_set_from_1970_costs_no_rain() -> None:
-    """A Pi without a clock has not been dry for fifty years."""
+def test_setting_the_clock_from_1970_loses_no_rain() -> None:
+    """The 50 years until the clock was set are no dry time."""
     triage = node()
     triage.assess([rain(40.0, 40.0)], 100.0)
     triage.assess([rain(0.0, 40.0)], START_S)
     assert triage.soil_water_mm()["rain"] == pytest.approx(40.0)
 
 
-def test_no_number_is_no_rain_and_no_tilt() -> None:
-    """A driver's slip does not poison the memory."""
+def test_nan_is_neither_rain_nor_tilt() -> None:
+    """NaN must not reach the stored state."""
     triage = node()
     bad = [rain(math.nan, math.nan), *tilt(math.nan)]
     assert triage.assess(bad, START_S).level == 1
@@ -231,10 +227,10 @@ def test_no_number_is_no_rain_and_no_tilt() -> None:
     ),
     st.integers(0, 20),
 )
-def test_restart_goes_on_as_if_nothing_had_happened(
+def test_restart_gives_the_same_results_as_no_restart(
     steps: list[tuple[int, float, bool]], at: int
 ) -> None:
-    """A snapshot restored in a new process gives the same levels and water."""
+    """A restored snapshot gives the same levels and soil water."""
     one, two = node(), node()
     now_s, total_mm = START_S, 0.0
     for number, (dt_s, mm, is_cut) in enumerate(steps):
@@ -251,7 +247,7 @@ def test_restart_goes_on_as_if_nothing_had_happened(
 
 @given(st.lists(st.tuples(st.integers(-4000, 4000), st.floats(0, 50)), max_size=30))
 def test_any_order_of_times_gives_a_level(steps: list[tuple[int, float]]) -> None:
-    """However the clock jumps, there is a level, a bounded reason, and finite water."""
+    """For any clock steps there is a level, a bounded reason and finite water."""
     triage, now_s, total_mm = node(), START_S, 0.0
     for dt_s, mm in steps:
         now_s, total_mm = now_s + dt_s, total_mm + mm
@@ -274,7 +270,7 @@ def test_any_order_of_times_gives_a_level(steps: list[tuple[int, float]]) -> Non
     ],
 )
 def test_damaged_snapshot_changes_nothing(snapshot: str) -> None:
-    """The agent hears of it and goes on with what it has."""
+    """The caller gets an error; the present state is kept."""
     triage = node()
     triage.assess([rain(9.0, 9.0)], START_S)
     before = triage.snapshot()
@@ -284,9 +280,9 @@ def test_damaged_snapshot_changes_nothing(snapshot: str) -> None:
 
 
 def test_snapshot_stays_small() -> None:
-    """It is written with every message, so a stormy hour must not make it long."""
+    """It is stored with every message, also in a storm."""
     triage = node()
-    pour(triage, [1.0] * 240, 60)
+    apply_rain(triage, [1.0] * 240, 60)
     for at in range(600):
         triage.assess(tilt(at / 100), START_S + 14400 + at * 10)
     assert len(triage.snapshot()) < 2000

@@ -1,4 +1,4 @@
-"""Each family of rules: what fires it, what does not, and what confirms it."""
+"""Each family of rules: what triggers it, what does not, and what confirms it."""
 
 import random
 from collections.abc import Sequence
@@ -33,73 +33,76 @@ LOW = Criteria(60.0, 45.0, 110.0, assumed=False)
 
 
 def section(**rules: object) -> TriageSection:
-    """Rules of a place: some keys, and the defaults for the rest."""
+    """Rule settings: the given keys, and defaults for the rest."""
     return build_settings(TriageSection, {"rules": rules})
 
 
 def levels(
-    triage: Triage, told: Sequence[Sequence[Reading]], every_s: float = 600.0
+    triage: Triage, batches: Sequence[Sequence[Reading]], every_s: float = 600.0
 ) -> list[int]:
-    """The levels of readings at equal intervals."""
-    return [said.level for said in run(triage, told, every_s)]
+    """Levels of batches of readings taken at equal intervals."""
+    return [result.level for result in run(triage, batches, every_s)]
 
 
-def test_cloudburst_beyond_the_record_stops_at_three_until_confirmed() -> None:
-    """It may be a released clog, or the storm: with and without it is judged."""
+def test_rain_beyond_the_record_stops_at_level_three_until_confirmed() -> None:
+    """Such rain may be a released blockage or real: triage assesses both cases."""
     second = Measured("rain2", "rain", "mm")
-    alone, beside = Triage([RAIN], criteria=LOW), Triage([RAIN, second], criteria=LOW)
+    alone, with_second = (
+        Triage([RAIN], criteria=LOW),
+        Triage([RAIN, second], criteria=LOW),
+    )
     burst = [[rain(0.0, 0.0)], [rain(120.0, 120.0)]]
-    said = run(alone, burst)[-1]
-    assert said.level == 3
-    assert "with doubtful rain, unconfirmed" in (said.why or "")
-    seen = [
+    result = run(alone, burst)[-1]
+    assert result.level == 3
+    assert "with doubtful rain, unconfirmed" in (result.why or "")
+    both_gauges = [
         [*burst[0], Reading("rain2", "mm", 0.0, 0.0)],
         [*burst[1], Reading("rain2", "mm", 25.0, 25.0)],
     ]
-    said = run(beside, seen)[-1]
-    assert said.level == 5
-    assert "with doubtful rain, confirmed by rain2" in (said.why or "")
+    result = run(with_second, both_gauges)[-1]
+    assert result.level == 5
+    assert "with doubtful rain, confirmed by rain2" in (result.why or "")
 
 
-def test_doubtful_rain_survives_a_restart_and_is_forgotten_in_time() -> None:
-    """Both pasts are in the snapshot, until they agree."""
+def test_doubtful_rain_survives_a_restart_and_expires() -> None:
+    """The snapshot holds both assumptions until they agree."""
     triage, after = Triage([RAIN], criteria=LOW), Triage([RAIN], criteria=LOW)
     run(triage, [[rain(0.0, 0.0)], [rain(120.0, 120.0)]])
     after.restore(triage.snapshot())
     assert after.snapshot() == triage.snapshot()
     assert after.assess([rain(0.0, 120.0)], START_S + 1200).level == 3
     for hour in range(1, 1500):
-        said = after.assess([rain(0.0, 120.0)], START_S + hour * HOUR_S)
-    assert said.level == 1
+        result = after.assess([rain(0.0, 120.0)], START_S + hour * HOUR_S)
+    assert result.level == 1
     assert '"high":null' in after.snapshot()
 
 
-def test_failed_rain_is_said_and_never_made_up_by_the_sum() -> None:
-    """300 mm in one reading are no rain; the next reading does not bring them back."""
+def test_failed_rain_is_reported_and_not_recovered_from_the_sum() -> None:
+    """A failed value of 300 mm is not counted; the next sum does not add it either."""
     triage = Triage([RAIN], criteria=LOW)
     triage.assess([rain(0.0, 0.0)], START_S)
     triage.assess([flagged(rain(300.0, 300.0), 4)], START_S + 600)
     assert triage.diagnostics() == {
         "rain": "rule rain 300 mm failed its range and are not counted"
     }
-    said = triage.assess([rain(0.5, 300.5)], START_S + 1200)
-    assert (said.level, triage.diagnostics()) == (1, {})
+    result = triage.assess([rain(0.5, 300.5)], START_S + 1200)
+    assert (result.level, triage.diagnostics()) == (1, {})
     assert triage.soil_water_mm()["rain"] == pytest.approx(0.5, abs=0.01)
 
 
-def test_rate_counts_after_two_windows_in_a_row() -> None:
-    """Uchimura's warning, ten minutes after it is first reached."""
-    told = [tilt(1 + 0.2 * minute / 60) for minute in range(40)]
-    at = levels(Triage([TILT]), told, every_s=60)
+def test_tilt_rate_counts_after_two_windows_in_a_row() -> None:
+    """Uchimura's warning, ten minutes after the rate is first reached."""
+    batches = [tilt(1 + 0.2 * minute / 60) for minute in range(40)]
+    at = levels(Triage([TILT]), batches, every_s=60)
     assert at.index(4) == pytest.approx(15 + 10, abs=1)
     hasty = section(tilt={"persist_s": 0})
-    assert levels(Triage([TILT], hasty), told, every_s=60).index(4) == 15
+    assert levels(Triage([TILT], hasty), batches, every_s=60).index(4) == 15
 
 
-def test_confirmed_rate_need_not_last() -> None:
-    """Two piles that lean at once are no accident."""
+def test_confirmed_tilt_rate_counts_at_once() -> None:
+    """Two piles that tilt at once confirm each other."""
     other = Measured("pile", "tilt", "deg")
-    told = [
+    batches = [
         [
             *tilt(1 + 0.2 * minute / 60),
             Reading("pile/x", "deg", 2 + 0.3 * minute / 60),
@@ -107,39 +110,39 @@ def test_confirmed_rate_need_not_last() -> None:
         ]
         for minute in range(40)
     ]
-    said = run(Triage([TILT, other]), told, every_s=60)
-    at = [each.level for each in said].index(4)
+    results = run(Triage([TILT, other]), batches, every_s=60)
+    at = [each.level for each in results].index(4)
     assert at == 15
-    assert "confirmed by" in (said[at].why or "")
+    assert "confirmed by" in (results[at].why or "")
 
 
-def test_knock_against_the_pile_stays_at_two() -> None:
-    """One step of half a degree has a slope, and is no creep."""
+def test_knock_against_the_pile_stays_at_level_two() -> None:
+    """One step of half a degree gives a slope in the fit, but is no creep."""
     rng = random.Random(1)
-    told = [
+    batches = [
         tilt(1 + 0.5 * (minute > 60) + rng.gauss(0, 0.0005)) for minute in range(180)
     ]
-    at = levels(Triage([TILT]), told, every_s=60)
+    at = levels(Triage([TILT]), batches, every_s=60)
     assert max(at) == 2
     assert at[100] == 2
     assert at[:61] == [1] * 61
 
 
 def test_rate_near_its_threshold_does_not_flicker() -> None:
-    """Reached at 0.1 deg/h, left below 0.08: between them the level stays."""
-    angle, told = 1.0, []
+    """Reached at 0.1 deg/h, cleared below 0.08 deg/h: the level stays between them."""
+    angle, batches = 1.0, []
     for minute in range(600):
         angle += (0.12 if minute < 120 else 0.09) / 60
-        told.append(tilt(angle))
+        batches.append(tilt(angle))
     no_hold = section(tilt={"hold_s": 0})
-    at = levels(Triage([TILT], no_hold), told, every_s=60)
+    at = levels(Triage([TILT], no_hold), batches, every_s=60)
     assert set(at[40:]) == {4}
 
 
-def noisy(
+def noisy_creep(
     deg_per_h: float, noise_deg: float, hours: float, seed: int = 3
 ) -> list[list[Reading]]:
-    """Even creep, read every ten minutes by a chip of that noise."""
+    """Even creep, read every ten minutes by a chip with that noise."""
     rng = random.Random(seed)
     return [
         tilt(
@@ -151,43 +154,45 @@ def noisy(
     ]
 
 
-def test_coarse_chip_tells_only_the_rates_it_can() -> None:
-    """0.01 deg/h drown in a noise of 0.05 deg, also in six hours; 0.5 do not."""
+def test_coarse_chip_detects_only_rates_above_its_noise() -> None:
+    """Noise of 0.05 deg hides 0.01 deg/h even over six hours, but not 0.5 deg/h."""
     slow, fast = Triage([TILT]), Triage([TILT])
-    assert set(levels(slow, noisy(0.02, 0.05, 8))) == {1}
+    assert set(levels(slow, noisy_creep(0.02, 0.05, 8))) == {1}
     assert slow.diagnostics() == {
         "tilt": "rule tilt cannot be used for level 3: noise hides 0.01 deg/h"
     }
-    assert levels(fast, noisy(0.5, 0.01, 6))[-1] == 4
+    assert levels(fast, noisy_creep(0.5, 0.01, 6))[-1] == 4
 
 
-def test_six_hours_tell_a_creep_that_one_hour_cannot() -> None:
-    """0.02 deg/h in a noise of 0.01 deg: level 3 after some hours, and no note."""
+def test_six_hour_window_detects_creep_that_one_hour_does_not() -> None:
+    """0.02 deg/h with a noise of 0.01 deg: level 3 after some hours, no diagnostic."""
     triage = Triage([TILT])
-    said = run(triage, noisy(0.02, 0.01, 8))
-    assert {each.level for each in said[: 3 * 6]} == {1}
-    assert said[-1].level == 3
-    assert "deg/h >= 0.01 (37 points, 6 h)" in (said[-1].why or "")
+    results = run(triage, noisy_creep(0.02, 0.01, 8))
+    assert {each.level for each in results[: 3 * 6]} == {1}
+    assert results[-1].level == 3
+    assert "deg/h >= 0.01 (37 points, 6 h)" in (results[-1].why or "")
     assert triage.diagnostics() == {}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_still_pile_of_a_coarse_chip_is_quiet_for_a_week(seed: int) -> None:
-    """Noise alone passes neither window."""
-    assert set(levels(Triage([TILT]), noisy(0.0, 0.01, 7 * 24, seed))) == {1}
+def test_still_pile_with_a_coarse_chip_raises_nothing_in_a_week(seed: int) -> None:
+    """Noise alone exceeds the threshold in neither window."""
+    assert set(levels(Triage([TILT]), noisy_creep(0.0, 0.01, 7 * 24, seed))) == {1}
 
 
-def test_knock_is_over_after_an_hour_though_six_hours_hold_it() -> None:
-    """One step is told by the hour; the long window is for creep."""
+def test_knock_does_not_count_in_the_six_hour_window() -> None:
+    """A step counts in the one-hour window; the six-hour window is for creep."""
     rng = random.Random(1)
-    told = [tilt(1 + 0.5 * (at > 30) + rng.gauss(0, 0.0005)) for at in range(80)]
-    at = levels(Triage([TILT], section(tilt={"hold_s": 0})), told)
+    batches = [tilt(1 + 0.5 * (at > 30) + rng.gauss(0, 0.0005)) for at in range(80)]
+    at = levels(Triage([TILT], section(tilt={"hold_s": 0})), batches)
     assert max(at) <= 2
     assert set(at[40:]) == {1}
 
 
-def move(mm_per_h: float, hours: float, every_s: float = 600) -> list[list[Reading]]:
-    """An extensometer that moves evenly."""
+def steady_movement(
+    mm_per_h: float, hours: float, every_s: float = 600
+) -> list[list[Reading]]:
+    """An extensometer that moves at a constant speed."""
     count = int(hours * HOUR_S / every_s)
     return [
         [Reading("crack", "mm", 20 + mm_per_h * at * every_s / HOUR_S)]
@@ -199,43 +204,44 @@ def move(mm_per_h: float, hours: float, every_s: float = 600) -> list[list[Readi
     ("mm_per_h", "hours", "level"),
     [(1.5, 3, 1), (2.5, 1.5, 2), (2.5, 3, 3), (5, 1.5, 4), (15, 1.5, 4), (-5, 1.5, 4)],
 )
-def test_speed_has_the_levels_of_the_management_values(
+def test_speed_gives_the_levels_of_the_management_values(
     mm_per_h: float, hours: float, level: int
 ) -> None:
-    """2 mm/h, 2 mm/h for two hours, 4 mm/h; either way along the wire."""
-    assert levels(Triage([CRACK]), move(mm_per_h, hours))[-1] == level
+    """2 mm/h, 2 mm/h for two hours, 4 mm/h, in either direction along the wire."""
+    assert levels(Triage([CRACK]), steady_movement(mm_per_h, hours))[-1] == level
 
 
 def test_ten_millimetres_on_each_of_two_days_are_level_two() -> None:
-    """Quite active, though never near 2 mm/h; the restart knows yesterday."""
-    triage, told = Triage([CRACK]), move(0.5, 49)
-    assert max(levels(triage, told[:270])) == 1
+    """Level 2 although the speed is never near 2 mm/h; the snapshot keeps yesterday."""
+    triage, readings = Triage([CRACK]), steady_movement(0.5, 49)
+    assert max(levels(triage, readings[:270])) == 1
     after = Triage([CRACK])
     after.restore(triage.snapshot())
-    said = [
-        after.assess(told[at], START_S + at * 600.0) for at in range(270, len(told))
+    results = [
+        after.assess(readings[at], START_S + at * 600.0)
+        for at in range(270, len(readings))
     ]
-    assert said[-1].level == 2
-    assert "12.0, 11.9 mm in two days >= 10 each" in (said[-1].why or "")
+    assert results[-1].level == 2
+    assert "12.0, 11.9 mm in two days >= 10 each" in (results[-1].why or "")
 
 
 def crack(*mm: float) -> list[list[Reading]]:
-    """An extensometer, reading by reading."""
+    """Readings of an extensometer."""
     return [[Reading("crack", "mm", each)] for each in mm]
 
 
-def test_false_echo_of_an_extensometer_says_nothing_a_day_later() -> None:
+def test_false_reading_of_an_extensometer_raises_nothing_a_day_later() -> None:
     """One reading is the end of one day and the start of another."""
-    told = crack(*[120.0 if at == 150 else 20.0 for at in range(400)])
-    assert set(levels(Triage([CRACK]), told)) == {1}
+    batches = crack(*[120.0 if at == 150 else 20.0 for at in range(400)])
+    assert set(levels(Triage([CRACK]), batches)) == {1}
     daily = crack(*[35.0 if 100 < at < 250 else 20.0 for at in range(420)])
     assert levels(Triage([CRACK]), daily)[-1] == 1
 
 
-def test_two_hours_at_the_speed_are_not_two_hours_near_it() -> None:
-    """The hysteresis of level 2 keeps level 2, and adds no hour to the ban."""
-    at_2_5, at_1_7 = 2.5 / 6, 1.7 / 6
-    mm, moved = [20.0], [*[at_2_5] * 9, *[at_1_7] * 18]
+def test_time_within_the_hysteresis_does_not_count_as_time_at_speed() -> None:
+    """Hysteresis keeps level 2, but its time does not count towards level 3."""
+    step_2_5, step_1_7 = 2.5 / 6, 1.7 / 6
+    mm, moved = [20.0], [*[step_2_5] * 9, *[step_1_7] * 18]
     for step in moved:
         mm.append(mm[-1] + step)
     no_hold = section(displacement={"hold_s": 0})
@@ -245,28 +251,28 @@ def test_two_hours_at_the_speed_are_not_two_hours_near_it() -> None:
 
 
 @pytest.mark.parametrize("every_s", [60.0, 600.0])
-def test_step_of_the_crack_is_three_alone(every_s: float) -> None:
-    """A block moved, or a boot: the line through it has too much noise to say so."""
+def test_crack_step_alone_is_level_three(every_s: float) -> None:
+    """The cause may be a moved block or a boot; the fitted line has too much noise."""
     before, after = int(7200 / every_s), int(1800 / every_s)
-    told = crack(*[20.0] * before, *[40.0] * after)
-    said = run(Triage([CRACK]), told, every_s)
-    assert said[before].level == 1
-    assert said[before + 1].level == 3
-    assert "crack step of +20.0 mm >= 10" in (said[before + 1].why or "")
+    batches = crack(*[20.0] * before, *[40.0] * after)
+    results = run(Triage([CRACK]), batches, every_s)
+    assert results[before].level == 1
+    assert results[before + 1].level == 3
+    assert "crack step of +20.0 mm >= 10" in (results[before + 1].why or "")
 
 
-def test_step_of_the_crack_that_another_sensor_felt_is_five() -> None:
-    """Ten millimetres in less than an hour are the end of the time to flee."""
+def test_crack_step_confirmed_by_another_sensor_is_level_five() -> None:
+    """Ten millimetres in less than an hour, confirmed: the time to evacuate is over."""
     triage = Triage([CRACK, WIRE], section(wire={"alone_level": 2}))
     run(triage, crack(20.0, 20.0, 20.0, 40.0))
-    told = [Reading("crack", "mm", 40.0), wire(is_cut=True)]
-    said = triage.assess(told, START_S + 4 * 600)
-    assert said.level == 5
-    assert "step of +20.0 mm >= 10, confirmed by w" in (said.why or "")
+    readings = [Reading("crack", "mm", 40.0), wire(is_cut=True)]
+    result = triage.assess(readings, START_S + 4 * 600)
+    assert result.level == 5
+    assert "step of +20.0 mm >= 10, confirmed by w" in (result.why or "")
 
 
-def test_cut_wire_is_confirmed_within_two_minutes_only() -> None:
-    """Else a deer; five minutes later is another matter."""
+def test_second_cut_confirms_only_within_two_minutes() -> None:
+    """A cut alone may be an animal; a second one after five minutes is unrelated."""
     quick = section(wire={"alone_level": 3})
     for gap_s, level in ((100, 5), (300, 3)):
         triage = Triage([WIRE, Measured("w2", "wire is cut", None)], quick)
@@ -277,7 +283,7 @@ def test_cut_wire_is_confirmed_within_two_minutes_only() -> None:
 
 
 def test_confirmed_cut_stays_confirmed() -> None:
-    """Hours later, through a restart, and though the other wire moves on."""
+    """Hours later, through a restart, and although the other wire was repaired."""
     quick = section(wire={"alone_level": 3, "hold_s": 0})
     sensors = [WIRE, Measured("w2", "wire is cut", None)]
     triage = Triage(sensors, quick)
@@ -287,18 +293,18 @@ def test_confirmed_cut_stays_confirmed() -> None:
     assert triage.assess(mended, START_S + 7200).level == 5
     after = Triage(sensors, quick)
     after.restore(triage.snapshot())
-    said = after.assess(mended, START_S + 14_400)
-    assert said.level == 5
-    assert "confirmed by w2" in (said.why or "")
+    result = after.assess(mended, START_S + 14_400)
+    assert result.level == 5
+    assert "confirmed by w2" in (result.why or "")
 
 
 def shocks(counts: Sequence[int]) -> list[list[Reading]]:
-    """Shocks of each 10 minutes."""
+    """Number of shocks in each 10 minutes."""
     return [[Reading("shocks", "count", count)] for count in counts]
 
 
-def test_shocks_stand_out_of_their_own_past() -> None:
-    """A quiet place hears 30 shocks, a busy road does not notice them."""
+def test_shocks_are_compared_with_their_own_background() -> None:
+    """30 shocks are many on a quiet site and normal beside a busy road."""
     quiet, busy = Triage([SHOCKS]), Triage([SHOCKS])
     assert levels(quiet, shocks([1, 0, 2] * 10 + [30]))[-1] == 2
     assert levels(busy, shocks([20, 35, 28] * 10 + [40]))[-1] == 1
@@ -308,34 +314,34 @@ def test_shocks_stand_out_of_their_own_past() -> None:
 
 
 def test_shocks_and_a_cut_wire_confirm_each_other() -> None:
-    """The vibration alone is 2, with the wire 4, and the wire says so."""
+    """Vibration alone is level 2; with the wire it is 4, and the wire says so."""
     triage = Triage([SHOCKS, WIRE])
     run(triage, shocks([1, 0, 2] * 10))
-    told = [Reading("shocks", "count", 80), wire(is_cut=True)]
-    said = triage.assess(told, START_S + 30 * 600)
-    assert said.level == 5
-    assert "may have occurred, confirmed by shocks" in (said.why or "")
-    assert "vibration: shocks 80 shocks in 10 min >= " in (said.why or "")
+    readings = [Reading("shocks", "count", 80), wire(is_cut=True)]
+    result = triage.assess(readings, START_S + 30 * 600)
+    assert result.level == 5
+    assert "may have occurred, confirmed by shocks" in (result.why or "")
+    assert "vibration: shocks 80 shocks in 10 min >= " in (result.why or "")
 
 
-def test_outage_of_a_counter_is_no_burst() -> None:
-    """A hundred shocks in a day without a reading are a quiet day."""
+def test_outage_of_a_counter_is_not_a_burst() -> None:
+    """A hundred shocks in a day without a reading are few per interval."""
     triage = Triage([SHOCKS])
     run(triage, shocks([1, 0, 2] * 10))
-    told = [Reading("shocks", "count", 100)]
-    assert triage.assess(told, START_S + 86400.0).level == 1
+    readings = [Reading("shocks", "count", 100)]
+    assert triage.assess(readings, START_S + 86400.0).level == 1
 
 
 def test_background_of_shocks_survives_a_restart() -> None:
-    """Three hours need not be learnt again."""
+    """The three hours of background are in the snapshot."""
     triage, after = Triage([SHOCKS]), Triage([SHOCKS])
     run(triage, shocks([1, 0, 2] * 10))
     after.restore(triage.snapshot())
-    told = [Reading("shocks", "count", 30)]
-    assert after.assess(told, START_S + 30 * 600).level == 2
+    readings = [Reading("shocks", "count", 30)]
+    assert after.assess(readings, START_S + 30 * 600).level == 2
 
 
-def wetter(vwc: float, step: float, count: int) -> list[list[Reading]]:
+def wetting_soil(vwc: float, step: float, count: int) -> list[list[Reading]]:
     """Soil that gets wetter in steady rain of 12 mm/h."""
     return [
         [Reading("soil", "/", vwc + step * at), rain(2.0, 2.0 * at)]
@@ -344,39 +350,39 @@ def wetter(vwc: float, step: float, count: int) -> list[list[Reading]]:
 
 
 def test_wet_soil_that_gets_wetter_in_the_rain_is_level_two() -> None:
-    """High, rising and raining: none of them is enough alone."""
+    """Wet, rising and raining: no single condition is enough."""
     high = section(saturation={"high_vwc": 0.35})
-    assert levels(Triage([SOIL, RAIN], high), wetter(0.34, 0.004, 7))[-1] == 2
-    assert levels(Triage([SOIL, RAIN], high), wetter(0.36, 0.0, 7))[-1] == 1
-    assert levels(Triage([SOIL, RAIN], high), wetter(0.20, 0.004, 7))[-1] == 1
-    dry = [[soil] for soil, _ in wetter(0.34, 0.004, 7)]
+    assert levels(Triage([SOIL, RAIN], high), wetting_soil(0.34, 0.004, 7))[-1] == 2
+    assert levels(Triage([SOIL, RAIN], high), wetting_soil(0.36, 0.0, 7))[-1] == 1
+    assert levels(Triage([SOIL, RAIN], high), wetting_soil(0.20, 0.004, 7))[-1] == 1
+    dry = [[soil] for soil, _ in wetting_soil(0.34, 0.004, 7)]
     assert levels(Triage([SOIL, RAIN], high), dry)[-1] == 1
 
 
-def test_soil_learns_in_two_weeks_what_is_wet_there() -> None:
-    """The 95th percentile of its own past, kept through a restart."""
+def test_soil_limit_is_learnt_in_two_weeks() -> None:
+    """The limit is the 95th percentile of its own record, kept through a restart."""
     triage, after = Triage([SOIL, RAIN]), Triage([SOIL, RAIN])
     rng = random.Random(4)
     for hour in range(15 * 24):
-        told = [Reading("soil", "/", 0.25 + 0.02 * rng.random())]
-        triage.assess(told, START_S + hour * HOUR_S)
+        readings = [Reading("soil", "/", 0.25 + 0.02 * rng.random())]
+        triage.assess(readings, START_S + hour * HOUR_S)
         if hour == 24:
             assert "needs 14 days of its own past" in triage.diagnostics()["soil"]
     after.restore(triage.snapshot())
     assert after.diagnostics() == {}
-    begin_s = START_S + 15 * 24 * HOUR_S
-    for at, told in enumerate(wetter(0.26, 0.003, 7)):
-        said = after.assess(told, begin_s + at * 600)
-    assert said.level == 2
-    assert "saturation: soil 0.278 >= 0.2" in (said.why or "")
+    start_s = START_S + 15 * 24 * HOUR_S
+    for at, readings in enumerate(wetting_soil(0.26, 0.003, 7)):
+        result = after.assess(readings, start_s + at * 600)
+    assert result.level == 2
+    assert "saturation: soil 0.278 >= 0.2" in (result.why or "")
 
 
 def test_pressure_that_turns_positive_and_rises_is_level_two() -> None:
-    """Suction gone within the month; a standing water table says nothing."""
+    """Suction is lost within the month; a permanent water table raises nothing."""
     rising = [[Reading("pore", "hPa", -30 + 10.0 * at)] for at in range(8)]
-    said = run(Triage([PORE]), rising)[-1]
-    assert said.level == 2
-    assert (said.why or "").startswith("pore: pore 4.00 kPa >= 0, +6.00 in 1 h")
+    result = run(Triage([PORE]), rising)[-1]
+    assert result.level == 2
+    assert (result.why or "").startswith("pore: pore 4.00 kPa >= 0, +6.00 in 1 h")
     high = [[Reading("pore", "hPa", 200 + 10.0 * at)] for at in range(8)]
     assert levels(Triage([PORE]), high)[-1] == 1
 
@@ -386,13 +392,13 @@ def stream(*metres: float) -> list[list[Reading]]:
     return [[Reading("stream", "m", each)] for each in metres]
 
 
-def test_step_of_the_stream_is_two_and_a_drop_in_the_rain_three() -> None:
-    """A stream that stops in the rain has been dammed upstream."""
+def test_stream_step_is_level_two_and_a_drop_in_rain_level_three() -> None:
+    """A stream that falls in the rain has been dammed upstream."""
     assert levels(Triage([STREAM]), stream(0.5, 0.5, 0.9, 0.9))[-1] == 2
     assert levels(Triage([STREAM]), stream(0.9, 0.9, 0.5, 0.5))[-1] == 1
     rains = [
-        [*told, rain(2.0, 2.0 * at)]
-        for at, told in enumerate(stream(0.9, 0.9, 0.9, 0.5, 0.5))
+        [*readings, rain(2.0, 2.0 * at)]
+        for at, readings in enumerate(stream(0.9, 0.9, 0.9, 0.5, 0.5))
     ]
     assert levels(Triage([STREAM, RAIN]), rains)[-1] == 3
     slow = stream(*[0.5 + 0.1 * at for at in range(8)])
@@ -401,61 +407,61 @@ def test_step_of_the_stream_is_two_and_a_drop_in_the_rain_three() -> None:
 
 @pytest.mark.parametrize("echo_m", [3.0, -0.2])
 @pytest.mark.parametrize("every_s", [60.0, 600.0])
-def test_one_false_echo_is_no_step(echo_m: float, every_s: float) -> None:
-    """A branch in the beam, also in the rain; two readings must agree on both sides."""
+def test_one_false_echo_is_not_a_step(echo_m: float, every_s: float) -> None:
+    """A branch in the beam, also in rain; two readings must agree on both sides."""
     heights = stream(0.5, 0.5, 0.5, echo_m, 0.5, 0.5, 0.5, 0.5)
-    told = [[*each, rain(0.5, 0.5 * at)] for at, each in enumerate(heights)]
-    assert set(levels(Triage([STREAM, RAIN]), told, every_s)) == {1}
+    batches = [[*each, rain(0.5, 0.5 * at)] for at, each in enumerate(heights)]
+    assert set(levels(Triage([STREAM, RAIN]), batches, every_s)) == {1}
 
 
 def test_step_that_a_wire_confirms_needs_no_second_reading() -> None:
-    """The surge that cuts the wire is gone before the next reading."""
+    """The surge that cuts the wire is over before the next reading."""
     quick = section(wire={"alone_level": 2})
     triage = Triage([STREAM, WIRE], quick)
     run(triage, stream(0.5, 0.5))
-    told = [Reading("stream", "m", 0.9), wire(is_cut=True)]
-    said = triage.assess(told, START_S + 1200)
+    readings = [Reading("stream", "m", 0.9), wire(is_cut=True)]
+    result = triage.assess(readings, START_S + 1200)
     assert "water_level: stream +0.40 m in 10 min >= 0.3, confirmed by w" in (
-        said.why or ""
+        result.why or ""
     )
 
 
-def test_units_of_a_probe_are_those_of_the_rules() -> None:
-    """The same step in centimetres; a unit that is no level is not judged."""
+def test_units_of_a_probe_are_converted_for_the_rules() -> None:
+    """The same step in centimetres; a unit that is no length is not evaluated."""
     cm, odd = (Measured("stream", "Water  Level", unit) for unit in ("cm", "V"))
-    told = [[Reading("stream", "cm", each)] for each in (50.0, 50.0, 90.0, 90.0)]
-    assert levels(Triage([cm]), told)[-1] == 2
+    batches = [[Reading("stream", "cm", each)] for each in (50.0, 50.0, 90.0, 90.0)]
+    assert levels(Triage([cm]), batches)[-1] == 2
     volts = [[Reading("stream", "V", each)] for each in (50.0, 50.0, 90.0)]
     assert levels(Triage([odd]), volts)[-1] == 1
 
 
-def test_limit_counts_after_its_time_and_clears_at_its_value() -> None:
-    """A height of the stream that this place knows to be dangerous."""
+def test_limit_counts_after_for_s_and_clears_at_clear_at() -> None:
+    """A stage of the stream that is known to be dangerous at this site."""
     limit = {
         "sensor": "stream", "above": 1.2, "clear_at": 1.0, "for_s": 1200,
         "hold_s": 600, "level": 3,
     }  # fmt: skip
     rules = build_settings(TriageSection, {"limit": [limit]})
     heights = stream(1.1, 1.3, 1.3, 1.3, 1.1, 1.1, 0.9, 0.9, 0.9)
-    said = run(Triage([STREAM], rules), heights)
-    assert [each.level for each in said] == [1, 1, 1, 3, 3, 3, 3, 1, 1]
-    assert said[3].why == "limit 1: stream 1.3 >= 1.2 for 1200 s"
+    results = run(Triage([STREAM], rules), heights)
+    assert [each.level for each in results] == [1, 1, 1, 3, 3, 3, 3, 1, 1]
+    assert results[3].why == "limit 1: stream 1.3 >= 1.2 for 1200 s"
 
 
-def test_limit_on_a_part_and_below() -> None:
-    """A battery or a temperature in the housing may be watched too."""
+def test_limit_below_a_value_of_a_secondary_reading() -> None:
+    """For example a battery voltage or a temperature in the housing."""
     lean = Measured("lean", "temperature", "Cel")
     limit = {"sensor": "lean/temp", "below": -15.0, "level": 2, "hold_s": 0}
     triage = Triage([lean], build_settings(TriageSection, {"limit": [limit]}))
-    told = [[Reading("lean/temp", "Cel", each)] for each in (-14.0, -15.0, -14.0)]
-    assert levels(triage, told) == [1, 2, 1]
+    batches = [[Reading("lean/temp", "Cel", each)] for each in (-14.0, -15.0, -14.0)]
+    assert levels(triage, batches) == [1, 2, 1]
 
 
 @pytest.mark.parametrize("rule", ["rain", "tilt", "wire", "displacement"])
-def test_rule_that_is_switched_off_says_nothing(rule: str) -> None:
-    """Its sensor goes on being read and sent."""
+def test_disabled_rule_raises_nothing(rule: str) -> None:
+    """The sensor is still read and its readings are sent."""
     triage = Triage([RAIN, TILT, WIRE, CRACK], section(**{rule: {"used": False}}), LOW)
-    told = {
+    readings = {
         "rain": [rain(40.0, 40.0 * 1)],
         "tilt": tilt(1.0),
         "wire": [wire(is_cut=True)],
@@ -466,6 +472,6 @@ def test_rule_that_is_switched_off_says_nothing(rule: str) -> None:
             Reading(r.name, r.unit, r.value + at, r.sum)
             if isinstance(r.value, float)
             else r
-            for r in told
+            for r in readings
         ]
         assert triage.assess(later, START_S + at * 600).level == 1
