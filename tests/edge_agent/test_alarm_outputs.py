@@ -1,4 +1,4 @@
-"""Lamps and sounders on gpiozero's mock pins: on, off, and by whom."""
+"""Alarm outputs on gpiozero's mock pins."""
 
 import re
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ NODE = {
 }
 
 
-class Clock:
-    """Monotonic time of a test."""
+class FakeClock:
+    """Settable monotonic clock in seconds."""
 
     def __init__(self) -> None:
         self.s = 100.0
@@ -31,7 +31,7 @@ class Clock:
 
 @pytest.fixture
 def pins() -> Iterator[MockFactory]:
-    """Pins of no board."""
+    """Mock pins without a board."""
     factory = MockFactory()
     yield factory
     factory.close()
@@ -39,69 +39,70 @@ def pins() -> Iterator[MockFactory]:
 
 def alarms(
     pins: MockFactory, *settings: AlarmOutputSettings
-) -> tuple[AlarmOutputs, Clock]:
-    clock = Clock()
+) -> tuple[AlarmOutputs, FakeClock]:
+    clock = FakeClock()
     return AlarmOutputs(settings, pins, clock), clock
 
 
 @pytest.mark.parametrize(
-    ("own", "noticed", "lit", "siren"),
+    ("own_level", "notice_level", "lit", "siren"),
     [(1, 3, 0, 0), (4, 1, 1, 1), (1, 4, 1, 0), (5, 5, 1, 1)],
 )
-def test_level_switches_the_pin_whoever_sees_it(
-    pins: MockFactory, own: int, noticed: int, lit: int, siren: int
+def test_level_of_node_or_notice_switches_the_pin(
+    pins: MockFactory, own_level: int, notice_level: int, lit: int, siren: int
 ) -> None:
-    """One goes by notices too, the other only by what the node sees itself."""
+    """One output follows notices too, the other only the node's own level."""
     mute = AlarmOutputSettings(name="siren", pin=6, from_level=4, by_notice=False)
-    both, _ = alarms(pins, LAMP, mute)
-    both.update(own, noticed)
+    outputs, _ = alarms(pins, LAMP, mute)
+    outputs.update(own_level, notice_level)
 
     assert (pins.pin(5).state, pins.pin(6).state) == (lit, siren)
-    assert both.states() == {
+    assert outputs.states() == {
         "lamp": "on" if lit else "off", "siren": "on" if siren else "off",
     }  # fmt: skip
-    both.update(1, 1)
+    outputs.update(1, 1)
     assert (pins.pin(5).state, pins.pin(6).state) == (0, 0)
 
 
-def test_sounder_ends_after_its_time_and_begins_anew_at_a_higher_level(
+def test_siren_stops_after_its_time_and_restarts_at_a_higher_level(
     pins: MockFactory,
 ) -> None:
-    """People near it are told again when it gets worse, or when it comes back."""
-    both, clock = alarms(
+    """People nearby are warned again when the level rises or returns."""
+    outputs, clock = alarms(
         pins, AlarmOutputSettings(name="siren", pin=6, from_level=3, most_s=60.0)
     )
     seen = []
     for at_s, level in ((0, 3), (59, 3), (60, 3), (70, 4), (129, 4), (131, 4),
                         (140, 1), (150, 3)):  # fmt: skip
         clock.s = 100.0 + at_s
-        both.update(level, 1)
+        outputs.update(level, 1)
         seen.append(pins.pin(6).state)
 
     assert seen == [1, 1, 0, 1, 1, 0, 0, 1]
 
 
-def test_relay_that_is_on_while_low_is_off_at_start_and_at_the_end(
+def test_active_low_relay_is_off_at_start_and_at_close(
     pins: MockFactory,
 ) -> None:
-    """Most relay boards are."""
-    both, _ = alarms(pins, AlarmOutputSettings(name="lamp", pin=5, active_high=False))
+    """Most relay boards switch on at a low level."""
+    outputs, _ = alarms(
+        pins, AlarmOutputSettings(name="lamp", pin=5, active_high=False)
+    )
     begun = pins.pin(5).state
-    both.update(5, 1)
+    outputs.update(5, 1)
     lit = pins.pin(5).state
-    both.close()
+    outputs.close()
 
     assert (begun, lit) == (1, 0)
 
 
-def test_pin_that_cannot_be_had_is_told_and_stops_nobody(pins: MockFactory) -> None:
-    """The other lamp still works."""
+def test_pin_in_use_is_reported_and_other_outputs_work(pins: MockFactory) -> None:
     with DigitalInputDevice(5, pin_factory=pins):
-        both, _ = alarms(pins, LAMP, AlarmOutputSettings(name="siren", pin=6))
-        both.update(5, 1)
+        outputs, _ = alarms(pins, LAMP, AlarmOutputSettings(name="siren", pin=6))
+        outputs.update(5, 1)
 
-    assert both.states()["siren"] == "on"
-    assert "in use" in both.states()["lamp"]
+    assert outputs.states()["siren"] == "on"
+    assert "in use" in outputs.states()["lamp"]
 
 
 def lamp(name: str = "lamp", pin: int = 5, **more: object) -> dict[str, object]:
@@ -109,7 +110,7 @@ def lamp(name: str = "lamp", pin: int = 5, **more: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("alarm", "words"),
+    ("alarm", "expected"),
     [
         ([lamp(pin=27)], "alarm[1].pin must be a pin of its own, got 27; sensor.span"),
         ([lamp("a"), lamp("b")], "alarm.a uses it; choose another pin"),
@@ -118,7 +119,9 @@ def lamp(name: str = "lamp", pin: int = 5, **more: object) -> dict[str, object]:
         ([lamp(level=4)], "did you mean"),
     ],
 )
-def test_wrong_alarm_is_named(alarm: list[dict[str, object]], words: str) -> None:
-    """A pin of a sensor, a pin or a name twice, a level that is none."""
-    with pytest.raises(SettingsError, match=re.escape(words)):
+def test_wrong_alarm_settings_are_reported(
+    alarm: list[dict[str, object]], expected: str
+) -> None:
+    """A pin of a sensor, a pin or a name used twice, an impossible level."""
+    with pytest.raises(SettingsError, match=re.escape(expected)):
         parse_node_settings({**NODE, "alarm": alarm})

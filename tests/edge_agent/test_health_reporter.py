@@ -1,4 +1,4 @@
-"""What a node says of itself: when, and in which words."""
+"""Health readings of the node: when they are due, and their names and values."""
 
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.status import HealthReporter, HealthSnapshot
@@ -6,7 +6,7 @@ from service_runtime.tls import Endpoint
 from spatial_mqtt.senml import Reading
 
 HOUR_S = 3600.0
-FACTS = HealthSnapshot(
+SNAPSHOT = HealthSnapshot(
     QueueStats({1: Depth(), 3: Depth(13, 900), 5: Depth(1, 80)}, dropped={1: 4, 2: 3}),
     oldest_s=724.6,
     gateway=Endpoint("gw-3.example", 8883, tls=True),
@@ -15,14 +15,14 @@ FACTS = HealthSnapshot(
 EMPTY = HealthSnapshot(QueueStats({}), None, None, None)
 
 
-def names_of(readings: list[Reading]) -> dict[str, object]:
+def values_by_name(readings: list[Reading]) -> dict[str, object]:
     """Values by name."""
     return {reading.name: reading.value for reading in readings}
 
 
-def test_words() -> None:
+def test_readings_of_a_snapshot() -> None:
     """Queue by priority, age of its oldest message, gateway, losses, battery."""
-    assert names_of(FACTS.readings()) == {
+    assert values_by_name(SNAPSHOT.readings()) == {
         "agent/queued": "5:1 3:13",
         "agent/oldest": 725.0,
         "agent/gateway": "gw-3.example:8883",
@@ -31,9 +31,9 @@ def test_words() -> None:
     }
 
 
-def test_what_is_not_there_is_said_or_left_out() -> None:
-    """An empty queue and no gateway are facts; no battery is none."""
-    assert names_of(EMPTY.readings()) == {
+def test_readings_of_an_empty_snapshot() -> None:
+    """An empty queue and no gateway are reported; a missing battery is left out."""
+    assert values_by_name(EMPTY.readings()) == {
         "agent/queued": "none",
         "agent/oldest": 0.0,
         "agent/gateway": "none",
@@ -41,20 +41,20 @@ def test_what_is_not_there_is_said_or_left_out() -> None:
     }
 
 
-def test_it_is_due_at_the_start_and_once_in_its_interval() -> None:
-    """The clock of the schedule decides, not the number of packs."""
+def test_readings_are_due_at_start_and_once_per_interval() -> None:
+    """The clock decides, not the number of packs."""
     now_s = [100.0]
-    report = HealthReporter(lambda: FACTS, HOUR_S, lambda: now_s[0])
-    told = []
+    report = HealthReporter(lambda: SNAPSHOT, HOUR_S, lambda: now_s[0])
+    due_at_s = []
     for now_s[0] in range(100, 100 + 3 * 3600, 60):
-        told += [now_s[0]] * bool(report.due_readings(1))
-    assert told == [100, 3700, 7300]
+        due_at_s += [now_s[0]] * bool(report.due_readings(1))
+    assert due_at_s == [100, 3700, 7300]
 
 
-def test_an_urgent_pack_stays_short_but_not_for_ever() -> None:
-    """In a storm of nothing but alarms the battery is heard of all the same."""
+def test_urgent_pack_postpones_readings_at_most_one_interval() -> None:
+    """In a storm of alarms the health readings are sent after one interval anyway."""
     now_s = [0.0]
-    report = HealthReporter(lambda: FACTS, HOUR_S, lambda: now_s[0])
+    report = HealthReporter(lambda: SNAPSHOT, HOUR_S, lambda: now_s[0])
     assert not report.due_readings(4)
     now_s[0] = HOUR_S - 1
     assert not report.due_readings(5)

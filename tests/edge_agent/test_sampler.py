@@ -1,4 +1,4 @@
-"""Sampling: what is judged, noted and remembered with one pack."""
+"""`Sampler`: triage, diagnostics and state stored with each pack."""
 
 import os
 import signal
@@ -23,44 +23,49 @@ from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import STATUS_PREFIX, Pack, Reading, decode_pack
 
 CELL = Cell.at(33.56, 133.53, 20)
-TOLD = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)
+NOTICE = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)
 KILLED = """
 import sys, time
-from test_sampler import TOLD, sampler
+from test_sampler import NOTICE, sampler
 made, queue = sampler(sys.argv[1], [])
-made.apply_criteria(TOLD, withdrawn=False)
+made.apply_criteria(NOTICE, withdrawn=False)
 print("taken", flush=True)
 time.sleep(60)
 """
 
 
-class Wall:
-    """A clock that a test sets."""
+class FakeClock:
+    """Settable clock with the interface of the node's clock.
+
+    Attributes:
+        now_s: Unix time without steps.
+        offset_s: Step of the wall clock in seconds.
+    """
 
     speedup = 1.0
 
     def __init__(self) -> None:
         self.now_s = START_S
-        self.set_by_s = 0.0
+        self.offset_s = 0.0
 
     def wall_s(self) -> float:
-        """Unix time, as it was set."""
-        return self.now_s + self.set_by_s
+        """Unix time including the offset."""
+        return self.now_s + self.offset_s
 
     def mono_s(self) -> float:
-        """Seconds that nobody sets."""
+        """Monotonic seconds, without the offset."""
         return self.now_s - START_S
 
     def is_synchronised(self) -> bool:
-        """As it was set."""
+        """Whether the wall clock is synchronised."""
         return True
 
 
-WALL = Wall()
+CLOCK = FakeClock()
 
 
-class Told:
-    """A sensor that says what a test wants; the rest of it is a settings table's."""
+class FakeSensor:
+    """A tilt sensor with settable readings."""
 
     quantity, unit, claims = "tilt", "deg", ()
     range, largest_step, interval_s, warm_up_s = (-90.0, 90.0), 1.0, 60.0, 0.0
@@ -70,34 +75,34 @@ class Told:
         self.readings = readings
 
     def read(self, now_s: float) -> list[Reading]:
-        """What it was told."""
+        """The given readings."""
         return self.readings
 
     def state(self) -> dict[str, str]:
-        """Nothing."""
+        """No state to store."""
         return {}
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """No resources to release."""
 
 
 def sampler(
     path: str,
-    sensors: list[Told],
+    sensors: list[FakeSensor],
     self_report: Callable[[int], list[Reading]] = lambda _priority: [],
 ) -> tuple[Sampler, SqliteQueue]:
     """A node with a gauge and a tilt sensor, and its queue."""
     queue = SqliteQueue(path, "n1", "boot", 10_000_000)
-    site = NodeIdentity("n1", CELL, WALL)
+    identity = NodeIdentity("n1", CELL, CLOCK)
     triage = Triage([RAIN, TILT])
-    remembered = queue.get_state(TRIAGE_STATE)
-    if remembered is not None:
-        triage.restore(remembered)
+    stored = queue.get_state(TRIAGE_STATE)
+    if stored is not None:
+        triage.restore(stored)
     made = Sampler(
         sensors,
         triage,
         queue,
-        site,
+        identity,
         lambda _said, _read: None,
         health_readings=self_report,
     )
@@ -105,13 +110,13 @@ def sampler(
 
 
 def packs(queue: SqliteQueue) -> list[Pack]:
-    """What waits, oldest first."""
-    held = sorted(queue.lease(1000), key=lambda message: message.id.seq)
-    return [decode_pack(message.payload) for message in held]
+    """Queued packs, oldest first."""
+    messages = sorted(queue.lease(1000), key=lambda message: message.id.seq)
+    return [decode_pack(message.payload) for message in messages]
 
 
-def test_criteria_of_a_notice_survive_kill_dash_nine(tmp_path: Path) -> None:
-    """They are on the disk when they have been taken, without any reading."""
+def test_criteria_of_a_notice_survive_a_kill(tmp_path: Path) -> None:
+    """Criteria are on disk once accepted, without a reading."""
     path = str(tmp_path / "q.db")
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, path],
@@ -127,16 +132,16 @@ def test_criteria_of_a_notice_survive_kill_dash_nine(tmp_path: Path) -> None:
     triage = Triage([RAIN])
     triage.restore(queue.get_state(TRIAGE_STATE) or "")
     queue.close()
-    assert triage.active_criteria.criteria.warning_mm == TOLD.warning_mm
+    assert triage.active_criteria.criteria.warning_mm == NOTICE.warning_mm
     assert not triage.active_criteria.criteria.assumed
 
 
-def test_refused_criteria_are_said_and_change_nothing(
+def test_refused_criteria_are_logged_and_change_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reason is in the log, the table in force stays."""
+    """The reason is logged; the criteria in force stay."""
     made, queue = sampler(str(tmp_path / "q.db"), [])
-    made.apply_criteria(TOLD, withdrawn=False)
+    made.apply_criteria(NOTICE, withdrawn=False)
     before = queue.get_state(TRIAGE_STATE)
     made.apply_criteria(CriteriaNotice(60.0, 80.0, 160.0, 4.0), withdrawn=False)
     assert "criteria.version must be no older than the one in force" in caplog.text
@@ -144,10 +149,10 @@ def test_refused_criteria_are_said_and_change_nothing(
     queue.close()
 
 
-def test_no_criteria_at_the_start_take_none_away(tmp_path: Path) -> None:
-    """A node whose notices were lost still has its table; taken back it has not."""
+def test_missing_criteria_at_start_keep_the_stored_ones(tmp_path: Path) -> None:
+    """A start without notices keeps the stored criteria; a withdrawal removes them."""
     made, queue = sampler(str(tmp_path / "q.db"), [])
-    made.apply_criteria(TOLD, withdrawn=False)
+    made.apply_criteria(NOTICE, withdrawn=False)
     before = queue.get_state(TRIAGE_STATE)
     made.apply_criteria(None, withdrawn=False)
     assert queue.get_state(TRIAGE_STATE) == before
@@ -156,58 +161,63 @@ def test_no_criteria_at_the_start_take_none_away(tmp_path: Path) -> None:
     queue.close()
 
 
-def test_rule_that_cannot_be_used_is_told_once(tmp_path: Path) -> None:
-    """A coarse chip hides 0.01 deg/h, over six hours too: the analyst hears of it."""
-    sensor = Told([])
+def test_unusable_rule_is_reported_once(tmp_path: Path) -> None:
+    """A coarse chip hides 0.01 deg/h, over six hours too; the note is sent once."""
+    sensor = FakeSensor([])
     made, queue = sampler(str(tmp_path / "q.db"), [sensor])
     for minute in range(0, 480, 10):
-        WALL.now_s = START_S + minute * 60
+        CLOCK.now_s = START_S + minute * 60
         sensor.readings = tilt(1.0 + 0.001 * (minute % 20), 0.0, sigma_deg=0.1)
         made.sample()
-    told = [r for pack in packs(queue) for r in pack.readings if r.name == "tilt/rule"]
+    notes = [r for pack in packs(queue) for r in pack.readings if r.name == "tilt/rule"]
     queue.close()
     note = "rule tilt cannot be used for level 3: noise hides 0.01 deg/h"
-    assert [reading.value for reading in told] == [note]
+    assert [reading.value for reading in notes] == [note]
 
 
-def test_clock_that_is_set_does_not_stretch_a_rate(tmp_path: Path) -> None:
+def test_clock_step_does_not_change_a_tilt_rate(tmp_path: Path) -> None:
     """The wall clock goes back a day in the middle of an hour of creep."""
-    sensor = Told([])
+    sensor = FakeSensor([])
     made, queue = sampler(str(tmp_path / "q.db"), [sensor])
-    WALL.set_by_s = 0.0
+    CLOCK.offset_s = 0.0
     for minute in range(0, 120, 5):
-        WALL.now_s = START_S + minute * 60
-        WALL.set_by_s = -86400.0 if minute >= 60 else 0.0
+        CLOCK.now_s = START_S + minute * 60
+        CLOCK.offset_s = -86400.0 if minute >= 60 else 0.0
         sensor.readings = tilt(1.0 + 0.2 * minute / 60)
         made.sample()
     sent = packs(queue)
-    said = [(pack.priority, pack.why) for pack in sent]
+    reasons = [(pack.priority, pack.why) for pack in sent]
     queue.close()
     for pack in sent:
         assert decode_reasons(pack.reasons) == parse_why(pack.why or "")
-    assert said[-1][0] == 4
-    assert "0.200±0.000 deg/h >= 0.1" in (said[-1][1] or "")
+    assert reasons[-1][0] == 4
+    assert "0.200±0.000 deg/h >= 0.1" in (reasons[-1][1] or "")
 
 
-def test_word_on_the_node_itself_costs_no_message_and_few_bytes(
+def test_health_readings_add_no_message_and_few_bytes(
     tmp_path: Path,
 ) -> None:
-    """It rides in one pack of the sensors' in its interval; no rule looks at it."""
+    """Sent once per interval inside a pack of the sensors; no rule evaluates them."""
     stats = QueueStats({3: Depth(13, 900), 5: Depth(1, 80)})
-    facts = HealthSnapshot(stats, 724.6, Endpoint("gw-3.example", 8883), 12.65)
-    report = HealthReporter(lambda: facts, 3600.0, WALL.mono_s)
+    snapshot = HealthSnapshot(stats, 724.6, Endpoint("gw-3.example", 8883), 12.65)
+    report = HealthReporter(lambda: snapshot, 3600.0, CLOCK.mono_s)
     sizes = []
-    for name, more in (("with", {"self_report": report.due_readings}), ("without", {})):
-        made, queue = sampler(str(tmp_path / name), [Told(tilt(1.0, 0.0))], **more)
+    for name, options in (
+        ("with", {"self_report": report.due_readings}),
+        ("without", {}),
+    ):
+        made, queue = sampler(
+            str(tmp_path / name), [FakeSensor(tilt(1.0, 0.0))], **options
+        )
         made.sample()
         made.sample()
         sizes.append(queue.stats().depth[1].bytes)
         first, second = packs(queue)
         queue.close()
-        has = [
+        has_status = [
             any(r.name.startswith(STATUS_PREFIX) for r in p.readings)
             for p in (first, second)
         ]
-        assert has == [name == "with", False]
+        assert has_status == [name == "with", False]
         assert first.why == second.why
     assert sizes[0] - sizes[1] < 200

@@ -1,4 +1,4 @@
-"""Clock steps and what they mean for a schedule."""
+"""Detection of clock steps, and the trigger that tolerates them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +10,7 @@ NOW = datetime(2026, 7, 1, tzinfo=UTC)
 
 
 class Clocks:
-    """A wall clock that can be set, and one that cannot."""
+    """A wall clock that can be set, and a monotonic one."""
 
     wall_s = 1_800_000_000.0
     mono_s = 50.0
@@ -30,18 +30,18 @@ def steps(clocks: Clocks) -> ClockStepDetector:
     return ClockStepDetector(lambda: clocks.wall_s, lambda: clocks.mono_s)
 
 
-def test_time_that_passes_is_no_step(steps: ClockStepDetector, clocks: Clocks) -> None:
-    """However long nobody looked."""
+def test_elapsed_time_is_not_a_step(steps: ClockStepDetector, clocks: Clocks) -> None:
+    """However long the time since the last call."""
     clocks.pass_s(86_400)
 
     assert steps.detect_step() == 0.0
 
 
 @pytest.mark.parametrize("step_s", [3.0, -3600.0, 3e7])
-def test_step_is_seen_once(
+def test_step_is_detected_once(
     steps: ClockStepDetector, clocks: Clocks, step_s: float
 ) -> None:
-    """Forth and back, with its length."""
+    """Forward and back, with its length; the next call returns zero."""
     clocks.pass_s(10)
     clocks.wall_s += step_s
 
@@ -50,7 +50,7 @@ def test_step_is_seen_once(
 
 
 def test_small_steps_add_up(steps: ClockStepDetector, clocks: Clocks) -> None:
-    """A clock that is set second by second is wrong in the end all the same."""
+    """A clock that drifts second by second is detected too."""
     seen = []
     for _ in range(4):
         clocks.wall_s += MIN_STEP_S * 0.75
@@ -72,5 +72,5 @@ def test_small_steps_add_up(steps: ClockStepDetector, clocks: Clocks) -> None:
 def test_next_time_is_at_most_an_interval_away(
     previous: datetime | None, expected: datetime
 ) -> None:
-    """A year forth makes one time, not three million; an hour back no hour's rest."""
+    """A year forward gives one time, not three million; an hour back does not pause."""
     assert SteadyIntervalTrigger(10.0).get_next_fire_time(previous, NOW) == expected

@@ -1,4 +1,4 @@
-"""Tip, tug and tilt: what a hand does is shown, whatever else is broken."""
+"""Live check: each event at a sensor is shown, also while other sensors fail."""
 
 import threading
 import time
@@ -27,8 +27,8 @@ TABLES = (
 )
 
 
-class Bench:
-    """A live check in a thread, with the board at hand."""
+class LiveCheckHarness:
+    """A live check in a thread, on a simulated board."""
 
     def __init__(self, is_terminal: bool = False) -> None:
         self.board: Board
@@ -36,66 +36,69 @@ class Bench:
         self.board, sensors = opened(*TABLES, on_event=lambda name: wakes[name].set())
         self.text = ""
         settings = [with_few_samples(each) for each in parse_sensors(TABLES)]
-        slots = [LiveSensor(s, sensors[s.name], wakes[s.name]) for s in settings]
+        live_sensors = [LiveSensor(s, sensors[s.name], wakes[s.name]) for s in settings]
         self.check = LiveCheck(
-            slots, time.monotonic, lambda: START_S, Screen(is_terminal, self._write)
+            live_sensors,
+            time.monotonic,
+            lambda: START_S,
+            Screen(is_terminal, self._write),
         )
-        self.looks: list[SensorCheck] = []
+        self.checks: list[SensorCheck] = []
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         first = "rain 0 mm" if is_terminal else "first rain"
         wait_until(lambda: first in self.text and "span no" in self.text)
 
     def _run(self) -> None:
-        self.looks = self.check.run(60.0)
+        self.checks = self.check.run(60.0)
 
     def _write(self, text: str) -> None:
         self.text += text
 
-    def ends(self) -> dict[str, SensorCheck]:
+    def finish(self) -> dict[str, SensorCheck]:
         self.check.stop()
         self._thread.join()
-        return {look.name: look for look in self.looks}
+        return {check.name: check for check in self.checks}
 
 
-def test_tip_and_tug_are_told_while_a_chip_is_missing() -> None:
-    """One line each, and the missing chip has its own."""
-    bench = Bench()
-    bench.board.inject_fault("air", Fault.IO_ERROR)
-    wait_until(lambda: "I2C1 0x76 does not answer" in bench.text)
+def test_tip_and_cut_are_shown_while_a_chip_is_missing() -> None:
+    """One line each; the missing chip has its own line."""
+    harness = LiveCheckHarness()
+    harness.board.inject_fault("air", Fault.IO_ERROR)
+    wait_until(lambda: "I2C1 0x76 does not answer" in harness.text)
     for _ in range(2):
-        bench.board.pin_factory.pin(17).hold(level=False)
-        bench.board.pin_factory.pin(17).release()
-    wait_until(lambda: "(sum 1 mm)" in bench.text)
-    bench.board.pin_factory.pin(27).release()  # the wire's plug is pulled
-    wait_until(lambda: "span yes" in bench.text)
-    bench.board.clear_fault("air")
-    wait_until(lambda: "air is OK again" in bench.text)
-    seen = bench.ends()
+        harness.board.pin_factory.pin(17).hold(level=False)
+        harness.board.pin_factory.pin(17).release()
+    wait_until(lambda: "(sum 1 mm)" in harness.text)
+    harness.board.pin_factory.pin(27).release()  # unplug the wire
+    wait_until(lambda: "span yes" in harness.text)
+    harness.board.clear_fault("air")
+    wait_until(lambda: "air is OK again" in harness.text)
+    checks = harness.finish()
 
-    assert seen["air"].health is Health.OK
-    assert bench.check.change_counts["span"] == 1
-    assert bench.check.change_counts["tilt"] == 0
-
-
-@pytest.mark.parametrize("words", [">>  rain", "least..most", "GPIO17"])
-def test_terminal_gets_a_table_that_marks_what_moved(words: str) -> None:
-    """An eye that comes back from the gauge finds it."""
-    bench = Bench(is_terminal=True)
-    bench.board.pin_factory.pin(17).hold(level=False)
-    bench.board.pin_factory.pin(17).release()
-    wait_until(lambda: words in bench.text)
-    bench.ends()
-
-    assert bench.text.startswith("\x1b[H")
+    assert checks["air"].health is Health.OK
+    assert harness.check.change_counts["span"] == 1
+    assert harness.check.change_counts["tilt"] == 0
 
 
-def test_tilt_is_read_from_few_samples() -> None:
-    """16 s for a reading are fine on the slope, and too long for a hand."""
-    fine, hasty_one = (
+@pytest.mark.parametrize("expected", [">>  rain", "least..most", "GPIO17"])
+def test_table_on_a_terminal_marks_changed_sensors(expected: str) -> None:
+    """The mark shows which sensor just changed."""
+    harness = LiveCheckHarness(is_terminal=True)
+    harness.board.pin_factory.pin(17).hold(level=False)
+    harness.board.pin_factory.pin(17).release()
+    wait_until(lambda: expected in harness.text)
+    harness.finish()
+
+    assert harness.text.startswith("\x1b[H")
+
+
+def test_live_check_reduces_tilt_samples() -> None:
+    """16 s per reading are acceptable on the slope, and too long during a check."""
+    normal, fast = (
         parse_sensors(TABLES)[2],
         with_few_samples(parse_sensors(TABLES)[2]),
     )
 
-    assert hasty_one.samples < fine.samples  # type: ignore[attr-defined]
+    assert fast.samples < normal.samples  # type: ignore[attr-defined]
     assert with_few_samples(parse_sensors(TABLES)[0]) == parse_sensors(TABLES)[0]

@@ -1,4 +1,4 @@
-"""Bad hardware is normal: each way to be broken has a name and a remedy."""
+"""Sensor check: each kind of fault has a health and a remedy."""
 
 from typing import Any
 
@@ -25,10 +25,10 @@ AIR = {"kind": "bme280", "name": "s"}
 COLD = {"kind": "ds18b20", "name": "s", "rom": "28-0000055c1aa1"}
 
 
-def look(
+def check_sensor(
     table: dict[str, Any], fault: Fault | None = None, later_s: tuple[float, ...] = ()
 ) -> SensorCheck:
-    """The last of some looks at one sensor whose part is broken."""
+    """Check of one sensor with this fault, after further readings at these times."""
     board, sensors = opened(table)
     reader = SensorReader(list(sensors.values()), lambda: 0.0)
     if fault is not None:
@@ -56,33 +56,32 @@ def look(
         (RAIN, Fault.FLAPPING, (60.0,), Health.FLAPS),
     ],
 )
-def test_broken_part_has_a_named_health_and_a_remedy(
+def test_fault_gives_its_health_and_a_remedy(
     table: dict[str, Any], fault: Fault, later_s: tuple[float, ...], health: Health
 ) -> None:
-    """What an installer looks up in the guide, and what to do about it."""
-    seen = look(table, fault, later_s)
+    check = check_sensor(table, fault, later_s)
 
-    assert seen.health is health
-    assert not seen.is_ok
-    assert seen.problem is not None
-    assert "; " in seen.problem
+    assert check.health is health
+    assert not check.is_ok
+    assert check.problem is not None
+    assert "; " in check.problem
 
 
-def test_well_sensor_shows_all_an_installer_compares() -> None:
+def test_healthy_sensor_shows_all_columns() -> None:
     """Value, unit, range, step, quality, wiring."""
-    seen = look(PORE)
+    check = check_sensor(PORE)
 
-    assert seen.health is Health.OK
-    assert [each.name for each in seen.shown] == ["s", "s/head", "s/loop"]
-    assert format_table([seen])[1].split() == [
-        "s", "s", *str(seen.shown[0]).split()[1:], "-1000..10000", "hPa", "100",
+    assert check.health is Health.OK
+    assert [each.name for each in check.shown] == ["s", "s/head", "s/loop"]
+    assert format_table([check])[1].split() == [
+        "s", "s", *str(check.shown[0]).split()[1:], "-1000..10000", "hPa", "100",
         "good", "SPI0.0", "channel", "0", "ok",
     ]  # fmt: skip
 
 
-def test_sentence_of_a_problem_fits_a_photograph() -> None:
-    """Long remedies are broken, not cut."""
-    lines = format_table([look(COLD, Fault.UNCONVERTED)])
+def test_table_with_a_problem_fits_the_width() -> None:
+    """Long remedies are wrapped."""
+    lines = format_table([check_sensor(COLD, Fault.UNCONVERTED)])
 
     assert max(map(len, lines)) <= WIDTH
     assert "85.0 C, its value after power-on" in " ".join(lines)
@@ -97,11 +96,11 @@ def test_sentence_of_a_problem_fits_a_photograph() -> None:
         (21.5, Health.LOOP_FAULT),
     ],
 )
-def test_each_current_that_is_no_measurement_has_a_name(
+def test_currents_outside_the_measuring_range_have_a_health(
     loop_ma: float, health: Health
 ) -> None:
     """NE 43: 3.4 mA is a broken loop, not a dry hole."""
-    wrong = diagnose_loop(loop_ma)
+    diagnosis = diagnose_loop(loop_ma)
 
-    assert wrong is not None
-    assert wrong[2] is health
+    assert diagnosis is not None
+    assert diagnosis[2] is health

@@ -20,8 +20,10 @@ TABLES = (
 )
 
 
-def levels(site: SlopeSite, total_mm: float, hours: int) -> list[tuple[float, int]]:
-    """Hours since the start, and what the node says of every 10 minutes."""
+def simulate_levels(
+    site: SlopeSite, total_mm: float, hours: int
+) -> list[tuple[float, int]]:
+    """Hours since the start and the node's level every 10 minutes."""
     settings = parse_sensors(TABLES)
     rng = random.Random(4)
     board = Board(
@@ -29,31 +31,36 @@ def levels(site: SlopeSite, total_mm: float, hours: int) -> list[tuple[float, in
     )
     sensors = open_sensors(settings, Hardware(board.pin_factory, lambda _: None))
     triage = Triage(settings, soil=site.soil)
-    told = []
+    levels_by_hour = []
     for step in range(hours * 6):
         now_s = START_S + step * 600
         board.advance(now_s)
         readings = [reading for sensor in sensors for reading in sensor.read(now_s)]
-        told.append((step / 6, triage.assess(readings, now_s).level))
-    return told
+        levels_by_hour.append((step / 6, triage.assess(readings, now_s).level))
+    return levels_by_hour
 
 
-def test_a_failing_slope_is_warned_of_before_it_fails() -> None:
-    """Tilt says 3 a day or more ahead, 4 hours ahead; the wire says 5 at failure."""
-    told = levels(SlopeSite(START_S, failure_time_s=FAILURE_S), total_mm=60, hours=61)
-    first = {at: next(hour for hour, level in told if level >= at) for at in (3, 4, 5)}
+def test_levels_rise_before_a_failure() -> None:
+    """Tilt: level 3 at least 10 h ahead, then 4; the cut wire: level 5 at failure."""
+    levels_by_hour = simulate_levels(
+        SlopeSite(START_S, failure_time_s=FAILURE_S), total_mm=60, hours=61
+    )
+    first = {
+        at: next(hour for hour, level in levels_by_hour if level >= at)
+        for at in (3, 4, 5)
+    }
     assert 12 < first[3] < 50
     assert 50 < first[4] < 60
     assert first[5] == pytest.approx(60, abs=0.01)
 
 
-def test_a_storm_without_a_failure_is_told_by_its_rain() -> None:
-    """300 mm in a day and a half pass the criteria, and the tilt stays silent."""
-    told = levels(SlopeSite(START_S), total_mm=300, hours=40)
-    assert max(level for _, level in told) in {3, 4}
+def test_storm_without_failure_gives_rain_levels() -> None:
+    """300 mm in a day and a half exceed the criteria; tilt raises nothing."""
+    levels_by_hour = simulate_levels(SlopeSite(START_S), total_mm=300, hours=40)
+    assert max(level for _, level in levels_by_hour) in {3, 4}
 
 
-def test_a_quiet_slope_stays_at_level_one() -> None:
+def test_quiet_slope_stays_at_level_one() -> None:
     """Two days without rain: noise alone raises nothing."""
-    told = levels(SlopeSite(START_S), total_mm=0, hours=48)
-    assert {level for _, level in told} == {1}
+    levels_by_hour = simulate_levels(SlopeSite(START_S), total_mm=0, hours=48)
+    assert {level for _, level in levels_by_hour} == {1}

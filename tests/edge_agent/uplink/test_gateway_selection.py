@@ -1,4 +1,4 @@
-"""Which gateway serves a node: chosen, left, and come back to."""
+"""Selection of a gateway: first choice, failover and return."""
 
 import itertools
 import threading
@@ -22,129 +22,138 @@ NEAR, NEXT, FAR = (Endpoint(name, 1883) for name in ("near", "next", "far"))
 MANAGER = Endpoint("manager", 1883)
 
 
-class Uplink:
-    """An uplink that only remembers what it was told."""
+class FakeUplink:
+    """Records the endpoints that it is switched to."""
 
     def __init__(self) -> None:
         self.endpoint: Endpoint | None = None
         self.unserved_since_s: float | None = 0.0
-        self.used: list[Endpoint] = []
+        self.switched_to: list[Endpoint] = []
 
     def switch_to(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.used.append(endpoint)
+        self.switched_to.append(endpoint)
 
 
-class Listed:
-    """Candidates that the test decides on."""
+class FakeGatewaySource:
+    """Gateway source with a settable list and health.
+
+    Attributes:
+        gateways: The list, best first.
+        healthy: Gateways that pass a check.
+    """
 
     def __init__(self, *gateways: Endpoint) -> None:
         self.gateways = list(gateways)
-        self.well: set[Endpoint] = set()
+        self.healthy: set[Endpoint] = set()
 
     def ranked_gateways(self) -> list[Endpoint]:
         return self.gateways
 
     def is_healthy(self, gateway: Endpoint) -> bool:
-        return gateway in self.well
+        return gateway in self.healthy
 
 
-class World:
-    """A choice whose threads the test runs by hand."""
+class SelectorHarness:
+    """A `GatewaySelector` whose threads are replaced by direct calls."""
 
     def __init__(self, *gateways: Endpoint) -> None:
         self.now_s = 100.0
-        self.uplink, self.listed = Uplink(), Listed(*gateways)
-        self.looking = threading.Event()
-        self.choice = GatewaySelector(
+        self.uplink, self.source = FakeUplink(), FakeGatewaySource(*gateways)
+        self.stop = threading.Event()
+        self.selector = GatewaySelector(
             self.uplink,
-            self.listed,
-            self.looking,
+            self.source,
+            self.stop,
             lambda: self.now_s,
             FailoverTimeouts(),
         )
 
-    def look(self) -> None:
-        """One look at the list and at better gateways."""
-        self.looking.clear()
-        self.looking.wait = lambda _s=None: self.looking.set() or True  # type: ignore[method-assign]
-        self.choice.run_checks()
+    def run_check(self) -> None:
+        """Run one check of the list and of better gateways."""
+        self.stop.clear()
+        self.stop.wait = lambda _s=None: self.stop.set() or True  # type: ignore[method-assign]
+        self.selector.run_checks()
 
-    def after(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now_s += seconds
-        self.choice.decide()
+        self.selector.decide()
 
 
 @pytest.fixture
-def world() -> World:
-    made = World(NEAR, NEXT, FAR)
-    made.look()
-    made.after(0)
+def selection() -> SelectorHarness:
+    made = SelectorHarness(NEAR, NEXT, FAR)
+    made.run_check()
+    made.advance(0)
     made.uplink.unserved_since_s = None
     return made
 
 
-def test_best_gateway_is_chosen_first(world: World) -> None:
-    """The ranking is the Managers' and the place's."""
-    assert world.uplink.used == [NEAR]
+def test_best_gateway_is_selected_first(selection: SelectorHarness) -> None:
+    """The ranking comes from the Managers and the location."""
+    assert selection.uplink.switched_to == [NEAR]
 
 
-def test_next_gateway_serves_within_ten_seconds(world: World) -> None:
-    """One that fails is left after four, and so is the next; then it begins anew."""
-    world.uplink.unserved_since_s = world.now_s
-    world.after(3.9)
-    assert world.uplink.used == [NEAR]
-    for _ in range(3):
-        world.after(4.0)
-
-    assert world.uplink.used == [NEAR, NEXT, FAR, NEAR]
-
-
-def test_gateway_that_serves_again_in_time_is_kept(world: World) -> None:
-    """A restart of seconds moves nobody."""
-    world.uplink.unserved_since_s = world.now_s
-    world.after(3.0)
-    world.uplink.unserved_since_s = None
-    world.after(60.0)
-
-    assert world.uplink.used == [NEAR]
-
-
-def test_better_gateway_is_taken_back_when_proven(world: World) -> None:
-    """Twice well in a row, a minute apart: no flapping with a bad gateway."""
-    world.uplink.unserved_since_s = world.now_s
-    world.after(4.0)
-    world.uplink.unserved_since_s = None
-    world.listed.well = {NEAR}
-    world.look()
-    world.after(1.0)
-    assert world.uplink.endpoint == NEXT
-    world.listed.well = set()
-    world.look()
-    world.listed.well = {NEAR}
-    world.look()
-    world.after(1.0)
-    assert world.uplink.endpoint == NEXT
-    world.look()
-    world.after(1.0)
-
-    assert world.uplink.used == [NEAR, NEXT, NEAR]
-
-
-def test_gateway_that_left_the_list_is_left_when_another_is_proven(
-    world: World,
+def test_failover_to_the_next_gateway_within_ten_seconds(
+    selection: SelectorHarness,
 ) -> None:
-    """Managers may move an area; a working gateway is not dropped for a list."""
-    world.listed.gateways = [FAR]
-    world.look()
-    world.after(1.0)
-    assert world.uplink.endpoint == NEAR
-    world.listed.well = {FAR}
-    world.look()
-    world.look()
-    world.after(1.0)
+    """A gateway without service is left after 4 s; after the last comes the first."""
+    selection.uplink.unserved_since_s = selection.now_s
+    selection.advance(3.9)
+    assert selection.uplink.switched_to == [NEAR]
+    for _ in range(3):
+        selection.advance(4.0)
 
-    assert world.uplink.endpoint == FAR
+    assert selection.uplink.switched_to == [NEAR, NEXT, FAR, NEAR]
+
+
+def test_gateway_that_recovers_in_time_is_kept(selection: SelectorHarness) -> None:
+    """A restart of a few seconds causes no failover."""
+    selection.uplink.unserved_since_s = selection.now_s
+    selection.advance(3.0)
+    selection.uplink.unserved_since_s = None
+    selection.advance(60.0)
+
+    assert selection.uplink.switched_to == [NEAR]
+
+
+def test_better_gateway_is_selected_again_after_two_checks(
+    selection: SelectorHarness,
+) -> None:
+    """Two successful checks in a row, a minute apart: no flapping to a bad gateway."""
+    selection.uplink.unserved_since_s = selection.now_s
+    selection.advance(4.0)
+    selection.uplink.unserved_since_s = None
+    selection.source.healthy = {NEAR}
+    selection.run_check()
+    selection.advance(1.0)
+    assert selection.uplink.endpoint == NEXT
+    selection.source.healthy = set()
+    selection.run_check()
+    selection.source.healthy = {NEAR}
+    selection.run_check()
+    selection.advance(1.0)
+    assert selection.uplink.endpoint == NEXT
+    selection.run_check()
+    selection.advance(1.0)
+
+    assert selection.uplink.switched_to == [NEAR, NEXT, NEAR]
+
+
+def test_unlisted_gateway_is_replaced_when_another_is_healthy(
+    selection: SelectorHarness,
+) -> None:
+    """Managers may move an area; a gateway in use is kept until then."""
+    selection.source.gateways = [FAR]
+    selection.run_check()
+    selection.advance(1.0)
+    assert selection.uplink.endpoint == NEAR
+    selection.source.healthy = {FAR}
+    selection.run_check()
+    selection.run_check()
+    selection.advance(1.0)
+
+    assert selection.uplink.endpoint == FAR
 
 
 def fetcher(**brokers: bytes) -> Callable[[Endpoint, str], bytes]:
@@ -156,36 +165,40 @@ def fetcher(**brokers: bytes) -> Callable[[Endpoint, str], bytes]:
     return fetch
 
 
-def managed(
+def managed_gateways(
     folder: Path, fetch: Callable[[Endpoint, str], bytes], node: str = "n1"
 ) -> ManagedGateways:
     managers = [Endpoint("away", 1883), MANAGER]
     return ManagedGateways(managers, "/3/1/2", folder / "gateways.json", fetch, node)
 
 
-def listed(*hosts: str) -> bytes:
+def directory(*hosts: str) -> bytes:
     return encode_directory_message([
         BrokerEntry("/3/1", BrokerInfo(host, 1883)) for host in hosts
     ])
 
 
-def test_list_is_remembered_for_a_start_without_network(tmp_path: Path) -> None:
-    """A node that boots in the storm finds yesterday's gateways."""
-    online = managed(tmp_path, fetcher(manager=listed("a", "b"))).ranked_gateways()
-    offline = managed(tmp_path, fetcher()).ranked_gateways()
+def test_list_is_stored_for_a_start_without_network(tmp_path: Path) -> None:
+    """A node that starts without a network uses the last known gateways."""
+    online = managed_gateways(
+        tmp_path, fetcher(manager=directory("a", "b"))
+    ).ranked_gateways()
+    offline = managed_gateways(tmp_path, fetcher()).ranked_gateways()
 
     assert {endpoint.host for endpoint in online} == {"a", "b"}
     assert offline == online
 
 
-def test_nodes_spread_over_equal_gateways_and_stay(tmp_path: Path) -> None:
+def test_nodes_spread_over_equal_gateways_in_a_fixed_order(tmp_path: Path) -> None:
     """Each node has its own order, and always the same one."""
-    fetch = fetcher(manager=listed("a", "b", "c"))
+    fetch = fetcher(manager=directory("a", "b", "c"))
     firsts = [
-        managed(tmp_path, fetch, f"n{n}").ranked_gateways()[0].host for n in range(300)
+        managed_gateways(tmp_path, fetch, f"n{n}").ranked_gateways()[0].host
+        for n in range(300)
     ]
     again = [
-        managed(tmp_path, fetch, f"n{n}").ranked_gateways()[0].host for n in range(300)
+        managed_gateways(tmp_path, fetch, f"n{n}").ranked_gateways()[0].host
+        for n in range(300)
     ]
 
     assert firsts == again
@@ -193,7 +206,7 @@ def test_nodes_spread_over_equal_gateways_and_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "is_well"),
+    ("offer", "is_healthy"),
     [
         (CustodyOffer("gw").encode(), True),
         (CustodyOffer("gw", is_offline=True).encode(), False),
@@ -201,21 +214,23 @@ def test_nodes_spread_over_equal_gateways_and_stay(tmp_path: Path) -> None:
         (None, False),
     ],
 )
-def test_gateway_is_well_when_its_store_is_there(
-    tmp_path: Path, told: bytes | None, is_well: bool
+def test_gateway_is_healthy_when_its_store_is_online(
+    tmp_path: Path, offer: bytes | None, is_healthy: bool
 ) -> None:
-    """A broker that answers is not yet a gateway that keeps messages."""
-    fetch = fetcher() if told is None else fetcher(near=told)
+    """A broker that answers may have no gateway that stores messages."""
+    fetch = fetcher() if offer is None else fetcher(near=offer)
 
-    assert managed(tmp_path, fetch).is_healthy(NEAR) is is_well
+    assert managed_gateways(tmp_path, fetch).is_healthy(NEAR) is is_healthy
 
 
-def test_list_that_does_not_parse_is_no_list(tmp_path: Path) -> None:
-    """The next Manager is asked, then the memory."""
+def test_invalid_list_is_skipped(tmp_path: Path) -> None:
+    """The next Manager is queried, then the stored list is used."""
     calls = itertools.count()
 
     def fetch(_endpoint: Endpoint, topic: str) -> bytes:
         assert topic == GATEWAY_INFO
-        return b"{" if next(calls) == 0 else listed("a")
+        return b"{" if next(calls) == 0 else directory("a")
 
-    assert [e.host for e in managed(tmp_path, fetch).ranked_gateways()] == ["a"]
+    assert [e.host for e in managed_gateways(tmp_path, fetch).ranked_gateways()] == [
+        "a"
+    ]

@@ -1,4 +1,4 @@
-"""Custody and window, decided without a network."""
+"""Custody and congestion window of messages in flight, without a network."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def message(seq: int) -> QueuedMessage:
     return QueuedMessage(seq, MessageId("n", "b", seq), 3, "/t", b"x")
 
 
-def flight(custody: CustodyMode = CustodyMode.RECEIPTS) -> InFlight:
+def make_in_flight(custody: CustodyMode = CustodyMode.RECEIPTS) -> InFlight:
     made = InFlight(LIMITS, custody)
     made.on_up(0.0, receive_maximum=20)
     return made
@@ -35,9 +35,9 @@ def receipt(*seqs: int) -> CustodyReceipt:
     return CustodyReceipt.from_ids(MessageId("n", "b", seq) for seq in seqs)
 
 
-def test_puback_does_not_end_custody_when_receipts_are_given() -> None:
-    """A broker's memory is not a disk."""
-    f = flight()
+def test_puback_does_not_end_custody_with_receipts() -> None:
+    """A broker that keeps messages in memory does not store them on disk."""
+    f = make_in_flight()
     f.on_sent(1, (message(1),), 100, 0.0)
     f.on_published(1, None, 0.1)
 
@@ -47,8 +47,8 @@ def test_puback_does_not_end_custody_when_receipts_are_given() -> None:
 
 
 def test_receipt_before_its_puback_counts() -> None:
-    """The two travel apart; either may come first."""
-    f = flight()
+    """Receipts and PUBACKs arrive independently, in any order."""
+    f = make_in_flight()
     f.on_sent(1, (message(1),), 100, 0.0)
     f.on_receipt(receipt(1))
     f.on_published(1, None, 0.1)
@@ -56,9 +56,9 @@ def test_receipt_before_its_puback_counts() -> None:
     assert f.take_actions(0.2).ack == [1]
 
 
-def test_silence_means_send_again() -> None:
-    """A message without receipt goes back to the queue."""
-    f = flight()
+def test_message_without_receipt_is_sent_again() -> None:
+    """A message without a receipt returns to the queue."""
+    f = make_in_flight()
     f.on_sent(1, (message(1),), 100, 0.0)
     f.on_published(1, None, 0.1)
 
@@ -66,38 +66,38 @@ def test_silence_means_send_again() -> None:
     assert f.take_actions(10.0).release == [1]
 
 
-def test_lost_link_gives_back_all_but_the_receipted() -> None:
-    """After a reconnect the queue decides anew what goes first."""
-    f = flight()
+def test_lost_link_releases_all_messages_without_receipt() -> None:
+    """After a reconnect the queue decides again what is sent first."""
+    f = make_in_flight()
     for seq in (1, 2, 3):
         f.on_sent(seq, (message(seq),), 50, 0.0)
     f.on_published(1, None, 0.1)
     f.on_receipt(receipt(2))
     f.on_down()
 
-    due = f.take_actions(0.2)
+    actions = f.take_actions(0.2)
 
-    assert (sorted(due.release), due.ack) == ([1, 3], [2])
+    assert (sorted(actions.release), actions.ack) == ([1, 3], [2])
     assert f.sendable_bytes(0.2) == 0
 
 
-def test_window_is_counted_in_bytes_until_the_puback() -> None:
-    """A fresh link carries one message; a measured one as much as it holds."""
-    f = flight()
+def test_window_counts_bytes_until_the_puback() -> None:
+    """A new link carries one message; a measured one as much as its window."""
+    f = make_in_flight()
     f.on_sent(1, (message(1),), 299, 0.0)
     assert f.sendable_bytes(0.05) == 0
     f.on_published(1, None, 0.1)
     f.on_sent(2, (message(2),), 140, 0.1)
     assert f.sendable_bytes(0.1) == 160
     f.on_sent(3, (message(3),), 20, 0.1)
-    assert f.sendable_bytes(0.1) == 0  # less than half a window is not worth a segment
+    assert f.sendable_bytes(0.1) == 0  # less than half a window: not worth a segment
     f.on_published(2, None, 0.2)
     assert f.sendable_bytes(0.2) == 280
 
 
-def test_urgent_message_finds_room_where_others_wait() -> None:
-    """Its window is a segment larger, and it does not wait for all of that."""
-    f = flight()
+def test_window_is_larger_for_urgent_messages() -> None:
+    """Its window is one segment larger, and need not be half free."""
+    f = make_in_flight()
     f.on_sent(1, (message(1),), 299, 0.0)
 
     assert (f.sendable_bytes(0.05), f.sendable_bytes(0.05, is_urgent=True)) == (
@@ -109,15 +109,15 @@ def test_urgent_message_finds_room_where_others_wait() -> None:
 
 
 def test_round_trip_of_the_subscription_opens_the_window() -> None:
-    """A drain need not wait for its first message to come back."""
+    """Draining need not wait until the first message is acknowledged."""
     f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
     f.on_up(0.0, 20, round_trip_s=0.1)
 
     assert f.sendable_bytes(0.0) == MIN_WINDOW_BYTES
 
 
-def test_no_more_publications_than_the_broker_receives() -> None:
-    """MQTT 5's Receive Maximum is the broker's word."""
+def test_no_slots_are_free_at_receive_maximum() -> None:
+    """Receive Maximum of MQTT 5 limits publications in flight."""
     f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
     f.on_up(0.0, 2, round_trip_s=0.1)
     for seq in (1, 2):
@@ -126,8 +126,8 @@ def test_no_more_publications_than_the_broker_receives() -> None:
     assert (f.free_slots, f.sendable_bytes(0.0)) == (0, 0)
 
 
-def test_what_is_never_answered_does_not_measure_the_link() -> None:
-    """QoS 0 is "published" within a millisecond; the window must not believe it."""
+def test_qos_0_publications_do_not_measure_the_link() -> None:
+    """QoS 0 is "published" within a millisecond; this is no round trip."""
     f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
     f.on_up(0.0, 1000, round_trip_s=0.1)
     for token in range(50):
@@ -137,31 +137,31 @@ def test_what_is_never_answered_does_not_measure_the_link() -> None:
     assert f.sendable_bytes(0.01) == MIN_WINDOW_BYTES
 
 
-def test_node_lets_nothing_go_that_nobody_takes() -> None:
-    """A gateway's broker came back alone: its daemon may offer receipts yet."""
+def test_node_keeps_messages_without_a_subscriber() -> None:
+    """After a broker restart its gateway may still send an offer."""
     f = InFlight(LIMITS, CustodyMode.AUTO, needs_subscriber=True)
     f.on_up(0.0, 20)
     f.on_sent(1, (message(1),), 100, 1.9)
     f.on_published(1, NO_SUBSCRIBERS, 1.9)
-    due = f.take_actions(2.0)
-    assert (due.decided_custody, due.ack, due.release) == (None, [], [1])
+    actions = f.take_actions(2.0)
+    assert (actions.decided_custody, actions.ack, actions.release) == (None, [], [1])
 
     f.on_offer(OFFER)
     assert f.take_actions(3.0).decided_custody is CustodyMode.RECEIPTS
 
 
-def test_gateway_lets_go_what_nobody_listens_to() -> None:
-    """Towards a plain broker without subscribers there is nobody to keep it for."""
-    f = flight(CustodyMode.PUBACK)
+def test_gateway_acknowledges_messages_without_a_subscriber() -> None:
+    """A plain broker without subscribers will never have a receiver to wait for."""
+    f = make_in_flight(CustodyMode.PUBACK)
     f.on_sent(1, (message(1),), 100, 0.0)
     f.on_published(1, NO_SUBSCRIBERS, 0.1)
 
     assert f.take_actions(0.2).ack == [1]
 
 
-def test_messages_of_one_publication_share_its_fate() -> None:
-    """A parcel is acknowledged as one, and receipted message by message."""
-    f = flight()
+def test_messages_of_one_publication_are_receipted_one_by_one() -> None:
+    """Acknowledged together by the PUBACK, and one by one by receipts."""
+    f = make_in_flight()
     f.on_sent(1, (message(1), message(2)), 100, 0.0)
     f.on_receipt(receipt(2))
     f.on_published(1, None, 0.1)
@@ -171,9 +171,9 @@ def test_messages_of_one_publication_share_its_fate() -> None:
     assert f.take_actions(0.3).ack == [1]
 
 
-def test_first_pieces_of_a_large_message_end_nothing() -> None:
-    """Only with the last piece is the message on its way."""
-    f = flight()
+def test_first_fragments_of_a_large_message_have_no_actions() -> None:
+    """Only the last fragment completes a message."""
+    f = make_in_flight()
     f.on_sent(1, (), 100, 0.0)
     f.on_published(1, None, 0.1)
     f.on_down()
@@ -182,22 +182,23 @@ def test_first_pieces_of_a_large_message_end_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("custody", "is_taken"), [(CustodyMode.RECEIPTS, True), (CustodyMode.PUBACK, False)]
+    ("custody", "is_accepted"),
+    [(CustodyMode.RECEIPTS, True), (CustodyMode.PUBACK, False)],
 )
-def test_content_of_ours_goes_only_to_who_reads_it(
-    custody: CustodyMode, is_taken: bool
+def test_internal_content_is_accepted_only_with_an_offer(
+    custody: CustodyMode, is_accepted: bool
 ) -> None:
-    """A subscriber behind a plain broker must never see a parcel."""
-    f = flight(custody)
+    """A subscriber behind a plain broker must never receive a batch."""
+    f = make_in_flight(custody)
     f.on_offer(CustodyOffer("gw", ("/t",), takes=("parcel",)))
 
-    assert f.accepts("parcel", "/t") is is_taken
+    assert f.accepts("parcel", "/t") is is_accepted
     assert not f.accepts("parcel", "/other")
     assert not f.accepts("chunk", "/t")
 
 
-def test_receive_maximum_of_the_broker_is_kept() -> None:
-    """MQTT 5 lets the receiver bound what is unacknowledged."""
+def test_receive_maximum_of_the_broker_stops_sending() -> None:
+    """MQTT 5 lets the receiver limit what is unacknowledged."""
     f = InFlight(LIMITS)
     f.on_up(0.0, receive_maximum=1, known_offers=[OFFER])
     f.on_sent(1, (message(1),), 1, 0.0)
@@ -205,9 +206,9 @@ def test_receive_maximum_of_the_broker_is_kept() -> None:
     assert f.sendable_bytes(0.2) == 0
 
 
-def test_too_many_without_receipt_stop_the_sending() -> None:
-    """A gateway whose disk is stuck is not flooded."""
-    f = flight()
+def test_too_many_messages_without_receipt_stop_sending() -> None:
+    """A gateway whose disk is blocked is not flooded."""
+    f = make_in_flight()
     for seq in (1, 2, 3):
         f.on_sent(seq, (message(seq),), 1, 0.0)
         f.on_published(seq, None, 0.0)
@@ -215,32 +216,32 @@ def test_too_many_without_receipt_stop_the_sending() -> None:
     assert f.sendable_bytes(0.2) == 0
 
 
-def test_peer_without_offer_ends_custody_with_puback_after_the_grace() -> None:
-    """A plain broker or a Gamma gateway gives no receipts; this is settled once."""
-    f = flight(CustodyMode.AUTO)
+def test_custody_ends_with_puback_after_the_grace_without_an_offer() -> None:
+    """A plain broker or a Gamma gateway gives no receipts; decided once per link."""
+    f = make_in_flight(CustodyMode.AUTO)
     f.on_sent(1, (message(1),), 1, 0.0)
     f.on_published(1, None, 0.1)
     assert f.take_actions(1.9).ack == []
 
-    due = f.take_actions(2.0)
+    actions = f.take_actions(2.0)
 
-    assert (due.ack, due.decided_custody) == ([1], CustodyMode.PUBACK)
+    assert (actions.ack, actions.decided_custody) == ([1], CustodyMode.PUBACK)
     f.on_sent(2, (message(2),), 1, 2.0)
     f.on_published(2, None, 2.1)
     assert f.take_actions(2.2).ack == [2]
 
 
-def test_offer_within_the_grace_settles_receipts() -> None:
-    """A retained offer says that a store stands behind the broker."""
-    f = flight(CustodyMode.AUTO)
+def test_offer_within_the_grace_decides_for_receipts() -> None:
+    """A retained offer shows that a store subscribes at the broker."""
+    f = make_in_flight(CustodyMode.AUTO)
     f.on_offer(OFFER)
 
     assert f.take_actions(0.1).decided_custody is CustodyMode.RECEIPTS
     assert f.take_actions(99.0).decided_custody is None
 
 
-def test_peer_known_to_give_receipts_is_never_taken_for_a_plain_broker() -> None:
-    """A restarted broker has forgotten the offer; the message must not be lost."""
+def test_peer_with_a_known_offer_is_never_treated_as_plain_broker() -> None:
+    """A restarted broker has lost the offer; its messages must not be lost."""
     f = InFlight(LIMITS, CustodyMode.AUTO)
     f.on_up(0.0, receive_maximum=20, known_offers=[OFFER])
     f.on_sent(1, (message(1),), 1, 0.0)
@@ -249,9 +250,9 @@ def test_peer_known_to_give_receipts_is_never_taken_for_a_plain_broker() -> None
     assert f.take_actions(9.0).ack == []
 
 
-def test_topic_outside_the_offers_ends_custody_with_its_puback() -> None:
-    """Nobody will ever receipt what no receiver subscribes to."""
-    f = flight(CustodyMode.AUTO)
+def test_custody_ends_with_puback_for_topics_outside_the_offers() -> None:
+    """No receiver subscribes to the topic, so no receipt can come."""
+    f = make_in_flight(CustodyMode.AUTO)
     f.on_offer(CustodyOffer("gw", ("/other/#",)))
     f.on_sent(1, (message(1),), 1, 0.0)
     f.on_published(1, None, 0.1)
@@ -259,9 +260,8 @@ def test_topic_outside_the_offers_ends_custody_with_its_puback() -> None:
     assert f.take_actions(0.2).ack == [1]
 
 
-def test_refused_message_rests_and_is_tried_again() -> None:
-    """A refusal neither loses the message nor spins."""
-    f = flight()
+def test_refused_message_is_retried_after_a_pause() -> None:
+    f = make_in_flight()
     f.on_sent(1, (message(1),), 1, 0.0)
 
     assert f.on_published(1, "Quota exceeded", 1.0) == (message(1),)
@@ -269,9 +269,9 @@ def test_refused_message_rests_and_is_tried_again() -> None:
     assert f.take_actions(6.0).release == [1]
 
 
-def test_message_without_taker_is_sent_again_when_the_store_may_be_back() -> None:
+def test_message_without_subscriber_is_sent_again_after_a_pause() -> None:
     """A restarted broker acknowledges before the gateway has subscribed again."""
-    f = flight()
+    f = make_in_flight()
     f.on_sent(1, (message(1),), 1, 0.0)
     f.on_published(1, NO_SUBSCRIBERS, 0.1)
 
@@ -280,9 +280,9 @@ def test_message_without_taker_is_sent_again_when_the_store_may_be_back() -> Non
     assert f.sendable_bytes(1.1) > 0
 
 
-def test_message_without_taker_is_delivered_to_a_plain_broker() -> None:
-    """Where no receipts are given, nobody needs to listen."""
-    f = flight(CustodyMode.PUBACK)
+def test_message_without_subscriber_is_delivered_to_a_plain_broker() -> None:
+    """Where no receipts are given, no subscriber is needed."""
+    f = make_in_flight(CustodyMode.PUBACK)
     f.on_sent(1, (message(1),), 1, 0.0)
     f.on_published(1, NO_SUBSCRIBERS, 0.1)
 
@@ -290,16 +290,16 @@ def test_message_without_taker_is_delivered_to_a_plain_broker() -> None:
 
 
 @pytest.mark.parametrize("token", [7, 0])
-def test_answer_to_an_unknown_token_is_let_go(token: int) -> None:
-    """A late answer of an older connection changes nothing."""
-    f = flight()
+def test_answer_to_an_unknown_token_is_ignored(token: int) -> None:
+    """Late answers from an earlier connection change nothing."""
+    f = make_in_flight()
 
     assert f.on_published(token, None, 0.0) == ()
 
 
-def test_who_only_passes_on_gives_no_receipts() -> None:
-    """Its offer has no filters; a store's, which may follow at once, decides."""
-    f = flight(CustodyMode.AUTO)
+def test_offer_without_filters_gives_no_receipts() -> None:
+    """Its offer has no filters; an offer with filters may follow and decides."""
+    f = make_in_flight(CustodyMode.AUTO)
     f.on_offer(CustodyOffer("gw-2", ()))
     f.on_sent(1, (message(1),), 100, 0.0)
     f.on_published(1, None, 0.1)
@@ -310,9 +310,9 @@ def test_who_only_passes_on_gives_no_receipts() -> None:
     assert f.custody is CustodyMode.RECEIPTS
 
 
-def test_without_a_store_puback_ends_custody_but_names_are_wanted() -> None:
-    """Other gateways behind a plain broker go by ids."""
-    f = flight(CustodyMode.AUTO)
+def test_relay_without_a_store_needs_message_ids() -> None:
+    """Other gateways behind a plain broker identify messages by their ids."""
+    f = make_in_flight(CustodyMode.AUTO)
     f.on_offer(CustodyOffer("gw-2", ()))
     f.on_sent(1, (message(1),), 100, 0.0)
     f.on_published(1, None, 0.1)
@@ -322,9 +322,8 @@ def test_without_a_store_puback_ends_custody_but_names_are_wanted() -> None:
     assert f.is_served(2.0)
 
 
-def test_a_store_that_is_away_is_not_made_up_for_by_who_passes_on() -> None:
-    """Nobody takes custody meanwhile."""
-    f = flight(CustodyMode.AUTO)
+def test_relay_does_not_replace_an_offline_store() -> None:
+    f = make_in_flight(CustodyMode.AUTO)
     f.on_offer(CustodyOffer("gw-2", ()))
     f.on_offer(OFFER)
     f.on_offer(CustodyOffer("gw", ("/t",), is_offline=True))

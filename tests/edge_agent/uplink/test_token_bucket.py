@@ -1,4 +1,4 @@
-"""The token bucket never lets more through than rate and burst allow."""
+"""The token bucket never passes more than rate and burst allow."""
 
 import math
 
@@ -28,15 +28,15 @@ def test_bytes_sent_stay_under_rate_and_burst(
 
 
 def test_unlimited_rate_never_waits() -> None:
-    """A gateway on a LAN has no bucket to fill."""
+    """For a gateway on a LAN."""
     bucket = TokenBucket(math.inf, 1)
     bucket.spend(10**9, 0.0)
 
     assert bucket.wait_s(0.0) == 0
 
 
-def test_bucket_of_a_slow_link_saves_up_no_more_than_one_packet() -> None:
-    """What the bucket lets through at once waits in the modem."""
+def test_burst_of_a_slow_link_is_one_packet() -> None:
+    """What the bucket passes at once waits in the modem."""
     bucket = TokenBucket.for_rate(3750)
     bucket.spend(1500, 0.0)
     bucket.spend(1, 0.0)

@@ -1,4 +1,4 @@
-"""Strict for the urgent, fair below, and nobody starves."""
+"""Strict priority for urgent messages, weighted shares below."""
 
 from collections import Counter
 
@@ -10,30 +10,29 @@ from edge_agent.uplink.scheduler import STRICT_FROM, WEIGHTS, WeightedFairQueue
 
 
 @given(st.sets(st.integers(1, 5), min_size=1))
-def test_urgent_always_goes_first(waiting: set[int]) -> None:
-    """5 before 4 before all others, whatever has been spent."""
-    shares = WeightedFairQueue()
-    chosen = shares.choose(waiting)
+def test_urgent_priority_is_always_first(waiting: set[int]) -> None:
+    """5 before 4 before all others, whatever has been sent."""
+    fair_queue = WeightedFairQueue()
+    chosen = fair_queue.choose(waiting)
 
     if max(waiting) >= STRICT_FROM:
         assert chosen == max(waiting)
     assert chosen in waiting
 
 
-def test_nothing_waiting_means_nothing_to_send() -> None:
-    """An idle uplink has no turn to give."""
+def test_no_priority_is_chosen_when_none_waits() -> None:
     assert WeightedFairQueue().choose(()) is None
 
 
 @given(sizes=st.fixed_dictionaries({p: st.integers(60, 1500) for p in WEIGHTS}))
-def test_bytes_follow_the_weights_whatever_the_sizes(sizes: dict[int, int]) -> None:
-    """A priority of large messages gets no more bytes than its share."""
-    shares = WeightedFairQueue()
+def test_shares_of_bytes_follow_the_weights(sizes: dict[int, int]) -> None:
+    """A priority with large messages gets no more bytes than its share."""
+    fair_queue = WeightedFairQueue()
     sent: Counter[int] = Counter()
     for _ in range(4000):
-        priority = shares.choose(WEIGHTS)
+        priority = fair_queue.choose(WEIGHTS)
         assert priority is not None
-        shares.charge(priority, sizes[priority])
+        fair_queue.charge(priority, sizes[priority])
         sent[priority] += sizes[priority]
 
     total = sum(sent.values())
@@ -44,31 +43,31 @@ def test_bytes_follow_the_weights_whatever_the_sizes(sizes: dict[int, int]) -> N
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(60, 1500)), max_size=300))
-def test_lowest_is_never_starved(storm: list[tuple[bool, int]]) -> None:
-    """While 1 waits, at most the weights' worth of bytes goes before its next turn."""
-    shares = WeightedFairQueue()
+def test_lowest_priority_is_never_starved(storm: list[tuple[bool, int]]) -> None:
+    """While 1 waits, at most the bytes of all weights are sent before its next turn."""
+    fair_queue = WeightedFairQueue()
     waited_bytes = 0
     for with_two, size in storm:
         waiting = {3, 2, 1} if with_two else {3, 1}
-        priority = shares.choose(waiting)
+        priority = fair_queue.choose(waiting)
         assert priority is not None
-        shares.charge(priority, size)
+        fair_queue.charge(priority, size)
         waited_bytes = 0 if priority == 1 else waited_bytes + size
 
         assert waited_bytes <= sum(WEIGHTS.values()) * 1500 + 3 * 1500
 
 
-def test_who_was_idle_has_saved_nothing_up() -> None:
-    """A priority that had nothing to send for an hour does not take the link over."""
-    shares = WeightedFairQueue()
+def test_idle_priority_accumulates_no_credit() -> None:
+    """A priority that was idle for an hour does not take over the link."""
+    fair_queue = WeightedFairQueue()
     for _ in range(1000):
-        assert shares.choose({3}) == 3
-        shares.charge(3, 1000)
+        assert fair_queue.choose({3}) == 3
+        fair_queue.charge(3, 1000)
     turns = []
     for _ in range(14):
-        priority = shares.choose({3, 1})
+        priority = fair_queue.choose({3, 1})
         assert priority is not None
         turns.append(priority)
-        shares.charge(priority, 1000)
+        fair_queue.charge(priority, 1000)
 
     assert turns.count(1) <= 3
