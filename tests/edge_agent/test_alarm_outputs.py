@@ -88,12 +88,12 @@ def test_active_low_relay_is_off_at_start_and_at_close(
     outputs, _ = alarms(
         pins, AlarmOutputSettings(name="lamp", pin=5, active_high=False)
     )
-    begun = pins.pin(5).state
+    initial = pins.pin(5).state
     outputs.update(5, 1)
     lit = pins.pin(5).state
     outputs.close()
 
-    assert (begun, lit) == (1, 0)
+    assert (initial, lit) == (1, 0)
 
 
 def test_pin_in_use_is_reported_and_other_outputs_work(pins: MockFactory) -> None:

@@ -1,4 +1,4 @@
-"""Composition of a node."""
+"""Composition of a node from its settings."""
 
 import subprocess
 import sys

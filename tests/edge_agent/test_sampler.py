@@ -24,11 +24,11 @@ from spatial_mqtt.senml import STATUS_PREFIX, Pack, Reading, decode_pack
 
 CELL = Cell.at(33.56, 133.53, 20)
 NOTICE = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)
-KILLED = """
+PROGRAM = """
 import sys, time
-from test_sampler import NOTICE, sampler
-made, queue = sampler(sys.argv[1], [])
-made.apply_criteria(NOTICE, withdrawn=False)
+from test_sampler import NOTICE, make_sampler
+sampler, queue = make_sampler(sys.argv[1], [])
+sampler.apply_criteria(NOTICE, withdrawn=False)
 print("taken", flush=True)
 time.sleep(60)
 """
@@ -86,7 +86,7 @@ class FakeSensor:
         """No resources to release."""
 
 
-def sampler(
+def make_sampler(
     path: str,
     sensors: list[FakeSensor],
     self_report: Callable[[int], list[Reading]] = lambda _priority: [],
@@ -98,7 +98,7 @@ def sampler(
     stored = queue.get_state(TRIAGE_STATE)
     if stored is not None:
         triage.restore(stored)
-    made = Sampler(
+    sampler = Sampler(
         sensors,
         triage,
         queue,
@@ -106,7 +106,7 @@ def sampler(
         lambda _said, _read: None,
         health_readings=self_report,
     )
-    return made, queue
+    return sampler, queue
 
 
 def packs(queue: SqliteQueue) -> list[Pack]:
@@ -119,7 +119,7 @@ def test_criteria_of_a_notice_survive_a_kill(tmp_path: Path) -> None:
     """Criteria are on disk once accepted, without a reading."""
     path = str(tmp_path / "q.db")
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED, path],
+        [sys.executable, "-c", PROGRAM, path],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         cwd=Path(__file__).parent,
@@ -140,10 +140,10 @@ def test_refused_criteria_are_logged_and_change_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The reason is logged; the criteria in force stay."""
-    made, queue = sampler(str(tmp_path / "q.db"), [])
-    made.apply_criteria(NOTICE, withdrawn=False)
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [])
+    sampler.apply_criteria(NOTICE, withdrawn=False)
     before = queue.get_state(TRIAGE_STATE)
-    made.apply_criteria(CriteriaNotice(60.0, 80.0, 160.0, 4.0), withdrawn=False)
+    sampler.apply_criteria(CriteriaNotice(60.0, 80.0, 160.0, 4.0), withdrawn=False)
     assert "criteria.version must be no older than the one in force" in caplog.text
     assert queue.get_state(TRIAGE_STATE) == before
     queue.close()
@@ -151,12 +151,12 @@ def test_refused_criteria_are_logged_and_change_nothing(
 
 def test_missing_criteria_at_start_keep_the_stored_ones(tmp_path: Path) -> None:
     """A start without notices keeps the stored criteria; a withdrawal removes them."""
-    made, queue = sampler(str(tmp_path / "q.db"), [])
-    made.apply_criteria(NOTICE, withdrawn=False)
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [])
+    sampler.apply_criteria(NOTICE, withdrawn=False)
     before = queue.get_state(TRIAGE_STATE)
-    made.apply_criteria(None, withdrawn=False)
+    sampler.apply_criteria(None, withdrawn=False)
     assert queue.get_state(TRIAGE_STATE) == before
-    made.apply_criteria(None, withdrawn=True)
+    sampler.apply_criteria(None, withdrawn=True)
     assert queue.get_state(TRIAGE_STATE) != before
     queue.close()
 
@@ -164,11 +164,11 @@ def test_missing_criteria_at_start_keep_the_stored_ones(tmp_path: Path) -> None:
 def test_unusable_rule_is_reported_once(tmp_path: Path) -> None:
     """A coarse chip hides 0.01 deg/h, over six hours too; the note is sent once."""
     sensor = FakeSensor([])
-    made, queue = sampler(str(tmp_path / "q.db"), [sensor])
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [sensor])
     for minute in range(0, 480, 10):
         CLOCK.now_s = START_S + minute * 60
         sensor.readings = tilt(1.0 + 0.001 * (minute % 20), 0.0, sigma_deg=0.1)
-        made.sample()
+        sampler.sample()
     notes = [r for pack in packs(queue) for r in pack.readings if r.name == "tilt/rule"]
     queue.close()
     note = "rule tilt cannot be used for level 3: noise hides 0.01 deg/h"
@@ -178,13 +178,13 @@ def test_unusable_rule_is_reported_once(tmp_path: Path) -> None:
 def test_clock_step_does_not_change_a_tilt_rate(tmp_path: Path) -> None:
     """The wall clock goes back a day in the middle of an hour of creep."""
     sensor = FakeSensor([])
-    made, queue = sampler(str(tmp_path / "q.db"), [sensor])
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [sensor])
     CLOCK.offset_s = 0.0
     for minute in range(0, 120, 5):
         CLOCK.now_s = START_S + minute * 60
         CLOCK.offset_s = -86400.0 if minute >= 60 else 0.0
         sensor.readings = tilt(1.0 + 0.2 * minute / 60)
-        made.sample()
+        sampler.sample()
     sent = packs(queue)
     reasons = [(pack.priority, pack.why) for pack in sent]
     queue.close()
@@ -206,11 +206,11 @@ def test_health_readings_add_no_message_and_few_bytes(
         ("with", {"self_report": report.due_readings}),
         ("without", {}),
     ):
-        made, queue = sampler(
+        sampler, queue = make_sampler(
             str(tmp_path / name), [FakeSensor(tilt(1.0, 0.0))], **options
         )
-        made.sample()
-        made.sample()
+        sampler.sample()
+        sampler.sample()
         sizes.append(queue.stats().depth[1].bytes)
         first, second = packs(queue)
         queue.close()

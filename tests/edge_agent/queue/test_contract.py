@@ -17,19 +17,19 @@ MakeQueue = Callable[[int], Queue]
 
 @pytest.fixture(params=["sqlite", "memory"])
 def make_queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeQueue]:
-    made: list[Queue] = []
+    queues: list[Queue] = []
 
     def make(max_bytes: int = 1_000_000) -> Queue:
         if request.param == "memory":
             queue: Queue = MemoryQueue("n1", "b1", max_bytes)
         else:
-            path = tmp_path / f"queue-{len(made)}.db"
+            path = tmp_path / f"queue-{len(queues)}.db"
             queue = SqliteQueue(path, "n1", "machine-boot", max_bytes)
-        made.append(queue)
+        queues.append(queue)
         return queue
 
     yield make
-    for queue in made:
+    for queue in queues:
         queue.close()
 
 

@@ -22,7 +22,7 @@ from spatial_mqtt.senml import MessageId
 
 HOUR = Durability(window_s=3600.0)
 
-PUTTER = """
+PUT_PROGRAM = """
 import sys
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.base import Durability
@@ -43,8 +43,8 @@ while True:
     print(put, priority, flush=True)
 """
 
-WAITER = (
-    PUTTER.partition("number = 0")[0].replace("3600.0", "0.02")
+WAIT_PROGRAM = (
+    PUT_PROGRAM.partition("number = 0")[0].replace("3600.0", "0.02")
     + """
 import time
 queue.put([MessageDraft(5, "/t", lambda i: b"reading 0")])
@@ -128,7 +128,9 @@ def test_commit_window_ends_without_another_call(tmp_path: Path) -> None:
     """
     path = tmp_path / "q.db"
     with subprocess.Popen(
-        [sys.executable, "-c", WAITER, str(path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WAIT_PROGRAM, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout
         process.stdout.readline()
@@ -258,7 +260,7 @@ def test_removal_is_committed_without_another_put(tmp_path: Path) -> None:
     )
     queue.put([draft(5)])
     queue.ack([m.seq for m in queue.lease()])
-    # Reads until the committer's thread has written; hangs if it never does.
+    # Polls until the committer's thread has written; hangs if it never does.
     while rows_on_disk(tmp_path / "q.db") > 0:
         pass
     queue.close()
@@ -269,7 +271,7 @@ def test_removal_is_committed_while_the_journal_has_entries(tmp_path: Path) -> N
     queue.put([draft(5)])
     queue.put([draft(1)])
     queue.ack([m.seq for m in queue.lease()])
-    # Reads until the committer's thread has written; hangs if it never does.
+    # Polls until the committer's thread has written; hangs if it never does.
     while read_counters(tmp_path / "q.db")[5]["rows"]:
         pass
     queue.close()
@@ -294,7 +296,9 @@ def test_kill_in_the_window_loses_only_low_priority_and_reuses_no_id(
     printed: list[tuple[str, int]] = []
     for _ in range(3):
         with subprocess.Popen(
-            [sys.executable, "-c", PUTTER, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PUT_PROGRAM, str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process:
             assert process.stdout
             lines = [process.stdout.readline() for _ in range(301)]

@@ -16,7 +16,7 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import CounterDeltas
 from spatial_mqtt.senml import MessageId
 
-PUTTER = """
+PUT_PROGRAM = """
 import sys
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.inspection import ledger_writer
@@ -43,7 +43,9 @@ def test_kill_loses_no_message_that_was_put(tmp_path: Path) -> None:
     printed: list[str] = []
     for _ in range(3):
         with subprocess.Popen(
-            [sys.executable, "-c", PUTTER, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PUT_PROGRAM, str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process:
             assert process.stdout
             printed += [process.stdout.readline().strip() for _ in range(40)]

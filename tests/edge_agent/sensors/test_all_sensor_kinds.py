@@ -1,4 +1,4 @@
-"""Every kind of sensor there is, from its settings to a mended fault."""
+"""Every kind of sensor, from its settings to a cleared fault."""
 
 import json
 import math
@@ -53,32 +53,32 @@ TILT = ("tilt", "adxl345", "sca3300", "scl3300")
 
 
 def table(kind: str) -> dict[str, Any]:
-    """The least that a sensor of the kind needs."""
+    """The minimal settings of a sensor of this kind."""
     return {"kind": kind, "name": kind, **KEYS[kind]}
 
 
-def one(kind: str) -> tuple[Board, Sensor]:
-    """A sensor of the kind on its board, an hour after the start."""
+def open_one(kind: str) -> tuple[Board, Sensor]:
+    """A sensor of this kind on its board, an hour after the start."""
     board, sensors = opened(table(kind))
     board.advance(START_S + 3600)
     return board, sensors[kind]
 
 
-def own(sensor: Sensor, readings: list[Reading]) -> list[float]:
-    """The values that the declared range is about."""
+def values_in_unit(sensor: Sensor, readings: list[Reading]) -> list[float]:
+    """The values in the sensor's unit."""
     unit = sensor.unit
     values = [r.value for r in readings if r.unit == unit]
     return [float(v) for v in values if isinstance(v, bool | int | float)]
 
 
-def test_every_kind_has_an_example_and_a_part() -> None:
-    """Who adds a kind adds its other end, and a line above."""
+def test_every_kind_has_minimal_settings_and_a_part() -> None:
+    """A new kind needs a simulated part and an entry in `KEYS`."""
     assert KEYS.keys() == SENSOR_KINDS.keys() == PARTS.keys()
 
 
 @pytest.mark.parametrize("kind", sorted(KEYS))
-def test_kind_says_what_is_possible(kind: str) -> None:
-    """Quantity, range and claims; a step that is more than nothing."""
+def test_kind_declares_quantity_range_and_claims(kind: str) -> None:
+    """Quantity, range and claims; a step greater than zero."""
     (settings,) = parse_sensors([table(kind)])
     low, high = settings.range
     assert settings.quantity
@@ -90,8 +90,8 @@ def test_kind_says_what_is_possible(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", sorted(KEYS))
 def test_kind_opens_and_reads_within_its_range(kind: str) -> None:
-    """On the simulated board, from the least settings, for a whole day."""
-    board, sensor = one(kind)
+    """On the simulated board, with minimal settings, for a whole day."""
+    board, sensor = open_one(kind)
     assert not isinstance(sensor, RetryingSensor)
     for hour in range(1, 24, 4):
         now_s = START_S + hour * 3600
@@ -100,51 +100,51 @@ def test_kind_opens_and_reads_within_its_range(kind: str) -> None:
         low, high = sensor.range
         assert readings
         assert all(r.name.partition("/")[0] == kind for r in readings)
-        assert all(low <= value <= high for value in own(sensor, readings))
+        assert all(low <= value <= high for value in values_in_unit(sensor, readings))
     sensor.close()
 
 
 def faults() -> list[tuple[str, Fault]]:
-    """Each kind with each way in which its part can be broken."""
-    found = []
+    """Each kind with each fault of its part."""
+    pairs = []
     for kind in sorted(KEYS):
         settings = parse_sensors([table(kind)])
         board = Board(Slope(quiet(), SlopeSite(start_s=START_S)), settings, Random(1))
-        known = sorted(board.faults(kind), key=lambda fault: fault.value)
-        found += [(kind, fault) for fault in known]
-    return found
+        supported = sorted(board.faults(kind), key=lambda fault: fault.value)
+        pairs += [(kind, fault) for fault in supported]
+    return pairs
 
 
 @pytest.mark.parametrize(
     ("kind", "fault"), faults(), ids=lambda x: x if isinstance(x, str) else x.value
 )
 def test_kind_survives_every_fault_of_its_part(kind: str, fault: Fault) -> None:
-    """A reading or a named error, nothing else; mended it reads as before."""
-    board, sensor = one(kind)
+    """A reading or a sensor error, nothing else; afterwards it reads as before."""
+    board, sensor = open_one(kind)
     sensor.read(START_S + 3600)
     board.inject_fault(kind, fault)
     for minute in range(1, 4):
         now_s = START_S + 3600 + minute * 60
         board.advance(now_s)
-        assert readings_or_words(sensor, now_s)
+        assert read_or_describe(sensor, now_s)
     board.clear_fault(kind)
     now_s = START_S + 3 * 3600
     board.advance(now_s)
-    assert well_at(sensor, now_s)
+    assert read_twice(sensor, now_s)
     sensor.close()
 
 
-def readings_or_words(sensor: Sensor, now_s: float) -> object:
-    """What it reads, or what its error says beside its name."""
+def read_or_describe(sensor: Sensor, now_s: float) -> object:
+    """The readings, or whether the error consists of reason and remedy."""
     try:
         return sensor.read(now_s)
     except SensorError as error:
-        said = str(error).removeprefix(f"sensor {sensor.name} ")
-        return said == f"{error.reason}; {error.remedy}" and error.remedy
+        message = str(error).removeprefix(f"sensor {sensor.name} ")
+        return message == f"{error.reason}; {error.remedy}" and error.remedy
 
 
-def well_at(sensor: Sensor, now_s: float) -> list[Reading]:
-    """Its readings; a chip that came up anew may want a second try."""
+def read_twice(sensor: Sensor, now_s: float) -> list[Reading]:
+    """The readings; a chip that was reset may need a second attempt."""
     try:
         return sensor.read(now_s)
     except SensorError:
@@ -154,9 +154,9 @@ def well_at(sensor: Sensor, now_s: float) -> list[Reading]:
 @pytest.mark.parametrize(
     "kind", [kind for kind, fault in faults() if fault is Fault.DEAD]
 )
-def test_kind_that_is_missing_at_first_is_there_later(kind: str) -> None:
-    """Opened while dead it stops nobody; it reads once the part is there."""
-    board, sensor = one(kind)
+def test_kind_that_is_missing_at_start_is_read_later(kind: str) -> None:
+    """A sensor opened while its part is dead reads once the part works."""
+    board, sensor = open_one(kind)
     sensor.close()
     board.inject_fault(kind, Fault.DEAD)
     (settings,) = parse_sensors([table(kind)])
@@ -164,7 +164,7 @@ def test_kind_that_is_missing_at_first_is_there_later(kind: str) -> None:
     board.clear_fault(kind)
     now_s = START_S + 2 * 3600
     board.advance(now_s)
-    assert well_at(again, now_s)
+    assert read_twice(again, now_s)
     again.close()
 
 
@@ -174,7 +174,7 @@ def reopened(board: Board, settings: SensorConfig) -> Sensor:
 
 
 def toml(kind_on_ce1: str, folder: Path) -> str:
-    """A node with one of each, and one chip on CE1."""
+    """A node with one of each kind, and this one on CE1."""
     kinds = [kind for kind in sorted(KEYS) if kind not in TILT or kind == kind_on_ce1]
     tables = "".join(
         "\n[[sensor]]\n"
@@ -199,11 +199,13 @@ start = "2026-07-01T00:00:00+09:00"
 
 
 @pytest.mark.parametrize("kind_on_ce1", TILT)
-def test_node_with_one_of_each_is_checked(kind_on_ce1: str, tmp_path: Path) -> None:
-    """`edge-agent check` reads a node that has every kind there is room for."""
+def test_check_of_a_node_with_one_of_each_passes(
+    kind_on_ce1: str, tmp_path: Path
+) -> None:
+    """`edge-agent check` reads a node with every kind that fits."""
     path = tmp_path / "node.toml"
     path.write_text(toml(kind_on_ce1, tmp_path))
-    done = CliRunner().invoke(cli, ["check", "--config", str(path)])
+    result = CliRunner().invoke(cli, ["check", "--config", str(path)])
     count = len(KEYS) - len(TILT) + 1
-    assert f"{count} of {count} well" in done.output, done.output
-    assert done.exit_code == 0
+    assert f"{count} of {count} well" in result.output, result.output
+    assert result.exit_code == 0

@@ -15,8 +15,8 @@ PROBE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_installer_says_what_the_number_means() -> None:
-    """Quantity, unit, range, step and warm-up are the installer's."""
+def test_settings_define_the_quantity() -> None:
+    """Quantity, unit, range, step and warm-up come from the settings."""
     (settings,) = parse_sensors([PROBE])
     assert settings.quantity == "water content"
     assert settings.senml_unit == "/"
@@ -25,28 +25,28 @@ def test_installer_says_what_the_number_means() -> None:
 
 
 @pytest.mark.parametrize("unit", PROBE_UNITS)
-def test_units_are_senmls(unit: str) -> None:
-    """Each unit of the list may be written."""
+def test_units_of_senml_are_accepted(unit: str) -> None:
+    """Each unit of the list is accepted."""
     assert parse_sensors([PROBE | {"unit": unit}])[0].senml_unit == unit
 
 
-def test_unit_that_senml_has_not_is_a_mistake() -> None:
-    """Kilopascals are written as Pa with a scale of 1000."""
+def test_unit_that_is_not_senml_is_refused() -> None:
+    """Kilopascals are given as Pa with a scale of 1000."""
     with pytest.raises(SettingsError, match=r"soil\.unit must be one of .*'Pa'.*'kPa'"):
         parse_sensors([PROBE | {"unit": "kPa"}])
 
 
 @pytest.mark.parametrize("number", [701.0, -1.0, math.nan, math.inf])
-def test_number_that_cannot_be_is_out_of_range(number: float) -> None:
-    """The message names the reading, the range, and the probe's own number."""
+def test_impossible_number_is_out_of_range(number: float) -> None:
+    """The message contains the reading, the range, and the probe's own number."""
     (settings,) = parse_sensors([PROBE])
     assert isinstance(settings, ScaledSettings)
     with pytest.raises(SensorRangeError, match=r"between 0 and 0\.7 /, got .* from"):
         make_reading(settings, number)
 
 
-def test_reading_is_rounded_to_what_a_probe_can_know() -> None:
-    """Six digits."""
+def test_reading_is_rounded_to_significant_digits() -> None:
+    """Six significant digits."""
     (settings,) = parse_sensors([PROBE | {"scale": 1 / 3, "high": 1e9}])
     assert isinstance(settings, ScaledSettings)
     assert make_reading(settings, 1_000_000.0).value == 333_333.0

@@ -9,20 +9,20 @@ SECOND = 10**9
 
 
 class FakeLine:
-    """A line whose kernel is a list."""
+    """A line with a list in place of the kernel's queue."""
 
-    def __init__(self, watch: str = "a") -> None:
-        self.token = f"line17-{watch}"
+    def __init__(self, request_id: str = "a") -> None:
+        self.token = f"line17-{request_id}"
         self.waiting: list[EdgeEvent] = []
         self.number = 0
         self.active = False
         self.is_gone = False
 
     def edge(self, at_s: float, times: int = 1) -> None:
-        """Let edges come, four seconds apart, and queue them."""
-        for more in range(times):
+        """Queue edges that are four seconds apart."""
+        for index in range(times):
             self.number += 1
-            time_ns = int((at_s + 4 * more) * SECOND)
+            time_ns = int((at_s + 4 * index) * SECOND)
             self.waiting.append(EdgeEvent(time_ns, self.number))
 
     def read(self) -> list[EdgeEvent]:
@@ -50,15 +50,15 @@ class FakeLines:
 
 
 def gauge(line: FakeLine, stored: dict[str, str] | None = None) -> RainGauge:
-    """A gauge on the line, in a life that recalls what was stored."""
+    """A gauge on the line, with the state stored by an earlier process."""
     settings = RainGaugeSettings(kind="rain-gauge", name="rain", pin=17)
-    recall = (stored or {}).get
-    hardware = Hardware(None, lambda _: None, recall, edge_lines=FakeLines(line))
+    get_state = (stored or {}).get
+    hardware = Hardware(None, lambda _: None, get_state, edge_lines=FakeLines(line))
     return RainGauge(settings, hardware)
 
 
-def test_events_decode_as_the_kernel_lays_them_out() -> None:
-    """Time, edge, line, number in the request, in the line; 24 bytes of nothing."""
+def test_events_are_decoded_in_the_layout_of_the_kernel() -> None:
+    """Time, edge, line, number in the request and in the line; 24 bytes of padding."""
     raw = bytes.fromhex("00ca9a3b00000000 02000000 11000000 09000000 07000000")
     assert decode_edge_events((raw + bytes(24)) * 2) == [EdgeEvent(SECOND, 7)] * 2
     assert EDGE_EVENT.size == 48
@@ -66,8 +66,8 @@ def test_events_decode_as_the_kernel_lays_them_out() -> None:
         decode_edge_events(bytes(47))
 
 
-def test_tips_that_waited_are_counted_at_the_next_reading() -> None:
-    """The process was stopped; the kernel was not."""
+def test_queued_tips_are_counted_at_the_next_reading() -> None:
+    """Edges are queued while the process is stopped."""
     line = FakeLine()
     rain = gauge(line)
     assert rain.read(0.0)[0].value == 0
@@ -77,7 +77,7 @@ def test_tips_that_waited_are_counted_at_the_next_reading() -> None:
 
 
 def test_lost_edges_are_counted_by_their_number() -> None:
-    """A full queue drops the oldest; the next number says how many."""
+    """A full queue drops the oldest; the next number gives how many."""
     line = FakeLine()
     rain = gauge(line)
     line.edge(10, times=8)
@@ -85,8 +85,8 @@ def test_lost_edges_are_counted_by_their_number() -> None:
     assert rain.read(0.0)[0].value == 4.0
 
 
-def test_next_life_goes_on_where_the_stored_reading_ended() -> None:
-    """Tips before the crash that were read but not stored, and while it was dead."""
+def test_new_process_continues_after_the_stored_reading() -> None:
+    """Tips that were read but not stored, and tips while the process was dead."""
     line = FakeLine()
     first = gauge(line)
     line.edge(10, times=3)
@@ -97,15 +97,15 @@ def test_next_life_goes_on_where_the_stored_reading_ended() -> None:
         "sensor.rain.tips.mark": "line17-a 3",
     }
     line.edge(20, times=2)
-    first.read(0.0)  # and the process dies before this is stored
+    first.read(0.0)  # and the process is killed before this is stored
     line.edge(30, times=5)
     second = gauge(line, stored)
     (reading,) = second.read(0.0)
     assert (reading.value, reading.sum) == (3.5, 5.0)
 
 
-def test_new_watch_of_the_pin_begins_at_its_own_first_edge() -> None:
-    """After a reboot the numbers start anew; the mark of the old watch is void."""
+def test_new_line_request_starts_at_its_own_first_edge() -> None:
+    """After a reboot the numbers restart; the mark of the old request is void."""
     old = FakeLine("a")
     first = gauge(old)
     old.edge(10, times=30)
@@ -116,15 +116,15 @@ def test_new_watch_of_the_pin_begins_at_its_own_first_edge() -> None:
     assert second.read(0.0)[0].sum == 16.0
 
 
-def test_damaged_mark_begins_anew() -> None:
-    """A mark that is no number loses nothing that the kernel still has."""
+def test_damaged_mark_is_ignored() -> None:
+    """With an invalid mark no queued edge is lost."""
     line = FakeLine()
     line.edge(1)
     assert KernelPulseSource(line, "line17-a x").drain().untimed_count == 0
 
 
-def test_lost_edges_of_a_flapping_switch_are_no_rain() -> None:
-    """What is known by number alone is judged as what came around it."""
+def test_lost_edges_of_a_flapping_switch_are_not_rain() -> None:
+    """Edges without a time are treated like the edges around them."""
     line = FakeLine()
     rain = gauge(line)
     for n in range(500):
@@ -138,8 +138,8 @@ def test_lost_edges_of_a_flapping_switch_are_no_rain() -> None:
     }
 
 
-def test_gone_chip_is_an_error_of_the_sensor() -> None:
-    """The kernel took the pins away; the reading says so."""
+def test_removed_chip_is_a_sensor_error() -> None:
+    """The kernel removed the pins; reading fails with a sensor error."""
     line = FakeLine()
     rain = gauge(line)
     line.is_gone = True

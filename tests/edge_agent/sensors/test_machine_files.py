@@ -27,8 +27,8 @@ def test_files_of_a_raspberry_pi() -> None:
         ("80008\n", set()),
     ],
 )
-def test_bits_of_the_power_supply(text: str, true: set[str]) -> None:
-    """Bits 0 and 2 are now, 16 and 18 since the start; the rest is about heat."""
+def test_throttling_bits(text: str, true: set[str]) -> None:
+    """Bits 0 and 2 are current, 16 and 18 since the start; the others concern heat."""
     seen = machine.parse_throttling(text)
     assert {name for name, value in seen.items() if value} == true
 
@@ -36,12 +36,12 @@ def test_bits_of_the_power_supply(text: str, true: set[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "used"), [("0x01 0x02\n", 0.2), ("0x0a 0x01", 1.0), ("0x0b 0x0b", 1.1)]
 )
-def test_life_of_the_flash_is_its_worse_half(text: str, used: float) -> None:
-    """Tenths of the life that are over."""
+def test_flash_lifetime_is_that_of_the_worse_area(text: str, used: float) -> None:
+    """Tenths of the lifetime used; the larger of two areas."""
     assert machine.parse_life_used(text) == used
 
 
-def test_flash_that_does_not_tell_its_life() -> None:
+def test_undefined_flash_lifetime_is_an_error() -> None:
     """Zero is not defined by the standard."""
     with pytest.raises(ValueError, match="1 to 11 tenths, got '0x00 0x00'"):
         machine.parse_life_used("0x00 0x00")

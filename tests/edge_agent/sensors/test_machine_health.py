@@ -26,11 +26,11 @@ PI = {
 
 
 def put(buses: SimulatedBuses, path: str, text: str) -> None:
-    """Write a file."""
+    """Set the text of a simulated file."""
     buses.files[path] = lambda: text
 
 
-def part() -> tuple[SimulatedBuses, MachineHealth]:
+def make_sensor() -> tuple[SimulatedBuses, MachineHealth]:
     """The files of a Raspberry Pi with eMMC, and the sensor."""
     buses = SimulatedBuses()
     for path, text in PI.items():
@@ -39,9 +39,9 @@ def part() -> tuple[SimulatedBuses, MachineHealth]:
     return buses, MachineHealth(MachineSettings(kind="node", name="node"), hardware)
 
 
-def test_all_that_a_pi_tells() -> None:
-    """Heat, time, memory, load, flash, power and room."""
-    _, sensor = part()
+def test_all_readings_of_a_raspberry_pi() -> None:
+    """Temperature, uptime, memory, load, flash, power and disk space."""
+    _, sensor = make_sensor()
     assert {
         r.name.removeprefix("node/"): (r.unit, r.value) for r in sensor.read(0)
     } == {
@@ -61,9 +61,9 @@ def test_all_that_a_pi_tells() -> None:
 
 @pytest.mark.parametrize("path", PI)
 @pytest.mark.parametrize("text", [None, "", "broken\n"])
-def test_what_is_missing_or_strange_is_left_out(path: str, text: str | None) -> None:
-    """One file that is absent, empty or of another form takes no other along."""
-    buses, sensor = part()
+def test_missing_or_malformed_file_is_left_out(path: str, text: str | None) -> None:
+    """A file that is missing, empty or malformed does not affect the others."""
+    buses, sensor = make_sensor()
     if text is None:
         del buses.files[path]
     else:
@@ -71,29 +71,29 @@ def test_what_is_missing_or_strange_is_left_out(path: str, text: str | None) -> 
     assert len(sensor.read(0)) in {10, 7}
 
 
-def test_alarm_stands_in_for_the_firmwares_file() -> None:
-    """Kernels without ``get_throttled`` tell of under-voltage through hwmon."""
-    buses, sensor = part()
+def test_hwmon_alarm_replaces_the_firmware_file() -> None:
+    """Kernels without ``get_throttled`` report under-voltage through hwmon."""
+    buses, sensor = make_sensor()
     del buses.files["/sys/devices/platform/soc/soc:firmware/get_throttled"]
     put(buses, "/sys/class/hwmon/hwmon0/name", "cpu_thermal\n")
     put(buses, "/sys/class/hwmon/hwmon2/name", "rpi_volt\n")
     for alarm, is_low in (("0\n", False), ("1\n", True)):
         put(buses, "/sys/class/hwmon/hwmon2/in0_lcrit_alarm", alarm)
-        told = {r.name: r.value for r in sensor.read(0)}
-        assert told["node/under-voltage"] == float(is_low)
-        assert "node/throttled" not in told
+        readings = {r.name: r.value for r in sensor.read(0)}
+        assert readings["node/under-voltage"] == float(is_low)
+        assert "node/throttled" not in readings
 
 
-def test_sagging_supply_is_no_cut_wire() -> None:
-    """Triage takes a truth value for a wire: the node has none."""
-    _, sensor = part()
+def test_under_voltage_is_not_taken_for_a_cut_wire() -> None:
+    """Triage takes a boolean for a trip wire, so these readings are numbers."""
+    _, sensor = make_sensor()
     triage = Triage([MachineSettings(kind="node", name="node")])
     assert triage.assess(sensor.read(0), 0.0).level == 1
 
 
-def test_machine_that_tells_nothing_is_an_error() -> None:
+def test_machine_without_any_file_is_an_error() -> None:
     """No file at all is a fault of the sandbox, not of the machine."""
-    buses, sensor = part()
+    buses, sensor = make_sensor()
     buses.files.clear()
     buses.disk_bytes = (0, 0)
     with pytest.raises(SensorBusError, match="finds none of the kernel's files; mount"):
@@ -101,7 +101,7 @@ def test_machine_that_tells_nothing_is_an_error() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/uptime").exists(), reason="needs Linux")
-def test_this_machine_tells_something() -> None:
+def test_readings_of_this_machine() -> None:
     """The real files of the machine that runs the tests."""
     hardware = Hardware(None, lambda _: None, buses=LinuxBuses())
     sensor = MachineHealth(MachineSettings(kind="node", name="node"), hardware)
@@ -110,7 +110,7 @@ def test_this_machine_tells_something() -> None:
 
 
 @pytest.mark.parametrize("device", ["../..", "MMC", "", "sda/device"])
-def test_device_is_the_name_of_a_folder(device: str) -> None:
-    """It cannot lead elsewhere."""
+def test_invalid_block_device_is_refused(device: str) -> None:
+    """The name cannot leave the folder."""
     with pytest.raises(FieldError, match="device must be a name in /sys/block"):
         check_block_device(device)

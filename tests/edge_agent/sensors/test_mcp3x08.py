@@ -17,14 +17,14 @@ SOIL = {
 DEEP = SOIL | {"name": "deep", "channel": 7}
 
 
-def test_noise_is_told_by_the_median_deviation() -> None:
-    """One spike is no noise; half of the samples are."""
+def test_noise_is_estimated_by_the_median_deviation() -> None:
+    """One outlier is no noise; outliers in half of the samples are."""
     assert estimate_noise([1.0, 1.0, 1.0, 1.0, 9.0]) == 0.0
     assert estimate_noise([1.0, 1.2, 0.8, 1.4, 0.6]) == pytest.approx(0.2 * 1.4826)
 
 
 @pytest.mark.parametrize("chip", ["MCP3008", "MCP3208"])
-def test_both_converters_read_the_same_soil(chip: str) -> None:
+def test_both_converters_read_the_same_value(chip: str) -> None:
     """10 bits or 12, first or last channel."""
     tables = [table | {"chip": chip} for table in (SOIL, DEEP)]
     board, sensors = opened(*tables)
@@ -34,7 +34,7 @@ def test_both_converters_read_the_same_soil(chip: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "expected"),
     [
         (Fault.NOISY, r"soil is too noisy: a noise of 0\.\d\d V in one reading"),
         (Fault.SATURATED, r"soil is saturated: 3\.3 V or more at the converter"),
@@ -42,20 +42,20 @@ def test_both_converters_read_the_same_soil(chip: str) -> None:
         (Fault.SHORTED, r"a water content between 0 and 0\.7, got 0\.84 from 0"),
     ],
 )
-def test_bad_input_is_named(fault: Fault, words: str) -> None:
-    """Each fault has its reason, the neighbour reads on, a new part reads again."""
+def test_bad_input_is_reported(fault: Fault, expected: str) -> None:
+    """The neighbouring channel is read all the same; a new part is read again."""
     board, sensors = opened(SOIL, DEEP)
     board.inject_fault("soil", fault)
     board.advance(START_S + 60)
-    with pytest.raises(SensorRangeError, match=words):
+    with pytest.raises(SensorRangeError, match=expected):
         sensors["soil"].read(0.0)
     assert len(sensors["deep"].read(0.0)) == 1
     board.clear_fault("soil")
     assert len(sensors["soil"].read(0.0)) == 1
 
 
-def test_failing_bus_is_told_for_every_channel() -> None:
-    """EIO of the bus is an error of each sensor on it, and goes away with it."""
+def test_failing_bus_is_reported_for_every_channel() -> None:
+    """EIO of the bus is an error of each sensor on it, until the fault is cleared."""
     board, sensors = opened(SOIL, DEEP)
     board.inject_fault("soil", Fault.IO_ERROR)
     for name in ("soil", "deep"):
@@ -66,7 +66,9 @@ def test_failing_bus_is_told_for_every_channel() -> None:
 
 
 @pytest.mark.parametrize("key", [{"chip": "MCP3008"}, {"vref_v": 5.0}])
-def test_sensors_of_one_converter_agree_on_it(key: dict[str, object]) -> None:
+def test_conflicting_settings_of_one_converter_are_refused(
+    key: dict[str, object],
+) -> None:
     """One chip cannot be of two kinds, nor have two references."""
     with pytest.raises(
         SettingsError,

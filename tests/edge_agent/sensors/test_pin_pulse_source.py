@@ -8,7 +8,7 @@ WRAP_S = 100.0
 
 
 class WrappingFactory(SlopePinFactory):
-    """Pins whose clock begins anew every 100 s, as pigpio's does after an hour."""
+    """Pins whose clock restarts every 100 s, as pigpio's does after an hour."""
 
     def ticks(self) -> float:
         """Time since the last wrap."""
@@ -16,19 +16,19 @@ class WrappingFactory(SlopePinFactory):
 
     @staticmethod
     def ticks_diff(later: float, earlier: float) -> float:
-        """Time between, across a wrap."""
+        """Difference, across a wrap."""
         return (later - earlier) % WRAP_S
 
 
 def pulse(factory: SlopePinFactory, at_s: float) -> None:
-    """Close the switch once."""
+    """Close and open the switch once."""
     factory.now_s = at_s
     factory.pin(17).hold(level=False)
     factory.pin(17).release()
 
 
 def test_clock_of_the_pins_may_wrap() -> None:
-    """Only differences of its ticks mean something."""
+    """Only differences of its ticks are meaningful."""
     factory = WrappingFactory()
     pulses = PinPulseSource(PulseInput(17), "rain", Hardware(factory, lambda _: None))
     for at_s in (60.0, 95.0, 130.0):
@@ -36,13 +36,13 @@ def test_clock_of_the_pins_may_wrap() -> None:
     assert pulses.drain().times_s == pytest.approx((60.0, 95.0, 130.0))
 
 
-def test_very_many_pulses_have_no_time_each() -> None:
-    """A contact that flaps for hours fills no memory, and is still counted."""
+def test_pulses_beyond_a_limit_are_counted_without_times() -> None:
+    """A contact that flaps for hours needs bounded memory, and is still counted."""
     factory = SlopePinFactory()
     pulses = PinPulseSource(PulseInput(17), "rain", Hardware(factory, lambda _: None))
     for at in range(10_020):
         pulse(factory, at / 100)
-    taken = pulses.drain()
-    assert (len(taken.times_s), taken.untimed_count) == (10_000, 20)
+    drained = pulses.drain()
+    assert (len(drained.times_s), drained.untimed_count) == (10_000, 20)
     assert pulses.drain().times_s == ()
     pulses.close()

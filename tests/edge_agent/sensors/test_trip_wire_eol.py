@@ -35,15 +35,15 @@ SETTINGS = TripWireEolSettings(kind="wire-eol", name="span", channel=6)
         (1.0, TripWireState.REMOVED),
     ],
 )
-def test_nearest_divider_voltage_is_the_state(
+def test_state_has_the_nearest_divider_voltage(
     ratio: float, state: TripWireState
 ) -> None:
     """4k7 over 10k parallel 4k7 is 0.405 of the reference, over 10k alone 0.680."""
     assert classify_ratio(ratio, SETTINGS) is state
 
 
-def test_resistance_is_worked_back_from_the_divider() -> None:
-    """The same resistors again, for the log of a wire that decays."""
+def test_resistance_is_computed_from_the_divider() -> None:
+    """From the same resistors, to log the slow decay of a wire."""
     assert decode_loop_ohm(SETTINGS.ratio_intact, SETTINGS) == pytest.approx(
         3197.3, abs=0.1
     )
@@ -51,29 +51,29 @@ def test_resistance_is_worked_back_from_the_divider() -> None:
     assert decode_loop_ohm(1.0, SETTINGS) == float("inf")
 
 
-def test_states_too_near_each_other_are_a_mistake() -> None:
-    """Wrong resistors are found at the desk, not on the slope."""
+def test_states_too_close_to_each_other_are_refused() -> None:
+    """Wrong resistors are found in the settings, before the installation."""
     with pytest.raises(SettingsError, match=r"end_ohm must be such that the states"):
         parse_sensors([TABLE | {"end_ohm": 500_000}])
 
 
-def test_cut_is_told_within_a_second() -> None:
-    """The agent is called by the watch, and every reading says it."""
-    told = threading.Event()
+def test_cut_is_reported_by_the_poller() -> None:
+    """The poller calls the agent, and every later reading is True."""
+    notified = threading.Event()
     site = SlopeSite(start_s=START_S, wire_break_s=START_S + 100)
-    board, sensors = opened(TABLE, site=site, on_event=lambda name: told.set())
+    board, sensors = opened(TABLE, site=site, on_event=lambda name: notified.set())
     assert values(sensors["span"]) == {
         "span": False,
         "span/loop": pytest.approx(3197, abs=15),
     }
     board.advance(START_S + 101)
-    assert told.wait(60)
+    assert notified.wait(60)
     assert values(sensors["span"])["span"] is True
     sensors["span"].close()
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "words"),
+    ("fault", "error", "expected"),
     [
         (Fault.DISCONNECTED, SensorRangeError, "span has no plug: nothing is connect"),
         (Fault.SHORTED, SensorRangeError, r"span is shorted: \d Ohm; look for a crush"),
@@ -82,25 +82,25 @@ def test_cut_is_told_within_a_second() -> None:
         (Fault.IO_ERROR, SensorBusError, "span cannot be read"),
     ],
 )
-def test_what_is_not_a_cut_is_named(
-    fault: Fault, error: type[Exception], words: str
+def test_faults_other_than_a_cut_are_reported(
+    fault: Fault, error: type[Exception], expected: str
 ) -> None:
     """A pulled plug and a crushed cable are faults, not landslides."""
     board, sensors = opened(TABLE | {"watch_s": 60})
     board.inject_fault("span", fault)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=expected):
         sensors["span"].read(0.0)
     board.clear_fault("span")
     assert values(sensors["span"])["span"] is False
     sensors["span"].close()
 
 
-def test_watch_tells_only_of_changes() -> None:
-    """The first look is no news, and neither is the same again."""
-    seen, told = iter([1, 1, 2, 2, 1]), []
-    watch = ChangePoller("it", lambda: next(seen), lambda: told.append("!"), 60.0)
-    watch.start()
+def test_poller_reports_only_changes() -> None:
+    """Neither the first value nor a repeated one is reported."""
+    seen, notified = iter([1, 1, 2, 2, 1]), []
+    poller = ChangePoller("it", lambda: next(seen), lambda: notified.append("!"), 60.0)
+    poller.start()
     for _ in range(4):
-        watch.poll_once()
-    watch.close()
-    assert told == ["!", "!"]
+        poller.poll_once()
+    poller.close()
+    assert notified == ["!", "!"]

@@ -246,7 +246,7 @@ def test_restart_gives_the_same_results_as_no_restart(
 
 
 @given(st.lists(st.tuples(st.integers(-4000, 4000), st.floats(0, 50)), max_size=30))
-def test_any_order_of_times_gives_a_level(steps: list[tuple[int, float]]) -> None:
+def test_any_clock_steps_give_a_level(steps: list[tuple[int, float]]) -> None:
     """For any clock steps there is a level, a bounded reason and finite water."""
     triage, now_s, total_mm = node(), START_S, 0.0
     for dt_s, mm in steps:

@@ -141,9 +141,9 @@ def test_held_reason_is_restored_from_both_snapshot_forms() -> None:
     listed = '["unconfirmed",["rule","wire",["wire_cut","w"]]]'
     assert f'"{sentence}"' in snapshot
 
-    for held in (snapshot, snapshot.replace(f'"{sentence}"', listed)):
+    for stored in (snapshot, snapshot.replace(f'"{sentence}"', listed)):
         after = Triage([WIRE])
-        after.restore(held)
+        after.restore(stored)
         result = run(after, [[wire(is_cut=False)]])[0]
         assert result.why == f"{sentence} (a while ago)"
         assert after.snapshot() != ""

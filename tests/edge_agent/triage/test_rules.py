@@ -95,8 +95,8 @@ def test_tilt_rate_counts_after_two_windows_in_a_row() -> None:
     batches = [tilt(1 + 0.2 * minute / 60) for minute in range(40)]
     at = levels(Triage([TILT]), batches, every_s=60)
     assert at.index(4) == pytest.approx(15 + 10, abs=1)
-    hasty = section(tilt={"persist_s": 0})
-    assert levels(Triage([TILT], hasty), batches, every_s=60).index(4) == 15
+    no_persistence = section(tilt={"persist_s": 0})
+    assert levels(Triage([TILT], no_persistence), batches, every_s=60).index(4) == 15
 
 
 def test_confirmed_tilt_rate_counts_at_once() -> None:
@@ -289,11 +289,11 @@ def test_confirmed_cut_stays_confirmed() -> None:
     triage = Triage(sensors, quick)
     both = [wire(is_cut=True), wire(is_cut=True, name="w2")]
     assert triage.assess(both, START_S).level == 5
-    mended = [wire(is_cut=True), wire(is_cut=False, name="w2")]
-    assert triage.assess(mended, START_S + 7200).level == 5
+    repaired = [wire(is_cut=True), wire(is_cut=False, name="w2")]
+    assert triage.assess(repaired, START_S + 7200).level == 5
     after = Triage(sensors, quick)
     after.restore(triage.snapshot())
-    result = after.assess(mended, START_S + 14_400)
+    result = after.assess(repaired, START_S + 14_400)
     assert result.level == 5
     assert "confirmed by w2" in (result.why or "")
 
@@ -314,7 +314,7 @@ def test_shocks_are_compared_with_their_own_background() -> None:
 
 
 def test_shocks_and_a_cut_wire_confirm_each_other() -> None:
-    """Vibration alone is level 2; with the wire it is 4, and the wire says so."""
+    """Vibration alone is level 2; with a cut wire it is 4, and the wire is level 5."""
     triage = Triage([SHOCKS, WIRE])
     run(triage, shocks([1, 0, 2] * 10))
     readings = [Reading("shocks", "count", 80), wire(is_cut=True)]

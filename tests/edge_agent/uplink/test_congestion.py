@@ -104,7 +104,7 @@ def test_window_opens_within_a_few_round_trips() -> None:
     assert link.window.limit_bytes(link.now_s) >= 62_500 * 0.06
 
 
-def test_window_has_a_floor_and_a_ceiling() -> None:
+def test_window_has_a_minimum_and_a_maximum() -> None:
     """Neither a very slow link nor a satellite gives an unusable window."""
     slow, far = CongestionWindow(3000), CongestionWindow(3000)
     for n in range(10):

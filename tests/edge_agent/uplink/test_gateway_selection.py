@@ -82,11 +82,11 @@ class SelectorHarness:
 
 @pytest.fixture
 def selection() -> SelectorHarness:
-    made = SelectorHarness(NEAR, NEXT, FAR)
-    made.run_check()
-    made.advance(0)
-    made.uplink.unserved_since_s = None
-    return made
+    harness = SelectorHarness(NEAR, NEXT, FAR)
+    harness.run_check()
+    harness.advance(0)
+    harness.uplink.unserved_since_s = None
+    return harness
 
 
 def test_best_gateway_is_selected_first(selection: SelectorHarness) -> None:

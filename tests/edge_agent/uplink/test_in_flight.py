@@ -26,9 +26,9 @@ def message(seq: int) -> QueuedMessage:
 
 
 def make_in_flight(custody: CustodyMode = CustodyMode.RECEIPTS) -> InFlight:
-    made = InFlight(LIMITS, custody)
-    made.on_up(0.0, receive_maximum=20)
-    return made
+    in_flight = InFlight(LIMITS, custody)
+    in_flight.on_up(0.0, receive_maximum=20)
+    return in_flight
 
 
 def receipt(*seqs: int) -> CustodyReceipt:

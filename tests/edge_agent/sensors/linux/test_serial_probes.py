@@ -25,8 +25,8 @@ TENSION = {
 }  # fmt: skip
 
 
-class Cable:
-    """A pseudo terminal of the kernel with a simulated device on its far end."""
+class PseudoTerminal:
+    """A pseudo terminal of the kernel with a simulated device at its far end."""
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
         self._end, self._keep = os.openpty()
@@ -37,7 +37,7 @@ class Cable:
         self._thread.start()
 
     def close(self) -> None:
-        """Unplug it."""
+        """Unplug the adapter."""
         os.close(self._keep)  # the far end reads an error, and its thread ends
         self._thread.join()
         os.close(self._end)
@@ -54,17 +54,17 @@ class Cable:
 @pytest.fixture
 def buses() -> Iterator[LinuxBuses]:
     """The real buses."""
-    made = LinuxBuses()
-    yield made
-    made.close()
+    linux_buses = LinuxBuses()
+    yield linux_buses
+    linux_buses.close()
 
 
 def test_modbus_probe_over_a_real_line(buses: LinuxBuses) -> None:
     """Driver, adapter, pyserial and the kernel's line discipline together."""
     slave = ModbusSlave(3)
     slave.set_number(7, 312, "uint16", "ABCD")
-    cable = Cable(slave.answer)
-    settings = ModbusSettings(**SOIL, port=cable.path)  # type: ignore[arg-type]
+    terminal = PseudoTerminal(slave.answer)
+    settings = ModbusSettings(**SOIL, port=terminal.path)  # type: ignore[arg-type]
     sensor = ModbusProbe(settings, Hardware(None, lambda _: None, buses=buses))
     assert sensor.read(0.0)[0].value == 0.312
     slave.ignored_requests, slave.corrupt_answers = 1, 1
@@ -76,21 +76,21 @@ def test_modbus_probe_over_a_real_line(buses: LinuxBuses) -> None:
     with pytest.raises(SensorBusError, match="does not answer"):
         sensor.read(0.0)
     buses.close()
-    cable.close()
+    terminal.close()
 
 
 @pytest.mark.parametrize("echoes", [False, True])
 def test_sdi12_probe_over_a_real_line(buses: LinuxBuses, echoes: bool) -> None:
-    """With an adapter that echoes and one that does not."""
+    """With an adapter that echoes requests and one that does not."""
     probe = Sdi12Sensor("2")
     probe.values = {0: (-12.5, 17.25)}
 
     def adapter(request: bytes) -> bytes:
         return request * echoes + probe.answer(request)
 
-    cable = Cable(adapter)
-    settings = Sdi12Settings(**TENSION, port=cable.path)  # type: ignore[arg-type]
+    terminal = PseudoTerminal(adapter)
+    settings = Sdi12Settings(**TENSION, port=terminal.path)  # type: ignore[arg-type]
     sensor = Sdi12Probe(settings, Hardware(None, lambda _: None, buses=buses))
     assert sensor.read(0.0)[0].value == -12_500.0
     buses.close()
-    cable.close()
+    terminal.close()
