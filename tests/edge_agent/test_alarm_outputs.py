@@ -97,6 +97,7 @@ def test_active_low_relay_is_off_at_start_and_at_close(
 
 
 def test_pin_in_use_is_reported_and_other_outputs_work(pins: MockFactory) -> None:
+    """The state of the lamp gives the reason."""
     with DigitalInputDevice(5, pin_factory=pins):
         outputs, _ = alarms(pins, LAMP, AlarmOutputSettings(name="siren", pin=6))
         outputs.update(5, 1)

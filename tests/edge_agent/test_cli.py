@@ -171,6 +171,7 @@ def test_bad_settings_are_reported_and_no_queue_is_created(
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    """One line each, so that one visit to the node is enough."""
     text = GOOD.replace("33.5588", "95").replace("pin = 27", "pin = 17")
     text = text.replace("mm_per_tip", "mm_per_tipp")
     result = run(tmp_path, "run", text=text)
@@ -238,6 +239,7 @@ def test_queue_stats_prints_depth_per_priority(tmp_path: Path) -> None:
 
 
 def test_queue_stats_without_a_queue_fails_and_creates_none(tmp_path: Path) -> None:
+    """Reading statistics has no side effect."""
     run(tmp_path, "check")
     path = tmp_path / "node.toml"
     result = subprocess.run(

@@ -135,6 +135,7 @@ def test_purge_drops_selected_messages_and_counts_them(
 
 
 def test_purge_asks_for_confirmation(tmp_path: Path, agent: SqliteQueue) -> None:
+    """Without a confirmation nothing is dropped."""
     assert run(tmp_path, "purge").exit_code != 0
     assert len(agent.lease(99)) == 10
 

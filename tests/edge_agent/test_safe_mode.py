@@ -37,6 +37,7 @@ def broken(old: str, new: str) -> RecoveredSettings | None:
 
 
 def test_valid_file_needs_no_safe_mode() -> None:
+    """There is nothing to recover."""
     assert recover_settings(GOOD.encode()) is None
 
 

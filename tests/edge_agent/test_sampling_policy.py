@@ -24,4 +24,5 @@ def test_low_battery_stretches_the_intervals() -> None:
 
 
 def test_node_without_battery_reading_keeps_its_intervals() -> None:
+    """A missing voltage is not a low voltage."""
     assert SamplingPolicy(60.0).choose_mode(2, None, SamplingMode()) == SamplingMode()

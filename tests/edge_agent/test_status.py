@@ -66,6 +66,7 @@ def run_status(folder: Path, *more: str) -> Result:
 
 
 def test_failing_sensors_are_listed() -> None:
+    """The status line ends with their number and names."""
     status = make_status(
         make_inputs(tilt="does not return", soil="EIO"), 1, (), 0.0, 0.0
     )
@@ -87,6 +88,7 @@ def test_safe_mode_is_shown_first(tmp_path: Path) -> None:
 
 
 def test_status_of_a_healthy_node_exits_with_0(tmp_path: Path) -> None:
+    """The exit status is for scripts, the text for people."""
     save(tmp_path, make_inputs(), 3.0)
     result = run_status(tmp_path)
 
@@ -126,6 +128,7 @@ def test_status_of_a_failing_node_gives_the_reason(
 
 
 def test_status_as_json(tmp_path: Path) -> None:
+    """Every number has a key."""
     save(tmp_path, make_inputs(), 3.0)
     output = json.loads(run_status(tmp_path, "--json").output)
 
@@ -139,6 +142,7 @@ def test_status_as_json(tmp_path: Path) -> None:
 
 
 def test_status_without_an_agent_is_an_error(tmp_path: Path) -> None:
+    """The output must not look like that of a healthy node."""
     result = run_status(tmp_path)
 
     assert "No such file or directory; is edge-agent started?" in result.output

@@ -38,6 +38,7 @@ def test_passed_link_is_reported_in_full() -> None:
 
 
 def test_check_fails_when_every_gateway_fails() -> None:
+    """One gateway that works is enough to pass."""
     failed = GatewayResult(
         "10.8.0.7:1883", "/1/2", problem="cannot be reached: timed out"
     )

@@ -77,6 +77,7 @@ def test_each_line_gives_a_valid_settings_file(tmp_path: Path) -> None:
     ],
 )
 def test_spreadsheet_variants_are_accepted(tmp_path: Path, raw: bytes) -> None:
+    """Encodings, line ends, separators, full-width characters and empty rows."""
     result = provision(tmp_path, raw)
     plain = tmp_path / "plain"
     plain.mkdir()

@@ -59,6 +59,7 @@ def check_sensor(
 def test_fault_gives_its_health_and_a_remedy(
     table: dict[str, Any], fault: Fault, later_s: tuple[float, ...], health: Health
 ) -> None:
+    """The problem has the form "fault; remedy"."""
     check = check_sensor(table, fault, later_s)
 
     assert check.health is health

@@ -65,6 +65,7 @@ def test_oldest_age_is_reported_by_priority(kind: str, tmp_path: Path) -> None:
 
 
 def test_lease_returns_most_urgent_first_then_oldest(make_queue: MakeQueue) -> None:
+    """Within a priority, messages are leased in the order of arrival."""
     queue = make_queue(10_000)
     queue.put([draft(p, str(i).encode()) for i, p in enumerate([1, 5, 3, 5, 1])])
 
@@ -76,6 +77,7 @@ def test_lease_returns_most_urgent_first_then_oldest(make_queue: MakeQueue) -> N
 def test_urgent_message_is_leased_before_a_backlog(
     make_queue: MakeQueue,
 ) -> None:
+    """A lease taken before the urgent put does not change this."""
     queue = make_queue(10_000)
     queue.put([draft(1) for _ in range(5)])
     queue.lease(2)
@@ -141,6 +143,7 @@ def test_lease_stops_at_the_byte_limit_but_returns_at_least_one(
 def test_full_queue_drops_lowest_priority_first_and_counts_it(
     make_queue: MakeQueue,
 ) -> None:
+    """One message of priority 1 makes room for one of priority 5."""
     queue = make_queue(700)
     queue.put([draft(1, b"x" * 100), draft(2, b"x" * 100), draft(1, b"x" * 100)])
 
@@ -176,6 +179,7 @@ def test_state_is_stored_with_the_messages(make_queue: MakeQueue) -> None:
 
 
 def test_stats_count_puts_and_acks(make_queue: MakeQueue) -> None:
+    """Depth, put and acked, by priority."""
     queue = make_queue(10_000)
     queue.put([draft(1), draft(1), draft(5)])
     queue.ack([queue.lease()[0].seq])
@@ -187,6 +191,7 @@ def test_stats_count_puts_and_acks(make_queue: MakeQueue) -> None:
 
 
 def test_lease_of_one_priority_leaves_other_priorities(make_queue: MakeQueue) -> None:
+    """More urgent messages can still be leased."""
     queue = make_queue(10_000)
     queue.put([draft(1, b"a"), draft(5, b"b"), draft(1, b"c")])
 
@@ -205,6 +210,7 @@ def test_newest_first_and_oldest_first_do_not_overlap(make_queue: MakeQueue) -> 
 
 
 def test_newest_first_returns_a_message_put_after_an_ack(make_queue: MakeQueue) -> None:
+    """An earlier lease and ack at the newest end does not hide it."""
     queue = make_queue(10_000)
     queue.put([draft(1, b"a"), draft(1, b"b")])
     queue.ack([m.seq for m in queue.lease(priority=1, newest=True)])
@@ -249,6 +255,7 @@ def test_waiting_priorities_excludes_leased_messages(make_queue: MakeQueue) -> N
 
 
 def test_queue_without_a_clock_reports_no_age(make_queue: MakeQueue) -> None:
+    """Ages are None instead of a wrong value."""
     queue = make_queue(10_000)
     queue.put([draft(1)])
 

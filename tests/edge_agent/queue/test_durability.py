@@ -267,6 +267,7 @@ def test_removal_is_committed_without_another_put(tmp_path: Path) -> None:
 
 
 def test_removal_is_committed_while_the_journal_has_entries(tmp_path: Path) -> None:
+    """A pending message of low priority does not delay the removal."""
     queue = open_queue(tmp_path / "q.db", Durability(window_s=0.02))
     queue.put([draft(5)])
     queue.put([draft(1)])
@@ -320,6 +321,7 @@ def test_kill_in_the_window_loses_only_low_priority_and_reuses_no_id(
 
 
 def test_clean_close_counts_no_loss(tmp_path: Path) -> None:
+    """Only a kill leaves a block open, which counts as a possible loss."""
     opened_block(tmp_path / "q.db").close()
     queue = open_queue(tmp_path / "q.db")
     lost = queue.stats().max_lost

@@ -92,6 +92,7 @@ def test_top_priority_is_refused_only_when_it_fills_the_queue(tmp_path: Path) ->
 
 
 def test_priority_stays_within_its_own_budget(tmp_path: Path) -> None:
+    """One frequent series cannot fill the whole queue."""
     budget = Budget(100 * COST, 0.0, by_priority={2: 4 * COST})
     queue = open_queue(tmp_path / "q.db", 0, budget)
     for _ in range(9):
@@ -218,6 +219,7 @@ def test_message_age_includes_the_time_before_a_reboot(tmp_path: Path) -> None:
 
 
 def test_memory_queue_reports_ages_with_a_clock() -> None:
+    """As the SQLite queue does."""
     clock = FakeClock(7.0)
     queue = MemoryQueue("n1", "b1", 10_000, clock)
     queue.put([draft(1)])

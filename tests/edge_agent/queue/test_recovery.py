@@ -181,6 +181,7 @@ def test_repair_of_a_file_in_use_is_an_error(tmp_path: Path) -> None:
 
 
 def test_repair_keeps_messages_known_ids_and_state(tmp_path: Path) -> None:
+    """The file is sound, so nothing may be lost."""
     path = tmp_path / "q.db"
     before = fill_queue(path)
     queue_file = QueueFile(path)

@@ -118,6 +118,7 @@ def test_two_processes_put_into_one_file(tmp_path: Path) -> None:
 
 
 def test_damaged_file_is_kept_and_a_new_queue_is_opened(tmp_path: Path) -> None:
+    """A node with a broken queue file continues to send its readings."""
     path = tmp_path / "q.db"
     path.write_bytes(b"this is not a database" * 100)
 
@@ -160,6 +161,7 @@ def test_message_evicted_by_another_process_is_counted_once(tmp_path: Path) -> N
 
 
 def test_failed_transaction_changes_no_counters(tmp_path: Path) -> None:
+    """State and stored bytes are as before."""
     store, _ = QueueFile(tmp_path / "q.db").open()
     before = store.stored_bytes()
     changes = CounterDeltas()

@@ -203,6 +203,7 @@ def test_stuck_gauge_counts_no_tips() -> None:
 
 
 def test_fault_of_an_unknown_sensor_is_refused() -> None:
+    """The error contains the unknown name."""
     board, _ = node()
     with pytest.raises(LookupError, match="no sensor with name 'rian'"):
         board.inject_fault("rian", Fault.DEAD)

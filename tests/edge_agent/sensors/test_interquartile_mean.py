@@ -21,6 +21,7 @@ def test_outliers_do_not_change_the_mean() -> None:
 
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=64))
 def test_mean_lies_between_the_samples(values: list[float]) -> None:
+    """For any samples."""
     assert min(values) - 1e-9 <= interquartile_mean(values) <= max(values) + 1e-9
 
 

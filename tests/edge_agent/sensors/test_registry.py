@@ -40,6 +40,7 @@ def test_complete_node_is_parsed() -> None:
 
 
 def test_unit_of_the_driver_is_accepted() -> None:
+    """The key is redundant and may be given."""
     assert parse_sensors([RAIN | {"unit": "mm"}])[0].senml_unit == "mm"
 
 
@@ -115,11 +116,13 @@ def test_unknown_key_suggests_the_nearest() -> None:
 
 
 def test_missing_kind_lists_the_kinds() -> None:
+    """Other keys cannot be checked without a kind."""
     (problem,) = problems({"name": "a"})
     assert problem == f"sensor.a.kind must be given: one of {ALL_KINDS}"
 
 
 def test_pin_used_twice_is_reported_with_its_owner() -> None:
+    """A pin belongs to one sensor."""
     assert problems(RAIN, WIRE | {"pin": 17}) == [
         (
             "sensor.wire.pin must be a pin of its own, got 17, which sensor.rain uses; "
@@ -173,6 +176,7 @@ def test_chip_or_bus_used_twice_is_refused(
 
 
 def test_two_channels_of_one_chip_are_accepted() -> None:
+    """Two probes on one converter."""
     assert len(parse_sensors([SOIL, SOIL | {"name": "deep", "channel": 1}])) == 2
 
 

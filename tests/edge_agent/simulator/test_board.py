@@ -93,6 +93,7 @@ def test_pins_keep_no_history() -> None:
 
 
 def test_closed_bus_releases_its_pins() -> None:
+    """A pin of the bus can then be used for something else."""
     factory = SlopePinFactory()
     adc = MCP3208(port=0, device=0, pin_factory=factory)
     adc.close()

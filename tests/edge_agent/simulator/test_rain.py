@@ -126,6 +126,7 @@ def test_mistake_in_a_file_is_reported(tmp_path: Path, text: str, message: str) 
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
+    """The message contains the path."""
     with pytest.raises(RainFileError, match=r"absent\.csv must be a file that can be"):
         read_rain_csv(tmp_path / "absent.csv", "mm")
 

@@ -140,6 +140,7 @@ def test_sensor_with_a_limit_is_not_reported() -> None:
 def test_wrong_rule_is_reported_with_field_value_and_remedy(
     triage: Mapping[str, Any], expected: str
 ) -> None:
+    """Such a node does not start."""
     with pytest.raises(SettingsError, match=re.escape(expected)):
         parse_node_settings(table(RAIN, PROBE, triage=triage))
 
@@ -161,5 +162,6 @@ def test_wrong_rule_is_reported_with_field_value_and_remedy(
 def test_wrong_criteria_are_reported(
     criteria: Mapping[str, Any], expected: str
 ) -> None:
+    """With field and rule, as for every other key."""
     with pytest.raises(SettingsError, match=re.escape(expected)):
         parse_node_settings(table(RAIN, criteria=criteria))

@@ -36,6 +36,7 @@ def apply_rain(triage: Triage, mm: list[float], every_s: float) -> TriageResult:
 
 
 def test_normal_readings_are_level_one_without_a_reason() -> None:
+    """Also for a reading of a sensor without a rule."""
     triage = node()
     readings = [rain(0.0, 5.0), *tilt(1.0), wire(is_cut=False)]
     assert triage.assess(readings, START_S) == TriageResult(1, None, 1)
@@ -45,6 +46,7 @@ def test_normal_readings_are_level_one_without_a_reason() -> None:
 
 
 def test_index_equals_that_of_ten_minute_steps() -> None:
+    """Read every 10 minutes, it is that of `soil_water_series`."""
     triage = node(soil=WET)
     mm = [0.0, 3.0, 10.0, 0.5, 0.0, 7.0] * 8
     apply_rain(triage, mm, 600)
@@ -75,6 +77,7 @@ def test_more_rain_gives_higher_levels(mm: float, level: int) -> None:
 
 
 def test_reason_contains_rule_numbers_and_assumption() -> None:
+    """So that an analyst can verify it."""
     result = apply_rain(node(DEFAULT_CRITERIA, soil=WET), [20.0], HOUR_S)
     assert result.why is not None
     assert result.why.startswith("rain: rain soil water index 17")
@@ -108,6 +111,7 @@ def test_noise_at_the_start_raises_no_level() -> None:
 
 
 def test_cut_wire_is_level_five_and_named_in_the_reason() -> None:
+    """Unconfirmed, with the reason parsed into codes."""
     result = node().assess([wire(is_cut=True, name="gully-0")], START_S)
     why = "wire: gully-0 is cut: a flow may have occurred, unconfirmed"
     assert result == TriageResult(5, why, 5, parse_why(why))

@@ -261,6 +261,7 @@ def test_custody_ends_with_puback_for_topics_outside_the_offers() -> None:
 
 
 def test_refused_message_is_retried_after_a_pause() -> None:
+    """It is neither lost nor retried in a busy loop."""
     f = make_in_flight()
     f.on_sent(1, (message(1),), 1, 0.0)
 
@@ -323,6 +324,7 @@ def test_relay_without_a_store_needs_message_ids() -> None:
 
 
 def test_relay_does_not_replace_an_offline_store() -> None:
+    """While the store is offline nothing takes custody."""
     f = make_in_flight(CustodyMode.AUTO)
     f.on_offer(CustodyOffer("gw-2", ()))
     f.on_offer(OFFER)

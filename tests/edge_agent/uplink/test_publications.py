@@ -166,6 +166,7 @@ def test_large_message_is_not_fragmented_for_a_plain_broker() -> None:
 
 
 def test_released_publications_return_to_the_queue() -> None:
+    """After a link broke during a burst no message is lost."""
     harness = BuilderHarness(BATCH_RECEIVER)
     harness.put(1, b"reading", count=5)
     harness.put(5, b"warning")
@@ -177,6 +178,7 @@ def test_released_publications_return_to_the_queue() -> None:
 
 
 def test_each_priority_has_its_qos() -> None:
+    """The QoS of the policy is that of the publication."""
     policy = QosPolicy({1: Delivery(0), 5: Delivery(2)})
     harness = BuilderHarness(sender=SenderProfile("n", qos_policy=policy))
     for priority in (1, 3, 5):

@@ -29,6 +29,7 @@ def test_period_with_equal_start_and_end_is_a_whole_day() -> None:
 
 @pytest.mark.parametrize("text", ["24:00", "7:00", "12:60", "noon", "12:00:00", ""])
 def test_invalid_time_is_reported(text: str) -> None:
+    """The error gives the expected form."""
     with pytest.raises(FieldError, match="HH:MM"):
         parse_minute(text)
 
@@ -67,6 +68,7 @@ def test_bytes_of_urgent_messages_delay_the_others() -> None:
 
 
 def test_rate_limiter_is_built_from_settings() -> None:
+    """From the TOML text to the wait in seconds."""
     link = build_settings(
         LinkSection,
         parse_toml("""
@@ -94,5 +96,6 @@ def test_rate_limiter_is_built_from_settings() -> None:
     ],
 )
 def test_wrong_settings_are_reported(text: str, expected: str) -> None:
+    """A node with a wrong timetable does not start."""
     with pytest.raises(SettingsError, match=expected):
         build_settings(LinkSection, parse_toml(text))

@@ -21,6 +21,7 @@ def test_urgent_priority_is_always_first(waiting: set[int]) -> None:
 
 
 def test_no_priority_is_chosen_when_none_waits() -> None:
+    """The result is None."""
     assert WeightedFairQueue().choose(()) is None
 
 

@@ -16,5 +16,6 @@ def test_file_is_read_under_its_root(tmp_path: Path) -> None:
 
 
 def test_free_bytes_are_less_than_total_bytes(tmp_path: Path) -> None:
+    """Of the disk that holds the root folder."""
     free, whole = LinuxFiles(tmp_path).disk_usage("/")
     assert 0 < free <= whole

@@ -106,6 +106,7 @@ def test_server_that_never_answers_poll_is_an_error(daemon: FakeGpsd) -> None:
 
 
 def test_missing_daemon_is_reported() -> None:
+    """The error contains the address and the refused connection."""
     server = socket.create_server(("127.0.0.1", 0))
     address = server.getsockname()
     server.close()

@@ -16,6 +16,7 @@ def test_ended_thread_is_detected() -> None:
 
 
 def test_running_thread_is_alive() -> None:
+    """While it runs, edges are reported."""
     running = SimpleNamespace(_notify_thread=threading.current_thread())
 
     assert is_edge_thread_alive({"lgpio": running})
