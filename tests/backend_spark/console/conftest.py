@@ -1,4 +1,4 @@
-"""A console over real tables, in this process or as the program itself."""
+"""Fixtures: the console over real tables, in this process or as a subprocess."""
 
 import shutil
 import signal
@@ -19,7 +19,7 @@ from selenium.webdriver import Chrome
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with five slopes up to `NOW_S`, written once to be copied."""
+    """Data folder with five slopes up to `NOW_S`; each test gets a copy."""
     folder = tmp_path_factory.mktemp("console") / "data"
     write_tables(folder, SLOPES, NOW_S)
     return folder
@@ -35,13 +35,13 @@ def house(tmp_path: Path, tables: Path) -> House:
 
 @pytest.fixture
 def clock() -> Clock:
-    """A minute after the last step of the slopes."""
+    """Clock set to one minute after the last step of the slopes."""
     return Clock()
 
 
 @pytest.fixture
 def open_app(house: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]]:
-    """A client of the app with some more settings, its tables read once."""
+    """Function that starts the app with extra settings and returns an HTTP client."""
     with ExitStack() as stack:
 
         def opener(more: str = "") -> httpx.Client:
@@ -54,7 +54,7 @@ def open_app(house: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]
 
 @pytest.fixture
 def run_console(house: House) -> Iterator[Callable[..., str]]:
-    """The program itself with some more settings; its address."""
+    """Function that starts the console as a subprocess and returns its URL."""
     running: list[subprocess.Popen[bytes]] = []
 
     def run(more: str = "", *, exercise: bool = True) -> str:
@@ -76,6 +76,6 @@ def run_console(house: House) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Chrome]:
-    """A browser as wide as an office's screen."""
+    """Chromium with the window size of an office screen."""
     with browser(tmp_path / "profile") as chrome:
         yield chrome

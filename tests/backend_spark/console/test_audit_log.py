@@ -1,4 +1,4 @@
-"""The alert log: told once, acknowledged by name, never lost."""
+"""Alert log: each alert once, acknowledgements with names, append-only storage."""
 
 import sqlite3
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from backend_spark.console.alert_detector import MESSAGE_COLUMNS
 
-Open = Callable[..., httpx.Client]
+OpenApp = Callable[..., httpx.Client]
 NODE_REASONS = {
     "wire: w is cut: a flow may have occurred, confirmed by v": (
         "ワイヤーセンサー：w のワイヤーが切断：土石流が発生したおそれ（v でも確認）"
@@ -35,24 +35,24 @@ def alerts_of(client: httpx.Client) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_cell_that_rises_is_told_once(
-    open_app: Open, house: House, clock: Clock
+def test_rising_cell_is_logged_once(
+    open_app: OpenApp, house: House, clock: Clock
 ) -> None:
-    """Level, cell and reasons; neither a second look nor a restart tells it again."""
+    """With level, cell and reasons; neither a second check nor a restart repeats it."""
     parts = parts_of(house, clock)
     parts.refresh()
     assert parts.alert_detector.detect() == 0
     alerts = alerts_of(open_app())
 
-    told = {alert["cell"]: alert["level"] for alert in alerts}
-    assert told[SLOPES[0].cell.token] == HIGHEST
-    assert SLOPES[2].cell.token not in told
-    assert len(alerts) == len(told)
+    level_of_cell = {alert["cell"]: alert["level"] for alert in alerts}
+    assert level_of_cell[SLOPES[0].cell.token] == HIGHEST
+    assert SLOPES[2].cell.token not in level_of_cell
+    assert len(alerts) == len(level_of_cell)
     assert alerts[0]["reasons"][0]["ja"]
 
 
-def test_a_higher_level_is_told_again(house: House, clock: Clock) -> None:
-    """From 3 to 5 is news; staying there is none."""
+def test_higher_level_is_logged_again(house: House, clock: Clock) -> None:
+    """The rise from 3 to 5 is one more alert."""
     parts = parts_of(house, clock)
     parts.refresh()
     before = len(parts.journal.read("alert"))
@@ -66,10 +66,10 @@ def test_a_higher_level_is_told_again(house: House, clock: Clock) -> None:
     assert (first.body["level"], first.body["before"]) == (5, 3)
 
 
-def test_urgent_messages_are_alerts_too(
-    open_app: Open, house: House, clock: Clock
+def test_urgent_messages_are_alerts(
+    open_app: OpenApp, house: House, clock: Clock
 ) -> None:
-    """As soon as the table of urgent messages is there."""
+    """They come from the table `alerts`."""
     row = {
         "node": "otani-3",
         "boot": "b",
@@ -94,10 +94,10 @@ def test_urgent_messages_are_alerts_too(
 
 
 @pytest.mark.parametrize("codes", [None, CODES])
-def test_each_reason_of_a_node_is_shown_in_japanese(
-    open_app: Open, house: House, codes: list[str] | None
+def test_node_reasons_are_shown_in_japanese(
+    open_app: OpenApp, house: House, codes: list[str] | None
 ) -> None:
-    """With codes, and from the sentences of a node that sends none."""
+    """From reason codes, or from the sentences if the node sends no codes."""
     row = {
         "node": "otani-3",
         "boot": "b",
@@ -120,10 +120,10 @@ def test_each_reason_of_a_node_is_shown_in_japanese(
     assert "reason_codes" not in newest
 
 
-def test_acknowledging_names_who_and_when(
-    open_app: Open, house: House, clock: Clock
+def test_acknowledgement_stores_name_time_and_remark(
+    open_app: OpenApp, house: House, clock: Clock
 ) -> None:
-    """With a remark; the count on every page goes down."""
+    """The answer shows it with the alert."""
     client = open_app(house.with_accounts())
     proof = log_in(client, "a-analyst")
     alert = alerts_of(client)[0]
@@ -141,10 +141,10 @@ def test_acknowledging_names_who_and_when(
     }
 
 
-def test_notes_are_for_the_next_shift(
-    open_app: Open, house: House, clock: Clock
+def test_note_is_stored_in_the_journal(
+    open_app: OpenApp, house: House, clock: Clock
 ) -> None:
-    """They outlive the process."""
+    """It survives a restart."""
     client = open_app(house.with_accounts())
     proof = log_in(client, "a-analyst")
     note = {"text": "雨は夜半まで。<b>橋</b>を見に行く"}
@@ -155,10 +155,10 @@ def test_notes_are_for_the_next_shift(
 
 
 @pytest.mark.parametrize("text", ["", "  ", "x" * 2001])
-def test_empty_and_endless_notes_are_refused(
-    open_app: Open, house: House, text: str
+def test_empty_and_too_long_notes_are_rejected(
+    open_app: OpenApp, house: House, text: str
 ) -> None:
-    """With the rule and the length."""
+    """The error states the allowed length."""
     client = open_app(house.with_accounts())
     proof = log_in(client, "a-analyst")
     answer = client.post("/api/log/note", headers=proof, json={"text": text})
@@ -167,8 +167,8 @@ def test_empty_and_endless_notes_are_refused(
     assert "text must be 1 to 2000 characters long" in answer.json()["detail"]
 
 
-def test_a_viewer_may_not_acknowledge(open_app: Open, house: House) -> None:
-    """The role is named; nothing is written."""
+def test_viewer_may_not_acknowledge(open_app: OpenApp, house: House) -> None:
+    """The error names the required role; nothing is stored."""
     client = open_app(house.with_accounts())
     proof = log_in(client, "a-viewer")
     number = alerts_of(client)[0]["id"]
@@ -181,8 +181,8 @@ def test_a_viewer_may_not_acknowledge(open_app: Open, house: House) -> None:
     assert alerts_of(client)[0]["seen"] == []
 
 
-def test_an_alert_that_is_not_there_is_named(open_app: Open, house: House) -> None:
-    """404, and nothing is written."""
+def test_unknown_alert_returns_404(open_app: OpenApp, house: House) -> None:
+    """The id does not exist."""
     client = open_app(house.with_accounts())
     proof = log_in(client, "a-analyst")
     answer = client.post("/api/log/9999/acknowledge", headers=proof, json={"text": ""})
@@ -190,8 +190,8 @@ def test_an_alert_that_is_not_there_is_named(open_app: Open, house: House) -> No
     assert answer.status_code == 404
 
 
-def test_the_book_refuses_changes(house: House, clock: Clock) -> None:
-    """Even by hand: an entry can only be followed by another."""
+def test_journal_rejects_deletes_and_updates(house: House, clock: Clock) -> None:
+    """Triggers in the database keep the table append-only."""
     parts = parts_of(house, clock)
     parts.refresh()
     with sqlite3.connect(house.data / "console" / "journal.sqlite") as db:
