@@ -1,4 +1,4 @@
-"""Two ingest processes of one name: one works, the other takes over."""
+"""Two ingest processes of one name: one is active, the other takes over."""
 
 import random
 import re
@@ -34,8 +34,8 @@ def sender(broker: Broker) -> Iterator[Sender]:
     sender.connection.stop()
 
 
-def at_work(place: Place, but: int = 0) -> int:
-    """The process that holds the lock, when it is not one that we know."""
+def wait_for_active_pid(place: Place, but: int = 0) -> int:
+    """Wait for a process that holds the lock, other than `but`; return its id."""
     lock = place.log / ".lock-ingest-0"
 
     def holder() -> LockHolder | None:
@@ -48,8 +48,8 @@ def at_work(place: Place, but: int = 0) -> int:
     return found.pid
 
 
-def end(place: Place, pid: int) -> None:
-    """Kill -9 the process that works."""
+def kill(place: Place, pid: int) -> None:
+    """Kill the active process by kill -9."""
     [process] = [each for each in place.processes if each.pid == pid]
     process.kill()
     process.wait()
@@ -59,10 +59,10 @@ def end(place: Place, pid: int) -> None:
 def test_standby_takes_over_and_ids_stay_exact(
     place: Place, sender: Sender, rounds: int
 ) -> None:
-    """Whoever works is killed -9 again and again: each id is in the log once."""
+    """The active process is killed repeatedly; each id is in the log once."""
     rng = random.Random(7)
     place.start("--standby")
-    pid = at_work(place)
+    pid = wait_for_active_pid(place)
     place.start("--standby")
     wait_until(lambda: bool(sender.offers))
     sent = 0
@@ -71,13 +71,13 @@ def test_standby_takes_over_and_ids_stay_exact(
             sender.send(sent, priority=1 + sent % 5)
             sent += 1
         time.sleep(rng.uniform(0, 0.3))
-        end(place, pid)
+        kill(place, pid)
         known = {seq for seq in range(sent) if sender.has_receipt(seq)}
-        pid = at_work(place, but=pid)
+        pid = wait_for_active_pid(place, but=pid)
         assert known <= place.logged().keys()
         place.start("--standby")
     wait_until(lambda: len(place.logged()) == sent, timeout_s=90)
-    for seq in range(0, sent, 3):  # as a sender does for want of a receipt
+    for seq in range(0, sent, 3):  # as a sender does without a receipt
         sender.send(seq)
     sender.send(sent)
     wait_until(lambda: sender.has_receipt(sent))
@@ -85,10 +85,10 @@ def test_standby_takes_over_and_ids_stay_exact(
     assert place.logged() == dict.fromkeys(range(sent + 1), 1)
 
 
-def test_standby_ends_one_that_hangs(place: Place, sender: Sender) -> None:
-    """A stopped process keeps its lock; it is killed before its place is taken."""
+def test_standby_kills_a_hanging_process(place: Place, sender: Sender) -> None:
+    """A stopped process keeps its lock, so it is killed before the takeover."""
     first = place.start()
-    pid = at_work(place)
+    pid = wait_for_active_pid(place)
     wait_until(lambda: bool(sender.offers))
     sender.send(1, priority=5)
     wait_until(lambda: sender.has_receipt(1))
@@ -98,26 +98,26 @@ def test_standby_ends_one_that_hangs(place: Place, sender: Sender) -> None:
     wait_until(lambda: sender.has_receipt(2))
 
     assert first.wait(timeout=60) == -signal.SIGKILL
-    assert at_work(place, but=pid) == second.pid
+    assert wait_for_active_pid(place, but=pid) == second.pid
     assert place.logged() == {1: 1, 2: 1}
 
 
-def test_standby_of_one_that_works_well_stays_standby(
+def test_standby_of_a_healthy_process_stays_standby(
     place: Place, sender: Sender
 ) -> None:
-    """An idle ingester is not taken for one that hangs, and a stop is obeyed."""
+    """An idle ingester does not count as hanging, and both stop on SIGTERM."""
     first = place.start()
-    pid = at_work(place)
+    pid = wait_for_active_pid(place)
     second = place.start("--standby")
     wait_until(lambda: bool(sender.offers))
     time.sleep(5)
     second.terminate()
-    _, said = second.communicate(timeout=60)
+    _, stderr = second.communicate(timeout=60)
 
     assert second.returncode == 0
-    assert "hangs" not in said
+    assert "hangs" not in stderr
     assert first.poll() is None
-    assert at_work(place) == pid
+    assert wait_for_active_pid(place) == pid
     first.terminate()
     assert first.wait(timeout=60) == 0
 
@@ -125,7 +125,7 @@ def test_standby_of_one_that_works_well_stays_standby(
 def test_shards_share_the_log_and_the_work(
     broker: Broker, make_data: Callable[[str], Any], sender: Sender
 ) -> None:
-    """Each process reads its own topics, under its own name, into one log."""
+    """Each process reads its own topics under its own name into one log."""
     shards = "".join(
         f'[[shard]]\nid = "face-{face}"\nfilters = ["/{face}/#"]\n' for face in range(6)
     )
@@ -138,12 +138,12 @@ def test_shards_share_the_log_and_the_work(
     sender.send(2, topic="/4/1")
     wait_until(lambda: sender.has_receipt(1) and sender.has_receipt(2))
     names = {path.name for path in place.log.glob("*.arrow")}
-    nameless = place.start()
-    _, said = nameless.communicate(timeout=60)
+    without_shard = place.start()
+    _, stderr = without_shard.communicate(timeout=60)
     place.end_all()
 
     assert place.logged() == {1: 1, 2: 1}
     assert {re.sub(r"\..*", "", name) for name in names} == {"face-3", "face-4"}
-    assert nameless.returncode == 78
-    assert "--shard must be the id of a [[shard]]" in said
-    assert "there is: face-0, face-1" in said
+    assert without_shard.returncode == 78
+    assert "--shard must be the id of a [[shard]]" in stderr
+    assert "there is: face-0, face-1" in stderr
