@@ -104,7 +104,7 @@ def read_issues(
 
 @lru_cache(maxsize=8)
 def _day(tables: Path, version: int, day: int) -> dict[ForecastPlace, pa.Table]:
-    """Rows that became known on a day, by their place."""
+    """Rows that became known on a day, by their area."""
     known = ds.field("received_at")
     first, beyond = (pa.scalar(n * DAY_S * _MICRO, UTC_TIME) for n in (day, day + 1))
     dataset = DeltaTables(tables).dataset(TABLE, version)
