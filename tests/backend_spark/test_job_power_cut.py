@@ -20,7 +20,7 @@ from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 STARTED_S = 900.0
 PYTHON = [sys.executable, "-m"]

@@ -138,7 +138,9 @@ def arrivals(
     return [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+)
 def test_scoring_in_batches_equals_scoring_all_at_once(seed: int) -> None:
     """Late, out of order, in any batches, from saved states: the same rows of gold."""
     rng = random.Random(seed)
