@@ -228,7 +228,7 @@ class LiveState:
         return moved or rows is not None
 
     def present_step_s(self) -> int:
-        """End of the step whose levels are the present ones."""
+        """End of the step with the current levels."""
         if self.exercise:
             return self.grid.end_s
         return int(self.clock() // STEP_S * STEP_S)

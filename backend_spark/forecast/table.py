@@ -136,7 +136,7 @@ def _runs(rows: pa.Table) -> Iterator[ForecastIssue]:
 
 def _issues(tables: Path, since_s: float) -> set[tuple[str, str, str, float]]:
     """Names of the issues that are there, as `ForecastRow.issue`."""
-    # Nothing is known much before its issue: files of earlier days stay closed.
+    # No forecast is received much before its issue, so older files can be skipped.
     since = pa.scalar(round((since_s - MAX_CLOCK_ERROR_S) * _MICRO), UTC_TIME)
     columns = ["kind", "place", "source", "issued_at"]
     recent = ds.field("received_at") >= since
