@@ -26,11 +26,11 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def house(tmp_path: Path, tables: Path) -> House:
-    """A data folder with five slopes up to `NOW_S`."""
-    house = House(tmp_path, free_port())
-    shutil.copytree(tables, house.data)
-    return house
+def workspace(tmp_path: Path, tables: Path) -> House:
+    """Data folder with five slopes up to `NOW_S`, its settings and a free port."""
+    workspace = House(tmp_path, free_port())
+    shutil.copytree(tables, workspace.data)
+    return workspace
 
 
 @pytest.fixture
@@ -40,33 +40,33 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def open_app(house: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]]:
+def open_app(workspace: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]]:
     """Function that starts the app with extra settings and returns an HTTP client."""
     with ExitStack() as stack:
 
         def opener(more: str = "") -> httpx.Client:
-            parts = parts_of(house, clock, more)
+            parts = parts_of(workspace, clock, more)
             parts.refresh()
-            return stack.enter_context(serve(parts, house.port))
+            return stack.enter_context(serve(parts, workspace.port))
 
         yield opener
 
 
 @pytest.fixture
-def run_console(house: House) -> Iterator[Callable[..., str]]:
+def run_console(workspace: House) -> Iterator[Callable[..., str]]:
     """Function that starts the console as a subprocess and returns its URL."""
     running: list[subprocess.Popen[bytes]] = []
 
     def run(more: str = "", *, exercise: bool = True) -> str:
         present = f"exercise = {str(exercise).lower()}"
-        config = str(house.config(f"{present}\n{more}"))
-        log = house.folder / "console.log"
+        config = str(workspace.config(f"{present}\n{more}"))
+        log = workspace.folder / "console.log"
         command = [sys.executable, "-m", "backend_spark", "console", "--config", config]
         with log.open("wb") as file:
             running.append(subprocess.Popen(command, stderr=file))
         wait_until(lambda: "Uvicorn running" in log.read_text() or running[0].poll())
         assert running[0].poll() is None, log.read_text()
-        return f"http://127.0.0.1:{house.port}/"
+        return f"http://127.0.0.1:{workspace.port}/"
 
     yield run
     for process in running:

@@ -36,10 +36,10 @@ def alerts_of(client: httpx.Client) -> list[dict[str, Any]]:
 
 
 def test_rising_cell_is_logged_once(
-    open_app: OpenApp, house: House, clock: Clock
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
     """With level, cell and reasons; neither a second check nor a restart repeats it."""
-    parts = parts_of(house, clock)
+    parts = parts_of(workspace, clock)
     parts.refresh()
     assert parts.alert_detector.detect() == 0
     alerts = alerts_of(open_app())
@@ -51,13 +51,13 @@ def test_rising_cell_is_logged_once(
     assert alerts[0]["reasons"][0]["ja"]
 
 
-def test_higher_level_is_logged_again(house: House, clock: Clock) -> None:
+def test_higher_level_is_logged_again(workspace: House, clock: Clock) -> None:
     """The rise from 3 to 5 is one more alert."""
-    parts = parts_of(house, clock)
+    parts = parts_of(workspace, clock)
     parts.refresh()
     before = len(parts.journal.read("alert"))
     worse = Slope("otani-2b", SLOPES[1].latitude, SLOPES[1].longitude, storm(60, 48))
-    write_tables(house.data, [worse], NOW_S + STEP_S)
+    write_tables(workspace.data, [worse], NOW_S + STEP_S)
     clock.now_s += STEP_S
     parts.refresh()
     first, *_ = parts.journal.read("alert")
@@ -67,7 +67,7 @@ def test_higher_level_is_logged_again(house: House, clock: Clock) -> None:
 
 
 def test_urgent_messages_are_alerts(
-    open_app: OpenApp, house: House, clock: Clock
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
     """They come from the table `alerts`."""
     row = {
@@ -81,7 +81,7 @@ def test_urgent_messages_are_alerts(
         "received_at": (NOW_S + 30) * MICRO,
     }
     table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
-    path = str(house.data / "tables" / "alerts")
+    path = str(workspace.data / "tables" / "alerts")
     write_deltalake(path, table, mode="append", schema_mode="merge")
     newest = alerts_of(open_app())[0]
 
@@ -95,7 +95,7 @@ def test_urgent_messages_are_alerts(
 
 @pytest.mark.parametrize("codes", [None, CODES])
 def test_node_reasons_are_shown_in_japanese(
-    open_app: OpenApp, house: House, codes: list[str] | None
+    open_app: OpenApp, workspace: House, codes: list[str] | None
 ) -> None:
     """From reason codes, or from the sentences if the node sends no codes."""
     row = {
@@ -110,7 +110,7 @@ def test_node_reasons_are_shown_in_japanese(
         "reason_codes": codes,
     }
     table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
-    path = str(house.data / "tables" / "alerts")
+    path = str(workspace.data / "tables" / "alerts")
     write_deltalake(path, table, mode="append", schema_mode="merge")
     newest = alerts_of(open_app())[0]
 
@@ -121,10 +121,10 @@ def test_node_reasons_are_shown_in_japanese(
 
 
 def test_acknowledgement_stores_name_time_and_remark(
-    open_app: OpenApp, house: House, clock: Clock
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
     """The answer shows it with the alert."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     alert = alerts_of(client)[0]
     done = client.post(
@@ -142,24 +142,24 @@ def test_acknowledgement_stores_name_time_and_remark(
 
 
 def test_note_is_stored_in_the_journal(
-    open_app: OpenApp, house: House, clock: Clock
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
     """It survives a restart."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     note = {"text": "雨は夜半まで。<b>橋</b>を見に行く"}
     assert client.post("/api/log/note", headers=proof, json=note).status_code == 200
 
-    kept = parts_of(house, clock).journal.read("note")
+    kept = parts_of(workspace, clock).journal.read("note")
     assert [(e.who, e.body) for e in kept] == [("a-analyst", note)]
 
 
 @pytest.mark.parametrize("text", ["", "  ", "x" * 2001])
 def test_empty_and_too_long_notes_are_rejected(
-    open_app: OpenApp, house: House, text: str
+    open_app: OpenApp, workspace: House, text: str
 ) -> None:
     """The error states the allowed length."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     answer = client.post("/api/log/note", headers=proof, json={"text": text})
 
@@ -167,9 +167,9 @@ def test_empty_and_too_long_notes_are_rejected(
     assert "text must be 1 to 2000 characters long" in answer.json()["detail"]
 
 
-def test_viewer_may_not_acknowledge(open_app: OpenApp, house: House) -> None:
+def test_viewer_may_not_acknowledge(open_app: OpenApp, workspace: House) -> None:
     """The error names the required role; nothing is stored."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-viewer")
     number = alerts_of(client)[0]["id"]
     answer = client.post(
@@ -181,20 +181,20 @@ def test_viewer_may_not_acknowledge(open_app: OpenApp, house: House) -> None:
     assert alerts_of(client)[0]["seen"] == []
 
 
-def test_unknown_alert_returns_404(open_app: OpenApp, house: House) -> None:
+def test_unknown_alert_returns_404(open_app: OpenApp, workspace: House) -> None:
     """The id does not exist."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     answer = client.post("/api/log/9999/acknowledge", headers=proof, json={"text": ""})
 
     assert answer.status_code == 404
 
 
-def test_journal_rejects_deletes_and_updates(house: House, clock: Clock) -> None:
+def test_journal_rejects_deletes_and_updates(workspace: House, clock: Clock) -> None:
     """Triggers in the database keep the table append-only."""
-    parts = parts_of(house, clock)
+    parts = parts_of(workspace, clock)
     parts.refresh()
-    with sqlite3.connect(house.data / "console" / "journal.sqlite") as db:
+    with sqlite3.connect(workspace.data / "console" / "journal.sqlite") as db:
         with pytest.raises(sqlite3.IntegrityError, match="nothing leaves the book"):
             db.execute("delete from entry")
         with pytest.raises(sqlite3.IntegrityError, match="the book is not changed"):

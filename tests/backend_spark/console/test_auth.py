@@ -71,9 +71,9 @@ def test_invalid_names_and_short_passwords_are_rejected(
     assert not path.exists()
 
 
-def test_damaged_accounts_file_is_reported_by_line(house: House) -> None:
+def test_damaged_accounts_file_is_reported_by_line(workspace: House) -> None:
     """The error names line and rule, and the console does not start."""
-    path = house.folder / "accounts"
+    path = workspace.folder / "accounts"
     path.write_text("suzuki:chief:secret\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
         auth.read_accounts(path)
@@ -87,31 +87,31 @@ def test_damaged_accounts_file_is_reported_by_line(house: House) -> None:
         auth.read_accounts(path)
     path.write_text("suzuki:king:x\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
-        make_services(read_settings(house.config(f'accounts = "{path}"')))
+        make_services(read_settings(workspace.config(f'accounts = "{path}"')))
 
 
-def test_public_address_requires_accounts(house: House) -> None:
+def test_public_address_requires_accounts(workspace: House) -> None:
     """Without accounts only a loopback address is accepted."""
     with pytest.raises(
         SettingsError, match=r"console\.host must be an address of this"
     ):
-        make_services(read_settings(house.config('host = "0.0.0.0"')))
+        make_services(read_settings(workspace.config('host = "0.0.0.0"')))
 
 
 @pytest.mark.parametrize("path", READ_PATHS)
-def test_data_requires_login(open_app: OpenApp, house: House, path: str) -> None:
+def test_data_requires_login(open_app: OpenApp, workspace: House, path: str) -> None:
     """Every path that returns data answers 401 without a session."""
-    answer = open_app(house.with_accounts()).get(f"/api/{path}")
+    answer = open_app(workspace.with_accounts()).get(f"/api/{path}")
 
     assert answer.status_code == 401
     assert answer.json() == {"detail": "log in first"}
 
 
 def test_session_ends_at_logout_and_after_its_lifetime(
-    open_app: OpenApp, house: House, clock: Clock
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
     """The lifetime is `SESSION_S`."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-viewer")
     assert client.get("/api/cells").status_code == 200
     assert client.post("/api/logout", headers=proof).status_code == 200
@@ -123,10 +123,10 @@ def test_session_ends_at_logout_and_after_its_lifetime(
 
 
 def test_session_cookie_is_httponly_and_samesite(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """Neither scripts nor other sites can use the cookie."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     login = {"name": "a-viewer", "password": PASSWORD}
     cookie = client.post("/api/login", json=login).headers["set-cookie"]
 
@@ -135,10 +135,10 @@ def test_session_cookie_is_httponly_and_samesite(
 
 
 def test_login_is_throttled_after_five_wrong_passwords(
-    open_app: OpenApp, house: House, clock: Clock
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
     """The correct password is rejected too until Retry-After has passed."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     wrong = {"name": "a-chief", "password": "wrong password"}
     for _ in range(5):
         assert client.post("/api/login", json=wrong).status_code == 401
@@ -151,9 +151,11 @@ def test_login_is_throttled_after_five_wrong_passwords(
     assert client.post("/api/login", json=right).status_code == 200
 
 
-def test_parallel_login_attempts_are_counted(open_app: OpenApp, house: House) -> None:
+def test_parallel_login_attempts_are_counted(
+    open_app: OpenApp, workspace: House
+) -> None:
     """Handlers run in threads; counting and checking must be atomic."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     wrong = {"name": "a-chief", "password": "wrong password"}
     with ThreadPoolExecutor(9) as pool:
         tries = [pool.submit(client.post, "/api/login", json=wrong) for _ in range(9)]
@@ -163,10 +165,10 @@ def test_parallel_login_attempts_are_counted(open_app: OpenApp, house: House) ->
 
 
 def test_login_is_checked_before_query_and_body_are_parsed(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """Without a session the answer is 401, however malformed the request."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     answers = [
         client.get("/api/replay/levels?from_s=x"),
         client.post("/api/thresholds", content=b" " * 70_000),
@@ -177,10 +179,10 @@ def test_login_is_checked_before_query_and_body_are_parsed(
 
 
 def test_unknown_name_gets_the_same_answer_as_a_wrong_password(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """The answer does not reveal which account names exist."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     answers = [
         client.post("/api/login", json={"name": name, "password": "wrong password"})
         for name in ("a-chief", "nobody")
@@ -191,9 +193,11 @@ def test_unknown_name_gets_the_same_answer_as_a_wrong_password(
     }
 
 
-def test_change_without_csrf_token_is_rejected(open_app: OpenApp, house: House) -> None:
+def test_change_without_csrf_token_is_rejected(
+    open_app: OpenApp, workspace: House
+) -> None:
     """A request from another site carries the cookie but not the token."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     log_in(client, "a-chief")
     for headers in ({}, {"X-Yamamori-Proof": "guess"}):
         assert client.post("/api/logout", headers=headers).status_code == 403
@@ -201,11 +205,11 @@ def test_change_without_csrf_token_is_rejected(open_app: OpenApp, house: House) 
 
 
 def test_user_header_of_the_proxy_selects_the_account(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """A name without an account gets the role viewer."""
     header = 'proxy_header = "X-Remote-User"\n'
-    client = open_app(header + house.with_accounts())
+    client = open_app(header + workspace.with_accounts())
     named = {"X-Remote-User": "a-chief"}
     assert client.get("/api/session", headers=named).json()["role"] == "chief"
     assert client.get("/api/cells").status_code == 401
@@ -214,11 +218,11 @@ def test_user_header_of_the_proxy_selects_the_account(
 
 
 def test_user_header_from_an_unlisted_address_is_ignored(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """Only addresses in `proxies` may set the header."""
     more = 'proxy_header = "X-Remote-User"\nproxies = ["10.9.9.9"]\n'
-    client = open_app(more + house.with_accounts())
+    client = open_app(more + workspace.with_accounts())
 
     assert (
         client.get("/api/cells", headers={"X-Remote-User": "a-chief"}).status_code
@@ -282,10 +286,10 @@ def test_path_traversal_returns_404(open_app: OpenApp, path: str) -> None:
     ],
 )
 def test_malformed_login_is_rejected(
-    open_app: OpenApp, house: House, body: bytes, status: int
+    open_app: OpenApp, workspace: House, body: bytes, status: int
 ) -> None:
     """The error states what the request must contain."""
-    answer = open_app(house.with_accounts()).post("/api/login", content=body)
+    answer = open_app(workspace.with_accounts()).post("/api/login", content=body)
 
     assert answer.status_code == status
     assert "request must be" in answer.json()["detail"]
@@ -298,30 +302,32 @@ def test_without_accounts_visitors_are_viewers(open_app: OpenApp) -> None:
     assert client.get("/api/session").json()["role"] == "viewer"
 
 
-def test_session_and_csrf_token_survive_a_restart(house: House, clock: Clock) -> None:
+def test_session_and_csrf_token_survive_a_restart(
+    workspace: House, clock: Clock
+) -> None:
     """A restart during a storm must not log analysts out."""
-    more = house.with_accounts()
-    with serve(parts_of(house, clock, more), house.port) as client:
+    more = workspace.with_accounts()
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
         headers = log_in(client, "a-analyst")
         cookies = dict(client.cookies)
-    with serve(parts_of(house, clock, more), house.port) as client:
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
         client.cookies.update(cookies)
         assert client.get("/api/session").json()["user"] == "a-analyst"
         answer = client.post("/api/log/note", json={"text": "on"}, headers=headers)
         assert answer.status_code == 200, answer.text
         client.post("/api/logout", headers=headers)
-    with serve(parts_of(house, clock, more), house.port) as client:
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
         client.cookies.update(cookies)
         assert client.get("/api/cells").status_code == 401
 
 
 def test_session_ends_when_its_password_or_account_changes(
-    house: House, clock: Clock
+    workspace: House, clock: Clock
 ) -> None:
     """Changing a stolen password must end the thief's session."""
-    more = house.with_accounts()
-    path = house.folder / "accounts"
-    with serve(parts_of(house, clock, more), house.port) as client:
+    more = workspace.with_accounts()
+    path = workspace.folder / "accounts"
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
         log_in(client, "a-analyst")
         cookies = dict(client.cookies)
     known = auth.read_accounts(path)
@@ -330,17 +336,19 @@ def test_session_ends_when_its_password_or_account_changes(
     gone = {name: each for name, each in known.items() if name != "a-analyst"}
     for there in ({**known, "a-analyst": changed}, gone):
         auth.write_accounts(path, there)
-        with serve(parts_of(house, clock, more), house.port) as client:
+        with serve(parts_of(workspace, clock, more), workspace.port) as client:
             client.cookies.update(cookies)
             assert client.get("/api/cells").status_code == 401
 
 
-def test_session_file_cannot_be_used_to_log_in(house: House, clock: Clock) -> None:
+def test_session_file_cannot_be_used_to_log_in(workspace: House, clock: Clock) -> None:
     """It has mode 0600 and contains no session token."""
-    with serve(parts_of(house, clock, house.with_accounts()), house.port) as client:
+    with serve(
+        parts_of(workspace, clock, workspace.with_accounts()), workspace.port
+    ) as client:
         log_in(client, "a-chief")
         (session,) = client.cookies.values()
-    path = house.data / "console" / "sessions.sqlite"
+    path = workspace.data / "console" / "sessions.sqlite"
 
     assert path.stat().st_mode & 0o077 == 0
     assert session.encode() not in path.read_bytes()

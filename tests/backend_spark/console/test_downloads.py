@@ -59,9 +59,9 @@ def test_time_without_levels_is_rejected(open_app: OpenApp) -> None:
     assert earlier.status_code == 200
 
 
-def test_downloads_require_login(open_app: OpenApp, house: House) -> None:
+def test_downloads_require_login(open_app: OpenApp, workspace: House) -> None:
     """The answer is 401 without a session."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
 
     for name in ("levels.geojson", "draft.xml"):
         assert client.get(f"/api/download/{name}").status_code == 401

@@ -21,9 +21,9 @@ from backend_spark.tables.schemas import LEVEL_KEY, LEVELS
 
 
 @pytest.fixture
-def live_state(house: House, clock: Clock) -> LiveState:
+def live_state(workspace: House, clock: Clock) -> LiveState:
     """Live state that has read the tables once."""
-    live_state = LiveState(house.data / "tables", clock)
+    live_state = LiveState(workspace.data / "tables", clock)
     live_state.refresh()
     return live_state
 
@@ -35,9 +35,9 @@ def level_of(live_state: LiveState, slope: Slope) -> int:
     )
 
 
-def test_current_levels_equal_gold(live_state: LiveState, house: House) -> None:
+def test_current_levels_equal_gold(live_state: LiveState, workspace: House) -> None:
     """The console does not recompute levels."""
-    rows = DeltaTables(house.data / "tables").levels().to_pylist()
+    rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
     newest = {r["cell"]: r["level"] for r in sorted(rows, key=lambda r: r["at"])}
 
     for slope in (SLOPES[0], SLOPES[1], SLOPES[2], SLOPES[4]):
@@ -61,11 +61,11 @@ def test_all_cells_are_missing_when_data_stop(
 
 
 def test_exercise_uses_the_newest_data_as_current_time(
-    house: House, clock: Clock
+    workspace: House, clock: Clock
 ) -> None:
     """A storm of last year is shown as if it happened now."""
     clock.now_s = NOW_S + 365 * 86_400.0
-    live_state = LiveState(house.data / "tables", clock, exercise=True)
+    live_state = LiveState(workspace.data / "tables", clock, exercise=True)
     live_state.refresh()
 
     assert live_state.now_s() == NOW_S
@@ -73,12 +73,12 @@ def test_exercise_uses_the_newest_data_as_current_time(
 
 
 def test_new_rows_are_read_and_the_grid_advances(
-    live_state: LiveState, house: House, clock: Clock
+    live_state: LiveState, workspace: House, clock: Clock
 ) -> None:
     """A later commit appears at the next refresh, in its own time step."""
     before = live_state.snapshot()
     later = Slope("otani-9", 33.7, 133.6, storm(40, 12))
-    write_tables(house.data, [later], NOW_S + STEP_S)
+    write_tables(workspace.data, [later], NOW_S + STEP_S)
     clock.now_s += STEP_S
     live_state.refresh()
     now = live_state.snapshot()
@@ -90,10 +90,10 @@ def test_new_rows_are_read_and_the_grid_advances(
 
 
 def test_rows_rewritten_by_a_merge_are_read(
-    live_state: LiveState, house: House
+    live_state: LiveState, workspace: House
 ) -> None:
     """After a merge delta-rs writes other string types than before."""
-    path = str(house.data / "tables" / "levels")
+    path = str(workspace.data / "tables" / "levels")
     table = DeltaTable(path)
     rows = table.to_pyarrow_table()
     worse = rows.set_column(
@@ -122,10 +122,12 @@ def test_missing_table_gives_an_empty_state(tmp_path: object, clock: Clock) -> N
     assert live_state.snapshot()["newest_s"] is None
 
 
-def test_level_history_covers_three_days(live_state: LiveState, house: House) -> None:
+def test_level_history_covers_three_days(
+    live_state: LiveState, workspace: House
+) -> None:
     """One byte per cell and step; a step without a row is MISSING."""
     begin_s, raw = live_state.level_history()
-    rows = DeltaTables(house.data / "tables").levels().to_pylist()
+    rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
     expected = bytearray(len(live_state.grid.tokens) * STEPS)
     for row in rows:
         step = (round(row["at"].timestamp()) - begin_s) // STEP_S
@@ -162,11 +164,11 @@ def test_cell_panel_has_reasons_lines_and_futures(
 
 
 def test_futures_equal_gold_until_criteria_change(
-    house: House, open_app: Callable[..., httpx.Client]
+    workspace: House, open_app: Callable[..., httpx.Client]
 ) -> None:
     """Futures and forecast come from gold; after a change the console computes them."""
     token = SLOPES[0].cell.token
-    tables = DeltaTables(house.data / "tables")
+    tables = DeltaTables(workspace.data / "tables")
     at = datetime.fromtimestamp(NOW_S, UTC)
     (row,) = tables.of("levels", "cell", token, at, at).to_pylist()
     forecast = {"forecast_mm": [9.0] * 12, "level_forecast": 5, "level_dry": 2}
@@ -182,7 +184,7 @@ def test_futures_equal_gold_until_criteria_change(
     assert same["margin_mm"] == row["margin_same_mm"]
     assert given["swi_mm"][-1] > dry["swi_mm"][-1]
 
-    journal = Journal(house.data / CONSOLE_FOLDER / JOURNAL_FILE)
+    journal = Journal(workspace.data / CONSOLE_FOLDER / JOURNAL_FILE)
     body = {"advisory_mm": 100.0, "warning_mm": 900.0, "special_mm": 1400.0}
     journal.write(NOW_S, "threshold", token, "chief", body)
     computed = client.get(f"/api/cell/{token}").json()["futures"]

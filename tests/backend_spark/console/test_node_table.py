@@ -56,7 +56,7 @@ def test_silent_nodes_come_first(open_app: OpenApp) -> None:
     assert table["rows"][1]["lag_s"] == 2.0
 
 
-def test_node_silent_for_a_month_is_listed(open_app: OpenApp, house: House) -> None:
+def test_node_silent_for_a_month_is_listed(open_app: OpenApp, workspace: House) -> None:
     """With its last status report, such as the battery voltage."""
     at_us = (NOW_S - 30 * 86_400) * MICRO
     row = {
@@ -72,7 +72,7 @@ def test_node_silent_for_a_month_is_listed(open_app: OpenApp, house: House) -> N
         "battery_v": 10.9,
     }
     table = pa.Table.from_pylist([row], schema=NODES)
-    write_deltalake(str(house.data / "tables" / "nodes"), table, mode="append")
+    write_deltalake(str(workspace.data / "tables" / "nodes"), table, mode="append")
     client = open_app()
     rows = {row["id"]: row for row in client.get("/api/health").json()["rows"]}
 
@@ -86,7 +86,7 @@ def test_node_silent_for_a_month_is_listed(open_app: OpenApp, house: House) -> N
     assert "dead" in client.get("/api/nodes").json()["id"]
 
 
-def test_newest_report_of_a_node_is_shown(house: House, clock: Clock) -> None:
+def test_newest_report_of_a_node_is_shown(workspace: House, clock: Clock) -> None:
     """A report in silver is newer than the table `nodes`."""
     rain_row = silver("n", NOW_S, 1.0).to_pylist()[0]
     report_row = rain_row | {
@@ -95,8 +95,8 @@ def test_newest_report_of_a_node_is_shown(house: House, clock: Clock) -> None:
         "value_text": "none",
     }
     table = pa.Table.from_pylist([rain_row, report_row], schema=SILVER)
-    write_deltalake(str(house.data / "tables" / "silver"), table, mode="append")
-    parts = parts_of(house, clock)
+    write_deltalake(str(workspace.data / "tables" / "silver"), table, mode="append")
+    parts = parts_of(workspace, clock)
     parts.refresh()
     row = next(
         row for row in build_node_table(parts.live_state)["rows"] if row["id"] == "n"
@@ -134,7 +134,7 @@ def silver(node: str, at_s: int, value: float) -> pa.Table:
 
 
 def test_sensor_rows_are_shown_when_the_table_exists(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """Rates with their noise, and the failure time with its gate."""
     rows = [
@@ -162,7 +162,7 @@ def test_sensor_rows_are_shown_when_the_table_exists(
     ])
     table = pa.Table.from_pylist(rows, schema=schema)
     write_deltalake(
-        str(house.data / "tables" / "sensors"),
+        str(workspace.data / "tables" / "sensors"),
         table,
         mode="append",
         schema_mode="merge",
@@ -174,14 +174,14 @@ def test_sensor_rows_are_shown_when_the_table_exists(
     assert panel["tilt_deg_per_h"] == [0.01, 0.1]
 
 
-def test_quality_flags_are_shown(open_app: OpenApp, house: House) -> None:
+def test_quality_flags_are_shown(open_app: OpenApp, workspace: House) -> None:
     """A suspect reading makes its node suspect and is listed by name."""
     flagged = silver("doubtful", NOW_S, 99.0).to_pylist()[0] | {
         "flag": 4,
         "topic": "/1/2/2",
     }
     table = pa.Table.from_pylist([flagged], schema=silver("x", 0, 0).schema)
-    path = house.data / "tables" / "silver"
+    path = workspace.data / "tables" / "silver"
     write_deltalake(str(path), table, mode="append", schema_mode="merge")
     rows = open_app().get("/api/health").json()["rows"]
     found = next(row for row in rows if row["id"] == "doubtful")
@@ -190,9 +190,9 @@ def test_quality_flags_are_shown(open_app: OpenApp, house: House) -> None:
     assert found["doubts"] == [{"name": "rain", "flag": 4}]
 
 
-def test_metrics_match_the_reference(house: House, clock: Clock) -> None:
+def test_metrics_match_the_reference(workspace: House, clock: Clock) -> None:
     """Node states, clocks and age of the levels, named as in docs/reference."""
-    parts = parts_of(house, clock)
+    parts = parts_of(workspace, clock)
     parts.refresh()
     parts.live_state.nodes.by_id[SLOPES[0].node].synchronised = False
     families = ConsoleMetrics(parts.live_state, LoopWatchdog(clock)).collect()

@@ -112,12 +112,12 @@ def test_slider_shows_the_past(run_console: RunConsole, driver: Chrome) -> None:
 
 
 def test_new_levels_are_pushed(
-    run_console: RunConsole, driver: Chrome, house: House
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
     """A commit to the tables appears without a reload."""
     shown(driver, run_console())
     later = Slope("otani-8", 33.56, 133.48, storm(60, 48))
-    write_tables(house.data, [later], 1_793_000_400)
+    write_tables(workspace.data, [later], 1_793_000_400)
 
     wait_until(lambda: map_data(driver)["cells"] == str(len(SLOPES) + 1))
     wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 5")
@@ -140,10 +140,10 @@ def test_html_in_a_node_name_is_escaped(
 
 
 def test_login_form_shows_a_wrong_password(
-    run_console: RunConsole, driver: Chrome, house: House
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
     """The correct one then logs in."""
-    driver.get(run_console(house.with_accounts()) + "?lang=en")
+    driver.get(run_console(workspace.with_accounts()) + "?lang=en")
     find(driver, "input[name=name]").send_keys("a-chief")
     find(driver, "input[name=password]").send_keys("not my password" + Keys.ENTER)
     wait_until(lambda: "wrong" in text(driver, ".problem"))
@@ -171,10 +171,10 @@ def test_pages_fit_a_tablet(run_console: RunConsole, driver: Chrome) -> None:
 
 
 def test_alert_is_acknowledged_in_the_page(
-    run_console: RunConsole, driver: Chrome, house: House
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
     """With a remark; the log shows the name, and a note is stored below it."""
-    driver.get(run_console(house.with_accounts()) + "?lang=ja")
+    driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
     find(driver, "input[name=name]").send_keys("a-analyst")
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
     wait_until(lambda: text(driver, ".headline .badge"))
@@ -192,10 +192,10 @@ def test_alert_is_acknowledged_in_the_page(
 
 
 def test_threshold_is_changed_in_the_page(
-    run_console: RunConsole, driver: Chrome, house: House
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
     """Preview, then a version with author and reason; then the table of nodes."""
-    driver.get(run_console(house.with_accounts()) + "?lang=ja")
+    driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
     find(driver, "input[name=name]").send_keys("a-chief")
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
     wait_until(lambda: text(driver, ".headline .badge"))
@@ -247,10 +247,10 @@ def test_report_prints_on_one_page(run_console: RunConsole, driver: Chrome) -> N
 
 
 def test_skill_of_a_season_is_shown_in_the_page(
-    run_console: RunConsole, driver: Chrome, house: House
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
     """Enter a landslide, choose the days; scores, hours and lead times appear."""
-    driver.get(run_console(house.with_accounts()) + "?lang=ja")
+    driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
     find(driver, "input[name=name]").send_keys("a-analyst")
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
     wait_until(lambda: text(driver, ".headline .badge"))

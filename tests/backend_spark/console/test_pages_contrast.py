@@ -25,7 +25,7 @@ TABS = ("alerts", "health", "thresholds", "skill")
 
 
 @pytest.fixture
-def house(house: House) -> House:
+def workspace(workspace: House) -> House:
     """The slopes, one more cell of each level, and one without a level."""
     rows = [
         {
@@ -38,16 +38,16 @@ def house(house: House) -> House:
         for at, level in enumerate((5, 4, 3, 2, 1, None))
     ]
     table = pa.Table.from_pylist(rows, schema=LEVELS)
-    write_deltalake(str(house.data / "tables" / "levels"), table, mode="append")
-    return house
+    write_deltalake(str(workspace.data / "tables" / "levels"), table, mode="append")
+    return workspace
 
 
 @pytest.mark.parametrize("language", ["ja", "en"])
 def test_text_of_every_page_has_enough_contrast(
-    run_console: RunConsole, driver: Chrome, house: House, language: str
+    run_console: RunConsole, driver: Chrome, workspace: House, language: str
 ) -> None:
     """At least 4.5 to 1, for large text 3 to 1, also on the official colours."""
-    address = run_console(house.with_accounts())
+    address = run_console(workspace.with_accounts())
     driver.get(f"{address}?lang={language}")
     find(driver, "input[name=name]").send_keys("a-chief")
     assert hard_to_read(driver) == []

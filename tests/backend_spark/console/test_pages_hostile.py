@@ -35,20 +35,20 @@ HOSTILE_LOADED = (
 """True or above 0 if the script of `HOSTILE` ran or its image was created."""
 
 
-def append(house: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
+def append(workspace: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
     """Add a row to a table."""
     rows = pa.Table.from_pylist([row], schema=schema)
-    path = str(house.data / "tables" / name)
+    path = str(workspace.data / "tables" / name)
     write_deltalake(path, rows, mode="append", schema_mode="merge")
 
 
 @pytest.fixture
-def hostile(house: House) -> House:
+def hostile(workspace: House) -> House:
     """Tables with HTML as node name, gateway, text of a rule and reason."""
     at_us = (NOW_S + 30) * MICRO
     message = {"node": HOSTILE, "boot": "b", "seq": 9, "pri": 5, "cell": CELL}
     append(
-        house,
+        workspace,
         "alerts",
         MESSAGE_COLUMNS,
         message | {"why": HOSTILE, "received_at": at_us},
@@ -56,13 +56,13 @@ def hostile(house: House) -> House:
     gateway = {"name": senml.STATUS_GATEWAY, "value_text": HOSTILE}
     place = {"topic": cell_topic(Cell.from_token(CELL))}
     times = {"at": at_us, "received_at": at_us, "synchronised": True}
-    append(house, "silver", SILVER, message | gateway | place | times)
+    append(workspace, "silver", SILVER, message | gateway | place | times)
     level = {"cell": CELL, "at": (NOW_S + 600) * MICRO, "level": 4}
-    append(house, "levels", LEVELS, level | {"reasons": [HOSTILE]})
-    return house
+    append(workspace, "levels", LEVELS, level | {"reasons": [HOSTILE]})
+    return workspace
 
 
-def enter(driver: Chrome, address: str) -> None:
+def log_in(driver: Chrome, address: str) -> None:
     """Log in as a chief."""
     driver.get(address + "?lang=ja")
     find(driver, "input[name=name]").send_keys("a-chief")
@@ -82,7 +82,7 @@ def test_html_in_messages_is_escaped(
 ) -> None:
     """In reasons, alerts, the tables of nodes and gateways, and the report."""
     address = run_console(hostile.with_accounts())
-    enter(driver, address)
+    log_in(driver, address)
     find(driver, f".pick[data-token='{CELL}']").click()
     wait_until(lambda: HOSTILE in text(driver, ".panel .reasons"))
     open_tab(driver, "alerts", "tr[data-alert]")
@@ -96,11 +96,11 @@ def test_html_in_messages_is_escaped(
 
 
 def test_html_in_user_input_is_escaped(
-    run_console: RunConsole, driver: Chrome, house: House
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
     """In notes, reasons of thresholds, landslides and the report."""
-    address = run_console(house.with_accounts())
-    enter(driver, address)
+    address = run_console(workspace.with_accounts())
+    log_in(driver, address)
     find(driver, "[data-tab=alerts]").click()
     find(driver, "textarea").send_keys(HOSTILE)
     find(driver, ".note button").click()
@@ -139,11 +139,11 @@ def test_missing_cells_are_shown_as_missing(
 
 @pytest.mark.parametrize("language", ["ja", "en"])
 def test_login_form_shows_the_waiting_time(
-    run_console: RunConsole, driver: Chrome, house: House, language: str
+    run_console: RunConsole, driver: Chrome, workspace: House, language: str
 ) -> None:
     """After five wrong passwords the form says how long to wait."""
     wrong, wait = LOGIN_ERRORS[language]
-    driver.get(run_console(house.with_accounts()) + f"?lang={language}")
+    driver.get(run_console(workspace.with_accounts()) + f"?lang={language}")
     find(driver, "input[name=name]").send_keys("a-chief")
     post = """
         const done = arguments[0], body = '{"name": "a-chief", "password": "guess"}';
@@ -160,11 +160,11 @@ def test_login_form_shows_the_waiting_time(
     assert not driver.find_elements(By.CSS_SELECTOR, ".headline")
 
 
-def test_malformed_criteria_table_prevents_the_start(house: House) -> None:
+def test_malformed_criteria_table_prevents_the_start(workspace: House) -> None:
     """The exit code is 78 and the error names line, field and value."""
-    table = house.folder / "criteria.csv"
+    table = workspace.folder / "criteria.csv"
     table.write_text("cell,LEVEL1,LEVEL2\n355a9c44,120,wet\n", encoding="utf-8")
-    config = house.config()
+    config = workspace.config()
     with config.open("a", encoding="utf-8") as file:
         file.write(f'[criteria]\nfile = "{table}"\n')
     command = [sys.executable, "-m", "backend_spark", "console", "--config"]

@@ -26,10 +26,10 @@ STEPS = 24 * 6 - 1
 
 
 @pytest.fixture
-def house(house: House) -> House:
+def workspace(workspace: House) -> House:
     """A storm of a month ago; its last level was revised from 2 a day later."""
-    write_tables(house.data, [OLD], END_S)
-    row = DeltaTables(house.data / "tables").cell(CELL).to_pylist()[-1]
+    write_tables(workspace.data, [OLD], END_S)
+    row = DeltaTables(workspace.data / "tables").cell(CELL).to_pylist()[-1]
     row["at"] += timedelta(minutes=10)
     row["latest_received"] = row["at"]
     late = row["at"] + timedelta(days=1)
@@ -41,8 +41,8 @@ def house(house: House) -> House:
         ("revisions", REVISIONS, then),
     ):
         rows = pa.Table.from_pylist([row | changes], schema=schema)
-        write_deltalake(str(house.data / "tables" / name), rows, mode="append")
-    return house
+        write_deltalake(str(workspace.data / "tables" / name), rows, mode="append")
+    return workspace
 
 
 def field(at_s: float) -> str:
@@ -68,7 +68,7 @@ def step_of(driver: Chrome) -> int:
 
 
 @pytest.mark.parametrize("language", ["ja", "en"])
-def test_reasons_and_snake_line_follow(
+def test_reasons_and_snake_line_follow_the_slider(
     run_console: RunConsole, driver: Chrome, language: str
 ) -> None:
     """As known now: the revised level at the end, and the storm before it."""

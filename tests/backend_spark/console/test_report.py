@@ -33,9 +33,9 @@ def test_report_states_its_limits(open_app: OpenApp) -> None:
     assert "A cell without data is not a safe cell" in page
 
 
-def test_notes_in_the_report_are_escaped(open_app: OpenApp, house: House) -> None:
+def test_notes_in_the_report_are_escaped(open_app: OpenApp, workspace: House) -> None:
     """HTML in a note is shown as text."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     client.post("/api/log/note", headers=proof, json={"text": "<script>x()</script>"})
     page = client.get("/report").text
@@ -44,9 +44,9 @@ def test_notes_in_the_report_are_escaped(open_app: OpenApp, house: House) -> Non
     assert "&lt;script&gt;x()&lt;/script&gt;" in page
 
 
-def test_report_requires_login(open_app: OpenApp, house: House) -> None:
+def test_report_requires_login(open_app: OpenApp, workspace: House) -> None:
     """The answer is 401 without a session."""
-    assert open_app(house.with_accounts()).get("/report").status_code == 401
+    assert open_app(workspace.with_accounts()).get("/report").status_code == 401
 
 
 def test_unknown_language_falls_back_to_the_settings(open_app: OpenApp) -> None:

@@ -18,7 +18,7 @@ DAY_S = 86_400
 EVENT = {"time": "2026-10-26T13:00", "count": 3, "text": "<i>otani</i>"}
 
 
-def test_season_level_is_the_highest_of_all_cells(house: House) -> None:
+def test_season_level_is_the_highest_of_all_cells(workspace: House) -> None:
     """In every step; a step without rows or without a level has none."""
     known: dict[int, int] = {}
     for slope in SLOPES:
@@ -26,7 +26,7 @@ def test_season_level_is_the_highest_of_all_cells(house: House) -> None:
             known[row.end_s] = max(known.get(row.end_s, 0), row.level or 0)
     known = {end_s: level for end_s, level in known.items() if level}
     from_s = NOW_S - 3 * DAY_S
-    season = read_season(house.data / "tables", from_s, NOW_S)
+    season = read_season(workspace.data / "tables", from_s, NOW_S)
 
     assert dict(zip(season.ends_s, season.levels, strict=True)) == known
     assert season.steps == 3 * DAY_S // STEP_S
@@ -54,9 +54,11 @@ def test_report_has_scores_hours_and_lead_times() -> None:
     assert report["missing_h"] == (4 * 144 - 72) / 6
 
 
-def test_entered_landslide_counts_in_the_skill(open_app: OpenApp, house: House) -> None:
+def test_entered_landslide_counts_in_the_skill(
+    open_app: OpenApp, workspace: House
+) -> None:
     """It is stored with its author and appears in the report."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     (event,) = client.post("/api/events", headers=proof, json=EVENT).json()
     days = {"first": "2026-10-24", "last": "2026-10-26"}
@@ -70,10 +72,10 @@ def test_entered_landslide_counts_in_the_skill(open_app: OpenApp, house: House) 
 
 
 def test_landslide_with_a_date_covers_the_whole_day(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """For landslides whose hour is unknown."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     event = EVENT | {"time": "2026-10-26"}
     (stored,) = client.post("/api/events", headers=proof, json=event).json()
@@ -90,10 +92,10 @@ def test_landslide_with_a_date_covers_the_whole_day(
     ],
 )
 def test_invalid_events_are_rejected(
-    open_app: OpenApp, house: House, more: dict[str, Any], message: str
+    open_app: OpenApp, workspace: House, more: dict[str, Any], message: str
 ) -> None:
     """The error names field and rule; nothing is stored."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     answer = client.post("/api/events", headers=proof, json=EVENT | more)
 

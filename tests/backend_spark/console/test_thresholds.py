@@ -29,10 +29,10 @@ WET = SLOPES[0].cell.token
 
 
 def test_threshold_change_is_stored_as_a_version(
-    open_app: OpenApp, house: House, clock: Clock
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
     """With author, time and reason; the chart uses it at once, old versions stay."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-chief")
     for more in ({}, {"warning_mm": 90.0, "cell": WET}):
         answer = client.post("/api/thresholds", headers=proof, json=DRAFT | more)
@@ -52,46 +52,46 @@ def test_threshold_change_is_stored_as_a_version(
 
 
 def test_thresholds_are_written_as_criteria_csv_for_the_job(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """One row for each cell with thresholds, in the columns that the job reads."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-chief")
     client.post("/api/thresholds", headers=proof, json=DRAFT | {"cell": WET})
-    with (house.data / "console" / "criteria.csv").open(encoding="utf-8") as file:
+    with (workspace.data / "console" / "criteria.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
 
     expected = {"cell": WET, "LEVEL1": "60.0", "LEVEL2": "80.0", "SPECIAL": "150.0"}
     version = "set by a-chief on 2026-10-26"
     assert rows == [expected | {"VERSION": version}]
-    read = read_criteria(house.data / "console" / "criteria.csv", CRITERIA)
+    read = read_criteria(workspace.data / "console" / "criteria.csv", CRITERIA)
     assert read.criteria_of(WET).warning_mm == 80
     assert read.criteria_of(SLOPES[1].cell.token) == CRITERIA
 
 
 def test_thresholds_for_all_cells_apply_to_new_cells(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """A cell unknown when the version was set uses it too."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-chief")
     client.post("/api/thresholds", headers=proof, json=DRAFT | {"cell": ""})
     mine = DRAFT | {"cell": WET, "warning_mm": 85}
     client.post("/api/thresholds", headers=proof, json=mine)
-    read = read_criteria(house.data / "console" / "criteria.csv", CRITERIA)
+    read = read_criteria(workspace.data / "console" / "criteria.csv", CRITERIA)
 
     assert read.criteria_of("355a9c44").warning_mm == 80
     assert read.criteria_of(WET).warning_mm == 85
 
 
 def test_prefecture_table_applies_where_no_threshold_is_set(
-    house: House, clock: Clock
+    workspace: House, clock: Clock
 ) -> None:
     """The console shows the same criteria as the job uses."""
-    table = house.folder / "prefecture.csv"
+    table = workspace.folder / "prefecture.csv"
     table.write_text(f"cell,LEVEL1,LEVEL2\n{WET},70,95\n", encoding="utf-8")
     criteria = f'[criteria]\nfile = "{table}"'
-    of = parts_of(house, clock, criteria).thresholds.for_cell
+    of = parts_of(workspace, clock, criteria).thresholds.for_cell
 
     assert (of(WET).advisory_mm, of(WET).warning_mm) == (70, 95)
     assert of(SLOPES[1].cell.token) == CRITERIA
@@ -109,10 +109,10 @@ def test_prefecture_table_applies_where_no_threshold_is_set(
     ],
 )
 def test_invalid_thresholds_are_rejected(
-    open_app: OpenApp, house: House, more: dict[str, Any], message: str
+    open_app: OpenApp, workspace: House, more: dict[str, Any], message: str
 ) -> None:
     """The error names field, rule and value; no version is stored."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-chief")
     answer = client.post("/api/thresholds", headers=proof, json=DRAFT | more)
 
@@ -121,9 +121,9 @@ def test_invalid_thresholds_are_rejected(
     assert client.get("/api/thresholds").json()["versions"] == []
 
 
-def test_analyst_may_not_change_thresholds(open_app: OpenApp, house: House) -> None:
+def test_analyst_may_not_change_thresholds(open_app: OpenApp, workspace: House) -> None:
     """Only the role chief may change them."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     answer = client.post("/api/thresholds", headers=proof, json=DRAFT)
 
@@ -145,9 +145,11 @@ def test_preview_counts_levels_before_and_after(open_app: OpenApp) -> None:
     assert client.get("/api/thresholds").json()["versions"] == []
 
 
-def test_preview_levels_equal_judge_rain_per_cell(house: House, clock: Clock) -> None:
+def test_preview_levels_equal_judge_rain_per_cell(
+    workspace: House, clock: Clock
+) -> None:
     """The vectorised computation equals the rule applied cell by cell."""
-    parts = parts_of(house, clock)
+    parts = parts_of(workspace, clock)
     parts.refresh()
     grid = parts.live_state.grid
     expected = [0] * 5
@@ -165,9 +167,9 @@ def test_preview_levels_equal_judge_rain_per_cell(house: House, clock: Clock) ->
     assert count_highest_levels(grid, range(len(grid.tokens)), CRITERIA) == expected
 
 
-def test_more_assumed_rain_never_lowers_a_level(house: House, clock: Clock) -> None:
+def test_more_assumed_rain_never_lowers_a_level(workspace: House, clock: Clock) -> None:
     """For 0 to 120 mm/h; cells without data stay missing."""
-    parts = parts_of(house, clock)
+    parts = parts_of(workspace, clock)
     parts.refresh()
     by_rain = [
         what_if_levels(parts.live_state, parts.thresholds, rain, 3)["levels"]

@@ -24,10 +24,10 @@ TOKEN = SLOPES[0].cell.token
 
 
 @pytest.fixture
-def row(house: House) -> dict[str, Any]:
+def row(workspace: House) -> dict[str, Any]:
     """The newest level of the wet slope."""
     found: dict[str, Any] = (
-        DeltaTables(house.data / "tables").cell(TOKEN).to_pylist()[-1]
+        DeltaTables(workspace.data / "tables").cell(TOKEN).to_pylist()[-1]
     )
     return found
 
@@ -57,16 +57,18 @@ def changed(row: dict[str, Any], minutes: int, **values: object) -> dict[str, An
     return row | {"at": at, "latest_received": at + timedelta(seconds=2)} | values
 
 
-def append(house: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
+def append(workspace: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
     """Add a row to a table."""
     rows = pa.Table.from_pylist([row], schema=schema)
-    write_deltalake(str(house.data / "tables" / name), rows, mode="append")
+    write_deltalake(str(workspace.data / "tables" / name), rows, mode="append")
 
 
-def test_old_span_has_the_cells_of_its_time(open_app: OpenApp, house: House) -> None:
+def test_old_span_has_the_cells_of_its_time(
+    open_app: OpenApp, workspace: House
+) -> None:
     """Cells that are no longer on the map are included, with their corners."""
     old = Slope("vanished-1", 33.70, 133.70, storm(60, 24))
-    write_tables(house.data, [old], LONG_AGO_S)
+    write_tables(workspace.data, [old], LONG_AGO_S)
     client = open_app()
 
     assert old.cell.token not in client.get("/api/cells").json()["tokens"]
@@ -80,10 +82,10 @@ def test_old_span_has_the_cells_of_its_time(open_app: OpenApp, house: House) -> 
     assert head["frame_s"] == STEP_S
 
 
-def test_short_span_has_one_frame_per_step(open_app: OpenApp, house: House) -> None:
+def test_short_span_has_one_frame_per_step(open_app: OpenApp, workspace: House) -> None:
     """Levels equal the table, from half an hour before the span; gaps stay missing."""
     head, levels = frames(get_replay(open_app()))
-    rows = DeltaTables(house.data / "tables").levels().to_pylist()
+    rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
 
     assert head["begin_s"] == NOW_S - 7200 - 1800
     known = {(r["cell"], round(r["at"].timestamp())): r["level"] for r in rows}
@@ -95,7 +97,7 @@ def test_short_span_has_one_frame_per_step(open_app: OpenApp, house: House) -> N
 
 
 def test_long_span_shows_the_highest_level_per_frame(
-    open_app: OpenApp, house: House
+    open_app: OpenApp, workspace: House
 ) -> None:
     """A year has frames of about nine hours; a frame shows its highest level."""
     client = open_app()
@@ -114,7 +116,7 @@ def test_long_span_shows_the_highest_level_per_frame(
 
 
 def test_known_then_shows_the_first_version(
-    open_app: OpenApp, house: House, row: dict[str, Any]
+    open_app: OpenApp, workspace: House, row: dict[str, Any]
 ) -> None:
     """A revised level is shown in its first version, a late one is left out."""
     late = row["at"] + timedelta(hours=30)
@@ -136,10 +138,10 @@ def test_known_then_shows_the_first_version(
         reason_codes=None,
         superseded_at=late,
     )
-    append(house, "levels", LEVELS, now)
-    append(house, "revisions", REVISIONS, then)
-    append(house, "levels", LEVELS, changed(row, 20, level=3, latest_received=late))
-    append(house, "levels", LEVELS, changed(row, 30, level=3, latest_received=None))
+    append(workspace, "levels", LEVELS, now)
+    append(workspace, "revisions", REVISIONS, then)
+    append(workspace, "levels", LEVELS, changed(row, 20, level=3, latest_received=late))
+    append(workspace, "levels", LEVELS, changed(row, 30, level=3, latest_received=None))
     client = open_app()
     to_s = NOW_S + 3 * STEP_S
     head_now, as_now = frames(get_replay(client, to_s=to_s))
@@ -205,19 +207,19 @@ def test_too_many_levels_are_rejected_before_reading(
     assert "at most 100 are shown: choose about" in answer.text
 
 
-def test_replay_without_tables_is_empty(open_app: OpenApp, house: House) -> None:
+def test_replay_without_tables_is_empty(open_app: OpenApp, workspace: House) -> None:
     """Without a table there are no bounds and no cells."""
     for name in ("levels", "revisions"):
-        (house.data / "tables" / name).rename(house.folder / name)
+        (workspace.data / "tables" / name).rename(workspace.folder / name)
     client = open_app()
 
     assert client.get("/api/replay/bounds").json() is None
     assert frames(get_replay(client))[1] == {}
 
 
-def test_replay_requires_login(open_app: OpenApp, house: House) -> None:
+def test_replay_requires_login(open_app: OpenApp, workspace: House) -> None:
     """All its routes answer 401 without a session."""
-    client = open_app(house.with_accounts())
+    client = open_app(workspace.with_accounts())
 
     for path in ("bounds", "levels", f"cell/{TOKEN}", f"cell/{TOKEN}/frame"):
         assert get_replay(client, path).status_code == 401

@@ -43,7 +43,7 @@ def port() -> int:
 
 
 @pytest.fixture
-def place(
+def ingester(
     disk: Path, port: int, broker: Broker, make_data: Callable[[str], Any]
 ) -> Iterator[Place]:
     """An ingester that writes to the small disk."""
@@ -52,9 +52,9 @@ def place(
         f'takeover_s = 3600\n[metrics]\nlisten = "127.0.0.1:{port}"\n'
     )
     assert data.folder == disk
-    place = Place(data.config, data.folder)
-    yield place
-    place.end_all()
+    ingester = Place(data.config, data.folder)
+    yield ingester
+    ingester.end_all()
 
 
 @pytest.fixture
@@ -86,10 +86,10 @@ def fill_up(path: Path) -> None:
 
 
 def test_full_disk_stops_acknowledgements_and_bounds_memory(
-    place: Place, port: int, sender: Sender, disk: Path
+    ingester: Place, port: int, sender: Sender, disk: Path
 ) -> None:
     """The ingester waits, reports it in its metrics, and resumes when space is free."""
-    process = place.start()
+    process = ingester.start()
     wait_until(lambda: bool(sender.offers))
     sender.send(0, priority=5)
     wait_until(lambda: sender.has_receipt(0))
@@ -103,29 +103,29 @@ def test_full_disk_stops_acknowledgements_and_bounds_memory(
 
     assert waiting < BUFFER_BYTES + 2000
     assert value(port, "ingest_lag_seconds") > 0
-    assert place.logged() == {0: 1}
+    assert ingester.logged() == {0: 1}
     assert not any(sender.has_receipt(seq) for seq in range(1, count))
     assert process.poll() is None
 
     (disk / "ballast").unlink()
-    wait_until(lambda: len(place.logged()) == count)
+    wait_until(lambda: len(ingester.logged()) == count)
     wait_until(lambda: sender.has_receipt(count - 1))
-    assert place.logged() == dict.fromkeys(range(count), 1)
+    assert ingester.logged() == dict.fromkeys(range(count), 1)
     assert value(port, "ingest_disk_full") == 0
     assert value(port, "ingest_logged_total") == count
 
 
 def test_full_disk_removes_scored_segments(
-    place: Place, sender: Sender, disk: Path
+    ingester: Place, sender: Sender, disk: Path
 ) -> None:
     """Half of the log is removed, before any limit is reached; the ids are kept."""
     stream = "ingest-0.00"
-    writer = SegmentWriter(place.log, stream)
+    writer = SegmentWriter(ingester.log, stream)
     for seq in range(10_000, 10_040):
         writer.append([LogRow(1_800_000_000_000_000, "/4/1", b"", "n", "b", seq, 1)])
-    process = place.start()
+    process = ingester.start()
     wait_until(lambda: bool(sender.offers))
-    wait_until((place.log / ".reserve.ids-ingest-0").exists)
+    wait_until((ingester.log / ".reserve.ids-ingest-0").exists)
     for kind, text in (("offsets", f'v1\n{{}}\n{{"{stream}": 39}}'), ("commits", "v1")):
         path = disk / "checkpoints" / "score" / kind / "0"
         path.parent.mkdir(parents=True)
@@ -135,16 +135,16 @@ def test_full_disk_removes_scored_segments(
     wait_until(lambda: sender.has_receipt(1), timeout_s=90)
 
     assert process.poll() is None
-    assert archived_ids_path(place.log, "ingest-0").exists()
-    assert len(list_segments(place.log)) < 41
-    assert MessageIdSet.read_log(place.log).count() == 41
+    assert archived_ids_path(ingester.log, "ingest-0").exists()
+    assert len(list_segments(ingester.log)) < 41
+    assert MessageIdSet.read_log(ingester.log).count() == 41
 
 
 def test_stop_on_a_full_disk_acknowledges_nothing(
-    place: Place, port: int, sender: Sender, disk: Path
+    ingester: Place, port: int, sender: Sender, disk: Path
 ) -> None:
     """The broker delivers the messages again."""
-    process = place.start()
+    process = ingester.start()
     wait_until(lambda: bool(sender.offers))
     fill_up(disk / "ballast")
     sender.send(1)
@@ -152,15 +152,17 @@ def test_stop_on_a_full_disk_acknowledges_nothing(
     process.terminate()
     assert process.wait(timeout=60) == 0
     (disk / "ballast").unlink()
-    place.start()
+    ingester.start()
     wait_until(lambda: sender.has_receipt(1))
 
-    assert place.logged() == {1: 1}
+    assert ingester.logged() == {1: 1}
 
 
-def test_metrics_match_the_reference(place: Place, port: int, sender: Sender) -> None:
+def test_metrics_match_the_reference(
+    ingester: Place, port: int, sender: Sender
+) -> None:
     """The names in docs/reference/metrics.md are the exported ones."""
-    place.start()
+    ingester.start()
     wait_until(lambda: bool(sender.offers))
     section = PAGE.read_text(encoding="utf-8").partition("## An ingester\n")[2]
     documented = re.findall(

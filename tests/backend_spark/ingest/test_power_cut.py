@@ -19,7 +19,7 @@ from backend_spark.ingest.deduplication import MessageIdSet
 
 
 @pytest.fixture
-def place(
+def ingester(
     broker: Broker, make_data: Callable[[str], Any], tmp_path: Path
 ) -> Iterator[Place]:
     """An ingester on an empty disk, with every fsync recorded."""
@@ -28,10 +28,16 @@ def place(
     root.mkdir()
     text = data.config.read_text(encoding="utf-8")
     data.config.write_text(text.replace(f"{data.folder}", f"{root}/new/data"))
-    place = Place(data.config, root / "new/data")
-    place.module = ["-m", "powercut", f"{tmp_path}/store", f"{root}", "backend_spark"]
-    yield place
-    place.end_all()
+    ingester = Place(data.config, root / "new/data")
+    ingester.module = [
+        "-m",
+        "powercut",
+        f"{tmp_path}/store",
+        f"{root}",
+        "backend_spark",
+    ]
+    yield ingester
+    ingester.end_all()
 
 
 @pytest.fixture
@@ -45,7 +51,7 @@ def sender(broker: Broker) -> Iterator[Sender]:
 @pytest.mark.broker
 @pytest.mark.parametrize("rounds", sizes(2, 20))
 def test_power_cut_loses_no_message_with_a_receipt(
-    place: Place,
+    ingester: Place,
     sender: Sender,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -56,7 +62,7 @@ def test_power_cut_loses_no_message_with_a_receipt(
     rng = random.Random(11)
     sent = 0
     for _ in range(rounds):
-        process = place.start()
+        process = ingester.start()
         first = sent
         wait_until(lambda: bool(sender.offers))  # the broker has its session then
         sender.send(sent, priority=5)
@@ -70,15 +76,15 @@ def test_power_cut_loses_no_message_with_a_receipt(
         known = {seq for seq in range(sent) if sender.has_receipt(seq)}
         powercut.cut(tmp_path / "store", tmp_path / "root")
 
-        assert known <= place.logged().keys()
+        assert known <= ingester.logged().keys()
         assert known
-    place.start()
+    ingester.start()
     # Nothing is sent again: all messages acknowledged to the broker must be there.
     wait_until(lambda: sender.has_receipt(sent - 1))
-    wait_until(lambda: len(place.logged()) == sent)
+    wait_until(lambda: len(ingester.logged()) == sent)
 
-    assert place.logged() == dict.fromkeys(range(sent), 1)
-    assert MessageIdSet.read_log(place.log).count() == sent
+    assert ingester.logged() == dict.fromkeys(range(sent), 1)
+    assert MessageIdSet.read_log(ingester.log).count() == sent
 
 
 PROGRAM = """

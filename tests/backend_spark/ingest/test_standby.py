@@ -18,12 +18,12 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-def place(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
+def ingester(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
     """A folder whose ingester is replaced after three silent seconds."""
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\ntakeover_s = 3\n')
-    place = Place(data.config, data.folder)
-    yield place
-    place.end_all()
+    ingester = Place(data.config, data.folder)
+    yield ingester
+    ingester.end_all()
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def sender(broker: Broker) -> Iterator[Sender]:
     sender.connection.stop()
 
 
-def wait_for_active_pid(place: Place, but: int = 0) -> int:
+def wait_for_active_pid(ingester: Place, but: int = 0) -> int:
     """Wait for a process that holds the lock, other than `but`; return its id."""
-    lock = place.log / ".lock-ingest-0"
+    lock = ingester.log / ".lock-ingest-0"
 
     def holder() -> LockHolder | None:
         found = LockHolder.read(lock) if lock.exists() else None
@@ -48,22 +48,22 @@ def wait_for_active_pid(place: Place, but: int = 0) -> int:
     return found.pid
 
 
-def kill(place: Place, pid: int) -> None:
+def kill(ingester: Place, pid: int) -> None:
     """Kill the active process by kill -9."""
-    [process] = [each for each in place.processes if each.pid == pid]
+    [process] = [each for each in ingester.processes if each.pid == pid]
     process.kill()
     process.wait()
 
 
 @pytest.mark.parametrize("rounds", sizes(2, 20))
 def test_standby_takes_over_and_ids_stay_exact(
-    place: Place, sender: Sender, rounds: int
+    ingester: Place, sender: Sender, rounds: int
 ) -> None:
     """The active process is killed repeatedly; each id is in the log once."""
     rng = random.Random(7)
-    place.start("--standby")
-    pid = wait_for_active_pid(place)
-    place.start("--standby")
+    ingester.start("--standby")
+    pid = wait_for_active_pid(ingester)
+    ingester.start("--standby")
     wait_until(lambda: bool(sender.offers))
     sent = 0
     for _ in range(rounds):
@@ -71,44 +71,44 @@ def test_standby_takes_over_and_ids_stay_exact(
             sender.send(sent, priority=1 + sent % 5)
             sent += 1
         time.sleep(rng.uniform(0, 0.3))
-        kill(place, pid)
+        kill(ingester, pid)
         known = {seq for seq in range(sent) if sender.has_receipt(seq)}
-        pid = wait_for_active_pid(place, but=pid)
-        assert known <= place.logged().keys()
-        place.start("--standby")
-    wait_until(lambda: len(place.logged()) == sent, timeout_s=90)
+        pid = wait_for_active_pid(ingester, but=pid)
+        assert known <= ingester.logged().keys()
+        ingester.start("--standby")
+    wait_until(lambda: len(ingester.logged()) == sent, timeout_s=90)
     for seq in range(0, sent, 3):  # as a sender does without a receipt
         sender.send(seq)
     sender.send(sent)
     wait_until(lambda: sender.has_receipt(sent))
 
-    assert place.logged() == dict.fromkeys(range(sent + 1), 1)
+    assert ingester.logged() == dict.fromkeys(range(sent + 1), 1)
 
 
-def test_standby_kills_a_hanging_process(place: Place, sender: Sender) -> None:
+def test_standby_kills_a_hanging_process(ingester: Place, sender: Sender) -> None:
     """A stopped process keeps its lock, so it is killed before the takeover."""
-    first = place.start()
-    pid = wait_for_active_pid(place)
+    first = ingester.start()
+    pid = wait_for_active_pid(ingester)
     wait_until(lambda: bool(sender.offers))
     sender.send(1, priority=5)
     wait_until(lambda: sender.has_receipt(1))
-    second = place.start("--standby")
+    second = ingester.start("--standby")
     first.send_signal(signal.SIGSTOP)
     sender.send(2, priority=5)
     wait_until(lambda: sender.has_receipt(2))
 
     assert first.wait(timeout=60) == -signal.SIGKILL
-    assert wait_for_active_pid(place, but=pid) == second.pid
-    assert place.logged() == {1: 1, 2: 1}
+    assert wait_for_active_pid(ingester, but=pid) == second.pid
+    assert ingester.logged() == {1: 1, 2: 1}
 
 
 def test_standby_of_a_healthy_process_stays_standby(
-    place: Place, sender: Sender
+    ingester: Place, sender: Sender
 ) -> None:
     """An idle ingester does not count as hanging, and both stop on SIGTERM."""
-    first = place.start()
-    pid = wait_for_active_pid(place)
-    second = place.start("--standby")
+    first = ingester.start()
+    pid = wait_for_active_pid(ingester)
+    second = ingester.start("--standby")
     wait_until(lambda: bool(sender.offers))
     time.sleep(5)
     second.terminate()
@@ -117,7 +117,7 @@ def test_standby_of_a_healthy_process_stays_standby(
     assert second.returncode == 0
     assert "hangs" not in stderr
     assert first.poll() is None
-    assert wait_for_active_pid(place) == pid
+    assert wait_for_active_pid(ingester) == pid
     first.terminate()
     assert first.wait(timeout=60) == 0
 
@@ -130,19 +130,19 @@ def test_shards_share_the_log_and_the_work(
         f'[[shard]]\nid = "face-{face}"\nfilters = ["/{face}/#"]\n' for face in range(6)
     )
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\n{shards}')
-    place = Place(data.config, data.folder)
+    ingester = Place(data.config, data.folder)
     for face in (3, 4):
-        place.start("--shard", f"face-{face}")
+        ingester.start("--shard", f"face-{face}")
     wait_until(lambda: {o.receiver for o in sender.offers} == {"face-3", "face-4"})
     sender.send(1, topic="/3/1")
     sender.send(2, topic="/4/1")
     wait_until(lambda: sender.has_receipt(1) and sender.has_receipt(2))
-    names = {path.name for path in place.log.glob("*.arrow")}
-    without_shard = place.start()
+    names = {path.name for path in ingester.log.glob("*.arrow")}
+    without_shard = ingester.start()
     _, stderr = without_shard.communicate(timeout=60)
-    place.end_all()
+    ingester.end_all()
 
-    assert place.logged() == {1: 1, 2: 1}
+    assert ingester.logged() == {1: 1, 2: 1}
     assert {re.sub(r"\..*", "", name) for name in names} == {"face-3", "face-4"}
     assert without_shard.returncode == 78
     assert "--shard must be the id of a [[shard]]" in stderr
