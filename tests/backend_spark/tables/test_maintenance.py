@@ -1,4 +1,4 @@
-"""Tables stay quick to read: sorted files, and a log that does not grow for ever."""
+"""Maintenance of tables: sorted compacted files, and a bounded Delta log."""
 
 from pathlib import Path
 
@@ -36,10 +36,10 @@ def silver(tmp_path: Path) -> Path:
     return tmp_path / "silver"
 
 
-def test_compaction_brings_the_readings_of_a_cell_together(
+def test_compaction_sorts_readings_by_cell(
     silver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader of one cell reads its groups of rows and no others."""
+    """A reader of one cell reads only the row groups of that cell."""
     for batch_id in range(8):
         append(silver, batch_id)
     monkeypatch.setattr(delta_writer, "ROW_GROUP_ROWS", 8)
@@ -52,8 +52,8 @@ def test_compaction_brings_the_readings_of_a_cell_together(
     assert groups.read_row_group(2)["seq"].to_pylist() == list(range(8))
 
 
-def test_whole_files_are_left_and_small_ones_become_whole(silver: Path) -> None:
-    """Otherwise the same rows would be written again and again."""
+def test_compaction_skips_files_that_are_large_enough(silver: Path) -> None:
+    """Otherwise the same rows would be rewritten each time."""
     for batch_id in range(4):
         append(silver, batch_id)
     size = max(file.stat().st_size for file in silver.glob("*.parquet"))
@@ -66,8 +66,8 @@ def test_whole_files_are_left_and_small_ones_become_whole(silver: Path) -> None:
     assert DeltaTables(silver.parent).silver().num_rows == 16
 
 
-def test_compaction_takes_what_merges_wrote(tmp_path: Path) -> None:
-    """delta-rs merges with types of its own; rows and lists stay what they were."""
+def test_compaction_reads_files_written_by_merges(tmp_path: Path) -> None:
+    """delta-rs merges with other Arrow types; rows and lists stay equal."""
     create_tables(tmp_path, ["levels"])
     path = tmp_path / "levels"
     for level in range(3):
@@ -86,10 +86,10 @@ def test_compaction_takes_what_merges_wrote(tmp_path: Path) -> None:
     assert after.sort_by("at").to_pylist() == before.sort_by("at").to_pylist()
 
 
-def test_log_keeps_the_newest_commits_and_every_row(
+def test_log_keeps_the_newest_commits_and_all_rows(
     silver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not grow with time; the versions that it keeps can be read."""
+    """Its length is bounded, and the kept versions can be read."""
     monkeypatch.setattr(maintenance, "KEEP_COMMITS", 20)
     monkeypatch.setattr(maintenance, "COMPACT_EVERY", 10)
     log = silver / "_delta_log"
@@ -107,13 +107,15 @@ def test_log_keeps_the_newest_commits_and_every_row(
     assert DeltaTable(str(silver)).transaction_version("app") == 79
 
 
-def test_table_of_an_earlier_version_gets_our_settings(tmp_path: Path) -> None:
-    """delta-rs removed commits by itself, before their checkpoint was synced."""
+def test_table_of_an_earlier_version_gets_the_current_properties(
+    tmp_path: Path,
+) -> None:
+    """Otherwise delta-rs removes commits before their checkpoint is synced."""
     path = tmp_path / "silver"
     path.mkdir()
     earlier = {"delta.logRetentionDuration": "interval 7 days"}
     DeltaTable.create(str(path), SILVER, configuration=earlier)
     create_tables(tmp_path, ["silver"])
-    told = DeltaTable(str(path)).metadata().configuration
+    configuration = DeltaTable(str(path)).metadata().configuration
 
-    assert {name: told[name] for name in TABLE_PROPERTIES} == TABLE_PROPERTIES
+    assert {name: configuration[name] for name in TABLE_PROPERTIES} == TABLE_PROPERTIES

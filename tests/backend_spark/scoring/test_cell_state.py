@@ -1,4 +1,4 @@
-"""Scoring from memories is scoring of everything, however the readings came."""
+"""Scoring from saved states gives the same rows as scoring all readings at once."""
 
 import math
 import random
@@ -35,26 +35,26 @@ Key = tuple[str, str, float]
 
 @dataclass
 class Store:
-    """Silver, gold and memories of one cell, as the job keeps them.
+    """Silver, gold and saved scoring states of one cell, as the job keeps them.
 
     Attributes:
         silver: Readings with their flags.
         gold: Rows of levels and sensors by their key.
-        memories: By the moment that they remember, as they are stored.
-        used: Moments that were scored from; None is the whole past.
+        states: Encoded scoring states by their time.
+        used: Time of the state of each scoring; None if all readings were used.
     """
 
     silver: dict[Key, Observation] = field(default_factory=dict)
     gold: dict[Any, dict[str, Any]] = field(default_factory=dict)
-    memories: dict[int, bytes] = field(default_factory=dict)
+    states: dict[int, bytes] = field(default_factory=dict)
     used: list[int | None] = field(default_factory=list)
 
-    def take(self, new: Sequence[Observation]) -> None:
-        """Store readings and score what they touch."""
+    def add(self, new: Sequence[Observation]) -> None:
+        """Store readings and score the steps that they affect."""
         self.silver |= {(o.node, o.name, o.at_s): o for o in new}
         touched_s = min(o.at_s for o in new)
-        holding = [at for at in self.memories if at <= last_valid_state_s(touched_s)]
-        past = decode_state(self.memories[max(holding)]) if holding else None
+        holding = [at for at in self.states if at <= last_valid_state_s(touched_s)]
+        past = decode_state(self.states[max(holding)]) if holding else None
         since_s = past.at_s - REREAD_S if past else float("-inf")
         read = [o for o in self.silver.values() if o.at_s > since_s]
         random.Random(len(read)).shuffle(read)
@@ -65,15 +65,15 @@ class Store:
         sensors = make_sensors_table("c", found.sensors).to_pylist()
         self.gold |= {row["at"]: row for row in levels}
         self.gold |= {(row["at"], row["node"], row["sensor"]): row for row in sensors}
-        kept = {at: self.memories[at] for at in holding}
-        self.memories = kept | {m.at_s: encode_state(m) for m in found.memories}
+        kept = {at: self.states[at] for at in holding}
+        self.states = kept | {m.at_s: encode_state(m) for m in found.memories}
 
 
 def readings(rng: random.Random) -> list[Observation]:
-    """Days of two nodes: storms, clogs, spikes, creep, silences, a cut wire."""
-    told: list[Observation] = []
+    """Days of two nodes: storms, clogged gauges, spikes, creep, gaps, a cut wire."""
+    observations: list[Observation] = []
     for node, every_s in (("a", 600), ("b", 1800)):
-        # Some across midnight, where memories end.
+        # Some across midnight, where states are saved.
         storms = [day * DAY_S - 7200.0 for day in (2, 3, 4)]
         storms += [rng.uniform(0, DAYS * DAY_S) for _ in range(2)]
         silent_s = rng.uniform(DAY_S, 4 * DAY_S)
@@ -98,40 +98,42 @@ def readings(rng: random.Random) -> list[Observation]:
             }
             common = {"boot": "b", "seq": seq, "received_us": seq}
             base = replace(Observation(T0 + t, node, ""), **common)  # type: ignore[arg-type]
-            told += [
+            observations += [
                 replace(base, name=name, unit=unit, value=value)
                 for (name, unit), value in values.items()
                 if rng.random() < 0.98
             ]
-            told.append(replace(base, name="rain", unit="mm", sum=sum_mm))
-            if t < cut_s:  # a wire that is silent after its last word
+            observations.append(replace(base, name="rain", unit="mm", sum=sum_mm))
+            if t < cut_s:  # no reports after the one that it is cut
                 is_cut = t > cut_s - 1800
                 text = str(is_cut).lower()
-                told.append(replace(base, name="wire", value=float(is_cut), text=text))
-    return told
+                observations.append(
+                    replace(base, name="wire", value=float(is_cut), text=text)
+                )
+    return observations
 
 
 def arrivals(
-    told: Sequence[Observation], rng: random.Random
+    observations: Sequence[Observation], rng: random.Random
 ) -> list[list[Observation]]:
-    """Readings as they come: mostly at once, some hours late, a node days late.
+    """Readings in order of arrival: most at once, some hours late, one node days late.
 
-    Late above all are those of the first 40 minutes after a memory, which change
-    rain before it.
+    Those of the first 40 minutes after a saved state are always late, because they
+    change rain before it.
     """
-    gone_s = T0 + rng.uniform(0, 4 * DAY_S)
+    away_s = T0 + rng.uniform(0, 4 * DAY_S)
 
-    def comes_s(o: Observation) -> float:
-        if o.node == "b" and gone_s < o.at_s < gone_s + DAY_S:
-            return gone_s + 2 * DAY_S + (o.at_s - gone_s) / 100
+    def arrival_s(o: Observation) -> float:
+        if o.node == "b" and away_s < o.at_s < away_s + DAY_S:
+            return away_s + 2 * DAY_S + (o.at_s - away_s) / 100
         if 0 < o.at_s % DAY_S < 2400:
             return o.at_s + 5 * 3600
         return o.at_s + (rng.uniform(0, 6 * 3600) if rng.random() < 0.03 else 0.0)
 
-    comes = {id(o): comes_s(o) for o in told}
-    order = sorted(told, key=lambda o: comes[id(o)])
+    arrival = {id(o): arrival_s(o) for o in observations}
+    order = sorted(observations, key=lambda o: arrival[id(o)])
     fours = [T0 + day * DAY_S + 4 * 3600 for day in range(1, DAYS)]
-    ends = {bisect_left(order, at_s, key=lambda o: comes[id(o)]) for at_s in fours}
+    ends = {bisect_left(order, at_s, key=lambda o: arrival[id(o)]) for at_s in fours}
     cuts = sorted(ends | set(rng.sample(range(1, len(order)), 16)))
     return [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True)]
 
@@ -139,42 +141,42 @@ def arrivals(
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
 )
-def test_passes_in_any_cuts_give_what_one_pass_over_everything_gives(seed: int) -> None:
-    """Late, out of order, cut anywhere, from stored memories: the same gold rows."""
+def test_scoring_in_batches_equals_scoring_all_at_once(seed: int) -> None:
+    """Late, out of order, in any batches, from saved states: the same rows of gold."""
     rng = random.Random(seed)
-    told = readings(rng)
-    whole, bit_by_bit = Store(), Store()
-    whole.take(told)
-    for batch in arrivals(told, rng):
-        bit_by_bit.take(batch)
+    observations = readings(rng)
+    whole, in_batches = Store(), Store()
+    whole.add(observations)
+    for batch in arrivals(observations, rng):
+        in_batches.add(batch)
 
-    assert len(set(bit_by_bit.used)) > 3
-    assert bit_by_bit.gold.keys() == whole.gold.keys()
+    assert len(set(in_batches.used)) > 3
+    assert in_batches.gold.keys() == whole.gold.keys()
     for key, row in whole.gold.items():
-        assert is_unchanged(row, bit_by_bit.gold[key]), (seed, key)
-        assert row.get("history_days") == bit_by_bit.gold[key].get("history_days")
+        assert is_unchanged(row, in_batches.gold[key]), (seed, key)
+        assert row.get("history_days") == in_batches.gold[key].get("history_days")
     assert {r["level"] for r in whole.gold.values() if "level" in r} >= {1, 3, 5}
     flags = {key: (o.flag, o.why) for key, o in whole.silver.items()}
-    assert flags == {key: (o.flag, o.why) for key, o in bit_by_bit.silver.items()}
+    assert flags == {key: (o.flag, o.why) for key, o in in_batches.silver.items()}
     assert len({flag for flag, _ in flags.values()}) >= 3
 
 
-def test_memory_survives_its_bytes() -> None:
-    """What is stored comes back the same, and is small."""
+def test_encoded_state_decodes_to_the_same_state() -> None:
+    """Its size is below 20 kB."""
     store = Store()
-    store.take(readings(random.Random(9)))
-    memories = {at: decode_state(body) for at, body in store.memories.items()}
+    store.add(readings(random.Random(9)))
+    states = {at: decode_state(body) for at, body in store.states.items()}
 
-    assert len(memories) >= 4
-    for at, memory in memories.items():
-        assert isinstance(memory, ScoringState)
-        assert decode_state(encode_state(memory)) == memory
-        assert memory.at_s == at
-        assert len(store.memories[at]) < 20_000
+    assert len(states) >= 4
+    for at, state in states.items():
+        assert isinstance(state, ScoringState)
+        assert decode_state(encode_state(state)) == state
+        assert state.at_s == at
+        assert len(store.states[at]) < 20_000
 
 
-def test_memories_of_a_year_are_few() -> None:
-    """The last days each, then every eighth, and none beyond what late data need."""
+def test_saved_states_of_a_year_are_few() -> None:
+    """One for each of the last days, then every eighth day, up to `MAX_STATE_AGE_S`."""
     newest_s = T0 + 400 * DAY_S
     due = state_times_s(T0, newest_s)
 

@@ -1,4 +1,4 @@
-"""The stream reader on real segments, asked as Spark asks it."""
+"""The stream reader on real segments, called as Spark calls it."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def row(seq: int) -> LogRow:
 def seqs(
     reader: SegmentLogReader, start: dict[str, int], end: dict[str, int]
 ) -> list[int]:
-    """What a batch reads."""
+    """Sequence numbers that a batch reads."""
     batches = [
         batch
         for partition in reader.partitions(start=start, end=end)
@@ -28,8 +28,8 @@ def seqs(
     return sorted(table["seq"].to_pylist())
 
 
-def test_capped_batches_walk_through_the_log(tmp_path: Path) -> None:
-    """Batch follows batch, and at the end the offset stays."""
+def test_capped_batches_read_the_whole_log(tmp_path: Path) -> None:
+    """At the end of the log the offset stays."""
     writer = SegmentWriter(tmp_path, "a.01")
     for seq in range(5):
         writer.append([row(seq)])
@@ -46,15 +46,15 @@ def test_capped_batches_walk_through_the_log(tmp_path: Path) -> None:
     assert offset == {"a.01": 4}
 
 
-def test_offset_does_not_go_back_when_files_are_gone(tmp_path: Path) -> None:
-    """A trimmed log, or an empty folder, keeps what was reached."""
+def test_offset_does_not_decrease_when_files_are_removed(tmp_path: Path) -> None:
+    """For example in a trimmed log."""
     reader = SegmentLogReader(str(tmp_path / "nowhere"), 2, 2)
 
     assert reader.latestOffset({"a.01": 7}, ReadAllAvailable()) == {"a.01": 7}
 
 
-def test_available_now_stops_where_the_log_ended_at_the_start(tmp_path: Path) -> None:
-    """Segments and runs that come later are for the next time."""
+def test_available_now_ends_at_the_end_of_the_log_at_start(tmp_path: Path) -> None:
+    """Later segments and runs are left for the next query."""
     writer = SegmentWriter(tmp_path, "a.01")
     writer.append([row(0)])
     reader = SegmentLogReader(str(tmp_path), 100, 2)
@@ -65,7 +65,7 @@ def test_available_now_stops_where_the_log_ended_at_the_start(tmp_path: Path) ->
     assert reader.latestOffset({}, ReadAllAvailable()) == {"a.01": 0}
 
 
-def test_rows_have_the_very_schema_that_spark_demands(tmp_path: Path) -> None:
+def test_rows_have_the_schema_that_spark_requires(tmp_path: Path) -> None:
     """Spark refuses a batch whose Arrow types differ in any detail."""
     SegmentWriter(tmp_path, "a.01").append([row(0)])
     reader = SegmentLogReader(str(tmp_path), 100, 2)

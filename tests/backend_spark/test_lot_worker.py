@@ -1,4 +1,4 @@
-"""What executors write and tell, without Spark."""
+"""What executors write and return, without Spark."""
 
 from pathlib import Path
 
@@ -39,8 +39,8 @@ def messages(late_s: int = 2) -> list[pa.RecordBatch]:
     return pa.Table.from_pylist(made, schema=LOG).to_batches(max_chunksize=3)
 
 
-def worked(tables: Path, names: tuple[str, ...], late_s: int = 2) -> pa.Table:
-    """What the lots of those messages give."""
+def process_messages(tables: Path, names: tuple[str, ...], late_s: int = 2) -> pa.Table:
+    """Result rows of the lots of those messages."""
     work = LotWorker(tables, frozenset(names), 7, 600, 60 * 86_400).process
     return pa.Table.from_batches(list(work(messages(late_s))))
 
@@ -49,14 +49,14 @@ def worked(tables: Path, names: tuple[str, ...], late_s: int = 2) -> pa.Table:
 def test_lots_of_any_size_write_every_row_once(
     tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As received, by reading, what does not decode, and an id each."""
+    """To bronze, silver, rejected and messages."""
     monkeypatch.setattr(pipeline, "LOT_ROWS", rows)
     create_tables(tmp_path, SPARK_TABLES)
-    told = worked(tmp_path, RECEIVED)
+    results = process_messages(tmp_path, RECEIVED)
     found = {
         name: pa.concat_tables(
             pq.read_table(tmp_path / name / part.file, schema=TABLES[name])
-            for part in result_files(told, name)
+            for part in result_files(results, name)
         ).sort_by("seq")
         for name in RECEIVED
     }
@@ -71,17 +71,17 @@ def test_lots_of_any_size_write_every_row_once(
     assert failed == {4: "clock: the time is not believable beside its receipt"}
 
 
-def test_lot_tells_what_it_touches(tmp_path: Path) -> None:
-    """The earliest believable reading, and what came late; no file is written."""
-    told = worked(tmp_path, (), late_s=7200)
-    (word,) = result_rows(told, NODE_ROWS)
-    (row,) = result_rows(told, TOUCHED_ROWS)
+def test_lot_returns_its_affected_range(tmp_path: Path) -> None:
+    """The earliest plausible reading and the late ones; no file is written."""
+    results = process_messages(tmp_path, (), late_s=7200)
+    (node_row,) = result_rows(results, NODE_ROWS)
+    (row,) = result_rows(results, TOUCHED_ROWS)
 
     assert row["earliest_us"] == T0 * 1_000_000
     assert (row["rejected"], row["late"]) == (1, 16 - 2)
     assert row["first_us"] == T0 * 1_000_000
     assert row["last_us"] == (T0 + 8 * 600) * 1_000_000
     assert row["wait_us"] == 7200 * 1_000_000
-    assert (word["node"], word["at"]) == ("n", (T0 + 8 * 600) * 1_000_000)
-    assert word["received_at"] == word["at"] + 7200 * 1_000_000
+    assert (node_row["node"], node_row["at"]) == ("n", (T0 + 8 * 600) * 1_000_000)
+    assert node_row["received_at"] == node_row["at"] + 7200 * 1_000_000
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Retention by age, and the tables as other programs read them."""
+"""Retention of rows by age, and reading of the tables by other programs."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ DAY_S = 86_400
 
 
 def fill(tables: Path, name: str, days: int) -> None:
-    """A row a day up to now, each day in a file of its own."""
+    """Write one row per day up to now, each in its own file."""
     create_tables(tables, [name])
     for day in range(days):
         at_us = (NOW_S - day * DAY_S) * 1_000_000
@@ -44,8 +44,8 @@ def fill(tables: Path, name: str, days: int) -> None:
         commit_files(table, tables / name, [part], CommitProperties())
 
 
-def test_rows_older_than_their_table_keeps_them_go(tmp_path: Path) -> None:
-    """By receipt, levels by their step; a table without a limit keeps all."""
+def test_rows_older_than_the_retention_are_deleted(tmp_path: Path) -> None:
+    """By time of receipt, levels by their step; a table without a limit keeps all."""
     for name in ("bronze", "silver", "levels", "messages"):
         fill(tmp_path, name, 10)
     keep = KeepSection(bronze_days=3, levels_days=5, messages_days=100)
@@ -60,8 +60,8 @@ def test_rows_older_than_their_table_keeps_them_go(tmp_path: Path) -> None:
     assert tables.silver().num_rows == tables.messages().num_rows == 10
 
 
-def test_trim_of_a_running_job_is_refused(make_data: Callable[[str], Any]) -> None:
-    """Two writers that delete would fail each other's commits."""
+def test_trim_is_rejected_while_the_job_runs(make_data: Callable[[str], Any]) -> None:
+    """Deletes of two writers would make each other's commits fail."""
     data = make_data("[keep]\nbronze_days = 3\n")
     fill(data.folder / "tables", "bronze", 5)
     lock = data.folder / "checkpoints" / ".lock-score"
@@ -73,8 +73,8 @@ def test_trim_of_a_running_job_is_refused(make_data: Callable[[str], Any]) -> No
     assert job.run_trim(data.settings) == {"bronze": 5}
 
 
-def test_silver_is_kept_for_as_long_as_levels_need_it(tmp_path: Path) -> None:
-    """Otherwise levels would change without a word."""
+def test_silver_days_below_the_need_of_levels_are_rejected(tmp_path: Path) -> None:
+    """Otherwise levels would change silently."""
     path = tmp_path / "backend.toml"
     path.write_text('[backend]\ndata = "/d"\n[keep]\nsilver_days = 30\n')
     with pytest.raises(SettingsError, match=r"keep.silver_days must be 0 or at least"):

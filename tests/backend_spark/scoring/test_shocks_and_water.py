@@ -1,4 +1,4 @@
-"""Wires, shocks and streams of a cell, and who confirms whom."""
+"""Wires, shocks and streams of a cell, and how they confirm each other."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def shocks(counts: list[float], every_s: int = STEP) -> list[Observation]:
 
 
 def wire(cuts: dict[int, bool], name: str = "wire") -> list[Observation]:
-    """A trip wire's words at seconds after `T0`."""
+    """A trip wire's reports by seconds after `T0`."""
     return [
         Observation(T0 + s, "n1", name, None, float(cut), str(cut).lower())
         for s, cut in cuts.items()
@@ -37,13 +37,13 @@ def stream(metres: list[float]) -> list[Observation]:
 
 
 def last(observations: list[Observation]) -> tuple[int | None, tuple[str, ...]]:
-    """Level and reasons at the end, without those of rain."""
+    """Level and reasons of the last row, without reasons of rain."""
     row = score_cell(observations, RULES).rows[-1]
     return row.level, tuple(r for r in row.sentences if "rain" not in r)
 
 
-def test_shocks_that_stand_out_of_their_own_past_are_level_2() -> None:
-    """And those that every hour has are none."""
+def test_shocks_above_their_usual_count_are_level_2() -> None:
+    """Counts that are usual for the sensor give no level."""
     level, reasons = last(shocks([*QUIET, 40.0]))
 
     assert level == 2
@@ -52,14 +52,14 @@ def test_shocks_that_stand_out_of_their_own_past_are_level_2() -> None:
     assert last(shocks([40.0, 60.0, 50.0] * 12))[0] is None
 
 
-def test_shocks_need_three_hours_of_a_past() -> None:
-    """A new sensor knows nothing of its place."""
+def test_shocks_need_three_hours_of_data() -> None:
+    """A new sensor has no usual count yet."""
     assert last(shocks([*[2.0] * 17, 40.0]))[0] is None
     assert last(shocks([*[2.0] * 18, 40.0]))[0] == 2
 
 
-def test_count_over_an_outage_is_no_burst() -> None:
-    """What gathered while nobody read is told by its mean."""
+def test_count_after_an_outage_is_averaged() -> None:
+    """A count that accumulated over an outage is compared by its mean per step."""
     quiet = shocks(QUIET)
     at_s = quiet[-1].at_s + 6 * STEP
     late = Observation(at_s, "n1", "vib", "count", 42.0)
@@ -73,7 +73,7 @@ CUT_S = len(QUIET) * STEP - 30
 
 
 @pytest.mark.parametrize(
-    ("others", "who"),
+    ("others", "confirmation"),
     [
         ([], "unconfirmed"),
         (shocks([*QUIET, 40.0]), "confirmed by n1 vib"),
@@ -84,22 +84,22 @@ CUT_S = len(QUIET) * STEP - 30
         (wire({0: False, CUT_S - 300: True}, "lower"), "unconfirmed"),
     ],
 )
-def test_cut_wire_is_confirmed_by_what_was_felt_within_two_minutes(
-    others: list[Observation], who: str
+def test_cut_wire_is_confirmed_by_events_within_two_minutes(
+    others: list[Observation], confirmation: str
 ) -> None:
-    """By shocks, a jump of the stream, or another wire; it is level 5 in any case."""
+    """By shocks, a jump of the stream, or another wire; the level is 5 in any case."""
     level, reasons = last([*others, *wire({0: False, CUT_S: True})])
-    said = [r for r in reasons if r.startswith("n1 wire is cut")]
+    wire_reasons = [r for r in reasons if r.startswith("n1 wire is cut")]
 
     assert level == 5
-    assert who in said[0]
+    assert confirmation in wire_reasons[0]
 
 
-def test_confirmation_stays_and_is_not_asked_for_after_half_a_day() -> None:
-    """The reason of an old cut says how old it is."""
-    felt = [*shocks([*QUIET, 40.0]), *wire({0: False, CUT_S: True})]
+def test_confirmation_is_dropped_after_half_a_day() -> None:
+    """The reason of an older cut says "more than 12 h ago" instead."""
+    events = [*shocks([*QUIET, 40.0]), *wire({0: False, CUT_S: True})]
     rows = {
-        hours: last([*felt, *wire({CUT_S + hours * 3600: True})])[1][0]
+        hours: last([*events, *wire({CUT_S + hours * 3600: True})])[1][0]
         for hours in (1, 11, 13)
     }
 
@@ -109,7 +109,10 @@ def test_confirmation_stays_and_is_not_asked_for_after_half_a_day() -> None:
 
 
 def test_shocks_long_before_the_cut_confirm_nothing() -> None:
-    """A lorry an hour ago did not cut the wire."""
-    told = [*shocks([*QUIET[:-6], 40.0, *QUIET[-5:]]), *wire({0: False, CUT_S: True})]
+    """Shocks an hour before the cut are unrelated."""
+    observations = [
+        *shocks([*QUIET[:-6], 40.0, *QUIET[-5:]]),
+        *wire({0: False, CUT_S: True}),
+    ]
 
-    assert "unconfirmed" in last(told)[1][0]
+    assert "unconfirmed" in last(observations)[1][0]

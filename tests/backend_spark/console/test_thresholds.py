@@ -1,4 +1,4 @@
-"""Thresholds with their versions, and what if it rains."""
+"""Versions of thresholds, their preview, and the what-if rain."""
 
 import csv
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from backend_spark.criteria.tables import read_criteria
 from slope_science.findings import judge_rain
 from slope_science.rain import SoilWater, assumed_levels
 
-Open = Callable[..., httpx.Client]
+OpenApp = Callable[..., httpx.Client]
 DRAFT = {
     "cell": "",
     "advisory_mm": 60.0,
@@ -28,11 +28,11 @@ DRAFT = {
 WET = SLOPES[0].cell.token
 
 
-def test_a_change_is_a_version_with_who_when_and_why(
-    open_app: Open, house: House, clock: Clock
+def test_threshold_change_is_stored_as_a_version(
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
-    """The chart follows at once, and the older version stays readable."""
-    client = open_app(house.with_accounts())
+    """With author, time and reason; the chart uses it at once, old versions stay."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-chief")
     for more in ({}, {"warning_mm": 90.0, "cell": WET}):
         answer = client.post("/api/thresholds", headers=proof, json=DRAFT | more)
@@ -51,50 +51,54 @@ def test_a_change_is_a_version_with_who_when_and_why(
     assert not other["assumed"]
 
 
-def test_the_job_gets_a_table_of_criteria(open_app: Open, house: House) -> None:
-    """One row for each cell that somebody set, in the columns the job reads."""
-    client = open_app(house.with_accounts())
+def test_thresholds_are_written_as_criteria_csv_for_the_job(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """One row for each cell with thresholds, in the columns that the job reads."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-chief")
     client.post("/api/thresholds", headers=proof, json=DRAFT | {"cell": WET})
-    with (house.data / "console" / "criteria.csv").open(encoding="utf-8") as file:
+    with (workspace.data / "console" / "criteria.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
 
     expected = {"cell": WET, "LEVEL1": "60.0", "LEVEL2": "80.0", "SPECIAL": "150.0"}
     version = "set by a-chief on 2026-10-26"
     assert rows == [expected | {"VERSION": version}]
-    read = read_criteria(house.data / "console" / "criteria.csv", CRITERIA)
+    read = read_criteria(workspace.data / "console" / "criteria.csv", CRITERIA)
     assert read.criteria_of(WET).warning_mm == 80
     assert read.criteria_of(SLOPES[1].cell.token) == CRITERIA
 
 
-def test_the_job_judges_new_cells_by_those_of_all(open_app: Open, house: House) -> None:
-    """A version for all cells holds for one that nobody knew when it was set."""
-    client = open_app(house.with_accounts())
+def test_thresholds_for_all_cells_apply_to_new_cells(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """A cell unknown when the version was set uses it too."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-chief")
     client.post("/api/thresholds", headers=proof, json=DRAFT | {"cell": ""})
     mine = DRAFT | {"cell": WET, "warning_mm": 85}
     client.post("/api/thresholds", headers=proof, json=mine)
-    read = read_criteria(house.data / "console" / "criteria.csv", CRITERIA)
+    read = read_criteria(workspace.data / "console" / "criteria.csv", CRITERIA)
 
     assert read.criteria_of("355a9c44").warning_mm == 80
     assert read.criteria_of(WET).warning_mm == 85
 
 
-def test_the_prefectures_table_counts_where_nobody_set_more(
-    house: House, clock: Clock
+def test_prefecture_table_applies_where_no_threshold_is_set(
+    workspace: House, clock: Clock
 ) -> None:
-    """The console draws the lines that the job judges by."""
-    table = house.folder / "prefecture.csv"
+    """The console shows the same criteria as the job uses."""
+    table = workspace.folder / "prefecture.csv"
     table.write_text(f"cell,LEVEL1,LEVEL2\n{WET},70,95\n", encoding="utf-8")
     criteria = f'[criteria]\nfile = "{table}"'
-    of = parts_of(house, clock, criteria).thresholds.for_cell
+    of = parts_of(workspace, clock, criteria).thresholds.for_cell
 
     assert (of(WET).advisory_mm, of(WET).warning_mm) == (70, 95)
     assert of(SLOPES[1].cell.token) == CRITERIA
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"warning_mm": 50.0}, "0 < advisory <= warning <= special"),
         ({"warning_mm": 5.0}, "warning_mm must be between 10 and 1500 mm, got 5"),
@@ -104,43 +108,48 @@ def test_the_prefectures_table_counts_where_nobody_set_more(
         ({"colour": "red"}, "unknown field `colour`"),
     ],
 )
-def test_bad_thresholds_are_refused(
-    open_app: Open, house: House, more: dict[str, Any], said: str
+def test_invalid_thresholds_are_rejected(
+    open_app: OpenApp, workspace: House, more: dict[str, Any], message: str
 ) -> None:
-    """With field, rule and value; no version is made."""
-    client = open_app(house.with_accounts())
+    """The error names field, rule and value; no version is stored."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-chief")
     answer = client.post("/api/thresholds", headers=proof, json=DRAFT | more)
 
     assert answer.status_code == 422
-    assert said in answer.json()["detail"]
+    assert message in answer.json()["detail"]
     assert client.get("/api/thresholds").json()["versions"] == []
 
 
-def test_an_analyst_may_not_change_thresholds(open_app: Open, house: House) -> None:
-    """Only a chief may."""
-    client = open_app(house.with_accounts())
+def test_analyst_may_not_change_thresholds(open_app: OpenApp, workspace: House) -> None:
+    """Only the role chief may change them."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     answer = client.post("/api/thresholds", headers=proof, json=DRAFT)
 
     assert answer.status_code == 403
 
 
-def test_a_preview_counts_levels_before_and_after(open_app: Open) -> None:
-    """Lower criteria raise levels; nothing is written."""
+def test_preview_counts_levels_before_and_after(open_app: OpenApp) -> None:
+    """Lower criteria raise levels; nothing is stored."""
     client = open_app()
-    told = client.post("/api/thresholds/preview", json=DRAFT).json()
+    preview = client.post("/api/thresholds/preview", json=DRAFT).json()
 
-    assert told["cells"] == len(SLOPES) == sum(told["before"]) == sum(told["after"])
-    assert sum(told["after"][3:]) > sum(told["before"][3:])
+    assert (
+        preview["cells"]
+        == len(SLOPES)
+        == sum(preview["before"])
+        == sum(preview["after"])
+    )
+    assert sum(preview["after"][3:]) > sum(preview["before"][3:])
     assert client.get("/api/thresholds").json()["versions"] == []
 
 
-def test_levels_of_the_preview_are_those_of_the_judgement(
-    house: House, clock: Clock
+def test_preview_levels_equal_judge_rain_per_cell(
+    workspace: House, clock: Clock
 ) -> None:
-    """Computed for all cells in one go, they equal the rule applied one by one."""
-    parts = parts_of(house, clock)
+    """The vectorised computation equals the rule applied cell by cell."""
+    parts = parts_of(workspace, clock)
     parts.refresh()
     grid = parts.live_state.grid
     expected = [0] * 5
@@ -158,21 +167,21 @@ def test_levels_of_the_preview_are_those_of_the_judgement(
     assert count_highest_levels(grid, range(len(grid.tokens)), CRITERIA) == expected
 
 
-def test_more_rain_never_lowers_a_level(house: House, clock: Clock) -> None:
-    """From none to a cloudburst; cells without data stay without."""
-    parts = parts_of(house, clock)
+def test_more_assumed_rain_never_lowers_a_level(workspace: House, clock: Clock) -> None:
+    """For 0 to 120 mm/h; cells without data stay missing."""
+    parts = parts_of(workspace, clock)
     parts.refresh()
-    told = [
+    by_rain = [
         what_if_levels(parts.live_state, parts.thresholds, rain, 3)["levels"]
         for rain in (0.0, 30.0, 120.0)
     ]
 
     now = parts.live_state.snapshot()["levels"]
-    assert all(a <= b for a, b in zip(now, told[0], strict=True))
-    assert all(a <= b <= c for a, b, c in zip(*told, strict=True))
-    assert max(told[2]) == 5
+    assert all(a <= b for a, b in zip(now, by_rain[0], strict=True))
+    assert all(a <= b <= c for a, b, c in zip(*by_rain, strict=True))
+    assert max(by_rain[2]) == 5
     silent = parts.live_state.grid.row_of[SLOPES[3].cell.token]
-    assert {levels[silent] for levels in told} == {MISSING}
+    assert {levels[silent] for levels in by_rain} == {MISSING}
 
 
 @pytest.mark.parametrize(
@@ -184,16 +193,18 @@ def test_more_rain_never_lowers_a_level(house: House, clock: Clock) -> None:
         {"mm_per_h": 10, "hours": 99},
     ],
 )
-def test_impossible_rain_is_refused(open_app: Open, rain: dict[str, float]) -> None:
-    """With its bounds."""
+def test_assumed_rain_out_of_bounds_is_rejected(
+    open_app: OpenApp, rain: dict[str, float]
+) -> None:
+    """The error states the bounds."""
     answer = open_app().post("/api/what-if", json=rain)
 
     assert answer.status_code == 422
     assert "must be between" in answer.json()["detail"]
 
 
-def test_assumed_rain_gives_level_5_in_the_what_if_only() -> None:
-    """The computed futures cap at 4, as gold does; a what-if has no cap."""
+def test_assumed_rain_gives_level_5_only_in_what_if() -> None:
+    """Computed futures are capped at level 4, as in gold; a what-if is not."""
     tanks, cloudburst_mm = SoilWater(120.0, 40.0, 40.0), 150.0
     _, same = computed_futures(tanks, cloudburst_mm, CRITERIA)
     moments = moments_ahead(tanks, cloudburst_mm, [25.0] * 12)

@@ -1,4 +1,4 @@
-"""When a batch is flushed and what becomes of its messages."""
+"""When a batch is flushed, and what is logged, quarantined and receipted."""
 
 import pytest
 from hypothesis import given
@@ -41,8 +41,8 @@ def malformed() -> ClassifiedMessage:
     )
 
 
-def test_age_is_kept() -> None:
-    """How long a message waited on its way is in its row."""
+def test_age_of_a_message_is_stored() -> None:
+    """The row has the time that the message waited on its way, in seconds."""
     payload = encode_cbor(Pack(MessageId("node-1", "b", 1), 1, 1.7e9, READINGS))
     late = IncomingMessage(
         "/4/1", payload, 1, False, None, None, None, (1, 1), age_s=4000
@@ -51,15 +51,15 @@ def test_age_is_kept() -> None:
     assert arrival(1).row.age_s is None
 
 
-def test_property_outranks_the_payloads_priority() -> None:
-    """A hop may raise the priority; one off the ladder is ignored."""
+def test_user_property_overrides_the_priority_of_the_payload() -> None:
+    """A hop may change the priority; a value out of range is ignored."""
     assert arrival(1, pri=2, hop=5).row.pri == 5
     assert arrival(1, pri=2, hop=9).row.pri == 2
     assert arrival(1, pri=2).row.pri == 2
 
 
-def test_message_without_an_id_keeps_its_bytes_and_the_reason() -> None:
-    """A malformed message goes to quarantine whole."""
+def test_message_without_id_is_quarantined_with_bytes_and_reason() -> None:
+    """The payload is kept unchanged."""
     bad = malformed()
 
     assert bad.id is None
@@ -68,8 +68,8 @@ def test_message_without_an_id_keeps_its_bytes_and_the_reason() -> None:
     assert "payload must be SenML" in bad.row.reason
 
 
-def test_foreign_message_takes_the_id_of_its_gateway() -> None:
-    """A payload without an id has the one that its last hop gave it."""
+def test_foreign_message_has_the_id_of_its_gateway() -> None:
+    """A payload without an id has the id that its last hop assigned."""
     named = IncomingMessage(
         "/4/1", b"hello", 1, False, 3, "/custody/gw", "gw:b:7", (1, 1)
     )
@@ -80,7 +80,7 @@ def test_foreign_message_takes_the_id_of_its_gateway() -> None:
     assert foreign.row.reason is None
 
 
-def test_batch_of_routine_messages_waits_for_its_time() -> None:
+def test_batch_of_routine_messages_waits_for_the_flush_time() -> None:
     """Routine messages share an fsync within the flush time."""
     batch = IngestBatch(flush_s=0.2)
     batch.add(arrival(1), now_s=10.0)
@@ -91,8 +91,8 @@ def test_batch_of_routine_messages_waits_for_its_time() -> None:
 
 
 @pytest.mark.parametrize("pri", [4, 5])
-def test_urgent_message_does_not_wait(pri: int) -> None:
-    """Priorities 4 and 5 are flushed as soon as nobody else can board."""
+def test_urgent_message_is_flushed_at_once(pri: int) -> None:
+    """Priorities 4 and 5 wait only for messages that have already arrived."""
     batch = IngestBatch(flush_s=0.2)
     batch.add(arrival(1, pri=pri), now_s=10.0)
 
@@ -100,8 +100,8 @@ def test_urgent_message_does_not_wait(pri: int) -> None:
     assert not batch.is_due(10.0, has_more=True)
 
 
-def test_batch_as_large_as_the_brokers_window_does_not_wait() -> None:
-    """More cannot come before an acknowledgement, so waiting is idle."""
+def test_batch_of_the_size_of_the_receive_window_is_flushed() -> None:
+    """The broker sends no more before an acknowledgement."""
     batch = IngestBatch(flush_s=0.2, window=2)
     batch.add(arrival(1), now_s=10.0)
     batch.add(arrival(2), now_s=10.0)
@@ -109,8 +109,8 @@ def test_batch_as_large_as_the_brokers_window_does_not_wait() -> None:
     assert batch.is_due(10.0, has_more=False)
 
 
-def test_batch_has_an_upper_size() -> None:
-    """A full batch is flushed even while more wait."""
+def test_full_batch_is_flushed() -> None:
+    """Even if more messages are waiting."""
     batch = IngestBatch(flush_s=0.2)
     batch.arrivals = [arrival(1)] * MAX_MESSAGES
     batch.due_s = 99.0
@@ -119,7 +119,7 @@ def test_batch_has_an_upper_size() -> None:
 
 
 def test_empty_batch_is_never_due() -> None:
-    """Nothing is written when nothing came."""
+    """Nothing is written if nothing arrived."""
     batch = IngestBatch(flush_s=0.2)
     batch.add(arrival(1), now_s=10.0)
     batch.take_all()
@@ -139,7 +139,7 @@ def test_plan_logs_each_id_once() -> None:
     assert len(todo.quarantine) == 1
 
 
-def test_receipts_go_to_the_relay_or_to_the_node() -> None:
+def test_receipts_go_to_the_relay_or_the_node() -> None:
     """Each sender gets one receipt for all its messages, duplicates included."""
     batch = [arrival(1), arrival(2), arrival(2), arrival(3, answer="/custody/gw")]
     sent = {
@@ -152,7 +152,7 @@ def test_receipts_go_to_the_relay_or_to_the_node() -> None:
 
 @given(st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=700))
 def test_receipts_name_every_id_and_can_be_decoded(seqs: set[int]) -> None:
-    """However scattered the ids, no receipt is too large to be read."""
+    """Even for scattered ids each receipt is within `MAX_RECEIPT_BYTES`."""
     batch = [
         ClassifiedMessage(
             IncomingMessage("/4/1", b"", 1, False, None, "/custody/gw", None, (1, 1)),
@@ -168,8 +168,8 @@ def test_receipts_name_every_id_and_can_be_decoded(seqs: set[int]) -> None:
     assert all(any(a.id in receipt for receipt in got) for a in batch)
 
 
-def test_receipt_of_ids_in_a_row_is_one_range() -> None:
-    """Thousands of ids of one node leave as one receipt of a few bytes."""
+def test_receipt_of_consecutive_ids_is_one_range() -> None:
+    """Thousands of ids of one node need one receipt of a few bytes."""
     [(_, payload)] = make_receipts([arrival(seq) for seq in range(3000)])
 
     assert CustodyReceipt.decode(payload).ranges == {("node-1", "b"): ((0, 2999),)}

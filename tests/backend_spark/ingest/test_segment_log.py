@@ -26,8 +26,8 @@ def row(seq: int, node: str = "node-1") -> LogRow:
     return LogRow(1_700_000_000_000_000 + seq, "/4/1", b"x", node, "b", seq, 1)
 
 
-def test_segments_read_back_what_was_written(tmp_path: Path) -> None:
-    """Names sort in the order of writing, and rows keep the one schema."""
+def test_segments_return_the_written_rows(tmp_path: Path) -> None:
+    """Names sort in the order of writing, and all rows have the schema `LOG`."""
     writer = SegmentWriter(tmp_path / "log", "in.0-0.00ab")
     paths = [writer.append([row(0), row(1)]), writer.append([row(2)])]
     read = list(read_segments(tmp_path / "log"))
@@ -38,8 +38,8 @@ def test_segments_read_back_what_was_written(tmp_path: Path) -> None:
     assert SegmentName.parse(paths[1].name) == SegmentName("in.0-0.00ab", 1)
 
 
-def test_segment_of_an_earlier_version_lacks_what_came_later(tmp_path: Path) -> None:
-    """Its rows read as of today, with nothing in the new column."""
+def test_segment_of_an_earlier_version_gets_the_new_column(tmp_path: Path) -> None:
+    """Its rows have null in the column that was added later."""
     folder = tmp_path / "log"
     path = SegmentWriter(folder, "a.01").append([row(0)])
     ((_, today),) = read_segments(folder)
@@ -53,7 +53,7 @@ def test_segment_of_an_earlier_version_lacks_what_came_later(tmp_path: Path) -> 
 
 
 def test_unfinished_segment_is_invisible_until_removed(tmp_path: Path) -> None:
-    """What a crash leaves half written is no segment; each ingester sweeps its own."""
+    """Each ingester removes its own unfinished files after a crash."""
     (tmp_path / ".unfinished-a.01-0000000000.arrow").write_bytes(b"half")
     (tmp_path / ".unfinished-b.01-0000000000.arrow").write_bytes(b"half")
 
@@ -62,8 +62,8 @@ def test_unfinished_segment_is_invisible_until_removed(tmp_path: Path) -> None:
     assert [p.name[:13] for p in tmp_path.iterdir()] == [".unfinished-b"]
 
 
-def test_segment_that_exists_is_never_replaced(tmp_path: Path) -> None:
-    """Two writers of one stream by mistake cannot lose a message."""
+def test_existing_segment_is_never_replaced(tmp_path: Path) -> None:
+    """Two writers of one stream, by mistake, lose no message."""
     first = SegmentWriter(tmp_path, "a.01").append([row(0)])
     before = first.read_bytes()
     with pytest.raises(FileExistsError, match="File exists"):
@@ -72,16 +72,16 @@ def test_segment_that_exists_is_never_replaced(tmp_path: Path) -> None:
     assert first.read_bytes() == before
 
 
-def test_damaged_segment_is_named(tmp_path: Path) -> None:
-    """The error says which file, and what to do."""
+def test_damaged_segment_is_reported_by_name(tmp_path: Path) -> None:
+    """The error names the file and the remedy."""
     path = SegmentWriter(tmp_path, "a.01").append([row(0)])
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(SegmentError, match=r"a\.01-0000000000\.arrow.*restore"):
         list(read_segments(tmp_path))
 
 
-def test_seen_ids_are_rebuilt_from_the_log(tmp_path: Path) -> None:
-    """After a restart the log itself tells which messages are known."""
+def test_message_ids_are_rebuilt_from_the_log(tmp_path: Path) -> None:
+    """After a restart the known ids are read from the log."""
     writer = SegmentWriter(tmp_path, "a.01")
     writer.append([row(1), row(2), row(3)])
     writer.append([row(9), row(1, "node-2")])
@@ -94,7 +94,7 @@ def test_seen_ids_are_rebuilt_from_the_log(tmp_path: Path) -> None:
     assert MessageId("node-1", "b", 4) not in seen
 
 
-def test_lock_refuses_a_second_holder(tmp_path: Path) -> None:
+def test_lock_rejects_a_second_holder(tmp_path: Path) -> None:
     """One process per name and folder; the error names the lock."""
     acquire_lock(tmp_path / "log" / ".lock-a")
     acquire_lock(tmp_path / "log" / ".lock-b")

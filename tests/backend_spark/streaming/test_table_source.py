@@ -1,4 +1,4 @@
-"""The job's reader of a table, where no file can hold a wanted row."""
+"""The Spark source of a table when no file can hold a requested row."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from backend_spark.streaming.sources import TableSourceReader
 from backend_spark.tables.delta_writer import create_tables
 
 
-def test_spark_that_asks_without_a_file_gets_no_row(tmp_path: Path) -> None:
-    """It makes a partition of its own when there is none."""
+def test_partition_without_a_file_gives_no_rows(tmp_path: Path) -> None:
+    """Spark creates such a partition if the reader returns none."""
     create_tables(tmp_path, ["bronze"])
     reader = TableSourceReader(
         str(tmp_path / "bronze"), "bronze", {"batch_id": (1, 2)}, 2

@@ -1,4 +1,4 @@
-"""Who comes in, and who does not."""
+"""Accounts, login, sessions and access control of the console."""
 
 import os
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from backend_spark.console.auth import SESSION_S
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
 
-Open = Callable[..., httpx.Client]
-LOOKS = ("cells", "nodes", "history", "live", "node/otani-1", "cell/354e1f64")
+OpenApp = Callable[..., httpx.Client]
+READ_PATHS = ("cells", "nodes", "history", "live", "node/otani-1", "cell/354e1f64")
 
 
-def test_passwords_are_kept_as_salted_hashes() -> None:
-    """The file tells nobody the password, nor who shares one."""
+def test_passwords_are_stored_as_salted_hashes() -> None:
+    """The same password of two accounts gives two different hashes."""
     first, second = (auth.hash_password(PASSWORD, os.urandom) for _ in range(2))
 
     assert PASSWORD not in first
@@ -32,8 +32,8 @@ def test_passwords_are_kept_as_salted_hashes() -> None:
     assert not auth.verify_password(first, PASSWORD + " ")
 
 
-def test_accounts_are_made_changed_and_removed(tmp_path: Path) -> None:
-    """The commands of the how-to; only the owner may read the file."""
+def test_accounts_are_added_changed_and_removed(tmp_path: Path) -> None:
+    """With the commands of the how-to; the file has mode 0600."""
     path, run = tmp_path / "accounts", CliRunner()
     add = ["console-account", "add", str(path), "suzuki", "--password", PASSWORD]
     assert run.invoke(cli, [*add, "--role", "chief"]).exit_code == 0
@@ -51,29 +51,29 @@ def test_accounts_are_made_changed_and_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "password", "said"),
+    ("name", "password", "message"),
     [
         ("a:b", PASSWORD, "account name must be"),
         ("../x", PASSWORD, "account name must be"),
         ("suzuki", "short", "password must be 10 to 1000 characters"),
     ],
 )
-def test_bad_names_and_short_passwords_are_refused(
-    tmp_path: Path, name: str, password: str, said: str
+def test_invalid_names_and_short_passwords_are_rejected(
+    tmp_path: Path, name: str, password: str, message: str
 ) -> None:
-    """With the rule, and without a file."""
+    """The error states the rule, and no file is written."""
     path = tmp_path / "accounts"
     add = ["console-account", "add", str(path), name, "--password", password]
     done = CliRunner().invoke(cli, add)
 
     assert done.exit_code == 2
-    assert said in done.output
+    assert message in done.output
     assert not path.exists()
 
 
-def test_a_damaged_file_of_accounts_is_named(house: House) -> None:
-    """Line, rule and remedy, before anything is served."""
-    path = house.folder / "accounts"
+def test_damaged_accounts_file_is_reported_by_line(workspace: House) -> None:
+    """The error names line and rule, and the console does not start."""
+    path = workspace.folder / "accounts"
     path.write_text("suzuki:chief:secret\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
         auth.read_accounts(path)
@@ -87,31 +87,31 @@ def test_a_damaged_file_of_accounts_is_named(house: House) -> None:
         auth.read_accounts(path)
     path.write_text("suzuki:king:x\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
-        make_services(read_settings(house.config(f'accounts = "{path}"')))
+        make_services(read_settings(workspace.config(f'accounts = "{path}"')))
 
 
-def test_strangers_need_accounts(house: House) -> None:
-    """Without accounts the console listens on this machine only."""
+def test_public_address_requires_accounts(workspace: House) -> None:
+    """Without accounts only a loopback address is accepted."""
     with pytest.raises(
         SettingsError, match=r"console\.host must be an address of this"
     ):
-        make_services(read_settings(house.config('host = "0.0.0.0"')))
+        make_services(read_settings(workspace.config('host = "0.0.0.0"')))
 
 
-@pytest.mark.parametrize("path", LOOKS)
-def test_nothing_is_shown_before_the_login(
-    open_app: Open, house: House, path: str
-) -> None:
-    """Every path with data asks who is there."""
-    answer = open_app(house.with_accounts()).get(f"/api/{path}")
+@pytest.mark.parametrize("path", READ_PATHS)
+def test_data_requires_login(open_app: OpenApp, workspace: House, path: str) -> None:
+    """Every path that returns data answers 401 without a session."""
+    answer = open_app(workspace.with_accounts()).get(f"/api/{path}")
 
     assert answer.status_code == 401
     assert answer.json() == {"detail": "log in first"}
 
 
-def test_a_session_opens_and_ends(open_app: Open, house: House, clock: Clock) -> None:
-    """By logging out, and by itself after a shift."""
-    client = open_app(house.with_accounts())
+def test_session_ends_at_logout_and_after_its_lifetime(
+    open_app: OpenApp, workspace: House, clock: Clock
+) -> None:
+    """The lifetime is `SESSION_S`."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-viewer")
     assert client.get("/api/cells").status_code == 200
     assert client.post("/api/logout", headers=proof).status_code == 200
@@ -122,11 +122,11 @@ def test_a_session_opens_and_ends(open_app: Open, house: House, clock: Clock) ->
     assert client.get("/api/cells").status_code == 401
 
 
-def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(
-    open_app: Open, house: House
+def test_session_cookie_is_httponly_and_samesite(
+    open_app: OpenApp, workspace: House
 ) -> None:
-    """HttpOnly and SameSite."""
-    client = open_app(house.with_accounts())
+    """Neither scripts nor other sites can use the cookie."""
+    client = open_app(workspace.with_accounts())
     login = {"name": "a-viewer", "password": PASSWORD}
     cookie = client.post("/api/login", json=login).headers["set-cookie"]
 
@@ -134,9 +134,11 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(
     assert "SameSite=strict" in cookie
 
 
-def test_guessing_gets_slower(open_app: Open, house: House, clock: Clock) -> None:
-    """After five wrong passwords even the right one waits; then it opens."""
-    client = open_app(house.with_accounts())
+def test_login_is_throttled_after_five_wrong_passwords(
+    open_app: OpenApp, workspace: House, clock: Clock
+) -> None:
+    """The correct password is rejected too until Retry-After has passed."""
+    client = open_app(workspace.with_accounts())
     wrong = {"name": "a-chief", "password": "wrong password"}
     for _ in range(5):
         assert client.post("/api/login", json=wrong).status_code == 401
@@ -149,9 +151,11 @@ def test_guessing_gets_slower(open_app: Open, house: House, clock: Clock) -> Non
     assert client.post("/api/login", json=right).status_code == 200
 
 
-def test_parallel_guesses_are_counted_too(open_app: Open, house: House) -> None:
-    """Handlers run in threads; none passes the check before the others are counted."""
-    client = open_app(house.with_accounts())
+def test_parallel_login_attempts_are_counted(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """Handlers run in threads; counting and checking must be atomic."""
+    client = open_app(workspace.with_accounts())
     wrong = {"name": "a-chief", "password": "wrong password"}
     with ThreadPoolExecutor(9) as pool:
         tries = [pool.submit(client.post, "/api/login", json=wrong) for _ in range(9)]
@@ -160,11 +164,11 @@ def test_parallel_guesses_are_counted_too(open_app: Open, house: House) -> None:
     assert statuses == [401] * 5 + [429] * 4
 
 
-def test_a_login_is_asked_for_before_a_request_is_read(
-    open_app: Open, house: House
+def test_login_is_checked_before_query_and_body_are_parsed(
+    open_app: OpenApp, workspace: House
 ) -> None:
-    """401 for a stranger, whatever the query and the body hold."""
-    client = open_app(house.with_accounts())
+    """Without a session the answer is 401, however malformed the request."""
+    client = open_app(workspace.with_accounts())
     answers = [
         client.get("/api/replay/levels?from_s=x"),
         client.post("/api/thresholds", content=b" " * 70_000),
@@ -174,11 +178,11 @@ def test_a_login_is_asked_for_before_a_request_is_read(
     assert [answer.status_code for answer in answers] == [401] * 3
 
 
-def test_a_name_that_is_not_there_says_nothing_more(
-    open_app: Open, house: House
+def test_unknown_name_gets_the_same_answer_as_a_wrong_password(
+    open_app: OpenApp, workspace: House
 ) -> None:
-    """The answer does not tell which names exist."""
-    client = open_app(house.with_accounts())
+    """The answer does not reveal which account names exist."""
+    client = open_app(workspace.with_accounts())
     answers = [
         client.post("/api/login", json={"name": name, "password": "wrong password"})
         for name in ("a-chief", "nobody")
@@ -189,23 +193,23 @@ def test_a_name_that_is_not_there_says_nothing_more(
     }
 
 
-def test_a_change_without_the_pages_proof_is_refused(
-    open_app: Open, house: House
+def test_change_without_csrf_token_is_rejected(
+    open_app: OpenApp, workspace: House
 ) -> None:
-    """A foreign page that rides on the cookie gets nowhere."""
-    client = open_app(house.with_accounts())
+    """A request from another site carries the cookie but not the token."""
+    client = open_app(workspace.with_accounts())
     log_in(client, "a-chief")
     for headers in ({}, {"X-Yamamori-Proof": "guess"}):
         assert client.post("/api/logout", headers=headers).status_code == 403
     assert client.get("/api/cells").status_code == 200
 
 
-def test_a_proxy_names_who_is_there_only_from_its_address(
-    open_app: Open, house: House
+def test_user_header_of_the_proxy_selects_the_account(
+    open_app: OpenApp, workspace: House
 ) -> None:
-    """The header of anybody else is not believed."""
+    """A name without an account gets the role viewer."""
     header = 'proxy_header = "X-Remote-User"\n'
-    client = open_app(header + house.with_accounts())
+    client = open_app(header + workspace.with_accounts())
     named = {"X-Remote-User": "a-chief"}
     assert client.get("/api/session", headers=named).json()["role"] == "chief"
     assert client.get("/api/cells").status_code == 401
@@ -213,10 +217,12 @@ def test_a_proxy_names_who_is_there_only_from_its_address(
     assert client.get("/api/session", headers=stranger).json()["role"] == "viewer"
 
 
-def test_the_header_of_a_stranger_is_not_believed(open_app: Open, house: House) -> None:
-    """Only the addresses of the settings are proxies."""
+def test_user_header_from_an_unlisted_address_is_ignored(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """Only addresses in `proxies` may set the header."""
     more = 'proxy_header = "X-Remote-User"\nproxies = ["10.9.9.9"]\n'
-    client = open_app(more + house.with_accounts())
+    client = open_app(more + workspace.with_accounts())
 
     assert (
         client.get("/api/cells", headers={"X-Remote-User": "a-chief"}).status_code
@@ -224,7 +230,7 @@ def test_the_header_of_a_stranger_is_not_believed(open_app: Open, house: House) 
     )
 
 
-def test_every_answer_carries_the_safe_headers(open_app: Open) -> None:
+def test_every_response_has_the_security_headers(open_app: OpenApp) -> None:
     """Pages, data, errors and files."""
     client = open_app()
     for path in ("/", "/api/cells", "/api/nothing", "/static/app.js"):
@@ -235,8 +241,10 @@ def test_every_answer_carries_the_safe_headers(open_app: Open) -> None:
         assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_only_the_tile_server_of_the_settings_may_be_asked(open_app: Open) -> None:
-    """Its origin, and nothing else, enters the policy."""
+def test_content_policy_allows_only_the_configured_tile_server(
+    open_app: OpenApp,
+) -> None:
+    """Only its origin is added to img-src."""
     client = open_app('tiles = "https://tiles.example/{z}/{x}/{y}.png"')
     policy = client.get("/").headers["content-security-policy"]
 
@@ -258,8 +266,8 @@ def test_only_the_tile_server_of_the_settings_may_be_asked(open_app: Open) -> No
         "/api/download/levels.geojson/..%2faccounts",
     ],
 )
-def test_path_tricks_lead_nowhere(open_app: Open, path: str) -> None:
-    """No file of the machine, no error of the server."""
+def test_path_traversal_returns_404(open_app: OpenApp, path: str) -> None:
+    """The answer contains no file of the machine and no server error."""
     answer = open_app().get(path)
 
     assert answer.status_code == 404
@@ -277,49 +285,49 @@ def test_path_tricks_lead_nowhere(open_app: Open, path: str) -> None:
         (b" " * 70_000, 413),
     ],
 )
-def test_a_malformed_login_is_refused(
-    open_app: Open, house: House, body: bytes, status: int
+def test_malformed_login_is_rejected(
+    open_app: OpenApp, workspace: House, body: bytes, status: int
 ) -> None:
-    """With what it must be."""
-    answer = open_app(house.with_accounts()).post("/api/login", content=body)
+    """The error states what the request must contain."""
+    answer = open_app(workspace.with_accounts()).post("/api/login", content=body)
 
     assert answer.status_code == status
     assert "request must be" in answer.json()["detail"]
 
 
-def test_guests_of_this_machine_may_look_and_not_change(open_app: Open) -> None:
-    """Without accounts there is nobody to write into the log."""
+def test_without_accounts_visitors_are_viewers(open_app: OpenApp) -> None:
+    """Data can be read, and the role is viewer."""
     client = open_app()
     assert client.get(f"/api/cell/{SLOPES[0].cell.token}").status_code == 200
     assert client.get("/api/session").json()["role"] == "viewer"
 
 
-def test_a_session_outlives_a_restart_and_its_page_may_still_write(
-    house: House, clock: Clock
+def test_session_and_csrf_token_survive_a_restart(
+    workspace: House, clock: Clock
 ) -> None:
-    """In the night of a storm nobody must look for a password."""
-    more = house.with_accounts()
-    with serve(parts_of(house, clock, more), house.port) as client:
+    """A restart during a storm must not log analysts out."""
+    more = workspace.with_accounts()
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
         headers = log_in(client, "a-analyst")
         cookies = dict(client.cookies)
-    with serve(parts_of(house, clock, more), house.port) as client:
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
         client.cookies.update(cookies)
         assert client.get("/api/session").json()["user"] == "a-analyst"
-        told = client.post("/api/log/note", json={"text": "on"}, headers=headers)
-        assert told.status_code == 200, told.text
+        answer = client.post("/api/log/note", json={"text": "on"}, headers=headers)
+        assert answer.status_code == 200, answer.text
         client.post("/api/logout", headers=headers)
-    with serve(parts_of(house, clock, more), house.port) as client:
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
         client.cookies.update(cookies)
         assert client.get("/api/cells").status_code == 401
 
 
-def test_a_session_ends_with_its_password_and_its_account(
-    house: House, clock: Clock
+def test_session_ends_when_its_password_or_account_changes(
+    workspace: House, clock: Clock
 ) -> None:
-    """Whoever changes a password after a theft expects no less."""
-    more = house.with_accounts()
-    path = house.folder / "accounts"
-    with serve(parts_of(house, clock, more), house.port) as client:
+    """Changing a stolen password must end the thief's session."""
+    more = workspace.with_accounts()
+    path = workspace.folder / "accounts"
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
         log_in(client, "a-analyst")
         cookies = dict(client.cookies)
     known = auth.read_accounts(path)
@@ -328,17 +336,19 @@ def test_a_session_ends_with_its_password_and_its_account(
     gone = {name: each for name, each in known.items() if name != "a-analyst"}
     for there in ({**known, "a-analyst": changed}, gone):
         auth.write_accounts(path, there)
-        with serve(parts_of(house, clock, more), house.port) as client:
+        with serve(parts_of(workspace, clock, more), workspace.port) as client:
             client.cookies.update(cookies)
             assert client.get("/api/cells").status_code == 401
 
 
-def test_the_file_of_sessions_lets_nobody_in(house: House, clock: Clock) -> None:
-    """Only its owner may read it, and it holds no session."""
-    with serve(parts_of(house, clock, house.with_accounts()), house.port) as client:
+def test_session_file_cannot_be_used_to_log_in(workspace: House, clock: Clock) -> None:
+    """It has mode 0600 and contains no session token."""
+    with serve(
+        parts_of(workspace, clock, workspace.with_accounts()), workspace.port
+    ) as client:
         log_in(client, "a-chief")
         (session,) = client.cookies.values()
-    path = house.data / "console" / "sessions.sqlite"
+    path = workspace.data / "console" / "sessions.sqlite"
 
     assert path.stat().st_mode & 0o077 == 0
     assert session.encode() not in path.read_bytes()

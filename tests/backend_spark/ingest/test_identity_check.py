@@ -1,4 +1,4 @@
-"""Whose name belongs where, without a broker."""
+"""Check of node ids against the areas of their certificates, without a broker."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("node", "topic", "is_aside"),
+    ("node", "topic", "is_quarantined"),
     [
         ("n1", "/3/1", False),
         ("n1", "/3/1/2", False),
@@ -48,69 +48,69 @@ def path(tmp_path: Path) -> Path:
         ("new", "/5", False),
     ],
 )
-def test_name_speaks_from_its_certificates_places(
-    node: str, topic: str, is_aside: bool, path: Path
+def test_node_id_is_accepted_only_in_its_areas(
+    node: str, topic: str, is_quarantined: bool, path: Path
 ) -> None:
-    """A name that nobody has told us of is believed: it may be an hour old."""
-    judged = PublisherAreaCheck(path).check(arrival(node, topic))
+    """An id that is not in the file is accepted: its certificate may be new."""
+    checked = PublisherAreaCheck(path).check(arrival(node, topic))
 
-    assert judged.is_quarantined == is_aside
-    assert (judged.row.node is None) == is_aside
+    assert checked.is_quarantined == is_quarantined
+    assert (checked.row.node is None) == is_quarantined
 
 
-def test_impostor_is_kept_with_the_reason_and_takes_no_number(path: Path) -> None:
-    """The real message of that number is new when it comes; who lied hears "kept"."""
+def test_impostor_is_quarantined_and_its_id_stays_free(path: Path) -> None:
+    """The real message of that number counts as new; the relay gets a receipt."""
     false = PublisherAreaCheck(path).check(arrival("n1", "/3/2", "/custody/gw"))
-    told = plan_flush([false, arrival("n1", "/3/1")], MessageIdSet())
+    plan = plan_flush([false, arrival("n1", "/3/1")], MessageIdSet())
     (topic, payload), *_ = make_receipts([false])
 
-    assert [row.topic for row in told.log] == ["/3/1"]
-    assert (told.impostors, told.duplicates) == (1, 0)
+    assert [row.topic for row in plan.log] == ["/3/1"]
+    assert (plan.impostors, plan.duplicates) == (1, 0)
     assert "topic must be in /3/1, where the certificate of n1" in str(
-        told.quarantine[0].reason
+        plan.quarantine[0].reason
     )
     assert topic == "/custody/gw"
     assert MessageId("n1", "b", 1) in CustodyReceipt.decode(payload)
 
 
-def test_nobody_hears_of_a_lie_under_its_name(path: Path) -> None:
-    """A receipt would make the real sender let go of a message that nobody has."""
+def test_impostor_without_relay_gets_no_receipt(path: Path) -> None:
+    """A receipt would make the real node delete a message that was not received."""
     false = PublisherAreaCheck(path).check(arrival("n1", "/3/2"))
 
     assert list(make_receipts([false])) == []
 
 
-def test_file_is_taken_when_it_changes_and_only_whole(
+def test_file_is_reloaded_when_it_changes(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An ingester is not started again for a node more, nor ended by a slip."""
-    places = PublisherAreaCheck(path)
+    """A new node needs no restart, and an invalid file is ignored."""
+    area_check = PublisherAreaCheck(path)
     new = path.with_name("new")
     for number, text in enumerate(["{", json.dumps({"n1": ["/3/2"]})]):
         new.write_text(text)
         os.utime(new, ns=(number, number))
         new.replace(path)
-        places.reload_if_changed()
-        assert places.check(arrival("n1", "/3/2")).is_quarantined == (number == 0)
+        area_check.reload_if_changed()
+        assert area_check.check(arrival("n1", "/3/2")).is_quarantined == (number == 0)
     path.unlink()
-    places.reload_if_changed()
+    area_check.reload_if_changed()
 
-    assert not places.check(arrival("n1", "/3/2")).is_quarantined
+    assert not area_check.check(arrival("n1", "/3/2")).is_quarantined
     assert caplog.text.count("is ignored") == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"n1": "/3"}', "{", "\udcff"])
-def test_file_that_cannot_be_used_is_named_at_the_start(text: str, path: Path) -> None:
-    """With what to do; believing everybody instead would be silent."""
+def test_invalid_file_is_rejected_at_the_start(text: str, path: Path) -> None:
+    """The error names the remedy; accepting all ids instead would hide the fault."""
     path.write_bytes(text.encode(errors="surrogateescape"))
 
     with pytest.raises(SettingsError, match="gateway-daemon ca places --out"):
         PublisherAreaCheck(path)
 
 
-def test_without_a_file_everybody_speaks_from_everywhere() -> None:
-    """As in the demonstration."""
-    places = PublisherAreaCheck(None)
-    places.reload_if_changed()
+def test_without_a_file_all_node_ids_are_accepted() -> None:
+    """The demonstration runs like this."""
+    area_check = PublisherAreaCheck(None)
+    area_check.reload_if_changed()
 
-    assert not places.check(arrival("n1", "/5")).is_quarantined
+    assert not area_check.check(arrival("n1", "/5")).is_quarantined

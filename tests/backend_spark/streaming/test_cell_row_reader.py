@@ -1,4 +1,4 @@
-"""Histories of cells out of silver, as merges and compactions leave it."""
+"""Reading histories of cells from silver after merges and compactions."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def readings(first: int) -> pa.Table:
 
 
 def history(silver: Path, cells: set[str], since_us: int) -> pa.Table:
-    """Rows of some cells, in their order."""
+    """Rows of some cells, by cell and time."""
     reader = CellRowReader(str(silver), HISTORY_SCHEMA, sorted(cells), since_us)
     return reader.read(reader.list_files()).sort_by([
         ("cell", "ascending"),
@@ -38,8 +38,8 @@ def history(silver: Path, cells: set[str], since_us: int) -> pa.Table:
 
 def flag(silver: Path, seqs: set[int], flag: int) -> None:
     """Give readings of cell b another flag."""
-    rows = history(silver, {"b"}, 0)
-    ours = rows.filter(pc.is_in(rows["seq"], pa.array(sorted(seqs))))
+    known = history(silver, {"b"}, 0)
+    ours = known.filter(pc.is_in(known["seq"], pa.array(sorted(seqs))))
     flags = [
         {"file": row["file"], "row": row["row"], "flag": flag, "flag_why": "spike"}
         for row in ours.to_pylist()
@@ -51,7 +51,7 @@ def flag(silver: Path, seqs: set[int], flag: int) -> None:
 def test_cells_are_found_after_flags_were_changed(
     tmp_path: Path, is_compact: bool
 ) -> None:
-    """A compaction writes types of its own, of many cells in a file."""
+    """A compaction writes other Arrow types and many cells per file."""
     create_tables(tmp_path, SPARK_TABLES)
     silver = tmp_path / "silver"
     for first in (0, 3):
@@ -60,10 +60,10 @@ def test_cells_are_found_after_flags_were_changed(
     flag(silver, {1}, 3)
     if is_compact:
         compact(silver)
-    told = history(silver, {"a", "b"}, T0_US + STEP_US).to_pylist()
+    rows = history(silver, {"a", "b"}, T0_US + STEP_US).to_pylist()
 
-    assert [(row["cell"], row["seq"]) for row in told] == [
+    assert [(row["cell"], row["seq"]) for row in rows] == [
         (cell, seq) for cell in ("a", "b") for seq in range(1, 6)
     ]
-    flagged = [(row["seq"], row["flag_why"]) for row in told if row["flag"] == 3]
+    flagged = [(row["seq"], row["flag_why"]) for row in rows if row["flag"] == 3]
     assert flagged == [(1, "spike"), (4, "spike")]

@@ -1,4 +1,4 @@
-"""Nodes, links and moving sensors as the tables tell of them."""
+"""Table of nodes, their states and sensors, and the console's metrics."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from service_runtime.metrics import MetricFamilies, collect_certificate_end
 from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 
-Open = Callable[..., httpx.Client]
+OpenApp = Callable[..., httpx.Client]
 
 
 @pytest.mark.parametrize(
@@ -42,24 +42,22 @@ Open = Callable[..., httpx.Client]
     ],
 )
 def test_state_of_a_node(node: NodeState, state: str) -> None:
-    """One word, the most serious first."""
+    """The most serious state is reported."""
     assert node.state(1000) == state
 
 
-def test_the_board_puts_the_silent_first(open_app: Open) -> None:
-    """Whoever looks sees at once what to repair."""
-    told = open_app().get("/api/health").json()
+def test_silent_nodes_come_first(open_app: OpenApp) -> None:
+    """Nodes that need repair stand at the top of the table."""
+    table = open_app().get("/api/health").json()
 
-    assert told["rows"][0]["id"] == "nishi-2"
-    assert told["rows"][0]["state"] == "silent"
-    assert len(told["rows"]) == len(SLOPES)
-    assert told["rows"][1]["lag_s"] == 2.0
+    assert table["rows"][0]["id"] == "nishi-2"
+    assert table["rows"][0]["state"] == "silent"
+    assert len(table["rows"]) == len(SLOPES)
+    assert table["rows"][1]["lag_s"] == 2.0
 
 
-def test_a_node_that_died_a_month_ago_is_on_the_board(
-    open_app: Open, house: House
-) -> None:
-    """With what it last told of itself: its battery says why."""
+def test_node_silent_for_a_month_is_listed(open_app: OpenApp, workspace: House) -> None:
+    """With its last status report, such as the battery voltage."""
     at_us = (NOW_S - 30 * 86_400) * MICRO
     row = {
         "node": "dead",
@@ -74,7 +72,7 @@ def test_a_node_that_died_a_month_ago_is_on_the_board(
         "battery_v": 10.9,
     }
     table = pa.Table.from_pylist([row], schema=NODES)
-    write_deltalake(str(house.data / "tables" / "nodes"), table, mode="append")
+    write_deltalake(str(workspace.data / "tables" / "nodes"), table, mode="append")
     client = open_app()
     rows = {row["id"]: row for row in client.get("/api/health").json()["rows"]}
 
@@ -88,13 +86,17 @@ def test_a_node_that_died_a_month_ago_is_on_the_board(
     assert "dead" in client.get("/api/nodes").json()["id"]
 
 
-def test_newer_report_of_a_node_is_the_one_shown(house: House, clock: Clock) -> None:
-    """It comes with the readings, within a second."""
-    said = silver("n", NOW_S, 1.0).to_pylist()[0]
-    told = said | {"name": "agent/queued", "value": None, "value_text": "none"}
-    table = pa.Table.from_pylist([said, told], schema=SILVER)
-    write_deltalake(str(house.data / "tables" / "silver"), table, mode="append")
-    parts = parts_of(house, clock)
+def test_newest_report_of_a_node_is_shown(workspace: House, clock: Clock) -> None:
+    """A report in silver is newer than the table `nodes`."""
+    rain_row = silver("n", NOW_S, 1.0).to_pylist()[0]
+    report_row = rain_row | {
+        "name": "agent/queued",
+        "value": None,
+        "value_text": "none",
+    }
+    table = pa.Table.from_pylist([rain_row, report_row], schema=SILVER)
+    write_deltalake(str(workspace.data / "tables" / "silver"), table, mode="append")
+    parts = parts_of(workspace, clock)
     parts.refresh()
     row = next(
         row for row in build_node_table(parts.live_state)["rows"] if row["id"] == "n"
@@ -103,8 +105,8 @@ def test_newer_report_of_a_node_is_the_one_shown(house: House, clock: Clock) -> 
     assert (row["queued"], row["reported_s"]) == ("none", NOW_S)
 
 
-def test_an_older_message_that_comes_late_changes_no_reading() -> None:
-    """A backlog of yesterday does not make a node look like yesterday."""
+def test_late_message_does_not_replace_newer_readings() -> None:
+    """A backlog of yesterday does not change the current state of a node."""
     nodes = NodeStates()
     nodes.add_readings(silver("n", NOW_S, 2.0))
     nodes.add_readings(silver("n", NOW_S - 3600, 1.0))
@@ -114,7 +116,7 @@ def test_an_older_message_that_comes_late_changes_no_reading() -> None:
 
 
 def silver(node: str, at_s: int, value: float) -> pa.Table:
-    """One reading, as the feed gives it."""
+    """One reading as a table with the schema of silver."""
     row: dict[str, Any] = {
         "node": node,
         "name": "rain",
@@ -131,10 +133,10 @@ def silver(node: str, at_s: int, value: float) -> pa.Table:
     return pa.Table.from_pylist([row], schema=schema)
 
 
-def test_a_table_of_sensors_is_taken_when_it_is_there(
-    open_app: Open, house: House
+def test_sensor_rows_are_shown_when_the_table_exists(
+    open_app: OpenApp, workspace: House
 ) -> None:
-    """Rates with their noise, and the time of failure with its gate."""
+    """Rates with their noise, and the failure time with its gate."""
     rows = [
         {
             "cell": SLOPES[0].cell.token,
@@ -160,26 +162,26 @@ def test_a_table_of_sensors_is_taken_when_it_is_there(
     ])
     table = pa.Table.from_pylist(rows, schema=schema)
     write_deltalake(
-        str(house.data / "tables" / "sensors"),
+        str(workspace.data / "tables" / "sensors"),
         table,
         mode="append",
         schema_mode="merge",
     )
-    told = open_app().get("/api/node/otani-1").json()
+    panel = open_app().get("/api/node/otani-1").json()
 
-    assert [row["at"] for row in told["sensors"]] == [NOW_S - 1200, NOW_S - 600, NOW_S]
-    assert told["sensors"][-1]["failure_gate"] == "fewer than 8 velocities"
-    assert told["tilt_deg_per_h"] == [0.01, 0.1]
+    assert [row["at"] for row in panel["sensors"]] == [NOW_S - 1200, NOW_S - 600, NOW_S]
+    assert panel["sensors"][-1]["failure_gate"] == "fewer than 8 velocities"
+    assert panel["tilt_deg_per_h"] == [0.01, 0.1]
 
 
-def test_flags_of_silver_are_shown(open_app: Open, house: House) -> None:
-    """A doubtful sensor makes its node doubtful, by name."""
+def test_quality_flags_are_shown(open_app: OpenApp, workspace: House) -> None:
+    """A suspect reading makes its node suspect and is listed by name."""
     flagged = silver("doubtful", NOW_S, 99.0).to_pylist()[0] | {
         "flag": 4,
         "topic": "/1/2/2",
     }
     table = pa.Table.from_pylist([flagged], schema=silver("x", 0, 0).schema)
-    path = house.data / "tables" / "silver"
+    path = workspace.data / "tables" / "silver"
     write_deltalake(str(path), table, mode="append", schema_mode="merge")
     rows = open_app().get("/api/health").json()["rows"]
     found = next(row for row in rows if row["id"] == "doubtful")
@@ -188,22 +190,24 @@ def test_flags_of_silver_are_shown(open_app: Open, house: House) -> None:
     assert found["doubts"] == [{"name": "rain", "flag": 4}]
 
 
-def test_prometheus_is_told_what_the_board_shows(house: House, clock: Clock) -> None:
-    """States, clocks and the age of the levels, under the names of the reference."""
-    parts = parts_of(house, clock)
+def test_metrics_match_the_reference(workspace: House, clock: Clock) -> None:
+    """Node states, clocks and age of the levels, named as in docs/reference."""
+    parts = parts_of(workspace, clock)
     parts.refresh()
     parts.live_state.nodes.by_id[SLOPES[0].node].synchronised = False
-    told = ConsoleMetrics(parts.live_state, LoopWatchdog(clock)).collect()
+    families = ConsoleMetrics(parts.live_state, LoopWatchdog(clock)).collect()
     values = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in MetricFamilies(lambda: told).collect()
+        for family in MetricFamilies(lambda: families).collect()
         for sample in family.samples
     }
-    page = Path(__file__).parents[3] / "docs/reference/metrics.md"
-    section = page.read_text("utf-8").partition("## The console\n")[2]
+    reference = Path(__file__).parents[3] / "docs/reference/metrics.md"
+    section = reference.read_text("utf-8").partition("## The console\n")[2]
     named = re.findall(r"^\| `(\w+)`", section.partition("\n## ")[0], re.MULTILINE)
 
     assert values["yamamori_nodes", "silent"] == 1
     assert values["yamamori_nodes_unsynchronised",] == 1
     assert values["yamamori_levels_age_seconds",] == 60
-    assert [each.name for each in [*told, collect_certificate_end(TlsFiles())]] == named
+    assert [
+        each.name for each in [*families, collect_certificate_end(TlsFiles())]
+    ] == named

@@ -1,4 +1,4 @@
-"""Reasons in Japanese."""
+"""Translation of reasons to Japanese."""
 
 import re
 from dataclasses import replace
@@ -33,8 +33,8 @@ ENGLISH_WORDS = re.compile(r"[a-z]{4,}")
 
 
 def reasons() -> list[str]:
-    """Every sentence the judgement can say."""
-    said = [
+    """Every English sentence that scoring can produce."""
+    sentences = [
         render_english(finding.reason)
         for criteria in CRITERIA
         for swi_mm in (120.0, 160.0, 230.0, 300.0)
@@ -44,7 +44,7 @@ def reasons() -> list[str]:
     tilt = judge_tilt("n1 T", TiltRate(0.2, 0.001, 7))
     wires = [judge_wire("n1 W", True), judge_wire("n1 W", True, "n2 V")]
     wires += [judge_wire("n1 W", True, is_old=True), judge_shocks("n1 V", 40, 12)]
-    said += [render_english(f.reason) for f in (near, tilt, *wires) if f]
+    sentences += [render_english(f.reason) for f in (near, tilt, *wires) if f]
     speed = Velocity(0.0, 5.0, 0.01, 7)
     ahead = FailureForecast(3.0, 1.0, 0.95, 9, 0.1, is_above_noise=True, window_h=12.0)
     moving = (
@@ -54,40 +54,42 @@ def reasons() -> list[str]:
         judge_rain(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
         judge_rain(0.0, 300.0, Criteria(assumed=False, basis=parse_or_text(SET))),
     )
-    said += [render_english(f.reason) for f in moving if f]
+    sentences += [render_english(f.reason) for f in moving if f]
     wet = SoilWetness("n1 S", 12.0, 3.0, 97.0, -1.0)
     soil = (
         judge_moisture(wet, 2.0),
         judge_pore_pressure(wet, 2.0),
         judge_pore_pressure(replace(wet, lowest=1.0), 2.0),
     )
-    said += [render_english(f.reason) for f in soil if f]
-    said.append(f"in 50 min, if the rain of the last hour goes on: {said[0]}")
-    said.append(f"in 50 min, by JMA's forecast of 2026-07-01 00:00 UTC: {said[0]}")
-    said.append(
+    sentences += [render_english(f.reason) for f in soil if f]
+    sentences.append(f"in 50 min, if the rain of the last hour goes on: {sentences[0]}")
+    sentences.append(
+        f"in 50 min, by JMA's forecast of 2026-07-01 00:00 UTC: {sentences[0]}"
+    )
+    sentences.append(
         "high, unconfirmed: level 2 without suspect rain (soil water index 120.0 mm)"
     )
     bounded = RainState(1.0, SoilWater(20, 1, 1), is_lower_bound=True)
     for state in (RainState(), RainState(0.0, SoilWater(), gap_s=90_000), bounded):
-        said += map(render_english, judge_step(state, [], CRITERIA[0])[1])
-    return said
+        sentences += map(render_english, judge_step(state, [], CRITERIA[0])[1])
+    return sentences
 
 
 @pytest.mark.parametrize("reason", reasons())
-def test_every_reason_of_the_judgement_has_its_japanese(reason: str) -> None:
-    """A new sentence in the science asks for one here."""
+def test_every_reason_has_a_japanese_translation(reason: str) -> None:
+    """A new sentence in slope_science needs a translation."""
     assert not ENGLISH_WORDS.search(render_japanese(reason))
 
 
-def test_numbers_survive_the_translation() -> None:
-    """What an analyst checks is in both."""
+def test_translation_keeps_numbers() -> None:
+    """Both languages have the numbers that an analyst checks."""
     reason = "soil water index 210.3 mm >= critical line at 43.0 mm/h 190.0 mm"
 
     assert re.findall(r"\d+\.\d", render_japanese(reason)) == ["210.3", "43.0", "190.0"]
 
 
-def test_an_unknown_reason_is_shown_as_it_is() -> None:
-    """A reason is never hidden."""
+def test_unknown_reason_is_shown_unchanged() -> None:
+    """It must not be hidden."""
     assert render_japanese("the moon is full") == "the moon is full"
 
 
@@ -102,15 +104,15 @@ def test_an_unknown_reason_is_shown_as_it_is() -> None:
         (['["held",["of_a_newer_version",1]]'], "full moon", "full moon"),
     ],
 )
-def test_sentence_stands_in_where_the_code_is_missing(
+def test_sentence_is_used_if_the_reason_code_is_missing(
     codes: list[str] | None, sentence: str, shown: str
 ) -> None:
-    """Rows of an earlier program, and codes of a later one."""
+    """Rows of an earlier program version, and codes of a later one."""
     assert render_both(reasons_of(codes, [sentence])) == [{"en": sentence, "ja": shown}]
     assert [render_japanese(r) for r in message_reasons(codes, sentence)] == [shown]
 
 
-def test_rows_of_a_storm_with_doubtful_rain_are_japanese_throughout() -> None:
+def test_all_reasons_of_a_storm_with_suspect_rain_are_translated() -> None:
     """With look-ahead, a cut wire, a flag of the node, and a gauge that stops."""
     rain = [Observation(T0 + n * 600, "n1", "rain", "mm", mm, seq=n) for n, mm in
             enumerate([0.0] * 4 + [9.0] * 12 + [240.0] + [2.0] * 6)]  # fmt: skip

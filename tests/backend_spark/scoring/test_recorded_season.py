@@ -1,4 +1,4 @@
-"""Gold over a recorded season: real rain with real gaps."""
+"""Scoring of a recorded season: real rain with real gaps."""
 
 import csv
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ HOURS = 24 * 40
 
 @pytest.fixture(scope="module")
 def depths_mm() -> list[float | None]:
-    """Forty days of hourly rain, empty cells unknown, around a week of gaps."""
+    """Forty days of hourly rain around a gap; empty values are unknown."""
     season = seattle("nws_hourly_rain_2010_2011.csv")
     with season.open(encoding="utf-8") as file:
-        told = [row["KTIW_mm"] for row in csv.DictReader(file)]
-    gap = next(n for n, text in enumerate(told) if n > HOURS and not text)
-    return [float(t) if t else None for t in told[gap - HOURS // 2 :][:HOURS]]
+        values = [row["KTIW_mm"] for row in csv.DictReader(file)]
+    gap = next(n for n, text in enumerate(values) if n > HOURS and not text)
+    return [float(t) if t else None for t in values[gap - HOURS // 2 :][:HOURS]]
 
 
 def readings(depths_mm: Sequence[float | None]) -> list[Observation]:
-    """A gauge that reports the sixth of each hour every ten minutes, from 0 on."""
+    """A gauge that reports a sixth of the hour's rain every ten minutes."""
     made, total = [Observation(T0, "n", "rain", "mm", 0.0, None, 0.0)], 0.0
     for number in range(len(depths_mm) * 6):
         depth = depths_mm[number // 6]
@@ -38,8 +38,8 @@ def readings(depths_mm: Sequence[float | None]) -> list[Observation]:
 
 
 def tanks(rain_mm: Sequence[float]) -> list[float]:
-    """The index by matrices, in steps of ten minutes; shares nothing with ours."""
-    state, dt, told = np.zeros(3), 1 / 6, []
+    """Soil water index in 10-minute steps by matrices, without product code."""
+    state, dt, index_mm = np.zeros(3), 1 / 6, []
     drain = np.array([[-0.12, 0, 0], [0.12, -0.05, 0], [0, 0.05, -0.01]])
     for depth in rain_mm:
         over = np.array([
@@ -48,14 +48,14 @@ def tanks(rain_mm: Sequence[float]) -> list[float]:
             0.01 * max(state[2] - 15, 0),
         ])
         state = state + dt * (drain @ state - over) + np.array([depth, 0, 0])
-        told.append(float(state.sum()))
-    return told
+        index_mm.append(float(state.sum()))
+    return index_mm
 
 
-def test_index_of_gold_is_that_of_an_independent_computation(
+def test_soil_water_index_equals_an_independent_computation(
     depths_mm: list[float | None],
 ) -> None:
-    """To a millionth of a millimetre over forty days with a gap in them."""
+    """To 1e-6 mm up to the first gap; after it the index is a lower bound."""
     rows = score_cell(readings(depths_mm), CellRules(Criteria.assumed_from(150.0))).rows
     steps = [0.0] + [(depth or 0.0) / 6 for depth in depths_mm for _ in range(6)]
     expected = tanks(steps)
@@ -69,8 +69,8 @@ def test_index_of_gold_is_that_of_an_independent_computation(
     assert rows[-1].rain.is_lower_bound
 
 
-def test_gap_of_the_season_is_no_dry_weather(depths_mm: list[float | None]) -> None:
-    """While rain is unknown nothing is called known, and completeness falls."""
+def test_gap_does_not_count_as_dry_weather(depths_mm: list[float | None]) -> None:
+    """Its steps are unknown, a lower bound, and lower the completeness."""
     rows = score_cell(readings(depths_mm), CellRules(Criteria.assumed_from(150.0))).rows
     unknown = [n for n, depth in enumerate(depths_mm) if depth is None]
     silent = [row for row in rows if not row.rain.is_known]

@@ -1,4 +1,4 @@
-"""The alert log: told once, acknowledged by name, never lost."""
+"""Alert log: each alert once, acknowledgements with names, append-only storage."""
 
 import sqlite3
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from backend_spark.console.alert_detector import MESSAGE_COLUMNS
 
-Open = Callable[..., httpx.Client]
+OpenApp = Callable[..., httpx.Client]
 NODE_REASONS = {
     "wire: w is cut: a flow may have occurred, confirmed by v": (
         "ワイヤーセンサー：w のワイヤーが切断：土石流が発生したおそれ（v でも確認）"
@@ -35,29 +35,29 @@ def alerts_of(client: httpx.Client) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_cell_that_rises_is_told_once(
-    open_app: Open, house: House, clock: Clock
+def test_rising_cell_is_logged_once(
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
-    """Level, cell and reasons; neither a second look nor a restart tells it again."""
-    parts = parts_of(house, clock)
+    """With level, cell and reasons; neither a second check nor a restart repeats it."""
+    parts = parts_of(workspace, clock)
     parts.refresh()
     assert parts.alert_detector.detect() == 0
     alerts = alerts_of(open_app())
 
-    told = {alert["cell"]: alert["level"] for alert in alerts}
-    assert told[SLOPES[0].cell.token] == HIGHEST
-    assert SLOPES[2].cell.token not in told
-    assert len(alerts) == len(told)
+    level_of_cell = {alert["cell"]: alert["level"] for alert in alerts}
+    assert level_of_cell[SLOPES[0].cell.token] == HIGHEST
+    assert SLOPES[2].cell.token not in level_of_cell
+    assert len(alerts) == len(level_of_cell)
     assert alerts[0]["reasons"][0]["ja"]
 
 
-def test_a_higher_level_is_told_again(house: House, clock: Clock) -> None:
-    """From 3 to 5 is news; staying there is none."""
-    parts = parts_of(house, clock)
+def test_higher_level_is_logged_again(workspace: House, clock: Clock) -> None:
+    """The rise from 3 to 5 is one more alert."""
+    parts = parts_of(workspace, clock)
     parts.refresh()
     before = len(parts.journal.read("alert"))
     worse = Slope("otani-2b", SLOPES[1].latitude, SLOPES[1].longitude, storm(60, 48))
-    write_tables(house.data, [worse], NOW_S + STEP_S)
+    write_tables(workspace.data, [worse], NOW_S + STEP_S)
     clock.now_s += STEP_S
     parts.refresh()
     first, *_ = parts.journal.read("alert")
@@ -66,10 +66,10 @@ def test_a_higher_level_is_told_again(house: House, clock: Clock) -> None:
     assert (first.body["level"], first.body["before"]) == (5, 3)
 
 
-def test_urgent_messages_are_alerts_too(
-    open_app: Open, house: House, clock: Clock
+def test_urgent_messages_are_alerts(
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
-    """As soon as the table of urgent messages is there."""
+    """They come from the table `alerts`."""
     row = {
         "node": "otani-3",
         "boot": "b",
@@ -81,7 +81,7 @@ def test_urgent_messages_are_alerts_too(
         "received_at": (NOW_S + 30) * MICRO,
     }
     table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
-    path = str(house.data / "tables" / "alerts")
+    path = str(workspace.data / "tables" / "alerts")
     write_deltalake(path, table, mode="append", schema_mode="merge")
     newest = alerts_of(open_app())[0]
 
@@ -94,10 +94,10 @@ def test_urgent_messages_are_alerts_too(
 
 
 @pytest.mark.parametrize("codes", [None, CODES])
-def test_each_reason_of_a_node_is_shown_in_japanese(
-    open_app: Open, house: House, codes: list[str] | None
+def test_node_reasons_are_shown_in_japanese(
+    open_app: OpenApp, workspace: House, codes: list[str] | None
 ) -> None:
-    """With codes, and from the sentences of a node that sends none."""
+    """From reason codes, or from the sentences if the node sends no codes."""
     row = {
         "node": "otani-3",
         "boot": "b",
@@ -110,7 +110,7 @@ def test_each_reason_of_a_node_is_shown_in_japanese(
         "reason_codes": codes,
     }
     table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
-    path = str(house.data / "tables" / "alerts")
+    path = str(workspace.data / "tables" / "alerts")
     write_deltalake(path, table, mode="append", schema_mode="merge")
     newest = alerts_of(open_app())[0]
 
@@ -120,11 +120,11 @@ def test_each_reason_of_a_node_is_shown_in_japanese(
     assert "reason_codes" not in newest
 
 
-def test_acknowledging_names_who_and_when(
-    open_app: Open, house: House, clock: Clock
+def test_acknowledgement_stores_name_time_and_remark(
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
-    """With a remark; the count on every page goes down."""
-    client = open_app(house.with_accounts())
+    """The answer shows it with the alert."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     alert = alerts_of(client)[0]
     done = client.post(
@@ -141,25 +141,25 @@ def test_acknowledging_names_who_and_when(
     }
 
 
-def test_notes_are_for_the_next_shift(
-    open_app: Open, house: House, clock: Clock
+def test_note_is_stored_in_the_journal(
+    open_app: OpenApp, workspace: House, clock: Clock
 ) -> None:
-    """They outlive the process."""
-    client = open_app(house.with_accounts())
+    """It survives a restart."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     note = {"text": "雨は夜半まで。<b>橋</b>を見に行く"}
     assert client.post("/api/log/note", headers=proof, json=note).status_code == 200
 
-    kept = parts_of(house, clock).journal.read("note")
+    kept = parts_of(workspace, clock).journal.read("note")
     assert [(e.who, e.body) for e in kept] == [("a-analyst", note)]
 
 
 @pytest.mark.parametrize("text", ["", "  ", "x" * 2001])
-def test_empty_and_endless_notes_are_refused(
-    open_app: Open, house: House, text: str
+def test_empty_and_too_long_notes_are_rejected(
+    open_app: OpenApp, workspace: House, text: str
 ) -> None:
-    """With the rule and the length."""
-    client = open_app(house.with_accounts())
+    """The error states the allowed length."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     answer = client.post("/api/log/note", headers=proof, json={"text": text})
 
@@ -167,9 +167,9 @@ def test_empty_and_endless_notes_are_refused(
     assert "text must be 1 to 2000 characters long" in answer.json()["detail"]
 
 
-def test_a_viewer_may_not_acknowledge(open_app: Open, house: House) -> None:
-    """The role is named; nothing is written."""
-    client = open_app(house.with_accounts())
+def test_viewer_may_not_acknowledge(open_app: OpenApp, workspace: House) -> None:
+    """The error names the required role; nothing is stored."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-viewer")
     number = alerts_of(client)[0]["id"]
     answer = client.post(
@@ -181,20 +181,20 @@ def test_a_viewer_may_not_acknowledge(open_app: Open, house: House) -> None:
     assert alerts_of(client)[0]["seen"] == []
 
 
-def test_an_alert_that_is_not_there_is_named(open_app: Open, house: House) -> None:
-    """404, and nothing is written."""
-    client = open_app(house.with_accounts())
+def test_unknown_alert_returns_404(open_app: OpenApp, workspace: House) -> None:
+    """The id does not exist."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     answer = client.post("/api/log/9999/acknowledge", headers=proof, json={"text": ""})
 
     assert answer.status_code == 404
 
 
-def test_the_book_refuses_changes(house: House, clock: Clock) -> None:
-    """Even by hand: an entry can only be followed by another."""
-    parts = parts_of(house, clock)
+def test_journal_rejects_deletes_and_updates(workspace: House, clock: Clock) -> None:
+    """Triggers in the database keep the table append-only."""
+    parts = parts_of(workspace, clock)
     parts.refresh()
-    with sqlite3.connect(house.data / "console" / "journal.sqlite") as db:
+    with sqlite3.connect(workspace.data / "console" / "journal.sqlite") as db:
         with pytest.raises(sqlite3.IntegrityError, match="nothing leaves the book"):
             db.execute("delete from entry")
         with pytest.raises(sqlite3.IntegrityError, match="the book is not changed"):

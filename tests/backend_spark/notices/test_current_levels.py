@@ -1,4 +1,4 @@
-"""The newest judgement of each cell, from a real table."""
+"""The newest level of each cell, read from a real table."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,17 +15,17 @@ NOW_S = 1_800_000_000.0
 
 def write(folder: Path, *rows: tuple[str, float, int | None]) -> None:
     empty = dict.fromkeys(LEVELS.names)
-    told = [
+    records = [
         {**empty, "cell": cell, "at": datetime.fromtimestamp(NOW_S + at_s, UTC),
          "level": level}
         for cell, at_s, level in rows
     ]  # fmt: skip
-    table = pa.Table.from_pylist(told, LEVELS)
+    table = pa.Table.from_pylist(records, LEVELS)
     write_deltalake(str(folder / "levels"), table, mode="append")
 
 
-def test_newest_step_counts_unless_it_is_old_or_says_nothing(tmp_path: Path) -> None:
-    """No judgement is no level 1; yesterday's is none either."""
+def test_newest_step_counts_unless_old_or_without_level(tmp_path: Path) -> None:
+    """A cell whose newest step has no level, or is too old, is left out."""
     write(
         tmp_path,
         ("a", -1200, 5), ("a", -600, 3),
@@ -37,6 +37,6 @@ def test_newest_step_counts_unless_it_is_old_or_says_nothing(tmp_path: Path) -> 
     assert read_current_levels(DeltaTables(tmp_path), NOW_S, 3600.0) == {"a": 3, "d": 2}
 
 
-def test_table_that_is_not_there_yet_says_nothing(tmp_path: Path) -> None:
+def test_missing_table_gives_no_levels(tmp_path: Path) -> None:
     """The job has not run."""
     assert read_current_levels(DeltaTables(tmp_path), NOW_S, 3600.0) == {}
