@@ -104,9 +104,9 @@ class Town:
         for relay in self.relays.values():
             relay.cut()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         for relay in self.relays.values():
-            relay.mend()
+            relay.restore()
 
     def holds(self, name: str, *brokers: Broker) -> bool:
         entries = self.table(name).get("brokers", [])
@@ -256,7 +256,7 @@ def test_contradiction_across_a_partition_is_settled_and_told(
     }
     assert town.areas("a", "g1") == ["/3/1"]
 
-    town.mend()
+    town.restore()
     wait_until(lambda: town.areas("a", "g1") == ["/3/2"])
     both = (town.first, added["a"], added["b"])
     for name in "ab":
@@ -285,7 +285,7 @@ def test_messages_flow_through_a_partition_of_managers(
     wait_until(lambda: f"/3/1 -> 127.0.0.1:{second.port}" in town.log("g1"))
     third = town.add_broker("b", "/3")
     wait_until(lambda: town.holds("b", town.first, third))
-    town.mend()
+    town.restore()
     for name in "ab":
         wait_until(lambda name=name: town.holds(name, town.first, third, second))
     load.end()

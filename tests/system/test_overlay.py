@@ -122,7 +122,7 @@ def test_a_siren_hears_the_warning_while_the_backbone_is_cut(valleys: Valleys) -
     wait_until(lambda: len(siren.got) == 3)
     assert sorted(siren.on(TOPIC)) == sorted([warning(1), warning(2), b"plain text"])
 
-    valleys.backbone.mend()
+    valleys.backbone.restore()
     wait_until(lambda: len(siren.got) == 4, 120)
     node.publish(f"/forward{TOPIC}/pri1", warning(4, 1))
     wait_until(lambda: warning(4, 1) in siren.on(TOPIC))

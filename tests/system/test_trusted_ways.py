@@ -184,7 +184,7 @@ def test_warning_goes_round_a_cut_backbone_from_certificate_to_certificate(
     say(2, 2)
     say(3, 5)
     wait_until(lambda: seqs(siren) == [1, 3], 120)
-    valleys.backbone.mend()
+    valleys.backbone.restore()
     wait_until(lambda: seqs(siren) == [1, 2, 3], 120)
     wait_until(lambda: set(seqs(backend)) == {1, 2, 3}, 120)
 
