@@ -1,4 +1,4 @@
-"""The page of promises against the tests that are there."""
+"""The page that lists promises and their tests matches the tests."""
 
 import re
 from pathlib import Path
@@ -15,8 +15,7 @@ NAMED = re.compile(r"`([a-z_/]+(?:\.py|/))`")
 LONG = re.compile(r"import sizes$|mark\.long|\bscale: Scale\b", re.MULTILINE)
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
-    """A promise without its test would be an assertion of the page alone."""
+def test_every_test_that_the_page_names_exists() -> None:
     named = {path for row in ROWS for cell in row[1:] for path in NAMED.findall(cell)}
     paths = {path for path in named if not (ROOT / path).exists()}
 
@@ -24,8 +23,8 @@ def test_every_test_that_the_page_names_is_there() -> None:
     assert len(paths) > 40
 
 
-def test_page_names_every_test_with_a_long_form() -> None:
-    """Its short form is in the second column, and its long form in the third."""
+def test_page_lists_every_test_with_a_long_form() -> None:
+    """The short form is in the second column, the long form in the third."""
     long = {
         path.relative_to(TESTS).as_posix()
         for path in TESTS.rglob("test_*.py")
