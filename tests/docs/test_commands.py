@@ -1,6 +1,6 @@
 """Runs every shell block of every page, in the order of the page, in a real shell.
 
-`page_stand_ins` replaces commands that need a whole machine; paths and ports are
+`page_stubs` replaces commands that need a whole machine; paths and ports are
 replaced by those of a folder. A page without an entry in `RUN` or `BY_OTHERS` fails.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from command_server import CLIENT_SCRIPT, END, PACKAGES, SOCKETS
 from conftest import Broker, free_port, wait_until
 from console_tables import Slope, storm, write_tables
-from page_office import DOORS, END, PACKAGES, STAND_IN
 from page_shell import ROOT, Machine
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -209,16 +209,16 @@ RUN = {
 
 
 @pytest.fixture(scope="module")
-def office() -> Iterator[Path]:
+def command_server() -> Iterator[Path]:
     """Two processes that run our commands; the second one keeps a JVM."""
-    with TemporaryDirectory(prefix="office-", dir="/tmp") as name:
+    with TemporaryDirectory(prefix="commands-", dir="/tmp") as name:
         folder = Path(name)
         process = subprocess.Popen(
-            [sys.executable, "-P", str(ROOT / "tests/page_office.py"), name],
+            [sys.executable, "-P", str(ROOT / "tests/command_server.py"), name],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         try:
-            wait_until(lambda: len([*folder.iterdir()]) == len(DOORS))
+            wait_until(lambda: len([*folder.iterdir()]) == len(SOCKETS))
             yield folder
         finally:
             process.send_signal(signal.SIGINT)
@@ -227,19 +227,22 @@ def office() -> Iterator[Path]:
 
 @pytest.fixture
 def machine(
-    office: Path, tmp_path: Path, make_broker: Callable[[], Broker]
+    command_server: Path, tmp_path: Path, make_broker: Callable[[], Broker]
 ) -> Iterator[Machine]:
     """A machine with our commands, and brokers at the ports of the pages."""
     ports = {port: str(make_broker().port) for port in ("1883", "1884", "1885")}
     ports |= {port: str(free_port()) for port in ("8883", "8884", "8088")}
     made = Machine(tmp_path, **ports, **{"gw-otani.example": "127.0.0.1"})
     for name in (*PACKAGES, END):
-        (tmp_path / "bin" / name).write_text(STAND_IN)
+        (tmp_path / "bin" / name).write_text(CLIENT_SCRIPT)
         (tmp_path / "bin" / name).chmod(0o755)
     for name in ("etc", "usr-bin", "mosquitto"):
         (tmp_path / name).mkdir()
     (tmp_path / "systemd").symlink_to(ROOT / "systemd")
-    made.env |= {"OFFICE": str(office), "DESTDIR": str(tmp_path / "image")}
+    made.env |= {
+        "COMMAND_SERVER": str(command_server),
+        "DESTDIR": str(tmp_path / "image"),
+    }
     yield made
     made.run(END)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
+from notice_bench import Agent, write_keys
 from programs import Programs
-from way_back_bench import Agent, write_keys
 
 from image.bundle import make
 from spatial_mqtt.retained import fetch_retained

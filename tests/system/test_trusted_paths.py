@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
+from notice_bench import Agent, write_keys, write_level
 from programs import Programs
 from soak.relay import Relay
 from trust_bench import Person, Town, TrustedBroker
 from trusted_system import GATEWAY, PROGRAMS, System, tls_section
-from way_back_bench import Agent, judge_level, write_keys
 
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 
@@ -68,10 +68,10 @@ def test_signed_level_switches_the_lamp_over_tls(
     text += tls_section(office.files["kochi-0001"])
     with Agent(tmp_path, text) as agent:
         wait_until(lambda: agent.status().get("is_served"), 120)
-        judge_level(tmp_path / "backend", 4)
+        write_level(tmp_path / "backend", 4)
         wait_until(lambda: agent.status()["alarms"] == {"lamp": "on"}, 120)
         lit = agent.status()
-        judge_level(tmp_path / "backend", 1)
+        write_level(tmp_path / "backend", 1)
         wait_until(lambda: agent.status()["alarms"] == {"lamp": "off"}, 120)
 
     assert str(lit["notice"]).startswith("level 4 by notice for /")

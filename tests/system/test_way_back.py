@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 from conftest import Broker, wait_until
+from notice_bench import CELL, Agent, write_keys, write_level
 from programs import Client, Programs
-from way_back_bench import CELL, Agent, judge_level, write_keys
 
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.retained import fetch_retained
@@ -115,7 +115,7 @@ def test_level_in_the_table_speeds_up_sampling_and_switches_the_lamp(
     with Agent(tmp_path, NODE.format(uplink=uplink, folder=tmp_path)) as agent:
         wait_until(lambda: got and agent.status().get("is_served"), 120)
         calm, before = len(got), agent.status()
-        judge_level(backend, 4)
+        write_level(backend, 4)
         wait_until(lambda: agent.status()["alarms"] == {"lamp": "on"}, 120)
         wait_until(lambda: len(got) >= calm + 3)
         lit, shown = agent.status(), agent.shown()
@@ -123,7 +123,7 @@ def test_level_in_the_table_speeds_up_sampling_and_switches_the_lamp(
         forge(deployment.local)
         wait_until(lambda: agent.status()["refused"])
         forged = agent.status()
-        judge_level(backend, 1)
+        write_level(backend, 1)
         wait_until(lambda: agent.status()["alarms"] == {"lamp": "off"}, 120)
         after = agent.status()
 
