@@ -116,7 +116,7 @@ def test_damaged_queues_stop_neither_node_nor_gateway(
 
 
 def test_node_with_a_damaged_queue_waits_for_its_store(rig: Rig) -> None:
-    """It keeps its messages until the gateway is back, and needs its receipts."""
+    """It keeps its messages until the gateway that gives receipts is back."""
     rig.write_fed()
     rig.start_backbone()
     rig.start_nodes(FED)
