@@ -68,6 +68,7 @@ def test_storm_of_500_nodes_passes_one_gateway() -> None:
 @pytest.mark.broker
 @pytest.mark.system
 @pytest.mark.spark
+@pytest.mark.long
 def test_storm_passes_the_backend_into_every_table_once() -> None:
     """Ingester, alerts writer and Spark as processes; nothing is lost or doubled."""
     step = run_backend(Arm("short", 500.0, 2.0, with_gold=False, warm_s=0.2))

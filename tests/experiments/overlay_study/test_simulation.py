@@ -70,7 +70,9 @@ def test_every_method_reaches_every_subscriber_once(method: str, pattern: str) -
             assert row["messages_each"] == 1.0
 
 
-@pytest.mark.parametrize("nodes", [1_000, 100_000])
+@pytest.mark.parametrize(
+    "nodes", [1_000, pytest.param(100_000, marks=pytest.mark.long)]
+)
 def test_path_of_sg_does_not_depend_on_the_other_topics(nodes: int) -> None:
     """About eight hops to 990 subscribers, for any size of the overlay."""
     assert measure(TopicPattern(10, 990), "sg", 5, nodes).path_hops == pytest.approx(
@@ -110,7 +112,9 @@ def test_tables_of_60_reach_50_subscribers_in_one_hop(
     assert plain.messages == urgent.messages == subscribers
 
 
-@pytest.mark.parametrize("pattern", SIZES)
+@pytest.mark.parametrize(
+    "pattern", [SIZES[0], *(pytest.param(p, marks=pytest.mark.long) for p in SIZES[1:])]
+)
 def test_ranges_beat_supports_and_tables(pattern: TopicPattern) -> None:
     """At most two hops, one message per subscriber, within 5 % of the minimum delay."""
     result = measure(pattern, "v6", 5)
