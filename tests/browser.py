@@ -1,4 +1,4 @@
-"""A real chromium for tests of pages."""
+"""A real Chromium for tests of pages."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
-    # WebGL by the processor: test machines have no graphics card.
+    # WebGL in software: test machines have no graphics card.
     "--enable-unsafe-swiftshader",
     "--disable-quic",
     "--no-first-run",
@@ -26,7 +26,7 @@ PICTURES = Path(__file__).parents[1] / "out" / "console"
 
 @contextmanager
 def browser(profile: Path, size: tuple[int, int] = (1366, 768)) -> Iterator[Chrome]:
-    """A browser with a profile of its own, closed at the end."""
+    """A browser with its own profile, closed at the end."""
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium") or "/usr/bin/chromium"
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
@@ -41,7 +41,7 @@ def browser(profile: Path, size: tuple[int, int] = (1366, 768)) -> Iterator[Chro
 
 
 def _resize(driver: Chrome, size: tuple[int, int]) -> None:
-    """Give the page itself a size, whatever the window's frame takes."""
+    """Set the size of the page itself, without the window's frame."""
     width, height = size
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
@@ -50,7 +50,7 @@ def _resize(driver: Chrome, size: tuple[int, int]) -> None:
 
 
 def picture(driver: Chrome, name: str) -> Path:
-    """Keep what the browser shows, for people to look at."""
+    """Save a screenshot for inspection."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     path = PICTURES / f"{name}.png"
     driver.save_screenshot(str(path))

@@ -1,4 +1,4 @@
-"""Real brokers for tests, chance that can be repeated, and numbers that are kept."""
+"""Fixtures: real brokers, repeatable randomness, and stored measurements."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from scheduling import arrange
 
 from service_runtime.tls import Endpoint
 
-# How long an example takes on a busy machine says nothing of the code.
+# The time of an example depends on the load of the machine, not on the code.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
@@ -44,17 +44,17 @@ def pytest_collection_modifyitems(
 
 
 PORTS = range(10000, 32768)
-"""Below the range from which Linux takes ports of outgoing connections."""
+"""Below the range of ports that Linux uses for outgoing connections."""
 
 PORT_CHANCE = random.Random()
 _claims: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A free TCP port that no other test of this machine is given.
+    """A free TCP port that is not given to another test on this machine.
 
-    Another test process may ask before the port is bound, so each port is claimed by
-    an abstract socket with its number; the kernel releases it when the process ends.
+    Another test process may call this before the port is bound, so each port is claimed
+    by an abstract socket with its number; the kernel frees it when the process ends.
     """
     for _ in range(1000):
         port = PORT_CHANCE.choice(PORTS)
@@ -94,7 +94,7 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        """Start it, or start it again after `kill`, and wait until it listens."""
+        """Start or restart it, and wait until it listens."""
         self._process = subprocess.Popen(
             [MOSQUITTO, "-c", str(self._config)],
             stdout=subprocess.DEVNULL,
@@ -103,12 +103,12 @@ class Broker:
         wait_until(self._listens)
 
     def kill(self) -> None:
-        """Kill -9: everything in its memory is lost."""
+        """Kill it with SIGKILL: everything in its memory is lost."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Stop it for a while, or let it go on."""
+        """Send a signal, such as SIGSTOP or SIGCONT."""
         self._process.send_signal(number)
 
     def _listens(self) -> bool:
@@ -146,11 +146,11 @@ def chance() -> random.Random:
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Keep a part's numbers for the summary."""
+    """Print the measurements of a test, and append them to ``SOAK_REPORT``."""
 
     def keep(**numbers: object) -> None:
-        told = {k: asdict(v) if is_dataclass(v) else v for k, v in numbers.items()}
-        line = json.dumps({"part": request.node.name, **told})
+        plain = {k: asdict(v) if is_dataclass(v) else v for k, v in numbers.items()}
+        line = json.dumps({"part": request.node.name, **plain})
         sys.stdout.write(f"{line}\n")
         if path := os.environ.get("SOAK_REPORT"):
             with Path(path).open("a", encoding="utf-8") as file:
@@ -161,7 +161,7 @@ def report(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def quick_java() -> Iterator[None]:
-    """A JVM that starts quickly, here and in processes that tests start."""
+    """Options for a fast start of JVMs, here and in processes that tests start."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
         yield

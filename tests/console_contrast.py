@@ -1,4 +1,4 @@
-"""How well the words of a page can be read: contrast by the styles in force.
+"""Contrast of a page's text, computed from the styles in force.
 
 Source: WCAG 2.1, success criterion 1.4.3 and its definitions of relative luminance,
 contrast ratio and large text.
@@ -62,7 +62,7 @@ return found;
 
 
 def hard_to_read(driver: Chrome) -> list[dict[str, Any]]:
-    """Words of the page whose contrast is below AA: what, where, ratio, least."""
+    """Texts with a contrast below level AA: text, place, ratio and minimum."""
     found: list[dict[str, Any]] = driver.execute_script(SCRIPT)
-    assert found, "no words on the page"
+    assert found, "no text on the page"
     return [each for each in found if each["value"] < each["least"]]

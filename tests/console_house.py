@@ -1,4 +1,4 @@
-"""A house with a console in it: its data folder, its settings, its people."""
+"""A console for tests: data folder, settings, accounts and server."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ from backend_spark.scoring.score import score_levels
 
 NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
 HOSTILE = '<img src=x onerror="window.broken=1">'
-PASSWORD = "correct horse battery"  # noqa: S105 - of nobody
+PASSWORD = "correct horse battery"  # noqa: S105 - of test accounts
 
 SLOPES = (
     Slope("otani-1", 33.575, 133.500, storm(20, 48), [0.001 * n for n in range(288)]),
@@ -30,23 +30,23 @@ SLOPES = (
     Slope("nishi-2", 33.630, 133.560, [*storm(20, 48)[:-12], *[None] * 12]),
     Slope(HOSTILE, 33.650, 133.580, storm(4, 48)),
 )
-"""Wet, damp, dry, silent for two hours, and one with a name that bites."""
+"""Wet, damp, dry, silent for two hours, and one with a hostile name."""
 
 
 def level_of(slope: Slope) -> int:
-    """Level of a slope at `NOW_S`, by the real rules."""
+    """Level of a slope at `NOW_S`, computed by the real rules."""
     level = score_levels(list(slope.observations(NOW_S)), CRITERIA)[-1].level
     assert level is not None
     return level
 
 
 HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
-"""Level of the present; nishi-2 is silent."""
+"""Highest current level; nishi-2 is silent."""
 
 
 @cache
 def hash_of(_role: str) -> str:
-    """The hash of `PASSWORD` for a role, with its own salt; slow by design."""
+    """Hash of `PASSWORD` with a salt for each role; cached because it is slow."""
     return auth.hash_password(PASSWORD, os.urandom)
 
 
@@ -55,8 +55,8 @@ class House:
     """A data folder with settings.
 
     Attributes:
-        folder: Of everything.
-        port: Where the program listens.
+        folder: Folder of all files.
+        port: Port of the console.
     """
 
     folder: Path
@@ -64,11 +64,11 @@ class House:
 
     @property
     def data(self) -> Path:
-        """``backend.data``."""
+        """The setting ``backend.data``."""
         return self.folder / "data"
 
     def config(self, more: str = "") -> Path:
-        """Its settings file."""
+        """Write the settings file; returns its path."""
         path = self.folder / "backend.toml"
         path.write_text(
             f'[backend]\ndata = "{self.data}"\n[console]\nport = {self.port}\n'
@@ -78,7 +78,7 @@ class House:
         return path
 
     def with_accounts(self) -> str:
-        """A line of settings, and accounts of every role behind it."""
+        """Write accounts of every role; returns the line of settings for them."""
         path = self.folder / "accounts"
         known = {
             f"a-{role}": auth.Account(f"a-{role}", role, hash_of(role))
@@ -90,7 +90,7 @@ class House:
 
 @dataclass
 class Clock:
-    """A clock that tests turn."""
+    """A clock that tests set."""
 
     now_s: float = NOW_S + 60.0
 
@@ -99,13 +99,13 @@ class Clock:
 
 
 def parts_of(house: House, clock: Clock, more: str = "") -> ConsoleServices:
-    """The console's services with a clock of the test's."""
+    """The console's services with the test's clock."""
     return make_services(read_settings(house.config(more)), clock)
 
 
 @contextmanager
 def serve(parts: ConsoleServices, port: int) -> Iterator[httpx.Client]:
-    """The app on a real socket, and a client of it."""
+    """Run the app on a real socket; yields a client."""
     config = uvicorn.Config(
         make_app(parts), port=port, log_config=None, timeout_graceful_shutdown=1
     )
@@ -120,7 +120,7 @@ def serve(parts: ConsoleServices, port: int) -> Iterator[httpx.Client]:
 
 
 def log_in(client: httpx.Client, name: str, password: str = PASSWORD) -> dict[str, str]:
-    """Log in; the headers that changes need."""
+    """Log in; returns the headers required for changes."""
     answer = client.post("/api/login", json={"name": name, "password": password})
     assert answer.status_code == 200, answer.text
     return {"X-Yamamori-Proof": client.get("/api/session").json()["proof"]}

@@ -1,4 +1,4 @@
-"""What tests do with the console's pages in a browser."""
+"""Helpers for tests of the console's pages in a browser."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from selenium.webdriver.remote.webelement import WebElement
 
 
 def find(driver: Chrome, css: str) -> WebElement:
-    """The first element, as soon as there is one."""
+    """Wait for an element; returns the first one."""
     wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, css))
     return driver.find_element(By.CSS_SELECTOR, css)
 
 
 def text(driver: Chrome, css: str) -> str:
-    """Text of the first element, empty without one."""
+    """Text of the first element; empty if there is none."""
     return str(
         driver.execute_script(
             "return document.querySelector(arguments[0])?.innerText ?? ''", css
@@ -25,7 +25,7 @@ def text(driver: Chrome, css: str) -> str:
 
 
 def fill(driver: Chrome, name: str, value: str) -> None:
-    """Put a value into a field, whatever keys its widget wants."""
+    """Set the value of a field without simulating keys."""
     field = find(driver, f"input[name={name}]")
     driver.execute_script("arguments[0].value = arguments[1]", field, value)
 
@@ -38,14 +38,14 @@ def shown(driver: Chrome, address: str, language: str = "en") -> None:
 
 
 def map_data(driver: Chrome) -> dict[str, Any]:
-    """What the map says of itself."""
+    """Data attributes of the map."""
     script = "return {...document.querySelector('.map')?.dataset}"
     found: dict[str, Any] = driver.execute_script(script)
     return found
 
 
 def cut_off(driver: Chrome) -> list[str]:
-    """Levels whose words do not fit where they stand: the number comes last."""
+    """Level badges whose text is cut off; the number comes last in the text."""
     script = """
     return [...document.querySelectorAll(".badge")]
       .filter((b) => b.offsetParent && b.scrollWidth > b.clientWidth)
@@ -56,11 +56,11 @@ def cut_off(driver: Chrome) -> list[str]:
 
 
 def no_problems(driver: Chrome) -> None:
-    """Nothing failed, and the policy let everything of ours through."""
+    """Check that the browser logged no error, such as a blocked resource."""
     severe = [
         entry
         for entry in driver.get_log("browser")
-        # Cells are asked for beforehand, also by who must log in first.
+        # The page requests cells before the user has logged in.
         if entry["level"] == "SEVERE" and "401" not in entry["message"]
     ]
     assert severe == [], severe

@@ -46,7 +46,7 @@ class Slope:
         return Cell.at(self.latitude, self.longitude).parent(ANALYSIS_LEVEL)
 
     def observations(self, end_s: int) -> Iterator[Observation]:
-        """What its node reads, up to a moment."""
+        """Observations of its node until `end_s`."""
         begin_s = end_s - len(self.rain_mm) * STEP_S
         total_mm = 0.0
         for step, depth_mm in enumerate(self.rain_mm, start=1):
@@ -72,7 +72,7 @@ class Slope:
 
 
 def storm(peak_mm: float, hours: int = 24) -> list[float]:
-    """Rain in 10-minute steps that swells to a peak an hour and ebbs away."""
+    """Rain in 10-minute steps that rises to `peak_mm` per hour and falls again."""
     steps = hours * 6
     middle = steps * 0.7
     return [
@@ -94,7 +94,7 @@ def write_tables(data: Path, slopes: Iterable[Slope], end_s: int) -> None:
         write_deltalake(str(folder / "silver"), table, mode="append")
 
 
-def _silver(slope: Slope, seen: Observation, seq: int) -> dict[str, Any]:
+def _silver(slope: Slope, observation: Observation, seq: int) -> dict[str, Any]:
     position = Cell.at(slope.latitude, slope.longitude)
     return {
         "node": slope.node,
@@ -103,12 +103,12 @@ def _silver(slope: Slope, seen: Observation, seq: int) -> dict[str, Any]:
         "pri": 1,
         "cell": slope.cell.token,
         "topic": cell_topic(position),
-        "name": seen.name,
-        "unit": seen.unit,
-        "value": seen.value,
-        "value_text": seen.text,
-        "sum": seen.sum,
-        "at": round(seen.at_s * MICRO),
-        "received_at": seen.received_us,
+        "name": observation.name,
+        "unit": observation.unit,
+        "value": observation.value,
+        "value_text": observation.text,
+        "sum": observation.sum,
+        "at": round(observation.at_s * MICRO),
+        "received_at": observation.received_us,
         "synchronised": True,
     }

@@ -1,4 +1,4 @@
-"""A node, and the ingest process under test, on a real broker."""
+"""A node and the ingester process under test, on a real broker."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ TOPIC = cell_topic(Cell.at(33.56, 133.53))
 
 
 class Sender:
-    """A node: publishes packs, hears receipts and offers."""
+    """A node: publishes packs, and records receipts and offers."""
 
     def __init__(self, broker: Broker) -> None:
         self.receipts: list[CustodyReceipt] = []
@@ -33,23 +33,23 @@ class Sender:
         assert self.is_ready.wait(60)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """Nothing to do."""
+        """See `ConnectionHandler`."""
 
     def on_down(self, reason: str) -> None:
-        """Nothing to do."""
+        """See `ConnectionHandler`."""
 
     def on_message(self, message: IncomingMessage) -> None:
-        """Keep receipts and offers."""
+        """Record receipts and offers."""
         if message.topic == custody_topic("node-1"):
             self.receipts.append(CustodyReceipt.decode(message.payload))
         else:
             self.offers.append(CustodyOffer.decode(message.payload))
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """Nothing to do."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """Ready to hear."""
+        """Mark the sender as ready."""
         self.is_ready.set()
 
     def send(self, seq: int, priority: int = 1, topic: str = TOPIC) -> None:
@@ -59,13 +59,13 @@ class Sender:
         assert self.connection.publish(Publication(topic, encode_cbor(pack)))
 
     def has_receipt(self, seq: int) -> bool:
-        """Whether a receipt names a message."""
+        """Whether a receipt contains a message."""
         message_id = MessageId("node-1", "b", seq)
         return any(message_id in receipt for receipt in self.receipts)
 
 
 class Place:
-    """A data folder where the ingest process runs, again and again."""
+    """A data folder, and the ingester processes that run in it."""
 
     def __init__(self, config: Path, folder: Path) -> None:
         self.config = config
@@ -75,7 +75,7 @@ class Place:
         self.module = ["-m", "backend_spark"]
 
     def start(self, *more: str) -> subprocess.Popen[str]:
-        """Start one more ingest process."""
+        """Start another ingester process."""
         command = [sys.executable, *self.module, "ingest", "--config"]
         process = subprocess.Popen(
             [*command, str(self.config), *more], stderr=subprocess.PIPE, text=True
@@ -89,7 +89,7 @@ class Place:
         return Counter(seq for table in tables for seq in table["seq"].to_pylist())
 
     def end_all(self) -> None:
-        """Kill what runs."""
+        """Kill all processes."""
         for process in self.processes:
             process.kill()
             process.communicate()

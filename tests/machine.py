@@ -1,4 +1,4 @@
-"""A machine for tests: a real systemd of Debian in a container, with our wheel."""
+"""A machine for tests: Debian's systemd in a container, with our wheel installed."""
 
 import hashlib
 import os
@@ -26,13 +26,13 @@ BUILT_FROM = (
 UNITS = tuple(sorted(path.stem for path in (ROOT / "systemd").glob("*.service")))
 VENV = Path("opt/yamamori")
 DEPENDENCIES = "/opt/dependencies"
-"""Where the machine finds the libraries of the environment that runs the tests."""
+"""Mount point of the libraries of the environment that runs the tests."""
 
 
 def tree() -> Path:
-    """A Debian with systemd, made once and kept in the user's cache.
+    """A Debian root with systemd, created once and kept in the user's cache.
 
-    It is made for the Python that runs the tests, whose libraries it borrows.
+    Its release has the Python version that runs the tests, whose libraries it mounts.
     """
     suite = SUITES.get(sys.version_info[:2])
     if os.geteuid() != 0:
@@ -80,12 +80,12 @@ def _make(made: Path, suite: str) -> None:
         )
         if done.returncode:
             pytest.skip(f"no Debian could be fetched: {done.stderr[-300:]}")
-        if not made.is_dir():  # another run may have been faster
+        if not made.is_dir():  # another run may have created it meanwhile
             fresh.rename(made)
 
 
 def wheel(folder: Path) -> Path:
-    """Our wheel, built beside the sources, not in them."""
+    """Our wheel, built from a copy of the sources."""
     sources = folder / "sources"
     for name in (*BUILT_FROM, "backend_spark"):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -111,11 +111,11 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
         self._memory = folder / "memory"
-        self._lay_over(tree())
+        self._mount_overlay(tree())
         self._install(wheel(folder))
 
     def boot(self) -> None:
-        """Start it; return when everything is up."""
+        """Start it, and wait until systemd is running."""
         Path("/run/systemd/nspawn").mkdir(parents=True, exist_ok=True)
         container = (
             f"systemd-nspawn --quiet --directory={self.root} --boot --register=no "
@@ -125,7 +125,7 @@ class Machine:
         mount = "mount -t tmpfs tmpfs /run/systemd/nspawn"
         self._process = subprocess.Popen(
             [
-                *("setpriv", "--pdeathsig", "KILL"),  # should our tests be killed
+                *("setpriv", "--pdeathsig", "KILL"),  # if the tests are killed
                 *("unshare", "--mount", "--propagation", "private"),
                 *("--pid", "--fork", "--kill-child", "--mount-proc"),
                 *("sh", "-c", f"{mount} && exec {container}"),
@@ -142,7 +142,7 @@ class Machine:
         )
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Run a command inside, as root; what it prints."""
+        """Run a command inside as root; returns its output."""
         inside = f"nsenter --target {self._leader} -m -u -i -n -p -r -w --".split()
         done = subprocess.run(
             [*inside, *command], capture_output=True, text=True, check=False
@@ -151,14 +151,14 @@ class Machine:
         return done.stdout.strip()
 
     def put(self, path: str, text: str) -> Path:
-        """Write a file, with the folders above it."""
+        """Write a file and its parent folders."""
         at = self.root / path.lstrip("/")
         at.parent.mkdir(parents=True, exist_ok=True)
         at.write_text(text)
         return at
 
     def inside(self, path: str) -> Path:
-        """A file of the running machine, also one of its /run."""
+        """Path of a file of the running machine, also in its /run."""
         return Path(f"/proc/{self._leader}/root", path.lstrip("/"))
 
     def show(self, unit: str, name: str) -> str:
@@ -166,29 +166,29 @@ class Machine:
         return self.run("systemctl", "show", "--value", "-p", name, unit)
 
     def journal(self, unit: str) -> str:
-        """What a unit has said."""
+        """Journal of a unit."""
         return self.run("journalctl", "--no-pager", "-o", "cat", "-u", unit)
 
     def power_off(self) -> None:
-        """Kill it, and leave nothing of it."""
+        """Kill it, and unmount its folders."""
         os.kill(self._leader, signal.SIGKILL)
         self._process.wait()
-        for place in (self.root, self._memory):
-            subprocess.run(["umount", "--lazy", str(place)], check=True)
+        for path in (self.root, self._memory):
+            subprocess.run(["umount", "--lazy", str(path)], check=True)
 
-    def _lay_over(self, debian: Path) -> None:
-        """Write into memory, over files that stay where they are: no copy of them."""
+    def _mount_overlay(self, debian: Path) -> None:
+        """Mount the root as an overlay in memory, so that Debian is not copied."""
         upper, work = self._memory / "upper", self._memory / "work"
-        for place in (self.root, self._memory):
-            place.mkdir()
+        for path in (self.root, self._memory):
+            path.mkdir()
         _mount("tmpfs", "size=1g,mode=755", self._memory)
-        for place in (upper, work):
-            place.mkdir()
+        for path in (upper, work):
+            path.mkdir()
         layers = f"lowerdir={debian},upperdir={upper},workdir={work}"
         _mount("overlay", layers, self.root)
 
     def _find_leader(self) -> bool:
-        """Its first process, seen from here."""
+        """Find the container's first process in this machine's /proc."""
         here = self.root.stat()
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -197,7 +197,7 @@ class Machine:
                     "\t1\n" in (process / "status").read_text().partition("NSpid:")[2]
                 )
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # it has exited meanwhile
             if is_first and (at.st_dev, at.st_ino) == (here.st_dev, here.st_ino):
                 self._leader = int(process.name)
                 return True

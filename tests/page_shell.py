@@ -1,4 +1,4 @@
-"""Runs the commands of a page, in a folder that stands in for the machine."""
+"""Runs the commands of a page, in a folder that replaces the machine."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from page_stand_ins import STAND_INS
+from page_stubs import STUBS
 
 ROOT = Path(__file__).parents[1]
 BIN = ROOT / ".venv" / "bin"
@@ -18,7 +18,7 @@ PATHS = {
     "/opt/yamamori": "opt",
     "/usr/bin/": "usr-bin/",
 }
-"""What a page writes to, and where it goes in a machine's folder."""
+"""Paths in pages, and their replacements in a machine's folder."""
 
 BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 
@@ -38,11 +38,11 @@ def sections(page: Path) -> dict[str, list[str]]:
 
 
 class Machine:
-    """A folder that stands in for a machine.
+    """A folder that replaces a machine.
 
     Args:
-        folder: Where everything is.
-        names: What of the page to write otherwise: paths, ports.
+        folder: Folder of all files.
+        names: Replacements in the text of the page, such as ports.
     """
 
     def __init__(self, folder: Path, **names: str) -> None:
@@ -50,12 +50,12 @@ class Machine:
         self.units = folder / "units"
         self.units.mkdir()
         self.names = {
-            there: str(folder / here) for there, here in PATHS.items()
+            path: str(folder / local) for path, local in PATHS.items()
         } | names
         (folder / "var").mkdir()
         programs = folder / "bin"
         programs.mkdir()
-        for name, text in STAND_INS.items():
+        for name, text in STUBS.items():
             (programs / name).write_text(f"#!/bin/bash\n{text}")
             (programs / name).chmod(0o755)
         self.env = {
@@ -64,42 +64,42 @@ class Machine:
             "PYTHONPATH": str(ROOT),
             "ROOT": str(ROOT),
             "UNITS": str(self.units),
-            # A JVM that starts quickly.
+            # Options for a fast start of the JVM.
             "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         }
 
     def unit(self, name: str, command: str) -> None:
-        """Name a unit and start it."""
+        """Define a unit and start it."""
         (self.units / name).write_text(command)
         self.run(f"systemctl start {name}")
 
     def run(self, commands: str, timeout_s: float = 300) -> str:
-        """Run commands; each must end with 0."""
-        with TemporaryFile("w+") as said, TemporaryFile("w+") as wrong:
-            # No pipes: what goes on in the background would hold them open.
+        """Run commands, each of which must exit with 0; returns their output."""
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            # No pipes: background processes would keep them open.
             done = subprocess.run(
                 ["/bin/bash", "-euo", "pipefail", "-c", self.named(commands)],
                 cwd=self.folder,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=wrong,
+                stdout=out,
+                stderr=err,
                 timeout=timeout_s,
                 check=False,
             )
-            for file in (said, wrong):
+            for file in (out, err):
                 file.seek(0)
-            told, why = said.read(), wrong.read()
-        assert done.returncode == 0, f"{commands}\n{told}\n{why}"
-        return told
+            output, errors = out.read(), err.read()
+        assert done.returncode == 0, f"{commands}\n{output}\n{errors}"
+        return output
 
     def named(self, commands: str) -> str:
-        """Commands with our paths and ports instead of the page's."""
+        """Commands with the page's paths and ports replaced."""
         for old, new in self.names.items():
             commands = commands.replace(old, new)
         return commands
 
     def stop(self) -> None:
-        """Kill what runs."""
+        """Kill all units."""
         for path in self.units.glob("*.pid"):
             subprocess.run(["/bin/kill", "-9", path.read_text().strip()], check=False)

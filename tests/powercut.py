@@ -1,10 +1,10 @@
-"""``python -m powercut <store> <root> <module> ...``: every fsync is recorded.
+"""``python -m powercut <store> <root> <module> ...`` records every fsync of a program.
 
-Also those of Python processes that the program starts. `cut` then leaves the folder
-as a loss of power may leave it at worst: of a file what was in it at its last fsync,
-of a folder the names at its last fsync, and nothing else; or, as a journal of names
-does it, all its names, and empty files where nothing was synced. It is recorded before
-the program learns that its fsync is done. What is there at the start counts as synced.
+Also those of Python processes that the program starts. `cut` then restores the folder
+to the worst state after a loss of power: each file with its contents at its last fsync,
+each folder with the names at its last fsync. With ``keeps_names``, as with a journal of
+metadata, all names survive, and files that were never synced are empty. The record is
+written before `os.fsync` returns. Files that exist at the start count as synced.
 """
 
 import errno
@@ -22,10 +22,10 @@ from typing import Any
 JOURNAL = "journal"
 STORE = "POWERCUT_STORE"
 DIES_AT = "POWERCUT_DIES_AT"
-"""In the environment: before which fsync of its own the program dies; 0: none."""
+"""Environment variable: the program is killed before this fsync; 0: never."""
 
 VERSION = "user.powercut"
-"""The attribute of a file that names its last synced version, for every process."""
+"""Extended attribute with a file's last synced version, shared by all processes."""
 
 SITE = """
 import os, pathlib
@@ -36,7 +36,7 @@ if os.environ.get("POWERCUT_STORE"):
 
 
 class Recorder:
-    """Takes the place of `os.fsync`."""
+    """Replaces `os.fsync`."""
 
     def __init__(self, store: Path) -> None:
         store.mkdir(parents=True, exist_ok=True)
@@ -54,14 +54,13 @@ class Recorder:
             if self.left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
             self._fsync(descriptor)
-            told = os.fstat(descriptor)
-            if stat.S_ISDIR(told.st_mode):
-                self._note_folder(descriptor)
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                self._record_folder(descriptor)
             else:
-                self._keep(descriptor)
+                self._record_file(descriptor)
 
     def keep_all(self, folder: Path) -> None:
-        """Record what is in a folder, and below it."""
+        """Record all files and folders below a folder."""
         for path in folder.iterdir():
             if path.is_dir():
                 self.keep_all(path)
@@ -76,13 +75,13 @@ class Recorder:
         finally:
             os.close(descriptor)
 
-    def _keep(self, descriptor: int) -> None:
+    def _record_file(self, descriptor: int) -> None:
         self._count += 1
         version = f"{os.getpid()}-{self._count}"
         shutil.copyfile(f"/proc/self/fd/{descriptor}", self._store / version)
         os.setxattr(descriptor, VERSION, version.encode())
 
-    def _note_folder(self, descriptor: int) -> None:
+    def _record_folder(self, descriptor: int) -> None:
         path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
         names: dict[str, str | None] = {}
         with os.scandir(path) as entries:
@@ -97,23 +96,23 @@ class Recorder:
 
 
 def cut(store: Path, root: Path, *, keeps_names: bool = False) -> None:
-    """Leave of a folder what survives, and begin anew.
+    """Restore a folder to its state after a power cut, and clear the record.
 
     Args:
-        store: What was recorded.
+        store: Folder of the record.
         root: The folder.
-        keeps_names: Whether names survive that no fsync of their folder saw.
+        keeps_names: Whether names survive that were not synced with their folder.
     """
-    rest = root.with_name(f"{root.name}-rest")
+    survivors = root.with_name(f"{root.name}-rest")
     if keeps_names:
         folders = {str(p): _names(p) for p in (root, *root.rglob("*")) if p.is_dir()}
     else:
         lines = (store / JOURNAL).read_text(encoding="utf-8").splitlines()
-        folders = {told["path"]: told["names"] for told in map(json.loads, lines)}
-    _rebuild(store, folders, root, rest)
+        folders = {each["path"]: each["names"] for each in map(json.loads, lines)}
+    _rebuild(store, folders, root, survivors)
     shutil.rmtree(root)
     shutil.rmtree(store)
-    rest.rename(root)
+    survivors.rename(root)
 
 
 def _names(folder: Path) -> dict[str, str | None]:
@@ -127,7 +126,7 @@ def _version(path: str | Path) -> str | None:
     try:
         return os.getxattr(path, VERSION).decode()
     except OSError as error:
-        # Never synced, or gone since the folder was listed.
+        # Never synced, or removed since the folder was listed.
         if error.errno not in {errno.ENODATA, errno.ENOENT}:
             raise
         return None
@@ -147,7 +146,7 @@ def _rebuild(
 
 
 def main() -> None:
-    """Run a module."""
+    """Run a module with the recorder."""
     store, root, module = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     recorder = Recorder(store)
     recorder.keep_all(root)

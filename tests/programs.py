@@ -1,4 +1,4 @@
-"""Programs under test as processes, and a plain client beside them."""
+"""Programs under test as processes, and a plain MQTT client."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 
 class Client:
-    """A plain client: what it hears, and a way to publish."""
+    """A plain client that records received messages and can publish."""
 
     def __init__(self, endpoint: Endpoint, name: str, *filters: str) -> None:
         self.got: list[IncomingMessage] = []
@@ -48,7 +48,7 @@ class Client:
 
 
 class Programs:
-    """The programs under test, killed at the end."""
+    """The programs under test, as processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -51,7 +51,7 @@ def group_of(item: pytest.Item) -> str | None:
 
 
 def _rank(item: pytest.Item) -> int:
-    """Position of a test's group; the order of collection decides within one."""
+    """Position of a test's group; tests within a group keep their order."""
     group = group_of(item)
     if group in SLOWEST:
         return SLOWEST.index(group)

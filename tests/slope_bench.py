@@ -29,7 +29,7 @@ def opened(
     site: SlopeSite | None = None,
     **hardware: Callable[..., Any],
 ) -> tuple[Board, dict[str, Sensor]]:
-    """A board at the start of its slope, and its opened sensors by name."""
+    """A board at the start of the simulation, and its opened sensors by name."""
     settings = parse_sensors(tables)
     slope = Slope(rain or quiet(), site or SlopeSite(start_s=START_S))
     board = Board(slope, settings, random.Random(1))

@@ -1,4 +1,4 @@
-"""Sensors as triage knows them, and readings of theirs."""
+"""Sensors and readings for tests of triage."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,14 +8,14 @@ from slope_science.quality import FLAG_LABEL
 from spatial_mqtt.senml import Reading
 
 START_S = 1_700_000_400.0
-"""A whole 10 minutes."""
+"""A multiple of 10 minutes."""
 
 HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A sensor, as far as triage has to know it."""
+    """The attributes of a sensor that triage uses."""
 
     name: str
     quantity: str
@@ -33,19 +33,19 @@ STREAM = Measured("stream", "water level", "m")
 
 
 def flagged(reading: Reading, flag: int) -> Reading:
-    """A reading with a flag of QARTOD's."""
+    """A reading with a QARTOD flag."""
     return replace(reading, extra={FLAG_LABEL: flag})
 
 
 def rain(value_mm: float, sum_mm: float) -> Reading:
-    """A reading of the gauge."""
+    """A reading of the rain gauge."""
     return Reading("rain", "mm", value_mm, sum_mm)
 
 
 def tilt(x_deg: float, y_deg: float = 0.0, sigma_deg: float = 0.0) -> list[Reading]:
     """A reading of the tilt sensor."""
-    told = {"x": x_deg, "y": y_deg, "sigma": sigma_deg}
-    return [Reading(f"tilt/{axis}", "deg", value) for axis, value in told.items()]
+    axes = {"x": x_deg, "y": y_deg, "sigma": sigma_deg}
+    return [Reading(f"tilt/{axis}", "deg", value) for axis, value in axes.items()]
 
 
 def wire(*, is_cut: bool, name: str = "w") -> Reading:
@@ -54,10 +54,10 @@ def wire(*, is_cut: bool, name: str = "w") -> Reading:
 
 
 def run(
-    triage: Triage, told: Iterable[Sequence[Reading]], every_s: float = 600.0
+    triage: Triage, series: Iterable[Sequence[Reading]], every_s: float = 600.0
 ) -> list[TriageResult]:
-    """What triage says of readings at equal intervals."""
+    """Results of triage for readings at equal intervals."""
     return [
         triage.assess(readings, START_S + at * every_s)
-        for at, readings in enumerate(told)
+        for at, readings in enumerate(series)
     ]

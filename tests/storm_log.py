@@ -1,4 +1,4 @@
-"""A storm over two cells, as the ingester's log has it, and what tables make of it."""
+"""A storm over two cells in the ingester's log, and helpers to compare tables."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def message(
     waited_s: int = 2,
     said: Sequence[Reading] = (),
 ) -> LogRow:
-    """A pack of a node with a gauge, a tilt meter and a wire, as the log has it."""
+    """Log row of a pack from a node with a rain gauge, a tilt meter and a wire."""
     at_s = T0 + 600 * seq
     readings = (
         Reading("rain", "mm", 4.0, 4.0 * seq),
@@ -49,12 +49,12 @@ def write(log: Path, run: str, segments: Sequence[Sequence[LogRow]]) -> None:
 
 
 def ids(table: pa.Table) -> Counter[tuple[str, int]]:
-    """How often each message is in a table."""
+    """Number of rows of each message in a table."""
     return Counter(
         zip(table["node"].to_pylist(), table["seq"].to_pylist(), strict=True)
     )
 
 
 def by_key(levels: pa.Table) -> list[dict[str, Any]]:
-    """Rows of levels in the order of cell and time."""
+    """Rows of levels, ordered by cell and time."""
     return levels.sort_by([("cell", "ascending"), ("at", "ascending")]).to_pylist()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""A town's authority and its brokers for tests: real keys, real Mosquittos."""
+"""A certificate authority and brokers for tests, with real keys and Mosquitto."""
 
 import os
 import pwd
@@ -22,7 +22,7 @@ HOUR_S = 3600.0
 
 
 class Town:
-    """An authority, and certificates of it."""
+    """A certificate authority that issues certificates."""
 
     def __init__(self, path: Path) -> None:
         self.folder = AuthorityFolder(path, time.time)
@@ -49,7 +49,7 @@ class Town:
 
 
 class TrustedBroker(Broker):
-    """A Mosquitto that knows a town's certificates."""
+    """A Mosquitto broker that accepts the certificates of one authority."""
 
     def __init__(self, folder: Path, town: Town, kind: str, owner: str) -> None:
         self.town, self.kind, self.owner = town, kind, owner
@@ -68,7 +68,7 @@ class TrustedBroker(Broker):
         self._copy(Path(made.key or ""), "broker.key")
         self._config = self._folder / "yamamori.conf"
         user = pwd.getpwuid(os.getuid()).pw_name
-        # Run by root, Mosquitto would become a user who cannot look into our folder.
+        # Started by root, Mosquitto would switch to a user without access to it.
         self._config.write_text(
             f"user {user}\nlog_dest stderr\nlog_type all\n{self.plan.format()}"
         )
@@ -76,7 +76,7 @@ class TrustedBroker(Broker):
         self.start()
 
     def write(self) -> None:
-        """As ``ca broker-config`` does."""
+        """Write the broker's files as ``ca broker-config`` does."""
         source = self.town.folder
         for name in ("ca.pem", "revoked.pem"):
             self._copy(source.path / name, name)
@@ -101,7 +101,7 @@ class TrustedBroker(Broker):
 
 
 class Person:
-    """Somebody with a certificate at a broker."""
+    """A client with a certificate at a broker."""
 
     def __init__(
         self, at: Endpoint, tls: TlsFiles, name: str, *filters: str, wait: bool = True
@@ -133,7 +133,7 @@ class Person:
         self.is_ready.set()
 
     def say(self, topic: str, payload: bytes = b"x", **more: object) -> str | None:
-        """Publish; why it was refused, None when it was not."""
+        """Publish; returns the reason if the broker refused it, else None."""
         token = self.connection.publish(Publication(topic, payload, **more))
         assert token is not None, self.connection.last_reason
         wait_until(lambda: token in self.answers)
@@ -141,17 +141,17 @@ class Person:
         return None if refused == "no matching subscribers" else refused
 
     def reaches(self, topic: str, payload: bytes) -> bool:
-        """Publish; whether anybody listens there."""
+        """Publish; returns whether the topic has subscribers."""
         token = self.connection.publish(Publication(topic, payload))
         wait_until(lambda: token in self.answers)
         return self.answers[token or 0] is None
 
-    def is_refused(self, words: str) -> bool:
-        """Whether the broker does not take us, and we say why.
+    def is_refused(self, reason: str) -> bool:
+        """Whether the connection failed with a reason.
 
-        Not always at the first try: the link may be cut before the reason is read.
+        It may need several attempts: the link may be cut before the reason is read.
         """
-        wait_until(lambda: words in self.connection.last_reason)
+        wait_until(lambda: reason in self.connection.last_reason)
         return not self.is_ready.is_set()
 
     def heard(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A town's brokers and programs with certificates on every link, for system tests."""
+"""Brokers and programs with certificates on every link, for system tests."""
 
 import json
 import subprocess
@@ -72,17 +72,17 @@ PROGRAMS = {
 
 
 def tls_section(files: TlsFiles) -> str:
-    """As settings have it."""
+    """The section ``[tls]`` of a settings file."""
     rows = "".join(f'{k} = "{v}"\n' for k, v in vars(files).items() if v)
     return f"\n[tls]\n{rows}"
 
 
 class System:
-    """A town's brokers and programs.
+    """Brokers and programs with certificates of one authority.
 
     Args:
-        folder: For everything.
-        programs: Name, module, command and settings of what runs.
+        folder: Folder of all files.
+        programs: Module, command and settings of each program, by name.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class System:
 
     def config(self, name: str, text: str = "") -> Path:
         path = self.folder / f"{name}.toml"
-        told = text.format(**self.brokers, folder=self.folder, area=AREA)
-        path.write_text(told + tls_section(self.files[name]))
+        settings = text.format(**self.brokers, folder=self.folder, area=AREA)
+        path.write_text(settings + tls_section(self.files[name]))
         return path
 
     def send(self, count: int) -> list[str]:
@@ -125,12 +125,12 @@ class System:
             for n in range(count)
         )
         config = str(self.folder / "kochi-0001.toml")
-        return self.run("edge_agent", "send", "--config", config, said=lines).split()
+        return self.run("edge_agent", "send", "--config", config, stdin=lines).split()
 
-    def run(self, module: str, *words: str, said: str | None = None) -> str:
+    def run(self, module: str, *arguments: str, stdin: str | None = None) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", module, *words],
-            input=said,
+            [sys.executable, "-m", module, *arguments],
+            input=stdin,
             capture_output=True,
             text=True,
             check=False,

@@ -1,4 +1,4 @@
-"""What may be missing, late or out of order, and what may not. Pure.
+"""Checks which messages may be missing, late or out of order. No I/O.
 
 All times are monotonic seconds of one machine.
 """
@@ -8,25 +8,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 URGENT_FROM, WINDOW_S = 4, 2.0
-"""As the settings' page states them; not taken from the code, which is judged."""
+"""Values documented on the settings page; not imported from the code under test."""
 
 SLACK_S = 1.0
 """A commit takes time on a busy disk."""
 
 RECENT_S = 20.0
 WITNESS_LATE_S = 10.0
-"""Who listens at a broker hears so late, at most, on a busy machine."""
+"""Longest delay of a message to a recorder at a broker, on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A message that a queue took.
+    """A message that a queue has accepted.
 
     Attributes:
         id: Its id.
-        node: Whose queue.
-        priority: On the ladder.
-        at_s: When `put` had returned.
+        node: Node that owns the queue.
+        priority: 1 to 5.
+        at_s: When `put` returned.
     """
 
     id: str
@@ -36,14 +36,14 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Away:
-    """A stretch in which a part did nothing.
+class Outage:
+    """A period in which a component did nothing.
 
     Attributes:
-        part: Which one.
-        from_s: Since when.
-        until_s: Until when.
-        killed: Whether it lost its memory, too.
+        part: Name of the component.
+        from_s: Start.
+        until_s: End.
+        killed: Whether it also lost its memory.
     """
 
     part: str
@@ -54,12 +54,12 @@ class Away:
 
 @dataclass(frozen=True)
 class Hop:
-    """One store and what it sends on, as its brokers see it.
+    """Input and output of one store, as seen at its brokers.
 
     Attributes:
-        entered: What came, and when it was seen; ``node`` is whoever orders it.
-        left: Id and time of what went on, in its order.
-        parts: What breaks its order.
+        entered: Messages received, and when; ``node`` is the store that orders them.
+        left: Id and time of each message sent on, in order.
+        parts: Components whose outage may break the order.
     """
 
     entered: Sequence[Sent]
@@ -68,49 +68,50 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What happened, as far as it can be known from outside.
+class Observations:
+    """What was observed from outside the system.
 
     Attributes:
-        sent: What the queues took.
-        arrivals: Id and time of each arrival in the archive, in its order.
-        scored: Ids in the table of messages; None when it was not asked.
-        away: Parts that were away.
-        path: Parts without which nothing of a node arrives, by node.
-        beside: Parts that others can stand in for, by node; what is in their hands
-            when they break comes later than what goes round them.
-        hops: Each step of the way by itself.
-        lost_at_most: What the queues say that they may have lost.
+        sent: Messages accepted by the queues.
+        arrivals: Id and time of each arrival in the archive, in order of arrival.
+        scored: Ids in the table of messages; None if the table was not read.
+        outages: Outages of components.
+        path: Components without which no message of a node arrives, by node.
+        alternatives: Components that others can replace, by node; messages held by
+            one during its outage arrive later than messages that bypass it.
+        hops: Each hop by itself.
+        lost_at_most: Upper bound of lost messages, as reported by the queues.
     """
 
     sent: Sequence[Sent]
     arrivals: Sequence[tuple[str, float]]
     scored: Sequence[str] | None
-    away: Sequence[Away]
+    outages: Sequence[Outage]
     path: Mapping[str, frozenset[str]]
     lost_at_most: int
-    beside: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    alternatives: Mapping[str, frozenset[str]] = field(default_factory=dict)
     hops: Sequence[Hop] = ()
 
 
 @dataclass
 class Judgement:
-    """What became of the messages.
+    """Result of the check.
 
     Attributes:
-        sent: By priority.
-        lost: By priority; those that a kill inside the window explains, too.
-        unexcused: Ids that are missing and may not be.
-        uncounted: How many more are missing than the queues say.
-        twice: Ids that are twice in the archive or the table.
+        sent: Count by priority.
+        lost: Count by priority, including losses that a kill within the window
+            explains.
+        unexcused: Ids that are missing without an excuse.
+        uncounted: Missing messages beyond the number that the queues report.
+        twice: Duplicate ids in the archive or the table.
         unscored: Ids in the archive that are not in the table.
-        overtaken: Urgent ids that a less urgent one passed on a standing path, and how
-            it came.
-        judged: Urgent ids of which that could be judged.
-        overtaken_at: Those that were passed on one step of the way.
-        judged_at: Of how many that could be judged, over all steps.
-        waits_s: For each urgent id that came over a standing path how long it took.
-        late: Ids that took longer than the bound.
+        overtaken: Urgent ids that a less urgent message overtook on an intact path,
+            with a description.
+        judged: Number of urgent ids whose order could be checked.
+        overtaken_at: Urgent ids overtaken on a single hop.
+        judged_at: Number of urgent ids whose order could be checked, over all hops.
+        waits_s: Delay of each urgent id that arrived over an intact path.
+        late: Ids whose delay exceeds the bound.
     """
 
     sent: Counter[int] = field(default_factory=Counter)
@@ -128,8 +129,8 @@ class Judgement:
 
     @property
     def broken(self) -> list[str]:
-        """Promises that were not kept, in words."""
-        said = {
+        """Descriptions of the promises that were broken."""
+        broken = {
             "lost": self.unexcused,
             "lost uncounted": [str(self.uncounted)] if self.uncounted else [],
             "twice": self.twice,
@@ -138,24 +139,24 @@ class Judgement:
             "overtaken on a hop": [*self.overtaken_at],
             "late": self.late,
         }
-        return [f"{what}: {len(ids)}, {ids[:3]}" for what, ids in said.items() if ids]
+        return [f"{what}: {len(ids)}, {ids[:3]}" for what, ids in broken.items() if ids]
 
 
-def judge(seen: Seen, bound_s: float) -> Judgement:
-    """Compare what was put with what arrived.
+def judge(seen: Observations, bound_s: float) -> Judgement:
+    """Compare the messages that were put with those that arrived.
 
     Args:
-        seen: What happened.
-        bound_s: Longest time of an urgent message on a path that stood throughout,
-            or since the path stood again.
+        seen: Observations.
+        bound_s: Longest delay of an urgent message on an intact path, or since the
+            path was restored.
     """
     arrived: dict[str, float] = {}
     for id_, at_s in seen.arrivals:
         arrived.setdefault(id_, at_s)
     missing = [each for each in seen.sent if each.id not in arrived]
-    broken = {node: _on_any_way(seen, node) for node in seen.path}
+    broken = {node: _on_any_path(seen, node) for node in seen.path}
     overtaken, judged = _overtaken(seen.sent, arrived, broken)
-    at_hops = [_overtaken_at(hop, seen.away) for hop in seen.hops]
+    at_hops = [_overtaken_at(hop, seen.outages) for hop in seen.hops]
     waits_s = {
         each.id: wait_s
         for each in seen.sent
@@ -166,7 +167,7 @@ def judge(seen: Seen, bound_s: float) -> Judgement:
     return Judgement(
         sent=Counter(each.priority for each in seen.sent),
         lost=Counter(each.priority for each in missing),
-        unexcused=[each.id for each in missing if not _is_excused(each, seen.away)],
+        unexcused=[each.id for each in missing if not _is_excused(each, seen.outages)],
         uncounted=max(0, len(missing) - seen.lost_at_most),
         twice=_twice(id_ for id_, _ in seen.arrivals) + _twice(seen.scored or ()),
         unscored=[]
@@ -185,11 +186,11 @@ def _twice(ids: Iterable[str]) -> list[str]:
     return [id_ for id_, count in Counter(ids).items() if count > 1]
 
 
-def _is_excused(message: Sent, away: Sequence[Away]) -> bool:
-    """Whether its node was killed within the window, less what it was stopped."""
+def _is_excused(message: Sent, outages: Sequence[Outage]) -> bool:
+    """Whether its node was killed within the window, not counting stopped time."""
     if message.priority >= URGENT_FROM:
         return False
-    own = [each for each in away if each.part == message.node]
+    own = [each for each in outages if each.part == message.node]
     return any(
         each.killed
         and -SLACK_S <= _awake_s(message.at_s, each.from_s, own) <= WINDOW_S + SLACK_S
@@ -197,43 +198,45 @@ def _is_excused(message: Sent, away: Sequence[Away]) -> bool:
     )
 
 
-def _awake_s(from_s: float, until_s: float, own: Sequence[Away]) -> float:
-    """Time in which a part did something; a stopped one commits nothing."""
+def _awake_s(from_s: float, until_s: float, own: Sequence[Outage]) -> float:
+    """Time in which a component ran; a stopped one commits nothing."""
     stopped_s = sum(
         max(0.0, min(until_s, each.until_s) - max(from_s, each.from_s)) for each in own
     )
     return until_s - from_s - stopped_s
 
 
-def _on_path(seen: Seen, node: str) -> list[Away]:
-    return [each for each in seen.away if each.part in seen.path[node]]
+def _on_path(seen: Observations, node: str) -> list[Outage]:
+    return [each for each in seen.outages if each.part in seen.path[node]]
 
 
-def _on_any_way(seen: Seen, node: str) -> list[Away]:
-    beside = seen.beside.get(node, frozenset())
-    return [each for each in seen.away if each.part in seen.path[node] | beside]
+def _on_any_path(seen: Observations, node: str) -> list[Outage]:
+    alternatives = seen.alternatives.get(node, frozenset())
+    return [
+        each for each in seen.outages if each.part in seen.path[node] | alternatives
+    ]
 
 
-def _wait_s(message: Sent, arrived_s: float, away: Sequence[Away]) -> float | None:
-    """From when nothing stood in its way any more; None if something still did."""
-    before = [each for each in away if each.from_s < arrived_s]
+def _wait_s(message: Sent, arrived_s: float, outages: Sequence[Outage]) -> float | None:
+    """Delay since the last outage ended; None if it arrived during an outage."""
+    before = [each for each in outages if each.from_s < arrived_s]
     if any(each.until_s >= arrived_s for each in before):
         return None
     free_s = max([message.at_s] + [each.until_s for each in before])
     return max(0.0, arrived_s - free_s)
 
 
-def _shortly_before(at_s: float, away: Sequence[Away]) -> list[str]:
-    """What may explain it: a break that began too early to excuse it."""
-    return [str(each) for each in away if at_s - RECENT_S < each.until_s < at_s + 1]
+def _shortly_before(at_s: float, outages: Sequence[Outage]) -> list[str]:
+    """Outages that may explain it, but began too early to excuse it."""
+    return [str(each) for each in outages if at_s - RECENT_S < each.until_s < at_s + 1]
 
 
-def _overtaken_at(hop: Hop, away: Sequence[Away]) -> tuple[dict[str, str], int]:
-    """See `_overtaken`; who looks from beside sees a break a little late."""
+def _overtaken_at(hop: Hop, outages: Sequence[Outage]) -> tuple[dict[str, str], int]:
+    """See `_overtaken`; a recorder at a broker notices an outage a little late."""
     left: dict[str, float] = {}
     for id_, at_s in hop.left:
         left.setdefault(id_, at_s)
-    own = [each for each in away if each.part in hop.parts]
+    own = [each for each in outages if each.part in hop.parts]
     nodes = {each.node for each in hop.entered}
     return _overtaken(
         hop.entered, left, dict.fromkeys(nodes, own), late_s=WITNESS_LATE_S
@@ -243,13 +246,13 @@ def _overtaken_at(hop: Hop, away: Sequence[Away]) -> tuple[dict[str, str], int]:
 def _overtaken(
     sent: Sequence[Sent],
     arrived: Mapping[str, float],
-    away: Mapping[str, Sequence[Away]],
+    outages: Mapping[str, Sequence[Outage]],
     late_s: float = 0.0,
 ) -> tuple[dict[str, str], int]:
-    """Urgent ids that came behind a less urgent one of their node put later.
+    """Urgent ids that arrived after a less urgent one that the node put later.
 
-    One in flight when something breaks is sent again, behind what had more luck:
-    only those are judged in whose time from `put` to arrival nothing broke.
+    A message in flight during an outage is sent again, behind others. Therefore only
+    messages without an outage between `put` and arrival are checked.
     """
     by_id = {each.id: each for each in sent}
     latest: dict[tuple[str, int], Sent] = {}
@@ -263,7 +266,7 @@ def _overtaken(
         key = (node, priority)
         latest[key] = max(latest.get(key, message), message, key=lambda s: s.at_s)
         if priority < URGENT_FROM or any(
-            message.at_s - late_s <= each.from_s <= at_s for each in away[node]
+            message.at_s - late_s <= each.from_s <= at_s for each in outages[node]
         ):
             continue
         judged += 1
@@ -274,6 +277,6 @@ def _overtaken(
             if other.at_s > message.at_s
         ]
         if by:
-            told = [f"{m} arrived {arrived[m.id]:.2f}" for m in (message, by[0])]
-            overtaken[id_] = "; ".join([*told, *_shortly_before(at_s, away[node])])
+            pair = [f"{m} arrived {arrived[m.id]:.2f}" for m in (message, by[0])]
+            overtaken[id_] = "; ".join([*pair, *_shortly_before(at_s, outages[node])])
     return overtaken, judged

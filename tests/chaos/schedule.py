@@ -1,4 +1,4 @@
-"""What is done to the system and when, all of it from one seed. Pure."""
+"""Plans faults from a seed. No I/O."""
 
 import random
 from collections import Counter
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 SETTLE_S = 6.0
-"""A part is left alone this long after a fault, so that each loss has one cause."""
+"""Minimum time between two faults of a part, so that each loss has one cause."""
 
 PAUSE_S = (0.5, 4.0)
-"""Between the beginnings of two faults."""
+"""Range of the time between the starts of two faults."""
 
 
 class Fault(StrEnum):
-    """A way of being away, or of being worse than usual."""
+    """Kind of fault: an outage or a degradation."""
 
     KILL = "kill -9"
     STOP = "SIGSTOP"
@@ -43,16 +43,15 @@ SIZES = {
 
 
 @dataclass(frozen=True, order=True)
-class Act:
+class PlannedFault:
     """One fault.
 
     Attributes:
-        from_s: When it begins, in seconds from the start.
-        until_s: When it is undone.
-        part: What it happens to.
-        fault: What happens.
-        size: How far a clock is put, in s, or what a slow link carries, in bytes/s;
-            0 for other faults.
+        from_s: Start, in seconds from the start of the run.
+        until_s: End.
+        part: Affected part.
+        fault: Kind of fault.
+        size: Clock offset in s, or rate of a slow link in bytes/s; 0 for other faults.
     """
 
     from_s: float
@@ -62,27 +61,29 @@ class Act:
     size: float = 0.0
 
 
-def plan(seed: int, lasts_s: float, faults: Mapping[str, Sequence[Fault]]) -> list[Act]:
-    """Faults for a stretch of time, in the order of their beginnings.
+def plan(
+    seed: int, lasts_s: float, faults: Mapping[str, Sequence[Fault]]
+) -> list[PlannedFault]:
+    """Faults for a run, ordered by start time.
 
-    Each pair of part and fault comes once before any comes again, and the first few
-    are one of every kind. Faults of different parts overlap; those of one part are
-    `SETTLE_S` apart. All are undone within the stretch.
+    Each pair of part and fault occurs once before any occurs again, and the first few
+    faults are one of every kind. Faults of different parts overlap; those of one part
+    are `SETTLE_S` apart. All end within the run.
 
     Args:
-        seed: The same one gives the same plan.
-        lasts_s: Length of the stretch.
-        faults: For each part what may happen to it.
+        seed: The same seed gives the same plan.
+        lasts_s: Length of the run.
+        faults: Possible faults by part.
     """
     chance = random.Random(seed)
-    pairs = [(part, fault) for part, ways in faults.items() for fault in ways]
+    pairs = [(part, fault) for part, kinds in faults.items() for fault in kinds]
     free_s = dict.fromkeys(faults, 0.0)
     deck: list[tuple[str, Fault]] = []
-    acts: list[Act] = []
+    events: list[PlannedFault] = []
     now_s = 0.0
     while pairs:
         now_s += chance.uniform(*PAUSE_S)
-        deck = deck or _dealt(chance.sample(pairs, len(pairs)))
+        deck = deck or _shuffle_by_kind(chance.sample(pairs, len(pairs)))
         part, fault = _first_free(deck, free_s, now_s)
         from_s = max(now_s, free_s[part])
         until_s = from_s + chance.uniform(*LASTS_S[fault])
@@ -90,24 +91,24 @@ def plan(seed: int, lasts_s: float, faults: Mapping[str, Sequence[Fault]]) -> li
         if until_s > lasts_s:
             break
         free_s[part] = until_s + SETTLE_S
-        acts.append(Act(from_s, until_s, part, fault, size))
-    return sorted(acts)
+        events.append(PlannedFault(from_s, until_s, part, fault, size))
+    return sorted(events)
 
 
 def _first_free(
     deck: list[tuple[str, Fault]], free_s: Mapping[str, float], now_s: float
 ) -> tuple[str, Fault]:
-    """Take the next pair whose part may be troubled again, or simply the next."""
+    """Pop the next pair whose part is free; if there is none, the next pair."""
     at = range(len(deck) - 1, -1, -1)
     free = (i for i in at if free_s[deck[i][0]] <= now_s)
     return deck.pop(next(free, -1))
 
 
-def _dealt(pairs: Sequence[tuple[str, Fault]]) -> list[tuple[str, Fault]]:
-    """The kinds in turn, the longest fault last: who takes from the end begins so."""
-    met: Counter[Fault] = Counter()
+def _shuffle_by_kind(pairs: Sequence[tuple[str, Fault]]) -> list[tuple[str, Fault]]:
+    """Pairs with the kinds in turn; the longest faults last, to be popped first."""
+    counts: Counter[Fault] = Counter()
     turns: list[tuple[int, float, tuple[str, Fault]]] = []
     for pair in pairs:
-        turns.append((met[pair[1]], -LASTS_S[pair[1]][1], pair))
-        met[pair[1]] += 1
+        turns.append((counts[pair[1]], -LASTS_S[pair[1]][1], pair))
+        counts[pair[1]] += 1
     return [pair for _, _, pair in sorted(turns, key=lambda t: t[:2], reverse=True)]

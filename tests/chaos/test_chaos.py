@@ -1,7 +1,7 @@
-"""Everything breaks by a plan of chance, and an oracle looks what became of it.
+"""Injects random faults everywhere and checks the promises with an oracle.
 
-``CHAOS_SECONDS`` is how long faults happen, ``CHAOS_SEED`` repeats them, and
-``CHAOS_BOUND_S`` is the longest that an urgent message may take with a path.
+``CHAOS_SECONDS`` sets how long faults are injected, ``CHAOS_SEED`` repeats them, and
+``CHAOS_BOUND_S`` is the longest delay of an urgent message on an intact path.
 """
 
 import contextlib
@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from chaos.house import (
-    BESIDE,
+from chaos.admin_changes import AdminChanges
+from chaos.broker_recorders import BrokerRecorders
+from chaos.fault_injector import FaultInjector
+from chaos.oracle import Hop, Judgement, Observations, Outage, Sent, judge
+from chaos.report import table
+from chaos.schedule import plan
+from chaos.whole_system import (
+    ALTERNATIVES,
     GATEWAY_2,
     MANAGER,
     MANAGER_2,
     PATH,
     SCORE,
-    House,
+    WholeSystem,
 )
-from chaos.oracle import Away, Hop, Judgement, Seen, Sent, judge
-from chaos.report import table
-from chaos.schedule import plan
-from chaos.taps import Taps
-from chaos.trouble import Trouble
-from chaos.words import Words
 from conftest import Broker
 from sizes import sizes
 from soak.disk import mounted
@@ -38,21 +38,21 @@ from spatial_mqtt.directory import BrokerInfo
 pytestmark = [pytest.mark.system, pytest.mark.broker, pytest.mark.spark]
 
 SHORT_S = 25.0
-"""The first fault is a long one, of up to 20 s: less time would have none."""
+"""The first fault is a long one, of up to 20 s; a shorter run would have no fault."""
 LONG_S = 150.0
 SPARK_FROM_S = 300.0
-"""In a shorter run Spark reads the log once, at the end."""
+"""Minimum length of a run with Spark; in a shorter run it reads the log at the end."""
 
 BOUND_S = 120.0
-"""A receiver that lost its broker again and again waits for up to a minute, and a
-program needs its time to start on a busy machine."""
+"""A receiver that lost its broker several times backs off for up to a minute, and a
+program starts slowly on a busy machine."""
 
 DRAIN_S = 240.0
 
 
 @pytest.fixture
 def seed() -> int:
-    """Of the plan; printed, so that it can be set."""
+    """Seed of the plan; printed, so that a run can be repeated."""
     made = int(os.environ.get("CHAOS_SEED") or time.time_ns() % 1_000_000)
     sys.stdout.write(f"CHAOS_SEED={made}\n")
     return made
@@ -60,13 +60,13 @@ def seed() -> int:
 
 @pytest.fixture(params=sizes(SHORT_S, LONG_S))
 def lasts_s(request: pytest.FixtureRequest) -> float:
-    """How long faults happen."""
+    """How long faults are injected."""
     return float(os.environ.get("CHAOS_SECONDS") or request.param)
 
 
 @pytest.fixture
 def disks(tmp_path: Path, lasts_s: float) -> Iterator[dict[str, Path]]:
-    """Small disks for a node, a gateway and the ingester; none without the right."""
+    """Small disks for a node, a gateway and the ingester; empty unless root."""
     sizes = {"disk": 8, GATEWAY: 48, "backend": int(128 + lasts_s / 3)}
     with contextlib.ExitStack() as stack:
         made = [
@@ -78,16 +78,16 @@ def disks(tmp_path: Path, lasts_s: float) -> Iterator[dict[str, Path]]:
 
 
 @pytest.fixture
-def house(
+def system(
     tmp_path: Path,
     make_broker: Callable[[], Broker],
     disks: dict[str, Path],
     lasts_s: float,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[House]:
+) -> Iterator[WholeSystem]:
     """The whole system, running."""
     monkeypatch.setenv("GPIOZERO_PIN_FACTORY", "mock")
-    made = House(
+    made = WholeSystem(
         tmp_path,
         make_broker(),
         make_broker(),
@@ -111,97 +111,101 @@ def house(
 
 
 @pytest.fixture
-def words(house: House) -> Iterator[Words]:
-    """What administrators say to either Manager."""
+def changes(system: WholeSystem) -> Iterator[AdminChanges]:
+    """Changes that administrators make at either Manager."""
     managers = {
-        house.folder / MANAGER / "registry.json": house.directory.endpoint,
-        house.folder / MANAGER_2 / "registry.json": house.directory_2.endpoint,
+        system.folder / MANAGER / "registry.json": system.directory.endpoint,
+        system.folder / MANAGER_2 / "registry.json": system.directory_2.endpoint,
     }
-    broker = house.distributed.endpoint
-    made = Words(managers, BrokerInfo(broker.host, broker.port))
+    broker = system.distributed.endpoint
+    made = AdminChanges(managers, BrokerInfo(broker.host, broker.port))
     yield made
     made.close()
 
 
 @pytest.fixture
-def taps(house: House) -> Iterator[Taps]:
-    """Who listens at the brokers."""
-    made = Taps(house)
+def recorders(system: WholeSystem) -> Iterator[BrokerRecorders]:
+    """Recorders at the brokers."""
+    made = BrokerRecorders(system)
     yield made
     made.close()
 
 
-def look(
-    house: House,
-    away: Sequence[Away],
+def assess(
+    system: WholeSystem,
+    outages: Sequence[Outage],
     witness: Witness,
     scored: list[str] | None = None,
     hops: Sequence[Hop] = (),
 ) -> Judgement:
-    """Ask the oracle about what is known now."""
+    """Check what has been observed so far."""
     sent = [
         Sent(note.id, name, note.priority, note.at_s)
         for name, ledger in witness.ledgers.items()
         for note in ledger.notes.values()
     ]
-    lost = sum(house.lost_at_most(name) for name in NODES) if scored is not None else 0
+    lost = sum(system.lost_at_most(name) for name in NODES) if scored is not None else 0
     arrivals = witness.archive.on_disk_s
-    seen = Seen(sent, arrivals, scored, away, PATH, lost, BESIDE, hops)
+    seen = Observations(sent, arrivals, scored, outages, PATH, lost, ALTERNATIVES, hops)
     return judge(seen, float(os.environ.get("CHAOS_BOUND_S") or BOUND_S))
 
 
-def drain(house: House, away: Sequence[Away], witness: Witness) -> None:
-    """Let everything arrive that will, then end the nodes and the gateways."""
-    house.rest()
+def drain(system: WholeSystem, outages: Sequence[Outage], witness: Witness) -> None:
+    """Wait until the messages have arrived, then stop the nodes and the gateways."""
+    system.pause_nodes()
     until_s = time.monotonic() + DRAIN_S
     while time.monotonic() < until_s:
-        house.bring_back()
+        system.bring_back()
         witness.missing()
-        found = look(house, away, witness)
-        if not found.unexcused and not house.exclusive(AGENT):
+        found = assess(system, outages, witness)
+        if not found.unexcused and not system.count_queued(AGENT):
             break
         time.sleep(0.5)
-    house.stop(*NODES)
-    while house.held_by_gateways() and time.monotonic() < until_s:
+    system.stop(*NODES)
+    while system.count_in_gateways() and time.monotonic() < until_s:
         time.sleep(0.2)
 
 
 def test_chaos_breaks_no_promise(
-    house: House, words: Words, taps: Taps, seed: int, lasts_s: float
+    system: WholeSystem,
+    changes: AdminChanges,
+    recorders: BrokerRecorders,
+    seed: int,
+    lasts_s: float,
 ) -> None:
-    """Everything that can break does, by a plan of chance, and much of it together.
+    """Every kind of fault, at random times and overlapping.
 
-    Of priority 4 and 5 nothing is lost, of 1 to 3 what the commit window allows and
-    no more than the queues say; nothing is twice in the archive or in the table of
-    messages; nothing urgent is overtaken, on no step of the way, or late while it had
-    a path; what was said to Managers that were parted is known to both; and no
-    program but Spark's ends by itself.
+    No message of priority 4 or 5 is lost; of 1 to 3 at most what the commit window
+    allows, and no more than the queues report. The archive and the table of messages
+    have no duplicates. No urgent message is overtaken on any hop, or late on an intact
+    path. Changes made at partitioned Managers are known to both. Only the Spark job
+    may exit by itself.
     """
-    witness = Witness(house)
-    trouble = Trouble(house, words)
-    acts = plan(seed, lasts_s, house.faults)
+    witness = Witness(system)
+    injector = FaultInjector(system, changes)
+    events = plan(seed, lasts_s, system.faults)
 
-    trouble.play(acts, witness.archive.follow)
-    drain(house, trouble.away, witness)
-    contradictions = words.contradictions()
-    house.stop()
+    injector.play(events, witness.archive.follow)
+    drain(system, injector.outages, witness)
+    contradictions = changes.contradictions()
+    system.stop()
     witness.missing()
     witness.close()
-    hops = taps.hops(witness)
-    found = look(house, trouble.away, witness, house.score(), hops)
+    hops = recorders.hops(witness)
+    found = assess(system, injector.outages, witness, system.score(), hops)
 
     more = {
-        "came back by themselves": house.returned or "none",
+        "restarted after an exit": system.returned or "none",
         "refused on a full disk": dict(witness.ledgers[FED].refused),
-        "words of administrators": f"{len(words.added)} and {len(words.removed)} back",
+        "areas added, removed": f"{len(changes.added)}, {len(changes.removed)}",
         "contradictions": contradictions,
         "altered": witness.altered(),
     }
-    sys.stdout.write(table(seed, acts, found, more))
+    sys.stdout.write(table(seed, events, found, more))
     assert found.broken == []
     assert contradictions == []
     assert witness.altered() == []
-    assert {*house.returned} <= {SCORE}
+    assert {*system.returned} <= {SCORE}
     assert found.judged > 0
     assert found.judged_at > 0
     assert found.sent.keys() == {1, 2, 3, 4, 5}

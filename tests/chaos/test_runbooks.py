@@ -1,4 +1,4 @@
-"""Each runbook's fault is caused, and is seen where the page says.
+"""Causes the fault of each runbook and checks the symptoms that the page lists.
 
 The symptoms are read from the page itself.
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from chaos.house import LINK, MANAGER, MANAGER_LINK
-from chaos.watched import Watched
+from chaos.monitored_system import MonitoredSystem
+from chaos.whole_system import LINK, MANAGER, MANAGER_LINK
 from conftest import Broker, wait_until
 from soak.damage import move_log_into_file
 from soak.disk import fill, mounted
@@ -25,7 +25,7 @@ SYMPTOM = re.compile(
     re.MULTILINE,
 )
 SEEN_WITHIN_S = 180.0
-WELL_WITHIN_S = 240.0
+CLEARED_WITHIN_S = 240.0
 BROKEN_SENSOR = """
 [[sensor]]
 kind = "ds18b20"
@@ -34,11 +34,11 @@ rom = "28-0123456789ab"
 interval_s = 1
 """
 
-Cause = Callable[[Watched], contextlib.AbstractContextManager[None]]
+Cause = Callable[[MonitoredSystem], contextlib.AbstractContextManager[None]]
 
 
 def sections() -> dict[str, list[tuple[str, str, str, str]]]:
-    """Symptoms of each runbook: where, whose, the words and a metric's value."""
+    """Symptoms of each runbook: place, program, text and a metric's value."""
     parts = re.split(
         r"^## \d+\. ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE
     )[1:]
@@ -46,53 +46,53 @@ def sections() -> dict[str, list[tuple[str, str, str, str]]]:
 
 
 @contextlib.contextmanager
-def link_is_cut(house: Watched) -> Iterator[None]:
-    house.links[LINK].cut()
+def link_is_cut(system: MonitoredSystem) -> Iterator[None]:
+    system.links[LINK].cut()
     try:
         yield
     finally:
-        house.links[LINK].mend()
+        system.links[LINK].restore()
 
 
 @contextlib.contextmanager
-def manager_is_out_of_reach(house: Watched) -> Iterator[None]:
-    house.links[MANAGER_LINK].cut()
+def manager_is_out_of_reach(system: MonitoredSystem) -> Iterator[None]:
+    system.links[MANAGER_LINK].cut()
     try:
         yield
     finally:
-        house.links[MANAGER_LINK].mend()
+        system.links[MANAGER_LINK].restore()
 
 
 def is_killed(name: str) -> Cause:
     @contextlib.contextmanager
-    def cause(house: Watched) -> Iterator[None]:
-        house.kill(name)
+    def cause(system: MonitoredSystem) -> Iterator[None]:
+        system.kill(name)
         try:
             yield
         finally:
-            house.start(name)
+            system.start(name)
 
     return cause
 
 
 @contextlib.contextmanager
-def sensor_is_broken(house: Watched) -> Iterator[None]:
-    config = house.folder / f"{FED}.toml"
+def sensor_is_broken(system: MonitoredSystem) -> Iterator[None]:
+    config = system.folder / f"{FED}.toml"
     before = config.read_text()
-    house.stop(FED)
+    system.stop(FED)
     config.write_text(before + BROKEN_SENSOR)
-    house.start(FED)
+    system.start(FED)
     try:
         yield
     finally:
-        house.stop(FED)
+        system.stop(FED)
         config.write_text(before)
-        house.start(FED)
+        system.start(FED)
 
 
 @contextlib.contextmanager
-def nodes_disk_is_full(house: Watched) -> Iterator[None]:
-    filler = fill(house.disks[FED])
+def nodes_disk_is_full(system: MonitoredSystem) -> Iterator[None]:
+    filler = fill(system.disks[FED])
     try:
         yield
     finally:
@@ -100,19 +100,19 @@ def nodes_disk_is_full(house: Watched) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def queue_is_damaged(house: Watched) -> Iterator[None]:
-    house.kill(FED)
+def queue_is_damaged(system: MonitoredSystem) -> Iterator[None]:
+    system.kill(FED)
     # SQLite prefers the pages in its log, which would hide the damage.
-    move_log_into_file(house.queue(FED))
-    with house.queue(FED).open("r+b") as file:
+    move_log_into_file(system.queue(FED))
+    with system.queue(FED).open("r+b") as file:
         file.write(b"\xa5" * 100)
-    house.start(FED)
+    system.start(FED)
     yield
 
 
 @contextlib.contextmanager
-def ingesters_disk_is_full(house: Watched) -> Iterator[None]:
-    filler = fill(house.archive.parent)
+def ingesters_disk_is_full(system: MonitoredSystem) -> Iterator[None]:
+    filler = fill(system.archive.parent)
     try:
         yield
     finally:
@@ -120,14 +120,16 @@ def ingesters_disk_is_full(house: Watched) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nothing_is_scored(house: Watched) -> Iterator[None]:
+def nothing_is_scored(system: MonitoredSystem) -> Iterator[None]:
     yield
-    # One run scores what there is when it begins; an urgent message is a segment.
-    house.stop(FED)
-    house.score()
+    # A run scores the segments present when it starts; an urgent message adds one.
+    system.stop(FED)
+    system.score()
     symptoms = sections()["Scoring stands still"]
-    wait_until(lambda: not any(house.shows(*each) for each in symptoms), WELL_WITHIN_S)
-    house.start(FED)
+    wait_until(
+        lambda: not any(system.shows(*each) for each in symptoms), CLEARED_WITHIN_S
+    )
+    system.start(FED)
 
 
 CAUSES: dict[str, Cause] = {
@@ -145,9 +147,9 @@ CAUSES: dict[str, Cause] = {
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """The whole system, less Spark; its node and its ingester have small disks."""
-    folder = tmp_path_factory.mktemp("house")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MonitoredSystem]:
+    """The whole system without Spark; the node and the ingester have small disks."""
+    folder = tmp_path_factory.mktemp("system")
     with (
         pytest.MonkeyPatch.context() as environment,
         mounted(folder / "disk", "8m") as disk,
@@ -163,7 +165,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         for broker in brokers:
             stack.callback(broker.kill)
         local, distributed, local_2, directory, directory_2 = brokers
-        made = Watched(
+        made = MonitoredSystem(
             folder,
             local,
             distributed,
@@ -180,11 +182,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         yield made
 
 
-def arrives(house: Watched) -> bool:
-    """Whether what the node puts now comes into the archive."""
-    names = set(house.archive.glob("*.arrow"))
+def archive_grows(system: MonitoredSystem) -> bool:
+    """Whether new messages of the node reach the archive."""
+    names = set(system.archive.glob("*.arrow"))
     time.sleep(1.0)
-    return bool(set(house.archive.glob("*.arrow")) - names)
+    return bool(set(system.archive.glob("*.arrow")) - names)
 
 
 @pytest.mark.parametrize(
@@ -196,26 +198,25 @@ def arrives(house: Watched) -> bool:
         for title, cause in CAUSES.items()
     ],
 )
-def test_the_fault_is_seen_where_the_page_says_and_passes(
-    house: Watched, title: str
+def test_documented_symptoms_appear_and_clear_after_the_repair(
+    system: MonitoredSystem, title: str
 ) -> None:
-    """Each line of its table; mended, it is seen no more, and messages arrive."""
+    """Checks each line of the table; after the repair messages arrive again."""
     symptoms = sections()[title]
     assert symptoms
-    house.forget()
+    system.mark_journals()
 
-    with CAUSES[title](house):
+    with CAUSES[title](system):
         for symptom in symptoms:
             with contextlib.suppress(AssertionError):
-                wait_until(lambda each=symptom: house.shows(*each), SEEN_WITHIN_S)
+                wait_until(lambda each=symptom: system.shows(*each), SEEN_WITHIN_S)
                 continue
-            pytest.fail(f"{symptom} is not seen; {house.told}")
+            pytest.fail(f"{symptom} is not seen; {system.statuses}")
     for symptom in symptoms:
         if symptom[0] == "metrics" and CAUSES[title] is not nothing_is_scored:
-            wait_until(lambda each=symptom: not house.shows(*each), WELL_WITHIN_S)
-    wait_until(lambda: arrives(house), WELL_WITHIN_S)
+            wait_until(lambda each=symptom: not system.shows(*each), CLEARED_WITHIN_S)
+    wait_until(lambda: archive_grows(system), CLEARED_WITHIN_S)
 
 
-def test_every_runbook_is_tried() -> None:
-    """The page has ten, and each has its cause here."""
+def test_every_runbook_has_a_cause() -> None:
     assert list(sections()) == list(CAUSES)

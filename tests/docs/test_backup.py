@@ -1,4 +1,4 @@
-"""The commands of the page on backups, against running programs."""
+"""Runs the commands of the page on backups against running programs."""
 
 import shutil
 import threading
@@ -20,14 +20,16 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """A machine without anything on it."""
+    """An empty machine."""
     made = Machine(tmp_path)
     yield made
     made.stop()
 
 
-def test_a_manager_is_back_as_it_was(machine: Machine, broker: Broker) -> None:
-    """With the areas that an administrator gave; those given later are not there."""
+def test_manager_is_restored_as_it_was_backed_up(
+    machine: Machine, broker: Broker
+) -> None:
+    """With the areas assigned before the backup, and without those assigned later."""
     backup, restore = PAGE["The Manager"]
     config = machine.folder / "manager.toml"
     config.write_text(
@@ -43,20 +45,20 @@ def test_a_manager_is_back_as_it_was(machine: Machine, broker: Broker) -> None:
     machine.run(f"{admin} add-broker /3/2 mqtt://127.0.0.1:3")
     shutil.rmtree(machine.folder / "var/manager")
     machine.run("systemctl stop gateway-manager")
-    broker.kill()  # the machine is lost, and what its broker retained
+    broker.kill()  # the retained messages are lost with the machine
     broker.start()
     machine.run("systemctl start gateway-manager")
     machine.run(restore)
-    told = [""]
+    outputs = [""]
     wait_until(
-        lambda: told.append(machine.run(f"{admin} brokers")) or "/3/1" in told[-1]
+        lambda: outputs.append(machine.run(f"{admin} brokers")) or "/3/1" in outputs[-1]
     )
 
-    assert "/3/2 " not in told[-1]
+    assert "/3/2 " not in outputs[-1]
 
 
-class Slope:
-    """A node that sends all the while, and remembers how far it is."""
+class SendingNode:
+    """A node that sends numbered messages."""
 
     def __init__(self, broker: Broker) -> None:
         self._sender = Sender(broker)
@@ -64,43 +66,43 @@ class Slope:
         wait_until(lambda: bool(self._sender.offers))
 
     def send(self, count: int) -> None:
-        """Send so many more, and wait for their receipts."""
+        """Send `count` more messages, and wait for their receipts."""
         first, self.count = self.count, self.count + count
-        self._bring(range(first, self.count))
+        self._send_all(range(first, self.count))
 
     def send_all_again(self) -> None:
-        """As after receipts that were lost."""
+        """Send all messages again, as after lost receipts."""
         self._sender.receipts.clear()
-        self._bring(range(self.count))
+        self._send_all(range(self.count))
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """One message after another meanwhile."""
+        """Send one message after another in a thread."""
         ended = threading.Event()
 
-        def go_on() -> None:
+        def send_continuously() -> None:
             while not ended.wait(0.01):
                 self.send(1)
 
-        traffic = threading.Thread(target=go_on)
+        traffic = threading.Thread(target=send_continuously)
         traffic.start()
         yield
         ended.set()
         traffic.join()
 
-    def end(self) -> None:
-        """Leave the broker."""
+    def close(self) -> None:
+        """Disconnect."""
         self._sender.connection.stop()
 
-    def _bring(self, seqs: range) -> None:
+    def _send_all(self, seqs: range) -> None:
         for seq in seqs:
             self._sender.send(seq, priority=5)
         wait_until(lambda: all(self._sender.has_receipt(seq) for seq in seqs))
 
 
 @pytest.mark.spark
-def test_a_backend_is_back_with_every_id_once(machine: Machine, broker: Broker) -> None:
-    """Copied while messages come in; then all of them come a second time."""
+def test_restored_backend_has_every_id_once(machine: Machine, broker: Broker) -> None:
+    """Backed up while messages arrive; after the restore all are sent again."""
     backup, restore = PAGE["The backend"]
     data, config = machine.folder / "var/backend", machine.folder / "backend.toml"
     config.write_text(
@@ -110,23 +112,23 @@ def test_a_backend_is_back_with_every_id_once(machine: Machine, broker: Broker) 
     score = f"backend-spark score --once --config {config}"
     machine.unit("backend-ingest", f"backend-spark ingest --config {config}")
     machine.unit("backend-alerts", f"backend-spark alerts --config {config}")
-    slope = Slope(broker)
-    slope.send(20)
+    node = SendingNode(broker)
+    node.send(20)
     machine.run(score)
-    slope.send(10)
-    before = slope.count
-    with slope.sending():
+    node.send(10)
+    before = node.count
+    with node.sending():
         machine.run(backup)
     machine.run(restore)
     shutil.rmtree(machine.folder / "var/backend.lost")
-    slope.send_all_again()
+    node.send_all_again()
     machine.run(score)
-    slope.end()
+    node.close()
 
-    assert slope.count > before
+    assert node.count > before
     assert "stop backend-alerts\n" in (machine.units / "done").read_text()
-    wanted = dict.fromkeys(range(slope.count), 1)
+    wanted = dict.fromkeys(range(node.count), 1)
     tables = open_tables(data)
-    wait_until(lambda: tables.read("alerts").num_rows == slope.count)
+    wait_until(lambda: tables.read("alerts").num_rows == node.count)
     for name in ("messages", "bronze", "alerts"):
         assert Counter(tables.read(name)["seq"].to_pylist()) == wanted, name

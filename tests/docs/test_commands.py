@@ -1,7 +1,7 @@
-"""Every shell block of every page is run, in the order of the page, by a real shell.
+"""Runs every shell block of every page, in the order of the page, in a real shell.
 
-What needs a whole machine is stood in for by `page_stand_ins`; paths and ports are
-those of a folder. A page that nobody has prepared fails.
+`page_stubs` replaces commands that need a whole machine; paths and ports are
+replaced by those of a folder. A page without an entry in `RUN` or `BY_OTHERS` fails.
 """
 
 import os
@@ -15,29 +15,29 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from command_server import CLIENT_SCRIPT, END, PACKAGES, SOCKETS
 from conftest import Broker, free_port, wait_until
 from console_tables import Slope, storm, write_tables
-from page_office import DOORS, END, PACKAGES, STAND_IN
 from page_shell import ROOT, Machine
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^ *```(\S*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 LANGUAGES = {"sh", "python", "toml", "ini", "csv", "yaml", "conf", "text"}
-"""What a block may be; what a person types is the first two."""
+"""Allowed languages of blocks; blocks of the first two are run."""
 
 BY_OTHERS = {
     "docs/tutorial/first-node.md": "test_tutorial.py",
     "docs/how-to/backup.md": "test_backup.py",
     "docs/how-to/notebook.md": "test_notebook.py",
 }
-"""Pages whose blocks are all run by a test of their own."""
+"""Pages whose blocks are run by their own test."""
 
 END_S = 1_782_918_000  # 2026-07-02T00:00+09:00
 SLOPE = Slope("otani-1", 33.5588, 133.5312, storm(26, 60))
 
 
 def blocks(page: str, *languages: str) -> list[tuple[str, str]]:
-    """Blocks of a page in its order: language and text, without indentation."""
+    """Blocks of a page in order: language and text, without indentation."""
     text = (ROOT / page).read_text("utf-8")
     return [
         (language, re.sub(rf"^{re.match(' *', body)[0]}", "", body, flags=re.MULTILINE))
@@ -47,20 +47,20 @@ def blocks(page: str, *languages: str) -> list[tuple[str, str]]:
 
 
 def file_of(page: str, number: int, path: str) -> str:
-    """Shell that writes a page's block of TOML to a file."""
+    """Shell command that writes a page's TOML block to a file."""
     _, text = blocks(page, "toml")[number]
     return f"cat > {path} <<'END'\n{text}END\n"
 
 
 @dataclass(frozen=True)
 class Page:
-    """How the blocks of a page are run.
+    """How to run the blocks of a page.
 
     Attributes:
-        before: Shell that goes before a block, by its number; what a reader has done
-            by then, on this page or on those that it names.
-        names: What is written otherwise, and why.
-        has_tables: Whether the backend's folder has a storm in it.
+        before: Shell commands to run before a block, by its number: the steps that the
+            page or the pages that it links to assume.
+        names: Replacements in the text of the blocks.
+        has_tables: Whether the backend's folder has tables of a storm.
     """
 
     before: Mapping[int, str] = field(default_factory=dict)
@@ -68,11 +68,11 @@ class Page:
     has_tables: bool = False
 
 
-PATIENT = """
+RETRY = """
 shopt -s expand_aliases
 again() { until "$@"; do sleep 1; done; }
 """
-"""`again` is for what waits a few seconds for an answer: a crowd may need longer."""
+"""`again` repeats commands whose time-out is too short on a busy machine."""
 
 GATEWAY = "docs/how-to/gateway.md"
 OFFICE = (
@@ -88,7 +88,7 @@ NODE = (
 )
 BACKEND = file_of("docs/how-to/backend.md", 0, "backend.toml")
 
-# A Manager's broker beside the authority, with what was issued.
+# A Manager's broker beside the authority, with the issued certificates.
 CERTIFIED = """
 mkdir /etc/yamamori/tls
 cp /var/lib/yamamori-ca/ca.pem /etc/yamamori/tls/
@@ -99,7 +99,7 @@ mosquitto -c broker.conf &
 trap "kill $!" EXIT
 """
 
-# Rain of 20 days with a storm on each tenth, and two landslides.
+# Rain of 20 days with a storm on every tenth day, and two landslides.
 RAIN = """
 awk 'BEGIN { print "time_local_end,KPAE_mm,rain_mm"; for (h = 0; h < 480; h++) {
   mm = h % 240 > 200 ? h % 7 : 0
@@ -122,7 +122,7 @@ FORECAST = (
 ONE_CORE = {"local[2]": "local[1]"}
 CLUSTER = {
     "spark://10.0.0.1:7077": "local[1]",
-    # `spark-class` of a stand-in looks for the class, and starts nothing.
+    # The stand-in for `spark-class` only checks that the class exists.
     "python -c 'import pyspark; print(pyspark.__path__[0])'": "echo .",
 }
 PASSWORD = {"--role": "--password 'correct horse battery' --role"}
@@ -189,12 +189,12 @@ RUN = {
     "docs/how-to/systemd.md": Page(
         {
             0: NODE,
-            # What `systemctl` does: it starts the agent, and stops it.
+            # In place of `systemctl`: start the agent, and stop it.
             1: "export RUNTIME_DIRECTORY=$PWD/run; mkdir run\n"
             "edge-agent run --config /etc/yamamori/node.toml\n",
             2: END,
         },
-        # 1 says that there is no gateway.
+        # Exit status 1: no gateway.
         {"edge-agent status\n": "edge-agent status --run run || test $? = 1\n"},
     ),
     "docs/how-to/triage.md": Page({}, {"-h gateway": "-h 127.0.0.1 -p 1884"}),
@@ -209,16 +209,16 @@ RUN = {
 
 
 @pytest.fixture(scope="module")
-def office() -> Iterator[Path]:
-    """Two processes that run our commands: the second one keeps a JVM."""
-    with TemporaryDirectory(prefix="office-", dir="/tmp") as name:
+def command_server() -> Iterator[Path]:
+    """Two processes that run our commands; the second one keeps a JVM."""
+    with TemporaryDirectory(prefix="commands-", dir="/tmp") as name:
         folder = Path(name)
         process = subprocess.Popen(
-            [sys.executable, "-P", str(ROOT / "tests/page_office.py"), name],
+            [sys.executable, "-P", str(ROOT / "tests/command_server.py"), name],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         try:
-            wait_until(lambda: len([*folder.iterdir()]) == len(DOORS))
+            wait_until(lambda: len([*folder.iterdir()]) == len(SOCKETS))
             yield folder
         finally:
             process.send_signal(signal.SIGINT)
@@ -227,33 +227,36 @@ def office() -> Iterator[Path]:
 
 @pytest.fixture
 def machine(
-    office: Path, tmp_path: Path, make_broker: Callable[[], Broker]
+    command_server: Path, tmp_path: Path, make_broker: Callable[[], Broker]
 ) -> Iterator[Machine]:
-    """A machine with our commands, and brokers at the ports that pages name."""
+    """A machine with our commands, and brokers at the ports of the pages."""
     ports = {port: str(make_broker().port) for port in ("1883", "1884", "1885")}
     ports |= {port: str(free_port()) for port in ("8883", "8884", "8088")}
     made = Machine(tmp_path, **ports, **{"gw-otani.example": "127.0.0.1"})
     for name in (*PACKAGES, END):
-        (tmp_path / "bin" / name).write_text(STAND_IN)
+        (tmp_path / "bin" / name).write_text(CLIENT_SCRIPT)
         (tmp_path / "bin" / name).chmod(0o755)
     for name in ("etc", "usr-bin", "mosquitto"):
         (tmp_path / name).mkdir()
     (tmp_path / "systemd").symlink_to(ROOT / "systemd")
-    made.env |= {"OFFICE": str(office), "DESTDIR": str(tmp_path / "image")}
+    made.env |= {
+        "COMMAND_SERVER": str(command_server),
+        "DESTDIR": str(tmp_path / "image"),
+    }
     yield made
     made.run(END)
 
 
-def typed(page: str) -> str:
-    """What somebody types who follows a page; Python goes on from block to block."""
-    told, python = [], ""
+def script_of(page: str) -> str:
+    """Shell script of all blocks of a page; Python blocks share their state."""
+    parts, python = [], ""
     for number, (language, text) in enumerate(blocks(page, "sh", "python")):
         python += text * (language == "python")
         script = f"{sys.executable} - <<'END'\n{python}END\n"
         before = RUN[page].before.get(number, "")
-        told.append(f"{before}\necho 'block {number} of {page}' >&2\n")
-        told.append(script if language == "python" else text)
-    return PATIENT + "".join(told)
+        parts.append(f"{before}\necho 'block {number} of {page}' >&2\n")
+        parts.append(script if language == "python" else text)
+    return RETRY + "".join(parts)
 
 
 WITH_SPARK = re.compile(r"^backend-spark (score|replay|trim) ", re.MULTILINE)
@@ -273,17 +276,16 @@ WITH_SPARK = re.compile(r"^backend-spark (score|replay|trim) ", re.MULTILINE)
     ],
 )
 def test_every_command_of_a_page_runs(page: str, machine: Machine) -> None:
-    """One after another, as they stand there; each ends with 0, daemons too."""
+    """One after another, as written; each exits with 0, also daemons."""
     machine.names = {**RUN[page].names, **machine.names}
     if RUN[page].has_tables:
         write_tables(machine.folder / "var/backend", [SLOPE], END_S)
-    machine.run(typed(page), timeout_s=900)
+    machine.run(script_of(page), timeout_s=900)
     machine.run(END)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_no_block_falls_through(path: Path) -> None:
-    """Each has a language, and a page with commands has somebody who runs them."""
+def test_every_block_has_a_language_and_every_command_a_test(path: Path) -> None:
     page = str(path.relative_to(ROOT))
     languages = {language for language, _ in FENCE.findall(path.read_text("utf-8"))}
 
@@ -292,8 +294,7 @@ def test_no_block_falls_through(path: Path) -> None:
         assert (page in RUN) != (page in BY_OTHERS), page
 
 
-def test_pages_of_other_tests_are_theirs() -> None:
-    """A page that is left to a test is named there."""
+def test_pages_run_by_other_tests_are_named_there() -> None:
     for page, test in BY_OTHERS.items():
         text = (Path(__file__).parent / test).read_text("utf-8")
         assert page in text.replace('" / "', "/"), test

@@ -1,4 +1,4 @@
-"""Docs are tested like code."""
+"""Settings, examples, links and numbers in the docs match the code."""
 
 import re
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def blocks(path: Path, language: str) -> list[str]:
     ]
 
 
-def test_settings_reference_is_what_the_code_says() -> None:
+def test_settings_reference_matches_the_code() -> None:
     """Run scripts/write-reference after a change of settings."""
     written = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
 
@@ -53,7 +53,7 @@ def test_settings_reference_is_what_the_code_says() -> None:
 
 
 def test_example_of_a_node_is_valid() -> None:
-    """What an installer copies from the how-to works."""
+    """An installer can copy it from the how-to."""
     example, *variants = map(parse_toml, blocks(ROOT / "docs/how-to/node.md", "toml"))
     node = parse_node_settings(example)
 
@@ -63,23 +63,21 @@ def test_example_of_a_node_is_valid() -> None:
         parse_node_settings({**example, **variant})
 
 
-def test_guide_names_every_health_of_a_sensor() -> None:
-    """What the check prints is found in the table of what to do."""
+def test_guide_lists_every_health_of_a_sensor() -> None:
+    """Each health that the check prints is in the table of remedies."""
     guide = (ROOT / "docs/how-to/commissioning.md").read_text(encoding="utf-8")
 
     assert [h for h in Health if f"| `{h.value}` |" not in guide] == []
 
 
-def test_guide_draws_every_kind_of_sensor() -> None:
-    """An installer finds the wiring of each."""
+def test_guide_shows_the_wiring_of_every_kind_of_sensor() -> None:
     guide = (ROOT / "docs/how-to/commissioning.md").read_text(encoding="utf-8")
     wiring = guide.partition("## Wiring")[2].partition("## What the check")[0]
 
     assert [kind for kind in SENSOR_KINDS if f"`{kind}`" not in wiring] == []
 
 
-def test_example_of_a_fleet_is_accepted() -> None:
-    """What is copied from the reference works."""
+def test_example_of_a_fleet_is_valid() -> None:
     (example,) = blocks(ROOT / "docs/reference/fleet.md", "csv")
     lines, problems = parse_fleet_lines(example, SETTINGS_KEYS)
 
@@ -88,7 +86,7 @@ def test_example_of_a_fleet_is_accepted() -> None:
 
 
 def test_examples_of_gateway_and_manager_are_valid() -> None:
-    """What an operator copies from the how-to works."""
+    """An operator can copy them from the how-to."""
     manager, gateway = blocks(ROOT / "docs/how-to/gateway.md", "toml")
 
     assert build_settings(ManagerSettings, parse_toml(manager)).broker[0].topic == "/"
@@ -96,7 +94,7 @@ def test_examples_of_gateway_and_manager_are_valid() -> None:
 
 
 def test_examples_of_several_managers_are_valid() -> None:
-    """Each Manager names itself and the others."""
+    """Each Manager has its own id and lists the others as peers."""
     examples = blocks(ROOT / "docs/how-to/managers.md", "toml")
     first, second = (
         build_settings(ManagerSettings, parse_toml(text)) for text in examples[:2]
@@ -107,8 +105,8 @@ def test_examples_of_several_managers_are_valid() -> None:
 
 
 @pytest.mark.parametrize("page", ["how-to/autoscale.md", "reference/metrics.md"])
-def test_examples_that_go_into_a_managers_file_are_valid(page: str) -> None:
-    """What an operator adds to the file of the how-to works."""
+def test_additions_to_a_managers_settings_are_valid(page: str) -> None:
+    """An operator can append them to the example of the how-to."""
     manager, _ = blocks(ROOT / "docs/how-to/gateway.md", "toml")
     for text in blocks(ROOT / "docs" / page, "toml"):
         assert build_settings(
@@ -119,8 +117,7 @@ def test_examples_that_go_into_a_managers_file_are_valid(page: str) -> None:
 @pytest.mark.parametrize(
     "program", ["edge_agent", "gateway_daemon", "backend_spark", "spatial_mqtt"]
 )
-def test_every_command_is_named_in_the_readme(program: str) -> None:
-    """A command that nobody can find is not there."""
+def test_every_command_is_listed_in_the_readme(program: str) -> None:
     cli = import_module(f"{program}.cli").cli
     commands = cli.list_commands(click.Context(cli))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -129,8 +126,8 @@ def test_every_command_is_named_in_the_readme(program: str) -> None:
     assert [name for name in commands if not re.search(rf"\b{name}\b", readme)] == []
 
 
-def what_takes(example: dict[str, object]) -> list[str]:
-    """Names of the settings that a table is a part of."""
+def accepting_readers(example: dict[str, object]) -> list[str]:
+    """Readers of settings that accept a table."""
     node, *_ = map(parse_toml, blocks(ROOT / "docs/how-to/node.md", "toml"))
     bases: dict[Callable[..., object], dict[str, object]] = {
         parse_node_settings: node,
@@ -150,7 +147,7 @@ def what_takes(example: dict[str, object]) -> list[str]:
 
 
 def merged(base: dict[str, object], more: dict[str, object]) -> dict[str, object]:
-    """A table with another's keys laid over it."""
+    """A table updated recursively with the keys of another."""
     both = {**base, **more}
     for key in base.keys() & more.keys():
         old, new = base[key], more[key]
@@ -160,30 +157,30 @@ def merged(base: dict[str, object], more: dict[str, object]) -> dict[str, object
 
 
 @pytest.mark.parametrize("page_path", PAGES, ids=lambda p: p.name)
-def test_every_example_of_settings_is_taken_by_a_program(
+def test_every_example_of_settings_is_accepted_by_a_program(
     page_path: Path, tmp_path: Path
 ) -> None:
-    """A key that no program knows would stop the daemon of who copies it."""
-    there = tmp_path / "notices.pub"
+    """An unknown key would prevent the daemon from starting."""
+    public_key = tmp_path / "notices.pub"
     key = Ed25519PrivateKey.generate().public_key()
-    there.write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    public_key.write_bytes(
+        key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
     for text in blocks(page_path, "toml"):
-        table = parse_toml(text.replace("/etc/yamamori/notices.pub", str(there)))
-        if page_path.name != "topology.md":  # tried by its command
-            assert what_takes(table), text
+        table = parse_toml(text.replace("/etc/yamamori/notices.pub", str(public_key)))
+        if page_path.name != "topology.md":  # tested with its command
+            assert accepting_readers(table), text
 
 
 @pytest.mark.parametrize("page_path", PAGES, ids=lambda p: p.name)
-def test_links_between_pages_lead_somewhere(page_path: Path) -> None:
-    """A link in the docs names a file that is there."""
+def test_links_between_pages_resolve(page_path: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", page_path.read_text(encoding="utf-8"))
     local = [link for link in links if "://" not in link]
 
     assert [link for link in local if not (page_path.parent / link).exists()] == []
 
 
-def test_triage_reference_names_every_rule_with_its_default() -> None:
-    """A threshold that changes in the code changes in the page."""
+def test_triage_reference_lists_every_rule_with_its_default() -> None:
     text = (ROOT / "docs/reference/triage.md").read_text(encoding="utf-8")
     parts = re.split(r"^## `\[triage\.rules\.(\w+)\]`", text, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -200,7 +197,7 @@ def test_triage_reference_names_every_rule_with_its_default() -> None:
 
 
 def test_examples_of_triage_are_valid() -> None:
-    """What an operator copies from the how-to works on the example's node."""
+    """An operator can add them to the example of a node."""
     example, *_ = map(parse_toml, blocks(ROOT / "docs/how-to/node.md", "toml"))
     (rules,) = map(parse_toml, blocks(ROOT / "docs/how-to/triage.md", "toml"))
     node = parse_node_settings({**example, **rules})
@@ -209,33 +206,33 @@ def test_examples_of_triage_are_valid() -> None:
     assert node.settings.criteria.criteria().critical_line_mm(40.0) == 177.5
 
 
-def test_index_leads_to_every_page() -> None:
-    """What the index does not name is found by nobody; decisions by their folder."""
+def test_index_links_to_every_page() -> None:
+    """Except decisions, which are found by their folder."""
     index = ROOT / "docs/README.md"
     links = re.findall(r"\]\(([^)#]+)", index.read_text(encoding="utf-8"))
-    led = {(index.parent / link).resolve() for link in links}
+    linked = {(index.parent / link).resolve() for link in links}
     pages = {page for page in PAGES if page.parent.name != "decisions"}
 
-    assert pages - led - {index} == set()
+    assert pages - linked - {index} == set()
 
 
 @pytest.mark.parametrize("page_path", PAGES, ids=lambda p: p.name)
-def test_experiments_that_a_page_names_are_there(page_path: Path) -> None:
-    """A number that nobody can print again is a rumour."""
+def test_experiments_that_a_page_names_exist(page_path: Path) -> None:
+    """Each published number must be reproducible."""
     text = page_path.read_text(encoding="utf-8")
     named = re.findall(r"python -m experiments\.(\w+)", text)
 
     assert [n for n in named if not (ROOT / f"experiments/{n}.py").exists()] == []
 
 
-def test_numbers_of_the_papers_page_are_on_the_page_it_names() -> None:
-    """A result that is measured anew changes in both places."""
+def test_numbers_of_the_papers_page_are_on_the_linked_page() -> None:
+    """A new measurement must be updated on both pages."""
     page = ROOT / "docs/explanation/papers.md"
     for row in page.read_text(encoding="utf-8").splitlines()[5:12]:
         if not row.startswith("| **"):
             continue
         ours, link = row.split("|")[4], re.search(r"\]\((\S+?)#", row)
         assert link is not None
-        there = (page.parent / link[1]).read_text(encoding="utf-8").replace(",", "")
+        linked = (page.parent / link[1]).read_text(encoding="utf-8").replace(",", "")
         numbers = re.findall(r"\d+(?:\.\d+)?", ours.replace(",", ""))
-        assert [n for n in numbers if n not in there] == [], row
+        assert [n for n in numbers if n not in linked] == [], row

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules against what the daemons really tell."""
+"""The dashboard and the alert rules match the metrics that the daemons export."""
 
 import json
 import re
@@ -24,7 +24,7 @@ RULE = re.compile(
     r"        labels: \{severity: (?P<severity>page|ticket)\}\n"
     r'        annotations: \{summary: "(?P<summary>[^"\n]+)"\}\n'
 )
-"""The one form of YAML that the file is written in, so that no parser is needed."""
+"""The fixed form of YAML in which the file is written, so that no parser is needed."""
 
 
 def rules() -> list[re.Match[str]]:
@@ -36,8 +36,8 @@ def rules() -> list[re.Match[str]]:
 
 
 def panels() -> list[dict[str, Any]]:
-    told = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
-    return [panel for panel in told["panels"] if panel["type"] != "row"]
+    dashboard = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def expressions() -> list[str]:
@@ -53,7 +53,7 @@ def names_at(port: int) -> set[str]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
-    """Start a daemon with some settings; where it answers Prometheus."""
+    """Start a daemon with some settings; returns the port of its metrics."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(module: str, command: str, config: str) -> int:
@@ -72,10 +72,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
 
 
 @pytest.mark.broker
-def test_every_metric_that_is_drawn_or_alerted_is_told_by_a_daemon(
+def test_every_metric_of_dashboard_and_alerts_is_exported(
     start: Callable[..., int], broker: Broker, tmp_path: Path
 ) -> None:
-    """An alert on a name that nobody tells would never fire."""
+    """An alert on an unknown metric would never fire."""
     metrics = '[metrics]\nlisten = "127.0.0.1:PORT"\n'
     ports = [
         start(
@@ -104,19 +104,19 @@ def test_every_metric_that_is_drawn_or_alerted_is_told_by_a_daemon(
         ),
     ]
 
-    def told() -> list[set[str]]:
+    def exported() -> list[set[str]]:
         try:
             return [names_at(port) for port in ports]
         except OSError:
             return []
 
-    wait_until(told)
+    wait_until(exported)
     used = {name for text in expressions() for name, _ in METRIC.findall(text)}
-    assert used - set().union(*told()) == set()
+    assert used - set().union(*exported()) == set()
 
 
-def test_labels_that_are_asked_for_are_those_of_the_metric() -> None:
-    """A wrong label selects nothing, and nothing is never alarming."""
+def test_labels_in_expressions_are_those_of_the_metric() -> None:
+    """A wrong label selects nothing, so the alert would never fire."""
     page = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
     known: dict[str, set[str]] = {}
     for name, labels in re.findall(
@@ -128,23 +128,22 @@ def test_labels_that_are_asked_for_are_those_of_the_metric() -> None:
         used = METRIC.findall(text)
         groups = re.findall(r"\b(?:by|on) \(([^)]*)\)", text)
         for name, selectors in used:
-            asked = set(re.findall(r"(\w+)\s*(?:=~|!=|=)", selectors))
+            selected = set(re.findall(r"(\w+)\s*(?:=~|!=|=)", selectors))
             for group in groups:
-                asked |= set(re.findall(r"\w+", group))
-            wrong += [(name, label) for label in asked - known[name]]
+                selected |= set(re.findall(r"\w+", group))
+            wrong += [(name, label) for label in selected - known[name]]
     assert wrong == []
 
 
-def test_alerts_are_those_of_the_page() -> None:
-    """Each with its severity, and a first step for who is woken."""
+def test_alerts_are_those_of_the_page_with_their_severity() -> None:
     page = (FOLDER / "monitoring.md").read_text("utf-8")
-    told = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
 
-    assert told == [(rule["alert"], rule["severity"]) for rule in rules()]
+    assert listed == [(rule["alert"], rule["severity"]) for rule in rules()]
 
 
-def test_every_alert_leads_to_a_runbook() -> None:
-    """Once, and to a heading that is there."""
+def test_every_alert_links_to_a_runbook_once() -> None:
+    """The linked heading exists."""
     page = (ROOT / "docs/how-to/runbooks.md").read_text("utf-8")
     parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -153,43 +152,43 @@ def test_every_alert_leads_to_a_runbook() -> None:
         for line in sections["Woken at night"].splitlines()
         if line.startswith("| `")
     ]
-    led = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
+    linked = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
     links = [link for _, where in rows for link in re.findall(r"\(#([^)]+)\)", where)]
     below = [names for names, where in rows if "#other-alerts" in where]
-    told = re.findall(r"^\| `(\w+)` \|", sections["Other alerts"], re.MULTILINE)
+    others = re.findall(r"^\| `(\w+)` \|", sections["Other alerts"], re.MULTILINE)
 
-    assert sorted(led) == sorted(rule["alert"] for rule in rules())
+    assert sorted(linked) == sorted(rule["alert"] for rule in rules())
     assert all(where.count("](#") for _, where in rows)
     assert set(links) <= {slug(title) for title in sections}
-    assert set(re.findall(r"`(\w+)`", " ".join(below))) - set(told) <= {"CustodyLags"}
+    assert set(re.findall(r"`(\w+)`", " ".join(below))) - set(others) <= {"CustodyLags"}
 
 
 def slug(title: str) -> str:
-    """The anchor that a page makes of a heading."""
+    """The anchor of a heading."""
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
-def test_dashboard_stands_on_a_grid_without_overlap() -> None:
-    """Grafana moves overlapping panels about; ids are unique."""
-    told = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
-    places: set[tuple[int, int]] = set()
-    for panel in told["panels"]:
+def test_dashboard_panels_do_not_overlap_and_have_unique_ids() -> None:
+    """Grafana would move overlapping panels."""
+    dashboard = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
+    occupied: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
         grid = panel["gridPos"]
-        mine = {
+        cells = {
             (x, y)
             for x in range(grid["x"], grid["x"] + grid["w"])
             for y in range(grid["y"], grid["y"] + grid["h"])
         }
-        assert not places & mine, panel["title"]
-        assert max(x for x, _ in mine) < 24
-        places |= mine
-    ids = [panel["id"] for panel in told["panels"]]
+        assert not occupied & cells, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        occupied |= cells
+    ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(ids) == len(set(ids))
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs Prometheus' promtool")
-def test_prometheus_takes_every_rule_and_expression(tmp_path: Path) -> None:
-    """By its own checker; the dashboard's are checked as rules."""
+def test_promtool_accepts_every_rule_and_expression(tmp_path: Path) -> None:
+    """The dashboard's expressions are checked as recording rules."""
     recorded = [
         {"record": f"panel:{number}", "expr": text}
         for number, text in enumerate(expressions())

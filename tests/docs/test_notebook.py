@@ -1,4 +1,4 @@
-"""The page for notebooks, each of its lines run."""
+"""Runs every line of the page on notebooks."""
 
 import re
 import shlex
@@ -24,8 +24,8 @@ TABLE = f"cell,LEVEL1,LEVEL2\n{SLOPE.cell.token},100,140\n"
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Path:
-    """A folder with the tables, criteria and settings that the page speaks of."""
+def folder(tmp_path: Path) -> Path:
+    """A folder with the tables, criteria and settings that the page uses."""
     write_tables(tmp_path / "data", [SLOPE], END_S)
     first_s = END_S - 42 * 3600
     moved = [
@@ -44,45 +44,45 @@ def house(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def blocks(house: Path, language: str) -> list[str]:
-    """Blocks of the page, with the paths of a folder."""
+def blocks(folder: Path, language: str) -> list[str]:
+    """Code blocks of the page, with the paths replaced by those of a folder."""
     text = PAGE.read_text("utf-8")
-    for there in ("/var/lib/yamamori/backend", "/etc/yamamori", "354e18bc"):
-        assert there in text
-    text = text.replace("/var/lib/yamamori/backend", str(house / "data"))
-    text = text.replace("/etc/yamamori", str(house))
+    for replaced in ("/var/lib/yamamori/backend", "/etc/yamamori", "354e18bc"):
+        assert replaced in text
+    text = text.replace("/var/lib/yamamori/backend", str(folder / "data"))
+    text = text.replace("/etc/yamamori", str(folder))
     text = text.replace("354e18bc", SLOPE.cell.token)
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def test_every_line_of_python_runs(
-    house: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the order of the page, as an analyst types them."""
-    monkeypatch.chdir(house)
+    """In the order of the page, in one namespace."""
+    monkeypatch.chdir(folder)
     names: dict[str, Any] = {}
-    for block in blocks(house, "python"):
+    for block in blocks(folder, "python"):
         exec(compile(block, PAGE.name, "exec"), names)  # noqa: S102 - the page itself
 
     assert names["frame"]["level"].iloc[-1] >= 3
     assert names["readings"].num_rows == 253
     for chart in ("snake.png", "rain.png", "snake.svg", "velocity.png"):
-        assert (house / chart).stat().st_size > 10_000, chart
+        assert (folder / chart).stat().st_size > 10_000, chart
 
 
-def test_every_command_runs(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And writes the file that it names."""
-    monkeypatch.chdir(house)
-    (commands,) = blocks(house, "sh")
+def test_every_command_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each writes the file that it names."""
+    monkeypatch.chdir(folder)
+    (commands,) = blocks(folder, "sh")
     for line in commands.splitlines():
-        program, *words = shlex.split(line)
+        program, *arguments = shlex.split(line)
         assert program == "backend-spark"
-        monkeypatch.setattr(sys, "argv", [program, *words])
+        monkeypatch.setattr(sys, "argv", [program, *arguments])
         with pytest.raises(SystemExit, match=r"^0$"):
             main()
 
-    assert (house / "velocity.pdf").read_bytes().startswith(b"%PDF")
-    page = (house / "report.html").read_text("utf-8")
+    assert (folder / "velocity.pdf").read_bytes().startswith(b"%PDF")
+    page = (folder / "report.html").read_text("utf-8")
     assert SLOPE.cell.token in page
-    assert "<link" not in page, "it stands alone"
+    assert "<link" not in page, "the page needs no other file"
     assert ".badge" in page

@@ -1,4 +1,4 @@
-"""The page of promises against the tests that are there."""
+"""The page that lists promises and their tests matches the tests."""
 
 import re
 from pathlib import Path
@@ -15,8 +15,7 @@ NAMED = re.compile(r"`([a-z_/]+(?:\.py|/))`")
 LONG = re.compile(r"import sizes$|mark\.long|\bscale: Scale\b", re.MULTILINE)
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
-    """A promise without its test would be an assertion of the page alone."""
+def test_every_test_that_the_page_names_exists() -> None:
     named = {path for row in ROWS for cell in row[1:] for path in NAMED.findall(cell)}
     paths = {path for path in named if not (ROOT / path).exists()}
 
@@ -24,7 +23,7 @@ def test_every_test_that_the_page_names_is_there() -> None:
     assert len(paths) > 40
 
 
-def test_page_names_every_test_with_a_long_form() -> None:
+def test_page_lists_every_test_with_a_long_form() -> None:
     """It is in the third column of a promise whose second column is not empty."""
     long = {
         path.relative_to(TESTS).as_posix()

@@ -1,4 +1,4 @@
-"""The tutorial from its first command to its last, as somebody at a desk types it."""
+"""Runs all commands of the tutorial in one shell."""
 
 import os
 import re
@@ -20,19 +20,19 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """One shell for the whole page, on ports that are free."""
+    """One shell for the whole page, on free ports."""
     ports = {port: str(free_port()) for port in ("1883", "1884", "1885", "8088")}
     machine = Machine(tmp_path, **ports)
     typed = [
         f"echo 'command {number} of the page' >&2\n{block}"
         for number, block in enumerate(blocks(PAGE))
     ]
-    with (tmp_path / "said").open("w") as said:
+    with (tmp_path / "output").open("w") as output:
         process = subprocess.Popen(
             ["/bin/bash", "-euo", "pipefail", "-c", machine.named("".join(typed))],
             cwd=tmp_path,
             env=machine.env,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
@@ -43,16 +43,16 @@ def session(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
-def test_every_command_of_the_tutorial_does_what_it_says(
+def test_commands_of_the_tutorial_give_the_documented_results(
     session: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """The urgent message that was sent while the plug was out is in the log, once."""
+    """The urgent message that was sent during the outage is in the log, once."""
     code = session.wait(timeout=600)
-    said = (tmp_path / "said").read_text()
-    assert code == 0, said[-3000:]
+    output = (tmp_path / "output").read_text()
+    assert code == 0, output[-3000:]
 
-    assert re.search(r"^ +5 +1 ", said, re.MULTILINE), "it waited on the node's disk"
-    assert re.search(r"^ +5 +0 +0 +1 +1 +0", said, re.MULTILINE), "and went on"
+    assert re.search(r"^ +5 +1 ", output, re.MULTILINE), "it waited on the node's disk"
+    assert re.search(r"^ +5 +0 +0 +1 +1 +0", output, re.MULTILINE), "and was sent"
     rows = [
         pri
         for _, table in read_segments(tmp_path / "desk/backend/log")

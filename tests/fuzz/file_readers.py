@@ -1,7 +1,7 @@
-"""Readers of files that people carry about: tables, forecasts, accounts, places.
+"""Readers of files written by people or by our programs: tables, forecasts, accounts.
 
-Whoever gives such a file is a person with a spreadsheet: a refusal must say what rule
-was broken, and where.
+A person wrote the file, perhaps with a spreadsheet program, so an error must name the
+violated rule and its place.
 """
 
 from pathlib import Path
@@ -57,7 +57,7 @@ FORECAST = (
     b"source,issued_at,from,to,mm,mesh\n" + RUN + b"50330471\n",
     b"source,issued_at,from,to,mm,cell,flag\n" + RUN + b"354e18bc,1\n",
 )
-WHO = {"role": "node", "name": "n1", "cells": ["/3/1"]}
+IDENTITY = {"role": "node", "name": "n1", "cells": ["/3/1"]}
 CELL = Cell.at(33.5, 133.5)
 SECRET = auth.hash_password("correct horse battery", lambda size: b"s" * size)
 
@@ -66,13 +66,13 @@ def amedas(path: Path) -> object:
     return list(split_hours(read_amedas(str(path), "高知")))
 
 
-def drafts(told: str) -> object:
-    return list(parse_drafts(told.splitlines(), "n1", CELL, SystemClock()))
+def drafts(lines: str) -> object:
+    return list(parse_drafts(lines.splitlines(), "n1", CELL, SystemClock()))
 
 
-def federation(told: str) -> object:
+def federation(toml: str) -> object:
     return evaluate_federation(
-        build_settings(FederationFile, parse_toml(told)).to_federation()
+        build_settings(FederationFile, parse_toml(toml)).to_federation()
     )
 
 
@@ -177,7 +177,7 @@ OWN_READERS = (
             REGISTER_FILE,
         ),
         (AuthorityFileError,),
-        of_json({"issued": [{"serial": "a", "identity": WHO, "until_s": 1.8e9}]}),
+        of_json({"issued": [{"serial": "a", "identity": IDENTITY, "until_s": 1.8e9}]}),
         is_remote=False,
     ),
     Reader(
@@ -194,4 +194,4 @@ OWN_READERS = (
         (msgspec.msgpack.encode(CarriedMessage("/3/1", b"x", 1.0)),),
     ),
 )
-"""Files that programs write for themselves, and one more message."""
+"""Files that programs write for themselves, and one message of the overlay."""

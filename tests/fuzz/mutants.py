@@ -1,12 +1,12 @@
-"""Damaged messages by the thousand: what leads somewhere new is damaged further."""
+"""Mutation fuzzing: messages with new outcomes are added to the pool and mutated."""
 
 import random
 import re
 from collections.abc import Iterator
 
-MOST_KEPT = 200
-LONGEST = 4096
-WORDS = (
+MAX_POOL = 200
+MAX_BYTES = 4096
+TOKENS = (
     b"\x00", b"\xff", b"\x80\x80\x80\x80", b"\x9f", b"\xbf", b"\xfb\x7f\xf8", b"/",
     b"#", b"+", b"null", b"NaN", b"1e999", b"-1", b"9" * 40, b"[[", b"]]", b'{"', b'":',
     b"'", b"\r\n", b"pri5", b"\xc2\x00", b"\xed\xa0\x80", b"\x1b" + b"\xff" * 8,
@@ -14,11 +14,11 @@ WORDS = (
 
 
 class Mutants:
-    """A stream of damaged messages, steered by what their readers say.
+    """A stream of damaged messages, guided by the outcomes of their reader.
 
     Args:
-        seeds: Real messages.
-        chance: Decides; a seed repeats a run.
+        seeds: Valid messages.
+        chance: Random source; its seed repeats a run.
     """
 
     def __init__(self, seeds: tuple[bytes, ...], chance: random.Random) -> None:
@@ -31,12 +31,12 @@ class Mutants:
             data = self._chance.choice(self._pool)
             for _ in range(self._chance.choice((1, 1, 2, 4))):
                 data = self._damaged(data)
-            yield data[:LONGEST]
+            yield data[:MAX_BYTES]
 
     def learn(self, data: bytes, outcome: str) -> None:
-        """Keep a message that came out in a way no other did."""
+        """Add a message with a new outcome to the pool."""
         shape = re.sub(r"got .*|[0-9]+|'[^']*'", "", outcome)[:80]
-        if shape not in self._seen and len(self._pool) < MOST_KEPT:
+        if shape not in self._seen and len(self._pool) < MAX_POOL:
             self._seen.add(shape)
             self._pool.append(data)
 
@@ -44,7 +44,7 @@ class Mutants:
         chance = self._chance
         at = chance.randint(0, len(data))
         to = min(len(data), at + chance.choice((1, 1, 2, 4, 16)))
-        piece, word = data[at:to], chance.choice(WORDS)
+        piece, word = data[at:to], chance.choice(TOKENS)
         other = chance.choice(self._pool)
         head, tail = data[:at], data[to:]
         return chance.choice((

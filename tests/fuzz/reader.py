@@ -1,4 +1,4 @@
-"""One reader of what comes from outside, and how it is fed."""
+"""A reader of external input, and its inputs."""
 
 import json
 from collections.abc import Callable
@@ -10,19 +10,19 @@ import cbor2
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - the folder itself is made safely
 FOLDER = TemporaryDirectory(prefix="fuzz-", dir=MEMORY if MEMORY.exists() else None)
-"""For readers that want a file; it goes with the process."""
+"""For readers that need a file; removed when the process ends."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """One reader.
+    """A reader of external input.
 
     Attributes:
-        name: For people.
-        read: Reads some bytes.
-        refuses: What it may raise; anything else would end a daemon.
-        seeds: What it is meant for.
-        is_remote: Whether it comes over a network, and not from a file or a wire here.
+        name: Id of the test case.
+        read: Reads bytes.
+        refuses: Exceptions that it may raise; any other would end a daemon.
+        seeds: Valid inputs.
+        is_remote: Whether the input comes over a network, not from a file or a bus.
     """
 
     name: str
@@ -32,21 +32,21 @@ class Reader:
     is_remote: bool = True
 
 
-def of_json(*told: object) -> tuple[bytes, ...]:
-    return tuple(json.dumps(each).encode() for each in told)
+def of_json(*values: object) -> tuple[bytes, ...]:
+    return tuple(json.dumps(each).encode() for each in values)
 
 
-def of_cbor(*told: object) -> tuple[bytes, ...]:
-    return tuple(cbor2.dumps(each) for each in told)
+def of_cbor(*values: object) -> tuple[bytes, ...]:
+    return tuple(cbor2.dumps(each) for each in values)
 
 
 def text(read_text: Callable[[str], object]) -> Callable[[bytes], object]:
-    """A reader of text: MQTT and files give it decoded, whatever it is."""
+    """A reader of text, with invalid bytes replaced as for MQTT and files."""
     return lambda data: read_text(data.decode(errors="replace"))
 
 
 def file(read_file: Callable[[Path], object], name: str) -> Callable[[bytes], object]:
-    """A reader of a file: there is one of that name, with these bytes."""
+    """A reader of a file with that name and these bytes."""
     path = Path(FOLDER.name) / name
 
     def read(data: bytes) -> object:

@@ -1,4 +1,4 @@
-"""Every reader of what comes from outside: what it reads, and what it may raise."""
+"""All readers of external input, with valid inputs and the errors they may raise."""
 
 import json
 import struct
@@ -19,7 +19,7 @@ from edge_agent.commissioning.fleet import (
     TextError,
     parse_fleet_lines,
 )
-from edge_agent.commissioning.fleet import decode_text as decode_office
+from edge_agent.commissioning.fleet import decode_text as decode_fleet_text
 from edge_agent.config import parse_node_settings
 from edge_agent.notices import Notices
 from edge_agent.sensors import ds18b20, gnss, modbus, sdi12
@@ -121,18 +121,18 @@ def packet(data: bytes) -> object:
     ]
 
 
-def through_the_gateway(data: bytes) -> object:
-    """As a hostile node would: topic, content type and payload are its own."""
+def gateway_ingress(data: bytes) -> object:
+    """A message of a hostile node, with any topic, content type and payload."""
     head, _, payload = data.partition(b"\n")
     words = head.decode(errors="replace").split(" ")
     content, wants = (*words[1:], "", "")[:2]
     message = publish("/forward/" + words[0], payload, content=content)
     message = message._replace(response_topic=wants, message_id=wants)
-    taken = [parse_publication(m, 2) for m in Unpacker().unpack([message])]
-    for each in taken:
-        told = each.receipt_topic
-        assert told is None or topics.matches(topics.CUSTODY_FILTER, told)
-        assert "+" not in (told or "")
+    parsed = [parse_publication(m, 2) for m in Unpacker().unpack([message])]
+    for each in parsed:
+        receipt = each.receipt_topic
+        assert receipt is None or topics.matches(topics.CUSTODY_FILTER, receipt)
+        assert "+" not in (receipt or "")
     return parse_delivery(message._replace(topic="/" + words[0]), 2)
 
 
@@ -152,39 +152,39 @@ def filters(words: str) -> object:
 
 def logged(line: str) -> object:
     table = SubscriptionTable()
-    for told in (
+    for handle in (
         table.on_subscribe_log,
         table.on_unsubscribe_log,
         table.on_client_log,
         table.register,
     ):
-        told(line)
+        handle(line)
     table.unregister(line)
     return filters_by_broker(table.filters, TABLE)
 
 
 def row(data: bytes) -> object:
     now = datetime(2026, 7, 1, tzinfo=UTC)
-    told = {"payload": data, "topic": "/3/1", "received_at": now, "age_s": 0.0}
+    values = {"payload": data, "topic": "/3/1", "received_at": now, "age_s": 0.0}
     names = ("node", "boot", "seq", "pri", "topic", "age_s")
-    return parse_row(dict.fromkeys(names) | told)
+    return parse_row(dict.fromkeys(names) | values)
 
 
-def rain(told: str) -> object:
-    source = RainText("rain.csv", told)
+def rain(csv: str) -> object:
+    source = RainText("rain.csv", csv)
     list(soil_water_lines(source, column="mm", step_h=1 / 6, allow_missing=True))
     return read_rain_series(source, "t", "mm")
 
 
 def notices(data: bytes) -> object:
-    heard = Notices(None, lambda _: None)
+    received = Notices(None, lambda _: None)
     for topic in ("/notice/3", "/notice/3/1"):
-        heard.on_message(publish(topic, data))
-    return heard.level(0.0), heard.criteria()
+        received.on_message(publish(topic, data))
+    return received.level(0.0), received.criteria()
 
 
 def signed(data: bytes) -> object:
-    """As a node does that knows no key: nothing counts."""
+    """Verification at a node without keys, which accepts no notice."""
     return NoticeVerifier([]).verify("/notice/3", data)
 
 
@@ -199,8 +199,10 @@ NOTICE = of_json(
     },
 )  # fmt: skip
 SIGNED = of_json({"body": '{"level":3,"at_s":1.7e9}', "signature": "AAAA"})[0]
-PLACE = OverlayKey("/3", 0, "g")
-FRAME = wire_format.encode_frame(PLACE, PLACE, LevelPacket(0, NeighbourQuery()))
+OVERLAY_KEY = OverlayKey("/3", 0, "g")
+FRAME = wire_format.encode_frame(
+    OVERLAY_KEY, OVERLAY_KEY, LevelPacket(0, NeighbourQuery())
+)
 RECEIPT = CustodyReceipt.from_ids([ID, MessageId("n1", "bb", 9)]).encode()
 MODBUS = b"\x01\x03\x00\x00\x00\x01"
 MQTT = codec.encode_publish(
@@ -258,7 +260,7 @@ READERS = (
     ),
     Reader(
         "gateway",
-        through_the_gateway,
+        gateway_ingress,
         (),
         (
             b"3/1/pri5 parcel /custody/g\n" + encode_batch([BatchItem(CBOR)]),
@@ -369,7 +371,7 @@ READERS = (
     ),
     Reader(
         "fleet",
-        lambda data: parse_fleet_lines(decode_office(data), SETTINGS_KEYS),
+        lambda data: parse_fleet_lines(decode_fleet_text(data), SETTINGS_KEYS),
         (FleetError, TextError),
         (b"id,latitude,longitude\nn1,33.5,133.5\n",),
         is_remote=False,

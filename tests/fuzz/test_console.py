@@ -1,4 +1,4 @@
-"""No request ends in an error of ours: every route of the console, as anybody."""
+"""Fuzzes every route of the console: no request causes a server error."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from backend_spark.console.app import make_app
 from spatial_mqtt.cells import Cell
 
 CASES = int(os.environ.get("FUZZ_CASES", "40000")) // 100
-"""A request costs a hundred times what a parser does."""
+"""A request takes a hundred times as long as a parser."""
 
 ENDLESS = "/api/live"
 TOKEN = Cell.at(SLOPES[0].latitude, SLOPES[0].longitude, 13).token
@@ -36,43 +36,43 @@ FORMS = (
     ("name", "password"),
 )
 NUMBERS = ("0", "-1", "1", str(2**63), "9" * 400, "1793000400", "1e9", "nan", "")
-DAYS = ("0001-01-01", "9999-12-31", "2026-10-26", "2026-02-30", "26-1-1", "")
+DATES = ("0001-01-01", "9999-12-31", "2026-10-26", "2026-02-30", "26-1-1", "")
 MORE = ("now", "then", "..", "%00", "/")
-EDGES = st.sampled_from((*NUMBERS, *DAYS, *map(str, KNOWN.values()), *MORE))
-WORDS = EDGES | st.text(max_size=20)
+EDGES = st.sampled_from((*NUMBERS, *DATES, *map(str, KNOWN.values()), *MORE))
+TEXTS = EDGES | st.text(max_size=20)
 METHODS = ("GET", "GET", "POST", "POST", "PUT", "DELETE", "HEAD")
 HEADERS: tuple[dict[str, str], ...] = (
     {}, {}, {"Cookie": "yamamori-session=\x7f; ="}, {"Cookie": ";" * 5000},
     {"Content-Type": "multipart/form-data"}, {"X-Yamamori-Proof": "x"},
 )  # fmt: skip
-ASKED = ("at", "first", "last", "lang", "from_s", "to_s", "known")
-PARAMS = st.dictionaries(st.sampled_from(ASKED), WORDS)
+PARAM_NAMES = ("at", "first", "last", "lang", "from_s", "to_s", "known")
+PARAMS = st.dictionaries(st.sampled_from(PARAM_NAMES), TEXTS)
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
     st.floats(allow_nan=False, allow_infinity=False),
-    WORDS,
+    TEXTS,
     st.sampled_from(("0001-01-01", "9999-12-31T23:59", "2026-07-01T13:00:00+25:00")),
 )
 
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
-    """A form of ours with some values of another's; or anything."""
-    told: dict[str, object] = {
+    """A valid form with some values replaced, or arbitrary bytes."""
+    form: dict[str, object] = {
         name: draw(VALUES) if draw(st.integers(0, 2)) == 0 else KNOWN[name]
         for name in draw(st.sampled_from(FORMS))
     }
-    good = msgspec.json.encode(told, enc_hook=str) if _is_small(told) else b"{}"
+    good = msgspec.json.encode(form, enc_hook=str) if _is_small(form) else b"{}"
     no_text = good.replace(b'"x"', b'"\xff"')
     deep = st.sampled_from((b"[" * 9000, b'{"text":' * 9000))
     return draw(st.just(good) | st.just(no_text) | st.binary(max_size=60) | deep)
 
 
-def _is_small(told: dict[str, object]) -> bool:
-    """Whether it is JSON that can be written here; larger numbers are in `NUMBERS`."""
-    wide = (v for v in told.values() if type(v) is int and abs(v) >= 2**63)
+def _is_small(form: dict[str, object]) -> bool:
+    """Whether all integers can be encoded; larger ones are in `NUMBERS` as text."""
+    wide = (v for v in form.values() if type(v) is int and abs(v) >= 2**63)
     return not any(wide)
 
 
@@ -81,28 +81,28 @@ class Console:
     """A console with tables.
 
     Attributes:
-        routes: Its paths, but for the endless one.
-        people: Somebody without a name, and a chief.
+        routes: Its paths, without the endless one.
+        clients: An anonymous client, and one logged in as chief.
     """
 
     routes: list[str]
-    people: list[httpx.Client]
+    clients: list[httpx.Client]
 
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
-    """It listens on a real port."""
+    """A console on a real port."""
     house, clock = House(tmp_path_factory.mktemp("console"), free_port()), Clock()
     write_tables(house.data, SLOPES, NOW_S)
     parts = parts_of(house, clock, house.with_accounts())
     parts.refresh()
     paths = [r.path for r in make_app(parts).routes if isinstance(r, APIRoute)]
-    with serve(parts, house.port) as nobody, httpx.Client(timeout=60) as chief:
-        nobody.timeout = chief.timeout
-        chief.base_url = nobody.base_url
+    with serve(parts, house.port) as anonymous, httpx.Client(timeout=60) as chief:
+        anonymous.timeout = chief.timeout
+        chief.base_url = anonymous.base_url
         chief.headers.update(log_in(chief, "a-chief"))
         known = [path for path in paths if path != ENDLESS]
-        yield Console([*known, "/static/x", "/nothing"], [nobody, chief])
+        yield Console([*known, "/static/x", "/nothing"], [anonymous, chief])
 
 
 @settings(
@@ -111,14 +111,14 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_no_request_ends_in_an_error_of_ours(
+def test_no_request_causes_a_server_error(
     console: Console, data: st.DataObject
 ) -> None:
-    """Refused in words or answered, never 500, and no stack in an answer."""
-    client = data.draw(st.sampled_from(console.people))
+    """Every status is below 500, and no response contains a traceback."""
+    client = data.draw(st.sampled_from(console.clients))
     path = data.draw(st.sampled_from(console.routes))
     for name in re.findall(r"{\w+}", path):
-        path = path.replace(name, _quoted(data.draw(WORDS)))
+        path = path.replace(name, _quoted(data.draw(TEXTS)))
     method = data.draw(st.sampled_from(METHODS))
     params = data.draw(PARAMS)
     body = data.draw(bodies())
@@ -128,7 +128,7 @@ def test_no_request_ends_in_an_error_of_ours(
             method, path, params=_writable(params), content=body, headers=headers
         )
     except (httpx.InvalidURL, httpx.LocalProtocolError):
-        return  # no client can send it
+        return  # httpx cannot send this request
 
     assert answer.status_code < 500, (method, path, params, body)
     assert "Traceback" not in answer.text

@@ -1,4 +1,4 @@
-"""No bytes from outside end a daemon: a value, or the error that the reader names.
+"""No external input ends a daemon: a reader returns or raises one of its errors.
 
 The short form runs with the tests; ``make fuzz`` runs a million cases.
 """
@@ -19,20 +19,20 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 CASES = int(os.environ.get("FUZZ_CASES", "40000"))
-"""Over all readers, most of them damaged messages."""
+"""Cases over all readers, most of them damaged messages."""
 
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
-LONGEST_ERROR = 4000
-"""Characters; it goes into a log, or to an administrator."""
+MAX_ERROR = 4000
+"""In characters; errors are logged or sent to an administrator."""
 
-ALL = (*READERS, *FILE_READERS, *OWN_READERS)
+ALL_READERS = (*READERS, *FILE_READERS, *OWN_READERS)
 RULE = re.compile(r"a value|must|needs|cannot|no rain of|not a known key")
-"""What a person reads who gave the file."""
+"""An error about a file must state a rule."""
 
-EACH = CASES // len(ALL)
-BY_HYPOTHESIS = max(10, EACH // 50)
-"""It finds the smallest case and is a hundred times slower."""
+CASES_PER_READER = CASES // len(ALL_READERS)
+BY_HYPOTHESIS = max(10, CASES_PER_READER // 50)
+"""Hypothesis shrinks failing cases, but is a hundred times slower."""
 DEEP = (b"[" * 20_000, b"\x81" * 20_000, b'{"a":' * 20_000, b"a = " + b"[" * 5_000)
 HUGE_NUMBERS = (b"9" * 5000, b"a = " + b"9" * 5000, b"1e999", b"[1e999]")
 EDGES = (b"", b"\x00", b"\xff" * 16, b"null", b"[]", b"{}", b"\xa0", b"\x80", b"NaN")
@@ -55,7 +55,7 @@ def as_json(value: object) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
-    """A real message, of which pieces are cut, doubled, or replaced."""
+    """A valid message with pieces removed, doubled or replaced."""
     data = draw(st.sampled_from(seeds))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(data)))
@@ -68,34 +68,34 @@ def damaged(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
 
 
 def hostile(reader: Reader) -> st.SearchStrategy[bytes]:
-    """Chance, values of the right format and the wrong form, and damaged messages."""
+    """Random bytes, values of the right format but wrong type, and damaged messages."""
     return st.one_of(
         damaged(reader.seeds),
         damaged(reader.seeds),
         st.binary(max_size=300),
         VALUES.map(as_json),
         VALUES.map(cbor2.dumps),
-        st.text(max_size=100).map(lambda words: words.encode(errors="replace")),
+        st.text(max_size=100).map(lambda text: text.encode(errors="replace")),
     )
 
 
 def check(reader: Reader, data: bytes) -> str:
-    """Read; what was said, a value's length or the error."""
-    said = ""
+    """Read the data; returns the outcome: the length of the value, or the error."""
+    outcome = ""
     try:
-        said = "a value " + "*" * min(64, len(str(reader.read(data))) // 16)
+        outcome = "a value " + "*" * min(64, len(str(reader.read(data))) // 16)
     except reader.refuses as error:
-        said = str(error)
-    is_short = not reader.is_remote or len(said) <= LONGEST_ERROR
-    assert is_short, "an error that fills a log"
-    is_told = not said or reader not in FILE_READERS or RULE.search(said)
-    assert is_told, f"a refusal without a rule: {said}"
-    return said
+        outcome = str(error)
+    is_short = not reader.is_remote or len(outcome) <= MAX_ERROR
+    assert is_short, "the error is too long for a log"
+    has_rule = not outcome or reader not in FILE_READERS or RULE.search(outcome)
+    assert has_rule, f"the error states no rule: {outcome}"
+    return outcome
 
 
-@pytest.mark.parametrize("reader", ALL, ids=lambda r: r.name)
-def test_reader_takes_its_seeds_apart(reader: Reader) -> None:
-    """A seed that is refused at once would test nothing behind it."""
+@pytest.mark.parametrize("reader", ALL_READERS, ids=lambda r: r.name)
+def test_reader_accepts_its_seeds(reader: Reader) -> None:
+    """Mutants of an invalid seed would only test the first check."""
     if reader.name in {
         "record",
         "view",
@@ -110,18 +110,18 @@ def test_reader_takes_its_seeds_apart(reader: Reader) -> None:
             reader.read(seed)
 
 
-@pytest.mark.parametrize("reader", ALL, ids=lambda r: r.name)
-def test_reader_survives_what_is_deep_huge_or_empty(reader: Reader) -> None:
-    """Brackets without end and numbers without end are the cheapest attack."""
+@pytest.mark.parametrize("reader", ALL_READERS, ids=lambda r: r.name)
+def test_reader_survives_deep_huge_and_empty_input(reader: Reader) -> None:
+    """Deep nesting and long numbers are the cheapest attack."""
     for data in (*DEEP, *HUGE_NUMBERS, *EDGES):
         check(reader, data)
         check(reader, reader.seeds[0] + data)
         check(reader, data + reader.seeds[0])
 
 
-@pytest.mark.parametrize("reader", ALL, ids=lambda r: r.name)
+@pytest.mark.parametrize("reader", ALL_READERS, ids=lambda r: r.name)
 def test_reader_survives_hostile_bytes(reader: Reader) -> None:
-    """Only the errors that it names, and short ones."""
+    """It raises only its own errors, with short messages."""
 
     @settings(
         max_examples=BY_HYPOTHESIS,
@@ -138,11 +138,11 @@ def test_reader_survives_hostile_bytes(reader: Reader) -> None:
     run()
 
 
-@pytest.mark.parametrize("reader", ALL, ids=lambda r: r.name)
+@pytest.mark.parametrize("reader", ALL_READERS, ids=lambda r: r.name)
 def test_reader_survives_damaged_messages(reader: Reader) -> None:
-    """Real messages, damaged again and again where it leads somewhere new."""
+    """Valid messages, mutated further where the outcome is new."""
     mutants = Mutants(reader.seeds, random.Random(f"{SEED} {reader.name}"))
-    for data in islice(mutants, EACH):
+    for data in islice(mutants, CASES_PER_READER):
         try:
             mutants.learn(data, check(reader, data))
         except Exception as error:

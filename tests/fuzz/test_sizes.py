@@ -1,4 +1,4 @@
-"""A file that is too large is refused by its size, before it is read."""
+"""Files that are too large are refused by their size, before they are read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from backend_spark.forecast import files
 
 
 @pytest.mark.parametrize(
-    ("read", "most_bytes"),
+    ("read", "max_bytes"),
     [
         (lambda path: tables.read_criteria(path, ASSUMED), tables.MAX_BYTES),
         (amedas, jma.MAX_STATIONS_BYTES),
@@ -21,11 +21,11 @@ from backend_spark.forecast import files
     ],
 )
 def test_file_that_is_too_large_is_refused_by_its_size(
-    read: Callable[[Path], object], most_bytes: int, tmp_path: Path
+    read: Callable[[Path], object], max_bytes: int, tmp_path: Path
 ) -> None:
-    """A film on the wrong path must not fill the memory; this one has no blocks."""
-    path = tmp_path / "film.csv"
-    with path.open("wb") as film:
-        film.truncate(most_bytes + 1)
-    with pytest.raises(ValueError, match=f"at most {most_bytes} bytes"):
+    """A video file at the path must not fill the memory; the test file is sparse."""
+    path = tmp_path / "large.csv"
+    with path.open("wb") as large:
+        large.truncate(max_bytes + 1)
+    with pytest.raises(ValueError, match=f"at most {max_bytes} bytes"):
         read(path)

@@ -1,4 +1,4 @@
-"""The short form for every `make test`, the long one for `make image-test`."""
+"""Selects the short form (`make test`) or the long one (`make image-test`)."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 OUT = Path(os.environ.get("IMAGE_OUT", Path(__file__).parents[2] / "out/image"))
-NOTES = OUT / "test.json"
+RECORDS = OUT / "test.json"
 
 
 def is_long() -> bool:
@@ -20,8 +20,8 @@ only_long = pytest.mark.skipif(
 )
 
 
-def note(**numbers: float) -> None:
-    """Keep what was measured, in out/image/test.json."""
-    NOTES.parent.mkdir(parents=True, exist_ok=True)
-    before = json.loads(NOTES.read_text()) if NOTES.exists() else {}
-    NOTES.write_text(json.dumps({**before, **numbers}, indent=1) + "\n")
+def record(**numbers: float) -> None:
+    """Store measurements in out/image/test.json."""
+    RECORDS.parent.mkdir(parents=True, exist_ok=True)
+    before = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+    RECORDS.write_text(json.dumps({**before, **numbers}, indent=1) + "\n")

@@ -1,7 +1,7 @@
-"""A node's settings for the machine in QEMU.
+"""A node's settings for the QEMU machine.
 
-Line 3 there is low at rest and lifted by a tip, as by a module that lifts its pin: the
-kind `vibration`, whose counting is the rain gauge's.
+GPIO line 3 is low at rest and raised by a tip. The sensor kind is `vibration`, which
+is active high and counts in the same way as the rain gauge.
 """
 
 from image.vm import RAIN_PIN
@@ -29,5 +29,5 @@ hold_s = 1
 
 
 def node(gateway: str) -> str:
-    """The file, as Notepad saves it."""
+    """The settings file with the line ends of Windows."""
     return NODE.format(gateway=gateway, pin=RAIN_PIN).replace("\n", "\r\n")

@@ -1,4 +1,4 @@
-"""Who may log in: those whose keys are in the settings, and nobody else."""
+"""SSH login is limited to the keys in the settings."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ name = "box"
 
 
 def start(root: Path, access: str) -> int:
-    """Run the image's script on a card with these settings; its status."""
+    """Run the image's script on a card with these settings; returns its exit status."""
     (root / "etc/yamamori").mkdir(parents=True, exist_ok=True)
     (root / "etc/yamamori/node.toml").write_text(NODE + access)
     maker = root / "dropbearkey"
@@ -41,13 +41,13 @@ def start(root: Path, access: str) -> int:
 
 
 @pytest.mark.parametrize("access", ["", "[access]\n", "[access]\nssh_keys = []\n"])
-def test_nobody_may_by_default(tmp_path: Path, access: str) -> None:
-    """Status 1 tells systemd to leave the server alone."""
+def test_login_is_disabled_by_default(tmp_path: Path, access: str) -> None:
+    """With status 1, systemd does not start the server."""
     assert start(tmp_path, access) == 1
 
 
-def test_who_is_named_may(tmp_path: Path) -> None:
-    """The host's key is made once, and lives on the data partition."""
+def test_keys_of_the_settings_may_log_in(tmp_path: Path) -> None:
+    """The host key is created once, on the data partition."""
     assert start(tmp_path, f'[access]\nssh_keys = ["{KEY}"]\n') == 0
     keys = tmp_path / "run/yamamori-access/authorized_keys"
     assert keys.read_text() == KEY + "\n"
@@ -59,8 +59,9 @@ def test_who_is_named_may(tmp_path: Path) -> None:
     assert (tmp_path / "data/etc/ssh/key").read_text() == "kept"
 
 
-def test_key_that_is_taken_out_of_the_settings_is_forgotten(tmp_path: Path) -> None:
-    """The next start knows the new list alone."""
+def test_key_removed_from_the_settings_is_removed_at_the_next_start(
+    tmp_path: Path,
+) -> None:
     start(tmp_path, f'[access]\nssh_keys = ["{KEY}"]\n')
     assert start(tmp_path, "[access]\nssh_keys = []\n") == 1
     assert (tmp_path / "run/yamamori-access/authorized_keys").read_text() == ""
@@ -69,8 +70,8 @@ def test_key_that_is_taken_out_of_the_settings_is_forgotten(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "key", ['command="x" ssh-ed25519 AAAA', "hello", "-----BEGIN PRIVATE KEY-----"]
 )
-def test_what_is_no_public_key_is_refused(tmp_path: Path, key: str) -> None:
-    """In the settings by name; and should it get by, the script leaves it out."""
+def test_invalid_public_key_is_refused(tmp_path: Path, key: str) -> None:
+    """The settings reject it, and the script omits it."""
     access = f"[access]\nssh_keys = ['{key}']\n"
     with pytest.raises(SettingsError, match=r"ssh_keys must be a public key's"):
         parse_node_settings(

@@ -1,4 +1,4 @@
-"""What goes into an image, and what lies beside it."""
+"""The contents of an image, and the files published with it."""
 
 import hashlib
 import json
@@ -14,11 +14,11 @@ from image.vm import ROOT, built
 from image.manifest import entry
 from image.wanted import blocks, closure
 
-MOST_BYTES = 100_000_000
+MAX_BYTES = 100_000_000
 
 
-def test_node_has_what_it_needs_for_arm64_and_no_more() -> None:
-    """The pin library of the target, and nothing of the backend."""
+def test_node_has_only_the_packages_it_needs_on_arm64() -> None:
+    """The GPIO library of the target, and no packages of the backend."""
     names = closure(["edge", "pi"])
 
     assert {"lgpio", "gpiozero", "paho-mqtt", "sqlite-utils"} <= names
@@ -27,7 +27,7 @@ def test_node_has_what_it_needs_for_arm64_and_no_more() -> None:
 
 
 def test_requirements_are_pinned_by_hash() -> None:
-    """Pip shall take what was looked at, on whatever machine it runs."""
+    """Pip installs the reviewed files on any machine."""
     script = ROOT / "image/wanted.py"
     done = subprocess.run(
         [sys.executable, script, "edge", "pi"],
@@ -45,33 +45,33 @@ def test_requirements_are_pinned_by_hash() -> None:
 def test_manifest_has_the_checksums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Imager refuses an image that has changed."""
+    """Raspberry Pi Imager refuses an image that does not match them."""
     image, packed = tmp_path / "a.img", tmp_path / "a.img.xz"
     image.write_bytes(b"image")
     packed.write_bytes(b"packed")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
-    told = entry(image, packed, "node", "1")
+    listed = entry(image, packed, "node", "1")
 
-    assert told["extract_sha256"] == hashlib.sha256(b"image").hexdigest()
-    assert told["image_download_sha256"] == hashlib.sha256(b"packed").hexdigest()
-    assert told["image_download_size"] == 6
-    assert told["release_date"] == "1970-01-01"
-    assert str(told["url"]).startswith("file:///")
+    assert listed["extract_sha256"] == hashlib.sha256(b"image").hexdigest()
+    assert listed["image_download_sha256"] == hashlib.sha256(b"packed").hexdigest()
+    assert listed["image_download_size"] == 6
+    assert listed["release_date"] == "1970-01-01"
+    assert str(listed["url"]).startswith("file:///")
     monkeypatch.setenv("IMAGE_URL", "https://office.example/images/")
-    there = entry(image, packed, "node", "1")
-    assert there["url"] == "https://office.example/images/a.img.xz"
+    remote = entry(image, packed, "node", "1")
+    assert remote["url"] == "https://office.example/images/a.img.xz"
 
 
-def test_bill_of_an_image_has_both_kinds_and_is_the_same_every_time(
+def test_sbom_lists_debian_and_python_packages_reproducibly(
     tmp_path: Path,
 ) -> None:
-    """Debian's packages, wheels and ours; nothing of it depends on the hour."""
+    """It also lists our own package, and has no time stamp of the build."""
     listed = ("--packages", "image/lock/node")
-    given = ("--image", "yamamori-node", "--version", "1.2", *listed)
+    options = ("--image", "yamamori-node", "--version", "1.2", *listed)
     made = [tmp_path / "a", tmp_path / "b"]
     for out in made:
         subprocess.run(
-            [sys.executable, "scripts/sbom.py", "requirements.lock", out, *given],
+            [sys.executable, "scripts/sbom.py", "requirements.lock", out, *options],
             cwd=ROOT,
             check=True,
         )
@@ -85,24 +85,24 @@ def test_bill_of_an_image_has_both_kinds_and_is_the_same_every_time(
 
 
 @pytest.mark.image
-def test_what_was_built_is_whole_signed_and_small() -> None:
-    """Checksums, signature, list of contents, and the weight."""
+def test_built_image_is_complete_signed_and_small() -> None:
+    """Checks checksums, signature, SBOM and size."""
     folder = built("node")
     verify = "openssl pkeyutl -verify -rawin -pubin -inkey ../keys/update.pub"
-    given = "-in SHA256SUMS -sigfile SHA256SUMS.sig"
-    for command in ("sha256sum --check --quiet SHA256SUMS", f"{verify} {given}"):
+    options = "-in SHA256SUMS -sigfile SHA256SUMS.sig"
+    for command in ("sha256sum --check --quiet SHA256SUMS", f"{verify} {options}"):
         subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
     listed = json.loads((folder / "sbom.cdx.json").read_text())["components"]
     packed = list(folder.glob("*.img.xz"))
 
     assert {"python3.11", "lgpio", "yamamori"} <= {part["name"] for part in listed}
-    assert all(path.stat().st_size <= MOST_BYTES for path in packed)
+    assert all(path.stat().st_size <= MAX_BYTES for path in packed)
 
 
 @only_long
 @pytest.mark.image
-def test_keys_of_operators_are_looked_for_where_they_are_written() -> None:
-    """The root is read-only: what changes at each start lies under /run."""
+def test_ssh_reads_keys_from_the_folder_that_the_access_script_writes() -> None:
+    """The root is read-only, so files that change at each start are under /run."""
     command = ["unsquashfs", "-ll", built("node") / "root.squashfs", "root/.ssh"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told.rstrip().endswith("root/.ssh -> /run/yamamori-access")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("root/.ssh -> /run/yamamori-access")

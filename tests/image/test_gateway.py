@@ -1,4 +1,4 @@
-"""The gateway's image: it takes messages, tells the time, and loses nothing."""
+"""The gateway's image accepts messages, serves the time, and loses nothing."""
 
 import contextlib
 import socket
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Broker, free_port, wait_until
-from image.forms import note, only_long
-from image.office import HOST, LOOPBACK, Office, own_address
+from image.backbone import HOST, LOOPBACK, Backbone, own_address
+from image.forms import only_long, record
 from image.vm import Card, Pi, built
 
 pytestmark = [pytest.mark.system, pytest.mark.broker, pytest.mark.image, only_long]
@@ -49,24 +49,24 @@ ledger = "{folder}/ledger"
 
 
 @dataclass
-class Station:
-    """A gateway's machine, switched off; the office behind it, a node before it."""
+class GatewaySetup:
+    """A gateway's machine, switched off, with a backbone and a node."""
 
     folder: Path
     card: Card
     pi: Pi
-    office: Office
+    backbone: Backbone
     time_port: int
 
-    def promised(self) -> set[int]:
-        """Numbers of the messages that left the node's queue, on a receipt."""
+    def receipted(self) -> set[int]:
+        """Sequence numbers of messages that left the node's queue after a receipt."""
         with contextlib.closing(sqlite3.connect(self.folder / "queue.db")) as db:
             kept = {seq for (seq,) in db.execute("SELECT origin_seq FROM message")}
         lines = (self.folder / "ledger").read_text().splitlines()
         return {int(line.split()[0].split(":")[-1]) for line in lines} - kept
 
     def stratum(self) -> int:
-        """Whom the gateway's clock follows, by SNTP (RFC 5905)."""
+        """Stratum of the gateway's clock, by SNTP (RFC 5905)."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             client.settimeout(5)
             client.sendto(b"\x23" + bytes(47), (LOOPBACK, self.time_port))
@@ -74,15 +74,15 @@ class Station:
 
 
 @pytest.fixture
-def station(tmp_path: Path, make_broker: Callable[..., Broker]) -> Iterator[Station]:
-    """A gateway whose card is configured, and a node on a simulated slope."""
+def setup(tmp_path: Path, make_broker: Callable[..., Broker]) -> Iterator[GatewaySetup]:
+    """A gateway with a configured card, and a simulated node."""
     image = built("gateway")
     if own_address() == LOOPBACK:
-        pytest.skip("the gateway in QEMU and the office need one address for a broker")
-    office = Office(tmp_path, make_broker)
+        pytest.skip("QEMU and this machine need a common address for a broker")
+    backbone = Backbone(tmp_path, make_broker)
     port, time_port = free_port(), free_port()
     card = Card(image / "sdcard.img", tmp_path / "card.img")
-    manager = office.brokers["manager"].port
+    manager = backbone.brokers["manager"].port
     settings = GATEWAY.format(port=port, host=HOST, manager=manager)
     (tmp_path / "gateway.toml").write_bytes(settings.replace("\n", "\r\n").encode())
     (tmp_path / "site.conf").write_bytes(BROKER.replace("\n", "\r\n").encode())
@@ -91,35 +91,37 @@ def station(tmp_path: Path, make_broker: Callable[..., Broker]) -> Iterator[Stat
     forwards = (f"tcp:{LOOPBACK}:{port}-:1883", f"udp:{LOOPBACK}:{time_port}-:123")
     (tmp_path / "node.toml").write_text(NODE.format(port=port, folder=tmp_path))
     pi = Pi(image, card, tmp_path, *forwards)
-    yield Station(tmp_path, card, pi, office, time_port)
+    yield GatewaySetup(tmp_path, card, pi, backbone, time_port)
     pi.off()
-    office.close()
+    backbone.close()
     card.path.unlink()
 
 
-def test_what_a_gateway_has_receipted_survives_a_power_cut(station: Station) -> None:
-    """Its broker, its daemon and its clock are there from the card's settings alone.
+def test_messages_receipted_by_a_gateway_survive_a_power_cut(
+    setup: GatewaySetup,
+) -> None:
+    """Broker, daemon and clock need only the settings on the card.
 
-    The distributed broker is away when the plug is pulled: what has left the node's
-    queue by then lies on the gateway's card, and nowhere else.
+    The distributed broker is down during the power cut, so messages that have left the
+    node's queue are only on the gateway's card.
     """
-    office, pi = station.office, station.pi
+    backbone, pi = setup.backbone, setup.pi
     pi.on()
-    config = str(station.folder / "node.toml")
-    office.processes.python("node", "edge_agent", "run", "--config", config)
-    wait_until(office.archived, BOOT_S)
-    note(gateway_power_on_to_archive_s=pi.age_s(), gateway_cpu_s=pi.cpu_s())
-    assert 0 < station.stratum() <= 10
-    office.brokers["distributed"].kill()
-    before = len(station.promised())
-    wait_until(lambda: len(station.promised()) > before + 3, 120)
-    pi.pull_the_plug()
-    promised = station.promised()
-    assert promised - office.archived().keys(), "the gateway alone has some"
-    assert "gateway.toml: TAKEN" in station.card.read("gateway-report.txt")
-    assert "mosquitto/site.conf: TAKEN" in station.card.read("gateway-report.txt")
+    config = str(setup.folder / "node.toml")
+    backbone.processes.python("node", "edge_agent", "run", "--config", config)
+    wait_until(backbone.archived, BOOT_S)
+    record(gateway_power_on_to_archive_s=pi.age_s(), gateway_cpu_s=pi.cpu_s())
+    assert 0 < setup.stratum() <= 10
+    backbone.brokers["distributed"].kill()
+    before = len(setup.receipted())
+    wait_until(lambda: len(setup.receipted()) > before + 3, 120)
+    pi.cut_power()
+    receipted = setup.receipted()
+    assert receipted - backbone.archived().keys(), "some are only on the gateway"
+    assert "gateway.toml: TAKEN" in setup.card.read("gateway-report.txt")
+    assert "mosquitto/site.conf: TAKEN" in setup.card.read("gateway-report.txt")
 
-    office.brokers["distributed"].start()
+    backbone.brokers["distributed"].start()
     pi.on()
-    wait_until(lambda: promised <= office.archived().keys(), BOOT_S)
-    assert office.duplicates() == 0
+    wait_until(lambda: receipted <= backbone.archived().keys(), BOOT_S)
+    assert backbone.duplicates() == 0

@@ -1,4 +1,4 @@
-"""A gateway's card: what is right is taken, what is wrong is told."""
+"""Files on a gateway's card: valid ones are imported, invalid ones reported."""
 
 import socket
 import subprocess
@@ -28,8 +28,8 @@ def card(tmp_path: Path) -> Path:
     return folder
 
 
-def test_settings_and_broker_files_are_taken_and_keys_wiped(card: Path) -> None:
-    """As a laptop with Windows writes them."""
+def test_settings_and_broker_files_are_imported_and_keys_removed(card: Path) -> None:
+    """The files have the line ends of Windows."""
     etc = card.parent / "etc"
     (card / "mosquitto/own.conf").write_bytes(b"listener 8883\r\n")
     key = b"-----BEGIN PRIVATE KEY-----\nsecret\n"
@@ -47,8 +47,8 @@ def test_settings_and_broker_files_are_taken_and_keys_wiped(card: Path) -> None:
     assert not (card / "mosquitto/key.pem").exists()
 
 
-def test_wrong_settings_do_not_replace_what_works(card: Path) -> None:
-    """The report names the key."""
+def test_invalid_settings_do_not_replace_valid_ones(card: Path) -> None:
+    """The report names the unknown key."""
     etc = card.parent / "etc"
     list(take(card, etc))
     (card / "gateway.toml").write_text(GATEWAY.replace("id =", "idd ="))
@@ -61,8 +61,8 @@ def test_wrong_settings_do_not_replace_what_works(card: Path) -> None:
 
 
 @pytest.mark.broker
-def test_broker_listens_where_the_card_says(card: Path) -> None:
-    """The image's own settings lead Mosquitto to those of the site."""
+def test_broker_listens_at_the_port_on_the_card(card: Path) -> None:
+    """The image's Mosquitto settings include those of the site."""
     port, etc = free_port(), card.parent / "etc"
     (card / "mosquitto/own.conf").write_text(f"listener {port} 127.0.0.1\n")
     list(take(card, etc))

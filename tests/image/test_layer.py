@@ -1,4 +1,4 @@
-"""The layer for Raspberry Pi's builder: well formed, of the files `make image` uses.
+"""The layer for rpi-image-gen is well formed and uses the files of `make image`.
 
 Source: rpi-image-gen, docs/layer/index.adoc.
 """
@@ -17,18 +17,18 @@ VARIABLE_KEYS = {"Desc", "Required", "Valid", "Set"}
 
 
 def fields() -> dict[str, str]:
-    """The metadata, as DEB822 in comments."""
+    """The metadata: DEB822 fields in comments."""
     lines = HEADER.removeprefix("# METABEGIN\n").splitlines()
     return dict(line.removeprefix("# ").split(": ", 1) for line in lines)
 
 
 def hooks() -> list[str]:
-    """What is run in the root: plain scalars of one line each."""
+    """Commands that run in the root, as plain scalars of one line each."""
     return re.findall(r"^    - (.*)$", BODY, re.MULTILINE)
 
 
 def test_body_is_yaml_of_plain_scalars() -> None:
-    """Nothing in a hook that YAML would read as a mapping, a comment or a quote."""
+    """No hook contains text that YAML would parse as mapping, comment or quote."""
     lines = [line for line in BODY.splitlines() if line.strip()[:1] != "#"]
     assert lines[:3] == ["---", "mmdebstrap:", "  customize-hooks:"]
     assert lines[3:] == [f"    - {hook}" for hook in hooks()]
@@ -37,33 +37,35 @@ def test_body_is_yaml_of_plain_scalars() -> None:
         assert not re.search(r": | #|\t", hook)
 
 
-def test_metadata_is_of_the_documented_form() -> None:
-    """Known keys, a version of three numbers, and every variable with its rule."""
-    told = fields()
-    layer = {k.removeprefix("X-Env-Layer-") for k in told if "-Layer-" in k}
+def test_metadata_has_the_documented_form() -> None:
+    """Known keys, a version of three numbers, and a rule for every variable."""
+    metadata = fields()
+    layer = {k.removeprefix("X-Env-Layer-") for k in metadata if "-Layer-" in k}
     assert {"Name", "Version", "Requires"} <= layer <= LAYER_KEYS
-    assert re.fullmatch(r"\d+\.\d+\.\d+", told["X-Env-Layer-Version"])
-    variables = [k.removeprefix("X-Env-Var-").split("-") for k in told if "-Var-" in k]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", metadata["X-Env-Layer-Version"])
+    variables = [
+        k.removeprefix("X-Env-Var-").split("-") for k in metadata if "-Var-" in k
+    ]
     names = {name for name, *_ in variables}
     assert {key for _, *rest in variables for key in rest} <= VARIABLE_KEYS
     assert all([name, "Valid"] in variables for name in names)
-    assert told["X-Env-Var-role"] in told["X-Env-Var-role-Valid"].split(",")
+    assert metadata["X-Env-Var-role"] in metadata["X-Env-Var-role-Valid"].split(",")
 
 
-def test_hooks_use_declared_variables_alone() -> None:
-    """A name that nobody declares would be empty, and a path would be another."""
-    told = fields()
-    prefix = told["X-Env-VarPrefix"]
+def test_hooks_use_only_declared_variables() -> None:
+    """An undeclared variable would be empty, so a path would be wrong."""
+    metadata = fields()
+    prefix = metadata["X-Env-VarPrefix"]
     declared = {
         f"IGconf_{prefix}_{key.removeprefix('X-Env-Var-')}"
-        for key in told
+        for key in metadata
         if key.startswith("X-Env-Var-") and key.count("-") == 3
     }
     assert set(re.findall(r"IGconf_\w+", " ".join(hooks()))) == declared
 
 
 def test_files_are_those_of_make_image() -> None:
-    """Each path below image/ is there, for both roles."""
+    """Each path below image/ exists, for both roles."""
     used = " ".join(hooks()).replace('"', "").replace("$IGconf_yamamori_source/", "")
     for role in ("node", "gateway"):
         paths = re.findall(
@@ -74,8 +76,8 @@ def test_files_are_those_of_make_image() -> None:
 
 
 @pytest.mark.parametrize("role", ["node", "gateway"])
-def test_units_that_are_enabled_come_from_us_or_a_package(role: str) -> None:
-    """A name misspelt would fail the build, after a quarter of an hour."""
+def test_enabled_units_are_ours_or_of_a_package(role: str) -> None:
+    """A misspelt name would fail the build only after a quarter of an hour."""
     folders = (
         *(
             IMAGE / "files/etc/systemd/system",

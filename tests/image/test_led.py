@@ -1,4 +1,4 @@
-"""The green LED: what the kernel is told to show."""
+"""The patterns of the green LED."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ LED = Path(__file__).parents[2] / "image/files/usr/lib/yamamori/led"
 
 
 def shown(folder: Path, agent: str) -> tuple[str, ...]:
-    """Trigger and times that the script sets, for an agent in that state."""
+    """Trigger and times that the script sets for an agent in that state."""
     led = folder / "leds/ACT"
     led.mkdir(parents=True)
     programs = folder / "bin"
@@ -29,8 +29,8 @@ def shown(folder: Path, agent: str) -> tuple[str, ...]:
     return tuple((led / n).read_text().strip() for n in names if (led / n).exists())
 
 
-def tell(folder: Path, *, is_served: bool, **problems: str) -> None:
-    """Save a status as the agent does."""
+def write_status(folder: Path, *, is_served: bool, **problems: str) -> None:
+    """Write a status file as the agent does."""
     status = NodeStatus(
         line="",
         at_s=0,
@@ -53,37 +53,36 @@ def tell(folder: Path, *, is_served: bool, **problems: str) -> None:
     save_status(status, folder)
 
 
-def test_heartbeat_when_a_gateway_takes_messages(tmp_path: Path) -> None:
-    """What the installer waits for."""
-    tell(tmp_path, is_served=True)
+def test_heartbeat_when_a_gateway_accepts_messages(tmp_path: Path) -> None:
+    write_status(tmp_path, is_served=True)
     assert shown(tmp_path, "active") == ("heartbeat",)
 
 
 def test_slow_blink_without_a_gateway(tmp_path: Path) -> None:
-    """It measures, and keeps it."""
-    tell(tmp_path, is_served=False)
+    """The node samples and queues its messages."""
+    write_status(tmp_path, is_served=False)
     assert shown(tmp_path, "active") == ("timer", "1000", "1000")
 
 
 def test_short_flash_when_a_sensor_fails(tmp_path: Path) -> None:
-    """Before the link: the sensor is what the installer can mend."""
-    tell(tmp_path, is_served=False, tilt="no answer")
+    """It has precedence over the link, because the installer can repair a sensor."""
+    write_status(tmp_path, is_served=False, tilt="no answer")
     assert shown(tmp_path, "active") == ("timer", "100", "1900")
 
 
 @pytest.mark.parametrize("agent", ["activating", "inactive", "active"])
 def test_steady_while_it_starts(tmp_path: Path, agent: str) -> None:
-    """Nothing is told yet."""
+    """There is no status file yet."""
     assert shown(tmp_path, agent) == ("default-on",)
 
 
 def test_flicker_without_settings(tmp_path: Path) -> None:
-    """The agent has ended for want of settings."""
+    """The agent has exited because the settings are missing."""
     assert shown(tmp_path, "failed") == ("timer", "100", "100")
 
 
 def test_flicker_in_safe_mode(tmp_path: Path) -> None:
-    """It runs, but not on what the installer meant."""
-    tell(tmp_path, is_served=True)
+    """The agent runs, but the report says that the settings were refused."""
+    write_status(tmp_path, is_served=True)
     (tmp_path / "node-report.txt").write_bytes(b"RESULT: REFUSED\r\n")
     assert shown(tmp_path, "active") == ("timer", "100", "100")

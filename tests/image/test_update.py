@@ -1,4 +1,4 @@
-"""Updates: signed, on trial, and taken back when the agent does not stay up."""
+"""Update bundles: signature, role, version and integrity are checked."""
 
 import subprocess
 from pathlib import Path
@@ -11,8 +11,8 @@ FACTS = {"role": "node", "version": "2", "kernel": "6.1", "epoch": "20"}
 OURS = {"role": "node", "version": "1", "kernel": "6.1", "epoch": "10"}
 
 
-class Shop:
-    """A builder's folder: a key, a root, a bundle, and a slot to write to."""
+class Builder:
+    """A build folder: a key, a root image, a bundle, and a slot to write to."""
 
     def __init__(self, folder: Path) -> None:
         self.key, self.public = folder / "key.pem", folder / "key.pub"
@@ -34,16 +34,16 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    return Shop(tmp_path)
+def builder(tmp_path: Path) -> Builder:
+    return Builder(tmp_path)
 
 
-def test_bundle_is_written_to_the_slot(shop: Shop) -> None:
-    """What was built is what is there."""
-    shop.make()
+def test_bundle_is_written_to_the_slot(builder: Builder) -> None:
+    """The slot starts with the bytes of the root image."""
+    builder.make()
 
-    assert "Version 2" in shop.apply()
-    assert shop.slot.read_bytes().startswith(shop.root.read_bytes())
+    assert "Version 2" in builder.apply()
+    assert builder.slot.read_bytes().startswith(builder.root.read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -55,40 +55,40 @@ def test_bundle_is_written_to_the_slot(shop: Shop) -> None:
     ],
 )
 def test_bundle_for_another_machine_is_refused(
-    shop: Shop, facts: dict[str, str], words: str
+    builder: Builder, facts: dict[str, str], words: str
 ) -> None:
-    """The slot is not touched, and the words say what to do."""
-    shop.make(**facts)
+    """The slot is unchanged, and the error names the mismatch."""
+    builder.make(**facts)
     with pytest.raises(BundleError, match=words):
-        shop.apply()
-    assert shop.slot.read_bytes() == bytes(4 << 20)
+        builder.apply()
+    assert builder.slot.read_bytes() == bytes(4 << 20)
 
 
-def test_bundle_of_another_key_is_refused(shop: Shop, tmp_path: Path) -> None:
-    """A stranger's bundle changes nothing."""
+def test_bundle_of_another_key_is_refused(builder: Builder, tmp_path: Path) -> None:
+    """The slot is unchanged."""
     (tmp_path / "other").mkdir()
-    Shop(tmp_path / "other")
-    shop.make()
-    shop.public = tmp_path / "other/key.pub"
+    Builder(tmp_path / "other")
+    builder.make()
+    builder.public = tmp_path / "other/key.pub"
     with pytest.raises(BundleError, match="signature must be of the key"):
-        shop.apply()
-    assert shop.slot.read_bytes() == bytes(4 << 20)
+        builder.apply()
+    assert builder.slot.read_bytes() == bytes(4 << 20)
 
 
 @pytest.mark.parametrize("cut", [100, 3000, 500_000])
-def test_bundle_that_was_cut_is_refused(shop: Shop, cut: int) -> None:
-    """A copy that ended early, wherever."""
-    shop.make()
-    shop.bundle.write_bytes(shop.bundle.read_bytes()[:cut])
+def test_truncated_bundle_is_refused(builder: Builder, cut: int) -> None:
+    """Truncated in the manifest, the signature or the image."""
+    builder.make()
+    builder.bundle.write_bytes(builder.bundle.read_bytes()[:cut])
     with pytest.raises(BundleError, match="must"):
-        shop.apply()
+        builder.apply()
 
 
-def test_bundle_with_one_wrong_byte_is_refused(shop: Shop) -> None:
-    """A bad card is noticed before the slot is tried."""
-    shop.make()
-    raw = bytearray(shop.bundle.read_bytes())
+def test_bundle_with_one_wrong_byte_is_refused(builder: Builder) -> None:
+    """A defective card is detected before the slot is booted."""
+    builder.make()
+    raw = bytearray(builder.bundle.read_bytes())
     raw[1_000_000] ^= 1
-    shop.bundle.write_bytes(raw)
+    builder.bundle.write_bytes(raw)
     with pytest.raises(BundleError, match="must have SHA-256"):
-        shop.apply()
+        builder.apply()

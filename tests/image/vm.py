@@ -1,7 +1,7 @@
-"""A built image in QEMU: a Raspberry Pi as far as gpiozero can tell, with a rain gauge.
+"""A built image in QEMU, which gpiozero detects as a Raspberry Pi, with a rain gauge.
 
-QEMU's machine "virt" has a real chip of eight GPIO lines. Without its power key, which
-is wired to line 3, each power-down request is a pulse of 100 ms there: one bucket tip.
+QEMU's machine "virt" has a GPIO chip of eight lines. With the power key on line 3
+removed, each power-down request is a pulse of 100 ms on that line: one bucket tip.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ RAIN_PIN = 3
 SECTOR = 512
 CARD_BYTES = 2 << 30
 BOOT, DATA = 1, 4
-"""Numbers of the partitions; 2 and 3 are the slots."""
+"""Partition numbers; 2 and 3 are the slots."""
 
 
 def built(role: str) -> Path:
-    """The folder of an image that `make image` made; skip without one."""
+    """The folder of an image built by `make image`; skips the test without one."""
     folder = Path(os.environ.get("IMAGE_OUT", ROOT / "out/image")) / role
     if not (folder / "sdcard.img").exists():
         pytest.skip(f"no image in {folder}; make it with: make image ROLE={role}")
@@ -45,7 +45,7 @@ class Card:
         os.truncate(path, CARD_BYTES)
 
     def put(self, path: Path, name: str) -> None:
-        """Copy a file to the FAT partition, as an installer with a laptop does."""
+        """Copy a file to the FAT partition, as an installer does on a laptop."""
         at = f"{self.path}@@{self._start(BOOT) * SECTOR}"
         target = Path("yamamori") / name
         for folder in list(target.parents)[-2::-1]:
@@ -64,9 +64,9 @@ class Card:
         return self._run("mtype", "-i", at, f"::yamamori/{name}")
 
     def state(self, name: str, folder: Path) -> Path:
-        """A copy of a database of the data partition, its journal played back.
+        """A copy of a database on the data partition, after a file system check.
 
-        The card itself is left as the power cut left it.
+        The card itself is not changed.
         """
         data = folder / "data.ext4"
         start = self._start(DATA)
@@ -101,41 +101,47 @@ class Card:
 
 
 class Pi:
-    """A machine around a card. Switching it off is `kill -9`, as on a mountain.
+    """A machine with a card. It is switched off by `kill -9`, as by a power cut.
 
     Args:
-        built_in: Folder of the image, for kernel and initrd.
-        card: The card in it.
-        folder: For sockets, console and device tree.
-        ports: What of it is reached from here, such as ``tcp:127.0.0.1:1234-:1883``.
+        image: Folder of the image, for kernel and initrd.
+        card: The card.
+        folder: Folder for sockets, console and device tree.
+        ports: Forwarded ports, such as ``tcp:127.0.0.1:1234-:1883``.
     """
 
-    def __init__(self, built_in: Path, card: Card, folder: Path, *ports: str) -> None:
-        self._built, self._card, self._folder = built_in, card, folder
+    def __init__(self, image: Path, card: Card, folder: Path, *ports: str) -> None:
+        self._image, self._card, self._folder = image, card, folder
         self.console = folder / "console.log"
         self.console.write_bytes(b"")
-        self._tree = _disguise(folder)
+        self._tree = _make_device_tree(folder)
         self._net = ",".join(["user", "id=net", *(f"hostfwd={p}" for p in ports)])
         self._process: subprocess.Popen[bytes] | None = None
 
     def on(self, *kernel: str, has_watchdog: bool = False) -> None:
-        """Switch on. Its clock begins in 2020, as that of a Pi without a battery.
+        """Switch on. The clock starts in 2020, as on a Pi without a battery.
 
-        The hardware watchdog runs on this machine's time: on a busy one it would also
-        reset a kernel that does not hang. What the machine flushes need not be on this
-        machine's disk: killing QEMU leaves our cache as it is.
+        The hardware watchdog uses this machine's time, so on a busy machine it would
+        also reset a kernel that does not hang. The unsafe disk cache is sufficient,
+        because killing QEMU does not lose this machine's cache.
         """
         for name in ("qmp", "serial"):
             (self._folder / name).unlink(missing_ok=True)
-        said = (
+        logging = (
             "loglevel=5",
             "systemd.show_status=0",
             "systemd.journald.forward_to_console=1",
         )
-        append = ("console=ttyAMA0", "panic=10", "systemd.log_color=0", *said, *kernel)
+        append = (
+            "console=ttyAMA0",
+            "panic=10",
+            "systemd.log_color=0",
+            *logging,
+            *kernel,
+        )
         more = f"""
           -nographic -monitor none -accel tcg,thread=multi
-          -kernel {self._built}/vmlinuz -initrd {self._built}/initrd.img
+          -kernel {self._image}/vmlinuz -initrd {self._image}/initrd.img
           -dtb {self._tree} -rtc base=2020-01-01T00:00:00
           -drive if=none,id=card,format=raw,cache=unsafe,file={self._card.path}
           -device virtio-blk-device,drive=card
@@ -148,7 +154,7 @@ class Pi:
         chardev = f"{serial},logfile={self.console},logappend=on"
         self._process = subprocess.Popen(
             [
-                *("setpriv", "--pdeathsig", "KILL"),  # should our tests be killed
+                *("setpriv", "--pdeathsig", "KILL"),  # if the tests are killed
                 *("nice", "-n5", "qemu-system-aarch64", *MACHINE, *more),
                 *("-chardev", chardev, "-append", " ".join(append)),
             ],
@@ -163,41 +169,41 @@ class Pi:
         return round(time.monotonic() - self._on_s, 1)
 
     def cpu_s(self) -> float:
-        """Processor seconds of this machine that it has used: load does not count."""
+        """CPU seconds used, which do not depend on the load of this machine."""
         assert self._process is not None
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().split()
         used = int(fields[13]) + int(fields[14])
         return round(used / os.sysconf("SC_CLK_TCK"), 1)
 
-    def pull_the_plug(self) -> None:
-        """Nothing of the machine's memory is left."""
+    def cut_power(self) -> None:
+        """Kill the machine: its memory is lost."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
         self._process = None
 
     def off(self) -> None:
-        """Leave no process, whatever the test came to."""
+        """Kill the machine if it is running."""
         if self._process is not None:
-            self.pull_the_plug()
+            self.cut_power()
 
     def tip(self, count: int = 1) -> None:
-        """Tip the bucket."""
+        """Tip the bucket `count` times."""
         for _ in range(count):
             self._command("system_powerdown")
             time.sleep(1.0)  # the pulse is 100 ms of the machine's time
 
     def hang(self) -> None:
-        """Crash the kernel by its console; with panic=0 it stays so."""
+        """Crash the kernel by SysRq on the console; panic=0 prevents a restart."""
         with socket.socket(socket.AF_UNIX) as console:
             console.connect(f"{self._folder}/serial")
             self._command("chardev-send-break", id="serial")
             console.sendall(b"c")
             time.sleep(1.0)
 
-    def said(self, words: str) -> int:
-        """How often the console said so, over all its lives."""
-        return self.console.read_bytes().count(words.encode())
+    def count_in_console(self, text: str) -> int:
+        """How often the console printed a text, over all boots."""
+        return self.console.read_bytes().count(text.encode())
 
     def _command(self, name: str, **arguments: str) -> None:
         with socket.socket(socket.AF_UNIX) as qmp:
@@ -215,8 +221,8 @@ class Pi:
                 assert "return" in answer, f"{name}: {answer}"
 
 
-def _disguise(folder: Path) -> Path:
-    """QEMU's device tree, as of a Compute Module 3: its GPIO3 has no pull-up."""
+def _make_device_tree(folder: Path) -> Path:
+    """QEMU's device tree, changed to a Compute Module 3: its GPIO3 has no pull-up."""
     tree = folder / "pi.dtb"
     machine = [*MACHINE[:1], f"virt,dumpdtb={tree}", *MACHINE[2:]]
     commands = (

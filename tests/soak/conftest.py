@@ -1,8 +1,8 @@
-"""How long the crash tests are, and what they measured.
+"""Sizes of the crash tests, and their fixtures.
 
 `make test` runs the short form, `make test-long` a longer one. ``SOAK=long``, which
-`make soak` sets, replaces the short form by an hour; ``SOAK_ROUNDS``, ``SOAK_SEED`` and
-``SOAK_REPORT`` (a file) set the rest.
+`make soak` sets, replaces the short form by one of an hour. ``SOAK_ROUNDS`` sets the
+number of kills, ``SOAK_SEED`` the seed, ``SOAK_REPORT`` the file for measurements.
 """
 
 import os
@@ -18,12 +18,12 @@ from soak.rig import Rig
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything.
+    """Size of a run.
 
     Attributes:
-        rounds: Kills.
-        flaps: Times that the link is cut.
-        damages: Damaged queue files.
+        rounds: Number of kills.
+        flaps: Number of link cuts.
+        damages: Number of damaged queue files.
         is_long: Whether this is a long form.
     """
 
@@ -49,7 +49,7 @@ def scale(request: pytest.FixtureRequest) -> Scale:
 
 @pytest.fixture
 def rig(tmp_path: Path, make_broker: Callable[[], Broker]) -> Iterator[Rig]:
-    """A system that nothing is started of but its brokers."""
+    """A system of which only the brokers are running."""
     made = Rig(tmp_path, make_broker(), make_broker())
     yield made
     made.stop()

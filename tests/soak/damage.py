@@ -1,4 +1,4 @@
-"""Harm to a queue file and its log, and what is whole after it."""
+"""Damage to a queue file and its write-ahead log, and the bytes left intact."""
 
 import random
 import sqlite3
@@ -14,55 +14,55 @@ FRAME_BYTES = FRAME_HEAD_BYTES + PAGE_BYTES
 
 @dataclass
 class Files:
-    """The bytes of a queue file and of the write-ahead log beside it."""
+    """The bytes of a queue file and of its write-ahead log."""
 
     main: bytearray
     log: bytearray
 
     @classmethod
     def read(cls, path: Path) -> "Files":
-        """What a killed process left."""
+        """Read the files that a killed process left."""
         log = Path(f"{path}-wal")
         raw = log.read_bytes() if log.exists() else b""
         return cls(bytearray(path.read_bytes()), bytearray(raw))
 
     def write(self, path: Path) -> None:
-        """Put them where a process will find them."""
+        """Write them where a process will open them."""
         path.write_bytes(self.main)
         Path(f"{path}-wal").write_bytes(self.log)
         Path(f"{path}-shm").unlink(missing_ok=True)
 
     def copy(self) -> "Files":
-        """The same bytes, to be harmed."""
+        """A copy to be damaged."""
         return Files(bytearray(self.main), bytearray(self.log))
 
 
-Harm = Callable[[Files, random.Random, list[bytes]], None]
+Damage = Callable[[Files, random.Random, list[bytes]], None]
 
 
 def cut_file(files: Files, chance: random.Random, _texts: list[bytes]) -> None:
-    """The file ends early."""
+    """Truncate the file."""
     del files.main[chance.randrange(1, len(files.main)) :]
 
 
 def cut_log(files: Files, chance: random.Random, _texts: list[bytes]) -> None:
-    """The log ends early."""
+    """Truncate the log."""
     if files.log:
         del files.log[chance.randrange(len(files.log)) :]
 
 
 def flip_file(files: Files, chance: random.Random, _texts: list[bytes]) -> None:
-    """Bits anywhere in the file."""
+    """Flip bits anywhere in the file."""
     _flip(files.main, chance, chance.randint(1, 60))
 
 
 def flip_log(files: Files, chance: random.Random, _texts: list[bytes]) -> None:
-    """Bits anywhere in the log."""
+    """Flip bits anywhere in the log."""
     _flip(files.log, chance, chance.randint(1, 10))
 
 
 def flip_payloads(files: Files, chance: random.Random, texts: list[bytes]) -> None:
-    """Bits of messages themselves, which SQLite cannot know of."""
+    """Flip bits of message payloads, which SQLite cannot detect."""
     for text in chance.sample(texts, min(5, len(texts))):
         at = files.main.find(text)
         if at >= 0:
@@ -70,45 +70,49 @@ def flip_payloads(files: Files, chance: random.Random, texts: list[bytes]) -> No
 
 
 def move_log_into_file(path: Path) -> None:
-    """Let the file itself hold the messages, as it does after a while."""
+    """Move the messages from the log into the file by a checkpoint."""
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def whole_bytes(before: Files, after: Files) -> bytes:
-    """Pages of the file, and of the log's commits, that the harm did not touch.
+    """Pages of the file and of the log's commits that are not damaged.
 
-    A row that stands in one of them survived. What a log held behind the end of its
-    last whole commit was not promised to be found.
+    A row in one of them survived. Frames after the log's last intact commit are left
+    out: their recovery is not promised.
     """
     pages = zip(_pages(before.main), _pages(after.main), strict=False)
     frames = list(zip(_frames(before.log), _frames(after.log), strict=False))
     if is_torn(before, after):
-        commits = [n for n in range(_first_bad(before, after)) if _ends(frames[n][0])]
+        commits = [
+            n for n in range(_first_bad(before, after)) if _is_commit(frames[n][0])
+        ]
         frames = frames[: commits[-1] + 1] if commits else []
     return b"".join(a for a, b in (*pages, *frames) if a == b)
 
 
 def is_torn(before: Files, after: Files) -> bool:
-    """Whether the log looks as a power cut leaves it: at most its last commit is bad.
+    """Whether the log looks as after a power cut: at most its last commit is damaged.
 
-    Nobody can tell then that there was more.
+    Then the loss cannot be detected.
     """
     frames = [*zip(_frames(before.log), _frames(after.log), strict=False)]
-    behind = frames[_first_bad(before, after) :]
-    return before.log != after.log and sum(_ends(a) for a, b in behind if a == b) <= 1
+    rest = frames[_first_bad(before, after) :]
+    return (
+        before.log != after.log and sum(_is_commit(a) for a, b in rest if a == b) <= 1
+    )
 
 
 def _first_bad(before: Files, after: Files) -> int:
-    """The first frame that the harm touched; with a bad head all of them are bad."""
+    """Index of the first damaged frame; a damaged header makes all frames invalid."""
     if before.log[:LOG_HEAD_BYTES] != after.log[:LOG_HEAD_BYTES]:
         return 0
     pairs = list(zip(_frames(before.log), _frames(after.log), strict=False))
     return next((n for n, (a, b) in enumerate(pairs) if a != b), len(pairs))
 
 
-def _ends(frame: bytes) -> bool:
-    """Whether a frame ends a commit: it tells the size of the file."""
+def _is_commit(frame: bytes) -> bool:
+    """Whether a frame ends a commit: its header then holds the file size in pages."""
     return any(frame[4:8])
 
 

@@ -1,4 +1,4 @@
-"""A small disk, and somebody else who fills it."""
+"""A small disk, and a function that fills it."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def mounted(folder: Path, size: str) -> Iterator[Path | None]:
-    """A disk of its own in a new folder; None without the right to mount one."""
+    """Mount a tmpfs at a new folder; yields None without root rights."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.getuid() != 0 or subprocess.run(command, check=False).returncode != 0:
@@ -22,11 +22,11 @@ def mounted(folder: Path, size: str) -> Iterator[Path | None]:
 
 
 def fill(disk: Path) -> Path:
-    """Somebody else takes all the space."""
-    filler = disk / "somebody-elses-log"
+    """Fill the disk with a foreign file; returns the file."""
+    filler = disk / "foreign.log"
     free = os.statvfs(disk)
     with filler.open("wb", buffering=0) as file:
-        with contextlib.suppress(OSError):  # somebody writes beside us
+        with contextlib.suppress(OSError):  # another process writes at the same time
             os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
             file.seek(0, os.SEEK_END)
         with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
-"""A real node that is also fed by hand: known priorities, every id noted.
+"""A real node that is also fed messages of known priorities, with every id recorded.
 
 Run as a program: ``fed_node.py NODE.toml NOTES PER_S``. It is `edge_agent`'s own
-`Node` with its queue, window and uplink. A thread beside the sensors puts messages
-and notes each one, fsynced, only after `put` has returned:
+node with its queue, window and uplink. A thread beside the sensors puts messages and
+records each one, fsynced, only after `put` has returned:
 ``<id> <priority> <monotonic seconds> <mark>``. The mark is in the message, too.
-What the queue refuses is noted as ``refused <priority> <monotonic seconds>``.
-While ``NOTES.pause`` exists nothing is put.
+A message that the queue refuses is recorded as ``refused <priority> <monotonic
+seconds>``. While ``NOTES.pause`` exists no message is put.
 """
 
 import itertools
@@ -46,10 +46,10 @@ def main(config: str, notes: str, per_s: str) -> None:
 
 
 class Feeder:
-    """Puts messages into a node's queue and notes them."""
+    """Puts messages into a node's queue and records them."""
 
     def __init__(self, node: Coordinator, settings: NodeSettings, notes: Path) -> None:
-        self._queue = node.parts.queue  # the very queue that its uplink drains
+        self._queue = node.parts.queue  # the same queue that the uplink drains
         self._wake = node.parts.uplink.wake
         self._id = settings.settings.node.id
         self._cell = app.find_node_cell(settings)
@@ -57,7 +57,7 @@ class Feeder:
         self._file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def run(self, per_s: float) -> None:
-        """Feed at a steady rate, for ever."""
+        """Feed messages at a constant rate, forever."""
         for priority in itertools.cycle(MIX):
             time.sleep(1 / per_s)
             if not self._pause.exists():
@@ -74,8 +74,8 @@ class Feeder:
             self._note(put, priority, time.monotonic(), mark)
             self._wake()
 
-    def _note(self, *words: object) -> None:
-        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+    def _note(self, *fields: object) -> None:
+        os.write(self._file, (" ".join(map(str, fields)) + "\n").encode())
         os.fsync(self._file)
 
     def _draft(self, priority: int, mark: str) -> MessageDraft:

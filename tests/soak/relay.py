@@ -1,7 +1,4 @@
-"""A link that breaks: a TCP relay that is cut, also in the middle of a packet.
-
-It can be slow, too.
-"""
+"""A TCP relay that can be cut, also in the middle of a packet, or slowed down."""
 
 import contextlib
 import socket
@@ -12,10 +9,10 @@ CHUNK_BYTES = 4096
 
 
 class Relay:
-    """Relays a port of its own to another one.
+    """Relays its own port to another one.
 
     Args:
-        target_port: Where connections go on this machine.
+        target_port: Target of the connections on this machine.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -43,10 +40,10 @@ class Relay:
         self._was_cut.set()
 
     def cut_after(self, count: int, timeout_s: float) -> bool:
-        """Break the link as soon as so many bytes more have gone, either way.
+        """Break the link after `count` more bytes in either direction.
 
         Returns:
-            Whether that many came; the link is cut in any case.
+            Whether that many bytes were relayed; the link is cut in any case.
         """
         self._was_cut.clear()
         with self._lock:
@@ -55,18 +52,18 @@ class Relay:
         self.cut()
         return was_cut
 
-    def mend(self) -> None:
-        """Let connections through again, at any rate."""
+    def restore(self) -> None:
+        """Accept connections again, without a rate limit."""
         with self._lock:
             self._is_up = True
             self._rate = None
 
     def slow(self, rate: float) -> None:
-        """Carry only so many bytes a second, each way of each connection."""
+        """Limit each direction of each connection to `rate` bytes per second."""
         self._rate = rate
 
     def close(self) -> None:
-        """End."""
+        """Close the port and all connections."""
         self._listener.close()
         self.cut()
 
@@ -94,7 +91,7 @@ class Relay:
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while chunk := source.recv(self._most_at_once()):
+            while chunk := source.recv(self._chunk_bytes()):
                 if (rate := self._rate) is not None:
                     time.sleep(len(chunk) / rate)
                 allowed, is_last = self._allowed(len(chunk))
@@ -105,13 +102,13 @@ class Relay:
         _shut(sink)
         source.close()
 
-    def _most_at_once(self) -> int:
-        """What a slow link carries in a twentieth of a second."""
+    def _chunk_bytes(self) -> int:
+        """Chunk size: on a slow link the bytes of a twentieth of a second."""
         rate = self._rate
         return CHUNK_BYTES if rate is None else max(64, int(rate / 20))
 
     def _allowed(self, size: int) -> tuple[int, bool]:
-        """How many bytes may still go, and whether the link breaks behind them."""
+        """How many bytes may still pass, and whether the link breaks after them."""
         with self._lock:
             if not self._is_up:
                 return 0, True

@@ -1,4 +1,4 @@
-"""The system under test: two brokers, a gateway, an ingest and nodes, as processes."""
+"""The system under test: brokers, a gateway, an ingester and nodes, as processes."""
 
 import re
 import sys
@@ -27,7 +27,7 @@ LOCAL, DISTRIBUTED = "local broker", "distributed broker"
 NODES = (AGENT, FED)
 START_TIMEOUT_S = 300.0
 BACK_TIMEOUT_S = 300.0
-"""A receiver that lost its broker again and again waits for up to a minute."""
+"""A receiver that lost its broker several times backs off for up to a minute."""
 
 FED_PER_S = 30
 
@@ -88,7 +88,7 @@ class Kill:
     """A kill -9.
 
     Attributes:
-        victim: Program or broker.
+        victim: Killed program or broker.
         at_s: Monotonic time.
     """
 
@@ -101,14 +101,14 @@ class Rig:
     """Starts and kills the parts of one system.
 
     Attributes:
-        folder: Where everything is.
+        folder: Folder of all files.
         local: The gateway's own broker.
         distributed: The broker behind the gateway.
-        gateway_url: Where nodes reach the gateway; None is its broker itself.
-        fed_per_s: Messages that the fed node is given in a second.
-        can_rest: Whether `rest` makes every node quiet, its sensors included.
-        shifts: Programs whose wall clock is ours, and the files with its offset.
-        kills: What was killed when.
+        gateway_url: Address at which nodes reach the gateway; None: its broker.
+        fed_per_s: Messages per second that the fed node puts.
+        can_pause_all: Whether `pause_nodes` also pauses the sensors of every node.
+        shifts: Files with the wall clock's offset, by program.
+        kills: Kills so far.
     """
 
     folder: Path
@@ -116,12 +116,12 @@ class Rig:
     distributed: Broker
     gateway_url: str | None = None
     fed_per_s: int = FED_PER_S
-    can_rest: bool = True
+    can_pause_all: bool = True
     shifts: dict[str, Path] = field(default_factory=dict)
     kills: list[Kill] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Write what does not depend on the test."""
+        """Write the settings that do not depend on the test."""
         self.processes = Processes(self.folder)
         self._queues: dict[str, Path] = {}
         self.pause_file = self.folder / "fed.notes.pause"
@@ -135,7 +135,7 @@ class Rig:
         table.write_bytes(encode_directory_message(BrokerTable(1, (entry,))))
 
     def write_node(self, name: str, more: str, queue: Path | None = None) -> None:
-        """Write a node's settings: its place, and whatever the test adds."""
+        """Write a node's settings: its position, and `more` from the test."""
         head = NODE_TOML.format(
             id=f"kochi-{name}",
             gateway=self.gateway_url or self.local.url,
@@ -145,7 +145,7 @@ class Rig:
         self._queues[name] = queue or self.queue(name)
 
     def write_storm(self, lasts_s: float) -> None:
-        """Give the agent a storm of all priorities that lasts so long."""
+        """Write the agent's settings: a storm of that length with all priorities."""
         hours = round(max(0.5, lasts_s * SPEEDUP / 3600), 3)
         storm = STORM.format(
             now=time.time(), speedup=SPEEDUP, hours=hours, break_h=0.7 * hours,
@@ -155,7 +155,7 @@ class Rig:
         self.write_node(AGENT, storm + sensors)
 
     def write_fed(self, queue: Path | None = None, interval_s: float = 5) -> None:
-        """Give the fed node a quiet slope."""
+        """Write the fed node's settings: a slope without rain."""
         quiet = STORM.format(
             now=time.time(), speedup=1, hours=1000, break_h=5000, total_mm=0,
             ledger=self.ledger(FED),
@@ -163,7 +163,7 @@ class Rig:
         self.write_node(FED, quiet + GAUGE.format(interval_s=interval_s), queue)
 
     def start_backbone(self) -> None:
-        """Gateway and ingest, and wait until both give receipts."""
+        """Start the gateway and the ingester, and wait until both give receipts."""
         self.start(INGEST)
         self.start(GATEWAY)
         for broker, receiver in ((self.local, "gw-1"), (self.distributed, "ingest-0")):
@@ -171,14 +171,14 @@ class Rig:
             fetch_retained(broker.endpoint, topic, "probe", START_TIMEOUT_S)
 
     def start_broker(self, name: str) -> None:
-        """Start a broker again, and wait until the store behind it says so."""
+        """Restart a broker, and wait until the store behind it has reconnected."""
         self.start(name)
         receiver = "gw-1" if name == LOCAL else "ingest-0"
         endpoint = self.brokers[name].endpoint
         fetch_retained(endpoint, offer_topic(receiver), "probe", BACK_TIMEOUT_S)
 
     def start_nodes(self, *names: str) -> None:
-        """Start nodes, and wait until they know that the gateway gives receipts."""
+        """Start nodes, and wait until they log that the gateway gives receipts."""
         for name in names:
             self.start(name)
         wait_until(
@@ -187,7 +187,7 @@ class Rig:
         )
 
     def start(self, name: str) -> None:
-        """Start a program or a broker, or start it again."""
+        """Start or restart a program or a broker."""
         if name in self.brokers:
             self.brokers[name].start()
             return
@@ -211,11 +211,11 @@ class Rig:
         self.kills.append(Kill(name, time.monotonic()))
 
     def stop(self, *names: str) -> None:
-        """End programs as systemd would; all of them without names."""
+        """Stop programs as systemd would; without names, all of them."""
         self.processes.stop(*names)
 
-    def rest(self) -> None:
-        """Let no node put anything more; their uplinks go on."""
+    def pause_nodes(self) -> None:
+        """Stop putting messages at all nodes; their uplinks continue."""
         self.pause_file.touch()
         if AGENT in self.nodes:
             self.stop(AGENT)
@@ -228,9 +228,9 @@ class Rig:
             self._config(AGENT).write_text(quiet)
             self.start(AGENT)
 
-    def exclusive(self, *names: str) -> int:
-        """Messages in the queue files of some nodes, or of the gateway."""
-        time.sleep(0.1)  # somebody asks again and again
+    def count_queued(self, *names: str) -> int:
+        """Number of messages in the queue files of some nodes, or of the gateway."""
+        time.sleep(0.1)  # callers poll in a loop
         paths = [self.lane if name == GATEWAY else self.queue(name) for name in names]
         return sum(
             row["rows"]
@@ -240,16 +240,16 @@ class Rig:
         )
 
     def lost_at_most(self, name: str) -> int:
-        """What a stopped node's queue says that it may have lost."""
+        """Upper bound of lost messages that a stopped node's queue reports."""
         queue = SqliteQueue(self.queue(name), f"kochi-{name}", "looks", 10**9)
         stats = queue.stats()
         queue.close()
         return stats.max_lost
 
     def raw_duplicates(self) -> int:
-        """How many deliveries the stopped ingest had already on its disk."""
-        told = re.findall(r"stops: .* (\d+) duplicates", self.log(INGEST))
-        return sum(map(int, told))
+        """Duplicate deliveries that the stopped ingester logged."""
+        counts = re.findall(r"stops: .* (\d+) duplicates", self.log(INGEST))
+        return sum(map(int, counts))
 
     def queue(self, name: str) -> Path:
         """A node's queue file."""
@@ -262,32 +262,32 @@ class Rig:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that this test has."""
+        """The nodes of this test."""
         return tuple(self._queues)
 
     def ledger(self, name: str) -> Path:
-        """A node's ledger."""
+        """File in which the simulated node records its messages."""
         return self.folder / f"{name}.ledger"
 
     @property
     def notes(self) -> Path:
-        """What the fed node noted."""
+        """File in which the fed node records its messages."""
         return self.folder / "fed.notes"
 
     @property
     def archive(self) -> Path:
-        """The ingest's log: the store at the end of the way."""
+        """The ingester's log: the last store of the path."""
         return self.folder / "backend" / "log"
 
     @property
     def lane(self) -> Path:
-        """The gateway's queue towards the distributed broker."""
+        """The gateway's queue for the distributed broker."""
         endpoint: Endpoint = self.distributed.endpoint
         name = f"{endpoint.host}-{endpoint.port}.db"
         return self.folder / "gateway" / "lanes" / name
 
     def log(self, name: str) -> str:
-        """What a program said."""
+        """A program's log."""
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 

@@ -1,8 +1,8 @@
-"""Runs a program of ours whose wall clock is wrong, and can jump while it runs.
+"""Runs one of our programs with a wrong wall clock that can jump while it runs.
 
 Run as a program: ``shifted.py OFFSET_FILE -m MODULE ARGUMENTS...`` or
-``shifted.py OFFSET_FILE SCRIPT ARGUMENTS...``. The file holds seconds; it is read at
-each look at the clock. Monotonic clocks stay as they are, as on a real machine.
+``shifted.py OFFSET_FILE SCRIPT ARGUMENTS...``. The file holds seconds and is read each
+time the clock is read. Monotonic clocks are unchanged, as on a real machine.
 """
 
 import runpy
@@ -16,7 +16,7 @@ from apscheduler.schedulers import base as schedulers
 
 
 class _Shifted(datetime):
-    """`datetime` whose present is ours."""
+    """`datetime` whose `now` is shifted."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
@@ -24,14 +24,14 @@ class _Shifted(datetime):
 
 
 def shift(offset_file: Path) -> None:
-    """Put our wall clock in the place of Python's."""
+    """Replace Python's wall clock by the shifted one."""
     real_ns, real_localtime, real_gmtime = time.time_ns, time.localtime, time.gmtime
     last_ns = 0
 
     def now_ns() -> int:
         nonlocal last_ns
-        told = offset_file.read_text(encoding="ascii")
-        last_ns = int(float(told) * 1e9) if told else last_ns
+        text = offset_file.read_text(encoding="ascii")
+        last_ns = int(float(text) * 1e9) if text else last_ns
         return real_ns() + last_ns
 
     def now_s() -> float:
@@ -40,7 +40,7 @@ def shift(offset_file: Path) -> None:
     time.time_ns, time.time = now_ns, now_s
     time.localtime = lambda at=None: real_localtime(now_s() if at is None else at)
     time.gmtime = lambda at=None: real_gmtime(now_s() if at is None else at)
-    # C code cannot be given another `datetime`; of Python's only these ask for now.
+    # `datetime` is implemented in C; in Python only these modules call `now`.
     schedulers.datetime = executors.datetime = _Shifted
 
 

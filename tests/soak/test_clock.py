@@ -1,4 +1,4 @@
-"""A wall clock that jumps ten years: nothing is lost, doubled or out of order."""
+"""A wall clock that jumps ten years: no message is lost, doubled or out of order."""
 
 import time
 from collections.abc import Callable
@@ -18,12 +18,12 @@ TTL = "ttl_s = [600, 600, 600, 600, 600]\n"
 
 @pytest.fixture
 def shifted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """A system whose programs' clocks are ours; the node has the machine's own kind."""
+    """A system with shifted clocks; its node has real sensors, not the simulator."""
     monkeypatch.setenv("GPIOZERO_PIN_FACTORY", "mock")
     for name in PROGRAMS:
         rig.shifts[name] = rig.folder / f"{name}.shift"
         rig.shifts[name].write_text("0")
-    rig.can_rest = False
+    rig.can_pause_all = False
     rig.write_node(FED, TTL + GAUGE.format(interval_s=1))
     gateway = rig.folder / f"{GATEWAY}.toml"
     gateway.write_text(f"{gateway.read_text()}[queue]\n{TTL}")
@@ -31,7 +31,7 @@ def shifted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 
 class Jumper:
-    """Sets clocks and sees whether the system goes on."""
+    """Sets clocks and checks that the system continues."""
 
     def __init__(self, rig: Rig, witness: Witness) -> None:
         self.rig = rig
@@ -42,8 +42,8 @@ class Jumper:
         for name in names:
             self.rig.shifts[name].write_text(str(to_s))
 
-    def goes_on(self) -> None:
-        """Wait for messages that are fed after now."""
+    def check_delivery(self) -> None:
+        """Wait for messages that are put from now on."""
         began_s, before = time.monotonic(), self._noted()
         wait_until(lambda: len(self._noted()) >= len(before) + 16, WITHIN_S)
         fresh = [n for i, n in self._noted().items() if i not in before]
@@ -71,36 +71,36 @@ class Jumper:
 
 
 def jump_while_all_runs(jumper: Jumper, to_s: float) -> None:
-    """The node's clock first, then the others'; urgent messages stay in order."""
+    """Set the node's clock first, then the others; urgent messages stay in order."""
     archive = jumper.witness.archive
     start = len(archive.order)
     jumper.set(FED, to_s=to_s)
-    jumper.goes_on()
+    jumper.check_delivery()
     jumper.set(GATEWAY, INGEST, to_s=to_s)
-    jumper.goes_on()
+    jumper.check_delivery()
     for priority in (4, 5):
         seqs = archive.seqs(FED, priority, after=start)
         assert seqs == sorted(seqs)
 
 
 def jump_while_messages_wait(jumper: Jumper, to_s: float) -> None:
-    """What waits in the queue over the jump is not taken for ten years old."""
+    """Messages that are queued during the jump do not expire."""
     rig, notes = jumper.rig, jumper.witness.ledgers[FED].notes
     rig.kill(LOCAL)
     before = len(notes)
     wait_until(lambda: len(notes) > before + 16)
     jumper.set(*PROGRAMS, to_s=to_s)
     rig.start(LOCAL)
-    jumper.goes_on()
+    jumper.check_delivery()
 
 
 def restart_with_another_clock(jumper: Jumper, to_s: float) -> None:
-    """A node without a battery clock, and an ingest whose machine was set wrong."""
+    """A node without a battery clock, and an ingester whose clock was set wrong."""
     for name in (FED, INGEST):
         jumper.rig.kill(name)
         jumper.set(name, to_s=to_s)
         jumper.rig.start(name)
-    jumper.goes_on()
+    jumper.check_delivery()
 
 
 def assert_promises(verdict: Verdict) -> None:
@@ -109,10 +109,10 @@ def assert_promises(verdict: Verdict) -> None:
     assert verdict.gateway_took == verdict.gateway_ids == verdict.arrived
 
 
-def test_ten_years_forth_and_back_change_nothing_but_the_data(
+def test_clock_jumps_of_ten_years_change_only_time_stamps(
     shifted: Rig, report: Callable[..., None]
 ) -> None:
-    """Order, delivery, ids and ages hold, and messages arrive within seconds."""
+    """Order, delivery, ids and ages are unaffected; messages arrive within seconds."""
     shifted.start_backbone()
     shifted.start_nodes(FED)
     witness = Witness(shifted)
@@ -131,8 +131,8 @@ def test_ten_years_forth_and_back_change_nothing_but_the_data(
     assert_promises(verdict)
 
 
-def test_sampling_goes_on_after_a_clock_was_set_back(shifted: Rig) -> None:
-    """A sensor is read within seconds of the step, not ten years later."""
+def test_sampling_continues_after_a_clock_is_set_back(shifted: Rig) -> None:
+    """A sensor is read within seconds of the step."""
     shifted.start_backbone()
     shifted.start_nodes(FED)
     witness = Witness(shifted)

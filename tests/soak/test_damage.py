@@ -1,4 +1,4 @@
-"""Truncated and bit-flipped queue files, at places of chance."""
+"""Queue files truncated and with flipped bits at random positions."""
 
 import logging
 import random
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from soak.conftest import Scale
 from soak.damage import (
+    Damage,
     Files,
-    Harm,
     cut_file,
     cut_log,
     flip_file,
@@ -36,7 +36,7 @@ def open_queue(path: Path) -> SqliteQueue:
 
 
 def draft(number: int, chance: random.Random) -> MessageDraft:
-    """A message of the node, or (each fourth) of another one, as a gateway has them."""
+    """A message of the node or (every fourth) of another one, as in a gateway."""
     body = chance.randbytes(chance.randint(60, 600))
     priority = 1 + number % 5
     foreign = MessageId("far", f"b{number % 3}", number)
@@ -49,7 +49,7 @@ Left = tuple[Files, dict[MessageId, QueuedMessage]]
 
 @pytest.fixture
 def left(tmp_path: Path) -> Left:
-    """What a killed process left, part in the file and part in the log."""
+    """The files of a killed process, with messages in the file and in the log."""
     path, chance = tmp_path / "whole" / "q.db", random.Random(7)
     queue = open_queue(path)
     for number in range(COUNT):
@@ -64,16 +64,16 @@ def left(tmp_path: Path) -> Left:
 
 
 class Trial:
-    """One damaged file, opened."""
+    """One damaged file, and the queue's state after opening it."""
 
-    def __init__(self, folder: Path, left: Left, harm: Harm, seed: int) -> None:
-        before, self.exclusive = left
+    def __init__(self, folder: Path, left: Left, damage: Damage, seed: int) -> None:
+        before, self.stored = left
         files = before.copy()
         chance = random.Random(seed)
-        harm(files, chance, [m.payload for m in self.exclusive.values()])
+        damage(files, chance, [m.payload for m in self.stored.values()])
         whole = whole_bytes(before, files)
         self.is_torn = is_torn(before, files)
-        self.survivors = {i for i, m in self.exclusive.items() if m.payload in whole}
+        self.survivors = {i for i, m in self.stored.items() if m.payload in whole}
         path = folder / "trial" / "q.db"
         path.parent.mkdir()
         files.write(path)
@@ -85,34 +85,34 @@ class Trial:
         shutil.rmtree(path.parent)
 
     @property
-    def overlooked(self) -> set[MessageId]:
+    def missed(self) -> set[MessageId]:
         """Messages that survived and were not leased."""
         return self.survivors - self.leased.keys()
 
     @property
     def reused(self) -> set[MessageId | None]:
-        """Ids that were given to new messages although they had been given before."""
-        return self.exclusive.keys() & set(self.new)
+        """Ids of new messages that had been assigned before."""
+        return self.stored.keys() & set(self.new)
 
     @property
     def altered(self) -> list[QueuedMessage]:
-        """Messages that were leased although something in them is not as it was."""
+        """Leased messages that differ from those that were put."""
         return [m for i, m in self.leased.items() if self._differs(i, m)]
 
     def _differs(self, id_: MessageId, now: QueuedMessage) -> bool:
-        was = self.exclusive.get(id_)
-        told = (now.payload, now.topic, now.priority)
-        return was is None or told != (was.payload, was.topic, was.priority)
+        was = self.stored.get(id_)
+        found = (now.payload, now.topic, now.priority)
+        return was is None or found != (was.payload, was.topic, was.priority)
 
 
 @pytest.fixture
-def attempt(left: Left, tmp_path: Path) -> Callable[[Harm, int], Trial]:
-    """Damage what was left and open it."""
-    return lambda harm, seed: Trial(tmp_path, left, harm, seed)
+def attempt(left: Left, tmp_path: Path) -> Callable[[Damage, int], Trial]:
+    """Damage the files and open them."""
+    return lambda damage, seed: Trial(tmp_path, left, damage, seed)
 
 
 @pytest.mark.parametrize(
-    "harm",
+    "damage",
     [
         cut_file,
         cut_log,
@@ -121,36 +121,36 @@ def attempt(left: Left, tmp_path: Path) -> Callable[[Harm, int], Trial]:
         flip_log,
     ],
 )
-def test_every_row_on_a_sound_page_is_leased_as_it_was(
-    attempt: Callable[[Harm, int], Trial],
-    harm: Harm,
+def test_every_row_on_an_intact_page_is_leased_unchanged(
+    attempt: Callable[[Damage, int], Trial],
+    damage: Damage,
     scale: Scale,
     caplog: pytest.LogCaptureFixture,
     report: Callable[..., None],
 ) -> None:
-    """The queue opens and takes new messages; what it lost it says."""
+    """The queue opens and accepts new messages; it reports every loss."""
     totals: Counter[str] = Counter()
     for seed in range(scale.damages):
         caplog.clear()
         with caplog.at_level(logging.ERROR):
-            trial = attempt(harm, seed)
-        is_told = bool(caplog.records) or trial.dropped > 0 or trial.is_torn
+            trial = attempt(damage, seed)
+        is_reported = bool(caplog.records) or trial.dropped > 0 or trial.is_torn
         totals.update(
             files=1,
             leased=len(trial.leased),
             of=COUNT,
-            overlooked=len(trial.overlooked),
+            missed=len(trial.missed),
             altered=len(trial.altered),
-            unsaid=len(trial.leased) < COUNT and not is_told,
+            unreported=len(trial.leased) < COUNT and not is_reported,
             refused_new=None in trial.new,
         )
-    report(harm=harm.__name__, **totals)
-    assert totals["overlooked"] == totals["altered"] == 0
-    assert totals["unsaid"] == totals["refused_new"] == 0
+    report(damage=damage.__name__, **totals)
+    assert totals["missed"] == totals["altered"] == 0
+    assert totals["unreported"] == totals["refused_new"] == 0
 
 
-def test_a_file_that_went_back_in_time_gives_no_id_twice(
-    attempt: Callable[[Harm, int], Trial],
+def test_truncated_log_reuses_no_id(
+    attempt: Callable[[Damage, int], Trial],
 ) -> None:
-    """Receivers would take a new message for an old one, and say they have it."""
+    """Receivers would discard a message with a reused id as a duplicate."""
     assert [attempt(cut_log, seed).reused for seed in range(10)] == [set()] * 10

@@ -1,4 +1,4 @@
-"""A link that breaks again and again, also in the middle of a packet."""
+"""A link that is cut repeatedly, also in the middle of a packet."""
 
 import random
 import time
@@ -14,7 +14,7 @@ from soak.witness import Witness
 pytestmark = [pytest.mark.system, pytest.mark.broker]
 
 BACK_WITHIN_S = 60.0
-MOST_BYTES_TO_CUT = 3000
+MAX_BYTES_TO_CUT = 3000
 
 
 @pytest.fixture
@@ -27,27 +27,27 @@ def relay(rig: Rig) -> Iterator[Relay]:
 
 
 def flap(relay: Relay, chance: random.Random) -> float:
-    """Cut, wait, mend, and wait until the node is there again; how long that took."""
+    """Cut and restore the link; returns the seconds until the node reconnected."""
     time.sleep(chance.uniform(0.0, 0.5))
     if chance.random() < 0.5:
-        relay.cut_after(chance.randint(1, MOST_BYTES_TO_CUT), timeout_s=5.0)
+        relay.cut_after(chance.randint(1, MAX_BYTES_TO_CUT), timeout_s=5.0)
     else:
         relay.cut()
     time.sleep(chance.uniform(0.0, 0.3))
-    before, mended_s = relay.connections, time.monotonic()
-    relay.mend()
+    before, restored_s = relay.connections, time.monotonic()
+    relay.restore()
     wait_until(lambda: relay.connections > before, BACK_WITHIN_S)
-    return time.monotonic() - mended_s
+    return time.monotonic() - restored_s
 
 
-def test_a_flapping_link_loses_and_doubles_nothing(
+def test_flapping_link_loses_and_doubles_nothing(
     rig: Rig,
     relay: Relay,
     chance: random.Random,
     scale: Scale,
     report: Callable[..., None],
 ) -> None:
-    """Whatever byte a cut comes after, each message is in the archive once."""
+    """Wherever a packet is cut, each message is in the archive once."""
     rig.write_fed()
     rig.start_backbone()
     rig.start_nodes(FED)

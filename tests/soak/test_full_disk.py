@@ -1,4 +1,4 @@
-"""A node whose disk is full: it sends on, takes alarms, says so, and recovers."""
+"""A node with a full disk continues sending, accepts alarms, logs it and recovers."""
 
 import os
 import time
@@ -34,7 +34,7 @@ def draft(priority: int) -> MessageDraft:
 
 
 class Watcher:
-    """Looks at what the node puts and what of it arrives."""
+    """Follows the messages that the node puts and that arrive."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -42,7 +42,7 @@ class Watcher:
         self.ledger = self.witness.ledgers[FED]
 
     def wait_for_put(self, count: int, priority: int | None = None) -> list[Note]:
-        """Wait until so many more were put, of a priority or of any."""
+        """Wait until `count` more were put, of one priority or of any."""
         before = set(self._of(priority))
         wait_until(lambda: len(self._of(priority)) >= len(before) + count, WITHIN_S)
         return [n for i, n in self._of(priority).items() if i not in before]
@@ -58,7 +58,7 @@ class Watcher:
 def test_full_disk_stops_neither_alarms_nor_the_uplink(
     small_disk: Path, rig: Rig, report: Callable[..., None]
 ) -> None:
-    """Nothing that was taken is lost; what was refused, was refused aloud."""
+    """No accepted message is lost; refusals are reported to the caller."""
     rig.write_fed(queue=small_disk / "q.db")
     rig.start_backbone()
     rig.start_nodes(FED)
@@ -89,8 +89,10 @@ def test_full_disk_stops_neither_alarms_nor_the_uplink(
     assert (verdict.lost, verdict.doubled, verdict.reused) == ({}, [], [])
 
 
-def test_alarms_go_in_as_long_as_as_much_goes_out(small_disk: Path) -> None:
-    """The reserve is for messages, not for SQLite's log: 500 alarms, one by one."""
+def test_alarms_are_accepted_on_a_full_disk_while_others_are_acked(
+    small_disk: Path,
+) -> None:
+    """SQLite's log must not use up the reserve: 500 alarms, one by one."""
     durability = Durability(window_s=0.2)
     queue = SqliteQueue(small_disk / "q.db", "n1", "b", 10**8, durability=durability)
     for priority in (1, 2, 3, 4) * 20:

@@ -1,4 +1,4 @@
-"""Kill -9 at random moments: what the system promises of every message."""
+"""Kill -9 at random moments: the promises hold for every message."""
 
 import random
 import time
@@ -20,9 +20,9 @@ TWO_SHARE = 0.2
 
 
 def crash(rig: Rig, chance: random.Random, rounds: int, witness: Witness) -> None:
-    """Kill and restart at moments of chance; every victim comes equally often.
+    """Kill and restart at random moments; every victim equally often.
 
-    Of five rounds one kills two at once.
+    One round of five kills two programs at once.
     """
     deck: list[str] = []
     for number in range(1, rounds + 1):
@@ -41,7 +41,7 @@ def crash(rig: Rig, chance: random.Random, rounds: int, witness: Witness) -> Non
 
 
 def cut_off_and_kill(rig: Rig, chance: random.Random) -> None:
-    """The harshest moment: a node dies whose messages had nowhere to go."""
+    """Kill a node while its gateway is unreachable and its queue is growing."""
     rig.kill(LOCAL)
     time.sleep(WINDOW_S * chance.uniform(0.7, 1.3))
     rig.kill(FED)
@@ -49,8 +49,8 @@ def cut_off_and_kill(rig: Rig, chance: random.Random) -> None:
     rig.start(LOCAL)
 
 
-def kill_who_holds_it_in_memory(rig: Rig) -> None:
-    """A broker dies that has acknowledged what its gateway did not get."""
+def kill_broker_with_undelivered_messages(rig: Rig) -> None:
+    """Kill a broker that has acknowledged messages its gateway did not receive."""
     rig.kill(GATEWAY)
     time.sleep(1.0)
     rig.kill(LOCAL)
@@ -68,12 +68,12 @@ def assert_promises(verdict: Verdict) -> None:
 def test_kills_lose_and_double_nothing_that_was_promised(
     rig: Rig, chance: random.Random, scale: Scale, report: Callable[..., None]
 ) -> None:
-    """Agents, gateway and brokers die; only what the commit window allows is lost.
+    """Kills of agents, gateway and brokers lose only what the commit window allows.
 
-    Of priority 4 and 5 every message whose `put` returned is in the archive, of 1 to 3
-    every one but those put within the window before a kill of their node, and those
-    are no more than the nodes' queues say. No id is in the archive twice, none carries
-    another's content, and the gateway's queue took each id once.
+    Of priority 4 and 5 every message whose `put` returned is in the archive. Of 1 to 3
+    only those put within the window before a kill of their node may be missing, and
+    no more than the nodes' queues report. No id is in the archive twice or with the
+    content of another, and the gateway's queue accepted each id once.
     """
     rig.write_storm(scale.rounds * ROUND_S + 10)
     rig.write_fed()
@@ -81,7 +81,7 @@ def test_kills_lose_and_double_nothing_that_was_promised(
     rig.start_nodes(*NODES)
     witness = Witness(rig)
 
-    kill_who_holds_it_in_memory(rig)
+    kill_broker_with_undelivered_messages(rig)
     cut_off_and_kill(rig, chance)
     crash(rig, chance, scale.rounds, witness)
     verdict = witness.drain(CATCH_UP_S)

@@ -1,8 +1,8 @@
-"""The scoring job is killed -9 inside its work, and every row is there once.
+"""The scoring job is killed with kill -9 while it works; every row exists once.
 
-`tests/system/test_nothing_lost.py` kills it among all programs, mostly while Spark
-starts. Here it is killed between the plan of a batch and its end, or while a pass
-writes levels; a kill at another moment does not count.
+`tests/system/test_nothing_lost.py` also kills it, but mostly while Spark starts. Here
+it is killed between the plan and the end of a batch, or while a pass writes levels; a
+kill at another moment does not count.
 """
 
 import os
@@ -34,87 +34,87 @@ KILLS: Final = (
 )
 SCORE: Final = [sys.executable, "-m", "backend_spark", "score", "--config"]
 RECEIVED: Final = ("bronze", "silver", "messages")
-STARTED_S: Final = 900.0
-EVERY_S: Final = 0.25
+START_TIMEOUT_S: Final = 900.0
+INTERVAL_S: Final = 0.25
 NODES: Final = 2
 
 
 class Feed:
-    """An ingester's log that grows by a segment at a time.
+    """An ingester's log that grows segment by segment.
 
     Args:
         log: Folder of the log.
 
     Attributes:
-        steps: How many steps every node has told of.
+        steps: Number of messages written for each node.
     """
 
     def __init__(self, log: Path) -> None:
         self.steps = 0
         self._writer = SegmentWriter(log, "ingest-0.0a")
-        self._over = Event()
+        self._stopped = Event()
         self._thread = Thread(target=self._write)
         self._thread.start()
 
     def _write(self) -> None:
-        while not self._over.wait(EVERY_S):
+        while not self._stopped.wait(INTERVAL_S):
             self._writer.append([message(self.steps, node) for node in range(NODES)])
             self.steps += 1
 
     def stop(self) -> None:
-        """Write no more."""
-        self._over.set()
+        """Stop writing."""
+        self._stopped.set()
         self._thread.join()
 
 
 class Job:
-    """The job, its folder, and how far it is.
+    """The job, its folder, and its progress.
 
     Args:
-        config: Its settings.
-        data: Its folder.
+        config: Settings file.
+        data: Data folder.
     """
 
     def __init__(self, config: Path, data: Path) -> None:
         self._config = config
         self._tables = data / "tables"
         self._checkpoint = data / "checkpoints" / "score"
-        self._said = data.parent / "score.err"
+        self._log_file = data.parent / "score.err"
         self._process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
-        with self._said.open("ab") as log:
+        with self._log_file.open("ab") as log:
             return subprocess.Popen(
                 [*SCORE, str(self._config)], stderr=log, start_new_session=True
             )
 
     def newest(self, folder: str) -> int:
-        """Number of the last batch that is planned, or told to be done."""
+        """Number of the last batch in ``offsets`` (planned) or ``commits`` (done)."""
         found = (self._checkpoint / folder).glob("*")
         return max((int(p.name) for p in found if p.name.isdigit()), default=-1)
 
     def wait_for_a_batch(self) -> None:
-        """Return when it works, as one does that has ended a batch before."""
+        """Return while it works on a batch, after it has completed one."""
         done = self.newest("commits")
         wait_until(
-            lambda: self._has_ended() or self.newest("commits") > done, STARTED_S
+            lambda: self._has_ended() or self.newest("commits") > done, START_TIMEOUT_S
         )
         wait_until(
             lambda: (
                 self._has_ended() or self.newest("offsets") > self.newest("commits")
             ),
-            STARTED_S,
+            START_TIMEOUT_S,
         )
 
     def _has_ended(self) -> bool:
         return self._process.poll() is not None
 
     def kill(self) -> str | None:
-        """Kill it with all it started; where it was, None when it did not work."""
+        """Kill its process group; returns what it was doing, None if it was idle."""
         was_alive = not self._has_ended()
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        assert was_alive, self._said.read_text(errors="replace")[-2000:]
+        assert was_alive, self._log_file.read_text(errors="replace")[-2000:]
         where = self._where()
         self._process = self._started()
         return where
@@ -134,7 +134,7 @@ class Job:
         return None if read_actions(last, "txn") else "pass"
 
     def finish(self) -> None:
-        """Let it do what is left, and end."""
+        """Run it once more over the rest of the log."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         done = subprocess.run(
@@ -142,8 +142,8 @@ class Job:
         )
         assert done.returncode == 0, done.stderr[-2000:]
 
-    def end(self) -> None:
-        """Leave nothing behind."""
+    def close(self) -> None:
+        """Kill it if it still runs."""
         if not self._has_ended():
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -165,7 +165,7 @@ def feed(data: Path) -> Iterator[Feed]:
 
 @pytest.fixture
 def running(tmp_path: Path, data: Path, quick_java: None) -> Iterator[Job]:
-    """The job over it, in batches and passes without a rest."""
+    """The job over the log, with batches and passes without pauses."""
     config = tmp_path / "backend.toml"
     config.write_text(
         f'[backend]\ndata = "{data}"\n[score]\nmaster = "local[2]"\n'
@@ -173,23 +173,23 @@ def running(tmp_path: Path, data: Path, quick_java: None) -> Iterator[Job]:
     )
     made = Job(config, data)
     yield made
-    made.end()
+    made.close()
 
 
-def test_killed_in_its_work_the_job_loses_and_doubles_nothing(
+def test_job_killed_while_working_loses_and_doubles_nothing(
     running: Job,
     feed: Feed,
     data: Path,
     chance: random.Random,
     report: Callable[..., None],
 ) -> None:
-    """Kill after kill inside a batch or a pass; each row is in its table once."""
+    """After kills within a batch or a pass, each row is in its table once."""
     where: Counter[str] = Counter()
     while where.total() < KILLS:
         running.wait_for_a_batch()
         time.sleep(chance.uniform(0, 1.5) if KILLS > 1 else 0)
-        died_in = running.kill()
-        where.update([died_in] if died_in else [])
+        killed_in = running.kill()
+        where.update([killed_in] if killed_in else [])
     feed.stop()
     running.finish()
     tables = DeltaTables(data / "tables")

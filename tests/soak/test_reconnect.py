@@ -13,21 +13,21 @@ from spatial_mqtt.connection import Backoff
 
 NODES = 1000
 DOWN_S = 60.0
-LOOKS_EVERY_S = 0.25 + 0.2
-"""How late a waiting connection learns of something urgent, at most: the uplink's
-`IDLE_POLL_S` and the connection's `WAKE_INTERVAL_S`."""
+POLL_INTERVAL_S = 0.25 + 0.2
+"""Longest time until a waiting connection notices an urgent message: the uplink's
+`IDLE_POLL_S` plus the connection's `WAKE_INTERVAL_S`."""
 
 Wait = Callable[[random.Random], Callable[[], float]]
 
 
 @dataclass(frozen=True)
 class Storm:
-    """What a gateway saw.
+    """Connection attempts at a gateway.
 
     Attributes:
         while_down_per_s: Attempts in the busiest second while it was down.
-        back_per_s: Nodes that came back in the busiest second after that.
-        all_back_s: When the last one was back, after the gateway was.
+        back_per_s: Nodes that reconnected in the busiest second after that.
+        all_back_s: Seconds from the gateway's return until all had reconnected.
     """
 
     while_down_per_s: int
@@ -36,25 +36,26 @@ class Storm:
 
 
 def jittered(rng: random.Random) -> Callable[[], float]:
-    """A connection with nothing urgent to send."""
+    """Backoff of a connection without urgent messages."""
     return Backoff(rng).next_wait_s
 
 
 def hurried(rng: random.Random) -> Callable[[], float]:
-    """One that has, as `Connection` waits then: the shorter of the two waits."""
+    """Backoff with urgent messages, as in `Connection`: the shorter of two waits."""
     backoff = Backoff(rng)
     return lambda: min(
-        backoff.next_wait_s(), rng.uniform(0.0, LOOKS_EVERY_S) + backoff.urgent_wait_s()
+        backoff.next_wait_s(),
+        rng.uniform(0.0, POLL_INTERVAL_S) + backoff.urgent_wait_s(),
     )
 
 
 def fixed(seconds: float) -> Wait:
-    """What a client without jitter does; its nodes differ by their links only."""
+    """A client without jitter; its nodes differ only by their links."""
     return lambda rng: lambda: seconds + rng.uniform(0.0, 0.05)
 
 
 def simulate(wait: Wait, seed: int) -> Storm:
-    """The gateway is gone from 0 to `DOWN_S`; who comes later finds it."""
+    """Simulate a gateway that is down from 0 to `DOWN_S`."""
     rng = random.Random(seed)
     waits = [wait(random.Random(rng.random())) for _ in range(NODES)]
     due = [(next_s(), number) for number, next_s in enumerate(waits)]
@@ -74,7 +75,7 @@ def simulate(wait: Wait, seed: int) -> Storm:
 
 
 def worst(wait: Wait, runs: int) -> Storm:
-    """The worst of several storms, each number by itself."""
+    """The maximum of each number over several storms."""
     storms = [simulate(wait, seed) for seed in range(runs)]
     return Storm(
         max(s.while_down_per_s for s in storms),
@@ -88,13 +89,13 @@ def runs(scale: Scale) -> int:
     return 50 if scale.is_long else 5
 
 
-def test_nodes_with_routine_messages_come_back_a_few_at_a_time(
+def test_nodes_with_routine_messages_reconnect_a_few_at_a_time(
     runs: int, report: Callable[..., None]
 ) -> None:
     """At most 100 of 1,000 in one second, all within the backoff's cap of 60 s.
 
-    The worst of 200 storms had 87. A fixed wait of 3 s or of 60 s, the usual ones,
-    brings all 1,000 in one second.
+    The worst of 200 storms had 87. With the usual fixed wait of 3 s or 60 s, all
+    1,000 reconnect in one second.
     """
     ours = worst(jittered, runs)
     three, sixty = worst(fixed(3.0), runs), worst(fixed(60.0), runs)
@@ -106,17 +107,17 @@ def test_nodes_with_routine_messages_come_back_a_few_at_a_time(
     assert sixty.back_per_s > 900
 
 
-def test_nodes_with_urgent_messages_come_back_within_seconds(
+def test_nodes_with_urgent_messages_reconnect_within_seconds(
     runs: int, report: Callable[..., None]
 ) -> None:
-    """All are back within 8.5 s; at most 350 of 1,000 come in one second.
+    """All reconnect within 8.5 s; at most 350 of 1,000 in one second.
 
-    Urgency buys a short delay and pays with the spread; with a wait that stays at
-    two seconds, 728 came in one second.
+    Urgent reconnects trade spread for a short delay; with a wait that stays at two
+    seconds, 728 reconnected in one second.
     """
     ours = worst(hurried, runs)
 
     report(ours=ours)
-    most_s = Backoff(random.Random()).urgent_max_cap_s + LOOKS_EVERY_S
-    assert ours.all_back_s <= most_s
+    max_s = Backoff(random.Random()).urgent_max_cap_s + POLL_INTERVAL_S
+    assert ours.all_back_s <= max_s
     assert ours.back_per_s <= 350

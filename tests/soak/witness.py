@@ -1,4 +1,4 @@
-"""What was put, what arrived, and what may be missing."""
+"""Records the messages that were put and that arrived, and finds unexcused losses."""
 
 import sqlite3
 import threading
@@ -18,22 +18,22 @@ from backend_spark.ingest.segment_log import list_segments, read_segment
 from spatial_mqtt.senml import decode_pack
 
 URGENT_FROM, WINDOW_S = 4, 2.0
-"""As the settings' page states them: from 4 up on the disk when `put` returns, the
-rest within `queue.window_s`. Not taken from the code, which is what is judged."""
+"""Values documented on the settings page: from 4 up on the disk when `put` returns,
+the rest within `queue.window_s`. Not imported from the code under test."""
 
 SLACK_S = 1.0
-"""A commit itself takes time on a busy disk; the ledger is seen a moment late."""
+"""A commit takes time on a busy disk, and the ledger is read with a delay."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """A message that a queue took.
+    """A message that a queue has accepted.
 
     Attributes:
         id: Its id.
-        priority: On the ladder.
+        priority: 1 to 5.
         at_s: Monotonic time after `put` returned.
-        mark: What it carries; None when that is not known.
+        mark: Random text in its payload; None if unknown.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Note:
 
 
 class Ledger:
-    """Follows what a node noted. A line without a time gets ours."""
+    """Follows the records of a node. A line without a time gets the current time."""
 
     def __init__(self, *paths: Path) -> None:
         self.notes: dict[str, Note] = {}
@@ -54,7 +54,7 @@ class Ledger:
         self._lock = threading.Lock()
 
     def follow(self) -> None:
-        """Read what is new; a line that is not whole yet is left."""
+        """Read new lines; an incomplete line is left for the next call."""
         with self._lock:
             for path, start in self._read.items():
                 if not path.exists():
@@ -65,10 +65,10 @@ class Ledger:
                 whole = raw[: raw.rfind(b"\n") + 1]
                 self._read[path] = start + len(whole)
                 for line in whole.decode("ascii", "replace").splitlines():
-                    self._take(path, line.split())
+                    self._parse(path, line.split())
 
-    def _take(self, path: Path, words: list[str]) -> None:
-        match words:
+    def _parse(self, path: Path, fields: list[str]) -> None:
+        match fields:
             case ["refused", priority, _at]:
                 self.refused[int(priority)] += 1
             case [id_, priority, at_s, mark]:
@@ -86,7 +86,7 @@ class Ledger:
 
 
 class Archive:
-    """Follows the ingest's log: what is on its disk, in the order of arrival."""
+    """Follows the ingester's log: stored messages in the order of arrival."""
 
     def __init__(self, folder: Path) -> None:
         self.arrived: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class Archive:
         self._read: set[str] = set()
 
     def follow(self) -> None:
-        """Read segments that are new."""
+        """Read new segments."""
         for name in map(str, list_segments(self._folder)):
             if name not in self._read:
                 self._read.add(name)
@@ -108,9 +108,9 @@ class Archive:
                 at_s = time.monotonic() - age_s
                 table = read_segment(self._folder / name, ("payload",))
                 for payload in table.column("payload").to_pylist():
-                    self._take(payload, at_s)
+                    self._add(payload, at_s)
 
-    def _take(self, payload: bytes, at_s: float) -> None:
+    def _add(self, payload: bytes, at_s: float) -> None:
         pack = decode_pack(payload)
         id_ = str(pack.id)
         self.on_disk_s.append((id_, at_s))
@@ -121,7 +121,7 @@ class Archive:
             self.marks[id_] = str(pack.readings[0].value)
 
     def seqs(self, node: str, priority: int, after: int = 0) -> list[int]:
-        """Numbers of a node's messages in the order of arrival, from some place on."""
+        """Sequence numbers of a node's messages in order of arrival, after `after`."""
         return [
             int(id_.rpartition(":")[2])
             for id_, pri in self.order[after:]
@@ -131,21 +131,21 @@ class Archive:
 
 @dataclass
 class Verdict:
-    """What became of every message.
+    """Result of the check.
 
     Attributes:
-        put: Messages noted.
-        arrived: Different messages in the archive.
+        put: Number of recorded messages.
+        arrived: Number of distinct messages in the archive.
         lost: Missing messages by priority.
-        unexcused: Ids that are missing and may not be.
+        unexcused: Ids that are missing without an excuse.
         oldest_lost_s: Longest time from `put` to the kill that lost the message.
-        lost_at_most: What the nodes' queues say that they may have lost.
+        lost_at_most: Upper bound of lost messages that the nodes' queues report.
         doubled: Ids that the archive holds more than once.
-        reused: Ids that were given twice, or arrived with another's content.
-        gateway_took: Messages that the gateway's queue counts as taken.
-        gateway_ids: Different ids that it has noted.
-        gateway_duplicates: Deliveries that it refused by id.
-        ingest_duplicates: Deliveries that the ingest refused by id.
+        reused: Ids assigned twice, or that arrived with the content of another.
+        gateway_took: Messages that the gateway's queue counts as accepted.
+        gateway_ids: Distinct ids that it has recorded.
+        gateway_duplicates: Deliveries that it discarded as duplicates.
+        ingest_duplicates: Deliveries that the ingester discarded as duplicates.
     """
 
     put: int
@@ -164,14 +164,14 @@ class Verdict:
 
 @dataclass
 class Witness:
-    """Watches a rig and judges it."""
+    """Observes a rig and checks the promises."""
 
     rig: Rig
     archive: Archive = field(init=False)
     ledgers: dict[str, Ledger] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin to follow."""
+        """Start following."""
         rig = self.rig
         self.archive = Archive(rig.archive)
         self.ledgers = {
@@ -188,7 +188,7 @@ class Witness:
         self._thread.join()
 
     def missing(self) -> dict[str, list[Note]]:
-        """Messages of each node that were noted and are not in the archive."""
+        """Messages of each node that were recorded and are not in the archive."""
         for ledger in self.ledgers.values():
             ledger.follow()
         noted = {n: list(led.notes.values()) for n, led in self.ledgers.items()}
@@ -200,7 +200,7 @@ class Witness:
         }
 
     def unexcused(self, missing: dict[str, list[Note]]) -> list[Note]:
-        """Those of them that no kill inside the window explains."""
+        """The missing messages that no kill within the window explains."""
         return [
             note
             for name, notes in missing.items()
@@ -220,28 +220,28 @@ class Witness:
         wait_until(are_there, timeout_s)
 
     def catch_up(self, timeout_s: float) -> None:
-        """Wait until everything noted so far is there or is excused."""
+        """Wait until everything recorded so far has arrived or is excused."""
         until_s = time.monotonic() + timeout_s
         noted = {n.id for led in self.ledgers.values() for n in led.notes.values()}
         while left := [n for n in self.unexcused(self.missing()) if n.id in noted]:
             if time.monotonic() > until_s:
-                pytest.fail(f"{len(left)} of {len(noted)} are not there: {left[:5]}")
+                pytest.fail(f"{len(left)} of {len(noted)} are missing: {left[:5]}")
             time.sleep(0.3)
 
     def drain(self, timeout_s: float) -> Verdict:
-        """Let everything arrive, end the programs, and judge."""
-        self.rig.rest()
+        """Wait for all messages, stop the programs, and return the verdict."""
+        self.rig.pause_nodes()
         self.catch_up(timeout_s)
-        if self.rig.can_rest:
-            wait_until(lambda: self.rig.exclusive(*NODES) == 0, timeout_s)
+        if self.rig.can_pause_all:
+            wait_until(lambda: self.rig.count_queued(*NODES) == 0, timeout_s)
         self.rig.stop(*self.rig.nodes)
-        wait_until(lambda: self.rig.exclusive(GATEWAY) == 0, timeout_s)
+        wait_until(lambda: self.rig.count_queued(GATEWAY) == 0, timeout_s)
         self.rig.stop()
         self.close()
         return self._verdict()
 
     def altered(self) -> list[str]:
-        """Ids that arrived with another content than they were put with."""
+        """Ids that arrived with content that differs from what was put."""
         notes = {k: n for led in self.ledgers.values() for k, n in led.notes.items()}
         return [
             id_
@@ -282,7 +282,7 @@ class Witness:
 
 
 def _age_at_kill(note: Note, node: str, kills: list[Kill]) -> float | None:
-    """How old a message was when its node was killed; None excuses nothing."""
+    """Age of a message when its node was killed; None if no kill excuses its loss."""
     if note.priority >= URGENT_FROM:
         return None
     ages = [kill.at_s - note.at_s for kill in kills if kill.victim == node]
@@ -291,7 +291,7 @@ def _age_at_kill(note: Note, node: str, kills: list[Kill]) -> float | None:
 
 
 def _lane_counts(path: Path) -> tuple[int, int, int]:
-    """Messages taken, different ids noted, and deliveries refused, by the gateway."""
+    """Accepted messages, distinct ids and duplicate deliveries of the gateway."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         took, duplicates = db.execute(
             "SELECT sum(put), sum(duplicates) FROM tally"

@@ -1,4 +1,4 @@
-"""A hot area gets a standby broker, and gives it back, without a person."""
+"""Autoscaling: a busy area gets a standby broker and returns it automatically."""
 
 import json
 import shutil
@@ -26,8 +26,8 @@ QUICK = (
 )
 
 
-class Valley:
-    """One Manager that scales, one gateway, one broker, and what else is asked for."""
+class Deployment:
+    """A Manager with autoscaling, a gateway and a broker."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Valley:
         self.watcher = Client(self.manager.endpoint, "watcher", "/api/#")
         self.node = Client(self.local.endpoint, "node")
         self._stop = threading.Event()
-        self.pace_s = 0.02
+        self.interval_s = 0.02
         self._thread = threading.Thread(target=self._publish)
         self._thread.start()
 
@@ -63,18 +63,18 @@ class Valley:
         self.programs.start("manager", "manager", self._settings)
 
     def _publish(self) -> None:
-        while not self._stop.wait(self.pace_s):
+        while not self._stop.wait(self.interval_s):
             for topic in (HOT, HOT, COLD):
                 self.node.publish(f"/forward{topic}/pri2", b"x", qos=0)
 
     def brokers(self) -> dict[str, int]:
-        told = self.watcher.on("/api/brokertable/all/info")
-        entries = json.loads(told[-1])["brokers"] if told else []
+        payloads = self.watcher.on("/api/brokertable/all/info")
+        entries = json.loads(payloads[-1])["brokers"] if payloads else []
         return {entry["topic"]: entry["broker_info"]["port"] for entry in entries}
 
     def report(self) -> dict[str, list[dict[str, object]]]:
-        told = self.watcher.on("/api/manager/load")
-        return json.loads(told[-1]) if told else {"areas": [], "decisions": []}
+        payloads = self.watcher.on("/api/manager/load")
+        return json.loads(payloads[-1]) if payloads else {"areas": [], "decisions": []}
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -87,27 +87,27 @@ class Valley:
 
 
 @pytest.fixture
-def make_valley(
+def make_deployment(
     make_broker: Callable[..., Broker], tmp_path: Path
-) -> Iterator[Callable[[str], Valley]]:
+) -> Iterator[Callable[[str], Deployment]]:
     programs = Programs(tmp_path)
-    valleys: list[Valley] = []
+    deployments: list[Deployment] = []
 
-    def make(autoscale: str) -> Valley:
-        valleys.append(Valley(programs, make_broker, tmp_path, autoscale))
-        return valleys[-1]
+    def make(autoscale: str) -> Deployment:
+        deployments.append(Deployment(programs, make_broker, tmp_path, autoscale))
+        return deployments[-1]
 
     yield make
-    for valley in valleys:
-        valley.close()
+    for deployment in deployments:
+        deployment.close()
     programs.kill_all()
 
 
-def admin(valley: Valley, *words: str) -> subprocess.CompletedProcess[str]:
-    """A Manager that is gone is named first: the next one is asked."""
-    managers = ["--manager", "mqtt://127.0.0.1:1", "--manager", valley.manager.url]
+def admin(deployment: Deployment, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run an admin command; the first Manager is unreachable, so the next is used."""
+    managers = ["--manager", "mqtt://127.0.0.1:1", "--manager", deployment.manager.url]
     return subprocess.run(
-        [sys.executable, "-m", "gateway_daemon", "admin", *managers, *words],
+        [sys.executable, "-m", "gateway_daemon", "admin", *managers, *command],
         capture_output=True,
         text=True,
         check=True,
@@ -115,77 +115,82 @@ def admin(valley: Valley, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_hot_area_is_given_to_a_standby_and_taken_back(
-    make_valley: Callable[[str], Valley], make_broker: Callable[..., Broker]
+def test_busy_area_moves_to_a_standby_and_back(
+    make_deployment: Callable[[str], Deployment], make_broker: Callable[..., Broker]
 ) -> None:
-    """What is published for it arrives there, and each step has its reason."""
+    """Messages of the area arrive at the standby; each decision has a reason."""
     standby = make_broker()
     analyst = Client(standby.endpoint, "analyst", "/3/#")
-    valley = make_valley(f'mode = "on"\nbrokers = ["{standby.url}"]')
+    deployment = make_deployment(f'mode = "on"\nbrokers = ["{standby.url}"]')
     wait_until(
-        lambda: valley.brokers() == {"/": valley.first.port, AREA: standby.port}, 30
+        lambda: (
+            deployment.brokers() == {"/": deployment.first.port, AREA: standby.port}
+        ),
+        30,
     )
     wait_until(lambda: analyst.on(HOT))
-    assert f"autoscale: split broker 127.0.0.1:{standby.port} {AREA}" in valley.log(
+    assert f"autoscale: split broker 127.0.0.1:{standby.port} {AREA}" in deployment.log(
         "manager"
     )
 
-    wait_until(lambda: valley.report()["decisions"])
-    lines = admin(valley, "load").stdout.splitlines()
+    wait_until(lambda: deployment.report()["decisions"])
+    lines = admin(deployment, "load").stdout.splitlines()
     assert lines[0].split()[:4] == ["part", "area", "server", "msgs/s"]
     spare = f"broker (spare)  {AREA}  127.0.0.1:{standby.port}"
     assert any(line.startswith(spare) for line in lines)
     assert "autoscale is on, decided by manager manager" in lines
-    assert "autoscale: split broker" in admin(valley, "why", HOT).stdout
-    assert "autoscale: split broker" not in admin(valley, "why", COLD).stdout
+    assert "autoscale: split broker" in admin(deployment, "why", HOT).stdout
+    assert "autoscale: split broker" not in admin(deployment, "why", COLD).stdout
 
-    valley.pace_s = 1.0
-    wait_until(lambda: valley.brokers() == {"/": valley.first.port})
-    wait_until(lambda: any("join" in d["text"] for d in valley.report()["decisions"]))
-    told = [d["text"] for d in valley.report()["decisions"]]
-    texts = [text for text in told if not text.startswith("nothing")]
+    deployment.interval_s = 1.0
+    wait_until(lambda: deployment.brokers() == {"/": deployment.first.port})
+    wait_until(
+        lambda: any("join" in d["text"] for d in deployment.report()["decisions"])
+    )
+    all_texts = [d["text"] for d in deployment.report()["decisions"]]
+    texts = [text for text in all_texts if not text.startswith("nothing")]
     assert [text.split()[0] for text in texts[:2]] == ["split", "join"]
     assert "messages/s for 1 s; /3/1 is " in texts[0]
     analyst.connection.stop()
 
 
-def test_dry_run_says_what_it_would_do_and_does_nothing(
-    make_valley: Callable[[str], Valley], make_broker: Callable[..., Broker]
+def test_dry_run_logs_decisions_without_acting(
+    make_deployment: Callable[[str], Deployment], make_broker: Callable[..., Broker]
 ) -> None:
-    """An operator reads it before letting it happen."""
-    valley = make_valley(f'mode = "dry-run"\nbrokers = ["{make_broker().url}"]')
-    wait_until(lambda: "autoscale would split broker" in valley.log("manager"))
-    wait_until(lambda: valley.report()["decisions"])
+    """An operator can review them before switching autoscaling on."""
+    deployment = make_deployment(f'mode = "dry-run"\nbrokers = ["{make_broker().url}"]')
+    wait_until(lambda: "autoscale would split broker" in deployment.log("manager"))
+    wait_until(lambda: deployment.report()["decisions"])
 
-    assert valley.report()["decisions"][0]["is_dry_run"]
-    assert valley.brokers() == {"/": valley.first.port}
+    assert deployment.report()["decisions"][0]["is_dry_run"]
+    assert deployment.brokers() == {"/": deployment.first.port}
 
 
-def test_command_starts_and_stops_a_standby_and_a_restart_knows_it(
-    make_valley: Callable[[str], Valley],
+def test_command_starts_and_stops_a_standby_across_a_restart(
+    make_deployment: Callable[[str], Deployment],
     make_broker: Callable[..., Broker],
     tmp_path: Path,
 ) -> None:
-    """Where none is left one is started; the Manager may be killed in between."""
+    """With no standby left, a command starts one; a restarted Manager stops it."""
     extra = make_broker()
     command = tmp_path / "standby.sh"
     command.write_text(
         f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\necho starting\necho {extra.url}\n'
     )
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
-    valley = make_valley(
+    deployment = make_deployment(
         f'mode = "on"\nstart_command = ["{command}", "start"]\n'
         f'stop_command = ["{command}", "stop"]'
     )
-    wait_until(lambda: valley.brokers().get(AREA) == extra.port)
-    valley.programs.kill("manager")
-    valley.start_manager()
+    wait_until(lambda: deployment.brokers().get(AREA) == extra.port)
+    deployment.programs.kill("manager")
+    deployment.start_manager()
 
-    valley.pace_s = 1.0
+    deployment.interval_s = 1.0
     ran = tmp_path / "ran"
     wait_until(lambda: "stop broker" in ran.read_text())
     assert ran.read_text() == f"start broker {AREA}\nstop broker {extra.url}\n"
-    assert valley.brokers() == {"/": valley.first.port}
+    assert deployment.brokers() == {"/": deployment.first.port}
 
 
 @pytest.mark.parametrize(
@@ -196,14 +201,14 @@ def test_command_starts_and_stops_a_standby_and_a_restart_knows_it(
         ([sys.executable, "-c", "print('hello')"], "mqtt://host:port"),
     ],
 )
-def test_command_that_fails_is_told_and_harms_nobody(
-    make_valley: Callable[[str], Valley], command: list[str], reason: str
+def test_failing_command_is_reported_and_changes_nothing(
+    make_deployment: Callable[[str], Deployment], command: list[str], reason: str
 ) -> None:
-    """The reason is where administrators look, and the Manager goes on."""
-    valley = make_valley(f'mode = "on"\nstart_command = {json.dumps(command)}')
+    """The reason is published on `/api/errors`, and the Manager keeps running."""
+    deployment = make_deployment(f'mode = "on"\nstart_command = {json.dumps(command)}')
 
-    def told() -> list[str]:
-        return [e.decode() for e in valley.watcher.on("/api/errors")]
+    def errors() -> list[str]:
+        return [e.decode() for e in deployment.watcher.on("/api/errors")]
 
-    wait_until(lambda: any(reason in error for error in told()))
-    assert valley.brokers() == {"/": valley.first.port}
+    wait_until(lambda: any(reason in error for error in errors()))
+    assert deployment.brokers() == {"/": deployment.first.port}

@@ -1,4 +1,4 @@
-"""Short forms of the capacity experiments: everything arrives, at any speed."""
+"""Short forms of the capacity experiments: every message arrives."""
 
 from pathlib import Path
 
@@ -24,8 +24,8 @@ from spatial_mqtt.topics import ForwardTopic
 ROOT = Path(__file__).parents[2]
 
 
-def test_stamped_packet_is_the_pack_of_that_sampling() -> None:
-    """What is patched into a finished packet is what a node would have made."""
+def test_patched_packet_equals_the_pack_of_that_sampling() -> None:
+    """Values patched into a finished packet decode as a node encodes them."""
     node = StormNode(16, None)
     for seq, now_s in ((0, 1_782_831_600.25), (70_000, 1_782_999_999.5)):
         ((first, body),) = packets(bytearray(node.packet(seq, 517, now_s)))
@@ -38,17 +38,16 @@ def test_stamped_packet_is_the_pack_of_that_sampling() -> None:
         assert (pack.time_s, pack.readings[0].sum) == (now_s, 0.5 * seq)
 
 
-def test_storm_has_every_priority_in_its_share() -> None:
-    """Two of a hundred nodes send 5, half of them send 1."""
-    told = [priority_of(node) for node in range(1000)]
+def test_storm_has_the_specified_share_of_each_priority() -> None:
+    """2 % of the nodes send priority 5, 50 % send 1."""
+    priorities = [priority_of(node) for node in range(1000)]
 
-    assert {p: told.count(p) for p in range(1, 6)} == {
+    assert {p: priorities.count(p) for p in range(1, 6)} == {
         1: 500, 2: 300, 3: 140, 4: 40, 5: 20,
     }  # fmt: skip
 
 
-def test_receipt_names_samplings_of_nodes() -> None:
-    """Ranges are taken apart."""
+def test_receipt_ranges_expand_to_samplings_of_nodes() -> None:
     ids = [MessageId(name_of(3), "0ce93c39", FIRST_SEQ + seq) for seq in (0, 1, 4)]
 
     assert receipted(CustodyReceipt.from_ids(ids).encode()) == {(3, 0), (3, 1), (3, 4)}
@@ -56,8 +55,8 @@ def test_receipt_names_samplings_of_nodes() -> None:
 
 @pytest.mark.broker
 @pytest.mark.system
-def test_storm_of_500_nodes_goes_through_one_gateway() -> None:
-    """Each message is receipted to its node and stands in the backend's log."""
+def test_storm_of_500_nodes_passes_one_gateway() -> None:
+    """Each node gets a receipt for its message, and the backend's log holds it."""
     step = run_gateway(250.0, 2.0)
 
     assert (step.sent, step.lost) == (500, 0)
@@ -70,8 +69,8 @@ def test_storm_of_500_nodes_goes_through_one_gateway() -> None:
 @pytest.mark.system
 @pytest.mark.spark
 @pytest.mark.long
-def test_storm_goes_through_the_backend_into_every_table_once() -> None:
-    """Ingest, alerts and Spark as processes; nothing lost, nothing doubled."""
+def test_storm_passes_the_backend_into_every_table_once() -> None:
+    """Ingester, alerts writer and Spark as processes; nothing is lost or doubled."""
     step = run_backend(Arm("short", 500.0, 2.0, with_gold=False, warm_s=0.2))
 
     assert (step.sent, step.lost, step.doubled) == (1000, 0, 0)
@@ -80,8 +79,8 @@ def test_storm_goes_through_the_backend_into_every_table_once() -> None:
     assert step.lags["silver"].n == 5 * step.sent
 
 
-def test_plan_on_the_page_is_what_the_results_give() -> None:
-    """A number that is measured anew changes on the page, too."""
+def test_plan_on_the_page_matches_the_results() -> None:
+    """A new measurement must be copied to the page."""
     page = (ROOT / "docs/explanation/capacity.md").read_text(encoding="utf-8")
     measured = Measured.read(ROOT / RESULTS)
     lines = page_table([Plan.of(nodes, measured) for nodes in SIZES], 30.0, 25.0)
@@ -89,8 +88,8 @@ def test_plan_on_the_page_is_what_the_results_give() -> None:
     assert "\n".join(lines) in page
 
 
-def test_plan_grows_with_the_nodes() -> None:
-    """Ten times the nodes need no more than ten times the cores, and no fewer."""
+def test_plan_scales_with_the_nodes() -> None:
+    """Ten times the nodes need at most ten times the cores, and no fewer."""
     measured = Measured.read(ROOT / RESULTS)
     few, many = (Plan.of(nodes, measured) for nodes in (100_000, 1_000_000))
 

@@ -37,7 +37,7 @@ pin = 27
 """
 
 
-class Valley:
+class Deployment:
     """A Manager, a near and a far gateway, and the broker behind them."""
 
     def __init__(self, make_broker: Callable[[], Broker], folder: Path) -> None:
@@ -62,7 +62,7 @@ class Valley:
         wait_until(lambda: len(self.directory()) == 2)
 
     def directory(self) -> tuple[object, ...]:
-        payload = fetch_retained(self.manager.endpoint, GATEWAY_INFO, "looks", 60)
+        payload = fetch_retained(self.manager.endpoint, GATEWAY_INFO, "probe", 60)
         return decode_gateways(payload)
 
     def check(self, *more: str, uplink: str = "") -> tuple[int, dict[str, Any]]:
@@ -81,8 +81,10 @@ class Valley:
 
 
 @pytest.fixture
-def valley(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Valley]:
-    made = Valley(make_broker, tmp_path)
+def deployment(
+    make_broker: Callable[[], Broker], tmp_path: Path
+) -> Iterator[Deployment]:
+    made = Deployment(make_broker, tmp_path)
     yield made
     made.programs.kill_all()
 
@@ -91,18 +93,20 @@ def packs(client: Client) -> list[Pack]:
     return [decode_pack(message.payload) for message in client.got]
 
 
-def test_one_message_is_receipted_by_the_nearest_gateway(valley: Valley) -> None:
-    """Chosen gateway, area, round trip, rate, and a receipt, beside a live session."""
-    analyst = Client(valley.distributed.endpoint, "analyst", "/1/#")
-    session = valley.local["near"].endpoint
+def test_nearest_gateway_gives_a_receipt_for_the_test_message(
+    deployment: Deployment,
+) -> None:
+    """The report has gateway, area, round trip and rate; the live session stays up."""
+    analyst = Client(deployment.distributed.endpoint, "analyst", "/1/#")
+    session = deployment.local["near"].endpoint
     agent = Client(session, "kochi-0001", custody_topic("kochi-0001"))
-    status, told = valley.check()
-    link = told["link"]
+    status, report = deployment.check()
+    link = report["link"]
     near = link["gateways"][0]
     wait_until(lambda: len(analyst.got) == 18)  # the test message and the burst
     tested = next(p for p in packs(analyst) if str(p.id) == near["message_id"])
 
-    assert (status, told["verdict"]) == (0, "pass")
+    assert (status, report["verdict"]) == (0, "pass")
     assert link["managers"][0]["problem"] is not None
     assert link["managers"][1]["problem"] is None
     assert link["chosen"] == str(session)
@@ -117,12 +121,14 @@ def test_one_message_is_receipted_by_the_nearest_gateway(valley: Valley) -> None
     assert all(isinstance(r.value, str) for p in packs(analyst) for r in p.readings)
 
 
-def test_gateway_without_its_daemon_is_named_and_passed_over(valley: Valley) -> None:
-    """The next one serves, and the photograph says why the nearest did not."""
-    valley.programs.kill("near")
-    status, told = valley.check("--burst", "0")
-    chosen = [g for g in told["link"]["gateways"] if g["problem"] is None]
-    lost = [g for g in told["link"]["gateways"] if g["problem"] is not None]
+def test_gateway_without_its_daemon_is_reported_and_skipped(
+    deployment: Deployment,
+) -> None:
+    """The next gateway is chosen; the report gives the nearest one's problem."""
+    deployment.programs.kill("near")
+    status, report = deployment.check("--burst", "0")
+    chosen = [g for g in report["link"]["gateways"] if g["problem"] is None]
+    lost = [g for g in report["link"]["gateways"] if g["problem"] is not None]
 
     assert status == 0
     assert [g["area"] for g in chosen] == ["/1"]
@@ -130,26 +136,26 @@ def test_gateway_without_its_daemon_is_named_and_passed_over(valley: Valley) -> 
     assert all("daemon" in g["problem"] for g in lost)
 
 
-def test_dead_gateway_fails_the_check(valley: Valley) -> None:
-    """Nobody drives off from a node that nobody hears."""
-    valley.local["near"].kill()
-    uplink = f'gateway = "{valley.local["near"].url}"'
-    status, told = valley.check(uplink=uplink)
-    valley.local["near"].start()
+def test_dead_gateway_fails_the_check(deployment: Deployment) -> None:
+    """An installer must not leave a node that cannot be reached."""
+    deployment.local["near"].kill()
+    uplink = f'gateway = "{deployment.local["near"].url}"'
+    status, report = deployment.check(uplink=uplink)
+    deployment.local["near"].start()
 
-    assert (status, told["verdict"]) == (1, "fail")
-    assert "cannot be reached" in told["link"]["gateways"][0]["problem"]
-    assert told["link"]["managers"] == []
+    assert (status, report["verdict"]) == (1, "fail")
+    assert "cannot be reached" in report["link"]["gateways"][0]["problem"]
+    assert report["link"]["managers"] == []
 
 
-def test_plain_broker_serves_without_receipts_and_says_so(
-    valley: Valley, make_broker: Callable[[], Broker]
+def test_plain_broker_is_reported_as_serving_without_receipts(
+    deployment: Deployment, make_broker: Callable[[], Broker]
 ) -> None:
-    """Custody that ends in a broker's memory is not called a receipt."""
+    """A message held only in a broker's memory is not counted as receipted."""
     plain = make_broker()
     listener = Client(plain.endpoint, "listener", "#")
-    status, told = valley.check("--burst", "0", uplink=f'gateway = "{plain.url}"')
+    status, report = deployment.check("--burst", "0", uplink=f'gateway = "{plain.url}"')
 
     assert status == 0
-    assert told["link"]["gateways"][0]["receipted"] is False
+    assert report["link"]["gateways"][0]["receipted"] is False
     assert len(packs(listener)) == 1

@@ -1,4 +1,4 @@
-"""The client library and its command against real gateways."""
+"""The client library and its command line against real gateways."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ from spatial_mqtt.topics import cell_topic, offer_topic
 pytestmark = pytest.mark.broker
 
 WEST, EAST = (33.5588, 133.5312), (33.5588, 133.9312)
-TELLS = ("log_dest topic", "log_type subscribe", "log_type unsubscribe",
+LOG_SETTINGS = ("log_dest topic", "log_type subscribe", "log_type unsubscribe",
          "log_type notice")  # fmt: skip
 
 
@@ -30,14 +30,14 @@ def area(place: tuple[float, float]) -> str:
     return cell_topic(Cell.at(*place, 8))
 
 
-class Country:
-    """Two gateways with an area each, a Manager, a broker."""
+class Deployment:
+    """Two gateways with one area each, a Manager and a broker."""
 
     def __init__(
         self, programs: Programs, make_broker: Callable[..., Broker], folder: Path
     ) -> None:
         self.manager, self.distributed = make_broker(), make_broker()
-        self.west, self.east = make_broker(*TELLS), make_broker(*TELLS)
+        self.west, self.east = make_broker(*LOG_SETTINGS), make_broker(*LOG_SETTINGS)
         programs.start(
             "manager",
             "manager",
@@ -60,21 +60,23 @@ class Country:
 
 
 @pytest.fixture
-def country(make_broker: Callable[..., Broker], tmp_path: Path) -> Iterator[Country]:
+def deployment(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> Iterator[Deployment]:
     programs = Programs(tmp_path)
-    yield Country(programs, make_broker, tmp_path)
+    yield Deployment(programs, make_broker, tmp_path)
     programs.kill_all()
 
 
 def in_order(_entries: list[BrokerEntry]) -> None:
-    """A shuffle that chance left in order."""
+    """A shuffle that keeps the order."""
 
 
 def client(
-    country: Country, name: str, got: list[SpatialMessage] | None = None
+    deployment: Deployment, name: str, got: list[SpatialMessage] | None = None
 ) -> Client:
-    hear = None if got is None else got.append
-    return Client([country.manager.url], name, hear, shuffle=in_order)
+    on_message = None if got is None else got.append
+    return Client([deployment.manager.url], name, on_message, shuffle=in_order)
 
 
 def pack(seq: int) -> bytes:
@@ -82,16 +84,18 @@ def pack(seq: int) -> bytes:
     return encode_cbor(Pack(MessageId("n1", "bb", seq), 3, 1.7e9, (reading,)))
 
 
-def test_message_reaches_who_listens_around_its_place(country: Country) -> None:
-    """From one gateway's client to another's, with its priority, and to nobody else."""
+def test_message_reaches_only_subscribers_around_its_position(
+    deployment: Deployment,
+) -> None:
+    """From a client of one gateway to a client of another, with its priority."""
     near: list[SpatialMessage] = []
     far: list[SpatialMessage] = []
-    with client(country, "near", near) as a, client(country, "far", far) as b:
-        assert a.connect(*WEST) == country.west.endpoint
+    with client(deployment, "near", near) as a, client(deployment, "far", far) as b:
+        assert a.connect(*WEST) == deployment.west.endpoint
         assert a.subscribe_around(*EAST, radius_km=1.0)
         b.connect(*EAST)
         b.subscribe_around(*WEST, radius_km=1.0)
-        wait_until(lambda: "is listened to for /" in country.log("west"))
+        wait_until(lambda: "is listened to for /" in deployment.log("west"))
         assert b.publish_at(*EAST, pack(1), 5)
         assert b.flush()
         wait_until(lambda: near)
@@ -102,7 +106,7 @@ def test_message_reaches_who_listens_around_its_place(country: Country) -> None:
 
 
 class Writer:
-    """Publishes packs for a place, all the while."""
+    """Publishes packs for a position in a background thread."""
 
     def __init__(self, client: Client, place: tuple[float, float]) -> None:
         self.sent: list[bytes] = []
@@ -122,18 +126,21 @@ class Writer:
             assert self._client.publish_at(*self._place, self.sent[-1], 3)
 
 
-def test_client_that_moves_hears_everything_once(country: Country) -> None:
-    """It enters another area while somebody publishes on the border."""
+def test_moving_client_receives_every_message_once(deployment: Deployment) -> None:
+    """It enters another area while another client publishes at the border."""
     got: list[SpatialMessage] = []
     middle = (33.5588, 133.7312)
-    with client(country, "car", got) as car, client(country, "writer") as mouth:
+    with (
+        client(deployment, "car", got) as car,
+        client(deployment, "writer") as publisher,
+    ):
         car.connect(*WEST)
         car.subscribe_around(*middle, radius_km=60.0)
-        mouth.connect(*EAST)
-        wait_until(lambda: "is listened to for /" in country.log("west"))
-        writer = Writer(mouth, middle)
+        publisher.connect(*EAST)
+        wait_until(lambda: "is listened to for /" in deployment.log("west"))
+        writer = Writer(publisher, middle)
         wait_until(lambda: len(got) > 20)
-        assert car.move(*EAST) == country.east.endpoint
+        assert car.move(*EAST) == deployment.east.endpoint
         before = len(got)
         wait_until(lambda: len(got) > before + 50)
         writer.stop()
@@ -143,22 +150,21 @@ def test_client_that_moves_hears_everything_once(country: Country) -> None:
     assert sorted(m.payload for m in got) == sorted(writer.sent)
 
 
-def test_nobody_answers_is_an_error_that_names_them() -> None:
-    """A typing error in the Manager's address is seen at once."""
+def test_unreachable_managers_raise_an_error_with_their_addresses() -> None:
     with (
-        Client(["mqtt://127.0.0.1:1"], "c") as lonely,
+        Client(["mqtt://127.0.0.1:1"], "c") as unconnected,
         pytest.raises(BrokerError, match=r"127\.0\.0\.1:1"),
     ):
-        lonely.connect(*WEST, timeout_s=1.0)
+        unconnected.connect(*WEST, timeout_s=1.0)
 
 
-def test_place_that_is_not_on_the_earth_is_refused(country: Country) -> None:
-    """Before anything is sent."""
+def test_position_out_of_range_is_refused(deployment: Deployment) -> None:
+    """The error is raised before anything is sent."""
     with (
-        client(country, "c") as lost,
+        client(deployment, "c") as connected,
         pytest.raises(PositionError, match="latitude"),
     ):
-        lost.connect(95.0, 0.0)
+        connected.connect(95.0, 0.0)
 
 
 def spatial_mqtt(*arguments: str) -> subprocess.Popen[str]:
@@ -170,30 +176,30 @@ def spatial_mqtt(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_command_publishes_and_listens(country: Country) -> None:
-    """What a person types at two terminals."""
+def test_command_publishes_and_subscribes(deployment: Deployment) -> None:
+    """`spatial-mqtt pub` and `sub` as separate processes."""
     place = "33.5588,133.5312"
-    manager = ("--manager", country.manager.url)
-    ear = spatial_mqtt("sub", *manager, "--around", place, "--count", "1")
-    wait_until(lambda: "is listened to for /" in country.log("west"))
-    mouth = spatial_mqtt("pub", *manager, "--at", place, "--priority", "4", "hello")
-    _, told = mouth.communicate(timeout=60)
-    heard, _ = ear.communicate(timeout=60)
+    manager = ("--manager", deployment.manager.url)
+    subscriber = spatial_mqtt("sub", *manager, "--around", place, "--count", "1")
+    wait_until(lambda: "is listened to for /" in deployment.log("west"))
+    publisher = spatial_mqtt("pub", *manager, "--at", place, "--priority", "4", "hello")
+    _, report = publisher.communicate(timeout=60)
+    received, _ = subscriber.communicate(timeout=60)
 
-    assert (mouth.returncode, ear.returncode) == (0, 0)
-    assert told.startswith("1 sent by 127.0.0.1:")
-    assert heard.strip().endswith("hello")
+    assert (publisher.returncode, subscriber.returncode) == (0, 0)
+    assert report.startswith("1 sent by 127.0.0.1:")
+    assert received.strip().endswith("hello")
 
 
-def test_command_names_what_is_wrong() -> None:
-    """Field, rule and value; and a status for scripts."""
+def test_command_reports_a_wrong_argument() -> None:
+    """The message names the field or the rule; the exit status is not 0."""
     for arguments, word in (
         (("pub", "--manager", "http://x", "--at", "1,2", "x"), "mqtt://"),
         (("pub", "--manager", "mqtt://x:1", "--at", "north", "x"), "LATITUDE"),
         (("sub", "--manager", "mqtt://127.0.0.1:1", "--around", "95,0"), "latitude"),
     ):
         done = spatial_mqtt(*arguments)
-        _, told = done.communicate(timeout=60)
+        _, error = done.communicate(timeout=60)
 
         assert done.returncode != 0
-        assert word in told
+        assert word in error

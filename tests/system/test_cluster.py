@@ -1,4 +1,4 @@
-"""The same job on a standalone Spark cluster, a worker killed in the middle."""
+"""The scoring job on a standalone Spark cluster, with a worker killed in between."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def message(seq: int, node: int) -> LogRow:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A master and two workers out of the pip package; gives them and the URL."""
+    """A master and two workers of the pip package; yields processes and URL."""
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("SPARK_LOG_DIR", str(tmp_path))
@@ -58,7 +58,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def data_folder(folder: Path, segments: int) -> Path:
-    """A data folder with a log of four nodes; gives its settings."""
+    """Write a data folder with a log of four nodes; returns its settings file."""
     writer = SegmentWriter(folder / "data" / "log", "ingest-0.0a")
     for seq in range(segments):
         writer.append([message(seq, node) for node in range(4)])
@@ -71,16 +71,16 @@ def data_folder(folder: Path, segments: int) -> Path:
 
 
 def rows(folder: Path, name: str, *keys: str) -> list[dict[str, Any]]:
-    """Rows of a table, sorted; batches may be cut differently."""
+    """Rows of a table, sorted, because batches may be divided differently."""
     table = open_tables(folder / "data").read(name)
     return table.sort_by([(key, "ascending") for key in keys]).to_pylist()  # type: ignore[no-any-return]
 
 
-def test_cluster_that_loses_a_worker_ends_with_the_tables_of_one_machine(
+def test_cluster_that_loses_a_worker_gives_the_tables_of_one_machine(
     tmp_path: Path,
     cluster: Any,  # noqa: ANN401 - from the fixture
 ) -> None:
-    """`--master spark://` is all that changes; what the dead one did is done again."""
+    """Only `--master spark://` differs; the work of the killed worker is repeated."""
     processes, url = cluster
     here, there = tmp_path / "here", tmp_path / "there"
     configs = {folder: data_folder(folder, 24) for folder in (here, there)}

@@ -1,4 +1,4 @@
-"""Several Managers: any may be killed, cut off or contradicted; all end up agreeing."""
+"""Several Managers converge after kills, partitions and conflicting changes."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker
 
-TELLS = ("log_dest topic", "log_type subscribe", "log_type unsubscribe")
+LOG_SETTINGS = ("log_dest topic", "log_type subscribe", "log_type unsubscribe")
 INFO, TABLE = "/api/gateway/info/all", "/api/brokertable/all/info"
 OVERRULED = "is /3/2, said to manager b; overruled is /3/1, said to a"
 ADD, SET = "/api/tool/distributedbroker/add", "/api/tool/gatewaybroker/set"
@@ -28,8 +28,8 @@ def info_of(broker: Broker) -> dict[str, object]:
     return {"host": "127.0.0.1", "port": broker.port}
 
 
-class Town:
-    """Managers that know each other through relays, two gateways that know them all."""
+class Deployment:
+    """Managers connected through relays, and two gateways that use all of them."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Town:
         self.programs, self.folder, self.make_broker = programs, folder, make_broker
         self.at = {name: make_broker() for name in names}
         self.first = make_broker()
-        self.local = {name: make_broker(*TELLS) for name in ("g1", "g2")}
+        self.local = {name: make_broker(*LOG_SETTINGS) for name in ("g1", "g2")}
         self.relays = {
             (me, other): Relay(self.at[other].port)
             for me in names
@@ -77,14 +77,14 @@ class Town:
         fetch_retained(self.local[name].endpoint, offer_topic(name), "probe", 120)
 
     def listed(self, name: str) -> list[dict[str, object]]:
-        return self.told(name, INFO, [])
+        return self.newest(name, INFO, [])
 
     def table(self, name: str) -> dict[str, object]:
-        return self.told(name, TABLE, {})
+        return self.newest(name, TABLE, {})
 
-    def told(self, name: str, topic: str, nothing: object) -> object:
-        told = self.admin[name].on(topic)
-        return json.loads(told[-1]) if told else nothing
+    def newest(self, name: str, topic: str, default: object) -> object:
+        payloads = self.admin[name].on(topic)
+        return json.loads(payloads[-1]) if payloads else default
 
     def areas(self, name: str, gateway: str) -> list[object]:
         info = info_of(self.local[gateway])
@@ -104,9 +104,9 @@ class Town:
         for relay in self.relays.values():
             relay.cut()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         for relay in self.relays.values():
-            relay.mend()
+            relay.restore()
 
     def holds(self, name: str, *brokers: Broker) -> bool:
         entries = self.table(name).get("brokers", [])
@@ -123,37 +123,37 @@ class Town:
 
 
 @pytest.fixture
-def make_town(
+def make_deployment(
     make_broker: Callable[..., Broker], tmp_path: Path
-) -> Iterator[Callable[[str], Town]]:
+) -> Iterator[Callable[[str], Deployment]]:
     programs = Programs(tmp_path)
-    towns: list[Town] = []
+    deployments: list[Deployment] = []
 
-    def make(names: str) -> Town:
-        towns.append(Town(programs, make_broker, tmp_path, names))
-        return towns[-1]
+    def make(names: str) -> Deployment:
+        deployments.append(Deployment(programs, make_broker, tmp_path, names))
+        return deployments[-1]
 
     yield make
-    for town in towns:
-        town.close()
+    for deployment in deployments:
+        deployment.close()
     programs.kill_all()
 
 
 class Load:
-    """A node at one gateway and an analyst at the other, for as long as it runs."""
+    """Continuous traffic from a node at one gateway to an analyst at the other."""
 
-    def __init__(self, town: Town) -> None:
-        self.analyst = Client(town.local["g2"].endpoint, "analyst", "/3/1/#")
-        self._node = Client(town.local["g1"].endpoint, "node")
+    def __init__(self, deployment: Deployment) -> None:
+        self.analyst = Client(deployment.local["g2"].endpoint, "analyst", "/3/1/#")
+        self._node = Client(deployment.local["g1"].endpoint, "node")
         self._stop = threading.Event()
         self.sent = 0
-        wait_until(lambda: "clients listen to /3/1/#" in town.log("g2"))
+        wait_until(lambda: "clients listen to /3/1/#" in deployment.log("g2"))
         wait_until(self.flows)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def flows(self) -> bool:
-        """The way is open from end to end; what is sent from now on must arrive."""
+        """Whether messages arrive; everything sent from now on must arrive."""
         self._publish()
         time.sleep(0.2)
         return len(self.arrived()) > 0
@@ -162,7 +162,7 @@ class Load:
         return [decode_message_id(m.payload)[0] for m in self.analyst.got]
 
     def end(self) -> None:
-        """Stop sending and see every message arrive, once."""
+        """Stop sending, and check that every message arrives once."""
         self._stop.set()
         self._thread.join()
         first = min(each.seq for each in self.arrived())
@@ -180,163 +180,167 @@ class Load:
         self._node.publish("/forward/3/1/2/pri2", encode_cbor(pack))
 
 
-def test_what_is_said_to_one_manager_all_publish(
-    make_town: Callable[[str], Town],
+def test_change_at_one_manager_is_published_by_all(
+    make_deployment: Callable[[str], Deployment],
 ) -> None:
-    """The same list, the same table, the same version, byte for byte."""
-    town = make_town("ab")
-    second = town.add_broker("a", "/3")
-    town.set_areas("b", "g1", "/3/1", "/3/2")
+    """List, table and version are equal byte for byte."""
+    deployment = make_deployment("ab")
+    second = deployment.add_broker("a", "/3")
+    deployment.set_areas("b", "g1", "/3/1", "/3/2")
 
     for name in "ab":
-        wait_until(lambda name=name: town.holds(name, town.first, second))
-        wait_until(lambda name=name: town.areas(name, "g1") == ["/3/1", "/3/2"])
+        wait_until(lambda name=name: deployment.holds(name, deployment.first, second))
+        wait_until(lambda name=name: deployment.areas(name, "g1") == ["/3/1", "/3/2"])
     for topic in (INFO, TABLE):
-        told = [town.admin[name].on(topic)[-1] for name in "ab"]
-        assert told[0] == told[1]
+        payloads = [deployment.admin[name].on(topic)[-1] for name in "ab"]
+        assert payloads[0] == payloads[1]
 
 
 @pytest.mark.parametrize("victim", ["a", "b", "c"])
 def test_kill_of_any_manager_changes_nothing_for_clients(
-    make_town: Callable[[str], Town], victim: str
+    make_deployment: Callable[[str], Deployment], victim: str
 ) -> None:
-    """Messages flow on, changes are made, and its broker still tells who serves."""
-    town = make_town("abc")
-    load = Load(town)
-    town.programs.kill(victim)
+    """Traffic and changes continue; its broker still publishes the gateways."""
+    deployment = make_deployment("abc")
+    load = Load(deployment)
+    deployment.programs.kill(victim)
     other = "b" if victim == "a" else "a"
-    second = town.add_broker(other, "/3")
-    town.set_areas(other, "g1", "/3/1")
-    for name in "abc":  # also on the broker whose manager is dead
-        wait_until(lambda name=name: town.holds(name, town.first, second))
-        wait_until(lambda name=name: town.areas(name, "g1") == ["/3/1"])
-    asked = town.add_broker(victim, "/3/1")  # and it takes orders
-    wait_until(lambda: town.holds(other, town.first, second, asked))
+    second = deployment.add_broker(other, "/3")
+    deployment.set_areas(other, "g1", "/3/1")
+    for name in "abc":  # also on the broker of the killed Manager
+        wait_until(lambda name=name: deployment.holds(name, deployment.first, second))
+        wait_until(lambda name=name: deployment.areas(name, "g1") == ["/3/1"])
+    third = deployment.add_broker(victim, "/3/1")  # it also accepts changes
+    wait_until(lambda: deployment.holds(other, deployment.first, second, third))
     load.end()
 
-    town.start_manager(victim)
-    own = f"is up on {town.at[victim].endpoint}"
-    wait_until(lambda: town.log(victim).count(own) == 2)
-    town.set_areas(victim, "g1", "/3/2")
-    wait_until(lambda: town.areas(other, "g1") == ["/3/2"])
-    wait_until(lambda: town.holds(victim, town.first, second, asked))
+    deployment.start_manager(victim)
+    own = f"is up on {deployment.at[victim].endpoint}"
+    wait_until(lambda: deployment.log(victim).count(own) == 2)
+    deployment.set_areas(victim, "g1", "/3/2")
+    wait_until(lambda: deployment.areas(other, "g1") == ["/3/2"])
+    wait_until(lambda: deployment.holds(victim, deployment.first, second, third))
 
 
-def test_loss_of_a_managers_whole_machine_changes_nothing_for_clients(
-    make_town: Callable[[str], Town],
+def test_loss_of_a_managers_machine_changes_nothing_for_clients(
+    make_deployment: Callable[[str], Deployment],
 ) -> None:
-    """Gateways and administrators go on at the other one, and it catches up."""
-    town = make_town("ab")
-    load = Load(town)
-    town.programs.kill("a")
-    town.at["a"].kill()
-    second = town.add_broker("b", "/3/1")
-    wait_until(lambda: town.holds("b", town.first, second))
+    """Gateways and administrators use the other one; the lost one catches up."""
+    deployment = make_deployment("ab")
+    load = Load(deployment)
+    deployment.programs.kill("a")
+    deployment.at["a"].kill()
+    second = deployment.add_broker("b", "/3/1")
+    wait_until(lambda: deployment.holds("b", deployment.first, second))
     load.end()
 
-    town.at["a"].start()
-    town.start_manager("a")
-    wait_until(lambda: town.holds("a", town.first, second))
-    wait_until(lambda: len(town.listed("a")) == 2)
+    deployment.at["a"].start()
+    deployment.start_manager("a")
+    wait_until(lambda: deployment.holds("a", deployment.first, second))
+    wait_until(lambda: len(deployment.listed("a")) == 2)
 
 
-def test_contradiction_across_a_partition_is_settled_and_told(
-    make_town: Callable[[str], Town],
+def test_conflict_across_a_partition_is_resolved_and_reported(
+    make_deployment: Callable[[str], Deployment],
 ) -> None:
-    """The later word wins everywhere; both sides hear that one was overruled."""
-    town = make_town("ab")
-    town.cut()
-    town.set_areas("a", "g1", "/3/1")
-    wait_until(lambda: town.areas("a", "g1") == ["/3/1"])
-    town.set_areas("b", "g1", "/3/2")
-    wait_until(lambda: town.areas("b", "g1") == ["/3/2"])
+    """The later change wins everywhere; both sides publish the overruled one."""
+    deployment = make_deployment("ab")
+    deployment.cut()
+    deployment.set_areas("a", "g1", "/3/1")
+    wait_until(lambda: deployment.areas("a", "g1") == ["/3/1"])
+    deployment.set_areas("b", "g1", "/3/2")
+    wait_until(lambda: deployment.areas("b", "g1") == ["/3/2"])
     added = {
-        name: town.add_broker(name, f"/{number}")
+        name: deployment.add_broker(name, f"/{number}")
         for name, number in (("a", 1), ("b", 2))
     }
-    assert town.areas("a", "g1") == ["/3/1"]
+    assert deployment.areas("a", "g1") == ["/3/1"]
 
-    town.mend()
-    wait_until(lambda: town.areas("a", "g1") == ["/3/2"])
-    both = (town.first, added["a"], added["b"])
+    deployment.restore()
+    wait_until(lambda: deployment.areas("a", "g1") == ["/3/2"])
+    both = (deployment.first, added["a"], added["b"])
     for name in "ab":
-        wait_until(lambda name=name: town.holds(name, *both))
-        wait_until(lambda name=name: told_of_conflict(town, name))
-    assert OVERRULED in town.log("a") + town.log("b")
-    assert town.areas("b", "g1") == ["/3/2"]
-    assert town.table("a") == town.table("b")
-    assert town.table("a")["version"] == 3
+        wait_until(lambda name=name: deployment.holds(name, *both))
+        wait_until(lambda name=name: reports_conflict(deployment, name))
+    assert OVERRULED in deployment.log("a") + deployment.log("b")
+    assert deployment.areas("b", "g1") == ["/3/2"]
+    assert deployment.table("a") == deployment.table("b")
+    assert deployment.table("a")["version"] == 3
 
 
-def told_of_conflict(town: Town, name: str) -> bool:
-    told = [e.decode() for e in town.admin[name].on("/api/errors")]
-    return any(OVERRULED in error for error in told)
+def reports_conflict(deployment: Deployment, name: str) -> bool:
+    errors = [e.decode() for e in deployment.admin[name].on("/api/errors")]
+    return any(OVERRULED in error for error in errors)
 
 
 def test_messages_flow_through_a_partition_of_managers(
-    make_town: Callable[[str], Town],
+    make_deployment: Callable[[str], Deployment],
 ) -> None:
-    """Gateways that reach both take the newest table; nothing is lost or doubled."""
-    town = make_town("ab")
-    load = Load(town)
-    town.cut()
-    second = town.add_broker("a", "/3/1")
-    wait_until(lambda: town.holds("a", town.first, second))
-    wait_until(lambda: f"/3/1 -> 127.0.0.1:{second.port}" in town.log("g1"))
-    third = town.add_broker("b", "/3")
-    wait_until(lambda: town.holds("b", town.first, third))
-    town.mend()
+    """Gateways that reach both use the newest table; nothing is lost or doubled."""
+    deployment = make_deployment("ab")
+    load = Load(deployment)
+    deployment.cut()
+    second = deployment.add_broker("a", "/3/1")
+    wait_until(lambda: deployment.holds("a", deployment.first, second))
+    wait_until(lambda: f"/3/1 -> 127.0.0.1:{second.port}" in deployment.log("g1"))
+    third = deployment.add_broker("b", "/3")
+    wait_until(lambda: deployment.holds("b", deployment.first, third))
+    deployment.restore()
     for name in "ab":
-        wait_until(lambda name=name: town.holds(name, town.first, third, second))
+        wait_until(
+            lambda name=name: deployment.holds(name, deployment.first, third, second)
+        )
     load.end()
 
 
-def test_restart_of_all_forgets_nothing(make_town: Callable[[str], Town]) -> None:
-    """Not what was set, not what was taken out though the settings name it."""
-    town = make_town("ab")
-    town.set_areas("a", "g2", "/3/3")
-    entry = {"topic": "/", "broker_info": info_of(town.first)}
-    remove = "/api/tool/distributedbroker/remove"
-    town.admin["b"].publish(remove, json.dumps(entry).encode())
-    second = town.add_broker("a", "/3")
-    for name in "ab":
-        wait_until(lambda name=name: town.holds(name, second))
-        wait_until(lambda name=name: town.areas(name, "g2") == ["/3/3"])
-    before = town.table("a")
-    for name in "ab":
-        town.programs.kill(name)
-        town.at[name].kill()
-    for name in "ab":
-        town.admin[name].got.clear()
-        town.at[name].start()
-        town.start_manager(name)
-
-    for name in "ab":
-        wait_until(lambda name=name: town.areas(name, "g2") == ["/3/3"])
-        wait_until(lambda name=name: town.table(name) == before)
-
-
-def test_gateway_of_gamma_is_served_by_all_through_the_one_it_knows(
-    make_town: Callable[[str], Town],
+def test_restart_of_all_managers_keeps_all_changes(
+    make_deployment: Callable[[str], Deployment],
 ) -> None:
-    """It is listed everywhere, waited for, and outlives the program it knew."""
-    town = make_town("ab")
-    broker = town.make_broker()
-    gamma = Client(town.at["a"].endpoint, "gamma", "/api/brokertable/#")
-    say(gamma, broker, {"status": "up", "version": -1})
+    """Areas that were set, and brokers removed although the settings list them."""
+    deployment = make_deployment("ab")
+    deployment.set_areas("a", "g2", "/3/3")
+    entry = {"topic": "/", "broker_info": info_of(deployment.first)}
+    remove = "/api/tool/distributedbroker/remove"
+    deployment.admin["b"].publish(remove, json.dumps(entry).encode())
+    second = deployment.add_broker("a", "/3")
     for name in "ab":
-        wait_until(lambda name=name: len(town.listed(name)) == 3)
-    town.programs.kill("a")
-    second = town.add_broker("b", "/3")
-    wait_until(lambda: town.holds("a", town.first, second))
+        wait_until(lambda name=name: deployment.holds(name, second))
+        wait_until(lambda name=name: deployment.areas(name, "g2") == ["/3/3"])
+    before = deployment.table("a")
+    for name in "ab":
+        deployment.programs.kill(name)
+        deployment.at[name].kill()
+    for name in "ab":
+        deployment.admin[name].got.clear()
+        deployment.at[name].start()
+        deployment.start_manager(name)
+
+    for name in "ab":
+        wait_until(lambda name=name: deployment.areas(name, "g2") == ["/3/3"])
+        wait_until(lambda name=name: deployment.table(name) == before)
+
+
+def test_gamma_gateway_is_served_by_all_through_one_manager(
+    make_deployment: Callable[[str], Deployment],
+) -> None:
+    """It is listed everywhere and waited for, also after that Manager is killed."""
+    deployment = make_deployment("ab")
+    broker = deployment.make_broker()
+    gamma = Client(deployment.at["a"].endpoint, "gamma", "/api/brokertable/#")
+    notify(gamma, broker, {"status": "up", "version": -1})
+    for name in "ab":
+        wait_until(lambda name=name: len(deployment.listed(name)) == 3)
+    deployment.programs.kill("a")
+    second = deployment.add_broker("b", "/3")
+    wait_until(lambda: deployment.holds("a", deployment.first, second))
     wait_until(lambda: newest(gamma) == 2)
-    wait_until(lambda: reports(town, "b") == 2)
+    wait_until(lambda: reports(deployment, "b") == 2)
     assert completed(gamma) < 2
-    assert "broker table 2" not in town.log("g1")
-    say(gamma, broker, {"status": "complete", "version": 2})
+    assert "broker table 2" not in deployment.log("g1")
+    notify(gamma, broker, {"status": "complete", "version": 2})
 
     wait_until(lambda: completed(gamma) == 2)
-    wait_until(lambda: "broker table 2" in town.log("g1"))
+    wait_until(lambda: "broker table 2" in deployment.log("g1"))
     gamma.connection.stop()
 
 
@@ -345,42 +349,50 @@ def newest(gamma: Client) -> int:
 
 
 def completed(gamma: Client) -> int:
-    """Version of the table that was newest when it was last said to be complete."""
-    told = [(m.topic, m.payload) for m in gamma.got]
+    """Version of the newest table when it was last reported complete."""
+    received = [(m.topic, m.payload) for m in gamma.got]
     done = max(
-        (at for at, said in enumerate(told) if said[1] == b"complete"), default=0
+        (at for at, each in enumerate(received) if each[1] == b"complete"), default=0
     )
-    versions = [json.loads(p)["version"] for topic, p in told[:done] if topic == TABLE]
+    versions = [
+        json.loads(p)["version"] for topic, p in received[:done] if topic == TABLE
+    ]
     return max(versions, default=0)
 
 
-def reports(town: Town, name: str) -> int:
-    """How many gateways of ours reported the second table."""
-    told = town.admin[name].on("/api/notice/gatewaybroker")
+def reports(deployment: Deployment, name: str) -> int:
+    """How many of our gateways reported the second table."""
+    notices = deployment.admin[name].on("/api/notice/gatewaybroker")
     seen = {
-        json.dumps(n["broker_info"]) for n in map(json.loads, told) if n["version"] == 2
+        json.dumps(n["broker_info"])
+        for n in map(json.loads, notices)
+        if n["version"] == 2
     }
     return len(seen)
 
 
-def say(gamma: Client, broker: Broker, more: dict[str, object]) -> None:
+def notify(gamma: Client, broker: Broker, more: dict[str, object]) -> None:
     notice = {"broker_info": info_of(broker), **more}
     gamma.publish("/api/notice/gatewaybroker", json.dumps(notice).encode())
 
 
-def test_manager_with_the_id_of_another_is_told_so(
-    make_town: Callable[[str], Town], tmp_path: Path, make_broker: Callable[[], Broker]
+def test_manager_with_a_duplicate_id_logs_an_error(
+    make_deployment: Callable[[str], Deployment],
+    tmp_path: Path,
+    make_broker: Callable[[], Broker],
 ) -> None:
-    """A copied settings file is found out, not merged in silence."""
-    town = make_town("ab")
-    twin = make_broker()
-    town.programs.start(
-        "twin",
+    """A copied settings file is detected, not merged silently."""
+    deployment = make_deployment("ab")
+    duplicate = make_broker()
+    deployment.programs.start(
+        "duplicate",
         "manager",
-        f'[manager]\nid = "a"\nbroker = "{twin.url}"\ndata = "{tmp_path}/twin"\n'
-        f'peers = ["{town.at["a"].url}"]\n',
+        f'[manager]\nid = "a"\nbroker = "{duplicate.url}"\n'
+        f'data = "{tmp_path}/duplicate"\n'
+        f'peers = ["{deployment.at["a"].url}"]\n',
     )
-    watcher = Client(Endpoint("127.0.0.1", twin.port), "watcher", "/api/errors")
+    watcher = Client(Endpoint("127.0.0.1", duplicate.port), "watcher", "/api/errors")
 
-    wait_until(lambda: "manager.id 'a' is also the id of" in town.log("twin"))
+    message = "manager.id 'a' is also the id of"
+    wait_until(lambda: message in deployment.log("duplicate"))
     watcher.connection.stop()

@@ -1,4 +1,4 @@
-"""The backbone is cut: a siren in the next valley still hears the warning, once."""
+"""With the backbone cut, a warning still reaches a siren at another gateway, once."""
 
 import re
 import urllib.error
@@ -17,7 +17,7 @@ from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker
 
-TELLS = (
+LOG_SETTINGS = (
     "log_dest topic",
     "log_type subscribe",
     "log_type unsubscribe",
@@ -25,11 +25,11 @@ TELLS = (
 )
 TOPIC = "/3/1/2/0"
 ROUND_TRIP = "yamamori_overlay_round_trip_seconds"
-"""Absent as long as nobody published."""
+"""Absent until the first publication."""
 
 
-class Valleys:
-    """A Manager, a distributed broker and a gateway in each of three valleys."""
+class Deployment:
+    """A Manager, a distributed broker and three gateways."""
 
     def __init__(
         self, programs: Programs, make_broker: Callable[..., Broker], folder: Path
@@ -37,7 +37,7 @@ class Valleys:
         self.programs, self.folder = programs, folder
         self.manager, self.central = make_broker(), make_broker()
         self.backbone = Relay(self.central.port)
-        self.local = {name: make_broker(*TELLS) for name in "abc"}
+        self.local = {name: make_broker(*LOG_SETTINGS) for name in "abc"}
         self.ports = {name: free_port() for name in "abc"}
         programs.start(
             "manager",
@@ -50,30 +50,30 @@ class Valleys:
         peers = f"peers = {[self.local[peer].url for peer in 'ab']}"
         self.start_with(name, peers, f'place = "{place}"', route)
 
-    def start_with(self, name: str, finds: str, place: str, route: str) -> None:
+    def start_with(self, name: str, peers: str, place: str, route: str) -> None:
         broker = self.local[name]
         self.programs.start(
             name,
             "run",
             f'[gateway]\nid = "{name}"\nbroker = "{broker.url}"\nroute = "{route}"\n'
             f'managers = ["{self.manager.url}"]\ndata = "{self.folder}/{name}"\n'
-            f"[overlay]\n{finds}\n{place}\nout_of_reach_s = 1.0\n"
+            f"[overlay]\n{peers}\n{place}\nout_of_reach_s = 1.0\n"
             f'[metrics]\nlisten = "127.0.0.1:{self.ports[name]}"\n',
         )
         fetch_retained(broker.endpoint, offer_topic(name), "probe", 120)
 
     def measure(self, name: str, metric: str) -> float | None:
-        """A metric's value; None while there is none."""
+        """A metric's value; None if it is absent."""
         values = [line.rpartition(" ") for line in self.metrics(name)]
         return next((float(v) for name, _, v in values if name == metric), None)
 
-    def told(self, name: str) -> set[str]:
+    def metric_names(self, name: str) -> set[str]:
         """Names of the overlay's metrics."""
         found = (re.match(r"yamamori_overlay_\w+", m) for m in self.metrics(name))
         return {each[0] for each in found if each}
 
     def metrics(self, name: str) -> list[str]:
-        """Lines of a gateway's answer to Prometheus; none while it is away."""
+        """Lines of a gateway's metrics; empty while it is down."""
         url = f"http://127.0.0.1:{self.ports[name]}/metrics"
         try:
             with urllib.request.urlopen(url, timeout=10) as answer:
@@ -86,9 +86,11 @@ class Valleys:
 
 
 @pytest.fixture
-def valleys(make_broker: Callable[..., Broker], tmp_path: Path) -> Iterator[Valleys]:
+def deployment(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> Iterator[Deployment]:
     programs = Programs(tmp_path)
-    made = Valleys(programs, make_broker, tmp_path)
+    made = Deployment(programs, make_broker, tmp_path)
     yield made
     programs.kill_all()
     made.backbone.close()
@@ -104,51 +106,55 @@ def seqs(client: Client) -> list[int]:
     return [decode_message_id(message.payload)[0].seq for message in client.got]
 
 
-def test_a_siren_hears_the_warning_while_the_backbone_is_cut(valleys: Valleys) -> None:
-    """What is not urgent waits; when the backbone heals, nothing comes twice."""
+def test_warning_reaches_a_siren_while_the_backbone_is_cut(
+    deployment: Deployment,
+) -> None:
+    """Routine messages wait; after the repair nothing arrives twice."""
     for name, place in (("a", "/3/1/2/0"), ("b", "/3/1/2/1"), ("c", "/3/2")):
-        valleys.start(name, place)
-    siren = Client(valleys.local["b"].endpoint, "siren", "/3/1/#")
-    office = Client(valleys.central.endpoint, "office", "/3/#")
-    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("b"))
-    node = Client(valleys.local["a"].endpoint, "node")
+        deployment.start(name, place)
+    siren = Client(deployment.local["b"].endpoint, "siren", "/3/1/#")
+    office = Client(deployment.central.endpoint, "office", "/3/#")
+    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("b"))
+    node = Client(deployment.local["a"].endpoint, "node")
     node.publish(f"/forward{TOPIC}/pri5", warning(1))
     wait_until(lambda: seqs(siren) == [1] == seqs(office))
 
-    valleys.backbone.cut()
+    deployment.backbone.cut()
     cut = [warning(2), warning(3, 2), b"plain text"]
     for priority, payload in zip((5, 2, 5), cut, strict=True):
         node.publish(f"/forward{TOPIC}/pri{priority}", payload)
     wait_until(lambda: len(siren.got) == 3)
     assert sorted(siren.on(TOPIC)) == sorted([warning(1), warning(2), b"plain text"])
 
-    valleys.backbone.mend()
+    deployment.backbone.restore()
     wait_until(lambda: len(siren.got) == 4, 120)
     node.publish(f"/forward{TOPIC}/pri1", warning(4, 1))
     wait_until(lambda: warning(4, 1) in siren.on(TOPIC))
 
     everything = sorted([warning(1), *cut, warning(4, 1)])
     assert sorted(siren.on(TOPIC)) == everything
-    # A client without ids may hear again what the cut left unacknowledged.
+    # A client that ignores ids may receive unacknowledged messages again.
     assert sorted(set(office.on(TOPIC))) == everything
 
 
-def test_a_gateway_whose_route_is_the_overlay_needs_no_broker(valleys: Valleys) -> None:
-    """Its messages wait on disk until there is somebody, also over a kill -9."""
-    valleys.backbone.cut()
-    valleys.start("a", "/3/1/2/0", route="overlay")
-    node = Client(valleys.local["a"].endpoint, "node")
+def test_gateway_with_overlay_route_needs_no_distributed_broker(
+    deployment: Deployment,
+) -> None:
+    """Its messages wait on disk until there is a subscriber, also over a kill -9."""
+    deployment.backbone.cut()
+    deployment.start("a", "/3/1/2/0", route="overlay")
+    node = Client(deployment.local["a"].endpoint, "node")
     for seq in range(5):
         node.publish(f"/forward{TOPIC}/pri{1 + seq}", warning(seq, 1 + seq))
-    receipts = Client(valleys.local["a"].endpoint, "receipts", "/custody/n1")
+    receipts = Client(deployment.local["a"].endpoint, "receipts", "/custody/n1")
     node.publish(f"/forward{TOPIC}/pri5", warning(5))
     wait_until(lambda: receipts.got)
-    valleys.programs.kill("a")
+    deployment.programs.kill("a")
 
-    valleys.start("b", "/3/1/2/1")
-    siren = Client(valleys.local["b"].endpoint, "siren", "/3/1/2/#")
-    wait_until(lambda: "clients listen to /3/1/2/#" in valleys.log("b"))
-    valleys.start("a", "/3/1/2/0", route="overlay")
+    deployment.start("b", "/3/1/2/1")
+    siren = Client(deployment.local["b"].endpoint, "siren", "/3/1/2/#")
+    wait_until(lambda: "clients listen to /3/1/2/#" in deployment.log("b"))
+    deployment.start("a", "/3/1/2/0", route="overlay")
     wait_until(lambda: len(siren.got) == 6)
 
     assert sorted(seqs(siren)) == list(range(6))
@@ -161,29 +167,31 @@ def documented() -> set[str]:
     return set(names)
 
 
-def test_gateways_find_each_other_by_the_managers_list(valleys: Valleys) -> None:
-    """No peer is named; and who is away is missed, also where no Manager is reached."""
+def test_gateways_find_each_other_by_the_managers_list(deployment: Deployment) -> None:
+    """No peers are configured; outages are detected without a Manager, too."""
     for name in "abc":
-        valleys.start_with(name, "from_managers = true", "", "brokers")
+        deployment.start_with(name, "from_managers = true", "", "brokers")
     answer = 'yamamori_overlay_gateways{state="answers"}'
     silent = 'yamamori_overlay_gateways{state="silent"}'
     for name in "abc":
-        wait_until(lambda n=name: valleys.measure(n, answer) == 2, 180)
-        wait_until(lambda n=name: valleys.measure(n, "yamamori_overlay_up") == 1, 180)
+        wait_until(lambda n=name: deployment.measure(n, answer) == 2, 180)
+        wait_until(
+            lambda n=name: deployment.measure(n, "yamamori_overlay_up") == 1, 180
+        )
 
-    valleys.manager.kill()
-    valleys.programs.kill("c")
-    wait_until(lambda: valleys.measure("a", silent) == 1, 180)
-    valleys.programs.kill("b")
-    valleys.start_with("b", "from_managers = true", "", "brokers")
-    wait_until(lambda: valleys.measure("b", answer) == 1, 180)
-    valleys.manager.start()
-    valleys.start_with("c", "from_managers = true", "", "brokers")
+    deployment.manager.kill()
+    deployment.programs.kill("c")
+    wait_until(lambda: deployment.measure("a", silent) == 1, 180)
+    deployment.programs.kill("b")
+    deployment.start_with("b", "from_managers = true", "", "brokers")
+    wait_until(lambda: deployment.measure("b", answer) == 1, 180)
+    deployment.manager.start()
+    deployment.start_with("c", "from_managers = true", "", "brokers")
 
     for name in "abc":
-        wait_until(lambda n=name: valleys.measure(n, silent) == 0, 180)
-        wait_until(lambda n=name: valleys.measure(n, answer) == 2, 180)
-    assert valleys.told("a") | {ROUND_TRIP} == documented()
-    assert valleys.measure("a", "yamamori_overlay_returns_total") > 0
-    assert "overlay: 1 of 2 others do not answer: " in valleys.log("a")
-    assert "overlay: all 2 others answer again, after " in valleys.log("a")
+        wait_until(lambda n=name: deployment.measure(n, silent) == 0, 180)
+        wait_until(lambda n=name: deployment.measure(n, answer) == 2, 180)
+    assert deployment.metric_names("a") | {ROUND_TRIP} == documented()
+    assert deployment.measure("a", "yamamori_overlay_returns_total") > 0
+    assert "overlay: 1 of 2 others do not answer: " in deployment.log("a")
+    assert "overlay: all 2 others answer again, after " in deployment.log("a")

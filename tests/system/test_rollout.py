@@ -1,7 +1,7 @@
-"""An update for the nodes of an area, from the office's word to what came of it.
+"""An update for the nodes of an area, from the rollout command to its result.
 
-Agent, gateway, Manager and brokers are real, and so are the image's own scripts; the
-card is a folder, and restarting it is what the test does.
+Agent, gateway, Manager, brokers and the image's scripts are real; the SD card is a
+folder, and the test simulates its reboots.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
+from notice_bench import Agent, write_keys
 from programs import Programs
-from way_back_bench import Agent, write_keys
 
 from image.bundle import make
 from spatial_mqtt.retained import fetch_retained
@@ -46,7 +46,7 @@ interval_s = 3600
 
 
 class Pi:
-    """The card of a node, as its image's scripts see it."""
+    """The SD card of a node, as the image's scripts see it."""
 
     def __init__(self, folder: Path, public_key: Path) -> None:
         self.root = folder / "card"
@@ -60,12 +60,12 @@ class Pi:
         self.boot("1", "a good")
 
     def boot(self, version: str, slot: str) -> None:
-        """Start a version from a slot."""
+        """Simulate a boot of a version from a slot."""
         (self.root / "etc/yamamori-image").write_text(about(version))
         (self.root / "run/yamamori-slot").write_text(f"{slot} vda\n")
 
     def script(self, name: str, agent: str = "active") -> None:
-        """Run one of the image's scripts, for an agent in that state."""
+        """Run one of the image's scripts with the agent's unit in that state."""
         systemctl = self.root / "bin/systemctl"
         systemctl.write_text(
             f'#!/bin/sh\ncase "$*" in reboot) echo >> {self.root}/reboots ;;\n'
@@ -82,18 +82,18 @@ class Pi:
         subprocess.run([SCRIPTS / name], env=env, check=True, capture_output=True)
 
     def data(self, name: str) -> str:
-        """What the scripts have noted."""
+        """Content of a file that the scripts have written."""
         return (self.root / "data/slot" / name).read_text()
 
     @property
     def bundles(self) -> list[Path]:
-        """What the agent has fetched."""
+        """Bundles that the agent has downloaded."""
         return list((self.root / "var/lib/yamamori/update").glob("*.update"))
 
 
 @dataclass
-class Valley:
-    """An office, a gateway whose folder holds the bundle, a node and its card."""
+class Deployment:
+    """A Manager, a gateway whose folder holds the bundle, a node and its card."""
 
     manager: Broker
     folder: Path
@@ -105,7 +105,7 @@ class Valley:
         return self.folder / "new.update"
 
     def roll_out(self, *more: str, key: str = "office") -> str:
-        """The office's word."""
+        """Publish the signed rollout; returns the output."""
         command = f"rollout --manager {self.manager.url} {self.bundle} /1"
         done = subprocess.run(
             [sys.executable, "-m", "gateway_daemon", *command.split(),
@@ -114,9 +114,9 @@ class Valley:
         )  # fmt: skip
         return done.stdout
 
-    def says(self, words: str) -> None:
-        """Wait until the agent says so of its update."""
-        wait_until(lambda: words in str(self.agent.status().get("update")))
+    def wait_for_status(self, text: str) -> None:
+        """Wait until the agent's update status contains a text."""
+        wait_until(lambda: text in str(self.agent.status().get("update")))
 
 
 def about(version: str) -> str:
@@ -125,10 +125,10 @@ def about(version: str) -> str:
 
 
 @pytest.fixture
-def valley(
+def deployment(
     make_broker: Callable[[], Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Valley]:
-    """Everything runs; nothing is rolled out yet."""
+) -> Iterator[Deployment]:
+    """Everything is running; no update is rolled out yet."""
     write_keys(tmp_path)
     programs = Programs(tmp_path)
     manager, local, distributed = make_broker(), make_broker(), make_broker()
@@ -149,80 +149,82 @@ def valley(
     monkeypatch.setenv("YAMAMORI_ROOT", str(pi.root))
     text = NODE.format(url=local.url, card=pi.root, folder=tmp_path)
     with Agent(tmp_path, text) as agent:
-        yield Valley(manager, tmp_path, pi, agent)
+        yield Deployment(manager, tmp_path, pi, agent)
     programs.kill_all()
 
 
-def build(valley: Valley) -> bytes:
-    """A bundle of version 2 in the gateway's folder; what its root holds."""
-    root = valley.folder / "root.squashfs"
+def build(deployment: Deployment) -> bytes:
+    """Put a bundle of version 2 into the gateway's folder; returns its root image."""
+    root = deployment.folder / "root.squashfs"
     root.write_bytes(os.urandom((2 << 20) + 77))
     facts = dict(line.split("=") for line in about("2").splitlines())
-    make(root, facts, valley.folder / "office", valley.bundle)
-    folder = valley.folder / "gw/updates"
+    make(root, facts, deployment.folder / "office", deployment.bundle)
+    folder = deployment.folder / "gw/updates"
     folder.mkdir(exist_ok=True)
-    name = hashlib.sha256(valley.bundle.read_bytes()).hexdigest()
-    shutil.copy(valley.bundle, folder / f"{name}.update")
+    name = hashlib.sha256(deployment.bundle.read_bytes()).hexdigest()
+    shutil.copy(deployment.bundle, folder / f"{name}.update")
     return root.read_bytes()
 
 
-def test_update_is_fetched_tried_and_kept(valley: Valley) -> None:
-    """The word, the bytes over the node's own link, the slot, the trial, the end."""
-    told = build(valley)
-    valley.roll_out()
-    valley.says("fetched, to be written")
-    assert valley.pi.bundles[0].read_bytes() == valley.bundle.read_bytes()
+def test_update_is_fetched_tried_and_kept(deployment: Deployment) -> None:
+    """Rollout, download over the node's link, writing the slot, trial, confirmation."""
+    image = build(deployment)
+    deployment.roll_out()
+    deployment.wait_for_status("fetched, to be written")
+    assert deployment.pi.bundles[0].read_bytes() == deployment.bundle.read_bytes()
 
-    valley.pi.script("update")
-    assert (valley.pi.root / "dev/vda3").read_bytes().startswith(told)
-    assert valley.pi.data("trial") == "b\n"
-    assert (valley.pi.root / "reboots").exists()
-    assert not valley.pi.bundles
-    valley.pi.boot("2", "b trial")
-    valley.says("2: on trial")
-    valley.pi.script("slot")
-    assert valley.pi.data("good") == "b\n"
-    valley.says("2: runs")
-
-
-def test_update_that_does_not_work_is_undone_and_told(valley: Valley) -> None:
-    """It is not fetched again, and `edge-agent status` says why."""
-    build(valley)
-    valley.roll_out()
-    valley.says("fetched, to be written")
-    valley.pi.script("update")
-    valley.pi.boot("2", "b trial")
-    valley.pi.script("slot", agent="failed")
-    valley.pi.boot("1", "a good")
-
-    valley.says("2: given up: edge-agent is failed")
-    assert not valley.pi.bundles
-    assert "update 2: given up: edge-agent is failed" in valley.agent.shown()
-    assert (valley.pi.root / "reboots").read_text() == "\n\n"
+    deployment.pi.script("update")
+    assert (deployment.pi.root / "dev/vda3").read_bytes().startswith(image)
+    assert deployment.pi.data("trial") == "b\n"
+    assert (deployment.pi.root / "reboots").exists()
+    assert not deployment.pi.bundles
+    deployment.pi.boot("2", "b trial")
+    deployment.wait_for_status("2: on trial")
+    deployment.pi.script("slot")
+    assert deployment.pi.data("good") == "b\n"
+    deployment.wait_for_status("2: runs")
 
 
-def test_bundle_of_another_builder_is_refused(valley: Valley) -> None:
-    """The office's word alone does not do: the bundle's own signature counts."""
-    build(valley)
-    (valley.folder / "other").mkdir()
-    write_keys(valley.folder / "other")
-    other = valley.folder / "other/office.pub"
-    shutil.copy(other, valley.pi.root / "usr/share/yamamori/update.pub")
-    valley.roll_out()
-    valley.says("fetched, to be written")
-    valley.pi.script("update")
+def test_failing_update_is_rolled_back_and_reported(deployment: Deployment) -> None:
+    """It is not fetched again, and `edge-agent status` shows the reason."""
+    build(deployment)
+    deployment.roll_out()
+    deployment.wait_for_status("fetched, to be written")
+    deployment.pi.script("update")
+    deployment.pi.boot("2", "b trial")
+    deployment.pi.script("slot", agent="failed")
+    deployment.pi.boot("1", "a good")
 
-    valley.says("2: refused: the signature must be of the key")
-    assert not valley.pi.bundles
-    assert not (valley.pi.root / "reboots").exists()
+    deployment.wait_for_status("2: given up: edge-agent is failed")
+    assert not deployment.pi.bundles
+    assert "update 2: given up: edge-agent is failed" in deployment.agent.shown()
+    assert (deployment.pi.root / "reboots").read_text() == "\n\n"
 
 
-def test_word_of_a_stranger_changes_nothing(valley: Valley) -> None:
-    """Whoever may publish at the Manager's broker is not yet the office."""
-    build(valley)
-    (valley.folder / "other").mkdir()
-    write_keys(valley.folder / "other")
-    valley.roll_out(key="other/office")
+def test_bundle_signed_with_another_key_is_refused(deployment: Deployment) -> None:
+    """A valid rollout is not enough: the bundle's own signature is checked."""
+    build(deployment)
+    (deployment.folder / "other").mkdir()
+    write_keys(deployment.folder / "other")
+    other = deployment.folder / "other/office.pub"
+    shutil.copy(other, deployment.pi.root / "usr/share/yamamori/update.pub")
+    deployment.roll_out()
+    deployment.wait_for_status("fetched, to be written")
+    deployment.pi.script("update")
 
-    valley.says("rollout refused on /update/1: notice must be signed for /update/1")
-    assert not valley.pi.bundles
+    deployment.wait_for_status("2: refused: the signature must be of the key")
+    assert not deployment.pi.bundles
+    assert not (deployment.pi.root / "reboots").exists()
+
+
+def test_rollout_signed_with_another_key_is_refused(deployment: Deployment) -> None:
+    """The right to publish at the Manager's broker is not enough."""
+    build(deployment)
+    (deployment.folder / "other").mkdir()
+    write_keys(deployment.folder / "other")
+    deployment.roll_out(key="other/office")
+
+    deployment.wait_for_status(
+        "rollout refused on /update/1: notice must be signed for /update/1"
+    )
+    assert not deployment.pi.bundles

@@ -1,4 +1,4 @@
-"""An agent started anew: what a notice brought holds, and a damaged memory is told."""
+"""A restarted agent keeps a notice's criteria and reports damaged triage state."""
 
 import json
 import subprocess
@@ -43,10 +43,10 @@ pin = 17
 """
 
 
-def test_criteria_of_a_notice_hold_after_a_restart_and_damage_is_told(
+def test_criteria_survive_a_restart_and_damaged_state_is_logged(
     tmp_path: Path,
 ) -> None:
-    """Without a link, too: the reason names the analyst's criterion, not a default."""
+    """Without a link, too: the reason has the notice's criterion, not a default."""
     path = tmp_path / "node.toml"
     path.write_text(NODE.format(folder=tmp_path))
     node = parse_node_settings(parse_toml(path.read_text()))
@@ -72,9 +72,9 @@ def test_criteria_of_a_notice_hold_after_a_restart_and_damage_is_told(
         agent.wait(60)
 
     queue = app.open_queue(node)
-    whys = [decode_pack(m.payload).why or "" for m in queue.lease(500)]
+    reasons = [decode_pack(m.payload).why or "" for m in queue.lease(500)]
     queue.close()
-    assert any(">= special-warning criterion 13.0 mm;" in why + ";" for why in whys)
-    assert not any("assumed" in why for why in whys)
-    assert any("limit 1: rain" in why for why in whys)
+    assert any(">= special-warning criterion 13.0 mm;" in r + ";" for r in reasons)
+    assert not any("assumed" in reason for reason in reasons)
+    assert any("limit 1: rain" in reason for reason in reasons)
     assert "triage starts with dry soil" in log.read_text()

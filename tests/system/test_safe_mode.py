@@ -1,4 +1,4 @@
-"""A node with a broken file, a real Manager and a real gateway: it is heard."""
+"""Safe mode: a node with a broken settings file reports through a real gateway."""
 
 import os
 import subprocess
@@ -44,10 +44,10 @@ pin = 17
 
 
 @pytest.fixture
-def heard(
+def reception(
     make_broker: Callable[[], Broker], tmp_path: Path
 ) -> Iterator[tuple[Broker, Client]]:
-    """A Manager's broker, and what arrives behind a gateway."""
+    """A Manager's broker, and an analyst's client behind the gateway."""
     programs = Programs(tmp_path)
     manager, local, distributed = make_broker(), make_broker(), make_broker()
     programs.start(
@@ -68,7 +68,7 @@ def heard(
 
 
 class Agent:
-    """`edge-agent run` on some settings, ended with the test."""
+    """`edge-agent run` with the given settings."""
 
     def __init__(self, folder: Path, text: str) -> None:
         path = folder / "node.toml"
@@ -92,38 +92,38 @@ def names(client: Client) -> set[str]:
     return {reading.name for pack in packs(client) for reading in pack.readings}
 
 
-@pytest.mark.parametrize("breaks", ["a sensor", "the queue", "the file"])
-def test_broken_node_reports_its_mistakes_and_samples_what_it_can(
-    heard: tuple[Broker, Client], tmp_path: Path, breaks: str
+@pytest.mark.parametrize("broken", ["a sensor", "the queue", "the file"])
+def test_broken_node_reports_its_errors_and_samples_the_usable_sensors(
+    reception: tuple[Broker, Client], tmp_path: Path, broken: str
 ) -> None:
-    """Priority 3, each mistake in words; a doubtful queue stays untouched."""
-    manager, analyst = heard
+    """It reports each error at priority 3; an invalid queue setting creates no file."""
+    manager, analyst = reception
     text = NODE.format(manager=manager.url, folder=tmp_path)
-    if breaks == "the queue":
+    if broken == "the queue":
         text = text.replace("window_s = 0", 'window_s = "none"')
-    if breaks == "the file":
+    if broken == "the file":
         text = text.replace('name = "span"', "name = span")
     agent = Agent(tmp_path, text)
     wait_until(lambda: {"config/health", "rain"} <= names(analyst))
-    told = next(p for p in packs(analyst) if p.readings[0].name == "config/health")
-    mistakes = [str(reading.value) for reading in told.readings[1:]]
+    health = next(p for p in packs(analyst) if p.readings[0].name == "config/health")
+    errors = [str(reading.value) for reading in health.readings[1:]]
     line = load_status(tmp_path)["line"]
     status = agent.end()
 
     assert line.startswith("safe mode: ")
-    assert told.priority == 3
-    assert any("span" in words or "line" in words for words in mistakes)
+    assert health.priority == 3
+    assert any("span" in error or "line" in error for error in errors)
     assert "span" not in names(analyst)
     assert status == 0
     assert "safe mode: " in agent.log.read_text()
     has_queue = (tmp_path / "queue.db").exists()
-    assert has_queue == (breaks != "the queue")
+    assert has_queue == (broken != "the queue")
     if has_queue:
         assert read_counters(tmp_path / "queue.db")[3]["put"] == 1
 
 
-def test_node_without_a_usable_part_exits_as_systemd_expects(tmp_path: Path) -> None:
-    """No place, no safe mode: status 78, and no restarts for ever."""
+def test_node_without_a_valid_position_exits_with_status_78(tmp_path: Path) -> None:
+    """Safe mode needs a position; systemd does not restart after status 78."""
     text = NODE.format(manager="mqtt://127.0.0.1:9", folder=tmp_path)
     agent = Agent(tmp_path, text.replace("latitude = 33.5588", "latitude = 95"))
 

@@ -1,4 +1,4 @@
-"""Clients of two gateways hear each other, once, while brokers come and go."""
+"""Clients of two gateways receive messages once while brokers come and go."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker
 
-TELLS = (
+LOG_SETTINGS = (
     "log_dest topic",
     "log_type subscribe",
     "log_type unsubscribe",
@@ -24,19 +24,19 @@ TELLS = (
 )
 
 
-class Valleys:
-    """A Manager, two gateways, and distributed brokers; one more when asked."""
+class Deployment:
+    """A Manager, two gateways, and two distributed brokers; one is in use."""
 
     def __init__(
         self,
         programs: Programs,
         make_broker: Callable[..., Broker],
         folder: Path,
-        tells: tuple[str, ...] = TELLS,
+        log_settings: tuple[str, ...] = LOG_SETTINGS,
     ) -> None:
         self.programs, self.folder = programs, folder
         self.manager, self.first, self.second = (make_broker() for _ in range(3))
-        self.local = {"a": make_broker(*tells), "b": make_broker(*tells)}
+        self.local = {name: make_broker(*log_settings) for name in "ab"}
         programs.start(
             "manager",
             "manager",
@@ -64,17 +64,17 @@ class Valleys:
 
 
 @pytest.fixture
-def make_valleys(
+def make_deployment(
     make_broker: Callable[..., Broker], tmp_path: Path
-) -> Iterator[Callable[..., Valleys]]:
+) -> Iterator[Callable[..., Deployment]]:
     programs = Programs(tmp_path)
-    yield lambda **more: Valleys(programs, make_broker, tmp_path, **more)
+    yield lambda **more: Deployment(programs, make_broker, tmp_path, **more)
     programs.kill_all()
 
 
 @pytest.fixture
-def valleys(make_valleys: Callable[..., Valleys]) -> Valleys:
-    return make_valleys()
+def deployment(make_deployment: Callable[..., Deployment]) -> Deployment:
+    return make_deployment()
 
 
 def pack(seq: int, priority: int = 2) -> bytes:
@@ -86,15 +86,15 @@ def seqs(client: Client) -> list[int]:
     return [decode_message_id(message.payload)[0].seq for message in client.got]
 
 
-def test_plain_client_only_subscribes(valleys: Valleys) -> None:
-    """No registration: the gateway sees it and fetches; wildcards count."""
-    near = valleys.client("near", "a", "/3/1/#")
-    wide = valleys.client("wide", "b", "/+/1/2/#")
-    other = valleys.client("other", "b", "/4/#")
+def test_plain_client_needs_only_a_subscription(deployment: Deployment) -> None:
+    """No registration: the gateway detects subscriptions, also with wildcards."""
+    near = deployment.client("near", "a", "/3/1/#")
+    wide = deployment.client("wide", "b", "/+/1/2/#")
+    other = deployment.client("other", "b", "/4/#")
     for name, filter_ in (("a", "/3/1/#"), ("b", "/+/1/2/#")):
-        wait_until(lambda n=name, f=filter_: f in valleys.log(n))
+        wait_until(lambda n=name, f=filter_: f in deployment.log(n))
     time.sleep(0.5)
-    writer = valleys.client("writer", "b")
+    writer = deployment.client("writer", "b")
     for seq in range(20):
         writer.publish("/forward/3/1/2/0/pri2", pack(seq))
     writer.publish("/forward/3/1/2/0", b"plain")
@@ -105,20 +105,22 @@ def test_plain_client_only_subscribes(valleys: Valleys) -> None:
     assert [len(c.got) for c in (near, wide, other)] == [21, 21, 0]
 
 
-def test_client_that_leaves_is_no_longer_served(valleys: Valleys) -> None:
-    """Nobody listens: the broker need not send it over the link."""
-    near = valleys.client("near", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("a"))
+def test_client_that_leaves_is_no_longer_served(deployment: Deployment) -> None:
+    """Without subscribers, the broker need not send messages over the link."""
+    near = deployment.client("near", "a", "/3/1/#")
+    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
     near.connection.stop()
-    wait_until(lambda: "clients listen to nothing" in valleys.log("a"))
+    wait_until(lambda: "clients listen to nothing" in deployment.log("a"))
 
 
-def test_nothing_is_lost_or_doubled_while_a_broker_is_added(valleys: Valleys) -> None:
-    """Two phases, make before break: publishing goes on all the while."""
-    near = valleys.client("near", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("a"))
+def test_nothing_is_lost_or_doubled_while_a_broker_is_added(
+    deployment: Deployment,
+) -> None:
+    """The change has two phases, make before break; publishing continues."""
+    near = deployment.client("near", "a", "/3/1/#")
+    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
     time.sleep(0.5)
-    writer = valleys.client("writer", "b")
+    writer = deployment.client("writer", "b")
     stop, sent = threading.Event(), []
 
     def write() -> None:
@@ -129,11 +131,11 @@ def test_nothing_is_lost_or_doubled_while_a_broker_is_added(valleys: Valleys) ->
     thread = threading.Thread(target=write)
     thread.start()
     wait_until(lambda: len(near.got) > 30)
-    admin = Client(valleys.manager.endpoint, "admin")
-    info = {"host": "127.0.0.1", "port": valleys.second.port}
+    admin = Client(deployment.manager.endpoint, "admin")
+    info = {"host": "127.0.0.1", "port": deployment.second.port}
     entry = json.dumps({"topic": "/3/1", "broker_info": info}).encode()
     admin.publish("/api/tool/distributedbroker/add", entry)
-    wait_until(lambda: all("table 2" in valleys.log(name) for name in "ab"))
+    wait_until(lambda: all("table 2" in deployment.log(name) for name in "ab"))
     before = len(near.got)
     wait_until(lambda: len(near.got) > before + 50)
     stop.set()
@@ -144,18 +146,20 @@ def test_nothing_is_lost_or_doubled_while_a_broker_is_added(valleys: Valleys) ->
     assert sorted(seqs(near)) == sent
 
 
-def test_siren_that_is_back_before_its_gateway_hears(valleys: Valleys) -> None:
-    """After a power cut the broker is up first, and tells nobody who subscribes."""
-    siren = valleys.client("siren", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("a"))
-    valleys.programs.kill("a")
+def test_siren_that_reconnects_before_its_gateway_is_served(
+    deployment: Deployment,
+) -> None:
+    """After a power cut the broker starts before the gateway that reads its log."""
+    siren = deployment.client("siren", "a", "/3/1/#")
+    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
+    deployment.programs.kill("a")
     siren.is_ready.clear()
-    valleys.local["a"].kill()
-    valleys.local["a"].start()
+    deployment.local["a"].kill()
+    deployment.local["a"].start()
     wait_until(siren.is_ready.is_set)
-    valleys.start("a")
-    wait_until(lambda: valleys.log("a").count("is listened to for /3/1/#") > 1)
-    writer = valleys.client("writer", "b")
+    deployment.start("a")
+    wait_until(lambda: deployment.log("a").count("is listened to for /3/1/#") > 1)
+    writer = deployment.client("writer", "b")
     writer.publish("/forward/3/1/2/0/pri5", pack(1, 5))
     wait_until(lambda: siren.got)
 
@@ -163,36 +167,36 @@ def test_siren_that_is_back_before_its_gateway_hears(valleys: Valleys) -> None:
 
 
 def test_gateway_killed_in_the_middle_loses_and_doubles_nothing(
-    valleys: Valleys,
+    deployment: Deployment,
 ) -> None:
-    """The receiving one: its session lasts, its store knows the ids."""
-    near = valleys.client("near", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("a"))
+    """The receiving gateway is killed: its session and its stored ids persist."""
+    near = deployment.client("near", "a", "/3/1/#")
+    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
     time.sleep(0.5)
-    writer = valleys.client("writer", "b")
+    writer = deployment.client("writer", "b")
     for seq in range(100):
         writer.publish("/forward/3/1/2/0/pri2", pack(seq))
         if seq == 50:
-            valleys.programs.kill("a")
-    valleys.start("a")
+            deployment.programs.kill("a")
+    deployment.start("a")
     wait_until(lambda: set(seqs(near)) == set(range(100)))
 
 
 @pytest.mark.parametrize("victim", ["a", "b"])
-def test_nameless_messages_are_doubled_by_no_kill(
-    valleys: Valleys, victim: str
+def test_plain_messages_repeated_after_a_kill_have_the_same_id(
+    deployment: Deployment, victim: str
 ) -> None:
-    """Plain clients of either gateway: what comes again says so by its id."""
-    near = valleys.client("near", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("a"))
+    """Messages without a pack, from a client of either gateway."""
+    near = deployment.client("near", "a", "/3/1/#")
+    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
     time.sleep(0.5)
-    writer = valleys.client("writer", "b")
+    writer = deployment.client("writer", "b")
     for number in range(600):
         writer.publish("/forward/3/1/2/0", b"%d" % number)
         time.sleep(0.001)
         if number in {200, 400}:
-            valleys.programs.kill(victim)
-            valleys.start(victim)
+            deployment.programs.kill(victim)
+            deployment.start(victim)
     wait_until(lambda: {int(p) for p in near.on("/3/1/2/0")} == set(range(600)))
     by_id = {message.message_id: message.payload for message in near.got}
 
@@ -200,18 +204,18 @@ def test_nameless_messages_are_doubled_by_no_kill(
     assert sorted(map(int, by_id.values())) == list(range(600))
 
 
-def test_gamma_client_registers_where_the_broker_is_mute(
-    make_valleys: Callable[..., Valleys],
+def test_gamma_client_registers_where_the_broker_logs_no_subscriptions(
+    make_deployment: Callable[..., Deployment],
 ) -> None:
-    """As the published client does: SUBSCRIBE, then the filter as plain text."""
-    valleys = make_valleys(tells=())
-    near = valleys.client("near", "a", "/3/1/#")
+    """As the published Gamma client: SUBSCRIBE, then the filter as plain text."""
+    deployment = make_deployment(log_settings=())
+    near = deployment.client("near", "a", "/3/1/#")
     near.publish("/api/register", b"/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("a"))
+    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
     time.sleep(0.5)
-    valleys.client("writer", "b").publish("/forward/3/1/2/0/pri2", pack(1))
+    deployment.client("writer", "b").publish("/forward/3/1/2/0/pri2", pack(1))
     wait_until(lambda: near.got)
     near.publish("/api/unregister", b"/3/1/#")
-    wait_until(lambda: "clients listen to nothing" in valleys.log("a"))
+    wait_until(lambda: "clients listen to nothing" in deployment.log("a"))
 
     assert seqs(near) == [1]

@@ -1,4 +1,4 @@
-"""The whole way with certificates on every link: node, gateway, broker, backend."""
+"""The whole path with certificates on every link: node, gateway, broker, backend."""
 
 import json
 import time
@@ -44,10 +44,10 @@ def _is_connected(client: Client) -> bool:
     return True
 
 
-def test_message_comes_to_the_backend_and_to_analysts_over_tls_alone(
+def test_message_reaches_the_backend_and_analysts_over_tls_only(
     system: System,
 ) -> None:
-    """From a node's queue to the log and to a client, with receipts at each hop."""
+    """From a node's queue to the log and to a client, with receipts on each hop."""
     sent = system.send(20)
     wait_until(lambda: set(sent) <= system.archived(), 120)
 
@@ -57,13 +57,12 @@ def test_message_comes_to_the_backend_and_to_analysts_over_tls_alone(
         wait_until(lambda: got.count(CELL) >= 5, 120)
 
     manager = f"mqtts://{system.brokers['manager'].daemons}"
-    desk = ["admin", "--manager", manager, "--config", str(system.config("mayor"))]
-    listed = system.run("gateway_daemon", *desk, "gateways")
-    assert AREA in listed, "the gateway's own word on its areas was heard"
+    admin = ["admin", "--manager", manager, "--config", str(system.config("mayor"))]
+    listed = system.run("gateway_daemon", *admin, "gateways")
+    assert AREA in listed, "the Manager lists the areas that the gateway announced"
     gateway = f"mqtts://localhost:{system.brokers['gateway'].port}"
-    system.run("gateway_daemon", *desk, "set-area", gateway, "/1/2")
-    assert "/1/2 " in system.run("gateway_daemon", *desk, "gateways")
-    # Receipts: nothing but the last minutes' own readings is held.
+    system.run("gateway_daemon", *admin, "set-area", gateway, "/1/2")
+    assert "/1/2 " in system.run("gateway_daemon", *admin, "gateways")
     log = (system.folder / "kochi-0001.log").read_text()
     assert "gives receipts: custody ends on its disk" in log
     for name in PROGRAMS:
@@ -77,32 +76,34 @@ def pack(node: str, seq: int) -> bytes:
     return encode_cbor(Pack(MessageId(node, "bb", seq), 5, time.time(), (reading,)))
 
 
-def test_stolen_card_cannot_speak_as_another_node_of_its_cell(system: System) -> None:
-    """Its lie is put aside, counted and not receipted; its own word goes through."""
+def test_stolen_card_cannot_impersonate_another_node_of_its_cell(
+    system: System,
+) -> None:
+    """Such messages are quarantined without a receipt; its own messages pass."""
     thief = Person(
         system.brokers["gateway"].nodes,
         system.files["kochi-0002"],
         "kochi-0002",
         "/custody/kochi-0002",
     )
-    under_its_name = f"/from/kochi-0002{CELL}/pri5"
-    wait_until(lambda: thief.reaches(under_its_name, pack("kochi-0002", 1)), 120)
-    aside = system.folder / "gateway" / "impostors.jsonl"
-    assert not aside.exists()
+    own_topic = f"/from/kochi-0002{CELL}/pri5"
+    wait_until(lambda: thief.reaches(own_topic, pack("kochi-0002", 1)), 120)
+    quarantine = system.folder / "gateway" / "impostors.jsonl"
+    assert not quarantine.exists()
 
-    assert thief.say(under_its_name, pack("kochi-0001", 7)) is None
+    assert thief.say(own_topic, pack("kochi-0001", 7)) is None
     answer = "/custody/kochi-0002"
-    assert (
-        thief.say(under_its_name, pack("kochi-0001", 8), response_topic=answer) is None
-    )
+    assert thief.say(own_topic, pack("kochi-0001", 8), response_topic=answer) is None
     for topic in (f"/from/kochi-0001{CELL}/pri5", f"/forward{CELL}/pri5"):
         assert thief.say(topic, pack("kochi-0001", 9)) == "Not authorized"
-    assert thief.say(under_its_name, pack("kochi-0002", 7)) is None
+    assert thief.say(own_topic, pack("kochi-0002", 7)) is None
     wait_until(lambda: "kochi-0002:bb:7" in system.archived(), 120)
     thief.stop()
 
-    told = [json.loads(line)["id"] for line in aside.read_text().splitlines()]
-    assert told == ["kochi-0001:bb:7", "kochi-0001:bb:8"]
+    quarantined = [
+        json.loads(line)["id"] for line in quarantine.read_text().splitlines()
+    ]
+    assert quarantined == ["kochi-0001:bb:7", "kochi-0001:bb:8"]
     assert {m for m in system.archived() if ":bb:" in m} == {
         f"kochi-0002:bb:{seq}" for seq in (1, 7)
     }
@@ -113,16 +114,16 @@ def test_stolen_card_cannot_speak_as_another_node_of_its_cell(system: System) ->
 
 
 def test_false_gateway_gets_no_message(system: System, tmp_path: Path) -> None:
-    """A node that was sent to a broker of another authority keeps what it has."""
+    """A node refuses a broker whose certificate is from another authority."""
     sent = system.send(3)
     wait_until(lambda: set(sent) <= system.archived(), 120)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    false = TrustedBroker(elsewhere, Town(elsewhere / "ca"), "gateway", "gw-1")
+    impostor = TrustedBroker(elsewhere, Town(elsewhere / "ca"), "gateway", "gw-1")
     try:
         tls = system.files["kochi-0001"]
-        node = Person(false.nodes, tls, "kochi-0001", wait=False)
+        node = Person(impostor.nodes, tls, "kochi-0001", wait=False)
         assert node.is_refused("the broker's certificate is of another authority")
         node.stop()
     finally:
-        false.kill()
+        impostor.kill()

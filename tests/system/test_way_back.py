@@ -1,4 +1,4 @@
-"""The way back: a level in the table, and a lamp on the slope."""
+"""Notices: a level in the backend's table switches a lamp on the slope."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 from conftest import Broker, wait_until
+from notice_bench import CELL, Agent, write_keys, write_level
 from programs import Client, Programs
-from way_back_bench import CELL, Agent, judge_level, write_keys
 
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.retained import fetch_retained
@@ -44,7 +44,7 @@ interval_s = 3600
 """
 
 
-class Valley(NamedTuple):
+class Deployment(NamedTuple):
     """The brokers of a Manager and of a gateway, and an analyst behind it."""
 
     manager: Broker
@@ -53,8 +53,10 @@ class Valley(NamedTuple):
 
 
 @pytest.fixture
-def valley(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Valley]:
-    """A Manager, a gateway that knows the office's key, and an analyst."""
+def deployment(
+    make_broker: Callable[[], Broker], tmp_path: Path
+) -> Iterator[Deployment]:
+    """A Manager, a gateway with the backend's public key, and an analyst."""
     write_keys(tmp_path)
     programs = Programs(tmp_path)
     manager, local, distributed = make_broker(), make_broker(), make_broker()
@@ -72,16 +74,17 @@ def valley(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Valley
         f'notice_keys = ["{tmp_path}/office.pub"]\n',
     )
     fetch_retained(local.endpoint, offer_topic("gw"), "probe", 60)
-    yield Valley(manager, local, Client(distributed.endpoint, "analyst", "/1/#"))
+    yield Deployment(manager, local, Client(distributed.endpoint, "analyst", "/1/#"))
     programs.kill_all()
 
 
 @pytest.fixture
-def backend(tmp_path: Path, valley: Valley) -> Iterator[Path]:
-    """`backend-spark notify` over an empty table; its data folder."""
+def backend(tmp_path: Path, deployment: Deployment) -> Iterator[Path]:
+    """`backend-spark notify` over an empty table; yields its data folder."""
     data, path = tmp_path / "backend", tmp_path / "backend.toml"
     path.write_text(
-        f'[backend]\ndata = "{data}"\n[notify]\nbrokers = ["{valley.manager.url}"]\n'
+        f'[backend]\ndata = "{data}"\n'
+        f'[notify]\nbrokers = ["{deployment.manager.url}"]\n'
         f'key_file = "{tmp_path}/office"\nevery_s = 1\ncalm_s = 1\n'
     )
     command = [sys.executable, "-m", "backend_spark", "notify", "--config", str(path)]
@@ -93,33 +96,34 @@ def backend(tmp_path: Path, valley: Valley) -> Iterator[Path]:
 
 
 def forge(broker: Broker) -> None:
-    """Somebody without a key takes the level back at a broker."""
+    """Publish an unsigned notice that withdraws the level."""
     topic = notice_topic(cell_topic(CELL))
     forged = Notice(at_s=time.time() + 60, withdrawn=True).encode()
     intruder = Client(broker.endpoint, "intruder")
     intruder.publish(topic, forged, retain=True)
-    wait_until(lambda: fetch_retained(broker.endpoint, topic, "looks", 9) == forged)
+    at = broker.endpoint
+    wait_until(lambda: fetch_retained(at, topic, "probe", 9) == forged)
     intruder.connection.stop()
 
 
-def test_level_in_the_table_hurries_the_node_and_lights_its_lamp(
-    valley: Valley, backend: Path, tmp_path: Path
+def test_level_in_the_table_speeds_up_sampling_and_switches_the_lamp(
+    deployment: Deployment, backend: Path, tmp_path: Path
 ) -> None:
-    """There, back when it is over, and deaf to who has no key."""
-    got = valley.analyst.got
-    uplink = f'managers = ["{valley.manager.url}"]'
+    """On, off when it is over; unsigned notices are refused."""
+    got = deployment.analyst.got
+    uplink = f'managers = ["{deployment.manager.url}"]'
     with Agent(tmp_path, NODE.format(uplink=uplink, folder=tmp_path)) as agent:
         wait_until(lambda: got and agent.status().get("is_served"), 120)
         calm, before = len(got), agent.status()
-        judge_level(backend, 4)
+        write_level(backend, 4)
         wait_until(lambda: agent.status()["alarms"] == {"lamp": "on"}, 120)
         wait_until(lambda: len(got) >= calm + 3)
         lit, shown = agent.status(), agent.shown()
-        forge(valley.manager)
-        forge(valley.local)
+        forge(deployment.manager)
+        forge(deployment.local)
         wait_until(lambda: agent.status()["refused"])
-        deaf = agent.status()
-        judge_level(backend, 1)
+        forged = agent.status()
+        write_level(backend, 1)
         wait_until(lambda: agent.status()["alarms"] == {"lamp": "off"}, 120)
         after = agent.status()
 
@@ -127,16 +131,16 @@ def test_level_in_the_table_hurries_the_node_and_lights_its_lamp(
     assert str(lit["notice"]).startswith("level 4 by notice for /")
     assert str(lit["notice"]) in shown
     assert "  alarm lamp: on" in shown
-    assert "must be signed" in str(deaf["refused"])
-    assert deaf["alarms"] == {"lamp": "on"}
+    assert "must be signed" in str(forged["refused"])
+    assert forged["alarms"] == {"lamp": "on"}
     assert after["notice"] is None
     assert {decode_pack(m.payload).priority for m in got} == {1}
 
 
-def test_lamp_lights_by_the_nodes_own_rules_with_nobody_to_be_reached(
+def test_nodes_own_rules_switch_the_lamp_without_a_network(
     tmp_path: Path,
 ) -> None:
-    """No gateway, no backend: the wire is cut, and people at the road see it."""
+    """The wire breaks while neither gateway nor backend is reachable."""
     write_keys(tmp_path)
     text = NODE.format(uplink='gateway = "mqtt://127.0.0.1:9"', folder=tmp_path)
     cut = (

@@ -1,4 +1,4 @@
-"""The container, one for all tests that want one."""
+"""The container that all tests share."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every daemon of ours as a unit of a real systemd, from the sensor to the log."""
+"""All our daemons as units of a real systemd, from the sensor to the log."""
 
 import time
 from pathlib import Path
@@ -19,8 +19,8 @@ DROP_IN = f"/etc/systemd/system/{AGENT}.service.d"
 KILLS = 3
 
 
-class Slope:
-    """A node, its gateway and the log behind, each a unit."""
+class Services:
+    """A node, its gateway, the Manager and the ingester, each as a unit."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -42,8 +42,8 @@ class Slope:
     def status(self, unit: str) -> str:
         return self.machine.show(unit, "StatusText")
 
-    def new_life(self, signal: str) -> None:
-        """End the agent by a signal, and wait for the next one."""
+    def restart_by_signal(self, signal: str) -> None:
+        """Send the agent a signal, and wait until systemd has restarted it."""
         before = self.machine.show(AGENT, "MainPID")
         self.machine.run("systemctl", "kill", f"--signal={signal}", AGENT)
         wait_until(
@@ -53,15 +53,15 @@ class Slope:
             )
         )
 
-    def rest(self) -> None:
-        """Let the node sample no more, and deliver all that it has."""
+    def stop_sampling(self) -> None:
+        """Stop sampling, and wait until the node has delivered all messages."""
         self.machine.run("systemctl", "stop", AGENT)
         text = (SETTINGS / "node.toml").read_text()
         self.machine.put("/etc/yamamori/node.toml", text.replace("= 1000.0", "= 0.0"))
         self.machine.run("systemctl", "start", AGENT)
         wait_until(lambda: "is up; 0 queued" in self.status(AGENT))
 
-    def noted(self) -> list[str]:
+    def recorded(self) -> list[str]:
         path = self.machine.root / "var/lib/yamamori/ledger"
         return [line.split()[0] for line in path.read_text().splitlines()]
 
@@ -76,29 +76,28 @@ class Slope:
 
 
 @pytest.fixture(scope="module")
-def slope(machine: Machine) -> Slope:
-    return Slope(machine)
+def services(machine: Machine) -> Services:
+    return Services(machine)
 
 
-def test_status_of_each_unit_says_what_it_does(slope: Slope) -> None:
-    """`systemctl status` tells the truth."""
-    wait_until(slope.logged)
-    for unit, words in (
+def test_systemctl_status_shows_the_state_of_each_unit(services: Services) -> None:
+    wait_until(services.logged)
+    for unit, text in (
         ("gateway-manager", "1 gateways, 1 brokers"),
         ("gateway-daemon", "own broker up; 1 of 1 managers reached"),
         (INGEST, "127.0.0.1:1885 up; "),
         (AGENT, "127.0.0.1:8883 is up; "),
         (AGENT, "2 sensors, none is known to fail"),
     ):
-        wait_until(lambda unit=unit, words=words: words in slope.status(unit))
-    assert slope.machine.run("edge-agent", "status").startswith("level ")
+        wait_until(lambda unit=unit, text=text: text in services.status(unit))
+    assert services.machine.run("edge-agent", "status").startswith("level ")
 
 
-def test_key_is_for_systemd_and_the_service_alone(slope: Slope) -> None:
-    """The agent speaks TLS with a key that its user cannot read in /etc."""
+def test_only_systemd_and_the_service_can_read_the_key(services: Services) -> None:
+    """The agent uses TLS with a key that its user cannot read in /etc."""
     key = "/etc/yamamori/tls/key.pem"
     handed = f"/run/credentials/{AGENT}.service/key.pem"
-    machine = slope.machine
+    machine = services.machine
     reads = [
         machine.run("runuser", "-u", "yamamori", "--", "cat", path, check=False)
         for path in (key, handed)
@@ -109,35 +108,37 @@ def test_key_is_for_systemd_and_the_service_alone(slope: Slope) -> None:
     assert "PRIVATE KEY" in reads[1]
 
 
-def test_nothing_is_lost_however_the_agent_dies(slope: Slope) -> None:
-    """SIGKILL, and a process that hangs until its watchdog: all is logged, once."""
+def test_agent_killed_or_hung_loses_and_doubles_nothing(services: Services) -> None:
+    """SIGKILL, and SIGSTOP until the watchdog ends the process."""
     for _ in range(KILLS):
-        before = len(slope.noted())
-        wait_until(lambda at=before: len(slope.noted()) > at + 10)
-        slope.new_life("KILL")
-    slope.new_life("STOP")
-    before = len(slope.noted())
-    wait_until(lambda: len(slope.noted()) > before + 10)
-    restarts = slope.machine.show(AGENT, "NRestarts")
-    slope.rest()
+        before = len(services.recorded())
+        wait_until(lambda at=before: len(services.recorded()) > at + 10)
+        services.restart_by_signal("KILL")
+    services.restart_by_signal("STOP")
+    before = len(services.recorded())
+    wait_until(lambda: len(services.recorded()) > before + 10)
+    restarts = services.machine.show(AGENT, "NRestarts")
+    services.stop_sampling()
 
-    wait_until(lambda: set(slope.noted()) <= set(slope.logged()))
-    logged = slope.logged()
+    wait_until(lambda: set(services.recorded()) <= set(services.logged()))
+    logged = services.logged()
     assert len(logged) == len(set(logged))
-    assert "Watchdog timeout" in slope.machine.journal(AGENT)
+    assert "Watchdog timeout" in services.machine.journal(AGENT)
     assert restarts == str(KILLS + 1)
 
 
-def test_bad_config_is_not_started_again_and_harms_no_queue(slope: Slope) -> None:
-    """Exit 78 is for a person; the queue's file is not touched."""
-    machine = slope.machine
+def test_invalid_settings_prevent_restarts_and_leave_the_queue(
+    services: Services,
+) -> None:
+    """Exit status 78 needs an operator; the queue's files are unchanged."""
+    machine = services.machine
     machine.run("systemctl", "stop", AGENT)
     files = machine.run("sh", "-c", "sha256sum /var/lib/yamamori/queue.db*")
     path = machine.root / "etc/yamamori/node.toml"
     good = path.read_text()
     path.write_text(good.replace('id = "n1"', 'id = "n 1"'))
     machine.run("systemctl", "start", AGENT, check=False)
-    time.sleep(1)  # three times what a restart would wait
+    time.sleep(1)  # three times the delay of a restart
     path.write_text(good)
 
     assert machine.show(AGENT, "ExecMainStatus") == "78"

@@ -1,4 +1,4 @@
-"""A stolen card's link ends, by the units that watch a broker's files."""
+"""Units that watch a broker's files end the connection of a revoked certificate."""
 
 from pathlib import Path
 
@@ -15,17 +15,17 @@ WATCHED = ("mosquitto-reload", "mosquitto-restart")
 
 
 def write_files(machine: Machine) -> None:
-    words = ("broker-config", "gateway", "gw-1", "--out", FILES, "--owner", "mosquitto")
-    machine.run(*CA, *words)
+    command = ("broker-config", "gateway", "gw-1", "--out", FILES)
+    machine.run(*CA, *command, "--owner", "mosquitto")
 
 
-def ups(machine: Machine, name: str) -> int:
+def count_ups(machine: Machine, name: str) -> int:
     return machine.journal(name).splitlines().count("up")
 
 
 @pytest.fixture
-def town(machine: Machine) -> Machine:
-    """An authority and its broker; two nodes hold a link each."""
+def host(machine: Machine) -> Machine:
+    """A certificate authority and its broker; two nodes hold a connection each."""
     machine.run(*CA, "init", "Otoyo")
     machine.run(*CA, "issue", "broker", "gw-1-broker", "--host", "127.0.0.1")
     for name in ("stolen", "other"):
@@ -35,29 +35,29 @@ def town(machine: Machine) -> Machine:
     config.write_text(f"include_dir {FILES}\n")
     machine.run("systemctl", "restart", "mosquitto")
     machine.run("systemctl", "start", *(f"{each}.path" for each in WATCHED))
-    script = (Path(__file__).parent / "linked.py").read_text("utf-8")
-    machine.inside("/opt/linked.py").write_text(script)
+    script = (Path(__file__).parent / "hold_link.py").read_text("utf-8")
+    machine.inside("/opt/hold_link.py").write_text(script)
     for name in ("stolen", "other"):
-        command = ("/opt/yamamori/bin/python", "/opt/linked.py", name)
+        command = ("/opt/yamamori/bin/python", "/opt/hold_link.py", name)
         machine.run("systemd-run", f"--unit={name}", *command, "/var/lib/yamamori-ca")
-        wait_until(lambda name=name: ups(machine, name))
+        wait_until(lambda name=name: count_ups(machine, name))
     return machine
 
 
-def test_revocation_ends_a_live_link_and_no_new_certificate_does(
-    town: Machine,
+def test_revocation_ends_a_live_connection_but_a_new_certificate_does_not(
+    host: Machine,
 ) -> None:
-    """The files alone do it: nobody types anything on the broker's machine."""
-    pid = town.show("mosquitto", "MainPID")
-    town.run(*CA, "issue", "node", "new", "--cell", CELL)
-    write_files(town)
-    wait_until(lambda: "Finished" in town.journal("mosquitto-reload"))
-    assert town.show("mosquitto", "MainPID") == pid
-    assert (ups(town, "stolen"), ups(town, "other")) == (1, 1)
+    """The changed files are enough; no command runs on the broker's machine."""
+    pid = host.show("mosquitto", "MainPID")
+    host.run(*CA, "issue", "node", "new", "--cell", CELL)
+    write_files(host)
+    wait_until(lambda: "Finished" in host.journal("mosquitto-reload"))
+    assert host.show("mosquitto", "MainPID") == pid
+    assert (count_ups(host, "stolen"), count_ups(host, "other")) == (1, 1)
 
-    town.run(*CA, "revoke", "stolen")
-    write_files(town)
-    wait_until(lambda: "our certificate was revoked" in town.journal("stolen"))
-    wait_until(lambda: ups(town, "other") == 2)
-    assert ups(town, "stolen") == 1
-    assert town.show("mosquitto", "MainPID") != pid
+    host.run(*CA, "revoke", "stolen")
+    write_files(host)
+    wait_until(lambda: "our certificate was revoked" in host.journal("stolen"))
+    wait_until(lambda: count_ups(host, "other") == 2)
+    assert count_ups(host, "stolen") == 1
+    assert host.show("mosquitto", "MainPID") != pid

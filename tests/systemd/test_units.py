@@ -1,4 +1,4 @@
-"""Unit files, read as text and by systemd's own tools; none is started."""
+"""Unit files, checked as text and with systemd's own tools; none is started."""
 
 import configparser
 import re
@@ -19,7 +19,7 @@ MODULES = {
     "spatial-mqtt": "spatial_mqtt",
 }
 WORST_EXPOSURE = 20
-"""In tenths: what systemd calls 2.0. Mosquitto's stock unit has 9.6."""
+"""In tenths: exposure level 2.0 in systemd. Mosquitto's stock unit has 9.6."""
 
 FIRST_BOOT = SYSTEMD / "edge-agent-first-boot.service"
 RENEW = SYSTEMD / "yamamori-renew@.service"
@@ -68,8 +68,8 @@ def test_unit_starts_a_command_that_exists(path: Path) -> None:
     assert is_a_command(match[1], match[2])
 
 
-def test_first_boot_comes_before_the_agent_and_only_when_there_is_one() -> None:
-    """Settings on the boot partition are taken up once, by root."""
+def test_first_boot_runs_before_the_agent_if_settings_exist() -> None:
+    """Settings on the boot partition are imported once, by root."""
     command = service(FIRST_BOOT)["ExecStart"].split()
     source = command[command.index("--from") + 1]
 
@@ -79,8 +79,8 @@ def test_first_boot_comes_before_the_agent_and_only_when_there_is_one() -> None:
     assert is_a_command("edge-agent", "first-boot")
 
 
-def test_renewal_is_tried_every_day_for_any_program() -> None:
-    """One unit and one timer for whatever has a file of settings."""
+def test_renewal_runs_every_day_for_any_program() -> None:
+    """One unit and one timer serve every program with a settings file."""
     timer = section(RENEW.with_suffix(".timer"), "Timer")
 
     assert service(RENEW)["ExecStart"].endswith("--config /etc/yamamori/%i.toml")
@@ -88,8 +88,8 @@ def test_renewal_is_tried_every_day_for_any_program() -> None:
     assert timer["OnUnitActiveSec"] == "1d"
 
 
-def test_forecasts_are_looked_for_well_before_one_is_stale() -> None:
-    """It never overlaps itself, and a folder without news costs a look."""
+def test_forecast_import_runs_every_five_minutes() -> None:
+    """Often enough that none is stale; runs never overlap."""
     timer = section(FORECAST.with_suffix(".timer"), "Timer")
     command = "forecast load --config /etc/yamamori/backend.toml"
 
@@ -100,16 +100,16 @@ def test_forecasts_are_looked_for_well_before_one_is_stale() -> None:
 
 
 @each_daemon
-def test_unit_is_tried_again_for_ever_but_not_on_a_bad_config(path: Path) -> None:
-    """Status 78 is for a person; nobody is there to start anything else again."""
+def test_unit_restarts_forever_except_after_invalid_settings(path: Path) -> None:
+    """Status 78 needs an operator; any other exit must be recovered automatically."""
     assert service(path)["Restart"] == "always"
     assert service(path)["RestartPreventExitStatus"] == "78"
     assert section(path, "Unit")["StartLimitIntervalSec"] == "0"
 
 
 @each_daemon
-def test_unit_is_watched_and_bounded(path: Path) -> None:
-    """A hung or a hungry daemon is ended before it takes the machine along."""
+def test_unit_has_a_watchdog_and_resource_limits(path: Path) -> None:
+    """A daemon that hangs or leaks memory is ended before it affects the machine."""
     assert service(path)["Type"] == "notify"
     assert int(service(path)["WatchdogSec"]) >= 30
     assert "MemoryMax" in service(path)
@@ -117,8 +117,8 @@ def test_unit_is_watched_and_bounded(path: Path) -> None:
 
 
 @each_unit
-def test_unit_has_no_comment_behind_a_value(path: Path) -> None:
-    """There it is part of the value."""
+def test_unit_has_no_comment_after_a_value(path: Path) -> None:
+    """Systemd would read it as part of the value."""
     lines = path.read_text(encoding="utf-8").splitlines()
 
     assert [line for line in lines if re.search(r"^[^#].*=.*#", line)] == []
@@ -126,8 +126,8 @@ def test_unit_has_no_comment_behind_a_value(path: Path) -> None:
 
 @needs_analyze
 @each_unit
-def test_unit_is_sound_to_systemd(path: Path, tmp_path: Path) -> None:
-    """`verify` exits with 0 on unknown keys, so that its words are what counts."""
+def test_unit_passes_systemd_analyze_verify(path: Path, tmp_path: Path) -> None:
+    """`verify` exits with 0 on unknown keys, so the output is checked."""
     text = path.read_text(encoding="utf-8")
     copy = tmp_path / path.name
     # Our commands need not be installed where the tests run.
@@ -144,8 +144,8 @@ def test_unit_is_sound_to_systemd(path: Path, tmp_path: Path) -> None:
 
 @needs_analyze
 @each_unit
-def test_unit_is_little_exposed(path: Path) -> None:
-    """What a broken daemon could do is little."""
+def test_unit_exposure_is_low(path: Path) -> None:
+    """Limits what a compromised daemon can do."""
     rule = f"--threshold={WORST_EXPOSURE}"
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", rule, str(path)],
@@ -157,8 +157,8 @@ def test_unit_is_little_exposed(path: Path) -> None:
     assert done.returncode == 0, done.stdout[-200:]
 
 
-def test_agent_sees_pins_and_waits_for_their_modules() -> None:
-    """What hides pins from gpiozero, and the order that opens them."""
+def test_agent_unit_gives_access_to_pins_after_their_modules_are_loaded() -> None:
+    """Checks the options that would hide pins from gpiozero, and the order."""
     agent = SYSTEMD / "edge-agent.service"
     text = agent.read_text(encoding="utf-8")
     modules = (SYSTEMD / "modules-load.d/yamamori.conf").read_text(encoding="utf-8")
@@ -172,29 +172,32 @@ def test_agent_sees_pins_and_waits_for_their_modules() -> None:
 
 
 @pytest.mark.parametrize("unit", [path.stem for path in UNITS])
-def test_install_puts_a_unit_and_what_it_needs(unit: str, tmp_path: Path) -> None:
-    """One command, also into an image."""
+def test_install_copies_a_unit_and_its_dependencies(unit: str, tmp_path: Path) -> None:
+    """`DESTDIR` also serves for an image."""
     subprocess.run(
         [SYSTEMD / "install", unit],
         env={"DESTDIR": str(tmp_path), "PATH": "/bin"},
         check=True,
     )
-    put = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    installed = {
+        str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()
+    }
 
-    assert f"etc/systemd/system/{unit}.service" in put
+    assert f"etc/systemd/system/{unit}.service" in installed
     timer = f"etc/systemd/system/{unit}.timer"
-    assert (timer in put) == (unit in {path.stem for path in TIMED})
-    assert {"etc/sysusers.d/yamamori.conf", "etc/tmpfiles.d/yamamori.conf"} <= put
-    assert ("etc/udev/rules.d/70-yamamori.rules" in put) == (unit == "edge-agent")
-    kept = "etc/systemd/system/edge-agent.service.d/keep-pins.conf" in put
+    assert (timer in installed) == (unit in {path.stem for path in TIMED})
+    assert "etc/sysusers.d/yamamori.conf" in installed
+    assert "etc/tmpfiles.d/yamamori.conf" in installed
+    assert ("etc/udev/rules.d/70-yamamori.rules" in installed) == (unit == "edge-agent")
+    kept = "etc/systemd/system/edge-agent.service.d/keep-pins.conf" in installed
     assert kept == (unit == "edge-agent")
 
 
 @pytest.mark.parametrize(("version", "is_kept"), [("252", False), ("257.9-1", True)])
-def test_install_gives_an_old_systemd_no_key_that_it_lacks(
+def test_install_omits_keys_that_an_old_systemd_lacks(
     version: str, is_kept: bool, tmp_path: Path
 ) -> None:
-    """It would say so in the log at every look at the unit."""
+    """An unknown key would cause a warning each time the unit is loaded."""
     library = f"usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-{version}.so"
     (tmp_path / library).parent.mkdir(parents=True)
     (tmp_path / library).touch()
@@ -208,8 +211,8 @@ def test_install_gives_an_old_systemd_no_key_that_it_lacks(
     assert made.exists() == is_kept
 
 
-def test_install_of_an_unknown_unit_puts_nothing(tmp_path: Path) -> None:
-    """A typing error is named, with what there is."""
+def test_install_of_an_unknown_unit_copies_nothing(tmp_path: Path) -> None:
+    """The error names the unknown unit and lists the known ones."""
     done = subprocess.run(
         [SYSTEMD / "install", "edge-agent", "edge-agnet"],
         env={"DESTDIR": str(tmp_path), "PATH": "/bin"},

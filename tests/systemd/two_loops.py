@@ -1,7 +1,7 @@
-"""A daemon of two loops for tests, of which one hangs when told to; and a line.
+"""A daemon with two loops, one of which can be made to hang, and a GPIO line.
 
-The line is a FIFO in place of the descriptor of a kernel's line request: systemd keeps
-it as it keeps those, and the test writes the kernel's events into it.
+The line is a FIFO in place of the descriptor of a kernel's line request: systemd
+stores it in the same way, and the test writes kernel events into it.
 """
 
 import os
@@ -51,10 +51,10 @@ class TwoLoops:
                 time.sleep(3600)
 
 
-def take_up_the_line() -> None:
-    """Count what came on the line while nobody was there; or begin to listen.
+def resume_line() -> None:
+    """Count the edges that arrived while the daemon was down, or create the line.
 
-    All of it is the agent's own code but the first request: that needs a chip.
+    Everything but the first request, which needs a chip, is the agent's own code.
     """
     if LINE not in read_inherited_fds(os.environ, os.getpid()):
         os.mkfifo(FOLDER / "line")
@@ -68,14 +68,14 @@ def take_up_the_line() -> None:
         mark.read_text() if mark.exists() else "",
     )
     lines.release_unclaimed()
-    taken = pulses.drain()
+    drained = pulses.drain()
     with (FOLDER / "tips").open("a") as tips:
-        tips.write(f"{len(taken.times_s)}+{taken.untimed_count} ")
+        tips.write(f"{len(drained.times_s)}+{drained.untimed_count} ")
     mark.write_text(pulses.resume_token())
 
 
 lifecycle.log_to_stderr()
-take_up_the_line()
+resume_line()
 program = TwoLoops()
 run_service(
     program,

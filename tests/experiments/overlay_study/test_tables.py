@@ -23,10 +23,10 @@ links = st.sets(st.integers(0, 100), max_size=4)
 
 
 @given(tables, tables, links)
-def test_of_two_tables_exactly_one_is_better(
+def test_order_of_tables_is_total(
     one: list[TableEntry], other: list[TableEntry], kept: set[int]
 ) -> None:
-    """The order is total: the thesis' own let E <= F and F <= E hold together."""
+    """In the order of the thesis, E <= F and F <= E could both hold."""
     first, second = table_merit(one, kept), table_merit(other, kept)
 
     assert (first < second) + (second < first) + (first == second) == 1
@@ -35,10 +35,10 @@ def test_of_two_tables_exactly_one_is_better(
 
 
 @given(tables, links, st.data())
-def test_a_level_0_link_is_never_evicted(
+def test_level_0_link_is_never_evicted(
     table: list[TableEntry], kept: set[int], data: st.DataObject
 ) -> None:
-    """Dropping a link that must be kept is worse than dropping anything else."""
+    """Dropping a link that must be kept is worse than dropping any other."""
     held = [e for e in table if e.rank in kept]
     loose = [e for e in table if e.rank not in kept]
     if not held or not loose:
@@ -56,7 +56,7 @@ def test_a_level_0_link_is_never_evicted(
 def test_fill_finds_the_best_table(
     seed: int, publishers: int, subscribers: int, keeps_all: bool
 ) -> None:
-    """No other choice of subscribers is better in the order, tried one by one."""
+    """Compared with all other choices of subscribers."""
     chance = Random(seed)
     members = publishers + subscribers
     graph = SkipGraph([chance.getrandbits(64) for _ in range(members)])
@@ -66,11 +66,11 @@ def test_fill_finds_the_best_table(
         if keeps_all
         else {r for r in (own - 1, own + 1) if 0 <= r < members}
     )
-    room = chance.randint(len(kept), members)
-    waiting = [r for r in range(publishers, members) if r != own and r not in kept]
-    number = min(room - len(kept), len(waiting))
+    capacity = chance.randint(len(kept), members)
+    candidates = [r for r in range(publishers, members) if r != own and r not in kept]
+    number = min(capacity - len(kept), len(candidates))
 
-    found = fill_table(graph, own, range(publishers, members), kept, room)
+    found = fill_table(graph, own, range(publishers, members), kept, capacity)
 
     def merit_of(ranks: set[int]) -> object:
         return table_merit(
@@ -84,9 +84,9 @@ def test_fill_finds_the_best_table(
                 for r in ranks
             ],
             kept,
-        )[3:7]  # levels above the topic's are covered by links abroad
+        )[3:7]  # levels above the topic's are covered by outside links
 
-    best = max(merit_of(kept | set(c)) for c in combinations(waiting, number))
+    best = max(merit_of(kept | set(c)) for c in combinations(candidates, number))
     assert merit_of(set(found)) == best
     assert kept <= set(found)
-    assert len(found) <= room
+    assert len(found) <= capacity

@@ -11,14 +11,14 @@ from experiments.overlay_study.disasters import (
 )
 
 
-def mean(scenario: str, way: str) -> ScenarioResult:
-    told = [
-        run_scenario(scenario, way, make_terrain(12, 80, seed), seed)
+def mean(scenario: str, method: str) -> ScenarioResult:
+    results = [
+        run_scenario(scenario, method, make_terrain(12, 80, seed), seed)
         for seed in range(4)
     ]
     names = ("reached", "mean_ms", "p99_ms", "crossings")
     return ScenarioResult(
-        *(sum(getattr(t, n) for t in told) / len(told) for n in names)
+        *(sum(getattr(r, n) for r in results) / len(results) for n in names)
     )
 
 
@@ -31,26 +31,28 @@ def mean(scenario: str, way: str) -> ScenarioResult:
     st.sampled_from(sorted(SCENARIO_METHODS)),
 )
 def test_every_gateway_is_reached_in_every_disaster(
-    seed: int, valleys: int, more: int, scenario: str, way: str
+    seed: int, valleys: int, more: int, scenario: str, method: str
 ) -> None:
-    """Each message once, whatever the way and the ground."""
+    """Each gateway gets the message once, for any method and terrain."""
     if scenario == "cut" and valleys == 1:
-        return  # nobody is behind the cut
+        return  # there is no gateway behind the cut
     gateways = valleys + more + 1
     assert (
-        run_scenario(scenario, way, make_terrain(valleys, gateways, seed), seed).reached
+        run_scenario(
+            scenario, method, make_terrain(valleys, gateways, seed), seed
+        ).reached
         == 1.0
     )
 
 
-def test_by_valleys_every_link_is_crossed_once() -> None:
-    """One copy enters each valley; named by chance almost every copy does."""
+def test_names_by_valley_cross_every_link_once() -> None:
+    """One copy enters each valley; with hashed names almost every copy crosses."""
     assert mean("quiet", "v6 by valleys").crossings == 11
     assert mean("quiet", "v6, hashed names").crossings > 60
 
 
-def test_the_gain_holds_in_disasters_only_with_the_map() -> None:
-    """Wide fan-out over a shared link is slower than the Skip Graph it replaces."""
+def test_disasters_need_names_by_valley_to_keep_the_gain() -> None:
+    """With hashed names, fan-out over a shared link is slower than a Skip Graph."""
     for scenario in SCENARIOS:
         plain = mean(scenario, "sg, hashed names")
         assert mean(scenario, "v6 by valleys").mean_ms < 0.5 * plain.mean_ms
@@ -60,8 +62,8 @@ def test_the_gain_holds_in_disasters_only_with_the_map() -> None:
     )
 
 
-def test_a_cut_valley_goes_by_radio_to_the_nearest() -> None:
-    """And from there over that valley's link."""
+def test_cut_valley_routes_by_radio_to_the_nearest_valley() -> None:
+    """From there the route uses that valley's link."""
     ground = make_terrain(5, 20, 1)
     cut = Terrain(ground.valleys, ground.homes, frozenset({2}))
     near = cut.nearest_connected(2)

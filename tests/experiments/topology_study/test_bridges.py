@@ -22,23 +22,23 @@ from experiments.topology_study.federations import (
 
 
 def copies(bridges: BridgeTable, origin: str) -> Counter[str]:
-    """How often each broker gets a message that is published at one; it must end."""
+    """How often each broker gets a message published at `origin`; fails on a loop."""
     got, waiting = Counter([origin]), [origin]
     while waiting:
-        here = waiting.pop()
-        for there, origins in bridges[here].items():
+        broker = waiting.pop()
+        for target, origins in bridges[broker].items():
             if origin in origins:
-                got[there] += 1
-                waiting.append(there)
-        assert got.total() < 1000, "it goes round"
+                got[target] += 1
+                waiting.append(target)
+        assert got.total() < 1000, "the message loops"
     return got
 
 
 @given(st.integers(2, 8), st.data())
-def test_a_message_reaches_every_broker_once_in_any_graph(
+def test_message_reaches_every_broker_once_in_any_graph(
     size: int, data: st.DataObject
 ) -> None:
-    """Whatever cycles there are."""
+    """Also in graphs with cycles."""
     names = [f"b{n}" for n in range(size)]
     graph: dict[str, set[str]] = {name: set() for name in names}
     for one in range(1, size):
@@ -55,8 +55,8 @@ def test_a_message_reaches_every_broker_once_in_any_graph(
         assert copies(bridges, origin) == Counter(names)
 
 
-def test_a_mesh_passes_on_one_hop_only() -> None:
-    """And who is connected everywhere needs no bridge."""
+def test_bridges_of_a_mesh_forward_over_one_hop_only() -> None:
+    """Topology A, whose clients connect to all brokers, needs no bridges."""
     bridges = compute_bridges(make_federation("E", 12, 12))
 
     assert bridges["b1"] == {other: ["b1"] for other in BROKERS[1:]}
@@ -64,10 +64,10 @@ def test_a_mesh_passes_on_one_hop_only() -> None:
 
 
 @pytest.mark.broker
-def test_a_full_mesh_of_mosquittos_does_not_go_round(
+def test_full_mesh_of_mosquitto_brokers_does_not_loop(
     make_broker: Callable[..., Broker], tmp_path: Path
 ) -> None:
-    """Twelve messages become 36 deliveries: each broker's subscriber has all once."""
+    """Twelve messages cause 36 deliveries: each broker's subscriber gets each once."""
     names = ("b1", "b2", "b3")
     brokers = {name: make_broker() for name in names}
     addresses = {name: str(brokers[name].endpoint) for name in names}
@@ -79,23 +79,24 @@ def test_a_full_mesh_of_mosquittos_does_not_go_round(
         lines = format_bridge_config(name, bridges, addresses)
         path.write_text(path.read_text() + "\n".join(lines) + "\n")
         broker.start()
-    heard = {n: Client(b.endpoint, f"ear-{n}", "d/#") for n, b in brokers.items()}
-    talkers = {n: Client(b.endpoint, f"mouth-{n}") for n, b in brokers.items()}
+    subscribers = {n: Client(b.endpoint, f"sub-{n}", "d/#") for n, b in brokers.items()}
+    publishers = {n: Client(b.endpoint, f"pub-{n}") for n, b in brokers.items()}
 
     def is_bridged() -> bool:
-        for name, talker in talkers.items():
-            talker.publish(origin_topic(name, "probe"), b"")
+        for name, publisher in publishers.items():
+            publisher.publish(origin_topic(name, "probe"), b"")
         time.sleep(0.2)
-        probes = {(n, m.topic) for n, ear in heard.items() for m in ear.got}
+        probes = {(n, m.topic) for n, each in subscribers.items() for m in each.got}
         return len(probes) == 9
 
     wait_until(is_bridged)
-    for name, talker in talkers.items():
+    for name, publisher in publishers.items():
         for number in range(4):
-            talker.publish(origin_topic(name, "warning"), b"%d" % number)
+            publisher.publish(origin_topic(name, "warning"), b"%d" % number)
     topics = [origin_topic(name, "warning") for name in names]
-    wait_until(lambda: all(len(e.on(t)) == 4 for e in heard.values() for t in topics))
+    receivers = subscribers.values()
+    wait_until(lambda: all(len(r.on(t)) == 4 for r in receivers for t in topics))
     time.sleep(1.0)
 
-    for ear in heard.values():
-        assert all(sorted(ear.on(t)) == [b"0", b"1", b"2", b"3"] for t in topics)
+    for each in receivers:
+        assert all(sorted(each.on(t)) == [b"0", b"1", b"2", b"3"] for t in topics)

@@ -23,20 +23,20 @@ EVEN = dict.fromkeys(FOUR, ClientCounts(3, 3))
 
 
 def side(graph: Graph, start: str, cut: str) -> set[str]:
-    """Brokers on one side of a cut link."""
+    """Brokers on the side of `start` after the link to `cut` is removed."""
     found, waiting = {start}, [start]
     while waiting:
-        for there in graph[waiting.pop()]:
-            if there not in found and there != cut:
-                found.add(there)
-                waiting.append(there)
+        for neighbour in graph[waiting.pop()]:
+            if neighbour not in found and neighbour != cut:
+                found.add(neighbour)
+                waiting.append(neighbour)
     return found
 
 
 def by_formula(
     graph: Graph, clients: Mapping[str, ClientCounts]
 ) -> dict[str, tuple[Fraction, Fraction]]:
-    """The formulas of the paper, for trees."""
+    """Inbound and outbound centrality by the paper's formulas, for trees."""
     publishers = sum(c.publishers for c in clients.values())
     subscribers = sum(c.subscribers for c in clients.values())
 
@@ -46,7 +46,7 @@ def by_formula(
     def has(j: str, i: str) -> bool:
         return any(clients[b].subscribers for b in side(graph, j, i))
 
-    told = {}
+    centrality = {}
     for i, near in graph.items():
         entering = clients[i].publishers + sum(psg(j, i) * has(i, j) for j in near)
         leaving = clients[i].publishers * (
@@ -56,11 +56,11 @@ def by_formula(
             * (sum(has(k, i) for k in near if k != j) + clients[i].subscribers)
             for j in near
         )
-        told[i] = (
+        centrality[i] = (
             Fraction(entering, publishers),
             Fraction(leaving, publishers * subscribers),
         )
-    return told
+    return centrality
 
 
 @st.composite
@@ -83,23 +83,23 @@ def federations(draw: st.DrawFn) -> tuple[Graph, dict[str, ClientCounts]]:
 
 
 @given(federations())
-def test_counting_trees_is_the_formula(
+def test_centrality_of_trees_equals_the_formula(
     federation: tuple[Graph, dict[str, ClientCounts]],
 ) -> None:
-    """On any tree of brokers, with any clients, exactly."""
+    """On any tree of brokers with any clients, exactly."""
     graph, clients = federation
 
     found = compute_centrality(graph, clients)
 
-    told = by_formula(graph, clients)
-    assert {b: (c.inbound, c.outbound) for b, c in found.items()} == told
+    expected = by_formula(graph, clients)
+    assert {b: (c.inbound, c.outbound) for b, c in found.items()} == expected
 
 
 @given(federations())
-def test_nothing_is_made_or_lost(
+def test_messages_are_conserved(
     federation: tuple[Graph, dict[str, ClientCounts]],
 ) -> None:
-    """What leaves for brokers enters brokers, and every subscriber gets its copy."""
+    """Messages sent to brokers enter brokers, and every subscriber gets its copy."""
     graph, clients = federation
     publishers = sum(c.publishers for c in clients.values())
     subscribers = sum(c.subscribers for c in clients.values())
@@ -130,15 +130,15 @@ def test_topologies_of_the_paper(
     assert [found[b].outbound for b in FOUR] == [Fraction(x) for x in outbound]
 
 
-def test_a_single_broker_is_the_unit() -> None:
-    """1 and 1, whatever the number of clients."""
+def test_single_broker_has_centrality_one() -> None:
+    """Inbound and outbound, for any number of clients."""
     (load,) = compute_centrality({"b": []}, {"b": ClientCounts(7, 9)}).values()
 
     assert (load.inbound, load.outbound) == (1, 1)
 
 
-def test_load_goes_to_who_has_least() -> None:
-    """The ends of a chain come before its middle; the hub has the subscribers."""
+def test_brokers_with_the_least_load_rank_first() -> None:
+    """The ends of a chain rank before its middle; the best hub has the subscribers."""
     assert rank_by_load(chain_graph(FOUR), EVEN)[:2] == ["b1", "b4"]
     crowd = {"a": ClientCounts(1, 1), "b": ClientCounts(1, 20), "c": ClientCounts(1, 1)}
     assert choose_hub(crowd) in {"a", "b", "c"}
@@ -150,14 +150,14 @@ def test_load_goes_to_who_has_least() -> None:
     ) == min(others)
 
 
-def test_a_federation_in_two_pieces_is_refused() -> None:
-    """It says who cannot reach whom."""
+def test_disconnected_federation_is_refused() -> None:
+    """The error names two brokers without a path."""
     graph: Graph = {"a": [], "b": []}
     with pytest.raises(TopologyError, match="graph must be a way from a to b"):
         compute_centrality(graph, {"a": ClientCounts(1, 0), "b": ClientCounts(0, 1)})
 
 
-def test_without_publishers_there_is_no_load() -> None:
-    """Nothing could be divided by."""
+def test_federation_without_publishers_is_refused() -> None:
+    """The centrality would divide by zero."""
     with pytest.raises(TopologyError, match="clients must be publishers and"):
         compute_centrality({"a": []}, {"a": ClientCounts(0, 3)})

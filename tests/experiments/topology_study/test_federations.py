@@ -17,7 +17,7 @@ from gateway_daemon.cli import cli
 from gateway_daemon.overlay.keys import publication_areas, subscription_area
 from spatial_mqtt.errors import TopicError
 
-PARTED = """
+DISCONNECTED = """
 [[broker]]
 name = "a"
 publishers = 1
@@ -54,7 +54,7 @@ def test_topologies_of_the_paper_exactly(
 
 
 def test_duplicates_of_a_mesh_are_counted() -> None:
-    """Each broker passes its first copy on to all but the sender."""
+    """Each broker forwards its first copy to all but the sender."""
     loads = evaluate_federation(
         make_federation("E", 12, 12), has_duplicates=True
     ).loads.values()
@@ -65,8 +65,8 @@ def test_duplicates_of_a_mesh_are_counted() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from(["C", "D"]))
-def test_a_tree_has_no_duplicates(publishers: int, subscribers: int, name: str) -> None:
-    """Where every broker has subscribers, both counts are the same."""
+def test_tree_has_no_duplicates(publishers: int, subscribers: int, name: str) -> None:
+    """If every broker has subscribers, both counts are equal."""
     federation = make_federation(name, publishers, subscribers + 4)
 
     assert evaluate_federation(federation) == evaluate_federation(
@@ -74,8 +74,8 @@ def test_a_tree_has_no_duplicates(publishers: int, subscribers: int, name: str) 
     )
 
 
-def test_what_fails_with_a_broker() -> None:
-    """The hub of a star parts nearly all; in a mesh only its own clients are parted."""
+def test_share_lost_when_a_broker_fails() -> None:
+    """The hub of a star disconnects nearly all; in a mesh only its own clients."""
     hub = share_lost_without(make_federation("C", 12, 12), "b1")
     leaf = share_lost_without(make_federation("C", 12, 12), "b2")
 
@@ -85,17 +85,17 @@ def test_what_fails_with_a_broker() -> None:
     assert share_lost_without(make_federation("single", 12, 12), "b1") == 1
 
 
-def test_advice_names_the_best_first() -> None:
-    """Who connects everywhere relieves brokers; of the bridged ones the mesh does."""
-    told = [each.name for each in rank_topologies(TOPOLOGIES, 12, 12, "even")]
+def test_advice_lists_the_best_topology_first() -> None:
+    """Clients connected to all brokers are best; of bridged topologies, the mesh."""
+    names = [each.name for each in rank_topologies(TOPOLOGIES, 12, 12, "even")]
 
-    assert told[0] == "B"
-    assert [name for name in told if name in "CDE"] == ["E", "D", "C"]
-    assert told[-1] == "single"
+    assert names[0] == "B"
+    assert [name for name in names if name in "CDE"] == ["E", "D", "C"]
+    assert names[-1] == "single"
 
 
 def test_command_evaluates_a_file(tmp_path: Path) -> None:
-    """A broker without clients is a hub; a bridge is said once."""
+    """A broker without clients is a hub; each link is listed once."""
     path = tmp_path / "kochi.toml"
     path.write_text(
         '[[broker]]\nname = "hub"\n'
@@ -109,11 +109,11 @@ def test_command_evaluates_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "code"),
+    ("text", "message", "code"),
     [
         ("", "broker must be at least one [[broker]]", 64),
         (
-            PARTED,
+            DISCONNECTED,
             "graph must be a way from a to b",
             64,
         ),
@@ -130,20 +130,19 @@ def test_command_evaluates_a_file(tmp_path: Path) -> None:
         ("[[broker", "TOML", 65),
     ],
 )
-def test_a_mistake_in_a_file_is_named(
-    tmp_path: Path, text: str, words: str, code: int
+def test_error_in_a_file_is_reported(
+    tmp_path: Path, text: str, message: str, code: int
 ) -> None:
-    """The field, the rule and what was found; never a traceback."""
+    """The message has the field, the rule and the value, but no traceback."""
     path = tmp_path / "federation.toml"
     path.write_text(text)
     done = run("evaluate", str(path))
 
-    assert words in done.output
+    assert message in done.output
     assert done.exit_code == code
 
 
-def test_other_mistakes_of_the_command() -> None:
-    """No such file or topology, no clients."""
+def test_command_rejects_unknown_files_and_topologies_and_zero_clients() -> None:
     assert "no.toml" in run("evaluate", "no.toml").output
     assert "a file or one of single, A" in run("evaluate", "F").output
     assert (
@@ -157,14 +156,13 @@ def test_other_mistakes_of_the_command() -> None:
         make_federation("E", 3, 0)
 
 
-def test_json_tells_the_fractions() -> None:
-    """For a program, and exactly."""
+def test_json_contains_exact_fractions() -> None:
     assert '"out_exact": "5/16"' in run("evaluate", "E", "--json").output
     assert '"topology": "B"' in run("advise", "--json").output
 
 
-def test_an_empty_topic_and_priority_0_are_refused() -> None:
-    """The overlay has no stretch for the one and no plan for the other."""
+def test_empty_topic_and_priority_0_are_refused() -> None:
+    """The overlay has no topic range for an empty topic, and no plan for priority 0."""
     with pytest.raises(TopicError, match="topic must be 1 to 65535 bytes"):
         publication_areas("")
     done = CliRunner().invoke(cli, ["overlay", "simulate", "--priority", "0"])
@@ -174,8 +172,8 @@ def test_an_empty_topic_and_priority_0_are_refused() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2**10 - 1, 2**10, 2**10 + 1])
-def test_a_power_of_two_is_no_edge(nodes: int) -> None:
-    """Support nodes stand on a grid of the next power of two."""
+def test_overlay_sizes_around_a_power_of_two_are_simulated(nodes: int) -> None:
+    """Support nodes are on a grid of the next power of two."""
     done = CliRunner().invoke(
         cli,
         ["overlay", "simulate", "--method", "psg", "--pattern", "alpha", "--nodes",

@@ -1,9 +1,9 @@
-"""Listens at brokers, to see in what order each store sends on what it was given."""
+"""Records messages at brokers, to check the order in which each store sends them on."""
 
 import time
 
-from chaos.house import GATEWAY_2, LINK, LOCAL_2, SITE, House
 from chaos.oracle import Hop, Sent
+from chaos.whole_system import GATEWAY_2, LINK, LOCAL_2, SITE, WholeSystem
 from programs import Client
 from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, LOCAL
 from soak.witness import Witness
@@ -16,53 +16,54 @@ from spatial_mqtt.topics import FORWARD_FILTER, OFFER_FILTER, matches, offer_top
 from spatial_mqtt.transport import IncomingMessage
 
 AREA = "/1/#"
-"""Where the nodes stand."""
+"""Area of the nodes."""
 
 
 STORES = {LOCAL: "gw-1", LOCAL_2: "gw-2", DISTRIBUTED: "ingest-0"}
 
 
-class Tap(Client):
-    """One listener, which remembers when it heard what.
+class BrokerRecorder(Client):
+    """Records the messages of one broker with their times.
 
-    It listens only once the store does that is meant: a broker that was restarted
-    would else take us for it, and not tell the sender that nobody has the message.
+    It subscribes only after the store has subscribed. Otherwise a restarted broker
+    would count the recorder as a subscriber and acknowledge a message that no store
+    receives.
     """
 
     def __init__(self, endpoint: Endpoint, filter_: str, store: str) -> None:
-        self._heard: list[tuple[float, IncomingMessage]] = []
+        self._received: list[tuple[float, IncomingMessage]] = []
         self._filter = filter_
-        super().__init__(endpoint, f"tap-{endpoint.port}", offer_topic(store))
+        super().__init__(endpoint, f"recorder-{endpoint.port}", offer_topic(store))
 
     def on_message(self, message: IncomingMessage) -> None:
         """See `ConnectionHandler`."""
         if matches(OFFER_FILTER, message.topic):
             self.connection.subscribe([(self._filter, 2)])
         else:
-            self._heard.append((time.monotonic(), message))
+            self._received.append((time.monotonic(), message))
 
-    def told(self, by: str) -> list[Sent]:
-        """Messages in their order, those in parcels one by one; the first of each."""
-        opener = Unpacker()
+    def messages(self, store: str) -> list[Sent]:
+        """First delivery of each message in order, with batches unpacked."""
+        unpacker = Unpacker()
         first: dict[str, Sent] = {}
-        for at_s, incoming in list(self._heard):
-            for message in opener.unpack([incoming]):
+        for at_s, incoming in list(self._received):
+            for message in unpacker.unpack([incoming]):
                 try:
                     id_, priority = decode_message_id(message.payload)
                 except EnvelopeError:
                     continue
                 name = str(id_)
-                first.setdefault(name, Sent(name, by, priority, at_s))
+                first.setdefault(name, Sent(name, store, priority, at_s))
         return list(first.values())
 
 
-class Taps:
-    """Listeners at the brokers of both gateways and behind them."""
+class BrokerRecorders:
+    """Recorders at the brokers of both gateways and behind them."""
 
-    def __init__(self, house: House) -> None:
-        brokers = house.brokers
+    def __init__(self, system: WholeSystem) -> None:
+        brokers = system.brokers
         self._at = {
-            name: Tap(
+            name: BrokerRecorder(
                 brokers[name].endpoint,
                 AREA if name == DISTRIBUTED else FORWARD_FILTER,
                 store,
@@ -71,13 +72,15 @@ class Taps:
         }
 
     def hops(self, witness: Witness) -> list[Hop]:
-        """Every step from a node to the broker behind the gateways.
+        """Every hop from a node to the broker behind the gateways.
 
-        Beside each other the gateways order nothing: what went by both is nobody's.
+        The two gateways do not order messages between each other, so messages that
+        passed both are left out.
         """
-        first, second = self._at[LOCAL].told(GATEWAY), self._at[LOCAL_2].told(GATEWAY_2)
+        first = self._at[LOCAL].messages(GATEWAY)
+        second = self._at[LOCAL_2].messages(GATEWAY_2)
         by_both = {each.id for each in first} & {each.id for each in second}
-        last = _in_order(self._at[DISTRIBUTED].told(DISTRIBUTED))
+        last = _in_order(self._at[DISTRIBUTED].messages(DISTRIBUTED))
         put = [
             Sent(note.id, node, note.priority, note.at_s)
             for node, ledger in witness.ledgers.items()
@@ -93,11 +96,11 @@ class Taps:
             Hop(put, _in_order(second), frozenset({AGENT, SITE, LOCAL_2, GATEWAY_2})),
             *(
                 Hop(
-                    [each for each in told if each.id not in by_both],
+                    [each for each in messages if each.id not in by_both],
                     last,
                     frozenset({broker, gateway, DISTRIBUTED}),
                 )
-                for told, broker, gateway in (
+                for messages, broker, gateway in (
                     (first, LOCAL, GATEWAY),
                     (second, LOCAL_2, GATEWAY_2),
                 )
@@ -105,10 +108,10 @@ class Taps:
         ]
 
     def close(self) -> None:
-        """Stop listening."""
-        for tap in self._at.values():
-            tap.connection.stop()
+        """Stop recording."""
+        for recorder in self._at.values():
+            recorder.connection.stop()
 
 
-def _in_order(told: list[Sent]) -> list[tuple[str, float]]:
-    return [(each.id, each.at_s) for each in told]
+def _in_order(messages: list[Sent]) -> list[tuple[str, float]]:
+    return [(each.id, each.at_s) for each in messages]

@@ -1,12 +1,12 @@
-"""Programs that stand in for those which need a whole machine, in a page's shell.
+"""Stubs of programs that need a whole machine, for a page's shell.
 
-Each says by its exit status whether what it was given is there: a unit, a target, an
-extra, a class. Everything else that a page names is the real program.
+Each checks that its argument exists (a unit, a target, an extra, a class) and fails if
+it does not. All other programs of a page are the real ones.
 """
 
 SYSTEMCTL = """
-# Starts and stops what the test has named, as systemd would. Each unit must be one
-# that we bring, or Mosquitto's.
+# Starts and stops the units that the test has defined, as systemd would. Each unit
+# must be one of ours, or Mosquitto's.
 action=$1; shift
 for unit in "$@"; do
   case $unit in -*|mosquitto) continue;; esac
@@ -28,24 +28,24 @@ done
 """
 
 SUDO = """
-# We are who we are.
+# Runs the command as the current user.
 [ "$1" != -u ] || shift 2
 exec "$@"
 """
 
 MAKE = """
-# What it would do: the target is there, and so is each name that is set.
+# A dry run: the target and each variable that is set must exist.
 for word in "$@"; do
   case $word in *=*)
     grep -rqw "${word%%=*}" "$ROOT/Makefile" "$ROOT/image/build" \\
-      || { echo "make knows no ${word%%=*}" >&2; exit 2; };;
+      || { echo "no variable ${word%%=*}" >&2; exit 2; };;
   esac
 done
 exec /usr/bin/make -C "$ROOT" -n "$@"
 """
 
 PIP = """
-# Every extra that is asked for is one of ours.
+# Every requested extra must be one of ours.
 for word in "$@"; do
   case $word in yamamori*)
     for extra in $(echo "$word" | tr -c 'a-z\\n' ' ' | cut -d ' ' -f 2-); do
@@ -67,7 +67,7 @@ sed -n '/^\\[project.scripts/,/^$/s/ = .*//p' "$ROOT/pyproject.toml" \\
 """
 
 SCP = """
-# The file is there, and the folder on the other side is one of ours.
+# The file must exist, and the remote folder must be one of ours.
 test -f "$1"
 case $2 in *:*/var/gateway/updates/*.update) exit 0;; esac
 echo "not ours: $2" >&2
@@ -75,13 +75,13 @@ exit 1
 """
 
 SPARK_CLASS = """
-# The class is in one of Spark's jars; nothing is started.
+# The class must be in one of Spark's jars; nothing is started.
 name=$(echo "$1" | tr . /)
 jars=$(echo "$ROOT"/.venv/lib/python3*/site-packages/pyspark/jars)
 grep -qlF "$name.class" "$jars"/spark-core*
 """
 
-STAND_INS = {
+STUBS = {
     "systemctl": SYSTEMCTL,
     "sudo": SUDO,
     "make": MAKE,
@@ -90,4 +90,4 @@ STAND_INS = {
     "scp": SCP,
     "spark-class": SPARK_CLASS,
 }
-"""By name, each a script of bash."""
+"""Bash scripts by the name of the program."""

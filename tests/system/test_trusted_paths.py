@@ -1,15 +1,15 @@
-"""The ways beside the main one, with certificates: back to the slope, and around."""
+"""Notices to the slope and overlay detours, with certificates on every link."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import wait_until
+from notice_bench import Agent, write_keys, write_level
 from programs import Programs
 from soak.relay import Relay
 from trust_bench import Person, Town, TrustedBroker
 from trusted_system import GATEWAY, PROGRAMS, System, tls_section
-from way_back_bench import Agent, judge_level, write_keys
 
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 
@@ -53,32 +53,32 @@ TOPIC = "/3/1/2/0"
 
 @pytest.fixture
 def office(tmp_path: Path) -> Iterator[System]:
-    """A backend that notifies, a Manager and a gateway; the node is another's."""
+    """A backend with notices, a Manager and a gateway; the node runs in the test."""
     write_keys(tmp_path)
     made = System(tmp_path, OFFICE)
     yield made
     made.stop()
 
 
-def test_level_lights_the_lamp_by_certificates_and_signatures(
+def test_signed_level_switches_the_lamp_over_tls(
     office: System, tmp_path: Path
 ) -> None:
-    """From the backend's table over two brokers to the slope, and back to rest."""
+    """From the backend's table over two brokers to the lamp: on, then off again."""
     text = LAMP.format(**office.brokers, folder=tmp_path)
     text += tls_section(office.files["kochi-0001"])
     with Agent(tmp_path, text) as agent:
         wait_until(lambda: agent.status().get("is_served"), 120)
-        judge_level(tmp_path / "backend", 4)
+        write_level(tmp_path / "backend", 4)
         wait_until(lambda: agent.status()["alarms"] == {"lamp": "on"}, 120)
         lit = agent.status()
-        judge_level(tmp_path / "backend", 1)
+        write_level(tmp_path / "backend", 1)
         wait_until(lambda: agent.status()["alarms"] == {"lamp": "off"}, 120)
 
     assert str(lit["notice"]).startswith("level 4 by notice for /")
     assert lit["refused"] is None
 
 
-class Valleys:
+class Deployment:
     """A Manager, a distributed broker and two gateways, all with certificates."""
 
     def __init__(self, folder: Path) -> None:
@@ -118,10 +118,10 @@ class Valleys:
                 "out_of_reach_s = 1.0\n",
             )
 
-    def wait_for_company(self) -> None:
-        # What nobody takes is not kept by a broker.
-        for words in ("is up on", "overlay: others are reached"):
-            wait_until(lambda w=words: all(w in self.log(n) for n in self.local), 120)
+    def wait_for_peers(self) -> None:
+        # A broker discards messages without a subscriber.
+        for text in ("is up on", "overlay: others are reached"):
+            wait_until(lambda t=text: all(t in self.log(n) for n in self.local), 120)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -137,8 +137,8 @@ class Valleys:
 
 
 @pytest.fixture
-def valleys(tmp_path: Path) -> Iterator[Valleys]:
-    made = Valleys(tmp_path)
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    made = Deployment(tmp_path)
     yield made
     made.stop()
 
@@ -153,41 +153,43 @@ def seqs(person: Person) -> list[int]:
     return sorted(decode_message_id(message.payload)[0].seq for message in person.got)
 
 
-def listener(valleys: Valleys) -> Person:
-    """A siren in the second valley, registered at its broker and listening."""
-    broker, siren = valleys.local["b"].nodes, valleys.files["siren"]
+def listener(deployment: Deployment) -> Person:
+    """A siren at the second gateway, registered and subscribed."""
+    broker, siren = deployment.local["b"].nodes, deployment.files["siren"]
     early = Person(broker, siren, "siren")
     wait_until(lambda: early.reaches("/api/register", b"/3/1/#"), 120)
     early.stop()
     return Person(broker, siren, "siren", "/3/1/#")
 
 
-def test_warning_goes_round_a_cut_backbone_from_certificate_to_certificate(
-    valleys: Valleys,
+def test_warning_bypasses_a_cut_backbone_over_tls(
+    deployment: Deployment,
 ) -> None:
-    """Only what is urgent; the rest comes when the backbone is back, nothing twice."""
-    files, local = valleys.files, valleys.local
-    siren = listener(valleys)
-    central = valleys.central.daemons
+    """Only urgent messages; the rest follows after the repair, nothing twice."""
+    files, local = deployment.files, deployment.local
+    siren = listener(deployment)
+    central = deployment.central.daemons
     backend = Person(central, files["ingest-0"], "ingest-0", "/3/#")
-    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("b"), 120)
+    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("b"), 120)
     node = Person(local["a"].nodes, files["n1"], "n1", "/custody/n1")
 
-    def say(seq: int, priority: int) -> None:
+    def publish(seq: int, priority: int) -> None:
         topic = f"/from/n1{TOPIC}/pri{priority}"
         assert node.say(topic, warning(seq, priority)) is None
 
-    valleys.wait_for_company()
-    say(1, 5)
+    deployment.wait_for_peers()
+    publish(1, 5)
     wait_until(lambda: seqs(siren) == [1] == seqs(backend), 120)
-    valleys.backbone.cut()
-    say(2, 2)
-    say(3, 5)
+    deployment.backbone.cut()
+    publish(2, 2)
+    publish(3, 5)
     wait_until(lambda: seqs(siren) == [1, 3], 120)
-    valleys.backbone.mend()
+    deployment.backbone.restore()
     wait_until(lambda: seqs(siren) == [1, 2, 3], 120)
     wait_until(lambda: set(seqs(backend)) == {1, 2, 3}, 120)
 
-    assert all("Not authorized" not in valleys.log(name) for name in ("a", "b", "m1"))
+    assert all(
+        "Not authorized" not in deployment.log(name) for name in ("a", "b", "m1")
+    )
     for person in (siren, backend, node):
         person.stop()

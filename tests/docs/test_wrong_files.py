@@ -1,4 +1,4 @@
-"""Every file that a person names on a command line may be the wrong one."""
+"""Every file argument of every command rejects a wrong file with a clear message."""
 
 import io
 import sys
@@ -22,24 +22,24 @@ PROGRAMS = {
     "spatial_mqtt": spatial_mqtt.cli.cli,
 }
 WRONG = b'[node]\nid = "caf\xe9 \xff\xfe\x00"\n\x80\n'
-"""Latin-1, or what another program has left."""
+"""Latin-1 and binary data."""
 
 MANIFEST = b'{"version": "2", "role": "node"}'
 
 FAILED, USAGE, CONFIG = 1, 2, 78
 REFUSED = {FAILED, USAGE, 65, 66, CONFIG}
 
-ASKS = "--manager mqtt://127.0.0.1:1 --config FILE"
-TELLS = "--manager mqtt://127.0.0.1:1"
-MORE = {
-    "gateway_daemon admin --config": f"admin {ASKS} gateways",
+WITH_CONFIG = "--manager mqtt://127.0.0.1:1 --config FILE"
+MANAGER = "--manager mqtt://127.0.0.1:1"
+COMMANDS = {
+    "gateway_daemon admin --config": f"admin {WITH_CONFIG} gateways",
     "gateway_daemon ca --password-file": "ca --folder DIR --password-file FILE list",
     "gateway_daemon ca sign --config": "ca --folder DIR sign --config FILE",
-    "gateway_daemon rollout bundle": f"rollout {TELLS} --key FILE FILE /1",
-    "gateway_daemon rollout --key": f"rollout {TELLS} --key FILE BUNDLE /1",
-    "gateway_daemon rollout --config": f"rollout {ASKS} --key FILE BUNDLE /1",
-    "spatial_mqtt pub --config": f"pub {ASKS} --at 33,133 x",
-    "spatial_mqtt sub --config": f"sub {ASKS} --around 33,133",
+    "gateway_daemon rollout bundle": f"rollout {MANAGER} --key FILE FILE /1",
+    "gateway_daemon rollout --key": f"rollout {MANAGER} --key FILE BUNDLE /1",
+    "gateway_daemon rollout --config": f"rollout {WITH_CONFIG} --key FILE BUNDLE /1",
+    "spatial_mqtt pub --config": f"pub {WITH_CONFIG} --at 33,133 x",
+    "spatial_mqtt sub --config": f"sub {WITH_CONFIG} --around 33,133",
     "edge_agent queue purge --config": "queue purge --yes --config FILE",
     "edge_agent queue replay --config": "queue replay --config FILE FILE",
     "edge_agent queue replay file": "queue replay --config NODE FILE",
@@ -61,17 +61,17 @@ MORE = {
     "backend_spark evaluate events_csv": "evaluate FILE FILE",
     "gateway_daemon topology evaluate topology": "topology evaluate FILE",
 }  # fmt: skip
-"""What a command wants beside the file."""
+"""Command lines of commands that need more than the file."""
 
 BY_NAME = {"rain_csv", "events_csv", "topology"}
-"""Arguments that name a file, or something else."""
+"""Arguments that may be a file name although their type is not a path."""
 
 NO_INPUTS = {"--out", "--report", "--at", "--from", "--to", "--run", "--folder"}
 NO_INPUTS |= {"--credentials"}
-"""What is written, and folders."""
+"""Output files and folders."""
 
 PASSES = {"gateway_daemon ca --password-file"}
-"""A password may be any bytes; there the folder is wrong."""
+"""A password may be any bytes; the command fails because of the folder."""
 
 
 def files_of(command: click.Command, *words: str) -> Iterator[str]:
@@ -94,20 +94,22 @@ WHERE = [where for name, cli in PROGRAMS.items() for where in files_of(cli, name
 def command(where: str, folder: Path) -> list[str]:
     program, *words, name = where.split()
     plain = [*words, name, "FILE"] if name.startswith("--") else [*words, "FILE"]
-    told = MORE.get(where, " ".join(plain)).split()
+    arguments = COMMANDS.get(where, " ".join(plain)).split()
     paths = {
         "FILE": str(folder / "wrong.toml"),
         "NODE": str(folder / "node.toml"),
         "BACKEND": str(folder / "backend.toml"),
         "BUNDLE": str(folder / "new.update"),
     }
-    told = [paths.get(word, word.replace("DIR", str(folder))) for word in told]
-    return [program, *told]
+    return [
+        program,
+        *(paths.get(word, word.replace("DIR", str(folder))) for word in arguments),
+    ]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wrong file, and good ones where a command wants both."""
+    """A wrong file, and valid ones for commands that need both."""
     folder = tmp_path_factory.mktemp("given")
     (folder / "wrong.toml").write_bytes(WRONG)
     (folder / "node.toml").write_text(
@@ -116,36 +118,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '[[sensor]]\nkind = "node"\nname = "box"\n'
     )
     with tarfile.open(folder / "new.update", "w") as tar:
-        told = tarfile.TarInfo("manifest.json")
-        told.size = len(MANIFEST)
-        tar.addfile(told, io.BytesIO(MANIFEST))
+        info = tarfile.TarInfo("manifest.json")
+        info.size = len(MANIFEST)
+        tar.addfile(info, io.BytesIO(MANIFEST))
     (folder / "backend.toml").write_text(f'[backend]\ndata = "{folder}/data"\n')
     return folder
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_file_of_bytes_is_refused_by_name_and_without_our_code(
+def test_binary_file_is_rejected_by_name_without_a_traceback(
     where: str,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """No stack; the file is named; settings end with the status of settings."""
+    """The message names the file; wrong settings exit with status 78."""
     program, *arguments = command(where, folder)
     monkeypatch.setattr(sys, "argv", [program, *arguments])
     with pytest.raises(SystemExit, match=r"\d+") as ended:
         import_module(f"{program}.__main__").main()
-    words = "".join(capfd.readouterr())
+    output = "".join(capfd.readouterr())
 
-    assert ended.value.code in REFUSED, words
+    assert ended.value.code in REFUSED, output
     if where.endswith("--config"):
-        assert ended.value.code == CONFIG, words
-        assert "must be text in UTF-8, got byte 0xe9 in line 2; save it" in words
+        assert ended.value.code == CONFIG, output
+        assert "must be text in UTF-8, got byte 0xe9 in line 2; save it" in output
     if where not in PASSES:
-        assert "wrong.toml" in words or "line" in words, words
+        assert "wrong.toml" in output or "line" in output, output
 
 
-def test_every_command_with_a_file_is_known_here() -> None:
-    """A new command with a file is tried by itself; what it needs more is in MORE."""
-    assert set(MORE) <= set(WHERE)
+def test_every_listed_command_exists() -> None:
+    """New commands are tested automatically; `COMMANDS` adds their other arguments."""
+    assert set(COMMANDS) <= set(WHERE)
     assert len(WHERE) > 30

@@ -1,4 +1,4 @@
-"""Both ends of the way back: an office that judges, and an agent with a lamp."""
+"""Both ends of the path of notices: a table of levels, and an agent with a lamp."""
 
 import os
 import socket
@@ -23,15 +23,15 @@ CELL = Cell.at(33.5588, 133.5312, 13)
 
 
 class Agent:
-    """`edge-agent run` on gpiozero's mock pins, as systemd would run it."""
+    """`edge-agent run` on gpiozero's mock pins, with a notify socket and a watchdog."""
 
     def __init__(self, folder: Path, text: str) -> None:
         self._folder = folder
         path = folder / "node.toml"
         path.write_text(text)
-        heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        heard.bind(str(folder / "notify"))
-        threading.Thread(target=_drain, args=(heard,), daemon=True).start()
+        notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notify.bind(str(folder / "notify"))
+        threading.Thread(target=_drain, args=(notify,), daemon=True).start()
         env = {
             **os.environ,
             "GPIOZERO_PIN_FACTORY": "mock",
@@ -44,14 +44,14 @@ class Agent:
             self.process = subprocess.Popen(command, stderr=log, env=env)
 
     def status(self) -> dict[str, object]:
-        """What the agent last said of itself."""
+        """The agent's last status; empty before the first."""
         try:
             return load_status(self._folder)
         except FileNotFoundError:
             return {}
 
     def shown(self) -> str:
-        """What a person sees."""
+        """Output of `edge-agent status`."""
         command = [sys.executable, "-m", "edge_agent", "status", "--run"]
         done = subprocess.run(
             [*command, str(self._folder)], capture_output=True, text=True, check=False
@@ -66,13 +66,13 @@ class Agent:
         self.process.wait(60)
 
 
-def _drain(heard: socket.socket) -> None:
-    while heard.recv(4096):
+def _drain(notify: socket.socket) -> None:
+    while notify.recv(4096):
         pass
 
 
-def judge_level(data: Path, level: int) -> None:
-    """A row of the levels table, as the job writes it."""
+def write_level(data: Path, level: int) -> None:
+    """Append a row to the levels table, as the scoring job does."""
     row = {
         **dict.fromkeys(LEVELS.names), "cell": CELL.token, "at": datetime.now(UTC),
         "lower_bound": False, "rain_known": True, "level": level,

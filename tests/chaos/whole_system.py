@@ -1,6 +1,6 @@
-"""The whole system, of which everything may break.
+"""The whole system, prepared for fault injection.
 
-Two nodes (one finds its gateway by the Managers, one has a link of its own), two
+Two nodes (one finds its gateway by the Managers, one has its own link), two
 gateways, two Managers, an ingest and Spark, and a broker for each of them.
 """
 
@@ -30,10 +30,10 @@ PATH = {
     AGENT: frozenset({AGENT, DISTRIBUTED, INGEST}),
     FED: frozenset({FED, LINK, LOCAL, GATEWAY, DISTRIBUTED, INGEST}),
 }
-"""What a node's messages need. The Managers are on nobody's path."""
+"""Parts that a node's messages need. The Managers are on no path."""
 
-BESIDE = {AGENT: frozenset({SITE, LOCAL, GATEWAY, LOCAL_2, GATEWAY_2})}
-"""Of two gateways the agent needs one."""
+ALTERNATIVES = {AGENT: frozenset({SITE, LOCAL, GATEWAY, LOCAL_2, GATEWAY_2})}
+"""The agent needs one of two gateways."""
 
 PROGRAM = (Fault.KILL, Fault.STOP)
 FAULTS = {
@@ -79,15 +79,15 @@ master = "local[2]"
 
 
 @dataclass
-class House(Rig):
+class WholeSystem(Rig):
     """A rig with two Managers, a second gateway, and Spark.
 
     Attributes:
         local_2: The second gateway's own broker.
         directory, directory_2: The Managers' brokers.
-        disks: Small disks by the program whose files are there.
-        has_spark: Whether Spark scores all the time, and suffers, too.
-        returned: Programs that ended by themselves and were started again.
+        disks: Small disks, by the program that stores its files there.
+        has_spark: Whether Spark runs all the time and is subject to faults.
+        returned: Programs that exited by themselves and were restarted.
     """
 
     local_2: Broker = field(kw_only=True)
@@ -98,7 +98,7 @@ class House(Rig):
     returned: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Write the settings that no storm changes."""
+        """Write the settings that do not depend on the storm."""
         super().__post_init__()
         self.links = {
             LINK: Relay(self.local.port),
@@ -107,7 +107,7 @@ class House(Rig):
         }
         self.peers = [Relay(b.port) for b in (self.directory, self.directory_2)]
         self.gateway_url = _url(self.links[LINK])
-        self.can_rest = False  # the fed node's gauge is a real one that goes on
+        self.can_pause_all = False  # the fed node has a real rain gauge
         for name in (FED, GATEWAY, INGEST):
             self.shifts[name] = self.folder / f"{name}.shift"
             self.shifts[name].write_text("0")
@@ -117,7 +117,10 @@ class House(Rig):
         self._config(SCORE).write_text(self._config(INGEST).read_text() + SPARK)
 
     def write_nodes(self, lasts_s: float) -> None:
-        """One in a storm that asks the Managers, one that is fed over the link."""
+        """Write the settings of both nodes.
+
+        The agent is in a storm and uses the Managers; the other is fed over the link.
+        """
         self.write_storm(lasts_s)
         agent = self._config(AGENT)
         by_hand = f'gateway = "{self.gateway_url}"'
@@ -128,7 +131,7 @@ class House(Rig):
 
     @property
     def faults(self) -> dict[str, tuple[Fault, ...]]:
-        """What may happen here."""
+        """Possible faults by part."""
         found = FAULTS | {
             name: (*FAULTS[name], Fault.FULL) for name in self.disks if name in FAULTS
         }
@@ -145,18 +148,18 @@ class House(Rig):
         }
 
     def relays(self, part: str) -> list[Relay]:
-        """What a link is made of."""
+        """Relays of a link."""
         return self.peers if part == PEERS else [self.links[part]]
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Stop a program or a broker, or let it go on."""
+        """Send SIGSTOP or SIGCONT to a program or a broker."""
         if name in self.brokers:
             self.brokers[name].signal(number)
         else:
             self.processes.signal(name, number)
 
     def start(self, name: str) -> None:
-        """Start a program or a broker, or start it again."""
+        """Start or restart a program or a broker."""
         command = {
             MANAGER: ("gateway_daemon", "manager"),
             MANAGER_2: ("gateway_daemon", "manager"),
@@ -170,14 +173,14 @@ class House(Rig):
             super().start(name)
 
     def bring_back(self) -> None:
-        """Start again what ended by itself, as systemd would."""
+        """Restart programs that exited by themselves, as systemd would."""
         for name in self.processes.dead():
             self.returned.append(name)
             self.start(name)
 
-    def held_by_gateways(self) -> int:
-        """Messages in the lanes to the distributed broker."""
-        time.sleep(0.1)  # somebody asks again and again
+    def count_in_gateways(self) -> int:
+        """Messages in the gateways' queues to the distributed broker."""
+        time.sleep(0.1)  # callers poll in a loop
         lanes = (self.lane, self.folder / GATEWAY_2 / "lanes" / self.lane.name)
         tallies = [read_counters(lane) for lane in lanes if lane.exists()]
         return sum(row["rows"] for tally in tallies for row in tally.values())
@@ -194,7 +197,7 @@ class House(Rig):
         return [f"{row['node']}:{row['boot']}:{row['seq']}" for row in rows]
 
     def close(self) -> None:
-        """End everything."""
+        """Stop everything."""
         self.stop()
         for link in (*self.links.values(), *self.peers):
             link.close()

@@ -1,4 +1,4 @@
-"""What nodes and gateways report to, on this machine: brokers and the log behind."""
+"""Receivers for nodes and gateways, on this machine: brokers, Manager and ingester."""
 
 import socket
 import socketserver
@@ -18,7 +18,7 @@ from spatial_mqtt.senml import Pack, decode_pack
 from spatial_mqtt.topics import offer_topic
 
 HOST = "10.0.2.2"
-"""This machine, as QEMU's network has it."""
+"""Address of this machine in QEMU's network."""
 
 LOOPBACK = "127.0.0.1"
 
@@ -55,7 +55,7 @@ PROGRAMS = {
 
 
 def own_address() -> str:
-    """An address of this machine that QEMU's network reaches, too; else 127.0.0.1."""
+    """An address of this machine that QEMU's network also reaches, else 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # RFC 5737: nothing is sent
@@ -64,8 +64,8 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-class Office:
-    """A Manager and the ingest, each a process with a real broker."""
+class Backbone:
+    """A Manager and the ingester, as processes with real brokers."""
 
     def __init__(self, folder: Path, make_broker: Callable[..., Broker]) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class Office:
         self._analyst = Client(self.brokers["distributed"].endpoint, "analyst", "/1/#")
 
     def open_gateway(self) -> None:
-        """Start a gateway on this machine, and wait until it takes messages."""
+        """Start a gateway on this machine, and wait until it accepts messages."""
         self.start("gateway")
         local = self.brokers["local"].endpoint
         fetch_retained(local, offer_topic("gw-1"), "probe", 60)
@@ -94,32 +94,32 @@ class Office:
 
     @property
     def node_url(self) -> str:
-        """The gateway, as the node in QEMU reaches it."""
+        """URL of the gateway for the node in QEMU."""
         return f"mqtt://{HOST}:{self.brokers['local'].port}"
 
     def archived(self) -> dict[int, int]:
-        """Priority of each message in the log, by its number."""
+        """Priority of each message in the log, by its sequence number."""
         return {row["seq"]: row["pri"] for row in self._rows()}
 
     def packs(self) -> list[Pack]:
-        """What the analyst has heard, in the order of arrival."""
+        """Packs that the analyst has received, in the order of arrival."""
         return [decode_pack(message.payload) for message in list(self._analyst.got)]
 
     def count(self) -> float:
-        """Tips by the highest counter heard; 0 before the first."""
+        """Highest tip counter received; 0 before the first."""
         sums = [r.sum for p in self.packs() for r in p.readings if r.sum is not None]
         return max(sums, default=0.0)
 
     def names(self) -> set[str]:
-        """Names of all readings heard."""
+        """Names of all readings received."""
         return {r.name for p in self.packs() for r in p.readings}
 
     def duplicates(self) -> int:
-        """Messages that are more than once in the log."""
+        """Number of duplicate messages in the log."""
         return len(self._rows()) - len(self.archived())
 
     def close(self) -> None:
-        """End everything but the brokers."""
+        """Stop everything except the brokers."""
         self._analyst.connection.stop()
         self.processes.stop()
 

@@ -1,4 +1,4 @@
-"""Commands within sentences and tables: the programs take them as they are written."""
+"""The programs accept the commands that are written in sentences and tables."""
 
 import re
 import shlex
@@ -29,15 +29,15 @@ CODE = re.compile(r"(?<!`)`([a-z][^`\n|]+)`")
 
 
 def codes(path: Path) -> list[str]:
-    """What stands between backticks, outside of blocks."""
+    """Inline code of a page, without code blocks."""
     text = re.sub(
         r"^ *```.*?^ *```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
     )
     return CODE.findall(text)
 
 
-def refused(program: str, words: list[str]) -> str | None:
-    """The word that a program would not take; None if it takes all of them."""
+def rejected_word(program: str, words: list[str]) -> str | None:
+    """The first word that a program rejects; None if it accepts all."""
     command: click.Command = PROGRAMS[program]
     while words and words[0] not in {"...", "…"}:
         word = words.pop(0)
@@ -57,18 +57,18 @@ def refused(program: str, words: list[str]) -> str | None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_commands_in_sentences_are_taken(path: Path) -> None:
-    """A command or an option that is gone is found where it is told of."""
+def test_commands_in_sentences_are_accepted(path: Path) -> None:
+    """Finds commands and options that have been removed or renamed."""
     wrong = []
     for code in codes(path):
         program, *words = shlex.split(code.replace("'", ""), comments=True)
-        if program in PROGRAMS and (word := refused(program, words)):
+        if program in PROGRAMS and (word := rejected_word(program, words)):
             wrong.append(f"{code}: no {word}")
     assert wrong == []
 
 
-def not_there(words: list[str]) -> list[str]:
-    """Of targets of make, and of units: those that we do not bring."""
+def missing(words: list[str]) -> list[str]:
+    """Targets of make, or units, that do not exist here."""
     if words[0] == "make":
         makefile = (ROOT / "Makefile").read_text("utf-8")
         return [w for w in words[1:] if "=" not in w and f"\n{w}:" not in makefile]
@@ -81,16 +81,15 @@ def not_there(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_targets_and_units_in_sentences_are_there(path: Path) -> None:
-    """What is made, and what is started."""
+def test_targets_and_units_in_sentences_exist(path: Path) -> None:
     found = [code.split() for code in codes(path)]
-    asked = [words for words in found if words[0] in {"make", "systemctl"}]
+    commands = [words for words in found if words[0] in {"make", "systemctl"}]
 
-    assert [words for words in asked if not_there(words)] == []
+    assert [words for words in commands if missing(words)] == []
 
 
-def test_sentences_are_read() -> None:
-    """A pattern that finds nothing would find nothing wrong."""
+def test_commands_are_found_in_sentences() -> None:
+    """Checks that the pattern matches."""
     found = [code.split()[0] for path in PAGES for code in codes(path)]
 
     assert all(found.count(name) > 5 for name in (*PROGRAMS, "make", "systemctl"))
@@ -100,11 +99,10 @@ DROP_INS = {
     "docs/how-to/certificates.md": "gateway-signer.service",
     "docs/how-to/systemd.md": "gateway-daemon.service",
 }
-"""Pages with a drop-in, and the unit that it is for."""
+"""Units by the page that has a drop-in for them."""
 
 
-def test_every_drop_in_has_its_unit() -> None:
-    """A new one is tried, too."""
+def test_every_page_with_a_drop_in_is_listed() -> None:
     pages = [
         str(p.relative_to(ROOT))
         for p in PAGES
@@ -118,8 +116,8 @@ def test_every_drop_in_has_its_unit() -> None:
     shutil.which("systemd-analyze") is None, reason="needs systemd-analyze"
 )
 @pytest.mark.parametrize("page", DROP_INS)
-def test_drop_in_of_a_page_is_sound(page: str, tmp_path: Path) -> None:
-    """To systemd, behind the unit, and to the program that it starts."""
+def test_drop_in_of_a_page_is_valid(page: str, tmp_path: Path) -> None:
+    """For systemd, appended to the unit, and for the program that it starts."""
     (drop_in,) = re.findall(
         r"^```ini\n(\[Service\].*?)^```",
         (ROOT / page).read_text("utf-8"),
@@ -138,4 +136,4 @@ def test_drop_in_of_a_page_is_sound(page: str, tmp_path: Path) -> None:
     starts = re.findall(r"^ExecStart=/usr/bin/(\S+) (.*)$", drop_in, re.MULTILINE)
 
     assert (done.stdout, done.stderr) == ("", "")
-    assert [s for s in starts if refused(s[0], s[1].split())] == []
+    assert [s for s in starts if rejected_word(s[0], s[1].split())] == []

@@ -1,4 +1,4 @@
-"""Holds one link with a certificate, and says when it comes and goes."""
+"""Holds one connection with a certificate, and logs when it goes up and down."""
 
 import logging
 import sys
@@ -9,11 +9,11 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.transport import Session
 
 logging.basicConfig(format="%(message)s", level=logging.INFO)
-log = logging.getLogger("linked")
+log = logging.getLogger("hold_link")
 
 
-class Said:
-    """Logs what happens to the link."""
+class LoggingHandler:
+    """Logs the state of the connection."""
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `ConnectionHandler`."""
@@ -36,6 +36,8 @@ class Said:
 name, folder = sys.argv[1:]
 issued = f"{folder}/issued/{name}"
 tls = TlsFiles(ca=f"{folder}/ca.pem", certificate=f"{issued}.pem", key=f"{issued}.key")
-link = Connection(Endpoint("127.0.0.1", 8883, tls=True), Session(name), Said(), tls)
+link = Connection(
+    Endpoint("127.0.0.1", 8883, tls=True), Session(name), LoggingHandler(), tls
+)
 link.start()
 threading.Event().wait()
