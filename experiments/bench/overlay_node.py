@@ -32,7 +32,7 @@ REPEAT_S = 1.0
 
 
 class Gateway:
-    """A gateway whose clients are replaced by standard input and output."""
+    """A gateway with standard input and output instead of clients."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         broker = BrokerInfo("127.0.0.1", options.broker)
