@@ -103,7 +103,8 @@ def _play(system: System, out: Path, forever: bool) -> int:
         _open_console(system)
     storm = system.storm
     print(
-        f"{storm.hours:g} h of storm in {storm.real_duration_s:g} s, two valleys, eight nodes"
+        f"{storm.hours:g} h of storm in {storm.real_duration_s:g} s, "
+        "two valleys, eight nodes"
     )
     system.start_nodes()
     _storm(system)
