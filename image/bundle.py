@@ -112,8 +112,9 @@ def _check(content: dict[str, Any], ours: dict[str, str]) -> None:
                 f"{name} must be {ours[name]}, got {content[name]}; {remedy}"
             )
     if int(content["epoch"]) < int(ours["epoch"]):
+        version = content["version"]
         raise BundleError(
-            f"version must not be older than {ours['version']}, got {content['version']}"
+            f"version must not be older than {ours['version']}, got {version}"
         )
 
 
