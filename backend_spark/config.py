@@ -171,7 +171,7 @@ class ScoreSection:
 
 @dataclass(frozen=True)
 class RainCriteriaSection:
-    """``[criteria]``: what rain is compared with."""
+    """``[criteria]``: criteria for the soil water index."""
 
     warning_mm: float = key(
         KeyRule(

@@ -1,4 +1,4 @@
-"""Texts in English and Japanese: reasons, names of levels, words of the report.
+"""Texts in English and Japanese: reasons, names of levels, texts of the report.
 
 The municipality and the observatory issue warnings. A level computed here is
 "equivalent to" theirs (レベルn相当); no text claims that a level was issued.
@@ -23,7 +23,7 @@ def render_both(reasons: Iterable[Reason | str]) -> list[dict[str, str]]:
 
 
 def render_japanese(reason: Reason | str) -> str:
-    """A reason in Japanese; a sentence of unknown form as it is."""
+    """A reason in Japanese; an unrecognised sentence is returned unchanged."""
     return japanese_of(parse_or_text(reason) if isinstance(reason, str) else reason)
 
 
@@ -52,7 +52,7 @@ def message_reasons(codes: Sequence[str] | None, why: str) -> tuple[Reason, ...]
 
 
 def _english(reason: Reason | str) -> str:
-    """A reason in English; a sentence as it is."""
+    """A reason in English; a sentence is returned unchanged."""
     return reason if isinstance(reason, str) else render_english(reason)
 
 
@@ -120,10 +120,10 @@ REPORT_WORDS: Final = {
     },
     "en": {
         "title": "Landslide situation report",
-        "now": "Made at",
-        "data": "Data of",
+        "now": "Created at",
+        "data": "Data as of",
         "none": "none",
-        "exercise": "Exercise or replay: data of the past stand for the present",
+        "exercise": "Exercise or replay: past data shown as current",
         "highest": "Highest level",
         "level": "Equivalent to level {}",
         "missing": "No data",
@@ -136,7 +136,7 @@ REPORT_WORDS: Final = {
         "why": "Reasons",
         "swi": "Soil water index",
         "r60": "60-min rain",
-        "open": "Alerts nobody has acknowledged",
+        "open": "Unacknowledged alerts",
         "notes": "Hand-over notes",
         "nodes": "Nodes",
         "well": "well",
@@ -144,14 +144,14 @@ REPORT_WORDS: Final = {
         "clock": "clock unset",
         "suspect": "suspect",
         "silent": "silent",
-        "limits": "What this report cannot say",
-        "assumed": "Criteria are assumed: decide nothing on them before the "
-        "prefecture's table has replaced them.",
+        "limits": "Limits of this report",
+        "assumed": "Criteria are assumed: do not base decisions on them until "
+        "the prefecture's table replaces them.",
         "bounded": "In {} of these cells rain data were missing: the index is a lower "
         "bound.",
         "blind": "A cell without data is not a safe cell.",
-        "law": "This compares observations with criteria. It is no warning and no "
-        "evacuation information, which the municipality issues.",
+        "law": "This compares observations with criteria. It is neither a warning nor "
+        "evacuation information; the municipality issues those.",
         "print": "Print it, or save it as PDF",
     },
 }

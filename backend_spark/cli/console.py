@@ -37,7 +37,7 @@ def console(config_path: Path) -> None:
     help="Default: console.language.",
 )
 def report(config_path: Path, out: Path, language: str | None) -> None:
-    """Write a one-page report of now: levels, their reasons, and what is unknown."""
+    """Write a one-page situation report: levels, reasons, missing data."""
     settings = read_settings(config_path)
     from backend_spark.console import app  # noqa: PLC0415 - pyarrow and FastAPI
 

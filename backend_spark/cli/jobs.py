@@ -77,7 +77,7 @@ def replay(
     to_time: datetime | None,
     master: str | None,
 ) -> None:
-    """Rebuild silver and gold from bronze, while nothing scores."""
+    """Rebuild silver and gold from bronze; the scoring job must not run."""
     settings = read_settings(config_path)
     _set_up_logging()
     from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import
@@ -90,7 +90,7 @@ def replay(
 @click.command()
 @config_option
 def trim(config_path: Path) -> None:
-    """Delete rows older than the settings allow, while nothing scores."""
+    """Delete rows older than the settings allow; the job must not run."""
     settings = read_settings(config_path)
     _set_up_logging()
     from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import

@@ -1,1 +1,1 @@
-"""The analysts' web pages: what the tables say, live, without Spark."""
+"""Web console for analysts: live view of the tables, without Spark."""

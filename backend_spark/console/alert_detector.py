@@ -20,7 +20,7 @@ from slope_science.reason_text import render_english
 from slope_science.reasons import Reason, reason_to_json
 
 CLEAR_STEPS: Final = 6
-"""An alert ends after an hour below the level, so that a short dip repeats nothing."""
+"""An alert ends after an hour below the level, so that a short dip gives no new one."""
 
 MESSAGE_COLUMNS: Final = pa.schema([
     pa.field("node", pa.string()),

@@ -48,7 +48,7 @@ class ConsoleServices:
         return self.live_state.tables
 
     def refresh(self) -> None:
-        """Read what is new in the tables, and write alerts."""
+        """Read new rows of the tables, and write alerts."""
         self.live_state.refresh()
         if self.alert_detector.detect() or self.live_state.alerts is None:
             self.count_alerts()

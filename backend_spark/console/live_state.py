@@ -121,7 +121,7 @@ class CellCorners:
 
 
 SILVER_HOURS: Final = 6
-"""How far back the first reading of silver goes; older nodes are in the node table."""
+"""Age limit of the first read of silver; older nodes are in the node table."""
 
 AHEAD_S: Final = 2 * STEP_S
 """A level belongs to the end of its step, which may be this far in the future."""
@@ -187,7 +187,7 @@ class LiveState:
         )
 
     def refresh(self) -> None:
-        """Read what is new in the tables."""
+        """Read new rows of the tables."""
         now_s = self.clock()
         present_s = self._levels.newest_s() if self.exercise else now_s
         rows = self._levels.read_new(present_s - level_grid.HOURS * 3600 - STEP_S)
@@ -228,7 +228,7 @@ class LiveState:
         return moved or rows is not None
 
     def present_step_s(self) -> int:
-        """End of the step whose levels are the present ones."""
+        """End of the step with the current levels."""
         if self.exercise:
             return self.grid.end_s
         return int(self.clock() // STEP_S * STEP_S)

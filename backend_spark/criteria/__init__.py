@@ -1,1 +1,1 @@
-"""What observations are held against: the prefecture's tables, JMA's files."""
+"""Criteria from tables, and JMA's files of rain and warnings."""

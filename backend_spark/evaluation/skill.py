@@ -105,7 +105,7 @@ def _over_seattle_line(series: EvaluationRain) -> list[float]:
 
 
 def _sums(depths: Sequence[float], steps: int) -> list[float]:
-    """Moving sums of so many steps."""
+    """Moving sums over a number of steps."""
     total = [0.0, *accumulate(depths)]
     # Rounding errors would separate days with equal rain.
     return [

@@ -20,7 +20,7 @@ from service_runtime.files import write_atomic
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What to export.
+    """Tables, time range and destination of an export.
 
     Attributes:
         tables: Tables to read.

@@ -23,7 +23,7 @@ from backend_spark.tables.schemas import TABLES
 from spatial_mqtt.cells import Cell
 
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes text with these first characters for a formula."""
+"""First characters that make a spreadsheet treat text as a formula."""
 
 
 def read_batches(

@@ -117,7 +117,7 @@ def _text(path: Path) -> str:
 
 
 def _cells(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Where each row stands, and its cells by column."""
+    """Location of each row in the file, and its values by column."""
     try:
         if path.suffix.lower() == ".json":
             yield from _objects(text)

@@ -104,7 +104,7 @@ def read_issues(
 
 @lru_cache(maxsize=8)
 def _day(tables: Path, version: int, day: int) -> dict[ForecastPlace, pa.Table]:
-    """Rows that became known on a day, by their place."""
+    """Rows that became known on a day, by their area."""
     known = ds.field("received_at")
     first, beyond = (pa.scalar(n * DAY_S * _MICRO, UTC_TIME) for n in (day, day + 1))
     dataset = DeltaTables(tables).dataset(TABLE, version)
@@ -136,7 +136,7 @@ def _runs(rows: pa.Table) -> Iterator[ForecastIssue]:
 
 def _issues(tables: Path, since_s: float) -> set[tuple[str, str, str, float]]:
     """Names of the issues that are there, as `ForecastRow.issue`."""
-    # Nothing is known much before its issue: files of earlier days stay closed.
+    # No forecast is received much before its issue, so older files can be skipped.
     since = pa.scalar(round((since_s - MAX_CLOCK_ERROR_S) * _MICRO), UTC_TIME)
     columns = ["kind", "place", "source", "issued_at"]
     recent = ds.field("received_at") >= since

@@ -334,7 +334,7 @@ def _days(moment: datetime) -> float:
 
 @dataclass(frozen=True)
 class ChartSubject:
-    """What to draw.
+    """Data and time range of a chart.
 
     Attributes:
         cell: Token of the cell, for ``snake`` and ``rain``.
@@ -357,7 +357,7 @@ def draw_chart(settings: BackendSettings, kind: str, subject: ChartSubject) -> F
     Args:
         settings: Settings, which name the tables and the criteria.
         kind: ``snake``, ``rain`` or ``velocity``.
-        subject: What to draw.
+        subject: Data and time range.
 
     Raises:
         PlotError: The tables have no such rows.

@@ -38,7 +38,7 @@ DEPTH_DOUBT_CODES: Final = frozenset({
     ReasonCode.NODE_FLAG,
     ReasonCode.NODE_FLAG_UNKNOWN,
 })
-"""Tests whose suspicion means that less may have fallen."""
+"""Reasons of suspect rain whose true value may be lower."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def flag_single(o: Observation) -> Verdict:
 
 
 def flag_number(name: str, unit: str | None, value: float) -> Verdict:
-    """Verdict of a reading from its number alone."""
+    """Verdict of a reading from its value alone."""
     limits = reading_limits(name, unit)
     if limits is None:
         return NOT_EVALUATED

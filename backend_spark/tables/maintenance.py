@@ -54,7 +54,7 @@ DELETE_EVERY_S: Final = 6 * 3600.0
 DAY_US: Final = 86_400 * 1_000_000
 
 GOLD: Final = frozenset({"levels", "sensors", "revisions", "sensor_revisions"})
-"""Tables whose age is by the time of a step; the others go by time of receipt."""
+"""Tables whose age is by the time of a step; the others use the time of receipt."""
 
 
 @dataclass(frozen=True)

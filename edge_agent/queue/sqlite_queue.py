@@ -356,7 +356,9 @@ class SqliteQueue:
     def _drop(self, row: QueueRow, newest: bool) -> None:
         """Drop a message instead of leasing it."""
         if not row.is_intact:
-            log.error("message %s does not match its checksum: dropped", row.message.id)
+            # The id may be damaged, too, and then it is not UTF-8.
+            id_ = ascii(str(row.message.id))
+            log.error("message %s does not match its checksum: dropped", id_)
         self._skipped += 1
         self._ready.lease([row], newest)
         self._leases.remove([row.seq])

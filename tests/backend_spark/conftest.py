@@ -1,4 +1,4 @@
-"""Parts that backend tests share: a data folder and a Spark session."""
+"""Fixtures of the backend's tests: a data folder and a Spark session."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Data:
     Attributes:
         folder: ``backend.data``.
         config: The settings file.
-        settings: The settings, read.
+        settings: The parsed settings.
     """
 
     folder: Path
@@ -27,7 +27,7 @@ class Data:
 
 @pytest.fixture
 def make_data(tmp_path: Path) -> Callable[[str], Data]:
-    """Make an empty data folder whose settings hold some more lines."""
+    """Function that makes an empty data folder with extra lines of settings."""
 
     def make(more: str = "") -> Data:
         config = tmp_path / "backend.toml"

@@ -16,8 +16,8 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_settings_with_a_data_folder_only_take_defaults(tmp_path: Path) -> None:
-    """Only the data folder must be given."""
+def test_only_the_data_folder_is_required(tmp_path: Path) -> None:
+    """All other settings have defaults."""
     settings = read_settings(write(tmp_path, '[backend]\ndata = "/data"\n'))
 
     assert settings.backend.data == "/data"
@@ -26,20 +26,20 @@ def test_settings_with_a_data_folder_only_take_defaults(tmp_path: Path) -> None:
     assert settings.criteria.warning_mm == pytest.approx(150.0)
 
 
-def test_settings_name_every_mistake_at_once(tmp_path: Path) -> None:
-    """Unknown keys, wrong types and bad bounds are all listed."""
+def test_all_invalid_settings_are_reported_at_once(tmp_path: Path) -> None:
+    """Unknown keys, wrong types and values out of bounds are all listed."""
     text = '[ingest]\nid = "a/b"\nflush = 1\n[score]\ntrigger_s = "1"\n'
     with pytest.raises(SettingsError, match=r"backend\.data must be given") as caught:
         read_settings(write(tmp_path, text))
 
-    said = str(caught.value)
-    assert "ingest.flush is not a known key; did you mean 'flush_ms'?" in said
-    assert "ingest.id" in said
-    assert "score.trigger_s" in said
+    error = str(caught.value)
+    assert "ingest.flush is not a known key; did you mean 'flush_ms'?" in error
+    assert "ingest.id" in error
+    assert "score.trigger_s" in error
 
 
-def test_ingest_without_a_broker_is_refused(tmp_path: Path) -> None:
-    """A broker is needed by ingest, and by ingest only."""
+def test_ingest_without_a_broker_is_rejected(tmp_path: Path) -> None:
+    """Only ingest needs a broker."""
     settings = read_settings(write(tmp_path, '[backend]\ndata = "/data"\n'))
     with pytest.raises(SettingsError, match=r"ingest\.broker must be given"):
         parse_broker(settings.ingest)
@@ -52,23 +52,23 @@ SHARDS = (
 
 
 def test_shard_replaces_name_and_filters(tmp_path: Path) -> None:
-    """The rest of the settings is for all."""
+    """The other settings apply to all shards."""
     settings = read_settings(write(tmp_path, SHARDS.format("b", "/3/2/#")))
-    ours = select_shard(settings, "b")
+    shard = select_shard(settings, "b")
 
-    assert (ours.ingest.id, ours.ingest.filters) == ("b", ("/3/2/#",))
-    assert ours.ingest.flush_ms == settings.ingest.flush_ms
+    assert (shard.ingest.id, shard.ingest.filters) == ("b", ("/3/2/#",))
+    assert shard.ingest.flush_ms == settings.ingest.flush_ms
 
 
-def test_unknown_shard_is_refused(tmp_path: Path) -> None:
-    """The message names those that there are."""
+def test_unknown_shard_is_rejected(tmp_path: Path) -> None:
+    """The error lists the existing shards."""
     settings = read_settings(write(tmp_path, SHARDS.format("b", "/3/2/#")))
     with pytest.raises(SettingsError, match=r"--shard must be .* there is: a, b"):
         select_shard(settings, "c")
 
 
 @pytest.mark.parametrize(
-    ("name", "filter_", "said"),
+    ("name", "filter_", "message"),
     [
         ("a", "/3/2/#", "shard.id must be a name of its own"),
         ("b", "/3/0/1", "shard.filters of b must be apart from those of a"),
@@ -76,9 +76,9 @@ def test_unknown_shard_is_refused(tmp_path: Path) -> None:
         ("b", "/3/+", "shard.filters of b must be apart from those of a"),
     ],
 )
-def test_shards_may_share_nothing(
-    tmp_path: Path, name: str, filter_: str, said: str
+def test_shards_must_not_share_ids_or_topics(
+    tmp_path: Path, name: str, filter_: str, message: str
 ) -> None:
-    """A topic of two shards would be in the log twice."""
-    with pytest.raises(SettingsError, match=said):
+    """A topic of two shards would be logged twice."""
+    with pytest.raises(SettingsError, match=message):
         read_settings(write(tmp_path, SHARDS.format(name, filter_)))

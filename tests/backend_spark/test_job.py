@@ -1,4 +1,4 @@
-"""The whole job on a real Spark, over segments of the real log writer."""
+"""The whole job on a real Spark, with segments of the real log writer."""
 
 import shutil
 from collections import Counter
@@ -41,7 +41,7 @@ def run_once(
     settings: BackendSettings,
     run_batch: Callable[[DataFrame, int], None] | None = None,
 ) -> None:
-    """Score what is in the log and wait for the end."""
+    """Score the messages in the log and wait for the end."""
     delta_writer.create_tables(Path(settings.backend.data) / "tables", SPARK_TABLES)
     pipeline = job.make_pipeline(settings)
     job.register(spark)
@@ -53,15 +53,15 @@ def run_once(
     pipeline.score(spark)
 
 
-def assert_last_words(tables: DeltaTables) -> None:
-    """Both nodes with their newest reading; the one that told of itself with that."""
+def assert_node_summaries(tables: DeltaTables) -> None:
+    """Assert both nodes' newest reading, and the status report of one of them."""
     nodes = {row["node"]: row for row in tables.nodes().to_pylist()}
     assert {n: row["at"].timestamp() for n, row in nodes.items()} == {
         "node-0": T0 + 9 * 600,
         "node-1": T0 + 8 * 600,
     }
-    said = [(row["queued"], row["battery_v"]) for _, row in sorted(nodes.items())]
-    assert said == [(None, None), ("3:2", 12.5)]
+    reports = [(row["queued"], row["battery_v"]) for _, row in sorted(nodes.items())]
+    assert reports == [(None, None), ("3:2", 12.5)]
     assert nodes["node-1"]["cell"] == TOKENS[1]
     assert nodes["node-1"]["received_at"].timestamp() == T0 + 8 * 600 + 2
     assert nodes["node-1"]["reported_at"] == nodes["node-1"]["at"]
@@ -70,15 +70,15 @@ def assert_last_words(tables: DeltaTables) -> None:
 def test_job_fills_every_table_and_a_second_run_adds_nothing(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
-    """Bronze as received, silver by reading, levels by step, each id once in gold."""
+    """Bronze by message, silver by reading, levels by step, each id once."""
     data = make_data()
     log = data.folder / "log"
     foreign = LogRow(T0 * 1_000_000, "/1/2", b"foreign", "gw", "b", 3, 2)
     first = [[message(s, n) for n in (0, 1) for s in (t, t + 1)] for t in (0, 2, 4, 6)]
     write(log, "0a", [*first, [foreign]])
     run_once(spark, data.settings)
-    told = (Reading("agent/queued", None, "3:2"), Reading("agent/battery", "V", 12.5))
-    wire = message(8, 1, is_cut=True, said=told)
+    status = (Reading("agent/queued", None, "3:2"), Reading("agent/battery", "V", 12.5))
+    wire = message(8, 1, is_cut=True, said=status)
     write(log, "0b", [[message(8), wire], [message(9)]])
     run_once(spark, data.settings)
     tables = open_tables(data.folder)
@@ -92,21 +92,21 @@ def test_job_fills_every_table_and_a_second_run_adds_nothing(
     }
     assert ids(tables.messages()) == wanted | {("gw", 3): 1}
     assert ids(tables.bronze()) == wanted | {("gw", 3): 1}
-    assert tables.silver().num_rows == 4 * len(wanted) + len(told)
+    assert tables.silver().num_rows == 4 * len(wanted) + len(status)
     assert [(r["node"], r["seq"]) for r in tables.rejected().to_pylist()] == [("gw", 3)]
     levels = by_key(tables.levels())
     assert Counter(row["cell"] for row in levels) == {TOKENS[0]: 10, TOKENS[1]: 9}
     assert [r["level"] for r in levels if r["cell"] == TOKENS[1]][-2:] == [3, 5]
-    assert_last_words(tables)
+    assert_node_summaries(tables)
     assert versions == {
         name: DeltaTable(str(tables.path(name))).version() for name in SPARK_TABLES
     }
 
 
-def test_levels_of_many_batches_are_those_of_one(
+def test_levels_of_many_batches_equal_those_of_one(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
-    """Scoring batch by batch ends where scoring the whole history does."""
+    """Scoring batch by batch gives the same levels as scoring all history at once."""
     data = make_data()
     late = [message(s) for s in (3, 4)]
     order = [[message(s)] for s in (0, 1, 2, 5, 6, 7, 20, 21)]
@@ -126,10 +126,10 @@ def test_levels_of_many_batches_are_those_of_one(
     assert [row["rain_known"] for row in levels][7:21] == [True, *[False] * 12, True]
 
 
-def test_restarted_job_goes_on_from_what_it_remembers(
+def test_restarted_job_continues_from_saved_states(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
-    """Old readings are not read again: without them the levels are still the same."""
+    """Old readings are not read again: the levels are the same without them."""
     data = make_data()
     hours = [message(6 * hour) for hour in range(96)]
     for run, day in enumerate(range(0, 96, 32)):
@@ -154,10 +154,10 @@ def test_restarted_job_goes_on_from_what_it_remembers(
         assert is_unchanged(wanted, row)
 
 
-def test_node_that_is_back_after_two_days_revises_what_was_told(
+def test_late_readings_of_two_days_revise_levels(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
-    """Every changed row has a new version that says why, and the old one is kept."""
+    """Every changed row has a new version with a reason, and the old one is kept."""
     data = make_data()
     log = data.folder / "log"
     live = [message(s) for s in range(300) if not 4 <= s < 292]
@@ -186,16 +186,16 @@ def test_node_that_is_back_after_two_days_revises_what_was_told(
         "1140 late readings of node-0 from "
     )
     for at, row in gone.items():
-        told = {name: row[name] for name in before[at]}
-        assert told == before[at]
+        kept = {name: row[name] for name in before[at]}
+        assert kept == before[at]
         assert row["superseded_because"] == revised[0]["revised_because"]
     assert {row["version"] for row in levels} == {1, 2}
 
 
-def test_flags_of_silver_follow_what_comes_later(
+def test_flags_of_silver_change_with_later_readings(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
-    """A jump becomes a spike once the next reading is back; no row is doubled."""
+    """A step becomes a spike when the next reading is back; no row is duplicated."""
     data = make_data()
     log = data.folder / "log"
     write(log, "0a", [[message(0), message(1), message(2, knock_deg=2.0)]])
@@ -220,13 +220,13 @@ def rows_of(tables: DeltaTables) -> list[dict[str, Any]]:
 
 
 class PowerCutError(Exception):
-    """The end of a batch that did not come to its end."""
+    """Raised to simulate the death of a batch."""
 
 
-def test_batch_that_dies_between_two_tables_is_finished_without_doubles(
+def test_batch_that_dies_between_tables_is_finished_without_duplicates(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
-    """After each table in turn the batch dies; its next run adds what is missing."""
+    """The batch dies after each table in turn; its next run adds the missing rows."""
     data = make_data()
     write(data.folder / "log", "0a", [[message(s)] for s in range(3)])
     pipeline = job.make_pipeline(data.settings)
@@ -236,7 +236,7 @@ def test_batch_that_dies_between_two_tables_is_finished_without_doubles(
         def run_batch(messages: DataFrame, batch_id: int) -> None:
             pipeline.run_batch(messages, batch_id)
             ran.append(batch_id)
-            # Tables after this one are as if the batch had not come to them.
+            # Remove the later tables, as if the batch had not written them.
             for later in SPARK_TABLES[SPARK_TABLES.index(table) + 1 :]:
                 shutil.rmtree(data.folder / "tables" / later)
             raise PowerCutError
@@ -256,10 +256,10 @@ def test_batch_that_dies_between_two_tables_is_finished_without_doubles(
     assert tables.levels().num_rows == 3
 
 
-def test_scoring_that_dies_is_done_by_the_next_process(
+def test_interrupted_scoring_is_finished_by_the_next_process(
     spark: SparkSession, make_data: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was received and not scored is found in bronze; nothing is doubled."""
+    """Received but unscored messages are found in bronze; nothing is duplicated."""
     data = make_data()
     write(data.folder / "log", "0a", [[message(s, n) for n in (0, 1)] for s in (0, 1)])
     monkeypatch.setattr("backend_spark.streaming.pipeline.CELLS_AT_ONCE", 1)
@@ -295,17 +295,17 @@ def test_scoring_that_dies_is_done_by_the_next_process(
 
 
 class Stoppable:
-    """A query that remembers that it was stopped."""
+    """Fake query that records whether it was stopped."""
 
     was_stopped = False
 
     def stop(self) -> None:
-        """Remember it."""
+        """Record the stop."""
         self.was_stopped = True
 
 
-def test_batch_that_comes_while_stopping_is_not_called_done() -> None:
-    """A refused batch raises, so that the checkpoint does not move past it."""
+def test_batch_during_a_stop_is_not_committed() -> None:
+    """A rejected batch raises, so that the checkpoint does not move past it."""
     ran: list[int] = []
     gate = job.BatchGate(lambda _messages, batch_id: ran.append(batch_id))
     query = Stoppable()
@@ -319,16 +319,16 @@ def test_batch_that_comes_while_stopping_is_not_called_done() -> None:
 
 
 class Failed:
-    """A query that a batch has ended with an error."""
+    """Fake query that has ended with the error of a batch."""
 
     def wait_until_ended(self, within_s: float) -> bool:
-        """Tell of it."""
+        """Raise the error."""
         assert within_s > 0
         raise StreamingQueryException("no space left")
 
 
-def test_error_of_a_batch_waits_for_no_pass() -> None:
-    """A pass of minutes asks between two lots."""
+def test_error_of_a_batch_stops_a_pass_between_lots() -> None:
+    """A pass may take minutes, so it checks before each lot."""
     lots: list[int] = []
 
     def score(must_stop: Callable[[], bool]) -> None:
@@ -344,10 +344,10 @@ def test_error_of_a_batch_waits_for_no_pass() -> None:
     assert lots == []
 
 
-def test_master_is_the_command_lines_then_spark_submits(
+def test_master_comes_from_command_line_then_spark_submit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only when nobody else decides do the settings count."""
+    """The settings are used last."""
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     by_settings = job.choose_master(None, "local[2]")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
@@ -357,8 +357,8 @@ def test_master_is_the_command_lines_then_spark_submits(
     assert job.choose_master("spark://a:7077", "local[2]") == "spark://a:7077"
 
 
-def test_tables_not_made_yet_are_empty(tmp_path: Path) -> None:
-    """An analyst who comes early finds columns and no rows."""
+def test_missing_tables_are_empty(tmp_path: Path) -> None:
+    """Before the first batch a table has columns and no rows."""
     levels = open_tables(tmp_path).levels()
 
     assert levels.num_rows == 0

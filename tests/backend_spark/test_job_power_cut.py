@@ -1,4 +1,4 @@
-"""Power is cut while the job runs: Spark's checkpoint and the tables still agree."""
+"""Power cuts while the job runs: Spark's checkpoint and the tables still agree."""
 
 import os
 import shutil
@@ -20,14 +20,14 @@ from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 STARTED_S = 900.0
 PYTHON = [sys.executable, "-m"]
 
 
 def write(log: Path, run: str, seqs: range) -> None:
-    """One segment for each message."""
+    """Write one segment per message."""
     writer = SegmentWriter(log, f"ingest-0.{run}")
     topic = cell_topic(Cell.at(33.56, 133.53))
     for seq in seqs:
@@ -40,13 +40,13 @@ def write(log: Path, run: str, seqs: range) -> None:
 
 
 @pytest.mark.usefixtures("quick_java")
-def test_job_whose_power_is_cut_scores_each_message_once(
+def test_job_scores_each_message_once_after_a_power_cut(
     make_data: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a batch reads is not planned anew when a table has the batch already.
+    """A batch is not planned again if a table already has it.
 
-    Segments that come while the power is away would be in the new plan and, their
-    batch being done, in no table.
+    Segments that arrive during the power cut would be in the new plan but in no
+    table, because the batch counts as committed.
     """
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     root, store, kept = (tmp_path / name for name in ("root", "store", "kept"))

@@ -1,4 +1,4 @@
-"""Receiving and scoring at once: neither waits for the other, and nothing is mixed."""
+"""Batches and scoring passes that run at the same time."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,8 +34,8 @@ BOTH = range(len(CELLS))
 LATE = range(4, 16)
 
 
-def started(spark: SparkSession, settings: BackendSettings) -> ScoringPipeline:
-    """The job over empty tables."""
+def open_pipeline(spark: SparkSession, settings: BackendSettings) -> ScoringPipeline:
+    """The job's pipeline over empty tables."""
     create_tables(Path(settings.backend.data) / "tables", SPARK_TABLES)
     job.register(spark)
     return job.make_pipeline(settings)
@@ -50,8 +50,10 @@ def receive(
     ).wait_until_ended()
 
 
-def before_a_pass(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
-    """Do something once, after the next pass has begun and before it has a cell."""
+def run_before_a_pass(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
+) -> None:
+    """Call `work` once, after the next pass has begun and before it scores a cell."""
     score_cells, begun = ScoringPipeline._score, Event()  # noqa: SLF001
 
     def score_after_it(
@@ -74,47 +76,47 @@ def newest(levels: Sequence[dict[str, Any]]) -> set[tuple[str, float]]:
     return set(ends.items())
 
 
-def test_batches_come_while_a_pass_runs_and_are_scored_by_the_next(
+def test_batches_during_a_pass_are_scored_by_the_next_pass(
     spark: SparkSession, make_data: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass ends as if they had come after it; then they revise and say why."""
+    """The running pass does not use them; the next one revises with a reason."""
     data = make_data()
     log, tables = data.folder / "log", open_tables(data.folder)
     on_time = [s for s in range(24) if s not in LATE]
     write(log, "0a", [[message(s, n) for n in BOTH] for s in on_time])
     write(log, "0b", [[message(s, n, knock_deg=2.0) for n in BOTH] for s in (24,)])
     monkeypatch.setattr("backend_spark.streaming.pipeline.CELLS_AT_ONCE", 1)
-    pipeline = started(spark, data.settings)
+    pipeline = open_pipeline(spark, data.settings)
     receive(spark, data.settings, pipeline)
     late = [message(s, n, waited_s=600 * (30 - s)) for s in LATE for n in BOTH]
-    seen: list[int] = []
+    rows_of_newest: list[int] = []
 
-    def come() -> None:
+    def receive_late() -> None:
         write(log, "0c", [late, [message(25, n) for n in BOTH]])
-        receive(spark, data.settings, pipeline)  # in a thread of Spark's
-        seen.append(ids(tables.messages())["node-0", 25])
+        receive(spark, data.settings, pipeline)  # in a thread of Spark
+        rows_of_newest.append(ids(tables.messages())["node-0", 25])
 
-    before_a_pass(monkeypatch, come)
+    run_before_a_pass(monkeypatch, receive_late)
     pipeline.score(spark)
     first = by_key(tables.levels())
     pipeline.score(spark)
 
-    assert seen == [1]
+    assert rows_of_newest == [1]
     assert {row["version"] for row in first} == {1}
     assert {at for _, at in newest(first)} == {T0 + 600 * 24}
     assert {at for _, at in newest(by_key(tables.levels()))} == {T0 + 600 * 25}
-    assert_is_whole(tables)
+    assert_tables_are_complete(tables)
 
 
-def assert_is_whole(tables: DeltaTables) -> None:
-    """Each message once, levels and flags of one pass, and why levels changed."""
+def assert_tables_are_complete(tables: DeltaTables) -> None:
+    """Assert one row per message, consistent levels and flags, and revision reasons."""
     revised = [row for row in by_key(tables.levels()) if row["version"] == 2]
     assert {row["cell"] for row in revised} == {*TOKENS}
     assert all(" late readings of node-" in row["revised_because"] for row in revised)
-    wanted = {(f"node-{n}", s): 1 for n in BOTH for s in range(26)}
-    assert ids(tables.messages()) == wanted
+    expected_ids = {(f"node-{n}", s): 1 for n in BOTH for s in range(26)}
+    assert ids(tables.messages()) == expected_ids
     silver = tables.silver()
-    assert silver.num_rows == 4 * len(wanted)
+    assert silver.num_rows == 4 * len(expected_ids)
     knocks = [r for r in silver.to_pylist() if (r["seq"], r["name"]) == (24, "tilt/x")]
     assert [r["flag_why"].partition(":")[0] for r in knocks] == ["spike"] * len(BOTH)
     levels = by_key(tables.levels())
@@ -130,13 +132,13 @@ def assert_is_whole(tables: DeltaTables) -> None:
             assert is_unchanged(expected, row)
 
 
-def test_pass_that_is_told_to_stop_owes_its_cells(
+def test_stopped_pass_leaves_its_cells_to_the_next(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
-    """What it had taken is scored by the next one."""
+    """The cells that it had taken are scored by the next pass."""
     data = make_data()
     write(data.folder / "log", "0a", [[message(s, n) for n in BOTH] for s in (0, 1)])
-    pipeline, stop = started(spark, data.settings), Event()
+    pipeline, stop = open_pipeline(spark, data.settings), Event()
     receive(spark, data.settings, pipeline)
     stop.set()
     pipeline.score(spark, stop.is_set)
@@ -150,16 +152,16 @@ def test_pass_that_is_told_to_stop_owes_its_cells(
 def test_every_commit_of_two_threads_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None is left to the next one's syncing, which passes over older versions."""
+    """A later sync does not cover older versions."""
     create_tables(tmp_path, ["silver"])
     path, synced = tmp_path / "silver", list[int]()
     sync = delta_writer.sync_version
 
-    def note(of: Path, version: int) -> None:
+    def record(of: Path, version: int) -> None:
         sync(of, version)
         synced.append(version)
 
-    monkeypatch.setattr(delta_writer, "sync_version", note)
+    monkeypatch.setattr(delta_writer, "sync_version", record)
 
     def append(node: str) -> None:
         for seq in range(10):

@@ -55,7 +55,7 @@ def table(*cells: object, column: str = "rain_mm") -> RainText:
 
 
 def rows(lines: object) -> list[dict[str, str]]:
-    """The printed table, taken apart."""
+    """Rows of the printed table."""
     return list(csv.DictReader(io.StringIO("\n".join(lines))))  # type: ignore[call-overload]
 
 
@@ -63,7 +63,7 @@ def rows(lines: object) -> list[dict[str, str]]:
 def test_index_in_hour_steps_gives_the_worked_example(
     hour: int, tanks: tuple[float, ...]
 ) -> None:
-    """Every printed row of the example in 1-hour steps is met to 0.001 mm."""
+    """Every printed row of the example in 1-hour steps agrees to 0.001 mm."""
     printed = rows(soil_water_lines(table(*HOURLY_MM), column="rain_mm", step_h=1.0))
     row = printed[hour - 1]
     shown = [float(row[name]) for name in ("s1_mm", "s2_mm", "s3_mm", "swi_mm")]
@@ -75,7 +75,7 @@ def test_index_in_hour_steps_gives_the_worked_example(
 def test_index_in_ten_minute_steps_gives_the_worked_example(
     hour: int, tanks: tuple[float, ...]
 ) -> None:
-    """Every printed row in 10-minute steps is met to 0.001 mm."""
+    """Every printed row in 10-minute steps agrees to 0.001 mm."""
     sixths = [depth / 6 for depth in HOURLY_MM for _ in range(6)]
     printed = rows(soil_water_lines(table(*sixths), column="rain_mm", step_h=1 / 6))
     row = printed[6 * hour - 1]
@@ -85,8 +85,8 @@ def test_index_in_ten_minute_steps_gives_the_worked_example(
     assert float(row["r60_mm"]) == pytest.approx(HOURLY_MM[hour - 1], abs=1e-5)
 
 
-def test_index_in_hour_steps_prints_the_rows_rain_as_last_hour() -> None:
-    """In 1-hour steps the rain of the last hour is the row's own."""
+def test_last_hour_in_hour_steps_is_the_rain_of_the_row() -> None:
+    """In 1-hour steps `r60_mm` equals `rain_mm`."""
     printed = rows(soil_water_lines(table(*HOURLY_MM), column="rain_mm", step_h=1.0))
 
     assert [row["r60_mm"] for row in printed] == [row["rain_mm"] for row in printed]
@@ -96,13 +96,13 @@ def test_index_in_hour_steps_prints_the_rows_rain_as_last_hour() -> None:
 @pytest.mark.parametrize(
     ("step", "hours"), [("10min", 1 / 6), ("30min", 0.5), ("60min", 1.0), ("1h", 1.0)]
 )
-def test_step_in_words_is_hours(step: str, hours: float) -> None:
-    """Minutes and hours are read."""
+def test_step_is_parsed_to_hours(step: str, hours: float) -> None:
+    """Units are minutes and hours."""
     assert parse_step_h(step) == pytest.approx(hours)
 
 
 @pytest.mark.parametrize("step", ["7min", "2h", "10", "0min", "ten", "90min"])
-def test_step_that_does_not_divide_an_hour_is_refused(step: str) -> None:
+def test_step_that_does_not_divide_an_hour_is_rejected(step: str) -> None:
     """An hour must be a whole number of steps."""
     with pytest.raises(RainTableError, match="whole fraction of an hour"):
         parse_step_h(step)
@@ -121,20 +121,20 @@ def test_step_that_does_not_divide_an_hour_is_refused(step: str) -> None:
 def test_bad_cell_names_its_row_and_value(
     cells: tuple[object, ...], match: str
 ) -> None:
-    """A cell that is no depth of rain is refused, an empty one too."""
+    """A cell that is no depth of rain, or empty, is rejected."""
     with pytest.raises(RainTableError, match=match):
         soil_water_lines(table(*cells), column="rain_mm", step_h=1.0)
 
 
-def test_missing_column_names_what_is_there_and_the_nearest() -> None:
-    """The error names the columns that exist."""
+def test_missing_column_error_suggests_the_nearest_column() -> None:
+    """It also lists the existing columns."""
     source = table(1, column="time,rain_mm")
     with pytest.raises(RainTableError, match=r"'rain_m'; did you mean 'rain_mm'.*time"):
         soil_water_lines(source, column="rain_m", step_h=1.0)
 
 
-def test_empty_cell_let_pass_drains_the_tanks_and_stays_empty() -> None:
-    """With skip-rain an unknown step is not printed as zero rain."""
+def test_skipped_empty_cell_drains_the_tanks_and_stays_empty() -> None:
+    """With `skip-rain` an unknown step is not printed as zero rain."""
     lines = soil_water_lines(
         table(30, '""', 0), column="rain_mm", step_h=1.0, allow_missing=True
     )
@@ -145,7 +145,7 @@ def test_empty_cell_let_pass_drains_the_tanks_and_stays_empty() -> None:
 
 
 def test_table_from_windows_reads_the_same(tmp_path: Path) -> None:
-    """A byte-order mark, CRLF, other columns and blank last lines are no matter."""
+    """Byte-order mark, CRLF, other columns and blank last lines are accepted."""
     path = tmp_path / "rain.csv"
     path.write_bytes(b"\xef\xbb\xbftime,rain_mm\r\na,5\r\nb,10\r\n\r\n")
     printed = rows(
@@ -156,7 +156,7 @@ def test_table_from_windows_reads_the_same(tmp_path: Path) -> None:
 
 
 def test_command_reads_standard_input() -> None:
-    """A dash stands for standard input."""
+    """A dash means standard input."""
     result = CliRunner().invoke(
         cli, ["index", "-", "--step", "1h"], input="rain_mm\n5\n10\n"
     )
@@ -166,21 +166,21 @@ def test_command_reads_standard_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["index", "nowhere.csv"], 65, "backend-spark: nowhere.csv: cannot be read"),
         (["score", "--config", "nowhere.toml"], 78, "nowhere.toml cannot be read"),
     ],
 )
 def test_command_ends_with_its_exit_code(
-    arguments: list[str], code: int, says: str
+    arguments: list[str], code: int, message: str
 ) -> None:
-    """Bad data is 65, bad settings are 78, in one line on standard error."""
+    """65 for invalid data, 78 for invalid settings, with one line on standard error."""
     command = [sys.executable, "-m", "backend_spark", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == code
-    assert says in done.stderr
+    assert message in done.stderr
     assert not done.stdout
 
 

@@ -1,4 +1,4 @@
-"""Silver and gold rebuilt from bronze, compared row by row with what was there."""
+"""Replay: silver and gold rebuilt from bronze equal the original rows."""
 
 import random
 from collections.abc import Callable
@@ -43,7 +43,7 @@ ORDER = {
 
 
 def message(seq: int, node: int, late_s: int) -> LogRow:
-    """A pack in which it rains more from day to day."""
+    """A pack with rain that increases from day to day."""
     at_s = T0 + 3600 * seq
     readings = (
         Reading("rain", "mm", None, seq * (seq + node) / 4),
@@ -98,21 +98,21 @@ def snapshot(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 class Data(Protocol):
-    """What `make_data` gives."""
+    """Result of `make_data`."""
 
     folder: Path
     settings: BackendSettings
 
 
 class CutError(Exception):
-    """The end of a replay that did not come to its end."""
+    """Raised to interrupt a replay."""
 
 
 @pytest.fixture
 def scored(
     spark: SparkSession, make_data: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> Data:
-    """A data folder that the live job has filled in batches, scored now and then."""
+    """A data folder filled by the live job in batches, scored after every other one."""
     monkeypatch.setattr(replay, "SLICE_US", DAY_S * 1_000_000)
     data = make_data("[criteria]\nlook_ahead = true")
     fill_log(data.folder / "log")
@@ -133,10 +133,10 @@ def scored(
     return data
 
 
-def test_replay_gives_what_the_job_gave_whole_and_in_part(
+def test_full_and_partial_replay_give_the_rows_of_the_job(
     spark: SparkSession, scored: Data
 ) -> None:
-    """Row by row, though the batches were others and some readings were a day late."""
+    """Row by row, with other batches and some readings a day late."""
     wanted = snapshot(scored.folder)
     again = job.make_pipeline(scored.settings)
     replay.rebuild(spark, again, SPAN)
@@ -160,10 +160,10 @@ def test_replay_gives_what_the_job_gave_whole_and_in_part(
         assert all(is_unchanged(one, other) for one, other in pairs), name
 
 
-def test_job_waits_for_a_replay_that_was_cut(
+def test_job_is_rejected_after_an_interrupted_replay(
     spark: SparkSession, scored: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a table is not scored on; the same replay again makes it whole."""
+    """Incomplete tables are not scored; the same replay again completes them."""
     wanted = snapshot(scored.folder)
     tables = scored.folder / "tables"
 

@@ -1,4 +1,4 @@
-"""The tables as analysts read them."""
+"""Reading of the tables by analysts."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ NOON = datetime(2026, 7, 1, 3, tzinfo=UTC)
 
 @pytest.fixture
 def tables(tmp_path: Path) -> DeltaTables:
-    """Levels of two cells that were merged twice, as the job does."""
+    """Levels of two cells, merged twice as the job does."""
     create_tables(tmp_path, TABLES)
     empty = dict.fromkeys(LEVELS.names)
     for level in (1, 3):
@@ -38,8 +38,8 @@ def tables(tmp_path: Path) -> DeltaTables:
     return DeltaTables(tmp_path)
 
 
-def test_rows_of_one_cell_come_by_time_in_our_types(tables: DeltaTables) -> None:
-    """Also from files that a merge wrote, whose texts are of another type."""
+def test_rows_of_one_cell_are_sorted_and_have_the_schema(tables: DeltaTables) -> None:
+    """Also from files written by a merge, which have another string type."""
     rows = tables.of("levels", "cell", "a", NOON)
 
     assert rows.schema == LEVELS
@@ -50,8 +50,8 @@ def test_rows_of_one_cell_come_by_time_in_our_types(tables: DeltaTables) -> None
 
 
 @pytest.mark.parametrize("name", ["a' OR '1'='1", "'; DROP TABLE t; --", "b"])
-def test_name_that_is_no_cell_has_no_rows(tables: DeltaTables, name: str) -> None:
-    """A quotation mark in a name is only that."""
+def test_unknown_cell_has_no_rows(tables: DeltaTables, name: str) -> None:
+    """Quotation marks in a name cause no SQL injection."""
     assert tables.of("levels", "cell", name, NOON).num_rows == 0
     assert tables.of("levels", "cell", "it's", NOON).num_rows == 3
 
@@ -68,15 +68,15 @@ def test_name_that_is_no_cell_has_no_rows(tables: DeltaTables, name: str) -> Non
     ],
     ids=str,
 )
-def test_filter_on_any_column_finds_its_rows(
+def test_filter_works_on_any_column(
     tables: DeltaTables, wanted: pc.Expression, count: int
 ) -> None:
-    """Also on one of which the table's log keeps no statistics."""
+    """Also on columns without statistics in the Delta log."""
     assert tables.dataset("levels").to_table(filter=wanted).num_rows == count
 
 
-def test_rows_of_our_own_writer_are_found_by_node(tmp_path: Path) -> None:
-    """Its statistics are of four columns; DuckDB hands its WHERE to the dataset."""
+def test_rows_of_write_file_are_found_by_node(tmp_path: Path) -> None:
+    """It writes statistics of four columns; DuckDB pushes WHERE to the dataset."""
     create_tables(tmp_path, TABLES)
     rows = [
         dict.fromkeys(SILVER.names) | {"node": f"n{n % 2}", "cell": "a", "at": NOON}
@@ -93,8 +93,8 @@ def test_rows_of_our_own_writer_are_found_by_node(tmp_path: Path) -> None:
     assert found == (5,)
 
 
-def test_table_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    """Before the first batch."""
+def test_missing_table_is_empty(tmp_path: Path) -> None:
+    """As before the first batch."""
     assert (
         DeltaTables(tmp_path).of("silver", "node", "n1", NOON).schema
         == TABLES["silver"]

@@ -1,4 +1,4 @@
-"""Spark's Python workers as they run."""
+"""Spark's Python workers in a running session."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 pytestmark = pytest.mark.spark
 
 
-def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(
+def test_workers_are_forked_from_a_process_with_the_imports(
     spark: SparkSession,
 ) -> None:
-    """A task finds the pipeline there, and its parent is ours."""
+    """A task finds the pipeline imported, and its parent is the module `workers`."""
 
-    def look(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def inspect_worker(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os  # noqa: PLC0415 - in the worker
         import sys  # noqa: PLC0415 - likewise
 
@@ -23,8 +23,13 @@ def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(
         is_there = "backend_spark.streaming.pipeline" in sys.modules
         yield pa.RecordBatch.from_pylist([{"parent": parent, "is_there": is_there}])
 
-    told = spark.range(1).mapInArrow(look, "parent string, is_there boolean").toArrow()
-    rows = told.to_pylist()
+    found = (
+        spark
+        .range(1)
+        .mapInArrow(inspect_worker, "parent string, is_there boolean")
+        .toArrow()
+    )
+    rows = found.to_pylist()
 
     assert rows
     assert all("backend_spark.streaming.workers" in row["parent"] for row in rows)

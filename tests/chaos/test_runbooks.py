@@ -13,6 +13,7 @@ import pytest
 from chaos.house import LINK, MANAGER, MANAGER_LINK
 from chaos.watched import Watched
 from conftest import Broker, wait_until
+from soak.damage import move_log_into_file
 from soak.disk import fill, mounted
 from soak.rig import DISTRIBUTED, FED, GATEWAY, LOCAL
 
@@ -101,6 +102,8 @@ def nodes_disk_is_full(house: Watched) -> Iterator[None]:
 @contextlib.contextmanager
 def queue_is_damaged(house: Watched) -> Iterator[None]:
     house.kill(FED)
+    # SQLite prefers the pages in its log, which would hide the damage.
+    move_log_into_file(house.queue(FED))
     with house.queue(FED).open("r+b") as file:
         file.write(b"\xa5" * 100)
     house.start(FED)

@@ -265,7 +265,7 @@ WITH_SPARK = re.compile(r"^backend-spark (score|replay|trim) ", re.MULTILINE)
     [
         pytest.param(
             page,
-            marks=pytest.mark.spark
+            marks=(pytest.mark.spark, pytest.mark.long)
             if any(WITH_SPARK.search(text) for _, text in blocks(page, "sh"))
             else (),
         )

@@ -15,7 +15,7 @@ from page_shell import Machine, blocks
 from backend_spark.ingest.segment_log import read_segments
 
 PAGE = Path(__file__).parents[2] / "docs/tutorial/first-node.md"
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture

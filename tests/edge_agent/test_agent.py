@@ -1,4 +1,4 @@
-"""The agent's loops: the clock jumps, a loop hangs, and it is noticed or survived."""
+"""The agent's loops: clock steps and hanging loops."""
 
 import threading
 import time
@@ -20,29 +20,29 @@ YEAR_S = 365.25 * 86_400
 EVERY_S = 0.2
 
 
-class Wall:
-    """The wall clock, which the test sets; APScheduler reads it as `datetime`."""
+class FakeWallClock:
+    """Wall clock with a settable offset in seconds, also as a `datetime` class."""
 
     def __init__(self) -> None:
-        self.set_by_s = 0.0
+        self.offset_s = 0.0
 
     def __call__(self) -> float:
-        return time.time() + self.set_by_s
+        return time.time() + self.offset_s
 
     def as_datetime(self) -> type[datetime]:
-        wall = self
+        wall_clock = self
 
         class Shifted(datetime):
             @classmethod
             def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
-                return datetime.now(tz) + timedelta(seconds=wall.set_by_s)
+                return datetime.now(tz) + timedelta(seconds=wall_clock.offset_s)
 
         return Shifted
 
 
 @dataclass
-class Gauge:
-    """A sensor, as far as the agent looks at one."""
+class FakeSensor:
+    """Fields of a sensor that the agent's schedule needs."""
 
     name: str
     unit: str | None = "mm"
@@ -51,8 +51,13 @@ class Gauge:
 
 
 @dataclass
-class Notes:
-    """A sampler that notes when it is asked to sample."""
+class FakeSampler:
+    """Stands in for `Sampler` and records when it is called.
+
+    Attributes:
+        at_s: Monotonic time of each call.
+        hang: Event that a call waits for, if given.
+    """
 
     at_s: list[float] = field(default_factory=list)
     hang: threading.Event | None = None
@@ -62,125 +67,129 @@ class Notes:
         if self.hang is not None:
             self.hang.wait(10)
 
-    def since(self, start_s: float) -> list[float]:
+    def calls_since(self, start_s: float) -> list[float]:
         return [at for at in self.at_s if at >= start_s]
 
 
 @pytest.fixture
-def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
-    made = Wall()
-    shifted = made.as_datetime()
-    # C code cannot be given another `datetime`; of Python's only these ask for now.
+def wall_clock(monkeypatch: pytest.MonkeyPatch) -> FakeWallClock:
+    created = FakeWallClock()
+    shifted = created.as_datetime()
+    # `datetime` in C code cannot be replaced; these two modules call `now`.
     monkeypatch.setattr(schedulers, "datetime", shifted)
     monkeypatch.setattr(executors, "datetime", shifted)
-    return made
+    return created
 
 
 @pytest.fixture
-def pulse() -> LoopWatchdog:
+def watchdog() -> LoopWatchdog:
     return LoopWatchdog(time.monotonic)
 
 
 @pytest.fixture
-def start(wall: Wall, pulse: LoopWatchdog) -> Iterator[Callable[..., Agent]]:
+def start(
+    wall_clock: FakeWallClock, watchdog: LoopWatchdog
+) -> Iterator[Callable[..., Agent]]:
     running: list[tuple[Agent, threading.Thread]] = []
 
-    def run(sampler: Notes, *sensors: Gauge) -> Agent:
-        made = Agent(
+    def run(sampler: FakeSampler, *sensors: FakeSensor) -> Agent:
+        created = Agent(
             sampler,  # type: ignore[arg-type]
-            sensors or (Gauge("rain"),),  # type: ignore[arg-type]
+            sensors or (FakeSensor("rain"),),  # type: ignore[arg-type]
             SamplingPolicy(60.0),
             1.0,
-            pulse,
-            clock_steps=ClockStepDetector(wall, time.monotonic),
+            watchdog,
+            clock_steps=ClockStepDetector(wall_clock, time.monotonic),
         )
-        thread = threading.Thread(target=made.run)
+        thread = threading.Thread(target=created.run)
         thread.start()
-        running.append((made, thread))
-        return made
+        running.append((created, thread))
+        return created
 
     yield run
-    for made, thread in running:
-        made.stop()
+    for created, thread in running:
+        created.stop()
         thread.join()
 
 
 @pytest.mark.parametrize("step_s", [YEAR_S, -3600.0, -YEAR_S, 30.0])
-def test_sampling_goes_on_when_the_clock_was_set(
-    start: Callable[..., Agent], wall: Wall, step_s: float
+def test_sampling_continues_after_a_clock_step(
+    start: Callable[..., Agent], wall_clock: FakeWallClock, step_s: float
 ) -> None:
-    """At once, and without making up for a year of missed times."""
-    notes = Notes()
-    start(notes)
-    wait_until(lambda: len(notes.at_s) >= 5)
-    wall.set_by_s = step_s
+    """Sampling continues at once, without catching up on a year of missed times."""
+    sampler = FakeSampler()
+    start(sampler)
+    wait_until(lambda: len(sampler.at_s) >= 5)
+    wall_clock.offset_s = step_s
     set_at_s = time.monotonic()
-    wait_until(lambda: notes.since(set_at_s + 1.5))
+    wait_until(lambda: sampler.calls_since(set_at_s + 1.5))
     time.sleep(0.5)
 
-    passed_s = time.monotonic() - set_at_s
-    assert len(notes.since(set_at_s)) <= 2 * passed_s / EVERY_S
+    elapsed_s = time.monotonic() - set_at_s
+    assert len(sampler.calls_since(set_at_s)) <= 2 * elapsed_s / EVERY_S
 
 
-def test_step_leaves_the_beat_of_a_slow_sensor(
-    start: Callable[..., Agent], wall: Wall
+def test_clock_step_keeps_the_schedule_of_a_slow_sensor(
+    start: Callable[..., Agent], wall_clock: FakeWallClock
 ) -> None:
-    """Its next reading is due when it was due, not at once and not an hour late."""
-    notes = Notes()
-    start(notes, Gauge("tilt", interval_s=4.0))
-    wait_until(lambda: notes.at_s)
-    wall.set_by_s = -3600.0
-    wait_until(lambda: len(notes.at_s) == 2)
+    """The next reading keeps its due time: not at once and not an hour late."""
+    sampler = FakeSampler()
+    start(sampler, FakeSensor("tilt", interval_s=4.0))
+    wait_until(lambda: sampler.at_s)
+    wall_clock.offset_s = -3600.0
+    wait_until(lambda: len(sampler.at_s) == 2)
 
-    assert 3.5 < notes.at_s[1] - notes.at_s[0] < 20.0
+    assert 3.5 < sampler.at_s[1] - sampler.at_s[0] < 20.0
 
 
-def test_sampling_that_hangs_is_named(
-    start: Callable[..., Agent], pulse: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
+def test_hanging_sampling_job_is_reported(
+    start: Callable[..., Agent], watchdog: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue that never returns holds one job; the others would look healthy."""
+    """A queue that never returns blocks one job while other loops are healthy."""
     monkeypatch.setattr(agent, "DEADLINE_S", 0.2)
     monkeypatch.setattr(agent, "MAX_STORE_S", 0.2)
-    notes = Notes(hang=threading.Event())
-    start(notes)
-    wait_until(
-        lambda: any("sampling every 0.2 s" in late for late in pulse.find_late_loops())
-    )
-    notes.hang.set()
-
-
-def test_scheduler_that_sleeps_is_named(
-    start: Callable[..., Agent], pulse: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own thread must beat, or nothing is sampled while all else lives."""
-    monkeypatch.setattr(agent, "SCHEDULER_SILENCE_S", 4.0)
-    monkeypatch.setattr(agent, "SCHEDULER_HEARTBEAT_S", 0.2)
-    made = start(Notes())
-    time.sleep(4.5)
-    before = pulse.find_late_loops()
-    made._scheduler.pause()  # noqa: SLF001 - as a bug would
+    sampler = FakeSampler(hang=threading.Event())
+    start(sampler)
     wait_until(
         lambda: any(
-            "the schedule is silent" in late for late in pulse.find_late_loops()
+            "sampling every 0.2 s" in late for late in watchdog.find_late_loops()
+        )
+    )
+    sampler.hang.set()
+
+
+def test_silent_scheduler_is_reported(
+    start: Callable[..., Agent], watchdog: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a heartbeat of the scheduler's thread nothing would report it."""
+    monkeypatch.setattr(agent, "SCHEDULER_SILENCE_S", 4.0)
+    monkeypatch.setattr(agent, "SCHEDULER_HEARTBEAT_S", 0.2)
+    created = start(FakeSampler())
+    time.sleep(4.5)
+    before = watchdog.find_late_loops()
+    created._scheduler.pause()  # noqa: SLF001 - simulates a bug
+    wait_until(
+        lambda: any(
+            "the schedule is silent" in late for late in watchdog.find_late_loops()
         )
     )
 
     assert before == ()
 
 
-def test_resting_node_lives_and_does_not_sample(
-    start: Callable[..., Agent], pulse: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
+def test_paused_node_is_healthy_and_does_not_sample(
+    start: Callable[..., Agent], watchdog: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end of a simulated storm the uplink goes on, and nobody is late."""
+    """At the end of a simulated storm the uplink continues, and no loop is late."""
     monkeypatch.setattr(agent, "SCHEDULER_SILENCE_S", 4.0)
     monkeypatch.setattr(agent, "SCHEDULER_HEARTBEAT_S", 0.2)
-    notes = Notes()
-    made = start(notes)
-    wait_until(lambda: notes.at_s)
-    made.pause_sampling()
-    time.sleep(0.3)  # a job that has begun may end
-    rested_at_s = time.monotonic()
+    sampler = FakeSampler()
+    created = start(sampler)
+    wait_until(lambda: sampler.at_s)
+    created.pause_sampling()
+    time.sleep(0.3)  # a running job may finish
+    paused_at_s = time.monotonic()
     time.sleep(4.5)
 
-    assert notes.since(rested_at_s) == []
-    assert pulse.find_late_loops() == ()
+    assert sampler.calls_since(paused_at_s) == []
+    assert watchdog.find_late_loops() == ()

@@ -1,4 +1,4 @@
-"""Composition of a node."""
+"""Composition of a node from its settings."""
 
 import subprocess
 import sys
@@ -27,13 +27,13 @@ print([name for name in sys.modules if name.startswith("edge_agent.simulator")])
 
 
 def test_a_node_with_real_pins_imports_no_simulator(tmp_path: object) -> None:
-    """Memory and start time of a Raspberry Pi are not spent on a simulation."""
-    done = subprocess.run(
+    """A Raspberry Pi need not spend memory and start time on the simulation."""
+    result = subprocess.run(
         [sys.executable, "-c", BUILD, f"{tmp_path}/queue.db"],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "[]\n"
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""The edge agent's commands, as an installer types them."""
+"""The commands of the edge agent, run as programs."""
 
 import json
 import os
@@ -51,37 +51,37 @@ def run(
 
 
 def test_check_of_good_settings_reads_every_sensor(tmp_path: Path) -> None:
-    """The installer sees each sensor with unit and pin."""
-    done = run(tmp_path, "check")
+    """The output shows each sensor with unit and pin."""
+    result = run(tmp_path, "check")
 
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"rain 0 mm .* 0\.\.200 mm +any +good +GPIO17 +ok", done.stdout)
-    assert "| PASS  kochi-0001" in done.stdout
-    assert "2 of 2 well" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"rain 0 mm .* 0\.\.200 mm +any +good +GPIO17 +ok", result.stdout)
+    assert "| PASS  kochi-0001" in result.stdout
+    assert "2 of 2 well" in result.stdout
 
 
-def test_check_told_to_a_program_has_everything_of_the_photograph(
+def test_json_of_check_has_verdict_node_and_sensors(
     tmp_path: Path,
 ) -> None:
-    """One JSON object, whatever else is asked for."""
-    done = run(tmp_path, "check", "--json", "--live", "--seconds", "1")
-    told = json.loads(done.stdout)
+    """One JSON object."""
+    result = run(tmp_path, "check", "--json", "--live", "--seconds", "1")
+    output = json.loads(result.stdout)
 
-    assert told["verdict"] == "pass"
-    assert told["node"] == "kochi-0001"
-    assert [(s["name"], s["wiring"], s["health"]) for s in told["sensors"]] == [
+    assert output["verdict"] == "pass"
+    assert output["node"] == "kochi-0001"
+    assert [(s["name"], s["wiring"], s["health"]) for s in output["sensors"]] == [
         ("rain", ["GPIO17"], "ok"), ("span", ["GPIO27"], "ok"),
     ]  # fmt: skip
 
 
-def test_report_of_a_check_is_for_a_laptop(tmp_path: Path) -> None:
-    """The same lines, as Windows ends them; a folder that is not there is told."""
+def test_report_file_of_check_contains_the_printed_lines(tmp_path: Path) -> None:
+    """The report has Windows line ends; a missing folder is an error."""
     path = tmp_path / "check.txt"
-    done = run(tmp_path, "check", "--report", str(path))
+    result = run(tmp_path, "check", "--report", str(path))
     lost = run(tmp_path, "check", "--report", str(tmp_path / "no" / "check.txt"))
     lines = path.read_bytes().decode("utf-8-sig").split("\r\n")
 
-    assert [line for line in lines if line not in done.stdout.splitlines()] == [""]
+    assert [line for line in lines if line not in result.stdout.splitlines()] == [""]
     assert any("| PASS  kochi-0001" in line for line in lines)
     assert lost.returncode == 1
     assert "edge-agent: [Errno 2] No such file or directory" in lost.stderr
@@ -90,42 +90,42 @@ def test_report_of_a_check_is_for_a_laptop(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     Path("/proc/device-tree/model").exists(), reason="this machine may have pins"
 )
-def test_run_on_a_machine_without_pins_says_so(tmp_path: Path) -> None:
-    """Settings of a real node on a laptop: a sentence and no traceback."""
+def test_run_on_a_machine_without_pins_is_an_error(tmp_path: Path) -> None:
+    """Settings with real pins on another machine: an error message and no traceback."""
     pins = re.sub(r"\[simulation\]\nstart.*\n", "", GOOD)
-    done = run(tmp_path, "run", text=pins)
+    result = run(tmp_path, "run", text=pins)
 
-    assert done.returncode == 1
-    assert "this machine has no pins" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert result.returncode == 1
+    assert "this machine has no pins" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_live_check_tells_each_tip_of_a_storm(tmp_path: Path) -> None:
-    """Without a terminal: one line for what happens."""
+def test_live_check_prints_each_tip_of_a_storm(tmp_path: Path) -> None:
+    """Without a terminal, each event is one line."""
     text = GOOD.replace("[[sensor]]", "speedup = 5000\n[[sensor]]", 1)
-    done = run(tmp_path, "check", "--live", "--seconds", "5", text=text)
+    result = run(tmp_path, "check", "--live", "--seconds", "5", text=text)
 
-    assert done.returncode == 0
-    assert re.search(r"\n +\d\.\d s  rain \+0\.5 mm \(sum 0\.5 mm\)", done.stdout)
-    assert re.search(r"ok   rain: .* moved \d+x \[GPIO17\]", done.stdout)
+    assert result.returncode == 0
+    assert re.search(r"\n +\d\.\d s  rain \+0\.5 mm \(sum 0\.5 mm\)", result.stdout)
+    assert re.search(r"ok   rain: .* moved \d+x \[GPIO17\]", result.stdout)
 
 
-def test_check_leaves_the_pins_to_a_running_agent(tmp_path: Path) -> None:
-    """It says who has them and what to do, and reads none."""
+def test_check_reads_no_sensors_while_the_agent_runs(tmp_path: Path) -> None:
+    """The output gives the process that holds the pins and the remedy."""
     queue = SqliteQueue(str(tmp_path / "queue.db"), "kochi-0001", "boot", 1_000_000)
-    done = run(tmp_path, "check")
+    result = run(tmp_path, "check")
     left = run(tmp_path, "check", "--no-sensors")
     queue.close()
 
-    assert done.returncode == 1
-    assert f"process {os.getpid()}" in done.stdout
-    assert "systemctl stop edge-agent" in done.stdout
-    assert "not checked" in done.stdout
+    assert result.returncode == 1
+    assert f"process {os.getpid()}" in result.stdout
+    assert "systemctl stop edge-agent" in result.stdout
+    assert "not checked" in result.stdout
     assert left.returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         (
             "rate_bytes_per_s = 6250",
@@ -158,30 +158,30 @@ def test_check_leaves_the_pins_to_a_running_agent(tmp_path: Path) -> None:
         ("[node]", "[node", "the file must be TOML"),
     ],
 )
-def test_bad_settings_name_the_mistake_and_touch_no_queue(
-    tmp_path: Path, old: str, new: str, said: str
+def test_bad_settings_are_reported_and_no_queue_is_created(
+    tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
-    """Field, rule, value and remedy; status 78, which systemd does not restart."""
+    """Field, rule, value and remedy; exit status 78, which systemd does not restart."""
     assert old in GOOD
-    done = run(tmp_path, "check", text=GOOD.replace(old, new))
+    result = run(tmp_path, "check", text=GOOD.replace(old, new))
 
-    assert done.returncode == 78
-    assert said in done.stderr
+    assert result.returncode == 78
+    assert expected in result.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["node.toml"]
 
 
-def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
-    """One trip up the slope, not four."""
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    """One line each, so that one visit to the node is enough."""
     text = GOOD.replace("33.5588", "95").replace("pin = 27", "pin = 17")
     text = text.replace("mm_per_tip", "mm_per_tipp")
-    done = run(tmp_path, "run", text=text)
+    result = run(tmp_path, "run", text=text)
 
-    assert done.returncode == 78
-    assert len(done.stderr.splitlines()) == 3
+    assert result.returncode == 78
+    assert len(result.stderr.splitlines()) == 3
 
 
-def test_send_queues_good_lines_and_names_bad_ones(tmp_path: Path) -> None:
-    """A typing error costs its own line only."""
+def test_send_queues_good_lines_and_reports_bad_ones(tmp_path: Path) -> None:
+    """A bad line does not stop the others."""
     lines = [
         '{"pri":5,"e":[{"n":"test","u":"mm","v":1.0}]}',
         "not json",
@@ -192,24 +192,24 @@ def test_send_queues_good_lines_and_names_bad_ones(tmp_path: Path) -> None:
         "",
         '{"e":[{"n":"test","v":2.0}]}',
     ]
-    done = run(tmp_path, "send", given="\n".join(lines))
+    result = run(tmp_path, "send", given="\n".join(lines))
 
-    assert done.returncode == 65
-    ids = done.stdout.split()
+    assert result.returncode == 65
+    ids = result.stdout.split()
     assert [i.split(":")[0] for i in ids] == ["kochi-0001"] * 2
     assert [i.split(":")[2] for i in ids] == ["1", "2"]
-    for words in (
+    for expected in (
         "line 2: line must be a JSON object",
         "line 3: pri must be an integer between 1 and 5, got 7",
         "line 4: record 0 v must be a finite number, got 'text'",
         "line 5: e must be a list of SenML records, got []",
         "line 6: keys must be among e, pri, why, got ['prio']; remove the others",
     ):
-        assert words in done.stderr
+        assert expected in result.stderr
 
 
 def test_queue_stats_prints_depth_per_priority(tmp_path: Path) -> None:
-    """What waits, most urgent first, for people and for programs."""
+    """Most urgent first, as text and as JSON."""
     run(
         tmp_path,
         "send",
@@ -231,24 +231,24 @@ def test_queue_stats_prints_depth_per_priority(tmp_path: Path) -> None:
         check=True,
     )
 
-    told = json.loads(stats.stdout)["priorities"]
+    output = json.loads(stats.stdout)["priorities"]
 
-    assert {p: row["rows"] for p, row in told.items()} == {
+    assert {p: row["rows"] for p, row in output.items()} == {
         "5": 1, "4": 0, "3": 0, "2": 0, "1": 1,
     }  # fmt: skip
 
 
-def test_queue_stats_without_a_queue_says_so_and_makes_none(tmp_path: Path) -> None:
-    """Looking changes nothing."""
+def test_queue_stats_without_a_queue_fails_and_creates_none(tmp_path: Path) -> None:
+    """Reading statistics has no side effect."""
     run(tmp_path, "check")
     path = tmp_path / "node.toml"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "edge_agent", "queue", "stats", "--config", str(path)],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert done.returncode == 1
-    assert "there is no such file; has the agent run yet?" in done.stderr
+    assert result.returncode == 1
+    assert "there is no such file; has the agent run yet?" in result.stderr
     assert not (tmp_path / "queue.db").exists()

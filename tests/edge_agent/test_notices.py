@@ -1,4 +1,4 @@
-"""Notices: heard, kept through a restart, forgotten in time, and signed."""
+"""Notices: received, stored, expired and verified."""
 
 from pathlib import Path
 
@@ -26,8 +26,8 @@ def criteria(warning_mm: float, version: float) -> CriteriaNotice:
     return CriteriaNotice(0.75 * warning_mm, warning_mm, 2 * warning_mm, version)
 
 
-def test_highest_level_that_still_holds_counts() -> None:
-    """A notice for the valley and one for the slope; each ends in its time."""
+def test_highest_level_in_force_counts() -> None:
+    """One for the valley and one for the slope; each ends at its own time."""
     notices = Notices(None, lambda _: None)
     notices.on_message(incoming("/notice/3", Notice(3, until_s=200.0)))
     notices.on_message(incoming("/notice/3/1", Notice(4, until_s=100.0)))
@@ -35,19 +35,19 @@ def test_highest_level_that_still_holds_counts() -> None:
     assert [notices.level(at_s) for at_s in (0.0, 100.0, 200.0)] == [4, 3, 1]
 
 
-def test_restart_forgets_nothing() -> None:
+def test_notices_survive_a_restart() -> None:
     """The link may be down when the node comes back."""
-    kept: dict[str, str] = {}
-    before = Notices(None, kept.update)
+    stored: dict[str, str] = {}
+    before = Notices(None, stored.update)
     before.on_message(incoming("/notice/3", Notice(3, 200.0, criteria(120.0, 5.0))))
-    after = Notices(kept[NOTICES_STATE], kept.update)
+    after = Notices(stored[NOTICES_STATE], stored.update)
 
     assert after.level(0.0) == 3
     assert after.criteria() == criteria(120.0, 5.0)
 
 
-def test_newest_criteria_count_then_the_closest_area() -> None:
-    """A prefecture's new table beats last year's; a slope's own beats both."""
+def test_newest_criteria_count_then_the_smallest_area() -> None:
+    """A newer table of a larger area wins; at equal versions the smaller area wins."""
     notices = Notices(None, lambda _: None)
     for topic, warning_mm, version in (
         ("/notice/3/1", 110.0, 1.0),
@@ -61,8 +61,8 @@ def test_newest_criteria_count_then_the_closest_area() -> None:
     assert notices.criteria() == criteria(130.0, 2.0)
 
 
-def test_empty_notice_takes_the_earlier_one_back() -> None:
-    """That is how MQTT clears what is retained."""
+def test_empty_notice_withdraws_the_earlier_one() -> None:
+    """An empty retained message is MQTT's way to clear one."""
     changes: list[bool] = []
     notices = Notices(None, lambda _: None, changes.append)
     notices.on_message(incoming("/notice/3", Notice(3, until_s=200.0)))
@@ -73,8 +73,8 @@ def test_empty_notice_takes_the_earlier_one_back() -> None:
     assert len(changes) == 2
 
 
-def test_what_does_not_parse_changes_nothing() -> None:
-    """Neither on the wire nor in the store."""
+def test_invalid_notices_change_nothing() -> None:
+    """Neither in a message nor in the stored state."""
     notices = Notices("{junk", lambda _: None)
     for payload in (b"{}x", b'{"level": 9}', b"[" * 5000, b'{"until_s": 1e999}'):
         notices.on_message(incoming("/notice/3", payload))
@@ -83,8 +83,8 @@ def test_what_does_not_parse_changes_nothing() -> None:
     assert notices.criteria() is None
 
 
-def test_level_without_criteria_leaves_the_table_in_force() -> None:
-    """Who raises the level of a valley does not take its criteria away."""
+def test_notice_without_criteria_keeps_the_criteria_in_force() -> None:
+    """A notice that raises the level of a valley does not revert its criteria."""
     notices = Notices(None, lambda _: None)
     notices.on_message(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
     notices.on_message(incoming("/notice/3", Notice(4, until_s=100.0)))
@@ -93,10 +93,10 @@ def test_level_without_criteria_leaves_the_table_in_force() -> None:
     assert notices.criteria() == criteria(120.0, 5.0)
 
 
-def test_older_table_of_an_area_is_refused_with_its_reason(
+def test_older_criteria_of_an_area_are_refused_with_a_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Two analysts, or a broker from a backup: the newer table stays."""
+    """The older table may come from a second analyst or a restored broker."""
     notices = Notices(None, lambda _: None)
     notices.on_message(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
     notices.on_message(incoming("/notice/3", Notice(4, 100.0, criteria(90.0, 4.0))))
@@ -106,8 +106,8 @@ def test_older_table_of_an_area_is_refused_with_its_reason(
     assert "criteria.version must be no older than the one before (5)" in caplog.text
 
 
-def test_taking_criteria_back_is_told_as_such() -> None:
-    """The node then goes back to its settings, which it does for nothing else."""
+def test_withdrawal_of_criteria_is_passed_to_the_callback() -> None:
+    """The change callback gets True only when criteria were withdrawn."""
     changes: list[bool] = []
     notices = Notices(None, lambda _: None, changes.append)
     notices.on_message(incoming("/notice/3", Notice(3, until_s=200.0)))
@@ -122,8 +122,8 @@ AREA = "/notice/3/1"
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> tuple[NoticeSigner, NoticeVerifier]:
-    """Who may speak, and a node that knows it."""
+def office_keys(tmp_path: Path) -> tuple[NoticeSigner, NoticeVerifier]:
+    """Signer and verifier of the same key pair."""
     return key_pair(tmp_path, "office")
 
 
@@ -150,16 +150,16 @@ def sealed(signer: NoticeSigner, notice: Notice, topic: str = AREA) -> bytes:
     return signer.sign(topic, notice.encode())
 
 
-def test_signed_notice_counts_and_survives_a_restart(
-    office: tuple[NoticeSigner, NoticeVerifier],
+def test_signed_notice_is_accepted_and_survives_a_restart(
+    office_keys: tuple[NoticeSigner, NoticeVerifier],
 ) -> None:
-    """It comes again with each connection, as retained ones do, and is no replay."""
-    signer, verifier = office
-    kept: dict[str, str] = {}
-    notices = Notices(None, kept.update, verify=verifier.verify)
+    """A retained notice is repeated at each connection; that is not a replay."""
+    signer, verifier = office_keys
+    stored: dict[str, str] = {}
+    notices = Notices(None, stored.update, verify=verifier.verify)
     payload = sealed(signer, Notice(4, 200.0, criteria(120.0, 5.0), at_s=50.0))
     notices.on_message(incoming(AREA, payload))
-    after = Notices(kept[NOTICES_STATE], kept.update, verify=verifier.verify)
+    after = Notices(stored[NOTICES_STATE], stored.update, verify=verifier.verify)
     after.on_message(incoming(AREA, payload))
 
     assert (after.level(100.0), after.criteria()) == (4, criteria(120.0, 5.0))
@@ -167,16 +167,16 @@ def test_signed_notice_counts_and_survives_a_restart(
     assert (after.summary(100.0) or "").startswith("level 4 by notice for /3/1 until ")
 
 
-def test_what_nobody_known_has_signed_is_refused(
-    office: tuple[NoticeSigner, NoticeVerifier], tmp_path: Path
+def test_notice_without_a_valid_signature_is_refused(
+    office_keys: tuple[NoticeSigner, NoticeVerifier], tmp_path: Path
 ) -> None:
-    """Unsigned, foreign, changed, for another place, without a time, and nothing."""
-    signer, verifier = office
+    """Unsigned, foreign key, changed, other topic, without a time, and empty."""
+    signer, verifier = office_keys
     foreign, _ = key_pair(tmp_path, "foreign")
     notice = Notice(5, 200.0, at_s=50.0)
     good = sealed(signer, notice)
     notices = Notices(None, lambda _: None, verify=verifier.verify)
-    for payload, words in (
+    for payload, expected in (
         (notice.encode(), "must be signed, got"),
         (b"", "must be signed, got"),
         (sealed(foreign, notice), "with a key that this node knows"),
@@ -186,23 +186,23 @@ def test_what_nobody_known_has_signed_is_refused(
     ):
         notices.refused = None
         notices.on_message(incoming(AREA, payload))
-        assert words in (notices.refused or "")
+        assert expected in (notices.refused or "")
     assert notices.level(0.0) == 1
     notices.on_message(incoming(AREA, good))
     assert notices.level(0.0) == 5
 
 
-def test_old_notice_that_is_sent_again_is_refused(
-    office: tuple[NoticeSigner, NoticeVerifier],
+def test_replayed_notice_is_refused(
+    office_keys: tuple[NoticeSigner, NoticeVerifier],
 ) -> None:
-    """Also after it was taken back, and after a restart."""
-    signer, verifier = office
-    kept: dict[str, str] = {}
-    notices = Notices(None, kept.update, verify=verifier.verify)
+    """Also after it was withdrawn, and after a restart."""
+    signer, verifier = office_keys
+    stored: dict[str, str] = {}
+    notices = Notices(None, stored.update, verify=verifier.verify)
     high = sealed(signer, Notice(5, 900.0, criteria(120.0, 5.0), at_s=50.0))
     for payload in (high, sealed(signer, Notice(at_s=60.0, withdrawn=True)), high):
         notices.on_message(incoming(AREA, payload))
-    after = Notices(kept[NOTICES_STATE], kept.update, verify=verifier.verify)
+    after = Notices(stored[NOTICES_STATE], stored.update, verify=verifier.verify)
     after.on_message(incoming(AREA, high))
 
     assert [each.level(0.0) for each in (notices, after)] == [1, 1]
@@ -210,16 +210,18 @@ def test_old_notice_that_is_sent_again_is_refused(
     assert "newer than the one before (60.000)" in (after.refused or "")
 
 
-def test_file_that_is_no_key_is_named(tmp_path: Path) -> None:
-    """By field, rule and remedy; a private key is no public one."""
+def test_invalid_key_files_are_reported(tmp_path: Path) -> None:
+    """Field, rule and remedy; a private key is not accepted as a public one."""
     key_pair(tmp_path, "office")
     with pytest.raises(FieldError, match="keys must be a PEM file of a public Ed25519"):
         NoticeVerifier([tmp_path / "office"])
     with pytest.raises(FieldError, match="key must be a PEM file of a private Ed25519"):
         NoticeSigner(tmp_path / "absent")
     assert check_notice_keys([str(tmp_path / "office.pub")]) == []
-    (note,) = check_notice_keys([
+    (advice,) = check_notice_keys([
         str(tmp_path / "office.pub"),
         str(tmp_path / "absent"),
     ])
-    assert note.startswith("no notice will count: notices.keys must be a PEM file of a")
+    assert advice.startswith(
+        "no notice will count: notices.keys must be a PEM file of a"
+    )

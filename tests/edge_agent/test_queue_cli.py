@@ -1,4 +1,4 @@
-"""The commands on a queue file, beside a running agent and without one."""
+"""The commands on a queue file, with and without a running agent."""
 
 import json
 import sqlite3
@@ -30,8 +30,8 @@ pin = 27
 """
 
 
-class Watch:
-    """A clock that a test sets."""
+class FakeClock:
+    """Settable monotonic clock in seconds."""
 
     now_s = 100.0
 
@@ -46,18 +46,18 @@ def draft(priority: int) -> MessageDraft:
     return MessageDraft(priority, f"/forward/{priority}", encode)
 
 
-def open_queue(folder: Path, watch: Watch) -> SqliteQueue:
+def open_queue(folder: Path, clock: FakeClock) -> SqliteQueue:
     path = folder / "queue.db"
-    return SqliteQueue(path, "kochi-0001", "boot", 10**6, expiry=ExpiryPolicy(watch))
+    return SqliteQueue(path, "kochi-0001", "boot", 10**6, expiry=ExpiryPolicy(clock))
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[SqliteQueue]:
     """A running agent's queue with an old and a young message of each priority."""
-    watch = Watch()
-    queue = open_queue(tmp_path, watch)
+    clock = FakeClock()
+    queue = open_queue(tmp_path, clock)
     queue.put([draft(p) for p in range(1, 6)])
-    watch.now_s = 160.0
+    clock.now_s = 160.0
     queue.put([draft(p) for p in range(1, 6)])
     yield queue
     queue.close()
@@ -76,19 +76,19 @@ def rows(result: Result) -> list[dict[str, object]]:
 
 
 def test_peek_shows_the_most_urgent_first(tmp_path: Path, agent: SqliteQueue) -> None:
-    """Beside a running agent, and without taking a lease."""
-    shown = rows(run(tmp_path, "peek", "--json", "--limit", "3"))
+    """Works beside a running agent, without leasing."""
+    peeked = rows(run(tmp_path, "peek", "--json", "--limit", "3"))
 
-    assert [(row["priority"], row["age_s"]) for row in shown] == [
+    assert [(row["priority"], row["age_s"]) for row in peeked] == [
         (5, 60.0), (5, 0.0), (4, 60.0),
     ]  # fmt: skip
     assert len(agent.lease(99)) == 10
 
 
-def test_export_decodes_and_replay_puts_back_once(
+def test_export_decodes_and_replay_requeues_once(
     tmp_path: Path, agent: SqliteQueue
 ) -> None:
-    """What is there is known; what is gone comes back once, under its id."""
+    """Messages still in the queue are skipped; delivered ones return under their id."""
     exported = run(tmp_path, "export")
     file = tmp_path / "lines"
     file.write_text(exported.stdout)
@@ -104,8 +104,8 @@ def test_export_decodes_and_replay_puts_back_once(
     assert left == {row["id"] for row in rows(exported)}
 
 
-def test_replay_says_which_line_is_bad(tmp_path: Path, agent: SqliteQueue) -> None:
-    """Good lines are put even when others are bad."""
+def test_replay_of_a_bad_line_is_an_error(tmp_path: Path, agent: SqliteQueue) -> None:
+    """Exit status 65 and the reason."""
     file = tmp_path / "lines"
     file.write_text('{"id": "no"}\n')
     result = run(tmp_path, "replay", str(file))
@@ -122,20 +122,20 @@ def test_replay_says_which_line_is_bad(tmp_path: Path, agent: SqliteQueue) -> No
         (("--priority", "1", "--older-than", "30"), [5, 5, 4, 4, 3, 3, 2, 2, 1]),
     ],
 )
-def test_purge_drops_what_it_was_told_and_counts_it(
+def test_purge_drops_selected_messages_and_counts_them(
     tmp_path: Path, agent: SqliteQueue, arguments: tuple[str, ...], left: list[int]
 ) -> None:
-    """Nothing else goes, and the tally agrees."""
-    said = rows(run(tmp_path, "purge", "--yes", "--json", *arguments))[0]
+    """Other messages stay, and the counters agree."""
+    result = rows(run(tmp_path, "purge", "--yes", "--json", *arguments))[0]
     stats = agent.stats()
 
     assert [m.priority for m in agent.lease(99)] == left
-    assert said["purged"] == 10 - len(left) == sum(stats.dropped.values())
+    assert result["purged"] == 10 - len(left) == sum(stats.dropped.values())
     assert sum(d.rows for d in stats.depth.values()) == len(left)
 
 
-def test_purge_asks_first(tmp_path: Path, agent: SqliteQueue) -> None:
-    """Without a yes nothing is lost."""
+def test_purge_asks_for_confirmation(tmp_path: Path, agent: SqliteQueue) -> None:
+    """Without a confirmation nothing is dropped."""
     assert run(tmp_path, "purge").exit_code != 0
     assert len(agent.lease(99)) == 10
 
@@ -143,7 +143,7 @@ def test_purge_asks_first(tmp_path: Path, agent: SqliteQueue) -> None:
 def test_check_counts_messages_that_fail_their_checksum(
     tmp_path: Path, agent: SqliteQueue
 ) -> None:
-    """A sound file gives status 0, a bad message status 1."""
+    """Exit status 0 for a sound file, 1 for a bad message."""
     sound = run(tmp_path, "check", "--json")
     with sqlite3.connect(tmp_path / "queue.db") as db:
         db.execute("UPDATE message SET payload = X'00' WHERE seq = 1")
@@ -157,18 +157,18 @@ def test_check_counts_messages_that_fail_their_checksum(
 def test_repair_is_refused_while_the_agent_runs(
     tmp_path: Path, agent: SqliteQueue
 ) -> None:
-    """The remedy is in the sentence; afterwards it works."""
+    """The error has the remedy; after the agent has stopped it works."""
     refused = run(tmp_path, "repair")
     agent.close()
-    done = rows(run(tmp_path, "repair", "--json"))[0]
+    repaired = rows(run(tmp_path, "repair", "--json"))[0]
 
     assert refused.exit_code == 1
     assert "stop the agent first" in refused.output
-    assert done["saved"] == 10
+    assert repaired["saved"] == 10
 
 
-def test_no_queue_is_a_sentence(tmp_path: Path) -> None:
-    """A command before the first run says so, and makes no file."""
+def test_command_without_a_queue_file_is_an_error(tmp_path: Path) -> None:
+    """A command before the first run creates no file."""
     result = run(tmp_path, "peek")
 
     assert result.exit_code == 1

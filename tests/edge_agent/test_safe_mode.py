@@ -1,4 +1,4 @@
-"""What can still be used of a broken file, and what must not be guessed."""
+"""Safe mode: which parts of a broken settings file are still used."""
 
 import pytest
 
@@ -36,13 +36,13 @@ def broken(old: str, new: str) -> RecoveredSettings | None:
     return recover_settings(GOOD.replace(old, new, 1).encode())
 
 
-def test_sound_file_needs_no_safe_mode() -> None:
-    """Nothing is wrong, so nothing is safe mode."""
+def test_valid_file_needs_no_safe_mode() -> None:
+    """There is nothing to recover."""
     assert recover_settings(GOOD.encode()) is None
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "sensors", "has_queue", "words"),
+    ("old", "new", "sensors", "has_queue", "expected"),
     [
         ("rate_bytes", "rate_byte", ["rain", "span"], True, "is not a known key"),
         ("pin = 27", "pin = 17", ["rain"], True, "must be a pin of its own"),
@@ -59,16 +59,16 @@ def test_sound_file_needs_no_safe_mode() -> None:
         ("pin = 17", "pin 17", ["span"], True, "[[sensor]] on line 12 is left out"),
     ],
 )
-def test_what_is_wrong_is_left_out_and_told(
-    old: str, new: str, sensors: list[str], has_queue: bool, words: str
+def test_wrong_settings_are_left_out_and_reported(
+    old: str, new: str, sensors: list[str], has_queue: bool, expected: str
 ) -> None:
-    """A sensor goes as a whole; a doubtful queue is not touched."""
+    """A sensor is left out as a whole; a doubtful queue is not opened."""
     safe = broken(old, new)
 
     assert safe is not None
     assert [sensor.name for sensor in safe.node.sensors] == sensors
     assert safe.has_queue is has_queue
-    assert any(words in problem for problem in safe.problems)
+    assert any(expected in problem for problem in safe.problems)
     assert safe.node.settings.node.id == "kochi-0001"
     assert safe.node.settings.uplink.managers[0] == "mqtt://127.0.0.1:1883"
 
@@ -94,7 +94,7 @@ alone_level = 3
 
 
 def test_only_the_wrong_limit_and_the_wrong_rule_are_left_out() -> None:
-    """What the place's people set elsewhere still holds; each is told by number."""
+    """The other limits and rules of the site stay; problems give the position."""
     safe = recover_settings((GOOD + LIMITS).encode())
 
     assert safe is not None
@@ -105,8 +105,8 @@ def test_only_the_wrong_limit_and_the_wrong_rule_are_left_out() -> None:
     assert any("triage.rules.tilt.level_3_deg_h" in p for p in safe.problems)
 
 
-def test_limit_of_a_sensor_that_is_left_out_goes_with_it() -> None:
-    """It keeps its number in the file, though one before it is gone already."""
+def test_limit_of_an_omitted_sensor_is_omitted() -> None:
+    """Its number in the file is reported, although an earlier limit is left out."""
     safe = recover_settings((GOOD + LIMITS).replace("pin = 27", "pin = 17").encode())
 
     assert safe is not None
@@ -114,8 +114,8 @@ def test_limit_of_a_sensor_that_is_left_out_goes_with_it() -> None:
     assert any(p.startswith("triage.limit[3].sensor must") for p in safe.problems)
 
 
-def test_two_broken_sensors_without_a_name_leave_the_others() -> None:
-    """The second one's number is not that of its neighbour once the first is gone."""
+def test_two_unnamed_broken_sensors_do_not_affect_the_others() -> None:
+    """Their numbers do not shift when one of them is removed."""
     unnamed = '[[sensor]]\nkind = "wire"\npin = 22\n'
     first, rest = GOOD.split("[[sensor]]", 1)
     text = f'{first}{unnamed}{unnamed}[[sensor]]{rest}[[sensor]]\nname = "x"\n'
@@ -123,8 +123,8 @@ def test_two_broken_sensors_without_a_name_leave_the_others() -> None:
 
     assert safe is not None
     assert [sensor.name for sensor in safe.node.sensors] == ["rain", "span"]
-    told = [problem.partition(" ")[0] for problem in safe.problems]
-    assert told == ["sensor[1].name", "sensor[2].name", "sensor.x.kind"]
+    fields = [problem.partition(" ")[0] for problem in safe.problems]
+    assert fields == ["sensor[1].name", "sensor[2].name", "sensor.x.kind"]
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_two_broken_sensors_without_a_name_leave_the_others() -> None:
         ("[queue]", '[simulation]\nstart = "soon"\n[queue]'),
     ],
 )
-def test_without_id_place_or_manager_there_is_no_safe_mode(old: str, new: str) -> None:
-    """And a simulated node never turns to real pins."""
+def test_no_safe_mode_without_id_location_or_manager(old: str, new: str) -> None:
+    """A simulated node must not switch to real pins either."""
     assert broken(old, new) is None
 
 
-def test_comment_in_another_encoding_is_told() -> None:
-    """A Windows editor's Shift JIS breaks the file, not the node."""
+def test_comment_in_another_encoding_is_reported() -> None:
+    """A comment in Shift JIS from a Windows editor must not stop the node."""
     raw = GOOD.replace("pin = 27", "pin = 27  # 左岸").encode("cp932")
     safe = recover_settings(raw)
 
@@ -154,8 +154,8 @@ def test_comment_in_another_encoding_is_told() -> None:
     assert "UTF-8" in safe.problems[0]
 
 
-def test_report_lists_the_mistakes_above_routine_and_below_alarm() -> None:
-    """Readings of text, which no rule scores."""
+def test_report_has_priority_between_routine_and_alarm() -> None:
+    """Text readings, which no rule evaluates."""
     safe = broken("pin = 27", "pin = 17")
     assert safe is not None
     pack = make_report(safe, 1_700_000_000.0, synchronised=False)

@@ -27,7 +27,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.recovery import newest_commits, read_actions
 from backend_spark.tables.schemas import LEVEL_KEY
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 KILLS: Final = (
     int(os.environ.get("SOAK_KILLS", "20")) if os.environ.get("SOAK") == "long" else 1

@@ -69,6 +69,7 @@ def test_storm_of_500_nodes_goes_through_one_gateway() -> None:
 @pytest.mark.broker
 @pytest.mark.system
 @pytest.mark.spark
+@pytest.mark.long
 def test_storm_goes_through_the_backend_into_every_table_once() -> None:
     """Ingest, alerts and Spark as processes; nothing lost, nothing doubled."""
     step = run_backend(Arm("short", 500.0, 2.0, with_gold=False, warm_s=0.2))

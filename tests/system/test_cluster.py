@@ -17,7 +17,7 @@ from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
-pytestmark = [pytest.mark.system, pytest.mark.spark]
+pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.long]
 
 T0 = 1_750_000_200
 SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")

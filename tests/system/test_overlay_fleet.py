@@ -7,7 +7,7 @@ import pytest
 from experiments.bench.fleet import Fleet
 from experiments.overlay_live import gather, kill_in_the_middle
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 
 def test_every_live_gateway_hears_every_emergency_once_over_a_kill(

@@ -1,4 +1,4 @@
-"""Routes to log in and out, and for what a page must know first."""
+"""Routes to log in and out, and for the session data that pages load first."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The urgent path over segments of the real log writer, into a real Delta table."""
+"""Urgent messages from segments of the real log writer to a real Delta table."""
 
 import signal
 import subprocess
@@ -32,7 +32,7 @@ CELL = Cell.at(33.56, 133.53)
 
 
 class PowerCutError(Exception):
-    """The end of a process that did not come to its end."""
+    """Raised to simulate the death of the process."""
 
 
 def message(seq: int, pri: int, node: str = "n") -> LogRow:
@@ -53,23 +53,23 @@ def message(seq: int, pri: int, node: str = "n") -> LogRow:
 
 @pytest.fixture
 def open_alerts(tmp_path: Path) -> Callable[[], AlertWriter]:
-    """The loop as a process that just started finds it."""
+    """Function that opens the writer as a newly started process does."""
     tables = tmp_path / "tables"
     create_tables(tables, ["alerts"])
     (tmp_path / "log").mkdir()
 
     def make() -> AlertWriter:
         table, log = tables / "alerts", tmp_path / "log"
-        tail = LogFollower(log, time.monotonic, read_offset(table, log))
+        follower = LogFollower(log, time.monotonic, read_offset(table, log))
         known = read_alert_ids(DeltaTables(tables))
         progress = AlertCheckpoint(tmp_path / "checkpoints" / "alerts")
-        return AlertWriter(table, tail, known, time.monotonic, list, progress)
+        return AlertWriter(table, follower, known, time.monotonic, list, progress)
 
     return make
 
 
 def drain(loop: AlertWriter) -> None:
-    """Read to the end of the log; a listing that is not due yet is made due."""
+    """Read to the end of the log, with a new follower per step that lists at once."""
     while True:
         loop.follower = LogFollower(
             loop.follower.folder, time.monotonic, loop.follower.offset
@@ -81,7 +81,7 @@ def drain(loop: AlertWriter) -> None:
 
 
 def ids(folder: Path) -> Counter[tuple[str, int]]:
-    """How often each message is in the table."""
+    """Number of rows of each message in the table."""
     rows = open_tables(folder).alerts().to_pylist()
     return Counter((row["node"], row["seq"]) for row in rows)
 
@@ -89,7 +89,7 @@ def ids(folder: Path) -> Counter[tuple[str, int]]:
 def test_urgent_messages_become_rows_and_others_do_not(
     open_alerts: Callable[[], AlertWriter], tmp_path: Path
 ) -> None:
-    """A row says where, when, why and what; the id is there once."""
+    """A row has cell, time, reason and readings; each id is there once."""
     writer = SegmentWriter(tmp_path / "log", "i.0a")
     writer.append([message(1, 3), message(2, 4), message(3, 5)])
     writer.append([message(3, 5), message(4, 1)])
@@ -105,10 +105,10 @@ def test_urgent_messages_become_rows_and_others_do_not(
     assert rows[2]["readings"] == ["rain 12.5 mm", "tilt/x 0.25 deg", "wire true"]
 
 
-def test_urgent_message_that_does_not_decode_is_an_alert_with_its_reason(
+def test_undecodable_urgent_message_is_an_alert_with_a_reason(
     open_alerts: Callable[[], AlertWriter], tmp_path: Path
 ) -> None:
-    """A foreign payload that a gateway called urgent is not hidden."""
+    """A foreign payload that a gateway marked as urgent is not hidden."""
     foreign = LogRow(T0 * 1_000_000, "/1/2", b"help", "gw", "b", 1, 5)
     SegmentWriter(tmp_path / "log", "i.0a").append([foreign])
     drain(open_alerts())
@@ -118,12 +118,12 @@ def test_urgent_message_that_does_not_decode_is_an_alert_with_its_reason(
     assert row["reason"]
 
 
-def test_death_before_or_after_a_commit_loses_and_doubles_nothing(
+def test_death_around_a_commit_loses_and_duplicates_nothing(
     open_alerts: Callable[[], AlertWriter],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The offset stands in the commit of the rows: both are there or neither."""
+    """Offset and rows are in the same commit."""
     writer = SegmentWriter(tmp_path / "log", "i.0a")
     commit = delta_writer.commit_files
 
@@ -145,12 +145,12 @@ def test_death_before_or_after_a_commit_loses_and_doubles_nothing(
     assert ids(tmp_path) == {("n", seq): 1 for seq in range(4)}
 
 
-def test_second_writer_of_the_same_segments_is_refused(
+def test_second_writer_of_the_same_segments_is_rejected(
     open_alerts: Callable[[], AlertWriter],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process that another has overtaken fails and writes nothing twice."""
+    """The slower process fails and writes nothing twice."""
     SegmentWriter(tmp_path / "log", "i.0a").append([message(1, 5)])
     slow, quick = open_alerts(), open_alerts()
     write_part = delta_writer.write_file
@@ -169,12 +169,12 @@ def test_second_writer_of_the_same_segments_is_refused(
     assert ids(tmp_path) == {("n", 1): 1}
 
 
-def test_silent_segments_are_not_read_again(
+def test_segments_without_alerts_are_not_read_again(
     open_alerts: Callable[[], AlertWriter],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A restart after a quiet week starts where the table says, not at the start."""
+    """A restart continues at the offset in the table."""
     monkeypatch.setattr(process, "COMMIT_AFTER_SEGMENTS", 5)
     writer = SegmentWriter(tmp_path / "log", "i.0a")
     for seq in range(7):
@@ -182,44 +182,44 @@ def test_silent_segments_are_not_read_again(
     monkeypatch.setattr(process, "MAX_SEGMENTS", 5)
     drain(open_alerts())
 
-    told = tmp_path / "checkpoints" / "alerts"
+    checkpoint = tmp_path / "checkpoints" / "alerts"
 
     assert open_alerts().follower.offset == {"i.0a": 4}
-    assert (told / "offsets" / "0").read_text().splitlines()[2] == '{"i.0a": 4}'
-    assert (told / "commits" / "0").exists()
+    assert (checkpoint / "offsets" / "0").read_text().splitlines()[2] == '{"i.0a": 4}'
+    assert (checkpoint / "commits" / "0").exists()
     assert ids(tmp_path) == {}
 
 
-def test_tail_takes_streams_in_turn_and_finds_new_ones(tmp_path: Path) -> None:
-    """One ingester's backlog does not hold up another's alarm."""
+def test_follower_alternates_between_streams_and_finds_new_ones(tmp_path: Path) -> None:
+    """The backlog of one ingester must not delay alerts of another."""
     now_s = [0.0]
-    tail = LogFollower(tmp_path, lambda: now_s[0])
+    follower = LogFollower(tmp_path, lambda: now_s[0])
     first, second = (SegmentWriter(tmp_path, f"i.{run}") for run in ("0a", "0b"))
     for seq in range(3):
         first.append([message(seq, 5)])
     second.append([message(9, 5)])
-    names = tail.next_segments(3)
-    tail.mark_read(names)
-    rest = tail.next_segments(9)
-    tail.mark_read(rest)
+    names = follower.next_segments(3)
+    follower.mark_read(names)
+    rest = follower.next_segments(9)
+    follower.mark_read(rest)
     second.append([message(10, 5)])
     SegmentWriter(tmp_path, "i.0c").append([message(11, 5)])
-    probed = [str(name) for name in tail.next_segments(9)]
-    tail.mark_read(tail.next_segments(9))
-    too_soon = tail.next_segments(9)
+    probed = [str(name) for name in follower.next_segments(9)]
+    follower.mark_read(follower.next_segments(9))
+    too_soon = follower.next_segments(9)
     now_s[0] += 1.0
 
     assert [(n.stream, n.seq) for n in names] == [("i.0a", 0), ("i.0b", 0), ("i.0a", 1)]
     assert [(n.stream, n.seq) for n in rest] == [("i.0a", 2)]
     assert probed == ["i.0b-0000000001.arrow"]
     assert too_soon == []
-    assert [n.stream for n in tail.next_segments(9)] == ["i.0c"]
+    assert [n.stream for n in follower.next_segments(9)] == ["i.0c"]
 
 
-def test_process_killed_again_and_again_writes_each_alert_once(
+def test_process_killed_repeatedly_writes_each_alert_once(
     make_data: Callable[[], Any],
 ) -> None:
-    """The real command dies by kill -9 while urgent messages come."""
+    """The real command is killed by kill -9 while urgent messages arrive."""
     data = make_data()
     writer = SegmentWriter(data.folder / "log", "i.0a")
     command = [sys.executable, "-m", "backend_spark", "alerts", "--config"]

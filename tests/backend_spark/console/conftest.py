@@ -1,4 +1,4 @@
-"""A console over real tables, in this process or as the program itself."""
+"""Fixtures: the console over real tables, in this process or as a subprocess."""
 
 import shutil
 import signal
@@ -19,54 +19,54 @@ from selenium.webdriver import Chrome
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with five slopes up to `NOW_S`, written once to be copied."""
+    """Data folder with five slopes up to `NOW_S`; each test gets a copy."""
     folder = tmp_path_factory.mktemp("console") / "data"
     write_tables(folder, SLOPES, NOW_S)
     return folder
 
 
 @pytest.fixture
-def house(tmp_path: Path, tables: Path) -> House:
-    """A data folder with five slopes up to `NOW_S`."""
-    house = House(tmp_path, free_port())
-    shutil.copytree(tables, house.data)
-    return house
+def workspace(tmp_path: Path, tables: Path) -> House:
+    """Data folder with five slopes up to `NOW_S`, its settings and a free port."""
+    workspace = House(tmp_path, free_port())
+    shutil.copytree(tables, workspace.data)
+    return workspace
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A minute after the last step of the slopes."""
+    """Clock set to one minute after the last step of the slopes."""
     return Clock()
 
 
 @pytest.fixture
-def open_app(house: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]]:
-    """A client of the app with some more settings, its tables read once."""
+def open_app(workspace: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]]:
+    """Function that starts the app with extra settings and returns an HTTP client."""
     with ExitStack() as stack:
 
         def opener(more: str = "") -> httpx.Client:
-            parts = parts_of(house, clock, more)
+            parts = parts_of(workspace, clock, more)
             parts.refresh()
-            return stack.enter_context(serve(parts, house.port))
+            return stack.enter_context(serve(parts, workspace.port))
 
         yield opener
 
 
 @pytest.fixture
-def run_console(house: House) -> Iterator[Callable[..., str]]:
-    """The program itself with some more settings; its address."""
+def run_console(workspace: House) -> Iterator[Callable[..., str]]:
+    """Function that starts the console as a subprocess and returns its URL."""
     running: list[subprocess.Popen[bytes]] = []
 
     def run(more: str = "", *, exercise: bool = True) -> str:
         present = f"exercise = {str(exercise).lower()}"
-        config = str(house.config(f"{present}\n{more}"))
-        log = house.folder / "console.log"
+        config = str(workspace.config(f"{present}\n{more}"))
+        log = workspace.folder / "console.log"
         command = [sys.executable, "-m", "backend_spark", "console", "--config", config]
         with log.open("wb") as file:
             running.append(subprocess.Popen(command, stderr=file))
         wait_until(lambda: "Uvicorn running" in log.read_text() or running[0].poll())
         assert running[0].poll() is None, log.read_text()
-        return f"http://127.0.0.1:{house.port}/"
+        return f"http://127.0.0.1:{workspace.port}/"
 
     yield run
     for process in running:
@@ -76,6 +76,6 @@ def run_console(house: House) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Chrome]:
-    """A browser as wide as an office's screen."""
+    """Chromium with the window size of an office screen."""
     with browser(tmp_path / "profile") as chrome:
         yield chrome

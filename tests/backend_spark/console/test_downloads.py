@@ -1,4 +1,4 @@
-"""Files that analysts take along."""
+"""Downloads of the console: GeoJSON and a CAP draft."""
 
 import io
 import json
@@ -12,13 +12,13 @@ from console_house import HIGHEST, NOW_S, SLOPES, House
 
 from backend_spark.exports.cap import NAMESPACE
 
-Open = Callable[..., httpx.Client]
+OpenApp = Callable[..., httpx.Client]
 CAP = f"{{{NAMESPACE}}}"
 SCHEMA = Path(__file__).parents[1] / "exports" / "cap-1.2.xsd"
 
 
-def test_levels_come_as_geojson(open_app: Open) -> None:
-    """Every cell, with a name for the file."""
+def test_levels_are_downloaded_as_geojson(open_app: OpenApp) -> None:
+    """All cells, with a file name in the header."""
     answer = open_app().get("/api/download/levels.geojson")
 
     assert answer.headers["content-disposition"].endswith('.geojson"')
@@ -27,8 +27,8 @@ def test_levels_come_as_geojson(open_app: Open) -> None:
     assert max(f["properties"]["level"] or 0 for f in features) == HIGHEST
 
 
-def test_draft_is_a_draft(open_app: Open) -> None:
-    """Valid by the standard's schema, and nothing that anybody would pass on."""
+def test_cap_download_has_status_draft(open_app: OpenApp) -> None:
+    """It is valid by the CAP 1.2 schema, and receivers must ignore a draft."""
     draft = open_app().get("/api/download/draft.xml").content
     xmlschema.XMLSchema(SCHEMA).validate(io.BytesIO(draft))
 
@@ -36,8 +36,8 @@ def test_draft_is_a_draft(open_app: Open) -> None:
     assert f"<areaDesc>大谷町 S2 {SLOPES[0].cell.token}".encode() in draft
 
 
-def test_an_exercise_says_so_in_its_draft(open_app: Open) -> None:
-    """In Japanese with the reasons of the console."""
+def test_cap_download_of_an_exercise_has_status_exercise(open_app: OpenApp) -> None:
+    """Its Japanese description has the reasons of the console."""
     client = open_app('sender = "bosai@otani.example"\nexercise = true')
     draft = client.get("/api/download/draft.xml").content
     xmlschema.XMLSchema(SCHEMA).validate(io.BytesIO(draft))
@@ -48,8 +48,8 @@ def test_an_exercise_says_so_in_its_draft(open_app: Open) -> None:
     assert "土壌雨量指数" in (alert.findtext(f".//{CAP}description") or "")
 
 
-def test_moment_without_levels_is_named(open_app: Open) -> None:
-    """Long ago, or no time at all."""
+def test_time_without_levels_is_rejected(open_app: OpenApp) -> None:
+    """404 for a time without levels, 422 for a value that is no time."""
     client = open_app()
 
     assert client.get("/api/download/levels.geojson?at=1").status_code == 404
@@ -59,9 +59,9 @@ def test_moment_without_levels_is_named(open_app: Open) -> None:
     assert earlier.status_code == 200
 
 
-def test_files_ask_who_is_there(open_app: Open, house: House) -> None:
-    """They hold data, so nobody unknown may have them."""
-    client = open_app(house.with_accounts())
+def test_downloads_require_login(open_app: OpenApp, workspace: House) -> None:
+    """The answer is 401 without a session."""
+    client = open_app(workspace.with_accounts())
 
     for name in ("levels.geojson", "draft.xml"):
         assert client.get(f"/api/download/{name}").status_code == 401

@@ -1,4 +1,4 @@
-"""Gateways on the board: by the Managers' list, and by what nodes tell."""
+"""Table of gateways, from the Managers' list and the nodes' status reports."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,9 +39,9 @@ MANAGERS = [Endpoint("m1", 1883), Endpoint("m2", 1883)]
 
 
 def node(name: str, gateway: str, at_s: float) -> NodeState:
-    """A node that told of its gateway."""
-    said = NewestReading(at_s, None, gateway, None)
-    return NodeState(name, at_s=at_s, readings={"agent/gateway": said})
+    """A node that reported its gateway."""
+    reading = NewestReading(at_s, None, gateway, None)
+    return NodeState(name, at_s=at_s, readings={"agent/gateway": reading})
 
 
 NODES = (
@@ -53,12 +53,12 @@ NODES = (
 
 
 def states(known: GatewayList, now_s: float) -> dict[str, str]:
-    """State by name, in the order of the board."""
+    """State by gateway, in the order of the table."""
     return {row["id"]: row["state"] for row in known.rows(NODES, now_s)}
 
 
-def test_who_is_not_on_the_newest_list_is_gone() -> None:
-    """Worst first; a gateway that only nodes know of is not on the list either."""
+def test_gateway_missing_from_the_newest_list_is_gone() -> None:
+    """Worst first; so is a gateway that only nodes reported."""
     known = GatewayList()
     known.replace_list(ENTRIES, NOW_S)
     known.replace_list(ENTRIES[:1], NOW_S + 15)
@@ -70,8 +70,8 @@ def test_who_is_not_on_the_newest_list_is_gone() -> None:
     }
 
 
-def test_without_a_list_the_nodes_tell() -> None:
-    """A list that is old, or none, says nothing of now."""
+def test_without_a_valid_list_states_come_from_nodes() -> None:
+    """A list older than `LIST_VALID_S` is not used."""
     known = GatewayList()
     assert states(known, NOW_S) == {"gw-1:1883": "well", "gw-9:1883": "well"}
     known.replace_list(ENTRIES, NOW_S - LIST_VALID_S - 1)
@@ -82,31 +82,31 @@ def test_without_a_list_the_nodes_tell() -> None:
     }
 
 
-def test_row_counts_nodes_and_says_when_one_was_heard() -> None:
-    """By the newest word of its nodes."""
+def test_row_has_node_count_and_last_reading() -> None:
+    """The time is that of its nodes' newest reading."""
     row = next(r for r in GatewayList().rows(NODES, NOW_S) if r["id"] == "gw-1:1883")
 
     assert (row["nodes"], row["heard_s"], row["place"]) == (2, NOW_S - 60, None)
 
 
-def test_place_is_the_centre_of_the_smallest_area_that_is_one() -> None:
-    """A face of the earth, or the whole of it, is no place to draw a gateway at."""
+def test_place_is_the_centre_of_the_smallest_area() -> None:
+    """A whole S2 face is too large to draw a gateway at its centre."""
     assert center_of_areas(("/3", VALLEY)) == pytest.approx((33.6, 133.5), abs=0.1)
     assert center_of_areas(("/", "/3", "/3/1/2")) is None
 
 
-def test_a_gateway_stands_where_it_says_and_others_about_there() -> None:
-    """A place that is none is left out, one that was taken back is gone."""
-    here = encode_directory_message(
+def test_published_location_is_exact_and_others_approximate() -> None:
+    """An invalid location is ignored; a withdrawn one is no longer used."""
+    location = encode_directory_message(
         GatewayLocation(ENTRIES[0].broker_info, 33.55, 133.53)
     )
-    told = {
+    retained = {
         GATEWAY_INFO: encode_directory_message(ENTRIES),
-        gateway_location_topic("gw-1"): here,
-        gateway_location_topic("gw-2"): here.replace(b"33.55", b"95.5"),
+        gateway_location_topic("gw-1"): location,
+        gateway_location_topic("gw-2"): location.replace(b"33.55", b"95.5"),
     }
     known = GatewayList()
-    known.fetch_list(MANAGERS[:1], lambda _: told, NOW_S)
+    known.fetch_list(MANAGERS[:1], lambda _: retained, NOW_S)
     rows = {row["id"]: row for row in known.rows([], NOW_S)}
 
     assert rows["gw-1:1883"]["place"] == (33.55, 133.53)
@@ -118,8 +118,8 @@ def test_a_gateway_stands_where_it_says_and_others_about_there() -> None:
     assert not any(row["exact"] for row in known.rows([], NOW_S))
 
 
-def test_the_second_manager_is_asked_when_the_first_is_silent() -> None:
-    """What nobody answers is said, and the older list is kept."""
+def test_second_manager_is_used_when_the_first_fails() -> None:
+    """If all fail, the problem is reported and the older list is kept."""
 
     def fetch(manager: Endpoint) -> dict[str, bytes]:
         if manager.host in silent:
@@ -138,8 +138,8 @@ def test_the_second_manager_is_asked_when_the_first_is_silent() -> None:
     assert "m2:1883" in known.problem
 
 
-def test_a_list_that_is_none_is_said() -> None:
-    """Bytes of somebody else's end no loop."""
+def test_malformed_list_is_reported() -> None:
+    """Undecodable bytes do not end the loop."""
     known = GatewayList()
     known.fetch_list(MANAGERS[:1], lambda _manager: {GATEWAY_INFO: b"[{]"}, NOW_S)
 
@@ -166,14 +166,16 @@ def manager(tmp_path: Path) -> Iterator[Broker]:
 def test_console_shows_what_a_manager_lists(
     run_console: Callable[..., str], manager: Broker, driver: Chrome
 ) -> None:
-    """The program itself, a real broker, the retained list."""
+    """The console as a subprocess, a real broker, and the retained list."""
     address = run_console(f'managers = ["{manager.url}"]', exercise=False)
 
-    def told() -> dict[str, str]:
+    def states_by_gateway() -> dict[str, str]:
         rows = httpx.get(f"{address}api/gateways").json()
         return {row["id"]: row["state"] for row in rows}
 
-    wait_until(lambda: told() == {f"gw-{n}:1883": "well" for n in (1, 2, 3)})
+    wait_until(
+        lambda: states_by_gateway() == {f"gw-{n}:1883": "well" for n in (1, 2, 3)}
+    )
     areas = httpx.get(f"{address}api/health").json()["gateways"][0]["areas"]
     assert areas == [VALLEY]
     driver.get(f"{address}?lang=en")

@@ -1,4 +1,4 @@
-"""The pages in a real browser, with the program itself behind them."""
+"""The console's pages in a real browser, served by the real program."""
 
 import base64
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-Run = Callable[..., str]
+RunConsole = Callable[..., str]
 A4 = {"width": 794, "height": 1123, "deviceScaleFactor": 1, "mobile": False}
 WET = SLOPES[0].cell.token
 
@@ -25,10 +25,10 @@ WET = SLOPES[0].cell.token
         ("en", "Equivalent to level {}", "Landslide"),
     ],
 )
-def test_first_view_tells_the_highest_level(
-    run_console: Run, driver: Chrome, language: str, level: str, title: str
+def test_first_view_shows_the_highest_level(
+    run_console: RunConsole, driver: Chrome, language: str, level: str, title: str
 ) -> None:
-    """The level in words that the law allows, in both languages."""
+    """In both languages, worded "equivalent to level n" as the law requires."""
     shown(driver, run_console(), language)
 
     assert title in text(driver, ".top h1")
@@ -39,10 +39,8 @@ def test_first_view_tells_the_highest_level(
     no_problems(driver)
 
 
-def test_a_cell_opens_its_panel_by_click_and_by_keyboard(
-    run_console: Run, driver: Chrome
-) -> None:
-    """Reasons, snake line and charts; Escape leads back."""
+def test_cell_panel_opens_by_keyboard(run_console: RunConsole, driver: Chrome) -> None:
+    """It shows reasons, snake line and charts; Escape closes it."""
     shown(driver, run_console(), "ja")
     button = find(driver, f".pick[data-token='{WET}']")
     button.send_keys(Keys.ENTER)
@@ -59,8 +57,8 @@ def test_a_cell_opens_its_panel_by_click_and_by_keyboard(
     no_problems(driver)
 
 
-def test_files_are_taken_along(run_console: Run, driver: Chrome) -> None:
-    """The links of the overview give a map and a draft."""
+def test_files_can_be_downloaded(run_console: RunConsole, driver: Chrome) -> None:
+    """The links of the overview return GeoJSON and a CAP draft."""
     shown(driver, run_console(), "en")
     fetched = """
         const done = arguments[arguments.length - 1];
@@ -75,8 +73,10 @@ def test_files_are_taken_along(run_console: Run, driver: Chrome) -> None:
     no_problems(driver)
 
 
-def test_a_click_on_the_map_chooses_the_cell(run_console: Run, driver: Chrome) -> None:
-    """The polygon under the pointer is the one whose panel opens."""
+def test_click_on_the_map_selects_the_cell(
+    run_console: RunConsole, driver: Chrome
+) -> None:
+    """A click on a polygon opens the panel of its cell."""
     shown(driver, run_console())
     canvas = find(driver, ".map canvas")
     driver.execute_script(
@@ -97,10 +97,8 @@ def test_a_click_on_the_map_chooses_the_cell(run_console: Run, driver: Chrome) -
     assert text(driver, ".panel code") in {slope.cell.token for slope in SLOPES}
 
 
-def test_the_slider_shows_the_past_and_says_so(
-    run_console: Run, driver: Chrome
-) -> None:
-    """The arrow keys move it; the button leads back to now."""
+def test_slider_shows_the_past(run_console: RunConsole, driver: Chrome) -> None:
+    """A banner says so; the button returns to the present."""
     shown(driver, run_console())
     slider = find(driver, ".slider input")
     slider.send_keys(Keys.HOME)
@@ -113,18 +111,22 @@ def test_the_slider_shows_the_past_and_says_so(
     )
 
 
-def test_new_levels_are_pushed(run_console: Run, driver: Chrome, house: House) -> None:
-    """A commit to the tables shows without a reload."""
+def test_new_levels_are_pushed(
+    run_console: RunConsole, driver: Chrome, workspace: House
+) -> None:
+    """A commit to the tables appears without a reload."""
     shown(driver, run_console())
     later = Slope("otani-8", 33.56, 133.48, storm(60, 48))
-    write_tables(house.data, [later], 1_793_000_400)
+    write_tables(workspace.data, [later], 1_793_000_400)
 
     wait_until(lambda: map_data(driver)["cells"] == str(len(SLOPES) + 1))
     wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 5")
 
 
-def test_html_in_a_nodes_name_is_only_text(run_console: Run, driver: Chrome) -> None:
-    """In the panel and in the node's window."""
+def test_html_in_a_node_name_is_escaped(
+    run_console: RunConsole, driver: Chrome
+) -> None:
+    """In the panel of the cell and in the dialog of the node."""
     shown(driver, run_console())
     token = SLOPES[4].cell.token
     driver.execute_script("location.hash = arguments[0]", token)
@@ -137,11 +139,11 @@ def test_html_in_a_nodes_name_is_only_text(run_console: Run, driver: Chrome) -> 
     picture(driver, "node-with-html")
 
 
-def test_wrong_password_is_told_and_the_right_one_opens(
-    run_console: Run, driver: Chrome, house: House
+def test_login_form_shows_a_wrong_password(
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
-    """The form says why not."""
-    driver.get(run_console(house.with_accounts()) + "?lang=en")
+    """The correct one then logs in."""
+    driver.get(run_console(workspace.with_accounts()) + "?lang=en")
     find(driver, "input[name=name]").send_keys("a-chief")
     find(driver, "input[name=password]").send_keys("not my password" + Keys.ENTER)
     wait_until(lambda: "wrong" in text(driver, ".problem"))
@@ -152,8 +154,8 @@ def test_wrong_password_is_told_and_the_right_one_opens(
     wait_until(lambda: "a-chief" in text(driver, ".logout"))
 
 
-def test_it_fits_a_tablet(run_console: Run, driver: Chrome) -> None:
-    """Nothing hangs over the edge, held either way, and each level is whole."""
+def test_pages_fit_a_tablet(run_console: RunConsole, driver: Chrome) -> None:
+    """In both orientations nothing overflows and no level is cut off."""
     address = run_console()
     for width, height in ((1024, 768), (800, 1280)):
         driver.execute_cdp_cmd(
@@ -168,11 +170,11 @@ def test_it_fits_a_tablet(run_console: Run, driver: Chrome) -> None:
             picture(driver, f"tablet-{width}-{language}")
 
 
-def test_an_alert_is_acknowledged_in_the_page(
-    run_console: Run, driver: Chrome, house: House
+def test_alert_is_acknowledged_in_the_page(
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
-    """One click and a remark; the log says who; a note is kept beside it."""
-    driver.get(run_console(house.with_accounts()) + "?lang=ja")
+    """With a remark; the log shows the name, and a note is stored below it."""
+    driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
     find(driver, "input[name=name]").send_keys("a-analyst")
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
     wait_until(lambda: text(driver, ".headline .badge"))
@@ -189,11 +191,11 @@ def test_an_alert_is_acknowledged_in_the_page(
     no_problems(driver)
 
 
-def test_a_threshold_is_changed_in_the_page(
-    run_console: Run, driver: Chrome, house: House
+def test_threshold_is_changed_in_the_page(
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
-    """Preview first, then a version with who and why; then the health board."""
-    driver.get(run_console(house.with_accounts()) + "?lang=ja")
+    """Preview, then a version with author and reason; then the table of nodes."""
+    driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
     find(driver, "input[name=name]").send_keys("a-chief")
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
     wait_until(lambda: text(driver, ".headline .badge"))
@@ -215,10 +217,10 @@ def test_a_threshold_is_changed_in_the_page(
     no_problems(driver)
 
 
-def test_assumed_rain_is_never_taken_for_the_present(
-    run_console: Run, driver: Chrome
+def test_assumed_rain_is_marked_by_a_banner(
+    run_console: RunConsole, driver: Chrome
 ) -> None:
-    """A banner stands over the map as long as it is shown."""
+    """The banner stays above the map while the what-if is shown."""
     shown(driver, run_console(), "en")
     find(driver, ".slider .if").click()
     wait_until(lambda: "What if" in text(driver, ".assumed-banner"))
@@ -230,8 +232,8 @@ def test_assumed_rain_is_never_taken_for_the_present(
     assert text(driver, ".assumed-banner") == ""
 
 
-def test_the_report_is_one_printed_page(run_console: Run, driver: Chrome) -> None:
-    """A4 takes it whole, in both languages; a node's name cannot bite it."""
+def test_report_prints_on_one_page(run_console: RunConsole, driver: Chrome) -> None:
+    """On A4, in both languages; HTML in a node name does no harm."""
     address = run_console()
     for language in ("ja", "en"):
         driver.get(f"{address}report?lang={language}")
@@ -244,11 +246,11 @@ def test_the_report_is_one_printed_page(run_console: Run, driver: Chrome) -> Non
     no_problems(driver)
 
 
-def test_skill_of_a_season_in_the_page(
-    run_console: Run, driver: Chrome, house: House
+def test_skill_of_a_season_is_shown_in_the_page(
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
-    """Enter a landslide, choose the days, read hits, hours and lead times."""
-    driver.get(run_console(house.with_accounts()) + "?lang=ja")
+    """Enter a landslide, choose the days; scores, hours and lead times appear."""
+    driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
     find(driver, "input[name=name]").send_keys("a-analyst")
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
     wait_until(lambda: text(driver, ".headline .badge"))

@@ -1,4 +1,4 @@
-"""Everybody can read every page: contrast of all words, in a real browser."""
+"""Contrast of all text on the console's pages, measured in a real browser."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from backend_spark.tables.schemas import LEVELS
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
-Run = Callable[..., str]
+RunConsole = Callable[..., str]
 LISTED = (
     "return [...document.querySelectorAll('.pick .badge')].map(b => b.dataset.level)"
 )
@@ -25,8 +25,8 @@ TABS = ("alerts", "health", "thresholds", "skill")
 
 
 @pytest.fixture
-def house(house: House) -> House:
-    """Beside the slopes one cell of each level, and one without judgement."""
+def workspace(workspace: House) -> House:
+    """The slopes, one more cell of each level, and one without a level."""
     rows = [
         {
             "cell": Cell.at(33.50 + at * 0.02, 133.4).parent(ANALYSIS_LEVEL).token,
@@ -38,16 +38,16 @@ def house(house: House) -> House:
         for at, level in enumerate((5, 4, 3, 2, 1, None))
     ]
     table = pa.Table.from_pylist(rows, schema=LEVELS)
-    write_deltalake(str(house.data / "tables" / "levels"), table, mode="append")
-    return house
+    write_deltalake(str(workspace.data / "tables" / "levels"), table, mode="append")
+    return workspace
 
 
 @pytest.mark.parametrize("language", ["ja", "en"])
-def test_every_page_can_be_read(
-    run_console: Run, driver: Chrome, house: House, language: str
+def test_text_of_every_page_has_enough_contrast(
+    run_console: RunConsole, driver: Chrome, workspace: House, language: str
 ) -> None:
-    """4.5 to 1, large words 3 to 1, on each official colour and everywhere else."""
-    address = run_console(house.with_accounts())
+    """At least 4.5 to 1, for large text 3 to 1, also on the official colours."""
+    address = run_console(workspace.with_accounts())
     driver.get(f"{address}?lang={language}")
     find(driver, "input[name=name]").send_keys("a-chief")
     assert hard_to_read(driver) == []
@@ -71,8 +71,10 @@ def test_every_page_can_be_read(
     assert hard_to_read(driver) == []
 
 
-def test_what_cannot_be_read_is_found(run_console: Run, driver: Chrome) -> None:
-    """White on the official red is 3.8 to 1: enough for large words alone."""
+def test_contrast_check_finds_unreadable_text(
+    run_console: RunConsole, driver: Chrome
+) -> None:
+    """White on the official red is 3.8 to 1: enough for large text only."""
     driver.get(run_console() + "?lang=en")
     find(driver, ".headline .badge")
     driver.execute_script(
@@ -92,8 +94,10 @@ def test_what_cannot_be_read_is_found(run_console: Run, driver: Chrome) -> None:
     assert found[0]["value"] == pytest.approx(3.8, abs=0.05)
 
 
-def test_every_level_has_a_pattern_of_its_own(run_console: Run, driver: Chrome) -> None:
-    """Seven swatches that differ without their colours, on badges as well."""
+def test_each_level_has_its_own_pattern(
+    run_console: RunConsole, driver: Chrome
+) -> None:
+    """Seven swatches that differ without colour; badges have patterns too."""
     driver.get(run_console() + "?lang=en")
     wait_until(lambda: len(driver.find_elements(By.CSS_SELECTOR, ".swatch")) == 7)
     script = """

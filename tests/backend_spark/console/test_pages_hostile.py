@@ -1,4 +1,4 @@
-"""What bites, lies or is not there: refused or shown harmlessly, in a real browser."""
+"""Hostile, malformed and missing data in the console's pages, in a real browser."""
 
 import subprocess
 import sys
@@ -22,42 +22,47 @@ from spatial_mqtt import senml
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic
 
-Run = Callable[..., str]
+RunConsole = Callable[..., str]
 CELL = SLOPES[0].cell.token
 MICRO = 1_000_000
-TOLD = {
+LOGIN_ERRORS = {
     "ja": ("違います", "秒待ってください"),
     "en": ("is wrong", "Too many tries: wait"),
 }
-LOADED = "return window.broken ?? document.querySelectorAll('img[src=x]').length"
-"""The script of the name ran, or its picture was made."""
+HOSTILE_LOADED = (
+    "return window.broken ?? document.querySelectorAll('img[src=x]').length"
+)
+"""True or above 0 if the script of `HOSTILE` ran or its image was created."""
 
 
-def append(house: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
+def append(workspace: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
     """Add a row to a table."""
     rows = pa.Table.from_pylist([row], schema=schema)
-    path = str(house.data / "tables" / name)
+    path = str(workspace.data / "tables" / name)
     write_deltalake(path, rows, mode="append", schema_mode="merge")
 
 
 @pytest.fixture
-def hostile(house: House) -> House:
-    """HTML as a node's name, its gateway's, a rule's text and a reason."""
+def hostile(workspace: House) -> House:
+    """Tables with HTML as node name, gateway, text of a rule and reason."""
     at_us = (NOW_S + 30) * MICRO
-    said = {"node": HOSTILE, "boot": "b", "seq": 9, "pri": 5, "cell": CELL}
+    message = {"node": HOSTILE, "boot": "b", "seq": 9, "pri": 5, "cell": CELL}
     append(
-        house, "alerts", MESSAGE_COLUMNS, said | {"why": HOSTILE, "received_at": at_us}
+        workspace,
+        "alerts",
+        MESSAGE_COLUMNS,
+        message | {"why": HOSTILE, "received_at": at_us},
     )
     gateway = {"name": senml.STATUS_GATEWAY, "value_text": HOSTILE}
     place = {"topic": cell_topic(Cell.from_token(CELL))}
     times = {"at": at_us, "received_at": at_us, "synchronised": True}
-    append(house, "silver", SILVER, said | gateway | place | times)
+    append(workspace, "silver", SILVER, message | gateway | place | times)
     level = {"cell": CELL, "at": (NOW_S + 600) * MICRO, "level": 4}
-    append(house, "levels", LEVELS, level | {"reasons": [HOSTILE]})
-    return house
+    append(workspace, "levels", LEVELS, level | {"reasons": [HOSTILE]})
+    return workspace
 
 
-def enter(driver: Chrome, address: str) -> None:
+def log_in(driver: Chrome, address: str) -> None:
     """Log in as a chief."""
     driver.get(address + "?lang=ja")
     find(driver, "input[name=name]").send_keys("a-chief")
@@ -66,18 +71,18 @@ def enter(driver: Chrome, address: str) -> None:
 
 
 def open_tab(driver: Chrome, name: str, css: str) -> None:
-    """Open a page and wait until the hostile words stand in one of its places."""
+    """Open a tab and wait until the hostile text appears in an element."""
     find(driver, f"[data-tab={name}]").click()
     wait_until(lambda: HOSTILE in text(driver, css))
-    assert not driver.execute_script(LOADED)
+    assert not driver.execute_script(HOSTILE_LOADED)
 
 
-def test_html_of_messages_is_only_text(
-    run_console: Run, driver: Chrome, hostile: House
+def test_html_in_messages_is_escaped(
+    run_console: RunConsole, driver: Chrome, hostile: House
 ) -> None:
-    """In reasons, alerts, the board of nodes and gateways, and the report."""
+    """In reasons, alerts, the tables of nodes and gateways, and the report."""
     address = run_console(hostile.with_accounts())
-    enter(driver, address)
+    log_in(driver, address)
     find(driver, f".pick[data-token='{CELL}']").click()
     wait_until(lambda: HOSTILE in text(driver, ".panel .reasons"))
     open_tab(driver, "alerts", "tr[data-alert]")
@@ -86,16 +91,16 @@ def test_html_of_messages_is_only_text(
     driver.get(f"{address}report?lang=ja")
 
     assert HOSTILE in text(driver, "body")
-    assert not driver.execute_script(LOADED)
+    assert not driver.execute_script(HOSTILE_LOADED)
     no_problems(driver)
 
 
-def test_html_of_people_is_only_text(
-    run_console: Run, driver: Chrome, house: House
+def test_html_in_user_input_is_escaped(
+    run_console: RunConsole, driver: Chrome, workspace: House
 ) -> None:
-    """In a note for the next shift, a version's reason, a landslide and the report."""
-    address = run_console(house.with_accounts())
-    enter(driver, address)
+    """In notes, reasons of thresholds, landslides and the report."""
+    address = run_console(workspace.with_accounts())
+    log_in(driver, address)
     find(driver, "[data-tab=alerts]").click()
     find(driver, "textarea").send_keys(HOSTILE)
     find(driver, ".note button").click()
@@ -112,12 +117,14 @@ def test_html_of_people_is_only_text(
     driver.get(f"{address}report?lang=ja")
 
     assert HOSTILE in text(driver, "body")
-    assert not driver.execute_script(LOADED)
+    assert not driver.execute_script(HOSTILE_LOADED)
     no_problems(driver)
 
 
-def test_missing_cells_look_missing(run_console: Run, driver: Chrome) -> None:
-    """A silent cell says since when, one that does not exist says so."""
+def test_missing_cells_are_shown_as_missing(
+    run_console: RunConsole, driver: Chrome
+) -> None:
+    """A silent cell shows its last receipt; an unknown cell is reported as unknown."""
     address = run_console()
     shown(driver, address, "ja")
     silent = SLOPES[3].cell.token
@@ -131,12 +138,12 @@ def test_missing_cells_look_missing(run_console: Run, driver: Chrome) -> None:
 
 
 @pytest.mark.parametrize("language", ["ja", "en"])
-def test_guessing_is_told_to_wait(
-    run_console: Run, driver: Chrome, house: House, language: str
+def test_login_form_shows_the_waiting_time(
+    run_console: RunConsole, driver: Chrome, workspace: House, language: str
 ) -> None:
-    """Five wrong passwords, and then even the right one waits; in words."""
-    wrong, wait = TOLD[language]
-    driver.get(run_console(house.with_accounts()) + f"?lang={language}")
+    """After five wrong passwords the form says how long to wait."""
+    wrong, wait = LOGIN_ERRORS[language]
+    driver.get(run_console(workspace.with_accounts()) + f"?lang={language}")
     find(driver, "input[name=name]").send_keys("a-chief")
     post = """
         const done = arguments[0], body = '{"name": "a-chief", "password": "guess"}';
@@ -153,11 +160,11 @@ def test_guessing_is_told_to_wait(
     assert not driver.find_elements(By.CSS_SELECTOR, ".headline")
 
 
-def test_a_malformed_table_of_criteria_never_serves(house: House) -> None:
-    """The program ends with 78 and names line, field, rule, value and remedy."""
-    table = house.folder / "criteria.csv"
+def test_malformed_criteria_table_prevents_the_start(workspace: House) -> None:
+    """The exit code is 78 and the error names line, field and value."""
+    table = workspace.folder / "criteria.csv"
     table.write_text("cell,LEVEL1,LEVEL2\n355a9c44,120,wet\n", encoding="utf-8")
-    config = house.config()
+    config = workspace.config()
     with config.open("a", encoding="utf-8") as file:
         file.write(f'[criteria]\nfile = "{table}"\n')
     command = [sys.executable, "-m", "backend_spark", "console", "--config"]

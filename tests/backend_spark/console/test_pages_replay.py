@@ -1,4 +1,4 @@
-"""The replay of dates that a person chooses, in a real browser."""
+"""Replay of chosen dates in a real browser."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, REVISIONS
 
-Run = Callable[..., str]
+RunConsole = Callable[..., str]
 END_S = NOW_S - 30 * 86_400
 OLD = Slope("yama-9", 33.70, 133.70, storm(60, 24))
 CELL = OLD.cell.token
@@ -26,24 +26,27 @@ STEPS = 24 * 6 - 1
 
 
 @pytest.fixture
-def house(house: House) -> House:
+def workspace(workspace: House) -> House:
     """A storm of a month ago; its last level was revised from 2 a day later."""
-    write_tables(house.data, [OLD], END_S)
-    row = DeltaTables(house.data / "tables").cell(CELL).to_pylist()[-1]
+    write_tables(workspace.data, [OLD], END_S)
+    row = DeltaTables(workspace.data / "tables").cell(CELL).to_pylist()[-1]
     row["at"] += timedelta(minutes=10)
     row["latest_received"] = row["at"]
     late = row["at"] + timedelta(days=1)
     now = {"level": 4, "version": 2, "revised_because": "3 late", "revised_at": late}
     then = {"level": 2, "version": 1, "superseded_at": late}
     then |= {"reasons": ["first version"], "reason_codes": None}
-    for name, schema, said in (("levels", LEVELS, now), ("revisions", REVISIONS, then)):
-        rows = pa.Table.from_pylist([row | said], schema=schema)
-        write_deltalake(str(house.data / "tables" / name), rows, mode="append")
-    return house
+    for name, schema, changes in (
+        ("levels", LEVELS, now),
+        ("revisions", REVISIONS, then),
+    ):
+        rows = pa.Table.from_pylist([row | changes], schema=schema)
+        write_deltalake(str(workspace.data / "tables" / name), rows, mode="append")
+    return workspace
 
 
 def field(at_s: float) -> str:
-    """A moment as a field for dates and times takes it, in Japan."""
+    """A time as the value of a datetime-local field, in Japan's time zone."""
     japan = datetime.fromtimestamp(at_s, UTC) + timedelta(hours=9)
     return f"{japan:%Y-%m-%dT%H:%M}"
 
@@ -60,15 +63,15 @@ def choose(driver: Chrome, known: str) -> None:
 
 
 def step_of(driver: Chrome) -> int:
-    """Where the slider stands."""
+    """Position of the slider."""
     return int(find(driver, ".course input").get_property("value"))
 
 
 @pytest.mark.parametrize("language", ["ja", "en"])
-def test_reasons_and_snake_line_follow(
-    run_console: Run, driver: Chrome, language: str
+def test_reasons_and_snake_line_follow_the_slider(
+    run_console: RunConsole, driver: Chrome, language: str
 ) -> None:
-    """As known now: the revised level at the end, the storm before it."""
+    """As known now: the revised level at the end, and the storm before it."""
     shown(driver, run_console(), language)
     choose(driver, "now")
     wait_until(lambda: map_data(driver)["cells"] == "1")
@@ -89,8 +92,10 @@ def test_reasons_and_snake_line_follow(
     no_problems(driver)
 
 
-def test_it_is_played_by_keyboard_and_ends(run_console: Run, driver: Chrome) -> None:
-    """Space plays and pauses; the present stays in sight and comes back whole."""
+def test_replay_is_played_and_closed_by_keyboard(
+    run_console: RunConsole, driver: Chrome
+) -> None:
+    """Space plays and pauses; the current level stays visible and comes back."""
     shown(driver, run_console())
     choose(driver, "now")
     slider = find(driver, ".course input")
@@ -112,10 +117,10 @@ def test_it_is_played_by_keyboard_and_ends(run_console: Run, driver: Chrome) -> 
     no_problems(driver)
 
 
-def test_as_known_then_is_another_level_and_says_so(
-    run_console: Run, driver: Chrome
+def test_known_then_shows_the_first_version(
+    run_console: RunConsole, driver: Chrome
 ) -> None:
-    """Before the revision it was level 2, with the reasons of that time."""
+    """Level 2 and its reasons from before the revision; the page says so."""
     shown(driver, run_console())
     choose(driver, "then")
     find(driver, ".course input").send_keys(Keys.END)
@@ -128,10 +133,10 @@ def test_as_known_then_is_another_level_and_says_so(
     no_problems(driver)
 
 
-def test_dates_without_levels_are_refused_in_words(
-    run_console: Run, driver: Chrome
+def test_invalid_dates_are_rejected_with_a_message(
+    run_console: RunConsole, driver: Chrome
 ) -> None:
-    """The form stays, with the rule."""
+    """The form stays open and shows the rule."""
     shown(driver, run_console())
     find(driver, ".dates").click()
     find(driver, "input[name=from]")

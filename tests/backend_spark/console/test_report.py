@@ -1,4 +1,4 @@
-"""The mayor's page."""
+"""The printable situation report."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,17 @@ import httpx
 import pytest
 from console_house import HIGHEST, SLOPES, House, log_in
 
-Open = Callable[..., httpx.Client]
+OpenApp = Callable[..., httpx.Client]
 
 
 @pytest.mark.parametrize(
     ("language", "level"),
     [("ja", "レベル{}相当"), ("en", "Equivalent to level {}"), ("", "レベル{}相当")],
 )
-def test_report_tells_level_place_and_reasons(
-    open_app: Open, language: str, level: str
+def test_report_has_level_place_and_cell(
+    open_app: OpenApp, language: str, level: str
 ) -> None:
-    """In the language asked for, or that of the settings."""
+    """In the requested language, or else in that of the settings."""
     page = open_app().get("/report", params={"lang": language}).text
 
     assert "大谷町" in page
@@ -25,7 +25,7 @@ def test_report_tells_level_place_and_reasons(
     assert "警戒レベル" not in page
 
 
-def test_report_says_what_it_does_not_know(open_app: Open) -> None:
+def test_report_states_its_limits(open_app: OpenApp) -> None:
     """Assumed criteria, and cells without data."""
     page = open_app().get("/report", params={"lang": "en"}).text
 
@@ -33,9 +33,9 @@ def test_report_says_what_it_does_not_know(open_app: Open) -> None:
     assert "A cell without data is not a safe cell" in page
 
 
-def test_notes_in_the_report_are_only_text(open_app: Open, house: House) -> None:
-    """HTML in a note is shown, not run."""
-    client = open_app(house.with_accounts())
+def test_notes_in_the_report_are_escaped(open_app: OpenApp, workspace: House) -> None:
+    """HTML in a note is shown as text."""
+    client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     client.post("/api/log/note", headers=proof, json={"text": "<script>x()</script>"})
     page = client.get("/report").text
@@ -44,13 +44,13 @@ def test_notes_in_the_report_are_only_text(open_app: Open, house: House) -> None
     assert "&lt;script&gt;x()&lt;/script&gt;" in page
 
 
-def test_report_asks_who_is_there(open_app: Open, house: House) -> None:
-    """It holds data, so nobody unknown may read it."""
-    assert open_app(house.with_accounts()).get("/report").status_code == 401
+def test_report_requires_login(open_app: OpenApp, workspace: House) -> None:
+    """The answer is 401 without a session."""
+    assert open_app(workspace.with_accounts()).get("/report").status_code == 401
 
 
-def test_an_unknown_language_is_that_of_the_settings(open_app: Open) -> None:
-    """Whatever stands in the address."""
+def test_unknown_language_falls_back_to_the_settings(open_app: OpenApp) -> None:
+    """Any other value of `lang` is ignored."""
     answer = open_app().get("/report", params={"lang": "../../etc/passwd"})
 
     assert answer.status_code == 200

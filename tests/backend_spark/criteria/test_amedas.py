@@ -1,4 +1,4 @@
-"""JMA's download of hourly rain, as the site writes it."""
+"""Reading of JMA's download of hourly rain (AMeDAS)."""
 
 from datetime import datetime
 from pathlib import Path
@@ -30,25 +30,25 @@ NOTHING_SEEN = """ダウンロードした時刻：2026/06/02 12:31:33
 
 
 def write(path: Path, text: str) -> str:
-    """A file in JMA's encoding, with Windows' line ends."""
+    """Write a file in JMA's encoding (cp932) with CRLF line ends."""
     path.write_bytes(text.replace("\n", "\r\n").encode("cp932"))
     return str(path)
 
 
-def rows(*told: str) -> str:
-    """A table of Kochi and Aki, given time, rain and quality of Kochi."""
-    return HEAD + "".join(f"{row.format(k='20.1,8,1', a='0.0,8,1')}\n" for row in told)
+def rows(*lines: str) -> str:
+    """A table of Kochi and Aki from lines with time, rain and quality of Kochi."""
+    return HEAD + "".join(f"{row.format(k='20.1,8,1', a='0.0,8,1')}\n" for row in lines)
 
 
 def test_station_is_read_with_its_quality(tmp_path: Path) -> None:
-    """Quality becomes a flag; what is missing has no number, and is not zero."""
-    told = [
+    """Quality becomes a flag; missing rain is None, not zero."""
+    lines = [
         "2026/6/1 22:00:00,{k},3.5,8,1,{a}",
         "2026/6/1 23:00:00,{k},1.0,4,1,{a}",
         "2026/6/1 24:00:00,{k},,1,1,{a}",
         "2026/6/2 1:00:00,{k},12.0,2,1,{a}",
     ]
-    path = write(tmp_path / "data.csv", rows(*told))
+    path = write(tmp_path / "data.csv", rows(*lines))
     midnight = datetime(2026, 6, 2, tzinfo=JST)
     hours = read_amedas(path, "高知")
 
@@ -58,15 +58,15 @@ def test_station_is_read_with_its_quality(tmp_path: Path) -> None:
     assert [h.rain_mm for h in read_amedas(path, "安芸")] == [0.0] * 4
 
 
-def test_sign_that_nothing_was_seen_is_not_the_quality(tmp_path: Path) -> None:
-    """The head is read: a column more does not shift the others."""
+def test_column_of_no_phenomenon_is_not_read_as_quality(tmp_path: Path) -> None:
+    """Columns are found by the header, so an extra column does not shift them."""
     hours = read_amedas(write(tmp_path / "data.csv", NOTHING_SEEN), "高知")
 
     assert [(h.rain_mm, h.flag) for h in hours] == [(0.0, Flag.GOOD), (2.5, Flag.GOOD)]
 
 
 def test_hour_counts_as_six_equal_steps() -> None:
-    """Criteria belong to ten-minute steps; a missing hour stays missing."""
+    """Criteria apply to ten-minute steps; a missing hour stays missing."""
     end = datetime(2026, 6, 1, tzinfo=JST)
     hours = [AmedasHour(end, 6.0, Flag.GOOD), AmedasHour(end, None, Flag.MISSING)]
 
@@ -91,15 +91,17 @@ def test_hour_counts_as_six_equal_steps() -> None:
         ),
     ],
 )
-def test_mistake_is_named_with_its_line(row: str, problem: str, tmp_path: Path) -> None:
-    """Line, field, rule and value."""
+def test_error_names_line_field_rule_and_value(
+    row: str, problem: str, tmp_path: Path
+) -> None:
+    """For every kind of malformed row."""
     text = rows("2026/6/1 22:00:00,{k},3.5,8,1,{a}", row)
     with pytest.raises(RainTableError, match=problem):
         read_amedas(write(tmp_path / "data.csv", text), "高知")
 
 
-def test_file_that_is_not_jmas_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    """A station that is not in it, an encoding that a spreadsheet changed."""
+def test_file_of_another_format_is_rejected_with_a_remedy(tmp_path: Path) -> None:
+    """Unknown station, other columns, or an encoding changed by a spreadsheet."""
     path = write(tmp_path / "data.csv", NOTHING_SEEN)
     with pytest.raises(RainTableError, match=r"no rain of '東京'; present: \['高知'\]"):
         read_amedas(path, "東京")
@@ -111,9 +113,9 @@ def test_file_that_is_not_jmas_is_refused_with_a_remedy(tmp_path: Path) -> None:
 
 
 def test_index_of_a_station(tmp_path: Path) -> None:
-    """The command gives the formulas' index; a missing hour must be let pass."""
+    """It equals `soil_water_series`; a missing hour needs `--missing skip-rain`."""
     path = write(tmp_path / "data.csv", NOTHING_SEEN)
-    told = CliRunner().invoke(cli, ["index", path, "--amedas", "高知"]).output
+    output = CliRunner().invoke(cli, ["index", path, "--amedas", "高知"]).output
     expected = list(soil_water_series([0.0] * 6 + [2.5 / 6] * 6))[-1].index_mm
     gap = tmp_path / "gap.csv"
     write(gap, NOTHING_SEEN + "2026/6/1 3:00:00,,,1,1\n")
@@ -122,7 +124,7 @@ def test_index_of_a_station(tmp_path: Path) -> None:
         cli, ["index", str(gap), "--amedas", "高知", "--missing", "skip-rain"]
     )
 
-    assert len(told.splitlines()) == 13
-    assert float(told.splitlines()[-1].split(",")[-1]) == pytest.approx(expected)
+    assert len(output.splitlines()) == 13
+    assert float(output.splitlines()[-1].split(",")[-1]) == pytest.approx(expected)
     assert "2026-06-01 03:00 is missing, never zero" in str(refused.exception)
     assert len(passed.output.splitlines()) == 19

@@ -1,4 +1,4 @@
-"""What people set in the console, before the prefecture's table."""
+"""Criteria set in the console override the prefecture's table."""
 
 import os
 from pathlib import Path
@@ -20,11 +20,11 @@ CELL, OTHER = cell_at_mesh(MESH), "355a9c44"
 LINE = [max(147.0, 220.0 - 0.8 * r60) for r60 in range(151)]
 HEAD = ["mesh", "LEVEL1", "LEVEL2", *(f"LEVEL3_{mm:02d}" for mm in range(151))]
 CHANGES = "cell,LEVEL1,LEVEL2,SPECIAL,VERSION\n"
-SAID = "set by suzuki on 2026-11-21"
+SET_BY = "set by suzuki on 2026-11-21"
 
 
-def judging(folder: Path) -> CellRuleProvider:
-    """By a prefecture's table of one mesh, and a file of changes."""
+def make_provider(folder: Path) -> CellRuleProvider:
+    """Provider with a prefecture's table of one mesh and a file of changes."""
     table = folder / "prefecture.csv"
     row = [MESH, 111, 150, *LINE, 290, "3920100"]
     lines = [[*HEAD, "SPECIAL", "municipality"], row]
@@ -36,69 +36,71 @@ def judging(folder: Path) -> CellRuleProvider:
 
 
 def change(folder: Path, *rows: str) -> None:
-    """As the console writes it: anew, and then in its place."""
+    """Write the file of changes as the console does: to a new file, then rename."""
     fresh = folder / "changes.new"
     fresh.write_text(CHANGES + "".join(f"{row}\n" for row in rows))
     os.replace(fresh, folder / "changes.csv")  # noqa: PTH105 - as it is written
 
 
 def reason(criteria: Criteria, swi_mm: float) -> str:
-    """Why such wet soil has its level."""
+    """Reason of the level at a soil water index."""
     finding = judge_rain(0.0, swi_mm, criteria)
     assert finding is not None
     return render_english(finding.reason)
 
 
-def test_changes_go_before_the_table_whose_line_stays(tmp_path: Path) -> None:
-    """And the reason says who set the criterion, in both languages."""
-    made = judging(tmp_path)
-    change(tmp_path, f"{CELL},70,90,200,{SAID}")
-    rules = made.rules_of([CELL])[CELL]
+def test_changes_override_the_table_but_not_its_line(tmp_path: Path) -> None:
+    """The reason has the author of the criterion, in both languages."""
+    provider = make_provider(tmp_path)
+    change(tmp_path, f"{CELL},70,90,200,{SET_BY}")
+    rules = provider.rules_of([CELL])[CELL]
     warning = reason(rules.criteria, 95.0)
 
-    assert warning == f"soil water index 95.0 mm >= warning criterion 90.0 mm ({SAID})"
+    assert (
+        warning == f"soil water index 95.0 mm >= warning criterion 90.0 mm ({SET_BY})"
+    )
     assert render_japanese(warning).endswith("以上（suzuki が 2026-11-21 に設定）")
-    assert reason(rules.criteria, 201.0).endswith(f"200.0 mm ({SAID})")
+    assert reason(rules.criteria, 201.0).endswith(f"200.0 mm ({SET_BY})")
     assert rules.criteria.critical_line_mm(50.0) == 180.0
     assert "(" not in reason(Criteria(90, 70, 300, assumed=False, line=(
-        (0.0, 220.0), (150.0, 147.0)), basis=parse_or_text(SAID)), 230.0)  # fmt: skip
-    assert made.current_table().municipality(CELL) == "3920100"
+        (0.0, 220.0), (150.0, 147.0)), basis=parse_or_text(SET_BY)), 230.0)  # fmt: skip
+    assert provider.current_table().municipality(CELL) == "3920100"
 
 
-def test_a_cell_that_no_table_has_takes_the_changes_alone(tmp_path: Path) -> None:
-    """Its line follows the warning that was set, and is called assumed."""
-    made = judging(tmp_path)
-    change(tmp_path, f"{OTHER},70,90,200,{SAID}")
-    criteria = made.rules_of([OTHER, CELL])[OTHER].criteria
+def test_changes_apply_to_a_cell_without_a_table_row(tmp_path: Path) -> None:
+    """Its line follows the warning criterion that was set and counts as assumed."""
+    provider = make_provider(tmp_path)
+    change(tmp_path, f"{OTHER},70,90,200,{SET_BY}")
+    criteria = provider.rules_of([OTHER, CELL])[OTHER].criteria
 
     assert not criteria.assumed
     assert reason(criteria, 140.0).endswith("(assumed line)")
-    assert made.rules_of([CELL])[CELL].criteria.warning_mm == 150
+    assert provider.rules_of([CELL])[CELL].criteria.warning_mm == 150
 
 
-def test_changes_of_all_cells_hold_for_new_ones_too(tmp_path: Path) -> None:
-    """A row with a star is of every cell that no other row names; the line stays."""
-    made = judging(tmp_path)
-    change(tmp_path, f"{OTHER},70,90,200,{SAID}", f"*,60,80,180,{SAID}")
+def test_changes_for_all_cells_apply_to_new_cells(tmp_path: Path) -> None:
+    """A row with `*` applies to every cell without its own row; the line stays."""
+    provider = make_provider(tmp_path)
+    change(tmp_path, f"{OTHER},70,90,200,{SET_BY}", f"*,60,80,180,{SET_BY}")
     new = Cell.at(34.2, 133.9).parent(ANALYSIS_LEVEL).token
-    rules = made.rules_of([OTHER, CELL, new])
+    rules = provider.rules_of([OTHER, CELL, new])
 
     assert rules[OTHER].criteria.warning_mm == 90
     assert rules[new].criteria.warning_mm == 80
     assert rules[CELL].criteria.warning_mm == 80
     assert rules[CELL].criteria.critical_line_mm(50.0) == 180.0
-    assert made.current_table().municipality(CELL) == "3920100"
+    assert provider.current_table().municipality(CELL) == "3920100"
 
 
-def test_changes_are_read_again_when_they_change(
+def test_changed_file_is_reloaded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No restart of the job; a file that is wrong is told, and changes nothing."""
-    made = judging(tmp_path)
-    assert made.rules_of([CELL])[CELL].criteria.warning_mm == 150
+    """Without a restart of the job; an invalid file is logged and ignored."""
+    provider = make_provider(tmp_path)
+    assert provider.rules_of([CELL])[CELL].criteria.warning_mm == 150
     for warning_mm in (90, 95):
-        change(tmp_path, f"{CELL},70,{warning_mm},200,{SAID}")
-        assert made.rules_of([CELL])[CELL].criteria.warning_mm == warning_mm
-    change(tmp_path, f"{CELL},70,wet,200,{SAID}")
-    assert made.rules_of([CELL])[CELL].criteria.warning_mm == 95
+        change(tmp_path, f"{CELL},70,{warning_mm},200,{SET_BY}")
+        assert provider.rules_of([CELL])[CELL].criteria.warning_mm == warning_mm
+    change(tmp_path, f"{CELL},70,wet,200,{SET_BY}")
+    assert provider.rules_of([CELL])[CELL].criteria.warning_mm == 95
     assert "LEVEL2 must be a soil water index of 1 to 999 mm, got 'wet'" in caplog.text

@@ -1,4 +1,4 @@
-"""Tables of criteria by mesh, good ones and every way to get them wrong."""
+"""Tables of criteria by mesh, valid ones and every kind of error."""
 
 from pathlib import Path
 
@@ -30,13 +30,13 @@ MESH = "50330471"
 
 
 def write(path: Path, *rows: list[object], head: list[str] | None = None) -> Path:
-    """A table in a file, as a spreadsheet on Windows writes it."""
+    """Write a table as a spreadsheet on Windows does: UTF-8 with BOM and CRLF."""
     lines = [",".join(map(str, row)) for row in (head or HEAD, *rows)]
     path.write_bytes(("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
     return path
 
 
-def test_whole_table_judges_its_cell_without_assumptions(tmp_path: Path) -> None:
+def test_full_table_gives_criteria_without_assumptions(tmp_path: Path) -> None:
     """Advisory, warning, all 151 points of the line and the special criterion."""
     head = [*HEAD, "SPECIAL", "municipality"]
     row = [MESH, 111, 150, *LINE, 290, "3920100"]
@@ -54,24 +54,24 @@ def test_whole_table_judges_its_cell_without_assumptions(tmp_path: Path) -> None
     assert table.criteria_of("355a9c44") == DEFAULT
 
 
-def test_missing_special_criterion_is_assumed_and_said(tmp_path: Path) -> None:
-    """1.25 of the line at no rain; the reason that it touches says so."""
+def test_missing_special_criterion_is_assumed(tmp_path: Path) -> None:
+    """1.25 times the line at zero rain; its reason says "assumed criterion"."""
     path = write(tmp_path / "c.csv", [MESH, 111, 150, *LINE])
     criteria = read_criteria(path, DEFAULT).criteria_of(cell_at_mesh(MESH))
-    told = judge_rain(0.0, 275.0, criteria)
+    special = judge_rain(0.0, 275.0, criteria)
     line = judge_rain(0.0, 230.0, criteria)
 
     assert criteria.special_mm == pytest.approx(275.0)
-    assert told is not None
-    assert render_english(told.reason).endswith(
+    assert special is not None
+    assert render_english(special.reason).endswith(
         "criterion 275.0 mm (assumed criterion)"
     )
     assert line is not None
     assert "assumed" not in render_english(line.reason)
 
 
-def test_zeros_at_the_end_are_beyond_the_table(tmp_path: Path) -> None:
-    """The line is flat from there on."""
+def test_zeros_at_the_end_of_the_line_are_ignored(tmp_path: Path) -> None:
+    """The line is constant from there on."""
     cut = [*LINE[:60], *[0] * 91]
     path = write(tmp_path / "c.csv", [MESH, 111, 150, *cut])
     criteria = read_criteria(path, DEFAULT).criteria_of(cell_at_mesh(MESH))
@@ -79,15 +79,15 @@ def test_zeros_at_the_end_are_beyond_the_table(tmp_path: Path) -> None:
     assert criteria.critical_line_mm(150) == LINE[59]
 
 
-def test_mesh_that_is_not_judged_falls_back_to_the_default(tmp_path: Path) -> None:
-    """999 is no criterion; the default's reasons say assumed."""
+def test_mesh_without_criteria_uses_the_default(tmp_path: Path) -> None:
+    """The value 999 means no criterion."""
     path = write(tmp_path / "c.csv", [MESH, 999, 999, *[999] * 151])
 
     assert read_criteria(path, DEFAULT).criteria_of(cell_at_mesh(MESH)) == DEFAULT
 
 
-def test_cell_with_two_meshes_takes_the_lower_number_of_each() -> None:
-    """Nobody in the cell is warned later than by their own mesh."""
+def test_cell_with_two_meshes_uses_the_lower_criteria() -> None:
+    """The cell must not be warned later than either mesh."""
     one, two = (
         CriteriaRow(100, 150, (220, 200), 280),
         CriteriaRow(110, 140, (210, 205), None),
@@ -96,8 +96,8 @@ def test_cell_with_two_meshes_takes_the_lower_number_of_each() -> None:
     assert one.lower_of(two) == CriteriaRow(100, 140, (210, 200), 280)
 
 
-def test_cell_without_a_mesh_takes_the_one_around_its_centre(tmp_path: Path) -> None:
-    """There are more S2 cells than meshes in places."""
+def test_cell_without_a_mesh_uses_the_mesh_at_its_centre(tmp_path: Path) -> None:
+    """In some places there are more S2 cells than meshes."""
     code = mesh_code_at(33.56, 133.53)
     neighbours = {Cell.at(33.56 + d, 133.53, 13).token for d in (-0.004, 0, 0.004)}
     path = write(tmp_path / "c.csv", [code, 111, 155, *LINE])
@@ -114,8 +114,8 @@ def test_cell_without_a_mesh_takes_the_one_around_its_centre(tmp_path: Path) -> 
 
 
 @given(st.floats(24.1, 45.9), st.floats(122.1, 148.9))
-def test_mesh_holds_its_position(latitude: float, longitude: float) -> None:
-    """Code and centre are two ways of one mesh."""
+def test_mesh_contains_its_position(latitude: float, longitude: float) -> None:
+    """Code and centre of a mesh agree."""
     code = mesh_code_at(latitude, longitude)
     center = mesh_center(code)
 
@@ -124,7 +124,7 @@ def test_mesh_holds_its_position(latitude: float, longitude: float) -> None:
     assert abs(center[1] - longitude) <= 22.51 / 3600
 
 
-def test_mesh_of_tokyo_station_is_the_published_one() -> None:
+def test_mesh_of_tokyo_station_matches_the_published_code() -> None:
     """Third mesh 53394611 holds Tokyo station."""
     assert mesh_code_at(35.681236, 139.767125) == "53394611"
     with pytest.raises(FieldError, match="mesh must be 8 digits of a third mesh"):
@@ -168,8 +168,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_mistake_is_named_with_line_field_rule_value(name: str, tmp_path: Path) -> None:
-    """Who fixes the file need not search."""
+def test_error_names_line_field_rule_and_value(name: str, tmp_path: Path) -> None:
+    """So that the file can be corrected without a search."""
     rows, problem = WRONG[name]
     path = write(tmp_path / "c.csv", *rows)
     with pytest.raises(CriteriaTableError, match=r"c\.csv: line") as caught:
@@ -178,8 +178,8 @@ def test_mistake_is_named_with_line_field_rule_value(name: str, tmp_path: Path) 
     assert caught.value.problems[0].startswith(problem)
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
-    """One round of fixing is enough."""
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
+    """So that one round of corrections is enough."""
     rows = [[MESH, -1, 150, *LINE], ["1", 111, 150, *LINE]]
     with pytest.raises(CriteriaTableError, match="line 3: mesh must be") as caught:
         read_criteria(write(tmp_path / "c.csv", *rows), DEFAULT)
@@ -200,16 +200,16 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_head_must_have_its_columns(
+def test_header_must_have_the_required_columns(
     head: list[str], problem: str, tmp_path: Path
 ) -> None:
-    """A line of 150 points is no line of 151."""
+    """For example, a line needs all 151 points."""
     with pytest.raises(CriteriaTableError, match=problem):
         read_criteria(write(tmp_path / "c.csv", head=head), DEFAULT)
 
 
-def test_file_that_is_not_there_is_a_named_setting(tmp_path: Path) -> None:
-    """The remedy names the key."""
+def test_error_of_a_missing_file_names_the_setting(tmp_path: Path) -> None:
+    """The remedy is to check the settings key `criteria.file`."""
     settings = RainCriteriaSection(file=str(tmp_path / "none.csv"))
     with pytest.raises(
         CriteriaTableError, match=r"No such file.*; check criteria\.file"
@@ -218,7 +218,7 @@ def test_file_that_is_not_there_is_a_named_setting(tmp_path: Path) -> None:
 
 
 def test_table_in_cp932_by_cells_without_a_line(tmp_path: Path) -> None:
-    """A plain list of cells is enough; the line is then the planning default."""
+    """A list of cells is enough; the line is then the planning default."""
     path = tmp_path / "c.csv"
     path.write_bytes("cell,LEVEL1,LEVEL2,備考\n355a9c44,90,120,高知\n".encode("cp932"))
     criteria = read_criteria(path, DEFAULT).criteria_of("355a9c44")

@@ -1,4 +1,4 @@
-"""JMA's warning telegrams as a level to compare with."""
+"""JMA's warning telegrams, parsed to the official level of a municipality."""
 
 import logging
 from dataclasses import replace
@@ -26,7 +26,7 @@ T0 = 1_780_000_200.0  # 2026-05-29 05:30 in Japan
 def xml(
     items: str, status: str = "通常", when: str = "2026-05-29T05:30:00+09:00"
 ) -> bytes:
-    """A report as JMA's feed has it."""
+    """A report in the format of JMA's feed."""
     return f"""<?xml version="1.0" encoding="UTF-8"?>
 <Report xmlns="http://xml.kishou.go.jp/jmaxml1/">
 <Control><Title>t</Title><Status>{status}</Status>
@@ -41,7 +41,7 @@ def xml(
 
 
 def item(area: str, *codes: str, status: str = "発表") -> str:
-    """What is in force for one municipality."""
+    """Warnings in force for one municipality."""
     kinds = "".join(
         f"<Kind><Name>n</Name><Code>{c}</Code><Status>{status}</Status></Kind>"
         for c in codes
@@ -60,15 +60,15 @@ def item(area: str, *codes: str, status: str = "発表") -> str:
         (["29", "49"], 4),
     ],
 )
-def test_kind_gives_the_level(codes: list[str], level: int) -> None:
-    """39, 49, 09 and 29 are the landslide series; thunder is not."""
-    told = parse_telegram("x_VPWW56_390000.xml", xml(item(KOCHI, *codes)))
+def test_code_of_the_kind_gives_the_level(codes: list[str], level: int) -> None:
+    """39, 49, 09 and 29 are landslide codes; 14 (thunder) is not."""
+    telegram = parse_telegram("x_VPWW56_390000.xml", xml(item(KOCHI, *codes)))
 
-    assert told == Telegram("高知地方気象台", "VPWW56", T0, {KOCHI: level})
+    assert telegram == Telegram("高知地方気象台", "VPWW56", T0, {KOCHI: level})
 
 
-def test_what_was_lifted_drilled_or_tested_does_not_count() -> None:
-    """A drill is no warning, and one that was called off is none any more."""
+def test_lifted_warnings_and_drills_do_not_count() -> None:
+    """By the status of the kind and of the report."""
     lifted = parse_telegram("VPWW56.xml", xml(item(KOCHI, "49", status="解除")))
     drill = parse_telegram("VPWW56.xml", xml(item(KOCHI, "49"), status="訓練"))
 
@@ -78,17 +78,17 @@ def test_what_was_lifted_drilled_or_tested_does_not_count() -> None:
 
 
 def test_newest_report_of_each_type_counts_until_it_expires() -> None:
-    """An old level of a full report does not stand beside a fresh partial one."""
+    """An old full report does not add to a newer partial one."""
     full = Telegram("k", "VPWS50", T0, {KOCHI: 4, AKI: 2})
     partial = Telegram("k", "VPWW56", T0 + 600, {KOCHI: 2})
     later = replace(partial, reported_s=T0 + 1200, levels={KOCHI: 3})
-    told = [later, full, partial]
+    telegrams = [later, full, partial]
 
-    assert find_official_level(told, KOCHI, T0 - 1) is None
-    assert find_official_level(told, KOCHI, T0 + 600) == (4, T0)
-    assert find_official_level(told, KOCHI, T0 + MAX_LEVEL_AGE_S) == (3, T0 + 1200)
-    assert find_official_level(told, AKI, T0 + MAX_LEVEL_AGE_S) is None
-    assert find_official_level(told, "0110000", T0 + 600) is None
+    assert find_official_level(telegrams, KOCHI, T0 - 1) is None
+    assert find_official_level(telegrams, KOCHI, T0 + 600) == (4, T0)
+    assert find_official_level(telegrams, KOCHI, T0 + MAX_LEVEL_AGE_S) == (3, T0 + 1200)
+    assert find_official_level(telegrams, AKI, T0 + MAX_LEVEL_AGE_S) is None
+    assert find_official_level(telegrams, "0110000", T0 + 600) is None
 
 
 @pytest.mark.parametrize(
@@ -112,32 +112,32 @@ def test_newest_report_of_each_type_counts_until_it_expires() -> None:
         ("VPWW56.xml", xml("", when="2026-05-29T05:30:00"), "must have a zone"),
     ],
 )
-def test_file_that_is_no_telegram_is_refused(
+def test_file_that_is_no_telegram_is_rejected(
     name: str, raw: bytes, problem: str
 ) -> None:
-    """With its name, the rule and what to do."""
+    """The error states the rule."""
     with pytest.raises(TelegramError, match=problem):
         parse_telegram(name, raw)
 
 
-def test_levels_stand_beside_jmas(
+def test_rows_have_the_official_level(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the municipality that the table names; a bad file is told once and left."""
+    """By the municipality in the table; an invalid file is logged once and skipped."""
     (tmp_path / "1_VPWW56_390000.xml").write_bytes(xml(item(KOCHI, "49")))
     (tmp_path / "2_VPWW56_390000.xml").write_bytes(b"broken")
     row = CriteriaRow(90, 120, municipality=KOCHI)
     table = CriteriaTable(Criteria.assumed_from(150.0), {"355a9c44": row})
-    judging = CellRuleProvider(table, telegrams=tmp_path)
+    provider = CellRuleProvider(table, telegrams=tmp_path)
     with caplog.at_level(logging.WARNING):
-        rules = judging.rules_of(["355a9c44"])["355a9c44"]
-        again = judging.rules_of(["355a9c44", "aa"])
+        rules = provider.rules_of(["355a9c44"])["355a9c44"]
+        again = provider.rules_of(["355a9c44", "aa"])
     rain = [Observation(T0 + n * 600, "n", "rain", "mm", 0.0, seq=n) for n in (-1, 2)]
-    told = [row.more for row in score_cell(rain, rules).rows]
+    columns = [row.more for row in score_cell(rain, rules).rows]
 
-    assert [m["official_level"] for m in told] == [None, 4, 4, 4]
-    assert told[-1]["official_at"] == T0 * 1_000_000
+    assert [m["official_level"] for m in columns] == [None, 4, 4, 4]
+    assert columns[-1]["official_at"] == T0 * 1_000_000
     assert "official_level" not in score_cell(rain, again["aa"]).rows[-1].more
-    (told_once,) = [record.message for record in caplog.records]
-    assert told_once.startswith("telegram 2_VPWW56_390000.xml: must be XML: syntax")
-    assert told_once.endswith("; move it out of the folder")
+    (warning,) = [record.message for record in caplog.records]
+    assert warning.startswith("telegram 2_VPWW56_390000.xml: must be XML: syntax")
+    assert warning.endswith("; move it out of the folder")

@@ -1,4 +1,4 @@
-"""What leaves the house, from real tables."""
+"""The command `export` over real tables."""
 
 import csv
 import io
@@ -26,12 +26,12 @@ NOON = datetime(2026, 7, 1, 3, 0, tzinfo=UTC)  # in Japan
 HIGH, LOW, SILENT = "355a9c44", "355a9c4c", "355a9c54"
 SCHEMA = Path(__file__).parent / "cap-1.2.xsd"
 CAP = f"{{{NAMESPACE}}}"
-EVIL = '=HYPERLINK("x")<b>&\x07'
+HOSTILE_TEXT = '=HYPERLINK("x")<b>&\x07'
 
 Export = Callable[..., Result]
 
 
-def put(folder: Path, table: str, *rows: dict[str, Any]) -> None:
+def append(folder: Path, table: str, *rows: dict[str, Any]) -> None:
     empty = dict.fromkeys(TABLES[table].names)
     made = pa.Table.from_pylist([{**empty, **row} for row in rows], TABLES[table])
     write_deltalake(str(folder / "tables" / table), made, mode="append")
@@ -45,18 +45,18 @@ def level(cell: str, level: int | None, at: datetime, reason: str) -> dict[str, 
 
 @pytest.fixture
 def export(tmp_path: Path) -> Export:
-    """Run the command over a folder with three cells and two readings."""
+    """Function that runs the command over a folder with three cells."""
     data = tmp_path / "data"
-    put(
+    append(
         data, "levels",
         level(HIGH, 2, NOON - timedelta(minutes=10), "before"),
-        level(HIGH, 4, NOON, EVIL),
+        level(HIGH, 4, NOON, HOSTILE_TEXT),
         level(LOW, 1, NOON, "nothing fired"),
         level(SILENT, 5, NOON - timedelta(hours=2), "old"),
     )  # fmt: skip
     reading = {"node": "n1", "boot": "b", "seq": 1, "pri": 2, "cell": HIGH, "at": NOON,
                "received_at": NOON, "flag": 1}  # fmt: skip
-    put(
+    append(
         data, "silver",
         {**reading, "name": "rain", "unit": "mm", "sum": 12.5},
         {**reading, "name": "wire", "value": 1.0, "value_text": "true", "flag": 4},
@@ -74,7 +74,7 @@ def export(tmp_path: Path) -> Export:
 
 
 def cap(export: Export, path: Path, *args: str | Path) -> ET.Element:
-    """A message, which the standard's structure allows."""
+    """Export a CAP message and validate it by the CAP 1.2 schema."""
     done = export(
         "--format", "cap", "--sender", "bosai@a.example", "--out", path, *args
     )
@@ -83,10 +83,10 @@ def cap(export: Export, path: Path, *args: str | Path) -> ET.Element:
     return ET.fromstring(path.read_bytes())  # noqa: S314 - our own file
 
 
-def test_draft_says_what_fired_where_in_two_languages(
+def test_draft_has_levels_and_areas_in_two_languages(
     export: Export, tmp_path: Path
 ) -> None:
-    """Silent cells and low levels are not mentioned; a level is never 'issued'."""
+    """Cells without data and low levels are left out; the status is Draft."""
     alert = cap(export, tmp_path / "a.xml")
 
     infos = alert.findall(f"{CAP}info")
@@ -104,10 +104,10 @@ def test_draft_says_what_fired_where_in_two_languages(
     assert (34 < latitude < 35, 132 < longitude < 133) == (True, True)
 
 
-def test_update_and_cancel_name_what_they_replace(
+def test_update_and_cancel_reference_the_earlier_message(
     export: Export, tmp_path: Path
 ) -> None:
-    """A receiver finds the message that no longer holds."""
+    """So that a receiver finds the message that they replace."""
     first, second = tmp_path / "a.xml", tmp_path / "b.xml"
     before = cap(export, first)
     update = cap(export, second, "--updates", first)
@@ -122,7 +122,7 @@ def test_update_and_cancel_name_what_they_replace(
 
 
 @pytest.mark.parametrize(
-    ("args", "complaint"),
+    ("args", "message"),
     [
         (["--format", "cap"], "--sender must be given for cap"),
         (["--format", "cap", "--sender", "a b"], "must be a name without blanks"),
@@ -134,21 +134,23 @@ def test_update_and_cancel_name_what_they_replace(
         (["--format", "cap", "--sender", "a", "--updates", "/nowhere"], "readable"),
     ],
 )  # fmt: skip
-def test_wrong_wish_is_named(export: Export, args: list[str], complaint: str) -> None:
-    """Option, rule and remedy; no trace of Python."""
+def test_invalid_option_is_rejected(
+    export: Export, args: list[str], message: str
+) -> None:
+    """The error names the option and the rule."""
     done = export(*args)
 
     assert done.exit_code == 2
-    assert complaint in " ".join(done.output.split())
+    assert message in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(
     "message", [b"", b"<a/>", b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', b"\xff"]
 )
-def test_file_that_is_no_message_is_refused(
+def test_file_that_is_no_cap_message_is_rejected(
     export: Export, tmp_path: Path, message: bytes
 ) -> None:
-    """Nothing is read from what a DTD names."""
+    """Entities of a DTD are not resolved."""
     path = tmp_path / "no.xml"
     path.write_bytes(message)
 
@@ -158,8 +160,8 @@ def test_file_that_is_no_message_is_refused(
     assert "CAP file must be a CAP 1.2 message" in " ".join(done.output.split())
 
 
-def test_geojson_is_as_its_standard_wants(export: Export) -> None:
-    """Longitude first, counter-clockwise, closed; what is unknown is null."""
+def test_geojson_follows_rfc_7946(export: Export) -> None:
+    """Longitude first, rings counter-clockwise and closed; unknown values are null."""
     made = json.loads(export("--format", "geojson").stdout)
 
     assert [f["id"] for f in made["features"]] == [HIGH, LOW, SILENT]
@@ -174,8 +176,8 @@ def test_geojson_is_as_its_standard_wants(export: Export) -> None:
     assert 132 < ring[0][0] < 133
 
 
-def test_earlier_moment_is_told_as_it_was(export: Export) -> None:
-    """What came later does not count."""
+def test_export_of_an_earlier_time_ignores_later_rows(export: Export) -> None:
+    """Only rows up to `--at` are used."""
     at = (NOON - timedelta(minutes=5)).isoformat()
     made = json.loads(export("--format", "geojson", "--at", at).stdout)
 
@@ -183,8 +185,8 @@ def test_earlier_moment_is_told_as_it_was(export: Export) -> None:
     assert levels == {HIGH: 2, SILENT: None}
 
 
-def test_csv_opens_in_a_spreadsheet_and_runs_nothing(export: Export) -> None:
-    """A formula in a node's name or a reason is text."""
+def test_csv_contains_no_formulas(export: Export) -> None:
+    """A reason that starts with "=" is quoted for spreadsheets."""
     text = export("--format", "csv", "--from", NOON.isoformat()).stdout
 
     assert text.startswith("\ufeffcell,at,")
@@ -196,7 +198,7 @@ def test_csv_opens_in_a_spreadsheet_and_runs_nothing(export: Export) -> None:
 
 
 def test_parquet_is_read_by_other_programs(export: Export, tmp_path: Path) -> None:
-    """DuckDB and pandas see the same rows, with their types."""
+    """DuckDB and pandas read the same rows and types."""
     path = tmp_path / "levels.parquet"
     until = NOON.isoformat()
 
@@ -209,8 +211,8 @@ def test_parquet_is_read_by_other_programs(export: Export, tmp_path: Path) -> No
     assert list(tmp_path.glob(".*unfinished")) == []
 
 
-def test_readings_have_the_shape_of_sensor_things(export: Export) -> None:
-    """By node and quantity, with unit, flag and the cell; words are no results."""
+def test_readings_are_exported_as_sensorthings(export: Export) -> None:
+    """By node and quantity, with unit, flag and cell; plain text is left out."""
     made = json.loads(export("--format", "sensorthings").stdout)
 
     (thing,) = made["value"]
@@ -223,12 +225,12 @@ def test_readings_have_the_shape_of_sensor_things(export: Export) -> None:
     assert (observation["result"], observation["resultQuality"]) == (12.5, 1)
     assert observation["FeatureOfInterest"]["name"] == HIGH
     assert wire["observationType"].endswith("OM_TruthObservation")
-    (told,) = wire["Observations"]
-    assert (told["result"], told["resultQuality"]) == (True, 4)
+    (observed,) = wire["Observations"]
+    assert (observed["result"], observed["resultQuality"]) == (True, 4)
 
 
-def test_nothing_scored_says_what_to_do(tmp_path: Path) -> None:
-    """An empty house has nothing to tell."""
+def test_export_without_levels_names_the_remedy(tmp_path: Path) -> None:
+    """For a data folder without tables."""
     config = tmp_path / "backend.toml"
     config.write_text(f'[backend]\ndata = "{tmp_path}"\n', encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Files of forecasts: what is read, and what is refused with its reason."""
+"""Reading of forecast files, and rejection of invalid ones."""
 
 import json
 import re
@@ -24,15 +24,15 @@ GOOD = {
 
 
 def write(folder: Path, *rows: dict[str, str]) -> Path:
-    """A CSV of rows."""
+    """Write rows to a CSV file."""
     path = folder / "forecast.csv"
     lines = [",".join(row) for row in (rows[0], *(row.values() for row in rows))]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
-def test_row_of_a_csv_is_read_with_its_zone(tmp_path: Path) -> None:
-    """Nine in Japan is midnight in UTC."""
+def test_csv_row_is_read_with_its_time_zone(tmp_path: Path) -> None:
+    """09:00 in Japan is midnight in UTC."""
     (row,) = read_forecast(write(tmp_path, GOOD), NOW_S)
 
     assert row == ForecastRow(
@@ -40,8 +40,8 @@ def test_row_of_a_csv_is_read_with_its_zone(tmp_path: Path) -> None:
     )
 
 
-def test_json_says_the_same(tmp_path: Path) -> None:
-    """Numbers may be numbers, and null is missing."""
+def test_json_gives_the_same_rows(tmp_path: Path) -> None:
+    """Values may be JSON numbers, and null is missing."""
     path = tmp_path / "forecast.json"
     path.write_text(json.dumps([GOOD | {"mm": 12.5}, LATER | {"mm": None}]))
     first, second = read_forecast(path, NOW_S)
@@ -68,10 +68,10 @@ LATER = GOOD | {"from": "2026-07-01T10:00+09:00", "to": "2026-07-01T11:00+09:00"
         ({"mm": "2500"}, Flag.FAIL, "range: 2500 is not within 0 to 990"),
     ],
 )
-def test_quality_is_ours_and_the_sources(
+def test_flag_is_the_worse_of_source_and_range_check(
     tmp_path: Path, change: dict[str, str], flag: Flag, why: str | None
 ) -> None:
-    """The worse of both; what is high but possible is only suspected."""
+    """High but possible rain is only suspect."""
     (row,) = read_forecast(write(tmp_path, GOOD | change), NOW_S)
 
     assert (row.flag, row.why) == (flag, why)
@@ -95,10 +95,10 @@ def test_quality_is_ours_and_the_sources(
         ({"cell": "", "mesh": "503"}, "line 2: mesh must be 8 digits"),
     ],
 )
-def test_mistake_is_named_with_its_remedy(
+def test_error_names_line_field_rule_and_value(
     tmp_path: Path, change: dict[str, str], problem: str
 ) -> None:
-    """Line, field, rule and value, so that the feed can be mended."""
+    """So that the feed can be corrected."""
     path = write(tmp_path, GOOD | change)
 
     with pytest.raises(ForecastFileError, match=re.escape(problem)) as raised:
@@ -106,8 +106,8 @@ def test_mistake_is_named_with_its_remedy(
     assert len(raised.value.problems) == 1
 
 
-def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
-    """And two intervals over the same hour are one of them."""
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
+    """Two intervals over the same hour are an error too."""
     path = write(tmp_path, GOOD, GOOD | {"mm": "3"}, LATER | {"mm": "x"})
 
     with pytest.raises(ForecastFileError, match="two cover 2026-07-01T00:00") as raised:
@@ -126,10 +126,10 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
         ("a.json", "[", "must be JSON: "),
     ],
 )
-def test_file_that_is_no_forecast_is_refused(
+def test_file_without_a_forecast_is_rejected(
     tmp_path: Path, name: str, text: str, problem: str
 ) -> None:
-    """Empty, without its columns, cut off, of another shape."""
+    """Empty, without the columns, truncated, or of another structure."""
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
 
@@ -137,8 +137,8 @@ def test_file_that_is_no_forecast_is_refused(
         read_forecast(path, NOW_S)
 
 
-def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Not there, or in another encoding."""
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
+    """Missing, or in another encoding."""
     (tmp_path / "sjis.csv").write_bytes("気象庁".encode("cp932"))
 
     with pytest.raises(ForecastFileError, match="cannot be read: No such file"):

@@ -1,4 +1,4 @@
-"""A disk of a megabyte that is full: nothing is acknowledged, nothing is lost."""
+"""A full disk of one megabyte: no message is acknowledged and none is lost."""
 
 import os
 import re
@@ -38,23 +38,23 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def port() -> int:
-    """Where the ingest answers Prometheus."""
+    """Port of the ingester's metrics."""
     return free_port()
 
 
 @pytest.fixture
-def place(
+def ingester(
     disk: Path, port: int, broker: Broker, make_data: Callable[[str], Any]
 ) -> Iterator[Place]:
-    """An ingest that writes there."""
+    """An ingester that writes to the small disk."""
     data = make_data(
         f'[ingest]\nbroker = "{broker.url}"\nbuffer_bytes = {BUFFER_BYTES}\n'
         f'takeover_s = 3600\n[metrics]\nlisten = "127.0.0.1:{port}"\n'
     )
     assert data.folder == disk
-    place = Place(data.config, data.folder)
-    yield place
-    place.end_all()
+    ingester = Place(data.config, data.folder)
+    yield ingester
+    ingester.end_all()
 
 
 @pytest.fixture
@@ -66,30 +66,30 @@ def sender(broker: Broker) -> Iterator[Sender]:
 
 
 def scrape(port: int) -> str:
-    """What Prometheus reads."""
+    """The metrics page."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
         return page.read().decode()
 
 
 def value(port: int, name: str) -> float:
-    """One metric without labels."""
+    """Value of a metric without labels."""
     found = re.search(rf"^yamamori_{name} (\S+)$", scrape(port), re.MULTILINE)
     assert found is not None
     return float(found[1])
 
 
 def fill_up(path: Path) -> None:
-    """Take all the room that there is."""
+    """Write until the disk is full."""
     with suppress(OSError), path.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
 
 
-def test_full_disk_acknowledges_nothing_and_bounds_memory(
-    place: Place, port: int, sender: Sender, disk: Path
+def test_full_disk_stops_acknowledgements_and_bounds_memory(
+    ingester: Place, port: int, sender: Sender, disk: Path
 ) -> None:
-    """It waits, says so, holds the broker back, and goes on when there is room."""
-    process = place.start()
+    """The ingester waits, reports it in its metrics, and resumes when space is free."""
+    process = ingester.start()
     wait_until(lambda: bool(sender.offers))
     sender.send(0, priority=5)
     wait_until(lambda: sender.has_receipt(0))
@@ -103,48 +103,48 @@ def test_full_disk_acknowledges_nothing_and_bounds_memory(
 
     assert waiting < BUFFER_BYTES + 2000
     assert value(port, "ingest_lag_seconds") > 0
-    assert place.logged() == {0: 1}
+    assert ingester.logged() == {0: 1}
     assert not any(sender.has_receipt(seq) for seq in range(1, count))
     assert process.poll() is None
 
     (disk / "ballast").unlink()
-    wait_until(lambda: len(place.logged()) == count)
+    wait_until(lambda: len(ingester.logged()) == count)
     wait_until(lambda: sender.has_receipt(count - 1))
-    assert place.logged() == dict.fromkeys(range(count), 1)
+    assert ingester.logged() == dict.fromkeys(range(count), 1)
     assert value(port, "ingest_disk_full") == 0
     assert value(port, "ingest_logged_total") == count
 
 
-def test_full_disk_is_made_roomy_by_what_is_scored(
-    place: Place, sender: Sender, disk: Path
+def test_full_disk_removes_scored_segments(
+    ingester: Place, sender: Sender, disk: Path
 ) -> None:
-    """Long before the limits: half of the log goes, ids stay."""
+    """Half of the log is removed, before any limit is reached; the ids are kept."""
     stream = "ingest-0.00"
-    writer = SegmentWriter(place.log, stream)
+    writer = SegmentWriter(ingester.log, stream)
     for seq in range(10_000, 10_040):
         writer.append([LogRow(1_800_000_000_000_000, "/4/1", b"", "n", "b", seq, 1)])
-    process = place.start()
+    process = ingester.start()
     wait_until(lambda: bool(sender.offers))
-    wait_until((place.log / ".reserve.ids-ingest-0").exists)
-    for kind, told in (("offsets", f'v1\n{{}}\n{{"{stream}": 39}}'), ("commits", "v1")):
+    wait_until((ingester.log / ".reserve.ids-ingest-0").exists)
+    for kind, text in (("offsets", f'v1\n{{}}\n{{"{stream}": 39}}'), ("commits", "v1")):
         path = disk / "checkpoints" / "score" / kind / "0"
         path.parent.mkdir(parents=True)
-        path.write_text(told)
+        path.write_text(text)
     fill_up(disk / "ballast")
     sender.send(1, priority=5)
     wait_until(lambda: sender.has_receipt(1), timeout_s=90)
 
     assert process.poll() is None
-    assert archived_ids_path(place.log, "ingest-0").exists()
-    assert len(list_segments(place.log)) < 41
-    assert MessageIdSet.read_log(place.log).count() == 41
+    assert archived_ids_path(ingester.log, "ingest-0").exists()
+    assert len(list_segments(ingester.log)) < 41
+    assert MessageIdSet.read_log(ingester.log).count() == 41
 
 
-def test_stop_on_a_full_disk_ends_without_acknowledging(
-    place: Place, port: int, sender: Sender, disk: Path
+def test_stop_on_a_full_disk_acknowledges_nothing(
+    ingester: Place, port: int, sender: Sender, disk: Path
 ) -> None:
-    """What was in hand comes again from the broker."""
-    process = place.start()
+    """The broker delivers the messages again."""
+    process = ingester.start()
     wait_until(lambda: bool(sender.offers))
     fill_up(disk / "ballast")
     sender.send(1)
@@ -152,20 +152,22 @@ def test_stop_on_a_full_disk_ends_without_acknowledging(
     process.terminate()
     assert process.wait(timeout=60) == 0
     (disk / "ballast").unlink()
-    place.start()
+    ingester.start()
     wait_until(lambda: sender.has_receipt(1))
 
-    assert place.logged() == {1: 1}
+    assert ingester.logged() == {1: 1}
 
 
-def test_ingest_tells_exactly_what_is_documented(
-    place: Place, port: int, sender: Sender
+def test_metrics_match_the_reference(
+    ingester: Place, port: int, sender: Sender
 ) -> None:
-    """Names in the reference are those that Prometheus reads."""
-    place.start()
+    """The names in docs/reference/metrics.md are the exported ones."""
+    ingester.start()
     wait_until(lambda: bool(sender.offers))
     section = PAGE.read_text(encoding="utf-8").partition("## An ingester\n")[2]
-    told = re.findall(r"^\| `(\w+)`", section.partition("\n## ")[0], flags=re.MULTILINE)
-    is_there = re.findall(r"^# TYPE (\w+) ", scrape(port), flags=re.MULTILINE)
+    documented = re.findall(
+        r"^\| `(\w+)`", section.partition("\n## ")[0], flags=re.MULTILINE
+    )
+    exported = re.findall(r"^# TYPE (\w+) ", scrape(port), flags=re.MULTILINE)
 
-    assert sorted(told) == sorted(is_there)
+    assert sorted(documented) == sorted(exported)

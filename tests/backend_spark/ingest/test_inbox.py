@@ -1,4 +1,4 @@
-"""What waits for the loop is bounded, and the one who brings more waits."""
+"""The inbox bounds the waiting bytes; a producer blocks while it is full."""
 
 import threading
 
@@ -16,8 +16,8 @@ MESSAGE = MessageArrived(
 SIZE_BYTES = 400 + OVERHEAD_BYTES
 
 
-def test_events_come_out_in_their_order_and_give_room_back() -> None:
-    """Bytes are counted from put to get."""
+def test_events_keep_their_order_and_free_their_bytes() -> None:
+    """Bytes count from put to get."""
     inbox = IngestInbox(10_000, threading.Event().wait)
     inbox.put_message(MESSAGE, lambda: None)
     stop = StopRequested()
@@ -31,34 +31,34 @@ def test_events_come_out_in_their_order_and_give_room_back() -> None:
     assert inbox.is_empty()
 
 
-def test_full_inbox_holds_the_bringer_who_says_that_he_lives() -> None:
-    """He goes on when something was taken out."""
+def test_full_inbox_blocks_the_producer_which_keeps_its_heartbeat() -> None:
+    """It continues when an event is removed."""
     stopped, beats = threading.Event(), threading.Event()
     inbox = IngestInbox(3 * SIZE_BYTES, stopped.wait)
 
-    def bring() -> None:
+    def produce() -> None:
         for _ in range(6):
             inbox.put_message(MESSAGE, beats.set)
 
-    bringer = threading.Thread(target=bring)
-    bringer.start()
+    producer = threading.Thread(target=produce)
+    producer.start()
     assert beats.wait(60)
     assert inbox.waiting_bytes == 4 * SIZE_BYTES
     for _ in range(6):
         assert inbox.get(10) is MESSAGE
-    bringer.join(60)
+    producer.join(60)
 
-    assert not bringer.is_alive()
+    assert not producer.is_alive()
     assert inbox.waiting_bytes == 0
 
 
-def test_full_inbox_lets_go_when_all_stops() -> None:
-    """The network thread can be joined."""
+def test_full_inbox_releases_the_producer_at_a_stop() -> None:
+    """So the network thread can be joined."""
     stopped = threading.Event()
     inbox = IngestInbox(0, stopped.wait)
     inbox.put_message(MESSAGE, lambda: None)
-    bringer = threading.Thread(target=inbox.put_message, args=(MESSAGE, stopped.set))
-    bringer.start()
-    bringer.join(60)
+    producer = threading.Thread(target=inbox.put_message, args=(MESSAGE, stopped.set))
+    producer.start()
+    producer.join(60)
 
-    assert not bringer.is_alive()
+    assert not producer.is_alive()

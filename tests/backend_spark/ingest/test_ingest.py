@@ -1,4 +1,4 @@
-"""The ingest process on a real Mosquitto, killed and started again."""
+"""The ingest process on a real Mosquitto, killed and restarted."""
 
 import json
 import shutil
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-def place(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
-    """An ingest that reads the broker."""
+def ingester(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
+    """An ingester that reads from the broker."""
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\n')
-    place = Place(data.config, data.folder)
-    yield place
-    place.end_all()
+    ingester = Place(data.config, data.folder)
+    yield ingester
+    ingester.end_all()
 
 
 @pytest.fixture
@@ -33,15 +33,15 @@ def sender(broker: Broker) -> Iterator[Sender]:
     sender.connection.stop()
 
 
-def test_message_is_on_disk_when_its_receipt_comes(
-    place: Place, sender: Sender
+def test_message_is_on_disk_when_its_receipt_arrives(
+    ingester: Place, sender: Sender
 ) -> None:
-    """Offer, segment, receipt; and a duplicate is receipted but not logged."""
-    place.start()
+    """Offer, segment, receipt; a duplicate gets a receipt but is not logged."""
+    ingester.start()
     wait_until(lambda: bool(sender.offers))
     sender.send(1, priority=5)
     wait_until(lambda: sender.has_receipt(1))
-    logged = place.logged()
+    logged = ingester.logged()
     sender.receipts.clear()
     sender.send(1, priority=5)
     wait_until(lambda: sender.has_receipt(1))
@@ -49,99 +49,101 @@ def test_message_is_on_disk_when_its_receipt_comes(
     assert sender.offers[0].receiver == "ingest-0"
     assert sender.offers[0].covers(TOPIC)
     assert logged == {1: 1}
-    assert place.logged() == {1: 1}
-    assert not list(place.log.glob(".unfinished*"))
+    assert ingester.logged() == {1: 1}
+    assert not list(ingester.log.glob(".unfinished*"))
 
 
-def test_malformed_message_goes_to_quarantine_and_blocks_nothing(
-    place: Place, sender: Sender
+def test_malformed_message_is_quarantined_and_blocks_no_other(
+    ingester: Place, sender: Sender
 ) -> None:
-    """A payload without an id is kept aside, with its reason, and acknowledged."""
-    process = place.start()
+    """A payload without an id is stored with its reason and acknowledged."""
+    process = ingester.start()
     wait_until(lambda: bool(sender.offers))
     sender.connection.publish(Publication(TOPIC, b"not a pack"))
     sender.send(2)
     wait_until(lambda: sender.has_receipt(2))
     process.terminate()
-    _, said = process.communicate(timeout=60)
-    rows = [row for _, t in read_segments(place.quarantine) for row in t.to_pylist()]
+    _, stderr = process.communicate(timeout=60)
+    rows = [row for _, t in read_segments(ingester.quarantine) for row in t.to_pylist()]
 
     assert process.returncode == 0
-    assert place.logged() == {2: 1}
+    assert ingester.logged() == {2: 1}
     assert [(row["payload"], row["node"]) for row in rows] == [(b"not a pack", None)]
     assert "payload must be SenML" in rows[0]["reason"]
-    assert "1 messages in 1 segments, 0 duplicates, 1 in quarantine" in said
+    assert "1 messages in 1 segments, 0 duplicates, 1 in quarantine" in stderr
 
 
-def test_name_from_elsewhere_goes_to_quarantine_by_the_authoritys_file(
+def test_node_id_outside_its_certificate_area_is_quarantined(
     broker: Broker, make_data: Callable[[str], Any], sender: Sender, tmp_path: Path
 ) -> None:
-    """What the real node says under the same number afterwards is new."""
+    """A later message of the real node with the same number counts as new."""
     path = tmp_path / "places.json"
     path.write_text(json.dumps({"node-1": [TOPIC]}))
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\nplaces = "{path}"\n')
-    place = Place(data.config, data.folder)
-    place.start()
+    ingester = Place(data.config, data.folder)
+    ingester.start()
     wait_until(lambda: bool(sender.offers))
     sender.send(1, priority=5, topic="/0/1")
     sender.send(1, priority=5)
     wait_until(lambda: sender.has_receipt(1))
-    place.end_all()
-    rows = [row for _, t in read_segments(place.quarantine) for row in t.to_pylist()]
+    ingester.end_all()
+    rows = [row for _, t in read_segments(ingester.quarantine) for row in t.to_pylist()]
 
-    assert place.logged() == {1: 1}
+    assert ingester.logged() == {1: 1}
     assert [(row["topic"], row["node"]) for row in rows] == [("/0/1", None)]
 
 
-def test_second_ingest_on_the_same_folder_is_refused(
-    place: Place, sender: Sender
+def test_second_ingester_on_the_same_folder_is_rejected(
+    ingester: Place, sender: Sender
 ) -> None:
-    """Two ingesters of one name would take each other's messages."""
-    place.start()
+    """Two ingesters of one name would receive each other's messages."""
+    ingester.start()
     wait_until(lambda: bool(sender.offers))
-    second = place.start()
-    _, said = second.communicate(timeout=60)
+    second = ingester.start()
+    _, stderr = second.communicate(timeout=60)
 
     assert second.returncode == 75
-    assert "backend-spark: cannot start while another process holds" in said
+    assert "backend-spark: cannot start while another process holds" in stderr
 
 
-def test_disk_that_fails_ends_the_process_and_loses_nothing(
-    place: Place, sender: Sender
+def test_failing_disk_ends_the_process_without_loss(
+    ingester: Place, sender: Sender
 ) -> None:
-    """What cannot be written is not acknowledged, and comes again after a restart."""
-    process = place.start()
+    """An unwritten message is not acknowledged and is redelivered after a restart."""
+    process = ingester.start()
     wait_until(lambda: bool(sender.offers))
-    shutil.rmtree(place.log)
+    shutil.rmtree(ingester.log)
     sender.send(3, priority=5)
-    _, said = process.communicate(timeout=60)
-    place.start()
+    _, stderr = process.communicate(timeout=60)
+    ingester.start()
     wait_until(lambda: sender.has_receipt(3))
 
     assert process.returncode == 70
-    assert "unknown error" in said
-    assert place.logged() == {3: 1}
+    assert "unknown error" in stderr
+    assert ingester.logged() == {3: 1}
 
 
-def test_kill_mid_stream_keeps_each_message_once(place: Place, sender: Sender) -> None:
-    """Killed -9 twice while messages stream in, the log has each id exactly once."""
+def test_kill_during_a_stream_keeps_each_message_once(
+    ingester: Place, sender: Sender
+) -> None:
+    """Two kill -9 while messages arrive; the log has each id exactly once."""
     count = 600
-    process = place.start()
+    process = ingester.start()
     wait_until(lambda: bool(sender.offers))
     for seq in range(count):
         sender.send(seq, priority=1 + seq % 5)
         if seq in {200, 400}:
-            # One segment may hold all that was sent so far.
-            wait_until(lambda: list_segments(place.log))
+            # One segment may hold all messages sent so far.
+            wait_until(lambda: list_segments(ingester.log))
             process.kill()
             process.wait()
-            process = place.start()
-    wait_until(lambda: len(place.logged()) == count, timeout_s=90)
-    # What a sender does for want of a receipt: it sends again.
+            process = ingester.start()
+    wait_until(lambda: len(ingester.logged()) == count, timeout_s=90)
+    # A sender without a receipt sends again.
     for seq in range(0, count, 7):
         sender.send(seq)
     sender.receipts.clear()
     sender.send(count)
     wait_until(lambda: sender.has_receipt(count))
 
-    assert place.logged() == dict.fromkeys(range(count + 1), 1)
+    assert ingester.logged() == dict.fromkeys(range(count + 1), 1)

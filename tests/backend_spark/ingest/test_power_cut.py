@@ -1,4 +1,4 @@
-"""Power is cut: what was never synced is gone, what was receipted is there."""
+"""Power cuts: unsynced data is lost, but no message with a receipt."""
 
 import os
 import random
@@ -19,24 +19,30 @@ from backend_spark.ingest.deduplication import MessageIdSet
 
 
 @pytest.fixture
-def place(
+def ingester(
     broker: Broker, make_data: Callable[[str], Any], tmp_path: Path
 ) -> Iterator[Place]:
-    """An ingest whose every fsync is recorded, on a disk that is empty."""
+    """An ingester on an empty disk, with every fsync recorded."""
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\nkeep_segments = 10\n')
     root = tmp_path / "root"
     root.mkdir()
     text = data.config.read_text(encoding="utf-8")
     data.config.write_text(text.replace(f"{data.folder}", f"{root}/new/data"))
-    place = Place(data.config, root / "new/data")
-    place.module = ["-m", "powercut", f"{tmp_path}/store", f"{root}", "backend_spark"]
-    yield place
-    place.end_all()
+    ingester = Place(data.config, root / "new/data")
+    ingester.module = [
+        "-m",
+        "powercut",
+        f"{tmp_path}/store",
+        f"{root}",
+        "backend_spark",
+    ]
+    yield ingester
+    ingester.end_all()
 
 
 @pytest.fixture
 def sender(broker: Broker) -> Iterator[Sender]:
-    """A node on the same broker, which is another machine and has power."""
+    """A node on the same broker; neither is affected by the power cut."""
     sender = Sender(broker)
     yield sender
     sender.connection.stop()
@@ -44,21 +50,21 @@ def sender(broker: Broker) -> Iterator[Sender]:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("rounds", sizes(2, 20))
-def test_power_cut_loses_nothing_that_was_receipted(
-    place: Place,
+def test_power_cut_loses_no_message_with_a_receipt(
+    ingester: Place,
     sender: Sender,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     rounds: int,
 ) -> None:
-    """Again and again; what was acknowledged to the broker does not come again."""
+    """Repeatedly; the broker does not redeliver acknowledged messages."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     rng = random.Random(11)
     sent = 0
     for _ in range(rounds):
-        process = place.start()
+        process = ingester.start()
         first = sent
-        wait_until(lambda: bool(sender.offers))  # the broker knows its session then
+        wait_until(lambda: bool(sender.offers))  # the broker has its session then
         sender.send(sent, priority=5)
         wait_until(lambda seq=sent: sender.has_receipt(seq))
         for sent in range(first + 1, first + rng.randrange(100, 600)):
@@ -70,15 +76,15 @@ def test_power_cut_loses_nothing_that_was_receipted(
         known = {seq for seq in range(sent) if sender.has_receipt(seq)}
         powercut.cut(tmp_path / "store", tmp_path / "root")
 
-        assert known <= place.logged().keys()
+        assert known <= ingester.logged().keys()
         assert known
-    place.start()
-    # Nobody sends again: whatever the broker was told that we have must be there.
+    ingester.start()
+    # Nothing is sent again: all messages acknowledged to the broker must be there.
     wait_until(lambda: sender.has_receipt(sent - 1))
-    wait_until(lambda: len(place.logged()) == sent)
+    wait_until(lambda: len(ingester.logged()) == sent)
 
-    assert place.logged() == dict.fromkeys(range(sent), 1)
-    assert MessageIdSet.read_log(place.log).count() == sent
+    assert ingester.logged() == dict.fromkeys(range(sent), 1)
+    assert MessageIdSet.read_log(ingester.log).count() == sent
 
 
 PROGRAM = """
@@ -107,10 +113,10 @@ sync(root / "made" / "inner")
 """
 
 
-def test_cut_leaves_what_was_synced_and_nothing_else(
+def test_cut_keeps_only_synced_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorder itself: bytes by the file's fsync, names by the folder's."""
+    """Self-test of `powercut`: content by fsync of the file, names by the folder's."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     root, store = tmp_path / "root", tmp_path / "store"
     root.mkdir()

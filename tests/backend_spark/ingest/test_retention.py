@@ -1,4 +1,4 @@
-"""What of the log goes: never what is not scored, never an id."""
+"""Retention of the log: unscored segments and message ids are never removed."""
 
 import os
 import random
@@ -38,7 +38,7 @@ NOW_S = 1.8e9
 
 
 def checkpoint(folder: Path, number: int, *offsets: str, name: str = "score") -> None:
-    """Leave what Spark leaves of a batch that is done."""
+    """Write the checkpoint files that Spark leaves for a finished batch."""
     for kind, lines in (("offsets", ("v1", "{}", *offsets)), ("commits", ("v1", "{}"))):
         path = folder / name / kind / str(number)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def checkpoint(folder: Path, number: int, *offsets: str, name: str = "score") ->
 
 
 def fill(folder: Path, count: int, each: int = 1) -> None:
-    """Write segments of one node, aged one second from each other."""
+    """Write segments of one node with modification times one second apart."""
     writer = SegmentWriter(folder, STREAM)
     for number in range(count):
         seqs = range(number * each, (number + 1) * each)
@@ -58,7 +58,7 @@ def fill(folder: Path, count: int, each: int = 1) -> None:
 def retention(
     folder: Path, limits: LogLimits, scored: dict[str, int]
 ) -> SegmentRetention:
-    """Retention of a log that is scored so far."""
+    """Retention of a log with the given scored offsets."""
     past = archived_ids_path(folder, "ingest-0")
     return SegmentRetention(folder, "ingest-0", limits, lambda: scored, past)
 
@@ -72,8 +72,10 @@ def retention(
         (LogLimits(1e9, 10**9, 10), 0),
     ],
 )
-def test_each_limit_takes_the_oldest(limits: LogLimits, removed: int) -> None:
-    """Age, bytes and number: the oldest go until the rest is within all of them."""
+def test_each_limit_removes_the_oldest_segments(
+    limits: LogLimits, removed: int
+) -> None:
+    """Age, bytes and number: the rest is within all three limits."""
     kept = [
         StoredSegment(SegmentName(STREAM, n), 100, NOW_S - 10 + n) for n in range(10)
     ]
@@ -83,8 +85,8 @@ def test_each_limit_takes_the_oldest(limits: LogLimits, removed: int) -> None:
     assert held == []
 
 
-def test_what_is_not_scored_stays_whatever_the_limit(tmp_path: Path) -> None:
-    """Behind the scorer's offset only; what is held is told."""
+def test_unscored_segments_are_kept_at_any_limit(tmp_path: Path) -> None:
+    """Only segments up to the scorer's offset are removed; the others are counted."""
     fill(tmp_path, 10)
     done = retention(tmp_path, LogLimits(0, 0, 0), {STREAM: 3, "other.00": 99}).trim(
         NOW_S
@@ -97,8 +99,8 @@ def test_what_is_not_scored_stays_whatever_the_limit(tmp_path: Path) -> None:
     )
 
 
-def test_segments_of_another_ingester_are_not_ours_to_remove(tmp_path: Path) -> None:
-    """Each trims its own under its own lock."""
+def test_segments_of_another_ingester_are_not_removed(tmp_path: Path) -> None:
+    """Each ingester trims its own segments under its own lock."""
     fill(tmp_path, 3)
     other = SegmentRetention(
         tmp_path, "ingest", LogLimits(0, 0, 0), lambda: {STREAM: 9}, None
@@ -107,8 +109,8 @@ def test_segments_of_another_ingester_are_not_ours_to_remove(tmp_path: Path) -> 
     assert other.trim(NOW_S).removed == 0
 
 
-def test_ids_outlive_their_segments(tmp_path: Path) -> None:
-    """A message that comes again after its segment is gone is known still."""
+def test_ids_are_kept_after_their_segments_are_removed(tmp_path: Path) -> None:
+    """A message that is redelivered later is still a duplicate."""
     fill(tmp_path, 5, each=3)
     watcher = MessageIdSet.read_log(tmp_path)
     retention(tmp_path, LogLimits(0, 0, 2), {STREAM: 9}).trim(NOW_S)
@@ -122,8 +124,8 @@ def test_ids_outlive_their_segments(tmp_path: Path) -> None:
     assert MessageId("n", "b", 14) in seen
 
 
-def test_ids_of_a_boot_long_gone_are_forgotten(tmp_path: Path) -> None:
-    """Memory does not grow with every restart of every node for ever."""
+def test_ids_of_old_boots_are_removed(tmp_path: Path) -> None:
+    """Memory must not grow without bound with restarts of nodes."""
     fill(tmp_path, 2)
     later_s = NOW_S + IDS_KEEP_S + 60
     retention(tmp_path, LogLimits(0, 0, 0), {STREAM: 9}).trim(later_s)
@@ -131,8 +133,8 @@ def test_ids_of_a_boot_long_gone_are_forgotten(tmp_path: Path) -> None:
     assert MessageIdSet.read_log(tmp_path).count() == 0
 
 
-def test_quarantine_goes_by_size_alone(tmp_path: Path) -> None:
-    """Nobody scores it; what is beyond the limit goes, oldest first."""
+def test_quarantine_is_limited_by_size_only(tmp_path: Path) -> None:
+    """It is never scored; segments beyond the limit are removed, oldest first."""
     fill(tmp_path, 4)
     size_bytes = sum(p.stat().st_size for p in tmp_path.glob("*.arrow"))
     limits = LogLimits(float("inf"), size_bytes - 1, sys.maxsize)
@@ -143,8 +145,8 @@ def test_quarantine_goes_by_size_alone(tmp_path: Path) -> None:
     assert [name.seq for name in list_segments(tmp_path)] == [1, 2, 3]
 
 
-def test_committed_is_what_every_query_of_the_log_has_done(tmp_path: Path) -> None:
-    """The last batch that is done, the slowest query; others do not count."""
+def test_committed_offsets_are_those_of_the_slowest_query(tmp_path: Path) -> None:
+    """Only finished batches of queries that read the log count."""
     checkpoint(tmp_path, 9, f'{{"{STREAM}": 90, "b.01": 5}}')
     checkpoint(tmp_path, 10, f'{{"{STREAM}": 100, "b.01": 7}}')
     (tmp_path / "score/offsets/11").write_text(f'v1\n{{}}\n{{"{STREAM}": 200}}')
@@ -156,10 +158,10 @@ def test_committed_is_what_every_query_of_the_log_has_done(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["", "v1\n{}\n{}", "v1\n{}\n{broken", "v1\n{}\n{1"])
-def test_nothing_is_committed_where_nothing_can_be_read(
+def test_missing_or_damaged_checkpoint_commits_nothing(
     tmp_path: Path, text: str
 ) -> None:
-    """No query, none that began, or a damaged file: all is kept."""
+    """Without a query or batch, or with a damaged file, all segments are kept."""
     assert read_committed_offsets(tmp_path) == {}
     checkpoint(tmp_path, 3)
     (tmp_path / "score/offsets/3").write_text(text)
@@ -169,10 +171,10 @@ def test_nothing_is_committed_where_nothing_can_be_read(
 
 
 @pytest.mark.parametrize("rounds", sizes(2, 20))
-def test_kill_while_trimming_loses_no_id_and_nothing_unscored(
+def test_kill_while_trimming_loses_no_id_and_no_unscored_segment(
     make_data: Callable[[str], Any], rounds: int
 ) -> None:
-    """The real process, killed -9 again and again in the middle of trimming."""
+    """The real process, killed by kill -9 repeatedly while it trims."""
     broker = f"mqtt://127.0.0.1:{free_port()}"
     data = make_data(f'[ingest]\nbroker = "{broker}"\nkeep_segments = 10\n')
     logged = data.folder / "log"
@@ -191,8 +193,11 @@ def test_kill_while_trimming_loses_no_id_and_nothing_unscored(
 
         assert unscored >= set(range(2900, 3000))
         assert MessageIdSet.read_log(logged).count() == 3000
-    process = subprocess.Popen([*command, str(data.config)])
+    log = data.folder / "ingest.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen([*command, str(data.config)], stderr=file)
     wait_until(lambda: len(list_segments(logged)) == 100)
+    wait_until(lambda: b"refused" in log.read_bytes())  # it handles signals by then
     process.terminate()
 
     assert process.wait() == 0

@@ -1,4 +1,4 @@
-"""Two ingest processes of one name: one works, the other takes over."""
+"""Two ingest processes of one name: one is active, the other takes over."""
 
 import random
 import re
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-def place(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
+def ingester(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
     """A folder whose ingester is replaced after three silent seconds."""
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\ntakeover_s = 3\n')
-    place = Place(data.config, data.folder)
-    yield place
-    place.end_all()
+    ingester = Place(data.config, data.folder)
+    yield ingester
+    ingester.end_all()
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def sender(broker: Broker) -> Iterator[Sender]:
     sender.connection.stop()
 
 
-def at_work(place: Place, but: int = 0) -> int:
-    """The process that holds the lock, when it is not one that we know."""
-    lock = place.log / ".lock-ingest-0"
+def wait_for_active_pid(ingester: Place, but: int = 0) -> int:
+    """Wait for a process that holds the lock, other than `but`; return its id."""
+    lock = ingester.log / ".lock-ingest-0"
 
     def holder() -> LockHolder | None:
         found = LockHolder.read(lock) if lock.exists() else None
@@ -48,22 +48,22 @@ def at_work(place: Place, but: int = 0) -> int:
     return found.pid
 
 
-def end(place: Place, pid: int) -> None:
-    """Kill -9 the process that works."""
-    [process] = [each for each in place.processes if each.pid == pid]
+def kill(ingester: Place, pid: int) -> None:
+    """Kill the active process by kill -9."""
+    [process] = [each for each in ingester.processes if each.pid == pid]
     process.kill()
     process.wait()
 
 
 @pytest.mark.parametrize("rounds", sizes(2, 20))
 def test_standby_takes_over_and_ids_stay_exact(
-    place: Place, sender: Sender, rounds: int
+    ingester: Place, sender: Sender, rounds: int
 ) -> None:
-    """Whoever works is killed -9 again and again: each id is in the log once."""
+    """The active process is killed repeatedly; each id is in the log once."""
     rng = random.Random(7)
-    place.start("--standby")
-    pid = at_work(place)
-    place.start("--standby")
+    ingester.start("--standby")
+    pid = wait_for_active_pid(ingester)
+    ingester.start("--standby")
     wait_until(lambda: bool(sender.offers))
     sent = 0
     for _ in range(rounds):
@@ -71,53 +71,53 @@ def test_standby_takes_over_and_ids_stay_exact(
             sender.send(sent, priority=1 + sent % 5)
             sent += 1
         time.sleep(rng.uniform(0, 0.3))
-        end(place, pid)
+        kill(ingester, pid)
         known = {seq for seq in range(sent) if sender.has_receipt(seq)}
-        pid = at_work(place, but=pid)
-        assert known <= place.logged().keys()
-        place.start("--standby")
-    wait_until(lambda: len(place.logged()) == sent, timeout_s=90)
-    for seq in range(0, sent, 3):  # as a sender does for want of a receipt
+        pid = wait_for_active_pid(ingester, but=pid)
+        assert known <= ingester.logged().keys()
+        ingester.start("--standby")
+    wait_until(lambda: len(ingester.logged()) == sent, timeout_s=90)
+    for seq in range(0, sent, 3):  # as a sender does without a receipt
         sender.send(seq)
     sender.send(sent)
     wait_until(lambda: sender.has_receipt(sent))
 
-    assert place.logged() == dict.fromkeys(range(sent + 1), 1)
+    assert ingester.logged() == dict.fromkeys(range(sent + 1), 1)
 
 
-def test_standby_ends_one_that_hangs(place: Place, sender: Sender) -> None:
-    """A stopped process keeps its lock; it is killed before its place is taken."""
-    first = place.start()
-    pid = at_work(place)
+def test_standby_kills_a_hanging_process(ingester: Place, sender: Sender) -> None:
+    """A stopped process keeps its lock, so it is killed before the takeover."""
+    first = ingester.start()
+    pid = wait_for_active_pid(ingester)
     wait_until(lambda: bool(sender.offers))
     sender.send(1, priority=5)
     wait_until(lambda: sender.has_receipt(1))
-    second = place.start("--standby")
+    second = ingester.start("--standby")
     first.send_signal(signal.SIGSTOP)
     sender.send(2, priority=5)
     wait_until(lambda: sender.has_receipt(2))
 
     assert first.wait(timeout=60) == -signal.SIGKILL
-    assert at_work(place, but=pid) == second.pid
-    assert place.logged() == {1: 1, 2: 1}
+    assert wait_for_active_pid(ingester, but=pid) == second.pid
+    assert ingester.logged() == {1: 1, 2: 1}
 
 
-def test_standby_of_one_that_works_well_stays_standby(
-    place: Place, sender: Sender
+def test_standby_of_a_healthy_process_stays_standby(
+    ingester: Place, sender: Sender
 ) -> None:
-    """An idle ingester is not taken for one that hangs, and a stop is obeyed."""
-    first = place.start()
-    pid = at_work(place)
-    second = place.start("--standby")
+    """An idle ingester does not count as hanging, and both stop on SIGTERM."""
+    first = ingester.start()
+    pid = wait_for_active_pid(ingester)
+    second = ingester.start("--standby")
     wait_until(lambda: bool(sender.offers))
     time.sleep(5)
     second.terminate()
-    _, said = second.communicate(timeout=60)
+    _, stderr = second.communicate(timeout=60)
 
     assert second.returncode == 0
-    assert "hangs" not in said
+    assert "hangs" not in stderr
     assert first.poll() is None
-    assert at_work(place) == pid
+    assert wait_for_active_pid(ingester) == pid
     first.terminate()
     assert first.wait(timeout=60) == 0
 
@@ -125,25 +125,25 @@ def test_standby_of_one_that_works_well_stays_standby(
 def test_shards_share_the_log_and_the_work(
     broker: Broker, make_data: Callable[[str], Any], sender: Sender
 ) -> None:
-    """Each process reads its own topics, under its own name, into one log."""
+    """Each process reads its own topics under its own name into one log."""
     shards = "".join(
         f'[[shard]]\nid = "face-{face}"\nfilters = ["/{face}/#"]\n' for face in range(6)
     )
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\n{shards}')
-    place = Place(data.config, data.folder)
+    ingester = Place(data.config, data.folder)
     for face in (3, 4):
-        place.start("--shard", f"face-{face}")
+        ingester.start("--shard", f"face-{face}")
     wait_until(lambda: {o.receiver for o in sender.offers} == {"face-3", "face-4"})
     sender.send(1, topic="/3/1")
     sender.send(2, topic="/4/1")
     wait_until(lambda: sender.has_receipt(1) and sender.has_receipt(2))
-    names = {path.name for path in place.log.glob("*.arrow")}
-    nameless = place.start()
-    _, said = nameless.communicate(timeout=60)
-    place.end_all()
+    names = {path.name for path in ingester.log.glob("*.arrow")}
+    without_shard = ingester.start()
+    _, stderr = without_shard.communicate(timeout=60)
+    ingester.end_all()
 
-    assert place.logged() == {1: 1, 2: 1}
+    assert ingester.logged() == {1: 1, 2: 1}
     assert {re.sub(r"\..*", "", name) for name in names} == {"face-3", "face-4"}
-    assert nameless.returncode == 78
-    assert "--shard must be the id of a [[shard]]" in said
-    assert "there is: face-0, face-1" in said
+    assert without_shard.returncode == 78
+    assert "--shard must be the id of a [[shard]]" in stderr
+    assert "there is: face-0, face-1" in stderr

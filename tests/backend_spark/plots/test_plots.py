@@ -1,4 +1,4 @@
-"""What the charts show, read from the figures themselves."""
+"""Content of the charts, read from the figure objects."""
 
 import math
 import subprocess
@@ -28,7 +28,7 @@ TOKEN = SLOPE.cell.token
 
 
 def levels(forecast_mm: float | None = None) -> pa.Table:
-    """A storm with a gap in it, scored by the real rules."""
+    """A storm with a gap, scored by the real rules."""
     mm = None if forecast_mm is None else (forecast_mm,) * 12
     rules = CellRules(CRITERIA, forecast=lambda at_s: ForecastRain("JMA", at_s, mm))
     return make_levels_table(
@@ -36,11 +36,11 @@ def levels(forecast_mm: float | None = None) -> pa.Table:
     )
 
 
-def span(hours: float, *, slows: bool = False) -> pa.Table:
+def span(hours: float, *, decelerating: bool = False) -> pa.Table:
     """An extensometer in tertiary creep that fails after 48 h, or one that slows."""
     rows = [
         {"node": "n1", "name": "span", "flag": 1, "at": (END_S + step * 600) * 10**6}
-        | {"value": 10 * math.log(1 + step / 6) if slows else creep(step / 6)}
+        | {"value": 10 * math.log(1 + step / 6) if decelerating else creep(step / 6)}
         for step in range(int(hours * 6) + 1)
     ]
     return pa.Table.from_pylist(rows, SILVER)
@@ -52,13 +52,13 @@ def creep(at_h: float) -> float:
 
 
 def names(figure: Figure) -> list[str]:
-    """What its legends say."""
-    told = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
-    return [text.get_text() for each in told if each for text in each.get_texts()]
+    """Texts of its legends."""
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    return [text.get_text() for each in legends if each for text in each.get_texts()]
 
 
 def test_snake_line_shows_past_present_and_futures() -> None:
-    """The forecast only where one is used, with the levels of gold."""
+    """The forecast only if one is used; levels are those of gold."""
     rows = levels(6.0)
     figure, without = (plots.snake_line(r, CRITERIA) for r in (rows, levels()))
     last = rows.to_pylist()[-1]
@@ -72,8 +72,8 @@ def test_snake_line_shows_past_present_and_futures() -> None:
     assert (x[-1], y[-1]) == pytest.approx((last["swi_mm"], last["r60_mm"]))
 
 
-def test_criteria_of_the_prefecture_are_not_called_assumed() -> None:
-    """A table with its line is the real thing; without the line, that is assumed."""
+def test_criteria_of_the_prefecture_are_not_labelled_assumed() -> None:
+    """With a critical line nothing is assumed; without it, only the line is."""
     line = ((0.0, 220.0), (100.0, 150.0))
     sure = Criteria(150.0, 110.0, 275.0, assumed=False, line=line)
     half = Criteria(150.0, 110.0, 275.0, assumed=False)
@@ -85,8 +85,8 @@ def test_criteria_of_the_prefecture_are_not_called_assumed() -> None:
     assert titles[1].endswith("(critical line assumed)")
 
 
-def test_unknown_rain_is_grey_and_no_line_crosses_it_as_zero() -> None:
-    """A gap in the rain is a gap in the chart."""
+def test_unknown_rain_is_drawn_as_a_gap() -> None:
+    """One grey patch per unknown step, and no zero rain."""
     rows = levels()
     rain, _, level = plots.rain_and_levels(rows, CRITERIA).axes
     unknown = rows["rain_known"].to_pylist().count(False)
@@ -96,10 +96,10 @@ def test_unknown_rain_is_grey_and_no_line_crosses_it_as_zero() -> None:
     assert len(level.patches) == rows.num_rows
 
 
-def test_time_of_failure_is_drawn_with_its_interval() -> None:
-    """Six hours ahead it is usable; where it slows there is none."""
+def test_failure_time_is_drawn_with_its_interval() -> None:
+    """Six hours ahead it is usable; for deceleration there is none."""
     fails, slowing = (
-        plots.inverse_velocity(rows) for rows in (span(42), span(42, slows=True))
+        plots.inverse_velocity(rows) for rows in (span(42), span(42, decelerating=True))
     )
     failure = datetime.fromtimestamp(END_S + 48 * 3600, UTC)
 
@@ -111,8 +111,8 @@ def test_time_of_failure_is_drawn_with_its_interval() -> None:
     assert names(slowing) == ["speed of 3 h"]
 
 
-def test_young_creep_names_the_gate_it_does_not_pass() -> None:
-    """A line without an interval."""
+def test_early_failure_time_names_the_failed_gate() -> None:
+    """The line has no interval."""
     early = plots.inverse_velocity(span(6))
 
     assert "not usable: " in early.get_suptitle()
@@ -127,8 +127,8 @@ def test_young_creep_names_the_gate_it_does_not_pass() -> None:
         (lambda: plots.inverse_velocity(span(0.2)), "readings must be 4 displacements"),
     ],
 )
-def test_nothing_to_draw_is_said(draw: object, problem: str) -> None:
-    """With the rule and what was given."""
+def test_chart_without_data_is_rejected(draw: object, problem: str) -> None:
+    """The error states the rule."""
     with pytest.raises(PlotError, match=problem):
         draw()  # type: ignore[operator]
 
@@ -140,8 +140,8 @@ def tables(tmp_path: Path) -> DeltaTables:
     return open_tables(tmp_path)  # type: ignore[no-any-return]
 
 
-def test_tables_are_asked_by_cell_and_sensor(tables: DeltaTables) -> None:
-    """Rows by time, from and until a moment or all."""
+def test_tables_are_read_by_cell_and_sensor(tables: DeltaTables) -> None:
+    """All rows, or from and until a time, sorted by time."""
     all_rows = tables.cell(TOKEN)
     middle = all_rows["at"][100].as_py()
 
@@ -153,7 +153,7 @@ def test_tables_are_asked_by_cell_and_sensor(tables: DeltaTables) -> None:
 
 
 def test_newest_level_of_each_cell(tables: DeltaTables) -> None:
-    """One row a cell, whenever that was."""
+    """One row per cell, however old."""
     newest = tables.newest()
 
     assert newest["cell"].to_pylist() == sorted(newest["cell"].to_pylist())
@@ -162,7 +162,7 @@ def test_newest_level_of_each_cell(tables: DeltaTables) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["snake", "--out", "a.png"], "snake needs --cell"),
         (["velocity", "--node", "n", "--out", "a.png"], "velocity needs --sensor"),
@@ -170,15 +170,19 @@ def test_newest_level_of_each_cell(tables: DeltaTables) -> None:
         (["snake", "--cell", "x", "--out", "a.png"], "snake must be of something that"),
     ],
 )
-def test_command_says_what_is_missing(
-    tables: DeltaTables, tmp_path: Path, words: list[str], problem: str
+def test_command_reports_missing_options(
+    tables: DeltaTables, tmp_path: Path, arguments: list[str], problem: str
 ) -> None:
-    """In one line, with the option."""
+    """The error names the option."""
     config = tmp_path / "backend.toml"
     config.write_text(f'[backend]\ndata = "{tables.folder.parent}"\n')
     command = [sys.executable, "-m", "backend_spark", "plot", "--config", str(config)]
     done = subprocess.run(
-        [*command, *words], capture_output=True, text=True, check=False, cwd=tmp_path
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
 
     assert done.returncode == 2

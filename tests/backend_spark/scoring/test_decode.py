@@ -1,4 +1,4 @@
-"""From payloads to readings, without Spark."""
+"""Decoding of payloads to rows of readings, without Spark."""
 
 import json
 import sys
@@ -46,8 +46,8 @@ def pack(*readings: Reading, time_s: float = 1.8e9) -> bytes:
     return encode_cbor(Pack(MessageId("n1", "b", 7), 1, time_s, readings, why="rain"))
 
 
-def test_pack_makes_one_row_a_reading_of_every_kind() -> None:
-    """Numbers, sums, truths, texts and bytes all find their column."""
+def test_pack_gives_one_row_per_reading() -> None:
+    """Numbers, sums, booleans, texts and bytes go to their columns."""
     rows = decoded(
         pack(
             Reading("rain", "mm", 0.5, 12.5),
@@ -69,51 +69,51 @@ def test_pack_makes_one_row_a_reading_of_every_kind() -> None:
     assert (rows[0]["pri"], rows[0]["why"], rows[0]["reason"]) == (4, "rain", None)
 
 
-def test_pack_that_does_not_decode_keeps_its_id_and_the_reason() -> None:
-    """A rejected pack is one row, never a crash."""
+def test_undecodable_pack_keeps_its_id_and_the_reason() -> None:
+    """A rejected pack gives one row and raises nothing."""
     (row,) = decoded(b"\x81\xa1\x00\x01")
 
     assert (row["node"], row["seq"], row["name"]) == ("n1", 7, None)
     assert "must be" in str(row["reason"])
 
 
-def test_time_without_a_clock_counts_from_the_receipt() -> None:
-    """RFC 8428: a small time is relative to now."""
+def test_relative_time_counts_from_the_receipt() -> None:
+    """RFC 8428: a base time below 2**28 is relative to now."""
     (row,) = decoded(pack(Reading("rain", "mm", 0.5), time_s=-60.0))
 
     assert row["at"] == datetime.fromtimestamp(RECEIVED.timestamp() - 60, UTC)
 
 
 @pytest.mark.parametrize("age_s", [None, 7200])
-def test_a_clock_that_was_never_set_is_corrected_by_the_age(age_s: int | None) -> None:
-    """A node without time says 1970; the queues on its way measured how long it was."""
+def test_unset_clock_is_corrected_by_the_age_of_the_message(age_s: int | None) -> None:
+    """A node without time sends 1970-based times; queues on the way measure the age."""
     unset = Pack(
         MessageId("n1", "b", 7), 1, 3e8, (Reading("rain", "mm", 0.5, time_s=-30.0),),
         synchronised=False,
     )  # fmt: skip
     (row,) = decoded(encode_cbor(unset), age_s=age_s)
 
-    put_s = RECEIVED.timestamp() - (age_s or 0)
-    assert row["at"] == datetime.fromtimestamp(put_s - 30, UTC)
+    sent_s = RECEIVED.timestamp() - (age_s or 0)
+    assert row["at"] == datetime.fromtimestamp(sent_s - 30, UTC)
     assert (row["synchronised"], row["age_s"]) == (False, age_s)
 
 
-def test_time_that_no_table_can_hold_is_rejected() -> None:
-    """A finite but absurd time is a reason, not an overflow."""
+def test_time_out_of_range_is_rejected() -> None:
+    """A finite but absurd time gives a reason, not an overflow."""
     (row,) = decoded(pack(Reading("rain", "mm", 0.5), time_s=1e300))
 
     assert "between the years 1970 and 9999" in str(row["reason"])
 
 
-def test_topic_without_an_analysis_cell_is_scored_nowhere() -> None:
-    """A foreign topic, or one of a huge cell, has no cell of level 13."""
+def test_topic_without_an_analysis_cell_has_no_cell() -> None:
+    """A foreign topic, or one of a larger cell, has no cell of level 13."""
     assert analysis_cell_token("/weather/kochi") is None
     assert analysis_cell_token("/4/1/2") is None
     assert analysis_cell_token(cell_topic(CELL)) is not None
 
 
 def test_every_table_can_be_written_as_ddl() -> None:
-    """The one place for columns serves Spark too."""
+    """Spark uses the same column definitions."""
     assert "`assumed` array<string>, `official_level` int" in format_ddl(
         TABLES["levels"]
     )
@@ -136,8 +136,8 @@ def test_every_table_can_be_written_as_ddl() -> None:
             "held", ["frost", -2]]]]]]]]]]],
     ],
 )  # fmt: skip
-def test_reasons_that_are_none_are_left_out(reasons: list[Any]) -> None:
-    """A hostile label costs neither the message nor the table."""
+def test_invalid_reason_codes_are_left_out(reasons: list[Any]) -> None:
+    """A hostile reason code must not fail the message or the table."""
     head = {"bn": "n/", "bt": 1.0, "boot": "b", "seq": 1, "n": "rain", "v": 1.0}
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
@@ -147,8 +147,8 @@ def test_reasons_that_are_none_are_left_out(reasons: list[Any]) -> None:
     assert read_reason_codes(payload) is None
 
 
-def test_reasons_of_a_message_are_texts_for_the_table() -> None:
-    """A code of a newer program passes through."""
+def test_reason_codes_are_stored_as_json_text() -> None:
+    """A code of a newer program version is kept unchanged."""
     given = [["frost", -2], ["of_a_newer_version", "x", ["frost", 1.5]]]
     readings = (Reading("rain", "mm", 1.0),)
     sent = Pack(MessageId("n1", "b", 7), 4, 1.8e9, readings, reasons=given)

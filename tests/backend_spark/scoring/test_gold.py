@@ -1,4 +1,4 @@
-"""Numbers beside the level, and the rows of single sensors."""
+"""Columns of gold besides the level, and rows of single sensors."""
 
 import math
 import random
@@ -25,7 +25,7 @@ DAY = 144
 
 
 def gauge(depths: list[float], node: str = "n1") -> list[Observation]:
-    """Reports of a rain gauge with its counter, one a step."""
+    """Reports of a rain gauge with its counter, one per step."""
     total, made = 0.0, []
     for n, depth in enumerate(depths):
         total += depth
@@ -35,7 +35,7 @@ def gauge(depths: list[float], node: str = "n1") -> list[Observation]:
 
 
 def series(name: str, unit: str, values: list[float]) -> list[Observation]:
-    """Readings of one sensor, one a step."""
+    """Readings of one sensor, one per step."""
     return [
         Observation(T0 + n * STEP, "n1", name, unit, value, seq=n)
         for n, value in enumerate(values)
@@ -43,13 +43,13 @@ def series(name: str, unit: str, values: list[float]) -> list[Observation]:
 
 
 def columns(observations: list[Observation], rules: CellRules = RULES) -> list[dict]:
-    """Rows of levels as the table has them."""
+    """Rows of the table `levels`."""
     rows = score_cell(observations, rules).rows
     return make_levels_table("c", rows).to_pylist()  # type: ignore[no-any-return]
 
 
-def test_memories_of_rain_are_those_of_the_formulas() -> None:
-    """Effective rain of both half-lives, and seven days weighed by their age."""
+def test_effective_and_antecedent_rain_match_the_formulas() -> None:
+    """Effective rain of both half-lives, and seven days weighted by age."""
     depths = [0.5 * (n % 7) for n in range(8 * DAY)]
     last = columns(gauge(depths))[-1]
     days = [sum(depths[len(depths) - DAY * (d + 1) :][:DAY]) for d in range(7)]
@@ -63,8 +63,8 @@ def test_memories_of_rain_are_those_of_the_formulas() -> None:
     assert last["antecedent_mm_per_day"] == pytest.approx(antecedent_index(days))
 
 
-def test_futures_order_as_their_rain_does() -> None:
-    """Without rain the margin grows again; the rain of the last hour eats it."""
+def test_margins_of_futures_are_ordered_by_their_rain() -> None:
+    """Without rain the margin grows; with the rain of the last hour it shrinks."""
     last = columns(gauge([6.0] * 20))[-1]
 
     assert last["margin_same_mm"] < last["margin_mm"] < last["margin_dry_mm"]
@@ -73,23 +73,23 @@ def test_futures_order_as_their_rain_does() -> None:
     assert last["margin_forecast_mm"] is None
 
 
-def test_look_ahead_raises_the_level_only_when_asked() -> None:
-    """The observed level stands unless the municipality wants the two hours too."""
+def test_look_ahead_raises_the_level_only_if_enabled() -> None:
+    """By default the level uses observed rain only, not the next two hours."""
     storm = gauge([8.0] * 12)
     observed = columns(storm)[-1]
-    looking = columns(storm, replace(RULES, look_ahead=True))[-1]
+    ahead = columns(storm, replace(RULES, look_ahead=True))[-1]
 
     assert observed["level"] == 1
-    assert looking["level"] == observed["level_same"] == 3
-    assert looking["reasons"][0].startswith("in ")
-    assert "if the rain of the last hour goes on" in looking["reasons"][0]
+    assert ahead["level"] == observed["level_same"] == 3
+    assert ahead["reasons"][0].startswith("in ")
+    assert "if the rain of the last hour goes on" in ahead["reasons"][0]
 
 
 STORM = ForecastRain("JMA", T0, (20.0,) * 12)
 
 
-def test_forecast_is_the_third_future() -> None:
-    """Its margin and level stand beside the others, and what it is made of."""
+def test_forecast_gives_a_third_future() -> None:
+    """Its margin, level, source and depths have columns."""
     rules = replace(RULES, forecast=lambda _: STORM)
     last = columns(gauge([2.0] * 12), rules)[-1]
 
@@ -98,23 +98,23 @@ def test_forecast_is_the_third_future() -> None:
     assert (last["level"], last["forecast_source"]) == (1, "JMA")
     assert last["forecast_issued_at"].timestamp() == T0
     assert last["forecast_mm"] == [20.0] * 12
-    assert not [told for told in last["assumed"] if "forecast" in told]
+    assert not [text for text in last["assumed"] if "forecast" in text]
 
 
-def test_look_ahead_follows_the_forecast_where_there_is_one() -> None:
-    """Both ways: a storm that is forecast counts, and so does its end."""
-    looking = replace(RULES, look_ahead=True)
+def test_look_ahead_uses_the_forecast_if_there_is_one() -> None:
+    """Both a forecast storm and a forecast end of rain count."""
+    ahead = replace(RULES, look_ahead=True)
     dry = ForecastRain("JMA", T0, (0.0,) * 12)
-    coming = columns(gauge([0.0] * 12), replace(looking, forecast=lambda _: STORM))[-1]
-    ending = columns(gauge([8.0] * 12), replace(looking, forecast=lambda _: dry))[-1]
+    coming = columns(gauge([0.0] * 12), replace(ahead, forecast=lambda _: STORM))[-1]
+    ending = columns(gauge([8.0] * 12), replace(ahead, forecast=lambda _: dry))[-1]
 
     assert coming["level"] == coming["level_forecast"] == 4
     assert "by JMA's forecast of 2023-11-15 00:00 UTC" in coming["reasons"][0]
     assert (ending["level"], ending["level_same"]) == (1, 3)
 
 
-def test_forecast_that_is_not_used_is_told_and_no_more() -> None:
-    """Stale rain is no rain to come; the rain of the last hour stands for it."""
+def test_unused_forecast_is_recorded_with_its_reason() -> None:
+    """A stale forecast is replaced by the rain of the last hour."""
     stale = ForecastRain(
         "JMA", T0, None, parse_why("stale: issued 3.0 h before, 2 h at most")
     )
@@ -129,8 +129,8 @@ def test_forecast_that_is_not_used_is_told_and_no_more() -> None:
     assert "rain to come: no official forecast is used" in last["assumed"]
 
 
-def test_unknown_rain_has_no_future_of_its_own() -> None:
-    """After an hour of silence nobody knows the rain that would go on."""
+def test_unknown_rain_gives_no_future_of_the_same_rain() -> None:
+    """After an hour without data the rain of the last hour is unknown."""
     wire = Observation(T0 + 30 * STEP, "n1", "wire", None, 0.0, "false")
     last = columns([*gauge([3.0] * 10), wire])[-1]
 
@@ -139,7 +139,7 @@ def test_unknown_rain_has_no_future_of_its_own() -> None:
 
 
 def test_completeness_is_the_share_of_a_day_with_known_rain() -> None:
-    """Missing rain is seen as missing, and time before the data is not complete."""
+    """Missing rain lowers it, and so does time before the first data."""
     whole = columns(gauge([0.0] * (DAY + 1)))
     kept = [o for o in gauge([0.0] * (2 * DAY)) if not 100 <= o.seq < 172]
     gap = columns(kept)[-1]
@@ -150,15 +150,15 @@ def test_completeness_is_the_share_of_a_day_with_known_rain() -> None:
     assert gap["n_nodes_day"] == 1
 
 
-def test_what_is_assumed_is_said() -> None:
-    """Criteria, line and dry soil at the beginning, each until it is known."""
-    told = columns(gauge([0.0] * DAY))[-1]["assumed"]
+def test_assumptions_are_listed() -> None:
+    """Criteria, critical line and dry soil at the beginning, each until known."""
+    assumed = columns(gauge([0.0] * DAY))[-1]["assumed"]
     line = ((0.0, 220.0), (100.0, 150.0))
     table = Criteria(150.0, 110.0, 275.0, assumed=False, line=line)
     sure = columns(gauge([0.0] * DAY), CellRules(table))[-1]["assumed"]
     no_line = CellRules(replace(table, line=()))
 
-    assert told[0].startswith("criteria: planning defaults")
+    assert assumed[0].startswith("criteria: planning defaults")
     assert sure == [
         "soil: dry when the data began 1 days before",
         "rain to come: no official forecast is used",
@@ -166,8 +166,8 @@ def test_what_is_assumed_is_said() -> None:
     assert columns(gauge([0.0]), no_line)[0]["assumed"][0].startswith("critical line")
 
 
-def test_percentile_needs_two_weeks_of_the_sensors_own_past() -> None:
-    """The wettest ever is 100; a median reading is 50."""
+def test_percentile_needs_two_weeks_of_data() -> None:
+    """The highest value is 100; a median reading is about 50."""
     past = [0.2 + 0.0001 * (n % 100) for n in range(14 * DAY)]
     rows = columns(series("soil", "/", [*past, 0.4, 0.2050]))
 
@@ -192,8 +192,8 @@ def wet_rows(rain_mm: float, name: str = "soil", unit: str = "/") -> list[dict]:
     ])
 
 
-def test_soil_among_its_wettest_that_rises_in_the_rain_is_level_2() -> None:
-    """As evidence with its reason; held for an hour, and gone after it."""
+def test_rising_soil_moisture_above_its_percentile_in_rain_is_level_2() -> None:
+    """With a reason; held for an hour, then dropped."""
     rows = wet_rows(0.5)
     levels = [row["level"] for row in rows[len(SOIL) :]]
 
@@ -205,34 +205,36 @@ def test_soil_among_its_wettest_that_rises_in_the_rain_is_level_2() -> None:
     assert {row["level"] for row in wet_rows(0.0)} == {1}
 
 
-def test_pore_pressure_that_passes_zero_is_level_2_in_any_weather() -> None:
-    """From suction to positive, with the number; the percentile needs rain."""
+def test_pore_pressure_above_zero_is_level_2_without_rain() -> None:
+    """From suction to positive; unlike the percentile, this needs no rain."""
     rows = wet_rows(0.0, "pore", "hPa")
-    said = [row["reasons"][0] for row in rows if row["reasons"]]
+    reasons = [row["reasons"][0] for row in rows if row["reasons"]]
 
-    assert said[0] == "n1 pore passed from suction to 0.0 hPa, +48.5 within 1 h"
+    assert reasons[0] == "n1 pore passed from suction to 0.0 hPa, +48.5 within 1 h"
     assert rows[len(SOIL) + 5]["level"] == 2
 
 
-def test_doubtful_probe_is_no_evidence() -> None:
-    """A cable that breaks looks like a flood; its reading is told, and no more."""
+def test_suspect_soil_reading_does_not_raise_the_level() -> None:
+    """A broken cable looks like wet soil; the reading is only listed as suspect."""
     values = [*SOIL, 0.2, 0.2, 0.55, 0.55]
     rain = [*[0.0] * len(SOIL), *[2.0] * 4]
     rows = columns([*series("soil", "/", values), *gauge(rain)])
 
-    assert (rows[-2]["level"], rows[-1]["level"]) == (1, 2), "a second reading says so"
+    assert (rows[-2]["level"], rows[-1]["level"]) == (1, 2), (
+        "a second reading confirms it"
+    )
     assert any(reason.startswith("suspect: n1 soil") for reason in rows[-2]["reasons"])
 
 
 def tilt(x_deg: list[float], temp: list[float]) -> list[Observation]:
-    """A tilt meter that tells its temperature."""
+    """A tilt meter that reports its temperature."""
     parts = {"x": x_deg, "y": [0.0001 * (n % 3) for n in range(len(x_deg))]}
-    told = [series(f"tilt/{axis}", "deg", values) for axis, values in parts.items()]
-    return [*told[0], *told[1], *series("tilt/temp", "Cel", temp)]
+    axes = [series(f"tilt/{axis}", "deg", values) for axis, values in parts.items()]
+    return [*axes[0], *axes[1], *series("tilt/temp", "Cel", temp)]
 
 
-def test_what_follows_the_temperature_is_taken_out_of_a_tilt() -> None:
-    """A sunny morning looks like creep until the sensor's days have taught us."""
+def test_thermal_drift_is_removed_from_tilt() -> None:
+    """Warming looks like creep until a few days of data give the coefficient."""
     days = 6
     temp = [15 + 8 * math.sin(2 * math.pi * n / DAY) for n in range(days * DAY)]
     rows = score_cell(tilt([0.008 * t for t in temp], temp), RULES).sensors
@@ -247,7 +249,7 @@ def test_what_follows_the_temperature_is_taken_out_of_a_tilt() -> None:
     )
 
 
-def test_tilt_row_has_its_noise_bound() -> None:
+def test_tilt_row_has_a_noise_bound() -> None:
     """A rate below the bound is noise, one above is movement."""
     noise = random.Random(4)
     still = [noise.gauss(0, 0.003) for _ in range(40)]
@@ -268,8 +270,8 @@ def creeping(hours: float, sigma_mm: float = 0.0) -> list[Observation]:
     return series("rod", "mm", [mm + noise.gauss(0, sigma_mm) for mm in moved])
 
 
-def test_failure_time_comes_with_its_interval_and_gate() -> None:
-    """Six hours before, the time is right within its interval and may be used."""
+def test_failure_time_has_interval_and_gate() -> None:
+    """Six hours ahead the time is right within its interval and usable."""
     found = score_cell(creeping(42.0, 0.02), RULES)
     last = make_sensors_table("c", found.sensors).to_pylist()[-1]
     left_h = (last["failure_at"].timestamp() - T0) / 3600 - 42.0
@@ -286,8 +288,8 @@ def test_failure_time_comes_with_its_interval_and_gate() -> None:
     assert any("by inverse velocity" in reason for reason in found.rows[-1].sentences)
 
 
-def test_failure_time_of_a_young_creep_is_gated() -> None:
-    """Far ahead the time is told with the reason why it may not be used."""
+def test_early_failure_time_is_not_usable() -> None:
+    """Far ahead the row has the reason why the time is not usable."""
     last = score_cell(creeping(6.0), RULES).sensors[-1]
 
     assert not last["failure_usable"]
@@ -295,7 +297,7 @@ def test_failure_time_of_a_young_creep_is_gated() -> None:
 
 
 def test_still_rod_has_no_failure_time() -> None:
-    """Noise gives no speed, and no time."""
+    """Noise gives neither a speed nor a failure time."""
     noise = random.Random(2)
     still = series("rod", "mm", [noise.gauss(0, 0.05) for _ in range(DAY)])
     rows = score_cell(still, RULES).sensors
@@ -309,14 +311,14 @@ def test_still_rod_has_no_failure_time() -> None:
     [(1.9, 5, None), (2.1, 1, 2), (2.1, 5, 3), (-2.1, 5, 3), (4.1, 1, 4), (30, 1, 4)],
 )
 def test_speed_sets_the_level(mm_per_h: float, hours: int, level: int | None) -> None:
-    """2 mm/h is attention, for two hours the ban, 4 mm/h the end of 警戒."""
+    """Level 2 from 2 mm/h, 3 if that lasts two hours, 4 from 4 mm/h."""
     moved = [mm_per_h * n / 6 for n in range(hours * 6 + 1)]
 
     assert score_cell(series("rod", "mm", moved), RULES).rows[-1].level == level
 
 
 def test_rows_fit_their_tables() -> None:
-    """Every column that scoring tells is one of its table, and no number is lost."""
+    """Every column that scoring returns exists in its table."""
     found = score_cell([*gauge([1.0] * 9), *creeping(1.0)], RULES)
     names = {name for row in found.sensors for name in row}
 
@@ -326,10 +328,10 @@ def test_rows_fit_their_tables() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0, 30), min_size=1, max_size=30), st.data())
-def test_numbers_of_rain_grow_with_it_and_are_never_negative(
+def test_rain_columns_are_monotone_in_rain(
     depths: list[float], data: st.DataObject
 ) -> None:
-    """Monotone in rain, each of them; margins shrink."""
+    """They grow with rain and are never negative; margins shrink."""
     more = [depth + data.draw(st.floats(0, 20)) for depth in depths]
     grow = ("effective_1h5_mm", "effective_72h_mm", "antecedent_mm_per_day", "swi_mm")
     for low, high in zip(columns(gauge(depths)), columns(gauge(more)), strict=True):
@@ -341,8 +343,8 @@ def test_numbers_of_rain_grow_with_it_and_are_never_negative(
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.5, 10), st.integers(8, 30))
-def test_gap_never_counts_as_known(depth_mm: float, lost: int) -> None:
-    """Lost reports lower completeness and mark the bound; nothing turns dry."""
+def test_gap_lowers_completeness(depth_mm: float, lost: int) -> None:
+    """Lost reports mark a lower bound and do not count as zero rain."""
     whole = gauge([depth_mm] * (lost + 20))
     kept = [o for o in whole if not 10 <= o.seq < 10 + lost]
     row, full = columns(kept)[-1], columns(whole)[-1]

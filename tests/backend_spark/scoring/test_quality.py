@@ -1,4 +1,4 @@
-"""Flags of a cell's readings, alone and among their neighbours."""
+"""Quality flags of readings: single, and compared with neighbours."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ CRITERIA = Criteria.assumed_from(150.0)
 def series(
     name: str, unit: str, values: list[float], node: str = "n1", every_s: int = 600
 ) -> list[Observation]:
-    """Readings of a sensor, one each ten minutes."""
+    """Readings of a sensor, by default every ten minutes."""
     return [
         Observation(T0 + n * every_s, node, name, unit, value, seq=n)
         for n, value in enumerate(values)
@@ -36,7 +36,7 @@ def gauge(depths: list[float], node: str = "n1") -> list[Observation]:
 
 
 def flags(observations: list[Observation]) -> list[int | None]:
-    """Flags in the order of time."""
+    """Flags in time order."""
     return [o.flag for o in flag_with_neighbours(observations)]
 
 
@@ -56,23 +56,23 @@ def flags(observations: list[Observation]) -> list[int | None]:
         ("tilt/x", "deg", None, 9),
     ],
 )
-def test_reading_alone(
+def test_flag_of_a_single_reading(
     name: str, unit: str | None, value: float | None, flag: int
 ) -> None:
-    """Each quantity has its own range; what we do not know is not judged."""
+    """Each quantity has its own range; unknown quantities get flag 2."""
     assert flag_single(Observation(T0, "n1", name, unit, value)).flag == flag
 
 
-def test_word_of_the_node_and_of_its_clock_count() -> None:
-    """The node saw more of its part than we do."""
+def test_flags_of_the_node_and_its_clock_are_used() -> None:
+    """The node's own flag and an unsynchronised clock lower the quality."""
     good = Observation(T0, "n1", "tilt/x", "deg", 0.1)
 
     assert flag_single(replace(good, node_flag=4)).why == "node: failed"
     assert flag_single(replace(good, synchronised=False)).flag == 3
 
 
-def test_knock_is_one_step_and_a_spike_is_one_reading() -> None:
-    """After a knock the new angle is the measure; after a spike the old one is."""
+def test_step_and_spike_flag_one_reading_each() -> None:
+    """After a step the new angle is the reference; after a spike the old one is."""
     knock = series("tilt/x", "deg", [0.0, 0.1, 2.0, 2.1, 2.0])
     glitch = series("tilt/x", "deg", [0.0, 0.1, 2.0, 0.1, 0.0])
 
@@ -83,43 +83,43 @@ def test_knock_is_one_step_and_a_spike_is_one_reading() -> None:
     )
 
 
-def test_neighbours_are_within_the_hour() -> None:
-    """A change over a longer silence is no step."""
+def test_step_check_uses_neighbours_within_an_hour() -> None:
+    """A change over a longer gap is no step."""
     assert flags(series("tilt/x", "deg", [0.0, 2.0], every_s=7200)) == [1, 1]
     assert flags(series("tilt/x", "deg", [0.0, 2.0], every_s=1200)) == [1, 1]
     assert flags(series("tilt/x", "deg", [0.0, 2.1], every_s=1200)) == [1, 3]
 
 
-def test_dead_tilt_meter_is_found_after_a_day() -> None:
-    """Equal to the last digit for 24 h is no measurement; dry weather is."""
+def test_constant_tilt_is_flagged_after_a_day() -> None:
+    """Exactly equal for 24 h is a fault; zero rain for as long is not."""
     assert flags(series("tilt/x", "deg", [0.123] * 146)) == [1] * 144 + [3, 3]
     assert set(flags(gauge([0.0] * 200))) == {1}
 
 
-def test_failed_reading_is_no_neighbours_measure() -> None:
-    """What lies outside the range does not make the next one a step."""
+def test_failed_reading_is_not_used_as_reference() -> None:
+    """A value out of range does not make the next one a step."""
     assert flags(series("tilt/x", "deg", [0.0, 99.0, 0.1])) == [1, 4, 1]
 
 
-def test_clogged_gauge_is_told_by_its_neighbour() -> None:
-    """Three hours of zero beside a full gauge; the full one is good."""
-    told = flag_with_neighbours([*gauge([0.0] * 30), *gauge([1.0] * 30, node="n2")])
-    clogged = [o for o in told if o.node == "n1" and o.flag == 3]
+def test_clogged_gauge_is_found_by_its_neighbour() -> None:
+    """Three hours of zero rain beside a gauge with rain; the latter stays good."""
+    flagged = flag_with_neighbours([*gauge([0.0] * 30), *gauge([1.0] * 30, node="n2")])
+    clogged = [o for o in flagged if o.node == "n1" and o.flag == 3]
 
     assert clogged[0].at_s == T0 + 18 * 600
     assert (clogged[0].why or "").startswith("clogged: dry for 3 h")
-    assert {o.flag for o in told if o.node == "n2"} == {1}
+    assert {o.flag for o in flagged if o.node == "n2"} == {1}
 
 
-def test_gauge_that_sees_alone_counts_and_is_called_unconfirmed() -> None:
-    """Its neighbours saw little: it may be the storm, or its funnel, so both count."""
+def test_rain_seen_by_one_gauge_counts_as_unconfirmed() -> None:
+    """A local storm and a faulty funnel look the same, so the rain counts."""
     storm, drizzle = gauge([8.0] * 30), gauge([0.5] * 30, node="n2")
-    told = flag_with_neighbours([*storm, *drizzle])
-    doubted = [o for o in told if o.node == "n1" and o.flag == 3]
+    flagged = flag_with_neighbours([*storm, *drizzle])
+    doubted = [o for o in flagged if o.node == "n1" and o.flag == 3]
     rows = score_cell([*storm, *drizzle], CellRules(CRITERIA)).rows
 
     assert (doubted[-1].why or "").startswith("alone: 144 mm in 3 h, another saw 9 mm")
-    assert {o.flag for o in told if o.node == "n2"} == {1}
+    assert {o.flag for o in flagged if o.node == "n2"} == {1}
     assert (rows[-1].level or 0) >= 3
     assert (
         rows[-1].sentences[0].startswith("high, unconfirmed: level 1 without suspect")
@@ -129,8 +129,8 @@ def test_gauge_that_sees_alone_counts_and_is_called_unconfirmed() -> None:
     ], "nothing is dropped"
 
 
-def test_frost_is_told_by_the_nodes_air() -> None:
-    """Only an air sensor tells frost, and not the chip of the node."""
+def test_frost_is_detected_from_the_air_sensor() -> None:
+    """Only an air sensor counts, not the temperature of a chip."""
     cold = series("air/temp", "Cel", [-2.0] * 3)
     humid = series("air/humidity", "%RH", [80.0, 81.0, 82.0])
     chip = series("tilt/temp", "Cel", [-2.0] * 3)
@@ -142,23 +142,23 @@ def test_frost_is_told_by_the_nodes_air() -> None:
     assert {o.flag for o in without} == {1}
 
 
-def test_flags_do_not_depend_on_the_order_of_arrival() -> None:
-    """Reading by reading, each with what was known, ends where all at once does."""
+def test_flags_do_not_depend_on_arrival_order() -> None:
+    """Flagging reading by reading ends with the same flags as all at once."""
     whole = series("tilt/x", "deg", [0.0, 0.1, 2.0, 0.1, 0.0, 3.0, 3.1])
     order = [6, 0, 4, 2, 1, 5, 3]
     known: list[Observation] = []
-    for place in order:
+    for index in order:
         found = score_cell(
-            [*known, whole[place]], CellRules(CRITERIA), whole[place].at_s
+            [*known, whole[index]], CellRules(CRITERIA), whole[index].at_s
         )
         new = {o.seq: o for o in found.reflagged}
-        known = [new.get(o.seq, o) for o in [*known, whole[place]]]
+        known = [new.get(o.seq, o) for o in [*known, whole[index]]]
 
     assert sorted(known, key=lambda o: o.at_s) == flag_with_neighbours(whole)
 
 
-def test_failed_rain_is_unknown_and_not_made_up_from_the_counter() -> None:
-    """A failed report leaves a gap; the suspect one counts and is named."""
+def test_failed_rain_report_leaves_a_gap() -> None:
+    """The step is unknown and is not filled from the counter."""
     good = gauge([1.0] * 8)
     failed = [replace(o, node_flag=4) if o.seq == 4 else o for o in good]
     rows = score_levels(flag_with_neighbours(failed), CRITERIA)
@@ -168,8 +168,8 @@ def test_failed_rain_is_unknown_and_not_made_up_from_the_counter() -> None:
     assert rows[7].rain.is_lower_bound
 
 
-def test_cloudburst_counts_and_is_called_unconfirmed() -> None:
-    """What no telemetry believes raises the level, and says what it rests on."""
+def test_implausible_cloudburst_counts_as_unconfirmed() -> None:
+    """Suspect rain raises the level; the reasons name it and the level without it."""
     rows = score_levels(flag_with_neighbours(gauge([0.0] * 8 + [240.0, 5.0])), CRITERIA)
 
     assert rows[8].level == 4
@@ -186,7 +186,7 @@ def test_cloudburst_counts_and_is_called_unconfirmed() -> None:
 
 
 def test_failed_tilt_raises_nothing() -> None:
-    """A broken part is no landslide."""
+    """A failed sensor gives no level."""
     axis = [0.0, 0.1, 0.2, 0.3, 0.4]
     x = series("tilt/x", "deg", axis)
     y = series("tilt/y", "deg", [0.0] * 5)
@@ -198,10 +198,8 @@ def test_failed_tilt_raises_nothing() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(0, 80), min_size=2, max_size=30), st.data())
-def test_rain_is_never_dropped_for_being_much(
-    depths: list[float], data: st.DataObject
-) -> None:
-    """With all flags the level still only grows with the rain."""
+def test_heavy_rain_is_never_dropped(depths: list[float], data: st.DataObject) -> None:
+    """With flags applied the level is still monotone in rain."""
     more = [depth + data.draw(st.floats(0, 60)) for depth in depths]
     for less_row, more_row in zip(
         score_levels(flag_with_neighbours(gauge(depths)), CRITERIA),

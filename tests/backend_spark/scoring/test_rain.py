@@ -1,4 +1,4 @@
-"""From a gauge's counter to the rain of each step."""
+"""Rain of each step from a gauge's counter."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ HOUR = 3600
 
 
 def steps(*readings: RainReading, last_s: int | None = None) -> dict[int, float | None]:
-    """Rain of each step in minutes from 0; None where it is not known."""
+    """Rain by end of step in minutes; None where it is unknown."""
     last_s = last_s or step_end_s(readings[-1].at_s)
     ends = step_ends(600, last_s)
     rain = cell_rain([read_gauge(readings)], ends)
@@ -21,8 +21,8 @@ def steps(*readings: RainReading, last_s: int | None = None) -> dict[int, float 
     }
 
 
-def test_step_holds_its_end_and_not_its_beginning() -> None:
-    """What is reported at the full ten minutes fell before it."""
+def test_step_includes_its_end_and_excludes_its_beginning() -> None:
+    """Rain reported at a full ten minutes fell before it."""
     assert [step_end_s(at_s) for at_s in (599.0, 600, 600.5, 1200)] == [
         600,
         600,
@@ -32,37 +32,37 @@ def test_step_holds_its_end_and_not_its_beginning() -> None:
     assert list(split_by_step(500, 1300)) == [(600, 100), (1200, 600), (1800, 100)]
 
 
-def test_sums_in_regular_steps_give_their_differences() -> None:
-    """Each step gets what the counter grew in it."""
+def test_regular_sums_give_their_differences() -> None:
+    """Each step gets the increase of the counter."""
     readings = [RainReading(600 * n, sum_mm=100 + n * n) for n in range(1, 5)]
 
     assert steps(*readings) == {10: None, 20: 3, 30: 5, 40: 7}
 
 
-def test_missing_reading_is_made_up_by_the_sum() -> None:
+def test_missing_reading_is_filled_from_the_sum() -> None:
     """Rain between two readings within an hour is spread evenly."""
     rain = steps(RainReading(600, 10, 0), RainReading(2400, 16, 0.5))
 
     assert rain == {10: 0, 20: 2, 30: 2, 40: 2}
 
 
-def test_gap_of_more_than_an_hour_leaves_its_steps_unknown() -> None:
-    """The rain falls into the step of the reading; the gap is not zero rain."""
+def test_steps_of_a_gap_over_an_hour_are_unknown() -> None:
+    """The rain is counted in the step of the next reading; the gap is not zero rain."""
     rain = steps(RainReading(600, 10, 0), RainReading(600 + 2 * HOUR, 40, 1))
 
     assert rain[130] == 30
     assert all(rain[minute] is None for minute in range(20, 130, 10))
 
 
-def test_counter_that_went_down_counts_its_value() -> None:
-    """A replaced gauge starts from zero; its own increment is taken."""
+def test_decreased_counter_counts_its_own_increment() -> None:
+    """A replaced gauge starts from zero; the increment in its report is used."""
     rain = steps(RainReading(600, 500, 0), RainReading(1200, 1.5, 1.5))
 
     assert rain[20] == 1.5
 
 
-def test_gauge_without_sums_counts_its_values() -> None:
-    """A gauge that gives increments only is read too, a bad one not."""
+def test_gauge_without_sums_uses_its_increments() -> None:
+    """Negative and missing increments leave the step unknown."""
     rain = steps(
         RainReading(600, None, 1.0),
         RainReading(1200, None, 2.0),
@@ -81,16 +81,16 @@ def test_jitter_does_not_move_rain_between_steps() -> None:
     assert [round(rain[m] or 0, 1) for m in (20, 30, 40)] == [6.0, 6.0, 6.0]
 
 
-def test_open_step_is_known_so_far() -> None:
-    """The last step counts as known from its first minute, a past one does not."""
+def test_current_step_is_known_from_its_first_minute() -> None:
+    """An incomplete earlier step is unknown."""
     readings = [RainReading(60.0 * n, n, 1) for n in range(10, 13)]
 
     assert steps(*readings)[20] == 2
     assert steps(*readings, last_s=1800)[20] is None
 
 
-def test_cell_takes_the_wettest_gauge() -> None:
-    """A blocked gauge does not hide the rain of another."""
+def test_cell_uses_the_wettest_gauge() -> None:
+    """A blocked gauge must not hide the rain of another."""
     wet = read_gauge([RainReading(600, 0, 0), RainReading(1200, 9, 9)])
     dry = read_gauge([RainReading(600, 0, 0), RainReading(1200, 0, 0)])
     (rain,) = cell_rain([dry, wet], [1200])
@@ -103,8 +103,10 @@ def test_cell_takes_the_wettest_gauge() -> None:
         st.tuples(st.integers(1, 5000), st.integers(0, 200)), min_size=2, max_size=30
     )
 )
-def test_no_rain_is_lost_or_made(steps_: list[tuple[int, int]]) -> None:
-    """Whatever the intervals, the steps hold what the counter grew."""
+def test_total_rain_equals_the_increase_of_the_counter(
+    steps_: list[tuple[int, int]],
+) -> None:
+    """At any intervals between readings."""
     at_s, total, readings = 600.0, 0, []
     for wait_s, tips in steps_:
         at_s, total = at_s + wait_s, total + tips

@@ -1,4 +1,4 @@
-"""Versions of rows, without Spark."""
+"""Versions and revisions of rows, without Spark."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ def us(when: datetime) -> int:
 
 
 def row(**columns: object) -> dict[str, Any]:
-    """A row of levels; what is not given is null."""
+    """A row of levels; other columns are null."""
     return {
         "cell": "c",
         "at": AT,
@@ -41,15 +41,15 @@ def row(**columns: object) -> dict[str, Any]:
 def compare(
     new: dict[str, Any], old: dict[str, Any] | None, after_h: float
 ) -> RevisedRows:
-    """Revise with news that came so long after the step."""
-    came = us(AT + timedelta(hours=after_h))
-    news = {"c": [replace(LATE, received_us=came)]}
+    """Compare rows, with late readings received `after_h` hours after the step."""
+    received_us = us(AT + timedelta(hours=after_h))
+    news = {"c": [replace(LATE, received_us=received_us)]}
     tables = [pa.Table.from_pylist([r] if r else [], schema=LEVELS) for r in (new, old)]
     return revise_rows(*tables, LEVEL_KEY, news, REVISIONS)
 
 
 def test_first_row_is_version_one() -> None:
-    """Nothing stood before."""
+    """There was no row for the step."""
     found = compare(row(), None, 0.1)
 
     assert found.fresh["version"].to_pylist() == [1]
@@ -57,7 +57,7 @@ def test_first_row_is_version_one() -> None:
 
 
 def test_change_within_the_hour_keeps_the_version() -> None:
-    """Rain is spread back, and nobody calls that a revision."""
+    """Rain is spread back over up to an hour, which is no revision."""
     found = compare(row(level=2), row(version=1), 0.9)
 
     assert found.changed.to_pylist()[0] == row_of(row(level=2, version=1))
@@ -69,8 +69,8 @@ def row_of(columns: dict[str, Any]) -> dict[str, Any]:
     return pa.Table.from_pylist([columns], schema=LEVELS).to_pylist()[0]  # type: ignore[no-any-return]
 
 
-def test_later_change_is_a_version_that_says_why() -> None:
-    """The row as it stood is kept with the same words."""
+def test_later_change_is_a_new_version_with_a_reason() -> None:
+    """The old row is kept with the same reason."""
     found = compare(row(level=2), row(version=3, revised_because="before"), 47.0)
     (now,), (then,) = found.changed.to_pylist(), found.superseded.to_pylist()
 
@@ -85,15 +85,15 @@ def test_later_change_is_a_version_that_says_why() -> None:
     assert then["superseded_at"] == now["revised_at"]
 
 
-def test_row_that_tells_the_same_is_not_written_again() -> None:
-    """Neither a new version nor a new file."""
+def test_unchanged_row_is_not_written_again() -> None:
+    """It gives no new version and no new file."""
     found = compare(row(swi_mm=50.0000001), row(version=2), 47.0)
 
     assert found.changed.num_rows == found.superseded.num_rows == 0
 
 
-def test_codes_of_the_same_reasons_are_no_change() -> None:
-    """A row of an earlier program gets its codes without a new version."""
+def test_reason_codes_of_the_same_reasons_are_no_revision() -> None:
+    """A row of an earlier program version gets its codes without a new version."""
     codes = row(reason_codes=['["text","r"]'])
     found = compare(codes, row(version=2), 47.0)
 
@@ -102,8 +102,8 @@ def test_codes_of_the_same_reasons_are_no_change() -> None:
     assert compare(codes, found.changed.to_pylist()[0], 48.0).changed.num_rows == 0
 
 
-def test_row_of_an_earlier_program_was_the_first_version() -> None:
-    """It has no version yet."""
+def test_row_without_version_counts_as_version_one() -> None:
+    """Earlier program versions wrote no version."""
     found = compare(row(level=5), row(), 2.0)
 
     assert found.changed["version"].to_pylist() == [2]
@@ -113,26 +113,26 @@ def test_row_of_an_earlier_program_was_the_first_version() -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.floats(0, 72)), min_size=1, max_size=12)
 )
-def test_no_version_is_lost_or_told_twice(changes: list[tuple[int, float]]) -> None:
-    """Whatever comes, the versions before the last are all kept, once each."""
-    stands, kept = None, []
+def test_each_version_is_kept_once(changes: list[tuple[int, float]]) -> None:
+    """All versions before the current one are kept."""
+    current, kept = None, []
     for level, after_h in changes:
-        found = compare(row(level=level), stands, after_h)
+        found = compare(row(level=level), current, after_h)
         kept += found.superseded.to_pylist()
         written = [*found.fresh.to_pylist(), *found.changed.to_pylist()]
-        stands = (written or [stands])[0]
-    assert stands is not None
+        current = (written or [current])[0]
+    assert current is not None
 
-    assert [then["version"] for then in kept] == list(range(1, stands["version"]))
-    assert stands["level"] == changes[-1][0]
+    assert [then["version"] for then in kept] == list(range(1, current["version"]))
+    assert current["level"] == changes[-1][0]
 
 
-def test_news_of_a_node_is_one_however_its_batches_were_cut() -> None:
-    """What is late adds up; what came in time only moves the receipt on."""
+def test_new_readings_of_a_node_are_merged_across_batches() -> None:
+    """Late readings add up; those in time only advance the time of receipt."""
     more = NewReadings("n1", 9, 3, LATE.first_us, 1_780_290_000_000_000, 90_000_000_000)
-    told = merge_news([LATE, NewReadings("n1", 7), NewReadings("n2", 5), more])
+    merged = merge_news([LATE, NewReadings("n1", 7), NewReadings("n2", 5), more])
 
-    assert told == [
+    assert merged == [
         NewReadings("n1", 9, 15, LATE.first_us, more.last_us, LATE.wait_us),
         NewReadings("n2", 5),
     ]

@@ -1,4 +1,4 @@
-"""The level of a cell, without Spark."""
+"""Scoring of a cell, without Spark."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ CRITERIA = Criteria.assumed_from(150.0)
 
 
 def rain(depths_mm: list[float], node: str = "n1", first: int = 1) -> list[Observation]:
-    """A gauge that reports the rain of every step, from a dry reading on."""
+    """A gauge that reports the rain of every step, after a first dry reading."""
     total, readings = 0.0, [Observation(T0, node, "rain", "mm", 0.0, None, 0.0, 1)]
     for number, depth in enumerate(depths_mm, start=first):
         total += depth
@@ -27,7 +27,7 @@ def rain(depths_mm: list[float], node: str = "n1", first: int = 1) -> list[Obser
 
 
 def tilt(degrees: list[float], every_s: int = STEP) -> list[Observation]:
-    """A tilt meter that leans in one direction."""
+    """A tilt meter that tilts along x only."""
     return [
         Observation(T0 + n * every_s, "n1", f"tilt/{axis}", "deg", value)
         for n, x in enumerate(degrees)
@@ -36,7 +36,7 @@ def tilt(degrees: list[float], every_s: int = STEP) -> list[Observation]:
 
 
 def wire(number: int, is_cut: bool) -> Observation:
-    """A trip wire's word in a step."""
+    """A trip wire's report in a step."""
     text = str(is_cut).lower()
     return Observation(T0 + number * STEP, "n1", "wire", None, float(is_cut), text)
 
@@ -46,13 +46,13 @@ def by_step(rows: list[LevelRow]) -> dict[int, LevelRow]:
     return {(row.end_s - T0) // STEP: row for row in rows}
 
 
-def test_score_of_nothing_is_nothing() -> None:
+def test_no_readings_give_no_rows() -> None:
     """A cell without readings has no rows."""
     assert score_levels([], CRITERIA) == []
 
 
-def test_score_has_a_row_for_every_step_and_the_tanks_of_the_science() -> None:
-    """Steady rain in 10-minute steps gives the soil water index of the formulas."""
+def test_each_step_has_a_row_with_the_soil_water_index() -> None:
+    """For steady rain in 10-minute steps it equals `soil_water_series`."""
     depths = [5.0] * 30
     rows = score_levels(rain(depths), CRITERIA)
     expected = list(soil_water_series([0.0, *depths]))
@@ -63,8 +63,8 @@ def test_score_has_a_row_for_every_step_and_the_tanks_of_the_science() -> None:
     assert not rows[30].rain.is_lower_bound
 
 
-def test_level_climbs_the_ladder_with_the_soil_water() -> None:
-    """Each level comes in its turn, with the number and the criterion as reason."""
+def test_level_rises_with_the_soil_water_index() -> None:
+    """Through all levels, with number and criterion in the reason."""
     rows = score_levels(rain([5.0] * 120), CRITERIA)
     levels = [row.level for row in rows]
 
@@ -73,8 +73,8 @@ def test_level_climbs_the_ladder_with_the_soil_water() -> None:
     assert "special-warning criterion 277.1 mm (assumed" in rows[-1].sentences[0]
 
 
-def test_gap_drains_the_tanks_and_marks_a_lower_bound() -> None:
-    """In a gap rain is unknown, not zero; the mark stays when data come back."""
+def test_gap_drains_the_tanks_and_sets_the_lower_bound() -> None:
+    """Rain in a gap is unknown, not zero; the mark stays when data return."""
     wet = rain([10.0] * 6)
     after = rain([0.0] * 3, first=20)[1:]
     after = [replace(o, sum=60.0 + (o.sum or 0)) for o in after]
@@ -89,8 +89,8 @@ def test_gap_drains_the_tanks_and_marks_a_lower_bound() -> None:
     assert "lower bound" in rows[22].sentences[-1]
 
 
-def test_day_without_rain_data_is_no_judgement() -> None:
-    """After more than 24 hours there is no level, and a row says why."""
+def test_no_level_after_a_day_without_rain_data() -> None:
+    """After more than 24 hours; the row has the reason."""
     readings = [*rain([1.0]), wire(200, is_cut=False)]
     rows = by_step(score_levels(readings, CRITERIA))
 
@@ -99,8 +99,8 @@ def test_day_without_rain_data_is_no_judgement() -> None:
     assert rows[200].sentences == ("no judgement of rain: no rain data for 33 h",)
 
 
-def test_cell_without_a_gauge_has_no_judgement_but_motion_speaks() -> None:
-    """An intact wire says nothing of rain; a cut one is level 5 by itself."""
+def test_cell_without_a_gauge_gets_a_level_from_a_cut_wire_only() -> None:
+    """An intact wire gives no level; a cut one gives level 5."""
     rows = by_step(
         score_levels([wire(0, is_cut=False), wire(3, is_cut=True)], CRITERIA)
     )
@@ -111,26 +111,26 @@ def test_cell_without_a_gauge_has_no_judgement_but_motion_speaks() -> None:
     assert rows[3].sentences[0].startswith("n1 wire is cut")
 
 
-def test_cut_wire_holds_until_it_is_mended() -> None:
-    """The last word of a wire stands."""
-    words = [wire(1, is_cut=True), wire(5, is_cut=False)]
-    rows = by_step(score_levels([*rain([0.0] * 6), *words], CRITERIA))
+def test_cut_wire_keeps_the_level_until_repaired() -> None:
+    """The last report of the wire counts."""
+    reports = [wire(1, is_cut=True), wire(5, is_cut=False)]
+    rows = by_step(score_levels([*rain([0.0] * 6), *reports], CRITERIA))
 
     assert [rows[n].level for n in range(7)] == [1, 5, 5, 5, 5, 1, 1]
 
 
 @pytest.mark.parametrize(("deg_per_h", "level"), [(0.005, 1), (0.03, 3), (0.3, 4)])
 def test_tilt_rate_sets_the_level(deg_per_h: float, level: int) -> None:
-    """Precaution from 0.01, warning from 0.1 degrees an hour, over one hour."""
-    leaning = tilt([deg_per_h * n / 6 for n in range(7)])
-    rows = score_levels([*rain([0.0] * 6), *leaning], CRITERIA)
+    """Level 3 from 0.01, level 4 from 0.1 degrees per hour, over one hour."""
+    tilting = tilt([deg_per_h * n / 6 for n in range(7)])
+    rows = score_levels([*rain([0.0] * 6), *tilting], CRITERIA)
 
     assert rows[-1].tilt_rate_deg_per_h == pytest.approx(deg_per_h)
     assert rows[-1].level == level
 
 
 def test_tilt_needs_four_readings_in_the_hour() -> None:
-    """Three points make no rate, however steep."""
+    """Three readings give no rate."""
     rows = by_step(
         score_levels([*rain([0.0] * 6), *tilt([0.0, 1.0, 2.0, 3.0])], CRITERIA)
     )
@@ -139,8 +139,8 @@ def test_tilt_needs_four_readings_in_the_hour() -> None:
     assert rows[3].tilt_rate_deg_per_h == pytest.approx(6.0)
 
 
-def test_only_rows_that_a_new_reading_can_change_come_back() -> None:
-    """New data rewrite two hours: flags of one, and rain is spread back another."""
+def test_only_rows_that_a_new_reading_can_change_are_returned() -> None:
+    """Two hours: flags change back for one hour, and rain is spread over another."""
     observations = rain([1.0] * 20)
     everything = score_levels(observations, CRITERIA)
     rewritten = score_levels(observations, CRITERIA, touched_s=T0 + 20 * STEP)
@@ -148,16 +148,16 @@ def test_only_rows_that_a_new_reading_can_change_come_back() -> None:
     assert rewritten == everything[8:]
 
 
-def test_steps_of_a_silence_get_their_rows_when_data_come_back() -> None:
-    """The steps between the last reading and a new one are not left out."""
+def test_steps_of_a_gap_get_rows_when_data_return() -> None:
+    """The steps between the last reading and the new one are included."""
     observations = [*rain([1.0] * 3), wire(30, is_cut=False)]
     rows = by_step(score_levels(observations, CRITERIA, touched_s=T0 + 30 * STEP))
 
     assert set(range(4, 31)) <= set(rows)
 
 
-def test_rows_count_nodes_and_name_the_last_receipt() -> None:
-    """A row tells how many nodes spoke in its step."""
+def test_rows_have_node_count_and_last_receipt() -> None:
+    """A row has the number of nodes with readings in its step."""
     other = [replace(o, received_us=9) for o in rain([1.0], node="n2")]
     rows = by_step(score_levels([*rain([1.0, 1.0]), *other], CRITERIA))
 
@@ -173,7 +173,7 @@ depths = st.lists(st.floats(0, 50), min_size=1, max_size=40)
 @settings(max_examples=60)
 @given(depths, st.data())
 def test_more_rain_never_lowers_a_level(wet: list[float], data: st.DataObject) -> None:
-    """Soil water and level are monotone in rain, and never negative."""
+    """Soil water index and level are monotone in rain and never negative."""
     more = [depth + data.draw(st.floats(0, 20)) for depth in wet]
     for less_row, more_row in zip(
         score_levels(rain(wet), CRITERIA),
@@ -189,10 +189,10 @@ def test_more_rain_never_lowers_a_level(wet: list[float], data: st.DataObject) -
 
 @settings(max_examples=60)
 @given(st.floats(0, 20), st.integers(2, 10), st.integers(1, 15))
-def test_lost_readings_never_read_as_dry_weather(
+def test_lost_readings_never_count_as_zero_rain(
     depth_mm: float, before: int, lost: int
 ) -> None:
-    """A silence up to an hour is filled from the sum, a longer one is unknown."""
+    """A gap of up to an hour is filled from the sum, a longer one is unknown."""
     readings = rain([depth_mm] * (before + lost + 3))
     kept = readings[: before + 1] + readings[before + 1 + lost :]
     rows = by_step(score_levels(kept, CRITERIA))

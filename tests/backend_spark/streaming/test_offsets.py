@@ -1,4 +1,4 @@
-"""Offsets of the log: sorted, clamped, fair."""
+"""Offsets of the segment log, and how batches select segments."""
 
 import json
 
@@ -26,13 +26,13 @@ def names(stream: str, *seqs: int) -> list[SegmentName]:
     return [SegmentName(stream, seq) for seq in seqs]
 
 
-def test_newest_names_the_last_segment_of_each_stream() -> None:
-    """One number a stream, keys sorted."""
+def test_end_offset_has_the_last_segment_of_each_stream() -> None:
+    """One number per stream, keys sorted."""
     assert end_offset(names("b.01", 3, 1) + names("a.01", 7)) == {"a.01": 7, "b.01": 3}
 
 
-def test_between_lets_streams_take_turns() -> None:
-    """A long backlog of one ingester does not come first."""
+def test_segments_alternate_between_streams() -> None:
+    """A long backlog of one ingester must not delay another."""
     waiting = segments_between(
         names("a.01", 0, 1, 2) + names("b.01", 5), {"a.01": 0}, {"a.01": 2, "b.01": 5}
     )
@@ -44,8 +44,8 @@ def test_between_lets_streams_take_turns() -> None:
     ]
 
 
-def test_advance_keeps_streams_whose_files_are_gone() -> None:
-    """An old run stays where it was."""
+def test_advance_keeps_streams_without_files() -> None:
+    """The offset of an old run is unchanged."""
     assert advance_offset({"z.01": 4}, names("a.01", 1)) == {"a.01": 1, "z.01": 4}
 
 
@@ -53,7 +53,7 @@ def test_advance_keeps_streams_whose_files_are_gone() -> None:
 def test_advance_never_goes_backwards_and_sorts_its_keys(
     start: dict[str, int], read: list[SegmentName]
 ) -> None:
-    """Spark would accept a step backwards in silence, and compares JSON text."""
+    """Spark accepts a decreased offset silently, and compares the JSON text."""
     end = advance_offset(start, read)
 
     assert all(end[stream] >= seq for stream, seq in start.items())
@@ -64,25 +64,25 @@ def test_advance_never_goes_backwards_and_sorts_its_keys(
 def test_capped_batches_read_every_segment_once(
     stored: set[SegmentName], cap: int, data: st.DataObject
 ) -> None:
-    """Batch after batch under a cap covers the log, whatever arrives between."""
+    """Also if segments arrive between the batches."""
     late = data.draw(st.sets(st.sampled_from(sorted(stored)))) if stored else set()
     late = {
         n for n in late if all(o.stream != n.stream or o.seq <= n.seq for o in stored)
     }
     offset: dict[str, int] = {}
     read: list[SegmentName] = []
-    for there in [stored - late, *[stored] * (len(stored) + 1)]:
+    for stored_now in [stored - late, *[stored] * (len(stored) + 1)]:
         end = advance_offset(
-            offset, segments_between(there, offset, end_offset(there))[:cap]
+            offset, segments_between(stored_now, offset, end_offset(stored_now))[:cap]
         )
-        read += segments_between(there, offset, end)
+        read += segments_between(stored_now, offset, end)
         offset = end
 
     assert sorted(read) == sorted(stored)
 
 
-def test_groups_start_no_task_for_few_bytes() -> None:
-    """Little is one task however many files it is in, much is shared out evenly."""
+def test_segments_are_grouped_by_bytes() -> None:
+    """Few bytes are one task, however many files; many are divided evenly."""
     some = names("a.01", *range(200))
 
     assert [len(g) for g in group_segments(some, 150, 4, 100)] == [200]

@@ -1,4 +1,4 @@
-"""Spark's own checkpoint says what may be trimmed, and Spark goes on behind it."""
+"""The log is trimmed up to Spark's checkpoint, and the query continues."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ STREAM = "ingest-0.00"
 def read_all(
     spark: SparkSession, folder: Path, meanwhile: Callable[[], object] = list
 ) -> set[int]:
-    """Run the query once; sequence numbers that it got."""
+    """Run the query once; return the sequence numbers that it read."""
     got: set[int] = set()
 
     def run_batch(rows: DataFrame, _batch_id: int) -> None:
@@ -44,10 +44,10 @@ def read_all(
     return got
 
 
-def test_query_reads_on_behind_a_trimmed_log(
+def test_query_continues_after_the_log_is_trimmed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Nothing goes that the query has not committed; nothing is read twice."""
+    """Only committed segments are removed, and none is read twice."""
     spark.dataSource.register(SegmentLogSource)
     log, checkpoints = tmp_path / "log", tmp_path / "checkpoints"
     past = archived_ids_path(log, "ingest-0")
@@ -74,10 +74,10 @@ def test_query_reads_on_behind_a_trimmed_log(
     assert read_all(spark, tmp_path) == {5}
 
 
-def test_what_is_unscored_after_one_run_came_since_it_began(
+def test_unscored_messages_after_a_run_arrived_during_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """No more and no less; when nothing comes any more, one run brings it to none."""
+    """Their number is exact; without new messages the next run leaves none."""
     spark.dataSource.register(SegmentLogSource)
     log, checkpoints = tmp_path / "log", tmp_path / "checkpoints"
     writer = SegmentWriter(log, STREAM)

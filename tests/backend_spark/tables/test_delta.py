@@ -1,4 +1,4 @@
-"""The Delta sink and the history reader on real tables, without a JVM."""
+"""The Delta writer and the history reader on real tables, without a JVM."""
 
 import json
 from datetime import UTC, datetime
@@ -37,14 +37,14 @@ def silver(cell: str | None, *at_us: int) -> pa.RecordBatch:
 
 
 def append(tables: Path, batch_id: int, *batches: pa.RecordBatch) -> None:
-    """Append to silver as the job does, a file for each batch of rows."""
+    """Append to silver as the job does, one file per batch of rows."""
     append_files(
         tables / "silver", parts(tables, *batches), BatchTransaction("app", batch_id)
     )
 
 
 def parts(tables: Path, *batches: pa.RecordBatch) -> list[DataFile]:
-    """Files of silver that are not part of it yet."""
+    """Files of silver that are not committed yet."""
     return [
         write_file(tables / "silver", pa.Table.from_batches([batch]), SILVER)
         for batch in batches
@@ -58,8 +58,8 @@ def levels(level: int, *at_us: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LEVELS)
 
 
-def test_batch_committed_twice_is_there_once(tables: Path) -> None:
-    """The same batch again changes nothing; a task without rows writes no file."""
+def test_batch_committed_twice_is_stored_once(tables: Path) -> None:
+    """The second commit changes nothing; a task without rows writes no file."""
     for _ in range(2):
         append(tables, 0, silver("a", 1, 2), silver("b", 3), silver("c"))
     table = DeltaTable(str(tables / "silver"))
@@ -69,10 +69,10 @@ def test_batch_committed_twice_is_there_once(tables: Path) -> None:
     assert table.transaction_version("app") == 0
 
 
-def test_table_of_an_earlier_version_gets_the_columns_that_came_later(
+def test_table_of_an_earlier_version_gets_new_columns(
     tmp_path: Path,
 ) -> None:
-    """Its rows stay, with nothing in the new column."""
+    """Its rows stay, with null in the new column."""
     older = pa.schema([field for field in SILVER if field.name != "age_s"])
     (tmp_path / "silver").mkdir()
     DeltaTable.create(str(tmp_path / "silver"), older)
@@ -90,10 +90,10 @@ def test_table_of_an_earlier_version_gets_the_columns_that_came_later(
 
 
 @pytest.mark.parametrize(("name", "schema"), [("levels", LEVELS), ("alerts", ALERTS)])
-def test_table_without_codes_of_reasons_is_read_and_appended_to(
+def test_table_without_reason_codes_is_read_and_appended_to(
     tmp_path: Path, name: str, schema: pa.Schema
 ) -> None:
-    """Readers need not wait for the program that adds the column."""
+    """Readers work before the column is added."""
     older = pa.schema([field for field in schema if field.name != "reason_codes"])
     path = tmp_path / name
     path.mkdir()
@@ -114,8 +114,8 @@ def test_table_without_codes_of_reasons_is_read_and_appended_to(
     assert DeltaTables(tmp_path).of(name, "cell", "a").num_rows == 2
 
 
-def test_new_checkpoint_counts_from_zero_again(tables: Path) -> None:
-    """Another app id is another life: its batch 0 is not the old one's."""
+def test_new_checkpoint_starts_at_batch_zero(tables: Path) -> None:
+    """With another app id, batch 0 is not the batch 0 of the old checkpoint."""
     append(tables, 5, silver("a", 1))
     other = parts(tables, silver("a", 2))
     append_files(tables / "silver", other, BatchTransaction("other", 0))
@@ -123,8 +123,8 @@ def test_new_checkpoint_counts_from_zero_again(tables: Path) -> None:
     assert DeltaTables(tables).silver().num_rows == 2
 
 
-def test_second_driver_with_a_stale_table_is_refused(tables: Path) -> None:
-    """A driver that was thought dead cannot commit a batch that is done."""
+def test_second_driver_with_a_stale_table_is_rejected(tables: Path) -> None:
+    """A driver that was replaced cannot commit a batch that is already committed."""
     path = tables / "silver"
     stale = DeltaTable(str(path))
     append(tables, 0, silver("a", 1))
@@ -136,7 +136,7 @@ def test_second_driver_with_a_stale_table_is_refused(tables: Path) -> None:
         )
 
 
-def test_merge_replaces_rows_of_the_same_key_however_often(tables: Path) -> None:
+def test_merge_replaces_rows_of_the_same_key(tables: Path) -> None:
     """(cell, at) stays unique."""
     path = tables / "levels"
     merge_rows(path, levels(1, 600, 1200), ("cell", "at"))
@@ -147,19 +147,19 @@ def test_merge_replaces_rows_of_the_same_key_however_often(tables: Path) -> None
     assert table["level"].to_pylist() == [1, 4, 4]
 
 
-def test_statistics_bound_every_row_from_outside() -> None:
-    """Times are kept in milliseconds, so the upper end is rounded up."""
-    told = json.loads(
+def test_statistics_enclose_every_row() -> None:
+    """Times are stored in milliseconds, so the maximum is rounded up."""
+    statistics = json.loads(
         format_statistics(pa.Table.from_batches([silver("a", 1_000_001)]))
     )
 
-    assert told["numRecords"] == 1
-    assert told["minValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.000Z"}
-    assert told["maxValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.001Z"}
+    assert statistics["numRecords"] == 1
+    assert statistics["minValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.000Z"}
+    assert statistics["maxValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.001Z"}
 
 
-def test_history_opens_only_files_that_may_hold_a_cell(tables: Path) -> None:
-    """Files of other cells, or too old, are not read; rows are chosen too."""
+def test_history_reads_only_files_that_may_hold_a_cell(tables: Path) -> None:
+    """Files of other cells or with only older rows are skipped; rows are filtered."""
     append(tables, 0, silver("a", 10), silver("b", 20))
     append(tables, 1, silver("a", 5_000_000), silver("c", 5_000_000))
     append(tables, 2, silver(None, 5_000_000))
@@ -172,8 +172,8 @@ def test_history_opens_only_files_that_may_hold_a_cell(tables: Path) -> None:
     assert rows["at"].to_pylist() == [datetime.fromtimestamp(5, UTC)]
 
 
-def test_upkeep_puts_small_files_together_and_loses_no_row(tables: Path) -> None:
-    """After some batches a table is one file again, still with its batches' names."""
+def test_compaction_merges_small_files_and_keeps_all_rows(tables: Path) -> None:
+    """After `COMPACT_EVERY` batches one file is left; the batch ids are kept."""
     for batch_id in range(4):
         append(tables, batch_id, silver("a", batch_id))
     maintain_tables([tables / "silver"], 3)

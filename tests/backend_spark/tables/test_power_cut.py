@@ -1,4 +1,4 @@
-"""Power is cut while tables are written: what counts as written is there, once."""
+"""Power cuts while tables are written: each committed batch is there once."""
 
 import json
 import os
@@ -14,8 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from sizes import sizes
 
-from backend_spark.streaming.session import repair_checkpoint as mend_checkpoint
-from backend_spark.streaming.session import sync_plan
+from backend_spark.streaming.session import repair_checkpoint, sync_plan
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     append_files,
@@ -28,7 +27,7 @@ from backend_spark.tables.recovery import recover_table
 from backend_spark.tables.schemas import LEVELS, SILVER
 
 DEATHS = sizes(range(81, 85), range(1, 150))
-"""Before which fsync the writer dies: one after another, so that none is passed by."""
+"""Numbers of the fsync before which the writer is killed."""
 
 WRITER = """
 import itertools, os, sys
@@ -42,7 +41,7 @@ from backend_spark.tables.delta_writer import (
 from backend_spark.tables.delta_writer import write_file
 
 maintenance.COMPACT_EVERY, maintenance.VACUUM_EVERY, maintenance.KEEP_COMMITS = 3, 4, 5
-tables, told, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+tables, done_file, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 create_tables(tables, ["silver", "levels"])
 silver, levels = tables / "silver", tables / "levels"
 for n in itertools.count(first):
@@ -54,29 +53,29 @@ for n in itertools.count(first):
     maintenance.maintain_tables([silver, levels], n)
     if n % 5 == 4:
         delete_rows(levels, "level = -1")
-    with told.open("a") as file:
+    with done_file.open("a") as file:
         file.write(f"{n}\\n")
 """
-"""Batch after batch, as the job writes them; what is done is told elsewhere."""
+"""Writes batches as the job does, and the finished numbers to another file."""
 
 
-def numbers(told: Path) -> list[int]:
-    """Batches that the writer was done with."""
-    lines = told.read_text().split("\n")[:-1] if told.exists() else []
+def finished_batches(done_file: Path) -> list[int]:
+    """Numbers of the batches that the writer finished."""
+    lines = done_file.read_text().split("\n")[:-1] if done_file.exists() else []
     return [int(line) for line in lines]
 
 
-def a_row(seq: int) -> pa.Table:
+def make_row(seq: int) -> pa.Table:
     """A reading."""
     row = {"cell": "a", "at": seq, "received_at": seq, "node": "n", "seq": seq}
     return pa.Table.from_pylist([row], schema=SILVER)
 
 
 def write_until(tmp_path: Path, dies_at: int) -> None:
-    """Write until a syncing, which dies; with ever more of them a table gets on."""
+    """Write until the process is killed before fsync number `dies_at`."""
     names = [str(tmp_path / name) for name in ("store", "root")]
-    told, tables = tmp_path / "told", tmp_path / "root/new/tables"
-    more = [str(tables), str(told), str(len(numbers(told)))]
+    done_file, tables = tmp_path / "done", tmp_path / "root/new/tables"
+    more = [str(tables), str(done_file), str(len(finished_batches(done_file)))]
     done = subprocess.run(
         [sys.executable, "-m", "powercut", *names, "writer", *more],
         env=os.environ | {powercut.DIES_AT: str(dies_at)},
@@ -87,13 +86,13 @@ def write_until(tmp_path: Path, dies_at: int) -> None:
 
 
 def check(tables: Path, done: int) -> None:
-    """Every batch that was done is there once, and at most one that was not."""
+    """Assert that each finished batch is there once, and at most one unfinished."""
     seqs = Counter(DeltaTables(tables).silver()["seq"].to_pylist())
     levels = DeltaTables(tables).levels()
     at = levels["at"].cast(pa.int64()).to_pylist()
     level_at = dict(zip(at, levels["level"].to_pylist(), strict=True))
 
-    assert set(seqs.values()) == {1}
+    assert all(count == 1 for count in seqs.values()), seqs
     assert set(range(done)) <= seqs.keys() <= set(range(done + 1))
     assert len(level_at) == levels.num_rows
     assert all(level_at[n] >= n for n in range(done))
@@ -101,34 +100,36 @@ def check(tables: Path, done: int) -> None:
 
 @pytest.mark.parametrize("deaths", DEATHS)
 @pytest.mark.parametrize("keeps_names", [False, True])
-def test_power_cut_leaves_every_batch_that_was_done_and_none_twice(
+def test_power_cut_keeps_each_finished_batch_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: range, *, keeps_names: bool
 ) -> None:
-    """Appends, merges, compactions and deletes; the next writer opens the tables."""
+    """With appends, merges, compactions and deletes; the next writer recovers them."""
     (tmp_path / "writer.py").write_text(WRITER)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    root, told = tmp_path / "root", tmp_path / "told"
+    root, done_file = tmp_path / "root", tmp_path / "done"
     root.mkdir()
     for dies_at in deaths:
         write_until(tmp_path, dies_at)
         powercut.cut(tmp_path / "store", root, keeps_names=keeps_names)
         create_tables(root / "new/tables", ["silver", "levels"])
-        done = len(numbers(told))
+        done = len(finished_batches(done_file))
 
-        assert numbers(told) == list(range(done))
+        assert finished_batches(done_file) == list(range(done))
         check(root / "new/tables", done)
     assert done >= 2
 
 
-def test_what_is_torn_is_put_aside_and_the_batch_is_not_done(tmp_path: Path) -> None:
-    """An empty commit, one whose file is not whole, a checkpoint and its hint."""
+def test_torn_files_are_set_aside_and_the_batch_is_not_committed(
+    tmp_path: Path,
+) -> None:
+    """An empty commit, one with a truncated data file, a checkpoint and its hint."""
     create_tables(tmp_path, ["silver"])
     path = tmp_path / "silver"
     log = path / "_delta_log"
     for batch_id in range(3):
-        append_files(path, [write_file(path, a_row(batch_id), SILVER)],
+        append_files(path, [write_file(path, make_row(batch_id), SILVER)],
                      BatchTransaction("app", batch_id))  # fmt: skip
-    lost = write_file(path, a_row(3), SILVER)
+    lost = write_file(path, make_row(3), SILVER)
     append_files(path, [lost], BatchTransaction("app", 3))
     DeltaTable(str(path)).create_checkpoint()
     os.truncate(path / lost.file, 0)
@@ -147,8 +148,8 @@ def test_what_is_torn_is_put_aside_and_the_batch_is_not_done(tmp_path: Path) -> 
     assert sorted(DeltaTables(tmp_path).silver()["seq"].to_pylist()) == [0, 1, 2]
 
 
-def test_whole_table_is_left_alone(tmp_path: Path) -> None:
-    """Also when `vacuum` took the file of a late commit that a later one removed."""
+def test_undamaged_table_is_not_changed(tmp_path: Path) -> None:
+    """Also if `vacuum` deleted a file that a later commit had removed."""
     create_tables(tmp_path, ["levels"])
     path = tmp_path / "levels"
     for level in range(3):
@@ -160,8 +161,8 @@ def test_whole_table_is_left_alone(tmp_path: Path) -> None:
     assert recover_table(path) == []
 
 
-def test_table_whose_first_commit_is_torn_is_made_anew(tmp_path: Path) -> None:
-    """Nobody had written to it."""
+def test_table_with_a_torn_first_commit_is_created_again(tmp_path: Path) -> None:
+    """It has no rows yet."""
     log = tmp_path / "silver" / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020d}.json").touch()
@@ -170,8 +171,8 @@ def test_table_whose_first_commit_is_torn_is_made_anew(tmp_path: Path) -> None:
     assert DeltaTables(tmp_path).silver().num_rows == 0
 
 
-def plan(folder: Path, name: str, text: str) -> Path:
-    """A file of a checkpoint, with a checksum."""
+def write_checkpoint_file(folder: Path, name: str, text: str) -> Path:
+    """Write a file of a Spark checkpoint with its checksum file."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -179,32 +180,32 @@ def plan(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_torn_end_of_a_checkpoint_is_removed(tmp_path: Path) -> None:
-    """The plan and the end that are whole stay, and what is before them."""
-    told = json.dumps({"i.0a": 4})
+def test_torn_last_files_of_a_checkpoint_are_removed(tmp_path: Path) -> None:
+    """Undamaged plans and commits stay."""
+    offset = json.dumps({"i.0a": 4})
     for number in (8, 9, 10):
-        plan(tmp_path, f"offsets/{number}", f"v1\n{{}}\n{told}")
-        plan(tmp_path, f"commits/{number}", f"v1\n{told}")
-    plan(tmp_path, "metadata", told)
-    plan(tmp_path, "offsets/11", "v1\n{}\n" + told[:4])
-    plan(tmp_path, "commits/10", "")
-    removed = mend_checkpoint(tmp_path)
+        write_checkpoint_file(tmp_path, f"offsets/{number}", f"v1\n{{}}\n{offset}")
+        write_checkpoint_file(tmp_path, f"commits/{number}", f"v1\n{offset}")
+    write_checkpoint_file(tmp_path, "metadata", offset)
+    write_checkpoint_file(tmp_path, "offsets/11", "v1\n{}\n" + offset[:4])
+    write_checkpoint_file(tmp_path, "commits/10", "")
+    removed = repair_checkpoint(tmp_path)
     left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("[0-9]*"))
 
     assert [path.name for path in removed] == ["11", "10"]
     assert left == ["commits/8", "commits/9", "offsets/10", "offsets/8", "offsets/9"]
     assert (tmp_path / "metadata").exists()
-    assert mend_checkpoint(tmp_path) == []
+    assert repair_checkpoint(tmp_path) == []
 
 
-def test_torn_metadata_goes_only_before_the_first_batch(tmp_path: Path) -> None:
-    """Later it is damage, which is for a person: batches would be planned anew."""
+def test_torn_metadata_is_removed_only_before_the_first_batch(tmp_path: Path) -> None:
+    """Later an operator must repair it, or batches would be planned again."""
     for name in ("young", "old"):
-        plan(tmp_path / name, "metadata", "")
-        plan(tmp_path / name, "offsets/0", 'v1\n{}\n{"i.0a": 4}')
-    plan(tmp_path / "old", "commits/0", 'v1\n{"a": 1}')
-    mend_checkpoint(tmp_path / "young")
-    mend_checkpoint(tmp_path / "old")
+        write_checkpoint_file(tmp_path / name, "metadata", "")
+        write_checkpoint_file(tmp_path / name, "offsets/0", 'v1\n{}\n{"i.0a": 4}')
+    write_checkpoint_file(tmp_path / "old", "commits/0", 'v1\n{"a": 1}')
+    repair_checkpoint(tmp_path / "young")
+    repair_checkpoint(tmp_path / "old")
 
     assert not (tmp_path / "young" / "metadata").exists()
     assert not (tmp_path / "young" / "offsets" / "0").exists()
@@ -212,24 +213,24 @@ def test_torn_metadata_goes_only_before_the_first_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keeps_names", [False, True])
-def test_plan_of_a_batch_is_there_after_a_power_cut(
+def test_synced_plan_of_a_batch_survives_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps_names: bool
 ) -> None:
-    """Once it is kept; the next one, which is not, does not count."""
+    """The next plan, which is not synced, is lost."""
     root, store = tmp_path / "root", tmp_path / "store"
     root.mkdir()
     recorder = powercut.Recorder(store)
     monkeypatch.setattr(os, "fsync", recorder)
-    told = 'v1\n{}\n{"i.0a": 4}'
-    plan(root, "metadata", "{}")
-    plan(root, "offsets/0", told)
+    text = 'v1\n{}\n{"i.0a": 4}'
+    write_checkpoint_file(root, "metadata", "{}")
+    write_checkpoint_file(root, "offsets/0", text)
     recorder.keep_all(root)
-    plan(root, "offsets/1", told)
+    write_checkpoint_file(root, "offsets/1", text)
     sync_plan(root, 1)
-    plan(root, "offsets/2", told)
+    write_checkpoint_file(root, "offsets/2", text)
     monkeypatch.undo()
     powercut.cut(store, root, keeps_names=keeps_names)
-    mend_checkpoint(root)
+    repair_checkpoint(root)
     left = {p.name: p.read_text() for p in (root / "offsets").glob("[0-9]*")}
 
-    assert left == {"0": told, "1": told}
+    assert left == {"0": text, "1": text}

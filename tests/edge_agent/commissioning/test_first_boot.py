@@ -1,4 +1,4 @@
-"""Settings from the card: taken whole, reported, and never at the price of the old."""
+"""First boot: settings on the card are taken completely or refused with a report."""
 
 import os
 import signal
@@ -55,8 +55,8 @@ class Machine:
         arguments = ["first-boot", "--from", str(self.fat), "--to", str(self.etc)]
         return CliRunner().invoke(cli, arguments)
 
-    def killed_at(self, step: int) -> bool:
-        """Start in a child that is killed before its n-th change; whether it was."""
+    def is_killed_at(self, step: int) -> bool:
+        """Start in a child, killed before its n-th change; return whether it was."""
         child = os.fork()
         if child == 0:
             kill_before(step, (str(self.fat), str(self.etc)))
@@ -74,15 +74,15 @@ class Machine:
 
 
 def kill_before(step: int, folders: tuple[str, str]) -> None:
-    """Die by SIGKILL before the n-th opening, renaming or removing of a file."""
-    left = step
+    """Send SIGKILL to this process before its n-th opening, renaming or removal."""
+    remaining = step
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal left
+        nonlocal remaining
         is_step = event in {"open", "os.rename", "os.remove"}
         if is_step and str(arguments[0]).startswith(folders):
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
@@ -90,21 +90,21 @@ def kill_before(step: int, folders: tuple[str, str]) -> None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path / "fat", tmp_path / "etc")
-    made.fat.mkdir()
-    made.etc.mkdir()
-    return made
+    machine = Machine(tmp_path / "fat", tmp_path / "etc")
+    machine.fat.mkdir()
+    machine.etc.mkdir()
+    return machine
 
 
-def test_card_is_taken_with_its_certificates_and_the_key_is_wiped(
+def test_card_is_accepted_with_certificates_and_its_key_is_wiped(
     machine: Machine,
 ) -> None:
-    """The settings work, the key is the machine's alone, and the report says so."""
+    """The settings are active, the key is private, and the report is written."""
     machine.put("kochi-0001")
-    done = machine.start()
+    result = machine.start()
     key = machine.etc / "node.key"
 
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     assert machine.active == "kochi-0001"
     assert key.read_bytes() == KEY
     assert stat.S_IMODE(key.stat().st_mode) == 0o640
@@ -116,10 +116,10 @@ def test_card_is_taken_with_its_certificates_and_the_key_is_wiped(
     assert "active now: kochi-0001\r\n" in machine.report
 
 
-def test_keys_of_who_may_speak_are_taken_and_stay_on_the_card(
+def test_public_keys_are_copied_and_stay_on_the_card(
     machine: Machine,
 ) -> None:
-    """They are public; the office put them there for the next node, perhaps."""
+    """Public keys stay, so that the card can be used for the next node."""
     public = KEY.replace(b"PRIVATE", b"PUBLIC")
     machine.put("kochi-1")
     for name in ("office.pub", "rollout.pub"):
@@ -135,46 +135,46 @@ def test_keys_of_who_may_speak_are_taken_and_stay_on_the_card(
         assert (machine.fat / name).exists()
 
 
-def test_key_for_systemd_goes_where_systemd_takes_it_from(machine: Machine) -> None:
-    """A credential's path names the hand-over, not the file."""
+def test_key_of_a_systemd_credential_is_stored_for_systemd(machine: Machine) -> None:
+    """The path of a systemd credential names the hand-over, not the source file."""
     text = toml("kochi-0001", Path("/run/credentials/edge-agent.service"))
     machine.put("kochi-0001")
     (machine.fat / "node.toml").write_text(text)
-    done = machine.start()
+    result = machine.start()
 
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     assert (machine.etc / "tls" / "node.key").read_bytes() == KEY
     assert stat.S_IMODE((machine.etc / "tls").stat().st_mode) == 0o700
     assert not (machine.fat / "node.key").exists()
 
 
-def test_key_that_belongs_elsewhere_is_refused(machine: Machine) -> None:
-    """The file on the card would not be the one that is used."""
+def test_key_path_outside_the_settings_folder_is_refused(machine: Machine) -> None:
+    """The key on the card would not be the one in use."""
     machine.put("kochi-0001")
     (machine.fat / "node.toml").write_text(toml("kochi-0001", Path("/root")))
-    done = machine.start()
+    result = machine.start()
 
-    assert done.exit_code == 78
+    assert result.exit_code == 78
     assert "tls.key must be in " in machine.report
     assert (machine.fat / "node.key").exists()
 
 
 def test_second_start_changes_nothing(machine: Machine) -> None:
-    """Not the settings that somebody edited on the machine, and not the report."""
+    """Settings edited on the machine and the report stay as they are."""
     machine.put("kochi-0001")
     machine.start()
     by_hand = machine.etc / "node.toml"
     by_hand.write_text(by_hand.read_text().replace("pin = 27", "pin = 22"))
     before = {p: p.stat().st_mtime_ns for p in machine.fat.iterdir()}
-    done = machine.start()
+    result = machine.start()
 
-    assert done.exit_code == 0
+    assert result.exit_code == 0
     assert "pin = 22" in by_hand.read_text()
     assert {p: p.stat().st_mtime_ns for p in machine.fat.iterdir()} == before
 
 
-def test_wrong_file_leaves_what_works_and_says_why(machine: Machine) -> None:
-    """Each mistake stands in the report; the corrected file is taken."""
+def test_wrong_file_keeps_active_settings_and_is_reported(machine: Machine) -> None:
+    """The report lists each mistake; the corrected file is accepted."""
     machine.put("kochi-0001")
     machine.start()
     wrong = toml("kochi-0002", machine.etc).replace("33.5588", "95")
@@ -194,7 +194,7 @@ def test_wrong_file_leaves_what_works_and_says_why(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "encoding", "ends"),
+    ("name", "encoding", "line_end"),
     [
         ("node.toml", "utf-8-sig", "\r\n"),
         ("node.toml.txt", "utf-16", "\r\n"),
@@ -202,23 +202,23 @@ def test_wrong_file_leaves_what_works_and_says_why(machine: Machine) -> None:
     ],
 )
 def test_file_from_a_windows_editor_is_read(
-    machine: Machine, name: str, encoding: str, ends: str
+    machine: Machine, name: str, encoding: str, line_end: str
 ) -> None:
-    """Marks, line ends and a hidden end of the name are no mistakes."""
-    text = toml("kochi-0001", machine.etc).replace("\n", ends)
+    """Byte order marks, line ends and a hidden file extension are accepted."""
+    text = toml("kochi-0001", machine.etc).replace("\n", line_end)
     (machine.fat / name).write_bytes(text.encode(encoding))
-    done = machine.start()
+    result = machine.start()
 
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     assert machine.active == "kochi-0001"
     assert b"\r" not in (machine.etc / "node.toml").read_bytes()
 
 
 @pytest.mark.parametrize("old", [None, "kochi-0000"])
-def test_power_cut_at_any_step_ends_in_the_same_place(
+def test_power_cut_at_any_step_gives_the_same_result(
     machine: Machine, old: str | None
 ) -> None:
-    """What is active always works, and the next start finishes."""
+    """Active settings are always valid, and the next start completes the change."""
     step, kills = 1, 0
     while True:
         for folder in (machine.fat, machine.etc):
@@ -227,7 +227,7 @@ def test_power_cut_at_any_step_ends_in_the_same_place(
         if old is not None:
             (machine.etc / "node.toml").write_text(toml(old, machine.etc))
         machine.put("kochi-0001")
-        if not machine.killed_at(step):
+        if not machine.is_killed_at(step):
             break
         kills += 1
         active = machine.etc / "node.toml"
@@ -243,11 +243,11 @@ def test_power_cut_at_any_step_ends_in_the_same_place(
     assert kills > 10
 
 
-def test_second_power_cut_while_finishing_is_harmless(machine: Machine) -> None:
-    """A cut during the wiping, then one during the next start."""
+def test_second_power_cut_during_recovery_is_harmless(machine: Machine) -> None:
+    """A cut during the wiping of the key, then one during the next start."""
     step = 1
     machine.put("kochi-0001")
-    while machine.killed_at(step):
+    while machine.is_killed_at(step):
         step += 1
 
     assert machine.active == "kochi-0001"
@@ -255,59 +255,61 @@ def test_second_power_cut_while_finishing_is_harmless(machine: Machine) -> None:
     assert not list(machine.fat.glob("*.key*"))
 
 
-def test_key_that_is_no_key_is_refused(machine: Machine) -> None:
-    """A copy that went wrong must not replace a key that works."""
+def test_invalid_key_file_is_refused(machine: Machine) -> None:
+    """A damaged copy must not replace a working key."""
     machine.put("kochi-0001")
     (machine.fat / "node.key").write_bytes(bytes(100))
-    done = machine.start()
+    result = machine.start()
 
-    assert done.exit_code == 78
+    assert result.exit_code == 78
     assert "node.key must be a PEM file" in machine.report
     assert not (machine.etc / "node.toml").exists()
 
 
-def test_card_without_a_file_is_fine(machine: Machine) -> None:
-    """A node that was set up otherwise starts as ever."""
+def test_card_without_settings_is_accepted(machine: Machine) -> None:
+    """A node with settings from elsewhere starts as before."""
     (machine.etc / "node.toml").write_text(toml("kochi-0001", machine.etc))
-    done = machine.start()
+    result = machine.start()
     nowhere = CliRunner().invoke(
         cli, ["first-boot", "--from", "/nowhere/at/all", "--to", str(machine.etc)]
     )
 
-    assert done.exit_code == nowhere.exit_code == 0
+    assert result.exit_code == nowhere.exit_code == 0
     assert "active now: kochi-0001" in machine.report
     assert parse_node_settings(
         parse_toml(toml("kochi-0001", machine.etc))
     ) == read_node_settings(machine.etc / "node.toml")
 
 
-def test_wrong_file_on_a_fresh_card_leads_to_safe_mode(machine: Machine) -> None:
-    """The node starts on what is right; a corrected file then takes its place."""
+def test_wrong_file_without_active_settings_leads_to_safe_mode(
+    machine: Machine,
+) -> None:
+    """The node starts with the valid parts; a corrected file then replaces them."""
     machine.put("kochi-0001")
     text = toml("kochi-0001", machine.etc)
-    more = '[[sensor]]\nkind = "wire"\nname = "other"\npin = 99\n'
-    (machine.fat / "node.toml").write_text(text + more, newline="\r\n")
+    broken_sensor = '[[sensor]]\nkind = "wire"\nname = "other"\npin = 99\n'
+    (machine.fat / "node.toml").write_text(text + broken_sensor, newline="\r\n")
     refused = machine.start()
     safe = recover_settings((machine.etc / "node.toml").read_bytes())
     first_report = machine.report
     machine.put("kochi-0001")
-    taken = machine.start()
+    accepted = machine.start()
 
-    assert (refused.exit_code, taken.exit_code) == (78, 0)
+    assert (refused.exit_code, accepted.exit_code) == (78, 0)
     assert safe is not None
     assert [s.name for s in safe.node.sensors] == ["span"]
     assert "active now: safe mode: only what is right in this file\r\n" in first_report
     assert machine.active == "kochi-0001"
 
 
-def test_wrong_file_never_takes_the_place_of_one_that_works(machine: Machine) -> None:
-    """Safe mode is for a node that has nothing else."""
+def test_wrong_file_never_replaces_valid_settings(machine: Machine) -> None:
+    """Safe mode is only for a node without valid settings."""
     machine.put("kochi-0001")
     machine.start()
-    worked = (machine.etc / "node.toml").read_bytes()
+    valid = (machine.etc / "node.toml").read_bytes()
     wrong = toml("kochi-0001", machine.etc).replace("pin = 27", "pin = 99")
     (machine.fat / "node.toml").write_text(wrong)
     machine.start()
 
-    assert (machine.etc / "node.toml").read_bytes() == worked
+    assert (machine.etc / "node.toml").read_bytes() == valid
     assert "RESULT: REFUSED" in machine.report

@@ -1,4 +1,4 @@
-"""From a spreadsheet to one file and one label for each node."""
+"""Provisioning: from a spreadsheet to a settings file and a label for each node."""
 
 import stat
 from pathlib import Path
@@ -16,13 +16,13 @@ from edge_agent.commissioning.labels import (
 )
 from edge_agent.config import read_node_settings
 
-HEAD = "id,place,latitude,longitude,managers,uplink.rate_bytes_per_s,sensor.rain"
+HEADER = "id,place,latitude,longitude,managers,uplink.rate_bytes_per_s,sensor.rain"
 FIRST = "kochi-0001,大谷川 左岸,33.5588,133.5312,mqtt://a:1883 mqtt://b,6250,"
 ROWS = (
     FIRST + "rain-gauge pin=17 mm_per_tip=0.5",
     "kochi-0002,,33.5601,133.5339,mqtt://a:1883,,rain-gauge pin=17",
 )
-FLEET = "\n".join((HEAD, *ROWS)) + "\n"
+FLEET = "\n".join((HEADER, *ROWS)) + "\n"
 
 
 def provision(folder: Path, raw: bytes, *more: str) -> Result:
@@ -32,14 +32,14 @@ def provision(folder: Path, raw: bytes, *more: str) -> Result:
     return CliRunner().invoke(cli, arguments)
 
 
-def test_each_line_becomes_a_file_that_is_accepted(tmp_path: Path) -> None:
-    """With what the cells say, readable by its owner only, and a sheet of labels."""
-    done = provision(tmp_path, FLEET.encode())
+def test_each_line_gives_a_valid_settings_file(tmp_path: Path) -> None:
+    """With the values of the cells, readable only by the owner, and a label sheet."""
+    result = provision(tmp_path, FLEET.encode())
     first = tmp_path / "out" / "kochi-0001" / "node.toml"
     node = read_node_settings(first)
     second = read_node_settings(tmp_path / "out" / "kochi-0002" / "node.toml")
 
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     assert node.settings.node.longitude == 133.5312
     assert node.settings.uplink.managers == ("mqtt://a:1883", "mqtt://b")
     assert node.settings.uplink.rate_bytes_per_s == 6250
@@ -76,20 +76,23 @@ def test_each_line_becomes_a_file_that_is_accepted(tmp_path: Path) -> None:
         "empty",
     ],
 )
-def test_habits_of_spreadsheets_are_understood(tmp_path: Path, raw: bytes) -> None:
-    """What a person meant is clear."""
-    done = provision(tmp_path, raw)
+def test_spreadsheet_variants_are_accepted(tmp_path: Path, raw: bytes) -> None:
+    """Encodings, line ends, separators, full-width characters and empty rows."""
+    result = provision(tmp_path, raw)
     plain = tmp_path / "plain"
     plain.mkdir()
     provision(plain, FLEET.encode())
 
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     for name in ("kochi-0001", "kochi-0002"):
-        wanted = read_node_settings(plain / "out" / name / "node.toml")
-        assert read_node_settings(tmp_path / "out" / name / "node.toml") == wanted
+        expected_settings = read_node_settings(plain / "out" / name / "node.toml")
+        assert (
+            read_node_settings(tmp_path / "out" / name / "node.toml")
+            == expected_settings
+        )
 
 
-def test_all_mistakes_are_told_at_once_and_nothing_is_written(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_and_nothing_is_written(tmp_path: Path) -> None:
     """Line, column, rule, value and remedy."""
     text = (
         "id;latitude;longtude;longitude;managers;sensor.rain;sensor.span\n"
@@ -97,8 +100,8 @@ def test_all_mistakes_are_told_at_once_and_nothing_is_written(tmp_path: Path) ->
         "kochi-0001;33.5;;133.5;;rain-gaug pin=17;\n"
         "k/2;33.5;;133.5;mqtt://b;rain-gauge pin=99;wire;extra\n"
     )
-    done = provision(tmp_path, text.encode())
-    wanted = (
+    result = provision(tmp_path, text.encode())
+    expected_lines = (
         "line 1, column 'longtude' is not known; did you mean 'longitude'?",
         "line 2, column 'latitude': node.latitude must be between -90 and 90 degrees,",
         "without quotes and without a unit; write a point, not a comma",
@@ -113,34 +116,38 @@ def test_all_mistakes_are_told_at_once_and_nothing_is_written(tmp_path: Path) ->
         "line 4, column 'sensor.span': sensor.span.pin must be given",
     )
 
-    assert done.exit_code == 65
-    assert [words for words in wanted if words not in done.output] == []
-    assert len(done.output.splitlines()) == len(wanted)
+    assert result.exit_code == 65
+    assert [
+        expected for expected in expected_lines if expected not in result.output
+    ] == []
+    assert len(result.output.splitlines()) == len(expected_lines)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("", "must have a column 'id'"),
         ("id,latitude\nx,1\n", "must have a column 'longitude'"),
-        (HEAD + "\n", "must have a line for each node"),
+        (HEADER + "\n", "must have a line for each node"),
         (
-            HEAD.replace("place", "id") + "\nx,x,1,1,mqtt://a,,wire pin=1\n",
+            HEADER.replace("place", "id") + "\nx,x,1,1,mqtt://a,,wire pin=1\n",
             "there once",
         ),
     ],
 )
-def test_file_without_nodes_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    """A header is needed, and a line."""
-    done = provision(tmp_path, text.encode())
+def test_file_without_nodes_is_refused(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    """A header and a line are needed."""
+    result = provision(tmp_path, text.encode())
 
-    assert done.exit_code == 65
-    assert words in done.output
+    assert result.exit_code == 65
+    assert expected in result.output
 
 
 def test_second_run_writes_nothing_and_a_change_needs_force(tmp_path: Path) -> None:
-    """What somebody edited by hand is not overwritten by accident."""
+    """A file edited by hand is not overwritten by accident."""
     provision(tmp_path, FLEET.encode())
     edited = tmp_path / "out" / "kochi-0002" / "node.toml"
     again = provision(tmp_path, FLEET.encode())
@@ -158,8 +165,8 @@ def test_second_run_writes_nothing_and_a_change_needs_force(tmp_path: Path) -> N
     assert "by hand" not in edited.read_text()
 
 
-def test_code_of_a_label_opens_the_place_on_a_phone() -> None:
-    """A geo URI with the node's id; the sheet holds its code and escapes names."""
+def test_label_code_is_a_geo_uri() -> None:
+    """A geo URI with the node's id; the sheet contains its code and escapes names."""
     sensors = [(f"s{n}", "wire", f"GPIO{n}") for n in range(MAX_SENSORS + 2)]
     label = Label("kochi-0001", "<b>Otani", 33.5588, 133.5312, "/1/2", sensors)
     page = format_label_sheet([label])

@@ -1,4 +1,4 @@
-"""One suite for every queue: what `edge_agent.queue.base.Queue` promises."""
+"""Contract tests of `edge_agent.queue.base.Queue`, for every implementation."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,19 +17,19 @@ MakeQueue = Callable[[int], Queue]
 
 @pytest.fixture(params=["sqlite", "memory"])
 def make_queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeQueue]:
-    made: list[Queue] = []
+    queues: list[Queue] = []
 
     def make(max_bytes: int = 1_000_000) -> Queue:
         if request.param == "memory":
             queue: Queue = MemoryQueue("n1", "b1", max_bytes)
         else:
-            path = tmp_path / f"queue-{len(made)}.db"
+            path = tmp_path / f"queue-{len(queues)}.db"
             queue = SqliteQueue(path, "n1", "machine-boot", max_bytes)
-        made.append(queue)
+        queues.append(queue)
         return queue
 
     yield make
-    for queue in made:
+    for queue in queues:
         queue.close()
 
 
@@ -44,14 +44,14 @@ def foreign(seq: int) -> MessageId:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "memory"])
-def test_oldest_ages_are_told_by_priority(kind: str, tmp_path: Path) -> None:
-    """Leased or not, until the message is delivered; what was late ages on."""
+def test_oldest_age_is_reported_by_priority(kind: str, tmp_path: Path) -> None:
+    """Leased messages count until the ack; `age_s` of a draft is included."""
     now = [100.0]
     if kind == "memory":
         queue: Queue = MemoryQueue("n1", "b1", 1_000_000, lambda: now[0])
     else:
-        ageing = ExpiryPolicy(lambda: now[0])
-        queue = SqliteQueue(tmp_path / "q.db", "n1", "b", 1_000_000, expiry=ageing)
+        policy = ExpiryPolicy(lambda: now[0])
+        queue = SqliteQueue(tmp_path / "q.db", "n1", "b", 1_000_000, expiry=policy)
     queue.put([draft(2)._replace(age_s=20.0)])
     now[0] = 107.0
     queue.put([draft(2), draft(5)])
@@ -64,20 +64,20 @@ def test_oldest_ages_are_told_by_priority(kind: str, tmp_path: Path) -> None:
     queue.close()
 
 
-def test_lease_takes_the_most_urgent_then_the_oldest(make_queue: MakeQueue) -> None:
-    """Priority first, then the order of arrival."""
+def test_lease_returns_most_urgent_first_then_oldest(make_queue: MakeQueue) -> None:
+    """Within a priority, messages are leased in the order of arrival."""
     queue = make_queue(10_000)
     queue.put([draft(p, str(i).encode()) for i, p in enumerate([1, 5, 3, 5, 1])])
 
-    taken = [(m.priority, m.payload) for m in queue.lease(10)]
+    leased = [(m.priority, m.payload) for m in queue.lease(10)]
 
-    assert taken == [(5, b"1"), (5, b"3"), (3, b"2"), (1, b"0"), (1, b"4")]
+    assert leased == [(5, b"1"), (5, b"3"), (3, b"2"), (1, b"0"), (1, b"4")]
 
 
-def test_lease_sees_an_urgent_message_put_after_a_backlog(
+def test_urgent_message_is_leased_before_a_backlog(
     make_queue: MakeQueue,
 ) -> None:
-    """An urgent newcomer overtakes everything that still waits."""
+    """A lease taken before the urgent put does not change this."""
     queue = make_queue(10_000)
     queue.put([draft(1) for _ in range(5)])
     queue.lease(2)
@@ -86,8 +86,8 @@ def test_lease_sees_an_urgent_message_put_after_a_backlog(
     assert queue.lease()[0].priority == 5
 
 
-def test_put_gives_each_message_its_own_growing_id(make_queue: MakeQueue) -> None:
-    """Ids of one queue share node and boot, and their numbers grow."""
+def test_put_assigns_unique_increasing_ids(make_queue: MakeQueue) -> None:
+    """All ids of one queue share node and boot."""
     queue = make_queue(10_000)
 
     ids = queue.put([draft(1), draft(5)]) + queue.put([draft(2)])
@@ -96,7 +96,7 @@ def test_put_gives_each_message_its_own_growing_id(make_queue: MakeQueue) -> Non
     assert [i.seq for i in ids if i] == sorted({i.seq for i in ids if i})
 
 
-def test_put_of_an_id_taken_before_stores_nothing(make_queue: MakeQueue) -> None:
+def test_put_of_a_known_id_stores_nothing(make_queue: MakeQueue) -> None:
     """Putting is idempotent by message id, also after delivery."""
     queue = make_queue(10_000)
     queue.put([draft(3, id_=foreign(7))])
@@ -108,8 +108,8 @@ def test_put_of_an_id_taken_before_stores_nothing(make_queue: MakeQueue) -> None
     assert queue.stats().duplicates == 1
 
 
-def test_ack_removes_and_release_gives_back(make_queue: MakeQueue) -> None:
-    """A released message comes again in its old place; an acknowledged one never."""
+def test_ack_removes_a_message_and_release_requeues_it(make_queue: MakeQueue) -> None:
+    """A released message keeps its place; an acknowledged one is gone."""
     queue = make_queue(10_000)
     queue.put([draft(2, b"a"), draft(2, b"b"), draft(2, b"c")])
     first, second = queue.lease(2)
@@ -119,8 +119,8 @@ def test_ack_removes_and_release_gives_back(make_queue: MakeQueue) -> None:
     assert [m.payload for m in queue.lease(9)] == [b"b", b"c"]
 
 
-def test_reap_gives_back_every_lease(make_queue: MakeQueue) -> None:
-    """What a dead link held is leased again."""
+def test_release_all_requeues_every_leased_message(make_queue: MakeQueue) -> None:
+    """Messages that were leased over a lost link can be leased again."""
     queue = make_queue(10_000)
     queue.put([draft(2), draft(4)])
     queue.lease(9)
@@ -129,8 +129,10 @@ def test_reap_gives_back_every_lease(make_queue: MakeQueue) -> None:
     assert [m.priority for m in queue.lease(9)] == [4, 2]
 
 
-def test_lease_stops_at_the_byte_limit_but_gives_one(make_queue: MakeQueue) -> None:
-    """The first message always fits, so a large one is never stuck."""
+def test_lease_stops_at_the_byte_limit_but_returns_at_least_one(
+    make_queue: MakeQueue,
+) -> None:
+    """The first message is always leased, so that a large one is never stuck."""
     queue = make_queue(10_000)
     queue.put([draft(2, b"x" * 600), draft(2, b"x" * 300), draft(2, b"x" * 300)])
 
@@ -138,8 +140,10 @@ def test_lease_stops_at_the_byte_limit_but_gives_one(make_queue: MakeQueue) -> N
     assert len(queue.lease(9, max_bytes=599)) == 1
 
 
-def test_full_queue_drops_the_least_urgent_and_counts_it(make_queue: MakeQueue) -> None:
-    """Room for an urgent message is made from the bottom of the ladder."""
+def test_full_queue_drops_lowest_priority_first_and_counts_it(
+    make_queue: MakeQueue,
+) -> None:
+    """One message of priority 1 makes room for one of priority 5."""
     queue = make_queue(700)
     queue.put([draft(1, b"x" * 100), draft(2, b"x" * 100), draft(1, b"x" * 100)])
 
@@ -149,8 +153,10 @@ def test_full_queue_drops_the_least_urgent_and_counts_it(make_queue: MakeQueue) 
     assert queue.stats().dropped[1] == 1
 
 
-def test_full_queue_refuses_what_is_not_more_urgent(make_queue: MakeQueue) -> None:
-    """A refused put stores nothing and says what to do."""
+def test_full_queue_refuses_messages_that_are_not_more_urgent(
+    make_queue: MakeQueue,
+) -> None:
+    """A refused put stores nothing, and the error names the setting to raise."""
     queue = make_queue(450)
     queue.put([draft(2, b"x" * 100)])
 
@@ -162,8 +168,8 @@ def test_full_queue_refuses_what_is_not_more_urgent(make_queue: MakeQueue) -> No
     assert queue.stats().depth[2].rows == 1
 
 
-def test_state_is_remembered_with_the_messages(make_queue: MakeQueue) -> None:
-    """A counter put with its reading is there afterwards."""
+def test_state_is_stored_with_the_messages(make_queue: MakeQueue) -> None:
+    """State put together with a reading is stored with it."""
     queue = make_queue(10_000)
     queue.put([draft(1)], {"rain/tips": "12"})
     queue.put([], {"rain/tips": "13"})
@@ -172,8 +178,8 @@ def test_state_is_remembered_with_the_messages(make_queue: MakeQueue) -> None:
     assert queue.get_state("nothing") is None
 
 
-def test_stats_agree_with_what_happened(make_queue: MakeQueue) -> None:
-    """Depth and tallies follow every put and ack."""
+def test_stats_count_puts_and_acks(make_queue: MakeQueue) -> None:
+    """Depth, put and acked, by priority."""
     queue = make_queue(10_000)
     queue.put([draft(1), draft(1), draft(5)])
     queue.ack([queue.lease()[0].seq])
@@ -184,8 +190,8 @@ def test_stats_agree_with_what_happened(make_queue: MakeQueue) -> None:
     assert (stats.put[5], stats.acked[5], stats.put[1]) == (1, 1, 2)
 
 
-def test_lease_of_one_priority_leaves_the_others(make_queue: MakeQueue) -> None:
-    """The sender chooses; what is more urgent still waits."""
+def test_lease_of_one_priority_leaves_other_priorities(make_queue: MakeQueue) -> None:
+    """More urgent messages can still be leased."""
     queue = make_queue(10_000)
     queue.put([draft(1, b"a"), draft(5, b"b"), draft(1, b"c")])
 
@@ -193,8 +199,8 @@ def test_lease_of_one_priority_leaves_the_others(make_queue: MakeQueue) -> None:
     assert [m.payload for m in queue.lease(9)] == [b"b"]
 
 
-def test_newest_first_meets_oldest_first_in_the_middle(make_queue: MakeQueue) -> None:
-    """Eaten from both ends, every message is leased once."""
+def test_newest_first_and_oldest_first_do_not_overlap(make_queue: MakeQueue) -> None:
+    """Leasing from both ends returns every message once."""
     queue = make_queue(10_000)
     queue.put([draft(1, str(i).encode()) for i in range(5)])
     newest = [m.payload for m in queue.lease(2, priority=1, newest=True)]
@@ -203,20 +209,20 @@ def test_newest_first_meets_oldest_first_in_the_middle(make_queue: MakeQueue) ->
     assert (newest, oldest) == ([b"4", b"3"], [b"0", b"1", b"2"])
 
 
-def test_message_put_meanwhile_is_the_newest(make_queue: MakeQueue) -> None:
-    """What was leased and delivered before does not hide what came after."""
+def test_newest_first_returns_a_message_put_after_an_ack(make_queue: MakeQueue) -> None:
+    """An earlier lease and ack at the newest end does not hide it."""
     queue = make_queue(10_000)
     queue.put([draft(1, b"a"), draft(1, b"b")])
     queue.ack([m.seq for m in queue.lease(priority=1, newest=True)])
     queue.put([draft(1, b"c")])
 
-    taken = queue.lease(9, priority=1, newest=True)
+    leased = queue.lease(9, priority=1, newest=True)
 
-    assert [m.payload for m in taken] == [b"c", b"a"]
+    assert [m.payload for m in leased] == [b"c", b"a"]
 
 
-def test_newest_that_was_released_is_the_newest_again(make_queue: MakeQueue) -> None:
-    """A released message has its old place at either end."""
+def test_released_newest_message_is_newest_again(make_queue: MakeQueue) -> None:
+    """A released message keeps its place at either end."""
     queue = make_queue(10_000)
     queue.put([draft(1, str(i).encode()) for i in range(4)])
     queue.release([m.seq for m in queue.lease(2, priority=1, newest=True)])
@@ -225,31 +231,31 @@ def test_newest_that_was_released_is_the_newest_again(make_queue: MakeQueue) -> 
     assert [m.payload for m in queue.lease(9, priority=1)] == [b"0", b"1", b"2"]
 
 
-def test_newest_of_all_priorities_is_refused(make_queue: MakeQueue) -> None:
-    """Across priorities urgency decides, never the date."""
+def test_newest_first_without_a_priority_is_an_error(make_queue: MakeQueue) -> None:
+    """Across priorities, messages are ordered by urgency and not by age."""
     queue = make_queue(10_000)
 
     with pytest.raises(ValueError, match="newest needs a priority"):
         queue.lease(newest=True)
 
 
-def test_waiting_names_priorities_that_nobody_holds(make_queue: MakeQueue) -> None:
+def test_waiting_priorities_excludes_leased_messages(make_queue: MakeQueue) -> None:
     """A leased message does not wait; a released one waits again."""
     queue = make_queue(10_000)
     queue.put([draft(1), draft(3), draft(3)])
-    (out,) = queue.lease()
+    (leased,) = queue.lease()
     names = [queue.waiting_priorities()]
     (last,) = queue.lease()
     names.append(queue.waiting_priorities())
-    queue.ack([out.seq])
+    queue.ack([leased.seq])
     queue.release([last.seq])
     names.append(queue.waiting_priorities())
 
     assert names == [{1, 3}, {1}, {1, 3}]
 
 
-def test_queue_without_a_clock_knows_no_age(make_queue: MakeQueue) -> None:
-    """No age is better than a wrong one."""
+def test_queue_without_a_clock_reports_no_age(make_queue: MakeQueue) -> None:
+    """Ages are None instead of a wrong value."""
     queue = make_queue(10_000)
     queue.put([draft(1)])
 
@@ -271,13 +277,13 @@ def test_queue_without_a_clock_knows_no_age(make_queue: MakeQueue) -> None:
         max_size=40,
     )
 )
-def test_any_history_leases_in_order_and_loses_nothing(
+def test_any_sequence_of_calls_keeps_order_and_loses_nothing(
     make_queue: MakeQueue, steps: list[tuple[str, int]]
 ) -> None:
-    """Every message is acknowledged, leased or waiting, and order always holds."""
+    """Every message is acknowledged, leased or waiting, and is leased in order."""
     queue = make_queue(1_000_000)
     waiting: dict[int, tuple[int, int]] = {}
-    out: dict[int, tuple[int, int]] = {}
+    leased: dict[int, tuple[int, int]] = {}
     for action, number in steps:
         if action == "put":
             (message_id,) = queue.put([draft(number)])
@@ -287,14 +293,14 @@ def test_any_history_leases_in_order_and_loses_nothing(
             expected = sorted(waiting.values())[:number]
             got = queue.lease(number)
             assert [(-m.priority, m.seq) for m in got] == expected
-            out.update({m.seq: waiting.pop(m.seq) for m in got})
+            leased.update({m.seq: waiting.pop(m.seq) for m in got})
         else:
-            seqs = list(out)[:number]
+            seqs = list(leased)[:number]
             (queue.ack if action == "ack" else queue.release)(seqs)
-            given_back = {seq: out.pop(seq) for seq in seqs}
+            given_back = {seq: leased.pop(seq) for seq in seqs}
             waiting.update(given_back if action == "release" else {})
     queue.release_all()
 
     assert [m.seq for m in queue.lease(99)] == [
-        seq for _, seq in sorted([*waiting.values(), *out.values()])
+        seq for _, seq in sorted([*waiting.values(), *leased.values()])
     ]

@@ -1,4 +1,4 @@
-"""A full disk: alarms still go in, deliveries still go out, nobody dies."""
+"""A full disk: alarms are still stored, and messages are still delivered."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of two megabytes; needs root."""
+    """A tmpfs of 2 MiB; needs root."""
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
     if os.getuid() != 0 or subprocess.run(command, check=False).returncode != 0:
         pytest.skip("only root may mount a small disk")
@@ -31,7 +31,7 @@ def draft(priority: int, size: int = 1000) -> MessageDraft:
 
 
 def fill(queue: SqliteQueue, limit: int = 20_000) -> int:
-    """Put routine readings until the disk is full; how many went in."""
+    """Put routine readings until the disk is full; return their number."""
     for number in range(limit):
         try:
             queue.put([draft(2)])
@@ -41,10 +41,10 @@ def fill(queue: SqliteQueue, limit: int = 20_000) -> int:
 
 
 @pytest.mark.parametrize("durability", [COMMIT_EVERY_PUT, Durability(window_s=0.05)])
-def test_full_disk_takes_alarms_and_delivers(
+def test_full_disk_stores_alarms_and_delivers_messages(
     small_disk: Path, durability: Durability
 ) -> None:
-    """Low priorities are refused with a remedy; the reserve is for the top."""
+    """Low priorities are refused with a remedy; the reserve is for the top priority."""
     path = small_disk / "q.db"
     queue = SqliteQueue(path, "n1", "b", 10**8, durability=durability)
     fill(queue)
@@ -62,8 +62,8 @@ def test_full_disk_takes_alarms_and_delivers(
     assert again[0].priority == 2
 
 
-def test_room_again_means_reserve_again(small_disk: Path) -> None:
-    """When space is back, everything goes in and the reserve is kept anew."""
+def test_reserve_is_restored_when_space_is_free_again(small_disk: Path) -> None:
+    """The reserve file is allocated again once there is free space."""
     filler = small_disk / "log-of-somebody-else"
     filler.write_bytes(b"x" * 1_100_000)
     path = small_disk / "q.db"
@@ -79,7 +79,7 @@ def test_room_again_means_reserve_again(small_disk: Path) -> None:
     assert Path(f"{path}.reserve").exists()
 
 
-def test_full_disk_does_not_keep_the_queue_from_opening(small_disk: Path) -> None:
+def test_queue_opens_on_a_full_disk(small_disk: Path) -> None:
     """A restart on a full disk finds everything that was put."""
     path = small_disk / "q.db"
     queue = SqliteQueue(path, "n1", "b", 10**8)
@@ -92,9 +92,9 @@ def test_full_disk_does_not_keep_the_queue_from_opening(small_disk: Path) -> Non
     except OSError:
         filler.close()
     queue = SqliteQueue(path, "n1", "b", 10**8)
-    held = len(queue.lease(count + 1))
+    stored = len(queue.lease(count + 1))
     (alarm,) = queue.put([draft(5, 100)])
     queue.close()
 
-    assert held == count
+    assert stored == count
     assert alarm

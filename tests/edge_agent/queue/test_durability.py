@@ -1,4 +1,4 @@
-"""What waits in memory, for how long, and what is never lost or used twice."""
+"""Commit windows: which messages wait in memory, and what a kill can lose."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ from spatial_mqtt.senml import MessageId
 
 HOUR = Durability(window_s=3600.0)
 
-PUTTER = """
+PUT_PROGRAM = """
 import sys
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.base import Durability
@@ -43,8 +43,8 @@ while True:
     print(put, priority, flush=True)
 """
 
-WAITER = (
-    PUTTER.partition("number = 0")[0].replace("3600.0", "0.02")
+WAIT_PROGRAM = (
+    PUT_PROGRAM.partition("number = 0")[0].replace("3600.0", "0.02")
     + """
 import time
 queue.put([MessageDraft(5, "/t", lambda i: b"reading 0")])
@@ -70,13 +70,13 @@ def rows_on_disk(path: Path) -> int:
 
 
 def opened_block(path: Path, durability: Durability = HOUR) -> SqliteQueue:
-    """A queue whose first block of numbers is reserved."""
+    """A queue whose first block of sequence numbers is reserved."""
     queue = open_queue(path, durability)
     queue.put([draft()])
     return queue
 
 
-def test_low_priority_waits_in_memory_and_close_writes_it(tmp_path: Path) -> None:
+def test_low_priority_waits_in_memory_until_close(tmp_path: Path) -> None:
     """Below the urgent priorities, `put` does not wait for the disk."""
     queue = opened_block(tmp_path / "q.db")
     queue.put([draft(3), draft(1)])
@@ -86,22 +86,22 @@ def test_low_priority_waits_in_memory_and_close_writes_it(tmp_path: Path) -> Non
     assert (before, rows_on_disk(tmp_path / "q.db")) == (1, 3)
 
 
-def test_urgent_put_takes_everything_that_waits_to_the_disk(tmp_path: Path) -> None:
-    """An urgent message is on the disk before `put` returns, with all before it."""
+def test_urgent_put_commits_all_pending_messages(tmp_path: Path) -> None:
+    """An urgent message is committed before `put` returns, with all pending ones."""
     queue = opened_block(tmp_path / "q.db")
     queue.put([draft(1)], {"rain/tips": "1"})
     queue.put([draft(4)], {"rain/tips": "2"})
 
-    beside = open_queue(tmp_path / "q.db", COMMIT_EVERY_PUT)
-    tips, rows = beside.get_state("rain/tips"), rows_on_disk(tmp_path / "q.db")
-    beside.close()
+    other = open_queue(tmp_path / "q.db", COMMIT_EVERY_PUT)
+    tips, rows = other.get_state("rain/tips"), rows_on_disk(tmp_path / "q.db")
+    other.close()
     queue.close()
 
     assert (tips, rows) == ("2", 3)
 
 
-def test_message_with_an_id_never_waits(tmp_path: Path) -> None:
-    """Who gave the id was promised the disk, whatever the priority."""
+def test_message_with_an_id_is_committed_at_once(tmp_path: Path) -> None:
+    """A message with an id was acknowledged elsewhere, so its put is committed."""
     queue = opened_block(tmp_path / "q.db")
     queue.put([draft(1, MessageId("other", "b", 1))])
     rows = rows_on_disk(tmp_path / "q.db")
@@ -110,8 +110,8 @@ def test_message_with_an_id_never_waits(tmp_path: Path) -> None:
     assert rows == 2
 
 
-def test_full_batch_does_not_wait(tmp_path: Path) -> None:
-    """Never more than a batch is at risk."""
+def test_full_batch_is_committed_at_once(tmp_path: Path) -> None:
+    """At most `max_pending` messages are at risk."""
     queue = opened_block(tmp_path / "q.db", Durability(window_s=3600.0, max_pending=5))
     for _ in range(5):
         queue.put([draft()])
@@ -121,34 +121,36 @@ def test_full_batch_does_not_wait(tmp_path: Path) -> None:
     assert rows == 6
 
 
-def test_window_ends_by_itself(tmp_path: Path) -> None:
-    """Nobody has to call anything for a message to reach the disk.
+def test_commit_window_ends_without_another_call(tmp_path: Path) -> None:
+    """The committer's thread writes the journal without a further call.
 
     A kill leaves the file as it is; what the next start finds was on the disk.
     """
     path = tmp_path / "q.db"
     with subprocess.Popen(
-        [sys.executable, "-c", WAITER, str(path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WAIT_PROGRAM, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout
         process.stdout.readline()
-        # Reads until the committer's thread has written; hangs if it never does.
+        # Polls until the committer's thread has written; hangs if it never does.
         while journal_path(path).read_bytes().count(b"reading 7") == 0:
             pass
         os.kill(process.pid, signal.SIGKILL)
     between = rows_on_disk(path)
     queue = open_queue(path)
-    held = [m.payload.decode() for m in queue.lease(99)]
+    stored = [m.payload.decode() for m in queue.lease(99)]
     tips = queue.get_state("rain/tips")
     queue.close()
 
     assert between == 1
-    assert held == [f"reading {number}" for number in range(8)]
+    assert stored == [f"reading {number}" for number in range(8)]
     assert tips == "7"
 
 
-def test_notes_end_in_a_commit_and_are_void_after_it(tmp_path: Path) -> None:
-    """Who looks from outside sees all but the last ten; nothing comes twice."""
+def test_journal_entries_are_not_replayed_after_their_commit(tmp_path: Path) -> None:
+    """Journal entries end in a commit, and an old entry is not replayed after it."""
     path = tmp_path / "q.db"
     queue = opened_block(path, Durability(window_s=0.001))
     while rows_on_disk(path) < 5:
@@ -157,24 +159,24 @@ def test_notes_end_in_a_commit_and_are_void_after_it(tmp_path: Path) -> None:
     put = queue.stats().put[1]
     queue.close()
     again = open_queue(path)
-    held = len(again.lease(999))
+    stored = len(again.lease(999))
     again.close()
 
-    assert held == put
+    assert stored == put
 
 
-def test_note_after_a_torn_one_is_found(tmp_path: Path) -> None:
-    """A card that wrote half a block costs that window, not the next."""
+def test_journal_entry_after_a_damaged_one_is_recovered(tmp_path: Path) -> None:
+    """A half-written block loses that entry, not the following ones."""
     path = tmp_path / "q.db"
     opened_block(path).close()
     store, reserve = QueueFile(path).open()
-    notes = WriteJournal(journal_path(path), 0)
+    journal = WriteJournal(journal_path(path), 0)
     rows = [
         QueueRow(1, 900 + at, "n1", "b", 900 + at, "/t", 0, b"x" * 99).with_checksum()
         for at in range(3)
     ]
     for row in rows:
-        assert notes.append([row], {"at": str(row.seq)})
+        assert journal.append([row], {"at": str(row.seq)})
     raw = bytearray(journal_path(path).read_bytes())
     raw[raw.index(b"x" * 99) + 5] ^= 1
     journal_path(path).write_bytes(raw)
@@ -188,8 +190,8 @@ def test_note_after_a_torn_one_is_found(tmp_path: Path) -> None:
     assert found == [None, rows[1], rows[2]]
 
 
-def test_delivered_in_time_never_touches_the_disk(tmp_path: Path) -> None:
-    """With the link up, routine readings cost the card nothing."""
+def test_messages_delivered_within_the_window_are_not_written(tmp_path: Path) -> None:
+    """With the link up, routine readings do not grow the write-ahead log."""
     queue = opened_block(tmp_path / "q.db")
     queue.ack([m.seq for m in queue.lease()])
     queue.flush()
@@ -206,39 +208,39 @@ def test_delivered_in_time_never_touches_the_disk(tmp_path: Path) -> None:
     assert (stats.put[1], stats.acked[1], stats.depth[1].bytes) == (101, 101, 0)
 
 
-def test_deferred_acks_are_counted_at_once_and_removed_at_close(
+def test_deferred_acks_are_counted_at_once_and_deleted_at_close(
     tmp_path: Path,
 ) -> None:
-    """Stats follow the ack; the rows go with the next commit."""
+    """Stats change with the ack; rows are deleted by the next commit."""
     queue = opened_block(tmp_path / "q.db")
     queue.put([draft(5), draft(5)])
     queue.ack([m.seq for m in queue.lease(3)])
-    held = queue.stats().depth
+    stored = queue.stats().depth
     before = rows_on_disk(tmp_path / "q.db")
     queue.close()
 
-    assert {(d.rows, d.bytes) for d in held.values()} == {(0, 0)}
+    assert {(d.rows, d.bytes) for d in stored.values()} == {(0, 0)}
     assert (before, rows_on_disk(tmp_path / "q.db")) == (3, 0)
     assert read_counters(tmp_path / "q.db")[5]["bytes"] == 0
 
 
-def test_notes_of_a_file_that_lost_its_log_are_taken_over(tmp_path: Path) -> None:
-    """They were made after commits that the card then forgot."""
+def test_journal_is_replayed_when_the_log_was_lost(tmp_path: Path) -> None:
+    """Entries of a later generation follow commits that were lost with the log."""
     path = tmp_path / "q.db"
     opened_block(path).close()
     row = QueueRow(1, 900, "n1", "b", 900, "/t", 0, b"reading").with_checksum()
-    notes = WriteJournal(journal_path(path), 7)
-    assert notes.append([row], {})
-    notes.close()
+    journal = WriteJournal(journal_path(path), 7)
+    assert journal.append([row], {})
+    journal.close()
     queue = open_queue(path)
-    held = [m.payload for m in queue.lease(9)]
+    stored = [m.payload for m in queue.lease(9)]
     queue.close()
 
-    assert held == [b"payload", b"reading"]
+    assert stored == [b"payload", b"reading"]
 
 
-def test_next_put_takes_removals_along(tmp_path: Path) -> None:
-    """Putting and delivering in turn costs one commit a turn, not two."""
+def test_next_put_commits_pending_removals(tmp_path: Path) -> None:
+    """A put and a delivery in turn cost one commit per turn, not two."""
     path = tmp_path / "q.db"
     queue = open_queue(path, Durability(window_s=0.0, removal_delay_s=3600.0))
     queue.put([draft(5)])
@@ -251,33 +253,33 @@ def test_next_put_takes_removals_along(tmp_path: Path) -> None:
     assert (between, after) == ((1, 0), 2)
 
 
-def test_removal_ends_by_itself(tmp_path: Path) -> None:
-    """Without another put, too, what was delivered leaves the file."""
+def test_removal_is_committed_without_another_put(tmp_path: Path) -> None:
+    """Delivered messages leave the file without a further put."""
     queue = open_queue(
         tmp_path / "q.db", Durability(window_s=0.0, removal_delay_s=0.02)
     )
     queue.put([draft(5)])
     queue.ack([m.seq for m in queue.lease()])
-    # Reads until the committer's thread has written; hangs if it never does.
+    # Polls until the committer's thread has written; hangs if it never does.
     while rows_on_disk(tmp_path / "q.db") > 0:
         pass
     queue.close()
 
 
-def test_removal_ends_by_itself_beside_notes(tmp_path: Path) -> None:
-    """A window without news removes what was delivered."""
+def test_removal_is_committed_while_the_journal_has_entries(tmp_path: Path) -> None:
+    """A pending message of low priority does not delay the removal."""
     queue = open_queue(tmp_path / "q.db", Durability(window_s=0.02))
     queue.put([draft(5)])
     queue.put([draft(1)])
     queue.ack([m.seq for m in queue.lease()])
-    # Reads until the committer's thread has written; hangs if it never does.
+    # Polls until the committer's thread has written; hangs if it never does.
     while read_counters(tmp_path / "q.db")[5]["rows"]:
         pass
     queue.close()
 
 
-def test_removal_may_be_asked_for_at_once(tmp_path: Path) -> None:
-    """Who shares the file may want to see each delivery."""
+def test_zero_removal_delay_removes_at_once(tmp_path: Path) -> None:
+    """For processes that share the file and need to see each delivery."""
     queue = open_queue(tmp_path / "q.db", Durability(window_s=0.0, removal_delay_s=0.0))
     queue.put([draft(5), draft(5)])
     queue.ack([m.seq for m in queue.lease()])
@@ -287,37 +289,39 @@ def test_removal_may_be_asked_for_at_once(tmp_path: Path) -> None:
     assert rows == 1
 
 
-def test_kill_inside_the_window_loses_only_low_priority_and_no_number(
+def test_kill_in_the_window_loses_only_low_priority_and_reuses_no_id(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Urgent ones are all there, the loss is bounded and counted, ids stay unique."""
+    """Urgent messages survive; the loss is bounded and counted; ids stay unique."""
     path = tmp_path / "q.db"
-    told: list[tuple[str, int]] = []
+    printed: list[tuple[str, int]] = []
     for _ in range(3):
         with subprocess.Popen(
-            [sys.executable, "-c", PUTTER, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PUT_PROGRAM, str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process:
             assert process.stdout
             lines = [process.stdout.readline() for _ in range(301)]
             os.kill(process.pid, signal.SIGKILL)
             lines += [line for line in process.stdout if line.endswith("\n")]
-        told += [(i, int(p)) for i, p in (line.split() for line in lines)]
+        printed += [(i, int(p)) for i, p in (line.split() for line in lines)]
 
     with caplog.at_level(logging.WARNING):
         queue = open_queue(path)
-    held = {str(m.id) for m in queue.lease(100_000)}
-    lost = [priority for id_, priority in told if id_ not in held]
+    stored = {str(m.id) for m in queue.lease(100_000)}
+    lost = [priority for id_, priority in printed if id_ not in stored]
     bound = queue.stats().max_lost
     queue.close()
 
-    assert len(told) == len({id_ for id_, _ in told})
+    assert len(printed) == len({id_ for id_, _ in printed})
     assert set(lost) <= {1, 2, 3}
     assert len(lost) <= bound <= 150
     assert "killed inside its commit window" in caplog.text
 
 
-def test_clean_end_counts_no_loss(tmp_path: Path) -> None:
-    """Only a kill leaves a block open."""
+def test_clean_close_counts_no_loss(tmp_path: Path) -> None:
+    """Only a kill leaves a block open, which counts as a possible loss."""
     opened_block(tmp_path / "q.db").close()
     queue = open_queue(tmp_path / "q.db")
     lost = queue.stats().max_lost
@@ -326,8 +330,8 @@ def test_clean_end_counts_no_loss(tmp_path: Path) -> None:
     assert lost == 0
 
 
-def test_second_process_gets_no_window(tmp_path: Path) -> None:
-    """Beside the owner, every put is on the disk, in the order of its number."""
+def test_second_process_has_no_commit_window(tmp_path: Path) -> None:
+    """A second process commits each put, in the order of its number."""
     agent = opened_block(tmp_path / "q.db")
     sender = open_queue(tmp_path / "q.db")
     sender.put([draft(1)])
@@ -338,8 +342,8 @@ def test_second_process_gets_no_window(tmp_path: Path) -> None:
     assert rows == 2
 
 
-def test_own_block_below_a_foreign_number_is_still_leased(tmp_path: Path) -> None:
-    """The reading mark passed our block; our rows are found all the same."""
+def test_own_block_below_a_foreign_row_is_still_leased(tmp_path: Path) -> None:
+    """The read position is past the block; its rows are found all the same."""
     agent = opened_block(tmp_path / "q.db")
     sender = open_queue(tmp_path / "q.db", COMMIT_EVERY_PUT)
     sender.put([draft(1)])
@@ -357,8 +361,8 @@ def test_own_block_below_a_foreign_number_is_still_leased(tmp_path: Path) -> Non
     assert rest == [(5, 4), (1, 2), (1, 3), (1, 5)]
 
 
-def test_closed_file_keeps_order_after_blocks(tmp_path: Path) -> None:
-    """A new process begins above every number that was reserved before."""
+def test_order_is_kept_after_closed_blocks(tmp_path: Path) -> None:
+    """A new process starts above every number that was reserved before."""
     opened_block(tmp_path / "q.db").close()
     queue = opened_block(tmp_path / "q.db")
     seqs = [m.seq for m in queue.lease(9)]
@@ -377,45 +381,50 @@ STEPS = st.lists(
 )
 
 
-class History:
-    """An agent with a window and a sender without, and what must be in the file."""
+class TwoProcessModel:
+    """A queue with a commit window, one without on the same file, and a model of both.
+
+    Attributes:
+        waiting: Negated priority and sequence number of each waiting message.
+        leased: The same for leased messages, by sequence number.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.agent = self._agent()
         self.sender = open_queue(path, COMMIT_EVERY_PUT)
         self.waiting: set[tuple[int, int]] = set()
-        self.out: dict[int, tuple[int, int]] = {}
+        self.leased: dict[int, tuple[int, int]] = {}
 
     def _agent(self) -> SqliteQueue:
         return open_queue(self.path, Durability(window_s=3600.0, max_pending=4))
 
     def put(self, priority: int) -> None:
-        self._note(self.agent.put([draft(priority)]), priority)
+        self._record(self.agent.put([draft(priority)]), priority)
 
     def send(self, priority: int) -> None:
-        self._note(self.sender.put([draft(priority)]), priority)
+        self._record(self.sender.put([draft(priority)]), priority)
 
-    def _note(self, ids: list[MessageId | None], priority: int) -> None:
+    def _record(self, ids: list[MessageId | None], priority: int) -> None:
         assert ids[0]
         self.waiting.add((-priority, ids[0].seq))
 
     def lease(self, count: int) -> None:
         got = [(-m.priority, m.seq) for m in self.agent.lease(count)]
         assert got == sorted(self.waiting)[:count]
-        self.out.update({seq: (priority, seq) for priority, seq in got})
+        self.leased.update({seq: (priority, seq) for priority, seq in got})
         self.waiting.difference_update(got)
 
     def ack(self, count: int) -> None:
-        seqs = list(self.out)[:count]
+        seqs = list(self.leased)[:count]
         self.agent.ack(seqs)
         for seq in seqs:
-            del self.out[seq]
+            del self.leased[seq]
 
     def release(self, count: int) -> None:
-        seqs = list(self.out)[:count]
+        seqs = list(self.leased)[:count]
         self.agent.release(seqs)
-        self.waiting.update(self.out.pop(seq) for seq in seqs)
+        self.waiting.update(self.leased.pop(seq) for seq in seqs)
 
     def flush(self, _count: int) -> None:
         self.agent.flush()
@@ -423,8 +432,8 @@ class History:
     def restart(self, _count: int) -> None:
         self.agent.close()
         self.agent = self._agent()
-        self.waiting.update(self.out.values())
-        self.out.clear()
+        self.waiting.update(self.leased.values())
+        self.leased.clear()
 
     def close(self) -> None:
         self.agent.close()
@@ -437,18 +446,18 @@ class History:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS)
-def test_any_history_of_two_processes_keeps_order_and_loses_nothing(
+def test_any_sequence_of_two_processes_keeps_order_and_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
-    """Memory, blocks, a second putter and restarts never change what is leased."""
-    history = History(tmp_path_factory.mktemp("q") / "q.db")
+    """Pending rows, blocks, a second process and restarts do not change the order."""
+    model = TwoProcessModel(tmp_path_factory.mktemp("q") / "q.db")
     for action, number in steps:
-        getattr(history, action)(number)
-        depth = history.agent.stats().depth.values()
-        held = len(history.waiting) + len(history.out)
-        assert sum(d.rows for d in depth) == held
-    history.restart(0)
-    history.lease(99)
-    history.close()
+        getattr(model, action)(number)
+        depth = model.agent.stats().depth.values()
+        stored = len(model.waiting) + len(model.leased)
+        assert sum(d.rows for d in depth) == stored
+    model.restart(0)
+    model.lease(99)
+    model.close()
 
-    assert rows_on_disk(history.path) == len(history.out)
+    assert rows_on_disk(model.path) == len(model.leased)

@@ -13,7 +13,7 @@ from edge_agent.sensors.ads1115 import InputSaturatedError, decode, encode_confi
         ("7ffe", 2.048 * 32766 / 32768),
     ],
 )
-def test_code_is_volts(raw: str, volts: float) -> None:
+def test_code_is_decoded_to_volts(raw: str, volts: float) -> None:
     """Codes of the data sheet's "Data Format", at +-2.048 V."""
     assert decode(bytes.fromhex(raw), 2.048) == pytest.approx(volts, abs=1e-9)
 

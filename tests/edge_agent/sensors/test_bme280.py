@@ -11,7 +11,7 @@ from edge_agent.simulator.chips.i2c import Bme280Chip
 SETTINGS = Bme280Settings(kind="bme280", name="air")
 
 
-def part() -> tuple[SimulatedBuses, Bme280Chip, Hardware]:
+def make_chip() -> tuple[SimulatedBuses, Bme280Chip, Hardware]:
     """A bus with a chip on it."""
     buses, chip = SimulatedBuses(), Bme280Chip(random.Random(1))
     buses.attach_i2c(1, 0x76, chip)
@@ -20,7 +20,7 @@ def part() -> tuple[SimulatedBuses, Bme280Chip, Hardware]:
 
 def test_air_is_read_back() -> None:
     """Temperature, humidity and pressure of the simulated air."""
-    _, chip, hardware = part()
+    _, chip, hardware = make_chip()
     chip.air = (-7.5, 95_000.0, 88.0)
     chip.slow_polls = 3
     found = {r.name: (r.unit, r.value) for r in Bme280(SETTINGS, hardware).read(0.0)}
@@ -29,9 +29,9 @@ def test_air_is_read_back() -> None:
     assert found["air/pressure"] == ("hPa", pytest.approx(950.0, abs=0.1))
 
 
-def test_missing_chip_is_named_with_its_place() -> None:
-    """Nobody at the address: where, why, and what to check."""
-    buses, _, hardware = part()
+def test_missing_chip_is_reported_with_its_address() -> None:
+    """Address, error and what to check."""
+    buses, _, hardware = make_chip()
     buses.i2c(1).chips.clear()
     with pytest.raises(
         SensorBusError,
@@ -40,9 +40,9 @@ def test_missing_chip_is_named_with_its_place() -> None:
         Bme280(SETTINGS, hardware)
 
 
-def test_its_sister_without_humidity_is_named() -> None:
+def test_bmp280_without_humidity_is_reported() -> None:
     """A BMP280 looks the same on the board and has another id."""
-    _, chip, hardware = part()
+    _, chip, hardware = make_chip()
     chip.is_impostor = True
     with pytest.raises(
         SensorBusError, match=r"BME280 \(60\), got 58, a BMP280 without"
@@ -51,8 +51,8 @@ def test_its_sister_without_humidity_is_named() -> None:
 
 
 def test_replaced_chip_is_read_with_its_own_calibration() -> None:
-    """After a failure the calibration is read anew."""
-    buses, chip, hardware = part()
+    """After a failure the calibration is read again."""
+    buses, chip, hardware = make_chip()
     sensor = Bme280(SETTINGS, hardware)
     del buses.i2c(1).chips[0x76]
     with pytest.raises(SensorBusError, match="does not answer"):
@@ -65,9 +65,9 @@ def test_replaced_chip_is_read_with_its_own_calibration() -> None:
     assert len(sensor.read(0.0)) == 3
 
 
-def test_chip_that_never_gets_ready_is_named() -> None:
+def test_chip_that_never_gets_ready_is_reported() -> None:
     """A measurement that takes ten times its time is a fault."""
-    _, chip, hardware = part()
+    _, chip, hardware = make_chip()
     sensor = Bme280(SETTINGS, hardware)
     chip.slow_polls = 100
     with pytest.raises(SensorBusError, match="is not ready after 10 measuring times"):
@@ -75,8 +75,8 @@ def test_chip_that_never_gets_ready_is_named() -> None:
 
 
 def test_impossible_air_is_out_of_range() -> None:
-    """A broken membrane gives a pressure of no place on earth."""
-    _, chip, hardware = part()
+    """A broken membrane gives a pressure that does not occur on earth."""
+    _, chip, hardware = make_chip()
     chip.air = (20.0, 20_000.0, 50.0)
     with pytest.raises(SensorRangeError, match="between 30000 and 110000 Pa, got 2"):
         Bme280(SETTINGS, hardware).read(0.0)

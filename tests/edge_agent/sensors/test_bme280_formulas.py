@@ -9,8 +9,8 @@ from edge_agent.sensors.bme280 import (
     decode_trim,
 )
 
-# A real chip's registers; the expected air is what RPi.bme280 0.2.4, which others
-# wrote, makes of the same bytes.
+# Registers of a real chip; RPi.bme280 0.2.4, an independent driver, computes the
+# expected values from the same bytes.
 TRIM_TP = bytes.fromhex(
     "686ee8643200538fabd5d00ba3223500f9ffac260ad8bd10004b"
 )  # fmt: skip
@@ -56,7 +56,7 @@ def test_trim_shares_a_byte_between_h4_and_h5() -> None:
     "raw",
     ["800000" + "7e5700" + "74df", "568500" + "800000" + "74df", "5685007e57008000"],
 )
-def test_what_was_not_measured_is_found_out(raw: str) -> None:
+def test_missing_measurement_is_detected(raw: str) -> None:
     """Table 18: the registers' values after power-on."""
     trim = decode_trim(TRIM_TP, bytes.fromhex("6c0100130a001e"))
     with pytest.raises(NotMeasuredError, match="has measured nothing"):
@@ -64,7 +64,7 @@ def test_what_was_not_measured_is_found_out(raw: str) -> None:
 
 
 def test_empty_calibration_gives_no_division_by_zero() -> None:
-    """The data sheet's own guard."""
+    """The guard is in the data sheet."""
     assert (
         compensate_pressure(1, 1.0, TrimParameters((0, 0, 0), (0,) * 9, (0,) * 6))
         == 0.0

@@ -8,7 +8,7 @@ from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "expected"),
     [
         (errno.EIO, "does not answer"),
         (errno.EREMOTEIO, "does not answer"),
@@ -20,19 +20,19 @@ from edge_agent.sensors.i2c import bus_errors_as_sensor_errors
         (errno.EPIPE, "failed"),
     ],
 )
-def test_number_of_the_kernel_becomes_a_sentence(number: int, words: str) -> None:
-    """Sensor, place, what happened, the kernel's words, and the remedy."""
+def test_error_number_becomes_a_message(number: int, expected: str) -> None:
+    """Sensor, address, what happened, the kernel's message, and the remedy."""
     with (
         pytest.raises(
-            SensorBusError, match=rf"^sensor air I2C1 0x76 {words}: .*; look at it$"
+            SensorBusError, match=rf"^sensor air I2C1 0x76 {expected}: .*; look at it$"
         ),
         bus_errors_as_sensor_errors("air", "I2C1 0x76", "look at it"),
     ):
         raise OSError(number, os.strerror(number))
 
 
-def test_own_error_keeps_its_words() -> None:
-    """What is named already is not named again."""
+def test_sensor_error_is_not_changed() -> None:
+    """An error with a sensor's name is not wrapped again."""
     with (
         pytest.raises(SensorRangeError, match=r"^sensor air is odd; look$"),
         bus_errors_as_sensor_errors("air", "I2C1 0x76", "look at it"),

@@ -45,8 +45,8 @@ def values(sensor: Sensor) -> dict[str, Any]:
     return {reading.name: reading.value for reading in sensor.read(0.0)}
 
 
-def test_gauge_counts_every_tip_that_the_rain_makes() -> None:
-    """As many tips are counted as the rain is worth."""
+def test_gauge_counts_every_tip() -> None:
+    """The number of tips corresponds to the rain."""
     board, sensors = node()
     total_mm = 0.0
     for minute in range(1, 601):
@@ -56,7 +56,7 @@ def test_gauge_counts_every_tip_that_the_rain_makes() -> None:
     assert (total_mm, reading.sum) == (pytest.approx(100.0), 100.0)
 
 
-def test_gauge_goes_on_from_the_tips_it_told_of() -> None:
+def test_gauge_continues_from_the_stored_tips() -> None:
     """The cumulative sum survives a restart; rain in between is lost."""
     board, sensors = node()
     board.advance(START_S + 5 * 3600)
@@ -74,8 +74,8 @@ def test_gauge_goes_on_from_the_tips_it_told_of() -> None:
     assert rain.read(0.0)[0].value > 0
 
 
-def test_state_tells_only_of_tips_that_were_read() -> None:
-    """What is stored with a reading agrees with it, whatever tips come after."""
+def test_state_contains_only_tips_that_were_read() -> None:
+    """Stored state agrees with the reading stored with it, whatever tips follow."""
     board, sensors = node()
     sensors["rain"].read(0.0)
     board.advance(START_S + 8 * 3600)
@@ -88,8 +88,8 @@ def test_damaged_state_counts_from_zero() -> None:
     assert sensors["rain"].read(0.0)[0].sum == 0
 
 
-def test_raising_listener_does_not_lose_tips(caplog: pytest.LogCaptureFixture) -> None:
-    """An exception in the agent's callback stays out of the thread of the pins."""
+def test_failing_callback_loses_no_tips(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception in the agent's callback does not reach the thread of the pins."""
 
     def fail(name: str) -> None:
         raise RuntimeError(name)
@@ -120,29 +120,29 @@ def test_tilt_is_read_back_within_two_thousandths() -> None:
 
 
 def test_samples_of_a_tilt_reading_are_a_filter_period_apart() -> None:
-    """Samples closer than the filter would repeat; the first waits for it to settle."""
-    naps = []
-    _, sensors = node(sleep=naps.append)
+    """Closer samples would repeat; the first waits until the filter has settled."""
+    sleeps = []
+    _, sensors = node(sleep=sleeps.append)
     sensors["tilt"].read(0.0)
-    assert naps == [2.0] + [0.256] * 7
+    assert sleeps == [2.0] + [0.256] * 7
     sensors["tilt"].read(0.0)
-    assert naps[8:] == [0.256] * 7
+    assert sleeps[8:] == [0.256] * 7
 
 
-def test_cut_wire_is_told_at_once_and_stays() -> None:
-    """The cut calls the agent, and every reading says it."""
-    told = []
+def test_cut_wire_is_reported_at_once_and_stays() -> None:
+    """The cut calls the agent, and every later reading is True."""
+    notified = []
     site = SlopeSite(start_s=START_S, wire_break_s=START_S + 100)
     board, sensors = node(
-        site, rain=make_storm("quiet", START_S, 1, 0), on_event=told.append
+        site, rain=make_storm("quiet", START_S, 1, 0), on_event=notified.append
     )
     assert values(sensors["wire"]) == {"wire": False}
     board.advance(START_S + 101)
-    assert (told, values(sensors["wire"])) == (["wire"], {"wire": True})
+    assert (notified, values(sensors["wire"])) == (["wire"], {"wire": True})
 
 
-def test_dead_tilt_chip_is_an_error_and_the_others_go_on() -> None:
-    """A chip that answers nothing is named; its neighbours on the bus read on."""
+def test_dead_tilt_chip_is_an_error_and_others_are_read() -> None:
+    """A chip that answers nothing is reported; the others on the bus are read."""
     board, sensors = node()
     board.inject_fault("tilt", Fault.DEAD)
     with pytest.raises(
@@ -153,7 +153,7 @@ def test_dead_tilt_chip_is_an_error_and_the_others_go_on() -> None:
 
 
 def test_replaced_tilt_chip_is_set_up_again() -> None:
-    """A chip that lost its settings is measured only after it has them again."""
+    """A chip that lost its settings is read only after it has them again."""
     board, sensors = node()
     board.inject_fault("tilt", Fault.DEAD)
     with pytest.raises(SensorBusError, match="answers only 00"):
@@ -165,8 +165,8 @@ def test_replaced_tilt_chip_is_set_up_again() -> None:
     )
 
 
-def test_tilt_chip_that_lost_power_is_found_out() -> None:
-    """A chip in standby reads zero; it is never taken for level ground."""
+def test_tilt_chip_that_lost_power_is_detected() -> None:
+    """A chip in standby reads zero, which must not be taken for level ground."""
     board, sensors = node()
     board.clear_fault("tilt")
     with pytest.raises(SensorBusError, match="answers only 00"):
@@ -175,7 +175,7 @@ def test_tilt_chip_that_lost_power_is_found_out() -> None:
 
 
 def test_dead_converter_is_out_of_range_for_both_probes() -> None:
-    """Zero volts is no water content; the message names the voltage."""
+    """Zero volts is no water content; the message contains the voltage."""
     board, sensors = node()
     board.inject_fault("soil", Fault.DEAD)
     for name in ("soil", "deep"):
@@ -183,8 +183,8 @@ def test_dead_converter_is_out_of_range_for_both_probes() -> None:
             sensors[name].read(0.0)
 
 
-def test_stuck_probe_goes_on_saying_the_same() -> None:
-    """A stuck value is not an error: quality control has to find it."""
+def test_stuck_probe_repeats_its_value() -> None:
+    """A repeated value is not an error: quality control has to find it."""
     board, sensors = node()
     before = values(sensors["soil"])["soil"]
     board.inject_fault("soil", Fault.STUCK)
@@ -192,8 +192,8 @@ def test_stuck_probe_goes_on_saying_the_same() -> None:
     assert values(sensors["soil"])["soil"] == pytest.approx(before, abs=0.002)
 
 
-def test_stuck_gauge_and_tilt_stay_where_they_are() -> None:
-    """A stuck reed tips no more; tips while it was stuck do not come later."""
+def test_stuck_gauge_counts_no_tips() -> None:
+    """A stuck reed counts no tips; tips in the meantime are not added later."""
     board, sensors = node()
     board.inject_fault("rain", Fault.STUCK)
     board.advance(START_S + 10 * 3600)
@@ -202,24 +202,24 @@ def test_stuck_gauge_and_tilt_stay_where_they_are() -> None:
     assert sensors["rain"].read(0.0)[0].sum == 0
 
 
-def test_unknown_part_cannot_fail() -> None:
-    """A fault names a sensor of the board."""
+def test_fault_of_an_unknown_sensor_is_refused() -> None:
+    """The error contains the unknown name."""
     board, _ = node()
     with pytest.raises(LookupError, match="no sensor with name 'rian'"):
         board.inject_fault("rian", Fault.DEAD)
 
 
-def test_part_cannot_fail_as_it_never_does() -> None:
-    """A gauge is not saturated; the message lists what can happen to it."""
+def test_fault_that_a_part_cannot_have_is_refused() -> None:
+    """A gauge cannot be saturated; the message lists its faults."""
     board, _ = node()
     with pytest.raises(LookupError, match=r"no fault 'saturated' for sensor 'rain'"):
         board.inject_fault("rain", Fault.SATURATED)
 
 
-def test_sensor_that_does_not_open_is_tried_again(
+def test_sensor_that_does_not_open_is_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A missing chip stops nobody, says so, and reads once it is there."""
+    """A missing chip is logged and read once it is there; others are not affected."""
     settings = parse_sensors(TABLES)
     slope = Slope(SimulatedRain(START_S, 60, (0.0,)), SlopeSite(start_s=START_S))
     board = Board(slope, settings, random.Random(1))
@@ -239,7 +239,7 @@ def test_sensor_that_does_not_open_is_tried_again(
 
 
 def test_pin_in_use_is_an_open_error() -> None:
-    """A pin that another program part holds is reported with its reason."""
+    """The reason is that another part of the program holds the pin."""
     board, sensors = node()
     (gauge,) = open_sensors(
         parse_sensors(TABLES[:1]), Hardware(board.pin_factory, lambda _: None)
@@ -249,17 +249,17 @@ def test_pin_in_use_is_an_open_error() -> None:
     assert gauge.read(0.0)[0].unit == "mm"
 
 
-def test_pin_that_systemd_keeps_names_the_way_out() -> None:
-    """A stopped agent's pins wait in systemd's store, and are busy to others."""
+def test_pin_kept_by_systemd_is_reported_with_a_remedy() -> None:
+    """Pins of a stopped agent stay open in systemd's store, so they are busy."""
 
     def busy() -> Sensor:
         raise OSError(errno.EBUSY, "Device or resource busy")
 
-    pending = RetryingSensor(parse_sensors(TABLES[:1])[0], busy)
-    assert "busy; stop the process that uses it; pins kept for" in str(pending.error)
+    retrying = RetryingSensor(parse_sensors(TABLES[:1])[0], busy)
+    assert "busy; stop the process that uses it; pins kept for" in str(retrying.error)
 
 
-def test_boards_do_not_share_anything() -> None:
+def test_boards_share_no_state() -> None:
     """Two boards in one process have their own pins and their own bus."""
     one, first = node(SlopeSite(start_s=START_S, mounted_deg=(1.0, 1.0)))
     _, second = node(SlopeSite(start_s=START_S, mounted_deg=(5.0, 5.0)))

@@ -14,14 +14,14 @@ SLAVE = """50 05 4b 46 7f ff 0c 10 1c : crc=1c {word}
 """
 
 
-class Kernel(SimulatedBuses):
-    """The two files of a chip, as texts that a test sets.
+class FakeKernel(SimulatedBuses):
+    """The two files of a chip, with settable texts.
 
     Attributes:
-        temperature: Text of the newer file; None where there is none.
-        slave: Text of the older one.
-        damaged: How many of the next texts come damaged.
-        conversions: How often the newer file was read.
+        temperature: Text of the newer file; None without the file.
+        slave: Text of the older file.
+        damaged: Number of next reads that give an empty text.
+        conversions: Number of reads of the newer file.
     """
 
     def __init__(self) -> None:
@@ -42,32 +42,32 @@ class Kernel(SimulatedBuses):
         return "" if was else text
 
 
-def part() -> tuple[Kernel, Ds18b20]:
-    """The kernel, without a chip yet, and the sensor."""
-    kernel = Kernel()
+def make_sensor() -> tuple[FakeKernel, Ds18b20]:
+    """The kernel without a chip, and the sensor."""
+    kernel = FakeKernel()
     settings = Ds18b20Settings(kind="ds18b20", name="ground", rom=ROM)
     return kernel, Ds18b20(settings, Hardware(None, lambda _: None, buses=kernel))
 
 
 def value(sensor: Ds18b20) -> object:
-    """The one reading."""
+    """The value of the one reading."""
     (reading,) = sensor.read(0.0)
     assert (reading.name, reading.unit) == ("ground", "Cel")
     return reading.value
 
 
 def test_temperature_of_a_new_and_of_an_old_kernel() -> None:
-    """``temperature`` where it is, else ``w1_slave``."""
-    kernel, sensor = part()
+    """``temperature`` if present, else ``w1_slave``."""
+    kernel, sensor = make_sensor()
     kernel.slave = SLAVE.format(word="YES", milli=-10125)
     assert value(sensor) == -10.125
     kernel.temperature = "25062\n"
     assert value(sensor) == 25.062
 
 
-def test_absent_chip_is_named_and_comes_back() -> None:
-    """A chip that fell off the wire has no folder; the sensor goes on trying."""
-    kernel, sensor = part()
+def test_missing_chip_is_reported_and_retried() -> None:
+    """A chip that is disconnected has no folder; the sensor is retried."""
+    kernel, sensor = make_sensor()
     with pytest.raises(
         SensorBusError, match=rf"sensor ground 1-Wire {ROM} is not there: .*; check the"
     ):
@@ -77,8 +77,8 @@ def test_absent_chip_is_named_and_comes_back() -> None:
 
 
 def test_power_on_value_and_short_are_no_temperature() -> None:
-    """85.0 C and -127 C are named."""
-    kernel, sensor = part()
+    """85.0 C and -127 C are reported as faults."""
+    kernel, sensor = make_sensor()
     kernel.temperature = "85000\n"
     with pytest.raises(
         SensorRangeError, match=r"sensor ground reads 85\.0 C, its value"
@@ -89,9 +89,9 @@ def test_power_on_value_and_short_are_no_temperature() -> None:
         sensor.read(0.0)
 
 
-def test_damaged_answer_is_repeated_once() -> None:
+def test_damaged_answer_is_retried_once() -> None:
     """One bad CRC is noise on the cable, two in a row are a fault."""
-    kernel, sensor = part()
+    kernel, sensor = make_sensor()
     kernel.temperature = "12000\n"
     kernel.damaged = 1
     assert value(sensor) == 12.0
@@ -101,16 +101,16 @@ def test_damaged_answer_is_repeated_once() -> None:
     assert (kernel.conversions, kernel.damaged) == (4, 0)
 
 
-def test_no_of_the_kernel_is_a_wrong_crc() -> None:
-    """The kernel reads and tells; the value is not used."""
-    kernel, sensor = part()
+def test_answer_with_no_is_a_wrong_crc() -> None:
+    """The value of an answer with NO is not used."""
+    kernel, sensor = make_sensor()
     kernel.slave = SLAVE.format(word="NO", milli=20000)
     with pytest.raises(SensorBusError, match="answers with a wrong CRC"):
         sensor.read(0.0)
 
 
 @pytest.mark.parametrize("rom", ["28-00000A1B2C3D", "10-000000000000", "28-1/../x"])
-def test_number_of_another_form_is_refused(rom: str) -> None:
-    """A chip's number names a folder, nothing else."""
+def test_invalid_rom_id_is_refused(rom: str) -> None:
+    """A ROM id names a folder, nothing else."""
     with pytest.raises(FieldError, match="rom must be 28- and 12 of 0-9 a-f"):
         check_rom(rom)

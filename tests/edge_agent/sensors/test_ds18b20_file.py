@@ -26,27 +26,27 @@ def test_both_files_give_the_temperature(milli: str, celsius: float) -> None:
 
 @pytest.mark.parametrize("text", ["85000\n", SLAVE.format(milli="85000")])
 def test_power_on_value_is_no_temperature(text: str) -> None:
-    """85.0 C stands in the chip before its first conversion."""
+    """85.0 C is in the chip before its first conversion."""
     with pytest.raises(NoTemperatureError, match=r"85.0 C, its value after power-on"):
         decode(text)
 
 
 @pytest.mark.parametrize("milli", ["-127000", "127937"])
-def test_disconnected_chip_is_named(milli: str) -> None:
-    """What an idle or a shorted wire decodes to."""
+def test_disconnected_chip_is_reported(milli: str) -> None:
+    """Values decoded from an idle or a shorted wire."""
     with pytest.raises(NoTemperatureError, match="it is disconnected"):
         decode(milli)
 
 
 @pytest.mark.parametrize("milli", ["-55063", "125062"])
-def test_temperature_beyond_the_chip_is_named(milli: str) -> None:
+def test_temperature_outside_the_range_is_reported(milli: str) -> None:
     """The chip measures -55 to 125 C."""
     with pytest.raises(NoTemperatureError, match="beyond what it can measure"):
         decode(milli)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         ("", "an empty file"),
         (SLAVE.format(milli="20000").replace("YES", "NO"), "a wrong CRC"),
@@ -54,14 +54,14 @@ def test_temperature_beyond_the_chip_is_named(milli: str) -> None:
         ("warm", "gives no temperature: 'warm'"),
     ],
 )
-def test_damaged_answer_is_named(text: str, words: str) -> None:
-    """The kernel says YES or NO of the CRC."""
-    with pytest.raises(OneWireAnswerError, match=words):
+def test_damaged_answer_is_reported(text: str, expected: str) -> None:
+    """The kernel writes YES or NO for the CRC."""
+    with pytest.raises(OneWireAnswerError, match=expected):
         decode(text)
 
 
 @given(st.text(max_size=80) | st.integers().map(str))
-def test_whatever_is_in_the_file_nothing_else_is_raised(text: str) -> None:
-    """A temperature that the chip can measure, or the reason."""
+def test_no_other_error_is_raised_for_any_text(text: str) -> None:
+    """The result is a temperature in the chip's range, or the reason."""
     with contextlib.suppress(OneWireAnswerError, NoTemperatureError):
         assert -55 <= decode(text) <= 125

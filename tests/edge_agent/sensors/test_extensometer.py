@@ -29,13 +29,13 @@ SETTINGS = ExtensometerSettings(
 @pytest.mark.parametrize(
     ("volts", "mm"), [(0.3, 0.0), (3.0, 500.0), (1.65, 250.0), (0.0, -55.5555)]
 )
-def test_voltage_is_a_place_on_the_travel(volts: float, mm: float) -> None:
+def test_voltage_is_decoded_to_a_position(volts: float, mm: float) -> None:
     """Linear between the two points of the calibration."""
     assert decode_displacement(volts, SETTINGS) == pytest.approx(mm, abs=1e-3)
 
 
 def test_movement_of_the_slope_is_read_back() -> None:
-    """A failing slope pulls the string out, to a third of a millimetre."""
+    """A failing slope pulls the wire out; accuracy a third of a millimetre."""
     site = SlopeSite(start_s=START_S, failure_time_s=START_S + 86400, onset_s=86400)
     board, sensors = opened(TABLE, site=site)
     for hour in (1, 12, 20, 23.9):
@@ -45,40 +45,40 @@ def test_movement_of_the_slope_is_read_back() -> None:
         )
 
 
-def test_reading_is_no_rain() -> None:
-    """It shares the unit with rain, but has no sum: triage takes rain by its sum."""
+def test_reading_is_not_taken_for_rain() -> None:
+    """The unit is that of rain, but without a sum, by which triage detects rain."""
     _, sensors = opened(TABLE)
     (reading,) = sensors["crack"].read(0.0)
     assert (reading.unit, reading.sum) == ("mm", None)
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "expected"),
     [
         (Fault.DEAD, r"crack must be between 0 and 500 mm of its travel, got -56 mm"),
         (Fault.DISCONNECTED, "of its travel, got -56 mm from 0.000 V; check cable"),
         (Fault.SATURATED, "crack is saturated"),
     ],
 )
-def test_broken_cable_is_no_place_on_the_travel(fault: Fault, words: str) -> None:
-    """Neither ground nor the reference is between the ends."""
+def test_broken_cable_is_outside_the_travel(fault: Fault, expected: str) -> None:
+    """Neither ground nor the reference is within the travel."""
     board, sensors = opened(TABLE)
     board.inject_fault("crack", fault)
-    with pytest.raises(SensorRangeError, match=words):
+    with pytest.raises(SensorRangeError, match=expected):
         sensors["crack"].read(0.0)
 
 
 @pytest.mark.parametrize(
-    ("key", "words"),
+    ("key", "expected"),
     [
         ({"home_v": 0.05}, r"home_v must be between 0\.1 and 3\.2 V, got 0\.05; put a"),
         ({"full_v": 3.3}, r"full_v must be between 0\.1 and 3\.2 V, got 3\.3"),
         ({"full_v": 0.6}, r"full_v must be at least 0\.5 V away from home_v \(0\.3 V"),
     ],
 )
-def test_travel_stays_clear_of_a_broken_cable(
-    key: dict[str, float], words: str
+def test_calibration_near_the_limits_is_refused(
+    key: dict[str, float], expected: str
 ) -> None:
-    """A calibration up to ground or the reference hides a fault."""
-    with pytest.raises(SettingsError, match=words):
+    """A calibration up to ground or the reference would hide a fault."""
+    with pytest.raises(SettingsError, match=expected):
         parse_sensors([TABLE | key])

@@ -12,15 +12,15 @@ NOW_S = 1_780_569_060.0
 SITE = {"latitude": 35.0, "longitude": 139.0}
 
 
-def part() -> tuple[SimulatedBuses, Gnss]:
-    """A machine without gpsd yet, and the sensor."""
+def make_sensor() -> tuple[SimulatedBuses, Gnss]:
+    """A machine without gpsd, and the sensor."""
     buses = SimulatedBuses()
     settings = GnssSettings(kind="gnss", name="gnss", **SITE)
     return buses, Gnss(settings, Hardware(None, lambda _: None, buses=buses))
 
 
 def fix(lat: float, time_s: float | None = NOW_S) -> str:
-    """What gpsd reports."""
+    """A report of gpsd."""
     tpv = {"class": "TPV", "mode": 3, "lat": lat, "lon": 139.0, "altMSL": 7.5, "eph": 3}
     if time_s is not None:
         tpv["time"] = datetime.fromtimestamp(time_s, UTC).isoformat()
@@ -29,7 +29,7 @@ def fix(lat: float, time_s: float | None = NOW_S) -> str:
 
 def test_position_and_distance_from_the_site() -> None:
     """A thousandth of a degree of latitude is 111 m."""
-    buses, sensor = part()
+    buses, sensor = make_sensor()
     buses.gpsd_report = lambda: fix(35.001)
     found = {r.name: (r.unit, r.value) for r in sensor.read(NOW_S + 2)}
     assert found == {
@@ -42,18 +42,18 @@ def test_position_and_distance_from_the_site() -> None:
     }
 
 
-def test_fix_without_a_time_tells_no_clock() -> None:
-    """What the receiver does not know is not reported."""
-    buses, sensor = part()
+def test_fix_without_a_time_has_no_clock_reading() -> None:
+    """Values that the receiver does not have are left out."""
+    buses, sensor = make_sensor()
     buses.gpsd_report = lambda: fix(35.0, None)
     names = {r.name for r in sensor.read(NOW_S)}
     assert "gnss/clock" not in names
     assert len(sensor.read(NOW_S + 60)) == 5
 
 
-def test_pulled_receiver_is_found_out() -> None:
-    """The daemon keeps the last fix; the same time a minute later is none."""
-    buses, sensor = part()
+def test_unplugged_receiver_is_detected() -> None:
+    """The daemon keeps the last fix; the same time a minute later is no fix."""
+    buses, sensor = make_sensor()
     buses.gpsd_report = lambda: fix(35.0)
     sensor.read(NOW_S)
     assert sensor.read(NOW_S + 1)
@@ -64,7 +64,7 @@ def test_pulled_receiver_is_found_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("report", "words"),
+    ("report", "expected"),
     [
         (None, r"sensor gnss gpsd failed: .*refused; check the antenna"),
         ('{"class":"POLL","active":0}', "has no fix: gpsd has no receiver"),
@@ -72,10 +72,12 @@ def test_pulled_receiver_is_found_out() -> None:
         ("nonsense", "has no fix: gpsd must answer in JSON"),
     ],
 )
-def test_without_a_position_the_reason_is_named(report: str | None, words: str) -> None:
-    """No daemon, no receiver, no sky, no gpsd."""
-    buses, sensor = part()
+def test_missing_position_is_reported_with_a_reason(
+    report: str | None, expected: str
+) -> None:
+    """No daemon, no receiver, no satellites, not gpsd."""
+    buses, sensor = make_sensor()
     if report is not None:
         buses.gpsd_report = lambda: report
-    with pytest.raises(SensorBusError, match=words):
+    with pytest.raises(SensorBusError, match=expected):
         sensor.read(NOW_S)

@@ -20,28 +20,28 @@ def poll(*tpv: object, active: int = 1) -> str:
 
 
 def test_fix_in_three_dimensions() -> None:
-    """Position, altitude above the sea, time and error."""
+    """Position, altitude above sea level, time and error."""
     fix = GnssFix(35.123456, 139.654321, 110.9, 1780569060.0, 4.2)
     assert decode(poll(TPV)) == fix
     assert decode(json.dumps(TPV)) == fix
 
 
 def test_fix_of_an_old_release_in_two_dimensions() -> None:
-    """Before 3.20 the altitude is ``alt``; what is unknown is left out."""
+    """Before 3.20 the altitude is ``alt``; unknown values are left out."""
     old = {"class": "TPV", "mode": 2, "lat": 1.0, "lon": 2.0, "epx": 9.5}
     assert decode(poll(old)) == GnssFix(1.0, 2.0, None, None, 9.5)
     assert decode(poll(old | {"alt": 3.5})).altitude_m == 3.5
 
 
 def test_best_of_two_receivers() -> None:
-    """The one that is surest; one without an estimate comes last."""
+    """The one with the smallest error; one without an estimate comes last."""
     coarse = TPV | {"lat": 1.0, "eph": 30.0}
     silent = {k: v for k, v in TPV.items() if k != "eph"}
     assert decode(poll(silent, coarse, TPV)).latitude_deg == 35.123456
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "expected"),
     [
         (poll(active=0), "gpsd has no receiver"),
         (poll(), "the receiver has no fix"),
@@ -56,9 +56,9 @@ def test_best_of_two_receivers() -> None:
         ("HTTP/1.1 400", "must answer in JSON, got 'HTTP/1.1 400'"),
     ],
 )
-def test_without_a_position_the_reason_is_named(text: str, words: str) -> None:
-    """No receiver, no satellites, or no gpsd."""
-    with pytest.raises(NoFixError, match=words):
+def test_missing_position_is_reported_with_a_reason(text: str, expected: str) -> None:
+    """No receiver, no satellites, or not gpsd."""
+    with pytest.raises(NoFixError, match=expected):
         decode(text)
 
 
@@ -67,8 +67,8 @@ fields = st.dictionaries(st.sampled_from([*TPV, "x"]), plain | st.lists(plain))
 
 
 @given(st.lists(fields | plain, max_size=3))
-def test_whatever_is_reported_nothing_else_is_raised(tpv: list[object]) -> None:
-    """A position, or the reason why there is none."""
+def test_no_other_error_is_raised_for_any_report(tpv: list[object]) -> None:
+    """The result is a position, or the reason why there is none."""
     for text in (poll(*tpv), json.dumps({"class": "TPV"} | dict(enumerate(tpv)))):
         try:
             assert -90 <= decode(text).latitude_deg <= 90

@@ -13,10 +13,10 @@ from edge_agent.simulator.chips.i2c import Lis3dhChip
 from edge_agent.simulator.parts.digital import gravity_g
 from edge_agent.triage import Triage
 
-SEEN_IN_TEN_MINUTES_DEG = 0.0029  # science.md 4: what 0.01 deg/h asks for
+MAX_SIGMA_DEG = 0.0029  # science.md 4: largest noise for 0.01 deg/h
 
 
-def part(samples: int = 64) -> tuple[Lis3dhChip, Hardware, Lis3dhSettings]:
+def make_chip(samples: int = 64) -> tuple[Lis3dhChip, Hardware, Lis3dhSettings]:
     """A chip on its bus."""
     buses, chip = SimulatedBuses(), Lis3dhChip(random.Random(1))
     buses.attach_i2c(1, 0x18, chip)
@@ -44,18 +44,18 @@ def test_short_transfer_is_no_sample() -> None:
 
 
 def test_tilt_is_read_back_within_its_noise() -> None:
-    """Both axes, in degrees, within four sigma of what the settings declare."""
-    chip, hardware, settings = part(256)
+    """Both axes, in degrees, within four sigma of the declared noise."""
+    chip, hardware, settings = make_chip(256)
     chip.accel_g = gravity_g(3.0, -2.0)
     seen = {r.name: (r.unit, r.value) for r in Lis3dh(settings, hardware).read(0.0)}
-    slack = 4 * settings.sigma_deg
-    assert seen["tilt/pitch"] == ("deg", pytest.approx(3.0, abs=slack))
-    assert seen["tilt/roll"] == ("deg", pytest.approx(-2.0, abs=slack))
+    tolerance = 4 * settings.sigma_deg
+    assert seen["tilt/pitch"] == ("deg", pytest.approx(3.0, abs=tolerance))
+    assert seen["tilt/roll"] == ("deg", pytest.approx(-2.0, abs=tolerance))
 
 
-def test_declared_noise_is_what_a_burst_has() -> None:
+def test_declared_noise_agrees_with_that_of_a_burst() -> None:
     """Not less than in the simulation, and not three times as much."""
-    chip, hardware, settings = part(16)
+    chip, hardware, settings = make_chip(16)
     chip.accel_g = gravity_g(1.0003, 1.0)
     sensor = Lis3dh(settings, hardware)
     readings = [float(str(sensor.read(0.0)[0].value)) for _ in range(200)]
@@ -63,10 +63,10 @@ def test_declared_noise_is_what_a_burst_has() -> None:
     assert sigma_deg < settings.sigma_deg < 3 * sigma_deg
 
 
-def test_warmth_looks_like_more_than_the_slowest_creep() -> None:
-    """Why no number of samples makes it good for 0.01 deg/h."""
-    chip, hardware, settings = part(256)
-    assert settings.sigma_deg > SEEN_IN_TEN_MINUTES_DEG
+def test_thermal_drift_exceeds_the_slowest_creep() -> None:
+    """Averaging more samples does not make it usable for 0.01 deg/h."""
+    chip, hardware, settings = make_chip(256)
+    assert settings.sigma_deg > MAX_SIGMA_DEG
     sensor = Lis3dh(settings, hardware)
     cold = float(str(sensor.read(0.0)[0].value))
     chip.temp_c += 5
@@ -75,24 +75,24 @@ def test_warmth_looks_like_more_than_the_slowest_creep() -> None:
 
 
 def test_warm_morning_raises_no_level() -> None:
-    """Ten degrees in an hour, and triage stays calm."""
-    chip, hardware, settings = part()
+    """Ten degrees in an hour raise no level."""
+    chip, hardware, settings = make_chip()
     sensor, triage = Lis3dh(settings, hardware), Triage([settings])
     for minute in range(61):
         chip.temp_c = 10 + minute / 6
-        said = triage.assess(sensor.read(0.0), 60.0 * minute)
-        assert said.level == 1
+        result = triage.assess(sensor.read(0.0), 60.0 * minute)
+        assert result.level == 1
 
 
-def test_knock_counts_for_nothing() -> None:
-    """A quarter of wild samples on one side does not move the mean."""
+def test_outliers_do_not_change_the_mean() -> None:
+    """A quarter of outliers on one side does not change the mean."""
     assert interquartile_mean([1.0] * 12 + [9.0] * 4) == 1.0
     assert interquartile_mean([1.0, 2.0, 3.0, 4.0]) == 2.5
 
 
-def test_other_chip_is_named() -> None:
-    """Its sister LIS331 says 32."""
-    chip, hardware, settings = part()
+def test_other_chip_is_reported() -> None:
+    """The related LIS331 answers 32."""
+    chip, hardware, settings = make_chip()
     chip.is_impostor = True
     with pytest.raises(
         SensorBusError, match=r"as a LIS3DH \(33\), got 32; check power"
@@ -101,8 +101,8 @@ def test_other_chip_is_named() -> None:
 
 
 def test_chip_that_lost_power_is_set_up_again() -> None:
-    """It stands by and has no sample; the next reading has its settings again."""
-    chip, hardware, settings = part()
+    """It is in standby without a sample; the next reading has its settings again."""
+    chip, hardware, settings = make_chip()
     sensor = Lis3dh(settings, hardware)
     chip.power_on()
     with pytest.raises(SensorBusError, match="has no new sample: it lost power"):
@@ -111,8 +111,8 @@ def test_chip_that_lost_power_is_set_up_again() -> None:
 
 
 def test_no_gravity_is_out_of_range() -> None:
-    """A broken element does not feel the earth."""
-    chip, hardware, settings = part()
+    """A broken element measures no gravity."""
+    chip, hardware, settings = make_chip()
     chip.accel_g = (0.1, 0.1, 0.1)
     with pytest.raises(
         SensorRangeError, match=r"a gravity between 0\.5 and 1\.5 g, got"

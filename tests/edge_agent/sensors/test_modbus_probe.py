@@ -15,14 +15,14 @@ SOIL = {
 }  # fmt: skip
 
 
-def settings_of(**keys: object) -> ModbusSettings:
+def make_settings(**keys: object) -> ModbusSettings:
     """A soil probe, with some keys changed."""
     return ModbusSettings(**(SOIL | keys))  # type: ignore[arg-type]
 
 
-def part(**keys: object) -> tuple[ModbusSlave, SimulatedSerial, ModbusProbe]:
+def make_sensor(**keys: object) -> tuple[ModbusSlave, SimulatedSerial, ModbusProbe]:
     """A device with 312 in the register of the settings."""
-    settings = settings_of(**keys)
+    settings = make_settings(**keys)
     buses = SimulatedBuses()
     slave = ModbusSlave(3)
     slave.set_number(settings.register, 312, settings.type, settings.order)
@@ -35,14 +35,14 @@ def part(**keys: object) -> tuple[ModbusSlave, SimulatedSerial, ModbusProbe]:
 @pytest.mark.parametrize("order", ["ABCD", "CDAB", "BADC", "DCBA"])
 def test_number_is_read_back(kind: str, order: str) -> None:
     """Every type in every order, scaled to the installer's unit."""
-    _, _, sensor = part(type=kind, order=order, function=4)
+    _, _, sensor = make_sensor(type=kind, order=order, function=4)
     (reading,) = sensor.read(0.0)
     assert (reading.name, reading.unit, reading.value) == ("soil", "/", 0.312)
 
 
-def test_lost_and_damaged_answers_are_asked_again() -> None:
-    """Two in a row are usual on a long cable; three are a fault."""
-    slave, _, sensor = part()
+def test_lost_and_damaged_answers_are_retried() -> None:
+    """Two in a row are common on a long cable; three are a fault."""
+    slave, _, sensor = make_sensor()
     slave.ignored_requests, slave.corrupt_answers = 1, 1
     assert sensor.read(0.0)[0].value == 0.312
     slave.ignored_requests = 3
@@ -57,9 +57,9 @@ def test_lost_and_damaged_answers_are_asked_again() -> None:
     assert sensor.read(0.0)[0].value == 0.312
 
 
-def test_exception_is_named_and_not_asked_again() -> None:
+def test_exception_is_reported_and_not_retried() -> None:
     """A register that does not exist is a mistake in the settings."""
-    slave, _, sensor = part()
+    slave, _, sensor = make_sensor()
     slave.registers.clear()
     slave.corrupt_answers = 0
     with pytest.raises(
@@ -72,9 +72,9 @@ def test_exception_is_named_and_not_asked_again() -> None:
         sensor.read(0.0)
 
 
-def test_pulled_adapter_is_named() -> None:
-    """The line itself is gone."""
-    _, line, sensor = part()
+def test_unplugged_adapter_is_reported() -> None:
+    """The serial port itself is missing."""
+    _, line, sensor = make_sensor()
     line.is_plugged = False
     with pytest.raises(SensorBusError, match="Modbus 3 on /dev/ttyUSB0 is not there"):
         sensor.read(0.0)
@@ -83,17 +83,17 @@ def test_pulled_adapter_is_named() -> None:
 @pytest.mark.parametrize(
     ("number", "kind"), [(900, "uint16"), (float("nan"), "float32")]
 )
-def test_number_that_cannot_be_is_named(number: float, kind: str) -> None:
-    """Out of the installer's range, and no number at all."""
-    slave, _, sensor = part(type=kind)
+def test_impossible_number_is_reported(number: float, kind: str) -> None:
+    """Outside the installer's range, and NaN."""
+    slave, _, sensor = make_sensor(type=kind)
     slave.set_number(7, number, kind, "ABCD")
     with pytest.raises(SensorRangeError, match=r"between 0 and 0.7 /, got (0\.9|nan)"):
         sensor.read(0.0)
 
 
-def test_dead_neighbour_does_not_matter() -> None:
+def test_dead_device_on_the_line_does_not_matter() -> None:
     """Two probes on one line; one is dead, the other is read."""
-    slave, line, sensor = part()
+    slave, line, sensor = make_sensor()
     other = ModbusSlave(4)
     other.ignored_requests = 99
     line.devices.append(other.answer)
@@ -101,13 +101,13 @@ def test_dead_neighbour_does_not_matter() -> None:
     assert sensor.read(0.0)[0].value == 0.4
 
 
-def test_probes_of_one_line_have_claims_of_their_own() -> None:
-    """The claim names port, address and register."""
-    assert settings_of().claims == ("/dev/ttyUSB0 address 3 function 3 register 7",)
+def test_claim_names_port_address_and_register() -> None:
+    """A claim consists of port, address, function and register."""
+    assert make_settings().claims == ("/dev/ttyUSB0 address 3 function 3 register 7",)
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "expected"),
     [
         (
             {"register": 65535, "type": "int32"},
@@ -117,16 +117,16 @@ def test_probes_of_one_line_have_claims_of_their_own() -> None:
         ({"low": 1.0}, r"low must be less than high \(0\.7\), got 1\.0"),
     ],
 )
-def test_settings_that_say_nothing_are_refused(
-    keys: dict[str, object], words: str
+def test_contradictory_settings_are_refused(
+    keys: dict[str, object], expected: str
 ) -> None:
-    """What bounds cannot say."""
-    with pytest.raises(FieldError, match=words):
-        settings_of(**keys)
+    """Rules that bounds of a single field cannot express."""
+    with pytest.raises(FieldError, match=expected):
+        make_settings(**keys)
 
 
-def test_simulated_probe_holds_what_registers_can() -> None:
-    """A number beyond them is their end, as in a real probe."""
+def test_simulated_probe_limits_numbers_to_the_register() -> None:
+    """Numbers beyond the register are limited, as in a real probe."""
     slave = ModbusSlave(3)
     slave.set_number(0, 1e9, "uint16", "ABCD")
     slave.set_number(1, -1e9, "int16", "ABCD")

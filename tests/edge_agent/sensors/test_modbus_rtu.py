@@ -18,11 +18,11 @@ from edge_agent.sensors.modbus import (
     modbus_crc,
 )
 
-ASKED = encode_request(0x11, 3, 0x006B, 3)
+REQUEST = encode_request(0x11, 3, 0x006B, 3)
 
 
-def framed(body: str) -> bytes:
-    """A frame of these bytes."""
+def make_frame(body: str) -> bytes:
+    """A frame with this body and its CRC."""
     data = bytes.fromhex(body)
     return data + modbus_crc(data)
 
@@ -34,17 +34,17 @@ def test_crc_of_the_check_string() -> None:
 
 def test_request_of_the_standard() -> None:
     """Application protocol 6.3: registers 108 to 110, here of device 17."""
-    assert ASKED.hex(" ") == "11 03 00 6b 00 03 76 87"
+    assert REQUEST.hex(" ") == "11 03 00 6b 00 03 76 87"
 
 
 def test_answer_of_the_standard() -> None:
     """Application protocol 6.3: the contents are 02 2B, 00 00, 00 64."""
-    frame = framed("11 03 06 02 2B 00 00 00 64")
-    assert decode(frame, ASKED).hex() == "022b00000064"
+    frame = make_frame("11 03 06 02 2B 00 00 00 64")
+    assert decode(frame, REQUEST).hex() == "022b00000064"
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "expected"),
     [
         (1, "illegal function"),
         (2, "illegal data address"),
@@ -53,30 +53,30 @@ def test_answer_of_the_standard() -> None:
         (99, "unknown exception"),
     ],
 )
-def test_exception_is_named(code: int, words: str) -> None:
+def test_exception_is_reported(code: int, expected: str) -> None:
     """Application protocol 7."""
     with pytest.raises(
-        ModbusExceptionError, match=f"exception {code}, {words}"
+        ModbusExceptionError, match=f"exception {code}, {expected}"
     ) as caught:
-        decode(framed(f"11 83 {code:02x}"), ASKED)
+        decode(make_frame(f"11 83 {code:02x}"), REQUEST)
     assert caught.value.code == code
 
 
 @pytest.mark.parametrize(
-    ("frame", "words"),
+    ("frame", "expected"),
     [
         (b"", "answers only 0 bytes"),
-        (framed("11 03 06 02 2B 00 00 00 64")[:-1], "answers only 10 bytes"),
-        (framed("11 03 06 02 2B 00 00 00 64")[:-1] + b"\0", "a wrong CRC: 11 03"),
-        (framed("12 03 06 02 2B 00 00 00 64"), "answers for another"),
-        (framed("11 04 06 02 2B 00 00 00 64"), "answers for another"),
-        (framed("11 03 02 02 2B"), "answers 2 bytes of registers, not 6"),
+        (make_frame("11 03 06 02 2B 00 00 00 64")[:-1], "answers only 10 bytes"),
+        (make_frame("11 03 06 02 2B 00 00 00 64")[:-1] + b"\0", "a wrong CRC: 11 03"),
+        (make_frame("12 03 06 02 2B 00 00 00 64"), "answers for another"),
+        (make_frame("11 04 06 02 2B 00 00 00 64"), "answers for another"),
+        (make_frame("11 03 02 02 2B"), "answers 2 bytes of registers, not 6"),
     ],
 )
-def test_damaged_answer_is_named(frame: bytes, words: str) -> None:
-    """What was wrong, and the bytes."""
-    with pytest.raises(ModbusAnswerError, match=words):
-        decode(frame, ASKED)
+def test_damaged_answer_is_reported(frame: bytes, expected: str) -> None:
+    """The fault and the bytes."""
+    with pytest.raises(ModbusAnswerError, match=expected):
+        decode(frame, REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_damaged_answer_is_named(frame: bytes, words: str) -> None:
     ],
 )
 def test_number_in_registers(data: str, kind: str, order: str, value: float) -> None:
-    """Every type, in the orders that probes are known to use."""
+    """Every type, in the orders that are known of probes."""
     assert decode_number(bytes.fromhex(data), kind, order) == pytest.approx(
         value, rel=1e-6
     )
@@ -109,9 +109,9 @@ def test_orders_undo_themselves(data: bytes, order: str) -> None:
 
 
 @given(st.integers(1, 125), st.binary(max_size=250))
-def test_every_prefix_of_an_answer_is_incomplete(count: int, filling: bytes) -> None:
-    """A frame is whole with its last byte and not before."""
-    body = bytes([1, 3, 2 * count]) + filling.ljust(2 * count, b"\0")[: 2 * count]
+def test_every_prefix_of_an_answer_is_incomplete(count: int, content: bytes) -> None:
+    """A frame is complete with its last byte and not before."""
+    body = bytes([1, 3, 2 * count]) + content.ljust(2 * count, b"\0")[: 2 * count]
     frame = body + modbus_crc(body)
     assert is_complete(frame)
     assert not is_complete(frame[:-1])
@@ -125,8 +125,8 @@ def test_two_registers_for_thirty_two_bits() -> None:
 
 
 @given(st.binary(max_size=40), st.booleans())
-def test_whatever_comes_nothing_else_is_raised(noise: bytes, is_sealed: bool) -> None:
-    """Noise, and noise with a CRC that fits, is damaged or refused."""
-    frame = noise + modbus_crc(noise) if is_sealed else noise
+def test_no_other_error_is_raised_for_any_bytes(noise: bytes, has_crc: bool) -> None:
+    """Noise, also with a valid CRC, is damaged or an exception."""
+    frame = noise + modbus_crc(noise) if has_crc else noise
     with contextlib.suppress(ModbusAnswerError, ModbusExceptionError):
-        assert len(decode(frame, ASKED)) == 6
+        assert len(decode(frame, REQUEST)) == 6

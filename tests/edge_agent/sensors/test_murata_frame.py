@@ -27,15 +27,17 @@ WRITES = {
 
 
 @pytest.mark.parametrize(("register", "word"), READS.items())
-def test_read_commands_are_the_data_sheets(register: int, word: str) -> None:
+def test_read_commands_equal_the_data_sheet(register: int, word: str) -> None:
     """SCL3300-D01, table of operations: each word with its checksum."""
     assert encode(register).hex().upper() == word
 
 
-@pytest.mark.parametrize(("what", "word"), WRITES.items())
-def test_write_commands_are_the_data_sheets(what: tuple[int, int], word: str) -> None:
+@pytest.mark.parametrize(("register_and_data", "word"), WRITES.items())
+def test_write_commands_equal_the_data_sheet(
+    register_and_data: tuple[int, int], word: str
+) -> None:
     """Modes 1 to 4, power down, reset, angles on, banks."""
-    assert encode(*what).hex().upper() == word
+    assert encode(*register_and_data).hex().upper() == word
 
 
 def test_answer_of_the_data_sheet() -> None:
@@ -47,8 +49,8 @@ def test_answer_of_the_data_sheet() -> None:
 
 
 @given(st.integers(0, 2**24 - 1), st.integers(0, 31))
-def test_a_wrong_bit_is_always_found(head: int, bit: int) -> None:
-    """A checksum of eight bits misses no single one."""
+def test_single_wrong_bit_is_always_detected(head: int, bit: int) -> None:
+    """A checksum of eight bits detects any single one."""
     three = head.to_bytes(3)
     frame = int.from_bytes(three + bytes([crc8(three)])) ^ (1 << bit)
     with pytest.raises(FrameError, match=r"wrong checksum|answers only"):
@@ -56,7 +58,7 @@ def test_a_wrong_bit_is_always_found(head: int, bit: int) -> None:
 
 
 @pytest.mark.parametrize("frame", ["00000000", "FFFFFFFF"])
-def test_silence_is_no_answer(frame: str) -> None:
+def test_silence_is_an_error(frame: str) -> None:
     """All bits alike is a line without a chip."""
     with pytest.raises(FrameError, match=f"answers only {frame[:2]}"):
         decode(bytes.fromhex(frame))

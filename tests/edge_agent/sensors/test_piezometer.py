@@ -19,7 +19,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(
-    ("loop_ma", "words"),
+    ("loop_ma", "expected"),
     [
         (0.0, "has no current: 0.00 mA"),
         (0.6, "is broken: 0.60 mA"),
@@ -34,24 +34,24 @@ TABLE = {
         (22.5, "reports a fault of its own"),
     ],
 )
-def test_loop_is_judged_as_namur_says(loop_ma: float, words: str | None) -> None:
-    """NE 43: failure, out of range and measurement are different things."""
-    wrong = diagnose_loop(loop_ma)
-    assert (wrong is None) == (words is None)
-    if words is not None and wrong is not None:
-        assert wrong[0].startswith(words)
-        assert wrong[1]
+def test_loop_is_diagnosed_by_namur_ne_43(loop_ma: float, expected: str | None) -> None:
+    """NE 43 distinguishes failure, out of range and measurement."""
+    diagnosis = diagnose_loop(loop_ma)
+    assert (diagnosis is None) == (expected is None)
+    if expected is not None and diagnosis is not None:
+        assert diagnosis[0].startswith(expected)
+        assert diagnosis[1]
 
 
 @given(st.floats(-1, 30))
-def test_every_measurement_lies_near_the_scale(loop_ma: float) -> None:
-    """What NE 43 lets through is at most 3.2 % beyond 4 to 20 mA."""
+def test_accepted_current_is_near_the_scale(loop_ma: float) -> None:
+    """A current that NE 43 accepts is at most 3.2 % beyond 4 to 20 mA."""
     if diagnose_loop(loop_ma) is None:
         assert -0.0126 <= fraction_of_span(loop_ma) <= 1.0313
 
 
-def test_shunt_turns_volts_into_milliamperes() -> None:
-    """Ohm: 1.2 V over 120 Ohm are 10 mA."""
+def test_shunt_converts_volts_to_milliamperes() -> None:
+    """Ohm's law: 1.2 V over 120 Ohm are 10 mA."""
     assert decode_current(1.2, 120.0) == pytest.approx(10.0)
     assert (fraction_of_span(4.0), fraction_of_span(12.0), fraction_of_span(20.0)) == (
         0.0,
@@ -61,7 +61,7 @@ def test_shunt_turns_volts_into_milliamperes() -> None:
 
 
 def test_pore_pressure_is_read_back() -> None:
-    """In hPa, as a head of water, and with the current behind it."""
+    """In hPa, as a head of water, and the loop current."""
     board, sensors = opened(TABLE, rain=downpour())
     for hour in (1, 8, 20):
         kpa = board.advance(START_S + hour * 3600).pore_kpa
@@ -72,7 +72,7 @@ def test_pore_pressure_is_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "expected"),
     [
         (Fault.DISCONNECTED, r"pore has a loop that has no current: 0\.0\d mA; check"),
         (Fault.UPSCALE, r"pore has a loop that reports a fault of its own: 21\.6\d mA"),
@@ -80,24 +80,24 @@ def test_pore_pressure_is_read_back() -> None:
         (Fault.DEAD, "has no current"),
     ],
 )
-def test_bad_loop_is_named(fault: Fault, words: str) -> None:
-    """A cut cable, a sick transmitter and a wrong supply are told apart."""
+def test_bad_loop_is_reported(fault: Fault, expected: str) -> None:
+    """A cut cable, a faulty transmitter and a wrong supply have different messages."""
     board, sensors = opened(TABLE)
     board.inject_fault("pore", fault)
-    with pytest.raises(SensorRangeError, match=words):
+    with pytest.raises(SensorRangeError, match=expected):
         sensors["pore"].read(0.0)
 
 
 @pytest.mark.parametrize(
-    ("key", "words"),
+    ("key", "expected"),
     [
         ({"shunt_ohm": 165}, r"shunt_ohm must be at most 150 Ohm, for 22 mA to stay"),
         ({"at_4ma_kpa": 80}, r"at_4ma_kpa must be less than at_20ma_kpa \(80\), got 8"),
     ],
 )
-def test_loop_that_could_not_tell_a_fault_is_a_mistake(
-    key: dict[str, float], words: str
+def test_settings_that_hide_a_fault_are_refused(
+    key: dict[str, float], expected: str
 ) -> None:
-    """22 mA must be seen, and the scale must rise."""
-    with pytest.raises(SettingsError, match=words):
+    """22 mA must be measurable, and the scale must rise."""
+    with pytest.raises(SettingsError, match=expected):
         parse_sensors([TABLE | key])

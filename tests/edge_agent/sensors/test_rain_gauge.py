@@ -7,8 +7,8 @@ from edge_agent.simulator.parts.base import Fault
 TABLE = {"kind": "rain-gauge", "name": "rain", "pin": 17}
 
 
-def test_flapping_switch_is_told_and_is_no_rain() -> None:
-    """At most one minute of the heaviest rain, then a count of its own, then calm."""
+def test_flapping_switch_is_reported_and_not_counted_as_rain() -> None:
+    """At most one minute of the heaviest rain, then a separate count, then silence."""
     board, sensors = opened(TABLE)
     board.inject_fault("rain", Fault.FLAPPING)
     board.advance(START_S + 60)
@@ -32,9 +32,9 @@ def test_closures_between_readings_have_their_own_times() -> None:
 
 
 def test_switch_that_stays_closed_is_an_error() -> None:
-    """No tip can be seen, so that no rain is not zero rain; one closure may be a tip.
+    """No tip can be detected, so "no rain" is unknown and not zero.
 
-    The first reading may fall into a tip; the second says it.
+    The first reading may coincide with a tip; the second raises the error.
     """
     board, sensors = opened(TABLE, rain=downpour())
     board.inject_fault("rain", Fault.SHORTED)

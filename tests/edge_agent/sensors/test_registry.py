@@ -21,14 +21,14 @@ WIRE: Table = {"kind": "wire", "name": "wire", "pin": 27}
 
 
 def problems(*tables: Table) -> list[str]:
-    """The mistakes in the tables."""
+    """Problems found in these tables."""
     with pytest.raises(SettingsError, match="sensor") as caught:
         parse_sensors(tables)
     return list(map(str, caught.value.problems))
 
 
-def test_a_whole_node_parses() -> None:
-    """Defaults fill in; claims name pins, chips and channels."""
+def test_complete_node_is_parsed() -> None:
+    """Defaults are filled in; claims are pins, chips and channels."""
     settings = parse_sensors([RAIN, SOIL, TILT, WIRE])
     assert [s.claims for s in settings] == [
         ("GPIO17",),
@@ -39,12 +39,12 @@ def test_a_whole_node_parses() -> None:
     assert [s.senml_unit for s in settings] == ["mm", "/", "deg", None]
 
 
-def test_the_drivers_own_unit_may_be_written() -> None:
-    """A unit that agrees is no mistake."""
+def test_unit_of_the_driver_is_accepted() -> None:
+    """The key is redundant and may be given."""
     assert parse_sensors([RAIN | {"unit": "mm"}])[0].senml_unit == "mm"
 
 
-def test_no_sensors_is_no_mistake() -> None:
+def test_node_without_sensors_is_accepted() -> None:
     """A node may be only a relay."""
     assert parse_sensors([]) == ()
 
@@ -102,13 +102,13 @@ def test_no_sensors_is_no_mistake() -> None:
         ({"kind": "tilt"}, "sensor[1].name must be given: text"),
     ],
 )
-def test_a_mistake_is_named_with_its_remedy(table: Table, problem: str) -> None:
+def test_mistake_is_reported_with_its_remedy(table: Table, problem: str) -> None:
     """Field, rule, value, remedy."""
     assert problems(table) == [problem]
 
 
-def test_unknown_key_knows_the_nearest() -> None:
-    """A misspelt key is a mistake, not a default."""
+def test_unknown_key_suggests_the_nearest() -> None:
+    """A misspelt key is a mistake and does not give the default."""
     (problem,) = problems(RAIN | {"mm_per_tipp": 1})
     assert problem.startswith(
         "sensor.rain.mm_per_tipp is not a known key; did you mean 'mm_per_tip'?"
@@ -116,13 +116,13 @@ def test_unknown_key_knows_the_nearest() -> None:
 
 
 def test_missing_kind_lists_the_kinds() -> None:
-    """Without a kind nothing else can be checked."""
+    """Other keys cannot be checked without a kind."""
     (problem,) = problems({"name": "a"})
     assert problem == f"sensor.a.kind must be given: one of {ALL_KINDS}"
 
 
-def test_pin_used_twice_is_named_with_its_owner() -> None:
-    """One pin has one owner."""
+def test_pin_used_twice_is_reported_with_its_owner() -> None:
+    """A pin belongs to one sensor."""
     assert problems(RAIN, WIRE | {"pin": 17}) == [
         (
             "sensor.wire.pin must be a pin of its own, got 17, which sensor.rain uses; "
@@ -168,33 +168,33 @@ def test_pin_used_twice_is_named_with_its_owner() -> None:
         ),
     ],
 )
-def test_chip_or_bus_used_twice_is_a_mistake(
+def test_chip_or_bus_used_twice_is_refused(
     one: Table, other: Table, problem: str
 ) -> None:
-    """Channels of one chip may be shared out, the chip itself may not."""
+    """Channels of one chip may be shared between sensors, the chip itself may not."""
     assert problems(one, other) == [problem]
 
 
-def test_channels_of_one_chip_go_together() -> None:
-    """Two probes on one converter are fine."""
+def test_two_channels_of_one_chip_are_accepted() -> None:
+    """Two probes on one converter."""
     assert len(parse_sensors([SOIL, SOIL | {"name": "deep", "channel": 1}])) == 2
 
 
-def test_name_used_twice_is_a_mistake() -> None:
-    """Readings of two sensors must be told apart."""
+def test_name_used_twice_is_refused() -> None:
+    """Readings are identified by the sensor's name."""
     assert problems(RAIN, RAIN | {"pin": 18}) == [
         "sensor.rain must be named once, got 2 sensors of that name; rename all but one"
     ]
 
 
-def test_all_mistakes_are_told_at_once() -> None:
-    """The installer mends the file once."""
+def test_all_mistakes_are_reported_at_once() -> None:
+    """So that the file is corrected in one pass."""
     found = problems(RAIN | {"pin": 99}, {"kind": "x", "name": "y"}, TILT, TILT)
     assert len(found) == 4
 
 
 @pytest.mark.parametrize("name", sorted(SENSOR_KINDS))
-def test_every_key_describes_itself(name: str) -> None:
-    """The reference can be made from the settings."""
+def test_every_key_has_a_description(name: str) -> None:
+    """The reference documentation is generated from the settings."""
     rows = list(describe_settings(find_sensor_kind(name).settings, "sensor"))
     assert all(row.rule.doc.endswith(".") for row in rows)

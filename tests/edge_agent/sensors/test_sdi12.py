@@ -33,8 +33,8 @@ def test_commands() -> None:
 @pytest.mark.parametrize("echo", ["", "0M!"])
 def test_announcement_is_seconds_and_count(echo: str) -> None:
     """``atttn``; an adapter may echo the command."""
-    said = decode_announcement(f"{echo}00325\r\n".encode(), b"0M!")
-    assert (said.wait_s, said.count) == (32.0, 5)
+    announcement = decode_announcement(f"{echo}00325\r\n".encode(), b"0M!")
+    assert (announcement.wait_s, announcement.count) == (32.0, 5)
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ def test_announcement_is_seconds_and_count(echo: str) -> None:
         ("0D0!0+1\r\n", [1]),
     ],
 )
-def test_values_carry_their_signs(answer: str, values: list[float]) -> None:
-    """A sign begins each value; the point may stand anywhere."""
+def test_values_have_signs(answer: str, values: list[float]) -> None:
+    """A sign starts each value; the decimal point may be anywhere."""
     assert decode(answer.encode(), b"0D0!", with_crc=False) == values
 
 
 def test_values_with_a_crc() -> None:
-    """The CRC is taken off and checked."""
+    """The CRC is checked and removed."""
     assert decode(b"0+3.14OqZ\r\n", b"0D0!", with_crc=True) == [3.14]
 
 
 @pytest.mark.parametrize(
-    ("answer", "with_crc", "words"),
+    ("answer", "with_crc", "expected"),
     [
         (b"", False, "no whole line: b''"),
         (b"0+1.2", False, "no whole line"),
@@ -70,22 +70,24 @@ def test_values_with_a_crc() -> None:
         (b"0\r\n", True, "a wrong CRC"),
     ],
 )
-def test_damaged_answer_is_named(answer: bytes, with_crc: bool, words: str) -> None:
-    """What was wrong, and the bytes."""
-    with pytest.raises(Sdi12AnswerError, match=words):
+def test_damaged_answer_is_reported(
+    answer: bytes, with_crc: bool, expected: str
+) -> None:
+    """The fault and the bytes."""
+    with pytest.raises(Sdi12AnswerError, match=expected):
         decode(answer, b"0D0!", with_crc=with_crc)
 
 
 @pytest.mark.parametrize("answer", [b"0+1.2\r\n", b"0\r\n", b"0abc1\r\n"])
-def test_announcement_of_another_form_is_damaged(answer: bytes) -> None:
+def test_malformed_announcement_is_damaged(answer: bytes) -> None:
     """Three digits and one."""
     with pytest.raises(Sdi12AnswerError, match="must announce seconds and a count"):
         decode_announcement(answer, b"0M!")
 
 
 @given(st.lists(st.floats(-9999, 9999).map(lambda x: f"{x:+.3f}"), max_size=9))
-def test_flipped_character_is_found_by_the_crc(values: list[str]) -> None:
-    """What is whole decodes; with one character changed it does not."""
+def test_changed_character_is_detected_by_the_crc(values: list[str]) -> None:
+    """The complete answer is decoded; with one character changed it is not."""
     text = "7" + "".join(values)
     answer = (text + sdi12_crc(text) + "\r\n").encode()
     assert is_complete(answer)
@@ -97,7 +99,7 @@ def test_flipped_character_is_found_by_the_crc(values: list[str]) -> None:
 
 
 @given(st.binary(max_size=20).map(lambda noise: b"0" + noise + b"\r\n"), st.booleans())
-def test_whatever_comes_nothing_else_is_raised(answer: bytes, with_crc: bool) -> None:
+def test_no_other_error_is_raised_for_any_bytes(answer: bytes, with_crc: bool) -> None:
     """Noise is damaged, or happens to be numbers."""
     for parse in (decode_announcement, partial(decode, with_crc=with_crc)):
         try:

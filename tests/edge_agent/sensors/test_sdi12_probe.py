@@ -17,7 +17,7 @@ TENSION = {
 }  # fmt: skip
 
 
-def part(**keys: object) -> tuple[Sdi12Sensor, Sdi12Probe]:
+def make_sensor(**keys: object) -> tuple[Sdi12Sensor, Sdi12Probe]:
     """A probe with two values, potential and temperature."""
     settings = Sdi12Settings(**(TENSION | keys))  # type: ignore[arg-type]
     buses = SimulatedBuses()
@@ -29,9 +29,9 @@ def part(**keys: object) -> tuple[Sdi12Sensor, Sdi12Probe]:
 
 @pytest.mark.parametrize("crc", [True, False])
 @pytest.mark.parametrize("wait_s", [0, 3])
-def test_value_is_measured_and_fetched(crc: bool, wait_s: int) -> None:
-    """At once or after the probe says it is ready; with a CRC or without."""
-    probe, sensor = part(crc=crc)
+def test_value_is_measured_and_read(crc: bool, wait_s: int) -> None:
+    """At once or after the announced wait; with a CRC or without."""
+    probe, sensor = make_sensor(crc=crc)
     probe.wait_s = wait_s
     (reading,) = sensor.read(0.0)
     assert (reading.name, reading.unit, reading.value) == ("tension", "Pa", -12_500.0)
@@ -40,13 +40,13 @@ def test_value_is_measured_and_fetched(crc: bool, wait_s: int) -> None:
 def test_later_values_come_from_later_pages() -> None:
     """Nine values do not fit into one answer of 35 characters."""
     keys = {"command": 1, "value": 9, "scale": 1.0, "unit": "Cel"}
-    _, sensor = part(**keys)
+    _, sensor = make_sensor(**keys)
     assert sensor.read(0.0)[0].value == 8.12345
 
 
-def test_lost_and_damaged_answers_are_asked_again() -> None:
-    """Three attempts for each command; then it is named."""
-    probe, sensor = part()
+def test_lost_and_damaged_answers_are_retried() -> None:
+    """Three attempts for each command, then an error."""
+    probe, sensor = make_sensor()
     probe.ignored_requests, probe.corrupt_answers = 1, 1
     assert sensor.read(0.0)[0].value == -12_500.0
     probe.ignored_requests = 3
@@ -60,45 +60,45 @@ def test_lost_and_damaged_answers_are_asked_again() -> None:
         sensor.read(0.0)
 
 
-def test_old_probe_without_a_crc_is_silent() -> None:
-    """It does not know ``aMC!``; the installer sets crc = false."""
-    probe, sensor = part()
+def test_probe_without_crc_support_does_not_answer() -> None:
+    """It does not know ``aMC!``; the remedy is crc = false."""
+    probe, sensor = make_sensor()
     probe.knows_crc = False
     with pytest.raises(SensorBusError, match="does not answer"):
         sensor.read(0.0)
 
 
-def test_other_probe_waits_until_the_measurement_is_fetched() -> None:
-    """A word to another probe would end the measurement: the line is held."""
+def test_other_probe_waits_until_the_measurement_is_read() -> None:
+    """A command to another probe would abort the measurement, so the line is held."""
     buses = SimulatedBuses()
     hardware = Hardware(None, lambda _: None, buses=buses)
     probes = {name: Sdi12Sensor(name) for name in ("2", "3")}
     seen: list[object] = []
 
-    def meddle() -> None:
+    def read_other_probe() -> None:
         settings = Sdi12Settings(**(TENSION | {"name": "b", "address": "3"}))  # type: ignore[arg-type]
         seen.extend(Sdi12Probe(settings, hardware).read(0.0))
 
-    meddler = threading.Thread(target=meddle)
+    other_thread = threading.Thread(target=read_other_probe)
 
-    def hear(request: bytes) -> bytes:
+    def answer_request(request: bytes) -> bytes:
         if request == b"2MC!":
-            meddler.start()
-            meddler.join(0.05)  # long enough to speak, were the line free
+            other_thread.start()
+            other_thread.join(0.05)  # long enough to send if the line were free
         return b"".join(probe.answer(request) for probe in probes.values())
 
     for probe in probes.values():
         probe.values, probe.wait_s = {0: (-12.5,)}, 1
-    buses.attach_serial(PORT, hear)
+    buses.attach_serial(PORT, answer_request)
     settings = Sdi12Settings(**TENSION)  # type: ignore[arg-type]
     assert Sdi12Probe(settings, hardware).read(0.0)[0].value == -12_500.0
-    meddler.join()
+    other_thread.join()
     assert len(seen) == 1
 
 
-def test_too_slow_and_too_few_are_named() -> None:
-    """A wait that would stop the line, and a value that there is not."""
-    probe, sensor = part(longest_wait_s=10.0)
+def test_long_wait_and_missing_value_are_reported() -> None:
+    """A wait that would block the line, and a value that does not exist."""
+    probe, sensor = make_sensor(longest_wait_s=10.0)
     probe.wait_s = 120
     with pytest.raises(SensorBusError, match=r"needs 120 s, more than longest_wait_s"):
         sensor.read(0.0)
@@ -109,8 +109,8 @@ def test_too_slow_and_too_few_are_named() -> None:
 
 
 def test_error_code_of_a_probe_is_out_of_range() -> None:
-    """Probes say -9999 for a broken element."""
-    probe, sensor = part()
+    """Probes answer -9999 for a broken element."""
+    probe, sensor = make_sensor()
     probe.values = {0: (-9999.0,)}
     with pytest.raises(SensorRangeError, match=r"got -9\.999e\+06 from -9999; check"):
         sensor.read(0.0)
@@ -118,6 +118,6 @@ def test_error_code_of_a_probe_is_out_of_range() -> None:
 
 @pytest.mark.parametrize("address", ["", "?", "10", "あ"])
 def test_address_is_one_character(address: str) -> None:
-    """The question mark is for finding out, not for settings."""
+    """The question mark queries an address and is not valid in settings."""
     with pytest.raises(FieldError, match="address must be one of 0-9 A-Z a-z"):
         check_sdi12_address(address)

@@ -28,7 +28,7 @@ def test_data_registers_decode(raw: str, g: float) -> None:
 
 
 def test_low_bits_are_not_data() -> None:
-    """The lowest four bits of an axis say other things and do not count."""
+    """The lowest four bits of an axis contain other information."""
     assert decode_adxl355(bytes.fromhex("00001f") * 3) == (1 / ONE_G,) * 3
 
 
@@ -40,14 +40,14 @@ def test_short_data_is_refused() -> None:
 
 @given(st.integers(-(2**19), 2**19 - 1))
 def test_every_number_survives_the_registers(lsb: int) -> None:
-    """What the chip left-justifies comes back."""
+    """Left-justified numbers are decoded without loss."""
     raw = ((lsb & 0xFFFFF) << 4).to_bytes(3)
     assert decode_adxl355(raw * 3) == (lsb / ONE_G,) * 3
 
 
 @pytest.mark.parametrize(("lsb", "celsius"), [(1885, 25.0), (1885 - 181, 45.0)])
 def test_temperature_follows_the_data_sheet(lsb: int, celsius: float) -> None:
-    """25 degrees at 1885, falling 9.05 for a degree."""
+    """25 degrees at 1885, 9.05 digits less for each degree."""
     assert decode_temp_c(lsb.to_bytes(2)) == pytest.approx(celsius)
 
 

@@ -12,10 +12,10 @@ from edge_agent.simulator.board import Board
 from edge_agent.simulator.parts.base import Fault
 from edge_agent.simulator.slope import SlopeSite
 
-SEEN_IN_TEN_MINUTES_DEG = 0.0029  # science.md 4: what 0.01 deg/h asks for
+MAX_SIGMA_DEG = 0.0029  # science.md 4: largest noise for 0.01 deg/h
 KINDS = ("adxl345", "sca3300", "scl3300", "tilt")
 SITE = SlopeSite(start_s=START_S, mounted_deg=(-3.0, 2.0))
-DRIFT_DEG = 0.3  # what a cold day does to an ADXL345
+DRIFT_DEG = 0.3  # drift of an ADXL345 on a cold day
 
 
 def table(kind: str, **keys: object) -> dict[str, object]:
@@ -53,59 +53,59 @@ def test_short_transfer_is_no_sample() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tilt_is_read_back_within_its_noise(kind: str) -> None:
-    """Both axes, within five sigma of what the settings declare, and the drift."""
+    """Both axes, within five sigma of the declared noise, and the drift."""
     board, sensors = opened(table(kind), site=SITE)
     state = board.advance(START_S + 3600)
-    slack = 5 * sigma_deg(kind) + (DRIFT_DEG if kind == "adxl345" else 0)
+    tolerance = 5 * sigma_deg(kind) + (DRIFT_DEG if kind == "adxl345" else 0)
     seen = values(sensors["it"])
     y = "it/roll" if kind == "adxl345" else "it/y"
-    assert seen[x_of(kind)] == pytest.approx(state.tilt_x_deg, abs=slack)
-    assert seen[y] == pytest.approx(state.tilt_y_deg, abs=slack)
+    assert seen[x_of(kind)] == pytest.approx(state.tilt_x_deg, abs=tolerance)
+    assert seen[y] == pytest.approx(state.tilt_y_deg, abs=tolerance)
     if "it/temp" in seen:
         assert seen["it/temp"] == pytest.approx(state.temp_c, abs=0.15)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_declared_noise_is_what_bursts_have(kind: str) -> None:
+def test_declared_noise_agrees_with_that_of_bursts(kind: str) -> None:
     """By the data sheet, by the burst itself, and by many bursts: about the same."""
     _, sensors = opened(table(kind), site=SITE)
     seen = [values(sensors["it"]) for _ in range(60)]
     spread = statistics.stdev(one[x_of(kind)] for one in seen)
-    told = statistics.median(one["it/sigma"] for one in seen)
+    estimated = statistics.median(one["it/sigma"] for one in seen)
     assert sigma_deg(kind) == pytest.approx(spread, rel=0.5)
-    assert told == pytest.approx(spread, rel=0.7)
+    assert estimated == pytest.approx(spread, rel=0.7)
 
 
-def test_which_chips_can_see_creep() -> None:
-    """Ten minutes' noise for 0.01 deg/h; the ADXL345 is a hundred times too coarse."""
-    able = [kind for kind in KINDS if sigma_deg(kind) <= SEEN_IN_TEN_MINUTES_DEG]
-    assert able == ["sca3300", "scl3300", "tilt"]
+def test_chips_with_noise_low_enough_for_creep() -> None:
+    """Ten minutes' noise for 0.01 deg/h; the ADXL345 is far too coarse."""
+    fine_enough = [kind for kind in KINDS if sigma_deg(kind) <= MAX_SIGMA_DEG]
+    assert fine_enough == ["sca3300", "scl3300", "tilt"]
     assert sigma_deg("adxl345") > 0.02
 
 
-def test_warmth_is_not_judged_as_creep() -> None:
-    """What drifts as a slope creeps has no x and y, to which triage fits rates."""
+def test_thermal_drift_is_not_evaluated_as_creep() -> None:
+    """The readings that drift have no x and y, to which triage fits rates."""
     _, sensors = opened(table("adxl345"), site=SITE)
     assert values(sensors["it"]).keys() == {"it/pitch", "it/roll", "it/sigma"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "expected"),
     [
         (Fault.DEAD, "sensor it answers only 00; check power"),
         (Fault.STUCK, r"sensor it is stuck: it gave the same sample \d+ times"),
         (Fault.IO_ERROR, "sensor it cannot be read: .*Input/output error"),
     ],
 )
-def test_broken_chip_is_named_and_a_new_one_is_set_up(
-    kind: str, fault: Fault, words: str
+def test_broken_chip_is_reported_and_a_new_one_is_set_up(
+    kind: str, fault: Fault, expected: str
 ) -> None:
-    """It loses its settings with its power, and is measured when it has them again."""
+    """It loses its settings with its power, and is read when it has them again."""
     board, sensors = opened(table(kind), site=SITE)
     sensors["it"].read(0.0)
     board.inject_fault("it", fault)
-    with pytest.raises(SensorBusError, match=words):
+    with pytest.raises(SensorBusError, match=expected):
         sensors["it"].read(0.0)
     board.clear_fault("it")
     board.advance(START_S + 60)
@@ -113,8 +113,8 @@ def test_broken_chip_is_named_and_a_new_one_is_set_up(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_chip_that_lost_power_unseen_is_found_out(kind: str) -> None:
-    """A brown-out puts it into standby or into another mode: never a tilt."""
+def test_unnoticed_power_loss_is_detected(kind: str) -> None:
+    """A brown-out puts it into standby or into another mode, which is no tilt."""
     board, sensors = opened(table(kind), site=SITE)
     before = values(sensors["it"])
     board.clear_fault("it")
@@ -126,7 +126,7 @@ def test_chip_that_lost_power_unseen_is_found_out(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "expected"),
     [
         ("adxl345", r"it must answer as an ADXL345 \(E5\), got E6; check power"),
         ("sca3300", r"it must answer as an SCA3300 \(51\), got 77"),
@@ -134,46 +134,50 @@ def test_chip_that_lost_power_unseen_is_found_out(kind: str) -> None:
         ("tilt", r"it must answer as an ADXL355 \(AD, ED\), got AD, CB"),
     ],
 )
-def test_another_chip_is_not_taken_for_it(kind: str, words: str) -> None:
-    """Its sister would answer, in other units."""
+def test_another_chip_is_reported(kind: str, expected: str) -> None:
+    """A related chip would answer in other units."""
     board, sensors = opened(table(kind), site=SITE)
     board.inject_fault("it", Fault.IMPOSTOR)
-    for _ in range(2):  # the first may find the loss of power before the stranger
-        with pytest.raises(SensorBusError, match=rf"{words}|answers only|an error: p"):
+    for _ in range(2):  # the first may detect the power loss first
+        with pytest.raises(
+            SensorBusError, match=rf"{expected}|answers only|an error: p"
+        ):
             sensors["it"].read(0.0)
-    with pytest.raises(SensorBusError, match=words):
+    with pytest.raises(SensorBusError, match=expected):
         sensors["it"].read(0.0)
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "expected"),
     [
         (Fault.GARBLED, r"sends a wrong checksum: [0-9A-F]{2} and not [0-9A-F]{2} in"),
         (Fault.SATURATED, "reports an error: saturated"),
     ],
 )
 @pytest.mark.parametrize("kind", ["sca3300", "scl3300"])
-def test_chip_that_checks_itself_tells_why(kind: str, fault: Fault, words: str) -> None:
-    """A wrong bit on the cable and a shaken element are not the same repair."""
+def test_self_checking_chip_reports_the_reason(
+    kind: str, fault: Fault, expected: str
+) -> None:
+    """A wrong bit on the cable and a shaken element need different repairs."""
     board, sensors = opened(table(kind), site=SITE)
     board.inject_fault("it", fault)
-    with pytest.raises(SensorBusError, match=words):
+    with pytest.raises(SensorBusError, match=expected):
         sensors["it"].read(0.0)
 
 
 @pytest.mark.parametrize("kind", ["sca3300", "scl3300"])
 def test_start_follows_the_data_sheet(kind: str) -> None:
     """Reset, 1 ms and more, mode 4, 100 ms, clear status; then samples 0.1 s apart."""
-    naps: list[float] = []
-    _, sensors = opened(table(kind, samples=3), site=SITE, sleep=naps.append)
-    assert naps == [0.002, 0.1]
+    sleeps: list[float] = []
+    _, sensors = opened(table(kind, samples=3), site=SITE, sleep=sleeps.append)
+    assert sleeps == [0.002, 0.1]
     sensors["it"].read(0.0)
-    assert naps[2:] == [0.5, 0.1, 0.1]
+    assert sleeps[2:] == [0.5, 0.1, 0.1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_missing_chip_is_tried_again(kind: str) -> None:
-    """Open without the chip, and read once it is there."""
+def test_missing_chip_is_retried(kind: str) -> None:
+    """Opened without the chip, it is read once the chip is there."""
     board, sensors = opened(table(kind), site=SITE)
     sensors["it"].close()
     board.inject_fault("it", Fault.DEAD)
@@ -192,7 +196,7 @@ def opened_on(board: Board, settings: SensorConfig) -> Sensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_gravity_is_out_of_range(kind: str) -> None:
-    """A broken element does not feel the earth."""
+    """A broken element measures no gravity."""
     board, sensors = opened(table(kind), site=SITE)
     board._parts["it"]._chip.accel_g = (0.1, 0.1, 0.1)  # noqa: SLF001 - a broken element
     with pytest.raises(SensorRangeError, match=r"a gravity between 0\.5 and 1\.5 g"):

@@ -25,7 +25,7 @@ def test_sound_is_slower_in_the_cold(air_c: float, m_per_s: float) -> None:
     assert speed_of_sound(air_c) == pytest.approx(m_per_s, abs=0.01)
 
 
-def test_echo_is_there_and_back() -> None:
+def test_distance_is_half_the_path_of_the_echo() -> None:
     """5.83 ms at 20 Celsius are a metre: the 58 us for a centimetre of the guide."""
     assert decode_distance(5.827e-3, 20.0) == pytest.approx(1.0, abs=1e-3)
 
@@ -41,16 +41,16 @@ def test_water_is_read_back() -> None:
     assert state.stream_m > 0.1
 
 
-def test_pings_rest_between_each_other() -> None:
-    """The last echo must be gone: 60 ms."""
-    naps: list[float] = []
-    _, sensors = opened(TABLE | {"pings": 3}, sleep=naps.append)
+def test_pings_are_spaced() -> None:
+    """60 ms, until the last echo has ended."""
+    sleeps: list[float] = []
+    _, sensors = opened(TABLE | {"pings": 3}, sleep=sleeps.append)
     sensors["stream"].read(0.0)
-    assert naps == [1e-5, 0.06, 1e-5, 0.06, 1e-5]
+    assert sleeps == [1e-5, 0.06, 1e-5, 0.06, 1e-5]
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "words"),
+    ("fault", "error", "expected"),
     [
         (
             Fault.DEAD,
@@ -65,49 +65,53 @@ def test_pings_rest_between_each_other() -> None:
         ),
     ],
 )
-def test_bad_ranger_is_named(fault: Fault, error: type[Exception], words: str) -> None:
-    """Silence, a stuck pin and spray are different things; a new one reads again."""
+def test_faulty_ranger_is_reported(
+    fault: Fault, error: type[Exception], expected: str
+) -> None:
+    """Silence, a stuck pin and spray differ; a new one reads again."""
     board, sensors = opened(TABLE)
     board.inject_fault("stream", fault)
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=expected):
         sensors["stream"].read(0.0)
     board.clear_fault("stream")
     assert len(sensors["stream"].read(0.0)) == 2
 
 
 @pytest.mark.parametrize(
-    ("distance_m", "words"),
+    ("distance_m", "expected"),
     [
         (0.1, r"stream measures an obstacle at 0\.1\d m, nearer than 0\.25 m; remove"),
         (3.2, r"stream measures 0\.[67]\d m below the bed; measure mount_m again"),
         (4.9, r"stream receives no echo"),
     ],
 )
-def test_distance_that_is_no_level_is_named(distance_m: float, words: str) -> None:
-    """A spider, a scoured bed, and nothing at all."""
+def test_distance_outside_the_level_range_is_reported(
+    distance_m: float, expected: str
+) -> None:
+    """An obstacle, a scoured bed, and no echo."""
     board, sensors = opened(TABLE)
     board._parts["stream"]._distance_m = distance_m  # noqa: SLF001 - something else
-    with pytest.raises((SensorRangeError, SensorBusError), match=words):
+    with pytest.raises((SensorRangeError, SensorBusError), match=expected):
         sensors["stream"].read(0.0)
 
 
 @pytest.mark.parametrize(
-    ("key", "words"),
+    ("key", "expected"),
     [
         ({"echo_pin": 23}, "echo_pin must be other than trigger_pin, got 23"),
         ({"mount_m": 0.3, "nearest_m": 0.5}, r"nearest_m must be less than mount_m"),
     ],
 )
-def test_ranger_that_sees_nothing_is_a_mistake(
-    key: dict[str, float], words: str
+def test_settings_without_a_measurable_range_are_refused(
+    key: dict[str, float], expected: str
 ) -> None:
     """Two pins, and a bed beyond the blind zone."""
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(SettingsError, match=expected):
         parse_sensors([TABLE | key])
 
 
-def test_pin_of_the_echo_in_use_gives_the_trigger_back() -> None:
-    """A driver that does not open holds nothing: another may have the pin."""
+def test_trigger_pin_is_released_when_the_echo_pin_is_in_use() -> None:
+    """A driver that does not open holds no pin."""
     board, _ = opened({"kind": "wire", "name": "span", "pin": 24})
     hardware = Hardware(board.pin_factory, lambda _: None)
     (stream,) = open_sensors(parse_sensors([TABLE]), hardware)

@@ -22,15 +22,15 @@ def test_trains_of_pulses_are_counted_as_shocks(active_high: bool) -> None:
 
 
 def test_count_survives_a_restart() -> None:
-    """The sum goes on from the last stored reading, and has a unit of its own."""
+    """The sum continues from the last stored reading, and has its own unit."""
     _, sensors = opened(TABLE, get_state={"sensor.shock.shocks": "41"}.get)
     (reading,) = sensors["shock"].read(0.0)
     assert (reading.unit, reading.sum) == ("count", 41)
     assert sensors["shock"].state() == {"sensor.shock.shocks": "41"}
 
 
-def test_continuous_shaking_counts_on() -> None:
-    """A debris flow does not stop for the hold time: two shocks a second."""
+def test_continuous_shaking_is_counted() -> None:
+    """A debris flow lasts longer than the dead time: two shocks a second."""
     board, sensors = opened(TABLE)
     board.inject_fault("shock", Fault.FLAPPING)
     board.advance(START_S + 60)
@@ -38,7 +38,7 @@ def test_continuous_shaking_counts_on() -> None:
 
 
 def test_output_that_stays_active_is_an_error() -> None:
-    """A threshold turned down to nothing sees no shock."""
+    """With a threshold of zero no shock can be detected."""
     board, sensors = opened(TABLE)
     board.inject_fault("shock", Fault.SHORTED)
     sensors["shock"].read(0.0)
@@ -48,8 +48,8 @@ def test_output_that_stays_active_is_an_error() -> None:
     assert values(sensors["shock"])["shock"] == 0
 
 
-def test_raising_listener_does_not_lose_shocks() -> None:
-    """An exception in the agent's callback stays out of the thread of the pins."""
+def test_failing_callback_loses_no_shocks() -> None:
+    """An exception in the agent's callback does not reach the thread of the pins."""
 
     def fail(name: str) -> None:
         raise RuntimeError(name)

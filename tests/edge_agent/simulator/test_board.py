@@ -10,22 +10,22 @@ from edge_agent.simulator.chips.spi import Adxl355Chip, Mcp3x08Chip
 from edge_agent.simulator.pins import SlopePinFactory
 
 
-def dice() -> random.Random:
-    """The same chance each time."""
+def seeded_random() -> random.Random:
+    """Random numbers with a fixed seed."""
     return random.Random(3)
 
 
-def driven(factory: SlopePinFactory) -> Driver:
+def open_driver(factory: SlopePinFactory) -> Driver:
     """The driver of an accelerometer on CE0."""
     settings = Adxl355Settings(kind="tilt", name="tilt", device=0)
     return Driver(settings, Hardware(factory, lambda _: None))
 
 
 def test_accelerometer_measures_only_when_switched_on() -> None:
-    """It wakes in standby with its ids and no data."""
+    """It starts in standby, with its ids and without data."""
     factory = SlopePinFactory()
-    chip = Adxl355Chip(0, dice(), factory)
-    driver = driven(factory)
+    chip = Adxl355Chip(0, seeded_random(), factory)
+    driver = open_driver(factory)
     assert driver.read_registers(0x00, 4) == b"\xad\x1d\xed\x01"
     assert driver.read_registers(0x08, 9) == bytes(9)
     driver.write_register(0x2D, 0)
@@ -38,14 +38,16 @@ def test_accelerometer_measures_only_when_switched_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("filtering", "sigma_g"), [(0, 25e-6 * 1000**0.5), (10, 25e-6)]
+    ("filter_setting", "sigma_g"), [(0, 25e-6 * 1000**0.5), (10, 25e-6)]
 )
-def test_accelerometer_noise_follows_its_filter(filtering: int, sigma_g: float) -> None:
+def test_accelerometer_noise_follows_its_filter(
+    filter_setting: int, sigma_g: float
+) -> None:
     """25 micro-g per root hertz over the filter's band."""
     factory = SlopePinFactory()
-    Adxl355Chip(0, dice(), factory)
-    driver = driven(factory)
-    driver.write_register(0x28, filtering)
+    Adxl355Chip(0, seeded_random(), factory)
+    driver = open_driver(factory)
+    driver.write_register(0x28, filter_setting)
     driver.write_register(0x2D, 0)
     seen = [decode_adxl355(driver.read_registers(0x08, 9))[0] for _ in range(300)]
     spread = (sum(g * g for g in seen) / len(seen)) ** 0.5
@@ -55,21 +57,21 @@ def test_accelerometer_noise_follows_its_filter(filtering: int, sigma_g: float) 
 @pytest.mark.parametrize("volts", [0.0, 0.7, 1.65, 3.3])
 @pytest.mark.parametrize("channel", range(8))
 @pytest.mark.parametrize(
-    ("bits", "made", "lsb_v"), [(10, MCP3008, 0.0033), (12, MCP3208, 0.0009)]
+    ("bits", "adc_class", "lsb_v"), [(10, MCP3008, 0.0033), (12, MCP3208, 0.0009)]
 )
 def test_converter_gives_the_voltage_of_the_channel(
-    bits: int, made: type, lsb_v: float, channel: int, volts: float
+    bits: int, adc_class: type, lsb_v: float, channel: int, volts: float
 ) -> None:
-    """10 or 12 bits of each of the eight channels, as gpiozero's driver asks."""
+    """10 or 12 bits of each of the eight channels, as read by gpiozero's driver."""
     factory = SlopePinFactory()
-    chip = Mcp3x08Chip(1, dice(), factory, bits)
+    chip = Mcp3x08Chip(1, seeded_random(), factory, bits)
     chip.volts[channel] = volts
-    adc = made(channel=channel, port=0, device=1, pin_factory=factory)
+    adc = adc_class(channel=channel, port=0, device=1, pin_factory=factory)
     assert adc.voltage == pytest.approx(volts, abs=3 * lsb_v)
 
 
-def test_held_pin_wins_over_its_pull() -> None:
-    """A wire to ground is stronger than a pull-up, whenever that is switched on."""
+def test_held_pin_overrides_its_pull() -> None:
+    """A wire to ground overrides a pull-up that is enabled later."""
     factory = SlopePinFactory()
     factory.pin(4).hold(level=False)
     device = DigitalInputDevice(4, pull_up=True, pin_factory=factory)
@@ -79,9 +81,9 @@ def test_held_pin_wins_over_its_pull() -> None:
 
 
 def test_pins_keep_no_history() -> None:
-    """A simulation that runs for months stays small."""
+    """A simulation that runs for months needs little memory."""
     factory = SlopePinFactory()
-    Mcp3x08Chip(0, dice(), factory)
+    Mcp3x08Chip(0, seeded_random(), factory)
     adc = MCP3208(port=0, device=0, pin_factory=factory)
     for _ in range(20):
         factory.pin(4).hold(level=False)
@@ -90,8 +92,8 @@ def test_pins_keep_no_history() -> None:
     assert max(len(pin.states) for pin in factory.pins.values()) < 5
 
 
-def test_closed_bus_gives_its_pins_back() -> None:
-    """A pin of the bus can be used when the bus is closed."""
+def test_closed_bus_releases_its_pins() -> None:
+    """A pin of the bus can then be used for something else."""
     factory = SlopePinFactory()
     adc = MCP3208(port=0, device=0, pin_factory=factory)
     adc.close()

@@ -44,7 +44,7 @@ NAMES = {str(table["name"]) for table in TABLES}
 
 
 def node() -> tuple[Board, dict[str, Sensor], SlopeState]:
-    """A node with one of each, an hour into a storm."""
+    """A node with one of each sensor, an hour into a storm."""
     settings = parse_sensors(TABLES)
     slope = Slope(make_storm("peaked", START_S, 10, 100), SlopeSite(start_s=START_S))
     board = Board(slope, settings, random.Random(1))
@@ -59,8 +59,8 @@ def values(sensor: Sensor) -> dict[str, float]:
     return {r.name: float(str(r.value)) for r in sensor.read(START_S) if r.unit}
 
 
-def well(sensors: dict[str, Sensor]) -> set[str]:
-    """Names of the sensors that read."""
+def readable(sensors: dict[str, Sensor]) -> set[str]:
+    """Names of the sensors that can be read."""
     found = set()
     for name, sensor in sensors.items():
         try:
@@ -71,12 +71,12 @@ def well(sensors: dict[str, Sensor]) -> set[str]:
     return found
 
 
-def test_drivers_read_what_the_slope_is() -> None:
-    """Every quantity comes back through its registers, wires and words."""
+def test_drivers_read_the_state_of_the_slope() -> None:
+    """Every quantity is read back through registers, wires and protocols."""
     _, sensors, state = node()
     assert not [s for s in sensors.values() if isinstance(s, RetryingSensor)]
     seen = {k: v for s in sensors.values() for k, v in values(s).items()}
-    for name, expected, slack in (
+    for name, expected, tolerance in (
         ("water", state.groundwater_m, 0.02),
         ("crack", state.displacement_mm, 0.3),
         ("pore", state.pore_kpa * 10, 1.0),
@@ -91,11 +91,11 @@ def test_drivers_read_what_the_slope_is() -> None:
         ("gnss/moved", 0.0, 8.0),
         ("node/cpu-temp", state.air.temp_c + 22, 0.01),
     ):
-        assert seen[name] == pytest.approx(expected, abs=slack), name
+        assert seen[name] == pytest.approx(expected, abs=tolerance), name
 
 
 @pytest.mark.parametrize(
-    ("name", "fault", "words", "taken_along"),
+    ("name", "fault", "expected", "also_failing"),
     [
         ("water", Fault.DEAD, "I2C1 0x48 does not answer", {"crack"}),
         ("water", Fault.IO_ERROR, "I2C1 0x48 does not .*Input/output", {"crack"}),
@@ -127,27 +127,27 @@ def test_drivers_read_what_the_slope_is() -> None:
         ("gnss", Fault.SATURATED, "the receiver has no fix", set()),
     ],
 )  # fmt: skip
-def test_fault_is_named_and_takes_no_other_sensor_along(
-    name: str, fault: Fault, words: str, taken_along: set[str]
+def test_fault_is_reported_and_affects_no_other_sensor(
+    name: str, fault: Fault, expected: str, also_failing: set[str]
 ) -> None:
-    """A broken part stops itself, what shares it, and nothing else."""
+    """A broken part affects itself and what shares it, and nothing else."""
     board, sensors, _ = node()
     if fault is Fault.IMPOSTOR:
         values(sensors[name])
-        board.clear_fault(name)  # the chip was replaced: power went away
+        board.clear_fault(name)  # replacing the chip interrupts its power
     board.inject_fault(name, fault)
-    with pytest.raises(SensorError, match=rf"^sensor {name} .*({words}).*; "):
+    with pytest.raises(SensorError, match=rf"^sensor {name} .*({expected}).*; "):
         sensors[name].read(START_S)
-    assert well(sensors) == NAMES - {name} - taken_along
+    assert readable(sensors) == NAMES - {name} - also_failing
     board.clear_fault(name)
     board.advance(START_S + 3700)
-    well(sensors)  # a chip that lost power is set up again by the first reading
-    assert well(sensors) == NAMES
+    readable(sensors)  # the first reading configures a chip that lost power
+    assert readable(sensors) == NAMES
 
 
 @pytest.mark.parametrize("name", ["water", "air", "ground", "soil", "tension", "knock"])
-def test_stuck_part_goes_on_saying_the_same(name: str) -> None:
-    """A stuck value is not an error: quality control has to find it."""
+def test_stuck_part_repeats_its_value(name: str) -> None:
+    """A repeated value is not an error: quality control has to find it."""
     board, sensors, _ = node()
     before = values(sensors[name])
     board.inject_fault(name, Fault.STUCK)
@@ -155,24 +155,24 @@ def test_stuck_part_goes_on_saying_the_same(name: str) -> None:
     assert values(sensors[name]) == pytest.approx(before, abs=0.5)
 
 
-def test_what_changes_slowly_is_asked_slowly() -> None:
-    """Air, ground, position and machine every five minutes; the slope every one."""
+def test_slow_quantities_have_long_intervals() -> None:
+    """Air, ground, position and machine every five minutes; the slope every minute."""
     intervals = {s.name: s.interval_s for s in parse_sensors(TABLES)}
     slow = {name for name, interval_s in intervals.items() if interval_s == 300}
     assert slow == {"air", "ground", "gnss", "node"}
 
 
-def test_sagging_supply_is_told() -> None:
+def test_under_voltage_is_reported() -> None:
     """Under-voltage is a reading, not an error."""
     board, sensors, _ = node()
     board.inject_fault("node", Fault.SATURATED)
-    told = {r.name: r.value for r in sensors["node"].read(START_S)}
-    assert told["node/under-voltage"] == 1.0
-    assert told["node/throttled-seen"] == 1.0
+    readings = {r.name: r.value for r in sensors["node"].read(START_S)}
+    assert readings["node/under-voltage"] == 1.0
+    assert readings["node/throttled-seen"] == 1.0
 
 
-def test_two_kinds_on_one_line_do_not_open() -> None:
-    """A line is Modbus or SDI-12; the second sensor says so and is tried again."""
+def test_second_protocol_on_a_line_does_not_open() -> None:
+    """A line is Modbus or SDI-12; the second sensor fails to open and is retried."""
     tables = (SOIL_TABLE, TENSION_TABLE | {"port": USB0})
     settings = [each for table in tables for each in parse_sensors([table])]
     slope = Slope(make_storm("quiet", START_S, 1, 0), SlopeSite(start_s=START_S))
@@ -184,8 +184,8 @@ def test_two_kinds_on_one_line_do_not_open() -> None:
     )
 
 
-def test_settings_that_disagree_on_a_line_are_a_mistake() -> None:
-    """It is found before anything is opened, with both ways of speaking."""
+def test_conflicting_settings_of_a_line_are_refused() -> None:
+    """It is found before anything is opened, and the error names both protocols."""
     with pytest.raises(
         ValueError, match="must give the same settings for /dev/ttyUSB0"
     ) as caught:
@@ -197,8 +197,8 @@ def test_settings_that_disagree_on_a_line_are_a_mistake() -> None:
         parse_sensors([SOIL_TABLE, SOIL_TABLE | {"name": "b", "parity": "even"}])
 
 
-def test_claims_that_clash_are_found() -> None:
-    """Two sensors want one channel, one register, one chip, one machine."""
+def test_conflicting_claims_are_found() -> None:
+    """Two sensors that need one channel, one register, one chip, one machine."""
     clashing = [dict(table, name=f"{table['name']}2") for table in TABLES]
     with pytest.raises(ValueError, match="sensor") as caught:
         parse_sensors([*TABLES, *clashing])

@@ -9,20 +9,20 @@ MODBUS = SerialSettings("Modbus")
 
 
 def answer_to(name: bytes, request: bytes) -> bytes:
-    """What a device of a name says."""
+    """Answer of a device with this name."""
     return name + b"!" if request == name else b""
 
 
-def test_chip_keeps_what_is_written() -> None:
-    """Registers run on from the one that was named."""
+def test_chip_stores_written_registers() -> None:
+    """Reading continues with the register after the first."""
     buses = SimulatedBuses()
     buses.attach_i2c(1, 0x48, RegisterChip())
     buses.i2c(1).write(0x48, 2, b"\x12\x34")
     assert buses.i2c(1).read(0x48, 1, 3) == b"\x00\x12\x34"
 
 
-def test_nobody_at_an_address_is_a_remote_io_error() -> None:
-    """As the kernel says it, for an empty address and for a dead chip."""
+def test_missing_chip_is_a_remote_io_error() -> None:
+    """The kernel's error, for an empty address and for a dead chip."""
     buses, chip = SimulatedBuses(), RegisterChip()
     buses.attach_i2c(1, 0x48, chip)
     chip.is_dead = True
@@ -31,8 +31,8 @@ def test_nobody_at_an_address_is_a_remote_io_error() -> None:
             buses.i2c(1).read(address, 0, 1)
 
 
-def test_every_device_of_a_line_hears_every_word() -> None:
-    """Who is not meant keeps silent; an unplugged adapter is an error."""
+def test_every_device_of_a_line_receives_every_request() -> None:
+    """Only the addressed device answers; an unplugged adapter is an error."""
     buses = SimulatedBuses()
     for name in (b"a", b"b"):
         buses.attach_serial("/dev/ttyS0", partial(answer_to, name))
@@ -49,8 +49,8 @@ def test_every_device_of_a_line_hears_every_word() -> None:
         buses.serial("/dev/ttyS0", SerialSettings("SDI-12"))
 
 
-def test_files_and_gpsd_are_there_when_a_part_brings_them() -> None:
-    """Without a part they are absent, as on a machine without them."""
+def test_files_and_gpsd_are_provided_by_parts() -> None:
+    """Without a part they are absent."""
     buses = SimulatedBuses()
     with pytest.raises(FileNotFoundError, match="w1_slave"):
         buses.read_file("w1_slave")
@@ -61,16 +61,16 @@ def test_files_and_gpsd_are_there_when_a_part_brings_them() -> None:
     assert (buses.read_file("w1_slave"), buses.poll_gpsd()) == ("t=85000", "{}")
 
 
-def test_a_node_without_buses_says_so() -> None:
-    """A driver that needs a bus is told that none came with the hardware."""
-    none = NoBuses()
+def test_missing_buses_are_reported() -> None:
+    """The error explains that no bus was given with the hardware."""
+    no_buses = NoBuses()
     with pytest.raises(FileNotFoundError, match="no I2C bus 1: the sensors were"):
-        none.i2c(1)
+        no_buses.i2c(1)
     with pytest.raises(FileNotFoundError, match="no serial port /dev/ttyS0"):
-        none.serial("/dev/ttyS0", MODBUS)
+        no_buses.serial("/dev/ttyS0", MODBUS)
     with pytest.raises(FileNotFoundError, match="no file /sys/x"):
-        none.read_file("/sys/x")
+        no_buses.read_file("/sys/x")
     with pytest.raises(FileNotFoundError, match="no disk /"):
-        none.disk_usage("/")
+        no_buses.disk_usage("/")
     with pytest.raises(FileNotFoundError, match="no gpsd"):
-        none.poll_gpsd()
+        no_buses.poll_gpsd()

@@ -16,10 +16,10 @@ class Part:
 """
 
 
-def test_part_of_somebody_else_is_found_by_its_kind(
+def test_part_of_another_package_is_found_by_its_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package brings driver and part with two entry points."""
+    """A package provides a driver and a part by two entry points."""
     (tmp_path / "their_part.py").write_text(MODULE)
     info = tmp_path / "their_part-1.dist-info"
     info.mkdir()
@@ -33,12 +33,12 @@ def test_part_of_somebody_else_is_found_by_its_kind(
 
 
 def test_kind_without_a_part_stays_unconnected() -> None:
-    """A simulated board has no other end for it, and says nothing."""
+    """The simulated board leaves such a sensor unconnected."""
     assert find_part_connector("nobody-knows") is None
 
 
-def test_board_names_the_faults_of_a_part() -> None:
-    """What can be tried on it."""
+def test_board_lists_the_faults_of_a_part() -> None:
+    """The faults that can be injected."""
     board, _ = opened({"kind": "wire", "name": "span", "pin": 27})
     assert {fault.value for fault in board.faults("span")} == {"dead", "stuck"}
     with pytest.raises(LookupError, match="no sensor with name 'spam'; the board has"):

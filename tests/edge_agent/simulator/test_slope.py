@@ -19,18 +19,18 @@ def slope(**site: float) -> Slope:
 
 
 @given(st.lists(st.floats(-1e4, 80 * HOUR_S), min_size=1, max_size=6))
-def test_state_depends_on_the_time_alone(times: list[float]) -> None:
-    """Whatever was asked before, a fresh process sees the same slope."""
-    old = slope(failure_time_s=FAILURE_S)
+def test_state_depends_only_on_the_time(times: list[float]) -> None:
+    """Earlier calls do not change the state at a time."""
+    reused = slope(failure_time_s=FAILURE_S)
     for t in times:
-        seen = old.state_at(START_S + t)
+        seen = reused.state_at(START_S + t)
     assert seen == slope(failure_time_s=FAILURE_S).state_at(START_S + times[-1])
 
 
-def test_rain_wets_the_soil_and_lifts_the_pressure() -> None:
+def test_rain_raises_soil_moisture_and_pore_pressure() -> None:
     """Moisture stays in its range; pressure turns from suction to positive."""
-    place = slope()
-    before, after = place.state_at(START_S), place.state_at(START_S + 40 * HOUR_S)
+    model = slope()
+    before, after = model.state_at(START_S), model.state_at(START_S + 40 * HOUR_S)
     assert DRY_VWC < before.vwc < after.vwc < WET_VWC
     assert before.pore_kpa < 0 < after.pore_kpa
     assert before.rain_mm == 0
@@ -38,50 +38,55 @@ def test_rain_wets_the_soil_and_lifts_the_pressure() -> None:
 
 
 def test_quiet_slope_hardly_moves() -> None:
-    """Without a failure to come, a week of creep stays far below 0.01 deg/h."""
-    place = Slope(make_storm("quiet", START_S, 1, 0), SlopeSite(start_s=START_S))
-    moved = place.state_at(START_S + 168 * HOUR_S).tilt_x_deg - 1.2
+    """Without a failure, a week of creep stays far below 0.01 deg/h."""
+    model = Slope(make_storm("quiet", START_S, 1, 0), SlopeSite(start_s=START_S))
+    moved = model.state_at(START_S + 168 * HOUR_S).tilt_x_deg - 1.2
     assert 0 <= moved < 0.05
 
 
-@pytest.mark.parametrize("left_h", [40, 20, 10, 2, 0.5])
-def test_inverse_velocity_falls_linearly_to_the_failure(left_h: float) -> None:
-    """1/v = A (tf - t), as Fukuzono; the worked example has 2 mm/h 10 h before."""
-    place = slope(failure_time_s=FAILURE_S)
-    velocity = place.state_at(FAILURE_S - left_h * HOUR_S).velocity_mm_per_h
-    assert velocity == pytest.approx(1 / (0.05 * left_h), abs=0.21)
+@pytest.mark.parametrize("hours_left", [40, 20, 10, 2, 0.5])
+def test_inverse_velocity_falls_linearly_to_the_failure(hours_left: float) -> None:
+    """1/v = A (tf - t) by Fukuzono; the worked example has 2 mm/h 10 h before."""
+    model = slope(failure_time_s=FAILURE_S)
+    velocity = model.state_at(FAILURE_S - hours_left * HOUR_S).velocity_mm_per_h
+    assert velocity == pytest.approx(1 / (0.05 * hours_left), abs=0.21)
 
 
 def test_displacement_is_the_sum_of_the_velocity() -> None:
     """Between 12 h and 6 h before, x = ln 2 / A."""
-    place = slope(failure_time_s=FAILURE_S)
-    far, near = (place.state_at(FAILURE_S - h * HOUR_S) for h in (12, 6))
-    assert near.displacement_mm - far.displacement_mm == pytest.approx(13.86, abs=1.3)
+    model = slope(failure_time_s=FAILURE_S)
+    before_12_h, before_6_h = (model.state_at(FAILURE_S - h * HOUR_S) for h in (12, 6))
+    assert before_6_h.displacement_mm - before_12_h.displacement_mm == pytest.approx(
+        13.86, abs=1.3
+    )
 
 
-def test_failed_slope_stays_where_it_is() -> None:
-    """After the failure the slide rests; only background creep goes on."""
-    place = slope(failure_time_s=FAILURE_S)
-    at, later = (place.state_at(FAILURE_S + h * HOUR_S) for h in (0, 24))
-    assert later.displacement_mm - at.displacement_mm < 5
+def test_failed_slope_hardly_moves() -> None:
+    """After the failure the slide rests; only background creep continues."""
+    model = slope(failure_time_s=FAILURE_S)
+    at_failure, later = (model.state_at(FAILURE_S + h * HOUR_S) for h in (0, 24))
+    assert later.displacement_mm - at_failure.displacement_mm < 5
     assert later.velocity_mm_per_h <= 0.2
 
 
-def test_wire_breaks_at_failure_or_when_told() -> None:
-    """The wire is cut from that instant on."""
+def test_wire_breaks_at_failure_or_at_the_set_time() -> None:
+    """The wire is cut from that time on."""
     failing = slope(failure_time_s=FAILURE_S)
-    told = slope(wire_break_s=START_S + 10)
+    cut_by_setting = slope(wire_break_s=START_S + 10)
     assert [failing.state_at(FAILURE_S + dt).wire_cut for dt in (-1, 0)] == [
         False,
         True,
     ]
-    assert [told.state_at(START_S + dt).wire_cut for dt in (9, 10)] == [False, True]
+    assert [cut_by_setting.state_at(START_S + dt).wire_cut for dt in (9, 10)] == [
+        False,
+        True,
+    ]
     assert not slope().state_at(FAILURE_S).wire_cut
 
 
-def test_seven_days_are_caught_up_in_half_a_second() -> None:
-    """A node that was off for a week is back at once."""
-    place = slope()
+def test_seven_days_are_computed_in_half_a_second() -> None:
+    """For a node that was off for a week."""
+    model = slope()
     began = time.perf_counter()
-    place.state_at(START_S + 168 * HOUR_S)
+    model.state_at(START_S + 168 * HOUR_S)
     assert time.perf_counter() - began < 0.5

@@ -28,18 +28,18 @@ QUANTITIES = (
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:
-    """Rows of a file of the data."""
+    """Rows of a file of the data set."""
     with seattle(name).open(encoding="utf-8") as file:
         yield from csv.DictReader(file)
 
 
 def unix_s(local: str) -> float:
-    """Local time as if it were UTC: only differences count."""
+    """Local time as if it were UTC; only differences matter."""
     return datetime.fromisoformat(local).replace(tzinfo=UTC).timestamp()
 
 
-def test_season_has_as_many_days_in_level_three_as_the_index_says() -> None:
-    """KPAE, 504 days: 70 days reach 25 mm, as counted apart from our code.
+def test_days_in_level_three_equal_the_days_above_the_index_limit() -> None:
+    """KPAE, 504 days: 70 days reach 25 mm, as computed independently of our code.
 
     Source: contingency table of the season, soil water index >= 25.0 mm: 10 days
     with a landslide and 60 without.
@@ -51,9 +51,9 @@ def test_season_has_as_many_days_in_level_three_as_the_index_says() -> None:
     for row in rows(HOURLY):
         mm = float(row["KPAE_mm"] or 0.0)
         total_mm += mm
-        said = triage.assess([rain(mm, total_mm)], unix_s(row["time_local_end"]))
+        result = triage.assess([rain(mm, total_mm)], unix_s(row["time_local_end"]))
         day = row["time_local_end"][:10]
-        if said.level >= 3 and "2010-08-15" <= day <= "2011-12-31":
+        if result.level >= 3 and "2010-08-15" <= day <= "2011-12-31":
             days.add(day)
     assert len(days) == 70
 
@@ -77,8 +77,8 @@ def _probes(row: dict[str, str]) -> Iterator[Reading]:
                 yield Reading(f"{name}{number}", unit, float(value) * factor)
 
 
-def test_two_wet_weeks_without_a_slide_are_quiet() -> None:
-    """Three stations, 4,032 readings, a stuck and a drifting sensor among them."""
+def test_two_wet_weeks_without_a_landslide_stay_below_level_three() -> None:
+    """Three stations, 4,032 readings; one sensor is stuck and one drifts."""
     sensors = [
         Measured(f"{name}{number}", quantity, unit)
         for name, count, quantity, unit, *_ in QUANTITIES
@@ -87,8 +87,8 @@ def test_two_wet_weeks_without_a_slide_are_quiet() -> None:
     levels: Counter[int] = Counter()
     for station in ("VH", "LS-a", "LS-b"):
         triage = Triage([RAIN, *sensors])
-        for now_s, told in hillslope(station):
-            levels[triage.assess(told, now_s).level] += 1
+        for now_s, readings in hillslope(station):
+            levels[triage.assess(readings, now_s).level] += 1
     assert sum(levels.values()) == 4032
     assert set(levels) <= {1, 2}
     assert levels[2] < 0.01 * 4032

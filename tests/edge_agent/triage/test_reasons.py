@@ -1,4 +1,4 @@
-"""Reasons of every rule of a node: the sentence that is sent, the codes, Japanese."""
+"""Reasons of every rule of a node: the sent sentence, its codes, and Japanese."""
 
 import re
 
@@ -38,15 +38,15 @@ SECTION = build_settings(
 )
 
 
-def numbers(sensor: Measured, *values: float) -> list[list[Reading]]:
+def readings_of(sensor: Measured, *values: float) -> list[list[Reading]]:
     """A reading every ten minutes."""
     return [[Reading(sensor.name, sensor.senml_unit, value)] for value in values]
 
 
-def rainy(sensor: Measured, *values: float) -> list[list[Reading]]:
-    """The same in the rain."""
-    told = numbers(sensor, *values)
-    return [[*each, rain(2.0, 2.0 * at)] for at, each in enumerate(told)]
+def readings_in_rain(sensor: Measured, *values: float) -> list[list[Reading]]:
+    """The same, with rain."""
+    batches = readings_of(sensor, *values)
+    return [[*each, rain(2.0, 2.0 * at)] for at, each in enumerate(batches)]
 
 
 STORM = [[rain(6.0, 6.0 * at)] for at in range(25)]
@@ -54,26 +54,26 @@ CASES = {
     "rain": ([RAIN], [*STORM, *[[rain(0.0, 144.0)]] * 12]),
     "doubtful rain": ([RAIN], [[rain(0.0, 0.0)], [rain(120.0, 120.0)]]),
     "tilt": ([TILT], [tilt(0.2 * at) for at in range(10)] + [tilt(1.8)] * 12),
-    "displacement": ([CRACK], numbers(CRACK, *[0.9 * at for at in range(20)])),
-    "step": ([CRACK], numbers(CRACK, *[1.0] * 4, *[40.0] * 3)),
-    "days": ([CRACK], numbers(CRACK, *[0.5 * at / 6 for at in range(294)])),
+    "displacement": ([CRACK], readings_of(CRACK, *[0.9 * at for at in range(20)])),
+    "step": ([CRACK], readings_of(CRACK, *[1.0] * 4, *[40.0] * 3)),
+    "days": ([CRACK], readings_of(CRACK, *[0.5 * at / 6 for at in range(294)])),
     "failure": (
         [CRACK],
-        numbers(CRACK, *[100 / (17.0 - at / 6) for at in range(94)]),
+        readings_of(CRACK, *[100 / (17.0 - at / 6) for at in range(94)]),
     ),
     "wire": ([WIRE], [[wire(is_cut=at % 2 == 0)] for at in range(12)]),
-    "vibration": ([SHOCKS], numbers(SHOCKS, *[1, 0, 2] * 10, 30, 0)),
+    "vibration": ([SHOCKS], readings_of(SHOCKS, *[1, 0, 2] * 10, 30, 0)),
     "saturation": (
         [SOIL, RAIN],
-        rainy(SOIL, *[0.34 + 0.004 * at for at in range(7)]),
+        readings_in_rain(SOIL, *[0.34 + 0.004 * at for at in range(7)]),
     ),
-    "pore": ([PORE], numbers(PORE, *[-30.0 + 10.0 * at for at in range(8)])),
-    "water_level": ([STREAM], numbers(STREAM, 0.5, 0.5, 0.9, 0.9)),
-    "limit": ([STREAM], numbers(STREAM, 1.1, 1.3, 1.3)),
+    "pore": ([PORE], readings_of(PORE, *[-30.0 + 10.0 * at for at in range(8)])),
+    "water_level": ([STREAM], readings_of(STREAM, 0.5, 0.5, 0.9, 0.9)),
+    "limit": ([STREAM], readings_of(STREAM, 1.1, 1.3, 1.3)),
     "both": (
         [SHOCKS, WIRE],
         [
-            *numbers(SHOCKS, *[1, 0, 2] * 10),
+            *readings_of(SHOCKS, *[1, 0, 2] * 10),
             [Reading("shocks", "count", 30), wire(is_cut=True)],
         ],
     ),
@@ -81,19 +81,19 @@ CASES = {
 
 
 def assessments(case: str) -> list[TriageResult]:
-    """What a node with these sensors makes of the readings."""
+    """Results of a node with these sensors for these readings."""
     sensors, readings = CASES[case]
     return run(Triage(sensors, SECTION, LOW), readings)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_codes_are_those_of_the_sentence_and_have_their_japanese(case: str) -> None:
-    """A node of the version before sends the sentence alone; it says the same."""
-    said = [each for each in assessments(case) if each.why]
+def test_codes_agree_with_the_sentence_and_render_in_japanese(case: str) -> None:
+    """Older nodes send only the sentence; parsing it gives the same codes."""
+    results = [each for each in assessments(case) if each.why]
     names = {sensor.name for sensor in CASES[case][0]}
 
-    assert said
-    for each in said:
+    assert results
+    for each in results:
         assert render_english_list(each.reasons) == each.why
         assert parse_why(each.why or "") == each.reasons
         assert (
@@ -104,14 +104,14 @@ def test_codes_are_those_of_the_sentence_and_have_their_japanese(case: str) -> N
             assert set(re.findall("[A-Za-z]{4,}", render_japanese(reason))) <= names
 
 
-def test_every_rule_and_remark_is_among_them() -> None:
-    """So that the test above leaves none out."""
+def test_cases_cover_every_rule_and_remark() -> None:
+    """The test above covers all rules."""
     found = {
         (inner.code, inner.params.get("rule"))
         for case in CASES
         for each in assessments(case)
         for reason in each.reasons
-        for inner in inside(reason)
+        for inner in flatten(reason)
     }
 
     assert {rule for _, rule in found if rule} == {
@@ -126,14 +126,14 @@ def test_every_rule_and_remark_is_among_them() -> None:
     } <= {code for code, _ in found}
 
 
-def inside(reason: Reason) -> list[Reason]:
-    """A reason and those in it."""
+def flatten(reason: Reason) -> list[Reason]:
+    """A reason and the reasons nested in it."""
     deeper = [value for value in reason.values if isinstance(value, Reason)]
-    return [reason, *(each for value in deeper for each in inside(value))]
+    return [reason, *(each for value in deeper for each in flatten(value))]
 
 
-def test_held_reason_survives_the_snapshot_in_both_forms() -> None:
-    """A sentence as this version writes it; a list as the next one will."""
+def test_held_reason_is_restored_from_both_snapshot_forms() -> None:
+    """The sentence of this version, and the list of codes of the next version."""
     triage = Triage([WIRE])
     run(triage, [[wire(is_cut=True)], [wire(is_cut=False)]])
     snapshot = triage.snapshot()
@@ -141,10 +141,10 @@ def test_held_reason_survives_the_snapshot_in_both_forms() -> None:
     listed = '["unconfirmed",["rule","wire",["wire_cut","w"]]]'
     assert f'"{sentence}"' in snapshot
 
-    for held in (snapshot, snapshot.replace(f'"{sentence}"', listed)):
+    for stored in (snapshot, snapshot.replace(f'"{sentence}"', listed)):
         after = Triage([WIRE])
-        after.restore(held)
-        said = run(after, [[wire(is_cut=False)]])[0]
-        assert said.why == f"{sentence} (a while ago)"
+        after.restore(stored)
+        result = run(after, [[wire(is_cut=False)]])[0]
+        assert result.why == f"{sentence} (a while ago)"
         assert after.snapshot() != ""
-        assert parse_why(said.why) == said.reasons
+        assert parse_why(result.why) == result.reasons

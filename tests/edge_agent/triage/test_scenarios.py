@@ -1,4 +1,4 @@
-"""Whole stories: what a node says from the first reading to the last."""
+"""Complete scenarios, from the first reading to the last."""
 
 import math
 import random
@@ -43,11 +43,11 @@ def storm(dry_h: int) -> Iterator[list[Reading]]:
             yield [rain(hourly_mm / 6, total_mm)]
 
 
-def test_storm_climbs_and_comes_down_slowly() -> None:
-    """Each level in turn, each with its numbers; down no faster than it went up."""
+def test_levels_of_a_storm_rise_in_turn_and_fall_slowly() -> None:
+    """Each level in turn, with its numbers; it falls no faster than it rose."""
     triage = Triage([RAIN], criteria=Criteria(110.0, 82.0, 165.0, assumed=False))
-    said = run(triage, storm(dry_h=30))
-    levels = [each.level for each in said]
+    results = run(triage, storm(dry_h=30))
+    levels = [each.level for each in results]
     peak = levels.index(5)
     assert levels[: peak + 1] == sorted(levels[: peak + 1])
     assert set(levels) == {1, 2, 3, 4, 5}
@@ -55,13 +55,13 @@ def test_storm_climbs_and_comes_down_slowly() -> None:
     falls = [at for at in range(1, len(levels)) if levels[at] < levels[at - 1]]
     down = [levels[at] for at in falls]
     assert down == sorted(down, reverse=True)
-    assert (said[peak].why or "").startswith("rain: rain soil water index 16")
-    assert ">= special-warning criterion 165.0 mm" in (said[peak].why or "")
+    assert (results[peak].why or "").startswith("rain: rain soil water index 16")
+    assert ">= special-warning criterion 165.0 mm" in (results[peak].why or "")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 11, 17])
-def test_slope_that_fails_by_voights_law_is_told_hours_ahead(seed: int) -> None:
-    """Level 3 ten hours ahead and more, 4 within 5 to 8; neither far too early."""
+def test_failure_by_voights_law_is_detected_hours_ahead(seed: int) -> None:
+    """Level 3 more than 10 hours ahead, level 4 between 5 and 8 hours ahead."""
     rng, triage = random.Random(seed), Triage([CRACK])
     first: dict[int, float] = {}
     for step in range(int(47.5 * 6)):
@@ -69,17 +69,17 @@ def test_slope_that_fails_by_voights_law_is_told_hours_ahead(seed: int) -> None:
         mm = round(
             fukuzono_displacement_mm(t_h, FAILURE_H, A_PER_MM) + rng.gauss(0, 0.1), 3
         )
-        said = triage.assess([Reading("crack", "mm", mm)], START_S + t_h * HOUR_S)
-        first.setdefault(said.level, t_h)
-        if said.level > 1:
-            assert (said.why or "").startswith("displacement: crack ")
+        result = triage.assess([Reading("crack", "mm", mm)], START_S + t_h * HOUR_S)
+        first.setdefault(result.level, t_h)
+        if result.level > 1:
+            assert (result.why or "").startswith("displacement: crack ")
     assert 5 not in first
     assert 10 < FAILURE_H - first[3] < 40
     assert 5 < FAILURE_H - first[4] < 8
 
 
-def test_second_sensor_lifts_the_last_hours_to_five() -> None:
-    """Ten millimetres an hour alone are 4; a tilting pile beside it makes them 5."""
+def test_second_sensor_raises_the_last_hours_to_level_five() -> None:
+    """Ten millimetres an hour alone are level 4; with a tilting pile, level 5."""
     one, two = Triage([CRACK]), Triage([CRACK, TILT])
     levels = {1: 0, 2: 0}
     for step in range(int(47.8 * 6)):
@@ -88,57 +88,57 @@ def test_second_sensor_lifts_the_last_hours_to_five() -> None:
         crack, lean = Reading("crack", "mm", mm), tilt(1 + 0.02 * mm)
         now_s = START_S + t_h * HOUR_S
         levels[1] = max(levels[1], one.assess([crack], now_s).level)
-        said = two.assess([crack, *lean], now_s)
-        levels[2] = max(levels[2], said.level)
+        result = two.assess([crack, *lean], now_s)
+        levels[2] = max(levels[2], result.level)
     assert levels == {1: 4, 2: 5}
-    assert "confirmed by tilt" in (said.why or "")
+    assert "confirmed by tilt" in (result.why or "")
 
 
-def test_flapping_wire_keeps_its_level_and_says_that_it_flaps() -> None:
-    """A contact in moving debris looks like this; so does a loose plug."""
+def test_flapping_wire_keeps_its_level_and_is_reported_as_flapping() -> None:
+    """A contact in moving debris looks like this, and so does a loose plug."""
     triage = Triage([WIRE])
-    told = ([wire(is_cut=minute % 2 == 1)] for minute in range(60))
-    said = run(triage, told, every_s=60)
-    assert {each.level for each in said[1:]} == {5}
-    assert "it flaps: 30 cuts in 1 h, unconfirmed" in (said[-1].why or "")
+    readings = ([wire(is_cut=minute % 2 == 1)] for minute in range(60))
+    results = run(triage, readings, every_s=60)
+    assert {each.level for each in results[1:]} == {5}
+    assert "it flaps: 30 cuts in 1 h, unconfirmed" in (results[-1].why or "")
 
 
-def test_flapping_reed_of_the_gauge_stops_at_the_cap() -> None:
-    """Closures that no rain makes come with rain that may be as false."""
+def test_flapping_rain_gauge_stops_at_level_three() -> None:
+    """Impossible numbers of closures may come with false rain."""
     triage = Triage([RAIN], criteria=Criteria(110.0, 82.0, 165.0))
     total_mm, levels = 0.0, set()
     for minute in range(180):
         total_mm += 3.0
-        told = [rain(3.0, total_mm), Reading("rain/refused", "count", 400)]
-        said = triage.assess(told, START_S + minute * 60)
-        levels.add(said.level)
+        readings = [rain(3.0, total_mm), Reading("rain/refused", "count", 400)]
+        result = triage.assess(readings, START_S + minute * 60)
+        levels.add(result.level)
     assert max(levels) == 3
-    assert "with doubtful rain, unconfirmed" in (said.why or "")
+    assert "with doubtful rain, unconfirmed" in (result.why or "")
     assert triage.soil_water_mm()["rain"] == 0.0
 
 
-def test_stuck_value_says_nothing() -> None:
-    """A dead sensor repeats itself, and the flag of a flat line changes nothing."""
+def test_stuck_values_raise_no_level() -> None:
+    """A dead sensor repeats its value; the flat-line flag changes nothing."""
     triage = Triage(ALL)
     for minute in range(600):
-        told = [
+        readings = [
             *tilt(3.0, -1.0),
             Reading("crack", "mm", 17.0),
             flagged(Reading("soil", "/", 0.44), 3),
             Reading("pore", "hPa", 12.0),
             Reading("stream", "m", 0.4),
         ]
-        assert triage.assess(told, START_S + minute * 60).level == 1
+        assert triage.assess(readings, START_S + minute * 60).level == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_noise_alone_raises_nothing_in_days(seed: int) -> None:
-    """Every sensor as noisy as its data sheet says, two days, a reading a minute."""
+def test_noise_alone_raises_no_level_in_two_days(seed: int) -> None:
+    """Two days, one reading a minute, every sensor with the noise of its data sheet."""
     rng, triage = random.Random(seed), Triage(ALL)
     sum_mm = 0.0
     for minute in range(2 * 1440):
         day = math.sin(minute / 1440 * 2 * math.pi)
-        told = [
+        readings = [
             *tilt(1 + rng.gauss(0, 0.0006), rng.gauss(0, 0.0006), sigma_deg=0.0006),
             Reading("crack", "mm", 40 + rng.gauss(0, 0.1)),
             Reading("shocks", "count", sum(rng.random() < 0.05 for _ in range(3))),
@@ -148,13 +148,13 @@ def test_noise_alone_raises_nothing_in_days(seed: int) -> None:
             rain(0.0, sum_mm),
             wire(is_cut=False),
         ]
-        said = triage.assess(told, START_S + minute * 60)
-        assert said.level == 1, said.why
+        result = triage.assess(readings, START_S + minute * 60)
+        assert result.level == 1, result.why
 
 
 @pytest.mark.parametrize("flag", [4, 9])
 def test_failed_readings_never_raise_a_level(flag: int) -> None:
-    """However wild, and on every sensor at once."""
+    """For any values, also on every sensor at once."""
     triage = Triage(ALL)
     for minute in range(240):
         wild = [
@@ -167,36 +167,36 @@ def test_failed_readings_never_raise_a_level(flag: int) -> None:
             rain(30.0, 30.0 * minute),
             wire(is_cut=True),
         ]
-        told = [flagged(reading, flag) for reading in wild]
-        assert triage.assess(told, START_S + minute * 60).level == 1
+        readings = [flagged(reading, flag) for reading in wild]
+        assert triage.assess(readings, START_S + minute * 60).level == 1
     assert triage.soil_water_mm()["rain"] == 0.0
 
 
 def test_suspect_readings_count_once_another_sensor_confirms_them() -> None:
-    """A jump is suspect; with stones on the geophone it is the slide."""
-    alone, beside = Triage([TILT]), Triage([TILT, WIRE])
+    """A jump is suspect; when a wire is cut at the same time, it counts."""
+    alone, with_wire = Triage([TILT]), Triage([TILT, WIRE])
     for minute in range(60):
-        told = [flagged(reading, 3) for reading in tilt(1 + minute / 20)]
+        readings = [flagged(reading, 3) for reading in tilt(1 + minute / 20)]
         cut = wire(is_cut=minute == 59)
         now_s = START_S + minute * 60
-        assert alone.assess(told, now_s).level == 1
-        said = beside.assess([*told, cut], now_s)
-    assert said.level == 5
+        assert alone.assess(readings, now_s).level == 1
+        result = with_wire.assess([*readings, cut], now_s)
+    assert result.level == 5
     assert "tilt: tilt 3.000±0.000 deg/h >= 0.1 (60 points), confirmed by w" in (
-        said.why or ""
+        result.why or ""
     )
 
 
 @pytest.mark.parametrize("every_s", [120.0, 600.0])
-def test_pile_that_breathes_with_the_sun_is_no_alarm(every_s: float) -> None:
-    """At its fastest it tilts at 0.8 of the precaution, day after day.
+def test_daily_thermal_movement_of_a_pile_raises_no_level(every_s: float) -> None:
+    """The fastest daily movement is 0.8 of the precaution level.
 
-    Single windows of noise pass the threshold; hysteresis must not make them last.
+    Single windows of noise exceed the threshold; hysteresis must not prolong them.
     """
     for seed in range(4):
         rng, triage = random.Random(seed), Triage([TILT])
         hours = (at * every_s / HOUR_S for at in range(int(48 * HOUR_S / every_s)))
-        said = run(
+        results = run(
             triage,
             (
                 tilt(0.03 * math.sin(hour * math.pi / 12) + rng.gauss(0, 0.0007))
@@ -204,11 +204,11 @@ def test_pile_that_breathes_with_the_sun_is_no_alarm(every_s: float) -> None:
             ),
             every_s,
         )
-        assert {each.level for each in said} == {1}
+        assert {each.level for each in results} == {1}
 
 
 def sunny(minute: int, moved_deg: float = 0.0) -> list[Reading]:
-    """A pile above the ground: 8 K of day, 0.0086 deg/K, and what it has moved."""
+    """A pile above the ground: 8 K daily, 0.0086 deg/K, and its displacement in deg."""
     warm_c = 15 + 8 * math.sin(minute / 1440 * 2 * math.pi)
     angle = 1 + 0.0086 * warm_c + moved_deg
     noise = 0.0006 * math.sin(minute * 12.9898)
@@ -216,11 +216,11 @@ def sunny(minute: int, moved_deg: float = 0.0) -> list[Reading]:
     return [*tilt(angle + noise, 0.5, sigma_deg=0.0006), temp]
 
 
-def test_sunny_mornings_are_no_creep_once_they_are_known() -> None:
-    """The zero of the chip moves 0.018 deg/h at nine; a real creep still tells."""
+def test_thermal_drift_is_no_creep_after_a_week() -> None:
+    """The zero point moves 0.018 deg/h at nine; real creep is still detected."""
     triage = Triage([TILT])
-    told = (sunny(minute) for minute in range(0, 12 * 1440, 5))
-    levels = [said.level for said in run(triage, told, every_s=300)]
+    readings = (sunny(minute) for minute in range(0, 12 * 1440, 5))
+    levels = [result.level for result in run(triage, readings, every_s=300)]
     week = 7 * 288
     assert max(levels[:week]) == 3
     assert set(levels[week:]) == {1}
@@ -229,6 +229,6 @@ def test_sunny_mornings_are_no_creep_once_they_are_known() -> None:
     begin = 12 * 1440
     for minute in range(begin, begin + 300, 5):
         moved_deg = 0.03 * (minute - begin) / 60
-        said = after.assess(sunny(minute, moved_deg), START_S + minute * 60)
-    assert said.level == 3
-    assert "tilt 0.03" in (said.why or "")
+        result = after.assess(sunny(minute, moved_deg), START_S + minute * 60)
+    assert result.level == 3
+    assert "tilt 0.03" in (result.why or "")

@@ -1,4 +1,4 @@
-"""The snapshot: its elder form, damage, and that it says the whole state."""
+"""The snapshot of triage: older form, damage, and completeness."""
 
 import json
 
@@ -24,7 +24,7 @@ from edge_agent.triage import SnapshotError, Triage
 from spatial_mqtt.senml import Reading
 
 ALL = [RAIN, TILT, WIRE, CRACK, SHOCKS, SOIL, PORE, STREAM]
-ELDER = {
+OLD_SNAPSHOT = {
     "form": 1,
     "rain": {
         "rain": {
@@ -52,7 +52,7 @@ STEP = st.tuples(
 def readings(
     mm: float, sum_mm: float, *, is_cut: bool, x: float, n: int
 ) -> list[Reading]:
-    """One of each sensor."""
+    """One reading of each sensor."""
     return [
         rain(mm, sum_mm),
         wire(is_cut=is_cut),
@@ -65,13 +65,13 @@ def readings(
     ]
 
 
-def test_elder_snapshot_is_read() -> None:
-    """An upgrade neither dries the soil nor mends a wire."""
+def test_snapshot_of_form_1_is_read() -> None:
+    """An upgrade keeps the soil water and the cut wires."""
     triage = Triage(ALL)
-    triage.restore(json.dumps(ELDER))
-    said = triage.assess([rain(2.0, 373.5)], START_S + 180)
-    assert said.level == 5
-    assert "wire: w is cut" in (said.why or "")
+    triage.restore(json.dumps(OLD_SNAPSHOT))
+    result = triage.assess([rain(2.0, 373.5)], START_S + 180)
+    assert result.level == 5
+    assert "wire: w is cut" in (result.why or "")
     assert triage.soil_water_mm()["rain"] == pytest.approx(182.5, abs=1.5)
     assert json.loads(triage.snapshot())["form"] == 2
 
@@ -92,14 +92,14 @@ def test_elder_snapshot_is_read() -> None:
         (("past", "wire", "w"), "cut"),
     ],
 )
-def test_damage_costs_the_memory_and_changes_nothing(
+def test_damaged_snapshot_is_refused_and_changes_nothing(
     path: tuple[str, ...], value: object
 ) -> None:
-    """One error out, with the reason."""
+    """A `SnapshotError` with the reason is raised."""
     triage = Triage(ALL)
     for at in range(3):
-        told = readings(9.0, 9.0 * at, is_cut=True, x=5.0 * at, n=3)
-        triage.assess(told, START_S + at * 600)
+        batch = readings(9.0, 9.0 * at, is_cut=True, x=5.0 * at, n=3)
+        triage.assess(batch, START_S + at * 600)
     before = triage.snapshot()
     state = json.loads(before)
     inner = state
@@ -111,8 +111,8 @@ def test_damage_costs_the_memory_and_changes_nothing(
     assert triage.snapshot() == before
 
 
-def test_sensor_that_is_gone_or_new_is_no_damage() -> None:
-    """An installer changes parts; what is left goes on."""
+def test_removed_and_added_sensors_are_accepted() -> None:
+    """After a change of sensors the state of the remaining ones is kept."""
     before, after = Triage([RAIN, WIRE]), Triage([RAIN, CRACK])
     before.assess([rain(0.0, 0.0), wire(is_cut=False)], START_S)
     before.assess([rain(20.0, 20.0)], START_S + 600)
@@ -121,19 +121,19 @@ def test_sensor_that_is_gone_or_new_is_no_damage() -> None:
 
 
 def test_snapshot_of_a_full_node_stays_small() -> None:
-    """It is written with every message: four kilobytes after two days of storm."""
+    """It is stored with every message: at most 4 kB after two days of storm."""
     triage = Triage(ALL)
     for at in range(50 * 60):
-        told = readings(1.0, 1.0 * at, is_cut=False, x=at / 10, n=at % 7)
-        triage.assess(told, START_S + at * 60)
+        batch = readings(1.0, 1.0 * at, is_cut=False, x=at / 10, n=at % 7)
+        triage.assess(batch, START_S + at * 60)
     assert len(triage.snapshot()) < 4096
 
 
 @given(st.lists(STEP, max_size=15), st.integers(0, 15))
-def test_second_snapshot_is_the_first(
+def test_snapshot_of_a_restored_state_is_identical(
     steps: list[tuple[int, float, bool, float, int]], at: int
 ) -> None:
-    """What is restored is all there was: it writes the same again, and judges so."""
+    """A restored snapshot is written identically and gives the same results."""
     one, now_s, sum_mm = Triage(ALL), START_S, 0.0
     for dt_s, mm, is_cut, x, n in steps[:at]:
         now_s, sum_mm = now_s + dt_s, sum_mm + mm
@@ -147,21 +147,21 @@ def test_second_snapshot_is_the_first(
 
 
 @given(st.lists(STEP, max_size=25))
-def test_whatever_is_read_gives_a_level_with_a_bounded_reason(
+def test_any_readings_give_a_level_with_a_bounded_reason(
     steps: list[tuple[int, float, bool, float, int]],
 ) -> None:
-    """Each priority above 1 names a rule, in at most 200 characters."""
+    """Each priority above 1 has a rule name, in at most 200 characters."""
     triage, now_s, sum_mm = Triage(ALL), START_S, 0.0
     for dt_s, mm, is_cut, x, n in steps:
         now_s, sum_mm = now_s + dt_s, sum_mm + mm
-        told = readings(mm, sum_mm, is_cut=is_cut, x=x, n=n)
-        said = triage.assess(told, now_s)
-        assert said.priority == said.level
-        assert 1 <= said.level <= 5
-        assert (said.why is None) == (said.level == 1)
-        if said.why is not None:
-            assert len(said.why) <= 200
-            assert said.why.split(":")[0] in {
+        batch = readings(mm, sum_mm, is_cut=is_cut, x=x, n=n)
+        result = triage.assess(batch, now_s)
+        assert result.priority == result.level
+        assert 1 <= result.level <= 5
+        assert (result.why is None) == (result.level == 1)
+        if result.why is not None:
+            assert len(result.why) <= 200
+            assert result.why.split(":")[0] in {
                 "rain", "tilt", "displacement", "wire", "vibration", "saturation",
                 "pore", "water_level",
             }  # fmt: skip

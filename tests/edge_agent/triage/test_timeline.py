@@ -1,4 +1,4 @@
-"""Triage's own time: however the wall clock is set, spans are what they were."""
+"""Event time of triage: steps of the wall clock do not change durations."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,22 +13,22 @@ CLOCKS = st.lists(
 
 
 @given(CLOCKS)
-def test_time_passes_as_the_monotonic_clock_says(
+def test_event_time_follows_the_monotonic_clock(
     steps: list[tuple[float, float, bool]],
 ) -> None:
-    """Whatever the wall says, and whether or not somebody vouches for it."""
+    """Independent of the wall clock, synchronised or not."""
     timeline, mono_s = Timeline(), 1000.0
     first_s = timeline.advance(Instant(START_S, mono_s))
     furthest_s = mono_s
-    for dt_s, wall_s, is_sure in steps:
+    for dt_s, wall_s, is_synchronised in steps:
         mono_s += dt_s
-        timeline.advance(Instant(START_S + wall_s, mono_s, is_sure))
+        timeline.advance(Instant(START_S + wall_s, mono_s, is_synchronised))
         furthest_s = max(furthest_s, mono_s)
         assert abs(timeline.now_s - first_s - (furthest_s - 1000.0)) < 1e-3
 
 
-def test_late_instant_has_its_own_time() -> None:
-    """Two samplings side by side: the later one may be judged first."""
+def test_late_instant_gets_its_own_time() -> None:
+    """With two concurrent samplings, the later one may be assessed first."""
     timeline = Timeline()
     first_s = timeline.advance(Instant(START_S, 100.0))
     assert timeline.advance(Instant(START_S + 60, 160.0)) == first_s + 60
@@ -36,8 +36,8 @@ def test_late_instant_has_its_own_time() -> None:
     assert timeline.now_s == first_s + 60
 
 
-def test_restart_counts_the_time_that_was_away() -> None:
-    """Between two lives the wall clock is all there is."""
+def test_restart_counts_the_time_while_off() -> None:
+    """Across a restart only the wall clock is available."""
     before, after = Timeline(), Timeline()
     before.advance(Instant(START_S, 5000.0))
     after.restore(before.to_snapshot())
@@ -45,8 +45,8 @@ def test_restart_counts_the_time_that_was_away() -> None:
     assert after.now_s == START_S + 7200
 
 
-def test_start_in_1970_is_caught_up_once_the_clock_is_right() -> None:
-    """A Pi without a clock learns from the time server how long it was away."""
+def test_start_in_1970_is_corrected_once_the_clock_is_synchronised() -> None:
+    """Without a clock battery the time off is known only after synchronisation."""
     before, after = Timeline(), Timeline()
     before.advance(Instant(START_S, 5000.0))
     after.restore(before.to_snapshot())
@@ -56,8 +56,8 @@ def test_start_in_1970_is_caught_up_once_the_clock_is_right() -> None:
     assert after.now_s == START_S + 7200
 
 
-def test_hold_of_a_mended_wire_ignores_the_wall_clock() -> None:
-    """Set forward a year, a wire mended a minute ago still counts."""
+def test_hold_of_a_repaired_wire_ignores_the_wall_clock() -> None:
+    """A clock set forward by a year does not end the hold."""
     triage = Triage([WIRE])
     triage.assess([wire(is_cut=True)], Instant(START_S, 0.0))
     year_s = 365 * 86400.0

@@ -1,4 +1,4 @@
-"""Which rollout is meant for a node, and what the node knows of its image."""
+"""Selection of the rollout for a node, and the state of its image."""
 
 from pathlib import Path
 
@@ -19,36 +19,38 @@ def incoming(topic: str, payload: bytes) -> IncomingMessage:
     return IncomingMessage(topic, payload, 1, True, None, None, None, (1, 1))
 
 
-def opened(_topic: str, payload: bytes) -> bytes:
+def verify(_topic: str, payload: bytes) -> bytes:
     if payload.startswith(b"forged"):
         raise NoticeError("notice", "signed", payload)
     return payload
 
 
-def heard(*told: tuple[str, Rollout]) -> tuple[Rollouts, dict[str, str]]:
-    kept: dict[str, str] = {}
-    rollouts = Rollouts("kochi-1", opened, None, kept.update)
-    for topic, each in told:
+def received_rollouts(
+    *messages: tuple[str, Rollout],
+) -> tuple[Rollouts, dict[str, str]]:
+    stored: dict[str, str] = {}
+    rollouts = Rollouts("kochi-1", verify, None, stored.update)
+    for topic, each in messages:
         rollouts.on_message(incoming(topic, each.encode()))
-    return rollouts, kept
+    return rollouts, stored
 
 
-def test_newest_of_our_role_counts_and_survives_a_restart() -> None:
-    """A slope's own word or the valley's: the later one."""
+def test_newest_rollout_of_a_role_is_selected_after_a_restart() -> None:
+    """Of the node's areas, the latest rollout."""
     first, second = rollout("2", 5.0), rollout("3", 9.0)
     other = rollout("4", 12.0, role="gateway")
-    _, kept = heard(
+    _, stored = received_rollouts(
         ("/update/1", second), ("/update/1/2", first), ("/update/1/3", other)
     )
-    after = Rollouts("kochi-1", opened, kept[ROLLOUTS_STATE], kept.update)
+    after = Rollouts("kochi-1", verify, stored[ROLLOUTS_STATE], stored.update)
 
     assert after.select("node") == second
     assert after.select("gateway") == other
 
 
-def test_rollout_is_taken_back_and_not_by_an_old_one() -> None:
-    """A broker's old retained message brings nothing back, nor does an empty one."""
-    rollouts, _ = heard(("/update/1", rollout("2", 5.0)))
+def test_withdrawn_rollout_is_not_restored_by_an_old_one() -> None:
+    """Neither an old retained message nor an empty one restores it."""
+    rollouts, _ = received_rollouts(("/update/1", rollout("2", 5.0)))
     rollouts.on_message(
         incoming("/update/1", rollout("2", 6.0, withdrawn=True).encode())
     )
@@ -62,27 +64,27 @@ def test_rollout_is_taken_back_and_not_by_an_old_one() -> None:
     assert rollouts.select("node") is None
 
 
-def test_others_and_strangers_change_nothing() -> None:
-    """Zero percent is nobody; what nobody signed is refused by name."""
-    rollouts, kept = heard(("/update/1", rollout("2", 5.0, percent=0.0)))
+def test_other_and_unsigned_rollouts_change_nothing() -> None:
+    """A rollout of zero percent selects no node; an unsigned one is refused."""
+    rollouts, stored = received_rollouts(("/update/1", rollout("2", 5.0, percent=0.0)))
     assert rollouts.select("node") is None
-    before = dict(kept)
+    before = dict(stored)
     rollouts.on_message(incoming("/update/1", b"forged"))
 
-    assert kept == before
+    assert stored == before
     assert "notice must be signed" in str(rollouts.refused)
 
 
-def test_node_without_an_image_says_so(tmp_path: Path) -> None:
-    """Installed by hand there is no role, no slot and no outcome."""
+def test_node_without_an_image_has_no_image_fields(tmp_path: Path) -> None:
+    """A manual installation has no role, slot or result."""
     machine = ImageInfo(tmp_path)
     assert machine.read_field("role") is None
     assert not machine.is_on_trial
     assert machine.bundle_result(DIGEST, "2") is None
 
 
-def test_outcome_of_a_bundle_is_the_last_word(tmp_path: Path) -> None:
-    """Of this version, not of another."""
+def test_result_of_a_bundle_comes_from_the_history(tmp_path: Path) -> None:
+    """Only the result of this version counts."""
     state = tmp_path / "data/slot"
     state.mkdir(parents=True)
     (state / "tried").write_text(f"{DIGEST}\n")

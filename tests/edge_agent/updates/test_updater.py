@@ -1,4 +1,4 @@
-"""When a node asks for a bundle, and what it says while it does not."""
+"""When a node requests a bundle, and its summary in the meantime."""
 
 import math
 import threading
@@ -14,52 +14,57 @@ from spatial_mqtt.transport import IncomingMessage
 DIGEST = "ab" * 32
 
 
-class Bench:
-    """An updater whose loop runs a few times, on a card that is a folder."""
+class UpdaterHarness:
+    """An updater whose loop runs three times, with a folder as its card."""
 
     def __init__(self, root: Path, *, size_bytes: int, wait_s: float) -> None:
         self.folder = root / "update"
         (root / "etc").mkdir()
         (root / "etc/yamamori-image").write_text("role=node\nversion=1\n")
-        told = Rollout("2", DIGEST, size_bytes, 5.0).encode()
+        encoded = Rollout("2", DIGEST, size_bytes, 5.0).encode()
         rollouts = Rollouts("kochi-1", lambda _, payload: payload, None, dict)
         rollouts.on_message(
-            IncomingMessage("/update/1", told, 1, True, None, None, None, (1, 1))
+            IncomingMessage("/update/1", encoded, 1, True, None, None, None, (1, 1))
         )
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         stop = threading.Event()
-        stop.wait = self._turn  # type: ignore[method-assign]
-        self._turns = 0
-        way = DownloadTransport(self._fetch, lambda: wait_s, lambda _: None)
+        stop.wait = self._count_pass  # type: ignore[method-assign]
+        self._passes = 0
+        transport = DownloadTransport(self._fetch, lambda: wait_s, lambda _: None)
         self.updater = Updater(
-            rollouts, ImageInfo(root), self.folder, way, stop=stop, clock=lambda: 0.0
+            rollouts,
+            ImageInfo(root),
+            self.folder,
+            transport,
+            stop=stop,
+            clock=lambda: 0.0,
         )
         self.updater.run(lambda: None)
 
-    def _turn(self, _: float | None = None) -> bool:
-        self._turns += 1
-        return self._turns > 3
+    def _count_pass(self, _: float | None = None) -> bool:
+        self._passes += 1
+        return self._passes > 3
 
     def _fetch(self, sha256: str) -> None:
-        self.asked.append(sha256)
+        self.requested.append(sha256)
 
 
-def test_closed_window_is_waited_for_without_a_connection(tmp_path: Path) -> None:
-    """A link that is paid by the byte is not opened to wait on it."""
-    bench = Bench(tmp_path, size_bytes=1000, wait_s=math.inf)
-    assert bench.asked == []
-    assert bench.updater.summary() == "2: 0 % fetched, waits for its window"
+def test_closed_window_opens_no_connection(tmp_path: Path) -> None:
+    """A link that is paid by the byte is not opened just to wait."""
+    harness = UpdaterHarness(tmp_path, size_bytes=1000, wait_s=math.inf)
+    assert harness.requested == []
+    assert harness.updater.summary() == "2: 0 % fetched, waits for its window"
 
 
-def test_open_window_is_used_as_soon_as_there_is_a_gateway(tmp_path: Path) -> None:
-    """It is looked for at every turn."""
-    bench = Bench(tmp_path, size_bytes=1000, wait_s=0.0)
-    assert bench.asked == [DIGEST] * 3
+def test_open_window_requests_the_bundle_on_each_pass(tmp_path: Path) -> None:
+    """A gateway is tried on each pass."""
+    harness = UpdaterHarness(tmp_path, size_bytes=1000, wait_s=0.0)
+    assert harness.requested == [DIGEST] * 3
 
 
 @pytest.mark.parametrize("name", ["trial", "fetched", "tried"])
-def test_nothing_is_fetched_twice(tmp_path: Path, name: str) -> None:
-    """Not on trial, not while the last one waits, not what was tried."""
+def test_no_bundle_is_downloaded_twice(tmp_path: Path, name: str) -> None:
+    """Not on trial, not when already downloaded, not when tried before."""
     state = tmp_path / "data/slot"
     for folder in (state, tmp_path / "run", tmp_path / "update"):
         folder.mkdir(parents=True)
@@ -70,4 +75,4 @@ def test_nothing_is_fetched_twice(tmp_path: Path, name: str) -> None:
     else:
         (state / "tried").write_text(DIGEST + "\n")
 
-    assert Bench(tmp_path, size_bytes=1000, wait_s=0.0).asked == []
+    assert UpdaterHarness(tmp_path, size_bytes=1000, wait_s=0.0).requested == []

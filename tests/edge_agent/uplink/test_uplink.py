@@ -39,10 +39,10 @@ def connect(
 
 
 class Receiver:
-    """A gateway's ear: keeps what arrives, and gives receipts when told to."""
+    """A gateway that records messages and sends receipts on request."""
 
     def __init__(self, endpoint: Endpoint, gives_receipts: bool = False) -> None:
-        self.got: list[IncomingMessage] = []
+        self.received: list[IncomingMessage] = []
         self.is_ready = threading.Event()
         self._gives_receipts = gives_receipts
         session = Session("receiver", (("/forward/#", 1),))
@@ -59,7 +59,7 @@ class Receiver:
         self.is_ready.clear()
 
     def on_message(self, message: IncomingMessage) -> None:
-        self.got.append(message)
+        self.received.append(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
         pass
@@ -83,9 +83,9 @@ def run_uplink(queue: MemoryQueue) -> Iterator[Callable[..., Uplink]]:
     running: list[tuple[Uplink, threading.Thread]] = []
 
     def run(endpoint: Endpoint, limits: FlightLimits, rate: float = math.inf) -> Uplink:
-        throttle = RateLimiter(None if math.isinf(rate) else rate)
+        limiter = RateLimiter(None if math.isinf(rate) else rate)
         uplink = Uplink(
-            queue, SenderProfile("n1", limits=limits), connect, throttle, time.monotonic
+            queue, SenderProfile("n1", limits=limits), connect, limiter, time.monotonic
         )
         thread = threading.Thread(target=uplink.run, daemon=True)
         thread.start()
@@ -101,15 +101,15 @@ def run_uplink(queue: MemoryQueue) -> Iterator[Callable[..., Uplink]]:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[list[Publication]]:
-    """What each write to the link carried; the link is the real one."""
+    """Publications of each write to the link; the link is real."""
     seen: list[list[Publication]] = []
-    together = Connection.publish_together
+    publish_unrecorded = Connection.publish_together
 
     def publish_together(
         connection: Connection, publications: list[Publication]
     ) -> list[SentPublication]:
         seen.append(publications)
-        return together(connection, publications)
+        return publish_unrecorded(connection, publications)
 
     monkeypatch.setattr(Connection, "publish_together", publish_together)
     return seen
@@ -132,26 +132,26 @@ def put(
 def test_urgent_message_overtakes_a_backlog_on_a_slow_link(
     queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
 ) -> None:
-    """At most a window of the backlog goes before a newcomer of priority 5."""
+    """At most a window of the backlog is sent before a new message of priority 5."""
     receiver = Receiver(broker.endpoint)
     receiver.is_ready.wait(60)
     put(queue, 1, count=60, size=400)
     uplink = run_uplink(broker.endpoint, FlightLimits(window_bytes=1000), rate=20_000.0)
-    wait_until(lambda: len(receiver.got) >= 5)
-    before = len(receiver.got)
+    wait_until(lambda: len(receiver.received) >= 5)
+    before = len(receiver.received)
     put(queue, 5)
     uplink.wake()
-    wait_until(lambda: len(receiver.got) == 61)
+    wait_until(lambda: len(receiver.received) == 61)
     receiver.connection.stop()
 
-    place = [m.topic for m in receiver.got].index("/forward/1/2/pri5")
-    assert place <= before + 4
+    position = [m.topic for m in receiver.received].index("/forward/1/2/pri5")
+    assert position <= before + 4
 
 
-def test_urgent_messages_have_a_write_of_their_own(
+def test_urgent_messages_are_written_separately(
     queue: MemoryQueue, broker: Broker, writes: list[list[Publication]]
 ) -> None:
-    """A segment arrives as a whole: what is routine would make it a longer one."""
+    """A segment arrives as a whole, so routine messages would make it longer."""
     put(queue, 5, count=2)
     put(queue, 1, count=3)
 
@@ -165,7 +165,7 @@ def test_urgent_messages_have_a_write_of_their_own(
 def test_large_messages_stay_within_the_window(
     queue: MemoryQueue, broker: Broker, writes: list[list[Publication]]
 ) -> None:
-    """Each message too many is a quarter of a second at 30 kbps for an urgent one."""
+    """Each extra message delays an urgent one by a quarter of a second at 30 kbps."""
     put(queue, 1, count=6, size=1000)
 
     send(queue, broker, FlightLimits(window_bytes=1600), count=6)
@@ -186,7 +186,7 @@ def send(queue: MemoryQueue, broker: Broker, limits: FlightLimits, count: int) -
     receiver = Receiver(broker.endpoint)
     receiver.is_ready.wait(60)
     uplink.switch_to(broker.endpoint)
-    wait_until(lambda: len(receiver.got) == count)
+    wait_until(lambda: len(receiver.received) == count)
     uplink.stop()
     thread.join()
     receiver.connection.stop()
@@ -195,12 +195,12 @@ def send(queue: MemoryQueue, broker: Broker, limits: FlightLimits, count: int) -
 def test_receipts_empty_the_queue_and_pubacks_do_not(
     queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
 ) -> None:
-    """Messages stay until the gateway says that they are on its disk."""
+    """Messages stay until the gateway has confirmed that they are on its disk."""
     receiver = Receiver(broker.endpoint, gives_receipts=True)
     receiver.is_ready.wait(60)
     ids = put(queue, 3, count=3)
     run_uplink(broker.endpoint, FlightLimits())
-    wait_until(lambda: len(receiver.got) == 3)
+    wait_until(lambda: len(receiver.received) == 3)
     wait_until(lambda: queue.get_state(f"uplink/offers/{broker.endpoint}"))
     assert queue.stats().depth[3].rows == 3
 
@@ -214,7 +214,7 @@ def test_receipts_empty_the_queue_and_pubacks_do_not(
 def test_plain_broker_ends_custody_with_its_puback(
     queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
 ) -> None:
-    """Towards a peer without receipts the queue still empties."""
+    """A peer without receipts empties the queue too."""
     receiver = Receiver(broker.endpoint)
     receiver.is_ready.wait(60)
     put(queue, 2, count=5)
@@ -224,10 +224,10 @@ def test_plain_broker_ends_custody_with_its_puback(
     receiver.connection.stop()
 
 
-def test_first_contact_with_a_broker_whose_gateway_is_away_loses_nothing(
+def test_first_contact_while_the_gateway_is_offline_loses_nothing(
     queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
 ) -> None:
-    """A rebooted gateway's broker knows no offer yet, and acknowledges all the same."""
+    """The broker of a rebooted gateway acknowledges before there is an offer."""
     ids = put(queue, 2, count=5)
     run_uplink(
         broker.endpoint, FlightLimits(offer_grace_s=0.3, no_subscriber_pause_s=0.2)
@@ -235,29 +235,30 @@ def test_first_contact_with_a_broker_whose_gateway_is_away_loses_nothing(
     time.sleep(1.5)
     assert queue.stats().acked[2] == 0
     receiver = Receiver(broker.endpoint, gives_receipts=True)
-    wait_until(lambda: len({m.payload for m in receiver.got}) == 5)
+    wait_until(lambda: len({m.payload for m in receiver.received}) == 5)
     receiver.receipt(*ids)
 
     wait_until(lambda: queue.stats().acked[2] == 5)
     receiver.connection.stop()
 
 
-def test_killed_broker_costs_no_message_and_the_drain_goes_on_by_itself(
+def test_killed_broker_loses_no_message_and_draining_resumes(
     queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
 ) -> None:
-    """Everything unreceipted is sent again, without a new message to wake it."""
+    """Messages without a receipt are sent again without a new message to start it."""
     receiver = Receiver(broker.endpoint, gives_receipts=True)
     receiver.is_ready.wait(60)
     ids = put(queue, 2, count=30)
     run_uplink(broker.endpoint, FlightLimits())
-    wait_until(lambda: len(receiver.got) >= 30)
+    wait_until(lambda: len(receiver.received) >= 30)
     broker.kill()
-    receiver.got.clear()
+    receiver.received.clear()
     broker.start()
 
     wait_until(
         lambda: (
-            {m.payload.strip() for m in receiver.got} >= {str(i).encode() for i in ids}
+            {m.payload.strip() for m in receiver.received}
+            >= {str(i).encode() for i in ids}
         )
     )
     receiver.receipt(*ids)
@@ -265,12 +266,12 @@ def test_killed_broker_costs_no_message_and_the_drain_goes_on_by_itself(
     receiver.connection.stop()
 
 
-def test_urgent_message_cuts_a_long_backoff_short(
+def test_urgent_message_shortens_a_long_backoff(
     queue: MemoryQueue, broker: Broker
 ) -> None:
-    """A dead link is tried every two seconds while priority 4 or 5 waits."""
+    """A dead link is retried at `urgent_cap_s` while priority 4 or 5 waits."""
 
-    def patient(
+    def connect_with_long_backoff(
         endpoint: Endpoint, session: Session, handler: ConnectionHandler
     ) -> Connection:
         backoff = Backoff(random.Random(1), base_s=50.0, cap_s=60.0, urgent_cap_s=0.3)
@@ -281,7 +282,7 @@ def test_urgent_message_cuts_a_long_backoff_short(
     uplink = Uplink(
         queue,
         SenderProfile("n1", limits=limits),
-        patient,
+        connect_with_long_backoff,
         RateLimiter(),
         time.monotonic,
     )
@@ -300,11 +301,11 @@ def test_urgent_message_cuts_a_long_backoff_short(
     receiver.connection.stop()
 
 
-def test_ear_hears_what_is_said_of_our_place(
+def test_extra_subscriptions_receive_notices_of_the_area(
     queue: MemoryQueue, broker: Broker
 ) -> None:
-    """Retained notices arrive with the link; receipts and offers stay ours."""
-    heard: list[IncomingMessage] = []
+    """Retained notices arrive on connecting; receipts and offers are not passed on."""
+    received: list[IncomingMessage] = []
     receiver = Receiver(broker.endpoint)
     receiver.is_ready.wait(60)
     receiver.connection.publish(Publication("/notice/3", b"{}", retain=True))
@@ -314,17 +315,17 @@ def test_ear_hears_what_is_said_of_our_place(
         connect,
         RateLimiter(),
         time.monotonic,
-        extra=ExtraSubscriptions(("/notice/3", "/notice/3/1"), heard.append),
+        extra=ExtraSubscriptions(("/notice/3", "/notice/3/1"), received.append),
     )
     thread = threading.Thread(target=uplink.run)
     thread.start()
     uplink.switch_to(broker.endpoint)
-    wait_until(lambda: heard)
+    wait_until(lambda: received)
     receiver.connection.publish(Publication("/notice/3/1", b"x"))
     receiver.connection.publish(Publication("/notice/3/2", b"y"))
     receiver.receipt(MessageId("n1", "boot", 1))
-    wait_until(lambda: len(heard) == 2)
+    wait_until(lambda: len(received) == 2)
     uplink.stop()
     thread.join()
 
-    assert [m.payload for m in heard] == [b"{}", b"x"]
+    assert [m.payload for m in received] == [b"{}", b"x"]

@@ -72,7 +72,9 @@ def test_every_method_reaches_everybody_once(method: str, pattern: str) -> None:
             assert told["messages_each"] == 1.0
 
 
-@pytest.mark.parametrize("nodes", [1_000, 100_000])
+@pytest.mark.parametrize(
+    "nodes", [1_000, pytest.param(100_000, marks=pytest.mark.long)]
+)
 def test_path_of_sg_does_not_depend_on_the_other_topics(nodes: int) -> None:
     """About eight hops to 990 subscribers, whoever else is there."""
     assert of(TopicPattern(10, 990), "sg", 5, nodes).path_hops == pytest.approx(
@@ -112,7 +114,9 @@ def test_tables_of_60_reach_50_subscribers_in_one_hop(
     assert plain.messages == urgent.messages == subscribers
 
 
-@pytest.mark.parametrize("pattern", SIZES)
+@pytest.mark.parametrize(
+    "pattern", [SIZES[0], *(pytest.param(p, marks=pytest.mark.long) for p in SIZES[1:])]
+)
 def test_ranges_beat_supports_and_tables(pattern: TopicPattern) -> None:
     """Two hops at most, exactly one message a subscriber, 5 % from the least delay."""
     told = of(pattern, "v6", 5)

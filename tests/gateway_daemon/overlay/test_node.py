@@ -9,7 +9,9 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
+from sizes import sizes
 
 from experiments.overlay_study.churn import SimulatedGateways
 from gateway_daemon.overlay.keys import OverlayKey, TopicRole
@@ -52,9 +54,10 @@ def test_an_emergency_is_heard_as_soon_as_two_have_met(
     made.run(apart_s)
     made.start(last, *listens.get(last, ()))
     made.nodes[first].add_peer(last, made.now_s)
-    while len(made.joined_keys()) < 3 and made.now_s < 60:
+    # While two rings merge, a gateway may be in neither: it reports an incomplete
+    # publication, which its owner repeats.
+    while (len(made.joined_keys()) < 3 or not made.is_consistent()) and made.now_s < 60:
         made.run(0.05)
-    made.run(0.2)
     made.publish(name_of(0), TOPIC, "m", 5)
     made.run(0.5)
 
@@ -142,7 +145,7 @@ def test_alone_a_message_is_not_said_to_have_been_sent() -> None:
     assert [(each.reached, each.is_complete) for each in made.results] == [(0, False)]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_cut_makes_two_overlays_and_its_end_one(seed: int) -> None:
     """Each side hears its own while the backbone is cut."""
     made = grown(seed, 10)
@@ -225,14 +228,16 @@ class Churn(RuleBasedStateMachine):
         assert self.made.results[-1].is_complete == (len(homes) > 1)
 
 
-Churn.TestCase.settings = settings(
-    max_examples=12,
-    stateful_step_count=20,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow],
-    deadline=None,
-)
-
-
-class TestChurn(Churn.TestCase):
-    """Any interleaving ends in a sorted and complete ring."""
+@pytest.mark.parametrize("examples", sizes(4, 40))
+def test_churn_ends_in_a_sorted_and_complete_ring(examples: int) -> None:
+    """Gateways join, leave, crash and come back in any order."""
+    run_state_machine_as_test(
+        Churn,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=20,
+            phases=(Phase.explicit, Phase.generate),
+            suppress_health_check=[HealthCheck.too_slow],
+            deadline=None,
+        ),
+    )

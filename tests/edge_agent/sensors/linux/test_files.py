@@ -6,7 +6,7 @@ from edge_agent.sensors.linux.buses import LinuxFiles
 
 
 def test_file_is_read_under_its_root(tmp_path: Path) -> None:
-    """The text as it stands; an absent file is the kernel's own error."""
+    """A missing file gives the kernel's own error."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "uptime").write_text("12.5 9.0\n", encoding="utf-8")
     files = LinuxFiles(tmp_path)
@@ -15,7 +15,7 @@ def test_file_is_read_under_its_root(tmp_path: Path) -> None:
         files.read("/proc/loadavg")
 
 
-def test_disk_has_room(tmp_path: Path) -> None:
-    """Free is less than all."""
+def test_free_bytes_are_less_than_total_bytes(tmp_path: Path) -> None:
+    """Of the disk that holds the root folder."""
     free, whole = LinuxFiles(tmp_path).disk_usage("/")
     assert 0 < free <= whole

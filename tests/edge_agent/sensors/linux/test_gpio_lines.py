@@ -22,9 +22,9 @@ NO_CHIP = Path("/dev/no-chip")
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
-    """A pipe in place of a line's descriptor: what is written are its events."""
+    """A pipe in place of a line's descriptor: written bytes are its events."""
     ends = os.pipe()
-    monkeypatch.setattr(systemd, "FIRST_PASSED_FD", ends[0])  # 3 is pytest's own
+    monkeypatch.setattr(systemd, "FIRST_PASSED_FD", ends[0])  # 3 is in use by pytest
     yield ends
     for end in ends:
         try:
@@ -33,21 +33,21 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
             continue
 
 
-def handed_over(name: str) -> dict[str, str]:
-    """The environment in which systemd hands one descriptor over: `queue`'s."""
+def inherited_environ(name: str) -> dict[str, str]:
+    """Environment in which systemd passes one descriptor: that of `queue`."""
     return {"LISTEN_PID": str(PID), "LISTEN_FDS": "1", "LISTEN_FDNAMES": name}
 
 
-def test_request_is_the_kernels_structure() -> None:
+def test_request_has_the_layout_of_the_kernel() -> None:
     """As a C program with linux/gpio.h reads it: GPIO17, pull-up, 20 ms, 1024 events.
 
     The bytes were checked with the header of kernel 6.1: 592 in all, every field
-    at its place.
+    at its offset.
     """
     raw = encode_line_request(17, 20_000, active_high=False)
-    told = {at: byte for at, byte in enumerate(raw) if byte}
+    nonzero = {at: byte for at, byte in enumerate(raw) if byte}
     assert len(raw) == LINE_REQUEST.size == 592
-    assert told == {
+    assert nonzero == {
         0: 17,
         **{256 + at: byte for at, byte in enumerate(b"yamamori")},
         288: 0x16, 289: 0x01,  # input, active low, rising edges, pull-up
@@ -58,13 +58,13 @@ def test_request_is_the_kernels_structure() -> None:
 
 
 def test_request_without_debounce_has_no_attribute() -> None:
-    """Zero would be a debounce, too; and a pulse up has a pull-down."""
+    """A debounce of zero needs no attribute; an active-high line has a pull-down."""
     raw = encode_line_request(4, 0, active_high=True)
     assert raw[288:300] == bytes.fromhex("1402000000000000 00000000")
 
 
 def test_events_are_read_without_waiting(queue: tuple[int, int]) -> None:
-    """An empty queue is no edge; a full one is read to its end."""
+    """An empty queue has no edges; a full one is read to its end."""
     line = KernelLine(queue[0], "line17")
     assert line.read() == []
     for number in range(1, 101):
@@ -73,31 +73,31 @@ def test_events_are_read_without_waiting(queue: tuple[int, int]) -> None:
     line.close()
 
 
-def test_line_of_an_earlier_life_is_taken_up(queue: tuple[int, int]) -> None:
-    """Same pin, same settings: the events that waited are there, under the name."""
+def test_line_of_an_earlier_process_is_reused(queue: tuple[int, int]) -> None:
+    """Same pin and settings: queued events are kept, under the stored name."""
     name = "line17-20000-0-123"
-    lines = KernelLines(NO_CHIP, handed_over(name), PID, lambda: 5)
+    lines = KernelLines(NO_CHIP, inherited_environ(name), PID, lambda: 5)
     os.write(queue[1], EDGE_EVENT.pack(9, 1, 17, 8, 8))
     line = lines.open(17, 0.02, False)
     assert (line.token, line.read()) == (name, [EdgeEvent(9, 8)])
 
 
-def test_store_of_another_process_is_not_ours(queue: tuple[int, int]) -> None:
-    """LISTEN_PID says for whom; other names are other people's descriptors."""
-    environ = handed_over("line17-20000-0-123")
+def test_descriptors_of_another_process_are_ignored(queue: tuple[int, int]) -> None:
+    """LISTEN_PID names the receiving process; other names are not lines."""
+    environ = inherited_environ("line17-20000-0-123")
     assert inherited_lines(environ, PID) == {"line17-20000-0-123": queue[0]}
     assert inherited_lines(environ, PID + 1) == {}
-    assert inherited_lines(handed_over("http"), PID) == {}
+    assert inherited_lines(inherited_environ("http"), PID) == {}
 
 
-def test_line_with_other_settings_is_given_back(
+def test_line_with_other_settings_is_released(
     queue: tuple[int, int], tmp_path: Path
 ) -> None:
-    """Its debounce has changed: systemd forgets it, and it is requested anew."""
+    """Its debounce has changed: systemd drops it, and the line is requested again."""
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)
-        environ = handed_over("line17-10000-0-1") | {"NOTIFY_SOCKET": address}
+        environ = inherited_environ("line17-10000-0-1") | {"NOTIFY_SOCKET": address}
         lines = KernelLines(NO_CHIP, environ, PID, lambda: 5)
         with pytest.raises(FileNotFoundError, match=r"No such file .*no-chip"):
             lines.open(17, 0.02, False)
@@ -106,18 +106,18 @@ def test_line_with_other_settings_is_given_back(
         os.fstat(queue[0])
 
 
-def test_line_that_nobody_uses_is_given_back(queue: tuple[int, int]) -> None:
-    """A sensor was taken out of the settings; without systemd nothing is told."""
-    lines = KernelLines(NO_CHIP, handed_over("line4-0-1-9"), PID, lambda: 5)
+def test_unused_line_is_released(queue: tuple[int, int]) -> None:
+    """Its sensor was removed from the settings; without systemd nothing is sent."""
+    lines = KernelLines(NO_CHIP, inherited_environ("line4-0-1-9"), PID, lambda: 5)
     lines.release_unclaimed()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(queue[0])
 
 
-def test_file_that_is_no_chip_is_passed_over(
+def test_file_that_is_no_chip_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A machine without the header counts by gpiozero, and the log says why."""
+    """Without the header chip gpiozero is used, and the log gives the reason."""
     assert find_header_chip(tmp_path) is None
     (tmp_path / "gpiochip0").write_bytes(b"")
     assert find_header_chip(tmp_path) is None
@@ -125,7 +125,7 @@ def test_file_that_is_no_chip_is_passed_over(
 
 
 def test_request_to_a_file_that_is_no_chip_is_an_error(tmp_path: Path) -> None:
-    """The sensor is then tried again, as any that does not open."""
+    """The sensor is then retried like any that does not open."""
     (tmp_path / "gpiochip0").write_bytes(b"")
     lines = KernelLines(tmp_path / "gpiochip0", {}, PID, lambda: 5)
     with pytest.raises(OSError, match="ioctl"):

@@ -20,13 +20,13 @@ POLL = (
 )
 
 
-class Daemon:
-    """A TCP server that speaks gpsd's recorded lines."""
+class FakeGpsd:
+    """A TCP server that sends recorded lines of gpsd."""
 
     def __init__(self, *answers: bytes) -> None:
         self._server = socket.create_server(("127.0.0.1", 0))
-        self.place = self._server.getsockname()
-        self.heard = b""
+        self.address = self._server.getsockname()
+        self.received = b""
         self._answers = answers
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -44,36 +44,36 @@ class Daemon:
                 return
             with connection, contextlib.suppress(ConnectionError):
                 connection.sendall(VERSION)
-                while b"?POLL;\r\n" not in self.heard:
-                    self.heard += connection.recv(100)
-                self.said, self.heard = self.heard, b""
+                while b"?POLL;\r\n" not in self.received:
+                    self.received += connection.recv(100)
+                self.request, self.received = self.received, b""
                 connection.sendall(answer)
                 if answer:
-                    continue  # and hang up
+                    continue  # and close the connection
                 connection.recv(100)
 
 
 @pytest.fixture
-def daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
-    """A daemon with the answers of the test, one for each connection."""
-    made = Daemon(*request.param)
-    yield made
-    made.close()
+def daemon(request: pytest.FixtureRequest) -> Iterator[FakeGpsd]:
+    """A server with the answers of the test, one for each connection."""
+    server = FakeGpsd(*request.param)
+    yield server
+    server.close()
 
 
 @pytest.mark.parametrize("daemon", [(DEVICES + WATCH + POLL,)], indirect=True)
-def test_poll_passes_over_greetings(daemon: Daemon) -> None:
-    """VERSION, DEVICES and WATCH come first; the answer is the line of POLL."""
-    gpsd = LinuxGpsd(daemon.place, timeout_s=5)
+def test_poll_skips_greetings(daemon: FakeGpsd) -> None:
+    """VERSION, DEVICES and WATCH precede the line of POLL."""
+    gpsd = LinuxGpsd(daemon.address, timeout_s=5)
     assert decode(gpsd.poll()).latitude_deg == 35.12
     gpsd.close()
-    assert daemon.said == b'?WATCH={"enable":true,"json":false};\r\n?POLL;\r\n'
+    assert daemon.request == b'?WATCH={"enable":true,"json":false};\r\n?POLL;\r\n'
 
 
 @pytest.mark.parametrize("daemon", [(b"", POLL)], indirect=True)
-def test_poll_connects_again_after_silence(daemon: Daemon) -> None:
-    """Silence is an error that names the place; the next poll starts anew."""
-    gpsd = LinuxGpsd(daemon.place, timeout_s=0.2)
+def test_poll_reconnects_after_a_time_out(daemon: FakeGpsd) -> None:
+    """The error names the address; the next poll opens a new connection."""
+    gpsd = LinuxGpsd(daemon.address, timeout_s=0.2)
     with pytest.raises(OSError, match=r"127\.0\.0\.1:\d+: timed out"):
         gpsd.poll()
     assert decode(gpsd.poll()).longitude_deg == 139.65
@@ -81,34 +81,34 @@ def test_poll_connects_again_after_silence(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("daemon", [(POLL, POLL, POLL)], indirect=True)
-def test_restart_between_two_polls_costs_no_reading(daemon: Daemon) -> None:
-    """A connection that died meanwhile is made anew at once."""
-    gpsd = LinuxGpsd(daemon.place, timeout_s=5)
+def test_restart_between_two_polls_loses_no_reading(daemon: FakeGpsd) -> None:
+    """A closed connection is opened again at once."""
+    gpsd = LinuxGpsd(daemon.address, timeout_s=5)
     for _ in range(3):
         assert decode(gpsd.poll()).longitude_deg == 139.65
     gpsd.close()
 
 
 @pytest.mark.parametrize("daemon", [(b"x" * 70000,)], indirect=True)
-def test_line_without_an_end_ends(daemon: Daemon) -> None:
-    """Whatever listens on that port, memory stays bounded."""
-    gpsd = LinuxGpsd(daemon.place, timeout_s=5)
+def test_line_without_an_end_is_an_error(daemon: FakeGpsd) -> None:
+    """For any server on that port, memory stays bounded."""
+    gpsd = LinuxGpsd(daemon.address, timeout_s=5)
     with pytest.raises(OSError, match="a line without an end"):
         gpsd.poll()
 
 
 @pytest.mark.parametrize("daemon", [(VERSION * 100,)], indirect=True)
-def test_stranger_that_never_answers_the_poll(daemon: Daemon) -> None:
-    """A hundred other lines are enough."""
-    gpsd = LinuxGpsd(daemon.place, timeout_s=5)
+def test_server_that_never_answers_poll_is_an_error(daemon: FakeGpsd) -> None:
+    """It gives up after a hundred other lines."""
+    gpsd = LinuxGpsd(daemon.address, timeout_s=5)
     with pytest.raises(OSError, match="no answer to"):
         gpsd.poll()
 
 
-def test_absent_daemon_is_named() -> None:
-    """Nothing listens there."""
+def test_missing_daemon_is_reported() -> None:
+    """The error contains the address and the refused connection."""
     server = socket.create_server(("127.0.0.1", 0))
-    place = server.getsockname()
+    address = server.getsockname()
     server.close()
     with pytest.raises(OSError, match=r"127\.0\.0\.1:\d+: .*refused"):
-        LinuxGpsd(place).poll()
+        LinuxGpsd(address).poll()

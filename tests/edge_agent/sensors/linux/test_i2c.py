@@ -4,8 +4,8 @@ from edge_agent.sensors.errors import MissingPackageError, import_library
 from edge_agent.sensors.linux.buses import LinuxBuses
 
 
-def test_missing_package_is_named_with_its_remedy() -> None:
-    """A node without the extra says what to install."""
+def test_missing_package_is_reported_with_a_remedy() -> None:
+    """The error says what to install."""
     with pytest.raises(
         MissingPackageError,
         match=r"^I2C needs the package smbus9; install it with pip install 'yamamori",
@@ -14,8 +14,8 @@ def test_missing_package_is_named_with_its_remedy() -> None:
     assert caught.value.package == "smbus9"
 
 
-def test_bus_that_is_switched_off_is_an_os_error() -> None:
-    """The kernel's words name the device; the next sensor tries again."""
+def test_disabled_bus_is_an_os_error() -> None:
+    """The kernel's message names the device; other sensors are still read."""
     pytest.importorskip("smbus2")
     with pytest.raises(FileNotFoundError, match="i2c-99"):
         LinuxBuses().i2c(99)

@@ -1,4 +1,4 @@
-"""lgpio's one thread."""
+"""The callback thread of lgpio."""
 
 import threading
 from types import SimpleNamespace
@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from edge_agent.sensors.linux.gpio import is_edge_thread_alive
 
 
-def test_thread_that_ended_is_found() -> None:
-    """After an exception in one callback all pins are dumb."""
+def test_ended_thread_is_detected() -> None:
+    """After an exception in one callback no pin reports edges."""
     thread = threading.Thread(target=lambda: None)
     thread.start()
     thread.join()
@@ -15,13 +15,13 @@ def test_thread_that_ended_is_found() -> None:
     assert not is_edge_thread_alive({"lgpio": SimpleNamespace(_notify_thread=thread)})
 
 
-def test_thread_that_lives_is_well() -> None:
-    """As long as it runs, edges are told of."""
-    lives = SimpleNamespace(_notify_thread=threading.current_thread())
+def test_running_thread_is_alive() -> None:
+    """While it runs, edges are reported."""
+    running = SimpleNamespace(_notify_thread=threading.current_thread())
 
-    assert is_edge_thread_alive({"lgpio": lives})
+    assert is_edge_thread_alive({"lgpio": running})
 
 
-def test_program_without_lgpio_has_nothing_to_miss() -> None:
-    """On simulated pins, or with the kernel's own events."""
+def test_program_without_lgpio_counts_as_alive() -> None:
+    """With simulated pins, or events of the kernel."""
     assert is_edge_thread_alive({})

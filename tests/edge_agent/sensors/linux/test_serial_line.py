@@ -14,30 +14,30 @@ MODBUS = SerialSettings("Modbus", 9600)
 
 
 class FarEnd:
-    """A probe on the other end of a real line of the kernel, a pseudo terminal."""
+    """The far end of a real line of the kernel, a pseudo terminal."""
 
     def __init__(self) -> None:
         self._end, near = os.openpty()
         self.path = os.ttyname(near)
         os.close(near)
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
 
     def answer(self, *pieces: bytes) -> threading.Thread:
-        """Answer the next request in some pieces."""
+        """Answer the next request in several pieces."""
         thread = threading.Thread(target=self._serve, args=(pieces,))
         thread.start()
         return thread
 
     def write(self, data: bytes) -> None:
-        """Say something unasked."""
+        """Send bytes without a request."""
         os.write(self._end, data)
 
     def close(self) -> None:
-        """Pull the plug."""
+        """Unplug the adapter."""
         os.close(self._end)
 
     def _serve(self, pieces: tuple[bytes, ...]) -> None:
-        self.heard.append(os.read(self._end, 100))
+        self.received.append(os.read(self._end, 100))
         for piece in pieces:
             os.write(self._end, piece)
 
@@ -46,31 +46,31 @@ class FarEnd:
 def far_end() -> Iterator[FarEnd]:
     """An open line."""
     end = FarEnd()
-    # the kernel hangs up a terminal that nobody has open: keep it
-    keep = os.open(end.path, os.O_RDWR | os.O_NOCTTY)
+    # the kernel hangs up a terminal without an open descriptor
+    descriptor = os.open(end.path, os.O_RDWR | os.O_NOCTTY)
     yield end
-    os.close(keep)
+    os.close(descriptor)
 
 
 def ends_with_x(answer: bytes) -> bool:
-    """An answer of the tests is whole."""
+    """Whether an answer is complete."""
     return answer.endswith(b"x")
 
 
-def test_answer_is_collected_until_it_is_whole(far_end: FarEnd) -> None:
-    """Pieces are put together; what was said before the question is dropped."""
+def test_answer_is_collected_until_complete(far_end: FarEnd) -> None:
+    """Pieces are joined; bytes from before the request are dropped."""
     line = LinuxSerialLine(far_end.path, MODBUS)
     line.query(b"", ends_with_x, 0.01)  # opens it
     far_end.write(b"old noise x")
     thread = far_end.answer(b"ab", b"c", b"x")
     assert line.query(b"hello", ends_with_x, 2.0) == b"abcx"
     thread.join()
-    assert far_end.heard == [b"hello"]
+    assert far_end.received == [b"hello"]
     line.close()
 
 
-def test_silence_and_half_an_answer_come_back_short(far_end: FarEnd) -> None:
-    """What did not come in time is left out; nothing is raised."""
+def test_missing_and_partial_answers_are_returned(far_end: FarEnd) -> None:
+    """The bytes received in time are returned; nothing is raised."""
     line = LinuxSerialLine(far_end.path, MODBUS)
     assert line.query(b"", ends_with_x, 0.05) == b""
     thread = far_end.answer(b"ab")
@@ -79,8 +79,8 @@ def test_silence_and_half_an_answer_come_back_short(far_end: FarEnd) -> None:
     line.close()
 
 
-def test_endless_noise_ends(far_end: FarEnd) -> None:
-    """A line that never falls silent gives 512 bytes and no more."""
+def test_endless_noise_is_truncated(far_end: FarEnd) -> None:
+    """At most 512 bytes are read."""
     line = LinuxSerialLine(far_end.path, MODBUS)
     line.query(b"", ends_with_x, 0.01)
     thread = far_end.answer(b"n" * 600)
@@ -89,8 +89,8 @@ def test_endless_noise_ends(far_end: FarEnd) -> None:
     line.close()
 
 
-def test_absent_line_is_named_and_tried_again(far_end: FarEnd, tmp_path: Path) -> None:
-    """An adapter that is plugged in late works without a restart."""
+def test_missing_line_is_reported_and_retried(far_end: FarEnd, tmp_path: Path) -> None:
+    """An adapter that is plugged in later works without a restart."""
     path = tmp_path / "ttyUSB0"
     line = LinuxSerialLine(str(path), MODBUS)
     with pytest.raises(OSError, match=r"/ttyUSB0: .*No such file"):
@@ -100,8 +100,8 @@ def test_absent_line_is_named_and_tried_again(far_end: FarEnd, tmp_path: Path) -
     line.close()
 
 
-def test_sensors_of_one_line_get_one_object() -> None:
-    """One owner for each line, and one way to speak on it."""
+def test_sensors_of_one_line_share_one_object() -> None:
+    """Each line has one owner and one protocol."""
     buses = LinuxBuses()
     line = buses.serial("/dev/ttyUSB99", MODBUS)
     assert buses.serial("/dev/ttyUSB99", MODBUS) is line

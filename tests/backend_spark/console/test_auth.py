@@ -1,0 +1,354 @@
+"""Accounts, login, sessions and access control of the console."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from console_house import PASSWORD, SLOPES, Clock, House, log_in, parts_of, serve
+
+from backend_spark.cli import cli
+from backend_spark.config import read_settings
+from backend_spark.console import auth
+from backend_spark.console.app import make_services
+from backend_spark.console.auth import SESSION_S
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError
+
+OpenApp = Callable[..., httpx.Client]
+READ_PATHS = ("cells", "nodes", "history", "live", "node/otani-1", "cell/354e1f64")
+
+
+def test_passwords_are_stored_as_salted_hashes() -> None:
+    """The same password of two accounts gives two different hashes."""
+    first, second = (auth.hash_password(PASSWORD, os.urandom) for _ in range(2))
+
+    assert PASSWORD not in first
+    assert first != second
+    assert auth.verify_password(first, PASSWORD)
+    assert not auth.verify_password(first, PASSWORD + " ")
+
+
+def test_accounts_are_added_changed_and_removed(tmp_path: Path) -> None:
+    """With the commands of the how-to; the file has mode 0600."""
+    path, run = tmp_path / "accounts", CliRunner()
+    add = ["console-account", "add", str(path), "suzuki", "--password", PASSWORD]
+    assert run.invoke(cli, [*add, "--role", "chief"]).exit_code == 0
+    assert run.invoke(cli, add).exit_code == 0
+    assert path.stat().st_mode & 0o077 == 0
+    listed = run.invoke(cli, ["console-account", "list", str(path)])
+    assert listed.output == "suzuki\tanalyst\n"
+
+    assert run.invoke(cli, ["console-account", "remove", str(path), "x"]).exit_code == 2
+    assert (
+        run.invoke(cli, ["console-account", "remove", str(path), "suzuki"]).exit_code
+        == 0
+    )
+    assert auth.read_accounts(path) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "message"),
+    [
+        ("a:b", PASSWORD, "account name must be"),
+        ("../x", PASSWORD, "account name must be"),
+        ("suzuki", "short", "password must be 10 to 1000 characters"),
+    ],
+)
+def test_invalid_names_and_short_passwords_are_rejected(
+    tmp_path: Path, name: str, password: str, message: str
+) -> None:
+    """The error states the rule, and no file is written."""
+    path = tmp_path / "accounts"
+    add = ["console-account", "add", str(path), name, "--password", password]
+    done = CliRunner().invoke(cli, add)
+
+    assert done.exit_code == 2
+    assert message in done.output
+    assert not path.exists()
+
+
+def test_damaged_accounts_file_is_reported_by_line(workspace: House) -> None:
+    """The error names line and rule, and the console does not start."""
+    path = workspace.folder / "accounts"
+    path.write_text("suzuki:chief:secret\n", encoding="utf-8")
+    with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
+        auth.read_accounts(path)
+    good = auth.hash_password(PASSWORD, lambda size: b"s" * size)
+    slow = good.replace("$8$1$", "$8$9999$")
+    path.write_text(f"suzuki:chief:{slow}\n", encoding="utf-8")
+    with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
+        auth.read_accounts(path)
+    path.write_text(f"suzuki:chief:{good}\nsuzuki:viewer:{good}\n", encoding="utf-8")
+    with pytest.raises(FieldError, match=r"line 2: name must be there once"):
+        auth.read_accounts(path)
+    path.write_text("suzuki:king:x\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
+        make_services(read_settings(workspace.config(f'accounts = "{path}"')))
+
+
+def test_public_address_requires_accounts(workspace: House) -> None:
+    """Without accounts only a loopback address is accepted."""
+    with pytest.raises(
+        SettingsError, match=r"console\.host must be an address of this"
+    ):
+        make_services(read_settings(workspace.config('host = "0.0.0.0"')))
+
+
+@pytest.mark.parametrize("path", READ_PATHS)
+def test_data_requires_login(open_app: OpenApp, workspace: House, path: str) -> None:
+    """Every path that returns data answers 401 without a session."""
+    answer = open_app(workspace.with_accounts()).get(f"/api/{path}")
+
+    assert answer.status_code == 401
+    assert answer.json() == {"detail": "log in first"}
+
+
+def test_session_ends_at_logout_and_after_its_lifetime(
+    open_app: OpenApp, workspace: House, clock: Clock
+) -> None:
+    """The lifetime is `SESSION_S`."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-viewer")
+    assert client.get("/api/cells").status_code == 200
+    assert client.post("/api/logout", headers=proof).status_code == 200
+    assert client.get("/api/cells").status_code == 401
+
+    log_in(client, "a-viewer")
+    clock.now_s += SESSION_S
+    assert client.get("/api/cells").status_code == 401
+
+
+def test_session_cookie_is_httponly_and_samesite(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """Neither scripts nor other sites can use the cookie."""
+    client = open_app(workspace.with_accounts())
+    login = {"name": "a-viewer", "password": PASSWORD}
+    cookie = client.post("/api/login", json=login).headers["set-cookie"]
+
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+
+
+def test_login_is_throttled_after_five_wrong_passwords(
+    open_app: OpenApp, workspace: House, clock: Clock
+) -> None:
+    """The correct password is rejected too until Retry-After has passed."""
+    client = open_app(workspace.with_accounts())
+    wrong = {"name": "a-chief", "password": "wrong password"}
+    for _ in range(5):
+        assert client.post("/api/login", json=wrong).status_code == 401
+    right = wrong | {"password": PASSWORD}
+    answer = client.post("/api/login", json=right)
+    assert answer.status_code == 429
+    assert answer.headers["Retry-After"] == "5"
+
+    clock.now_s += 5
+    assert client.post("/api/login", json=right).status_code == 200
+
+
+def test_parallel_login_attempts_are_counted(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """Handlers run in threads; counting and checking must be atomic."""
+    client = open_app(workspace.with_accounts())
+    wrong = {"name": "a-chief", "password": "wrong password"}
+    with ThreadPoolExecutor(9) as pool:
+        tries = [pool.submit(client.post, "/api/login", json=wrong) for _ in range(9)]
+        statuses = sorted(each.result(60).status_code for each in tries)
+
+    assert statuses == [401] * 5 + [429] * 4
+
+
+def test_login_is_checked_before_query_and_body_are_parsed(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """Without a session the answer is 401, however malformed the request."""
+    client = open_app(workspace.with_accounts())
+    answers = [
+        client.get("/api/replay/levels?from_s=x"),
+        client.post("/api/thresholds", content=b" " * 70_000),
+        client.post("/api/log/x/acknowledge", content=b"{"),
+    ]
+
+    assert [answer.status_code for answer in answers] == [401] * 3
+
+
+def test_unknown_name_gets_the_same_answer_as_a_wrong_password(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """The answer does not reveal which account names exist."""
+    client = open_app(workspace.with_accounts())
+    answers = [
+        client.post("/api/login", json={"name": name, "password": "wrong password"})
+        for name in ("a-chief", "nobody")
+    ]
+
+    assert {(a.status_code, a.text) for a in answers} == {
+        (401, '{"detail":"name or password is wrong"}')
+    }
+
+
+def test_change_without_csrf_token_is_rejected(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """A request from another site carries the cookie but not the token."""
+    client = open_app(workspace.with_accounts())
+    log_in(client, "a-chief")
+    for headers in ({}, {"X-Yamamori-Proof": "guess"}):
+        assert client.post("/api/logout", headers=headers).status_code == 403
+    assert client.get("/api/cells").status_code == 200
+
+
+def test_user_header_of_the_proxy_selects_the_account(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """A name without an account gets the role viewer."""
+    header = 'proxy_header = "X-Remote-User"\n'
+    client = open_app(header + workspace.with_accounts())
+    named = {"X-Remote-User": "a-chief"}
+    assert client.get("/api/session", headers=named).json()["role"] == "chief"
+    assert client.get("/api/cells").status_code == 401
+    stranger = {"X-Remote-User": "somebody"}
+    assert client.get("/api/session", headers=stranger).json()["role"] == "viewer"
+
+
+def test_user_header_from_an_unlisted_address_is_ignored(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """Only addresses in `proxies` may set the header."""
+    more = 'proxy_header = "X-Remote-User"\nproxies = ["10.9.9.9"]\n'
+    client = open_app(more + workspace.with_accounts())
+
+    assert (
+        client.get("/api/cells", headers={"X-Remote-User": "a-chief"}).status_code
+        == 401
+    )
+
+
+def test_every_response_has_the_security_headers(open_app: OpenApp) -> None:
+    """Pages, data, errors and files."""
+    client = open_app()
+    for path in ("/", "/api/cells", "/api/nothing", "/static/app.js"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_content_policy_allows_only_the_configured_tile_server(
+    open_app: OpenApp,
+) -> None:
+    """Only its origin is added to img-src."""
+    client = open_app('tiles = "https://tiles.example/{z}/{x}/{y}.png"')
+    policy = client.get("/").headers["content-security-policy"]
+
+    assert "img-src 'self' data: blob: https://tiles.example;" in policy
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../../config.py",
+        "/static/%2e%2e/%2e%2e/config.py",
+        "/static/..%2f..%2fconfig.py",
+        "/static//etc/passwd",
+        "/api/node/..%2f..%2fetc%2fpasswd",
+        "/api/cell/..%2F..%2Flevels",
+        "/api/cell/" + "a" * 5000,
+        "/api/download/..%2f..%2f..%2fbackend.toml",
+        "/api/download/%2e%2e/%2e%2e/accounts",
+        "/api/download/levels.geojson/..%2faccounts",
+    ],
+)
+def test_path_traversal_returns_404(open_app: OpenApp, path: str) -> None:
+    """The answer contains no file of the machine and no server error."""
+    answer = open_app().get(path)
+
+    assert answer.status_code == 404
+    assert "import" not in answer.text
+    assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 422),
+        (b'{"name": 1}', 422),
+        (b'{"name": "\xff", "password": "x"}', 422),
+        (b"[]", 422),
+        (b" " * 70_000, 413),
+    ],
+)
+def test_malformed_login_is_rejected(
+    open_app: OpenApp, workspace: House, body: bytes, status: int
+) -> None:
+    """The error states what the request must contain."""
+    answer = open_app(workspace.with_accounts()).post("/api/login", content=body)
+
+    assert answer.status_code == status
+    assert "request must be" in answer.json()["detail"]
+
+
+def test_without_accounts_visitors_are_viewers(open_app: OpenApp) -> None:
+    """Data can be read, and the role is viewer."""
+    client = open_app()
+    assert client.get(f"/api/cell/{SLOPES[0].cell.token}").status_code == 200
+    assert client.get("/api/session").json()["role"] == "viewer"
+
+
+def test_session_and_csrf_token_survive_a_restart(
+    workspace: House, clock: Clock
+) -> None:
+    """A restart during a storm must not log analysts out."""
+    more = workspace.with_accounts()
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
+        headers = log_in(client, "a-analyst")
+        cookies = dict(client.cookies)
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
+        client.cookies.update(cookies)
+        assert client.get("/api/session").json()["user"] == "a-analyst"
+        answer = client.post("/api/log/note", json={"text": "on"}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        client.post("/api/logout", headers=headers)
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
+        client.cookies.update(cookies)
+        assert client.get("/api/cells").status_code == 401
+
+
+def test_session_ends_when_its_password_or_account_changes(
+    workspace: House, clock: Clock
+) -> None:
+    """Changing a stolen password must end the thief's session."""
+    more = workspace.with_accounts()
+    path = workspace.folder / "accounts"
+    with serve(parts_of(workspace, clock, more), workspace.port) as client:
+        log_in(client, "a-analyst")
+        cookies = dict(client.cookies)
+    known = auth.read_accounts(path)
+    fresh = auth.hash_password("another password", os.urandom)
+    changed = auth.Account("a-analyst", "analyst", fresh)
+    gone = {name: each for name, each in known.items() if name != "a-analyst"}
+    for there in ({**known, "a-analyst": changed}, gone):
+        auth.write_accounts(path, there)
+        with serve(parts_of(workspace, clock, more), workspace.port) as client:
+            client.cookies.update(cookies)
+            assert client.get("/api/cells").status_code == 401
+
+
+def test_session_file_cannot_be_used_to_log_in(workspace: House, clock: Clock) -> None:
+    """It has mode 0600 and contains no session token."""
+    with serve(
+        parts_of(workspace, clock, workspace.with_accounts()), workspace.port
+    ) as client:
+        log_in(client, "a-chief")
+        (session,) = client.cookies.values()
+    path = workspace.data / "console" / "sessions.sqlite"
+
+    assert path.stat().st_mode & 0o077 == 0
+    assert session.encode() not in path.read_bytes()

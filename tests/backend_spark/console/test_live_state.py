@@ -1,0 +1,217 @@
+"""Live state of cells and nodes: levels, history, panels and pushed changes."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import httpx
+import pyarrow as pa
+import pytest
+from console_house import HOSTILE, NOW_S, SLOPES, Clock, House
+from console_tables import STEP_S, Slope, storm, write_tables
+from deltalake import DeltaTable
+
+from backend_spark.console.app import CONSOLE_FOLDER, JOURNAL_FILE
+from backend_spark.console.audit_log import Journal
+from backend_spark.console.level_grid import MISSING, NO_JUDGEMENT, STEPS
+from backend_spark.console.live_state import LiveState
+from backend_spark.console.routes.levels import changes
+from backend_spark.tables.delta_writer import merge_rows
+from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.schemas import LEVEL_KEY, LEVELS
+
+
+@pytest.fixture
+def live_state(workspace: House, clock: Clock) -> LiveState:
+    """Live state that has read the tables once."""
+    live_state = LiveState(workspace.data / "tables", clock)
+    live_state.refresh()
+    return live_state
+
+
+def level_of(live_state: LiveState, slope: Slope) -> int:
+    """Current level of a slope's cell."""
+    return int(
+        live_state.snapshot()["levels"][live_state.grid.row_of[slope.cell.token]]
+    )
+
+
+def test_current_levels_equal_gold(live_state: LiveState, workspace: House) -> None:
+    """The console does not recompute levels."""
+    rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
+    newest = {r["cell"]: r["level"] for r in sorted(rows, key=lambda r: r["at"])}
+
+    for slope in (SLOPES[0], SLOPES[1], SLOPES[2], SLOPES[4]):
+        assert level_of(live_state, slope) == newest[slope.cell.token]
+    assert level_of(live_state, SLOPES[0]) > level_of(live_state, SLOPES[1]) >= 1
+
+
+def test_cell_without_recent_rows_is_missing(live_state: LiveState) -> None:
+    """After half an hour without a row no level is shown, not even level 1."""
+    assert level_of(live_state, SLOPES[3]) == MISSING
+
+
+def test_all_cells_are_missing_when_data_stop(
+    live_state: LiveState, clock: Clock
+) -> None:
+    """An hour later the old levels are no longer shown as current."""
+    clock.now_s = NOW_S + 3600.0
+    live_state.refresh()
+
+    assert set(live_state.snapshot()["levels"]) == {MISSING}
+
+
+def test_exercise_uses_the_newest_data_as_current_time(
+    workspace: House, clock: Clock
+) -> None:
+    """A storm of last year is shown as if it happened now."""
+    clock.now_s = NOW_S + 365 * 86_400.0
+    live_state = LiveState(workspace.data / "tables", clock, exercise=True)
+    live_state.refresh()
+
+    assert live_state.now_s() == NOW_S
+    assert level_of(live_state, SLOPES[0]) > 1
+
+
+def test_new_rows_are_read_and_the_grid_advances(
+    live_state: LiveState, workspace: House, clock: Clock
+) -> None:
+    """A later commit appears at the next refresh, in its own time step."""
+    before = live_state.snapshot()
+    later = Slope("otani-9", 33.7, 133.6, storm(40, 12))
+    write_tables(workspace.data, [later], NOW_S + STEP_S)
+    clock.now_s += STEP_S
+    live_state.refresh()
+    now = live_state.snapshot()
+
+    assert now["begin_s"] == before["begin_s"] + STEP_S
+    assert now["geometry"] == before["geometry"] + 1
+    assert level_of(live_state, later) > 1
+    assert len(now["levels"]) == len(before["levels"]) + 1
+
+
+def test_rows_rewritten_by_a_merge_are_read(
+    live_state: LiveState, workspace: House
+) -> None:
+    """After a merge delta-rs writes other string types than before."""
+    path = str(workspace.data / "tables" / "levels")
+    table = DeltaTable(path)
+    rows = table.to_pyarrow_table()
+    worse = rows.set_column(
+        rows.schema.get_field_index("level"),
+        rows.schema.field("level"),
+        pa.array([5] * rows.num_rows, pa.int32()),
+    )
+    table.merge(
+        worse,
+        predicate="target.cell = source.cell AND target.at = source.at",
+        source_alias="source",
+        target_alias="target",
+        streamed_exec=False,
+    ).when_matched_update_all().execute()
+    live_state.refresh()
+
+    assert level_of(live_state, SLOPES[2]) == 5
+
+
+def test_missing_table_gives_an_empty_state(tmp_path: object, clock: Clock) -> None:
+    """The console may start before the first batch."""
+    live_state = LiveState(House(tmp_path, 0).data / "tables", clock)  # type: ignore[arg-type]
+    live_state.refresh()
+
+    assert live_state.snapshot()["levels"] == []
+    assert live_state.snapshot()["newest_s"] is None
+
+
+def test_level_history_covers_three_days(
+    live_state: LiveState, workspace: House
+) -> None:
+    """One byte per cell and step; a step without a row is MISSING."""
+    begin_s, raw = live_state.level_history()
+    rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
+    expected = bytearray(len(live_state.grid.tokens) * STEPS)
+    for row in rows:
+        step = (round(row["at"].timestamp()) - begin_s) // STEP_S
+        level = NO_JUDGEMENT if row["level"] is None else row["level"]
+        expected[live_state.grid.row_of[row["cell"]] * STEPS + step] = level
+
+    assert raw == bytes(expected)
+
+
+def test_only_changes_are_pushed(live_state: LiveState, clock: Clock) -> None:
+    """The first event holds all cells, later ones only cells whose level changed."""
+    first = live_state.snapshot()
+    assert changes(None, first)["kind"] == "all"
+    same = changes(first, live_state.snapshot())
+    assert (same["kind"], same["moved"]) == ("some", [])
+
+    moved = {**first, "levels": [5, *first["levels"][1:]]}
+    assert changes(first, moved)["moved"] == [[0, 5]]
+
+
+def test_cell_panel_has_reasons_lines_and_futures(
+    open_app: Callable[..., httpx.Client],
+) -> None:
+    """Everything that the snake line needs; reasons in both languages."""
+    panel = open_app().get(f"/api/cell/{SLOPES[0].cell.token}").json()
+
+    assert panel["reasons"][0]["en"].startswith("soil water index")
+    assert "土壌雨量指数" in panel["reasons"][0]["ja"]
+    assert [future["name"] for future in panel["futures"]] == ["none", "same"]
+    dry, wet = panel["futures"]
+    assert dry["swi_mm"][-1] < wet["swi_mm"][-1]
+    assert panel["lines"]["assumed"]
+    assert [node["id"] for node in panel["nodes"]] == ["otani-1"]
+
+
+def test_futures_equal_gold_until_criteria_change(
+    workspace: House, open_app: Callable[..., httpx.Client]
+) -> None:
+    """Futures and forecast come from gold; after a change the console computes them."""
+    token = SLOPES[0].cell.token
+    tables = DeltaTables(workspace.data / "tables")
+    at = datetime.fromtimestamp(NOW_S, UTC)
+    (row,) = tables.of("levels", "cell", token, at, at).to_pylist()
+    forecast = {"forecast_mm": [9.0] * 12, "level_forecast": 5, "level_dry": 2}
+    forecast_row = pa.Table.from_pylist(
+        [row | forecast | {"margin_forecast_mm": -7.5}], LEVELS
+    )
+    merge_rows(tables.path("levels"), forecast_row, LEVEL_KEY)
+    client = open_app()
+    dry, same, given = client.get(f"/api/cell/{token}").json()["futures"]
+
+    assert (dry["level"], given["level"], given["margin_mm"]) == (2, 5, -7.5)
+    assert (same["name"], same["level"]) == ("same", row["level_same"])
+    assert same["margin_mm"] == row["margin_same_mm"]
+    assert given["swi_mm"][-1] > dry["swi_mm"][-1]
+
+    journal = Journal(workspace.data / CONSOLE_FOLDER / JOURNAL_FILE)
+    body = {"advisory_mm": 100.0, "warning_mm": 900.0, "special_mm": 1400.0}
+    journal.write(NOW_S, "threshold", token, "chief", body)
+    computed = client.get(f"/api/cell/{token}").json()["futures"]
+
+    assert [each["name"] for each in computed] == ["none", "same"]
+    assert computed[0]["margin_mm"] > 500
+
+
+def test_node_panel_has_readings_and_state(
+    open_app: Callable[..., httpx.Client],
+) -> None:
+    """Node names may contain any character, including HTML."""
+    client = open_app()
+    panel = client.get("/api/node/otani-1").json()
+    assert panel["state"] == "well"
+    assert set(panel["series"]) == {"rain", "tilt/x", "tilt/y"}
+    assert len(panel["series"]["tilt/x"]["value"]) == 288
+
+    listed = client.get("/api/nodes").json()
+    state = dict(zip(listed["id"], listed["state"], strict=True))
+    assert state["nishi-2"] == "silent"
+    assert HOSTILE in state
+
+
+def test_unknown_cell_returns_404(open_app: Callable[..., httpx.Client]) -> None:
+    """The error names the requested cell."""
+    answer = open_app().get("/api/cell/ffff")
+
+    assert answer.status_code == 404
+    assert "'ffff'" in answer.json()["detail"]

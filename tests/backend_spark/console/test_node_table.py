@@ -1,0 +1,213 @@
+"""Table of nodes, their states and sensors, and the console's metrics."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from console_house import NOW_S, SLOPES, Clock, House, parts_of
+from console_tables import MICRO
+from deltalake import write_deltalake
+
+from backend_spark.console.node_table import ConsoleMetrics, build_node_table
+from backend_spark.console.nodes import NewestReading, NodeState, NodeStates
+from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
+from service_runtime.metrics import MetricFamilies, collect_certificate_end
+from service_runtime.tls import TlsFiles
+from service_runtime.watchdog import LoopWatchdog
+
+OpenApp = Callable[..., httpx.Client]
+
+
+@pytest.mark.parametrize(
+    ("node", "state"),
+    [
+        (NodeState("a", at_s=1000, received_s=1002), "well"),
+        (NodeState("a", at_s=1000 - 1900, received_s=1000), "silent"),
+        (NodeState("a", at_s=1000, received_s=1000, age_s=700), "late"),
+        (NodeState("a", at_s=1000, received_s=1000, synchronised=False), "clock"),
+        (NodeState("a", at_s=1100, received_s=1000), "clock"),
+        (
+            NodeState(
+                "a",
+                at_s=1000,
+                received_s=1000,
+                readings={"t": NewestReading(1, 1.0, None, None, 4)},
+            ),
+            "suspect",
+        ),
+    ],
+)
+def test_state_of_a_node(node: NodeState, state: str) -> None:
+    """The most serious state is reported."""
+    assert node.state(1000) == state
+
+
+def test_silent_nodes_come_first(open_app: OpenApp) -> None:
+    """Nodes that need repair stand at the top of the table."""
+    table = open_app().get("/api/health").json()
+
+    assert table["rows"][0]["id"] == "nishi-2"
+    assert table["rows"][0]["state"] == "silent"
+    assert len(table["rows"]) == len(SLOPES)
+    assert table["rows"][1]["lag_s"] == 2.0
+
+
+def test_node_silent_for_a_month_is_listed(open_app: OpenApp, workspace: House) -> None:
+    """With its last status report, such as the battery voltage."""
+    at_us = (NOW_S - 30 * 86_400) * MICRO
+    row = {
+        "node": "dead",
+        "cell": SLOPES[0].cell.token,
+        "at": at_us,
+        "received_at": at_us + MICRO,
+        "reported_at": at_us,
+        "queued": "5:1 3:13",
+        "oldest_s": 724.0,
+        "gateway": "gw-1:1883",
+        "dropped": 0.0,
+        "battery_v": 10.9,
+    }
+    table = pa.Table.from_pylist([row], schema=NODES)
+    write_deltalake(str(workspace.data / "tables" / "nodes"), table, mode="append")
+    client = open_app()
+    rows = {row["id"]: row for row in client.get("/api/health").json()["rows"]}
+
+    assert rows["dead"]["state"] == "silent"
+    assert rows["dead"]["at_s"] == NOW_S - 30 * 86_400
+    assert rows["dead"]["queued"] == "5:1 3:13"
+    assert rows["dead"]["oldest_s"] == 724.0
+    assert rows["dead"]["gateway"] == "gw-1:1883"
+    assert rows["dead"]["battery"]["value"] == 10.9
+    assert rows[SLOPES[0].node]["queued"] is None
+    assert "dead" in client.get("/api/nodes").json()["id"]
+
+
+def test_newest_report_of_a_node_is_shown(workspace: House, clock: Clock) -> None:
+    """A report in silver is newer than the table `nodes`."""
+    rain_row = silver("n", NOW_S, 1.0).to_pylist()[0]
+    report_row = rain_row | {
+        "name": "agent/queued",
+        "value": None,
+        "value_text": "none",
+    }
+    table = pa.Table.from_pylist([rain_row, report_row], schema=SILVER)
+    write_deltalake(str(workspace.data / "tables" / "silver"), table, mode="append")
+    parts = parts_of(workspace, clock)
+    parts.refresh()
+    row = next(
+        row for row in build_node_table(parts.live_state)["rows"] if row["id"] == "n"
+    )
+
+    assert (row["queued"], row["reported_s"]) == ("none", NOW_S)
+
+
+def test_late_message_does_not_replace_newer_readings() -> None:
+    """A backlog of yesterday does not change the current state of a node."""
+    nodes = NodeStates()
+    nodes.add_readings(silver("n", NOW_S, 2.0))
+    nodes.add_readings(silver("n", NOW_S - 3600, 1.0))
+
+    assert nodes.by_id["n"].at_s == NOW_S
+    assert nodes.by_id["n"].readings["rain"].value == 2.0
+
+
+def silver(node: str, at_s: int, value: float) -> pa.Table:
+    """One reading as a table with the schema of silver."""
+    row: dict[str, Any] = {
+        "node": node,
+        "name": "rain",
+        "value": value,
+        "at": at_s * MICRO,
+        "received_at": (NOW_S + 5) * MICRO,
+        "topic": "/1",
+    }
+    schema = (
+        SILVER
+        if "flag" in SILVER.names
+        else SILVER.append(pa.field("flag", pa.int32()))
+    )
+    return pa.Table.from_pylist([row], schema=schema)
+
+
+def test_sensor_rows_are_shown_when_the_table_exists(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """Rates with their noise, and the failure time with its gate."""
+    rows = [
+        {
+            "cell": SLOPES[0].cell.token,
+            "node": "otani-1",
+            "sensor": "tilt",
+            "at": (NOW_S - step * 600) * MICRO,
+            "tilt_rate_deg_per_h": 0.02,
+            "failure_at": (NOW_S + 7200) * MICRO,
+            "failure_usable": False,
+            "failure_gate": "fewer than 8 velocities",
+        }
+        for step in range(3)
+    ]
+    schema = pa.schema([
+        pa.field("cell", pa.string()),
+        pa.field("node", pa.string()),
+        pa.field("sensor", pa.string()),
+        pa.field("at", UTC_TIME),
+        pa.field("tilt_rate_deg_per_h", pa.float64()),
+        pa.field("failure_at", UTC_TIME),
+        pa.field("failure_usable", pa.bool_()),
+        pa.field("failure_gate", pa.string()),
+    ])
+    table = pa.Table.from_pylist(rows, schema=schema)
+    write_deltalake(
+        str(workspace.data / "tables" / "sensors"),
+        table,
+        mode="append",
+        schema_mode="merge",
+    )
+    panel = open_app().get("/api/node/otani-1").json()
+
+    assert [row["at"] for row in panel["sensors"]] == [NOW_S - 1200, NOW_S - 600, NOW_S]
+    assert panel["sensors"][-1]["failure_gate"] == "fewer than 8 velocities"
+    assert panel["tilt_deg_per_h"] == [0.01, 0.1]
+
+
+def test_quality_flags_are_shown(open_app: OpenApp, workspace: House) -> None:
+    """A suspect reading makes its node suspect and is listed by name."""
+    flagged = silver("doubtful", NOW_S, 99.0).to_pylist()[0] | {
+        "flag": 4,
+        "topic": "/1/2/2",
+    }
+    table = pa.Table.from_pylist([flagged], schema=silver("x", 0, 0).schema)
+    path = workspace.data / "tables" / "silver"
+    write_deltalake(str(path), table, mode="append", schema_mode="merge")
+    rows = open_app().get("/api/health").json()["rows"]
+    found = next(row for row in rows if row["id"] == "doubtful")
+
+    assert found["state"] == "suspect"
+    assert found["doubts"] == [{"name": "rain", "flag": 4}]
+
+
+def test_metrics_match_the_reference(workspace: House, clock: Clock) -> None:
+    """Node states, clocks and age of the levels, named as in docs/reference."""
+    parts = parts_of(workspace, clock)
+    parts.refresh()
+    parts.live_state.nodes.by_id[SLOPES[0].node].synchronised = False
+    families = ConsoleMetrics(parts.live_state, LoopWatchdog(clock)).collect()
+    values = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in MetricFamilies(lambda: families).collect()
+        for sample in family.samples
+    }
+    reference = Path(__file__).parents[3] / "docs/reference/metrics.md"
+    section = reference.read_text("utf-8").partition("## The console\n")[2]
+    named = re.findall(r"^\| `(\w+)`", section.partition("\n## ")[0], re.MULTILINE)
+
+    assert values["yamamori_nodes", "silent"] == 1
+    assert values["yamamori_nodes_unsynchronised",] == 1
+    assert values["yamamori_levels_age_seconds",] == 60
+    assert [
+        each.name for each in [*families, collect_certificate_end(TlsFiles())]
+    ] == named

@@ -1,0 +1,225 @@
+"""Replay of past levels for any time span in the tables."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import msgspec
+import pyarrow as pa
+import pytest
+from console_house import NOW_S, SLOPES, House
+from console_tables import STEP_S, Slope, storm, write_tables
+from deltalake import write_deltalake
+
+from backend_spark.console import time_travel
+from backend_spark.console.level_grid import MISSING, NO_JUDGEMENT
+from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.schemas import LEVELS, REVISIONS
+
+OpenApp = Callable[..., httpx.Client]
+DAY_S = 86_400
+LONG_AGO_S = NOW_S - 200 * DAY_S
+TOKEN = SLOPES[0].cell.token
+
+
+@pytest.fixture
+def row(workspace: House) -> dict[str, Any]:
+    """The newest level of the wet slope."""
+    found: dict[str, Any] = (
+        DeltaTables(workspace.data / "tables").cell(TOKEN).to_pylist()[-1]
+    )
+    return found
+
+
+def get_replay(
+    client: httpx.Client, path: str = "levels", **values: object
+) -> httpx.Response:
+    """Request a replay route; by default for the last two hours."""
+    params = {"from_s": NOW_S - 7200, "to_s": NOW_S} | values
+    return client.get(f"/api/replay/{path}", params=params)
+
+
+def frames(answer: httpx.Response) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """Header of the response, and the levels of each cell by frame."""
+    length = int(answer.headers["x-head-bytes"])
+    head = msgspec.json.decode(answer.content[:length])
+    levels, frame_count = answer.content[length:], head["frames"]
+    rows = [
+        list(levels[at : at + frame_count]) for at in range(0, len(levels), frame_count)
+    ]
+    return head, dict(zip(head["tokens"], rows, strict=True))
+
+
+def changed(row: dict[str, Any], minutes: int, **values: object) -> dict[str, Any]:
+    """Copy of a row, some minutes before or after it, with changed values."""
+    at = row["at"] + timedelta(minutes=minutes)
+    return row | {"at": at, "latest_received": at + timedelta(seconds=2)} | values
+
+
+def append(workspace: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
+    """Add a row to a table."""
+    rows = pa.Table.from_pylist([row], schema=schema)
+    write_deltalake(str(workspace.data / "tables" / name), rows, mode="append")
+
+
+def test_old_span_has_the_cells_of_its_time(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """Cells that are no longer on the map are included, with their corners."""
+    old = Slope("vanished-1", 33.70, 133.70, storm(60, 24))
+    write_tables(workspace.data, [old], LONG_AGO_S)
+    client = open_app()
+
+    assert old.cell.token not in client.get("/api/cells").json()["tokens"]
+    first_s, last_s = client.get("/api/replay/bounds").json()
+    assert (last_s, first_s) == (NOW_S, LONG_AGO_S - 24 * 3600 + STEP_S)
+    answer = get_replay(client, from_s=LONG_AGO_S - DAY_S, to_s=LONG_AGO_S)
+    head, levels = frames(answer)
+    assert list(levels) == [old.cell.token]
+    assert len(head["corners"][0]) == 8
+    assert 5 in levels[old.cell.token]
+    assert head["frame_s"] == STEP_S
+
+
+def test_short_span_has_one_frame_per_step(open_app: OpenApp, workspace: House) -> None:
+    """Levels equal the table, from half an hour before the span; gaps stay missing."""
+    head, levels = frames(get_replay(open_app()))
+    rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
+
+    assert head["begin_s"] == NOW_S - 7200 - 1800
+    known = {(r["cell"], round(r["at"].timestamp())): r["level"] for r in rows}
+    for token, cell_levels in levels.items():
+        for at, level in enumerate(cell_levels):
+            moment = (token, head["begin_s"] + at * STEP_S)
+            assert level == (known[moment] or NO_JUDGEMENT if moment in known else 0)
+    assert levels[SLOPES[3].cell.token][-12:] == [MISSING] * 12
+
+
+def test_long_span_shows_the_highest_level_per_frame(
+    open_app: OpenApp, workspace: House
+) -> None:
+    """A year has frames of about nine hours; a frame shows its highest level."""
+    client = open_app()
+    from_s = NOW_S - 365 * DAY_S
+    head, levels = frames(get_replay(client, from_s=from_s))
+    _, steps = frames(get_replay(client, from_s=NOW_S - 2 * DAY_S))
+
+    assert head["frames"] <= time_travel.MAX_FRAMES
+    assert head["frame_s"] == 53 * STEP_S
+    for token, cell_levels in levels.items():
+        judged = [level for level in steps[token] if level != NO_JUDGEMENT]
+        assert max(cell_levels) == max(judged)
+    params = {"from_s": head["to_s"] - head["frame_s"] + STEP_S, "to_s": head["to_s"]}
+    frame = get_replay(client, f"cell/{TOKEN}/frame", **params).json()
+    assert frame["latest"]["level"] == levels[TOKEN][-1]
+
+
+def test_known_then_shows_the_first_version(
+    open_app: OpenApp, workspace: House, row: dict[str, Any]
+) -> None:
+    """A revised level is shown in its first version, a late one is left out."""
+    late = row["at"] + timedelta(hours=30)
+    now = changed(
+        row,
+        10,
+        level=4,
+        version=2,
+        reasons=["later"],
+        reason_codes=None,
+        revised_at=late,
+    )
+    then = changed(
+        row,
+        10,
+        level=2,
+        version=1,
+        reasons=["first"],
+        reason_codes=None,
+        superseded_at=late,
+    )
+    append(workspace, "levels", LEVELS, now)
+    append(workspace, "revisions", REVISIONS, then)
+    append(workspace, "levels", LEVELS, changed(row, 20, level=3, latest_received=late))
+    append(workspace, "levels", LEVELS, changed(row, 30, level=3, latest_received=None))
+    client = open_app()
+    to_s = NOW_S + 3 * STEP_S
+    head_now, as_now = frames(get_replay(client, to_s=to_s))
+    _, as_then = frames(get_replay(client, to_s=to_s, known="then"))
+    frame = {"from_s": to_s, "to_s": to_s}
+    frame_then = get_replay(client, f"cell/{TOKEN}/frame", **frame, known="then").json()
+
+    assert as_now[TOKEN][-3:] == [4, 3, 3]
+    assert as_then[TOKEN][-3:] == [2, MISSING, MISSING]
+    assert as_then[TOKEN][:-3] == as_now[TOKEN][:-3]
+    assert head_now["revised"] == 1
+    assert frame_then["reasons"][0]["en"] == "first"
+    assert frame_then["latest"]["at_s"] == NOW_S + STEP_S
+
+
+def test_cell_history_has_numbers_reasons_and_futures(
+    open_app: OpenApp, row: dict[str, Any]
+) -> None:
+    """Numbers by step; at a chosen time the reasons and the futures of that time."""
+    client = open_app()
+    history = get_replay(client, f"cell/{TOKEN}").json()
+    at_s = NOW_S - 6 * STEP_S
+    frame = get_replay(client, f"cell/{TOKEN}/frame", from_s=at_s, to_s=at_s).json()
+
+    assert history["swi_mm"][-1] == pytest.approx(row["swi_mm"], abs=0.001)
+    assert len(history["swi_mm"]) == 12 + 3 + 1
+    assert frame["latest"]["at_s"] == at_s
+    assert any("土壌雨量指数" in reason["ja"] for reason in frame["reasons"])
+    assert {future["name"] for future in frame["futures"]} >= {"none", "same"}
+    assert get_replay(client, f"cell/{TOKEN}", to_s=5, from_s=0).json() is None
+    assert get_replay(client, f"cell/{TOKEN}/frame", to_s=5, from_s=0).json() is None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"from_s": NOW_S + 1200}, "from_s not after to_s"),
+        ({"from_s": NOW_S - 500 * DAY_S}, "at most 400 days after from_s, got 500.0"),
+        ({"from_s": -10_000}, "up to the year 2100"),
+        ({"to_s": 10**30, "from_s": 10**30}, "up to the year 2100"),
+        ({"known": "maybe"}, "then"),
+        ({"to_s": "x"}, "integer"),
+    ],
+)
+def test_invalid_span_is_rejected(
+    open_app: OpenApp, values: dict[str, object], message: str
+) -> None:
+    """The error states the rule and the requested value."""
+    answer = get_replay(open_app(), **values)
+
+    assert answer.status_code == 422
+    assert message in answer.text
+
+
+def test_too_many_levels_are_rejected_before_reading(
+    open_app: OpenApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error suggests a shorter span."""
+    monkeypatch.setattr("backend_spark.console.routes.time_travel.MAX_ROWS", 100)
+    answer = get_replay(open_app(), from_s=NOW_S - DAY_S)
+
+    assert answer.status_code == 422
+    assert "at most 100 are shown: choose about" in answer.text
+
+
+def test_replay_without_tables_is_empty(open_app: OpenApp, workspace: House) -> None:
+    """Without a table there are no bounds and no cells."""
+    for name in ("levels", "revisions"):
+        (workspace.data / "tables" / name).rename(workspace.folder / name)
+    client = open_app()
+
+    assert client.get("/api/replay/bounds").json() is None
+    assert frames(get_replay(client))[1] == {}
+
+
+def test_replay_requires_login(open_app: OpenApp, workspace: House) -> None:
+    """All its routes answer 401 without a session."""
+    client = open_app(workspace.with_accounts())
+
+    for path in ("bounds", "levels", f"cell/{TOKEN}", f"cell/{TOKEN}/frame"):
+        assert get_replay(client, path).status_code == 401

@@ -1,0 +1,199 @@
+"""Import of forecasts to their table, and the forecast that a cell uses."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from backend_spark.config import KeepSection
+from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.criteria.tables import CriteriaRow, CriteriaTable
+from backend_spark.errors import ForecastFileError
+from backend_spark.forecast.table import (
+    ForecastImporter,
+    ForecastReader,
+    ImportedFile,
+    find_places,
+)
+from backend_spark.tables.reader import DeltaTables
+from service_runtime.errors import AlreadyRunningError
+from service_runtime.locks import acquire_lock
+from slope_science.criteria import Criteria
+from slope_science.rain_forecast import NO_FORECAST, ForecastRain
+
+CELL = "355a9c44"
+ISSUED = datetime(2026, 7, 1, tzinfo=UTC)
+ISSUED_S = ISSUED.timestamp()
+HEAD = "source,issued_at,from,to,mm"
+TABLE = CriteriaTable(Criteria.assumed_from(150.0))
+
+
+def write(path: Path, mm: float, place: str = f"cell,{CELL}", hour: int = 0) -> Path:
+    """Write a forecast of four hours, issued on a full hour."""
+    kind, _, name = place.partition(",")
+    issued = ISSUED.replace(hour=hour).isoformat()
+    hours = [ISSUED.replace(hour=hour + n).isoformat() for n in range(5)]
+    rows = [f"JMA,{issued},{hours[n]},{hours[n + 1]},{mm},{name}" for n in range(4)]
+    path.write_text("\n".join([f"{HEAD},{kind}", *rows]), encoding="utf-8")
+    return path
+
+
+def importer(
+    folder: Path, later_s: float = 300.0, *, as_issued: bool = False
+) -> ForecastImporter:
+    """An importer that runs `later_s` seconds after the first issue."""
+    return ForecastImporter(
+        folder / "tables", KeepSection(), ISSUED_S + later_s, as_issued
+    )
+
+
+def forecast_of(folder: Path, later_s: float, cell: str = CELL) -> ForecastRain:
+    """Forecast of a cell `later_s` seconds after the first issue, in a new process."""
+    provider = CellRuleProvider(TABLE, feed=ForecastReader(folder / "tables"))
+    rules = pickle.loads(pickle.dumps(provider.rules_of([cell])))  # noqa: S301 - as Spark does
+    return rules[cell].forecast_rain(ISSUED_S + later_s)  # type: ignore[no-any-return]
+
+
+def test_cell_uses_forecasts_imported_by_then(tmp_path: Path) -> None:
+    """From the import until the forecast is stale; before the first there is none."""
+    assert forecast_of(tmp_path, 600) == NO_FORECAST
+
+    (done,) = importer(tmp_path).import_files([write(tmp_path / "a.csv", 12.0)])
+
+    assert isinstance(done, ImportedFile)
+    assert str(done).endswith("a.csv: 4 rows loaded, 0 were there")
+    assert forecast_of(tmp_path, 0) == NO_FORECAST
+    assert forecast_of(tmp_path, 600).depths_mm == pytest.approx((2.0,) * 12)
+    assert (
+        forecast_of(tmp_path, 3 * 3600).why == "stale: issued 3.0 h before, 2 h at most"
+    )
+    assert forecast_of(tmp_path, 3 * 86_400) == NO_FORECAST
+
+
+def test_past_forecast_imported_as_issued_counts_from_its_issue(tmp_path: Path) -> None:
+    """A past event is scored with the forecasts known at that time."""
+    path = write(tmp_path / "a.csv", 12.0)
+    list(importer(tmp_path, 9e6, as_issued=True).import_files([path]))
+
+    assert forecast_of(tmp_path, 0).depths_mm == pytest.approx((2.0,) * 12)
+
+
+def test_imported_issue_is_not_replaced(tmp_path: Path) -> None:
+    """The same files may be imported again; the rows used for scoring are kept."""
+    folder = tmp_path / "feed"
+    folder.mkdir()
+    write(folder / "a.csv", 12.0)
+    list(importer(tmp_path).import_files([folder]))
+    write(folder / "a.csv", 99.0)
+    write(folder / "b.csv", 6.0, hour=1)
+    again = [str(each) for each in importer(tmp_path, 4000).import_files([folder])]
+
+    assert [each.partition(": ")[2] for each in again] == [
+        "0 rows loaded, 4 were there",
+        "4 rows loaded, 0 were there",
+    ]
+    assert forecast_of(tmp_path, 3600).depths_mm == pytest.approx((2.0,) * 12)
+    assert forecast_of(tmp_path, 4200).depths_mm == pytest.approx((1.0,) * 12)
+    assert DeltaTables(tmp_path / "tables").forecasts().num_rows == 8
+
+
+def test_invalid_file_does_not_block_others(tmp_path: Path) -> None:
+    """It is reported, and none of its rows is imported."""
+    folder = tmp_path / "feed"
+    folder.mkdir()
+    write(folder / "a.csv", -1.0)
+    write(folder / "b.csv", 6.0)
+    (folder / "notes.txt").write_text("no forecast")
+    bad, good = importer(tmp_path).import_files([folder])
+
+    assert isinstance(bad, ForecastFileError)
+    assert isinstance(good, ImportedFile)
+    assert forecast_of(tmp_path, 600).depths_mm == pytest.approx((1.0,) * 12)
+
+
+@pytest.mark.parametrize(
+    ("place", "is_used"),
+    [
+        (f"cell,{CELL}", True),
+        ("cell,355a9c", True),  # a parent cell
+        ("cell,355a94", False),
+        ("mesh,51325379", True),
+        ("mesh,51325378", False),
+        ("municipality,3410000", True),
+        ("municipality,3420200", False),
+    ],
+)
+def test_forecast_applies_to_the_cells_of_its_area(
+    tmp_path: Path, place: str, is_used: bool
+) -> None:
+    """By cell, a parent cell, the mesh at its centre, or its municipality."""
+    list(importer(tmp_path).import_files([write(tmp_path / "a.csv", 12.0, place)]))
+    row = CriteriaRow(100.0, 150.0, municipality="3410000")
+    provider = CellRuleProvider(
+        CriteriaTable(TABLE.default, {CELL: row}),
+        feed=ForecastReader(tmp_path / "tables"),
+    )
+    coming = provider.rules_of([CELL])[CELL].forecast_rain(ISSUED_S + 600)
+
+    assert (coming.depths_mm is not None) == is_used
+
+
+def test_smallest_area_comes_first() -> None:
+    """Of forecasts issued together the finest is used; outside Japan too."""
+    kinds = [kind for kind, _ in find_places(CELL, "3410000")]
+
+    assert kinds == ["cell", "mesh", *["cell"] * 13, "municipality"]
+    assert {kind for kind, _ in find_places("0000001", None)} == {"cell"}
+
+
+def test_only_one_process_imports(tmp_path: Path) -> None:
+    """Two processes would both find an issue missing."""
+    (tmp_path / "tables").mkdir()
+    acquire_lock(tmp_path / "tables" / ".lock-forecasts")
+
+    with pytest.raises(AlreadyRunningError, match="lock-forecasts"):
+        list(importer(tmp_path).import_files([]))
+
+
+def test_old_rows_are_deleted(tmp_path: Path) -> None:
+    """At the next import, by the time when they were known."""
+    list(importer(tmp_path).import_files([write(tmp_path / "a.csv", 12.0)]))
+    keep = KeepSection(forecasts_days=2)
+    later = ForecastImporter(tmp_path / "tables", keep, ISSUED_S + 3 * 86_400)
+    list(later.import_files([]))
+
+    assert DeltaTables(tmp_path / "tables").forecasts().num_rows == 0
+    assert forecast_of(tmp_path, 600) == NO_FORECAST
+
+
+def test_command_imports_the_configured_folder(
+    make_data: Callable[..., "object"], tmp_path: Path
+) -> None:
+    """Valid files are imported; an invalid one gives an error and exit code 65."""
+    feed = tmp_path / "feed"
+    feed.mkdir()
+    write(feed / "a.csv", 12.0)
+    data = make_data(f'[forecast]\nfolder = "{feed}"')
+    command = [sys.executable, "-m", "backend_spark", "forecast", "load", "--config"]
+    done = subprocess.run(
+        [*command, str(data.config), "--as-issued"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "4 rows loaded" in done.stdout
+
+    write(feed / "b.csv", -1.0)
+    done = subprocess.run(
+        [*command, str(data.config)], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 65
+    assert "line 2: mm must be mm of rain" in done.stderr
+    assert "0 rows loaded, 4 were there" in done.stdout

@@ -1,0 +1,102 @@
+"""The segment log on a real disk."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from backend_spark.errors import SegmentError
+from backend_spark.ingest.deduplication import MessageIdSet
+from backend_spark.ingest.segment_log import (
+    LogRow,
+    SegmentName,
+    SegmentWriter,
+    list_segments,
+    read_segments,
+    remove_unfinished,
+)
+from backend_spark.tables.schemas import LOG
+from service_runtime.errors import AlreadyRunningError
+from service_runtime.locks import acquire_lock
+from spatial_mqtt.senml import MessageId
+
+
+def row(seq: int, node: str = "node-1") -> LogRow:
+    """A message of a node."""
+    return LogRow(1_700_000_000_000_000 + seq, "/4/1", b"x", node, "b", seq, 1)
+
+
+def test_segments_return_the_written_rows(tmp_path: Path) -> None:
+    """Names sort in the order of writing, and all rows have the schema `LOG`."""
+    writer = SegmentWriter(tmp_path / "log", "in.0-0.00ab")
+    paths = [writer.append([row(0), row(1)]), writer.append([row(2)])]
+    read = list(read_segments(tmp_path / "log"))
+
+    assert [path for path, _ in read] == paths
+    assert [table["seq"].to_pylist() for _, table in read] == [[0, 1], [2]]
+    assert read[0][1].schema == LOG
+    assert SegmentName.parse(paths[1].name) == SegmentName("in.0-0.00ab", 1)
+
+
+def test_segment_of_an_earlier_version_gets_the_new_column(tmp_path: Path) -> None:
+    """Its rows have null in the column that was added later."""
+    folder = tmp_path / "log"
+    path = SegmentWriter(folder, "a.01").append([row(0)])
+    ((_, today),) = read_segments(folder)
+    older = today.drop_columns(["age_s"])
+    with pa.ipc.new_file(str(path), older.schema) as writer:
+        writer.write_table(older)
+
+    assert [table for _, table in read_segments(folder)] == [today]
+    ((_, ids),) = read_segments(folder, ("seq", "age_s"))
+    assert ids.to_pylist() == [{"seq": 0, "age_s": None}]
+
+
+def test_unfinished_segment_is_invisible_until_removed(tmp_path: Path) -> None:
+    """Each ingester removes its own unfinished files after a crash."""
+    (tmp_path / ".unfinished-a.01-0000000000.arrow").write_bytes(b"half")
+    (tmp_path / ".unfinished-b.01-0000000000.arrow").write_bytes(b"half")
+
+    assert list_segments(tmp_path) == []
+    assert remove_unfinished(tmp_path, "a") == 1
+    assert [p.name[:13] for p in tmp_path.iterdir()] == [".unfinished-b"]
+
+
+def test_existing_segment_is_never_replaced(tmp_path: Path) -> None:
+    """Two writers of one stream, by mistake, lose no message."""
+    first = SegmentWriter(tmp_path, "a.01").append([row(0)])
+    before = first.read_bytes()
+    with pytest.raises(FileExistsError, match="File exists"):
+        SegmentWriter(tmp_path, "a.01").append([row(1)])
+
+    assert first.read_bytes() == before
+
+
+def test_damaged_segment_is_reported_by_name(tmp_path: Path) -> None:
+    """The error names the file and the remedy."""
+    path = SegmentWriter(tmp_path, "a.01").append([row(0)])
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(SegmentError, match=r"a\.01-0000000000\.arrow.*restore"):
+        list(read_segments(tmp_path))
+
+
+def test_message_ids_are_rebuilt_from_the_log(tmp_path: Path) -> None:
+    """After a restart the known ids are read from the log."""
+    writer = SegmentWriter(tmp_path, "a.01")
+    writer.append([row(1), row(2), row(3)])
+    writer.append([row(9), row(1, "node-2")])
+    seen = MessageIdSet.read_log(tmp_path)
+
+    assert seen.count() == 5
+    assert list(seen.ranges["node-1", "b"]) == [(1, 3), (9, 9)]
+    assert MessageId("node-2", "b", 1) in seen
+    assert MessageId("node-2", "c", 1) not in seen
+    assert MessageId("node-1", "b", 4) not in seen
+
+
+def test_lock_rejects_a_second_holder(tmp_path: Path) -> None:
+    """One process per name and folder; the error names the lock."""
+    acquire_lock(tmp_path / "log" / ".lock-a")
+    acquire_lock(tmp_path / "log" / ".lock-b")
+    with pytest.raises(AlreadyRunningError, match=r"\.lock-a"):
+        acquire_lock(tmp_path / "log" / ".lock-a")

@@ -1,0 +1,140 @@
+"""Translation of reasons to Japanese."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from backend_spark.i18n import message_reasons, reasons_of, render_both, render_japanese
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.rain import RainState
+from backend_spark.scoring.score import CellRules, judge_step, score_cell
+from slope_science.creep import FailureForecast, Velocity
+from slope_science.criteria import Criteria
+from slope_science.findings import (
+    judge_failure_time,
+    judge_rain,
+    judge_shocks,
+    judge_speed,
+    judge_tilt,
+    judge_wire,
+)
+from slope_science.movement import TiltRate
+from slope_science.rain import SoilWater
+from slope_science.reason_compat import parse_or_text
+from slope_science.reason_text import render_english
+from slope_science.reasons import reason_to_json
+from slope_science.soil_moisture import SoilWetness, judge_moisture, judge_pore_pressure
+
+SET = "set by 鈴木 on 2026-11-21"
+CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))
+T0 = 1_700_000_400
+ENGLISH_WORDS = re.compile(r"[a-z]{4,}")
+
+
+def reasons() -> list[str]:
+    """Every English sentence that scoring can produce."""
+    sentences = [
+        render_english(finding.reason)
+        for criteria in CRITERIA
+        for swi_mm in (120.0, 160.0, 230.0, 300.0)
+        if (finding := judge_rain(40.0, swi_mm, criteria))
+    ]
+    near = judge_rain(0.0, 149.0, CRITERIA[0], was_level=3, clear_share=0.9)
+    tilt = judge_tilt("n1 T", TiltRate(0.2, 0.001, 7))
+    wires = [judge_wire("n1 W", True), judge_wire("n1 W", True, "n2 V")]
+    wires += [judge_wire("n1 W", True, is_old=True), judge_shocks("n1 V", 40, 12)]
+    sentences += [render_english(f.reason) for f in (near, tilt, *wires) if f]
+    speed = Velocity(0.0, 5.0, 0.01, 7)
+    ahead = FailureForecast(3.0, 1.0, 0.95, 9, 0.1, is_above_noise=True, window_h=12.0)
+    moving = (
+        judge_speed("n1 E", speed, has_lasted=True),
+        judge_speed("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),
+        judge_failure_time("n1 E", ahead, 0.0),
+        judge_rain(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
+        judge_rain(0.0, 300.0, Criteria(assumed=False, basis=parse_or_text(SET))),
+    )
+    sentences += [render_english(f.reason) for f in moving if f]
+    wet = SoilWetness("n1 S", 12.0, 3.0, 97.0, -1.0)
+    soil = (
+        judge_moisture(wet, 2.0),
+        judge_pore_pressure(wet, 2.0),
+        judge_pore_pressure(replace(wet, lowest=1.0), 2.0),
+    )
+    sentences += [render_english(f.reason) for f in soil if f]
+    sentences.append(f"in 50 min, if the rain of the last hour goes on: {sentences[0]}")
+    sentences.append(
+        f"in 50 min, by JMA's forecast of 2026-07-01 00:00 UTC: {sentences[0]}"
+    )
+    sentences.append(
+        "high, unconfirmed: level 2 without suspect rain (soil water index 120.0 mm)"
+    )
+    bounded = RainState(1.0, SoilWater(20, 1, 1), is_lower_bound=True)
+    for state in (RainState(), RainState(0.0, SoilWater(), gap_s=90_000), bounded):
+        sentences += map(render_english, judge_step(state, [], CRITERIA[0])[1])
+    return sentences
+
+
+@pytest.mark.parametrize("reason", reasons())
+def test_every_reason_has_a_japanese_translation(reason: str) -> None:
+    """A new sentence in slope_science needs a translation."""
+    assert not ENGLISH_WORDS.search(render_japanese(reason))
+
+
+def test_translation_keeps_numbers() -> None:
+    """Both languages have the numbers that an analyst checks."""
+    reason = "soil water index 210.3 mm >= critical line at 43.0 mm/h 190.0 mm"
+
+    assert re.findall(r"\d+\.\d", render_japanese(reason)) == ["210.3", "43.0", "190.0"]
+
+
+def test_unknown_reason_is_shown_unchanged() -> None:
+    """It must not be hidden."""
+    assert render_japanese("the moon is full") == "the moon is full"
+
+
+@pytest.mark.parametrize(
+    ("codes", "sentence", "shown"),
+    [
+        (['["frost",-2]'], "frost: air at -2 Cel", "凍結：気温 -2 °C"),
+        (None, "frost: air at -2 Cel", "凍結：気温 -2 °C"),
+        ([], "frost: air at -2 Cel", "凍結：気温 -2 °C"),
+        (["damaged"], "frost: air at -2 Cel", "凍結：気温 -2 °C"),
+        (['["of_a_newer_version",1]'], "the moon is full", "the moon is full"),
+        (['["held",["of_a_newer_version",1]]'], "full moon", "full moon"),
+    ],
+)
+def test_sentence_is_used_if_the_reason_code_is_missing(
+    codes: list[str] | None, sentence: str, shown: str
+) -> None:
+    """Rows of an earlier program version, and codes of a later one."""
+    assert render_both(reasons_of(codes, [sentence])) == [{"en": sentence, "ja": shown}]
+    assert [render_japanese(r) for r in message_reasons(codes, sentence)] == [shown]
+
+
+def test_all_reasons_of_a_storm_with_suspect_rain_are_translated() -> None:
+    """With look-ahead, a cut wire, a flag of the node, and a gauge that stops."""
+    rain = [Observation(T0 + n * 600, "n1", "rain", "mm", mm, seq=n) for n, mm in
+            enumerate([0.0] * 4 + [9.0] * 12 + [240.0] + [2.0] * 6)]  # fmt: skip
+    burst = [replace(rain[n], value=mm) for n, mm in enumerate([0.0] * 8 + [240.0])]
+    rain[10] = replace(rain[10], node_flag=3)
+    dry = [replace(o, node="n2", value=0.0) for o in rain]
+    cut = [Observation(T0 + 7200, "n1", "wire", None, 1.0, "true")]
+    later = [replace(o, at_s=o.at_s + 200_000) for o in cut]
+    found = score_cell(
+        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], look_ahead=True)
+    )
+    rows = [*found.rows, *score_cell(burst, CellRules(CRITERIA[0])).rows]
+    reasons = {reason for row in rows for reason in row.reasons}
+    codes = {reason.code for reason in reasons}
+
+    assert {"soil_water", "ahead_same_rain", "suspect", "suspect_rain"} <= codes
+    assert {"no_rain_data", "unconfirmed"} <= codes
+    for reason in reasons:
+        assert not ENGLISH_WORDS.search(
+            re.sub("n[12] (rain|wire)", "", render_japanese(reason))
+        )
+    for row in rows:
+        codes_of_row = list(map(reason_to_json, row.reasons))
+        assert reasons_of(codes_of_row, row.sentences) == row.reasons
+        assert reasons_of(None, row.sentences) == row.reasons

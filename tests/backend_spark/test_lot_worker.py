@@ -1,0 +1,87 @@
+"""What executors write and return, without Spark."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from backend_spark.streaming import pipeline
+from backend_spark.streaming.pipeline import (
+    NODE_ROWS,
+    RECEIVED,
+    TOUCHED_ROWS,
+    LotWorker,
+    result_files,
+    result_rows,
+)
+from backend_spark.tables.delta_writer import create_tables
+from backend_spark.tables.schemas import LOG, SPARK_TABLES, TABLES
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+T0 = 1_750_000_200
+TOPIC = cell_topic(Cell.at(33.56, 133.53))
+
+
+def messages(late_s: int = 2) -> list[pa.RecordBatch]:
+    """Nine packs in three batches, one of them foreign, one from the future."""
+    made = []
+    for seq in range(9):
+        at_s = T0 + 600 * seq + (10**6 if seq == 4 else 0)
+        readings = (Reading("rain", "mm", None, seq), Reading("wire", None, False))
+        pack = Pack(MessageId("n", "b", seq), 1, at_s, readings)
+        payload = b"foreign" if seq == 5 else encode_cbor(pack)
+        received_us = (T0 + 600 * seq + late_s) * 1_000_000
+        row = {"received_at": received_us, "topic": TOPIC, "payload": payload}
+        made.append(row | {"node": "n", "boot": "b", "seq": seq, "pri": 1})
+    return pa.Table.from_pylist(made, schema=LOG).to_batches(max_chunksize=3)
+
+
+def process_messages(tables: Path, names: tuple[str, ...], late_s: int = 2) -> pa.Table:
+    """Result rows of the lots of those messages."""
+    work = LotWorker(tables, frozenset(names), 7, 600, 60 * 86_400).process
+    return pa.Table.from_batches(list(work(messages(late_s))))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 100])
+def test_lots_of_any_size_write_every_row_once(
+    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To bronze, silver, rejected and messages."""
+    monkeypatch.setattr(pipeline, "LOT_ROWS", rows)
+    create_tables(tmp_path, SPARK_TABLES)
+    results = process_messages(tmp_path, RECEIVED)
+    found = {
+        name: pa.concat_tables(
+            pq.read_table(tmp_path / name / part.file, schema=TABLES[name])
+            for part in result_files(results, name)
+        ).sort_by("seq")
+        for name in RECEIVED
+    }
+
+    counts = {name: table.num_rows for name, table in found.items()}
+    assert counts == {"bronze": 9, "silver": 16, "rejected": 1, "messages": 9}
+    assert found["rejected"]["seq"].to_pylist() == [5]
+    assert set(found["bronze"]["batch_id"].to_pylist()) == {7}
+    failed = {
+        r["seq"]: r["flag_why"] for r in found["silver"].to_pylist() if r["flag"] == 4
+    }
+    assert failed == {4: "clock: the time is not believable beside its receipt"}
+
+
+def test_lot_returns_its_affected_range(tmp_path: Path) -> None:
+    """The earliest plausible reading and the late ones; no file is written."""
+    results = process_messages(tmp_path, (), late_s=7200)
+    (node_row,) = result_rows(results, NODE_ROWS)
+    (row,) = result_rows(results, TOUCHED_ROWS)
+
+    assert row["earliest_us"] == T0 * 1_000_000
+    assert (row["rejected"], row["late"]) == (1, 16 - 2)
+    assert row["first_us"] == T0 * 1_000_000
+    assert row["last_us"] == (T0 + 8 * 600) * 1_000_000
+    assert row["wait_us"] == 7200 * 1_000_000
+    assert (node_row["node"], node_row["at"]) == ("n", (T0 + 8 * 600) * 1_000_000)
+    assert node_row["received_at"] == node_row["at"] + 7200 * 1_000_000
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,107 @@
+"""Sensor check: each kind of fault has a health and a remedy."""
+
+from typing import Any
+
+import pytest
+from slope_bench import opened
+
+from edge_agent.commissioning.sensor_check import (
+    WIDTH,
+    SensorCheck,
+    format_table,
+    make_sensor_check,
+)
+from edge_agent.sensor_reader import SensorReader
+from edge_agent.sensors.analog import diagnose_loop
+from edge_agent.sensors.errors import Health
+from edge_agent.sensors.registry import parse_sensors
+from edge_agent.simulator.parts.base import Fault
+
+RAIN = {"kind": "rain-gauge", "name": "s", "pin": 17}
+WIRE = {"kind": "wire-eol", "name": "s", "channel": 0}
+TILT = {"kind": "tilt", "name": "s", "device": 1}
+PORE = {"kind": "piezometer", "name": "s", "channel": 0, "at_20ma_kpa": 80}
+AIR = {"kind": "bme280", "name": "s"}
+COLD = {"kind": "ds18b20", "name": "s", "rom": "28-0000055c1aa1"}
+
+
+def check_sensor(
+    table: dict[str, Any], fault: Fault | None = None, later_s: tuple[float, ...] = ()
+) -> SensorCheck:
+    """Check of one sensor with this fault, after further readings at these times."""
+    board, sensors = opened(table)
+    reader = SensorReader(list(sensors.values()), lambda: 0.0)
+    if fault is not None:
+        board.inject_fault("s", fault)
+    readings = reader.read(list(sensors.values()), 0.0)
+    for after_s in later_s:
+        board.advance(1_700_000_000.0 + after_s)
+        readings = reader.read(list(sensors.values()), 0.0)
+    return make_sensor_check(parse_sensors([table])[0], readings, reader)
+
+
+@pytest.mark.parametrize(
+    ("table", "fault", "later_s", "health"),
+    [
+        (TILT, Fault.DEAD, (), Health.NO_ANSWER),
+        (TILT, Fault.IO_ERROR, (), Health.NO_ANSWER),
+        (TILT, Fault.STUCK, (), Health.STUCK),
+        (AIR, Fault.IO_ERROR, (), Health.NO_ANSWER),
+        (COLD, Fault.UNCONVERTED, (), Health.NOT_CONVERTED),
+        (PORE, Fault.DISCONNECTED, (), Health.LOOP_BROKEN),
+        (PORE, Fault.UPSCALE, (), Health.LOOP_FAULT),
+        (WIRE, Fault.DISCONNECTED, (), Health.DISCONNECTED),
+        (WIRE, Fault.SHORTED, (), Health.SHORTED),
+        (RAIN, Fault.SHORTED, (1.0,), Health.STUCK),
+        (RAIN, Fault.FLAPPING, (60.0,), Health.FLAPS),
+    ],
+)
+def test_fault_gives_its_health_and_a_remedy(
+    table: dict[str, Any], fault: Fault, later_s: tuple[float, ...], health: Health
+) -> None:
+    """The problem has the form "fault; remedy"."""
+    check = check_sensor(table, fault, later_s)
+
+    assert check.health is health
+    assert not check.is_ok
+    assert check.problem is not None
+    assert "; " in check.problem
+
+
+def test_healthy_sensor_shows_all_columns() -> None:
+    """Value, unit, range, step, quality, wiring."""
+    check = check_sensor(PORE)
+
+    assert check.health is Health.OK
+    assert [each.name for each in check.shown] == ["s", "s/head", "s/loop"]
+    assert format_table([check])[1].split() == [
+        "s", "s", *str(check.shown[0]).split()[1:], "-1000..10000", "hPa", "100",
+        "good", "SPI0.0", "channel", "0", "ok",
+    ]  # fmt: skip
+
+
+def test_table_with_a_problem_fits_the_width() -> None:
+    """Long remedies are wrapped."""
+    lines = format_table([check_sensor(COLD, Fault.UNCONVERTED)])
+
+    assert max(map(len, lines)) <= WIDTH
+    assert "85.0 C, its value after power-on" in " ".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("loop_ma", "health"),
+    [
+        (0.0, Health.LOOP_BROKEN),
+        (3.4, Health.LOOP_BROKEN),
+        (3.7, Health.IMPLAUSIBLE),
+        (21.5, Health.LOOP_FAULT),
+    ],
+)
+def test_currents_outside_the_measuring_range_have_a_health(
+    loop_ma: float, health: Health
+) -> None:
+    """NE 43: 3.4 mA is a broken loop, not a dry hole."""
+    diagnosis = diagnose_loop(loop_ma)
+
+    assert diagnosis is not None
+    assert diagnosis[2] is health

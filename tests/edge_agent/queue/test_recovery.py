@@ -1,0 +1,298 @@
+"""Recovery of a damaged queue file: every message whose checksum matches is kept."""
+
+import logging
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_agent.queue.base import (
+    COMMIT_EVERY_PUT,
+    MessageDraft,
+    QueuedMessage,
+    QueueFileError,
+)
+from edge_agent.queue.file_lifecycle import QueueFile
+from edge_agent.queue.schema import check_integrity, connect
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from spatial_mqtt.senml import MessageId
+
+COUNT = 400
+PAGE = 4096
+
+
+def open_queue(path: Path) -> SqliteQueue:
+    return SqliteQueue(path, "n1", "boot", 10_000_000, durability=COMMIT_EVERY_PUT)
+
+
+def fill_queue(path: Path) -> dict[MessageId, QueuedMessage]:
+    """Fill a queue of many pages, with long messages too; return its messages by id."""
+    queue = open_queue(path)
+    rng = random.Random(7)
+    for number in range(COUNT):
+        body = rng.randbytes(5000 if number % 50 == 0 else 200)
+        queue.put([MessageDraft(1 + number % 5, f"/t/{number}", lambda _id, b=body: b)])
+    queue.put([MessageDraft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))])
+    queue.put([], {"rain/tips": "12"})
+    queue.ack([queue.lease()[0].seq])
+    messages = {m.id: m for m in queue.lease(COUNT + 1)}
+    queue.close()
+    return messages
+
+
+def read_messages(path: Path) -> dict[MessageId, QueuedMessage]:
+    queue = open_queue(path)
+    messages = {m.id: m for m in queue.lease(COUNT + 10)}
+    queue.close()
+    return messages
+
+
+def truncate(raw: bytearray) -> bytearray:
+    return raw[: len(raw) // 2]
+
+
+def destroy_header(raw: bytearray) -> bytearray:
+    return bytearray(b"\xff" * 100) + raw[100:]
+
+
+def destroy_first_pages(raw: bytearray) -> bytearray:
+    return bytearray(b"\xff" * PAGE * 2) + raw[PAGE * 2 :]
+
+
+def flip_bits(raw: bytearray) -> bytearray:
+    rng = random.Random(3)
+    for page in range(1, len(raw) // PAGE, 4):
+        for _ in range(20):
+            raw[page * PAGE + rng.randrange(PAGE)] ^= 1 << rng.randrange(8)
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("damage", "at_least"),
+    [
+        (truncate, 0.3),
+        (destroy_header, 0.9),
+        (destroy_first_pages, 0.9),
+        (flip_bits, 0.5),
+    ],
+)
+def test_messages_with_a_matching_checksum_are_recovered(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[bytearray], bytearray],
+    at_least: float,
+) -> None:
+    """Recovered messages keep id, sequence number and priority."""
+    path = tmp_path / "q.db"
+    before = fill_queue(path)
+    path.write_bytes(damage(bytearray(path.read_bytes())))
+
+    with caplog.at_level(logging.ERROR):
+        after = read_messages(path)
+
+    same = [
+        i for i, m in after.items() if i in before and m.payload == before[i].payload
+    ]
+    assert len(same) >= at_least * len(before)
+    assert "messages were saved" in caplog.text
+    assert (tmp_path / "q.db.damaged-1").exists()
+    assert all(
+        after[i].seq == before[i].seq and after[i].priority == before[i].priority
+        for i in same
+        if after[i].topic == before[i].topic
+    )
+
+
+def test_missing_log_keeps_the_messages_of_the_file(tmp_path: Path) -> None:
+    """The queue opens at its last checkpoint."""
+    path = tmp_path / "q.db"
+    fill_queue(path)
+    writer = open_queue(path)
+    writer.put([MessageDraft(5, "/t", lambda _id: b"in the log")])
+    raw = path.read_bytes()
+    writer.close()
+    path.write_bytes(raw)
+    Path(f"{path}-wal").unlink(missing_ok=True)
+
+    assert len(read_messages(path)) >= COUNT - 1
+
+
+def test_log_of_a_destroyed_file_is_read(tmp_path: Path) -> None:
+    """Messages only in the log are recovered when the file's header is lost."""
+    path = tmp_path / "q.db"
+    writer = open_queue(path)
+    (put,) = writer.put([MessageDraft(5, "/t", lambda _id: b"in the log")])
+    log = Path(f"{path}-wal").read_bytes()
+    writer.close()
+    path.write_bytes(b"\xff" * 100)
+    Path(f"{path}-wal").write_bytes(log)
+
+    assert put in read_messages(path)
+
+
+def test_new_ids_do_not_collide_with_recovered_ones(tmp_path: Path) -> None:
+    """No message put later shares an id with one sent before."""
+    path = tmp_path / "q.db"
+    before = fill_queue(path)
+    path.write_bytes(destroy_header(bytearray(path.read_bytes())))
+    queue = open_queue(path)
+    (put,) = queue.put([MessageDraft(1, "/t", lambda _id: b"new")])
+    last = queue.lease(COUNT + 10)[-1]
+    queue.close()
+
+    assert put
+    assert last.id == put
+    assert put.boot not in {i.boot for i in before}
+    assert put.seq > max(m.seq for m in before.values() if m.id.node == "n1")
+
+
+def test_damaged_message_is_dropped_and_never_sent(tmp_path: Path) -> None:
+    """One damaged row loses only that row."""
+    path = tmp_path / "q.db"
+    queue = open_queue(path)
+    queue.put([
+        MessageDraft(5, "/t", lambda _id: b"bad"),
+        MessageDraft(5, "/t", lambda _id: b"good"),
+    ])
+    queue.close()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE message SET payload = X'00' WHERE seq = 1")
+    db.close()
+    queue = open_queue(path)
+    left = [m.payload for m in queue.lease(9)]
+    stats = queue.stats()
+    queue.close()
+
+    assert left == [b"good"]
+    assert (stats.drop_reasons[5], stats.depth[5].rows) == ({"damaged": 1}, 1)
+
+
+def test_repair_of_a_file_in_use_is_an_error(tmp_path: Path) -> None:
+    """The file of a running agent is not replaced."""
+    path = tmp_path / "q.db"
+    agent = open_queue(path)
+    queue_file = QueueFile(path)
+    with pytest.raises(QueueFileError, match="another process uses it"):
+        queue_file.repair()
+    queue_file.close()
+    agent.close()
+
+
+def test_repair_keeps_messages_known_ids_and_state(tmp_path: Path) -> None:
+    """The file is sound, so nothing may be lost."""
+    path = tmp_path / "q.db"
+    before = fill_queue(path)
+    queue_file = QueueFile(path)
+    saved, aside = queue_file.repair()
+    queue_file.close()
+    queue = open_queue(path)
+    again = queue.put([
+        MessageDraft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))
+    ])
+    tips = queue.get_state("rain/tips")
+    left = {m.id: m for m in queue.lease(COUNT + 1)}
+    queue.close()
+
+    assert (saved, left) == (len(before), before)
+    assert (again, tips, aside.exists()) == ([None], "12", True)
+
+
+def test_interrupted_repair_is_completed(tmp_path: Path) -> None:
+    """A kill between the two renames leaves the recovered file as the queue."""
+    path = tmp_path / "q.db"
+    before = fill_queue(path)
+    path.rename(f"{path}.salvaged")
+
+    assert read_messages(path) == before
+
+
+def test_damage_found_while_running_is_recovered_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """A large file is checked while it is in use, not at the start."""
+    path = tmp_path / "queue.db"
+    before = fill_queue(path)
+    raw = bytearray(path.read_bytes())
+    raw[PAGE * 5 : PAGE * 5 + 64] = b"\xff" * 64  # header of a page
+    path.write_bytes(raw)
+    queue_file = QueueFile(path)
+    with pytest.raises(QueueFileError, match=r"queue\.db"):
+        queue_file.check_whole_file()
+    queue_file.close()
+    assert Path(f"{path}.suspect").exists()
+
+    after = read_messages(path)
+    assert not Path(f"{path}.suspect").exists()
+    assert list(tmp_path.glob("queue.db.damaged-*"))
+    assert after.items() <= before.items()
+    assert len(after) > 0.8 * COUNT
+
+
+def test_integrity_check_that_times_out_can_be_repeated(tmp_path: Path) -> None:
+    """The time of the check at open is bounded; an unfinished check returns False."""
+    path = tmp_path / "queue.db"
+    open_queue(path).close()
+    db = connect(str(path))
+    rows = ((1, seq, "n", "b", seq, "/t", 0, b"x" * 50, None) for seq in range(300_000))
+    db.execute("BEGIN")
+    db.executemany("INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    db.execute("COMMIT")
+
+    assert check_integrity(db, 0.005) is False
+    assert check_integrity(db, 60.0) is True
+    db.close()
+
+
+@pytest.mark.parametrize("wrong", [b"\x83", b"\x7f"])
+def test_message_with_a_damaged_key_hides_no_other(
+    tmp_path: Path, wrong: bytes
+) -> None:
+    """A search stops at a key that is too large; SQLite reports the file as sound."""
+    path = tmp_path / "queue.db"
+    names = [b"message-%02d" % number for number in range(9)]
+    queue = open_queue(path)
+    queue.put([MessageDraft(5, "/1/2", lambda _id, n=n: n) for n in names])  # type: ignore[misc]
+    queue.close()
+    raw = bytearray(path.read_bytes())
+    # A row begins with priority and sequence number, before the node of its id.
+    at = raw.rindex(b"n1", 0, raw.index(b"message-04")) - 2
+    assert raw[at] == 5
+    raw[at : at + 1] = wrong
+    path.write_bytes(raw)
+
+    queue = open_queue(path)
+    leased = [message.payload for message in queue.lease(20)]
+    queue.close()
+    assert set(names) - set(leased) == {b"message-04"}
+
+
+def test_id_that_is_not_utf_8_does_not_prevent_opening(tmp_path: Path) -> None:
+    """A damaged text in the table of known ids is skipped; messages are recovered."""
+    path = tmp_path / "q.db"
+    queue = open_queue(path)
+    rng = random.Random(1)
+    for number in range(100):
+        body = rng.randbytes(300)
+        queue.put([MessageDraft(1 + number % 5, "/t", lambda _id, b=body: b)])  # type: ignore[misc]
+    queue.put([
+        MessageDraft(1, "/t", lambda _id: b"", MessageId("neighbour-7", "b00t", 3))
+    ])
+    queue.close()
+    raw = bytearray(path.read_bytes())
+    at = raw.find(b"neighbour-7")
+    assert at > 0
+    while at >= 0:
+        raw[at + 2] = 0xC6  # start of an incomplete UTF-8 sequence
+        at = raw.find(b"neighbour-7", at)
+    # Destroy the header of a leaf page of messages, so that recovery runs.
+    leaves = [
+        start
+        for start in range(PAGE, len(raw), PAGE)
+        if raw[start] == 0x0A and b"/t" in raw[start : start + PAGE]
+    ]
+    raw[leaves[1] : leaves[1] + 64] = b"\xff" * 64
+    path.write_bytes(raw)
+
+    assert len(read_messages(path)) > 60

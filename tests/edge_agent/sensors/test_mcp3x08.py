@@ -1,0 +1,79 @@
+import pytest
+from slope_bench import START_S, opened, values
+
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.mcp3x08 import estimate_noise
+from edge_agent.sensors.registry import parse_sensors
+from edge_agent.simulator.parts.base import Fault
+from service_runtime.settings import SettingsError
+
+SOIL = {
+    "kind": "soil-moisture",
+    "name": "soil",
+    "channel": 0,
+    "dry_v": 2.6,
+    "wet_v": 1.2,
+}
+DEEP = SOIL | {"name": "deep", "channel": 7}
+
+
+def test_noise_is_estimated_by_the_median_deviation() -> None:
+    """One outlier is no noise; outliers in half of the samples are."""
+    assert estimate_noise([1.0, 1.0, 1.0, 1.0, 9.0]) == 0.0
+    assert estimate_noise([1.0, 1.2, 0.8, 1.4, 0.6]) == pytest.approx(0.2 * 1.4826)
+
+
+@pytest.mark.parametrize("chip", ["MCP3008", "MCP3208"])
+def test_both_converters_read_the_same_value(chip: str) -> None:
+    """10 bits or 12, first or last channel."""
+    tables = [table | {"chip": chip} for table in (SOIL, DEEP)]
+    board, sensors = opened(*tables)
+    vwc = board.advance(START_S + 60).vwc
+    for name in ("soil", "deep"):
+        assert values(sensors[name])[name] == pytest.approx(vwc, abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (Fault.NOISY, r"soil is too noisy: a noise of 0\.\d\d V in one reading"),
+        (Fault.SATURATED, r"soil is saturated: 3\.3 V or more at the converter"),
+        (Fault.DISCONNECTED, r"a water content between 0 and 0\.7, got 0\.84 from 0"),
+        (Fault.SHORTED, r"a water content between 0 and 0\.7, got 0\.84 from 0"),
+    ],
+)
+def test_bad_input_is_reported(fault: Fault, expected: str) -> None:
+    """The neighbouring channel is read all the same; a new part is read again."""
+    board, sensors = opened(SOIL, DEEP)
+    board.inject_fault("soil", fault)
+    board.advance(START_S + 60)
+    with pytest.raises(SensorRangeError, match=expected):
+        sensors["soil"].read(0.0)
+    assert len(sensors["deep"].read(0.0)) == 1
+    board.clear_fault("soil")
+    assert len(sensors["soil"].read(0.0)) == 1
+
+
+def test_failing_bus_is_reported_for_every_channel() -> None:
+    """EIO of the bus is an error of each sensor on it, until the fault is cleared."""
+    board, sensors = opened(SOIL, DEEP)
+    board.inject_fault("soil", Fault.IO_ERROR)
+    for name in ("soil", "deep"):
+        with pytest.raises(SensorBusError, match=r"cannot be read: .*Input/output er"):
+            sensors[name].read(0.0)
+    board.clear_fault("soil")
+    assert len(sensors["deep"].read(0.0)) == 1
+
+
+@pytest.mark.parametrize("key", [{"chip": "MCP3008"}, {"vref_v": 5.0}])
+def test_conflicting_settings_of_one_converter_are_refused(
+    key: dict[str, object],
+) -> None:
+    """One chip cannot be of two kinds, nor have two references."""
+    with pytest.raises(
+        SettingsError,
+        match=r"sensor.deep must give the same settings for SPI0.0 as sensor.soil, "
+        r"got an MCP3",
+    ):
+        parse_sensors([SOIL, DEEP | key])
+    assert len(parse_sensors([SOIL, DEEP | {"device": 1} | key])) == 2

@@ -1,0 +1,128 @@
+"""Alarm outputs on gpiozero's mock pins."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from gpiozero import DigitalInputDevice
+from gpiozero.pins.mock import MockFactory
+
+from edge_agent.alarm_outputs import AlarmOutputs, AlarmOutputSettings
+from edge_agent.config import parse_node_settings
+from service_runtime.settings import SettingsError
+
+LAMP = AlarmOutputSettings(name="lamp", pin=5, from_level=4)
+NODE = {
+    "node": {"id": "n1", "latitude": 33.5, "longitude": 133.5},
+    "uplink": {"gateway": "mqtt://127.0.0.1:1"},
+    "sensor": [{"kind": "wire", "name": "span", "pin": 27}],
+}
+
+
+class FakeClock:
+    """Settable monotonic clock in seconds."""
+
+    def __init__(self) -> None:
+        self.s = 100.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+@pytest.fixture
+def pins() -> Iterator[MockFactory]:
+    """Mock pins without a board."""
+    factory = MockFactory()
+    yield factory
+    factory.close()
+
+
+def alarms(
+    pins: MockFactory, *settings: AlarmOutputSettings
+) -> tuple[AlarmOutputs, FakeClock]:
+    clock = FakeClock()
+    return AlarmOutputs(settings, pins, clock), clock
+
+
+@pytest.mark.parametrize(
+    ("own_level", "notice_level", "lit", "siren"),
+    [(1, 3, 0, 0), (4, 1, 1, 1), (1, 4, 1, 0), (5, 5, 1, 1)],
+)
+def test_level_of_node_or_notice_switches_the_pin(
+    pins: MockFactory, own_level: int, notice_level: int, lit: int, siren: int
+) -> None:
+    """One output follows notices too, the other only the node's own level."""
+    mute = AlarmOutputSettings(name="siren", pin=6, from_level=4, by_notice=False)
+    outputs, _ = alarms(pins, LAMP, mute)
+    outputs.update(own_level, notice_level)
+
+    assert (pins.pin(5).state, pins.pin(6).state) == (lit, siren)
+    assert outputs.states() == {
+        "lamp": "on" if lit else "off", "siren": "on" if siren else "off",
+    }  # fmt: skip
+    outputs.update(1, 1)
+    assert (pins.pin(5).state, pins.pin(6).state) == (0, 0)
+
+
+def test_siren_stops_after_its_time_and_restarts_at_a_higher_level(
+    pins: MockFactory,
+) -> None:
+    """People nearby are warned again when the level rises or returns."""
+    outputs, clock = alarms(
+        pins, AlarmOutputSettings(name="siren", pin=6, from_level=3, most_s=60.0)
+    )
+    seen = []
+    for at_s, level in ((0, 3), (59, 3), (60, 3), (70, 4), (129, 4), (131, 4),
+                        (140, 1), (150, 3)):  # fmt: skip
+        clock.s = 100.0 + at_s
+        outputs.update(level, 1)
+        seen.append(pins.pin(6).state)
+
+    assert seen == [1, 1, 0, 1, 1, 0, 0, 1]
+
+
+def test_active_low_relay_is_off_at_start_and_at_close(
+    pins: MockFactory,
+) -> None:
+    """Most relay boards switch on at a low level."""
+    outputs, _ = alarms(
+        pins, AlarmOutputSettings(name="lamp", pin=5, active_high=False)
+    )
+    initial = pins.pin(5).state
+    outputs.update(5, 1)
+    lit = pins.pin(5).state
+    outputs.close()
+
+    assert (initial, lit) == (1, 0)
+
+
+def test_pin_in_use_is_reported_and_other_outputs_work(pins: MockFactory) -> None:
+    """The state of the lamp gives the reason."""
+    with DigitalInputDevice(5, pin_factory=pins):
+        outputs, _ = alarms(pins, LAMP, AlarmOutputSettings(name="siren", pin=6))
+        outputs.update(5, 1)
+
+    assert outputs.states()["siren"] == "on"
+    assert "in use" in outputs.states()["lamp"]
+
+
+def lamp(name: str = "lamp", pin: int = 5, **more: object) -> dict[str, object]:
+    return {"name": name, "pin": pin, **more}
+
+
+@pytest.mark.parametrize(
+    ("alarm", "expected"),
+    [
+        ([lamp(pin=27)], "alarm[1].pin must be a pin of its own, got 27; sensor.span"),
+        ([lamp("a"), lamp("b")], "alarm.a uses it; choose another pin"),
+        ([lamp(), lamp(pin=6)], "alarm[2].name must be named once"),
+        ([lamp(from_level=6)], "alarm[1].from_level must be"),
+        ([lamp(level=4)], "did you mean"),
+    ],
+)
+def test_wrong_alarm_settings_are_reported(
+    alarm: list[dict[str, object]], expected: str
+) -> None:
+    """A pin of a sensor, a pin or a name used twice, an impossible level."""
+    with pytest.raises(SettingsError, match=re.escape(expected)):
+        parse_node_settings({**NODE, "alarm": alarm})

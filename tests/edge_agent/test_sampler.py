@@ -1,0 +1,223 @@
+"""`Sampler`: triage, diagnostics and state stored with each pack."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from slope_words import RAIN, START_S, TILT, tilt
+
+from edge_agent.queue.base import Depth, QueueStats
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler
+from edge_agent.status import HealthReporter, HealthSnapshot
+from edge_agent.triage import Triage
+from service_runtime.tls import Endpoint
+from slope_science.reason_compat import parse_why
+from slope_science.reasons import decode_reasons
+from spatial_mqtt.announcements import CriteriaNotice
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.senml import STATUS_PREFIX, Pack, Reading, decode_pack
+
+CELL = Cell.at(33.56, 133.53, 20)
+NOTICE = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)
+PROGRAM = """
+import sys, time
+from test_sampler import NOTICE, make_sampler
+sampler, queue = make_sampler(sys.argv[1], [])
+sampler.apply_criteria(NOTICE, withdrawn=False)
+print("taken", flush=True)
+time.sleep(60)
+"""
+
+
+class FakeClock:
+    """Settable clock with the interface of the node's clock.
+
+    Attributes:
+        now_s: Unix time without steps.
+        offset_s: Step of the wall clock in seconds.
+    """
+
+    speedup = 1.0
+
+    def __init__(self) -> None:
+        self.now_s = START_S
+        self.offset_s = 0.0
+
+    def wall_s(self) -> float:
+        """Unix time including the offset."""
+        return self.now_s + self.offset_s
+
+    def mono_s(self) -> float:
+        """Monotonic seconds, without the offset."""
+        return self.now_s - START_S
+
+    def is_synchronised(self) -> bool:
+        """Whether the wall clock is synchronised."""
+        return True
+
+
+CLOCK = FakeClock()
+
+
+class FakeSensor:
+    """A tilt sensor with settable readings."""
+
+    quantity, unit, claims = "tilt", "deg", ()
+    range, largest_step, interval_s, warm_up_s = (-90.0, 90.0), 1.0, 60.0, 0.0
+
+    def __init__(self, readings: list[Reading]) -> None:
+        self.name = TILT.name
+        self.readings = readings
+
+    def read(self, now_s: float) -> list[Reading]:
+        """The given readings."""
+        return self.readings
+
+    def state(self) -> dict[str, str]:
+        """No state to store."""
+        return {}
+
+    def close(self) -> None:
+        """No resources to release."""
+
+
+def make_sampler(
+    path: str,
+    sensors: list[FakeSensor],
+    self_report: Callable[[int], list[Reading]] = lambda _priority: [],
+) -> tuple[Sampler, SqliteQueue]:
+    """A node with a gauge and a tilt sensor, and its queue."""
+    queue = SqliteQueue(path, "n1", "boot", 10_000_000)
+    identity = NodeIdentity("n1", CELL, CLOCK)
+    triage = Triage([RAIN, TILT])
+    stored = queue.get_state(TRIAGE_STATE)
+    if stored is not None:
+        triage.restore(stored)
+    sampler = Sampler(
+        sensors,
+        triage,
+        queue,
+        identity,
+        lambda _said, _read: None,
+        health_readings=self_report,
+    )
+    return sampler, queue
+
+
+def packs(queue: SqliteQueue) -> list[Pack]:
+    """Queued packs, oldest first."""
+    messages = sorted(queue.lease(1000), key=lambda message: message.id.seq)
+    return [decode_pack(message.payload) for message in messages]
+
+
+def test_criteria_of_a_notice_survive_a_kill(tmp_path: Path) -> None:
+    """Criteria are on disk once accepted, without a reading."""
+    path = str(tmp_path / "q.db")
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, path],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=Path(__file__).parent,
+        text=True,
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "taken\n"
+        os.kill(process.pid, signal.SIGKILL)
+    queue = SqliteQueue(path, "n1", "boot", 10_000_000)
+    triage = Triage([RAIN])
+    triage.restore(queue.get_state(TRIAGE_STATE) or "")
+    queue.close()
+    assert triage.active_criteria.criteria.warning_mm == NOTICE.warning_mm
+    assert not triage.active_criteria.criteria.assumed
+
+
+def test_refused_criteria_are_logged_and_change_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason is logged; the criteria in force stay."""
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [])
+    sampler.apply_criteria(NOTICE, withdrawn=False)
+    before = queue.get_state(TRIAGE_STATE)
+    sampler.apply_criteria(CriteriaNotice(60.0, 80.0, 160.0, 4.0), withdrawn=False)
+    assert "criteria.version must be no older than the one in force" in caplog.text
+    assert queue.get_state(TRIAGE_STATE) == before
+    queue.close()
+
+
+def test_missing_criteria_at_start_keep_the_stored_ones(tmp_path: Path) -> None:
+    """A start without notices keeps the stored criteria; a withdrawal removes them."""
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [])
+    sampler.apply_criteria(NOTICE, withdrawn=False)
+    before = queue.get_state(TRIAGE_STATE)
+    sampler.apply_criteria(None, withdrawn=False)
+    assert queue.get_state(TRIAGE_STATE) == before
+    sampler.apply_criteria(None, withdrawn=True)
+    assert queue.get_state(TRIAGE_STATE) != before
+    queue.close()
+
+
+def test_unusable_rule_is_reported_once(tmp_path: Path) -> None:
+    """A coarse chip hides 0.01 deg/h, over six hours too; the note is sent once."""
+    sensor = FakeSensor([])
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [sensor])
+    for minute in range(0, 480, 10):
+        CLOCK.now_s = START_S + minute * 60
+        sensor.readings = tilt(1.0 + 0.001 * (minute % 20), 0.0, sigma_deg=0.1)
+        sampler.sample()
+    notes = [r for pack in packs(queue) for r in pack.readings if r.name == "tilt/rule"]
+    queue.close()
+    note = "rule tilt cannot be used for level 3: noise hides 0.01 deg/h"
+    assert [reading.value for reading in notes] == [note]
+
+
+def test_clock_step_does_not_change_a_tilt_rate(tmp_path: Path) -> None:
+    """The wall clock goes back a day in the middle of an hour of creep."""
+    sensor = FakeSensor([])
+    sampler, queue = make_sampler(str(tmp_path / "q.db"), [sensor])
+    CLOCK.offset_s = 0.0
+    for minute in range(0, 120, 5):
+        CLOCK.now_s = START_S + minute * 60
+        CLOCK.offset_s = -86400.0 if minute >= 60 else 0.0
+        sensor.readings = tilt(1.0 + 0.2 * minute / 60)
+        sampler.sample()
+    sent = packs(queue)
+    reasons = [(pack.priority, pack.why) for pack in sent]
+    queue.close()
+    for pack in sent:
+        assert decode_reasons(pack.reasons) == parse_why(pack.why or "")
+    assert reasons[-1][0] == 4
+    assert "0.200±0.000 deg/h >= 0.1" in (reasons[-1][1] or "")
+
+
+def test_health_readings_add_no_message_and_few_bytes(
+    tmp_path: Path,
+) -> None:
+    """Sent once per interval inside a pack of the sensors; no rule evaluates them."""
+    stats = QueueStats({3: Depth(13, 900), 5: Depth(1, 80)})
+    snapshot = HealthSnapshot(stats, 724.6, Endpoint("gw-3.example", 8883), 12.65)
+    report = HealthReporter(lambda: snapshot, 3600.0, CLOCK.mono_s)
+    sizes = []
+    for name, options in (
+        ("with", {"self_report": report.due_readings}),
+        ("without", {}),
+    ):
+        sampler, queue = make_sampler(
+            str(tmp_path / name), [FakeSensor(tilt(1.0, 0.0))], **options
+        )
+        sampler.sample()
+        sampler.sample()
+        sizes.append(queue.stats().depth[1].bytes)
+        first, second = packs(queue)
+        queue.close()
+        has_status = [
+            any(r.name.startswith(STATUS_PREFIX) for r in p.readings)
+            for p in (first, second)
+        ]
+        assert has_status == [name == "with", False]
+        assert first.why == second.why
+    assert sizes[0] - sizes[1] < 200

@@ -1,0 +1,158 @@
+"""`SensorReader`: sensors are read concurrently, and none blocks another."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from edge_agent.sensor_reader import (
+    FAILURES_BEFORE_BACKOFF,
+    MAX_BACKOFF_S,
+    MIN_BACKOFF_S,
+    ReadPolicy,
+    SensorReader,
+)
+from edge_agent.sensors.errors import SensorBusError, SensorError, SensorRangeError
+from spatial_mqtt.senml import Reading
+
+
+class FakeSensor:
+    """A sensor whose `read` calls a replaceable function."""
+
+    quantity, unit, interval_s, warm_up_s = "tilt", "deg", 60.0, 0.0
+    range, largest_step, claims = (-90.0, 90.0), 1.0, ()
+
+    def __init__(self, name: str, on_read: Callable[[], list[Reading]]) -> None:
+        self.name = name
+        self.on_read = on_read
+        self.reads = 0
+
+    def read(self, now_s: float) -> list[Reading]:
+        self.reads += 1
+        return self.on_read()
+
+    def state(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+def healthy(name: str, value: float = 1.0) -> FakeSensor:
+    return FakeSensor(name, lambda: [Reading(name, "deg", value)])
+
+
+def broken(name: str, error: type[SensorError] = SensorRangeError) -> FakeSensor:
+    def fail() -> list[Reading]:
+        raise error(name, "reads nonsense", "replace it")
+
+    return FakeSensor(name, fail)
+
+
+class ReaderHarness:
+    """A reader with a settable clock."""
+
+    def __init__(self, *sensors: FakeSensor, deadline_s: float = 5.0) -> None:
+        self.now_s = 0.0
+        self.sensors = sensors
+        self.reader = SensorReader(sensors, lambda: self.now_s, ReadPolicy(deadline_s))
+
+    def read(self) -> list[Reading]:
+        return self.reader.read(self.sensors, 1.7e9)
+
+    def names(self) -> list[str]:
+        return [reading.name for reading in self.read()]
+
+
+def test_broken_sensor_is_reported_once_and_others_are_read() -> None:
+    """The other readings come as usual, in the order of the sensors."""
+    harness = ReaderHarness(healthy("a"), broken("b"), healthy("c"))
+
+    assert harness.names() == ["a", "b/health", "c"]
+    assert harness.names() == ["a", "c"]
+    assert list(harness.reader.problems) == ["b"]
+
+
+def test_recovery_is_reported() -> None:
+    """The health reading with "ok" ends the gap for an analyst."""
+    sensor = broken("b")
+    harness = ReaderHarness(sensor)
+    (health,) = harness.read()
+    assert health.value == "implausible: sensor b reads nonsense; replace it"
+    sensor.on_read = lambda: [Reading("b", "deg", 1.0)]
+    reading, health = harness.read()
+
+    assert (reading.value, health.name, health.value) == (1.0, "b/health", "ok")
+    assert harness.reader.problems == {}
+
+
+def test_bus_error_is_retried_once_at_once() -> None:
+    """Errno 121 on a long cable is often transient; a range error is not retried."""
+    sensor = broken("b", SensorBusError)
+    ReaderHarness(sensor).read()
+    assert sensor.reads == 2
+
+    out_of_range = broken("c", SensorRangeError)
+    ReaderHarness(out_of_range).read()
+    assert out_of_range.reads == 1
+
+
+def test_backoff_of_a_broken_sensor_grows() -> None:
+    """A dead probe with a time-out of seconds must not slow down every cycle."""
+    sensor = broken("b")
+    harness = ReaderHarness(sensor)
+    for _ in range(FAILURES_BEFORE_BACKOFF):
+        harness.read()
+    reads = sensor.reads
+    for second in range(int(MIN_BACKOFF_S)):
+        harness.now_s = second
+        harness.read()
+    assert sensor.reads == reads
+    harness.now_s = MIN_BACKOFF_S
+    harness.read()
+    assert sensor.reads == reads + 1
+    harness.now_s = 2 * MIN_BACKOFF_S
+    harness.read()
+    assert sensor.reads == reads + 1
+
+    for _ in range(20):
+        harness.now_s += MAX_BACKOFF_S
+        harness.read()
+    assert sensor.reads == reads + 21
+
+
+def test_hanging_sensor_does_not_block_others_and_recovers() -> None:
+    """Its thread waits for the bus; the reader returns after the deadline."""
+    go_on = threading.Event()
+
+    def hang() -> list[Reading]:
+        go_on.wait(10)
+        return [Reading("b", "deg", 1.0)]
+
+    harness = ReaderHarness(
+        healthy("a"), FakeSensor("b", hang), healthy("c"), deadline_s=0.2
+    )
+
+    assert harness.names() == ["a", "b/health", "c"]
+    assert "does not return within 0.2 s" in harness.reader.problems["b"]
+    assert harness.names() == ["a", "c"]
+    go_on.set()
+    names: list[str] = []
+    for _ in range(100):
+        names = harness.names()
+        if "b" in names:
+            break
+    assert names == ["a", "b", "b/health", "c"]
+
+
+@pytest.mark.parametrize("value", [90.5, -91.0])
+def test_suspect_readings_are_flagged_and_kept(value: float) -> None:
+    """A value out of range gets flag 4, a large step flag 3; neither is dropped."""
+    sensor = healthy("a", 1.0)
+    harness = ReaderHarness(sensor)
+    assert harness.read()[0].extra == {}
+    sensor.on_read = lambda: [Reading("a", "deg", value)]
+    assert harness.read()[0].extra == {"qc": 4}
+    sensor.on_read = lambda: [Reading("a", "deg", 3.0)]
+
+    assert harness.read()[0].extra == {"qc": 3}

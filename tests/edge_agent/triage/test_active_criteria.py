@@ -1,0 +1,85 @@
+"""Criteria from notices: applied, refused with a reason, kept through a restart."""
+
+import re
+
+import pytest
+from slope_words import RAIN, START_S, rain
+
+from edge_agent.triage import SnapshotError, Triage
+from slope_science.criteria import Criteria
+from slope_science.rain import SoilWater
+from spatial_mqtt.announcements import CriteriaNotice
+from spatial_mqtt.errors import NoticeError
+
+NOTICE = CriteriaNotice(90.0, 120.0, 240.0, version=1_700_000_000.0)
+SOIL = SoilWater(30.0, 40.0, 60.0)
+
+
+def node() -> Triage:
+    """A gauge on wet soil, below the criteria of its settings."""
+    return Triage([RAIN], criteria=Criteria(150.0, 140.0, 277.0), soil=SOIL)
+
+
+def test_new_criteria_apply_to_the_next_reading() -> None:
+    """130 mm of soil water are level 1 by the old criteria and a warning by the new."""
+    triage = node()
+    assert triage.assess([rain(0.0, 0.0)], START_S).level == 1
+    assert triage.active_criteria.apply(NOTICE)
+    result = triage.assess([rain(0.0, 0.0)], START_S + 600)
+    assert result.level == 3
+    assert ">= warning criterion 120.0 mm" in (result.why or "")
+    assert "assumed" not in (result.why or "")
+
+
+def test_criteria_survive_a_restart_and_can_be_reverted() -> None:
+    """They are part of the snapshot; only a revert returns to the settings."""
+    before, after = node(), node()
+    before.active_criteria.apply(NOTICE)
+    after.restore(before.snapshot())
+    assert after.assess([rain(0.0, 0.0)], START_S).level == 3
+    assert not after.active_criteria.apply(NOTICE)
+    assert after.active_criteria.revert()
+    assert not after.active_criteria.revert()
+    assert after.active_criteria.criteria == Criteria(150.0, 140.0, 277.0)
+
+
+def test_older_criteria_are_refused_unless_accepted_explicitly() -> None:
+    """A broker restored from a backup may still retain last year's criteria."""
+    triage, older = node(), CriteriaNotice(60.0, 80.0, 160.0, version=1.0)
+    triage.active_criteria.apply(NOTICE)
+    with pytest.raises(NoticeError, match=r"no older than the one in force .*, got 1"):
+        triage.active_criteria.apply(older)
+    assert triage.active_criteria.criteria.warning_mm == 120.0
+    assert triage.active_criteria.apply(older, accepts_older=True)
+    assert triage.active_criteria.criteria.warning_mm == 80.0
+
+
+def test_critical_line_of_the_prefecture_is_used() -> None:
+    """The level 4 line comes with the notice, so no criterion is assumed."""
+    line = ((0.0, 200.0), (10.0, 128.0), (50.0, 125.0))
+    triage = node()
+    triage.active_criteria.apply(CriteriaNotice(90.0, 120.0, 240.0, 1.0, line))
+    triage.assess([rain(0.0, 0.0)], START_S)
+    result = triage.assess([rain(12.0, 12.0)], START_S + 600)
+    assert result.level == 4
+    assert re.search(r">= critical line at 12\.0 mm/h 127\.8 mm$", result.why or "")
+
+
+def test_rising_critical_line_is_refused() -> None:
+    """A higher limit at harder rain means that the table was read the wrong way."""
+    triage = node()
+    wrong = CriteriaNotice(90.0, 120.0, 240.0, 1.0, ((0.0, 100.0), (50.0, 200.0)))
+    with pytest.raises(NoticeError, match=r"criteria\.line must be rising in r60"):
+        triage.active_criteria.apply(wrong)
+    assert triage.active_criteria.criteria == Criteria(150.0, 140.0, 277.0)
+
+
+@pytest.mark.parametrize("entry", ["3", "[]", '{"warning_mm":1}', '{"version":"x"}'])
+def test_damaged_criteria_in_a_snapshot_are_an_error(entry: str) -> None:
+    """An error is raised, and nothing has changed."""
+    triage = node()
+    damaged = triage.snapshot().replace('"criteria":null', f'"criteria":{entry}')
+    assert damaged != triage.snapshot()
+    with pytest.raises(SnapshotError, match="triage snapshot must be"):
+        triage.restore(damaged)
+    assert triage.active_criteria.criteria == Criteria(150.0, 140.0, 277.0)

@@ -1,0 +1,236 @@
+"""Selection of a gateway: first choice, failover and return."""
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_agent.uplink.gateway_selection import (
+    FailoverTimeouts,
+    GatewaySelector,
+    ManagedGateways,
+)
+from service_runtime.tls import Endpoint
+from spatial_mqtt.custody import CustodyOffer
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo, encode_directory_message
+from spatial_mqtt.errors import BrokerError
+from spatial_mqtt.topics import GATEWAY_INFO
+
+NEAR, NEXT, FAR = (Endpoint(name, 1883) for name in ("near", "next", "far"))
+MANAGER = Endpoint("manager", 1883)
+
+
+class FakeUplink:
+    """Records the endpoints that it is switched to."""
+
+    def __init__(self) -> None:
+        self.endpoint: Endpoint | None = None
+        self.unserved_since_s: float | None = 0.0
+        self.switched_to: list[Endpoint] = []
+
+    def switch_to(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.switched_to.append(endpoint)
+
+
+class FakeGatewaySource:
+    """Gateway source with a settable list and health.
+
+    Attributes:
+        gateways: The list, best first.
+        healthy: Gateways that pass a check.
+    """
+
+    def __init__(self, *gateways: Endpoint) -> None:
+        self.gateways = list(gateways)
+        self.healthy: set[Endpoint] = set()
+
+    def ranked_gateways(self) -> list[Endpoint]:
+        return self.gateways
+
+    def is_healthy(self, gateway: Endpoint) -> bool:
+        return gateway in self.healthy
+
+
+class SelectorHarness:
+    """A `GatewaySelector` whose threads are replaced by direct calls."""
+
+    def __init__(self, *gateways: Endpoint) -> None:
+        self.now_s = 100.0
+        self.uplink, self.source = FakeUplink(), FakeGatewaySource(*gateways)
+        self.stop = threading.Event()
+        self.selector = GatewaySelector(
+            self.uplink,
+            self.source,
+            self.stop,
+            lambda: self.now_s,
+            FailoverTimeouts(),
+        )
+
+    def run_check(self) -> None:
+        """Run one check of the list and of better gateways."""
+        self.stop.clear()
+        self.stop.wait = lambda _s=None: self.stop.set() or True  # type: ignore[method-assign]
+        self.selector.run_checks()
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.selector.decide()
+
+
+@pytest.fixture
+def selection() -> SelectorHarness:
+    harness = SelectorHarness(NEAR, NEXT, FAR)
+    harness.run_check()
+    harness.advance(0)
+    harness.uplink.unserved_since_s = None
+    return harness
+
+
+def test_best_gateway_is_selected_first(selection: SelectorHarness) -> None:
+    """The ranking comes from the Managers and the location."""
+    assert selection.uplink.switched_to == [NEAR]
+
+
+def test_failover_to_the_next_gateway_within_ten_seconds(
+    selection: SelectorHarness,
+) -> None:
+    """A gateway without service is left after 4 s; after the last comes the first."""
+    selection.uplink.unserved_since_s = selection.now_s
+    selection.advance(3.9)
+    assert selection.uplink.switched_to == [NEAR]
+    for _ in range(3):
+        selection.advance(4.0)
+
+    assert selection.uplink.switched_to == [NEAR, NEXT, FAR, NEAR]
+
+
+def test_gateway_that_recovers_in_time_is_kept(selection: SelectorHarness) -> None:
+    """A restart of a few seconds causes no failover."""
+    selection.uplink.unserved_since_s = selection.now_s
+    selection.advance(3.0)
+    selection.uplink.unserved_since_s = None
+    selection.advance(60.0)
+
+    assert selection.uplink.switched_to == [NEAR]
+
+
+def test_better_gateway_is_selected_again_after_two_checks(
+    selection: SelectorHarness,
+) -> None:
+    """Two successful checks in a row, a minute apart: no flapping to a bad gateway."""
+    selection.uplink.unserved_since_s = selection.now_s
+    selection.advance(4.0)
+    selection.uplink.unserved_since_s = None
+    selection.source.healthy = {NEAR}
+    selection.run_check()
+    selection.advance(1.0)
+    assert selection.uplink.endpoint == NEXT
+    selection.source.healthy = set()
+    selection.run_check()
+    selection.source.healthy = {NEAR}
+    selection.run_check()
+    selection.advance(1.0)
+    assert selection.uplink.endpoint == NEXT
+    selection.run_check()
+    selection.advance(1.0)
+
+    assert selection.uplink.switched_to == [NEAR, NEXT, NEAR]
+
+
+def test_unlisted_gateway_is_replaced_when_another_is_healthy(
+    selection: SelectorHarness,
+) -> None:
+    """Managers may move an area; a gateway in use is kept until then."""
+    selection.source.gateways = [FAR]
+    selection.run_check()
+    selection.advance(1.0)
+    assert selection.uplink.endpoint == NEAR
+    selection.source.healthy = {FAR}
+    selection.run_check()
+    selection.run_check()
+    selection.advance(1.0)
+
+    assert selection.uplink.endpoint == FAR
+
+
+def fetcher(**brokers: bytes) -> Callable[[Endpoint, str], bytes]:
+    def fetch(endpoint: Endpoint, topic: str) -> bytes:
+        if endpoint.host not in brokers:
+            raise BrokerError(str(endpoint), "refused")
+        return brokers[endpoint.host]
+
+    return fetch
+
+
+def managed_gateways(
+    folder: Path, fetch: Callable[[Endpoint, str], bytes], node: str = "n1"
+) -> ManagedGateways:
+    managers = [Endpoint("away", 1883), MANAGER]
+    return ManagedGateways(managers, "/3/1/2", folder / "gateways.json", fetch, node)
+
+
+def directory(*hosts: str) -> bytes:
+    return encode_directory_message([
+        BrokerEntry("/3/1", BrokerInfo(host, 1883)) for host in hosts
+    ])
+
+
+def test_list_is_stored_for_a_start_without_network(tmp_path: Path) -> None:
+    """A node that starts without a network uses the last known gateways."""
+    online = managed_gateways(
+        tmp_path, fetcher(manager=directory("a", "b"))
+    ).ranked_gateways()
+    offline = managed_gateways(tmp_path, fetcher()).ranked_gateways()
+
+    assert {endpoint.host for endpoint in online} == {"a", "b"}
+    assert offline == online
+
+
+def test_nodes_spread_over_equal_gateways_in_a_fixed_order(tmp_path: Path) -> None:
+    """Each node has its own order, and always the same one."""
+    fetch = fetcher(manager=directory("a", "b", "c"))
+    firsts = [
+        managed_gateways(tmp_path, fetch, f"n{n}").ranked_gateways()[0].host
+        for n in range(300)
+    ]
+    again = [
+        managed_gateways(tmp_path, fetch, f"n{n}").ranked_gateways()[0].host
+        for n in range(300)
+    ]
+
+    assert firsts == again
+    assert all(firsts.count(host) > 60 for host in "abc")
+
+
+@pytest.mark.parametrize(
+    ("offer", "is_healthy"),
+    [
+        (CustodyOffer("gw").encode(), True),
+        (CustodyOffer("gw", is_offline=True).encode(), False),
+        (b"junk", False),
+        (None, False),
+    ],
+)
+def test_gateway_is_healthy_when_its_store_is_online(
+    tmp_path: Path, offer: bytes | None, is_healthy: bool
+) -> None:
+    """A broker that answers may have no gateway that stores messages."""
+    fetch = fetcher() if offer is None else fetcher(near=offer)
+
+    assert managed_gateways(tmp_path, fetch).is_healthy(NEAR) is is_healthy
+
+
+def test_invalid_list_is_skipped(tmp_path: Path) -> None:
+    """The next Manager is queried, then the stored list is used."""
+    calls = itertools.count()
+
+    def fetch(_endpoint: Endpoint, topic: str) -> bytes:
+        assert topic == GATEWAY_INFO
+        return b"{" if next(calls) == 0 else directory("a")
+
+    assert [e.host for e in managed_gateways(tmp_path, fetch).ranked_gateways()] == [
+        "a"
+    ]

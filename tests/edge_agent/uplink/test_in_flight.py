@@ -1,0 +1,333 @@
+"""Custody and congestion window of messages in flight, without a network."""
+
+import pytest
+
+from edge_agent.queue.base import QueuedMessage
+from edge_agent.uplink.congestion import MIN_WINDOW_BYTES
+from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
+from edge_agent.uplink.rate_limit import SEGMENT_BYTES
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
+from spatial_mqtt.senml import MessageId
+from spatial_mqtt.transport import NO_SUBSCRIBERS
+
+LIMITS = FlightLimits(
+    window_bytes=300,
+    max_awaiting=3,
+    resend_after_s=10,
+    offer_grace_s=2,
+    refused_pause_s=5,
+)
+
+OFFER = CustodyOffer("gw", ("/t",))
+
+
+def message(seq: int) -> QueuedMessage:
+    return QueuedMessage(seq, MessageId("n", "b", seq), 3, "/t", b"x")
+
+
+def make_in_flight(custody: CustodyMode = CustodyMode.RECEIPTS) -> InFlight:
+    in_flight = InFlight(LIMITS, custody)
+    in_flight.on_up(0.0, receive_maximum=20)
+    return in_flight
+
+
+def receipt(*seqs: int) -> CustodyReceipt:
+    return CustodyReceipt.from_ids(MessageId("n", "b", seq) for seq in seqs)
+
+
+def test_puback_does_not_end_custody_with_receipts() -> None:
+    """A broker that keeps messages in memory does not store them on disk."""
+    f = make_in_flight()
+    f.on_sent(1, (message(1),), 100, 0.0)
+    f.on_published(1, None, 0.1)
+
+    assert f.take_actions(0.2).ack == []
+    f.on_receipt(receipt(1))
+    assert f.take_actions(0.3).ack == [1]
+
+
+def test_receipt_before_its_puback_counts() -> None:
+    """Receipts and PUBACKs arrive independently, in any order."""
+    f = make_in_flight()
+    f.on_sent(1, (message(1),), 100, 0.0)
+    f.on_receipt(receipt(1))
+    f.on_published(1, None, 0.1)
+
+    assert f.take_actions(0.2).ack == [1]
+
+
+def test_message_without_receipt_is_sent_again() -> None:
+    """A message without a receipt returns to the queue."""
+    f = make_in_flight()
+    f.on_sent(1, (message(1),), 100, 0.0)
+    f.on_published(1, None, 0.1)
+
+    assert f.take_actions(9.9).release == []
+    assert f.take_actions(10.0).release == [1]
+
+
+def test_lost_link_releases_all_messages_without_receipt() -> None:
+    """After a reconnect the queue decides again what is sent first."""
+    f = make_in_flight()
+    for seq in (1, 2, 3):
+        f.on_sent(seq, (message(seq),), 50, 0.0)
+    f.on_published(1, None, 0.1)
+    f.on_receipt(receipt(2))
+    f.on_down()
+
+    actions = f.take_actions(0.2)
+
+    assert (sorted(actions.release), actions.ack) == ([1, 3], [2])
+    assert f.sendable_bytes(0.2) == 0
+
+
+def test_window_counts_bytes_until_the_puback() -> None:
+    """A new link carries one message; a measured one as much as its window."""
+    f = make_in_flight()
+    f.on_sent(1, (message(1),), 299, 0.0)
+    assert f.sendable_bytes(0.05) == 0
+    f.on_published(1, None, 0.1)
+    f.on_sent(2, (message(2),), 140, 0.1)
+    assert f.sendable_bytes(0.1) == 160
+    f.on_sent(3, (message(3),), 20, 0.1)
+    assert f.sendable_bytes(0.1) == 0  # less than half a window: not worth a segment
+    f.on_published(2, None, 0.2)
+    assert f.sendable_bytes(0.2) == 280
+
+
+def test_window_is_larger_for_urgent_messages() -> None:
+    """Its window is one segment larger, and need not be half free."""
+    f = make_in_flight()
+    f.on_sent(1, (message(1),), 299, 0.0)
+
+    assert (f.sendable_bytes(0.05), f.sendable_bytes(0.05, is_urgent=True)) == (
+        0,
+        SEGMENT_BYTES - 298,
+    )
+    f.on_sent(2, (message(2),), SEGMENT_BYTES - 300, 0.0)
+    assert f.sendable_bytes(0.05, is_urgent=True) == 2
+
+
+def test_round_trip_of_the_subscription_opens_the_window() -> None:
+    """Draining need not wait until the first message is acknowledged."""
+    f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
+    f.on_up(0.0, 20, round_trip_s=0.1)
+
+    assert f.sendable_bytes(0.0) == MIN_WINDOW_BYTES
+
+
+def test_no_slots_are_free_at_receive_maximum() -> None:
+    """Receive Maximum of MQTT 5 limits publications in flight."""
+    f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
+    f.on_up(0.0, 2, round_trip_s=0.1)
+    for seq in (1, 2):
+        f.on_sent(seq, (message(seq),), 50, 0.0)
+
+    assert (f.free_slots, f.sendable_bytes(0.0)) == (0, 0)
+
+
+def test_qos_0_publications_do_not_measure_the_link() -> None:
+    """QoS 0 is "published" within a millisecond; this is no round trip."""
+    f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
+    f.on_up(0.0, 1000, round_trip_s=0.1)
+    for token in range(50):
+        f.on_sent(token, (message(token),), 500, 0.0, is_answered=False)
+        f.on_published(token, None, 0.0001)
+
+    assert f.sendable_bytes(0.01) == MIN_WINDOW_BYTES
+
+
+def test_node_keeps_messages_without_a_subscriber() -> None:
+    """After a broker restart its gateway may still send an offer."""
+    f = InFlight(LIMITS, CustodyMode.AUTO, needs_subscriber=True)
+    f.on_up(0.0, 20)
+    f.on_sent(1, (message(1),), 100, 1.9)
+    f.on_published(1, NO_SUBSCRIBERS, 1.9)
+    actions = f.take_actions(2.0)
+    assert (actions.decided_custody, actions.ack, actions.release) == (None, [], [1])
+
+    f.on_offer(OFFER)
+    assert f.take_actions(3.0).decided_custody is CustodyMode.RECEIPTS
+
+
+def test_gateway_acknowledges_messages_without_a_subscriber() -> None:
+    """A plain broker without subscribers will never have a receiver to wait for."""
+    f = make_in_flight(CustodyMode.PUBACK)
+    f.on_sent(1, (message(1),), 100, 0.0)
+    f.on_published(1, NO_SUBSCRIBERS, 0.1)
+
+    assert f.take_actions(0.2).ack == [1]
+
+
+def test_messages_of_one_publication_are_receipted_one_by_one() -> None:
+    """Acknowledged together by the PUBACK, and one by one by receipts."""
+    f = make_in_flight()
+    f.on_sent(1, (message(1), message(2)), 100, 0.0)
+    f.on_receipt(receipt(2))
+    f.on_published(1, None, 0.1)
+
+    assert f.take_actions(0.2).ack == [2]
+    f.on_receipt(receipt(1))
+    assert f.take_actions(0.3).ack == [1]
+
+
+def test_first_fragments_of_a_large_message_have_no_actions() -> None:
+    """Only the last fragment completes a message."""
+    f = make_in_flight()
+    f.on_sent(1, (), 100, 0.0)
+    f.on_published(1, None, 0.1)
+    f.on_down()
+
+    assert (f.take_actions(0.2).ack, f.take_actions(0.2).release) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("custody", "is_accepted"),
+    [(CustodyMode.RECEIPTS, True), (CustodyMode.PUBACK, False)],
+)
+def test_internal_content_is_accepted_only_with_an_offer(
+    custody: CustodyMode, is_accepted: bool
+) -> None:
+    """A subscriber behind a plain broker must never receive a batch."""
+    f = make_in_flight(custody)
+    f.on_offer(CustodyOffer("gw", ("/t",), takes=("parcel",)))
+
+    assert f.accepts("parcel", "/t") is is_accepted
+    assert not f.accepts("parcel", "/other")
+    assert not f.accepts("chunk", "/t")
+
+
+def test_receive_maximum_of_the_broker_stops_sending() -> None:
+    """MQTT 5 lets the receiver limit what is unacknowledged."""
+    f = InFlight(LIMITS)
+    f.on_up(0.0, receive_maximum=1, known_offers=[OFFER])
+    f.on_sent(1, (message(1),), 1, 0.0)
+
+    assert f.sendable_bytes(0.2) == 0
+
+
+def test_too_many_messages_without_receipt_stop_sending() -> None:
+    """A gateway whose disk is blocked is not flooded."""
+    f = make_in_flight()
+    for seq in (1, 2, 3):
+        f.on_sent(seq, (message(seq),), 1, 0.0)
+        f.on_published(seq, None, 0.0)
+
+    assert f.sendable_bytes(0.2) == 0
+
+
+def test_custody_ends_with_puback_after_the_grace_without_an_offer() -> None:
+    """A plain broker or a Gamma gateway gives no receipts; decided once per link."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_sent(1, (message(1),), 1, 0.0)
+    f.on_published(1, None, 0.1)
+    assert f.take_actions(1.9).ack == []
+
+    actions = f.take_actions(2.0)
+
+    assert (actions.ack, actions.decided_custody) == ([1], CustodyMode.PUBACK)
+    f.on_sent(2, (message(2),), 1, 2.0)
+    f.on_published(2, None, 2.1)
+    assert f.take_actions(2.2).ack == [2]
+
+
+def test_offer_within_the_grace_decides_for_receipts() -> None:
+    """A retained offer shows that a store subscribes at the broker."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_offer(OFFER)
+
+    assert f.take_actions(0.1).decided_custody is CustodyMode.RECEIPTS
+    assert f.take_actions(99.0).decided_custody is None
+
+
+def test_peer_with_a_known_offer_is_never_treated_as_plain_broker() -> None:
+    """A restarted broker has lost the offer; its messages must not be lost."""
+    f = InFlight(LIMITS, CustodyMode.AUTO)
+    f.on_up(0.0, receive_maximum=20, known_offers=[OFFER])
+    f.on_sent(1, (message(1),), 1, 0.0)
+    f.on_published(1, None, 0.1)
+
+    assert f.take_actions(9.0).ack == []
+
+
+def test_custody_ends_with_puback_for_topics_outside_the_offers() -> None:
+    """No receiver subscribes to the topic, so no receipt can come."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("gw", ("/other/#",)))
+    f.on_sent(1, (message(1),), 1, 0.0)
+    f.on_published(1, None, 0.1)
+
+    assert f.take_actions(0.2).ack == [1]
+
+
+def test_refused_message_is_retried_after_a_pause() -> None:
+    """It is neither lost nor retried in a busy loop."""
+    f = make_in_flight()
+    f.on_sent(1, (message(1),), 1, 0.0)
+
+    assert f.on_published(1, "Quota exceeded", 1.0) == (message(1),)
+    assert f.take_actions(5.9).release == []
+    assert f.take_actions(6.0).release == [1]
+
+
+def test_message_without_subscriber_is_sent_again_after_a_pause() -> None:
+    """A restarted broker acknowledges before the gateway has subscribed again."""
+    f = make_in_flight()
+    f.on_sent(1, (message(1),), 1, 0.0)
+    f.on_published(1, NO_SUBSCRIBERS, 0.1)
+
+    assert f.take_actions(0.2).release == [1]
+    assert f.sendable_bytes(1.0) == 0
+    assert f.sendable_bytes(1.1) > 0
+
+
+def test_message_without_subscriber_is_delivered_to_a_plain_broker() -> None:
+    """Where no receipts are given, no subscriber is needed."""
+    f = make_in_flight(CustodyMode.PUBACK)
+    f.on_sent(1, (message(1),), 1, 0.0)
+    f.on_published(1, NO_SUBSCRIBERS, 0.1)
+
+    assert f.take_actions(0.2).ack == [1]
+
+
+@pytest.mark.parametrize("token", [7, 0])
+def test_answer_to_an_unknown_token_is_ignored(token: int) -> None:
+    """Late answers from an earlier connection change nothing."""
+    f = make_in_flight()
+
+    assert f.on_published(token, None, 0.0) == ()
+
+
+def test_offer_without_filters_gives_no_receipts() -> None:
+    """Its offer has no filters; an offer with filters may follow and decides."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("gw-2", ()))
+    f.on_sent(1, (message(1),), 100, 0.0)
+    f.on_published(1, None, 0.1)
+    assert f.take_actions(0.2).ack == []
+    f.on_offer(OFFER)
+
+    assert f.take_actions(10.0).ack == []
+    assert f.custody is CustodyMode.RECEIPTS
+
+
+def test_relay_without_a_store_needs_message_ids() -> None:
+    """Other gateways behind a plain broker identify messages by their ids."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("gw-2", ()))
+    f.on_sent(1, (message(1),), 100, 0.0)
+    f.on_published(1, None, 0.1)
+
+    assert f.take_actions(2.0).ack == [1]
+    assert (f.custody, f.needs_message_ids) == (CustodyMode.PUBACK, True)
+    assert f.is_served(2.0)
+
+
+def test_relay_does_not_replace_an_offline_store() -> None:
+    """While the store is offline nothing takes custody."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("gw-2", ()))
+    f.on_offer(OFFER)
+    f.on_offer(CustodyOffer("gw", ("/t",), is_offline=True))
+
+    assert not f.is_served(1.0)

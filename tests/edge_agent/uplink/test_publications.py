@@ -1,0 +1,293 @@
+"""Contents of a publication, without a network."""
+
+import random
+
+from edge_agent.queue.base import MessageDraft
+from edge_agent.queue.memory import MemoryQueue
+from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
+from edge_agent.uplink.publications import (
+    CHUNK_BYTES,
+    MAX_PARCEL_BYTES,
+    OutgoingPublication,
+    PublicationBuilder,
+    SenderProfile,
+)
+from spatial_mqtt.batching import Fragment, decode_batch
+from spatial_mqtt.custody import CustodyOffer
+from spatial_mqtt.priority import Delivery, QosPolicy
+from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT
+from spatial_mqtt.transport import Publication
+
+BATCH_RECEIVER = CustodyOffer("gw", ("/forward/#",), (BATCH_CONTENT, FRAGMENT_CONTENT))
+
+
+class BuilderHarness:
+    """A publication builder on a queue in memory."""
+
+    def __init__(
+        self, *offers: CustodyOffer, sender: SenderProfile | None = None
+    ) -> None:
+        sender = sender or SenderProfile("n")
+        self.queue = MemoryQueue("n", "b", 10_000_000)
+        self.in_flight = InFlight(FlightLimits(), sender.custody)
+        self.in_flight.on_up(0.0, 1000, offers)
+        self.builder = PublicationBuilder(self.queue, sender, self.in_flight)
+
+    def put(self, priority: int, payload: bytes, count: int = 1) -> None:
+        topic = f"/forward/1/2/pri{priority}"
+        self.queue.put([MessageDraft(priority, topic, lambda _: payload)] * count)
+
+    def build(self) -> OutgoingPublication | None:
+        priority = self.builder.next_priority(0.0)
+        return None if priority is None else self.builder.build_next(priority)
+
+    def build_all(self) -> list[OutgoingPublication]:
+        return list(iter(self.build, None))
+
+    def free(self) -> int:
+        return len(self.queue.lease(10_000))
+
+
+def payloads(outgoing: OutgoingPublication) -> list[bytes]:
+    return [item.payload for item in decode_batch(outgoing.publication.payload)]
+
+
+def test_publisher_id_is_added_to_the_topic_when_sent() -> None:
+    """Messages queued by an older version get the publisher id too."""
+    harness = BuilderHarness(
+        BATCH_RECEIVER, sender=SenderProfile("n", publisher_id="n")
+    )
+    harness.put(1, b"reading " * 20, count=2)
+    harness.put(5, b"alarm")
+    alarm, batch = harness.build_all()
+
+    assert alarm.publication.topic == "/from/n/1/2/pri5"
+    assert batch.publication.topic == "/from/n/1/2/pri1"
+    assert alarm.messages[0].topic == "/forward/1/2/pri5"
+
+
+def test_routine_messages_are_batched() -> None:
+    """Ten messages in one publication, for a receiver that decodes batches."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    harness.put(1, b"reading " * 20, count=10)
+    (outgoing,) = harness.build_all()
+
+    assert outgoing.publication.content == BATCH_CONTENT
+    assert payloads(outgoing) == [b"reading " * 20] * 10
+    assert len(outgoing.messages) == 10
+
+
+def test_batch_fits_a_segment_and_the_rest_follows() -> None:
+    """Payloads that do not compress are split over several batches."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    noise = [bytes((n * k * k + k) % 251 for k in range(250)) for n in range(1, 31)]
+    for each in noise:
+        harness.put(2, each)
+    built = harness.build_all()
+
+    assert all(
+        len(outgoing.publication.payload) <= MAX_PARCEL_BYTES for outgoing in built
+    )
+    assert [p for outgoing in built for p in payloads(outgoing)] == noise
+    assert len(built) > 3
+
+
+def test_plain_receiver_gets_plain_messages() -> None:
+    """A subscriber cannot decode a batch."""
+    for offers in (
+        (),
+        (CustodyOffer("gw", ("/forward/#",)),),
+        (CustodyOffer("x", ("/1/#",), (BATCH_CONTENT,)),),
+    ):
+        harness = BuilderHarness(*offers)
+        harness.put(1, b"reading", count=3)
+
+        assert [outgoing.publication.content for outgoing in harness.build_all()] == [
+            None
+        ] * 3
+
+
+def test_urgent_messages_are_not_batched() -> None:
+    """A warning must be readable by itself, and sent first."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    harness.put(5, b"warning", count=2)
+
+    assert [outgoing.publication.payload for outgoing in harness.build_all()] == [
+        b"warning"
+    ] * 2
+
+
+def test_urgent_message_is_sent_between_fragments() -> None:
+    """One photograph must not delay an alarm."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    photo = random.Random(1).randbytes(10_240)
+    harness.put(3, photo)
+    before = [harness.build() for _ in range(2)]
+    harness.put(5, b"warning")
+    harness.put(1, b"routine")
+    rest = harness.build_all()
+
+    assert rest[0].publication.payload == b"warning"
+    assert rest[-1].publication.payload == b"routine"
+    fragments_sent = [
+        outgoing
+        for outgoing in (*before, *rest)
+        if outgoing.publication.content == FRAGMENT_CONTENT
+    ]
+    fragments = [
+        Fragment.decode(outgoing.publication.payload) for outgoing in fragments_sent
+    ]
+    assert b"".join(fragment.data for fragment in fragments) == photo
+    assert all(len(fragment.data) <= CHUNK_BYTES for fragment in fragments)
+    assert [len(outgoing.messages) for outgoing in fragments_sent] == [0] * (
+        len(fragments_sent) - 1
+    ) + [1]
+
+
+def test_large_message_restarts_on_another_link() -> None:
+    """Fragments sent over a lost link may not have arrived."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    harness.put(3, random.Random(1).randbytes(5000))
+    harness.build()
+    harness.builder.release_large()
+    first = harness.build()
+
+    assert first is not None
+    assert Fragment.decode(first.publication.payload).number == 0
+
+
+def test_large_message_is_not_fragmented_for_a_plain_broker() -> None:
+    """Subscribers of a plain broker get the message as it was put."""
+    harness = BuilderHarness()
+    harness.put(3, bytes(5000))
+    (outgoing,) = harness.build_all()
+
+    assert outgoing.publication == Publication("/forward/1/2/pri3", bytes(5000))
+
+
+def test_released_publications_return_to_the_queue() -> None:
+    """After a link broke during a burst no message is lost."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    harness.put(1, b"reading", count=5)
+    harness.put(5, b"warning")
+    harness.put(4, bytes(5000))
+    built = [harness.build() for _ in range(2)]
+    harness.builder.release([outgoing for outgoing in built if outgoing])
+
+    assert harness.free() == 7
+
+
+def test_each_priority_has_its_qos() -> None:
+    """The QoS of the policy is that of the publication."""
+    policy = QosPolicy({1: Delivery(0), 5: Delivery(2)})
+    harness = BuilderHarness(sender=SenderProfile("n", qos_policy=policy))
+    for priority in (1, 3, 5):
+        harness.put(priority, b"x")
+
+    assert [outgoing.publication.qos for outgoing in harness.build_all()] == [2, 1, 0]
+
+
+def test_relay_sends_a_response_topic_only_for_receipts() -> None:
+    """Ids cost bytes; a plain broker does not use them."""
+    relay = SenderProfile("gw1", is_relay=True)
+    harness = BuilderHarness(CustodyOffer("ingest", ("/forward/#",)), sender=relay)
+    harness.put(3, b"x")
+    (with_topic,) = harness.build_all()
+    assert with_topic.publication.response_topic == "/custody/gw1"
+    assert with_topic.publication.priority == 3
+
+    plain = BuilderHarness(
+        sender=SenderProfile("gw1", is_relay=True, custody=CustodyMode.PUBACK)
+    )
+    plain.in_flight.custody = CustodyMode.PUBACK
+    plain.put(3, b"x")
+    (bare,) = plain.build_all()
+
+    assert bare.publication == Publication("/forward/1/2/pri3", b"x")
+
+
+def test_unbatched_messages_are_built_as_a_burst() -> None:
+    """For a receiver that decodes no batches: one each, of any topic, in order."""
+    harness = BuilderHarness()
+    harness.queue.put([
+        MessageDraft(1, f"/1/{number}", lambda _, n=number: b"%d" % n)
+        for number in range(5)
+    ])
+
+    built = harness.builder.build_burst(1, 3, 1000)
+
+    assert [outgoing.publication.topic for outgoing in built] == [
+        "/1/0",
+        "/1/1",
+        "/1/2",
+    ]
+    assert [outgoing.publication.payload for outgoing in built] == [b"0", b"1", b"2"]
+    assert harness.free() == 2
+
+
+def test_burst_is_not_larger_than_max_bytes() -> None:
+    """The first message is always taken; one that does not fit stays."""
+    harness = BuilderHarness()
+    harness.put(4, b"x" * 100, count=4)
+
+    assert len(harness.builder.build_burst(4, 10, 250)) == 2
+    assert len(harness.builder.build_burst(4, 10, 50)) == 1
+    assert harness.free() == 1
+
+
+def test_burst_for_a_batch_receiver_is_one_batch() -> None:
+    """It contains several messages."""
+    harness = BuilderHarness(BATCH_RECEIVER)
+    harness.put(1, b"reading " * 20, count=10)
+
+    (outgoing,) = harness.builder.build_burst(1, 10, 8192)
+
+    assert len(outgoing.messages) == 10
+
+
+def added_properties(  # noqa: ANN201
+    *offers: CustodyOffer,
+    custody: CustodyMode = CustodyMode.AUTO,
+    always_sends_ids: bool = False,
+):
+    """What a relay adds to a message: has an id, priority, response topic."""
+    sender = SenderProfile(
+        "n", is_relay=True, custody=custody, always_sends_ids=always_sends_ids
+    )
+    harness = BuilderHarness(*offers, sender=sender)
+    harness.put(4, b"plain")
+    (outgoing,) = harness.builder.build_burst(4, 10, 1000)
+    publication = outgoing.publication
+    return (
+        publication.message_id is not None,
+        publication.priority,
+        publication.response_topic,
+    )
+
+
+def test_relay_sends_ids_to_a_relay() -> None:
+    """An offer without filters: no receipts, but ids and priorities are needed."""
+    assert added_properties(CustodyOffer("gw-2", ()), custody=CustodyMode.PUBACK) == (
+        True,
+        4,
+        None,
+    )
+
+
+def test_relay_requests_receipts_from_a_store() -> None:
+    """The response topic is added."""
+    assert added_properties(CustodyOffer("store", ("#",))) == (True, 4, "/custody/n")
+
+
+def test_relay_sends_no_properties_to_a_plain_broker() -> None:
+    """Each byte counts on a slow link."""
+    assert added_properties(custody=CustodyMode.PUBACK) == (False, None, None)
+
+
+def test_relay_always_sends_ids_when_configured() -> None:
+    """Its clients may get a message again after a crash, and deduplicate by id."""
+    assert added_properties(custody=CustodyMode.PUBACK, always_sends_ids=True) == (
+        True,
+        4,
+        None,
+    )
