@@ -1,1 +1,1 @@
-"""A storm on one machine: every program as a process, every link a real socket."""
+"""Demo of a storm on one machine, with real processes and real sockets."""

@@ -1,4 +1,4 @@
-"""``python -m demo``: run the storm, print the table, say whether anything was lost."""
+"""``python -m demo``: run the storm, print the table and whether messages were lost."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from edge_agent.simulator.rain import RainFileError, find_wettest_window, read_r
 
 DRAIN_S = 120.0
 RECORD_HOURS = 72.0
-TOLD_IN_S = 150.0
+REAL_DURATION_S = 150.0
 EXIT_LOST = 1
 
 
@@ -67,7 +67,7 @@ def main(  # noqa: PLR0917 - one for each option
 
 
 def _first_depths(rain: Path) -> str:
-    """The first column of depths in mm; rain_mm when there is none to be seen."""
+    """Return the first column that ends in _mm, or rain_mm if there is none."""
     try:
         with rain.open(encoding="utf-8-sig") as file:
             names = file.readline().strip().split(",")
@@ -77,7 +77,7 @@ def _first_depths(rain: Path) -> str:
 
 
 def _recorded(rain: Path, station: str, first: str | None, last: str | None) -> Storm:
-    """The stretch of a record that was asked for, or its wettest 72 hours."""
+    """Return the requested period of a record, or its wettest 72 hours."""
     series = read_rain_csv(rain, station, dates=(first, last))
     if first is None and last is None:
         hours = min(RECORD_HOURS, len(series.depths_mm) * series.step_s / 3600)
@@ -91,7 +91,7 @@ def _recorded(rain: Path, station: str, first: str | None, last: str | None) -> 
         f"from {begin} to {end}, {series.gaps} gaps"
     )
     path = (rain.resolve(), station, begin.isoformat(), end.isoformat())
-    return Storm(begin, hours, max(TOLD_IN_S, hours * 3600 / 1800), csv=path)
+    return Storm(begin, hours, max(REAL_DURATION_S, hours * 3600 / 1800), csv=path)
 
 
 def _play(system: System, out: Path, forever: bool) -> int:
@@ -103,16 +103,17 @@ def _play(system: System, out: Path, forever: bool) -> int:
         _open_console(system)
     storm = system.storm
     print(
-        f"{storm.hours:g} h of storm in {storm.told_in_s:g} s, two valleys, eight nodes"
+        f"{storm.hours:g} h of storm in {storm.real_duration_s:g} s, "
+        "two valleys, eight nodes"
     )
     system.start_nodes()
     _storm(system)
     if forever:
-        _go_on(system)
+        _run_forever(system)
     done = _wait(system, "draining", lambda: _is_drained(system), DRAIN_S)
     _stop_nodes(system)
     _open_console(system)
-    return _tell(system, out, done)
+    return _report_results(system, out, done)
 
 
 def _open_console(system: System) -> None:
@@ -123,17 +124,17 @@ def _open_console(system: System) -> None:
 
 
 def _storm(system: System) -> None:
-    """Interfere at the planned moments while the storm goes by."""
-    acts: list[tuple[float, str, Callable[[], None]]] = [
+    """Run the storm, with the planned faults at their times."""
+    faults: list[tuple[float, str, Callable[[], None]]] = [
         (scenario.LINK_DOWN_AT, f"{scenario.CUT} loses its link", system.cut_link),
         (scenario.KILL_AT, f"{scenario.KILLED} is killed -9", lambda: _kill(system)),
         (scenario.LINK_UP_AT, f"{scenario.CUT} is back, at 50 kbps", system.mend_link),
     ]
     while system.elapsed < 1.0:
-        if acts and system.elapsed >= acts[0][0]:
-            _, words, act = acts.pop(0)
-            _line(f"  {_clock(system)}  {words}")
-            act()
+        if faults and system.elapsed >= faults[0][0]:
+            _, description, inject = faults.pop(0)
+            _line(f"  {_clock(system)}  {description}")
+            inject()
         _progress(system, "storm")
         _check_alive(system)
         time.sleep(0.5)
@@ -150,7 +151,7 @@ def _is_drained(system: System) -> bool:
     return system.waiting() == 0 and len(set(system.scored()) & put.keys()) >= len(put)
 
 
-def _go_on(system: System) -> None:
+def _run_forever(system: System) -> None:
     print("\nthe storm is over; the system keeps running until Ctrl-C")
     while True:
         _check_alive(system)
@@ -161,17 +162,17 @@ def _stop_nodes(system: System) -> None:
     system.processes.stop(*(plan.id for _, plan in scenario.nodes()))
 
 
-def _tell(system: System, out: Path, done: bool) -> int:
+def _report_results(system: System, out: Path, done: bool) -> int:
     verdict = system.verdict()
     levels = open_tables(system.backend).levels().to_pylist()
     cells = report.cell_reports(levels)
-    told = report.summary(verdict, cells, len(list(scenario.nodes())))
-    told["console"] = system.console.ask()
+    summary = report.summary(verdict, cells, len(list(scenario.nodes())))
+    summary["console"] = system.console.ask()
     out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(told, ensure_ascii=False, indent=2)
+    text = json.dumps(summary, ensure_ascii=False, indent=2)
     (out / "summary.json").write_text(text, encoding="utf-8")
-    (out / "map.html").write_text(map_page.page(cells, told), encoding="utf-8")
-    print(report.table(told, cells))
+    (out / "map.html").write_text(map_page.page(cells, summary), encoding="utf-8")
+    print(report.table(summary, cells))
     print(f"\n  {out / 'summary.json'}\n  {out / 'map.html'}  (open it in a browser)\n")
     if verdict.is_clean and done:
         print("  nothing was lost, nothing was doubled")
@@ -214,7 +215,7 @@ def _clock(system: System) -> str:
 
 
 def _progress(system: System, what: str) -> None:
-    """One line that is written over; a line every ten seconds into a file."""
+    """Print the progress in one line that is overwritten; every 10 s if not a TTY."""
     if system.epoch_s == 0.0:
         text = f"  {what} ..."
     else:
@@ -233,7 +234,7 @@ def _line(text: str) -> None:
 
 
 def _keep_logs(folder: Path, out: Path) -> None:
-    """Keep the logs and settings beside the result; the data goes."""
+    """Copy logs and settings to the result folder, and delete the data."""
     logs = out / "logs"
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)

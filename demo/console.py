@@ -1,4 +1,4 @@
-"""The console of the demo: its settings, its one account, and what it tells."""
+"""The console of the demo: its settings, its account, and a query of its content."""
 
 import json
 import os
@@ -17,12 +17,12 @@ READY = "Uvicorn running"
 
 @dataclass(frozen=True)
 class Console:
-    """Where it is and how to come in.
+    """Address and credentials of the console.
 
     Attributes:
-        folder: Of the demo.
-        port: Where it listens.
-        password: Of the account `TABLE`, which may change everything.
+        folder: Folder of the demo.
+        port: TCP port.
+        password: Password of the account `NAME`, which has all rights.
     """
 
     folder: Path
@@ -31,7 +31,7 @@ class Console:
 
     @classmethod
     def made(cls, folder: Path, port: int) -> "Console":
-        """With an account of its own; the password is of this run only."""
+        """Create the account, with a password for this run only."""
         password = secrets.token_urlsafe(9)
         secret = auth.hash_password(password, os.urandom)
         account = auth.Account(NAME, "chief", secret)
@@ -44,14 +44,14 @@ class Console:
         return f"http://127.0.0.1:{self.port}/"
 
     def toml(self) -> str:
-        """Its part of the backend's settings; the storm's time is the present."""
+        """Return its section of the backend's settings."""
         return (
             f'\n[console]\nport = {self.port}\nplace = "大谷町"\nexercise = true\n'
             f'accounts = "{self.folder}/accounts"\n'
         )
 
     def ask(self) -> dict[str, Any]:
-        """What an analyst would see: cells, their highest level, and alerts."""
+        """Return what an analyst would see: cells, alerts and the highest level."""
         cookies = urllib.request.HTTPCookieProcessor(CookieJar())
         opener = urllib.request.build_opener(cookies)
         login = json.dumps({"name": NAME, "password": self.password}).encode()

@@ -1,4 +1,4 @@
-"""A slow, breakable link: a TCP relay with a byte rate, which can be cut."""
+"""TCP relay with a limited byte rate that can be cut."""
 
 import contextlib
 import socket
@@ -12,7 +12,7 @@ class Link:
     """Relays one port to another.
 
     Args:
-        target_port: Where connections go on this machine.
+        target_port: Port of the target on this machine.
         bytes_per_s: Rate of each direction.
     """
 
@@ -22,7 +22,7 @@ class Link:
         self._open: set[socket.socket] = set()
         self._is_up = True
         self._listener = socket.create_server(("127.0.0.1", 0))
-        # Small buffers: what waits must wait in the sender's queue, not here.
+        # Small buffers, so that messages wait in the sender's queue, not here.
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -35,7 +35,7 @@ class Link:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def mend(self) -> None:
-        """Let connections through again."""
+        """Accept connections again."""
         self._is_up = True
 
     def _accept(self) -> None:

@@ -1,4 +1,4 @@
-"""A map page in one file, without network: cells by level, reasons on click."""
+"""Map page in one file without network access: cells by level, reasons on click."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ COLOURS = {1: "#ffffff", 2: "#f2e700", 3: "#ff2800", 4: "#aa00aa", 5: "#0c000c"}
 """Official colours of the levels."""
 
 
-def page(cells: Sequence[CellReport], told: Mapping[str, Any]) -> str:
-    """The page as HTML."""
+def page(cells: Sequence[CellReport], summary: Mapping[str, Any]) -> str:
+    """Return the page as HTML."""
     data = {
         "cells": [_cell(cell) for cell in cells],
         "nodes": [
@@ -30,9 +30,9 @@ def page(cells: Sequence[CellReport], told: Mapping[str, Any]) -> str:
         ],
         "colours": COLOURS,
         "meaning": MEANING,
-        "messages": told["messages"],
+        "messages": summary["messages"],
     }
-    # "</" would end the script element early, whatever a name holds.
+    # "</" in a name would end the script element.
     text = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
     return TEMPLATE.read_text(encoding="utf-8").replace("/*DATA*/null", text)
 

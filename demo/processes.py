@@ -1,4 +1,4 @@
-"""The processes of the demo: each with a log file, all ended together."""
+"""Processes of the demo, each with a log file."""
 
 import contextlib
 import os
@@ -15,14 +15,14 @@ GRACE_S = 10.0
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
+    """Return an unused TCP port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 class Processes:
-    """Starts programs in a folder and ends them whatever happens."""
+    """Starts programs in a folder and ends them in order."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class Processes:
             stderr=log,
             stdin=subprocess.DEVNULL,
             cwd=self.folder,
-            # A group of its own: Ctrl-C reaches us first, and we end them in order.
+            # Its own process group: Ctrl-C reaches only us, and we end them in order.
             start_new_session=True,
             preexec_fn=(lambda: os.nice(nice)) if nice else None,  # noqa: PLW1509
         )
@@ -57,21 +57,21 @@ class Processes:
         wait_for_port(port)
 
     def kill(self, name: str) -> None:
-        """Kill -9, as a power cut would."""
+        """End a program with SIGKILL, as a power cut would."""
         process = self._running.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a program and to what it started."""
+        """Send a signal to a program and its children."""
         os.killpg(self._running[name].pid, number)
 
     def pid(self, name: str) -> int:
-        """A program's process, which leads a session of its own."""
+        """Return the process id of a program, which leads its own session."""
         return self._running[name].pid
 
     def dead(self) -> list[str]:
-        """Programs that ended although nobody asked them to."""
+        """Return the programs that ended by themselves."""
         return [
             name
             for name, process in self._running.items()
@@ -79,14 +79,14 @@ class Processes:
         ]
 
     def stop(self, *names: str) -> None:
-        """End programs in order, with kill -9 for those that do not listen."""
+        """End programs in order, with SIGKILL after `GRACE_S`."""
         for name in names or tuple(reversed(self._running)):
             process = self._running.pop(name)
             if process.poll() is None:
                 process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_S)
-            # What a program leaves behind (Spark's Python workers) goes with it.
+            # Ends remaining children too (Spark's Python workers).
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -95,10 +95,10 @@ class Processes:
 
 
 def wait_for_port(port: int, timeout_s: float = 10.0) -> None:
-    """Return when something listens on a port.
+    """Wait until a port accepts connections.
 
     Raises:
-        TimeoutError: Nothing did in time.
+        TimeoutError: It does not in time.
     """
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""What the demo says in the end: a table for a mayor, and summary.json for programs."""
+"""Report of the demo: a table for a mayor, and summary.json for programs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ MEANING = {
 
 @dataclass(frozen=True)
 class CellReport:
-    """The worst that a cell went through.
+    """Highest level of a cell during the storm.
 
     Attributes:
         token: S2 token of the cell.
         level: Highest level of the storm.
-        at: When that was first reached, simulated, ISO.
-        reasons: Why.
-        places: Nodes in it, in words.
+        at: Simulated time when it was first reached, JST.
+        reasons: Reasons for the level.
+        places: Descriptions of the nodes in the cell.
         series: Rows of the levels table, in order of time.
     """
 
@@ -40,7 +40,7 @@ class CellReport:
 
 
 def cell_reports(rows: Sequence[Mapping[str, Any]]) -> list[CellReport]:
-    """One report for each cell, worst first."""
+    """Return a report for each cell, the highest level first."""
     by_cell: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["at"]):
         by_cell.setdefault(row["cell"], []).append(row)
@@ -51,7 +51,7 @@ def cell_reports(rows: Sequence[Mapping[str, Any]]) -> list[CellReport]:
 def summary(
     verdict: Verdict, cells: Sequence[CellReport], nodes: int
 ) -> dict[str, Any]:
-    """The content of summary.json."""
+    """Return the content of summary.json."""
     return {
         "nodes": nodes,
         "messages": {
@@ -72,20 +72,20 @@ def summary(
     }
 
 
-def table(told: Mapping[str, Any], cells: Sequence[CellReport]) -> str:
-    """What a mayor reads."""
+def table(summary_: Mapping[str, Any], cells: Sequence[CellReport]) -> str:
+    """Format the table for a mayor."""
     lines = [
         "",
         "  What the slopes went through (equivalent levels, with assumed criteria)",
         "",
     ]
     for cell in cells:
-        words = f"レベル{cell.level}相当  {MEANING[cell.level]}"
-        lines.append(f"  {', '.join(cell.places):<38} {words}")
+        level = f"レベル{cell.level}相当  {MEANING[cell.level]}"
+        lines.append(f"  {', '.join(cell.places):<38} {level}")
         lines += [f"      since {cell.at}: {reason}" for reason in cell.reasons[:2]]
     lines += ["", "  What became of the messages", ""]
     lines.append("  priority       sent   half within   99 of 100 within")
-    for priority, row in told["by_priority"].items():
+    for priority, row in summary_["by_priority"].items():
         if row["sent"]:
             p50, p99 = (_seconds(row[name]) for name in ("p50_s", "p99_s"))
             name = LADDER.name(int(priority))
@@ -94,10 +94,10 @@ def table(told: Mapping[str, Any], cells: Sequence[CellReport]) -> str:
     for _, plan in scenario.nodes():
         if plan.fate:
             lines.append(f"  {plan.id}: {plan.fate}")
-    counts = told["messages"]
+    counts = summary_["messages"]
     kinds = ("sent", "archived", "scored", "lost", "duplicates")
     lines.append("  " + ", ".join(f"{counts[kind]} {kind}" for kind in kinds))
-    if shown := told.get("console"):
+    if shown := summary_.get("console"):
         lines.append(
             f"  the console showed {shown['cells']} cells, {shown['alerts']} alerts, "
             f"the highest of level {shown['highest_level']}"

@@ -1,4 +1,4 @@
-"""What happens in the demo: two valleys, eight nodes, one storm. No I/O."""
+"""Scenario of the demo: two valleys, eight nodes, one storm. No I/O."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ AREA_LEVEL = 10
 QUIET_INTERVAL_S = 600
 FAST_INTERVAL_S = 300
 COMFORTABLE_SPEEDUP = 800
-"""A storm told faster than this is sampled less often, for two cores' sake."""
+"""Above this speedup nodes sample less often, so that two cores are enough."""
 
 LINK_BYTES_PER_S = 6250
-"""50 kbps: what the node that was cut off has for its backlog."""
+"""50 kbps: link of the node with the outage, for its backlog."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class NodePlan:
 
     Attributes:
         id: Name of the node.
-        place: Where a person would say it stands.
+        place: Description of the location.
         latitude: In degrees.
         longitude: In degrees.
         fails_at: Share of the storm after which its slope fails; None for never.
         wire_cut_at: Share of the storm after which its wire is cut by a rock.
         interval_s: Time between readings, simulated.
-        fate: What the demo does to it, in words for the table.
+        fate: Description for the table of the fault that the demo injects.
     """
 
     id: str
@@ -45,7 +45,7 @@ class NodePlan:
 
     @property
     def cell(self) -> Cell:
-        """Its topic's cell."""
+        """Cell of its topic."""
         return Cell.at(self.latitude, self.longitude)
 
 
@@ -65,7 +65,7 @@ class Valley:
 
     @property
     def areas(self) -> list[str]:
-        """Areas its gateway asks for."""
+        """Areas that its gateway serves."""
         return sorted({cell_topic(n.cell.parent(AREA_LEVEL)) for n in self.nodes})
 
 
@@ -118,38 +118,38 @@ VALLEYS = (
 
 @dataclass(frozen=True)
 class Storm:
-    """The storm and how fast it is told.
+    """The storm and its duration in real time.
 
     Attributes:
-        start: When it begins, in the simulated world.
-        hours: How long it lasts.
-        told_in_s: Real seconds that it takes.
+        start: Simulated time of the beginning.
+        hours: Simulated duration.
+        real_duration_s: Duration in real seconds.
         total_mm: Rain of an invented storm.
-        csv: Recorded rain, instead: (file, column, first time, last time).
+        csv: Recorded rain instead: (file, column, first time, last time).
     """
 
     start: datetime
     hours: float
-    told_in_s: float
+    real_duration_s: float
     total_mm: float = 420.0
     csv: tuple[Path, str, str, str] | None = None
 
     @property
     def speedup(self) -> float:
-        """Simulated seconds for each real one."""
-        return self.hours * 3600 / self.told_in_s
+        """Simulated seconds per real second."""
+        return self.hours * 3600 / self.real_duration_s
 
 
-INVENTED = Storm(datetime(2026, 7, 1, tzinfo=JST), hours=24, told_in_s=120)
+INVENTED = Storm(datetime(2026, 7, 1, tzinfo=JST), hours=24, real_duration_s=120)
 
-# Shares of the storm at which the demo interferes.
+# Times of the faults, as shares of the storm.
 LINK_DOWN_AT, LINK_UP_AT = 0.20, 0.60
 KILL_AT = 0.35
 RESTART_AFTER_S = 2.0
 
 
 def nodes() -> Iterator[tuple[Valley, NodePlan]]:
-    """Every node with its valley."""
+    """Yield every node with its valley."""
     for valley in VALLEYS:
         for node in valley.nodes:
             yield valley, node
@@ -162,14 +162,14 @@ def node_toml(
     where: Mapping[str, str],
     epoch_unix_s: float,
 ) -> str:
-    """A node's settings.
+    """Return a node's settings as TOML.
 
     Args:
         plan: The node.
         valley: Its valley.
         storm: The storm.
         where: ``uplink`` (a line of TOML), ``folder``.
-        epoch_unix_s: Real time at which the storm begins.
+        epoch_unix_s: Real time of the beginning of the storm.
     """
     folder = where["folder"]
     stretch = max(1.0, storm.speedup / COMFORTABLE_SPEEDUP)

@@ -1,4 +1,4 @@
-"""The whole system of the demo as processes, and what the storm does to it."""
+"""The complete system of the demo as processes, and the faults of the storm."""
 
 import time
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ WARM_UP_S = 90.0
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the brokers listen."""
+    """TCP ports of the brokers."""
 
     manager: int
     distributed: int
@@ -30,7 +30,7 @@ class Ports:
 
 
 class System:
-    """Starts everything in a folder, interferes on time, and ends it."""
+    """Starts all processes in a folder, injects faults, and ends the processes."""
 
     def __init__(self, folder: Path, storm: Storm) -> None:
         self.folder = folder
@@ -47,7 +47,7 @@ class System:
         self.epoch_s = 0.0
 
     def start_backbone(self) -> None:
-        """Brokers, Manager, gateways, ingest and scoring."""
+        """Start brokers, Manager, gateways, ingest and scoring."""
         ports = self._ports
         self.processes.mosquitto("broker-manager", ports.manager)
         self.processes.mosquitto("broker-distributed", ports.distributed)
@@ -70,8 +70,8 @@ class System:
             )
 
     def start_console(self) -> None:
-        """The analysts' pages."""
-        # Chosen only now: a free port of minutes ago may be another program's.
+        """Start the console."""
+        # Another program may have taken the port chosen minutes ago.
         self.console = replace(self.console, port=free_port())
         config = self._write("console.toml", self._backend_toml())
         self.processes.python(
@@ -79,7 +79,7 @@ class System:
         )
 
     def start_nodes(self) -> None:
-        """All nodes; the storm begins for all of them at the same moment."""
+        """Start all nodes; the storm begins for all of them at the same time."""
         self.epoch_s = time.time() + START_LEAD_S
         self._link = Link(self._ports.gateways["gw-otani"], scenario.LINK_BYTES_PER_S)
         for valley, plan in scenario.nodes():
@@ -92,58 +92,58 @@ class System:
             self.start_node(plan.id)
 
     def start_node(self, node: str) -> None:
-        """Start one node, or start it again."""
+        """Start or restart one node."""
         config = str(self.folder / f"{node}.toml")
         self.processes.python(node, "edge_agent", "run", "--config", config)
 
     def cut_link(self) -> None:
-        """The link of one node is gone."""
+        """Cut the link of one node."""
         assert self._link is not None
         self._link.cut()
 
     def mend_link(self) -> None:
-        """It is back, at 50 kbps."""
+        """Restore the link, at 50 kbps."""
         assert self._link is not None
         self._link.mend()
 
     def stop(self) -> None:
-        """End everything, nodes first."""
+        """End all processes, the nodes first."""
         self.processes.stop()
 
     @property
     def elapsed(self) -> float:
         """Share of the storm that is over; negative before it."""
-        return (time.time() - self.epoch_s) / self.storm.told_in_s
+        return (time.time() - self.epoch_s) / self.storm.real_duration_s
 
     def put(self) -> Put:
-        """Everything that was put on a queue, by the ledgers."""
+        """Return all messages put on a queue, from the ledgers."""
         return read_ledgers(self.folder.glob("*.ledger"))
 
     def waiting(self) -> int:
-        """Messages on the nodes' queues."""
+        """Return the number of messages in the nodes' queues."""
         return sum(
             self._rows(self.folder / f"{plan.id}.db") for _, plan in scenario.nodes()
         )
 
     def verdict(self) -> Verdict:
-        """What the witness says now."""
+        """Return the witness's verdict."""
         to_real = ToReal(self.storm.start.timestamp(), self.epoch_s, self.storm.speedup)
         return judge(self.put(), self.backend / "log", self.scored(), to_real)
 
     def scored(self) -> list[str]:
-        """Ids in gold, as often as they stand there."""
+        """Return the ids in gold, including duplicates."""
         rows = open_tables(self.backend).messages().to_pylist()
         return [f"{row['node']}:{row['boot']}:{row['seq']}" for row in rows]
 
     def is_ready(self) -> bool:
-        """Whether the gateways and the ingest offer receipts and Spark listens."""
+        """Whether the gateways and the ingest are up and Spark is scoring."""
         logs = ["ingest", *(valley.name for valley in scenario.VALLEYS)]
         return all(
             "is up" in self._log(name) for name in logs
         ) and "scoring" in self._log("score")
 
     def is_console_up(self) -> bool:
-        """Whether its pages can be opened."""
+        """Whether the console serves its pages."""
         return console.READY in self._log("console")
 
     def _log(self, name: str) -> str:

@@ -1,7 +1,7 @@
-"""The witness: compares what was put on the queues with what arrived.
+"""Independent comparison of the messages put on the queues with those that arrived.
 
-It trusts no program's own count: ids put come from ledgers beside the queues,
-ids archived from the segments on disk, ids scored from the gold table.
+Uses no program's own counters: ids put come from ledgers beside the queues, archived
+ids from the segments on disk, scored ids from the gold table.
 """
 
 from collections import Counter
@@ -21,8 +21,8 @@ class Arrival:
     """One archived message.
 
     Attributes:
-        priority: On the ladder.
-        node: Who sent it.
+        priority: Priority, 1 to 5.
+        node: Id of the sending node.
         latency_s: Real seconds from the sampling instant to the archive's disk.
     """
 
@@ -33,11 +33,11 @@ class Arrival:
 
 @dataclass
 class Verdict:
-    """What the witness found.
+    """Result of the comparison.
 
     Attributes:
         sent: Ids put on a queue.
-        arrivals: By id, first arrival.
+        arrivals: First arrival by id.
         lost: Ids that never reached the archive.
         unscored: Archived ids that never reached gold.
         duplicates: Extra rows, in archive and gold together.
@@ -51,16 +51,16 @@ class Verdict:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was lost, left out or doubled."""
+        """Whether no message was lost, left unscored or duplicated."""
         return bool(self.sent) and not (self.lost or self.unscored or self.duplicates)
 
 
 def read_ledgers(paths: Iterable[Path]) -> Put:
-    """Ids and priorities of everything put on the queues."""
+    """Read ids and priorities of all messages put on the queues."""
     put: Put = {}
     for path in paths:
         lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
-        # A line that a kill cut short names no id.
+        # Skips a line that a kill cut short.
         put.update((i, int(p)) for i, _, p in (x.partition(" ") for x in lines) if p)
     return put
 
@@ -95,12 +95,12 @@ def judge(
 
 @dataclass(frozen=True)
 class ToReal:
-    """Turns simulated into real Unix time.
+    """Converts simulated to real Unix time.
 
     Attributes:
-        start_s: Simulated time at which the storm begins.
-        epoch_s: Real time of that moment.
-        speedup: Simulated seconds for each real one.
+        start_s: Simulated time of the beginning of the storm.
+        epoch_s: Real time of the beginning.
+        speedup: Simulated seconds per real second.
     """
 
     start_s: float
@@ -108,12 +108,12 @@ class ToReal:
     speedup: float
 
     def __call__(self, simulated_s: float) -> float:
-        """Real time of a simulated one."""
+        """Return the real time of a simulated one."""
         return self.epoch_s + (simulated_s - self.start_s) / self.speedup
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """Nearest-rank percentile; None without values."""
+    """Return the nearest-rank percentile; None without values."""
     if not values:
         return None
     ordered = sorted(values)

@@ -1,11 +1,12 @@
-"""``python -m experiments.alert_latency``: from a publish to the row of an alert.
+"""``python -m experiments.alert_latency``: latency from publication to the alert row.
 
-200 publishers send 1,000 packs a second to a real Mosquitto; `backend-spark ingest`,
-`alerts` and `score` (Spark, ``local[2]``) run beside them on the same machine. The
-publish time stands in each pack; the row is there when the Delta commit that holds
-it is (the time of its file). The table is put together every 50 commits; rows of the
-commit after it are told apart. For comparison: the same messages in the table bronze,
-which is what a path through the Spark job would give, and alerts without Spark.
+200 publishers send 1,000 packs per second to a real Mosquitto; `backend-spark ingest`,
+`alerts` and `score` (Spark, ``local[2]``) run on the same machine. Each pack contains
+its publication time; a row is visible at the time of the Delta commit that contains it
+(modification time of the commit file). The table is compacted every 50 commits; the
+first commit after a compaction is reported separately. For comparison: the same
+messages in the table bronze, as a path through the Spark job would give, and alerts
+without Spark.
 """
 
 import json
@@ -19,9 +20,9 @@ import click
 import pyarrow.parquet as pq
 
 from demo.processes import free_port
-from experiments.bench import stamped
 from experiments.bench.chart import bars
 from experiments.bench.site import Site, interrupt_on_sigterm
+from experiments.bench.stamped_messages import read_stamp
 from experiments.bench.table import table, verdict, write
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic
@@ -31,8 +32,8 @@ RATE: Final = 5.0
 SIZE_BYTES: Final = 143
 BAR_S: Final = 1.0
 WARM_UP_S: Final = 20
-WAIT_S: Final = 180.0
-SPARK_S: Final = 300.0
+ROWS_TIMEOUT_S: Final = 180.0
+SPARK_TIMEOUT_S: Final = 300.0
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Case:
     """A load.
 
     Attributes:
-        name: In tables.
-        urgent: Share of publishers whose packs are of priority 4 or 5.
-        has_score: Whether the Spark job runs beside.
+        name: Name in tables.
+        urgent: Share of publishers with packs of priority 4 or 5.
+        has_score: Whether the Spark job runs at the same time.
     """
 
     name: str
@@ -59,11 +60,11 @@ CASES = (
 
 @dataclass(frozen=True)
 class Latency:
-    """Publish to row, in seconds.
+    """Latency from publication to row, in seconds.
 
     Attributes:
-        compactions: How often the table was put together meanwhile.
-        behind_s: Longest time of a row of the next commit.
+        compactions: Number of compactions of the table meanwhile.
+        behind_s: Maximum latency in the first commit after a compaction.
     """
 
     case: str
@@ -80,7 +81,7 @@ class Latency:
 
 
 def run(case: Case, seconds: int) -> list[Latency]:
-    """Run one case; one row for each path."""
+    """Run one case; return a result for each table."""
     with Site(None) as site:
         port = free_port()
         data = site.folder / "data"
@@ -96,9 +97,9 @@ def run(case: Case, seconds: int) -> list[Latency]:
         site.wait_for_words("ingest", "is up")
         paths = ("alerts", *(["bronze"] if case.has_score else []))
         if case.has_score:
-            site.wait_for_words("score", "scoring", SPARK_S)
-        # Spark's cold first batches are no property of the path.
-        _load(site, port, case, WARM_UP_S + seconds)
+            site.wait_for_words("score", "scoring", SPARK_TIMEOUT_S)
+        # The warm-up excludes Spark's slow first batches.
+        _publish(site, port, case, WARM_UP_S + seconds)
         began_ns = int(site.result("load")["began_s"] * 1e9 + WARM_UP_S * 1e9)
         sent = round(PUBLISHERS * RATE) * seconds
         shares = {path: case.urgent if path == "alerts" else 1.0 for path in paths}
@@ -107,9 +108,9 @@ def run(case: Case, seconds: int) -> list[Latency]:
         return [_latency(case, path, data, began_ns, wanted[path]) for path in paths]
 
 
-def _load(site: Site[None], port: int, case: Case, seconds: int) -> None:
+def _publish(site: Site[None], port: int, case: Case, seconds: int) -> None:
     go, plan = site.folder / "go", site.folder / "plan"
-    told = [
+    publishers = [
         {
             "host": "127.0.0.1",
             "port": port,
@@ -118,9 +119,10 @@ def _load(site: Site[None], port: int, case: Case, seconds: int) -> None:
         }
         for number in range(PUBLISHERS)
     ]
-    plan.write_text(json.dumps(told))
+    plan.write_text(json.dumps(publishers))
     site.python(
-        "load", None, "experiments.bench.load", "--plan", plan, "--rate", RATE,
+        "load", None, "experiments.bench.traffic_generator",
+        "--plan", plan, "--rate", RATE,
         "--each", round(seconds * RATE), "--bytes", SIZE_BYTES, "--packs",
         "--go", go, "--out", site.path("load"),
     )  # fmt: skip
@@ -135,52 +137,56 @@ def _is_urgent(number: int, case: Case) -> bool:
 
 
 def _wait_for_rows(data: Path, wanted: dict[str, int], began_ns: int) -> None:
-    until_s = time.monotonic() + WAIT_S
+    deadline_s = time.monotonic() + ROWS_TIMEOUT_S
     for path, count in wanted.items():
-        while len(_seen(data, path, began_ns)) < count:
-            if time.monotonic() > until_s:
-                return  # what is missing is told as lost
+        while len(_row_times(data, path, began_ns)) < count:
+            if time.monotonic() > deadline_s:
+                return  # missing rows are reported as lost
             time.sleep(1.0)
 
 
-def _seen(data: Path, path: str, began_ns: int) -> list[tuple[int, int]]:
-    """Publish and commit time of every row, on the monotonic clock, in ns."""
+def _row_times(data: Path, path: str, began_ns: int) -> list[tuple[int, int]]:
+    """Return publication and commit time of every row, on the monotonic clock (ns)."""
     folder = data / "tables" / path
     wall_ns = time.time_ns() - time.monotonic_ns()
     column = "readings" if path == "alerts" else "payload"
-    seen = []
+    times = []
     for commit in (folder / "_delta_log").glob("*.json"):
-        there_ns = commit.stat().st_mtime_ns - wall_ns
+        committed_ns = commit.stat().st_mtime_ns - wall_ns
         actions = map(json.loads, commit.read_text().splitlines())
         adds = [a["add"] for a in actions if "add" in a and a["add"]["dataChange"]]
         rows = [pq.read_table(folder / add["path"])[column] for add in adds]
-        seen += [
-            (_sent_ns(told), there_ns) for part in rows for told in part.to_pylist()
+        times += [
+            (_sent_ns(value), committed_ns)
+            for part in rows
+            for value in part.to_pylist()
         ]
-    return [pair for pair in seen if pair[0] >= began_ns]
+    return [pair for pair in times if pair[0] >= began_ns]
 
 
-def _sent_ns(told: bytes | list[str]) -> int:
-    text = told if isinstance(told, bytes) else " ".join(told).encode()
-    return stamped.read(text)[2]
+def _sent_ns(value: bytes | list[str]) -> int:
+    text = value if isinstance(value, bytes) else " ".join(value).encode()
+    return read_stamp(text)[2]
 
 
 def _latency(case: Case, path: str, data: Path, began_ns: int, wanted: int) -> Latency:
-    seen = _seen(data, path, began_ns)
-    seconds = sorted((there_ns - sent_ns) / 1e9 for sent_ns, there_ns in seen)
-    distinct = len({sent_ns for sent_ns, _ in seen})
-    cuts = statistics.quantiles(seconds, n=100) if len(seconds) > 1 else [None] * 99
+    times = _row_times(data, path, began_ns)
+    seconds = sorted((committed - sent) / 1e9 for sent, committed in times)
+    distinct = len({sent_ns for sent_ns, _ in times})
+    quantiles = (
+        statistics.quantiles(seconds, n=100) if len(seconds) > 1 else [None] * 99
+    )
     compacted = [ns for ns in _compactions(data / "tables" / path) if ns >= began_ns]
-    behind = [_next_longest(seen, ns) for ns in compacted]
+    behind = [_max_of_next_commit(times, ns) for ns in compacted]
     return Latency(
         case.name, path, len(seconds), wanted - distinct,
-        len(seconds) - distinct, cuts[49], cuts[94], cuts[98],
+        len(seconds) - distinct, quantiles[49], quantiles[94], quantiles[98],
         seconds[-1] if seconds else None, len(compacted), max(behind, default=None),
     )  # fmt: skip
 
 
 def _compactions(folder: Path) -> list[int]:
-    """When the table was put together, on the monotonic clock, in ns."""
+    """Return the times of compactions of the table, on the monotonic clock (ns)."""
     wall_ns = time.time_ns() - time.monotonic_ns()
     return [
         commit.stat().st_mtime_ns - wall_ns
@@ -189,10 +195,10 @@ def _compactions(folder: Path) -> list[int]:
     ]
 
 
-def _next_longest(seen: list[tuple[int, int]], after_ns: int) -> float:
-    """The longest time of the rows of the first commit after a moment; 0 of none."""
-    later = [pair for pair in seen if pair[1] > after_ns]
-    first_ns = min((there_ns for _, there_ns in later), default=0)
+def _max_of_next_commit(times: list[tuple[int, int]], after_ns: int) -> float:
+    """Return the maximum latency (s) in the first commit after a time; 0 if none."""
+    later = [pair for pair in times if pair[1] > after_ns]
+    first_ns = min((committed_ns for _, committed_ns in later), default=0)
     return max(((t - sent) / 1e9 for sent, t in later if t == first_ns), default=0.0)
 
 
@@ -210,7 +216,7 @@ def _draw(path: Path, rows: list[Latency]) -> None:
 @click.option("--quick", is_flag=True, help="10 s of each case instead of 60.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 def main(quick: bool, out: Path) -> None:
-    """Measure how long an urgent message takes to its row."""
+    """Measure the latency of urgent messages until their row is visible."""
     interrupt_on_sigterm()
     rows: list[Latency] = []
     for case in CASES:
@@ -225,8 +231,8 @@ def main(quick: bool, out: Path) -> None:
         verdict("lost and doubled", sum(r.lost + r.doubled for r in alerts), 0)
     ]
     _draw(out / "alert_latency.png", rows)
-    told: dict[str, Any] = {"rows": [asdict(row) for row in rows], "bars": verdicts}
-    print(*verdicts, f"\n  {write(out, 'alert_latency', told)}", sep="\n")
+    result: dict[str, Any] = {"rows": [asdict(row) for row in rows], "bars": verdicts}
+    print(*verdicts, f"\n  {write(out, 'alert_latency', result)}", sep="\n")
 
 
 if __name__ == "__main__":

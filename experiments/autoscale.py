@@ -1,9 +1,9 @@
 """``python -m experiments.autoscale``: ten times the load on one valley.
 
-A real Manager, a gateway and three distributed Mosquittos, each held to so many bytes
-in a second (the Gamma paper holds their CPUs). One holds the world, two are standby.
-The load of one valley grows tenfold; nobody does anything. Beside it the same without
-the autoscaler. Linux and root only.
+A real Manager, a gateway and three distributed Mosquittos, each limited to a byte rate
+(the Gamma paper limits their CPUs). One serves the whole area, two are standby. The
+load of one valley grows tenfold, without any action by an operator; for comparison the
+same without the autoscaler. Linux and root only.
 
 Source: Gamma (seed 000) section 5.2, and its future work.
 """
@@ -18,38 +18,31 @@ from typing import Any
 import click
 
 from experiments.bench.chart import lines
+from experiments.bench.gateway import NO_LIMITS, SUBSCRIPTION_LOG
 from experiments.bench.lan import Lan
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from service_runtime.tls import Endpoint
 
 MANAGER, LOCAL, BROKERS = 1883, 1884, (1885, 1886, 1887)
-BEHIND = 100
-"""A broker's own port is so much above the one where it is narrow."""
+PORT_OFFSET = 100
+"""Difference between a broker's own port and that of its rate limiter."""
 
 ALONE, SCALED = "without autoscale", "with autoscale"
 TARGET_S = 2.0
 BACK_WITHIN_S = 90.0
-TELLS = (
-    "log_dest topic",
-    "log_dest stderr",
-    "log_type information",
-    "log_type notice",
-    "log_type subscribe",
-    "log_type unsubscribe",
-)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run.
+    """Parameters of a run.
 
     Attributes:
-        rate: Messages in a second of each of the 20 nodes.
-        factor: By which one valley's pace grows.
-        before_s: Time before it grows.
-        surge_s: Time after.
-        bears: Bytes that each distributed broker takes in a second.
+        rate: Messages per second of each of the 20 nodes.
+        factor: Factor by which one valley's rate grows.
+        before_s: Time before the surge.
+        surge_s: Duration of the surge.
+        bears: Byte rate of each distributed broker, bytes per second.
     """
 
     rate: float
@@ -61,11 +54,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of it.
+    """Result of a run.
 
     Attributes:
-        delays_s: Median delay of what was sent in each second.
-        back_s: From the surge until the delay stays under the target.
+        delays_s: Median delay of the messages sent in each second.
+        back_s: Time from the surge until the delay stays below the target.
         lost: Messages that did not arrive.
     """
 
@@ -81,33 +74,33 @@ def run(lan: Lan, arm: str, plan: Plan) -> Run:
     with Site(lan) as site:
         namespace = lan.namespace("site")
         for port in BROKERS:
-            _held_broker(site, namespace, port, plan.bears)
+            _limited_broker(site, namespace, port, plan.bears)
         site.mosquitto("at-manager", namespace, MANAGER)
-        no_limits = ("max_queued_messages 0", "max_inflight_messages 0")
-        site.mosquitto("at-gateway", namespace, LOCAL, *no_limits, *TELLS)
+        site.mosquitto("at-gateway", namespace, LOCAL, *NO_LIMITS, *SUBSCRIPTION_LOG)
         _daemons(site, namespace, "on" if arm == SCALED else "off")
         site.python(
-            "valleys", namespace, "experiments.bench.valleys", "--port", LOCAL,
+            "load", namespace, "experiments.bench.surge_load", "--port", LOCAL,
             "--rate", plan.rate, "--factor", plan.factor, "--before", plan.before_s,
-            "--surge", plan.surge_s, "--out", site.path("valleys"),
+            "--surge", plan.surge_s, "--out", site.path("load"),
         )  # fmt: skip
-        site.wait_for_end("valleys", plan.before_s + plan.surge_s + 90.0)
-        told = site.result("valleys")
+        site.wait_for_end("load", plan.before_s + plan.surge_s + 90.0)
+        result = site.result("load")
         log = (site.folder / "manager.log").read_text()
     marks = [line for line in log.splitlines() if "autoscale: " in line]
-    return _judge(arm, plan, told, [line.partition("autoscale: ")[2] for line in marks])
+    decisions = [line.partition("autoscale: ")[2] for line in marks]
+    return _evaluate(arm, plan, result, decisions)
 
 
-def _held_broker(site: Site[Lan], namespace: str, port: int, rate: float) -> None:
-    """A Mosquitto that bears only so much."""
-    behind = port + BEHIND
-    no_limits = ("max_queued_messages 0", "max_inflight_messages 0")
-    site.mosquitto(f"broker-{port}", namespace, behind, *no_limits, "sys_interval 2")
+def _limited_broker(site: Site[Lan], namespace: str, port: int, rate: float) -> None:
+    """Start a Mosquitto behind a rate limiter."""
+    own_port = port + PORT_OFFSET
+    site.mosquitto(f"broker-{port}", namespace, own_port, *NO_LIMITS, "sys_interval 2")
+    limiter = f"rate-limiter-{port}"
     site.python(
-        f"narrow-{port}", namespace, "experiments.bench.narrow", "--listen", port,
-        "--to", behind, "--rate", rate,
+        limiter, namespace, "experiments.bench.rate_limiter", "--listen", port,
+        "--to", own_port, "--rate", rate,
     )  # fmt: skip
-    site.wait_for_words(f"narrow-{port}", "ready")
+    site.wait_for_words(limiter, "ready")
 
 
 def _daemons(site: Site[Lan], namespace: str, mode: str) -> None:
@@ -133,25 +126,27 @@ def _daemons(site: Site[Lan], namespace: str, mode: str) -> None:
     site.wait_for_words("gateway", f"uplink to 127.0.0.1:{BROKERS[0]} is up")
 
 
-def _judge(arm: str, plan: Plan, told: dict[str, Any], decisions: list[str]) -> Run:
-    """Median delay by the second of sending; what never came counts as long."""
+def _evaluate(
+    arm: str, plan: Plan, result: dict[str, Any], decisions: list[str]
+) -> Run:
+    """Compute the median delay per second of sending; lost messages count as 1e9 s."""
     seconds: dict[int, list[float]] = {}
-    for sent_s, arrived_s in told["times"]:
+    for sent_s, arrived_s in result["times"]:
         delay_s = 1e9 if arrived_s is None else arrived_s - sent_s
-        seconds.setdefault(int(sent_s - told["began_s"]), []).append(delay_s)
+        seconds.setdefault(int(sent_s - result["began_s"]), []).append(delay_s)
     last = int(plan.before_s + plan.surge_s)
     delays = [
         statistics.median(seconds[s]) if s in seconds else None for s in range(last)
     ]
-    hot = [
+    late = [
         s for s, delay in enumerate(delays) if delay is not None and delay > TARGET_S
     ]
     back_s = None
-    if not hot:
+    if not late:
         back_s = 0.0
-    elif hot[-1] + 5 < last:  # under it for the last five seconds at least
-        back_s = hot[-1] + 1 - plan.before_s
-    lost = sum(arrived_s is None for _, arrived_s in told["times"])
+    elif late[-1] + 5 < last:  # below the target for at least the last five seconds
+        back_s = late[-1] + 1 - plan.before_s
+    lost = sum(arrived_s is None for _, arrived_s in result["times"])
     return Run(arm, delays, back_s, lost, decisions)
 
 
@@ -186,7 +181,7 @@ def _report(runs: list[Run], plan: Plan) -> tuple[str, list[str]]:
 @click.option("--rate", type=float, default=3.0, show_default=True)
 @click.option("--bears", type=float, default=50_000.0, show_default=True)
 def main(quick: bool, out: Path, rate: float, bears: float) -> None:
-    """Give one valley ten times its load, and watch."""
+    """Measure the delay when one valley sends ten times its load."""
     interrupt_on_sigterm()
     plan = Plan(rate, 10.0, 15.0, 75.0 if quick else 180.0, bears)
     runs = []

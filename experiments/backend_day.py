@@ -1,11 +1,11 @@
-"""``python -m experiments.backend_day``: a prefecture's day through silver and gold.
+"""``python -m experiments.backend_day``: scoring a day of a whole prefecture.
 
 20,000 nodes send a pack of four readings every ten minutes for a day (2.9 million
-packs, two nodes a cell); the log is written beforehand, by the ingester's own writer.
-Then `backend-spark score --once` runs it in ``local[2]`` into bronze, silver and gold.
-Time is that of the whole process, Spark's start included, and beside it the time of
-the processors, which others on the machine do not change; memory is the most that all
-its processes held together (proportional set size).
+packs, two nodes per cell); the log is written beforehand with the ingester's own
+writer. Then `backend-spark score --once` processes it in ``local[2]`` into bronze,
+silver and gold. Wall time is that of the whole process, including the start of Spark;
+CPU time is independent of other programs on the machine; memory is the maximum of all
+its processes together (proportional set size).
 """
 
 import math
@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
 from backend_spark.tables.reader import open_tables
 from experiments.bench.chart import lines
+from experiments.bench.process_tree import cpu_s, memory_bytes
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
-from experiments.bench.tree import cpu_s, held_bytes
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -31,14 +31,14 @@ from spatial_mqtt.topics import cell_topic
 T0: Final = 1_782_831_600
 STEPS: Final = 144
 SEGMENT_ROWS: Final = 5000
-MOST_S: Final = 3600.0
+TIMEOUT_S: Final = 3600.0
 BAR_S, BAR_BYTES = 600.0, 2 * 2**30
 SIZES: Final = (1_000, 5_000, 20_000)
 
 
 @dataclass(frozen=True)
 class Day:
-    """What a day cost."""
+    """Cost of scoring a day."""
 
     nodes: int
     packs: int
@@ -52,7 +52,7 @@ class Day:
 
 
 def packs(nodes: int) -> Iterator[LogRow]:
-    """The packs of a day in the order of their time; it rains in the afternoon."""
+    """Yield the packs of a day in order of time; it rains in the afternoon."""
     topics = [_topic(node) for node in range(nodes)]
     for step in range(STEPS):
         at_s = T0 + 600 * (step + 1)
@@ -71,12 +71,12 @@ def packs(nodes: int) -> Iterator[LogRow]:
 
 
 def _topic(node: int) -> str:
-    place = node // 2
-    return cell_topic(Cell.at(33.0 + place // 100 * 0.02, 133.0 + place % 100 * 0.02))
+    cell = node // 2
+    return cell_topic(Cell.at(33.0 + cell // 100 * 0.02, 133.0 + cell % 100 * 0.02))
 
 
 def run(nodes: int) -> Day:
-    """Write a day of so many nodes, then score it."""
+    """Write a day of this number of nodes, then score it."""
     with Site(None) as site:
         data = site.folder / "data"
         writer = SegmentWriter(data / "log", "ingest-0.0a")
@@ -98,15 +98,15 @@ def run(nodes: int) -> Day:
             "score", None, "backend_spark", "score", "--config", config, "--once"
         )
         while not site.wait_for_end("score", 1.0):
-            peak_bytes = max(peak_bytes, held_bytes(site.pid("score")))
+            peak_bytes = max(peak_bytes, memory_bytes(site.pid("score")))
             used_s = max(used_s, cpu_s(site.pid("score")))
-            if time.monotonic() - began_s > MOST_S:
+            if time.monotonic() - began_s > TIMEOUT_S:
                 raise TimeoutError(site.last_words())
         seconds = time.monotonic() - began_s
-        return _told(nodes, data, (seconds, used_s, peak_bytes), site)
+        return _result(nodes, data, (seconds, used_s, peak_bytes), site)
 
 
-def _told(
+def _result(
     nodes: int, data: Path, cost: tuple[float, float, int], site: Site[None]
 ) -> Day:
     tables = open_tables(data)
@@ -123,10 +123,10 @@ def _told(
 
 @click.command()
 @click.option("--quick", is_flag=True, help="1,000 nodes only.")
-@click.option("--nodes", type=int, help="So many nodes only.")
+@click.option("--nodes", type=int, help="Only this number of nodes.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 def main(quick: bool, nodes: int | None, out: Path) -> None:
-    """Measure what a day of many nodes costs."""
+    """Measure the cost of a day of many nodes."""
     interrupt_on_sigterm()
     sizes = (nodes,) if nodes else SIZES[:1] if quick else SIZES
     days: list[Day] = []
@@ -166,8 +166,8 @@ def main(quick: bool, nodes: int | None, out: Path) -> None:
         },
         "nodes", "s",
     )  # fmt: skip
-    told: dict[str, Any] = {"days": [asdict(d) for d in days], "bars": verdicts}
-    print(*verdicts, f"\n  {write(out, 'backend_day', told)}", sep="\n")
+    result: dict[str, Any] = {"days": [asdict(d) for d in days], "bars": verdicts}
+    print(*verdicts, f"\n  {write(out, 'backend_day', result)}", sep="\n")
 
 
 if __name__ == "__main__":

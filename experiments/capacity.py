@@ -1,9 +1,9 @@
-"""``python -m experiments.capacity``: what 1,000 to 700,000 nodes need, on paper.
+"""``python -m experiments.capacity``: requirements calculated for up to 700,000 nodes.
 
-Reads what `capacity_gateway` and `capacity_backend` measured and prints a table in
-Markdown. Every number follows from a measured one and from the assumptions below:
-processes at most 60 % busy in a storm over every node at once, one message a minute
-each; ten storm days a year, and one message in ten minutes on all others.
+Reads the results of `capacity_gateway` and `capacity_backend` and prints a table in
+Markdown. Every number is derived from a measured one and from the assumptions below:
+processes at most 60 % busy in a storm over all nodes at once, one message per minute
+each; ten storm days per year, and one message in ten minutes on all other days.
 """
 
 import json
@@ -22,7 +22,7 @@ STORM_DAYS: Final = 10
 STORM_A_DAY, QUIET_A_DAY = 1440, 144
 LOG_DAYS: Final = 7
 COPIES: Final = 2
-"""Of what is stored: one machine may burn."""
+"""Copies of stored data, so that the loss of one machine loses no data."""
 
 MICRO: Final = 1e6
 GB: Final = 1e9
@@ -30,21 +30,21 @@ GB: Final = 1e9
 
 @dataclass(frozen=True)
 class Measured:
-    """Numbers out of the experiments.
+    """Measured numbers. CPU and bytes are per message.
 
     Attributes:
-        gateway_nodes: Nodes of the gateway that was measured.
-        gateway_us: CPU of its daemon and its broker for each message.
+        gateway_nodes: Nodes of the measured gateway.
+        gateway_us: CPU of its daemon and its broker.
         gateway_mib: Memory of the daemon.
-        broker_us: CPU of the distributed broker, as are the next three.
-        ingest_us: The ingest process.
-        alerts_us: The process of the alerts.
-        batch_us: Spark for bronze, silver and messages, in a flood.
-        gold_cores: Cores that scoring kept busy in the storm, beside the batches, with
-            passes one after the other.
+        broker_us: CPU of the distributed broker.
+        ingest_us: CPU of the ingest process.
+        alerts_us: CPU of the alert writer.
+        batch_us: CPU of Spark for bronze, silver and messages, in a flood.
+        gold_cores: Cores that scoring kept busy in the storm, besides the batches, with
+            consecutive passes.
         nodes: Nodes of that storm.
-        log_bytes: Of the log for each message.
-        table_bytes: Of the tables that grow with messages, for each message.
+        log_bytes: Bytes of the log.
+        table_bytes: Bytes of the tables that grow with messages.
     """
 
     gateway_nodes: int
@@ -70,7 +70,7 @@ class Measured:
         cpu = flood["cpu_us"]
         storm = steps["storm"]
         per_s = storm["sent"] / storm["seconds"]
-        # While a pass runs, batches wait and grow to those of a flood.
+        # During a pass batches wait, and grow to the size of those in a flood.
         gold_cores = per_s * (storm["cpu_us"]["score"] - cpu["score"]) / MICRO
         stored = flood["stored_bytes"]
         tables = sum(stored[name] for name in ("bronze", "silver", "messages"))
@@ -84,10 +84,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Plan:
-    """What so many nodes need; cores are those that are kept busy in the storm.
+    """Requirements of a number of nodes; cores are those kept busy in the storm.
 
     Attributes:
-        nodes: How many.
+        nodes: Number of nodes.
         storm_per_s: Messages/s when it rains on all of them.
     """
 
@@ -106,7 +106,7 @@ class Plan:
 
     @classmethod
     def of(cls, nodes: int, m: Measured) -> "Plan":
-        """By what was measured."""
+        """Derive the requirements from the measured numbers."""
         per_s = nodes / 60
 
         def processes(each_us: float) -> int:
@@ -125,7 +125,7 @@ class Plan:
 
     @property
     def cores(self) -> int:
-        """Of the backend and the distributed brokers together."""
+        """Cores of the backend and the distributed brokers together."""
         single = self.brokers + self.ingesters + self.alert_writers
         return single + self.batch_cores + self.gold_cores
 
@@ -148,12 +148,12 @@ ROWS: Final[tuple[Row, ...]] = (
 
 
 def page_table(plans: list[Plan], core_month: float, tb_month: float) -> list[str]:
-    """Lines of Markdown.
+    """Return the lines of a Markdown table.
 
     Args:
         plans: One for each column.
-        core_month: Price of a core for a month.
-        tb_month: Price of a terabyte for a month.
+        core_month: Price of a core per month.
+        tb_month: Price of a terabyte per month.
     """
 
     def cost(plan: Plan) -> float:
@@ -169,7 +169,7 @@ def page_table(plans: list[Plan], core_month: float, tb_month: float) -> list[st
     ]
     heads = " | ".join(f"{plan.nodes:,} nodes" for plan in plans)
     lines = [f"| | {heads} |", "|---|" + "---|" * len(plans)]
-    lines += [f"| {name} | {' | '.join(map(told, plans))} |" for name, told in rows]
+    lines += [f"| {name} | {' | '.join(map(cell, plans))} |" for name, cell in rows]
     return lines
 
 
@@ -178,7 +178,7 @@ def page_table(plans: list[Plan], core_month: float, tb_month: float) -> list[st
 @click.option("--core-month", default=30.0, help="Price of a core for a month.")
 @click.option("--tb-month", default=25.0, help="Price of a terabyte for a month.")
 def main(results: Path, core_month: float, tb_month: float) -> None:
-    """Print what 1,000 to 700,000 nodes need."""
+    """Print the requirements of 1,000 to 700,000 nodes."""
     measured = Measured.read(results)
     plans = [Plan.of(nodes, measured) for nodes in SIZES]
     print(*page_table(plans, core_month, tb_month), sep="\n")

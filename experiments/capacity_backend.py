@@ -1,15 +1,15 @@
-"""``python -m experiments.capacity_backend``: what one backend machine carries.
+"""``python -m experiments.capacity_backend``: capacity of one backend machine.
 
-20,000 nodes send a storm (one message a minute each, 333/s) over eight gateways to a
+20,000 nodes send a storm (one message per minute each, 333/s) over eight gateways to a
 real Mosquitto; `backend-spark ingest`, `alerts` and `score` (Spark, ``local[2]``) run
-on the same machine. A message is in bronze, silver and messages when a Delta commit
-that holds it is there; how long that took is told by the time in its pack, which is
-that of its sending. Then the rate is raised, each on a fresh system, until a bar
-breaks. At the end a flood: all at once, scoring left out, from the first publication
-to the last row of silver.
+on the same machine. A message is in bronze, silver and messages at the time of the
+Delta commit that contains it; the lag is counted from the time in its pack, which is
+the time of sending. Then the rate is raised, each time on a new system, until a target
+is missed. Last a flood: all messages at once, without scoring, from the first
+publication to the last row of silver.
 
-CPU is that of each program with its children; wall times are those of a machine that
-others may share. Programs are asked for at once when Spark has run its first batches.
+CPU time is that of each program with its children; wall times depend on other programs
+on the machine. Each measurement begins after Spark has run its first batches.
 """
 
 import time
@@ -24,9 +24,9 @@ from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SPARK_TABLES
 from demo.processes import free_port
 from experiments.bench.chart import lines
-from experiments.bench.commits import lags_s
+from experiments.bench.commit_lags import commit_lags_s
 from experiments.bench.gateway import LOW_DELAY, NO_LIMITS
-from experiments.bench.sampler import Sampler
+from experiments.bench.resource_sampler import Sampler
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.storm_load import Quantiles
 from experiments.bench.table import table, verdict, write
@@ -36,12 +36,12 @@ GATEWAYS: Final = 8
 STORM_PER_S: Final = NODES / 60
 RATES: Final = (1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 7000.0)
 FLOOD_PER_S: Final = 50_000.0
-LEAST_PER_S: Final = 5000.0
+MIN_PER_S: Final = 5000.0
 CORES: Final = 2
-MOST_URGENT_P99_S: Final = 1.0
-MOST_SILVER_P99_S: Final = 60.0
-MOST_RECEIPT_P99_S: Final = 1.0
-MOST_GROWTH_MIB_PER_MIN: Final = 32.0
+MAX_URGENT_P99_S: Final = 1.0
+MAX_SILVER_P99_S: Final = 60.0
+MAX_RECEIPT_P99_S: Final = 1.0
+MAX_GROWTH_MIB_PER_MIN: Final = 32.0
 WARM_S: Final = 20.0
 QUIET_S: Final = 60.0
 TIMEOUT_S: Final = 900.0
@@ -55,11 +55,11 @@ class Arm:
     """A rate.
 
     Attributes:
-        name: In tables.
+        name: Name in tables.
         rate: Messages/s.
-        seconds: How long.
+        seconds: Duration.
         with_gold: Whether cells are scored meanwhile.
-        warm_s: How long Spark is warmed up before.
+        warm_s: Duration of the warm-up of Spark.
     """
 
     name: str
@@ -71,23 +71,23 @@ class Arm:
 
 @dataclass(frozen=True)
 class Step:
-    """What one rate showed; times in seconds.
+    """Result of one rate; times in seconds.
 
     Attributes:
         arm: Name of the step.
-        rate: Asked for, messages/s.
-        sent: Messages.
-        lost: Not in the table messages in the end.
-        doubled: In it more than once.
-        behind_s: How far the gateways fell behind their rate.
+        rate: Nominal rate, messages/s.
+        sent: Number of messages.
+        lost: Messages missing in the table messages at the end.
+        doubled: Duplicates in that table.
+        behind_s: Maximum lag of the gateways behind their rate.
         seconds: From the first message to the last commit of silver.
         receipt: Publication to the ingest's receipt.
-        lags: For each table from the message's time to its commit: from its sending,
-            of bronze from its receipt, of levels from the newest receipt behind it.
-        cpu_us: Of each program, for each message.
-        mib: Memory of each at its most.
-        growth_mib: Of each, from the step's second quarter to its last.
-        stored_bytes: Of the log and of each table, for each message.
+        lags: For each table the time to the commit: from sending; for bronze from the
+            reception; for levels from the latest reception they are based on.
+        cpu_us: CPU time per message of each program.
+        mib: Maximum memory of each program.
+        growth_mib: Memory growth of each, from the step's second quarter to its last.
+        stored_bytes: Bytes per message of the log and of each table.
     """
 
     arm: str
@@ -105,38 +105,38 @@ class Step:
     stored_bytes: Mapping[str, float]
 
     def broken(self) -> list[str]:
-        """What does not hold, the gravest first."""
-        told = {
+        """Return the missed targets, the most serious first."""
+        checks = {
             "lost": self.lost > 0,
             "doubled": self.doubled > 0,
-            "alert p99": (self.lags["alerts"].p99_s or 0.0) > MOST_URGENT_P99_S,
-            "receipt p99": (self.receipt.p99_s or 0.0) > MOST_RECEIPT_P99_S,
-            "silver p99": (self.lags["silver"].p99_s or 0.0) > MOST_SILVER_P99_S,
+            "alert p99": (self.lags["alerts"].p99_s or 0.0) > MAX_URGENT_P99_S,
+            "receipt p99": (self.receipt.p99_s or 0.0) > MAX_RECEIPT_P99_S,
+            "silver p99": (self.lags["silver"].p99_s or 0.0) > MAX_SILVER_P99_S,
         }
-        return [name for name, is_broken in told.items() if is_broken]
+        return [name for name, is_broken in checks.items() if is_broken]
 
     def busiest(self) -> str:
-        """The program that takes most of a core, and how much of it."""
+        """Return the program with the highest CPU use, and its cores."""
         name = max(PROGRAMS[:-1], key=self.cores)
         return f"{name} {self.cores(name):.2f}"
 
     def cores(self, name: str) -> float:
-        """How many cores a program kept busy."""
+        """Return the number of cores that a program kept busy."""
         return self.cpu_us[name] * self.sent / self.seconds / 1e6
 
     def per_s_of_cores(self) -> float:
-        """Messages/s that all programs together do with `CORES`, by their CPU."""
+        """Return the messages/s that `CORES` allow, by the CPU time of all programs."""
         return CORES * 1e6 / sum(self.cpu_us.values())
 
 
 def run(arm: Arm) -> Step:
-    """One rate on a fresh system."""
+    """Run one rate on a new system."""
     with Site(None) as site:
         port, data = free_port(), site.folder / "data"
         site.mosquitto("broker", None, port, *NO_LIMITS, *LOW_DELAY)
         _start_backend(site, port, data, with_gold=arm.with_gold)
-        # Spark's cold first batches are no property of a rate.
-        warm = STORM_PER_S if arm.with_gold else LEAST_PER_S
+        # The warm-up excludes Spark's slow first batches.
+        warm = STORM_PER_S if arm.with_gold else MIN_PER_S
         site.python(
             "load", None, "experiments.bench.storm_load", "--port", port,
             "--nodes", NODES, "--links", GATEWAYS, "--rates", f"{warm},{arm.rate}",
@@ -151,9 +151,9 @@ def run(arm: Arm) -> Step:
                 (site.folder / f"go.{number}").touch()
                 site.wait_for_words("load", f"step {number} ended", TIMEOUT_S)
                 count += site.result("load")[-1]["sent"]
-                ended_s = _wait_until_there(data, count)
-        told = site.result("load")[-1]
-        return _step(arm.name, told, (data, count, ended_s), sampler)
+                ended_s = _wait_until_stored(data, count)
+        load_step = site.result("load")[-1]
+        return _step(arm.name, load_step, (data, count, ended_s), sampler)
 
 
 def _start_backend(site: Site[None], port: int, data: Path, *, with_gold: bool) -> None:
@@ -169,8 +169,8 @@ def _start_backend(site: Site[None], port: int, data: Path, *, with_gold: bool) 
     site.wait_for_words("score", "scoring", TIMEOUT_S)
 
 
-def _wait_until_there(data: Path, sent: int) -> float:
-    """When the last of so many messages was there; gives up when none comes."""
+def _wait_until_stored(data: Path, sent: int) -> float:
+    """Wait for messages, at most `QUIET_S` without progress; return the last time."""
     known, changed_s = 0, time.monotonic()
     while known < sent and time.monotonic() < changed_s + QUIET_S:
         time.sleep(0.5)
@@ -181,34 +181,34 @@ def _wait_until_there(data: Path, sent: int) -> float:
 
 
 def _step(
-    arm: str, told: dict[str, Any], there: tuple[Path, int, float], sampler: Sampler
+    arm: str, load: dict[str, Any], stored: tuple[Path, int, float], sampler: Sampler
 ) -> Step:
-    data, count, ended_s = there
-    began_s, sent = told["began_s"], told["sent"]
+    data, count, ended_s = stored
+    began_s, sent = load["began_s"], load["sent"]
     ids = open_tables(data).messages(["node", "seq"])
     distinct = ids.group_by(["node", "seq"]).aggregate([]).num_rows
     wall_s = time.time() - time.monotonic() + began_s
     lags = {
         name: Quantiles.of(
-            lags_s(data / "tables" / name, TIMES.get(name, "at"), wall_s)
+            commit_lags_s(data / "tables" / name, TIMES.get(name, "at"), wall_s)
         )
         for name in STAGES
     }
     return Step(
-        arm, told["rate"], sent, count - distinct, ids.num_rows - distinct,
-        told["behind_s"], ended_s - began_s, Quantiles(**told["custody"]), lags,
+        arm, load["rate"], sent, count - distinct, ids.num_rows - distinct,
+        load["behind_s"], ended_s - began_s, Quantiles(**load["custody"]), lags,
         {
             name: sampler.used_s(name, began_s, ended_s) / sent * 1e6
             for name in PROGRAMS
         },
-        {name: sampler.most_mib(name) for name in PROGRAMS},
+        {name: sampler.max_mib(name) for name in PROGRAMS},
         {name: sampler.growth_mib(name, began_s, ended_s) for name in PROGRAMS},
-        {name: size / count for name, size in _stored(data).items()},
+        {name: size / count for name, size in _stored_bytes(data).items()},
     )  # fmt: skip
 
 
-def _stored(data: Path) -> dict[str, int]:
-    """Bytes of the log and of every table as it stands, merged away files aside."""
+def _stored_bytes(data: Path) -> dict[str, int]:
+    """Return the bytes of the log and of every table, without obsolete files."""
     tables = open_tables(data)
     files = {"log": list((data / "log").glob("*.arrow"))}
     for name in SPARK_TABLES:
@@ -243,7 +243,7 @@ def _verdicts(steps: Sequence[Step], flood: Step) -> list[str]:
     minutes = storm.seconds / 60
     growth = max(storm.growth_mib[name] for name in PROGRAMS[:-1]) / minutes
     broken = next((s for s in steps if s.broken()), None)
-    what = (
+    conclusion = (
         f"  first to break: {', '.join(broken.broken())} at {broken.rate:.0f} "
         f"messages/s; busiest: {broken.busiest()} cores"
         if broken
@@ -252,19 +252,19 @@ def _verdicts(steps: Sequence[Step], flood: Step) -> list[str]:
     wrong = sum(s.lost + s.doubled for s in (*steps, flood))
     return [
         verdict("lost or doubled", wrong, 0),
-        verdict("storm: alert p99 s", storm.lags["alerts"].p99_s, MOST_URGENT_P99_S),
-        verdict("storm: receipt p99 s", storm.receipt.p99_s, MOST_RECEIPT_P99_S),
-        verdict("storm: silver p99 s", storm.lags["silver"].p99_s, MOST_SILVER_P99_S),
-        verdict("storm: growth, MiB a minute", growth, MOST_GROWTH_MIB_PER_MIN),
+        verdict("storm: alert p99 s", storm.lags["alerts"].p99_s, MAX_URGENT_P99_S),
+        verdict("storm: receipt p99 s", storm.receipt.p99_s, MAX_RECEIPT_P99_S),
+        verdict("storm: silver p99 s", storm.lags["silver"].p99_s, MAX_SILVER_P99_S),
+        verdict("storm: growth, MiB a minute", growth, MAX_GROWTH_MIB_PER_MIN),
         verdict(
             "flood: messages/s, published to silver",
-            flood.sent / flood.seconds, LEAST_PER_S, False,
+            flood.sent / flood.seconds, MIN_PER_S, False,
         ),
         verdict(
             "flood: messages/s of two cores, by CPU",
-            flood.per_s_of_cores(), LEAST_PER_S, False,
+            flood.per_s_of_cores(), MIN_PER_S, False,
         ),
-        what,
+        conclusion,
     ]  # fmt: skip
 
 
@@ -274,7 +274,7 @@ def _verdicts(steps: Sequence[Step], flood: Step) -> list[str]:
 @click.option("--step-s", default=60.0, help="Seconds of each rate.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 def main(quick: bool, storm_s: float, step_s: float, out: Path) -> None:
-    """Measure what one backend machine carries, and what breaks first."""
+    """Measure the capacity of one backend machine, and its first bottleneck."""
     interrupt_on_sigterm()
     storm_s, step_s, flood_s = (10.0, 5.0, 0.4) if quick else (storm_s, step_s, 6.0)
     print("  the storm ...", flush=True)
@@ -290,11 +290,11 @@ def main(quick: bool, storm_s: float, step_s: float, out: Path) -> None:
     flood = run(Arm("flood, no gold", FLOOD_PER_S, flood_s, with_gold=False))
     bars = _verdicts(steps, flood)
     every = [steps[0], bare, *steps[1:], flood]
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "nodes": NODES, "steps": [asdict(step) for step in every], "bars": bars,
     }  # fmt: skip
     print(f"\n{_rows(every)}\n", *bars, sep="\n")
-    print(f"\n  {write(out, 'capacity_backend', told)}")
+    print(f"\n  {write(out, 'capacity_backend', result)}")
     lines(
         out / "capacity_backend.png", "What one backend machine carries",
         [step.rate for step in steps],

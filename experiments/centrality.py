@@ -1,9 +1,10 @@
-"""Real bandwidth of each broker beside its asymmetric betweenness centrality.
+"""Measured bandwidth of each broker and its asymmetric betweenness centrality.
 
     python -m experiments.centrality [--rounds 40] [--bytes 4096]
 
 Mosquittos and clients each in a network namespace; single and A to E of the paper with
-12 publishers and 12 subscribers. Bar: Pearson at least 0.99, in and out. Root only.
+12 publishers and 12 subscribers. Target: Pearson correlation of at least 0.99, in and
+out. Root only.
 
 Source: Banno, seed 002, section 5 (the claim that the metric follows bandwidth).
 """
@@ -43,10 +44,10 @@ class Measured:
     """One broker in one federation.
 
     Attributes:
-        federation: Its name.
-        broker: Its name.
+        federation: Name of the federation.
+        broker: Name of the broker.
         predicted: Inbound and outbound centrality.
-        bytes: That came in and went out.
+        bytes: Bytes received and sent.
     """
 
     federation: str
@@ -58,25 +59,25 @@ class Measured:
 def clients_of(
     federation: Federation, addresses: dict[str, str]
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Connections of publishers, with their topics, and of subscribers."""
+    """Return publishers' connections with topics, and subscribers' connections."""
     publishers: list[tuple[str, str]] = []
     subscribers: list[str] = []
     for home, clients in federation.clients.items():
-        everywhere, one = list(federation.graph), [home]
-        is_all = federation.connected_to_all
-        talk = everywhere if is_all is ConnectedToAll.PUBLISHERS else one
-        listen = everywhere if is_all is ConnectedToAll.SUBSCRIBERS else one
+        every, one = list(federation.graph), [home]
+        connected = federation.connected_to_all
+        publish_at = every if connected is ConnectedToAll.PUBLISHERS else one
+        subscribe_at = every if connected is ConnectedToAll.SUBSCRIBERS else one
         for _ in range(clients.publishers):
-            publishers += [(addresses[b], origin_topic(b, "p")) for b in talk]
+            publishers += [(addresses[b], origin_topic(b, "p")) for b in publish_at]
         for _ in range(clients.subscribers):
-            subscribers += [addresses[b] for b in listen]
+            subscribers += [addresses[b] for b in subscribe_at]
     return publishers, subscribers
 
 
 def measure(
     name: str, lan: Lan, folder: Path, rounds: int, size: int
 ) -> list[Measured]:
-    """Let a federation carry its messages, and count."""
+    """Send all messages through a federation, and count the bytes."""
     federation = make_federation(name, CLIENTS, CLIENTS)
     addresses = {b: f"{lan.address(b)}:{PORT}" for b in BROKERS}
     bridges = compute_bridges(federation)
@@ -91,28 +92,28 @@ def measure(
             )
             _start(stack, lan, broker, ["mosquitto", "-c", str(config)])
         publishers, subscribers = clients_of(federation, addresses)
-        asked = {
+        settings = {
             "publishers": publishers,
             "subscribers": subscribers,
             "origins": 1
-            if federation.connected_to_all.value != "nobody"
+            if federation.connected_to_all is not ConnectedToAll.NO_CLIENTS
             else len(bridges),
             "bytes": size,
             "rounds": rounds,
             "pause_s": PAUSE_S,
         }
-        module = [sys.executable, "-m", "experiments.bench.crowd", json.dumps(asked)]
-        crowd = _start(stack, lan, "clients", module)
-        assert crowd.stdin and crowd.stdout  # noqa: S101, PT018 - we opened them
-        if crowd.stdout.readline() != b"ready\n":
+        module = ["-m", "experiments.bench.federation_clients", json.dumps(settings)]
+        clients = _start(stack, lan, "clients", [sys.executable, *module])
+        assert clients.stdin and clients.stdout  # noqa: S101, PT018 - we opened them
+        if clients.stdout.readline() != b"ready\n":
             raise OSError("the clients did not come up")
-        before = {broker: counted(lan, broker) for broker in federation.graph}
-        crowd.stdin.write(b"\n")
-        crowd.stdin.flush()
-        got, wanted = int(crowd.stdout.readline()), rounds * CLIENTS * CLIENTS
-        if got != wanted:
-            raise OSError(f"{name}: {got} deliveries, {wanted} wanted")
-        after = {broker: counted(lan, broker) for broker in federation.graph}
+        before = {broker: count_bytes(lan, broker) for broker in federation.graph}
+        clients.stdin.write(b"\n")
+        clients.stdin.flush()
+        received, wanted = int(clients.stdout.readline()), rounds * CLIENTS * CLIENTS
+        if received != wanted:
+            raise OSError(f"{name}: {received} deliveries, {wanted} wanted")
+        after = {broker: count_bytes(lan, broker) for broker in federation.graph}
     loads = evaluate_federation(federation).loads
     return [
         Measured(
@@ -128,19 +129,19 @@ def measure(
     ]
 
 
-def counted(lan: Lan, broker: str) -> tuple[int, int]:
-    """Bytes in and out of a broker's machine so far."""
+def count_bytes(lan: Lan, broker: str) -> tuple[int, int]:
+    """Return the bytes received and sent by a broker's machine so far."""
     folder = "/sys/class/net/lan/statistics"
     inside = f"ip netns exec {lan.namespace(broker)} cat"
-    told = run_command(f"{inside} {folder}/rx_bytes {folder}/tx_bytes").split()
-    return int(told[0]), int(told[1])
+    counts = run_command(f"{inside} {folder}/rx_bytes {folder}/tx_bytes").split()
+    return int(counts[0]), int(counts[1])
 
 
-def pearson(measured: Sequence[Measured], way: int) -> float:
-    """Correlation of centrality with bytes, 0 in and 1 out."""
+def pearson(measured: Sequence[Measured], direction: int) -> float:
+    """Return the correlation of centrality with bytes; direction 0 is in, 1 is out."""
     return correlation(
-        [each.predicted[way] for each in measured],
-        [float(each.bytes[way]) for each in measured],
+        [each.predicted[direction] for each in measured],
+        [float(each.bytes[direction]) for each in measured],
     )
 
 
@@ -164,21 +165,21 @@ def _start(
 
 
 def main() -> None:
-    """All federations, as a table for people."""
+    """Measure all federations and print a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--bytes", type=int, default=4096)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     measured: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder, Lan((*BROKERS, "clients")) as lan:
         for name in TOPOLOGIES:
-            rows = measure(name, lan, Path(folder), asked.rounds, asked.bytes)
+            rows = measure(name, lan, Path(folder), options.rounds, options.bytes)
             measured += rows
             for row in rows:
-                came, went = (count / 1e6 for count in row.bytes)
+                received_mb, sent_mb = (count / 1e6 for count in row.bytes)
                 print(f"{row.federation:>7} {row.broker}  in {row.predicted[0]:.4f} "
-                      f"{came:7.2f} MB  out {row.predicted[1]:.4f} {went:7.2f} MB",
-                      flush=True)  # fmt: skip
+                      f"{received_mb:7.2f} MB  out {row.predicted[1]:.4f} "
+                      f"{sent_mb:7.2f} MB", flush=True)  # fmt: skip
     print(f"Pearson in {pearson(measured, 0):.4f}, out {pearson(measured, 1):.4f}, "
           f"{len(measured)} brokers")  # fmt: skip
 

@@ -1,11 +1,11 @@
-"""``python -m experiments.console``: how fast the console's first view comes.
+"""``python -m experiments.console``: time until the console's first view is shown.
 
 10,000 cells with 72 hours of levels and 20,000 nodes are written as the job writes
-them; the program itself serves them on this machine, and a real chromium opens the
-page. What is timed is in the browser: from the start of the navigation to the moment
-that the map has drawn every cell (its ``idle`` event) and the list stands beside it;
-then a move of the slider, the updates pushed in twelve seconds, and how long the levels
-of one and of three days of all cells take to come for a replay.
+them; the real console serves them on this machine, and a real Chromium opens the page.
+Measured in the browser: the time from the start of the navigation until the map has
+drawn every cell (its ``idle`` event) and the list is shown; then a move of the slider,
+the updates pushed in twelve seconds, and the time to load the levels of one and of
+three days of all cells for a replay.
 """
 
 import json
@@ -42,36 +42,36 @@ BAR_S = 2.0
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is to show."""
+    """Amount of data to show."""
 
     cells: int
     nodes: int
 
 
-def write(data: Path, size: Size, end_s: int) -> None:
-    """Tables of a storm over that many cells."""
+def write_tables(data: Path, size: Size, end_s: int) -> None:
+    """Write the tables of a storm over all cells."""
     folder = data / "tables"
     create_tables(folder, SPARK_TABLES)
-    places = _places(size.nodes, size.cells)
-    tokens = list(dict.fromkeys(token for _, token in places))
+    locations = _locations(size.nodes, size.cells)
+    tokens = list(dict.fromkeys(token for _, token in locations))
     for first in range(0, STEPS, 36):
         steps = range(first, min(first + 36, STEPS))
         rows = pa.concat_tables(_levels(tokens, end_s, step) for step in steps)
         write_deltalake(str(folder / "levels"), rows, mode="append")
     for step in range(SILVER_STEPS):
         at_s = end_s - step * STEP_S
-        rows = _silver(places, at_s)
+        rows = _silver(locations, at_s)
         write_deltalake(str(folder / "silver"), rows, mode="append")
 
 
-def _places(nodes: int, cells: int) -> list[tuple[str, str]]:
-    """Topic and analysis cell of each node, on a grid as dense as there are cells."""
+def _locations(nodes: int, cells: int) -> list[tuple[str, str]]:
+    """Return topic and analysis cell of each node; the nodes form a grid of cells."""
     side = math.ceil(math.sqrt(cells))
     found = []
     for at in range(nodes):
-        place = at % cells
-        latitude = 33.0 + (place // side) * 0.0094
-        longitude = 133.0 + (place % side) * 0.0100 + (at // cells) * 0.0005
+        index = at % cells
+        latitude = 33.0 + (index // side) * 0.0094
+        longitude = 133.0 + (index % side) * 0.0100 + (at // cells) * 0.0005
         cell = Cell.at(latitude, longitude)
         found.append((cell_topic(cell), cell.parent(ANALYSIS_LEVEL).token))
     return found
@@ -102,16 +102,16 @@ def _levels(tokens: list[str], end_s: int, step: int) -> pa.Table:
     return _table(columns, LEVELS, count)
 
 
-def _silver(places: list[tuple[str, str]], at_s: int) -> pa.Table:
-    count = len(places)
+def _silver(locations: list[tuple[str, str]], at_s: int) -> pa.Table:
+    count = len(locations)
     tables = []
     for name, unit in (("rain", "mm"), ("tilt/x", "deg"), ("tilt/y", "deg")):
         moment = np.full(count, at_s * MICRO)
         columns: dict[str, Any] = {
             "node": [f"node-{at:05d}" for at in range(count)],
             "boot": ["b"] * count,
-            "cell": [token for _, token in places],
-            "topic": [topic for topic, _ in places],
+            "cell": [token for _, token in locations],
+            "topic": [topic for topic, _ in locations],
             "name": [name] * count,
             "unit": [unit] * count,
             "value": np.full(count, 0.1),
@@ -141,10 +141,10 @@ def _resident_mb(pid: int) -> float:
 
 
 def measure(folder: Path, size: Size, rounds: int) -> dict[str, Any]:
-    """Serve and look, so many times, each with a fresh browser."""
+    """Start the console and open its page ``rounds`` times, each in a new browser."""
     end_s = int(time.time() // STEP_S * STEP_S)
     data = folder / "data"
-    write(data, size, end_s)
+    write_tables(data, size, end_s)
     port = free_port()
     config = folder / "backend.toml"
     config.write_text(f'[backend]\ndata = "{data}"\n[console]\nport = {port}\n')
@@ -185,10 +185,10 @@ def measure(folder: Path, size: Size, rounds: int) -> dict[str, Any]:
 
 
 def _replay(port: int, end_s: int, days: int) -> float:
-    """Seconds until the levels of so many days of all cells have come."""
-    asked = f"from_s={end_s - days * 86_400}&to_s={end_s}"
+    """Return the seconds that loading a number of days of all cells takes."""
+    query = f"from_s={end_s - days * 86_400}&to_s={end_s}"
     began_s = time.monotonic()
-    with urlopen(f"http://127.0.0.1:{port}/api/replay/levels?{asked}") as answer:
+    with urlopen(f"http://127.0.0.1:{port}/api/replay/levels?{query}") as answer:
         answer.read()
     return round(time.monotonic() - began_s, 2)
 
@@ -216,7 +216,7 @@ def _view(profile: Path, port: int) -> dict[str, Any]:
 
 
 def _pushed(driver: Chrome) -> dict[str, float]:
-    """Updates that come in twelve seconds: how many, and the gaps between them."""
+    """Return the number of updates in twelve seconds, and the gaps between them."""
     driver.set_script_timeout(60)
     script = """
     const done = arguments[0], times = [];
@@ -234,7 +234,7 @@ def _pushed(driver: Chrome) -> dict[str, float]:
 
 
 def _slide(driver: Chrome) -> float:
-    """From a move of the slider to the map drawn at that time."""
+    """Return the seconds from a move of the slider until the map is drawn."""
     driver.set_script_timeout(60)
     script = """
     const done = arguments[0], map = document.querySelector(".map");
@@ -243,9 +243,9 @@ def _slide(driver: Chrome) -> float:
     range.value = 200;
     range.dispatchEvent(new Event("input"));
     const before = map.dataset.idle;
-    const look = () => map.dataset.idle !== before ? done(performance.now() - begin)
-      : setTimeout(look, 10);
-    setTimeout(look, 10);
+    const poll = () => map.dataset.idle !== before ? done(performance.now() - begin)
+      : setTimeout(poll, 10);
+    setTimeout(poll, 10);
     """
     return round(driver.execute_async_script(script) / 1000, 2)
 

@@ -1,10 +1,11 @@
-"""``python -m experiments.forwarding``: what one gateway process carries.
+"""``python -m experiments.forwarding``: capacity of one gateway process.
 
-Publishers -> the gateway's Mosquitto -> the gateway daemon, every message on its disk
--> a distributed broker -> a store that gives receipts. 150-byte messages, of priority
-1 or mixed, of plain clients (the gateway names them) or of nodes (named already). The
-rate is that of a flood; CPU is that of the daemon alone, as other work shares this
-machine. The delay is at a pace, also back to a subscriber on the gateway's own broker.
+Publishers -> the gateway's Mosquitto -> the gateway daemon, which stores every message
+on disk -> a distributed broker -> a store that sends receipts. 150-byte messages of
+priority 1 or mixed, from plain clients (the gateway assigns message ids) or from nodes
+(with message ids). The throughput is that of a flood; CPU time is that of the daemon
+alone, because other programs share the machine. The delay is measured at a fixed rate,
+also back to a subscriber at the gateway's own broker.
 
 Source: Gamma (seed 000) section 5, for the pace and the size.
 """
@@ -17,7 +18,12 @@ from typing import Any
 
 import click
 
-from experiments.bench.gateway import LOW_DELAY, NO_LIMITS, TELLS, start_daemon
+from experiments.bench.gateway import (
+    LOW_DELAY,
+    NO_LIMITS,
+    SUBSCRIPTION_LOG,
+    start_daemon,
+)
 from experiments.bench.lan import Lan, cpu_s
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
@@ -26,23 +32,23 @@ from experiments.bench.wire import CELL
 PORT = 1883
 MACHINES = ("gateway", "remote", "clients")
 PUBLISHERS = 100
-LEAST_PER_S = 4000.0
-MOST_LOCAL_P99_S = 0.050
+MIN_PER_S = 4000.0
+MAX_LOCAL_P99_S = 0.050
 PAPER_RATE = 10.0
 IDLE_S = 4.0
-"""The gateway has heard the store's offer by then."""
+"""Time for the gateway to receive the store's custody offer."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What is tried.
+    """One variant.
 
     Attributes:
-        name: For people.
-        priorities: Given to the publishers in turn.
-        packs: Whether nodes name their messages.
-        rate: Of each publisher, 1/s; 0 is a flood.
-        is_local: Whether a subscriber listens at the gateway's own broker.
+        name: Name in tables.
+        priorities: Assigned to the publishers in turn.
+        packs: Whether the messages are nodes' packs, with message ids.
+        rate: Messages/s of each publisher; 0 is a flood.
+        is_local: Whether a subscriber is connected to the gateway's own broker.
     """
 
     name: str
@@ -65,12 +71,12 @@ ARMS = (
 
 @dataclass(frozen=True)
 class Run:
-    """What one run showed; None where nothing came.
+    """Result of one run; None where no message arrived.
 
     Attributes:
-        per_s: Messages heard in a second, from the first published to the last heard.
-        cpu_us: CPU of the gateway daemon for each message, microseconds.
-        cores: CPU seconds of the daemon in a second.
+        per_s: Messages/s, from the first publication to the last reception.
+        cpu_us: CPU time of the gateway daemon per message, microseconds.
+        cores: CPU seconds of the daemon per second.
     """
 
     arm: str
@@ -85,52 +91,53 @@ class Run:
 
 
 def run(lan: Lan, arm: Arm, each: int) -> Run:
-    """Run one arm with so many messages of each publisher."""
+    """Run one arm with ``each`` messages of each publisher."""
     with Site(lan) as site:
         near, far = lan.namespace("gateway"), lan.namespace("remote")
-        site.mosquitto("own", near, PORT, *NO_LIMITS, *LOW_DELAY, *TELLS)
+        site.mosquitto("own", near, PORT, *NO_LIMITS, *LOW_DELAY, *SUBSCRIPTION_LOG)
         site.mosquitto("remote", far, PORT, *NO_LIMITS, *LOW_DELAY)
         start_daemon(site, near, PORT, (lan.address("remote"), PORT))
-        _ears(site, arm, each)
-        _load(site, arm, each)
+        _start_subscribers(site, arm, each)
+        _start_load(site, arm, each)
         time.sleep(IDLE_S)
         pid = site.pid("gateway")
         before_s = cpu_s(pid)
         (site.folder / "go").touch()
-        _wait_for(site.path("ears"), site)
+        _wait_for(site.path("subscribers"), site)
         used_s = cpu_s(pid) - before_s
-        site.wait_for_end("ears", 10.0)
+        site.wait_for_end("subscribers", 10.0)
         site.wait_for_words("load", "finished")
-        sent, heard = site.result("load"), site.result("ears")
-    span_s = heard["last_s"] - sent["began_s"]
-    count = max(1, heard["heard"])
+        sent, received = site.result("load"), site.result("subscribers")
+    span_s = received["last_s"] - sent["began_s"]
+    count = max(1, received["received"])
     return Run(
         arm.name, count / span_s, used_s / count * 1e6, used_s / span_s,
-        heard["mean_s"], heard["p50_s"], heard["p99_s"], heard["lost"],
-        heard["doubled"],
+        received["mean_s"], received["p50_s"], received["p99_s"], received["lost"],
+        received["doubled"],
     )  # fmt: skip
 
 
-def _ears(site: Site[Lan], arm: Arm, each: int) -> None:
+def _start_subscribers(site: Site[Lan], arm: Arm, each: int) -> None:
     where = "gateway" if arm.is_local else "remote"
-    plan = site.folder / "ears.plan"
+    plan = site.folder / "subscribers.plan"
     plan.write_text(
         json.dumps([
             {
                 "host": site.net.address(where), "port": PORT,
                 "filters": ["/0/#", "/1/#", "/2/#", "/3/#"],
-                "hears": list(range(PUBLISHERS)), "receipts": not arm.is_local,
+                "expects": list(range(PUBLISHERS)), "receipts": not arm.is_local,
             }
         ])
     )  # fmt: skip
     site.python(
-        "ears", site.net.namespace("clients"), "experiments.bench.ears",
-        "--plan", plan, "--each", each, "--quiet", 20, "--out", site.path("ears"),
+        "subscribers", site.net.namespace("clients"), "experiments.bench.subscribers",
+        "--plan", plan, "--each", each, "--quiet", 20,
+        "--out", site.path("subscribers"),
     )  # fmt: skip
-    site.wait_for_words("ears", "ready")
+    site.wait_for_words("subscribers", "ready")
 
 
-def _load(site: Site[Lan], arm: Arm, each: int) -> None:
+def _start_load(site: Site[Lan], arm: Arm, each: int) -> None:
     plan = site.folder / "load.plan"
     kinds = [arm.priorities[n % len(arm.priorities)] for n in range(PUBLISHERS)]
     plan.write_text(
@@ -144,7 +151,7 @@ def _load(site: Site[Lan], arm: Arm, each: int) -> None:
         ])
     )  # fmt: skip
     site.python(
-        "load", site.net.namespace("clients"), "experiments.bench.load",
+        "load", site.net.namespace("clients"), "experiments.bench.traffic_generator",
         "--plan", plan, "--each", each, "--rate", arm.rate,
         *(["--packs"] if arm.packs else []),
         "--go", site.folder / "go", "--out", site.path("load"),
@@ -153,9 +160,9 @@ def _load(site: Site[Lan], arm: Arm, each: int) -> None:
 
 
 def _wait_for(path: Path, site: Site[Lan], timeout_s: float = 180.0) -> None:
-    until_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
     while not path.exists():
-        if time.monotonic() > until_s or site.wait_for_end("ears", 0.0):
+        if time.monotonic() > deadline_s or site.wait_for_end("subscribers", 0.0):
             raise TimeoutError(f"no result:\n{site.last_words()}")
         time.sleep(0.02)
 
@@ -175,10 +182,10 @@ def _report(runs: list[Run]) -> tuple[str, list[str]]:
     for each in runs:
         if each.arm in {arm.name for arm in ARMS if not (arm.rate or arm.is_local)}:
             bars.append(
-                verdict(f"{each.arm}: messages/s", each.per_s, LEAST_PER_S, False)
+                verdict(f"{each.arm}: messages/s", each.per_s, MIN_PER_S, False)
             )
         if each.arm.startswith("1000/s, back"):
-            bars.append(verdict("local p99 s", each.p99_s, MOST_LOCAL_P99_S))
+            bars.append(verdict("local p99 s", each.p99_s, MAX_LOCAL_P99_S))
     return table(head, rows), bars
 
 
@@ -187,7 +194,7 @@ def _report(runs: list[Run]) -> tuple[str, list[str]]:
 @click.option("--only", default="", help="Arms whose names hold these words.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 def main(quick: bool, only: str, out: Path) -> None:
-    """Measure what one gateway process carries."""
+    """Measure the capacity of one gateway process."""
     interrupt_on_sigterm()
     runs: list[Run] = []
     with Lan(MACHINES) as lan:
@@ -198,8 +205,8 @@ def main(quick: bool, only: str, out: Path) -> None:
             each = round(arm.rate * seconds) if arm.rate else flood
             runs.append(run(lan, arm, each))
     text, bars = _report(runs)
-    told: dict[str, Any] = {"runs": [asdict(each) for each in runs], "bars": bars}
-    print(f"\n{text}\n", *bars, f"\n  {write(out, 'forwarding', told)}", sep="\n")
+    result: dict[str, Any] = {"runs": [asdict(each) for each in runs], "bars": bars}
+    print(f"\n{text}\n", *bars, f"\n  {write(out, 'forwarding', result)}", sep="\n")
 
 
 if __name__ == "__main__":

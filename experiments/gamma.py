@@ -1,12 +1,12 @@
 """``python -m experiments.gamma``: tables 4, 5 and 6 of the Gamma paper, and growth.
 
 A hundred publishers, a hundred subscribers, four areas, 150 bytes; every subscriber
-hears the 25 publishers of its area. Everything at QoS 1 (the paper's was at QoS 0), and
-each message on a gateway's disk twice on its way. One machine plays all: the publishers
-send half as often as the paper's, five times a second, and a Raspberry Pi of the paper
-is a group of processes that may use a part of a core, such that the single broker is
-too slow for the load, as the paper's was. `gamma_growth` and `gamma_faults` tell what
-else is tried.
+receives the messages of the 25 publishers of its area. Everything at QoS 1 (the paper
+used QoS 0), and each message is stored on a gateway's disk twice on its path. One
+machine runs everything: the publishers send five times per second, half as often as in
+the paper, and a Raspberry Pi of the paper is a control group with a share of a core,
+such that the single broker is overloaded, as in the paper. Other parts: `gamma_growth`
+and `gamma_faults`.
 
 Source: Gamma (seed 000) section 5, tables 4 to 6.
 """
@@ -40,10 +40,10 @@ from experiments.gamma_growth import (
 )
 
 PI_CORES = 0.11
-"""A machine of tables 4 and 6."""
+"""CPU limit of a machine of tables 4 and 6."""
 
 SLOW_BROKER_CORES = 0.02
-"""A distributed broker of table 5: the paper held it to 10 % of a Pi."""
+"""CPU limit of a distributed broker of table 5: 10 % of a Pi in the paper."""
 
 PAPER_MS: dict[str, float] = {
     "4 single broker": 13871.2,
@@ -67,13 +67,13 @@ PAPER_MS: dict[str, float] = {
 
 @dataclass(frozen=True)
 class Run:
-    """What one run showed.
+    """Result of one run.
 
     Attributes:
-        arm: Table, and what was tried.
-        share: Of what should have come, what came in time.
-        cpu_us: Of all brokers and gateways, for each message delivered.
-        wire_bytes: That they put on the LAN, for each message delivered.
+        arm: Table of the paper, and the variant.
+        share: Share of the expected messages that arrived in time.
+        cpu_us: CPU time of all brokers and gateways per delivered message.
+        wire_bytes: Bytes that they sent on the LAN per delivered message.
     """
 
     arm: str
@@ -89,43 +89,44 @@ class Run:
 
 
 def run(lan: Lan, arm: str, shape: Shape, seconds: float) -> Run:
-    """Run one system under the paper's load for so long."""
+    """Run one system under the paper's load."""
     with Federation(lan, shape) as system:
-        start_clients(system, seconds, most_s=4 * seconds)
+        start_clients(system, seconds, timeout_s=4 * seconds)
         before = system.cpu_s(), system.sent_bytes()
         go(system)
-        wait_for_result(system.site, "ears", 6 * seconds + 60)
+        wait_for_result(system.site, "subscribers", 6 * seconds + 60)
         used_s, sent = system.cpu_s() - before[0], system.sent_bytes() - before[1]
-        heard, load = system.site.result("ears"), system.site.result("load")
-    count = max(1, heard["heard"])
+        received = system.site.result("subscribers")
+        load = system.site.result("load")
+    count = max(1, received["received"])
     return Run(
-        arm, heard["mean_s"], heard["p50_s"], heard["p99_s"],
-        heard["heard"] / heard["wanted"], heard["lost"], heard["doubled"],
-        used_s / count * 1e6, sent / count, load["latest_s"],
+        arm, received["mean_s"], received["p50_s"], received["p99_s"],
+        received["received"] / received["wanted"], received["lost"],
+        received["doubled"], used_s / count * 1e6, sent / count, load["latest_s"],
     )  # fmt: skip
 
 
 def arms(quick: bool) -> dict[str, Shape]:
-    """What is tried, by the names of the paper's figures."""
+    """Return the systems to run, by table and variant."""
     pi, slow = PI_CORES, SLOW_BROKER_CORES
     found = {
         "4 single broker": Shape(0, broker_cores=pi),
     }
-    if not quick:  # the same as table 6's four gateways with areas
+    if not quick:  # same system as "6 areas, 4 gateways"
         found["4 gamma"] = Shape(4, gateway_cores=pi, broker_cores=pi)
-    for has_areas, words in ((True, "areas"), (False, "no areas")):
+    for has_areas, label in ((True, "areas"), (False, "no areas")):
         for count in (1, 3) if quick else (1, 2, 3):
             if has_areas or not quick:
-                name = f"5 {words}, {count} broker{'s' if count > 1 else ''}"
+                name = f"5 {label}, {count} broker{'s' if count > 1 else ''}"
                 found[name] = Shape(4, count, has_areas, None, slow)
         for count in (4,) if quick else (1, 2, 3, 4):
-            name = f"6 {words}, {count} gateway{'s' if count > 1 else ''}"
+            name = f"6 {label}, {count} gateway{'s' if count > 1 else ''}"
             found[name] = Shape(count, 1, has_areas, pi, pi)
     return found
 
 
 def report(runs: list[Run]) -> str:
-    """The table, with the paper's means beside ours."""
+    """Format the table, with the paper's means beside ours."""
     head = (
         "arm", "mean ms", "p50 ms", "p99 ms", "paper ms", "single : this", "paper's",
         "share", "lost", "doubled", "CPU us", "B", "load late ms",
@@ -148,12 +149,12 @@ def _ms(*times_s: float | None) -> list[float | None]:
 
 
 def bars(runs: list[Run]) -> list[str]:
-    """Areas never slower than none; delay falls with machines."""
+    """Check that areas are never slower, and that more machines reduce the delay."""
     mean = {r.arm: r.mean_s or float("inf") for r in runs}
     found = []
     for arm, ours in mean.items():
         other = arm.replace(" areas", " no areas").replace(" no no", " no")
-        # One gateway serves everybody either way.
+        # A single gateway serves all clients in both cases.
         if other != arm and other in mean and not arm.endswith("1 gateway"):
             ratio = ours / mean[other]
             found.append(verdict(f"{arm} : without", ratio, 1.1))
@@ -165,15 +166,15 @@ def bars(runs: list[Run]) -> list[str]:
 
 
 def draw(out: Path, runs: list[Run], growth: list[Growth]) -> None:
-    """Means beside the paper's, and the rate by the number of gateways."""
+    """Draw the means beside the paper's, and the rate by the number of gateways."""
     counts = sorted({g.gateways for g in growth})
     rates = {(g.gateways, g.has_areas): g.per_s for g in growth}
     chart.lines(
         out / "gamma_growth.png", "Messages/s by gateways, each a twentieth of a core",
         counts,
         {
-            words: [rates.get((count, areas)) for count in counts]
-            for areas, words in ((True, "areas"), (False, "no areas"))
+            label: [rates.get((count, areas)) for count in counts]
+            for areas, label in ((True, "areas"), (False, "no areas"))
         },
         "gateways", "messages/s",
     )  # fmt: skip
@@ -198,7 +199,7 @@ def main(quick: bool, only: str, out: Path) -> None:
     seconds, messages = (3.0, MESSAGES // 3) if quick else (12.0, MESSAGES)
     with Lan(MACHINES) as lan:
         runs = [
-            run(lan, _said(arm), shape, seconds)
+            run(lan, _announce(arm), shape, seconds)
             for arm, shape in arms(quick).items()
             if only in arm
         ]
@@ -206,16 +207,16 @@ def main(quick: bool, only: str, out: Path) -> None:
             run_growth(lan, count, has_areas=areas, messages=messages)
             for areas in ((True,) if quick else (True, False))
             for count in ((1, 4) if quick else (1, 2, 4, 8))
-            if only in "growth" and _said(f"growth, {count}, areas: {areas}")
+            if only in "growth" and _announce(f"growth, {count}, areas: {areas}")
         ]
         faults = [
-            run_fault(lan, _said(arm), seconds)
+            run_fault(lan, _announce(arm), seconds)
             for arm in (list(FAULTS)[1:3] if quick else FAULTS)
             if only in arm
         ]
     verdicts = bars(runs) + growth_bars(growth) + fault_bars(faults)
     draw(out, runs, growth)
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "runs": [asdict(r) for r in runs],
         "growth": [asdict(g) for g in growth],
         "faults": [asdict(f) for f in faults],
@@ -223,10 +224,10 @@ def main(quick: bool, only: str, out: Path) -> None:
     }
     tables = (report(runs), report_growth(growth), report_faults(faults))
     print("", *tables, sep="\n\n")
-    print("", *verdicts, f"\n  {write(out, 'gamma', told)}", sep="\n")
+    print("", *verdicts, f"\n  {write(out, 'gamma', result)}", sep="\n")
 
 
-def _said(arm: str) -> str:
+def _announce(arm: str) -> str:
     print(f"  {arm} ...", flush=True)
     return arm
 

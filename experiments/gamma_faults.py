@@ -1,9 +1,9 @@
-"""What is lost and what comes twice while the whole changes or breaks under load.
+"""Lost and duplicated messages when the system changes or fails under load.
 
-Four gateways and the load of the Gamma paper, QoS 1 from publisher to subscriber, who
-drops what comes again by its id as our client does. In
-the middle of it a distributed broker is added by an administrator, a gateway daemon is
-killed with kill -9 and comes back, or the Manager is.
+Four gateways and the load of the Gamma paper, QoS 1 from publisher to subscriber; the
+subscribers drop repeated message ids, as our client does. During the run an
+administrator adds a distributed broker, or a gateway daemon or the Manager is ended
+with SIGKILL and restarted.
 """
 
 import time
@@ -22,16 +22,16 @@ from experiments.bench.federation import (
 from experiments.bench.lan import Lan
 from experiments.bench.table import table, verdict
 
-AWAY_S = 2.0
+DOWN_S = 2.0
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What one run with a fault in its middle showed.
+    """Result of one run with a fault.
 
     Attributes:
-        doubled: Messages that a subscriber was given twice.
-        repeated: Copies that subscribers knew by their id and dropped.
+        doubled: Messages delivered to a subscriber more than once.
+        repeated: Copies that subscribers dropped because of a known id.
     """
 
     arm: str
@@ -45,7 +45,7 @@ class Fault:
 
 
 def add_broker(system: Federation) -> None:
-    """A second broker takes over two areas."""
+    """Add a second broker for two areas."""
     system.start_broker(2)
     manager = f"mqtt://{system.lan.address('manager')}:{PORT}"
     url = f"mqtt://{system.lan.address('broker2')}:{PORT}"
@@ -59,16 +59,16 @@ def add_broker(system: Federation) -> None:
 
 
 def kill_gateway(system: Federation) -> None:
-    """A daemon dies and comes back."""
+    """Kill and restart a gateway daemon."""
     system.kill("daemon1")
-    time.sleep(AWAY_S)
+    time.sleep(DOWN_S)
     system.start_daemon(1)
 
 
 def kill_manager(system: Federation) -> None:
-    """The Manager dies and comes back."""
+    """Kill and restart the Manager."""
     system.kill("manager")
-    time.sleep(AWAY_S)
+    time.sleep(DOWN_S)
     system.start_manager()
 
 
@@ -83,20 +83,20 @@ FAULTS: dict[str, Callable[[Federation], None]] = {
 def run_fault(lan: Lan, arm: str, seconds: float) -> Fault:
     """Run one arm."""
     with Federation(lan, Shape(4, 1)) as system:
-        start_clients(system, seconds, most_s=600.0, by_id=True)
+        start_clients(system, seconds, timeout_s=600.0, by_id=True)
         go(system)
         time.sleep(seconds / 3)
         FAULTS[arm](system)
-        wait_for_result(system.site, "ears", 120 + 6 * seconds)
-        heard = system.site.result("ears")
+        wait_for_result(system.site, "subscribers", 120 + 6 * seconds)
+        received = system.site.result("subscribers")
     return Fault(
-        arm, heard["wanted"], heard["lost"], heard["doubled"], heard["repeated"],
-        heard["mean_s"], heard["p99_s"], heard["max_s"],
+        arm, received["wanted"], received["lost"], received["doubled"],
+        received["repeated"], received["mean_s"], received["p99_s"], received["max_s"],
     )  # fmt: skip
 
 
 def report_faults(faults: list[Fault]) -> str:
-    """The table."""
+    """Format the table."""
     head = (
         "in the middle",
         "wanted",
@@ -115,5 +115,5 @@ def report_faults(faults: list[Fault]) -> str:
 
 
 def fault_bars(faults: list[Fault]) -> list[str]:
-    """Nothing is lost or doubled."""
+    """Check that no message is lost or duplicated."""
     return [verdict(f"{f.arm}: lost or doubled", f.lost + f.doubled, 0) for f in faults]

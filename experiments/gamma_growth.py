@@ -1,8 +1,8 @@
-"""How the whole grows from one gateway to eight: messages/s in a flood.
+"""Scalability from one gateway to eight: messages/s in a flood.
 
-Each gateway is a machine of a twentieth of a core, so that eight of them fit this
-machine beside their clients. Every message crosses one gateway into the distributed
-broker and comes back to one subscriber of its area on each gateway that serves it.
+Each gateway is limited to a twentieth of a core, so that one machine can run eight of
+them and their clients. Every message passes one gateway to the distributed broker, and
+returns to one subscriber of its area on each gateway that serves the area.
 """
 
 from dataclasses import dataclass
@@ -19,18 +19,19 @@ from experiments.bench.table import table, verdict
 
 GATEWAY_CORES = 0.05
 MESSAGES = 4800
-LEAST_EFFICIENCY = 0.7
-"""Of eight gateways: their rate by eight times that of one."""
+MIN_EFFICIENCY = 0.7
+"""Minimum rate of eight gateways, relative to eight times the rate of one."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What one run showed.
+    """Result of one run. CPU times are per published message.
 
     Attributes:
-        per_s: Messages/s from the first published to the last delivered.
-        daemon_us: CPU of the gateway daemons for each message published; likewise
-            their own brokers, and the distributed one.
+        per_s: Messages/s from the first publication to the last delivery.
+        daemon_us: CPU time of the gateway daemons.
+        own_us: CPU time of their own brokers.
+        broker_us: CPU time of the distributed broker.
     """
 
     gateways: int
@@ -49,16 +50,17 @@ def run_growth(lan: Lan, gateways: int, *, has_areas: bool, messages: int) -> Gr
         start_flood(system, messages)
         before = [system.cpu_s(kind) for kind in ("daemon", "own", "broker")]
         go(system)
-        wait_for_result(system.site, "ears", 300.0)
+        wait_for_result(system.site, "subscribers", 300.0)
         after = [system.cpu_s(kind) for kind in ("daemon", "own", "broker")]
-        heard, load = system.site.result("ears"), system.site.result("load")
+        received = system.site.result("subscribers")
+        load = system.site.result("load")
     each_us = [(b - a) / messages * 1e6 for a, b in zip(before, after, strict=True)]
-    span_s = heard["last_s"] - load["began_s"]
-    return Growth(gateways, has_areas, messages / span_s, *each_us, heard["lost"])
+    span_s = received["last_s"] - load["began_s"]
+    return Growth(gateways, has_areas, messages / span_s, *each_us, received["lost"])
 
 
 def report_growth(runs: list[Growth]) -> str:
-    """The table; the limit is what one second of a machine's CPU carries."""
+    """Format the table; the broker's limit is one core's capacity in messages/s."""
     head = ("gateways", "areas", "messages/s", "x one", "daemons us", "own brokers us",
             "broker us", "broker's limit /s", "lost")  # fmt: skip
     rows: list[list[object]] = [
@@ -70,14 +72,14 @@ def report_growth(runs: list[Growth]) -> str:
 
 
 def growth_bars(runs: list[Growth]) -> list[str]:
-    """Eight gateways carry nearly eight times what one does."""
-    most = max((g.gateways for g in runs), default=0)
+    """Check that the rate grows nearly linearly with the number of gateways."""
+    count = max((g.gateways for g in runs), default=0)
     return [
         verdict(
-            f"{most} gateways : {most} x one, with areas",
-            g.per_s / _one(runs, g) / most, LEAST_EFFICIENCY, at_most=False,
+            f"{count} gateways : {count} x one, with areas",
+            g.per_s / _one(runs, g) / count, MIN_EFFICIENCY, at_most=False,
         )
-        for g in runs if g.has_areas and g.gateways == most
+        for g in runs if g.has_areas and g.gateways == count
     ]  # fmt: skip
 
 

@@ -1,20 +1,21 @@
-"""``python -m experiments.node_weight``: what the agent takes from a Raspberry Pi.
+"""``python -m experiments.node_weight``: resource usage of the agent on a Raspberry Pi.
 
-The real ``edge-agent run`` with ten sensors, each read once a minute, sees only the
-libraries of ``yamamori[edge]``. It keeps its queue on a card of its own: ext4 on a
-loop device, mounted as Raspberry Pi OS does, so that what the file system adds is
-counted. Three nodes at once:
+The real ``edge-agent run`` with ten sensors, each read once a minute, has access only
+to the libraries of ``yamamori[edge]``. Its queue is on its own card: ext4 on a loop
+device, mounted as on Raspberry Pi OS, so that writes of the file system are counted.
+Three nodes at once:
 
-* quiet: no rain, a gateway takes everything;
+* quiet: no rain, a gateway accepts all messages;
 * alone: no rain, and no gateway: the queue grows;
-* alarm: in a storm the wire is cut, so that each message is urgent and is flushed at
-  once, and a gateway takes them. It has no bar for bytes: alarms last for hours.
+* alarm: in a storm the trip wire breaks, so that each message is urgent and is flushed
+  at once, and a gateway accepts them. It has no target for bytes, since alarms last
+  only for hours.
 
-Measured between two moments after the start: memory and processor time from
-/proc/PID, sectors written from /sys/block. The sensors are the product's drivers on
-simulated chips, which are quicker than real ones and wait for nothing; what the
-simulated slope itself takes is a thread of its own and is told apart. Not in here:
-lgpio's own thread where gpiozero watches a pin, and the journal's files. Root only.
+Measured between two times after the start: memory and CPU time from /proc/PID, sectors
+written from /sys/block. The sensors are the product's drivers on simulated chips, which
+are faster than real ones; the simulated slope runs in a separate thread, whose CPU time
+is reported separately. Not included: lgpio's own thread where gpiozero watches a pin,
+and the files of the journal. Root only.
 """
 
 import contextlib
@@ -31,7 +32,12 @@ from edge_agent.queue.inspection import read_counters
 from experiments.bench.chart import bars
 from experiments.bench.edge_libraries import link_edge_libraries
 from experiments.bench.gateway import NO_LIMITS, start_daemon
-from experiments.bench.scales import Card, Reading, card, weigh
+from experiments.bench.resource_usage import (
+    Card,
+    ProcessUsage,
+    mount_card,
+    read_usage,
+)
 from experiments.bench.site import ROOT, Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 
@@ -40,12 +46,12 @@ DAY_S = 86_400.0
 CARD_BYTES = 600_000_000
 MINUTES, QUICK_MINUTES = 60.0, 3.0
 WARM_S = 75.0
-"""Beyond the first samplings, so that nothing that is done once is counted."""
+"""Time for the first samplings, so that one-time work is not counted."""
 
 RSS_BAR_MB, CPU_BAR_PERCENT, WRITTEN_BAR_MB = 60.0, 2.0, 50.0
 INTERVAL_S = 60
 SLOPE = "slope"
-"""Thread that moves the simulated slope."""
+"""Name of the simulated slope's thread."""
 
 SENSORS = """
 kind = "rain-gauge"
@@ -93,10 +99,10 @@ class Arm:
     """One node.
 
     Attributes:
-        name: In tables.
+        name: Name in tables.
         weather: Its lines of ``[simulation]``.
-        has_gateway: Whether anybody takes its messages.
-        has_written_bar: Whether the bar for bytes is for it.
+        has_gateway: Whether a gateway accepts its messages.
+        has_written_bar: Whether the target for written bytes applies.
     """
 
     name: str
@@ -115,19 +121,19 @@ ARMS = (
 
 
 @dataclass(frozen=True)
-class Look:
-    """A node at one moment.
+class NodeSample:
+    """Counters of a node at one time.
 
     Attributes:
         at_s: Monotonic time.
-        process: What the kernel says of it.
-        card_bytes: Written on its card so far.
-        put: Messages ever queued, by priority.
-        acked: Messages ever delivered.
+        process: Resource usage of its process.
+        card_bytes: Bytes written to its card so far.
+        put: Messages queued so far, by priority.
+        acked: Messages delivered so far.
     """
 
     at_s: float
-    process: Reading
+    process: ProcessUsage
     card_bytes: int
     put: dict[str, int]
     acked: int
@@ -135,19 +141,19 @@ class Look:
 
 @dataclass(frozen=True)
 class Weight:
-    """What one node took between two looks.
+    """Resource usage of one node between two samples.
 
     Attributes:
-        arm: Which.
-        minutes: Between the looks.
+        arm: Name of the node.
+        minutes: Time between the samples.
         put: Messages queued meanwhile, by priority.
         acked: Messages delivered meanwhile.
-        rss_mb: Most memory since its start.
-        cpu_percent: Of one core, the simulated slope not included.
-        slope_percent: What that one took.
-        card_mb_day: Written on the card in a day at this pace.
-        process_mb_day: The same by the process's own count: without the journal.
-        threads_s: Processor seconds by thread.
+        rss_mb: Maximum memory since its start.
+        cpu_percent: CPU usage in percent of one core, without the simulated slope.
+        slope_percent: CPU usage of the simulated slope.
+        card_mb_day: Written to the card, extrapolated to a day.
+        process_mb_day: The same by the process's counter, so without the journal.
+        threads_s: CPU seconds by thread.
     """
 
     arm: str
@@ -162,13 +168,13 @@ class Weight:
     threads_s: dict[str, float]
 
     def row(self) -> list[object]:
-        """A line of the table."""
+        """Return a row of the table."""
         put = " ".join(f"{p}:{n}" for p, n in self.put.items() if n)
         return [self.arm, self.minutes, put, self.acked, self.rss_mb, self.cpu_percent,
                 self.slope_percent, self.card_mb_day, self.process_mb_day]  # fmt: skip
 
     def verdicts(self, arm: Arm) -> list[str]:
-        """The bars."""
+        """Compare with the targets."""
         bar = WRITTEN_BAR_MB
         written = [
             verdict(f"{arm.name}: MB/day by its own count", self.process_mb_day, bar),
@@ -181,36 +187,36 @@ class Weight:
         ]
 
 
-def start(site: Site[None], arm: Arm, on: Card, port: int) -> None:
+def start(site: Site[None], arm: Arm, card: Card, port: int) -> None:
     """Start a node with its queue on a card."""
     config = site.folder / f"{arm.name}.toml"
-    config.write_text(_settings(arm, on.folder / "queue.db", port))
+    config.write_text(_settings(arm, card.folder / "queue.db", port))
     site.start(arm.name, None, *_agent(site), "run", "--config", str(config))
 
 
 def _agent(site: Site[None]) -> tuple[str, ...]:
     path = f"{site.folder / 'libraries'}:{ROOT}"
-    # -S: no site-packages, or the whole environment of the developer is there.
+    # -S: no site-packages, which contain the developer's whole environment.
     return ("env", f"PYTHONPATH={path}", sys.executable, "-S", "-m", "edge_agent")
 
 
-def look(site: Site[None], arm: Arm, on: Card) -> Look:
-    """What a node has taken so far."""
-    tally = read_counters(on.folder / "queue.db")
-    return Look(
+def take_sample(site: Site[None], arm: Arm, card: Card) -> NodeSample:
+    """Read the counters of a node."""
+    counters = read_counters(card.folder / "queue.db")
+    return NodeSample(
         time.monotonic(),
-        weigh(site.pid(arm.name)),
-        on.written_bytes(),
-        {str(p): row["put"] for p, row in tally.items()},
-        sum(row["acked"] for row in tally.values()),
+        read_usage(site.pid(arm.name)),
+        card.written_bytes(),
+        {str(p): row["put"] for p, row in counters.items()},
+        sum(row["acked"] for row in counters.values()),
     )
 
 
-def weight(arm: Arm, first: Look, last: Look) -> Weight:
-    """What it took between two looks, a day of that, and parts of a core."""
+def compute_weight(arm: Arm, first: NodeSample, last: NodeSample) -> Weight:
+    """Compute the resource usage between two samples."""
     passed_s = last.at_s - first.at_s
     before, after = first.process.cpu_s, last.process.cpu_s
-    threads = {name: spent - before.get(name, 0.0) for name, spent in after.items()}
+    threads = {name: used - before.get(name, 0.0) for name, used in after.items()}
     slope_s = threads.get(SLOPE, 0.0)
     per_day = DAY_S / passed_s / MB
     written = last.process.write_bytes - first.process.write_bytes
@@ -229,24 +235,29 @@ def weight(arm: Arm, first: Look, last: Look) -> Weight:
 
 
 def measure(minutes: float) -> list[Weight]:
-    """Let all nodes run side by side."""
-    with Site(None) as site, contextlib.ExitStack() as cards:
+    """Run all nodes at the same time."""
+    with Site(None) as site, contextlib.ExitStack() as stack:
         libraries = link_edge_libraries(site.folder / "libraries")
         print(f"  with {', '.join(libraries)}", flush=True)
-        port, remote_port, nobody = _free_ports(3)
+        port, remote_port, unused_port = _free_ports(3)
         site.mosquitto("broker", None, port, *NO_LIMITS)
         site.mosquitto("remote", None, remote_port, *NO_LIMITS)
         start_daemon(site, None, port, ("127.0.0.1", remote_port))
-        on = {
-            arm: cards.enter_context(card(site.folder / f"{arm.name}.img", CARD_BYTES))
+        cards = {
+            arm: stack.enter_context(
+                mount_card(site.folder / f"{arm.name}.img", CARD_BYTES)
+            )
             for arm in ARMS
         }
         for arm in ARMS:
-            start(site, arm, on[arm], port if arm.has_gateway else nobody)
+            start(site, arm, cards[arm], port if arm.has_gateway else unused_port)
         time.sleep(WARM_S)
-        first = {arm: look(site, arm, on[arm]) for arm in ARMS}
+        first = {arm: take_sample(site, arm, cards[arm]) for arm in ARMS}
         time.sleep(minutes * 60)
-        weights = [weight(arm, first[arm], look(site, arm, on[arm])) for arm in ARMS]
+        weights = [
+            compute_weight(arm, first[arm], take_sample(site, arm, cards[arm]))
+            for arm in ARMS
+        ]
         for arm in ARMS:
             site.stop(arm.name)
     return weights
@@ -289,9 +300,9 @@ def _draw(path: Path, weights: list[Weight]) -> None:
 @click.option("--minutes", type=float, help="How long, instead.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 def main(quick: bool, minutes: float | None, out: Path) -> None:
-    """Weigh the agent."""
+    """Measure the resource usage of the agent."""
     if os.geteuid() != 0:
-        raise SystemExit("node_weight needs root: it mounts a card of its own")
+        raise SystemExit("node_weight needs root: it mounts its own card")
     interrupt_on_sigterm()
     weights = measure(minutes or (QUICK_MINUTES if quick else MINUTES))
     head = ("node", "minutes", "messages by priority", "delivered", "peak MB",
@@ -302,8 +313,8 @@ def main(quick: bool, minutes: float | None, out: Path) -> None:
         for arm, each in zip(ARMS, weights, strict=True)
         for line in each.verdicts(arm)
     ]
-    told = {"weights": [asdict(each) for each in weights], "bars": verdicts}
-    path = write(out, "node_weight", told)
+    result = {"weights": [asdict(each) for each in weights], "bars": verdicts}
+    path = write(out, "node_weight", result)
     _draw(path.with_suffix(".png"), weights)
     print(f"\n{text}\n", *verdicts, f"\n  {path}", sep="\n")
 

@@ -1,8 +1,8 @@
-"""Repeat the evaluation of the PSG-TBPS thesis, beside the overlay's key ranges.
+"""Evaluation of the PSG-TBPS thesis, repeated, compared with the overlay's key ranges.
 
-Table 6.1's topics at five priorities (figures 6.1 to 6.7), and topics of one
-publisher with routing tables of 60 entries (6.8, 6.9). The figures are not in the
-text at hand, so what is compared are its sentences. One core, no network.
+Table 6.1's topics at five priorities (figures 6.1 to 6.7), and topics of one publisher
+with routing tables of 60 entries (6.8, 6.9). The figures are not in the available text,
+so the results are compared with its statements. One core, no network.
 
 Source: the thesis (seed 003) chapter 6.
 """
@@ -53,33 +53,33 @@ SAME_AS = {
     "atm": dict.fromkeys(PRIORITIES, 1),
     "patm": {2: 1, 3: 1, 5: 4},
 }
-MOST_SECONDS = 60.0
+MAX_SECONDS = 60.0
 
 Cell = tuple[str, str, int]
 """Pattern, method, priority."""
 
 
 def table_6_1(nodes: int, trials: int) -> dict[Cell, MethodResult]:
-    """All patterns, methods and priorities in overlays of one size."""
-    found: dict[Cell, MethodResult] = {}
+    """Measure all patterns, methods and priorities in overlays of one size."""
+    results: dict[Cell, MethodResult] = {}
     for name, pattern in PATTERNS.items():
-        made = list(random_topics(pattern, nodes, trials, seed=0))
+        topics = list(random_topics(pattern, nodes, trials, seed=0))
         for method, priority in product(TABLES, PRIORITIES):
-            # SG and ATM know no priority, PATM urgent and not.
-            alike = SAME_AS.get(method, {}).get(priority, priority)
-            told = found.get((name, method, alike))
-            found[name, method, priority] = told or measure_method(
-                made, method, priority
+            # SG and ATM have no priorities, PATM only urgent and not urgent.
+            equal_priority = SAME_AS.get(method, {}).get(priority, priority)
+            known = results.get((name, method, equal_priority))
+            results[name, method, priority] = known or measure_method(
+                topics, method, priority
             )
-    return found
+    return results
 
 
 def one_publisher(trials: int) -> dict[tuple[int, str], MethodResult]:
-    """Topics of one publisher and 10 to 1280 subscribers, priority 5."""
+    """Measure topics of one publisher and 10 to 1280 subscribers, priority 5."""
     return {
-        (number, method): measure_method(made, method, 5)
+        (number, method): measure_method(topics, method, 5)
         for number in ONE_PUBLISHER_SUBSCRIBERS
-        for made in [
+        for topics in [
             list(random_topics(TopicPattern(1, number), ONE_PUBLISHER_TOTAL, trials, 0))
         ]
         for method in TABLES
@@ -87,7 +87,7 @@ def one_publisher(trials: int) -> dict[tuple[int, str], MethodResult]:
 
 
 def loaded(span_s: float) -> dict[tuple[float, str, str], dict[int, DelayStatistics]]:
-    """Delay of every priority on brokers that work half or most of their time."""
+    """Measure the delay of every priority on brokers at loads of 0.5 and 0.7."""
     return {
         (load, tree, order): measure_delays(
             LoadScenario(load, tree, order == "fifo", span_s=span_s)
@@ -97,105 +97,106 @@ def loaded(span_s: float) -> dict[tuple[float, str, str], dict[int, DelayStatist
 
 
 def disasters(trials: int) -> dict[tuple[str, str], ScenarioResult]:
-    """200 gateways in 20 valleys, a scenario at a time."""
-    found: dict[tuple[str, str], ScenarioResult] = {}
-    for scenario, way in product(SCENARIOS, SCENARIO_METHODS):
-        told = [
-            run_scenario(scenario, way, make_terrain(20, 200, s), s)
+    """Run each disaster scenario with 200 gateways in 20 valleys."""
+    results: dict[tuple[str, str], ScenarioResult] = {}
+    for scenario, method in product(SCENARIOS, SCENARIO_METHODS):
+        runs = [
+            run_scenario(scenario, method, make_terrain(20, 200, s), s)
             for s in range(trials)
         ]
         names = ScenarioResult.__dataclass_fields__
-        means = {n: fmean(getattr(each, n) for each in told) for n in names}
-        found[scenario, way] = ScenarioResult(**means)
-    return found
+        means = {n: fmean(getattr(each, n) for each in runs) for n in names}
+        results[scenario, method] = ScenarioResult(**means)
+    return results
 
 
 def by_load(
-    found: Mapping[tuple[float, str, str], Mapping[int, DelayStatistics]],
+    results: Mapping[tuple[float, str, str], Mapping[int, DelayStatistics]],
 ) -> str:
-    """Mean and 99th percentile of every priority, in ms."""
+    """Format mean and 99th percentile of the delay of every priority, in ms."""
     rows: list[list[object]] = [
         [
             f"{load}  {tree}, {order}",
-            *(f"{told[p].mean_ms:.0f} / {told[p].p99_ms:.0f}" for p in PRIORITIES),
+            *(f"{by[p].mean_ms:.0f} / {by[p].p99_ms:.0f}" for p in PRIORITIES),
         ]
-        for (load, tree, order), told in found.items()
+        for (load, tree, order), by in results.items()
     ]
     return table(("load, tree, order", *map(str, PRIORITIES)), rows)
 
 
-def by_disaster(found: Mapping[tuple[str, str], ScenarioResult]) -> str:
-    """What became of the messages."""
+def by_disaster(results: Mapping[tuple[str, str], ScenarioResult]) -> str:
+    """Format the results of the disaster scenarios."""
     rows: list[list[object]] = [
-        [f"{scenario}  {way}", 100 * t.reached, t.mean_ms, t.p99_ms, t.crossings]
-        for (scenario, way), t in found.items()
+        [f"{scenario}  {method}", 100 * r.reached, r.mean_ms, r.p99_ms, r.crossings]
+        for (scenario, method), r in results.items()
     ]
     head = ("disaster, way", "reached %", "mean ms", "p99 ms", "copies out of valleys")
     return table(head, rows)
 
 
-def by_priority(found: Mapping[Cell, MethodResult], what: str) -> str:
-    """One number for every pattern, method and priority."""
+def by_priority(found: Mapping[Cell, MethodResult], field: str) -> str:
+    """Format one field for every pattern, method and priority."""
     rows: list[list[object]] = [
         [
             f"{name}  {method}",
-            *(getattr(found[name, method, p], what) for p in PRIORITIES),
-            getattr(found[name, "sg", 5], what),
+            *(getattr(found[name, method, p], field) for p in PRIORITIES),
+            getattr(found[name, "sg", 5], field),
         ]
         for name, method in product(PATTERNS, METHODS)
     ]
     return table(("pattern, method", *map(str, PRIORITIES), "sg"), rows)
 
 
-def by_subscribers(found: Mapping[tuple[int, str], MethodResult], what: str) -> str:
-    """One number for every size and method."""
+def by_subscribers(found: Mapping[tuple[int, str], MethodResult], field: str) -> str:
+    """Format one field for every size and method."""
     rows: list[list[object]] = [
-        [str(number), *(getattr(found[number, m], what) for m in TABLES)]
+        [str(number), *(getattr(found[number, m], field) for m in TABLES)]
         for number in ONE_PUBLISHER_SUBSCRIBERS
     ]
     return table(("subscribers", *TABLES), rows)
 
 
-def judge(
+def check_statements(
     found: Mapping[Cell, MethodResult], single: Mapping[tuple[int, str], MethodResult]
 ) -> Iterator[str]:
-    """The thesis' sentences and our bars, and whether they hold."""
-    cut = {n: _cut(found, n) for n in PATTERNS}
-    yield verdict("6.1 PSG shortens by up to 60 %, %", max(cut.values()), 55.0, False)
-    small = max(cut[n] for n in ("delta", "epsilon", "zeta"))
+    """Check the thesis' statements and our targets."""
+    reduction = {n: _path_reduction(found, n) for n in PATTERNS}
+    largest = max(reduction.values())
+    yield verdict("6.1 PSG shortens by up to 60 %, %", largest, 55.0, False)
+    small = max(reduction[n] for n in ("delta", "epsilon", "zeta"))
     yield verdict("6.1 but hardly where ten take part, %", small, 20.0)
-    yield verdict("6.5 priority 1 of PSG is plain, %", _plain(found), 0.0)
+    yield verdict("6.5 priority 1 of PSG is plain, %", _extra_messages(found), 0.0)
     grown = [found["gamma", "psg", p].messages for p in (5, 1)]
     yield verdict("6.6 PSG's messages grow, times", grown[0] / grown[1], 100.0, False)
     yield verdict("6.8 ATM, 40 subscribers, hops", single[40, "atm"].path_hops, 1.0)
     yield verdict("6.8 PATM, 50 subscribers, hops", single[50, "patm"].path_hops, 1.05)
-    apart = max(
+    difference = max(
         abs(1 - single[n, "patm"].path_hops / single[n, "atm"].path_hops)
         for n in ONE_PUBLISHER_SUBSCRIBERS
     )
-    yield verdict("6.8 PATM differs from ATM by at most, %", 100 * apart, 5.0)
+    yield verdict("6.8 PATM differs from ATM by at most, %", 100 * difference, 5.0)
     ours = [
         *((found[n, "v6", 5], p.subscribers) for n, p in PATTERNS.items()),
         *((single[n, "v6"], n) for n in ONE_PUBLISHER_SUBSCRIBERS),
     ]
-    slow = max(100 * (told.mean_ms / told.bound_ms - 1) for told, _ in ours)
+    slow = max(100 * (result.mean_ms / result.bound_ms - 1) for result, _ in ours)
     yield verdict("V6 above the least mean delay, %", slow, 5.0)
-    more = max(abs(told.messages - n) for told, n in ours)
+    more = max(abs(result.messages - n) for result, n in ours)
     yield verdict("V6 messages beyond one a subscriber", more, 0.0)
-    deep = max(told.path_p99_hops for told, _ in ours)
+    deep = max(result.path_p99_hops for result, _ in ours)
     yield verdict("V6 hops, p99", float(deep), 2.0)
 
 
-def _cut(found: Mapping[Cell, MethodResult], name: str) -> float:
-    """By how much priority 5 of PSG is shorter than priority 1, in percent."""
+def _path_reduction(found: Mapping[Cell, MethodResult], name: str) -> float:
+    """Return how much shorter PSG's paths are at priority 5 than at 1, in percent."""
     urgent, plain = (found[name, "psg", p].path_hops for p in (5, 1))
     return 100 * (1 - urgent / plain)
 
 
-def _plain(found: Mapping[Cell, MethodResult]) -> float:
-    """By how much priority 1 of PSG sends more than search and multicast need."""
-    told = found["delta", "psg", 1]
-    return 100 * (told.messages / PATTERNS["delta"].subscribers - 1)
+def _extra_messages(found: Mapping[Cell, MethodResult]) -> float:
+    """Return PSG's messages at priority 1 beyond search and multicast, in percent."""
+    result = found["delta", "psg", 1]
+    return 100 * (result.messages / PATTERNS["delta"].subscribers - 1)
 
 
 def charts(
@@ -203,16 +204,16 @@ def charts(
     found: Mapping[Cell, MethodResult],
     single: Mapping[tuple[int, str], MethodResult],
 ) -> Iterator[Path]:
-    """The figures."""
+    """Draw the figures; yield their paths."""
     names = list(PATTERNS)
     shown = ("sg", "psg", "atm", "patm", "v6")
-    for figure, title, what in (
+    for figure, title, field in (
         ("6_1", "Mean path to the subscribers, priority 5", "path_hops"),
         ("6_7", "Mean delay, priority 5, every copy takes its time", "mean_ms"),
     ):
-        series = {m: [getattr(found[n, m, 5], what) for n in names] for m in shown}
+        series = {m: [getattr(found[n, m, 5], field) for n in names] for m in shown}
         path = out / f"overlay_{figure}.png"
-        if bars(path, title, names, series, "hops" if what == "path_hops" else "ms"):
+        if bars(path, title, names, series, "hops" if field == "path_hops" else "ms"):
             yield path
     x = [float(n) for n in ONE_PUBLISHER_SUBSCRIBERS]
     path = out / "overlay_6_8.png"
@@ -224,32 +225,32 @@ def charts(
         yield path
 
 
-def _told(found: Mapping[Any, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+def _to_dicts(results: Mapping[Any, Any], names: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {**dict(zip(names, key, strict=True)), **asdict(result)}
-        for key, result in found.items()
+        for key, result in results.items()
     ]
 
 
-def beyond(quick: bool, trials: int, said: list[str]) -> dict[str, Any]:
-    """What the thesis leaves to others: queues, and disasters on a map."""
+def load_and_disasters(quick: bool, trials: int, verdicts: list[str]) -> dict[str, Any]:
+    """Evaluate the thesis' future work: queues, and disasters on a map."""
     print("  load and disasters ...", flush=True)
-    busy, ground = loaded(0.5 if quick else 1.0), disasters(trials)
-    print(f"\nmean / p99 delay under load, ms, by priority\n{by_load(busy)}")
-    print(f"\n200 gateways in 20 valleys\n{by_disaster(ground)}")
-    urgent = busy[0.7, "policy", "urgent first"][5]
-    said.append(verdict("priority 5 at 0.7 load, p99 ms", urgent.p99_ms, 30.0))
+    delays, scenarios = loaded(0.5 if quick else 1.0), disasters(trials)
+    print(f"\nmean / p99 delay under load, ms, by priority\n{by_load(delays)}")
+    print(f"\n200 gateways in 20 valleys\n{by_disaster(scenarios)}")
+    urgent = delays[0.7, "policy", "urgent first"][5]
+    verdicts.append(verdict("priority 5 at 0.7 load, p99 ms", urgent.p99_ms, 30.0))
     worst = max(
-        ground[s, "v6 by valleys"].mean_ms / ground[s, "sg, hashed names"].mean_ms
+        scenarios[s, "v6 by valleys"].mean_ms / scenarios[s, "sg, hashed names"].mean_ms
         for s in SCENARIOS
     )
-    said.append(verdict("by valleys to SG in any disaster, delay", worst, 0.5))
+    verdicts.append(verdict("by valleys to SG in any disaster, delay", worst, 0.5))
     return {
         "load": {
-            ", ".join(map(str, key)): {p: asdict(w) for p, w in told.items()}
-            for key, told in busy.items()
+            ", ".join(map(str, key)): {p: asdict(w) for p, w in by.items()}
+            for key, by in delays.items()
         },
-        "disasters": _told(ground, ("scenario", "way")),
+        "disasters": _to_dicts(scenarios, ("scenario", "way")),
     }
 
 
@@ -260,41 +261,41 @@ def main(quick: bool, out: Path) -> None:
     """Repeat the thesis' evaluation."""
     trials, totals = (5, (10_000,)) if quick else (30, OVERLAY_SIZES)
     sizes: dict[int, dict[Cell, MethodResult]] = {}
-    said: list[str] = []
+    verdicts: list[str] = []
     for nodes in totals:
         print(f"  table 6.1 among {nodes} nodes ...", flush=True)
         before_s = time.process_time()
         sizes[nodes] = table_6_1(nodes, trials)
         took_s = time.process_time() - before_s
-        said.append(verdict(f"table 6.1 among {nodes}, s", took_s, MOST_SECONDS))
+        verdicts.append(verdict(f"table 6.1 among {nodes}, s", took_s, MAX_SECONDS))
     print("  one publisher ...", flush=True)
     single = one_publisher(trials)
     last = sizes[totals[-1]]
-    for title, what in (
+    for title, field in (
         ("6.1-6.5 mean path, hops", "path_hops"),
         ("6.6 messages for each publication", "messages"),
         ("6.7 mean delay by path length, ms (thesis)", "hops_ms"),
         ("6.7 mean delay when every copy takes its time, ms", "mean_ms"),
     ):
-        print(f"\n{title}, {totals[-1]} nodes\n{by_priority(last, what)}")
-    for title, what in (
+        print(f"\n{title}, {totals[-1]} nodes\n{by_priority(last, field)}")
+    for title, field in (
         ("6.8 mean path, hops", "path_hops"),
         ("6.9 messages for each subscriber", "messages_each"),
         ("mean delay, ms", "mean_ms"),
     ):
-        print(f"\n{title}, one publisher, table of 60\n{by_subscribers(single, what)}")
-    said += judge(last, single)
-    more = beyond(quick, trials, said)
+        print(f"\n{title}, one publisher, table of 60\n{by_subscribers(single, field)}")
+    verdicts += check_statements(last, single)
+    more = load_and_disasters(quick, trials, verdicts)
     names = ("pattern", "method", "priority")
-    told = {
+    result = {
         "trials": trials,
-        "table_6_1": {n: _told(found, names) for n, found in sizes.items()},
-        "one_publisher": _told(single, ("subscribers", "method")),
+        "table_6_1": {n: _to_dicts(found, names) for n, found in sizes.items()},
+        "one_publisher": _to_dicts(single, ("subscribers", "method")),
         **more,
-        "bars": said,
+        "bars": verdicts,
     }
-    paths = [write(out, "overlay", told), *charts(out, last, single)]
-    print("", *said, "", *(f"  {path}" for path in paths), sep="\n")
+    paths = [write(out, "overlay", result), *charts(out, last, single)]
+    print("", *verdicts, "", *(f"  {path}" for path in paths), sep="\n")
 
 
 if __name__ == "__main__":

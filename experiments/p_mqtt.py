@@ -2,7 +2,7 @@
 
 Two hundred clients on a gateway's LAN, 100 of high and 100 of low priority, each
 publish one message of 120 bytes at the same moment; a subscriber is beyond a slow
-link. Three ways over it: the subscriber hangs on the gateway's plain Mosquitto (as
+link. Three variants: the subscriber is connected to the gateway's plain Mosquitto (as
 in the paper); a priority queue that counts messages in flight; the real gateway
 daemon. The delay of the link is added to the data, not to the answers.
 
@@ -30,7 +30,7 @@ PORT = 1883
 RELAY_PORT = 1884
 EACH = 100
 GATEWAY_IDLE_S = 3.5
-"""The gateway has found out that its broker gives no receipts."""
+"""Time for the gateway to detect that its broker sends no receipts."""
 
 PLAIN = "plain mosquitto"
 PLAIN_QOS_0 = "plain mosquitto, QoS 0"
@@ -55,7 +55,7 @@ class Run:
 
     Attributes:
         link: A key of `SHAPES`.
-        wire_bytes: What the gateway's side put on the link for each message.
+        wire_bytes: Bytes per message that the gateway's side sent on the link.
     """
 
     link: str
@@ -90,7 +90,7 @@ def run(net: Net, link: str, arm: str, window_bytes: int, seed: int) -> Run:
 
 
 def _prepare(site: Site[Net], shape: Shape, arm: str, window_bytes: int) -> None:
-    """Start everything but the publishers."""
+    """Start everything except the publishers."""
     near, far = site.net.near, site.net.far
     if arm in {PLAIN, PLAIN_QOS_0}:
         site.mosquitto("local", near, PORT)
@@ -152,7 +152,7 @@ def _judge(
 
 
 def _means(runs: list[Run]) -> dict[tuple[str, str], dict[str, float]]:
-    """Mean of each number over the repetitions of a link and an arm."""
+    """Return the mean of each number over the repetitions of a link and an arm."""
     groups: dict[tuple[str, str], list[Run]] = {}
     for each in runs:
         groups.setdefault((each.link, each.arm), []).append(each)

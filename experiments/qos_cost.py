@@ -1,20 +1,20 @@
-"""``python -m experiments.qos_cost``: what each QoS costs, loses and doubles.
+"""``python -m experiments.qos_cost``: cost, loss and duplicates of each QoS.
 
-Messages of 120 bytes at a steady pace over a link of 256 kbps and 0.1 s round trip.
-In every part the connections die at random moments, also in the middle of a packet,
-and nobody can connect for 0.2 to 2 s; in the later parts the broker is killed with
-``kill -9`` as well and started again. Every arm has the same outages and kills.
+Messages of 120 bytes at a constant rate over a link of 256 kbps and 0.1 s round trip.
+In every part the connections are cut at random times, also in the middle of a packet,
+and new connections are refused for 0.2 to 2 s; in the later parts the broker is also
+ended with SIGKILL and restarted. Every arm has the same outages and kills.
 
 * paho, QoS 0, 1 and 2: a publisher with a persistent session and paho's own
   retransmission; a subscriber of the same QoS at the same broker, whose session is
-  persistent as well. Mosquitto has ``persistence true``; it saves on every change,
-  or in the last part as it does by default, each half hour and when it is stopped.
+  persistent as well. Mosquitto has ``persistence true``; it saves on every change, or
+  in the last part as by default, every half hour and on exit.
 * QoS + custody: our queue and uplink publish to the same broker; the real gateway
-  daemon behind it stores, gives receipts and removes duplicates, and delivers to a
-  second broker, which nobody kills and where the subscriber counts.
+  daemon behind it stores messages, sends receipts and removes duplicates, and delivers
+  to a second broker, which is not killed and where the subscriber counts.
 
-Lost and doubled is what the last subscriber sees; bytes and frames are those on the
-link, connecting again included. A round trip is what MQTT itself asks for.
+Losses and duplicates are those at the last subscriber; bytes and frames are those on
+the link, including reconnection. Round trips are those of the MQTT protocol.
 """
 
 import json
@@ -28,7 +28,7 @@ from statistics import fmean
 import click
 
 from experiments.bench.chart import bars
-from experiments.bench.cuts import outages
+from experiments.bench.fault_relay import outages
 from experiments.bench.gateway import BROKER_PORT, NO_LIMITS, REMOTE_PORT, start_gateway
 from experiments.bench.net import FAR_ADDRESS, Net, Shape, Traffic
 from experiments.bench.site import Site, interrupt_on_sigterm
@@ -39,22 +39,22 @@ ONE_WAY_S = 0.05
 RELAY_PORT = 1884
 MESSAGE_BYTES = 120
 LEAD_S = 3.0
-"""Everything is connected before the first message."""
+"""Time to connect everything before the first message."""
 
 UP_S = 2.0
 QUIET_S = 2.0
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 SEED = 7
 ROUND_TRIPS = {0: 0, 1: 1, 2: 2}
 
 
 @dataclass(frozen=True)
 class Part:
-    """What goes wrong.
+    """Faults of a run.
 
     Attributes:
-        name: In tables.
-        kill_every_s: Mean time between kills of the broker; 0 is never.
+        name: Name in tables.
+        kill_every_s: Mean time between kills of the broker; 0 for no kills.
         saves_each: Whether Mosquitto saves on every change.
     """
 
@@ -70,13 +70,13 @@ KILLS_DEFAULT = Part("link cut, broker killed, saves by default", 4.0, False)
 
 @dataclass(frozen=True)
 class Arm:
-    """Who sends.
+    """Sender of a run.
 
     Attributes:
-        name: In tables.
+        name: Name in tables.
         by: paho or uplink.
-        qos: Of its messages.
-        priority: Of its messages; up to 3 they may share a publication.
+        qos: QoS of its messages.
+        priority: Priority of its messages; up to 3 they may share a publication.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Arm:
 
     @property
     def has_bar(self) -> bool:
-        """Whether nothing may be lost."""
+        """Whether no loss is allowed."""
         return self.by == "uplink"
 
 
@@ -98,35 +98,35 @@ OTHERS = [Arm(f"QoS {qos} + custody", "uplink", qos) for qos in (0, 2)]
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent.
+    """Messages to send.
 
     Attributes:
-        count: Messages.
-        rate: Messages a second.
+        count: Number of messages.
+        rate: Messages per second.
     """
 
     count: int
     rate: float
 
     @property
-    def lasts_s(self) -> float:
-        """From the first message to the last."""
+    def duration_s(self) -> float:
+        """Time from the first message to the last."""
         return self.count / self.rate
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run told.
+    """Result of a run.
 
     Attributes:
-        outages: How often the connections died.
-        kills: How often the broker was killed.
-        arrived: Messages that the last subscriber saw at least once.
-        doubled: How many times too often it saw one.
-        mean_s: Mean delay of those that arrived.
-        worst_s: The longest.
+        outages: Number of outages of the link.
+        kills: Number of kills of the broker.
+        arrived: Messages that the last subscriber received at least once.
+        doubled: Duplicates that it received.
+        mean_s: Mean delay of the messages that arrived.
+        worst_s: Maximum delay.
         traffic: Frames on the link.
-        is_done: Whether the sender came to an end.
+        is_done: Whether the sender delivered all messages.
     """
 
     part: str
@@ -147,11 +147,11 @@ class Run:
         return self.sent - self.arrived
 
     def percent(self, count: int) -> float:
-        """A part of what was sent."""
+        """Return a count in percent of the messages sent."""
         return 100 * count / self.sent
 
     def row(self) -> list[object]:
-        """A line of the table."""
+        """Return a row of the table."""
         return [
             f"{self.part}: {self.arm.name}",
             self.sent,
@@ -167,55 +167,56 @@ class Run:
         ]
 
 
-def kills_of(part: Part, lasts_s: float) -> list[tuple[float, float]]:
-    """When the broker is killed, and how long it is away, in seconds."""
+def plan_kills(part: Part, duration_s: float) -> list[tuple[float, float]]:
+    """Return times and durations of the broker's outages, in seconds."""
     rng = random.Random(SEED)  # noqa: S311 - chance, no secrets
-    made: list[tuple[float, float]] = []
+    planned: list[tuple[float, float]] = []
     at_s = 0.0
     while part.kill_every_s:
         at_s += rng.uniform(0.5, 1.5) * part.kill_every_s
-        if at_s >= lasts_s:
+        if at_s >= duration_s:
             break
-        made.append((at_s, rng.uniform(0.2, 1.0)))
-    return made
+        planned.append((at_s, rng.uniform(0.2, 1.0)))
+    return planned
 
 
 def run(net: Net, part: Part, arm: Arm, load: Load) -> Run:
     """Run one arm through one part."""
     net.shape(LINK)
     net.settle()
-    cuts, kills = outages(SEED, load.lasts_s, UP_S), kills_of(part, load.lasts_s)
+    cuts = outages(SEED, load.duration_s, UP_S)
+    kills = plan_kills(part, load.duration_s)
     with Site(net) as site:
         options = _far_side(site, part, arm)
         begin_s = time.monotonic() + LEAD_S
-        _relay(site, begin_s, cuts)
+        _start_relay(site, begin_s, cuts)
         before = net.traffic()
-        _courier(site, arm, load, begin_s)
-        for at_s, away_s in kills:
+        _start_publisher(site, arm, load, begin_s)
+        for at_s, down_s in kills:
             time.sleep(max(0.0, begin_s + at_s - time.monotonic()))
             site.kill("broker")
-            time.sleep(away_s)
+            time.sleep(down_s)
             site.mosquitto("broker", net.far, BROKER_PORT, *options)
-        site.wait_for_words("courier", "handed\n", load.lasts_s + PATIENCE_S)
+        site.wait_for_words("publisher", "handed\n", load.duration_s + TIMEOUT_S)
         is_done = _is_delivered(site)
         _wait_until_quiet(site)
         traffic = net.traffic().since(before)
-        handed, arrived = site.result("courier"), site.result("consumer")
-    delays_s = [arrived[n][0] - handed[n] for n in handed if n in arrived]
+        sent, arrived = site.result("publisher"), site.result("consumer")
+    delays_s = [arrived[n][0] - sent[n] for n in sent if n in arrived]
     return Run(
-        part.name, arm, len(handed), len(cuts), len(kills), len(delays_s),
+        part.name, arm, len(sent), len(cuts), len(kills), len(delays_s),
         sum(times - 1 for _, times in arrived.values()),
         fmean(delays_s), max(delays_s), traffic, is_done,
     )  # fmt: skip
 
 
 def _far_side(site: Site[Net], part: Part, arm: Arm) -> tuple[str, ...]:
-    """Start broker and subscriber; the broker's options, to start it again."""
+    """Start broker and subscriber; return the broker's options for restarts."""
     store = site.folder / "broker-store"
     store.mkdir()
-    often = ("autosave_on_changes true", "autosave_interval 1")
-    own = ("persistence true", f"persistence_location {store}/")
-    options = own + (often if part.saves_each else ())
+    every_change = ("autosave_on_changes true", "autosave_interval 1")
+    persistent = ("persistence true", f"persistence_location {store}/")
+    options = persistent + (every_change if part.saves_each else ())
     port, qos = BROKER_PORT, arm.qos
     if arm.by == "uplink":
         start_gateway(site, *options)
@@ -230,29 +231,32 @@ def _far_side(site: Site[Net], part: Part, arm: Arm) -> tuple[str, ...]:
     return NO_LIMITS + options
 
 
-def _relay(site: Site[Net], begin_s: float, cuts: list[tuple[float, float]]) -> None:
+def _start_relay(
+    site: Site[Net], begin_s: float, cuts: list[tuple[float, float]]
+) -> None:
     site.path("outages").write_text(json.dumps(cuts))
     site.python(
-        "relay", site.net.far, "experiments.bench.cuts", "--listen", RELAY_PORT,
+        "relay", site.net.far, "experiments.bench.fault_relay", "--listen", RELAY_PORT,
         "--to", f"127.0.0.1:{BROKER_PORT}", "--begin", begin_s,
         "--outages", site.path("outages"), "--seed", SEED,
     )  # fmt: skip
     site.wait_for_words("relay", "ready")
 
 
-def _courier(site: Site[Net], arm: Arm, load: Load, begin_s: float) -> None:
+def _start_publisher(site: Site[Net], arm: Arm, load: Load, begin_s: float) -> None:
     site.python(
-        "courier", site.net.near, "experiments.bench.courier", "--by", arm.by,
+        "publisher", site.net.near, "experiments.bench.numbered_publisher",
+        "--by", arm.by,
         "--qos", arm.qos, "--priority", arm.priority, "--host", FAR_ADDRESS,
         "--port", RELAY_PORT, "--count", load.count, "--rate", load.rate,
-        "--bytes", MESSAGE_BYTES, "--begin", begin_s, "--out", site.path("courier"),
+        "--bytes", MESSAGE_BYTES, "--begin", begin_s, "--out", site.path("publisher"),
     )  # fmt: skip
-    site.wait_for_words("courier", "ready\n")
+    site.wait_for_words("publisher", "ready\n")
 
 
 def _is_delivered(site: Site[Net]) -> bool:
     try:
-        site.wait_for_words("courier", "finished\n", PATIENCE_S)
+        site.wait_for_words("publisher", "finished\n", TIMEOUT_S)
     except TimeoutError as error:
         print(f"    {error}")
         return False
@@ -260,16 +264,16 @@ def _is_delivered(site: Site[Net]) -> bool:
 
 
 def _wait_until_quiet(site: Site[Net]) -> None:
-    """Wait until the subscriber has seen nothing new for a while."""
+    """Wait until the subscriber's result has not changed for `QUIET_S`."""
     path = site.path("consumer")
-    seen_s = -1.0
-    while path.stat().st_mtime != seen_s:
-        seen_s = path.stat().st_mtime
+    modified_s = -1.0
+    while path.stat().st_mtime != modified_s:
+        modified_s = path.stat().st_mtime
         time.sleep(QUIET_S)
 
 
 def plan(is_quick: bool) -> Iterator[tuple[Part, Arm]]:
-    """What is run, in order."""
+    """Yield the runs in order."""
     if is_quick:
         parts = {CUTS: [ALONE], KILLS: [ALONE]}
     else:
@@ -297,12 +301,14 @@ def _report(runs: list[Run]) -> tuple[str, list[str]]:
 
 def _draw(path: Path, runs: list[Run]) -> None:
     arms = list(dict.fromkeys(each.arm.name for each in runs))
-    wrong = {(each.part, each.arm.name): each for each in runs}
+    by_part_and_arm = {(each.part, each.arm.name): each for each in runs}
     series: dict[str, list[float | None]] = {}
     for part in dict.fromkeys(each.part for each in runs):
-        here = [wrong.get((part, arm)) for arm in arms]
-        series[f"lost; {part}"] = [x.percent(x.lost) if x else None for x in here]
-        series[f"doubled; {part}"] = [x.percent(x.doubled) if x else None for x in here]
+        of_part = [by_part_and_arm.get((part, arm)) for arm in arms]
+        series[f"lost; {part}"] = [x.percent(x.lost) if x else None for x in of_part]
+        series[f"doubled; {part}"] = [
+            x.percent(x.doubled) if x else None for x in of_part
+        ]
     bars(path, "Messages lost and doubled", arms, series, "% of those sent")
 
 
@@ -311,7 +317,7 @@ def _draw(path: Path, runs: list[Run]) -> None:
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 @click.option("--only", help="Parts and arms whose names hold these words.")
 def main(quick: bool, out: Path, only: str | None) -> None:
-    """Measure what each QoS costs and loses over a bad link."""
+    """Measure cost and losses of each QoS over an unreliable link."""
     interrupt_on_sigterm()
     load = Load(400, 64.0) if quick else Load(2000, 50.0)
     runs: list[Run] = []

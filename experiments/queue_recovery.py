@@ -1,29 +1,29 @@
-"""``python -m experiments.queue_recovery``: what is read of a damaged queue file.
+"""``python -m experiments.queue_recovery``: recovery of damaged queue files.
 
-Our reader beside what SQLite offers: ``.recover`` and ``.dump`` of the sqlite3
-command (Debian's package ``sqlite3``), ``VACUUM INTO``, and the rows that
-sqlite-utils reads. Each arm gets a copy of the same damaged file in a process of
-its own. A message is saved when it is exactly what was put, was not delivered yet,
-and matches its checksum; the checksum is applied to every arm alike.
+Compares our reader with SQLite's tools: ``.recover`` and ``.dump`` of the sqlite3
+command (Debian's package ``sqlite3``), ``VACUUM INTO``, and the rows that sqlite-utils
+reads. Each arm gets a copy of the same damaged file in its own process. A message is
+saved if it equals what was put, was not delivered yet, and matches its checksum; the
+checksum is applied to every arm alike.
 
-The first table shows the share of messages that each arm saved, with that of
-priority 5 where it differs. The second one adds up, by arm:
+The first table shows the share of messages that each arm saved, with that of priority 5
+where it differs. The second one shows totals by arm:
 
 ``nothing``
     Files of which no message was saved.
 ``refused``
-    Rows that came back and do not match their checksum.
+    Rows returned that do not match their checksum.
 ``wrong``
-    Rows that are not what was put although their checksum matches.
+    Rows that differ from what was put although their checksum matches.
 ``twice``
-    Rows of one message after its first.
+    Further rows of a message after its first.
 ``delivered``
-    Messages that had been delivered and come back; their receiver drops them by id.
+    Messages returned that had been delivered before; their receiver drops them by id.
 ``values``, ``wrong values``
-    Share of the remembered values and taken ids that came back, and how many came
-    back that are not true. Neither has a checksum.
+    Share of the stored values and taken ids that were returned, and the number of
+    wrong ones returned. Neither has a checksum.
 ``CPU s``, ``most s``, ``most MB``
-    CPU time (median, maximum) and the memory that an arm needs beside Python's.
+    CPU time (median, maximum) and the memory that an arm needs in addition to Python.
 """
 
 import logging
@@ -60,29 +60,29 @@ FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Truth:
-    """What a queue held.
+    """Content of a queue.
 
     Attributes:
         live: Messages by id.
         delivered: Messages that had left the queue.
-        kept: Remembered values and taken ids.
-        former: Values that were true at an earlier time.
+        stored: Stored values and taken ids.
+        former: Earlier values.
     """
 
     live: dict[tuple[Any, ...], Body]
     delivered: set[Body]
-    kept: set[tuple[Any, ...]]
+    stored: set[tuple[Any, ...]]
     former: set[tuple[Any, ...]]
 
     @property
     def urgent(self) -> int:
-        """How many messages have the highest priority."""
+        """Number of messages with the highest priority."""
         return sum(body[0] == TOP for body in self.live.values())
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one arm read of one damaged file; the module's text says what is what."""
+    """Result of one arm with one damaged file; see the module for the fields."""
 
     arm: str
     damage: str
@@ -102,7 +102,7 @@ class Outcome:
 
 
 def undamaged(images: Images, _chance: random.Random) -> Files:
-    """File and log as a power cut leaves them."""
+    """File and log after a power cut, without further damage."""
     return images.crash
 
 
@@ -124,13 +124,13 @@ def build(size: int, seed: int, folder: Path) -> tuple[Images, Truth]:
     second.close()
     found = read_all(path)
     live = {row.body[2:5]: row.body for row in found.rows if row.body}
-    kept = found.values | found.taken
+    stored = found.values | found.taken
     images = Images(older, crash, Files(path.read_bytes()), path)
-    return images, Truth(live, set(delivered), kept, former)
+    return images, Truth(live, set(delivered), stored, former)
 
 
-def judge(found: Found, truth: Truth) -> dict[str, Any]:
-    """Compare what came back with what was there."""
+def compare(found: Found, truth: Truth) -> dict[str, Any]:
+    """Compare the returned rows with the content of the queue."""
     seen: set[Body] = set()
     counts = dict.fromkeys(("refused", "wrong", "twice", "delivered"), 0)
     for body, is_sound in found.rows:
@@ -143,18 +143,18 @@ def judge(found: Found, truth: Truth) -> dict[str, Any]:
         else:
             counts["delivered" if body in truth.delivered else "wrong"] += 1
     urgent = sum(body[0] == TOP for body in seen)
-    kept = found.values | found.taken
+    stored = found.values | found.taken
     return {
         **counts,
         "saved": len(seen) / len(truth.live),
         "saved_urgent": urgent / (truth.urgent or 1),
-        "values": len(kept & truth.kept) / len(truth.kept),
-        "wrong_values": len(kept - truth.kept - truth.former),
+        "values": len(stored & truth.stored) / len(truth.stored),
+        "wrong_values": len(stored - truth.stored - truth.former),
     }
 
 
 def run_apart(arm: str, path: Path, folder: Path, truth: Truth) -> dict[str, Any]:
-    """Run an arm in a process of its own."""
+    """Run an arm in its own process."""
     receiver, sender = FORK.Pipe(duplex=False)
 
     def run() -> None:
@@ -165,25 +165,25 @@ def run_apart(arm: str, path: Path, folder: Path, truth: Truth) -> dict[str, Any
         seconds = _cpu_s() - start_s
         memory = _peak_bytes() - before + found.rss_bytes
         sender.send({
-            **judge(found, truth),
+            **compare(found, truth),
             "seconds": seconds, "memory_bytes": memory, "error": found.error,
         })  # fmt: skip
 
     process = FORK.Process(target=run)
     process.start()
     sender.close()
-    told: dict[str, Any] = receiver.recv()
+    result: dict[str, Any] = receiver.recv()
     process.join()
-    return told
+    return result
 
 
 def _cpu_s() -> float:
-    """CPU time of this process and of those that it waited for."""
+    """Return the CPU time of this process and its ended children, in seconds."""
     return sum(os.times()[:4])
 
 
 def _peak_bytes(*, reset: bool = False) -> int:
-    """Highest memory of this process, since the last reset."""
+    """Return the maximum memory of this process since the last reset."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()
@@ -192,7 +192,7 @@ def _peak_bytes(*, reset: bool = False) -> int:
 
 
 def measure(size: int, seed: int, arms: Iterable[str]) -> Iterator[Outcome]:
-    """Damage one queue in every way, and let every arm read it."""
+    """Apply every damage to one queue, and run every arm on the result."""
     home = Path(tempfile.mkdtemp(prefix="queue-recovery-"))
     with seeded_ids(random.Random(seed)):  # noqa: S311 - chance, no secrets
         images, truth = build(size, seed, home)
@@ -204,14 +204,14 @@ def measure(size: int, seed: int, arms: Iterable[str]) -> Iterator[Outcome]:
             folder.mkdir()
             path = folder / "damaged.db"
             files.write(path)
-            told = run_apart(arm, path, folder, truth)
-            yield Outcome(arm=arm, damage=name, size=size, seed=seed, **told)
+            result = run_apart(arm, path, folder, truth)
+            yield Outcome(arm=arm, damage=name, size=size, seed=seed, **result)
             shutil.rmtree(folder)
     shutil.rmtree(home)
 
 
 def by_damage(outcomes: list[Outcome], arms: list[str]) -> str:
-    """Mean share saved in percent, by damage and arm."""
+    """Format the mean share saved in percent, by damage and arm."""
     rows: list[list[object]] = []
     for size, name in dict.fromkeys((o.size, o.damage) for o in outcomes):
         group = [o for o in outcomes if (o.size, o.damage) == (size, name)]
@@ -223,28 +223,28 @@ def by_damage(outcomes: list[Outcome], arms: list[str]) -> str:
 def _share(group: list[Outcome]) -> str:
     whole = statistics.mean(100 * o.saved for o in group)
     urgent = statistics.mean(100 * o.saved_urgent for o in group)
-    same = abs(whole - urgent) < 0.05  # noqa: PLR2004 - it is not printed
+    same = abs(whole - urgent) < 0.05  # noqa: PLR2004 - less than one printed digit
     return f"{whole:.1f}" if same else f"{whole:.1f} ({urgent:.1f})"
 
 
 def by_arm(outcomes: list[Outcome], arms: list[str]) -> str:
-    """Everything else, by arm and size."""
+    """Format the totals, by arm and size."""
     rows: list[list[object]] = []
     for size in dict.fromkeys(o.size for o in outcomes):
         for arm in arms:
             group = [o for o in outcomes if (o.arm, o.size) == (arm, size)]
-            hurt = [o for o in group if o.damage != "none"]
+            damaged = [o for o in group if o.damage != "none"]
             rows.append([
                 f"{size} {arm}",
-                f"{statistics.mean(100 * o.saved for o in hurt):.2f}",
-                f"{statistics.mean(100 * o.saved_urgent for o in hurt):.2f}",
-                f"{min(100 * o.saved for o in hurt):.1f}",
+                f"{statistics.mean(100 * o.saved for o in damaged):.2f}",
+                f"{statistics.mean(100 * o.saved_urgent for o in damaged):.2f}",
+                f"{min(100 * o.saved for o in damaged):.1f}",
                 sum(not o.saved for o in group),
                 sum(o.refused for o in group),
                 sum(o.wrong for o in group),
                 sum(o.twice for o in group),
                 sum(o.delivered for o in group),
-                f"{statistics.mean(100 * o.values for o in hurt):.1f}",
+                f"{statistics.mean(100 * o.values for o in damaged):.1f}",
                 sum(o.wrong_values for o in group),
                 statistics.median(o.seconds for o in group),
                 max(o.seconds for o in group),
@@ -260,10 +260,10 @@ def by_arm(outcomes: list[Outcome], arms: list[str]) -> str:
 @click.command()
 @click.option("--sizes", default="200,20000", help="Messages in the queue.")
 @click.option("--seeds", default="10,1", help="How many seeds, for each size.")
-@click.option("--arms", default=",".join(ARMS), help="What reads the files.")
+@click.option("--arms", default=",".join(ARMS), help="Methods of reading the files.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 def main(sizes: str, seeds: str, arms: str, out: Path) -> None:
-    """Damage queue files, and compare what is read of them."""
+    """Damage queue files, and compare the messages that each method recovers."""
     names = arms.split(",")
     outcomes: list[Outcome] = []
     for size, count in zip(sizes.split(","), seeds.split(","), strict=True):
@@ -273,8 +273,11 @@ def main(sizes: str, seeds: str, arms: str, out: Path) -> None:
     print(
         f"\n{version()}\n\n{by_damage(outcomes, names)}\n\n{by_arm(outcomes, names)}\n"
     )
-    told = {"sqlite3": version(), "outcomes": [asdict(outcome) for outcome in outcomes]}
-    print(f"  {write(out, 'queue_recovery', told)}")
+    result = {
+        "sqlite3": version(),
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+    }
+    print(f"  {write(out, 'queue_recovery', result)}")
 
 
 if __name__ == "__main__":

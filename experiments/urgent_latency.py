@@ -1,13 +1,12 @@
-"""``python -m experiments.urgent_latency``: how long an urgent message waits.
+"""``python -m experiments.urgent_latency``: latency of an urgent message.
 
-A backlog is handed over, and 1.5 s later a message of priority 5 with 200 bytes.
-Three senders on the same shaped link: a plain paho client that is given every
-message, a Mosquitto bridge, and Yamamori's queue and uplink. On Yamamori's side
-more urgent messages follow every 2 s while the backlog drains, each a sample; on
-the others, which send in order, one tells all.
+A backlog is sent, and 1.5 s later a message of priority 5 with 200 bytes. Three
+senders on the same shaped link: a plain paho client, a Mosquitto bridge, and Yamamori's
+queue and uplink. With Yamamori further urgent messages follow every 2 s while the
+backlog drains, each a sample; the others send in order, so one sample is enough.
 
-The broker's answers are delayed, the data are not. The physical limit for the
-urgent message is one frame of backlog on the wire, then its own.
+The broker's answers are delayed, the data are not. The physical limit for the urgent
+message is one frame of the backlog on the wire, then its own.
 """
 
 import statistics
@@ -38,7 +37,7 @@ class Case:
     """A link and a backlog.
 
     Attributes:
-        name: In tables.
+        name: Name in tables.
         shape: The link.
         backlog: Messages of 1000 bytes.
         bar_s: Most an urgent message may take.
@@ -53,7 +52,7 @@ class Case:
 
     @property
     def limit_s(self) -> float:
-        """No sender can do better at the worst moment: a frame, then its own."""
+        """Lower bound of the worst latency: a backlog frame, then its own."""
         wire = BACKLOG_BYTES + URGENT_BYTES
         wire += len(topic(False)) + len(topic(True)) + 2 * (7 + SEGMENT_HEADER_BYTES)
         return wire / self.shape.rate_bytes_per_s
@@ -72,13 +71,13 @@ C = Case("c", A.shape, 10_000, 0.5, is_drained=False)
 
 @dataclass(frozen=True)
 class Arm:
-    """Who sends.
+    """One sender.
 
     Attributes:
-        name: In tables.
+        name: Name in tables.
         by: paho, bridge or uplink.
         window_bytes: Upper bound of the uplink's window.
-        custody: When the uplink lets a message go.
+        custody: When the uplink removes a message from its queue.
     """
 
     name: str
@@ -99,7 +98,7 @@ SWEEP = [
 
 @dataclass(frozen=True)
 class Run:
-    """What one run told; times in seconds.
+    """Result of one run; times in seconds.
 
     Attributes:
         urgent_s: Latency of each urgent message.
@@ -198,7 +197,7 @@ def _judge(
 
 
 def plan(is_quick: bool) -> list[tuple[Case, Arm]]:
-    """What is run, in order."""
+    """Return the runs in order."""
     repeated = [YAMAMORI] * (1 if is_quick else 3)
     others = [] if is_quick else [PUBACK, *SWEEP]
     runs = [
@@ -283,7 +282,7 @@ def _draw(path: Path, runs: list[Run]) -> None:
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 @click.option("--only", help="One case: a, b or c.")
 def main(quick: bool, out: Path, only: str | None) -> None:
-    """Measure how long an urgent message waits behind a backlog."""
+    """Measure the latency of an urgent message behind a backlog."""
     interrupt_on_sigterm()
     runs: list[Run] = []
     with Net() as net:

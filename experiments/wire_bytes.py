@@ -1,21 +1,21 @@
-"""``python -m experiments.wire_bytes``: what a sensor reading costs on the link.
+"""``python -m experiments.wire_bytes``: bytes of a sensor reading on the link.
 
-A node with the sensors of ``docs/how-to/node.md`` reads them all each minute of a
-simulated storm: six or seven readings, as the drivers give them. Ethernet frames
-are counted on both sides of the link, between two moments at which the connection
-stands and nothing is on its way: acknowledgements and receipts are in, connecting
-and keepalive are not (they are counted apart).
+A node with the sensors of ``docs/how-to/node.md`` reads them all once per minute of a
+simulated storm: six or seven readings, depending on the drivers. Ethernet frames are
+counted on both sides of the link, between two times at which the connection is up and
+idle: acknowledgements and receipts are included, connection setup and keepalive are not
+(they are counted separately).
 
-The peer publishes one JSON message per reading with paho at QoS 1: each as its
-sensor is read, or, better for it, all of a sampling at once: then the kernel
-puts most of them into one segment. Yamamori queues one SenML pack per sampling, and
-a real gateway daemon behind a real Mosquitto stores it and gives receipts:
+The peer publishes one JSON message per reading with paho at QoS 1: each when its sensor
+is read, or, with fewer bytes, all of a sampling at once, so that the kernel puts most
+of them into one segment. Yamamori queues one SenML pack per sampling, and a real
+gateway daemon behind a real Mosquitto stores it and sends receipts:
 
-* live: each pack at once. A sampling takes 1.2 s instead of 60 s, longer than
-  the gateway gathers receipts for, so each pack has a receipt of its own;
-* gathered: ``gather_s`` of some samplings. The queue's clock runs as fast as the
-  samplings, so that what would be late in the field is late here;
-* backlog: a closed link lets the storm wait, then opens.
+* live: each pack at once. A sampling takes 1.2 s instead of 60 s, longer than the
+  gateway batches receipts, so each pack has its own receipt;
+* gathered: ``gather_s`` of some samplings. The queue's clock is accelerated like the
+  samplings, so that the batching delay in simulated time is that of the field;
+* backlog: the uplink is closed during the storm, then opens.
 
 The link has 64 kbps and a round trip of 0.1 s, TCP's own acknowledgements included.
 MQTT runs without TLS on both sides.
@@ -40,10 +40,10 @@ ONE_WAY_S = 0.05
 LIVE_EVERY_S = 1.2
 GATHER_EVERY_S = 0.6
 SHIPPED = 3
-"""Samplings each minute, gathered for three minutes: `uplink.gather_s` as shipped."""
+"""Samplings per batch with the default `uplink.gather_s` of three minutes."""
 
 GATHERED = 10
-"""The same, gathered for ten minutes."""
+"""Samplings per batch with ten minutes."""
 
 PEER_APART_S = 0.1
 RATIO_BAR = 5.0
@@ -55,18 +55,18 @@ IDLE_S = 125.0
 
 @dataclass(frozen=True)
 class Arm:
-    """Who sends, and how.
+    """Sender of a run.
 
     Attributes:
-        name: In tables.
+        name: Name in tables.
         by: json or uplink.
-        priority: Of each message.
+        priority: Priority of each message.
         every_s: Time between samplings; 0 is a backlog.
-        gather_s: The uplink's.
+        gather_s: Batching time of the uplink.
         apart_s: Time between the peer's messages of one sampling.
-        mqtt: The peer's version.
-        qos: Of Yamamori's messages.
-        idle_s: Nothing is sent for so long instead.
+        mqtt: MQTT version of the peer.
+        qos: QoS of Yamamori's messages.
+        idle_s: Send nothing for this time instead.
     """
 
     name: str
@@ -81,14 +81,14 @@ class Arm:
 
     @property
     def has_bar(self) -> bool:
-        """Whether the bar is for it: routine messages as they are sent, or late.
+        """Whether the target applies: routine messages in batches, or a backlog.
 
-        Not each at once: the headers of a publication, its acknowledgement and its
-        receipt are then most of what a reading costs.
+        Not to single messages: most of their cost are the headers of the publication,
+        its acknowledgement and its receipt.
         """
         is_ours = self.by == "uplink" and self.priority in BAR_PRIORITIES
-        is_less = self.every_s > 0 and self.gather_s < (SHIPPED - 1) * GATHER_EVERY_S
-        return is_ours and self.qos == 1 and not self.idle_s and not is_less
+        is_small = self.every_s > 0 and self.gather_s < (SHIPPED - 1) * GATHER_EVERY_S
+        return is_ours and self.qos == 1 and not self.idle_s and not is_small
 
 
 PEER = Arm("paho JSON, MQTT 3.1.1, at once", "json")
@@ -97,11 +97,11 @@ PEER_APART = replace(PEER, name="paho JSON, one by one", apart_s=PEER_APART_S)
 
 
 def arms(priority: int, gathered: Sequence[int] = ()) -> Iterator[Arm]:
-    """Yamamori's ways to send one priority.
+    """Yield Yamamori's variants for one priority.
 
     Args:
-        priority: Of each message.
-        gathered: Samplings that may wait for each other.
+        priority: Priority of each message.
+        gathered: Batch sizes, in samplings.
     """
     live = Arm(f"yamamori live, priority {priority}", "uplink", priority)
     yield live
@@ -114,7 +114,7 @@ def arms(priority: int, gathered: Sequence[int] = ()) -> Iterator[Arm]:
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured.
+    """Extent of the measurement.
 
     Attributes:
         live: Samplings of a live arm.
@@ -127,7 +127,7 @@ class Size:
     backlog: int
 
     def of(self, arm: Arm) -> int:
-        """Samplings of an arm."""
+        """Return the samplings of an arm."""
         if arm.idle_s:
             return 0
         if arm.every_s == 0:
@@ -141,13 +141,13 @@ QUICK = Size(live=6, gathered=20, backlog=120)
 
 @dataclass(frozen=True)
 class Run:
-    """What one arm put on the link.
+    """Traffic of one arm on the link.
 
     Attributes:
-        samplings: How many were measured.
-        readings: In all of them.
+        samplings: Number of measured samplings.
+        readings: Number of their readings.
         traffic: Their frames.
-        connecting: Frames until the link was ready for the first message.
+        connecting: Frames until the connection was ready for the first message.
     """
 
     arm: Arm
@@ -167,7 +167,7 @@ class Run:
         return traffic.up_bytes + traffic.down_bytes
 
     def row(self, *peers: "Run") -> list[object]:
-        """A line of the table."""
+        """Return a row of the table."""
         frames = self.traffic.up_frames + self.traffic.down_frames
         return [
             self.arm.name,
@@ -203,8 +203,8 @@ def run(net: Net, arm: Arm, samplings: int) -> Run:
         connected = net.traffic()
         site.wait_for_words("node", "begin\n", 60.0)
         begun = net.traffic()
-        patience_s = 120.0 + samplings * arm.every_s + arm.idle_s
-        site.wait_for_words("node", "end\n", patience_s)
+        timeout_s = 120.0 + samplings * arm.every_s + arm.idle_s
+        site.wait_for_words("node", "end\n", timeout_s)
         done = net.traffic()
     readings = samplings * readings_each()
     return Run(arm, samplings, readings, done.since(begun), connected.since(before))
@@ -222,7 +222,7 @@ def _start_node(site: Site[Net], arm: Arm, samplings: int) -> None:
 
 
 def _hourly(runs: list[Run]) -> str:
-    """What a connection costs beside the readings."""
+    """Format the bytes of connection setup and keepalive."""
     head = ("connection alone", "connecting B", "keepalive B/hour")
     rows = [
         [each.arm.name, each.both(each.connecting),
@@ -260,13 +260,13 @@ def _draw(path: Path, runs: list[Run]) -> None:
     bars(path, title, labels, {"from the node": up, "to the node": down}, "bytes")
 
 
-def _told(each: Run) -> Mapping[str, object]:
-    told = asdict(each)
-    return told if each.arm.idle_s else told | {"reading_bytes": each.reading_bytes}
+def _to_dict(each: Run) -> Mapping[str, object]:
+    fields = asdict(each)
+    return fields if each.arm.idle_s else fields | {"reading_bytes": each.reading_bytes}
 
 
 def plan(is_quick: bool) -> list[Arm]:
-    """What is run, in order; first the peers that all are compared with."""
+    """Return the runs in order; first the peers for comparison."""
     if is_quick:
         return [PEER_APART, PEER, *arms(1, [SHIPPED, GATHERED]), next(arms(5))]
     live_0 = Arm("yamamori live, priority 1, QoS 0", "uplink", qos=0)
@@ -284,7 +284,7 @@ def plan(is_quick: bool) -> list[Arm]:
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 @click.option("--only", help="Arms whose name holds these words, and the peer.")
 def main(quick: bool, out: Path, only: str | None) -> None:
-    """Measure the bytes of a reading."""
+    """Measure the bytes per reading on the link."""
     interrupt_on_sigterm()
     size = QUICK if quick else FULL
     runs: list[Run] = []
@@ -296,8 +296,8 @@ def main(quick: bool, out: Path, only: str | None) -> None:
                 runs.append(run(net, arm, size.of(arm)))
     text, verdicts = _report(runs)
     hourly = _hourly(runs) if any(each.arm.idle_s for each in runs) else ""
-    told = {"runs": [_told(each) for each in runs], "bars": verdicts}
-    path = write(out, "wire_bytes", told)
+    result = {"runs": [_to_dict(each) for each in runs], "bars": verdicts}
+    path = write(out, "wire_bytes", result)
     _draw(path.with_suffix(".png"), runs)
     print(f"\n{text}\n\n{hourly}", *verdicts, f"\n  {path}", sep="\n")
 

@@ -1,4 +1,4 @@
-"""Prints an image's weight and speed beside the bars; status 1 when one is missed."""
+"""Prints an image's size and times with their limits; exit code 1 if one is missed."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ BARS = {
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--role", choices=BARS, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="whole test")
@@ -30,8 +30,8 @@ def main() -> None:
         bar = BARS[given.role].get(name)
         is_missed = bar is not None and value > bar
         missed |= is_missed
-        words = f"bar {bar:g}{' MISSED' * is_missed}" if bar else ""
-        print(f"{name:30}{value:8} {words}".rstrip())
+        comparison = f"bar {bar:g}{' MISSED' * is_missed}" if bar else ""
+        print(f"{name:30}{value:8} {comparison}".rstrip())
     sys.exit(missed)
 
 

@@ -1,9 +1,9 @@
-"""Update bundles: a root for one slot, signed, made by the builder and taken by a node.
+"""Update bundles: a signed root for one slot, made by the builder, applied by a node.
 
 A bundle is a tar of three members in this order: ``manifest.json``, its Ed25519
-signature ``manifest.sig``, and ``root.squashfs``, of which the manifest tells size and
-SHA-256. Nothing is written before the signature is known to be good, and nothing is
-booted before what was written is read back.
+signature ``manifest.sig``, and ``root.squashfs``, whose size and SHA-256 are in the
+manifest. The signature is verified before anything is written, and the written root is
+read back before it can be booted.
 """
 
 import argparse
@@ -28,15 +28,15 @@ ABOUT = Path("etc/yamamori-image")
 PUBLIC_KEY = Path("usr/share/yamamori/update.pub")
 MANIFEST, SIGNATURE, ROOT = "manifest.json", "manifest.sig", "root.squashfs"
 CHUNK = 1 << 20
-MOST_MANIFEST_BYTES = 65536
+MAX_MANIFEST_BYTES = 65536
 
 
 class BundleError(Exception):
-    """The bundle cannot be taken; the slots are as they were, or one is unused."""
+    """The bundle cannot be applied; the active slot is unchanged."""
 
 
 def about(path: Path) -> dict[str, str]:
-    """What an image says of itself: role, version, kernel, epoch."""
+    """Read an image's description: role, version, kernel, epoch."""
     lines = path.read_text().splitlines()
     return dict(line.split("=", 1) for line in lines)
 
@@ -47,8 +47,8 @@ def make(root: Path, facts: dict[str, str], key: Path, out: Path) -> None:
     with root.open("rb") as file:
         for chunk in _chunks(file):
             digest.update(chunk)
-    told = {**facts, "bytes": root.stat().st_size, "sha256": digest.hexdigest()}
-    manifest = json.dumps(told, sort_keys=True).encode()
+    content = {**facts, "bytes": root.stat().st_size, "sha256": digest.hexdigest()}
+    manifest = json.dumps(content, sort_keys=True).encode()
     private: Any = load_pem_private_key(key.read_bytes(), None)
     with tarfile.open(out, "w", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in ((MANIFEST, manifest), (SIGNATURE, private.sign(manifest))):
@@ -68,27 +68,28 @@ def apply(bundle: Path, slot: Path, ours: dict[str, str], key: Path) -> str:
         A sentence for the report.
 
     Raises:
-        BundleError: It is not whole, not signed by us, or not for this machine.
+        BundleError: It is incomplete, has no valid signature, or is not for this
+            machine.
         OSError: The card cannot be read or written.
     """
     try:
         with tarfile.open(bundle, "r|") as tar:
-            told = _manifest(tar, key)
-            _check(told, ours)
+            content = _manifest(tar, key)
+            _check(content, ours)
             root = _next(tar, ROOT)
-            written = _write(root, slot, told["bytes"])
+            written = _write(root, slot, content["bytes"])
     except (tarfile.TarError, EOFError) as error:
         raise BundleError(f"{bundle.name} must be a whole bundle: {error}") from error
-    if written != told["sha256"] or _read_back(slot, told["bytes"]) != written:
+    if written != content["sha256"] or _read_back(slot, content["bytes"]) != written:
         raise BundleError(
-            f"{ROOT} must have SHA-256 {told['sha256']}, got {written}; copy it anew"
+            f"{ROOT} must have SHA-256 {content['sha256']}, got {written}; copy it anew"
         )
-    return f"Version {told['version']} is written; it is kept if it works."
+    return f"Version {content['version']} is written; it is kept if it works."
 
 
 def _manifest(tar: tarfile.TarFile, key: Path) -> dict[str, Any]:
-    manifest = _next(tar, MANIFEST).read(MOST_MANIFEST_BYTES)
-    signature = _next(tar, SIGNATURE).read(MOST_MANIFEST_BYTES)
+    manifest = _next(tar, MANIFEST).read(MAX_MANIFEST_BYTES)
+    signature = _next(tar, SIGNATURE).read(MAX_MANIFEST_BYTES)
     public: Any = load_pem_public_key(key.read_bytes())
     try:
         public.verify(signature, manifest)
@@ -97,22 +98,23 @@ def _manifest(tar: tarfile.TarFile, key: Path) -> dict[str, Any]:
             "the signature must be of the key this image was built with; "
             "take the bundle from where the image came from"
         ) from error
-    told: dict[str, Any] = json.loads(manifest)
-    return told
+    content: dict[str, Any] = json.loads(manifest)
+    return content
 
 
-def _check(told: dict[str, Any], ours: dict[str, str]) -> None:
+def _check(content: dict[str, Any], ours: dict[str, str]) -> None:
     for name, remedy in (
         ("role", "take the bundle of this role"),
         ("kernel", "flash the card anew: the kernel is shared by both slots"),
     ):
-        if told[name] != ours[name]:
+        if content[name] != ours[name]:
             raise BundleError(
-                f"{name} must be {ours[name]}, got {told[name]}; {remedy}"
+                f"{name} must be {ours[name]}, got {content[name]}; {remedy}"
             )
-    if int(told["epoch"]) < int(ours["epoch"]):
+    if int(content["epoch"]) < int(ours["epoch"]):
+        version = content["version"]
         raise BundleError(
-            f"version must not be older than {ours['version']}, got {told['version']}"
+            f"version must not be older than {ours['version']}, got {version}"
         )
 
 
@@ -159,7 +161,7 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """The command line of builder and node."""
+    """Run the command of the builder or the node."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     maker = commands.add_parser("make")

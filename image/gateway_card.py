@@ -1,8 +1,9 @@
-"""Takes a gateway's settings from the card's FAT partition.
+"""Copies a gateway's settings from the card's FAT partition.
 
-``gateway.toml`` and ``manager.toml`` are read by their own rules first: what is wrong
-never replaces what works. What is in the folder ``mosquitto`` is the broker's and goes
-as it is; private keys are wiped from the card. ``gateway-report.txt`` tells of it.
+``gateway.toml`` and ``manager.toml`` are validated first, so that an invalid file never
+replaces a valid one. The files of the folder ``mosquitto`` are the broker's and are
+copied without validation; private keys are wiped from the card. The result is written
+to ``gateway-report.txt``.
 """
 
 import os
@@ -25,7 +26,7 @@ PRIVATE = b"PRIVATE KEY-----"
 
 
 def take(source: Path, target: Path) -> Iterator[str]:
-    """Take what is new and right; lines for the report.
+    """Copy new and valid files; yield lines for the report.
 
     Raises:
         OSError: The target cannot be written, or the card cannot be wiped.
@@ -72,7 +73,7 @@ def _wipe(path: Path) -> None:
 
 
 def main() -> None:
-    """Take and report: FOLDER ON THE CARD, FOLDER OF THE SETTINGS."""
+    """Copy and report. Arguments: FOLDER ON THE CARD, FOLDER OF THE SETTINGS."""
     source, target = (Path(argument) for argument in sys.argv[1:3])
     if not source.is_dir():
         return
@@ -80,8 +81,8 @@ def main() -> None:
     print("\n".join(lines))
     if lines:
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-        words = ["Yamamori: report on a gateway's files", f"written {now}", "", *lines]
-        write_atomic(source / REPORT, encode_text(words))
+        report = ["Yamamori: report on a gateway's files", f"written {now}", "", *lines]
+        write_atomic(source / REPORT, encode_text(report))
 
 
 if __name__ == "__main__":

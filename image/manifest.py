@@ -1,4 +1,4 @@
-"""Writes the list by which Raspberry Pi Imager offers our image, with its checksums."""
+"""Writes the list from which Raspberry Pi Imager installs our image, with checksums."""
 
 import argparse
 import hashlib
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def entry(image: Path, packed: Path, role: str, version: str) -> dict[str, object]:
-    """The image as Imager's list has it."""
+    """Return the entry of the image in Imager's list."""
     built = datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), UTC)
     return {
         "name": f"Yamamori {role} {version}",
         "description": f"Landslide sensors: {role}. Put node.toml on the card after it"
         if role == "node"
         else "Landslide sensors: gateway with its broker and time server",
-        "url": _where(packed),
+        "url": _url(packed),
         "release_date": built.date().isoformat(),
         "extract_size": image.stat().st_size,
         "extract_sha256": _digest(image),
@@ -27,8 +27,8 @@ def entry(image: Path, packed: Path, role: str, version: str) -> dict[str, objec
     }
 
 
-def _where(packed: Path) -> str:
-    """Where Imager gets it: a folder on the web, or this machine's own."""
+def _url(packed: Path) -> str:
+    """Return the download URL: under IMAGE_URL, or a file of this machine."""
     base = os.environ.get("IMAGE_URL")
     return f"{base.rstrip('/')}/{packed.name}" if base else packed.resolve().as_uri()
 
@@ -39,7 +39,7 @@ def _digest(path: Path) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("image", "packed", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Picks from the lock file what one role needs on an arm64 machine, hashes and all.
+"""Selects from the lock file what one role requires on an arm64 machine, with hashes.
 
 Usage: wanted.py EXTRA... > requirements.txt
 """
@@ -24,22 +24,22 @@ TARGET = {
     "platform_system": "Linux",
 }
 NATIVE = frozenset({"lgpio"})
-"""Not installed on the building machine, and known to require nothing."""
+"""Not installed on the build machine; has no requirements."""
 
 UNUSED = frozenset({"pip", "setuptools"})
-"""sqlite-utils wants the one for a command that a read-only root could not use;
-colorzero names the other and imports nothing of it."""
+"""sqlite-utils requires pip for a command that cannot work on a read-only root;
+colorzero requires setuptools without importing it."""
 
 
 def blocks() -> dict[str, str]:
-    """Blocks of the lock file, by name of the distribution."""
+    """Return the blocks of the lock file, by name of the distribution."""
     text = (ROOT / "requirements.lock").read_text()
     found = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
     return {canonicalize_name(b.partition("==")[0]): b for b in found}
 
 
 def closure(extras: list[str]) -> set[str]:
-    """Names of all that ``yamamori[extras]`` needs on the target."""
+    """Return the names of all that ``yamamori[extras]`` requires on the target."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     todo = list(project["dependencies"])
     for extra in extras:
@@ -48,7 +48,7 @@ def closure(extras: list[str]) -> set[str]:
     while todo:
         requirement = Requirement(todo.pop())
         name = canonicalize_name(requirement.name)
-        if name in names | UNUSED or not _is_meant(requirement):
+        if name in names | UNUSED or not _applies(requirement):
             continue
         names.add(name)
         if name not in NATIVE:
@@ -56,7 +56,7 @@ def closure(extras: list[str]) -> set[str]:
     return names
 
 
-def _is_meant(requirement: Requirement) -> bool:
+def _applies(requirement: Requirement) -> bool:
     marker = requirement.marker
     return marker is None or marker.evaluate({**TARGET, "extra": ""})
 
@@ -65,7 +65,7 @@ def main() -> None:
     """Print the blocks."""
     locked = blocks()
     for name in sorted(closure(sys.argv[1:])):
-        # pip would read the marker for the machine it runs on, not for the target.
+        # pip would evaluate the marker for the machine it runs on, not the target.
         print(re.sub(r" ; [^\\\n]*", " ", locked[name], count=1), end="")
 
 

@@ -1,12 +1,11 @@
-"""Compare the lock with published advisories, without a network.
+"""Compare the lock with published advisories, without network access.
 
 ADVISORIES is a folder or a zip of OSV records in JSON, such as the `all.zip` that
-osv.dev publishes for PyPI; carry it over from a machine that may reach it. Withdrawn
-records count for nothing. Exit code 0: no pinned version is named; 1: one is; 2: the
-records cannot be read, or none is about PyPI, so that nothing was compared.
+osv.dev publishes for PyPI; copy it from a machine with internet access. Withdrawn
+records are ignored. Exit code 0: no pinned version is affected; 1: at least one is; 2:
+the records cannot be read, or none is about PyPI, so that nothing was compared.
 
-It knows what the records know: a hole that nobody has published, and Debian's
-packages, are not seen.
+Only published vulnerabilities are found, and none of Debian's packages.
 
 Source: OSV schema 1.6, "affected" and "evaluation algorithm" (ossf.github.io).
 """
@@ -36,7 +35,7 @@ class NoRecordError(ValueError):
 
 @dataclass(frozen=True)
 class Found:
-    """A pinned library that a record names."""
+    """A pinned library that a record affects."""
 
     name: str
     version: str
@@ -45,17 +44,17 @@ class Found:
     fixed: tuple[str, ...]
 
     def __str__(self) -> str:
-        """One line for a person, with the remedy."""
+        """Format one line, with the remedy."""
         remedy = f"take {' or '.join(self.fixed)}" if self.fixed else "not mended yet"
         return f"{self.name} {self.version}: {self.record} {self.summary} ({remedy})"
 
 
 def records(place: Path) -> Iterator[Mapping[str, Any]]:
-    """The records of a folder or a zip.
+    """Yield the records of a folder or a zip.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: A record is no JSON object; the message names it.
+        ValueError: A record is not a JSON object; the message names the file.
     """
     if place.is_dir():
         texts = ((str(path), path.read_bytes()) for path in place.rglob("*.json"))
@@ -74,7 +73,7 @@ def records(place: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def affected(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Libraries of PyPI that a record is about, by their normal names."""
+    """Yield the PyPI libraries that a record is about, by normalized name."""
     if record.get("withdrawn"):
         return
     for part in record.get("affected", ()):
@@ -84,12 +83,12 @@ def affected(record: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
 
 
 def normal(name: str) -> str:
-    """A library's name as PyPI compares it (PEP 503)."""
+    """Normalize a library's name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def is_in(version: str, part: Mapping[str, Any]) -> bool:
-    """Whether a version is named, or lies in a range of the ecosystem."""
+    """Whether a version is listed, or is in a range of type ECOSYSTEM."""
     if version in part.get("versions", ()):
         return True
     ranges = [r for r in part.get("ranges", ()) if r.get("type") == "ECOSYSTEM"]
@@ -97,13 +96,15 @@ def is_in(version: str, part: Mapping[str, Any]) -> bool:
 
 
 def _lies_in(version: Version, events: list[Mapping[str, str]]) -> bool:
-    """Whether the last event at or before a version leaves it affected."""
-    told = [(_version(text), kind) for event in events for kind, text in event.items()]
-    is_bad = False
-    for at, kind in sorted(told, key=lambda one: (one[0], one[1] == "introduced")):
+    """Whether a version is affected after the last event at or before it."""
+    changes = [
+        (_version(text), kind) for event in events for kind, text in event.items()
+    ]
+    is_affected = False
+    for at, kind in sorted(changes, key=lambda one: (one[0], one[1] == "introduced")):
         if at < version or (at == version and kind != "last_affected"):
-            is_bad = kind == "introduced"
-    return is_bad
+            is_affected = kind == "introduced"
+    return is_affected
 
 
 def _version(text: str) -> Version:
@@ -116,11 +117,11 @@ def _fixes(part: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def audit(lock: str, place: Path) -> tuple[int, list[Found]]:
-    """How many records are about PyPI, and which name a pinned version.
+    """Count the records about PyPI, and find those that affect a pinned version.
 
     Raises:
         OSError: The records cannot be read.
-        ValueError: One is no record, or tells a version that is none.
+        ValueError: A record or a version in it is invalid.
     """
     pinned: dict[str, set[str]] = {}
     for pin in pins(lock):
@@ -129,9 +130,9 @@ def audit(lock: str, place: Path) -> tuple[int, list[Found]]:
     for record in records(place):
         parts = list(affected(record))
         count += bool(parts)
-        told = str(record.get("id", "")), str(record.get("summary", "")).strip()
+        text = str(record.get("id", "")), str(record.get("summary", "")).strip()
         found |= {
-            Found(name, version, *told, _fixes(part))
+            Found(name, version, *text, _fixes(part))
             for name, part in parts
             for version in pinned.get(name, ())
             if is_in(version, part)
@@ -143,15 +144,15 @@ def audit(lock: str, place: Path) -> tuple[int, list[Found]]:
 @click.argument("lock", type=click.Path(path_type=Path))
 @click.argument("advisories", type=click.Path(path_type=Path))
 def main(lock: Path, advisories: Path) -> None:
-    """The command line."""
+    """Run the command."""
     text = lock.read_text(encoding="utf-8")
     try:
         count, found = audit(text, advisories)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise click.UsageError(f"{advisories} must hold OSV records: {error}") from None
     if not count:
-        told = "must hold OSV records of PyPI, it has none; nothing was compared"
-        raise click.UsageError(f"{advisories} {told}")
+        problem = "must hold OSV records of PyPI, it has none; nothing was compared"
+        raise click.UsageError(f"{advisories} {problem}")
     for each in found:
         click.echo(each)
     total = len(list(pins(text)))

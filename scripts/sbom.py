@@ -1,12 +1,11 @@
-"""Write what the product, or an image of it, is made of: a CycloneDX 1.6 bill in JSON.
+"""Write the bill of materials of the product or of an image: CycloneDX 1.6 in JSON.
 
     sbom.py requirements.lock out/sbom.json
     sbom.py LOCK OUT --image yamamori-node --version 1.2 --built UNIX_S --packages LIST
 
-Each library has its version, its hashes, the markers under which it is installed, and
-who asks for it; what pip would install is what is listed. An image has also Debian's
-packages, a line of LIST each: name, version, architecture. Its bill is the same, byte
-for byte, whenever it is written.
+Lists what pip would install: each library with its version, hashes, environment
+markers and dependants. For an image also Debian's packages, one per line of LIST: name,
+version, architecture. The bill of an image is reproducible byte for byte.
 """
 
 import argparse
@@ -42,10 +41,10 @@ class Pin:
 
 
 def pins(lock: str) -> Iterator[Pin]:
-    """The libraries of a lock that uv or pip-compile wrote.
+    """Yield the libraries of a lock that uv or pip-compile wrote.
 
     Raises:
-        ValueError: A line is neither a library nor something about one.
+        ValueError: A line is not part of a lock.
     """
     pin: Pin | None = None
     for number, line in enumerate(lock.splitlines(), start=1):
@@ -65,14 +64,14 @@ def pins(lock: str) -> Iterator[Pin]:
 
 
 def bill(lock: str) -> Bom:
-    """The bill of a lock.
+    """Return the bill of materials of a lock.
 
     Raises:
-        ValueError: A library has no hash, or a line is none of a lock.
+        ValueError: A library has no hash, or a line is not part of a lock.
     """
     bom = Bom(serial_number=uuid5(NAMESPACE_URL, lock))
     root = bom.metadata.component = ours()
-    # A library may be there twice, for different versions of Python.
+    # A library may occur twice, for different versions of Python.
     parts = [(pin, _component(pin)) for pin in pins(lock)]
     named = {root.name: [root]}
     for pin, part in parts:
@@ -86,7 +85,7 @@ def bill(lock: str) -> Bom:
 
 
 def ours() -> Component:
-    """Our own part."""
+    """Return the component of the product itself."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     project = tomllib.loads(text)["project"]
     return Component(
@@ -98,7 +97,7 @@ def ours() -> Component:
 
 
 def put_into(image: Component, built_s: int, packages: str, bom: Bom) -> None:
-    """Make what a bill has a part of an image, beside Debian's packages."""
+    """Make a bill that of an image, with Debian's packages added."""
     bom.metadata.component = image
     bom.metadata.timestamp = datetime.fromtimestamp(built_s, UTC)
     bom.serial_number = uuid5(bom.serial_number, f"{image.version}\n{packages}")
@@ -134,7 +133,7 @@ def _component(pin: Pin) -> Component:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

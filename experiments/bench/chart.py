@@ -1,4 +1,4 @@
-"""Charts of results, where matplotlib is installed; it is imported only here."""
+"""Charts of results, if matplotlib is installed; only this module imports it."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -15,14 +15,14 @@ def bars(
     series: Mapping[str, Sequence[float | None]],
     unit: str,
 ) -> bool:
-    """Draw a group of bars for each label, one of each series.
+    """Draw a group of bars for each label, with one bar of each series.
 
     Args:
-        path: The PNG.
-        title: What is shown.
-        labels: Of the groups.
-        series: Heights by name, one a label; None leaves a gap.
-        unit: Of the heights.
+        path: Path of the PNG.
+        title: Title of the chart.
+        labels: Labels of the groups.
+        series: Heights by name of the series, one per label; None leaves a gap.
+        unit: Unit of the heights.
 
     Returns:
         Whether the file was written: False without matplotlib.
@@ -33,14 +33,14 @@ def bars(
     figure, axes = plot.subplots(figsize=(WIDTH_INCH, HEIGHT_INCH))
     width = 0.8 / max(len(series), 1)
     for number, (name, heights) in enumerate(series.items()):
-        places = [at - 0.4 + width * (number + 0.5) for at in range(len(labels))]
-        drawn = axes.bar(places, [h or 0.0 for h in heights], width, label=name)
+        positions = [at - 0.4 + width * (number + 0.5) for at in range(len(labels))]
+        drawn = axes.bar(positions, [h or 0.0 for h in heights], width, label=name)
         axes.bar_label(drawn, ["" if h is None else f"{h:.2g}" for h in heights])
     axes.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
     return _save(path, plot, figure, axes, (title, "", unit))
 
 
-def lines(  # noqa: PLR0917 - a chart has that many words
+def lines(  # noqa: PLR0917 - one for each label
     path: Path,
     title: str,
     x: Sequence[float],
@@ -51,12 +51,12 @@ def lines(  # noqa: PLR0917 - a chart has that many words
     """Draw a line for each series.
 
     Args:
-        path: The PNG.
-        title: What is shown.
-        x: Places of the points.
-        series: Heights by name, one a place; None leaves a gap.
-        xlabel: Quantity and unit of the places.
-        ylabel: Quantity and unit of the heights.
+        path: Path of the PNG.
+        title: Title of the chart.
+        x: x values of the points.
+        series: y values by name of the series, one per x value; None leaves a gap.
+        xlabel: Quantity and unit of the x values.
+        ylabel: Quantity and unit of the y values.
 
     Returns:
         Whether the file was written: False without matplotlib.
@@ -84,9 +84,9 @@ def _save(
     plot: Any,  # noqa: ANN401
     figure: Any,  # noqa: ANN401
     axes: Any,  # noqa: ANN401
-    words: tuple[str, str, str],
+    labels: tuple[str, str, str],
 ) -> bool:
-    title, xlabel, ylabel = words
+    title, xlabel, ylabel = labels
     axes.set_title(title)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)

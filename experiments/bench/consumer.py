@@ -1,7 +1,7 @@
-"""``python -m experiments.bench.consumer``: counts how often each message arrives.
+"""``python -m experiments.bench.consumer``: count the copies of each message.
 
-A careful subscriber: a persistent session that survives its broker's restarts if
-the broker's does, subscribed again on every connection. It removes no duplicates.
+A subscriber with a persistent session, which survives a restart of the broker if the
+broker stores it; it subscribes again on every connection and removes no duplicates.
 """
 
 import json
@@ -15,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from experiments.bench.numbered import number_of
+from experiments.bench.numbered_messages import decode_number
 
 WEEK_S = 7 * 86_400
 WRITE_S = 0.2
@@ -27,12 +27,12 @@ WRITE_S = 0.2
 @click.option("--qos", type=int, required=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(port: int, filter_: str, qos: int, out: Path) -> None:
-    """Note for each message when it came first, and how often it came."""
+    """Record for each message when it first arrived and how often it arrived."""
     arrivals: dict[int, tuple[float, int]] = {}
     changed = threading.Event()
 
     def on_message(_client: paho.Client, _: object, message: paho.MQTTMessage) -> None:
-        number = number_of(bytes(message.payload))
+        number = decode_number(bytes(message.payload))
         first_s, times = arrivals.get(number, (time.monotonic(), 0))
         arrivals[number] = (first_s, times + 1)
         changed.set()
@@ -40,7 +40,7 @@ def main(port: int, filter_: str, qos: int, out: Path) -> None:
     def on_connect(client: paho.Client, *_: object) -> None:
         client.subscribe(filter_, qos)
 
-    client = persistent("bench-consumer")
+    client = make_client("bench-consumer")
     client.on_message = on_message
     client.on_connect = on_connect
     client.on_subscribe = lambda *_: print("ready", flush=True)
@@ -54,15 +54,15 @@ def main(port: int, filter_: str, qos: int, out: Path) -> None:
         time.sleep(WRITE_S)
 
 
-def persistent(client_id: str) -> paho.Client:
-    """A client that comes back soon."""
+def make_client(client_id: str) -> paho.Client:
+    """Return an MQTT 5 client that reconnects after 1 to 2 s."""
     client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
     client.reconnect_delay_set(1, 2)
     return client
 
 
 def connect(client: paho.Client, host: str, port: int) -> None:
-    """Connect to a session that outlives the connection."""
+    """Connect with a session that the broker keeps for a week."""
     properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.SessionExpiryInterval = WEEK_S
     client.connect(host, port, clean_start=False, properties=properties)

@@ -1,7 +1,7 @@
-"""The libraries of a node and nothing else, out of an environment that has more.
+"""Selection of a node's libraries from an environment that has more installed.
 
-Some libraries import others only if they are there: sqlite-utils takes pandas, which
-no node has, and weighs 80 MB more.
+Some libraries import optional ones if they are installed: with pandas, which no node
+has, sqlite-utils needs 80 MB more memory.
 """
 
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ EXTRA = "edge"
 
 
 def link_edge_libraries(folder: Path) -> list[str]:
-    """Fill a folder for PYTHONPATH with what ``yamamori[edge]`` needs.
+    """Create a folder for PYTHONPATH with links to what ``yamamori[edge]`` requires.
 
     Args:
-        folder: Is made.
+        folder: Folder to create.
 
     Returns:
         Names of the distributions.
     """
     folder.mkdir()
     found: dict[str, Distribution] = {}
-    todo = list(_needs(distribution(PROGRAM), EXTRA))
+    todo = list(_requirements(distribution(PROGRAM), EXTRA))
     while todo:
         name, extras = todo.pop()
         if name in found:
@@ -33,8 +33,12 @@ def link_edge_libraries(folder: Path) -> list[str]:
         try:
             found[name] = distribution(name)
         except PackageNotFoundError:
-            continue  # a marker that is only true elsewhere
-        todo += [need for extra in ("", *extras) for need in _needs(found[name], extra)]
+            continue  # not installed on this platform
+        todo += [
+            requirement
+            for extra in ("", *extras)
+            for requirement in _requirements(found[name], extra)
+        ]
     for each in found.values():
         for top in {
             file.parts[0] for file in each.files or () if ".." not in file.parts
@@ -45,8 +49,8 @@ def link_edge_libraries(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _needs(of: Distribution, extra: str) -> Iterator[tuple[str, set[str]]]:
-    for line in of.requires or ():
-        need = Requirement(line)
-        if need.marker is None or need.marker.evaluate({"extra": extra}):
-            yield need.name.lower(), need.extras
+def _requirements(library: Distribution, extra: str) -> Iterator[tuple[str, set[str]]]:
+    for line in library.requires or ():
+        required = Requirement(line)
+        if required.marker is None or required.marker.evaluate({"extra": extra}):
+            yield required.name.lower(), required.extras

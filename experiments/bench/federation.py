@@ -1,7 +1,8 @@
-"""A whole system on a LAN: a Manager, distributed brokers, gateways, and its clients.
+"""A complete system on a LAN: a Manager, distributed brokers, gateways and clients.
 
-Every broker and every gateway is a machine of its own, and may be a slow one. Four
-areas hold the clients, as in the paper. Without gateways it is one plain broker.
+Every broker and every gateway runs on its own machine, optionally with a CPU limit. The
+clients are in four areas, as in the Gamma paper. Without gateways it is one plain
+broker.
 """
 
 import json
@@ -10,41 +11,44 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
-from experiments.bench.caps import Cap
-from experiments.bench.gateway import LOW_DELAY, NO_LIMITS, TELLS
+from experiments.bench.cpu_limit import CpuLimit
+from experiments.bench.gateway import LOW_DELAY, NO_LIMITS, SUBSCRIPTION_LOG
 from experiments.bench.lan import Lan, cpu_s
 from experiments.bench.site import Site
 
 PORT = 1883
 AREAS = ("/1/2/2/0", "/1/2/2/1", "/1/2/2/2", "/1/2/2/3")
-MOST_GATEWAYS, MOST_BROKERS = 8, 3
+MAX_GATEWAYS, MAX_BROKERS = 8, 3
 MACHINES = (
     "clients",
     "manager",
-    *(f"broker{n}" for n in range(1, MOST_BROKERS + 1)),
-    *(f"gateway{n}" for n in range(1, MOST_GATEWAYS + 1)),
+    *(f"broker{n}" for n in range(1, MAX_BROKERS + 1)),
+    *(f"gateway{n}" for n in range(1, MAX_GATEWAYS + 1)),
 )
 CELL_BELOW = "/2/1/3/0"
-READY_S = 40.0
+READY_TIMEOUT_S = 40.0
 PUBLISHERS = SUBSCRIBERS = 100
 RATE = 5.0
-"""Messages/s of each publisher: half of the paper's, on machines half as fast."""
+"""Messages/s of each publisher: half of the paper's rate, on machines half as fast."""
 
 FLOODERS = 32
 SETTLE_S = 4.5
-"""Until every subscription is at every broker, and each link knows its custody."""
+"""Time until every subscription is at every broker and custody is negotiated."""
+
+CLIENT_MODULES = {"subscribers": "subscribers", "load": "traffic_generator"}
+"""Module of `experiments.bench` that each client program runs."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a system is made of.
+    """Composition of a system.
 
     Attributes:
-        gateways: How many; 0 is one plain broker with all clients on it.
-        brokers: Distributed brokers.
-        has_areas: Whether each gateway has areas of its own, or all serve everybody.
-        gateway_cores: What a gateway machine may use, its broker included.
-        broker_cores: What a distributed or the plain broker may use.
+        gateways: Number of gateways; 0 is one plain broker with all clients on it.
+        brokers: Number of distributed brokers.
+        has_areas: Whether each gateway serves its own areas; otherwise each serves all.
+        gateway_cores: CPU limit of a gateway machine, its broker included.
+        broker_cores: CPU limit of a distributed or the plain broker.
     """
 
     gateways: int
@@ -58,8 +62,8 @@ class Federation:
     """Runs one system; a context manager.
 
     Args:
-        lan: Its machines.
-        shape: What it is made of.
+        lan: The machines.
+        shape: Composition of the system.
     """
 
     def __init__(self, lan: Lan, shape: Shape) -> None:
@@ -67,12 +71,12 @@ class Federation:
         self.shape = shape
         self.site = Site(lan)
         self._stack = ExitStack()
-        self._gone_s: dict[str, float] = {}
-        self._caps: dict[str, Cap] = {}
+        self._ended_cpu_s: dict[str, float] = {}
+        self._limits: dict[str, CpuLimit] = {}
         self._programs: list[str] = []
 
     def __enter__(self) -> Self:
-        """Start everything but the clients."""
+        """Start everything except the clients."""
         try:
             self._start()
         except BaseException:
@@ -81,12 +85,12 @@ class Federation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything."""
+        """End all programs."""
         self.site.__exit__()
         self._stack.close()
 
     def gateway_of(self, client: int) -> str:
-        """The machine that a client hangs on."""
+        """Return the machine to which a client connects."""
         shape = self.shape
         if shape.gateways == 0:
             return "broker1"
@@ -96,85 +100,91 @@ class Federation:
 
     @staticmethod
     def area_of(client: int) -> str:
-        """The area of a client: they are spread evenly."""
+        """Return the area of a client; clients are distributed evenly."""
         return AREAS[client % len(AREAS)]
 
     def load_plan(self, publishers: int) -> list[dict[str, object]]:
-        """Publishers, for `experiments.bench.load`."""
-        before = "/forward" if self.shape.gateways else ""
+        """Return the plan of the publishers for `traffic_generator`."""
+        prefix = "/forward" if self.shape.gateways else ""
         return [
             {
                 "host": self.lan.address(self.gateway_of(n)),
                 "port": PORT,
-                "topic": f"{before}{self.area_of(n)}{CELL_BELOW}",
+                "topic": f"{prefix}{self.area_of(n)}{CELL_BELOW}",
                 "priority": 1,
             }
             for n in range(publishers)
         ]
 
-    def ears_plan(self, subscribers: int, publishers: int) -> list[dict[str, object]]:
-        """Subscribers, each to all of its area, for `experiments.bench.ears`."""
+    def subscribers_plan(
+        self, subscribers: int, publishers: int
+    ) -> list[dict[str, object]]:
+        """Return the plan for `subscribers`: each subscribes to all of its area."""
         return [
             {
                 "host": self.lan.address(self.gateway_of(n)),
                 "port": PORT,
                 "filters": [f"{self.area_of(n)}/#"],
-                "hears": [p for p in range(publishers) if p % 4 == n % 4],
+                "expects": [p for p in range(publishers) if p % 4 == n % 4],
             }
             for n in range(subscribers)
         ]
 
-    def clients(self, kind: str, plan: list[dict[str, object]], *more: object) -> None:
-        """Start publishers (``load``) or subscribers (``ears``) by a plan."""
-        path = self.site.folder / f"{kind}.plan"
+    def start_clients(
+        self, name: str, plan: list[dict[str, object]], *more: object
+    ) -> None:
+        """Start publishers (``load``) or ``subscribers`` by a plan."""
+        path = self.site.folder / f"{name}.plan"
         path.write_text(json.dumps(plan))
+        module = f"experiments.bench.{CLIENT_MODULES[name]}"
         self.site.python(
-            kind, self.lan.namespace("clients"), f"experiments.bench.{kind}",
-            "--plan", path, "--out", self.site.path(kind), *more,
+            name, self.lan.namespace("clients"), module,
+            "--plan", path, "--out", self.site.path(name), *more,
         )  # fmt: skip
-        self.site.wait_for_words(kind, "ready")
+        self.site.wait_for_words(name, "ready")
 
     def cpu_s(self, kind: str = "") -> float:
-        """Seconds of CPU that programs have used so far.
+        """Return the CPU time that programs have used so far, in seconds.
 
         Args:
             kind: ``broker``, ``own`` (a gateway's broker), ``daemon`` or ``manager``;
-                empty is all.
+                empty for all.
         """
-        gone_s = sum(s for name, s in self._gone_s.items() if name.startswith(kind))
-        return gone_s + sum(
+        ended = self._ended_cpu_s.items()
+        return sum(s for name, s in ended if name.startswith(kind)) + sum(
             cpu_s(self.site.pid(name))
             for name in self._programs
             if name.startswith(kind)
         )
 
     def sent_bytes(self) -> int:
-        """Bytes that all brokers and gateways have put on the LAN."""
+        """Return the bytes that all brokers and gateways have sent on the LAN."""
         return sum(self.lan.bytes(m) for m in self._machines())
 
     def kill(self, name: str) -> None:
-        """End a program by kill -9."""
-        self._gone_s[f"{name} {len(self._gone_s)}"] = cpu_s(self.site.pid(name))
+        """End a program with SIGKILL."""
+        number = len(self._ended_cpu_s)
+        self._ended_cpu_s[f"{name} {number}"] = cpu_s(self.site.pid(name))
         self._programs.remove(name)
         self.site.kill(name)
 
     def start_broker(self, number: int) -> None:
-        """Start a distributed broker; nobody uses it before the Manager says so."""
+        """Start a distributed broker; it is unused until the Manager assigns areas."""
         machine = f"broker{number}"
-        self._cap(machine, self.shape.broker_cores)
-        self._broker(machine, machine)
+        self._limit(machine, self.shape.broker_cores)
+        self._start_broker(machine, machine)
 
     def start_daemon(self, number: int) -> None:
-        """Start the daemon of a gateway, again perhaps."""
+        """Start or restart the daemon of a gateway."""
         name, machine = f"daemon{number}", f"gateway{number}"
-        self._python(name, machine, "run")
+        self._start_daemon(name, machine, "run")
 
     def start_manager(self) -> None:
-        """Start the Manager, again perhaps."""
-        self._python("manager", "manager", "manager")
+        """Start or restart the Manager."""
+        self._start_daemon("manager", "manager", "manager")
 
     def broker_entries(self, brokers: int) -> list[tuple[str, str]]:
-        """Area and machine of the distributed brokers."""
+        """Return area and machine of each distributed broker."""
         if brokers <= 1:
             return [("/", "broker1")]
         served = [(a, self._server(n, brokers)) for n, a in enumerate(AREAS)]
@@ -190,7 +200,7 @@ class Federation:
 
     @staticmethod
     def _server(client: int, servers: int) -> int:
-        """Which of some servers has a client's area; several may share one."""
+        """Return the number of the server of a client's area; servers may share one."""
         area = client % len(AREAS)
         if servers <= len(AREAS):
             return area * servers // len(AREAS) + 1
@@ -211,17 +221,17 @@ class Federation:
             self.start_broker(number)
         if shape.gateways == 0:
             return
-        self._broker("managers", "manager")
+        self._start_broker("managers", "manager")
         self._configure_manager()
         self.start_manager()
         self.site.wait_for_words("manager", "manager is up")
         for number in range(1, shape.gateways + 1):
-            self._gateway(number)
+            self._start_gateway(number)
         for number in range(1, shape.gateways + 1):
             for _, machine in self.broker_entries(shape.brokers):
                 words = f"uplink to {self.lan.address(machine)}:{PORT} is up"
-                self.site.wait_for_words(f"daemon{number}", words, READY_S)
-            self.site.wait_for_words(f"daemon{number}", "is up on", READY_S)
+                self.site.wait_for_words(f"daemon{number}", words, READY_TIMEOUT_S)
+            self.site.wait_for_words(f"daemon{number}", "is up on", READY_TIMEOUT_S)
 
     def _configure_manager(self) -> None:
         data = self.site.folder / "manager"
@@ -234,10 +244,10 @@ class Federation:
             f'[manager]\nbroker = "mqtt://127.0.0.1:{PORT}"\ndata = "{data}"\n{brokers}'
         )
 
-    def _gateway(self, number: int) -> None:
+    def _start_gateway(self, number: int) -> None:
         machine = f"gateway{number}"
-        self._cap(machine, self.shape.gateway_cores)
-        self._broker(f"own{number}", machine, *TELLS)
+        self._limit(machine, self.shape.gateway_cores)
+        self._start_broker(f"own{number}", machine, *SUBSCRIPTION_LOG)
         data = self.site.folder / machine
         public = f"mqtt://{self.lan.address(machine)}:{PORT}"
         manager = f"mqtt://{self.lan.address('manager')}:{PORT}"
@@ -248,50 +258,52 @@ class Federation:
         )
         self.start_daemon(number)
 
-    def _cap(self, machine: str, cores: float | None) -> None:
-        self._caps[machine] = self._stack.enter_context(Cap(machine, cores))
+    def _limit(self, machine: str, cores: float | None) -> None:
+        self._limits[machine] = self._stack.enter_context(CpuLimit(machine, cores))
 
-    def _broker(self, name: str, machine: str, *more: str) -> None:
+    def _start_broker(self, name: str, machine: str, *more: str) -> None:
         space = self.lan.namespace(machine)
         self.site.mosquitto(name, space, PORT, *NO_LIMITS, *LOW_DELAY, *more)
-        self._started(name, machine)
+        self._register(name, machine)
 
-    def _python(self, name: str, machine: str, command: str) -> None:
+    def _start_daemon(self, name: str, machine: str, command: str) -> None:
         config = self.site.folder / f"{name}.toml"
         space = self.lan.namespace(machine)
         self.site.python(name, space, "gateway_daemon", command, "--config", config)
-        self._started(name, machine)
+        self._register(name, machine)
 
-    def _started(self, name: str, machine: str) -> None:
+    def _register(self, name: str, machine: str) -> None:
         self._programs.append(name)
-        if machine in self._caps:
-            self._caps[machine].add(self.site.pid(name))
+        if machine in self._limits:
+            self._limits[machine].add(self.site.pid(name))
 
 
 def start_clients(
-    system: Federation, seconds: float, most_s: float, *, by_id: bool = False
+    system: Federation, seconds: float, timeout_s: float, *, by_id: bool = False
 ) -> None:
-    """Start the paper's subscribers, then its publishers, who wait for `go`.
+    """Start the paper's subscribers, then its publishers, which wait for `go`.
 
     Args:
-        system: Which has everything else.
-        seconds: How long they will publish.
-        most_s: How long the subscribers wait for all of it.
-        by_id: Whether they drop messages whose id they know.
+        system: Brokers and gateways.
+        seconds: Duration of the publications.
+        timeout_s: How long the subscribers wait for all messages.
+        by_id: Whether they drop messages with a known id.
     """
     each = round(RATE * seconds)
-    ears = system.ears_plan(SUBSCRIBERS, PUBLISHERS)
-    for ear in ears:
-        ear["by_id"] = by_id
-    system.clients("ears", ears, "--each", each, "--most", most_s)
+    subscribers = system.subscribers_plan(SUBSCRIBERS, PUBLISHERS)
+    for subscriber in subscribers:
+        subscriber["by_id"] = by_id
+    system.start_clients(
+        "subscribers", subscribers, "--each", each, "--timeout", timeout_s
+    )
     load = system.load_plan(PUBLISHERS)
     start = system.site.folder / "go"
-    system.clients("load", load, "--each", each, "--rate", RATE, "--go", start)
+    system.start_clients("load", load, "--each", each, "--rate", RATE, "--go", start)
     time.sleep(SETTLE_S)
 
 
 def go(system: Federation) -> None:
-    """Let the publishers begin."""
+    """Start the publications."""
     (system.site.folder / "go").touch()
 
 
@@ -299,14 +311,16 @@ def start_flood(system: Federation, messages: int) -> None:
     """Start one subscriber of each area on each gateway, and publishers for `go`."""
     publishers = FLOODERS
     served = {
-        (system.gateway_of(n), system.area_of(n)): n for n in range(4 * MOST_GATEWAYS)
+        (system.gateway_of(n), system.area_of(n)): n for n in range(4 * MAX_GATEWAYS)
     }
-    ears = [system.ears_plan(n + 1, publishers)[n] for n in served.values()]
+    subscribers = [
+        system.subscribers_plan(n + 1, publishers)[n] for n in served.values()
+    ]
     each = messages // publishers
-    system.clients("ears", ears, "--each", each, "--quiet", 30)
+    system.start_clients("subscribers", subscribers, "--each", each, "--quiet", 30)
     start = system.site.folder / "go"
     load = system.load_plan(publishers)
-    system.clients("load", load, "--each", each, "--go", start)
+    system.start_clients("load", load, "--each", each, "--go", start)
     time.sleep(SETTLE_S)
 
 
@@ -316,9 +330,9 @@ def wait_for_result(site: Site[Any], name: str, timeout_s: float) -> None:
     Raises:
         TimeoutError: It has not, or has ended without one.
     """
-    until_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
     while not site.path(name).exists():
-        if time.monotonic() > until_s or site.wait_for_end(name, 0.0):
+        if time.monotonic() > deadline_s or site.wait_for_end(name, 0.0):
             if site.path(name).exists():
                 return
             raise TimeoutError(f"no result of {name}:\n{site.last_words()}")

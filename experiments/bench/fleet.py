@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
-VALLEYS = ("/3/1/2/0/0", "/3/1/2/0/1", "/3/1/2/0/2", "/3/1/2/0/3", "/3/1/2/1/0",
+VALLEY_TOPICS = ("/3/1/2/0/0", "/3/1/2/0/1", "/3/1/2/0/2", "/3/1/2/0/3", "/3/1/2/1/0",
            "/3/1/2/1/1", "/3/1/2/1/2", "/3/1/2/1/3")  # fmt: skip
-BELOW = "/0/0/0/0/0/0/0"
-"""A valley is a cell of level 11: these lie in eight different ones."""
+CELL_SUFFIX = "/0/0/0/0/0/0/0"
+"""Completes a valley's topic to a cell; a valley is a cell of level 11."""
 
 
-ANSWER_S = 120.0
-"""On a busy machine a process takes its time to start."""
+ANSWER_TIMEOUT_S = 120.0
+"""Long, because processes start slowly on a busy machine."""
 
 
 class Member:
     """One gateway process.
 
     Attributes:
-        heard: When each message was handed to its clients, all times.
-        ended: What it was told of its publications.
-        links: Its keys with their neighbours, when last asked.
+        received: Times at which each message was delivered to its clients.
+        results: Results of its publications: nodes reached, and whether complete.
+        links: Its keys with their neighbours, from the last query.
     """
 
     def __init__(self, number: int, broker: int, peer: int, more: list[str]) -> None:
         self.id = f"g{number}"
-        place = VALLEYS[number % len(VALLEYS)] + BELOW
+        place = VALLEY_TOPICS[number % len(VALLEY_TOPICS)] + CELL_SUFFIX
         command = [sys.executable, "-m", "experiments.bench.overlay_node"]
         command += ["--id", self.id, "--place", place, "--broker", str(broker)]
         self.process = subprocess.Popen(
@@ -45,30 +45,30 @@ class Member:
             text=True,
             cwd=ROOT,
         )
-        self.heard: dict[str, list[float]] = defaultdict(list)
-        self.ended: dict[str, list[tuple[int, bool]]] = defaultdict(list)
+        self.received: dict[str, list[float]] = defaultdict(list)
+        self.results: dict[str, list[tuple[int, bool]]] = defaultdict(list)
         self.links: list[list[list[object]]] | None = None
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_output, daemon=True).start()
 
-    def say(self, *what: object) -> None:
-        """Ask something of it."""
+    def send_command(self, *command: object) -> None:
+        """Send a command to the process."""
         assert self.process.stdin is not None  # noqa: S101 - we opened it
-        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
 
     def kill(self) -> None:
-        """Kill -9."""
+        """End the process with SIGKILL."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def _listen(self) -> None:
+    def _read_output(self) -> None:
         assert self.process.stdout is not None  # noqa: S101 - we opened it
         for line in self.process.stdout:
             match json.loads(line):
-                case ["heard", id_, at_s]:
-                    self.heard[id_].append(at_s)
-                case ["ended", id_, reached, is_whole]:
-                    self.ended[id_].append((reached, is_whole))
+                case ["received", id_, at_s]:
+                    self.received[id_].append(at_s)
+                case ["result", id_, reached, is_complete]:
+                    self.results[id_].append((reached, is_complete))
                 case ["links", links]:
                     self.links = links
 
@@ -77,9 +77,9 @@ class Fleet:
     """Gateways and brokers; a context manager.
 
     Args:
-        gateways: How many.
-        brokers: Mosquittos that they share.
-        folder: For the brokers' configurations.
+        gateways: Number of gateways.
+        brokers: Number of Mosquittos that they share.
+        folder: Folder for the brokers' configurations.
         more: Options of every gateway.
 
     Attributes:
@@ -93,7 +93,7 @@ class Fleet:
         self.alive: list[Member] = []
 
     def __enter__(self) -> Self:
-        """Start them all, and wait until all are in one overlay."""
+        """Start all processes; they join one overlay afterwards."""
         mosquitto = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
         for port in self._ports:
             config = self._folder / f"mosquitto-{port}.conf"
@@ -113,7 +113,7 @@ class Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill what we started."""
+        """End all processes."""
         for member in self.alive:
             member.kill()
         for broker in self._brokers:
@@ -121,35 +121,37 @@ class Fleet:
             broker.wait()
 
     def is_ring(self) -> bool:
-        """Whether level 0 of those alive is one sorted and complete ring now."""
+        """Whether level 0 of the live gateways is one sorted and complete ring."""
         for member in self.alive:
             member.links = None
-            member.say("links")
-        wait_until(lambda: all(m.links is not None for m in self.alive), ANSWER_S)
+            member.send_command("links")
+        wait_until(
+            lambda: all(m.links is not None for m in self.alive), ANSWER_TIMEOUT_S
+        )
         rows = [row for m in self.alive for row in m.links or []]
         keys = {_key(row[0]): (_key(row[1]), _key(row[2])) for row in rows}
         ring = sorted(keys)
         subscribers = sum(role == 1 for _, role, _ in ring)
-        homes = sum(not topic for topic, _, _ in ring)
+        home_keys = sum(not topic for topic, _, _ in ring)
         after = [*ring[1:], *ring[:1]]
-        is_whole = all(
+        is_linked = all(
             keys[key][1] == right and keys[right][0] == key
             for key, right in zip(ring, after, strict=True)
         )
-        return is_whole and subscribers == homes == len(self.alive)
+        return is_linked and subscribers == home_keys == len(self.alive)
 
     def kill(self, members: list[Member]) -> None:
-        """Kill -9 some."""
+        """End some gateways with SIGKILL."""
         for member in members:
             member.kill()
             self.alive.remove(member)
 
 
 def wait_until(is_true: Callable[[], object], timeout_s: float) -> float:
-    """Seconds until it held.
+    """Wait until a condition holds; return how long it took, in seconds.
 
     Raises:
-        TimeoutError: It never did.
+        TimeoutError: It did not hold in time.
     """
     start_s = time.monotonic()
     while not is_true():
@@ -159,8 +161,8 @@ def wait_until(is_true: Callable[[], object], timeout_s: float) -> float:
     return time.monotonic() - start_s
 
 
-def _key(told: list[object]) -> tuple[str, int, str]:
-    topic, role, gateway = told
+def _key(fields: list[object]) -> tuple[str, int, str]:
+    topic, role, gateway = fields
     return str(topic), int(str(role)), str(gateway)
 
 

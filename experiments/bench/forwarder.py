@@ -1,7 +1,7 @@
 """``python -m experiments.bench.forwarder``: a priority queue without flow control.
 
-The idea of P-MQTT on a client of its own: what arrives goes onto a heap, the most
-urgent is published first, and a window counts messages, not bytes.
+The idea of P-MQTT as a separate client: messages that arrive go onto a heap, the most
+urgent is published first, and the window counts messages, not bytes.
 """
 
 import heapq
@@ -23,9 +23,9 @@ from spatial_mqtt.topics import ForwardTopic
 @click.option("--window", type=int, default=20, help="Messages in flight.")
 def main(near_port: int, host: str, port: int, window: int) -> None:
     """Forward by priority, with a window of messages."""
-    heap = Heap(window)
+    heap = MessageHeap(window)
     out = _client("forwarder-out", host, port)
-    out.on_publish = lambda *_: heap.published()
+    out.on_publish = lambda *_: heap.on_acknowledged()
     near = _client("forwarder-near", "127.0.0.1", near_port)
     near.on_message = lambda _client, _, message: heap.push(message)
     near.on_subscribe = lambda *_: print("ready", flush=True)
@@ -35,8 +35,8 @@ def main(near_port: int, host: str, port: int, window: int) -> None:
         out.publish(topic, data, qos=1)
 
 
-class Heap:
-    """The most urgent message first, then the oldest; a window of messages."""
+class MessageHeap:
+    """Priority queue: the most urgent message first, then the oldest; with a window."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -46,7 +46,7 @@ class Heap:
         self._changed = threading.Condition()
 
     def push(self, message: paho.MQTTMessage) -> None:
-        """Take a message that arrived."""
+        """Add a message."""
         forward = ForwardTopic.parse(message.topic)
         priority = forward.priority or LADDER.default
         entry = (-priority, next(self._order), forward.topic, bytes(message.payload))
@@ -55,20 +55,20 @@ class Heap:
             self._changed.notify()
 
     def pop(self) -> tuple[str, bytes]:
-        """Topic and payload of the next message, once the window has room."""
+        """Wait for the window; return topic and payload of the next message."""
         with self._changed:
-            self._changed.wait_for(self._may_go)
+            self._changed.wait_for(self._can_send)
             _, _, topic, data = heapq.heappop(self._waiting)
             self._in_flight += 1
         return topic, data
 
-    def published(self) -> None:
-        """A message was acknowledged."""
+    def on_acknowledged(self) -> None:
+        """Count a message as acknowledged."""
         with self._changed:
             self._in_flight -= 1
             self._changed.notify()
 
-    def _may_go(self) -> bool:
+    def _can_send(self) -> bool:
         return bool(self._waiting) and self._in_flight < self._window
 
 

@@ -1,4 +1,4 @@
-"""A real gateway daemon of an experiment, with its brokers."""
+"""Start of a real gateway daemon with its brokers."""
 
 import json
 from typing import Any
@@ -7,15 +7,15 @@ from experiments.bench.net import Net
 from experiments.bench.site import Site
 
 BROKER_PORT = 1883
-"""The gateway's own broker, where nodes publish."""
+"""Port of the gateway's own broker, where nodes publish."""
 
 REMOTE_PORT = 1885
-"""The distributed broker that the gateway delivers to."""
+"""Port of the distributed broker to which the gateway delivers."""
 
 NO_LIMITS = ("max_queued_messages 0", "max_inflight_messages 0")
 
 
-TELLS = (
+SUBSCRIPTION_LOG = (
     "log_dest topic",
     "log_dest stderr",
     "log_type information",
@@ -23,7 +23,7 @@ TELLS = (
     "log_type unsubscribe",
     "log_type notice",
 )
-"""Options by which a gateway's own broker tells who listens."""
+"""Options that make a gateway's own broker log subscriptions for the daemon."""
 
 LOW_DELAY = ("set_tcp_nodelay true",)
 
@@ -32,8 +32,8 @@ def start_gateway(site: Site[Net], *broker_options: str) -> None:
     """Start both brokers and the daemon, all on the far side of the link.
 
     Args:
-        site: Where.
-        broker_options: More lines for the configuration of the gateway's own broker.
+        site: Where the programs run.
+        broker_options: Additional lines of the own broker's configuration.
     """
     far = site.net.far
     site.mosquitto("broker", far, BROKER_PORT, *NO_LIMITS, *broker_options)
@@ -53,18 +53,18 @@ def start_daemon(
     """Start a gateway daemon beside its broker, and wait until both links are up.
 
     Args:
-        site: Where.
-        namespace: Of the gateway.
-        own_port: Of its broker.
+        site: Where the programs run.
+        namespace: Network namespace of the gateway.
+        own_port: Port of its own broker.
         remote: Host and port of the one distributed broker.
         uplink: Lines of its ``[uplink]``.
-        gateway: More lines of its ``[gateway]``.
+        gateway: Additional lines of its ``[gateway]``.
     """
     data = site.folder / "gateway"
     data.mkdir()
     broker = {"host": remote[0], "port": remote[1]}
-    known = {"version": 1, "brokers": [{"topic": "/", "broker_info": broker}]}
-    (data / "broker-table.json").write_text(json.dumps(known))
+    broker_table = {"version": 1, "brokers": [{"topic": "/", "broker_info": broker}]}
+    (data / "broker-table.json").write_text(json.dumps(broker_table))
     config = site.folder / "gateway.toml"
     config.write_text(
         f'[gateway]\nid = "bench"\nbroker = "mqtt://127.0.0.1:{own_port}"\n'

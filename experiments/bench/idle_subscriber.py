@@ -1,7 +1,7 @@
-"""``python -m experiments.bench.idle_subscriber``: plain paho that does nothing.
+"""``python -m experiments.bench.idle_subscriber``: paho client without processing.
 
-It subscribes with QoS 1, acknowledges as paho does by itself, and counts: what any
-Python program over plain paho can reach at most.
+Subscribes with QoS 1, lets paho acknowledge, and counts: the upper bound for any Python
+program that uses plain paho.
 """
 
 import json
@@ -20,15 +20,17 @@ from paho.mqtt.enums import CallbackAPIVersion
 @click.option("--count", type=int, required=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(port: int, filter_: str, count: int, out: Path) -> None:
-    """Count messages until all have come."""
+    """Count messages until all have arrived."""
     client = paho.Client(CallbackAPIVersion.VERSION2, "idle", protocol=paho.MQTTv5)
-    heard = 0
+    received = 0
 
     def on_message(*_: Any) -> None:  # noqa: ANN401 - paho's
-        nonlocal heard
-        heard += 1
-        if heard == count:
-            out.write_text(json.dumps({"last_s": time.monotonic(), "heard": heard}))
+        nonlocal received
+        received += 1
+        if received == count:
+            out.write_text(
+                json.dumps({"last_s": time.monotonic(), "received": received})
+            )
             client.disconnect()
 
     client.on_message = on_message

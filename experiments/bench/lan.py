@@ -1,6 +1,6 @@
-"""A LAN of machines, each a network namespace, so that the bytes of each are counted.
+"""Virtual LAN: each machine is a network namespace with its own byte counter.
 
-Linux and root only. Nothing outside the namespaces is touched.
+Linux and root only. Changes nothing outside the namespaces.
 """
 
 import os
@@ -19,7 +19,7 @@ class Lan:
     """Machines on one switch; a context manager.
 
     Args:
-        machines: Their names.
+        machines: Names of the machines.
     """
 
     def __init__(self, machines: Sequence[str]) -> None:
@@ -27,34 +27,34 @@ class Lan:
         self._switch = self.namespace("switch")
 
     def __enter__(self) -> Self:
-        """Make the switch and plug every machine in."""
+        """Create the switch and connect every machine."""
         sweep()
         try:
-            self._make()
+            self._create()
         except BaseException:
             self._remove()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove them."""
+        """Remove all namespaces."""
         self._remove()
 
     @staticmethod
     def namespace(machine: str) -> str:
-        """The namespace of a machine."""
+        """Return the namespace of a machine."""
         return f"{PREFIX}-{os.getpid()}-{machine}"
 
     def address(self, machine: str) -> str:
-        """The address of a machine."""
+        """Return the IPv4 address of a machine."""
         return f"{SUBNET}.{self._names.index(machine) + 1}"
 
     def bytes(self, machine: str) -> int:
-        """Bytes of frames that a machine has sent so far."""
+        """Return the bytes of frames that a machine has sent so far."""
         path = "/sys/class/net/lan/statistics/tx_bytes"
         return int(run_command(f"ip netns exec {self.namespace(machine)} cat {path}"))
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         run_command(f"ip netns add {self._switch}")
         run_command(f"ip -n {self._switch} link add hub type bridge")
         run_command(f"ip -n {self._switch} link set hub up")
@@ -78,6 +78,6 @@ class Lan:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process has used so far, in the kernel too."""
-    told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(told[11]) + int(told[12])) / CLOCK_TICKS
+    """Return the user and system CPU time of a process, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS

@@ -1,6 +1,6 @@
-"""Two network namespaces joined by one slow link, gone when the bench is.
+"""Two network namespaces connected by one slow link, removed at the end.
 
-Linux and root only. Nothing outside the two namespaces is touched.
+Linux and root only. Changes nothing outside the two namespaces.
 """
 
 import json
@@ -22,17 +22,17 @@ BURST_BYTES = 1600
 """One Ethernet frame: the link never sends faster than its rate."""
 
 MODEM_BYTES = 65536
-"""What a modem holds before it drops; a message in there cannot be overtaken."""
+"""Buffer of a modem; a message in it cannot be overtaken."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A link.
+    """Properties of a link.
 
     Attributes:
-        rate_bps: Bits per second, of each direction.
-        data_delay_s: Added to what travels from the sending side.
-        answer_delay_s: Added to what travels back.
+        rate_bps: Bits per second of each direction.
+        data_delay_s: Additional delay from the sending side.
+        answer_delay_s: Additional delay in the opposite direction.
     """
 
     rate_bps: float
@@ -62,7 +62,7 @@ class Traffic:
     down_frames: int
 
     def since(self, earlier: "Traffic") -> "Traffic":
-        """What came after an earlier count."""
+        """Return the difference from an earlier count."""
         return Traffic(
             self.up_bytes - earlier.up_bytes,
             self.down_bytes - earlier.down_bytes,
@@ -75,8 +75,8 @@ class Net:
     """The namespaces ``near`` and ``far``; a context manager.
 
     Args:
-        delay_s: What every frame takes from one to the other, TCP's own included.
-            Without it the cable is short, and a relay may delay what is said.
+        delay_s: Delay of every frame, TCP's acknowledgements included. Without it
+            only a relay may add delays.
     """
 
     def __init__(self, delay_s: float = 0.0) -> None:
@@ -86,7 +86,7 @@ class Net:
         self._distance: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        """Make both namespaces and the cable between them."""
+        """Create both namespaces and the link between them."""
         sweep()
         try:
             self._make()
@@ -96,28 +96,28 @@ class Net:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove them."""
+        """Remove both namespaces."""
         self._remove()
 
     def shape(self, shape: Shape) -> None:
-        """Give both directions of the link a rate; delays are a relay's work."""
+        """Set the rate of both directions; delays are added by a relay."""
         for namespace in (self.near, self.far):
             tbf = f"tbf rate {shape.rate_bps:.0f}bit burst {BURST_BYTES}"
             tc = f"tc -n {namespace} qdisc replace dev slow root {tbf}"
             run_command(f"{tc} limit {MODEM_BYTES}")
 
     def sent_bytes(self) -> int:
-        """Bytes of frames that the near side has put on the link so far."""
+        """Return the bytes of frames that the near side has sent so far."""
         return self._counted(self.near, "bytes")
 
     def traffic(self) -> Traffic:
-        """What both sides have put on the link so far."""
+        """Return the frames that both sides have sent so far."""
         sides = (self.near, self.far)
         counts = [self._counted(s, w) for w in ("bytes", "packets") for s in sides]
         return Traffic(*counts)
 
     def settle(self, timeout_s: float = 30.0) -> None:
-        """Wait until nothing of an earlier run is left in the modems."""
+        """Wait until the modems' buffers are empty."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s and (
             self._counted(self.near, "backlog") + self._counted(self.far, "backlog")
@@ -174,7 +174,7 @@ class Net:
 
 
 def sweep() -> None:
-    """Remove what a run that was killed left behind."""
+    """Remove namespaces that a killed run left behind."""
     for line in run_command("ip netns list").splitlines():
         name = line.split()[0]
         parts = name.split("-")
@@ -184,10 +184,10 @@ def sweep() -> None:
 
 
 def run_command(command: str) -> str:
-    """What a command says.
+    """Run a command and return its output.
 
     Raises:
-        OSError: It failed.
+        OSError: The command failed.
     """
     done = subprocess.run(command.split(), check=False, capture_output=True, text=True)
     if done.returncode != 0:

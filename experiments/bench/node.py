@@ -1,9 +1,9 @@
-"""``python -m experiments.bench.node``: a node that samples a storm, faster.
+"""``python -m experiments.bench.node``: a node that samples a storm in fast motion.
 
-``--by json`` publishes one JSON message per reading with paho; ``--by uplink``
-puts one SenML pack per sampling into a `SqliteQueue` that our `Uplink` drains.
-It says ``up``, samples until the connection has settled, says ``begin``, samples
-what is measured, and says ``end`` once all of that is delivered.
+``--by json`` publishes one JSON message per reading with paho; ``--by uplink`` puts one
+SenML pack per sampling into a `SqliteQueue` that our `Uplink` drains. Prints ``up``,
+sends the ``--warm`` samplings, prints ``begin``, sends the ``--count`` measured
+samplings, and prints ``end`` when all of them are delivered.
 """
 
 import itertools
@@ -28,27 +28,27 @@ from edge_agent.sampler import make_draft
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import MINUTES_PER_DAY, RateLimiter, RatePeriod
 from edge_agent.uplink.uplink import Uplink
-from experiments.bench.storm import CELL, EVERY_S, NODE, Sampling, storm
+from experiments.bench.storm import CELL, INTERVAL_S, NODE, Sampling, storm
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.senml import MessageId, Pack
 
 SETTLE_S = 2.0
-"""Receipts are gathered for a second; the last TCP acknowledgement comes after them."""
+"""Receipts are batched for a second; the last TCP acknowledgement follows them."""
 
-NO_PRIORITY_PASSES = 6
+ABOVE_ALL_PRIORITIES = 6
 PAHO = {"3.1.1": paho.MQTTv311, "5": paho.MQTTv5}
 
 
-class Way(Protocol):
-    """How samplings reach the broker."""
+class Sender(Protocol):
+    """Sends samplings to the broker."""
 
     def send(self, sampling: Sampling) -> None:
-        """Hand one over."""
+        """Send a sampling."""
 
     def is_delivered(self) -> bool:
-        """Whether everything was answered for."""
+        """Whether every message has been acknowledged."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class Plan:
     """How the samplings are sent.
 
     Attributes:
-        priority: Of each.
-        every_s: Time between them; 0 hands all over at once.
-        count: How many are measured.
-        warm: How many go before.
-        gather_s: The uplink's.
-        qos: The uplink's.
+        priority: Priority of each message.
+        every_s: Time between samplings; 0 sends all at once.
+        count: Number of measured samplings.
+        warm: Number of samplings before them.
+        gather_s: Batching time of the uplink.
+        qos: QoS of the uplink.
     """
 
     priority: int
@@ -101,48 +101,48 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     idle_s: float,
     out: Path,
 ) -> None:
-    """Sample, and say when the counting begins and ends."""
+    """Send samplings, and print when the measurement begins and ends."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     plan = Plan(priority, every_s, count, warm, gather_s, qos)
-    way: Way
+    sender: Sender
     if by == "json":
-        way = JsonWay(host, port, PAHO[mqtt], priority, apart_s)
+        sender = JsonSender(host, port, PAHO[mqtt], priority, apart_s)
     else:
-        way = UplinkWay(Endpoint(host, port), plan, out.with_suffix(".db"))
+        sender = UplinkSender(Endpoint(host, port), plan, out.with_suffix(".db"))
     print("up", flush=True)
     time.sleep(SETTLE_S)
     samplings = storm()
-    _send(way, itertools.islice(samplings, plan.warm), plan.every_s)
+    _send(sender, itertools.islice(samplings, plan.warm), plan.every_s)
     print("begin", flush=True)
     time.sleep(SETTLE_S + idle_s)
     measured = itertools.islice(samplings, plan.count)
-    if isinstance(way, UplinkWay) and not plan.every_s:
-        way.fill(measured)
-    _send(way, measured, plan.every_s)
+    if isinstance(sender, UplinkSender) and not plan.every_s:
+        sender.fill(measured)
+    _send(sender, measured, plan.every_s)
     print("end", flush=True)
     threading.Event().wait()
 
 
-def _send(way: Way, samplings: Iterable[Sampling], every_s: float) -> None:
-    """Send at a steady pace, then wait until all is delivered and quiet."""
+def _send(sender: Sender, samplings: Iterable[Sampling], every_s: float) -> None:
+    """Send at a constant rate, then wait until all is delivered and the link idle."""
     due_s = time.monotonic()
     for sampling in samplings:
-        way.send(sampling)
+        sender.send(sampling)
         due_s += every_s
         time.sleep(max(0.0, due_s - time.monotonic()))
-    while not way.is_delivered():
+    while not sender.is_delivered():
         time.sleep(0.05)
     time.sleep(SETTLE_S)
 
 
-class JsonWay:
-    """One JSON message per reading at QoS 1, as a careful programmer writes it.
+class JsonSender:
+    """One JSON message per reading at QoS 1, a typical implementation with paho.
 
     Args:
-        host: Of the broker.
-        port: Of the broker.
+        host: Host of the broker.
+        port: Port of the broker.
         protocol: paho's number of the MQTT version.
-        priority: Of each.
+        priority: Priority of each message.
         apart_s: Time between the messages of a sampling; with 0 the kernel puts
             most of them into one segment.
     """
@@ -169,10 +169,9 @@ class JsonWay:
             raise TimeoutError("no CONNACK")
 
     def send(self, sampling: Sampling) -> None:
-        """See `Way`."""
         at = datetime.fromtimestamp(sampling.time_s, UTC)
         for reading in sampling.readings:
-            told = {
+            message = {
                 "id": f"{NODE}-{len(self._sent) + 1}",
                 "time": at.isoformat(timespec="milliseconds"),
                 "sensor": reading.name,
@@ -180,43 +179,41 @@ class JsonWay:
                 "unit": reading.unit,
                 "priority": self._priority,
             }
-            data = json.dumps(told, separators=(",", ":"))
+            data = json.dumps(message, separators=(",", ":"))
             topic = f"landslide/{NODE}/{reading.name}"
             self._sent.append(self._client.publish(topic, data, qos=1))
             time.sleep(self._apart_s)
 
     def is_delivered(self) -> bool:
-        """See `Way`."""
         return all(info.is_published() for info in self._sent)
 
 
-class UplinkWay:
+class UplinkSender:
     """One SenML pack per sampling, through our queue and uplink.
 
-    The queue's clock runs as fast as the samplings: what they would be late by in
-    the field, they are late by here.
+    The queue's clock is accelerated by the same factor as the samplings, so that the
+    batching delay in simulated time is that of the field.
     """
 
     def __init__(self, endpoint: Endpoint, plan: Plan, path: Path) -> None:
         self._priority = plan.priority
-        self._speed = EVERY_S / plan.every_s if plan.every_s else 1.0
+        self._speed = INTERVAL_S / plan.every_s if plan.every_s else 1.0
         self._passed_s = 0.0
         self._is_closed = False
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        ageing = ExpiryPolicy(self._mono_s)
-        self._queue = SqliteQueue(path, NODE, boot, 500_000_000, expiry=ageing)
-        never = [RatePeriod(0, MINUTES_PER_DAY, 0.0)]
-        throttle = RateLimiter(None, never, NO_PRIORITY_PASSES, self._minute)
+        expiry = ExpiryPolicy(self._mono_s)
+        self._queue = SqliteQueue(path, NODE, boot, 500_000_000, expiry=expiry)
+        closed = [RatePeriod(0, MINUTES_PER_DAY, 0.0)]
+        limiter = RateLimiter(None, closed, ABOVE_ALL_PRIORITIES, self._minute)
         policy = QosPolicy({plan.priority: Delivery(plan.qos)})
-        sender = SenderProfile(NODE, qos_policy=policy, gather_s=plan.gather_s)
-        self._uplink = Uplink(self._queue, sender, Connection, throttle, time.monotonic)
+        profile = SenderProfile(NODE, qos_policy=policy, gather_s=plan.gather_s)
+        self._uplink = Uplink(self._queue, profile, Connection, limiter, time.monotonic)
         threading.Thread(target=self._uplink.run, daemon=True).start()
         self._uplink.switch_to(endpoint)
         while self._uplink.down_since_s is not None:
             time.sleep(0.01)
 
     def send(self, sampling: Sampling) -> None:
-        """See `Way`."""
         pack = Pack(
             id=MessageId(NODE, "-", 0),
             priority=self._priority,
@@ -229,22 +226,21 @@ class UplinkWay:
         self._uplink.wake()
 
     def fill(self, samplings: Iterable[Sampling]) -> None:
-        """Let all of them wait, as they do behind a link that is closed."""
+        """Queue all samplings while the rate limiter's period is closed."""
         self._is_closed = True
         for sampling in samplings:
-            self._passed_s += EVERY_S
+            self._passed_s += INTERVAL_S
             self.send(sampling)
         self._is_closed = False
 
     def is_delivered(self) -> bool:
-        """See `Way`."""
         return not any(depth.rows for depth in self._queue.stats().depth.values())
 
     def _mono_s(self) -> float:
         return self._passed_s + time.monotonic() * self._speed
 
     def _minute(self) -> int | None:
-        """A minute of the closed period, or no clock and so no period."""
+        """Return a minute of the closed period, or None for no period."""
         return 0 if self._is_closed else None
 
 

@@ -1,7 +1,8 @@
-"""One gateway of the live overlay as a process; lines of JSON in and out.
+"""One gateway of the live overlay as a process, controlled by lines of JSON.
 
-In: ``["publish", id, priority]`` and ``["links"]``. Out: ``["heard", id, at_s]``,
-``["ended", id, reached, is_whole]`` and ``["links", [[key, left, right], ...]]``.
+Input: ``["publish", id, priority]`` and ``["links"]``. Output:
+``["received", id, at_s]``, ``["result", id, reached, is_complete]`` and
+``["links", [[key, left, right], ...]]``.
 """
 
 import argparse
@@ -27,25 +28,25 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
 
 TOPIC = "/3/1/2/0/1"
-AGAIN_S = 1.0
+REPEAT_S = 1.0
 
 
 class Gateway:
-    """A gateway whose clients are the lines."""
+    """A gateway with standard input and output instead of clients."""
 
-    def __init__(self, asked: argparse.Namespace) -> None:
-        broker = BrokerInfo("127.0.0.1", asked.broker)
-        name = GatewayName(asked.place, broker, asked.id)
-        self.node = OverlayNode(str(name), random.Random(asked.id).choice)  # noqa: S311 - chance
+    def __init__(self, options: argparse.Namespace) -> None:
+        broker = BrokerInfo("127.0.0.1", options.broker)
+        name = GatewayName(options.place, broker, options.id)
+        self.node = OverlayNode(str(name), random.Random(options.id).choice)  # noqa: S311 - chance
         self.commands: SimpleQueue[list[object]] = SimpleQueue()
-        self._payload = os.urandom(asked.payload)  # nothing to deflate
+        self._payload = os.urandom(options.payload)  # incompressible
         self._priorities: dict[str, int] = {}
-        self._again: dict[str, float] = {}
+        self._repeat_at_s: dict[str, float] = {}
         self.live = OverlayRunner(
-            OverlayConfig(name, (BrokerInfo("127.0.0.1", asked.peer),), asked.rate),
+            OverlayConfig(name, (BrokerInfo("127.0.0.1", options.peer),), options.rate),
             self.node,
             lambda later: MqttTransport(
-                asked.id, Endpoint("127.0.0.1", asked.broker), Connection, later
+                options.id, Endpoint("127.0.0.1", options.broker), Connection, later
             ),
             self.store,
             watchdog=LoopWatchdog(time.monotonic),
@@ -53,35 +54,35 @@ class Gateway:
         self.live.source = self
         self.live.set_filters(frozenset({"/3/1/2/#"}))
 
-    def store(self, heard: ReceivedMessages) -> None:
-        """What our clients hear."""
-        for message, _ in heard:
-            tell("heard", message.id, time.monotonic())
+    def store(self, received: ReceivedMessages) -> None:
+        """Report messages that the gateway would deliver to its clients."""
+        for message, _ in received:
+            write_event("received", message.id, time.monotonic())
 
     def poll(self, now_s: float) -> None:
-        """Do what was asked, and publish again what did not reach all."""
-        for id_ in [i for i, due_s in self._again.items() if due_s <= now_s]:
-            del self._again[id_]
+        """Execute commands, and publish again what did not reach all nodes."""
+        for id_ in [i for i, due_s in self._repeat_at_s.items() if due_s <= now_s]:
+            del self._repeat_at_s[id_]
             self._publish(id_)
         while True:
             try:
-                what, *more = self.commands.get_nowait()
+                command, *arguments = self.commands.get_nowait()
             except Empty:
                 return
-            if what == "publish":
-                id_, priority = str(more[0]), int(str(more[1]))
+            if command == "publish":
+                id_, priority = str(arguments[0]), int(str(arguments[1]))
                 self._priorities[id_] = priority
                 self._publish(id_)
             else:
                 keys = self.node.joined_keys()
                 links = [[k, *self.node.neighbours(k)] for k in keys]
-                tell("links", links)
+                write_event("links", links)
 
-    def on_result(self, ended: PublicationResult) -> None:
-        """Tell, and try again if somebody had to be given up, or nobody was there."""
-        tell("ended", ended.message_id, ended.reached, ended.is_complete)
-        if not ended.is_complete or not ended.reached:
-            self._again[ended.message_id] = time.monotonic() + AGAIN_S
+    def on_result(self, result: PublicationResult) -> None:
+        """Report a result; repeat the publication if it missed nodes."""
+        write_event("result", result.message_id, result.reached, result.is_complete)
+        if not result.is_complete or not result.reached:
+            self._repeat_at_s[result.message_id] = time.monotonic() + REPEAT_S
 
     def _publish(self, id_: str) -> None:
         self.live.publish(
@@ -89,14 +90,14 @@ class Gateway:
         )
 
 
-def tell(*what: object) -> None:
-    """One line out."""
-    sys.stdout.write(json.dumps(what) + "\n")
+def write_event(*fields: object) -> None:
+    """Write an event as a line of JSON."""
+    sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Serve until the end of the input."""
+    """Run the gateway until the end of the input."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--id", required=True)
     parser.add_argument("--place", default="")

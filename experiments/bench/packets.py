@@ -1,7 +1,7 @@
-"""MQTT packets made and read by hand.
+"""MQTT packets encoded and decoded without a client library.
 
-Hundreds of client libraries in one process would measure themselves. Clients here
-speak MQTT 5, or 3.1.1 where they only publish, and QoS 1.
+With hundreds of clients in one process a library's own cost would dominate the
+measurement. Clients use QoS 1 and MQTT 5, or 3.1.1 where they only publish.
 """
 
 import socket
@@ -19,7 +19,7 @@ USER_PROPERTY, RESPONSE_TOPIC = 0x26, 0x08
 def connected(
     host: str, port: int, client_id: str, version: int = MQTT_311
 ) -> socket.socket:
-    """A connection that the broker has accepted, clean, without Nagle's delay.
+    """Connect with a clean session and without Nagle's delay.
 
     Raises:
         ConnectionError: The broker refused it.
@@ -28,8 +28,8 @@ def connected(
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     head = text("MQTT") + struct.pack("!BBH", version, CLEAN, KEEPALIVE_S)
     properties = bytes([len(RECEIVE_MAXIMUM)]) + RECEIVE_MAXIMUM
-    beside = properties if version == MQTT_5 else b""
-    sock.sendall(packet(CONNECT, head + beside + text(client_id)))
+    optional = properties if version == MQTT_5 else b""
+    sock.sendall(packet(CONNECT, head + optional + text(client_id)))
     connack = sock.recv(4096)
     if len(connack) < 4 or connack[3] != 0:  # noqa: PLR2004 - the return code
         raise ConnectionError(f"CONNACK must be a success, got {connack!r}")
@@ -37,27 +37,27 @@ def connected(
 
 
 def subscribe(sock: socket.socket, filters: list[str]) -> None:
-    """Subscribe a connection of MQTT 5 with QoS 1, and wait until that is done."""
+    """Subscribe an MQTT 5 connection with QoS 1, and wait for the SUBACK."""
     body = struct.pack("!HB", 1, 0) + b"".join(text(f) + b"\x01" for f in filters)
     sock.sendall(packet(SUBSCRIBE, body))
     sock.recv(4096)
 
 
 def publish(topic: str, packet_id: int, data: bytes, more: bytes = b"") -> bytes:
-    """A PUBLISH of QoS 1.
+    """Encode a PUBLISH of QoS 1.
 
     Args:
-        topic: Where.
-        packet_id: Names it in the PUBACK.
+        topic: Topic name.
+        packet_id: Packet identifier.
         data: Payload.
-        more: Properties with their length, where the version has them.
+        more: Properties with their length; empty for MQTT 3.1.1.
     """
     body = text(topic) + struct.pack("!H", packet_id) + more + data
     return packet(PUBLISH | QOS_1, body)
 
 
 def packet(kind: int, body: bytes) -> bytes:
-    """A packet with its length."""
+    """Encode a packet: fixed header and body."""
     length, left = b"", len(body)
     while True:
         left, digit = divmod(left, 128)
@@ -66,14 +66,14 @@ def packet(kind: int, body: bytes) -> bytes:
             return bytes([kind]) + length + body
 
 
-def text(words: str) -> bytes:
-    """A text as MQTT writes it."""
-    data = words.encode()
+def text(value: str) -> bytes:
+    """Encode a UTF-8 string with its length."""
+    data = value.encode()
     return struct.pack("!H", len(data)) + data
 
 
 def packets(buffer: bytearray) -> Iterator[tuple[int, bytes]]:
-    """Take the whole packets out of a buffer: first byte and body of each."""
+    """Remove the complete packets from a buffer; yield first byte and body of each."""
     at, end = 0, len(buffer)
     while at + 1 < end:
         start, length, shift = at + 1, 0, 0
@@ -93,21 +93,21 @@ def packets(buffer: bytearray) -> Iterator[tuple[int, bytes]]:
 
 
 def published(first: int, body: bytes) -> tuple[str, bytes, bytes, bytes]:
-    """Topic, packet id (empty at QoS 0), properties and payload of a PUBLISH."""
+    """Return topic, packet id (empty at QoS 0), properties and payload of a PUBLISH."""
     topic_end = 2 + int.from_bytes(body[:2], "big")
     at = topic_end + (2 if first & 0x06 else 0)
     packet_id = body[topic_end:at]
     size = body[at]
     at += 1
-    if size >= 0x80:  # noqa: PLR2004 - longer properties than ours
+    if size >= 0x80:  # noqa: PLR2004 - a second length byte follows
         size = size & 0x7F | body[at] << 7
         at += 1
     topic = body[2:topic_end].decode()
     return topic, packet_id, body[at : at + size], body[at + size :]
 
 
-def told(properties: bytes) -> dict[str, str]:
-    """User properties by name, and the response topic under ``response``."""
+def decode_properties(properties: bytes) -> dict[str, str]:
+    """Return user properties by name, and the response topic under ``response``."""
     found: dict[str, str] = {}
     at = 0
     while at < len(properties):
@@ -118,7 +118,7 @@ def told(properties: bytes) -> dict[str, str]:
         elif kind == RESPONSE_TOPIC:
             found["response"], at = _text_at(properties, at)
         else:
-            break  # ours come first
+            break  # the sender writes these first
     return found
 
 

@@ -1,8 +1,7 @@
 """``python -m experiments.bench.publishers``: many clients, one message each, at once.
 
-Every client is a connection of its own that stands before the moment comes. The
-MQTT 3.1.1 packets are made here: two hundred client libraries would measure
-themselves.
+Every client has its own connection, opened beforehand. The MQTT 3.1.1 packets are
+encoded here: with two hundred clients a library's own cost would dominate.
 """
 
 import json
@@ -25,7 +24,7 @@ LOW = "1"
 @click.option("--each", type=int, default=100, help="Clients of each priority.")
 @click.option("--bytes", "size_bytes", type=int, default=120)
 @click.option("--topic", required=True, help="{pri} becomes 5 or 1.")
-@click.option("--low-topic", default="", help="Of those of low priority, if another.")
+@click.option("--low-topic", default="", help="For low priority, if different.")
 @click.option("--seed", type=int, default=1)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(  # noqa: PLR0913, PLR0917 - one for each option
@@ -37,7 +36,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     seed: int,
     out: Path,
 ) -> None:
-    """Publish from all clients at the same moment and note when."""
+    """Publish from all clients at the same moment, and record the times."""
     topics = {
         True: topic.replace("{pri}", HIGH),
         False: (low_topic or topic).replace("{pri}", LOW),

@@ -1,7 +1,7 @@
-"""Queues side by side: ours, a bare loop with the same durability, and peers.
+"""Queues to compare: ours, a bare sqlite3 loop with the same durability, and peers.
 
-Every arm puts a batch, takes as many messages without removing them, and lets them
-go. The peers are not in our lock file; they are imported when they are asked for.
+Every arm puts a batch, takes as many messages without removing them, and acknowledges
+them. The peers are not in our lock file; they are imported on demand.
 """
 
 import sqlite3
@@ -22,7 +22,7 @@ from edge_agent.queue.base import (
 from edge_agent.queue.sqlite_queue import SqliteQueue
 
 TOPIC = "/forward/3/1/2/0/1/3/2"
-MOST_BYTES = 10**10
+MAX_BYTES = 10**10
 LEVELS = 3
 PRAGMAS = (
     "journal_mode=WAL",
@@ -33,19 +33,19 @@ PRAGMAS = (
 
 
 class Arm(Protocol):
-    """A queue as the experiment drives it."""
+    """Interface of a queue under test."""
 
     def put(self, bodies: Sequence[bytes]) -> None:
         """Store a batch."""
 
     def take(self, count: int) -> Sequence[Any]:
-        """Read the next messages without losing them."""
+        """Read the next messages without removing them."""
 
     def ack(self, taken: Sequence[Any]) -> None:
-        """They are delivered."""
+        """Remove delivered messages."""
 
-    def hurry(self, is_on: bool) -> None:
-        """Wait for no disk while a backlog is made, when that would take for ever."""
+    def set_bulk_mode(self, is_on: bool) -> None:
+        """Turn fsync off while a backlog is put, if that would take too long."""
 
     def close(self) -> None:
         """Write everything and close."""
@@ -56,26 +56,26 @@ class Ours:
 
     def __init__(self, folder: Path, durability: Durability) -> None:
         self._queue = SqliteQueue(
-            folder / "q.db", "n1", "boot", MOST_BYTES, durability=durability
+            folder / "q.db", "n1", "boot", MAX_BYTES, durability=durability
         )
 
     def put(self, bodies: Sequence[bytes]) -> None:
-        """One call a batch, urgent and less urgent ones mixed."""
+        """One call per batch, with mixed priorities."""
         self._queue.put([
             MessageDraft(1 + at % LEVELS, TOPIC, lambda _id, b=body: b)  # type: ignore[misc]
             for at, body in enumerate(bodies)
         ])
 
     def take(self, count: int) -> Sequence[QueuedMessage]:
-        """Lease."""
+        """Lease the messages."""
         return self._queue.lease(count)
 
     def ack(self, taken: Sequence[QueuedMessage]) -> None:
         """Acknowledge."""
         self._queue.ack([message.seq for message in taken])
 
-    def hurry(self, is_on: bool) -> None:
-        """It is fast enough."""
+    def set_bulk_mode(self, is_on: bool) -> None:
+        """Do nothing: the queue is fast enough."""
 
     def close(self) -> None:
         """Close."""
@@ -83,16 +83,16 @@ class Ours:
 
 
 class OursRoutine(Ours):
-    """Yamamori's queue with its window, fed with what may wait in it."""
+    """Yamamori's queue with its write window, for routine messages."""
 
     def put(self, bodies: Sequence[bytes]) -> None:
-        """One call a message, as a sampler does."""
+        """One call per message, as the sampler does."""
         for body in bodies:
             self._queue.put([MessageDraft(1, TOPIC, lambda _id, b=body: b)])  # type: ignore[misc]
 
 
 class Bare:
-    """What sqlite3 does with the same columns, key, batches and durability."""
+    """sqlite3 with the same columns, key, batches and durability."""
 
     def __init__(self, folder: Path) -> None:
         self._db = sqlite3.connect(folder / "q.db", isolation_level=None)
@@ -113,7 +113,7 @@ class Bare:
         )
 
     def put(self, bodies: Sequence[bytes]) -> None:
-        """One commit a batch."""
+        """One commit per batch."""
         self._db.execute("BEGIN IMMEDIATE")
         self._insert(bodies)
         self._db.execute("COMMIT")
@@ -130,7 +130,7 @@ class Bare:
         )
 
     def take(self, count: int) -> Sequence[tuple[Any, ...]]:
-        """The most urgent, then the oldest; nothing is written."""
+        """The most urgent first, then the oldest; writes nothing."""
         rows: list[tuple[Any, ...]] = []
         for level in range(LEVELS, 0, -1):
             rows += self._db.execute(
@@ -142,7 +142,7 @@ class Bare:
         return rows
 
     def ack(self, taken: Sequence[tuple[Any, ...]]) -> None:
-        """One commit a batch."""
+        """One commit per batch."""
         self._db.execute("BEGIN IMMEDIATE")
         self._delete(taken)
         self._db.execute("COMMIT")
@@ -153,16 +153,16 @@ class Bare:
             [row[:2] for row in taken],
         )
 
-    def hurry(self, is_on: bool) -> None:
-        """It is fast enough."""
+    def set_bulk_mode(self, is_on: bool) -> None:
+        """Do nothing: the queue is fast enough."""
 
     def close(self) -> None:
         """Close."""
         self._db.close()
 
 
-class BareAtOnce(Bare):
-    """The same, but what was sent is deleted in the commit of the next put."""
+class BareOneCommit(Bare):
+    """The same, but acknowledged rows are deleted in the commit of the next put."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -177,14 +177,14 @@ class BareAtOnce(Bare):
         self._sent = ()
 
     def ack(self, taken: Sequence[tuple[Any, ...]]) -> None:
-        """Later."""
+        """Delete with the next put."""
         self._sent = taken
 
 
 class PersistAck:
-    """persist-queue's SQLiteAckQueue: every step is a commit of its own.
+    """persist-queue's SQLiteAckQueue: every operation is a commit.
 
-    Its journal is WAL, its `synchronous` SQLite's default, FULL.
+    Its journal mode is WAL and its `synchronous` is SQLite's default, FULL.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -193,25 +193,25 @@ class PersistAck:
         self._acked = 0
 
     def put(self, bodies: Sequence[bytes]) -> None:
-        """It has no batch."""
+        """One call per message: it has no batches."""
         for body in bodies:
             self._queue.put(body)
 
     def take(self, count: int) -> Sequence[dict[str, Any]]:
-        """Each is marked on the disk."""
+        """One commit per message marks it as taken."""
         return [self._queue.get(block=False, raw=True) for _ in range(count)]
 
     def ack(self, taken: Sequence[dict[str, Any]]) -> None:
-        """Each is marked, and now and then what was acknowledged is deleted."""
+        """One commit per message; acknowledged rows are deleted from time to time."""
         for item in taken:
             self._queue.ack(id=item["pqid"])
         self._acked += len(taken)
-        if self._acked >= 1000:  # noqa: PLR2004 - what it deletes at most
+        if self._acked >= 1000:  # noqa: PLR2004 - maximum of one deletion
             self._queue.clear_acked_data(max_delete=1000, keep_latest=0)
             self._acked = 0
 
-    def hurry(self, is_on: bool) -> None:
-        """Its way to put has no batch."""
+    def set_bulk_mode(self, is_on: bool) -> None:
+        """Turn fsync off or on: it has no batches."""
         level = "OFF" if is_on else "FULL"
         self._queue._putter.execute(f"PRAGMA synchronous={level}")  # noqa: SLF001 - no other way
 
@@ -221,27 +221,27 @@ class PersistAck:
 
 
 class PersistFifo:
-    """persist-queue's FIFOSQLiteQueue; `task_done` deletes what was got in a batch."""
+    """persist-queue's FIFOSQLiteQueue; `task_done` deletes what was taken, at once."""
 
     def __init__(self, folder: Path) -> None:
         peer = import_module("persistqueue")
         self._queue = peer.FIFOSQLiteQueue(str(folder), auto_commit=False)
 
     def put(self, bodies: Sequence[bytes]) -> None:
-        """It has no batch."""
+        """One call per message: it has no batches."""
         for body in bodies:
             self._queue.put(body)
 
     def take(self, count: int) -> Sequence[bytes]:
-        """Nothing is written yet."""
+        """Writes nothing."""
         return [self._queue.get(block=False) for _ in range(count)]
 
     def ack(self, taken: Sequence[bytes]) -> None:
-        """All that was got."""
+        """Delete everything that was taken."""
         self._queue.task_done()
 
-    def hurry(self, is_on: bool) -> None:
-        """Its way to put has no batch."""
+    def set_bulk_mode(self, is_on: bool) -> None:
+        """Turn fsync off or on: it has no batches."""
         level = "OFF" if is_on else "FULL"
         self._queue._putter.execute(f"PRAGMA synchronous={level}")  # noqa: SLF001 - no other way
 
@@ -251,9 +251,9 @@ class PersistFifo:
 
 
 class Lite:
-    """litequeue; as shipped its `synchronous` is NORMAL and each put a commit.
+    """litequeue; by default its `synchronous` is NORMAL and each put is a commit.
 
-    Its transaction lets us put and finish in batches; taking is one commit each.
+    Its transactions allow putting and acknowledging in batches; each take is a commit.
     """
 
     def __init__(self, folder: Path, is_full: bool) -> None:
@@ -263,24 +263,24 @@ class Lite:
             self._queue.conn.execute("PRAGMA synchronous=FULL")
 
     def put(self, bodies: Sequence[bytes]) -> None:
-        """It stores text; ours are ASCII."""
+        """One transaction per batch; it stores text, and the bodies are ASCII."""
         with self._queue.transaction():
             for body in bodies:
                 self._queue.put(body.decode("ascii"))
 
     def take(self, count: int) -> Sequence[Any]:
-        """Each is locked on the disk."""
+        """One commit per message locks it."""
         return [self._queue.pop() for _ in range(count)]
 
     def ack(self, taken: Sequence[Any]) -> None:
-        """Marked and deleted in one commit."""
+        """One commit marks and deletes them."""
         with self._queue.transaction():
             for message in taken:
                 self._queue.done(message.message_id)
             self._queue.prune()
 
-    def hurry(self, is_on: bool) -> None:
-        """It is fast enough."""
+    def set_bulk_mode(self, is_on: bool) -> None:
+        """Do nothing: the queue is fast enough."""
 
     def close(self) -> None:
         """Close."""
@@ -288,14 +288,14 @@ class Lite:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """An arm, and what a reader must know to compare it.
+class ArmKind:
+    """An arm and the facts needed to compare it.
 
     Attributes:
         open: Opens it in a folder.
-        promise: What is on the disk when, and in how many commits.
+        promise: Its durability, and its number of commits.
         like: The bare loop with the same commits, if there is one.
-        is_peer: Whether it must be installed first.
+        is_peer: Whether it is a library that must be installed first.
     """
 
     open: Callable[[Path], Arm]
@@ -307,33 +307,33 @@ class Kind:
 BARE, BARE_ONE = "bare sqlite3", "bare, one commit"
 EACH_PUT, NEXT_PUT = "yamamori EVERY_PUT", "yamamori WITH_NEXT_PUT"
 
-ARMS: dict[str, Kind] = {
-    BARE: Kind(Bare, "FULL, batch in, batch out", BARE),
-    BARE_ONE: Kind(BareAtOnce, "FULL, out with the next batch in", BARE_ONE),
-    EACH_PUT: Kind(
+ARMS: dict[str, ArmKind] = {
+    BARE: ArmKind(Bare, "FULL, batch in, batch out", BARE),
+    BARE_ONE: ArmKind(BareOneCommit, "FULL, out with the next batch in", BARE_ONE),
+    EACH_PUT: ArmKind(
         lambda folder: Ours(folder, COMMIT_EVERY_PUT), "FULL, batch in, batch out", BARE
     ),
-    NEXT_PUT: Kind(
+    NEXT_PUT: ArmKind(
         lambda folder: Ours(folder, COMMIT_PUTS_DEFER_ACKS),
         "FULL, out with the next batch in, or after 0.5 s",
         BARE_ONE,
     ),
-    "yamamori window": Kind(
+    "yamamori window": ArmKind(
         lambda folder: OursRoutine(folder, Durability()),
         "FULL, one by one, waiting in memory for 2 s or 50",
     ),
-    "persist-queue ack": Kind(
+    "persist-queue ack": ArmKind(
         PersistAck, "FULL, one by one, put and get and ack", is_peer=True
     ),
-    "persist-queue fifo": Kind(
+    "persist-queue fifo": ArmKind(
         PersistFifo, "FULL, one by one in, batch out", is_peer=True
     ),
-    "litequeue": Kind(
+    "litequeue": ArmKind(
         lambda folder: Lite(folder, is_full=False),
         "NORMAL (no fsync), batch in, each locked, batch out",
         is_peer=True,
     ),
-    "litequeue, FULL": Kind(
+    "litequeue, FULL": ArmKind(
         lambda folder: Lite(folder, is_full=True),
         "FULL, batch in, each locked, batch out",
         is_peer=True,

@@ -1,7 +1,7 @@
-"""``python -m experiments.bench.receiver``: notes when each message arrives.
+"""``python -m experiments.bench.receiver``: record when each message arrives.
 
-With ``--receipts`` it offers custody and gives receipts, as the ingest does; a
-receipt names what arrived within `RECEIPT_S`.
+With ``--receipts`` it offers custody and sends receipts, as the ingest does; a receipt
+names the messages that arrived within `RECEIPT_S`.
 """
 
 import json
@@ -18,7 +18,7 @@ from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.topics import custody_topic, offer_topic
 
 RECEIPT_S = 0.2
-ME = "bench-receiver"
+RECEIVER = "bench-receiver"
 
 
 @click.command()
@@ -28,7 +28,7 @@ ME = "bench-receiver"
 @click.option("--qos", type=int, default=1)
 @click.option("--urgent", type=int, required=True, help="How many to wait for.")
 @click.option("--backlog", type=int, required=True, help="How many to wait for.")
-@click.option("--receipts", is_flag=True, help="Offer and give receipts.")
+@click.option("--receipts", is_flag=True, help="Offer and send receipts.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(  # noqa: PLR0913, PLR0917 - one for each option
     port: int,
@@ -40,12 +40,14 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     receipts: bool,
     out: Path,
 ) -> None:
-    """Note arrivals until all that is waited for is there."""
+    """Record arrivals until all expected messages have arrived."""
     inbox: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
     client = _connect(host, port, filter_, qos, inbox)
     if receipts:
-        offer = CustodyOffer(ME, ("/#",)).encode()
-        client.publish(offer_topic(ME), offer, qos=1, retain=True).wait_for_publish()
+        offer = CustodyOffer(RECEIVER, ("/#",)).encode()
+        client.publish(
+            offer_topic(RECEIVER), offer, qos=1, retain=True
+        ).wait_for_publish()
     print("ready", flush=True)
     arrivals: dict[str, float] = {}
     wanted = {"u": urgent, "b": backlog}
@@ -54,7 +56,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         for at_s, data in batch:
             arrivals.setdefault(name_of(data), at_s)
         if receipts:
-            _give_receipts(client, [data for _, data in batch])
+            _send_receipts(client, [data for _, data in batch])
         fresh = out.with_suffix(".new")
         fresh.write_text(json.dumps(arrivals))
         fresh.replace(out)
@@ -69,7 +71,7 @@ def _connect(
     inbox: "queue.SimpleQueue[tuple[float, bytes]]",
 ) -> paho.Client:
     subscribed: queue.SimpleQueue[None] = queue.SimpleQueue()
-    client = paho.Client(CallbackAPIVersion.VERSION2, ME, protocol=paho.MQTTv5)
+    client = paho.Client(CallbackAPIVersion.VERSION2, RECEIVER, protocol=paho.MQTTv5)
 
     def on_message(_client: paho.Client, _: object, message: paho.MQTTMessage) -> None:
         if not message.topic.startswith(("/custody", "custody")):
@@ -95,7 +97,7 @@ def _batch(
     return batch
 
 
-def _give_receipts(client: paho.Client, payloads: list[bytes]) -> None:
+def _send_receipts(client: paho.Client, payloads: list[bytes]) -> None:
     ids = [id_ for data in payloads if (id_ := id_of(data)) is not None]
     if ids:
         receipt = CustodyReceipt.from_ids(ids).encode()

@@ -1,8 +1,8 @@
-"""Ways to read the messages of a damaged queue file.
+"""Methods of reading the messages of a damaged queue file.
 
-This module is the only one of the experiment that imports ``edge_agent.queue``.
-Every arm gets a copy of the file, with its ``-wal`` if there is one, and returns
-the rows that it finds. A row counts as sound when its checksum matches.
+Only this module of the experiment imports ``edge_agent.queue``. Every arm gets a copy
+of the file, with its ``-wal`` if there is one, and returns the rows that it finds. A
+row is sound if its checksum matches.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ ACKS = 20
 """Messages that one commit removes."""
 
 LONG_EVERY = 50
-"""One payload of so many needs overflow pages."""
+"""One payload in this number needs overflow pages."""
 
 WEIGHTS = {1: 30, 2: 30, 3: 25, 4: 10, 5: 5}
 """Share of each priority in percent."""
@@ -50,7 +50,7 @@ Body = tuple[int, int, str, str, int, str, bytes]
 """Priority, number, id (three columns), topic and payload."""
 
 
-class Row8(NamedTuple):
+class FoundRow(NamedTuple):
     """A row that an arm found.
 
     Attributes:
@@ -64,17 +64,17 @@ class Row8(NamedTuple):
 
 @dataclass
 class Found:
-    """What an arm returns.
+    """Result of an arm.
 
     Attributes:
-        rows: Messages, also those that do not match their checksum.
-        values: Remembered values: name and text.
-        taken: Ranges of ids that were taken before.
+        rows: Messages, including those that do not match their checksum.
+        values: Stored values: name and text.
+        taken: Ranges of ids that were accepted before.
         rss_bytes: Peak memory of the programs that the arm started.
-        error: Why the arm ended early; empty if it did not.
+        error: Error that ended the arm early, or empty.
     """
 
-    rows: list[Row8] = field(default_factory=list)
+    rows: list[FoundRow] = field(default_factory=list)
     values: set[tuple[Any, ...]] = field(default_factory=set)
     taken: set[tuple[Any, ...]] = field(default_factory=set)
     rss_bytes: int = 0
@@ -82,17 +82,17 @@ class Found:
 
 
 Arm = Callable[[Path, Path], Found]
-"""Gets the damaged file and an empty folder."""
+"""Reads a file: (path of the damaged file, empty folder)."""
 
 
 def open_queue(path: Path) -> SqliteQueue:
-    """Open a queue as a node does, every message on the disk."""
+    """Open a queue as a node does, with a commit for every put."""
     return SqliteQueue(path, "node", "boot", MAX_BYTES, durability=COMMIT_EVERY_PUT)
 
 
 @contextlib.contextmanager
 def seeded_ids(chance: random.Random) -> Iterator[None]:
-    """Make the ids of files and runs repeatable: checksums and pages depend on them."""
+    """Make ids of files and runs reproducible: checksums and pages depend on them."""
     real = secrets.token_hex
     secrets.token_hex = lambda nbytes=None: chance.randbytes(nbytes or 32).hex()
     try:
@@ -102,7 +102,7 @@ def seeded_ids(chance: random.Random) -> Iterator[None]:
 
 
 def fill(queue: SqliteQueue, count: int, chance: random.Random) -> list[Body]:
-    """Put messages of mixed priority and size, and deliver a quarter of what waits.
+    """Put messages of mixed priority and size, and deliver a quarter of them.
 
     Returns:
         The delivered messages.
@@ -114,8 +114,8 @@ def fill(queue: SqliteQueue, count: int, chance: random.Random) -> list[Body]:
         put += size
     names = [f"rain/{number}" for number in range(VALUES)]
     queue.put([], {name: chance.randbytes(8).hex() for name in names})
-    held = queue.lease(MAX_ROWS)
-    delivered = chance.sample(held, len(held) // 4)
+    leased = queue.lease(MAX_ROWS)
+    delivered = chance.sample(leased, len(leased) // 4)
     for at in range(0, len(delivered), ACKS):
         queue.ack(message.seq for message in delivered[at : at + ACKS])
     queue.release_all()
@@ -123,9 +123,9 @@ def fill(queue: SqliteQueue, count: int, chance: random.Random) -> list[Body]:
 
 
 def _body(message: QueuedMessage) -> Body:
-    made = message.id
+    id_ = message.id
     first, last = (message.priority, message.seq), (message.topic, message.payload)
-    return (*first, made.node, made.boot, made.seq, *last)
+    return (*first, id_.node, id_.boot, id_.seq, *last)
 
 
 def _draft(number: int, chance: random.Random) -> MessageDraft:
@@ -142,7 +142,7 @@ def _draft(number: int, chance: random.Random) -> MessageDraft:
 
 
 def read_all(path: Path) -> Found:
-    """Everything in a sound file, or what SQLite reads until its first error."""
+    """Read everything in a sound file, or what SQLite reads until its first error."""
     found = Found()
     url = f"{path.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(url, uri=True)) as db:
@@ -152,49 +152,49 @@ def read_all(path: Path) -> Found:
 
 
 def _read_into(found: Found, db: sqlite3.Connection) -> None:
-    with _noting(found):
+    with _recording_error(found):
         message = db.execute(f"SELECT {COLUMNS} FROM message")  # noqa: S608
-        found.rows.extend(map(judged, message))
-    with _noting(found):
+        found.rows.extend(map(check_row, message))
+    with _recording_error(found):
         state = "SELECT name, value FROM state WHERE name LIKE 'rain/%'"
         found.values.update(db.execute(state))
-    with _noting(found):
+    with _recording_error(found):
         found.taken.update(db.execute("SELECT node, boot, low, high FROM taken"))
 
 
 @contextlib.contextmanager
-def _noting(found: Found) -> Iterator[None]:
-    """Keep the first error of an arm, and go on."""
+def _recording_error(found: Found) -> Iterator[None]:
+    """Record the first error of an arm, and continue."""
     try:
         yield
     except (sqlite3.Error, QueueFileError, OSError, UnicodeError) as error:
         found.error = found.error or str(error)
 
 
-def judged(values: Sequence[Any]) -> Row8:
-    """A row with the verdict of its checksum."""
+def check_row(values: Sequence[Any]) -> FoundRow:
+    """Check the checksum of a row."""
     values = tuple(values[:WIDTH])
     if len(values) < WIDTH or not has_column_types(values):
-        return Row8(None, is_sound=False)
+        return FoundRow(None, is_sound=False)
     row = QueueRow(*values)
-    return Row8((*row[:6], row.payload), row.is_intact)
+    return FoundRow((*row[:6], row.payload), row.is_intact)
 
 
 def salvage(path: Path, _folder: Path) -> Found:
-    """Our reader: SQLite as far as it reads, then page by page."""
+    """Our recovery: with SQLite as far as it reads, then page by page."""
     failed = Found()
-    with _noting(failed), closing(QueueFile(path)) as place:
-        place.repair()
+    with _recording_error(failed), closing(QueueFile(path)) as queue_file:
+        queue_file.repair()
     return failed if failed.error else read_all(path)
 
 
 def start(path: Path, _folder: Path) -> Found:
-    """The start of a node: detect the damage, then salvage, then lease everything."""
+    """Start of a node: detect the damage, recover, then lease everything."""
     found = Found()
-    with _noting(found):
+    with _recording_error(found):
         queue = open_queue(path)
         found.rows = [
-            Row8(_body(message), is_sound=True) for message in queue.lease(MAX_ROWS)
+            FoundRow(_body(message), is_sound=True) for message in queue.lease(MAX_ROWS)
         ]
         queue.close()
         rest = read_all(path)
@@ -203,10 +203,10 @@ def start(path: Path, _folder: Path) -> Found:
 
 
 def every_page(path: Path, _folder: Path) -> Found:
-    """Our page reader on every page, also where SQLite reports no error."""
+    """Our page reader on every page, even where SQLite reports no error."""
     found = read_all(path)
     bodies = {row.body for row in found.rows if row.is_sound}
-    for row in map(judged, read_records(path)):
+    for row in map(check_row, read_records(path)):
         if row.is_sound and row.body not in bodies:
             found.rows.append(row)
             bodies.add(row.body)
@@ -219,15 +219,15 @@ def recover(path: Path, folder: Path, *options: str) -> Found:
 
 
 def version() -> str:
-    """Version of the sqlite3 command, and whether its ``.recover`` works."""
-    words = ("sqlite3", ":memory:", "SELECT sqlite_version()", ".recover")
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    """Return the version of the sqlite3 command and whether ``.recover`` works."""
+    command = ("sqlite3", ":memory:", "SELECT sqlite_version()", ".recover")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     state = "works" if done.returncode == 0 else f"fails: {done.stderr.strip()}"
     return f"sqlite3 {done.stdout.splitlines()[0]}, .recover {state}"
 
 
 def recover_live(path: Path, folder: Path) -> Found:
-    """The same without the pages that are marked as free."""
+    """``.recover`` without the pages that are marked as free."""
     return recover(path, folder, "--ignore-freelist")
 
 
@@ -246,15 +246,15 @@ def _by_command(path: Path, folder: Path, command: str) -> Found:
     second = _sqlite3(new, f".read {script}", subprocess.DEVNULL)
     found = Found(error=first.error or second.error)
     found.rss_bytes = max(first.rss_bytes, second.rss_bytes)
-    with _noting(found), closing(sqlite3.connect(new)) as db:
+    with _recording_error(found), closing(sqlite3.connect(new)) as db:
         db.text_factory = lambda raw: raw.decode(errors="surrogateescape")
         _read_into(found, db)
-        found.rows.extend(map(judged, _lost_and_found(db)))
+        found.rows.extend(map(check_row, _lost_and_found(db)))
     return found
 
 
 def _lost_and_found(db: sqlite3.Connection) -> Iterable[tuple[Any, ...]]:
-    """Rows of pages that belong to no table; those as wide as a message."""
+    """Return the rows as wide as a message from pages that belong to no table."""
     columns = [row[1] for row in db.execute("PRAGMA table_info(lost_and_found)")]
     if f"c{WIDTH - 1}" not in columns:
         return []
@@ -265,8 +265,8 @@ def _lost_and_found(db: sqlite3.Connection) -> Iterable[tuple[Any, ...]]:
 
 def _sqlite3(path: Path, command: str, out: Any) -> Found:  # noqa: ANN401 - a file
     memory = ".system grep VmHWM /proc/$PPID/status >&2"
-    words = ["sqlite3", str(path), command, memory]
-    done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, check=False)
+    arguments = ["sqlite3", str(path), command, memory]
+    done = subprocess.run(arguments, stdout=out, stderr=subprocess.PIPE, check=False)
     errors = done.stderr.decode(errors="replace")
     peak = re.search(r"VmHWM:\s+(\d+) kB", errors)
     lines = [line for line in errors.splitlines() if not line.startswith("VmHWM")]
@@ -276,10 +276,10 @@ def _sqlite3(path: Path, command: str, out: Any) -> Found:  # noqa: ANN401 - a f
 
 
 def vacuum(path: Path, folder: Path) -> Found:
-    """``VACUUM INTO`` a new file: all or nothing."""
+    """``VACUUM INTO`` a new file; it fails at the first error."""
     failed = Found()
     new = folder / "new.db"
-    with _noting(failed), closing(sqlite3.connect(path)) as db:
+    with _recording_error(failed), closing(sqlite3.connect(path)) as db:
         db.execute("VACUUM INTO ?", (str(new),))
     return failed if failed.error else read_all(new)
 
@@ -287,11 +287,11 @@ def vacuum(path: Path, folder: Path) -> Found:
 def rows_of_sqlite_utils(path: Path, _folder: Path) -> Found:
     """``Table.rows_where`` of sqlite-utils, until the first error."""
     found = Found()
-    with _noting(found), closing(sqlite3.connect(path)) as connection:
+    with _recording_error(found), closing(sqlite3.connect(path)) as connection:
         connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
         db = Database(connection)
         for row in db.table("message").rows_where(select=COLUMNS):
-            found.rows.append(judged(tuple(row.values())))
+            found.rows.append(check_row(tuple(row.values())))
         for row in db.table("state").rows_where("name LIKE 'rain/%'"):
             found.values.add(tuple(row.values()))
         for row in db.table("taken").rows:

@@ -1,4 +1,4 @@
-"""Damage to a SQLite file and its write-ahead log, by a seed.
+"""Reproducible damage to a SQLite file and its write-ahead log.
 
 Source of the offsets: sqlite.org/fileformat2.html, sections 1.3, 1.6 and 4.1.
 """
@@ -20,7 +20,7 @@ FRAME = FRAME_HEADER + PAGE
 
 
 class Files(NamedTuple):
-    """A queue file and its log.
+    """Contents of a queue file and its write-ahead log.
 
     Attributes:
         main: The file.
@@ -31,7 +31,7 @@ class Files(NamedTuple):
     wal: bytes | None = None
 
     def write(self, path: Path) -> None:
-        """Write both to a folder."""
+        """Write the file to a path and the log beside it."""
         path.write_bytes(self.main)
         if self.wal is not None:
             Path(f"{path}-wal").write_bytes(self.wal)
@@ -39,13 +39,13 @@ class Files(NamedTuple):
 
 @dataclass(frozen=True)
 class Images:
-    """One queue at three moments.
+    """One queue at three times.
 
     Attributes:
         older: The file at an earlier checkpoint.
         crash: The file and its log when the power fails.
         clean: The file after it was closed; there is no log.
-        path: Where the closed file is, to look up the types of its pages.
+        path: Path of the closed file, to look up the types of its pages.
     """
 
     older: Files
@@ -55,36 +55,36 @@ class Images:
 
     @cached_property
     def pages(self) -> dict[str, list[int]]:
-        """Numbers of the pages of the table of messages, by type."""
+        """Page numbers of the message table, by page type."""
         query = "SELECT pagetype, pageno FROM dbstat WHERE name = 'message'"
-        told = subprocess.run(
+        done = subprocess.run(
             ["sqlite3", str(self.path), query],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
         pages: dict[str, list[int]] = {"leaf": [], "internal": [], "overflow": []}
-        for line in told.stdout.splitlines():
+        for line in done.stdout.splitlines():
             kind, number = line.split("|")
             pages[kind].append(int(number))
         return pages
 
     def start_of(self, kind: str, chance: random.Random) -> int:
-        """Offset of a page of a type."""
+        """Return the offset of a random page of a type."""
         return PAGE * (chance.choice(self.pages[kind]) - 1)
 
 
 Damage = Callable[[Images, random.Random], Files]
 
 
-def _flip(raw: bytes, *places: int, chance: random.Random) -> bytes:
-    """Change bytes at some places to other values."""
+def _flip(raw: bytes, *offsets: int, chance: random.Random) -> bytes:
+    """Change the bytes at some offsets to other values."""
     changed = bytearray(raw)
-    for at in places:
+    for at in offsets:
         changed[at] ^= chance.randint(1, 255)
     return bytes(changed)
 
 
 def _fill(raw: bytes, start: int, size: int, value: int = 0) -> bytes:
-    """Overwrite a run with one value; the length stays."""
+    """Overwrite a range with one value; the length is unchanged."""
     size = max(0, min(size, len(raw) - start))
     return raw[:start] + bytes([value]) * size + raw[start + size :]
 
@@ -96,13 +96,13 @@ def tail_cut(images: Images, chance: random.Random) -> Files:
 
 
 def half_page(images: Images, chance: random.Random) -> Files:
-    """The disk was full: the last page was written in part."""
+    """The disk was full: the last page was written only in part."""
     main = images.clean.main
     return Files(main[: len(main) - PAGE + SECTOR * chance.randint(1, 7)])
 
 
 def byte_in(kind: str, limit: int = PAGE) -> Damage:
-    """One byte of a page of a type is another."""
+    """One byte of a page of a type is changed."""
 
     def damage(images: Images, chance: random.Random) -> Files:
         at = images.start_of(kind, chance) + chance.randrange(limit)
@@ -112,7 +112,7 @@ def byte_in(kind: str, limit: int = PAGE) -> Damage:
 
 
 def byte_in_header(images: Images, chance: random.Random) -> Files:
-    """One byte of the file's header is another."""
+    """One byte of the file's header is changed."""
     at = chance.randrange(HEADER)
     return Files(_flip(images.clean.main, at, chance=chance))
 
@@ -123,7 +123,7 @@ def header_lost(images: Images, _chance: random.Random) -> Files:
 
 
 def header_lost_beside_wal(images: Images, _chance: random.Random) -> Files:
-    """The same while the log holds commits."""
+    """The file's header is overwritten while the log contains commits."""
     return Files(_fill(images.crash.main, 0, HEADER, 0xFF), images.crash.wal)
 
 
@@ -143,7 +143,7 @@ def first_page_zeroed(images: Images, _chance: random.Random) -> Files:
 
 
 def run_zeroed(images: Images, chance: random.Random) -> Files:
-    """4 KiB of zeros that begin at any sector, so across two pages."""
+    """4 KiB of zeros that begin at any sector and so cover two pages in part."""
     main = images.clean.main
     start = SECTOR * chance.randrange(1, (len(main) - PAGE) // SECTOR)
     return Files(_fill(main, start, PAGE))
@@ -157,14 +157,14 @@ def block_erased(images: Images, chance: random.Random) -> Files:
 
 
 def bytes_anywhere(images: Images, chance: random.Random) -> Files:
-    """Twenty single bytes anywhere in the file."""
+    """Twenty single bytes anywhere in the file are changed."""
     main = images.clean.main
-    places = [chance.randrange(len(main)) for _ in range(20)]
-    return Files(_flip(main, *places, chance=chance))
+    offsets = [chance.randrange(len(main)) for _ in range(20)]
+    return Files(_flip(main, *offsets, chance=chance))
 
 
 def torn_page(images: Images, chance: random.Random) -> Files:
-    """One page is new in its first sectors and old in the others."""
+    """The sectors of one page are new up to a point, and old after it."""
     old, new = images.older.main, images.clean.main
     page = chance.choice(_changed(old, new))
     start = page + SECTOR * chance.randint(1, 7)
@@ -173,7 +173,7 @@ def torn_page(images: Images, chance: random.Random) -> Files:
 
 
 def checkpoint_torn(keeps_wal: bool) -> Damage:
-    """The power failed in a checkpoint: half of the pages moved, the last in part."""
+    """Power failed during a checkpoint: half the pages copied, the last in part."""
 
     def damage(images: Images, chance: random.Random) -> Files:
         old, new = images.crash.main, images.clean.main
@@ -190,7 +190,7 @@ def checkpoint_torn(keeps_wal: bool) -> Damage:
 
 
 def _changed(old: bytes, new: bytes) -> list[int]:
-    """Offsets of the pages that both have and that differ."""
+    """Return the offsets of pages that exist in both and differ."""
     return [
         start
         for start in range(PAGE, min(len(old), len(new)), PAGE)
@@ -204,28 +204,28 @@ def wal_lost(images: Images, _chance: random.Random) -> Files:
 
 
 def wal_cut(images: Images, chance: random.Random) -> Files:
-    """The log lost its end, anywhere in its valid part."""
+    """The log is cut off anywhere in its valid part."""
     wal, frames = _log(images)
     at = WAL_HEADER + int(frames * FRAME * chance.uniform(0.1, 0.95))
     return Files(images.crash.main, wal[:at])
 
 
 def wal_half_frame(images: Images, chance: random.Random) -> Files:
-    """The disk was full: the log's last frame was written in part."""
+    """The disk was full: the log's last frame was written only in part."""
     wal, frames = _log(images)
     end = WAL_HEADER + (frames - 1) * FRAME + SECTOR * chance.randint(1, 7)
     return Files(images.crash.main, wal[:end])
 
 
 def byte_in_wal(images: Images, chance: random.Random) -> Files:
-    """One byte in the valid part of the log is another."""
+    """One byte in the valid part of the log is changed."""
     wal, frames = _log(images)
     at = WAL_HEADER + chance.randrange(frames * FRAME)
     return Files(images.crash.main, _flip(wal, at, chance=chance))
 
 
 def byte_in_wal_header(images: Images, chance: random.Random) -> Files:
-    """One byte of the log's header is another."""
+    """One byte of the log's header is changed."""
     wal, _ = _log(images)
     at = chance.randrange(WAL_HEADER)
     return Files(images.crash.main, _flip(wal, at, chance=chance))
@@ -239,7 +239,7 @@ def wal_run_zeroed(images: Images, chance: random.Random) -> Files:
 
 
 def _log(images: Images) -> tuple[bytes, int]:
-    """The log and the count of its frames that belong to its present run."""
+    """Return the log and the number of its frames with the current salts."""
     wal = images.crash.wal or b""
     salts, count = wal[16:24], 0
     while wal[(at := WAL_HEADER + count * FRAME) + 8 : at + 16] == salts:

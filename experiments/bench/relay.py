@@ -1,7 +1,7 @@
 """``python -m experiments.bench.relay``: a TCP relay that adds delay.
 
-It takes what comes at once, so that the link before it stays the bottleneck, and
-passes it on after a fixed time.
+It reads without delay, so that the link before it stays the bottleneck, and forwards
+after a fixed time.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """``python -m experiments.bench.sender``: a backlog, then urgent messages behind it.
 
-``--by paho`` gives every message to a plain paho client; ``--by uplink`` puts
-them into a `SqliteQueue` that our `Uplink` drains.
+``--by paho`` publishes with a plain paho client; ``--by uplink`` puts the messages into
+a `SqliteQueue` that our `Uplink` drains.
 """
 
 import json
@@ -29,7 +29,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import ForwardTopic
 
 IDLE_S = 1.5
-"""The link is up for a while before the backlog comes, as on a node."""
+"""Time between the connection and the backlog, as on a node."""
 
 FIRST_URGENT_S = 1.5
 NEXT_URGENT_S = 2.1
@@ -37,7 +37,7 @@ BACKLOG_PRIORITY = 1
 URGENT_PRIORITY = 5
 
 Hand = Callable[[bool, list[int]], None]
-"""Takes messages from the experiment: whether they are urgent, and their numbers."""
+"""Sends messages: (whether they are urgent, their numbers)."""
 
 
 @click.command()
@@ -65,7 +65,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     custody: str,
     out: Path,
 ) -> None:
-    """Hand over the messages and note when."""
+    """Send the messages and record the times."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     sizes = {False: backlog_bytes, True: urgent_bytes}
     if by == "paho":
@@ -100,7 +100,7 @@ def _hand(
 
 
 def topic(is_urgent: bool) -> str:
-    """Where a message is published: its cell, with its priority."""
+    """Return the topic of a message: its cell, with its priority."""
     priority = URGENT_PRIORITY if is_urgent else BACKLOG_PRIORITY
     return str(ForwardTopic(CELL, priority))
 

@@ -1,4 +1,4 @@
-"""The programs of one run, each in its namespace, ended whatever happens."""
+"""Process runner: starts the programs of one run and ends them in any case."""
 
 import contextlib
 import json
@@ -17,35 +17,35 @@ MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 GRACE_S = 5.0
 READY_S = 120.0
 
-Ground = TypeVar("Ground")
+NetT = TypeVar("NetT")
 
 
-class Site(Generic[Ground]):
-    """Starts programs in a folder; a context manager that ends them and clears it.
+class Site(Generic[NetT]):
+    """Starts programs in a temporary folder; a context manager that cleans up.
 
     Args:
-        net: The namespaces, for who needs them.
+        net: The network namespaces, for callers that need them.
     """
 
-    def __init__(self, net: Ground) -> None:
+    def __init__(self, net: NetT) -> None:
         self.net = net
         self.folder = Path(tempfile.mkdtemp(prefix="yamamori-bench-"))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
-        """Nothing runs yet."""
+        """Start nothing yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End every program."""
+        """End every program and remove the folder."""
         for name in reversed(list(self._running)):
             self.stop(name)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, name: str, namespace: str | None, *command: str) -> None:
-        """Start a program in a namespace or ours; its output goes to ``<name>.log``."""
+        """Start a program, in a namespace if given; it logs to ``<name>.log``."""
         log = (self.folder / f"{name}.log").open("ab")
-        # Should we be killed, the kernel ends the program too.
+        # If this process is killed, the kernel ends the program too.
         inside = ["setpriv", "--pdeathsig", "KILL"]
         inside += ["ip", "netns", "exec", namespace] if namespace else []
         self._running[name] = subprocess.Popen(
@@ -61,7 +61,7 @@ class Site(Generic[Ground]):
     def python(
         self, name: str, namespace: str | None, module: str, *args: object
     ) -> None:
-        """Start one of our modules."""
+        """Start a Python module."""
         self.start(name, namespace, sys.executable, "-m", module, *map(str, args))
 
     def mosquitto(
@@ -75,7 +75,7 @@ class Site(Generic[Ground]):
         self.wait_for_words(name, " running")
 
     def wait_for_words(self, name: str, words: str, timeout_s: float = READY_S) -> None:
-        """Return when a program's output holds some words.
+        """Wait until a program's output contains a text.
 
         Raises:
             TimeoutError: It does not in time, or the program ended.
@@ -86,31 +86,31 @@ class Site(Generic[Ground]):
             is_dead = self._running[name].poll() is not None
             if is_dead or time.monotonic() > deadline_s:
                 tail = log.read_text(errors="replace")[-2000:]
-                raise TimeoutError(f"{name} did not say {words!r}:\n{tail}")
+                raise TimeoutError(f"{name} did not print {words!r}:\n{tail}")
             time.sleep(0.02)
 
     def wait_for_end(self, name: str, timeout_s: float) -> bool:
-        """Wait until a program ends by itself; whether it did."""
+        """Wait until a program ends by itself; return whether it did."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._running[name].wait(timeout_s)
         return self._running[name].poll() is not None
 
     def result(self, name: str) -> Any:  # noqa: ANN401 - JSON
-        """What a program wrote to ``<name>.json``.
+        """Return the content of a program's ``<name>.json``.
 
         Raises:
-            FileNotFoundError: Nothing; the message has every program's last words.
+            FileNotFoundError: There is none; the message contains all logs' ends.
         """
         if not self.path(name).exists():
             raise FileNotFoundError(f"{name} has no result:\n{self.last_words()}")
         return json.loads((self.folder / f"{name}.json").read_text())
 
     def path(self, name: str) -> Path:
-        """Where a program shall write its result."""
+        """Return the path of a program's result."""
         return self.folder / f"{name}.json"
 
     def last_words(self) -> str:
-        """The end of every program's output, for people."""
+        """Return the end of every program's output."""
         logs = sorted(self.folder.glob("*.log"))
         tails = (log.read_text(errors="replace")[-1500:] for log in logs)
         return "\n".join(
@@ -118,17 +118,17 @@ class Site(Generic[Ground]):
         )
 
     def pid(self, name: str) -> int:
-        """The process of a program."""
+        """Return the process id of a program."""
         return self._running[name].pid
 
     def kill(self, name: str) -> None:
-        """End a program with kill -9, as a power cut would."""
+        """End a program with SIGKILL, as a power cut would."""
         process = self._running.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def stop(self, name: str) -> None:
-        """End a program, with kill -9 when it does not listen."""
+        """End a program with SIGTERM, or with SIGKILL if it does not end in time."""
         process = self._running.pop(name)
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
@@ -138,7 +138,7 @@ class Site(Generic[Ground]):
 
 
 def interrupt_on_sigterm() -> None:
-    """Let SIGTERM clean up as Ctrl-C does."""
+    """Raise KeyboardInterrupt on SIGTERM, so that it cleans up like Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

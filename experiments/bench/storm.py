@@ -1,8 +1,8 @@
-"""The readings of a node in a storm: our drivers on the simulated slope.
+"""Readings of a node in a storm, from the product's drivers on the simulated slope.
 
 The node has the sensors of ``docs/how-to/node.md``: rain, soil moisture, tilt and a
-wire, read each minute. It begins when the storm has lasted 17 hours and the soil
-water index has passed the advisory criterion.
+trip wire, read each minute. The readings begin when the storm has lasted 17 hours and
+the soil water index has passed the advisory criterion.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from spatial_mqtt.senml import Reading
 
 NODE = "kochi-0001"
 CELL = Cell.at(33.5588, 133.5312)
-EVERY_S = 60.0
+INTERVAL_S = 60.0
 
 _START = "2026-07-01T00:00:00+09:00"
 _FIRST_S = 17 * 3600.0
@@ -31,13 +31,13 @@ _SENSORS = [
 
 @dataclass(frozen=True)
 class Sampling:
-    """What the sensors say at one instant.
+    """Readings of all sensors at one instant.
 
     Attributes:
         time_s: Unix time.
         mono_s: Seconds since the node started.
-        readings: Of every sensor.
-        why: What triage found.
+        readings: Readings of every sensor.
+        why: Reason given by triage.
     """
 
     time_s: float
@@ -47,12 +47,12 @@ class Sampling:
 
 
 def readings_each() -> int:
-    """Readings of one sampling."""
+    """Return the number of readings of one sampling."""
     return len(next(storm()).readings)
 
 
 def storm() -> Iterator[Sampling]:
-    """One sampling a minute, for as long as it is asked for."""
+    """Yield one sampling per simulated minute, without end."""
     node = parse_node_settings({
         "node": {"id": NODE, "latitude": 33.5588, "longitude": 133.5312},
         "uplink": {"gateway": "mqtt://127.0.0.1:1883"},
@@ -67,11 +67,11 @@ def storm() -> Iterator[Sampling]:
     start_s = parse_time(_START).timestamp()
     passed_s = 0.0
     while True:
-        # A sampling comes some milliseconds after its minute.
+        # A sampling takes place some milliseconds after the full minute.
         now_s = round(start_s + passed_s + 0.217 + passed_s * 1e-6, 3)
         on.board.advance(now_s)
         readings = tuple(r for sensor in opened for r in sensor.read(now_s))
         why = triage.assess(readings, now_s).why
         if passed_s >= _FIRST_S:
             yield Sampling(now_s, round(now_s - start_s + 11.4, 3), readings, why)
-        passed_s += EVERY_S if passed_s >= _FIRST_S - EVERY_S else _APPROACH_S
+        passed_s += INTERVAL_S if passed_s >= _FIRST_S - INTERVAL_S else _APPROACH_S

@@ -1,12 +1,12 @@
 """``python -m experiments.bench.storm_load``: a storm of many nodes, in steps.
 
-``--links`` connections share the nodes out. As many links as nodes are the nodes
-themselves, each at its gateway and listening for its own receipts; fewer are
-gateways at a distributed broker. It says ``ready``, waits for the files ``go.1``,
-``go.2`` of ``--go go``, sends for each the next rate for ``--seconds``, and then
-waits until all is receipted, or until nothing more comes. ``--ear`` is the port of a
-broker where the urgent messages are heard, too. A step's numbers are written when it
-is over.
+The nodes are distributed over ``--links`` connections. With as many links as nodes,
+each link is a node at its gateway that receives its own receipts; fewer links are
+gateways at a distributed broker. Prints ``ready``. For each of the files ``go.1``,
+``go.2``, ... (with ``--go go``) it sends the next rate for ``--seconds`` and waits
+until all messages have receipts, or until no more receipts arrive; then it writes the
+results of the steps so far. ``--urgent-port`` is the port of a broker where the urgent
+messages are received, too.
 """
 
 import json
@@ -38,16 +38,16 @@ from spatial_mqtt.topics import custody_topic
 
 TICK_S: Final = 0.002
 QUIET_S: Final = 20.0
-"""So long without a receipt, and a step is over."""
+"""A step ends after this time without a receipt."""
 
-_MIDS: Final = 65_535
+_PACKET_IDS: Final = 65_535
 Id = tuple[int, int]
 FRACTIONS: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99, "max_s": 1.0}
 
 
 @dataclass(frozen=True)
 class Quantiles:
-    """How long some messages took, in seconds; None without any."""
+    """Quantiles of delays, in seconds; None without any message."""
 
     n: int
     p50_s: float | None
@@ -57,24 +57,26 @@ class Quantiles:
 
     @classmethod
     def of(cls, delays_s: Sequence[float]) -> "Quantiles":
-        """Of delays in any order."""
-        told = sorted(delays_s)
-        last = len(told) - 1
-        cuts = (told[round(f * last)] if told else None for f in FRACTIONS.values())
-        return cls(len(told), *cuts)
+        """Compute the quantiles of delays in any order."""
+        ordered = sorted(delays_s)
+        last = len(ordered) - 1
+        values = (
+            ordered[round(f * last)] if ordered else None for f in FRACTIONS.values()
+        )
+        return cls(len(ordered), *values)
 
 
 class Link:
-    """A connection that sends some nodes' messages and hears their receipts."""
+    """A connection that sends the messages of some nodes and receives the receipts."""
 
     def __init__(
-        self, at: tuple[str, int], name: str, fleet: dict[int, StormNode]
+        self, address: tuple[str, int], name: str, nodes: dict[int, StormNode]
     ) -> None:
-        self.sock: socket.socket = connected(*at, name, MQTT_5)
+        self.sock: socket.socket = connected(*address, name, MQTT_5)
         subscribe(self.sock, [custody_topic(name)])
-        self.fleet = fleet
-        self._order = list(fleet)
-        self._arrived = bytearray()
+        self.nodes = nodes
+        self._order = list(nodes)
+        self._buffer = bytearray()
         self._sent = 0
 
     def send(self, count: int, storm: "Storm") -> None:
@@ -85,55 +87,55 @@ class Link:
             seq, turn = divmod(self._sent, len(self._order))
             number = self._order[turn]
             self._sent += 1
-            mid = self._sent % _MIDS + 1
-            parts.append(self.fleet[number].packet(seq, mid, wall_s))
-            storm.sent((number, seq), self.fleet[number].priority, now_s)
+            packet_id = self._sent % _PACKET_IDS + 1
+            parts.append(self.nodes[number].packet(seq, packet_id, wall_s))
+            storm.on_sent((number, seq), self.nodes[number].priority, now_s)
         self.sock.sendall(b"".join(parts))
 
-    def hear(self, storm: "Storm") -> None:
-        """Take what has arrived.
+    def receive(self, storm: "Storm") -> None:
+        """Handle the bytes that have arrived.
 
         Raises:
             ConnectionError: The broker closed the connection.
         """
-        for first, body in _arrived(self.sock, self._arrived):
+        for first, body in _read_packets(self.sock, self._buffer):
             if first & 0xF0 == PUBACK:
                 storm.acknowledged += 1
             elif first & 0xF0 == PUBLISH:
-                _, mid, _, payload = published(first, body)
-                if mid:
-                    self.sock.sendall(packet(PUBACK, mid))
-                storm.receipted(receipted(payload))
+                _, packet_id, _, payload = published(first, body)
+                if packet_id:
+                    self.sock.sendall(packet(PUBACK, packet_id))
+                storm.on_receipt(receipted(payload))
 
 
-class Ear:
-    """A plain subscriber that notes when urgent messages come."""
+class UrgentSubscriber:
+    """A plain subscriber that records when urgent messages arrive."""
 
-    def __init__(self, at: tuple[str, int]) -> None:
-        self.sock: socket.socket = connected(*at, "ear", MQTT_5)
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.sock: socket.socket = connected(*address, "urgent-subscriber", MQTT_5)
         subscribe(self.sock, [f"/{face}/#" for face in range(6)])
-        self._arrived = bytearray()
+        self._buffer = bytearray()
 
-    def hear(self, storm: "Storm") -> None:
-        """Take what has arrived; what is no single pack is routine."""
-        told = bytearray()
-        for first, body in _arrived(self.sock, self._arrived):
+    def receive(self, storm: "Storm") -> None:
+        """Handle the bytes that have arrived; a batch of packs is never urgent."""
+        acks = bytearray()
+        for first, body in _read_packets(self.sock, self._buffer):
             if first & 0xF0 != PUBLISH:
                 continue
-            _, mid, _, payload = published(first, body)
-            if mid:
-                told += packet(PUBACK, mid)
+            _, packet_id, _, payload = published(first, body)
+            if packet_id:
+                acks += packet(PUBACK, packet_id)
             try:
                 id_, priority = decode_message_id(payload)
             except EnvelopeError:
                 continue
             if priority in URGENT:
-                storm.heard((int(id_.node[-5:]), id_.seq - 2**32), priority)
-        if told:
-            self.sock.sendall(told)
+                storm.on_urgent((int(id_.node[-5:]), id_.seq - 2**32), priority)
+        if acks:
+            self.sock.sendall(acks)
 
 
-def _arrived(sock: socket.socket, buffer: bytearray) -> list[tuple[int, bytes]]:
+def _read_packets(sock: socket.socket, buffer: bytearray) -> list[tuple[int, bytes]]:
     data = sock.recv(262_144)
     if not data:
         raise ConnectionError("the broker closed a connection")
@@ -142,59 +144,59 @@ def _arrived(sock: socket.socket, buffer: bytearray) -> list[tuple[int, bytes]]:
 
 
 class Storm:
-    """All links, and what became of the messages of the step in hand."""
+    """All links, and the state of the messages of the current step."""
 
-    def __init__(self, links: list[Link], ear: Ear | None) -> None:
+    def __init__(self, links: list[Link], subscriber: UrgentSubscriber | None) -> None:
         self._links = links
-        self._by_fd: dict[int, Link | Ear] = {
+        self._by_fd: dict[int, Link | UrgentSubscriber] = {
             each.sock.fileno(): each for each in links
         }
-        if ear is not None:
-            self._by_fd[ear.sock.fileno()] = ear
+        if subscriber is not None:
+            self._by_fd[subscriber.sock.fileno()] = subscriber
         self._poll = select.epoll()
         for fd in self._by_fd:
             self._poll.register(fd, select.EPOLLIN)
-        self._has_ear = ear is not None
-        self._turn = 0
+        self._has_subscriber = subscriber is not None
+        self._next_link = 0
         self.begin()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self.acknowledged = 0
         self.count = 0
         self.changed_s = time.monotonic()
-        self._waits: dict[Id, float] = {}
-        self._unheard: dict[Id, float] = {}
+        self._without_receipt: dict[Id, float] = {}
+        self._undelivered: dict[Id, float] = {}
         self.custody_s: list[float] = []
         self.urgent_s: dict[int, list[float]] = {priority: [] for priority in URGENT}
 
-    def sent(self, id_: Id, priority: int, now_s: float) -> None:
-        """A message was handed to the kernel."""
+    def on_sent(self, id_: Id, priority: int, now_s: float) -> None:
+        """Record that a message was handed to the kernel."""
         self.count += 1
-        self._waits[id_] = now_s
-        if self._has_ear and priority in URGENT:
-            self._unheard[id_] = now_s
+        self._without_receipt[id_] = now_s
+        if self._has_subscriber and priority in URGENT:
+            self._undelivered[id_] = now_s
 
-    def receipted(self, ids: set[Id]) -> None:
-        """A receipt came."""
+    def on_receipt(self, ids: set[Id]) -> None:
+        """Record a receipt."""
         self.changed_s = time.monotonic()
-        sent_s = (self._waits.pop(id_, None) for id_ in ids)
+        sent_s = (self._without_receipt.pop(id_, None) for id_ in ids)
         self.custody_s += [self.changed_s - s for s in sent_s if s is not None]
 
-    def heard(self, id_: Id, priority: int) -> None:
-        """An urgent message came out on the other side."""
-        sent_s = self._unheard.pop(id_, None)
+    def on_urgent(self, id_: Id, priority: int) -> None:
+        """Record the arrival of an urgent message at the subscriber."""
+        sent_s = self._undelivered.pop(id_, None)
         if sent_s is not None:
             self.changed_s = time.monotonic()
             self.urgent_s[priority].append(self.changed_s - sent_s)
 
     @property
     def open(self) -> int:
-        """Messages that are not receipted, or urgent ones that are not heard."""
-        return len(self._waits) + len(self._unheard)
+        """Messages without a receipt, plus urgent ones that have not arrived."""
+        return len(self._without_receipt) + len(self._undelivered)
 
     def send(self, rate: float, seconds: float) -> float:
-        """Send at a rate (1/s); how far behind it fell, in seconds."""
+        """Send at a rate (1/s); return the maximum lag behind it, in seconds."""
         start_s, total = time.monotonic(), round(rate * seconds)
         behind_s = 0.0
         while self.count < total:
@@ -203,43 +205,43 @@ class Storm:
             behind_s = max(behind_s, passed_s - self.count / rate)
             for link, count in self._share(min(due, 64 * len(self._links))):
                 link.send(count, self)
-            self.hear(TICK_S)
+            self.receive(TICK_S)
         return behind_s
 
     def wait(self) -> None:
-        """Wait for what is due, until nothing more comes."""
+        """Wait until no message is open, or for `QUIET_S` without progress."""
         self.changed_s = time.monotonic()
         while self.open and time.monotonic() < self.changed_s + QUIET_S:
-            self.hear(0.1)
+            self.receive(0.1)
 
-    def hear(self, wait_s: float) -> None:
-        """Take what has arrived on any connection."""
+    def receive(self, wait_s: float) -> None:
+        """Handle the bytes that have arrived on any connection."""
         for fd, _ in self._poll.poll(wait_s):
-            self._by_fd[fd].hear(self)
+            self._by_fd[fd].receive(self)
 
     def _share(self, count: int) -> list[tuple[Link, int]]:
         links = len(self._links)
-        every, more = divmod(count, links)
-        first, self._turn = self._turn, (self._turn + more) % links
+        share, rest = divmod(count, links)
+        first, self._next_link = self._next_link, (self._next_link + rest) % links
         order = [*self._links[first:], *self._links[:first]]
-        shares = [(link, every + (at < more)) for at, link in enumerate(order)]
-        return list(islice(shares, links if every else more))
+        shares = [(link, share + (at < rest)) for at, link in enumerate(order)]
+        return list(islice(shares, links if share else rest))
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one rate showed.
+    """Result of one rate.
 
     Attributes:
-        rate: Asked for, messages/s.
+        rate: Nominal rate, messages/s.
         began_s: On the monotonic clock, as are sent_s and ended_s.
-        sent_s: When the last message was handed over.
-        ended_s: When the last receipt came.
-        sent: Messages.
-        open: Messages without a receipt, and urgent ones not heard, at the end.
-        behind_s: How far the sender fell behind its rate.
+        sent_s: When the last message was sent.
+        ended_s: When the last receipt arrived.
+        sent: Number of messages.
+        open: Messages without a receipt, plus urgent ones not received, at the end.
+        behind_s: Maximum lag of the sender behind its rate.
         custody: Publication to receipt.
-        urgent: Publication to ear, by priority.
+        urgent: Publication to arrival at the urgent subscriber, by priority.
     """
 
     rate: float
@@ -254,7 +256,7 @@ class Step:
 
 
 def run_step(storm: Storm, rate: float, seconds: float) -> Step:
-    """One rate, from its first message to its last receipt."""
+    """Run one rate, from its first message to its last receipt."""
     storm.begin()
     began_s = time.monotonic()
     behind_s = storm.send(rate, seconds)
@@ -267,21 +269,26 @@ def run_step(storm: Storm, rate: float, seconds: float) -> Step:
     )  # fmt: skip
 
 
-def make_storm(at: tuple[str, int], nodes: int, links: int, ear: int | None) -> Storm:
-    """Connect everything; fewer links than nodes are gateways."""
-    made = []
+def make_storm(
+    address: tuple[str, int], nodes: int, links: int, urgent_port: int | None
+) -> Storm:
+    """Connect everything; with fewer links than nodes the links are gateways."""
+    connected_links = []
     for number in range(links):
         name = name_of(number) if links == nodes else f"gateway-{number}"
         relay = None if links == nodes else custody_topic(name)
-        fleet = {n: StormNode(n, relay) for n in range(number, nodes, links)}
-        made.append(Link(at, name, fleet))
-    return Storm(made, None if ear is None else Ear((at[0], ear)))
+        storm_nodes = {n: StormNode(n, relay) for n in range(number, nodes, links)}
+        connected_links.append(Link(address, name, storm_nodes))
+    subscriber = (
+        None if urgent_port is None else UrgentSubscriber((address[0], urgent_port))
+    )
+    return Storm(connected_links, subscriber)
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1")
 @click.option("--port", type=int, required=True)
-@click.option("--ear", type=int, help="Port of the broker of the other side.")
+@click.option("--urgent-port", type=int, help="Of the broker with urgent messages.")
 @click.option("--nodes", type=int, required=True)
 @click.option("--links", type=int, required=True)
 @click.option("--rates", required=True, help="Messages/s of all, one step each: 9,90.")
@@ -289,19 +296,19 @@ def make_storm(at: tuple[str, int], nodes: int, links: int, ear: int | None) -> 
 @click.option("--go", type=click.Path(path_type=Path), required=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(  # noqa: PLR0913, PLR0917 - one for each option
-    host: str, port: int, ear: int | None, nodes: int, links: int,
+    host: str, port: int, urgent_port: int | None, nodes: int, links: int,
     rates: str, seconds: str, go: Path, out: Path,
 ) -> None:  # fmt: skip
-    """Send a storm in steps, and note how each went."""
-    storm = make_storm((host, port), nodes, links, ear)
+    """Send a storm in steps, and write the result of each."""
+    storm = make_storm((host, port), nodes, links, urgent_port)
     print("ready", flush=True)
     steps: list[dict[str, object]] = []
-    asked = list(map(float, rates.split(",")))
-    lasting = list(map(float, seconds.split(",")))
-    for rate, lasts_s in zip(asked, cycle(lasting), strict=False):
+    step_rates = list(map(float, rates.split(",")))
+    durations_s = list(map(float, seconds.split(",")))
+    for rate, duration_s in zip(step_rates, cycle(durations_s), strict=False):
         while not go.with_suffix(f".{len(steps) + 1}").exists():
-            storm.hear(0.01)
-        steps.append(asdict(run_step(storm, rate, lasts_s)))
+            storm.receive(0.01)
+        steps.append(asdict(run_step(storm, rate, duration_s)))
         fresh = out.with_suffix(".new")
         fresh.write_text(json.dumps(steps))
         fresh.replace(out)

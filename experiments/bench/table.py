@@ -1,4 +1,4 @@
-"""Tables for people and JSON for programs."""
+"""Output of results: text tables, verdicts and JSON files."""
 
 import json
 import platform
@@ -11,7 +11,7 @@ from experiments.bench.site import MOSQUITTO, ROOT
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows under a head, first column to the left, the others to the right."""
+    """Format a table, the first column left-aligned, the others right-aligned."""
     cells = [list(head), *([_text(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
@@ -25,24 +25,22 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def verdict(label: str, value: float | None, bar: float, at_most: bool = True) -> str:
-    """One bar, and whether it is met."""
+    """Format the comparison of a value with its target."""
     is_met = value is not None and (value <= bar if at_most else value >= bar)
-    words = "<=" if at_most else ">="
-    return (
-        f"  {'pass' if is_met else 'FAIL'}  {label}: {_text(value)} ({words} {bar:g})"
-    )
+    target = f"{'<=' if at_most else '>='} {bar:g}"
+    return f"  {'pass' if is_met else 'FAIL'}  {label}: {_text(value)} ({target})"
 
 
-def write(folder: Path, name: str, told: Mapping[str, Any]) -> Path:
-    """Write a result, with what is needed to repeat it."""
+def write(folder: Path, name: str, result: Mapping[str, Any]) -> Path:
+    """Write a result as JSON, with the versions that produced it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    whole = {"made_with": _made_with(), **told}
-    path.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+    document = {"made_with": _versions(), **result}
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     return path
 
 
-def _made_with() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     broker = subprocess.run(
         [MOSQUITTO, "-h"], check=False, capture_output=True, text=True
     )

@@ -1,13 +1,13 @@
-"""What the messages of the experiments look like, and what they must cost.
+"""Wire format of the experiments' messages, and their minimum cost on the link.
 
-A message begins with its name, ``u00001 `` (urgent) or ``b00001 `` (backlog),
-and, where the sender is our uplink, the id that a receipt will name.
+A message begins with its name, ``u00001 `` (urgent) or ``b00001 `` (backlog), followed
+by the message id for the receipt if our uplink sends it.
 """
 
 from spatial_mqtt.senml import MessageId
 
 CELL = "/3/1/0/2/2/1/3/0/2/1/1/3/0"
-"""A topic of the usual length: a cell of S2 level 12."""
+"""Topic of typical length: a cell of S2 level 12."""
 
 NAME_BYTES = 7
 SEGMENT_BYTES = 1448
@@ -19,12 +19,12 @@ PUBLISH_BYTES = 7
 
 
 def name(is_urgent: bool, number: int) -> str:
-    """A message's name."""
+    """Return the name of a message."""
     return f"{'u' if is_urgent else 'b'}{number:05d}"
 
 
 def payload(name_: str, size_bytes: int, message_id: MessageId | None = None) -> bytes:
-    """A message of exactly a size."""
+    """Return a message of exactly this size."""
     text = f"{name_} {message_id or '-'} "
     if len(text) > size_bytes:
         raise ValueError(f"size_bytes must be at least {len(text)}, got {size_bytes}")
@@ -32,20 +32,21 @@ def payload(name_: str, size_bytes: int, message_id: MessageId | None = None) ->
 
 
 def name_of(data: bytes) -> str:
-    """The name at the front of a payload."""
+    """Return the name at the beginning of a payload."""
     return data[: NAME_BYTES - 1].decode()
 
 
 def id_of(data: bytes) -> MessageId | None:
-    """The id behind the name, if there is one."""
+    """Return the id after the name, or None."""
     text = data.split(b" ", 2)[1].decode()
     return None if text == "-" else MessageId.parse(text)
 
 
 def unavoidable_bytes(topic: str, size_bytes: int) -> float:
-    """What a message must cost on the link at least.
+    """Return the minimum bytes of a message on the link.
 
-    Payload, topic and MQTT's header, at their share of full TCP segments:
+    Payload, topic and MQTT header, with their share of the headers of full TCP
+    segments:
     ``(size + topic + 7) * (1448 + 66) / 1448``.
     """
     stream = size_bytes + len(topic) + PUBLISH_BYTES

@@ -58,11 +58,11 @@ class SkipGraph:
         self.right: list[list[int | None]] = [[] for _ in vectors]
         self.left: list[list[int | None]] = [[] for _ in vectors]
         self._lists: dict[tuple[int, int], list[int]] = {}
-        crowds: list[Ranks] = [range(len(vectors))] if vectors else []
+        lists: list[Ranks] = [range(len(vectors))] if vectors else []
         for level in range(VECTOR_BITS):
-            for ranks in crowds:
+            for ranks in lists:
                 self._link(ranks)
-            crowds = [half for ranks in crowds for half in self._halves(ranks, level)]
+            lists = [half for ranks in lists for half in self._halves(ranks, level)]
 
     def _link(self, ranks: Ranks) -> None:
         self.left[ranks[0]].append(None)
@@ -258,8 +258,8 @@ def fill_table(
             select_subscribers(subscribers), graph.ranks_by_common_bits(rank)
         )
     ]
-    numbers = _evenly(
-        [held for held, _ in levels],
+    numbers = _distribute_evenly(
+        [present for present, _ in levels],
         [len(r) for _, r in levels],
         entry_count - len(links),
     )
@@ -275,21 +275,31 @@ def select_subscribers(subscribers: range) -> Callable[[Sequence[int]], Sequence
     return lambda ranks: ranks[bisect_left(ranks, low) : bisect_left(ranks, high)]
 
 
-def _evenly(held: Sequence[int], waiting: Sequence[int], room: int) -> list[int]:
-    """Distribute the entries over the levels as evenly as possible."""
-    given = [0] * len(held)
-    line = [(number, -level) for level, number in enumerate(held) if waiting[level]]
-    heapify(line)
-    for _ in range(room):
-        if not line:
+def _distribute_evenly(
+    present: Sequence[int], available: Sequence[int], count: int
+) -> list[int]:
+    """Distribute new entries over the levels as evenly as possible.
+
+    Args:
+        present: Entries that each level has already.
+        available: Candidates of each level.
+        count: Number of new entries.
+    """
+    added = [0] * len(present)
+    heap = [
+        (number, -level) for level, number in enumerate(present) if available[level]
+    ]
+    heapify(heap)
+    for _ in range(count):
+        if not heap:
             break
-        number, level = line[0]
-        given[-level] += 1
-        if given[-level] < waiting[-level]:
-            heapreplace(line, (number + 1, level))
+        number, level = heap[0]
+        added[-level] += 1
+        if added[-level] < available[-level]:
+            heapreplace(heap, (number + 1, level))
         else:
-            heappop(line)
-    return given
+            heappop(heap)
+    return added
 
 
 def _nearest(ranks: Sequence[int], rank: int, number: int) -> Sequence[int]:

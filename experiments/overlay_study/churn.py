@@ -50,7 +50,7 @@ class SimulatedRing:
         self.partitioned: set[int] = set()
         self.known_keys: list[int] = []
         self.packets = 0
-        self._rhythm = times
+        self._ping_times = times
         self._chance = Random(seed)
         self._events: list[tuple[float, int, int, tuple[int, LinkPacket[int]] | None]]
         self._events = []
@@ -60,7 +60,7 @@ class SimulatedRing:
     def join(self, key: int, near: int | None = None) -> None:
         """Start a node; without a known node it starts the list."""
         self.known_keys.append(key)
-        link = self.links[key] = RingLink(key, self._rhythm)
+        link = self.links[key] = RingLink(key, self._ping_times)
         if near is None:
             link.found_ring(self.now_s)
             self._plan(key)
@@ -233,20 +233,20 @@ class SimulatedGateways:
 
     def _serve(self, name: str) -> None:
         node = self.nodes[name]
-        while letter := node.pop_copy(self.now_s):
-            self._post(name, letter.to, wire_format.encode_frame(*letter))
-            self.copies += isinstance(letter.packet, MessageCopy)
-        todo = node.pop_outbox()
-        for letter in todo.packets:
-            self._post(name, letter.to, wire_format.encode_frame(*letter))
-        self.received[name] += [message.id for message, _ in todo.received]
-        self.results += todo.results
+        while copy := node.pop_copy(self.now_s):
+            self._send_frame(name, copy.to, wire_format.encode_frame(*copy))
+            self.copies += isinstance(copy.packet, MessageCopy)
+        outbox = node.pop_outbox()
+        for packet in outbox.packets:
+            self._send_frame(name, packet.to, wire_format.encode_frame(*packet))
+        self.received[name] += [message.id for message, _ in outbox.received]
+        self.results += outbox.results
         due_s = node.next_due_s()
         if due_s is not None and due_s != self._planned.get(name):
             self._planned[name] = due_s
             self._at(due_s, name, None)
 
-    def _post(self, sender: str, to: OverlayKey, frame: bytes) -> None:
+    def _send_frame(self, sender: str, to: OverlayKey, frame: bytes) -> None:
         if (sender in self.partitioned) == (to.gateway in self.partitioned):
             at_s = self.now_s + self.random.uniform(*GATEWAY_LATENCY_S)
             self._at(at_s, to.gateway, frame)

@@ -65,8 +65,9 @@ class Terrain:
     def nearest_connected(self, valley: int) -> int:
         """Return the nearest valley whose link works."""
         here = self.valleys[valley].center()
-        whole = [v for v in range(len(self.valleys)) if v not in self.disconnected]
-        return min(whole, key=lambda v: distance_km(here, self.valleys[v].center()))
+        valleys = range(len(self.valleys))
+        connected = [v for v in valleys if v not in self.disconnected]
+        return min(connected, key=lambda v: distance_km(here, self.valleys[v].center()))
 
     def route(self, start: int, end: int) -> list[tuple[tuple[str, int], float, float]]:
         """Return the links between two valleys: name, ms occupied, ms of latency."""
@@ -173,17 +174,21 @@ class _Copy(NamedTuple):
     to: int
     low: int
     high: int
-    way: tuple[tuple[tuple[str, int], float, float], ...]
+    links: tuple[tuple[tuple[str, int], float, float], ...]
 
 
 class _Run:
     """One scenario: messages in transit on shared links."""
 
     def __init__(
-        self, ground: Terrain, placing: MakeForward, is_placed: bool, seed: int
+        self,
+        terrain: Terrain,
+        make_forward: MakeForward,
+        is_in_key_order: bool,
+        seed: int,
     ) -> None:
-        self.ground, self.chance = ground, Random(seed)
-        self.placing, self.is_placed = placing, is_placed
+        self.terrain, self.chance = terrain, Random(seed)
+        self.make_forward, self.is_in_key_order = make_forward, is_in_key_order
         self.delays_ms: list[float] = []
         self.crossings = 0
         self._now_ms = 0.0
@@ -193,53 +198,53 @@ class _Run:
         self._order = count()
 
     def publish(self, publisher: int) -> None:
-        """Publish within the first moments, to all other gateways."""
-        others = [g for g in range(len(self.ground.homes)) if g != publisher]
-        if not self.is_placed:
+        """Publish within the first `BURST_MS`, to all other gateways."""
+        others = [g for g in range(len(self.terrain.homes)) if g != publisher]
+        if not self.is_in_key_order:
             self.chance.shuffle(others)
         else:  # the key order wraps around: the publisher's neighbours come first
             others = others[publisher:] + others[:publisher]
         order = [publisher, *others]
-        homes = [self.ground.homes[gateway] for gateway in order]
+        homes = [self.terrain.homes[gateway] for gateway in order]
         vectors = [self.chance.getrandbits(VECTOR_BITS) for _ in order]
         site = PublicationSite(homes, vectors, self._is_narrow)
-        born_ms = self.chance.uniform(0.0, BURST_MS)
-        self._messages.append((homes, self.placing(site), born_ms))
-        self._at(born_ms, _Copy(len(self._messages) - 1, 0, 1, len(order), ()))
+        published_ms = self.chance.uniform(0.0, BURST_MS)
+        self._messages.append((homes, self.make_forward(site), published_ms))
+        self._at(published_ms, _Copy(len(self._messages) - 1, 0, 1, len(order), ()))
 
     def _is_narrow(self, valley: int) -> bool:
         busy_ms = self._free_ms.get(("up", valley), 0.0) - self._now_ms
-        return valley in self.ground.disconnected or busy_ms > DEFAULT_COST.hop_ms
+        return valley in self.terrain.disconnected or busy_ms > DEFAULT_COST.hop_ms
 
     def run(self) -> None:
         """Process all events."""
         while self._events:
             now_ms, _, copy = heappop(self._events)
             self._now_ms = now_ms
-            if copy.way:
-                (link, busy_ms, under_way_ms), *rest = copy.way
+            if copy.links:
+                (link, busy_ms, latency_ms), *rest = copy.links
                 self._free_ms[link] = (
                     max(now_ms, self._free_ms.get(link, 0.0)) + busy_ms
                 )
-                at_ms = self._free_ms[link] + under_way_ms
-                self._at(at_ms, copy._replace(way=tuple(rest)))
+                at_ms = self._free_ms[link] + latency_ms
+                self._at(at_ms, copy._replace(links=tuple(rest)))
             else:
                 self._arrive(copy, now_ms)
 
     def _arrive(self, copy: _Copy, now_ms: float) -> None:
-        homes, forward, born_ms = self._messages[copy.message]
+        homes, forward, published_ms = self._messages[copy.message]
         if copy.to:
-            self.delays_ms.append(now_ms - born_ms)
+            self.delays_ms.append(now_ms - published_ms)
         parts = sorted(
             forward(copy.to, copy.low, copy.high), key=lambda p: p.low - p.high
         )
         for number, (to, low, high) in enumerate(parts, 1):
             start, end = homes[copy.to], homes[to]
-            way = self.ground.route(start, end) if start != end else []
-            self.crossings += bool(way)
+            links = self.terrain.route(start, end) if start != end else []
+            self.crossings += bool(links)
             at_ms = now_ms + DEFAULT_COST.node_ms + number * DEFAULT_COST.child_ms
-            at_ms += 0.0 if way else LOCAL_MS
-            self._at(at_ms, _Copy(copy.message, to, low, high, tuple(way)))
+            at_ms += 0.0 if links else LOCAL_MS
+            self._at(at_ms, _Copy(copy.message, to, low, high, tuple(links)))
 
     def _at(self, at_ms: float, copy: _Copy) -> None:
         heappush(self._events, (at_ms, next(self._order), copy))

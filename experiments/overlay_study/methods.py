@@ -68,7 +68,7 @@ ONE_PUBLISHER_TOTAL = 50_000
 
 
 ForwardRange = Callable[[int, int, int], Sequence[RangePart[int]]]
-"""How a node splits a range: (own rank, low, high) to parts."""
+"""Splits a range: (own rank, low, high) to parts."""
 
 
 class CopyArrival(NamedTuple):
@@ -119,11 +119,11 @@ def run_multicast(
     """
     arrivals: dict[int, CopyArrival] = {}
     waiting = [(start, at)]
-    messages = widest = doubles = 0
+    messages = widest = duplicates = 0
     while waiting:
         (own, low, high), here = waiting.pop()
         if start.low <= own < start.high:
-            doubles += own in arrivals
+            duplicates += own in arrivals
             arrivals.setdefault(own, here)
         parts = sorted(forward(own, low, high), key=lambda p: p.low - p.high)
         messages += len(parts)
@@ -131,7 +131,7 @@ def run_multicast(
         for number, part in enumerate(parts, 1):
             then_ms = here.at_ms + cost.child_delay_ms(number)
             waiting.append((part, CopyArrival(here.hops + 1, then_ms)))
-    return MulticastResult(arrivals, messages, widest, doubles)
+    return MulticastResult(arrivals, messages, widest, duplicates)
 
 
 try:
@@ -199,7 +199,7 @@ class TopicSurroundings:
         levels: list[int] = []
         beside: list[int] = []
         for side, nearest, inner in self._sides:
-            # Levels below are served inside the topic.
+            # The neighbours on lower levels are inside the topic.
             level = sum(other is not None for other in inner[rank])
             is_beside = level == 0
             while level < len(nearest) and nearest[level][rank] < len(side):
@@ -224,11 +224,11 @@ def _nearest(side: Vectors, own: Vectors) -> list[Places]:
         Positions in ``side`` for each level, each of shape (own,); the length of
         ``side`` if there is none.
     """
-    nobody = len(side)
+    no_neighbour = len(side)
     order = np.argsort(side)
     ordered = side[order]
     found: list[Places] = []
-    for level in range(VECTOR_BITS if nobody else 0):
+    for level in range(VECTOR_BITS if no_neighbour else 0):
         shift = np.uint64(min(VECTOR_BITS - level, VECTOR_BITS - 1))
         names, wanted = (
             (ordered >> shift, own >> shift)
@@ -241,7 +241,7 @@ def _nearest(side: Vectors, own: Vectors) -> list[Places]:
         is_there = names[starts][at] == wanted
         if not is_there.any():
             break
-        found.append(np.where(is_there, firsts[at], nobody))
+        found.append(np.where(is_there, firsts[at], no_neighbour))
     return found
 
 
@@ -354,11 +354,11 @@ def compute_converged_table(
 ) -> list[int]:
     """Return the ranks inside the topic that the best table of a node contains."""
     graph, subscribers = topic.surroundings.graph, range(topic.low, topic.high)
-    abroad = topic.surroundings.outside_links(own)
+    outside = topic.surroundings.outside_links(own)
     if not is_urgent:
         links = {*graph.right_neighbours(own), *graph.left_neighbours(own)}
         return fill_table(
-            graph, own, subscribers, links, TABLE_SIZE - len(abroad.levels)
+            graph, own, subscribers, links, TABLE_SIZE - len(outside.levels)
         )
     links = {r for r in (own - 1, own + 1) if 0 <= r < topic.high}
     served = {
@@ -366,10 +366,11 @@ def compute_converged_table(
         for level, ranks in enumerate(graph.ranks_by_common_bits(own))
         if any(r in subscribers for r in ranks)
     }
-    # Every level needs one entry; a second link on it makes room for a subscriber.
-    empty = set(range(max(abroad.levels, default=-1) + 1)) - served
-    outside = len(abroad.level0_levels) + len(empty - set(abroad.level0_levels))
-    return fill_table(graph, own, subscribers, links, TABLE_SIZE - outside)
+    # Every level needs one entry; a second link on it is replaced by a subscriber.
+    empty = set(range(max(outside.levels, default=-1) + 1)) - served
+    level0 = outside.level0_levels
+    outside_count = len(level0) + len(empty - set(level0))
+    return fill_table(graph, own, subscribers, links, TABLE_SIZE - outside_count)
 
 
 def publish_equal_ranges(

@@ -114,7 +114,7 @@ class SimulatedNetwork:
             )
             for rank in range(pattern.members)
         }
-        self._dead: set[int] = set()
+        self._crashed: set[int] = set()
         self._events: list[
             tuple[float, int, int, tuple[int, ForwarderPacket[int]] | None]
         ] = []
@@ -122,7 +122,7 @@ class SimulatedNetwork:
 
     def crash(self, ranks: Sequence[int]) -> None:
         """Stop nodes without notice."""
-        self._dead.update(ranks)
+        self._crashed.update(ranks)
 
     def publish(self, publisher: int, message: OverlayMessage) -> None:
         """Publish to all subscribers."""
@@ -134,7 +134,7 @@ class SimulatedNetwork:
         """Advance the simulated time to the end of all events, or until then."""
         while self._events and self._events[0][0] <= until_s:
             self.now_s, _, rank, what = heappop(self._events)
-            if rank in self._dead:
+            if rank in self._crashed:
                 continue
             node = self._nodes[rank]
             if what is None:
@@ -256,7 +256,7 @@ class _Job(NamedTuple):
     low: int
     high: int
     priority: int
-    born_ms: float
+    published_ms: float
 
 
 class _Brokers:
@@ -309,7 +309,7 @@ class _Brokers:
 
     def _serve(self, broker: int, job: _Job, now_ms: float) -> None:
         if job.rank >= job.low:
-            self.delays_ms[job.priority].append(now_ms - job.born_ms)
+            self.delays_ms[job.priority].append(now_ms - job.published_ms)
         waiting = len(self._backlogs[broker])
         parts = sorted(self._parts(job, waiting), key=lambda part: part.low - part.high)
         for number, (to, low, high) in enumerate(parts, 1):

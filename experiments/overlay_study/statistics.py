@@ -63,9 +63,9 @@ def random_topics(
         raise OverlayError("nodes", f"at least the topic's {pattern.members}", total)
     for trial in range(trials):
         chance = Random(f"{seed} {pattern} {total} {trial}")
-        whole = SimulatedOverlay(total, chance.getrandbits(32))
+        overlay = SimulatedOverlay(total, chance.getrandbits(32))
         start = chance.randrange(total - pattern.members + 1)
-        yield SimulatedTopic(pattern, whole.topic_at(start, pattern.members), total)
+        yield SimulatedTopic(pattern, overlay.topic_at(start, pattern.members), total)
 
 
 def measure_method(
@@ -76,32 +76,35 @@ def measure_method(
     Raises:
         RuntimeError: A subscriber was not reached: the method is wrong.
     """
-    spreads: list[MulticastResult] = []
+    multicasts: list[MulticastResult] = []
     for number, topic in enumerate(sampled_topics):
         chance = Random(f"{seed} {number}")
         publishers = range(topic.low)
         drawn = chance.sample(publishers, min(len(publishers), SAMPLED_PUBLISHERS))
         for publisher in drawn:
-            spread = METHODS[method](topic, publisher, priority)
-            if len(spread.arrivals) != topic.pattern.subscribers or spread.duplicates:
+            multicast = METHODS[method](topic, publisher, priority)
+            if (
+                len(multicast.arrivals) != topic.pattern.subscribers
+                or multicast.duplicates
+            ):
                 raise RuntimeError(
-                    f"{method} reached {len(spread.arrivals)} subscribers"
+                    f"{method} reached {len(multicast.arrivals)} subscribers"
                 )
-            spreads.append(spread)
-    return _means(spreads, sampled_topics[0].pattern.subscribers)
+            multicasts.append(multicast)
+    return _means(multicasts, sampled_topics[0].pattern.subscribers)
 
 
-def _means(spreads: Sequence[MulticastResult], subscribers: int) -> MethodResult:
-    hops = sorted(a.hops for s in spreads for a in s.arrivals.values())
-    times_ms = sorted(a.at_ms for s in spreads for a in s.arrivals.values())
+def _means(multicasts: Sequence[MulticastResult], subscribers: int) -> MethodResult:
+    hops = sorted(a.hops for s in multicasts for a in s.arrivals.values())
+    times_ms = sorted(a.at_ms for s in multicasts for a in s.arrivals.values())
     late = min(int(LATE_QUANTILE * len(hops)), len(hops) - 1)
-    messages = fmean(s.messages for s in spreads)
+    messages = fmean(s.messages for s in multicasts)
     return MethodResult(
         path_hops=fmean(hops),
         path_p99_hops=hops[late],
         messages=messages,
         messages_each=messages / subscribers,
-        widest=max(s.max_fan_out for s in spreads),
+        widest=max(s.max_fan_out for s in multicasts),
         hops_ms=DEFAULT_COST.path_delay_ms(fmean(hops)),
         mean_ms=fmean(times_ms),
         p99_ms=times_ms[late],
@@ -134,10 +137,10 @@ def measure_all(
     Raises:
         OverlayError: The topic does not fit the overlay.
     """
-    made = list(random_topics(PATTERNS[name], nodes, trials, seed))
+    topics = list(random_topics(PATTERNS[name], nodes, trials, seed))
     parameters = {"nodes": nodes, "trials": trials, "seed": seed}
     for method, priority in product(methods, priorities):
-        means = asdict(measure_method(made, method, priority, seed))
+        means = asdict(measure_method(topics, method, priority, seed))
         yield {
             "pattern": name,
             "method": method,

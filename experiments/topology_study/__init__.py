@@ -1,1 +1,1 @@
-"""Research code: how a federation of brokers is connected, and each broker's load."""
+"""Research code: topologies of federations of brokers, and the load of each broker."""

@@ -25,9 +25,9 @@ class FederationCost:
     """Cost of a federation.
 
     Attributes:
-        loads: Of each broker; a single broker has 1 and 1.
-        copies: That a publisher sends of each message.
-        connections: That a subscriber has.
+        loads: Load of each broker; a single broker has 1 and 1.
+        copies: Copies that a publisher sends of each message.
+        connections: Connections of each subscriber.
     """
 
     loads: dict[str, Centrality]
@@ -131,7 +131,7 @@ def rank_topologies(
 
 
 def _merit(advice: TopologyAdvice) -> tuple[Fraction, Fraction, Fraction, int]:
-    """Capacity is what enters or leaves the busiest broker; entries alone tie often."""
+    """Return the sort key; the largest outbound load breaks ties of `max_load`."""
     leaves = max(load.outbound for load in advice.cost.loads.values())
     price = advice.cost.copies * advice.cost.connections
     return advice.max_load, leaves, advice.worst[1], price

@@ -1,28 +1,28 @@
-"""Messages that say who published them, which one it is, and when.
+"""Stamped messages: payloads with publisher, message number and time of sending.
 
-Either opaque, as a plain client's, or a node's pack in an envelope; of one size.
+Either opaque, as from a plain client, or a node's SenML pack; all of one size.
 """
 
 import struct
 import time
 
-from experiments.bench.numbered import numbered
+from experiments.bench.numbered_messages import encode_numbered
 from spatial_mqtt.senml import MessageId
 
 MARK = b"@@"
 STAMP_BYTES = 29
-_FIRST_SEQ = 2**32  # CBOR writes it and those above it in eight bytes
+_FIRST_SEQ = 2**32  # from here on CBOR encodes the number in eight bytes
 _BOOT = "0ce93c39"
 
 
 class Stamper:
-    """Makes one publisher's messages.
+    """Generates one publisher's messages.
 
     Args:
-        publisher: Its number.
-        size_bytes: Of each payload.
-        priority: Of a pack.
-        is_pack: Whether a node packs them.
+        publisher: Number of the publisher.
+        size_bytes: Size of each payload.
+        priority: Priority of a pack.
+        is_pack: Whether the messages are SenML packs.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Stamper:
         self._head, self._tail, self._seq_at = b"", b"", 0
         if is_pack:
             id_ = MessageId(f"bench-{publisher:04d}", _BOOT, _FIRST_SEQ)
-            whole = numbered(0, priority, size_bytes, id_)
+            whole = encode_numbered(0, priority, size_bytes, id_)
             seq = struct.pack("!Q", _FIRST_SEQ)
             at = whole.index(b"000000 ")
             self._head, self._tail = whole[:at], whole[at + self._length :]
@@ -45,7 +45,7 @@ class Stamper:
         return len(MARK) + STAMP_BYTES
 
     def payload(self, number: int) -> bytes:
-        """The payload of a message, stamped now."""
+        """Return the payload of a message with the present time."""
         now_ns = time.monotonic_ns()
         stamp = b"@@%04d %07d %016d" % (self._publisher, number, now_ns)
         if not self._head:
@@ -60,11 +60,11 @@ class Stamper:
         return bytes(head) + stamp + bytes(tail)
 
 
-def read(payload: bytes) -> tuple[int, int, int]:
-    """Publisher, number and nanoseconds of a message.
+def read_stamp(payload: bytes) -> tuple[int, int, int]:
+    """Return publisher, message number and time of sending (monotonic, ns).
 
     Raises:
-        ValueError: It is none of ours.
+        ValueError: The payload has no stamp.
     """
     at = payload.index(MARK) + len(MARK)
     publisher, number, sent_ns = payload[at : at + STAMP_BYTES].split(b" ")

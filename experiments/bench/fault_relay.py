@@ -1,8 +1,8 @@
-"""``python -m experiments.bench.cuts``: a TCP relay that dies at given moments.
+"""``python -m experiments.bench.fault_relay``: TCP relay with planned outages.
 
-When it dies, every connection through it ends, as often as not in the middle of an
-MQTT packet: of what it holds in each direction a random part still gets through.
-Then nobody can connect for a while.
+An outage closes every connection, often in the middle of an MQTT packet: of the bytes
+buffered in each direction a random part is still forwarded. Until the outage ends, new
+connections are refused.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from pathlib import Path
 import click
 
 HOLD_S = 0.02
-"""How long it holds what it passes on, so that there is something to cut."""
+"""Delay of each chunk, so that an outage finds bytes in the buffer."""
 
 CHUNK_BYTES = 65536
 RESET = struct.pack("ii", 1, 0)
 
 
 def outages(seed: int, until_s: float, up_s: float) -> list[tuple[float, float]]:
-    """When the relay dies and for how long it is away, in seconds.
+    """Return beginning and duration of each outage, in seconds.
 
     Args:
-        seed: The same one gives the same outages.
-        until_s: None begins after that.
-        up_s: Mean time between an outage's end and the next one.
+        seed: The same seed gives the same outages.
+        until_s: No outage begins after this time.
+        up_s: Mean time between the end of an outage and the next one.
     """
     rng = random.Random(seed)  # noqa: S311 - chance, no secrets
-    at_s, made = 0.0, []
+    at_s, planned = 0.0, []
     while (at_s := at_s + 0.3 + rng.expovariate(1 / up_s)) < until_s:
-        away_s = rng.uniform(0.2, 2.0)
-        made.append((at_s, away_s))
-        at_s += away_s
-    return made
+        down_s = rng.uniform(0.2, 2.0)
+        planned.append((at_s, down_s))
+        at_s += down_s
+    return planned
 
 
 @click.command()
@@ -49,11 +49,12 @@ def outages(seed: int, until_s: float, up_s: float) -> list[tuple[float, float]]
 def main(listen: int, target: str, begin_s: float, file: Path, seed: int) -> None:
     """Relay a port to a target, with outages."""
     rng = random.Random(seed)  # noqa: S311 - chance, no secrets
-    asyncio.run(Relay(listen, target, rng).serve(begin_s, json.loads(file.read_text())))
+    planned = json.loads(file.read_text())
+    asyncio.run(FaultRelay(listen, target, rng).serve(begin_s, planned))
 
 
-class Relay:
-    """Passes connections on until it dies, and comes back."""
+class FaultRelay:
+    """Relays connections, with outages."""
 
     def __init__(self, listen: int, target: str, rng: random.Random) -> None:
         self._listen = listen
@@ -61,35 +62,35 @@ class Relay:
         self._rng = rng
         self._pipes: list[Pipe] = []
 
-    async def serve(self, begin_s: float, outages_: list[tuple[float, float]]) -> None:
-        """Live through some outages, then serve for ever."""
+    async def serve(self, begin_s: float, planned: list[tuple[float, float]]) -> None:
+        """Serve with the planned outages, then without end."""
         server = await self._open()
         print("ready", flush=True)
-        for at_s, away_s in outages_:
+        for at_s, down_s in planned:
             await asyncio.sleep(begin_s + at_s - time.monotonic())
             server.close()
             for pipe in self._pipes:
                 pipe.cut(self._rng)
             print(f"cut {len(self._pipes)} at {at_s:.2f} s", flush=True)
             self._pipes = []
-            await asyncio.sleep(away_s)
+            await asyncio.sleep(down_s)
             server = await self._open()
         await server.serve_forever()
 
     async def _open(self) -> asyncio.Server:
-        # In its own namespace.
-        return await asyncio.start_server(self._join, "0.0.0.0", self._listen)  # noqa: S104
+        # All addresses of its own network namespace.
+        return await asyncio.start_server(self._connect, "0.0.0.0", self._listen)  # noqa: S104
 
-    async def _join(
-        self, near_in: asyncio.StreamReader, near_out: asyncio.StreamWriter
+    async def _connect(
+        self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter
     ) -> None:
         host, port = self._target.rsplit(":", 1)
         try:
-            far_in, far_out = await asyncio.open_connection(host, int(port))
+            target_in, target_out = await asyncio.open_connection(host, int(port))
         except OSError:
-            near_out.close()
+            client_out.close()
             return
-        pipes = [Pipe(near_in, far_out), Pipe(far_in, near_out)]
+        pipes = [Pipe(client_in, target_out), Pipe(target_in, client_out)]
         self._pipes += pipes
         await asyncio.gather(*(pipe.run() for pipe in pipes))
 
@@ -102,38 +103,38 @@ class Pipe:
     ) -> None:
         self._source = source
         self._sink = sink
-        self._held: deque[bytes] = deque()
+        self._buffered: deque[bytes] = deque()
         self._is_cut = False
         sock = sink.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def run(self) -> None:
-        """Pass on until either side ends."""
+        """Forward until the source ends."""
         loop = asyncio.get_running_loop()
         try:
             while chunk := await self._source.read(CHUNK_BYTES):
-                self._held.append(chunk)
-                loop.call_later(HOLD_S, self._pass_on)
+                self._buffered.append(chunk)
+                loop.call_later(HOLD_S, self._forward)
         except ConnectionError:
             pass
         loop.call_later(HOLD_S, self._sink.close)
 
     def cut(self, rng: random.Random) -> None:
-        """End it now, with part of what is held."""
+        """Close the connection after forwarding a random part of the buffer."""
         self._is_cut = True
-        held = b"".join(self._held)
-        self._held.clear()
+        buffered = b"".join(self._buffered)
+        self._buffered.clear()
         if self._sink.is_closing():
             return
-        self._sink.write(held[: rng.randint(0, len(held))])
-        if rng.random() < 0.5:  # noqa: PLR2004 - a coin
+        self._sink.write(buffered[: rng.randint(0, len(buffered))])
+        if rng.random() < 0.5:  # noqa: PLR2004 - reset or orderly close
             sock = self._sink.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self._sink.close()
 
-    def _pass_on(self) -> None:
+    def _forward(self) -> None:
         if not self._is_cut and not self._sink.is_closing():
-            self._sink.write(self._held.popleft())
+            self._sink.write(self._buffered.popleft())
 
 
 if __name__ == "__main__":

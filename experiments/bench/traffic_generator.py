@@ -1,8 +1,8 @@
-"""``python -m experiments.bench.load``: many publishers, each at its own pace.
+"""``python -m experiments.bench.traffic_generator``: many publishers in one process.
 
-The plan is a JSON list, one object for each publisher: ``host``, ``port``, ``topic``
-and ``priority``. They take turns, so that the whole is as even as it can be. It says
-``ready``, waits for the file ``--go``, and writes what it did.
+The plan is a JSON list with an object for each publisher: ``host``, ``port``, ``topic``
+and ``priority``. They publish in turn, at an even total rate. Prints ``ready``, waits
+for the file ``--go``, publishes, writes the result and prints ``finished``.
 """
 
 import json
@@ -14,11 +14,11 @@ from pathlib import Path
 import click
 
 from experiments.bench.packets import connected, publish
-from experiments.bench.stamped import Stamper
+from experiments.bench.stamped_messages import Stamper
 
 TICK_S = 0.002
-AT_ONCE = 64
-"""Messages that one publisher hands over in one write when there is no pace."""
+FLOOD_BATCH = 64
+"""Messages of one publisher in one write when there is no rate limit."""
 
 DRAIN_S = 30.0
 
@@ -26,7 +26,7 @@ DRAIN_S = 30.0
 @click.command()
 @click.option("--plan", type=click.Path(path_type=Path), required=True)
 @click.option("--each", type=int, required=True, help="Messages of each publisher.")
-@click.option("--rate", type=float, default=0.0, help="Of each, 1/s; 0: at once.")
+@click.option("--rate", type=float, default=0.0, help="Of each, 1/s; 0: no limit.")
 @click.option("--bytes", "size_bytes", type=int, default=150)
 @click.option("--packs", is_flag=True, help="Packs of nodes, with an id.")
 @click.option("--go", type=click.Path(path_type=Path), required=True)
@@ -40,25 +40,26 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     go: Path,
     out: Path,
 ) -> None:
-    """Publish by a plan and note when it began and ended."""
-    told = json.loads(plan.read_text())
-    load = _Load(told, size_bytes, is_pack=packs)
+    """Publish by a plan and record beginning and end."""
+    generator = _TrafficGenerator(
+        json.loads(plan.read_text()), size_bytes, is_pack=packs
+    )
     print("ready", flush=True)
     while not go.exists():
         time.sleep(0.01)
     began_s = time.monotonic()
-    latest_s = load.pace(each, rate) if rate > 0 else load.flood(each)
+    latest_s = generator.pace(each, rate) if rate > 0 else generator.flood(each)
     ended_s = time.monotonic()
-    load.drain()
+    generator.drain()
     result = {
-        "began_s": began_s, "ended_s": ended_s, "sent": load.sent,
-        "acknowledged": load.acknowledged, "latest_s": latest_s,
+        "began_s": began_s, "ended_s": ended_s, "sent": generator.sent,
+        "acknowledged": generator.acknowledged, "latest_s": latest_s,
     }  # fmt: skip
     out.write_text(json.dumps(result))
     print("finished", flush=True)
 
 
-class _Load:
+class _TrafficGenerator:
     """The publishers of a plan."""
 
     def __init__(
@@ -81,7 +82,7 @@ class _Load:
             self._poll.register(fd, select.EPOLLIN)
 
     def pace(self, each: int, rate: float) -> float:
-        """Publish at a pace; how late the latest message was."""
+        """Publish at a rate; return the maximum delay behind schedule, in seconds."""
         count = len(self._socks)
         interval_s = 1.0 / (rate * count)
         start_s = time.monotonic()
@@ -89,7 +90,7 @@ class _Load:
         while number < each * count:
             late_s = time.monotonic() - start_s - number * interval_s
             if late_s < 0:
-                self._hear(min(TICK_S, -late_s))
+                self._receive(min(TICK_S, -late_s))
                 continue
             latest_s = max(latest_s, late_s)
             self._send(number % count, number // count, 1)
@@ -97,18 +98,18 @@ class _Load:
         return latest_s
 
     def flood(self, each: int) -> float:
-        """Publish as fast as the brokers take it."""
-        for first in range(0, each, AT_ONCE):
+        """Publish as fast as the brokers accept messages."""
+        for first in range(0, each, FLOOD_BATCH):
             for publisher in range(len(self._socks)):
-                self._send(publisher, first, min(AT_ONCE, each - first))
-            self._hear(0.0)
+                self._send(publisher, first, min(FLOOD_BATCH, each - first))
+            self._receive(0.0)
         return 0.0
 
     def drain(self) -> None:
         """Wait until every message is acknowledged."""
-        until_s = time.monotonic() + DRAIN_S
-        while self.acknowledged < self.sent and time.monotonic() < until_s:
-            self._hear(0.1)
+        deadline_s = time.monotonic() + DRAIN_S
+        while self.acknowledged < self.sent and time.monotonic() < deadline_s:
+            self._receive(0.1)
 
     def _send(self, publisher: int, first: int, count: int) -> None:
         topic, stamper = self._topics[publisher], self._stampers[publisher]
@@ -120,7 +121,7 @@ class _Load:
         )
         self.sent += count
 
-    def _hear(self, wait_s: float) -> None:
+    def _receive(self, wait_s: float) -> None:
         for fd, _ in self._poll.poll(wait_s):
             sock: socket.socket = self._by_fd[fd]
             data = sock.recv(65536)

@@ -1,4 +1,4 @@
-"""What a process weighs: memory, processor and what it writes on its card."""
+"""Resource usage of a process: memory, CPU time and bytes written to its card."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Card:
-    """An ext4 file system on a block device of its own, such as a node's SD card.
+    """An ext4 file system on its own block device, in place of a node's SD card.
 
-    What the file system writes on its own account, its journal above all, is counted
-    too; a process's own count does not know of it.
+    The device's counter includes the writes of the file system itself, mainly its
+    journal, which a process's own counter does not.
 
     Attributes:
-        folder: Where it is mounted.
+        folder: Mount point.
     """
 
     def __init__(self, folder: Path, device: str) -> None:
@@ -29,21 +29,21 @@ class Card:
         self._stat = Path("/sys/block", Path(device).name, "stat")
 
     def written_bytes(self) -> int:
-        """Bytes written on the device so far, all that is in memory included."""
+        """Return the bytes written to the device so far, after a sync."""
         _run("sync", "--file-system", str(self.folder))
         return int(self._stat.read_text().split()[_SECTORS_WRITTEN]) * SECTOR_BYTES
 
 
 @contextmanager
-def card(image: Path, size_bytes: int) -> Iterator[Card]:
-    """Make a card in a sparse file; root only."""
+def mount_card(image: Path, size_bytes: int) -> Iterator[Card]:
+    """Create and mount a card in a sparse file; root only."""
     with image.open("wb") as file:
         file.truncate(size_bytes)
     folder = image.with_suffix("")
     folder.mkdir()
-    # Or the kernel writes the tables in the background, while we measure.
+    # Otherwise the kernel writes the tables in the background during the measurement.
     lazy = "lazy_itable_init=0,lazy_journal_init=0"
-    # A small one would have blocks of 1 KiB, and no card of a Pi is small.
+    # mkfs would choose 1 KiB blocks for such a small device, unlike on a Pi's card.
     _run("mkfs.ext4", "-q", "-b", "4096", "-E", lazy, str(image))
     device = _run("losetup", "--find", "--show", str(image)).strip()
     try:
@@ -57,14 +57,14 @@ def card(image: Path, size_bytes: int) -> Iterator[Card]:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What the kernel says of a process.
+class ProcessUsage:
+    """Resource usage of a process, from /proc.
 
     Attributes:
-        rss_bytes: In memory now, shared libraries included.
-        peak_bytes: The most there ever was.
-        cpu_s: Processor time so far, by the names of its threads.
-        write_bytes: What it had the kernel write so far, in pages.
+        rss_bytes: Resident memory, shared libraries included.
+        peak_bytes: Maximum resident memory so far.
+        cpu_s: CPU time so far, by thread name.
+        write_bytes: Bytes written so far, in whole pages.
     """
 
     rss_bytes: int
@@ -73,15 +73,15 @@ class Reading:
     write_bytes: int
 
 
-def weigh(pid: int) -> Reading:
-    """Look at a process.
+def read_usage(pid: int) -> ProcessUsage:
+    """Read the resource usage of a process.
 
     Raises:
-        FileNotFoundError: It has ended.
+        FileNotFoundError: The process has ended.
     """
     process = Path("/proc", str(pid))
     status = _pairs(process / "status")
-    return Reading(
+    return ProcessUsage(
         int(status["VmRSS"].split()[0]) * 1024,
         int(status["VmHWM"].split()[0]) * 1024,
         _threads(process),
@@ -90,14 +90,14 @@ def weigh(pid: int) -> Reading:
 
 
 def _threads(process: Path) -> dict[str, float]:
-    """Time of each thread, and of those that ended as one that has no name."""
-    spent: dict[str, float] = {}
+    """Return the CPU time of each thread; ``ended`` sums those that have ended."""
+    cpu_s: dict[str, float] = {}
     for thread in (process / "task").iterdir():
         with contextlib.suppress(FileNotFoundError):
             name = (thread / "comm").read_text().strip()
-            spent[name] = spent.get(name, 0.0) + _cpu_s(thread / "stat")
-    spent["ended"] = max(0.0, _cpu_s(process / "stat") - sum(spent.values()))
-    return spent
+            cpu_s[name] = cpu_s.get(name, 0.0) + _cpu_s(thread / "stat")
+    cpu_s["ended"] = max(0.0, _cpu_s(process / "stat") - sum(cpu_s.values()))
+    return cpu_s
 
 
 def _cpu_s(stat: Path) -> float:

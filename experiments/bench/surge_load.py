@@ -1,7 +1,7 @@
-"""``python -m experiments.bench.valleys``: nodes of two valleys, and an analyst.
+"""``python -m experiments.bench.surge_load``: nodes of two valleys, and an analyst.
 
-Every node publishes at its own pace; after a while the pace of one valley grows. The
-analyst listens at the same gateway, so each delay is of the whole way: node, gateway,
+All nodes publish at the same rate; then the rate of one valley rises. The analyst
+subscribes at the same gateway, so each delay covers the whole path: node, gateway,
 distributed broker, gateway, analyst.
 """
 
@@ -14,8 +14,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 NODES = 10
-HOT = tuple(f"/3/1/{n // 4}/{n % 4}" for n in range(NODES))
-OTHERS = tuple(f"/3/2/{n // 4}/{n % 4}" for n in range(NODES))
+SURGE_TOPICS = tuple(f"/3/1/{n // 4}/{n % 4}" for n in range(NODES))
+OTHER_TOPICS = tuple(f"/3/2/{n // 4}/{n % 4}" for n in range(NODES))
 PAYLOAD_BYTES = 150
 DRAIN_S = 60.0
 
@@ -30,7 +30,7 @@ DRAIN_S = 60.0
 def main(  # noqa: PLR0917 - one for each option
     port: int, rate: float, factor: float, before_s: float, surge_s: float, out: Path
 ) -> None:
-    """Publish and note when each message was sent and how long it took."""
+    """Publish, and record when each message was sent and when it arrived."""
     arrived: dict[int, float] = {}
 
     def on_message(_client: paho.Client, _: object, message: paho.MQTTMessage) -> None:
@@ -39,26 +39,26 @@ def main(  # noqa: PLR0917 - one for each option
     analyst, nodes = _client("analyst", port), _client("nodes", port)
     analyst.on_message = on_message
     analyst.subscribe("/3/#", 1)
-    time.sleep(3.0)  # the gateway asks the broker for it
+    time.sleep(3.0)  # the gateway subscribes at the distributed broker
     began_s = time.time()
     sent: list[float] = []
-    for valleys, length_s in (((1.0, 1.0), before_s), ((factor, 1.0), surge_s)):
-        _publish(nodes, sent, [rate * f for f in valleys], length_s)
-    until_s = time.time() + DRAIN_S
-    while len(arrived) < len(sent) and time.time() < until_s:
+    for factors, duration_s in (((1.0, 1.0), before_s), ((factor, 1.0), surge_s)):
+        _publish(nodes, sent, [rate * f for f in factors], duration_s)
+    deadline_s = time.time() + DRAIN_S
+    while len(arrived) < len(sent) and time.time() < deadline_s:
         time.sleep(0.2)
     times = [(at_s, arrived.get(number)) for number, at_s in enumerate(sent)]
     out.write_text(json.dumps({"began_s": began_s, "times": times}))
 
 
 def _publish(
-    nodes: paho.Client, sent: list[float], rates: list[float], length_s: float
+    nodes: paho.Client, sent: list[float], rates: list[float], duration_s: float
 ) -> None:
-    """Each valley's nodes in turn, as even as can be."""
+    """Publish for the nodes of both valleys in turn, at even intervals."""
     began_s = time.time()
     counts = [0, 0]
-    while (now_s := time.time()) - began_s < length_s:
-        for valley, topics in enumerate((HOT, OTHERS)):
+    while (now_s := time.time()) - began_s < duration_s:
+        for valley, topics in enumerate((SURGE_TOPICS, OTHER_TOPICS)):
             due = int((now_s - began_s) * rates[valley] * NODES)
             for number in range(counts[valley], due):
                 payload = f"{len(sent)} ".ljust(PAYLOAD_BYTES, ".")

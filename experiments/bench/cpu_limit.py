@@ -1,6 +1,6 @@
-"""Slow machines: groups of processes that may use no more than a part of a core.
+"""CPU limits: groups of processes that may use no more than a share of a core.
 
-By the kernel's bandwidth control, of control groups version 1 or 2. Linux and root.
+Uses the kernel's CPU bandwidth control (cgroups version 1 or 2). Linux and root only.
 """
 
 import contextlib
@@ -11,20 +11,20 @@ from typing import Self
 
 ROOTS = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
 PERIOD_US = 10_000
-"""Short, so that a machine is slow and not asleep."""
+"""Short, so that a machine is evenly slow instead of stopped for long intervals."""
 
-LEAST_US = 1000
-"""Of a period: what the kernel allows; a slower machine has longer periods."""
+MIN_QUOTA_US = 1000
+"""The kernel's minimum quota per period; lower limits get longer periods."""
 
-GONE_WITHIN_S = 5.0
+REMOVE_TIMEOUT_S = 5.0
 
 
-class Cap:
-    """A group of processes; a context manager that removes it when they have ended.
+class CpuLimit:
+    """Control group with a CPU quota; a context manager that removes it at the end.
 
     Args:
-        name: Of the group.
-        cores: What they may use together; None is no bound.
+        name: Name of the group.
+        cores: Limit for all processes together, in cores; None for no limit.
     """
 
     def __init__(self, name: str, cores: float | None) -> None:
@@ -33,10 +33,10 @@ class Cap:
         self._folder = root / f"yamamori-{os.getpid()}-{name}"
 
     def __enter__(self) -> Self:
-        """Make the group."""
+        """Create the group."""
         if self._cores is None:
             return self
-        period_us = max(PERIOD_US, round(LEAST_US / self._cores))
+        period_us = max(PERIOD_US, round(MIN_QUOTA_US / self._cores))
         quota_us = round(self._cores * period_us)
         root = self._folder.parent
         if (root / "cgroup.subtree_control").exists():
@@ -50,14 +50,14 @@ class Cap:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove it."""
-        until_s = time.monotonic() + GONE_WITHIN_S
-        while self._folder.exists() and time.monotonic() < until_s:
+        """Remove the group once its processes have ended."""
+        deadline_s = time.monotonic() + REMOVE_TIMEOUT_S
+        while self._folder.exists() and time.monotonic() < deadline_s:
             with contextlib.suppress(OSError):  # a process is still ending
                 self._folder.rmdir()
             time.sleep(0.02)
 
     def add(self, pid: int) -> None:
-        """Let a process, and those it starts, run within it."""
+        """Add a process to the group; processes that it starts belong to it too."""
         if self._cores is not None:
             (self._folder / "cgroup.procs").write_text(str(pid))

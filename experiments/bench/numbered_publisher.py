@@ -1,8 +1,9 @@
-"""``python -m experiments.bench.courier``: hands over numbered messages at a pace.
+"""``python -m experiments.bench.numbered_publisher``: publish at a constant rate.
 
-``--by paho`` gives them to a paho client with a persistent session, which sends
-again by itself; ``--by uplink`` puts them into a `SqliteQueue` that our `Uplink`
-drains. It says ``ready``, ``handed`` and, when nothing is left to do, ``finished``.
+``--by paho`` uses a paho client with a persistent session and paho's own
+retransmission; ``--by uplink`` puts the messages into a `SqliteQueue` that our `Uplink`
+drains. Prints ``ready``, ``handed`` after the last message, and ``finished`` when all
+messages are delivered.
 """
 
 import json
@@ -20,8 +21,8 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
-from experiments.bench.consumer import connect, persistent
-from experiments.bench.numbered import numbered
+from experiments.bench.consumer import connect, make_client
+from experiments.bench.numbered_messages import encode_numbered
 from experiments.bench.wire import CELL
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
@@ -29,11 +30,11 @@ from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import ForwardTopic
 
-ME = "kochi-0001"
+NODE = "kochi-0001"
 BOOT = "0ce93c39"
 
-Way = tuple[Callable[[int], None], Callable[[], bool]]
-"""Takes a message; tells whether all are delivered."""
+Publisher = tuple[Callable[[int], None], Callable[[], bool]]
+"""Function that publishes a numbered message, and one that checks the delivery."""
 
 
 @click.command()
@@ -59,29 +60,31 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     begin_s: float,
     out: Path,
 ) -> None:
-    """Hand over the messages, note when, and wait for their delivery."""
+    """Publish the messages, record when, and wait for their delivery."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     topic = str(ForwardTopic(CELL, priority))
 
     def payload(number: int, id_: MessageId) -> bytes:
-        return numbered(number, priority, size_bytes, id_)
+        return encode_numbered(number, priority, size_bytes, id_)
 
     endpoint = Endpoint(host, port)
     if by == "paho":
-        hand, is_delivered = _by_paho(endpoint, topic, qos, payload)
+        publish, is_delivered = _paho_publisher(endpoint, topic, qos, payload)
     else:
         policy = QosPolicy({priority: Delivery(qos)})
         store = out.with_suffix(".db")
-        hand, is_delivered = _by_uplink(endpoint, topic, policy, payload, store)
+        publish, is_delivered = _uplink_publisher(
+            endpoint, topic, policy, payload, store
+        )
     if time.monotonic() > begin_s:
-        raise TimeoutError("the link did not come up before the beginning")
+        raise TimeoutError("the connection was not up before --begin")
     print("ready", flush=True)
-    handed: dict[int, float] = {}
+    published_s: dict[int, float] = {}
     for number in range(count):
         time.sleep(max(0.0, begin_s + number / rate - time.monotonic()))
-        handed[number] = time.monotonic()
-        hand(number)
-    out.write_text(json.dumps(handed))
+        published_s[number] = time.monotonic()
+        publish(number)
+    out.write_text(json.dumps(published_s))
     print("handed", flush=True)
     while not is_delivered():
         time.sleep(0.05)
@@ -89,50 +92,50 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     threading.Event().wait()
 
 
-def _by_paho(
+def _paho_publisher(
     endpoint: Endpoint, topic: str, qos: int, payload: Callable[[int, MessageId], bytes]
-) -> Way:
-    client = persistent(ME)
+) -> Publisher:
+    client = make_client(NODE)
     up = threading.Event()
     client.on_connect = lambda *_: up.set()
     connect(client, endpoint.host, endpoint.port)
     if not up.wait(20):
         raise TimeoutError("no CONNACK")
-    counts = {"handed": 0, "answered": 0}
+    counts = {"published": 0, "acknowledged": 0}
 
     def on_publish(*_: object) -> None:
-        counts["answered"] += 1
+        counts["acknowledged"] += 1
 
-    def hand(number: int) -> None:
-        # paho keeps what it cannot send now, unless it is of QoS 0.
-        data = payload(number, MessageId(ME, BOOT, number))
+    def publish(number: int) -> None:
+        # paho queues what it cannot send now, except at QoS 0.
+        data = payload(number, MessageId(NODE, BOOT, number))
         client.publish(topic, data, qos)
-        counts["handed"] += 1
+        counts["published"] += 1
 
     def is_delivered() -> bool:
-        return qos == 0 or counts["answered"] >= counts["handed"]
+        return qos == 0 or counts["acknowledged"] >= counts["published"]
 
     client.on_publish = on_publish
-    return hand, is_delivered
+    return publish, is_delivered
 
 
-def _by_uplink(
+def _uplink_publisher(
     endpoint: Endpoint,
     topic: str,
     policy: QosPolicy,
     payload: Callable[[int, MessageId], bytes],
     path: Path,
-) -> Way:
+) -> Publisher:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    store = SqliteQueue(path, ME, boot, 500_000_000)
-    sender = SenderProfile(ME, qos_policy=policy)
+    store = SqliteQueue(path, NODE, boot, 500_000_000)
+    sender = SenderProfile(NODE, qos_policy=policy)
     uplink = Uplink(store, sender, Connection, RateLimiter(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
     uplink.switch_to(endpoint)
     while uplink.down_since_s is not None:
         time.sleep(0.01)
 
-    def hand(number: int) -> None:
+    def publish(number: int) -> None:
         priority = max(policy.by_priority)
         store.put([MessageDraft(priority, topic, lambda id_: payload(number, id_))])
         uplink.wake()
@@ -140,7 +143,7 @@ def _by_uplink(
     def is_delivered() -> bool:
         return not any(depth.rows for depth in store.stats().depth.values())
 
-    return hand, is_delivered
+    return publish, is_delivered
 
 
 if __name__ == "__main__":

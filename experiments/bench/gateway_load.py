@@ -1,9 +1,9 @@
-"""``python -m experiments.bench.slope_load``: gateways that bring the packs of nodes.
+"""``python -m experiments.bench.gateway_load``: gateways that deliver packs of nodes.
 
-Each gateway is one MQTT 5 connection that names itself as the receiver of receipts
-and hears them. Packets are made before the clock starts, so that the load costs
-the machine little. It says ``ready``, waits for the file ``--go``, and writes when
-it began, when the last receipt came and how long receipts took.
+Each gateway is one MQTT 5 connection that receives the receipts for its messages. All
+packets are encoded before the measurement, so that the load generator uses little CPU.
+Prints ``ready``, waits for the file ``--go``, and writes when it began, when the last
+receipt arrived and how long receipts took.
 """
 
 import json
@@ -35,17 +35,17 @@ from spatial_mqtt.transport import Publication
 GATEWAYS: Final = 8
 NODES: Final = 200
 WINDOW: Final = 2000
-"""Messages of a gateway that its broker has not acknowledged."""
+"""Maximum number of unacknowledged messages of a gateway."""
 
-AT_ONCE: Final = 64
+SEND_BATCH: Final = 64
 TICK_S: Final = 0.002
 QUIET_S: Final = 20.0
 TIME_S: Final = 1_782_831_600.25
-_MIDS: Final = 65535
+_PACKET_IDS: Final = 65535
 
 
 def pack(node: int, seq: int) -> bytes:
-    """One sampling of a node with five sensors."""
+    """Encode one sampling of a node with five sensors."""
     readings = (
         Reading("rain", "mm", 0.5, 0.5 * seq),
         Reading("tilt/x", "deg", 0.0123 + seq % 7 / 1000),
@@ -58,13 +58,17 @@ def pack(node: int, seq: int) -> bytes:
 
 
 class Gateway:
-    """One connection, its packets and what it heard.
+    """One connection, its packets and the receipts for them.
 
     Args:
-        host: Of the broker.
-        port: Of the broker.
-        number: Of the gateway.
+        host: Host of the broker.
+        port: Port of the broker.
+        number: Number of the gateway.
         seqs: Sequence numbers of each of its nodes.
+
+    Attributes:
+        indices: Index in `packets` of each message, by node and sequence number.
+        delays_s: Publication to receipt.
     """
 
     def __init__(self, host: str, port: int, number: int, seqs: range) -> None:
@@ -72,42 +76,42 @@ class Gateway:
         self.sock: socket.socket = connected(host, port, name, MQTT_5)
         subscribe(self.sock, [custody_topic(name)])
         self.packets: list[bytes] = []
-        self.place: dict[tuple[str, int], int] = {}
+        self.indices: dict[tuple[str, int], int] = {}
         self.sent_s: list[float] = []
         self.delays_s: list[float] = []
         self.acknowledged = 0
-        self._arrived = bytearray()
+        self._buffer = bytearray()
         for seq in seqs:
             for node in range(number, NODES, GATEWAYS):
-                self._make(name, node, seq)
-        self._missing = set(self.place)
+                self._encode(name, node, seq)
+        self._missing = set(self.indices)
 
-    def _make(self, name: str, node: int, seq: int) -> None:
+    def _encode(self, name: str, node: int, seq: int) -> None:
         topic = f"{CELL}/{node // 10}/{node % 10}"
         message = Publication(
             topic, pack(node, seq), priority=1, response_topic=custody_topic(name)
         )
-        mid = len(self.packets) % _MIDS + 1
-        self.place[f"kochi-{node:05d}", seq] = len(self.packets)
-        self.packets.append(codec.encode_publish(message, topic, None, mid))
+        packet_id = len(self.packets) % _PACKET_IDS + 1
+        self.indices[f"kochi-{node:05d}", seq] = len(self.packets)
+        self.packets.append(codec.encode_publish(message, topic, None, packet_id))
 
     @property
-    def is_served(self) -> bool:
-        """Whether every message has its receipt."""
+    def is_complete(self) -> bool:
+        """Whether every message has a receipt."""
         return not self._missing
 
-    def send(self, most: int) -> int:
-        """Send some of the next messages; how many."""
+    def send(self, max_count: int) -> int:
+        """Send the next messages as far as the window allows; return how many."""
         first = len(self.sent_s)
-        room = WINDOW - (first - self.acknowledged)
-        some = self.packets[first : first + min(most, room)]
-        if some:
-            self.sock.sendall(b"".join(some))
-            self.sent_s += [time.monotonic()] * len(some)
-        return len(some)
+        window = WINDOW - (first - self.acknowledged)
+        batch = self.packets[first : first + min(max_count, window)]
+        if batch:
+            self.sock.sendall(b"".join(batch))
+            self.sent_s += [time.monotonic()] * len(batch)
+        return len(batch)
 
-    def hear(self) -> int:
-        """Take what has arrived; how many ids were receipted for the first time.
+    def receive(self) -> int:
+        """Handle the bytes that have arrived; return the number of new receipts.
 
         Raises:
             ConnectionError: The broker closed the connection.
@@ -116,35 +120,35 @@ class Gateway:
         if not data:
             raise ConnectionError("the broker closed a gateway's connection")
         now_s = time.monotonic()
-        self._arrived += data
+        self._buffer += data
         before = len(self._missing)
-        for first, body in packets(self._arrived):
+        for first, body in packets(self._buffer):
             if first & 0xF0 == PUBACK:
                 self.acknowledged += 1
             elif first & 0xF0 == PUBLISH:
-                self._receipted(first, body, now_s)
+                self._on_receipt(first, body, now_s)
         return before - len(self._missing)
 
-    def _receipted(self, first: int, body: bytes, now_s: float) -> None:
-        _, mid, _, payload = published(first, body)
-        if mid:
-            self.sock.sendall(packet(PUBACK, mid))
-        told = {
+    def _on_receipt(self, first: int, body: bytes, now_s: float) -> None:
+        _, packet_id, _, payload = published(first, body)
+        if packet_id:
+            self.sock.sendall(packet(PUBACK, packet_id))
+        receipted = {
             (node, seq)
             for (node, _), ranges in CustodyReceipt.decode(payload).ranges.items()
             for low, high in ranges
             for seq in range(low, high + 1)
         }
-        fresh = self._missing & told
-        self._missing -= fresh
-        self.delays_s += [now_s - self.sent_s[self.place[id_]] for id_ in fresh]
+        new = self._missing & receipted
+        self._missing -= new
+        self.delays_s += [now_s - self.sent_s[self.indices[id_]] for id_ in new]
 
 
-class Load:
-    """All gateways.
+class GatewayLoad:
+    """Sends the messages of all gateways.
 
     Args:
-        gateways: They.
+        gateways: The gateways.
     """
 
     def __init__(self, gateways: list[Gateway]) -> None:
@@ -156,7 +160,7 @@ class Load:
             self._poll.register(fd, select.EPOLLIN)
 
     def send(self, rate: float) -> None:
-        """Send all, at a rate (1/s) or as fast as the broker takes it."""
+        """Send all, at a rate (1/s), or with 0 as fast as the broker accepts it."""
         total = sum(len(each.packets) for each in self.gateways)
         start_s, sent = time.monotonic(), 0
         while sent < total:
@@ -165,30 +169,30 @@ class Load:
                 allowed = min(total, int((time.monotonic() - start_s) * rate))
             before = sent
             for each in self.gateways:
-                sent += each.send(min(AT_ONCE, max(0, allowed - sent)))
-            self._hear(TICK_S if rate or sent == before else 0.0)
+                sent += each.send(min(SEND_BATCH, max(0, allowed - sent)))
+            self._receive(TICK_S if rate or sent == before else 0.0)
 
     def wait(self, with_receipts: bool) -> None:
-        """Wait for what is due, until nothing more comes."""
-        heard_s = time.monotonic()
-        while time.monotonic() < heard_s + QUIET_S:
-            if self._hear(0.1):
-                heard_s = time.monotonic()
+        """Wait for all receipts or PUBACKs, or `QUIET_S` without a new receipt."""
+        progress_s = time.monotonic()
+        while time.monotonic() < progress_s + QUIET_S:
+            if self._receive(0.1):
+                progress_s = time.monotonic()
             if all(
-                each.is_served
+                each.is_complete
                 if with_receipts
                 else each.acknowledged == len(each.packets)
                 for each in self.gateways
             ):
                 return
 
-    def _hear(self, wait_s: float) -> int:
-        fresh = 0
+    def _receive(self, wait_s: float) -> int:
+        new = 0
         for fd, _ in self._poll.poll(wait_s):
-            fresh += self._by_fd[fd].hear()
-        if fresh:
+            new += self._by_fd[fd].receive()
+        if new:
             self.last_s = time.monotonic()
-        return fresh
+        return new
 
 
 @click.command()
@@ -202,9 +206,9 @@ class Load:
 def main(  # noqa: PLR0913, PLR0917 - one for each option
     host: str, port: int, each: int, rate: float, receipts: bool, go: Path, out: Path
 ) -> None:
-    """Bring the packs of nodes, and note what was receipted."""
+    """Deliver the packs of nodes, and measure the receipts."""
     seqs = range(2**32, 2**32 + each)
-    load = Load([Gateway(host, port, n, seqs) for n in range(GATEWAYS)])
+    load = GatewayLoad([Gateway(host, port, n, seqs) for n in range(GATEWAYS)])
     print("ready", flush=True)
     while not go.exists():
         time.sleep(0.01)

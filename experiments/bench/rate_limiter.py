@@ -1,7 +1,7 @@
-"""``python -m experiments.bench.narrow``: a broker that bears only so much.
+"""``python -m experiments.bench.rate_limiter``: TCP relay with a limited byte rate.
 
-A relay in front of it that takes so many bytes in a second from all its clients
-together. What comes back is not held up.
+The limit applies to all bytes from the clients to the target together; the direction
+back is not limited.
 """
 
 import asyncio
@@ -9,17 +9,17 @@ import socket
 
 import click
 
-PIECE_BYTES = 2048
+CHUNK_BYTES = 2048
 BUFFER_BYTES = 8192
-"""Little waits in the kernel: what cannot go stays with its sender."""
+"""Small kernel buffers, so that messages wait at their sender."""
 
 
-class Narrow:
-    """The relay.
+class RateLimiter:
+    """Relay with a common byte rate for all connections.
 
     Args:
         target: Port on this machine.
-        rate: Bytes in a second.
+        rate: Bytes per second.
     """
 
     def __init__(self, target: int, rate: float) -> None:
@@ -28,24 +28,28 @@ class Narrow:
         self._free_at_s = 0.0
 
     async def serve(
-        self, near: asyncio.StreamReader, back: asyncio.StreamWriter
+        self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter
     ) -> None:
-        """One client, until either side ends."""
-        far, there = await asyncio.open_connection("127.0.0.1", self._target)
+        """Relay one connection until either side closes it."""
+        target_in, target_out = await asyncio.open_connection("127.0.0.1", self._target)
         await asyncio.gather(
-            self._pump(near, there, is_held=True),
-            self._pump(far, back, is_held=False),
+            self._pump(client_in, target_out, is_limited=True),
+            self._pump(target_in, client_out, is_limited=False),
             return_exceptions=True,
         )
 
     async def _pump(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, is_held: bool
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        *,
+        is_limited: bool,
     ) -> None:
         try:
-            while piece := await source.read(PIECE_BYTES):
-                if is_held:
-                    await self._wait(len(piece))
-                sink.write(piece)
+            while chunk := await source.read(CHUNK_BYTES):
+                if is_limited:
+                    await self._wait(len(chunk))
+                sink.write(chunk)
                 await sink.drain()
         finally:
             sink.close()
@@ -60,7 +64,7 @@ async def _run(listen: int, target: int, rate: float) -> None:
     sock = socket.create_server(("127.0.0.1", listen))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
     server = await asyncio.start_server(
-        Narrow(target, rate).serve, sock=sock, limit=BUFFER_BYTES
+        RateLimiter(target, rate).serve, sock=sock, limit=BUFFER_BYTES
     )
     print("ready", flush=True)
     await server.serve_forever()
@@ -69,9 +73,9 @@ async def _run(listen: int, target: int, rate: float) -> None:
 @click.command()
 @click.option("--listen", type=int, required=True)
 @click.option("--to", "target", type=int, required=True)
-@click.option("--rate", type=float, required=True, help="Bytes in a second.")
+@click.option("--rate", type=float, required=True, help="Bytes per second.")
 def main(listen: int, target: int, rate: float) -> None:
-    """Relay one port to another, narrowly."""
+    """Relay one port to another at a limited rate."""
     asyncio.run(_run(listen, target, rate))
 
 
