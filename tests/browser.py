@@ -21,11 +21,12 @@ FLAGS = (
     "--disable-sync",
     "--force-device-scale-factor=1",
 )
+OFFICE_SCREEN = (1366, 768)
 PICTURES = Path(__file__).parents[1] / "out" / "console"
 
 
 @contextmanager
-def browser(profile: Path, size: tuple[int, int] = (1366, 768)) -> Iterator[Chrome]:
+def browser(profile: Path, size: tuple[int, int] = OFFICE_SCREEN) -> Iterator[Chrome]:
     """A browser with its own profile, closed at the end."""
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium") or "/usr/bin/chromium"
@@ -34,19 +35,35 @@ def browser(profile: Path, size: tuple[int, int] = (1366, 768)) -> Iterator[Chro
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = Chrome(options, Service(shutil.which("chromedriver")))
     try:
-        _resize(driver, size)
+        resize(driver, size)
         yield driver
     finally:
         driver.quit()
 
 
-def _resize(driver: Chrome, size: tuple[int, int]) -> None:
+def resize(driver: Chrome, size: tuple[int, int] = OFFICE_SCREEN) -> None:
     """Set the size of the page itself, without the window's frame."""
     width, height = size
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
     )
+
+
+def forget(driver: Chrome) -> None:
+    """Drop what the pages of a test left: cookies, storage, log, size, tab."""
+    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    origin = driver.execute_script("return location.origin")
+    if origin.startswith("http"):
+        stored = {"origin": origin, "storageTypes": "all"}
+        driver.execute_cdp_cmd("Storage.clearDataForOrigin", stored)
+    used = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    fresh = driver.current_window_handle
+    driver.switch_to.window(used)
+    driver.close()
+    driver.switch_to.window(fresh)
+    driver.get_log("browser")
 
 
 def picture(driver: Chrome, name: str) -> Path:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from conftest import wait_until
-from console_house import SLOPES
+from console_workspace import SLOPES
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement

@@ -9,8 +9,16 @@ import httpx
 import msgspec
 import pytest
 from conftest import free_port
-from console_house import NOW_S, SLOPES, Clock, House, log_in, parts_of, serve
 from console_tables import write_tables
+from console_workspace import (
+    NOW_S,
+    SLOPES,
+    Clock,
+    Workspace,
+    log_in,
+    make_test_services,
+    serve,
+)
 from fastapi.routing import APIRoute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -92,9 +100,9 @@ class Console:
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     """A console on a real port."""
-    house, clock = House(tmp_path_factory.mktemp("console"), free_port()), Clock()
+    house, clock = Workspace(tmp_path_factory.mktemp("console"), free_port()), Clock()
     write_tables(house.data, SLOPES, NOW_S)
-    parts = parts_of(house, clock, house.with_accounts())
+    parts = make_test_services(house, clock, house.with_accounts())
     parts.refresh()
     paths = [r.path for r in make_app(parts).routes if isinstance(r, APIRoute)]
     with serve(parts, house.port) as anonymous, httpx.Client(timeout=60) as chief:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from browser import browser
+from browser import browser, forget, resize
 from conftest import free_port, wait_until
-from console_house import NOW_S, SLOPES, Clock, House, parts_of, serve
 from console_tables import write_tables
+from console_workspace import NOW_S, SLOPES, Clock, Workspace, make_test_services, serve
 from selenium.webdriver import Chrome
 
 
@@ -26,9 +26,9 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, tables: Path) -> House:
+def workspace(tmp_path: Path, tables: Path) -> Workspace:
     """Data folder with five slopes up to `NOW_S`, its settings and a free port."""
-    workspace = House(tmp_path, free_port())
+    workspace = Workspace(tmp_path, free_port())
     shutil.copytree(tables, workspace.data)
     return workspace
 
@@ -40,42 +40,74 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def open_app(workspace: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]]:
+def open_app(
+    workspace: Workspace, clock: Clock
+) -> Iterator[Callable[..., httpx.Client]]:
     """Function that starts the app with extra settings and returns an HTTP client."""
     with ExitStack() as stack:
 
         def opener(more: str = "") -> httpx.Client:
-            parts = parts_of(workspace, clock, more)
+            parts = make_test_services(workspace, clock, more)
             parts.refresh()
             return stack.enter_context(serve(parts, workspace.port))
 
         yield opener
 
 
-@pytest.fixture
-def run_console(workspace: House) -> Iterator[Callable[..., str]]:
-    """Function that starts the console as a subprocess and returns its URL."""
-    running: list[subprocess.Popen[bytes]] = []
+class RunningConsole:
+    """The program itself on a workspace."""
 
-    def run(more: str = "", *, exercise: bool = True) -> str:
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, more: str = "", *, exercise: bool = True) -> str:
+        """Start it with some more settings; returns its address."""
         present = f"exercise = {str(exercise).lower()}"
-        config = str(workspace.config(f"{present}\n{more}"))
-        log = workspace.folder / "console.log"
+        config = str(self._workspace.config(f"{present}\n{more}"))
+        log = self._workspace.folder / "console.log"
         command = [sys.executable, "-m", "backend_spark", "console", "--config", config]
         with log.open("wb") as file:
-            running.append(subprocess.Popen(command, stderr=file))
-        wait_until(lambda: "Uvicorn running" in log.read_text() or running[0].poll())
-        assert running[0].poll() is None, log.read_text()
-        return f"http://127.0.0.1:{workspace.port}/"
+            process = self._process = subprocess.Popen(command, stderr=file)
+        wait_until(lambda: "Uvicorn running" in log.read_text() or process.poll())
+        assert process.poll() is None, log.read_text()
+        return f"http://127.0.0.1:{self._workspace.port}/"
 
-    yield run
-    for process in running:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in {0, -signal.SIGTERM}
+    def stop(self) -> None:
+        """Stop it; it ends by the signal."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            assert self._process.wait(60) in {0, -signal.SIGTERM}
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Chrome]:
-    """Chromium with the window size of an office screen."""
-    with browser(tmp_path / "profile") as chrome:
-        yield chrome
+def run_console(workspace: Workspace) -> Iterator[Callable[..., str]]:
+    """Start the program with some more settings; returns its address."""
+    console = RunningConsole(workspace)
+    yield console.start
+    console.stop()
+
+
+@pytest.fixture(scope="session")
+def console(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the program on the five slopes, for tests that change nothing."""
+    workspace = Workspace(tmp_path_factory.mktemp("shared"), free_port())
+    shutil.copytree(tables, workspace.data)
+    shared = RunningConsole(workspace)
+    yield shared.start()
+    shared.stop()
+
+
+@pytest.fixture(scope="session")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """Chromium, started once."""
+    with browser(tmp_path_factory.mktemp("chrome") / "profile") as started:
+        yield started
+
+
+@pytest.fixture
+def driver(chrome: Chrome) -> Iterator[Chrome]:
+    """A new tab with the window size of an office screen, and nothing remembered."""
+    resize(chrome)
+    yield chrome
+    forget(chrome)

@@ -7,8 +7,16 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
-from console_house import HIGHEST, NOW_S, SLOPES, Clock, House, log_in, parts_of
 from console_tables import MICRO, STEP_S, Slope, storm, write_tables
+from console_workspace import (
+    HIGHEST,
+    NOW_S,
+    SLOPES,
+    Clock,
+    Workspace,
+    log_in,
+    make_test_services,
+)
 from deltalake import write_deltalake
 
 from backend_spark.console.alert_detector import MESSAGE_COLUMNS
@@ -36,10 +44,10 @@ def alerts_of(client: httpx.Client) -> list[dict[str, Any]]:
 
 
 def test_rising_cell_is_logged_once(
-    open_app: OpenApp, workspace: House, clock: Clock
+    open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
     """With level, cell and reasons; neither a second check nor a restart repeats it."""
-    parts = parts_of(workspace, clock)
+    parts = make_test_services(workspace, clock)
     parts.refresh()
     assert parts.alert_detector.detect() == 0
     alerts = alerts_of(open_app())
@@ -51,9 +59,9 @@ def test_rising_cell_is_logged_once(
     assert alerts[0]["reasons"][0]["ja"]
 
 
-def test_higher_level_is_logged_again(workspace: House, clock: Clock) -> None:
+def test_higher_level_is_logged_again(workspace: Workspace, clock: Clock) -> None:
     """The rise from 3 to 5 is one more alert."""
-    parts = parts_of(workspace, clock)
+    parts = make_test_services(workspace, clock)
     parts.refresh()
     before = len(parts.journal.read("alert"))
     worse = Slope("otani-2b", SLOPES[1].latitude, SLOPES[1].longitude, storm(60, 48))
@@ -67,7 +75,7 @@ def test_higher_level_is_logged_again(workspace: House, clock: Clock) -> None:
 
 
 def test_urgent_messages_are_alerts(
-    open_app: OpenApp, workspace: House, clock: Clock
+    open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
     """They come from the table `alerts`."""
     row = {
@@ -95,7 +103,7 @@ def test_urgent_messages_are_alerts(
 
 @pytest.mark.parametrize("codes", [None, CODES])
 def test_node_reasons_are_shown_in_japanese(
-    open_app: OpenApp, workspace: House, codes: list[str] | None
+    open_app: OpenApp, workspace: Workspace, codes: list[str] | None
 ) -> None:
     """From reason codes, or from the sentences if the node sends no codes."""
     row = {
@@ -121,7 +129,7 @@ def test_node_reasons_are_shown_in_japanese(
 
 
 def test_acknowledgement_stores_name_time_and_remark(
-    open_app: OpenApp, workspace: House, clock: Clock
+    open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
     """The answer shows it with the alert."""
     client = open_app(workspace.with_accounts())
@@ -142,7 +150,7 @@ def test_acknowledgement_stores_name_time_and_remark(
 
 
 def test_note_is_stored_in_the_journal(
-    open_app: OpenApp, workspace: House, clock: Clock
+    open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
     """It survives a restart."""
     client = open_app(workspace.with_accounts())
@@ -150,13 +158,13 @@ def test_note_is_stored_in_the_journal(
     note = {"text": "雨は夜半まで。<b>橋</b>を見に行く"}
     assert client.post("/api/log/note", headers=proof, json=note).status_code == 200
 
-    kept = parts_of(workspace, clock).journal.read("note")
+    kept = make_test_services(workspace, clock).journal.read("note")
     assert [(e.who, e.body) for e in kept] == [("a-analyst", note)]
 
 
 @pytest.mark.parametrize("text", ["", "  ", "x" * 2001])
 def test_empty_and_too_long_notes_are_rejected(
-    open_app: OpenApp, workspace: House, text: str
+    open_app: OpenApp, workspace: Workspace, text: str
 ) -> None:
     """The error states the allowed length."""
     client = open_app(workspace.with_accounts())
@@ -167,7 +175,7 @@ def test_empty_and_too_long_notes_are_rejected(
     assert "text must be 1 to 2000 characters long" in answer.json()["detail"]
 
 
-def test_viewer_may_not_acknowledge(open_app: OpenApp, workspace: House) -> None:
+def test_viewer_may_not_acknowledge(open_app: OpenApp, workspace: Workspace) -> None:
     """The error names the required role; nothing is stored."""
     client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-viewer")
@@ -181,7 +189,7 @@ def test_viewer_may_not_acknowledge(open_app: OpenApp, workspace: House) -> None
     assert alerts_of(client)[0]["seen"] == []
 
 
-def test_unknown_alert_returns_404(open_app: OpenApp, workspace: House) -> None:
+def test_unknown_alert_returns_404(open_app: OpenApp, workspace: Workspace) -> None:
     """The id does not exist."""
     client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
@@ -190,9 +198,11 @@ def test_unknown_alert_returns_404(open_app: OpenApp, workspace: House) -> None:
     assert answer.status_code == 404
 
 
-def test_journal_rejects_deletes_and_updates(workspace: House, clock: Clock) -> None:
+def test_journal_rejects_deletes_and_updates(
+    workspace: Workspace, clock: Clock
+) -> None:
     """Triggers in the database keep the table append-only."""
-    parts = parts_of(workspace, clock)
+    parts = make_test_services(workspace, clock)
     parts.refresh()
     with sqlite3.connect(workspace.data / "console" / "journal.sqlite") as db:
         with pytest.raises(sqlite3.IntegrityError, match="nothing leaves the book"):

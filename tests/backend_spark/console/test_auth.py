@@ -8,7 +8,15 @@ from pathlib import Path
 import httpx
 import pytest
 from click.testing import CliRunner
-from console_house import PASSWORD, SLOPES, Clock, House, log_in, parts_of, serve
+from console_workspace import (
+    PASSWORD,
+    SLOPES,
+    Clock,
+    Workspace,
+    log_in,
+    make_test_services,
+    serve,
+)
 
 from backend_spark.cli import cli
 from backend_spark.config import read_settings
@@ -71,7 +79,7 @@ def test_invalid_names_and_short_passwords_are_rejected(
     assert not path.exists()
 
 
-def test_damaged_accounts_file_is_reported_by_line(workspace: House) -> None:
+def test_damaged_accounts_file_is_reported_by_line(workspace: Workspace) -> None:
     """The error names line and rule, and the console does not start."""
     path = workspace.folder / "accounts"
     path.write_text("suzuki:chief:secret\n", encoding="utf-8")
@@ -90,7 +98,7 @@ def test_damaged_accounts_file_is_reported_by_line(workspace: House) -> None:
         make_services(read_settings(workspace.config(f'accounts = "{path}"')))
 
 
-def test_public_address_requires_accounts(workspace: House) -> None:
+def test_public_address_requires_accounts(workspace: Workspace) -> None:
     """Without accounts only a loopback address is accepted."""
     with pytest.raises(
         SettingsError, match=r"console\.host must be an address of this"
@@ -99,7 +107,9 @@ def test_public_address_requires_accounts(workspace: House) -> None:
 
 
 @pytest.mark.parametrize("path", READ_PATHS)
-def test_data_requires_login(open_app: OpenApp, workspace: House, path: str) -> None:
+def test_data_requires_login(
+    open_app: OpenApp, workspace: Workspace, path: str
+) -> None:
     """Every path that returns data answers 401 without a session."""
     answer = open_app(workspace.with_accounts()).get(f"/api/{path}")
 
@@ -108,7 +118,7 @@ def test_data_requires_login(open_app: OpenApp, workspace: House, path: str) -> 
 
 
 def test_session_ends_at_logout_and_after_its_lifetime(
-    open_app: OpenApp, workspace: House, clock: Clock
+    open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
     """The lifetime is `SESSION_S`."""
     client = open_app(workspace.with_accounts())
@@ -123,7 +133,7 @@ def test_session_ends_at_logout_and_after_its_lifetime(
 
 
 def test_session_cookie_is_httponly_and_samesite(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """Neither scripts nor other sites can use the cookie."""
     client = open_app(workspace.with_accounts())
@@ -135,7 +145,7 @@ def test_session_cookie_is_httponly_and_samesite(
 
 
 def test_login_is_throttled_after_five_wrong_passwords(
-    open_app: OpenApp, workspace: House, clock: Clock
+    open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
     """The correct password is rejected too until Retry-After has passed."""
     client = open_app(workspace.with_accounts())
@@ -152,7 +162,7 @@ def test_login_is_throttled_after_five_wrong_passwords(
 
 
 def test_parallel_login_attempts_are_counted(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """Handlers run in threads; counting and checking must be atomic."""
     client = open_app(workspace.with_accounts())
@@ -165,7 +175,7 @@ def test_parallel_login_attempts_are_counted(
 
 
 def test_login_is_checked_before_query_and_body_are_parsed(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """Without a session the answer is 401, however malformed the request."""
     client = open_app(workspace.with_accounts())
@@ -179,7 +189,7 @@ def test_login_is_checked_before_query_and_body_are_parsed(
 
 
 def test_unknown_name_gets_the_same_answer_as_a_wrong_password(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """The answer does not reveal which account names exist."""
     client = open_app(workspace.with_accounts())
@@ -194,7 +204,7 @@ def test_unknown_name_gets_the_same_answer_as_a_wrong_password(
 
 
 def test_change_without_csrf_token_is_rejected(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """A request from another site carries the cookie but not the token."""
     client = open_app(workspace.with_accounts())
@@ -205,7 +215,7 @@ def test_change_without_csrf_token_is_rejected(
 
 
 def test_user_header_of_the_proxy_selects_the_account(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """A name without an account gets the role viewer."""
     header = 'proxy_header = "X-Remote-User"\n'
@@ -218,7 +228,7 @@ def test_user_header_of_the_proxy_selects_the_account(
 
 
 def test_user_header_from_an_unlisted_address_is_ignored(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """Only addresses in `proxies` may set the header."""
     more = 'proxy_header = "X-Remote-User"\nproxies = ["10.9.9.9"]\n'
@@ -286,7 +296,7 @@ def test_path_traversal_returns_404(open_app: OpenApp, path: str) -> None:
     ],
 )
 def test_malformed_login_is_rejected(
-    open_app: OpenApp, workspace: House, body: bytes, status: int
+    open_app: OpenApp, workspace: Workspace, body: bytes, status: int
 ) -> None:
     """The error states what the request must contain."""
     answer = open_app(workspace.with_accounts()).post("/api/login", content=body)
@@ -303,31 +313,31 @@ def test_without_accounts_visitors_are_viewers(open_app: OpenApp) -> None:
 
 
 def test_session_and_csrf_token_survive_a_restart(
-    workspace: House, clock: Clock
+    workspace: Workspace, clock: Clock
 ) -> None:
     """A restart during a storm must not log analysts out."""
     more = workspace.with_accounts()
-    with serve(parts_of(workspace, clock, more), workspace.port) as client:
+    with serve(make_test_services(workspace, clock, more), workspace.port) as client:
         headers = log_in(client, "a-analyst")
         cookies = dict(client.cookies)
-    with serve(parts_of(workspace, clock, more), workspace.port) as client:
+    with serve(make_test_services(workspace, clock, more), workspace.port) as client:
         client.cookies.update(cookies)
         assert client.get("/api/session").json()["user"] == "a-analyst"
         answer = client.post("/api/log/note", json={"text": "on"}, headers=headers)
         assert answer.status_code == 200, answer.text
         client.post("/api/logout", headers=headers)
-    with serve(parts_of(workspace, clock, more), workspace.port) as client:
+    with serve(make_test_services(workspace, clock, more), workspace.port) as client:
         client.cookies.update(cookies)
         assert client.get("/api/cells").status_code == 401
 
 
 def test_session_ends_when_its_password_or_account_changes(
-    workspace: House, clock: Clock
+    workspace: Workspace, clock: Clock
 ) -> None:
     """Changing a stolen password must end the thief's session."""
     more = workspace.with_accounts()
     path = workspace.folder / "accounts"
-    with serve(parts_of(workspace, clock, more), workspace.port) as client:
+    with serve(make_test_services(workspace, clock, more), workspace.port) as client:
         log_in(client, "a-analyst")
         cookies = dict(client.cookies)
     known = auth.read_accounts(path)
@@ -336,15 +346,19 @@ def test_session_ends_when_its_password_or_account_changes(
     gone = {name: each for name, each in known.items() if name != "a-analyst"}
     for there in ({**known, "a-analyst": changed}, gone):
         auth.write_accounts(path, there)
-        with serve(parts_of(workspace, clock, more), workspace.port) as client:
+        with serve(
+            make_test_services(workspace, clock, more), workspace.port
+        ) as client:
             client.cookies.update(cookies)
             assert client.get("/api/cells").status_code == 401
 
 
-def test_session_file_cannot_be_used_to_log_in(workspace: House, clock: Clock) -> None:
+def test_session_file_cannot_be_used_to_log_in(
+    workspace: Workspace, clock: Clock
+) -> None:
     """It has mode 0600 and contains no session token."""
     with serve(
-        parts_of(workspace, clock, workspace.with_accounts()), workspace.port
+        make_test_services(workspace, clock, workspace.with_accounts()), workspace.port
     ) as client:
         log_in(client, "a-chief")
         (session,) = client.cookies.values()

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import httpx
 import xmlschema
-from console_house import HIGHEST, NOW_S, SLOPES, House
+from console_workspace import HIGHEST, NOW_S, SLOPES, Workspace
 
 from backend_spark.exports.cap import NAMESPACE
 
@@ -59,7 +59,7 @@ def test_time_without_levels_is_rejected(open_app: OpenApp) -> None:
     assert earlier.status_code == 200
 
 
-def test_downloads_require_login(open_app: OpenApp, workspace: House) -> None:
+def test_downloads_require_login(open_app: OpenApp, workspace: Workspace) -> None:
     """The answer is 401 without a session."""
     client = open_app(workspace.with_accounts())
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import Broker, wait_until
-from console_house import NOW_S
 from console_pages import find, text
+from console_workspace import NOW_S
 from programs import Client
 from selenium.webdriver import Chrome
 

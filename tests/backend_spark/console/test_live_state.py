@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import httpx
 import pyarrow as pa
 import pytest
-from console_house import HOSTILE, NOW_S, SLOPES, Clock, House
 from console_tables import STEP_S, Slope, storm, write_tables
+from console_workspace import HOSTILE, NOW_S, SLOPES, Clock, Workspace
 from deltalake import DeltaTable
 
 from backend_spark.console.app import CONSOLE_FOLDER, JOURNAL_FILE
@@ -21,7 +21,7 @@ from backend_spark.tables.schemas import LEVEL_KEY, LEVELS
 
 
 @pytest.fixture
-def live_state(workspace: House, clock: Clock) -> LiveState:
+def live_state(workspace: Workspace, clock: Clock) -> LiveState:
     """Live state that has read the tables once."""
     live_state = LiveState(workspace.data / "tables", clock)
     live_state.refresh()
@@ -35,7 +35,7 @@ def level_of(live_state: LiveState, slope: Slope) -> int:
     )
 
 
-def test_current_levels_equal_gold(live_state: LiveState, workspace: House) -> None:
+def test_current_levels_equal_gold(live_state: LiveState, workspace: Workspace) -> None:
     """The console does not recompute levels."""
     rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
     newest = {r["cell"]: r["level"] for r in sorted(rows, key=lambda r: r["at"])}
@@ -61,7 +61,7 @@ def test_all_cells_are_missing_when_data_stop(
 
 
 def test_exercise_uses_the_newest_data_as_current_time(
-    workspace: House, clock: Clock
+    workspace: Workspace, clock: Clock
 ) -> None:
     """A storm of last year is shown as if it happened now."""
     clock.now_s = NOW_S + 365 * 86_400.0
@@ -73,7 +73,7 @@ def test_exercise_uses_the_newest_data_as_current_time(
 
 
 def test_new_rows_are_read_and_the_grid_advances(
-    live_state: LiveState, workspace: House, clock: Clock
+    live_state: LiveState, workspace: Workspace, clock: Clock
 ) -> None:
     """A later commit appears at the next refresh, in its own time step."""
     before = live_state.snapshot()
@@ -90,7 +90,7 @@ def test_new_rows_are_read_and_the_grid_advances(
 
 
 def test_rows_rewritten_by_a_merge_are_read(
-    live_state: LiveState, workspace: House
+    live_state: LiveState, workspace: Workspace
 ) -> None:
     """After a merge delta-rs writes other string types than before."""
     path = str(workspace.data / "tables" / "levels")
@@ -115,7 +115,7 @@ def test_rows_rewritten_by_a_merge_are_read(
 
 def test_missing_table_gives_an_empty_state(tmp_path: object, clock: Clock) -> None:
     """The console may start before the first batch."""
-    live_state = LiveState(House(tmp_path, 0).data / "tables", clock)  # type: ignore[arg-type]
+    live_state = LiveState(Workspace(tmp_path, 0).data / "tables", clock)  # type: ignore[arg-type]
     live_state.refresh()
 
     assert live_state.snapshot()["levels"] == []
@@ -123,7 +123,7 @@ def test_missing_table_gives_an_empty_state(tmp_path: object, clock: Clock) -> N
 
 
 def test_level_history_covers_three_days(
-    live_state: LiveState, workspace: House
+    live_state: LiveState, workspace: Workspace
 ) -> None:
     """One byte per cell and step; a step without a row is MISSING."""
     begin_s, raw = live_state.level_history()
@@ -164,7 +164,7 @@ def test_cell_panel_has_reasons_lines_and_futures(
 
 
 def test_futures_equal_gold_until_criteria_change(
-    workspace: House, open_app: Callable[..., httpx.Client]
+    workspace: Workspace, open_app: Callable[..., httpx.Client]
 ) -> None:
     """Futures and forecast come from gold; after a change the console computes them."""
     token = SLOPES[0].cell.token

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
-from console_house import NOW_S, SLOPES, Clock, House, parts_of
 from console_tables import MICRO
+from console_workspace import NOW_S, SLOPES, Clock, Workspace, make_test_services
 from deltalake import write_deltalake
 
 from backend_spark.console.node_table import ConsoleMetrics, build_node_table
@@ -56,7 +56,9 @@ def test_silent_nodes_come_first(open_app: OpenApp) -> None:
     assert table["rows"][1]["lag_s"] == 2.0
 
 
-def test_node_silent_for_a_month_is_listed(open_app: OpenApp, workspace: House) -> None:
+def test_node_silent_for_a_month_is_listed(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
     """With its last status report, such as the battery voltage."""
     at_us = (NOW_S - 30 * 86_400) * MICRO
     row = {
@@ -86,7 +88,7 @@ def test_node_silent_for_a_month_is_listed(open_app: OpenApp, workspace: House) 
     assert "dead" in client.get("/api/nodes").json()["id"]
 
 
-def test_newest_report_of_a_node_is_shown(workspace: House, clock: Clock) -> None:
+def test_newest_report_of_a_node_is_shown(workspace: Workspace, clock: Clock) -> None:
     """A report in silver is newer than the table `nodes`."""
     rain_row = silver("n", NOW_S, 1.0).to_pylist()[0]
     report_row = rain_row | {
@@ -96,7 +98,7 @@ def test_newest_report_of_a_node_is_shown(workspace: House, clock: Clock) -> Non
     }
     table = pa.Table.from_pylist([rain_row, report_row], schema=SILVER)
     write_deltalake(str(workspace.data / "tables" / "silver"), table, mode="append")
-    parts = parts_of(workspace, clock)
+    parts = make_test_services(workspace, clock)
     parts.refresh()
     row = next(
         row for row in build_node_table(parts.live_state)["rows"] if row["id"] == "n"
@@ -134,7 +136,7 @@ def silver(node: str, at_s: int, value: float) -> pa.Table:
 
 
 def test_sensor_rows_are_shown_when_the_table_exists(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """Rates with their noise, and the failure time with its gate."""
     rows = [
@@ -174,7 +176,7 @@ def test_sensor_rows_are_shown_when_the_table_exists(
     assert panel["tilt_deg_per_h"] == [0.01, 0.1]
 
 
-def test_quality_flags_are_shown(open_app: OpenApp, workspace: House) -> None:
+def test_quality_flags_are_shown(open_app: OpenApp, workspace: Workspace) -> None:
     """A suspect reading makes its node suspect and is listed by name."""
     flagged = silver("doubtful", NOW_S, 99.0).to_pylist()[0] | {
         "flag": 4,
@@ -190,9 +192,9 @@ def test_quality_flags_are_shown(open_app: OpenApp, workspace: House) -> None:
     assert found["doubts"] == [{"name": "rain", "flag": 4}]
 
 
-def test_metrics_match_the_reference(workspace: House, clock: Clock) -> None:
+def test_metrics_match_the_reference(workspace: Workspace, clock: Clock) -> None:
     """Node states, clocks and age of the levels, named as in docs/reference."""
-    parts = parts_of(workspace, clock)
+    parts = make_test_services(workspace, clock)
     parts.refresh()
     parts.live_state.nodes.by_id[SLOPES[0].node].synchronised = False
     families = ConsoleMetrics(parts.live_state, LoopWatchdog(clock)).collect()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from browser import picture
 from conftest import wait_until
-from console_house import HIGHEST, HOSTILE, PASSWORD, SLOPES, House
 from console_pages import cut_off, fill, find, map_data, no_problems, shown, text
 from console_tables import Slope, storm, write_tables
+from console_workspace import HIGHEST, HOSTILE, PASSWORD, SLOPES, Workspace
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -26,10 +26,10 @@ WET = SLOPES[0].cell.token
     ],
 )
 def test_first_view_shows_the_highest_level(
-    run_console: RunConsole, driver: Chrome, language: str, level: str, title: str
+    console: str, driver: Chrome, language: str, level: str, title: str
 ) -> None:
     """In both languages, worded "equivalent to level n" as the law requires."""
-    shown(driver, run_console(), language)
+    shown(driver, console, language)
 
     assert title in text(driver, ".top h1")
     assert text(driver, ".headline .badge") == level.format(HIGHEST)
@@ -39,9 +39,9 @@ def test_first_view_shows_the_highest_level(
     no_problems(driver)
 
 
-def test_cell_panel_opens_by_keyboard(run_console: RunConsole, driver: Chrome) -> None:
+def test_cell_panel_opens_by_keyboard(console: str, driver: Chrome) -> None:
     """It shows reasons, snake line and charts; Escape closes it."""
-    shown(driver, run_console(), "ja")
+    shown(driver, console, "ja")
     button = find(driver, f".pick[data-token='{WET}']")
     button.send_keys(Keys.ENTER)
     wait_until(lambda: text(driver, ".panel .reasons"))
@@ -57,9 +57,9 @@ def test_cell_panel_opens_by_keyboard(run_console: RunConsole, driver: Chrome) -
     no_problems(driver)
 
 
-def test_files_can_be_downloaded(run_console: RunConsole, driver: Chrome) -> None:
+def test_files_can_be_downloaded(console: str, driver: Chrome) -> None:
     """The links of the overview return GeoJSON and a CAP draft."""
-    shown(driver, run_console(), "en")
+    shown(driver, console, "en")
     fetched = """
         const done = arguments[arguments.length - 1];
         const link = document.querySelector(`a[data-file='${arguments[0]}']`);
@@ -73,11 +73,9 @@ def test_files_can_be_downloaded(run_console: RunConsole, driver: Chrome) -> Non
     no_problems(driver)
 
 
-def test_click_on_the_map_selects_the_cell(
-    run_console: RunConsole, driver: Chrome
-) -> None:
+def test_click_on_the_map_selects_the_cell(console: str, driver: Chrome) -> None:
     """A click on a polygon opens the panel of its cell."""
-    shown(driver, run_console())
+    shown(driver, console)
     canvas = find(driver, ".map canvas")
     driver.execute_script(
         """
@@ -97,9 +95,9 @@ def test_click_on_the_map_selects_the_cell(
     assert text(driver, ".panel code") in {slope.cell.token for slope in SLOPES}
 
 
-def test_slider_shows_the_past(run_console: RunConsole, driver: Chrome) -> None:
+def test_slider_shows_the_past(console: str, driver: Chrome) -> None:
     """A banner says so; the button returns to the present."""
-    shown(driver, run_console())
+    shown(driver, console)
     slider = find(driver, ".slider input")
     slider.send_keys(Keys.HOME)
     wait_until(lambda: "Showing the past" in text(driver, ".slider output"))
@@ -112,7 +110,7 @@ def test_slider_shows_the_past(run_console: RunConsole, driver: Chrome) -> None:
 
 
 def test_new_levels_are_pushed(
-    run_console: RunConsole, driver: Chrome, workspace: House
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
     """A commit to the tables appears without a reload."""
     shown(driver, run_console())
@@ -123,11 +121,9 @@ def test_new_levels_are_pushed(
     wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 5")
 
 
-def test_html_in_a_node_name_is_escaped(
-    run_console: RunConsole, driver: Chrome
-) -> None:
+def test_html_in_a_node_name_is_escaped(console: str, driver: Chrome) -> None:
     """In the panel of the cell and in the dialog of the node."""
-    shown(driver, run_console())
+    shown(driver, console)
     token = SLOPES[4].cell.token
     driver.execute_script("location.hash = arguments[0]", token)
     wait_until(lambda: HOSTILE in text(driver, ".panel"))
@@ -140,7 +136,7 @@ def test_html_in_a_node_name_is_escaped(
 
 
 def test_login_form_shows_a_wrong_password(
-    run_console: RunConsole, driver: Chrome, workspace: House
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
     """The correct one then logs in."""
     driver.get(run_console(workspace.with_accounts()) + "?lang=en")
@@ -154,9 +150,8 @@ def test_login_form_shows_a_wrong_password(
     wait_until(lambda: "a-chief" in text(driver, ".logout"))
 
 
-def test_pages_fit_a_tablet(run_console: RunConsole, driver: Chrome) -> None:
+def test_pages_fit_a_tablet(console: str, driver: Chrome) -> None:
     """In both orientations nothing overflows and no level is cut off."""
-    address = run_console()
     for width, height in ((1024, 768), (800, 1280)):
         driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
@@ -164,14 +159,14 @@ def test_pages_fit_a_tablet(run_console: RunConsole, driver: Chrome) -> None:
         )
         over = "return document.documentElement.scrollWidth - window.innerWidth"
         for language in ("ja", "en"):
-            shown(driver, address, language)
+            shown(driver, console, language)
             assert driver.execute_script(over) <= 0
             assert cut_off(driver) == []
             picture(driver, f"tablet-{width}-{language}")
 
 
 def test_alert_is_acknowledged_in_the_page(
-    run_console: RunConsole, driver: Chrome, workspace: House
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
     """With a remark; the log shows the name, and a note is stored below it."""
     driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
@@ -192,7 +187,7 @@ def test_alert_is_acknowledged_in_the_page(
 
 
 def test_threshold_is_changed_in_the_page(
-    run_console: RunConsole, driver: Chrome, workspace: House
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
     """Preview, then a version with author and reason; then the table of nodes."""
     driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
@@ -217,11 +212,9 @@ def test_threshold_is_changed_in_the_page(
     no_problems(driver)
 
 
-def test_assumed_rain_is_marked_by_a_banner(
-    run_console: RunConsole, driver: Chrome
-) -> None:
+def test_assumed_rain_is_marked_by_a_banner(console: str, driver: Chrome) -> None:
     """The banner stays above the map while the what-if is shown."""
-    shown(driver, run_console(), "en")
+    shown(driver, console, "en")
     find(driver, ".slider .if").click()
     wait_until(lambda: "What if" in text(driver, ".assumed-banner"))
     wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 5")
@@ -232,11 +225,10 @@ def test_assumed_rain_is_marked_by_a_banner(
     assert text(driver, ".assumed-banner") == ""
 
 
-def test_report_prints_on_one_page(run_console: RunConsole, driver: Chrome) -> None:
+def test_report_prints_on_one_page(console: str, driver: Chrome) -> None:
     """On A4, in both languages; HTML in a node name does no harm."""
-    address = run_console()
     for language in ("ja", "en"):
-        driver.get(f"{address}report?lang={language}")
+        driver.get(f"{console}report?lang={language}")
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", A4)
         assert len(driver.find_elements(By.CSS_SELECTOR, "svg polygon")) == len(SLOPES)
         printed = driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
@@ -247,7 +239,7 @@ def test_report_prints_on_one_page(run_console: RunConsole, driver: Chrome) -> N
 
 
 def test_skill_of_a_season_is_shown_in_the_page(
-    run_console: RunConsole, driver: Chrome, workspace: House
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
     """Enter a landslide, choose the days; scores, hours and lead times appear."""
     driver.get(run_console(workspace.with_accounts()) + "?lang=ja")

@@ -7,8 +7,8 @@ import pytest
 from browser import picture
 from conftest import wait_until
 from console_contrast import hard_to_read
-from console_house import NOW_S, PASSWORD, House
 from console_pages import find, text
+from console_workspace import NOW_S, PASSWORD, Workspace
 from deltalake import write_deltalake
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
@@ -25,7 +25,7 @@ TABS = ("alerts", "health", "thresholds", "skill")
 
 
 @pytest.fixture
-def workspace(workspace: House) -> House:
+def workspace(workspace: Workspace) -> Workspace:
     """The slopes, one more cell of each level, and one without a level."""
     rows = [
         {
@@ -44,7 +44,7 @@ def workspace(workspace: House) -> House:
 
 @pytest.mark.parametrize("language", ["ja", "en"])
 def test_text_of_every_page_has_enough_contrast(
-    run_console: RunConsole, driver: Chrome, workspace: House, language: str
+    run_console: RunConsole, driver: Chrome, workspace: Workspace, language: str
 ) -> None:
     """At least 4.5 to 1, for large text 3 to 1, also on the official colours."""
     address = run_console(workspace.with_accounts())
@@ -71,11 +71,9 @@ def test_text_of_every_page_has_enough_contrast(
     assert hard_to_read(driver) == []
 
 
-def test_contrast_check_finds_unreadable_text(
-    run_console: RunConsole, driver: Chrome
-) -> None:
+def test_contrast_check_finds_unreadable_text(console: str, driver: Chrome) -> None:
     """White on the official red is 3.8 to 1: enough for large text only."""
-    driver.get(run_console() + "?lang=en")
+    driver.get(console + "?lang=en")
     find(driver, ".headline .badge")
     driver.execute_script(
         """
@@ -94,11 +92,9 @@ def test_contrast_check_finds_unreadable_text(
     assert found[0]["value"] == pytest.approx(3.8, abs=0.05)
 
 
-def test_each_level_has_its_own_pattern(
-    run_console: RunConsole, driver: Chrome
-) -> None:
+def test_each_level_has_its_own_pattern(console: str, driver: Chrome) -> None:
     """Seven swatches that differ without colour; badges have patterns too."""
-    driver.get(run_console() + "?lang=en")
+    driver.get(console + "?lang=en")
     wait_until(lambda: len(driver.find_elements(By.CSS_SELECTOR, ".swatch")) == 7)
     script = """
     return [...document.querySelectorAll(".swatch")].map((canvas) => {

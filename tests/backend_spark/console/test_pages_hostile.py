@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from browser import picture
 from conftest import wait_until
-from console_house import HOSTILE, NOW_S, PASSWORD, SLOPES, House
 from console_pages import fill, find, map_data, no_problems, shown, text
+from console_workspace import HOSTILE, NOW_S, PASSWORD, SLOPES, Workspace
 from deltalake import write_deltalake
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
@@ -35,7 +35,9 @@ HOSTILE_LOADED = (
 """True or above 0 if the script of `HOSTILE` ran or its image was created."""
 
 
-def append(workspace: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
+def append(
+    workspace: Workspace, name: str, schema: pa.Schema, row: dict[str, Any]
+) -> None:
     """Add a row to a table."""
     rows = pa.Table.from_pylist([row], schema=schema)
     path = str(workspace.data / "tables" / name)
@@ -43,7 +45,7 @@ def append(workspace: House, name: str, schema: pa.Schema, row: dict[str, Any]) 
 
 
 @pytest.fixture
-def hostile(workspace: House) -> House:
+def hostile(workspace: Workspace) -> Workspace:
     """Tables with HTML as node name, gateway, text of a rule and reason."""
     at_us = (NOW_S + 30) * MICRO
     message = {"node": HOSTILE, "boot": "b", "seq": 9, "pri": 5, "cell": CELL}
@@ -78,7 +80,7 @@ def open_tab(driver: Chrome, name: str, css: str) -> None:
 
 
 def test_html_in_messages_is_escaped(
-    run_console: RunConsole, driver: Chrome, hostile: House
+    run_console: RunConsole, driver: Chrome, hostile: Workspace
 ) -> None:
     """In reasons, alerts, the tables of nodes and gateways, and the report."""
     address = run_console(hostile.with_accounts())
@@ -96,7 +98,7 @@ def test_html_in_messages_is_escaped(
 
 
 def test_html_in_user_input_is_escaped(
-    run_console: RunConsole, driver: Chrome, workspace: House
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
     """In notes, reasons of thresholds, landslides and the report."""
     address = run_console(workspace.with_accounts())
@@ -121,12 +123,9 @@ def test_html_in_user_input_is_escaped(
     no_problems(driver)
 
 
-def test_missing_cells_are_shown_as_missing(
-    run_console: RunConsole, driver: Chrome
-) -> None:
+def test_missing_cells_are_shown_as_missing(console: str, driver: Chrome) -> None:
     """A silent cell shows its last receipt; an unknown cell is reported as unknown."""
-    address = run_console()
-    shown(driver, address, "ja")
+    shown(driver, console, "ja")
     silent = SLOPES[3].cell.token
     driver.execute_script("location.hash = arguments[0]", silent)
     wait_until(lambda: "最終受信" in text(driver, ".panel .warn"))
@@ -139,7 +138,7 @@ def test_missing_cells_are_shown_as_missing(
 
 @pytest.mark.parametrize("language", ["ja", "en"])
 def test_login_form_shows_the_waiting_time(
-    run_console: RunConsole, driver: Chrome, workspace: House, language: str
+    run_console: RunConsole, driver: Chrome, workspace: Workspace, language: str
 ) -> None:
     """After five wrong passwords the form says how long to wait."""
     wrong, wait = LOGIN_ERRORS[language]
@@ -160,7 +159,7 @@ def test_login_form_shows_the_waiting_time(
     assert not driver.find_elements(By.CSS_SELECTOR, ".headline")
 
 
-def test_malformed_criteria_table_prevents_the_start(workspace: House) -> None:
+def test_malformed_criteria_table_prevents_the_start(workspace: Workspace) -> None:
     """The exit code is 78 and the error names line, field and value."""
     table = workspace.folder / "criteria.csv"
     table.write_text("cell,LEVEL1,LEVEL2\n355a9c44,120,wet\n", encoding="utf-8")

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from browser import picture
 from conftest import wait_until
-from console_house import NOW_S, SLOPES, House
 from console_pages import fill, find, map_data, no_problems, shown, text
 from console_tables import STEP_S, Slope, storm, write_tables
+from console_workspace import NOW_S, SLOPES, Workspace
 from deltalake import write_deltalake
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
@@ -26,7 +26,7 @@ STEPS = 24 * 6 - 1
 
 
 @pytest.fixture
-def workspace(workspace: House) -> House:
+def workspace(workspace: Workspace) -> Workspace:
     """A storm of a month ago; its last level was revised from 2 a day later."""
     write_tables(workspace.data, [OLD], END_S)
     row = DeltaTables(workspace.data / "tables").cell(CELL).to_pylist()[-1]

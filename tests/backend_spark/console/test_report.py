@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from console_house import HIGHEST, SLOPES, House, log_in
+from console_workspace import HIGHEST, SLOPES, Workspace, log_in
 
 OpenApp = Callable[..., httpx.Client]
 
@@ -33,7 +33,9 @@ def test_report_states_its_limits(open_app: OpenApp) -> None:
     assert "A cell without data is not a safe cell" in page
 
 
-def test_notes_in_the_report_are_escaped(open_app: OpenApp, workspace: House) -> None:
+def test_notes_in_the_report_are_escaped(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
     """HTML in a note is shown as text."""
     client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
@@ -44,7 +46,7 @@ def test_notes_in_the_report_are_escaped(open_app: OpenApp, workspace: House) ->
     assert "&lt;script&gt;x()&lt;/script&gt;" in page
 
 
-def test_report_requires_login(open_app: OpenApp, workspace: House) -> None:
+def test_report_requires_login(open_app: OpenApp, workspace: Workspace) -> None:
     """The answer is 401 without a session."""
     assert open_app(workspace.with_accounts()).get("/report").status_code == 401
 

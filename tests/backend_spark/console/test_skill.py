@@ -5,8 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
-from console_house import NOW_S, SLOPES, House, log_in
 from console_tables import CRITERIA, STEP_S
+from console_workspace import NOW_S, SLOPES, Workspace, log_in
 
 from backend_spark.console.skill import SeasonLevels, read_season
 from backend_spark.scoring.score import score_levels
@@ -18,7 +18,7 @@ DAY_S = 86_400
 EVENT = {"time": "2026-10-26T13:00", "count": 3, "text": "<i>otani</i>"}
 
 
-def test_season_level_is_the_highest_of_all_cells(workspace: House) -> None:
+def test_season_level_is_the_highest_of_all_cells(workspace: Workspace) -> None:
     """In every step; a step without rows or without a level has none."""
     known: dict[int, int] = {}
     for slope in SLOPES:
@@ -55,7 +55,7 @@ def test_report_has_scores_hours_and_lead_times() -> None:
 
 
 def test_entered_landslide_counts_in_the_skill(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """It is stored with its author and appears in the report."""
     client = open_app(workspace.with_accounts())
@@ -72,7 +72,7 @@ def test_entered_landslide_counts_in_the_skill(
 
 
 def test_landslide_with_a_date_covers_the_whole_day(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """For landslides whose hour is unknown."""
     client = open_app(workspace.with_accounts())
@@ -92,7 +92,7 @@ def test_landslide_with_a_date_covers_the_whole_day(
     ],
 )
 def test_invalid_events_are_rejected(
-    open_app: OpenApp, workspace: House, more: dict[str, Any], message: str
+    open_app: OpenApp, workspace: Workspace, more: dict[str, Any], message: str
 ) -> None:
     """The error names field and rule; nothing is stored."""
     client = open_app(workspace.with_accounts())

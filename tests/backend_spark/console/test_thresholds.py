@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from console_house import SLOPES, Clock, House, log_in, parts_of
 from console_tables import CRITERIA
+from console_workspace import SLOPES, Clock, Workspace, log_in, make_test_services
 
 from backend_spark.console.level_grid import MISSING
 from backend_spark.console.snake_line import computed_futures, moments_ahead
@@ -29,7 +29,7 @@ WET = SLOPES[0].cell.token
 
 
 def test_threshold_change_is_stored_as_a_version(
-    open_app: OpenApp, workspace: House, clock: Clock
+    open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
     """With author, time and reason; the chart uses it at once, old versions stay."""
     client = open_app(workspace.with_accounts())
@@ -52,7 +52,7 @@ def test_threshold_change_is_stored_as_a_version(
 
 
 def test_thresholds_are_written_as_criteria_csv_for_the_job(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """One row for each cell with thresholds, in the columns that the job reads."""
     client = open_app(workspace.with_accounts())
@@ -70,7 +70,7 @@ def test_thresholds_are_written_as_criteria_csv_for_the_job(
 
 
 def test_thresholds_for_all_cells_apply_to_new_cells(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """A cell unknown when the version was set uses it too."""
     client = open_app(workspace.with_accounts())
@@ -85,13 +85,13 @@ def test_thresholds_for_all_cells_apply_to_new_cells(
 
 
 def test_prefecture_table_applies_where_no_threshold_is_set(
-    workspace: House, clock: Clock
+    workspace: Workspace, clock: Clock
 ) -> None:
     """The console shows the same criteria as the job uses."""
     table = workspace.folder / "prefecture.csv"
     table.write_text(f"cell,LEVEL1,LEVEL2\n{WET},70,95\n", encoding="utf-8")
     criteria = f'[criteria]\nfile = "{table}"'
-    of = parts_of(workspace, clock, criteria).thresholds.for_cell
+    of = make_test_services(workspace, clock, criteria).thresholds.for_cell
 
     assert (of(WET).advisory_mm, of(WET).warning_mm) == (70, 95)
     assert of(SLOPES[1].cell.token) == CRITERIA
@@ -109,7 +109,7 @@ def test_prefecture_table_applies_where_no_threshold_is_set(
     ],
 )
 def test_invalid_thresholds_are_rejected(
-    open_app: OpenApp, workspace: House, more: dict[str, Any], message: str
+    open_app: OpenApp, workspace: Workspace, more: dict[str, Any], message: str
 ) -> None:
     """The error names field, rule and value; no version is stored."""
     client = open_app(workspace.with_accounts())
@@ -121,7 +121,9 @@ def test_invalid_thresholds_are_rejected(
     assert client.get("/api/thresholds").json()["versions"] == []
 
 
-def test_analyst_may_not_change_thresholds(open_app: OpenApp, workspace: House) -> None:
+def test_analyst_may_not_change_thresholds(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
     """Only the role chief may change them."""
     client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
@@ -146,10 +148,10 @@ def test_preview_counts_levels_before_and_after(open_app: OpenApp) -> None:
 
 
 def test_preview_levels_equal_judge_rain_per_cell(
-    workspace: House, clock: Clock
+    workspace: Workspace, clock: Clock
 ) -> None:
     """The vectorised computation equals the rule applied cell by cell."""
-    parts = parts_of(workspace, clock)
+    parts = make_test_services(workspace, clock)
     parts.refresh()
     grid = parts.live_state.grid
     expected = [0] * 5
@@ -167,9 +169,11 @@ def test_preview_levels_equal_judge_rain_per_cell(
     assert count_highest_levels(grid, range(len(grid.tokens)), CRITERIA) == expected
 
 
-def test_more_assumed_rain_never_lowers_a_level(workspace: House, clock: Clock) -> None:
+def test_more_assumed_rain_never_lowers_a_level(
+    workspace: Workspace, clock: Clock
+) -> None:
     """For 0 to 120 mm/h; cells without data stay missing."""
-    parts = parts_of(workspace, clock)
+    parts = make_test_services(workspace, clock)
     parts.refresh()
     by_rain = [
         what_if_levels(parts.live_state, parts.thresholds, rain, 3)["levels"]

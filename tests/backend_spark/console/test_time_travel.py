@@ -8,8 +8,8 @@ import httpx
 import msgspec
 import pyarrow as pa
 import pytest
-from console_house import NOW_S, SLOPES, House
 from console_tables import STEP_S, Slope, storm, write_tables
+from console_workspace import NOW_S, SLOPES, Workspace
 from deltalake import write_deltalake
 
 from backend_spark.console import time_travel
@@ -24,7 +24,7 @@ TOKEN = SLOPES[0].cell.token
 
 
 @pytest.fixture
-def row(workspace: House) -> dict[str, Any]:
+def row(workspace: Workspace) -> dict[str, Any]:
     """The newest level of the wet slope."""
     found: dict[str, Any] = (
         DeltaTables(workspace.data / "tables").cell(TOKEN).to_pylist()[-1]
@@ -57,14 +57,16 @@ def changed(row: dict[str, Any], minutes: int, **values: object) -> dict[str, An
     return row | {"at": at, "latest_received": at + timedelta(seconds=2)} | values
 
 
-def append(workspace: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
+def append(
+    workspace: Workspace, name: str, schema: pa.Schema, row: dict[str, Any]
+) -> None:
     """Add a row to a table."""
     rows = pa.Table.from_pylist([row], schema=schema)
     write_deltalake(str(workspace.data / "tables" / name), rows, mode="append")
 
 
 def test_old_span_has_the_cells_of_its_time(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """Cells that are no longer on the map are included, with their corners."""
     old = Slope("vanished-1", 33.70, 133.70, storm(60, 24))
@@ -82,7 +84,9 @@ def test_old_span_has_the_cells_of_its_time(
     assert head["frame_s"] == STEP_S
 
 
-def test_short_span_has_one_frame_per_step(open_app: OpenApp, workspace: House) -> None:
+def test_short_span_has_one_frame_per_step(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
     """Levels equal the table, from half an hour before the span; gaps stay missing."""
     head, levels = frames(get_replay(open_app()))
     rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
@@ -97,7 +101,7 @@ def test_short_span_has_one_frame_per_step(open_app: OpenApp, workspace: House) 
 
 
 def test_long_span_shows_the_highest_level_per_frame(
-    open_app: OpenApp, workspace: House
+    open_app: OpenApp, workspace: Workspace
 ) -> None:
     """A year has frames of about nine hours; a frame shows its highest level."""
     client = open_app()
@@ -116,7 +120,7 @@ def test_long_span_shows_the_highest_level_per_frame(
 
 
 def test_known_then_shows_the_first_version(
-    open_app: OpenApp, workspace: House, row: dict[str, Any]
+    open_app: OpenApp, workspace: Workspace, row: dict[str, Any]
 ) -> None:
     """A revised level is shown in its first version, a late one is left out."""
     late = row["at"] + timedelta(hours=30)
@@ -207,7 +211,9 @@ def test_too_many_levels_are_rejected_before_reading(
     assert "at most 100 are shown: choose about" in answer.text
 
 
-def test_replay_without_tables_is_empty(open_app: OpenApp, workspace: House) -> None:
+def test_replay_without_tables_is_empty(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
     """Without a table there are no bounds and no cells."""
     for name in ("levels", "revisions"):
         (workspace.data / "tables" / name).rename(workspace.folder / name)
@@ -217,7 +223,7 @@ def test_replay_without_tables_is_empty(open_app: OpenApp, workspace: House) -> 
     assert frames(get_replay(client))[1] == {}
 
 
-def test_replay_requires_login(open_app: OpenApp, workspace: House) -> None:
+def test_replay_requires_login(open_app: OpenApp, workspace: Workspace) -> None:
     """All its routes answer 401 without a session."""
     client = open_app(workspace.with_accounts())
 

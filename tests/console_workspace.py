@@ -51,7 +51,7 @@ def hash_of(_role: str) -> str:
 
 
 @dataclass
-class House:
+class Workspace:
     """A data folder with settings.
 
     Attributes:
@@ -98,7 +98,9 @@ class Clock:
         return self.now_s
 
 
-def parts_of(house: House, clock: Clock, more: str = "") -> ConsoleServices:
+def make_test_services(
+    house: Workspace, clock: Clock, more: str = ""
+) -> ConsoleServices:
     """The console's services with the test's clock."""
     return make_services(read_settings(house.config(more)), clock)
 
