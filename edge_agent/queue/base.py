@@ -7,6 +7,7 @@ urgent first, then by sequence number, the oldest first.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -333,11 +334,12 @@ class QueueClock:
         self._offset_ms = 0
         if expiry is None or saved_state is None:
             return
-        boot, offset_ms, last_ms = saved_state.rsplit(" ", 2)
         mono_ms = int(expiry.mono_s() * 1000)
-        self._offset_ms = (
-            int(offset_ms) if boot == machine_boot else int(last_ms) - mono_ms
-        )
+        with suppress(ValueError):  # damaged: ages start again
+            boot, offset_ms, last_ms = saved_state.rsplit(" ", 2)
+            self._offset_ms = (
+                int(offset_ms) if boot == machine_boot else int(last_ms) - mono_ms
+            )
 
     def now_ms(self) -> int | None:
         """The queue's time; None without a clock."""

@@ -49,6 +49,7 @@ from edge_agent.queue.write_journal import (
     journal_path,
     open_journal,
     recover_journal,
+    skip_used_numbers,
 )
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
@@ -112,8 +113,7 @@ class SqliteQueue:
         evictor = Evictor(budget, self._leases.__contains__)
         self._writer = _PutWriter(self._store, evictor, self._clock, node, self.boot)
         self._skipped = 0
-        self._is_failing = False
-        self._is_closed = False
+        self._is_failing = self._is_closed = False
         self._block = SequenceBlock()
         self._journal: WriteJournal | None = None
         window_s = durability.removal_delay_s
@@ -121,6 +121,7 @@ class SqliteQueue:
             self._journal = self._open_journal()
             self._block = SequenceBlock(max_pending=durability.max_pending)
             window_s = durability.window_s
+        skip_used_numbers(self._store)
         self._file.check_in_background()
         self._max_removals = _MAX_REMOVALS if window_s > 0 else 1
         self._committer = _CommitThread(window_s or _RETRY_S, self._try_flush)
@@ -562,7 +563,7 @@ def _read_stats(store: Store, changes: CounterDeltas, leased: int) -> QueueStats
         dropped=now["dropped"],
         duplicates=sum(now["duplicates"].values()),
         drop_reasons=reasons,
-        max_lost=int(store.get_state(MAX_LOST_KEY) or 0),
+        max_lost=store.get_int(MAX_LOST_KEY, 0),
     )
 
 

@@ -1,5 +1,6 @@
 """Storage of the durable queue in SQLite: rows with checksums, counters, statements."""
 
+import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,11 @@ from edge_agent.queue.schema import decode_text
 from edge_agent.queue.space_reserve import RESERVE_BYTES
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
+
+log = logging.getLogger(__name__)
+
+MAX_SEQ = 2**53
+"""No node ever puts as many messages."""
 
 INVALID_CRC = -1
 """Matches no message: CRC-32 is not negative."""
@@ -429,6 +435,28 @@ class Store:
                 ).fetchone()
             self._values[name] = None if row is None else str(row[0])
         return self._values[name]
+
+    def get_int(self, name: str, default: int) -> int:
+        """Stored state value as an integer; the default when it is none."""
+        value = self.get_state(name)
+        try:
+            return default if value is None else int(value)
+        except ValueError:
+            log.error("state %s of %s is damaged: %a", name, self._path, value)  # noqa: TRY400
+            return default
+
+    def highest_seq(self) -> int:
+        """The highest sequence number of a stored message; 0 for none.
+
+        Numbers that only a bit error can make are left out.
+        """
+        query = "SELECT max(seq) FROM message WHERE priority = ? AND seq < ?"
+        with self._reading():
+            found = [
+                self._db.execute(query, (priority, MAX_SEQ)).fetchone()[0]
+                for priority in LADDER.descending()
+            ]
+        return max((seq for seq in found if seq is not None), default=0)
 
     def set_state(self, values: Mapping[str, str]) -> None:
         """Store state values, in a transaction."""

@@ -146,11 +146,10 @@ def recover_journal(store: Store, path: Path) -> int:
     Returns:
         The highest sequence number among the messages; 0 for none.
     """
-    stored = store.get_state(GENERATION_KEY)
     records = list(_read(path))
     newest = max((record.generation for record in records), default=0)
     # A salvaged file may have none; one restored from a backup has an older one.
-    generation = int(stored) if stored else newest
+    generation = store.get_int(GENERATION_KEY, newest)
     valid = [record for record in records if record.generation >= generation]
     rows = [row for record in valid for row in record.rows if row.is_intact]
     if not valid:
@@ -171,7 +170,7 @@ def recover_journal(store: Store, path: Path) -> int:
 def open_journal(store: Store, path: Path) -> WriteJournal | None:
     """The journal of a process with a commit window; None when it cannot be made."""
     try:
-        return WriteJournal(path, int(store.get_state(GENERATION_KEY) or 0))
+        return WriteJournal(path, store.get_int(GENERATION_KEY, 0))
     except OSError as error:
         log.warning("no journal, each commit window ends with a commit: %s", error)
         return None
@@ -237,7 +236,7 @@ class SequenceBlock(NamedTuple):
         """This block or a new one with at least so many; call it in a transaction."""
         if self.has(count):
             return self
-        start = int(store.get_state(NEXT_SEQ_KEY) or 1)
+        start = store.get_int(NEXT_SEQ_KEY, 1)
         end = start + (max(count, BLOCK_SIZE) if self.max_pending else count)
         store.set_state({NEXT_SEQ_KEY: str(end)})
         return SequenceBlock(start, end, self.max_pending)
@@ -259,11 +258,15 @@ def close_previous_block(store: Store, journal_seq: int = 0) -> None:
     block = store.get_state(OPEN_BLOCK_KEY)
     if not block:
         return
-    first, end, max_pending = map(int, block.split())
+    try:
+        first, end, max_pending = map(int, block.split())
+    except ValueError:
+        log.error("state %s is damaged: %a", OPEN_BLOCK_KEY, block)  # noqa: TRY400
+        first, end, max_pending = 0, 0, 0
     first = min(max(first, journal_seq + 1), end)
     # No number from `first` on was stored, and at most `max_pending` were in use.
     lost = min(end - first, max_pending)
-    total = int(store.get_state(MAX_LOST_KEY) or 0) + lost
+    total = store.get_int(MAX_LOST_KEY, 0) + lost
     with store.transaction():
         store.set_state({OPEN_BLOCK_KEY: "", MAX_LOST_KEY: str(total)})
     if lost:
@@ -272,3 +275,15 @@ def close_previous_block(store: Store, journal_seq: int = 0) -> None:
             "at most %d messages of low priority are lost",
             lost,
         )
+
+
+def skip_used_numbers(store: Store) -> None:
+    """Never draw a number that a stored message has.
+
+    In a damaged or salvaged file the next number may be too low: the journal has later
+    messages than the file, or a bit error has changed one of the numbers.
+    """
+    highest = store.highest_seq()
+    if highest >= store.get_int(NEXT_SEQ_KEY, 1):
+        with store.transaction():
+            store.set_state({NEXT_SEQ_KEY: str(highest + 1)})

@@ -402,11 +402,16 @@ class Uplink:
             log.warning("cannot store the offers of %s: %s", self.endpoint, error)
 
     def _stored_offers(self) -> list[CustodyOffer]:
-        rows = json.loads(self._queue.get_state(self._offers_key()) or "[]")
-        return [
-            CustodyOffer(receiver, tuple(filters), tuple(takes[0] if takes else ()))
-            for receiver, filters, *takes in rows  # earlier versions stored no takes
-        ]
+        stored = self._queue.get_state(self._offers_key()) or "[]"
+        try:
+            return [
+                CustodyOffer(receiver, tuple(filters), tuple(takes[0] if takes else ()))
+                # Earlier versions stored no takes.
+                for receiver, filters, *takes in json.loads(stored)
+            ]
+        except (ValueError, TypeError):
+            log.error("offers of %s are damaged: %a", self.endpoint, stored)  # noqa: TRY400
+            return []
 
     def _offers_key(self) -> str:
         return f"uplink/offers/{self.endpoint}"

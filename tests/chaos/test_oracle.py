@@ -32,6 +32,7 @@ def sent(id_: str, priority: int, at_s: float = 100.0) -> Sent:
 
 
 def test_message_archived_and_scored_once_breaks_no_promise() -> None:
+    """The oracle reports nothing for it."""
     found = verdict([sent("a", 5)], [("a", 101.0)], scored=["a"])
 
     assert found.broken == []

@@ -219,4 +219,5 @@ def test_documented_symptoms_appear_and_clear_after_the_repair(
 
 
 def test_every_runbook_has_a_cause() -> None:
+    """Each section of the page is caused by a function of this file."""
     assert list(sections()) == list(CAUSES)

@@ -11,6 +11,7 @@ PARTS = {"node": (Fault.KILL, Fault.STOP), "link": (Fault.CUT,), "clock": (Fault
 
 
 def test_same_seed_gives_same_plan() -> None:
+    """A failed run can be repeated by its seed."""
     assert plan(7, 100, PARTS) == plan(7, 100, PARTS)
     assert plan(7, 100, PARTS) != plan(8, 100, PARTS)
 

@@ -286,6 +286,7 @@ def test_every_command_of_a_page_runs(page: str, machine: Machine) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_block_has_a_language_and_every_command_a_test(path: Path) -> None:
+    """A page with commands is run here or by another named test."""
     page = str(path.relative_to(ROOT))
     languages = {language for language, _ in FENCE.findall(path.read_text("utf-8"))}
 

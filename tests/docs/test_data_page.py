@@ -18,6 +18,7 @@ def sections() -> dict[str, str]:
 
 
 def test_every_table_has_a_section() -> None:
+    """The reference describes each table of the schema."""
     assert list(sections()) == list(TABLES)
 
 

@@ -71,6 +71,7 @@ def test_guide_lists_every_health_of_a_sensor() -> None:
 
 
 def test_guide_shows_the_wiring_of_every_kind_of_sensor() -> None:
+    """An installer finds each kind in the guide."""
     guide = (ROOT / "docs/how-to/commissioning.md").read_text(encoding="utf-8")
     wiring = guide.partition("## Wiring")[2].partition("## What the check")[0]
 

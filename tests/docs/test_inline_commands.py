@@ -82,6 +82,7 @@ def missing(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_targets_and_units_in_sentences_exist(path: Path) -> None:
+    """Make targets and systemd units that sentences name."""
     found = [code.split() for code in codes(path)]
     commands = [words for words in found if words[0] in {"make", "systemctl"}]
 

@@ -136,6 +136,7 @@ def test_labels_in_expressions_are_those_of_the_metric() -> None:
 
 
 def test_alerts_are_those_of_the_page_with_their_severity() -> None:
+    """The alert rules and the page agree."""
     page = (FOLDER / "monitoring.md").read_text("utf-8")
     listed = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
 

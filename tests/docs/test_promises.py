@@ -16,6 +16,7 @@ LONG = re.compile(r"import sizes$|mark\.long|\bscale: Scale\b", re.MULTILINE)
 
 
 def test_every_test_that_the_page_names_exists() -> None:
+    """A promise without its test would be an assertion of the page alone."""
     named = {path for row in ROWS for cell in row[1:] for path in NAMED.findall(cell)}
     paths = {path for path in named if not (ROOT / path).exists()}
 

@@ -62,6 +62,7 @@ def test_keys_of_the_settings_may_log_in(tmp_path: Path) -> None:
 def test_key_removed_from_the_settings_is_removed_at_the_next_start(
     tmp_path: Path,
 ) -> None:
+    """The list of accepted keys is then empty."""
     start(tmp_path, f'[access]\nssh_keys = ["{KEY}"]\n')
     assert start(tmp_path, "[access]\nssh_keys = []\n") == 1
     assert (tmp_path / "run/yamamori-access/authorized_keys").read_text() == ""

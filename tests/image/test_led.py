@@ -54,6 +54,7 @@ def write_status(folder: Path, *, is_served: bool, **problems: str) -> None:
 
 
 def test_heartbeat_when_a_gateway_accepts_messages(tmp_path: Path) -> None:
+    """The LED shows it as a heartbeat."""
     write_status(tmp_path, is_served=True)
     assert shown(tmp_path, "active") == ("heartbeat",)
 

@@ -48,6 +48,7 @@ def test_storm_has_the_specified_share_of_each_priority() -> None:
 
 
 def test_receipt_ranges_expand_to_samplings_of_nodes() -> None:
+    """A receipt names ranges of sequence numbers."""
     ids = [MessageId(name_of(3), "0ce93c39", FIRST_SEQ + seq) for seq in (0, 1, 4)]
 
     assert receipted(CustodyReceipt.from_ids(ids).encode()) == {(3, 0), (3, 1), (3, 4)}

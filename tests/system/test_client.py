@@ -151,6 +151,7 @@ def test_moving_client_receives_every_message_once(deployment: Deployment) -> No
 
 
 def test_unreachable_managers_raise_an_error_with_their_addresses() -> None:
+    """After the time limit."""
     with (
         Client(["mqtt://127.0.0.1:1"], "c") as unconnected,
         pytest.raises(BrokerError, match=r"127\.0\.0\.1:1"),

@@ -81,6 +81,7 @@ def services(machine: Machine) -> Services:
 
 
 def test_systemctl_status_shows_the_state_of_each_unit(services: Services) -> None:
+    """The status line that each program sends."""
     wait_until(services.logged)
     for unit, text in (
         ("gateway-manager", "1 gateways, 1 brokers"),

@@ -2,17 +2,21 @@
 
 import logging
 import random
+import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from edge_agent.queue.base import (
     COMMIT_EVERY_PUT,
+    Durability,
     MessageDraft,
     QueuedMessage,
     QueueFileError,
+    QueueStats,
 )
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.schema import check_integrity, connect
@@ -20,6 +24,7 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 from spatial_mqtt.senml import MessageId
 
 COUNT = 400
+WINDOW = Durability(window_s=3600.0)
 PAGE = 4096
 
 
@@ -296,3 +301,78 @@ def test_id_that_is_not_utf_8_does_not_prevent_opening(tmp_path: Path) -> None:
     path.write_bytes(raw)
 
     assert len(read_messages(path)) > 60
+
+
+def put_routine(queue: SqliteQueue, count: int) -> list[MessageId | None]:
+    drafts = [
+        MessageDraft(1 + n % 3, "/t", lambda _id: b"reading") for n in range(count)
+    ]
+    return [queue.put([draft])[0] for draft in drafts]
+
+
+Damage = Callable[[sqlite3.Connection], object]
+
+
+def kill_in_window(folder: Path, damage: Damage) -> Path:
+    """Copy of a queue's files with messages in its journal only, then damaged."""
+    queue = SqliteQueue(folder / "q.db", "n1", "boot", 10**7, durability=WINDOW)
+    put_routine(queue, 40)
+    queue.put([MessageDraft(5, "/t", lambda _id: b"alarm")])
+    put_routine(queue, 7)
+    assert queue._write_journal()  # noqa: SLF001 - what the end of a window does
+    killed = folder / "killed"
+    killed.mkdir()
+    for file in folder.glob("q.db*"):
+        if file.is_file():
+            shutil.copy(file, killed / file.name)
+    queue.close()
+    with closing(connect(str(killed / "q.db"))) as db:
+        damage(db)
+        db.commit()
+    return killed / "q.db"
+
+
+def set_state(name: str, value: str) -> Damage:
+    query = "UPDATE state SET value = ? WHERE name = ?"
+    return lambda db: db.execute(query, (value, name))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        set_state("queue/next_seq", "3"),
+        set_state("queue/next_seq", "4\x004"),
+        set_state("queue/block", "12 x 9"),
+        set_state("queue/notes", "~"),
+        set_state("queue/clock", "boot"),
+        set_state("queue/lost_at_most", "-x"),
+        lambda db: db.execute("DELETE FROM state"),
+        lambda db: db.execute("UPDATE message SET seq = seq + 128 WHERE seq = 5"),
+        lambda db: db.execute("UPDATE message SET seq = seq + (1 << 60) WHERE seq = 5"),
+    ],
+)
+def test_queue_accepts_messages_after_damage_to_its_numbers(
+    tmp_path: Path, damage: Damage
+) -> None:
+    """A number that a stored or journaled message has is never drawn again."""
+    path = kill_in_window(tmp_path, damage)
+
+    put_and_lease(path)
+    stats, leased = put_and_lease(path)  # started again, as by systemd
+
+    dropped = sum(stats.dropped.values())
+    assert len(leased) + dropped == 48 + 2 * 201
+    assert dropped <= 1
+
+
+def put_and_lease(path: Path) -> tuple[QueueStats, set[MessageId]]:
+    """Put 201 messages and lease everything."""
+    queue = SqliteQueue(path, "n1", "boot", 10**7, durability=WINDOW)
+    new = put_routine(queue, 200)
+    new += queue.put([MessageDraft(5, "/t", lambda _id: b"alarm")])
+    leased = {message.id for message in queue.lease(1000)}
+    stats = queue.stats()
+    queue.close()
+
+    assert set(new) <= leased
+    return stats, leased

@@ -143,6 +143,7 @@ def test_error_in_a_file_is_reported(
 
 
 def test_command_rejects_unknown_files_and_topologies_and_zero_clients() -> None:
+    """Each error names the wrong value."""
     assert "no.toml" in run("evaluate", "no.toml").output
     assert "a file or one of single, A" in run("evaluate", "F").output
     assert (
