@@ -87,7 +87,9 @@ class SimulatedRing:
             if what is None:
                 done = link.on_timer(self.now_s)
                 if self._chance.random() < MEETING_PROBABILITY:
-                    done += link.probe(self._chance.choice(self.known_keys))
+                    contact = self._chance.choice(self.known_keys)
+                    link.set_start(contact)  # that of a joining node may have crashed
+                    done += link.probe(contact)
             else:
                 done = link.receive(*what, self.now_s)
             self._send(key, done)
