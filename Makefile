@@ -6,8 +6,8 @@ TO ?=
 DEMO_FOREVER ?=
 ROLE ?= node
 OSV ?= out/osv
-# Two processors and much waiting: three test processes keep both busy.
-TEST_JOBS ?= 3
+# Two processors and much waiting: four test processes keep both busy.
+TEST_JOBS ?= 4
 pytest_parallel = .venv/bin/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help setup demo test test-long soak chaos fuzz sbom audit check clean lock image image-test

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from scheduling import arrange
+from java_start import java_options, make_archive
+from scheduling import arrange, starts_java
 
 from service_runtime.tls import Endpoint
 
@@ -39,6 +40,8 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Group the tests for pytest-xdist, in whose processes this is called, too."""
+    for item in filter(starts_java, items):
+        item.fixturenames.insert(0, "quick_java")  # type: ignore[attr-defined]
     if hasattr(config, "workerinput"):
         arrange(items)
 
@@ -160,8 +163,9 @@ def report(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def quick_java() -> Iterator[None]:
+def quick_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Options for a fast start of JVMs, here and in processes that tests start."""
+    make_archive(tmp_path_factory.mktemp("java"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+        patch.setenv("JAVA_TOOL_OPTIONS", java_options())
         yield

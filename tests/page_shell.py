@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from java_start import java_options
 from page_stubs import STUBS
 
 ROOT = Path(__file__).parents[1]
@@ -65,7 +66,7 @@ class Machine:
             "ROOT": str(ROOT),
             "UNITS": str(self.units),
             # Options for a fast start of the JVM.
-            "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "JAVA_TOOL_OPTIONS": java_options(),
         }
 
     def unit(self, name: str, command: str) -> None:

@@ -39,11 +39,18 @@ def arrange(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
 
 
+def starts_java(item: pytest.Item) -> bool:
+    """Whether a test starts a JVM, in its own process or in another."""
+    fixtures: Sequence[str] = getattr(item, "fixturenames", ())
+    return bool(
+        item.get_closest_marker("spark") or SPARK_FIXTURES.intersection(fixtures)
+    )
+
+
 def group_of(item: pytest.Item) -> str | None:
     """The group of a test; None if it may run in any process."""
     path = item.path.relative_to(TESTS).as_posix()
-    fixtures: Sequence[str] = getattr(item, "fixturenames", ())
-    if item.get_closest_marker("spark") or SPARK_FIXTURES.intersection(fixtures):
+    if starts_java(item):
         return "spark"
     if item.get_closest_marker("container"):
         return "container"

@@ -193,7 +193,10 @@ def archive_grows(system: MonitoredSystem) -> bool:
     "title",
     [
         pytest.param(
-            title, marks=pytest.mark.spark if cause is nothing_is_scored else ()
+            title,
+            marks=(pytest.mark.spark, pytest.mark.long)
+            if cause is nothing_is_scored
+            else (),
         )
         for title, cause in CAUSES.items()
     ],

@@ -101,6 +101,7 @@ class SendingNode:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_restored_backend_has_every_id_once(machine: Machine, broker: Broker) -> None:
     """Backed up while messages arrive; after the restore all are sent again."""
     backup, restore = PAGE["The backend"]

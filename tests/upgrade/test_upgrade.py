@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
+from java_start import java_options
 
 from backend_spark.ingest.segment_log import read_segments
 from backend_spark.tables.reader import open_tables
@@ -65,7 +66,6 @@ start = "2026-07-01T01:00:00+09:00"
 speedup = 20
 """,
 }
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 Ids = set[tuple[str, str, int]]
 
 
@@ -120,7 +120,7 @@ def run(old_machine: Path, module: str, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", module, *words],
         cwd=old_machine,
-        env={**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+        env={**os.environ, "JAVA_TOOL_OPTIONS": java_options()},
         capture_output=True,
         text=True,
         check=False,
