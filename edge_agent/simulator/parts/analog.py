@@ -1,5 +1,6 @@
 """Simulated analog sensors, on a channel of an MCP3x08 or an input of an ADS1115."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Generic, TypeVar
 
 from edge_agent.sensors.ads1115 import (
@@ -20,6 +21,7 @@ from edge_agent.simulator.chips.i2c import Ads1115Chip
 from edge_agent.simulator.chips.spi import Mcp3x08Chip
 from edge_agent.simulator.parts.base import (
     BreakablePart,
+    ConnectPart,
     Fault,
     SimulatedBench,
     expected_reading,
@@ -231,3 +233,13 @@ class Ads1115VoltagePart(Ads1115InputPart[Ads1115VoltageSettings]):
 
     def volts(self, state: SlopeState) -> float:
         return unscale(self._settings, expected_reading(self._settings, state))
+
+
+PARTS: Mapping[str, ConnectPart] = {
+    "ads1115-current": Ads1115CurrentPart,
+    "ads1115-voltage": Ads1115VoltagePart,
+    "extensometer": ExtensometerPart,
+    "piezometer": PiezometerPart,
+    "soil-moisture": SoilMoisturePart,
+    "wire-eol": WireEolPart,
+}

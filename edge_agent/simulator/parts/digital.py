@@ -2,7 +2,7 @@
 
 import errno
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from edge_agent.sensors.bme280 import Bme280Settings
@@ -22,6 +22,7 @@ from edge_agent.simulator.chips.spi import (
 )
 from edge_agent.simulator.parts.base import (
     BreakablePart,
+    ConnectPart,
     Fault,
     SimulatedBench,
     expected_reading,
@@ -291,3 +292,15 @@ class Sdi12Part(SerialPart[Sdi12Sensor]):
         values += [0.0] * (self._value - len(values))
         values[self._value - 1] = number
         self._device.values[self._command] = tuple(values)
+
+
+PARTS: Mapping[str, ConnectPart] = {
+    "adxl345": adxl345_part,
+    "bme280": Bme280Part,
+    "lis3dh": Lis3dhPart,
+    "modbus": ModbusPart,
+    "sca3300": MurataPart,
+    "scl3300": MurataPart,
+    "sdi12": Sdi12Part,
+    "tilt": adxl355_part,
+}

@@ -1,12 +1,18 @@
 """Simulated sensors on pins: contacts, the trip wire and the ultrasonic ranger."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from edge_agent.sensors.rain_gauge import RainGaugeSettings
 from edge_agent.sensors.trip_wire import TripWireSettings
 from edge_agent.sensors.ultrasonic import UltrasonicSettings, speed_of_sound
 from edge_agent.sensors.vibration import VibrationSettings
-from edge_agent.simulator.parts.base import BreakablePart, Fault, SimulatedBench
+from edge_agent.simulator.parts.base import (
+    BreakablePart,
+    ConnectPart,
+    Fault,
+    SimulatedBench,
+)
 from edge_agent.simulator.slope import SlopeState
 
 _FLAPS_PER_S = 5.0
@@ -171,3 +177,11 @@ class UltrasonicPart(BreakablePart):
         self._echo.hold(level=True, at_s=begin_s)
         end_s = begin_s + 2 * distance_m / speed_of_sound(self._air_c)
         self._echo.hold(level=False, at_s=end_s)
+
+
+PARTS: Mapping[str, ConnectPart] = {
+    "rain-gauge": RainGaugePart,
+    "ultrasonic": UltrasonicPart,
+    "vibration": VibrationPart,
+    "wire": WirePart,
+}

@@ -5,14 +5,19 @@ Source: kernel documentation w1_therm; DS18B20 data sheet (Maxim 19-7487), table
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import ClassVar
 
 from edge_agent.sensors.ds18b20 import Ds18b20Settings
 from edge_agent.sensors.gnss import GnssSettings
 from edge_agent.sensors.machine import MachineSettings
-from edge_agent.simulator.parts.base import BreakablePart, Fault, SimulatedBench
+from edge_agent.simulator.parts.base import (
+    BreakablePart,
+    ConnectPart,
+    Fault,
+    SimulatedBench,
+)
 from edge_agent.simulator.slope import SlopeState
 
 _STEPS_PER_C = 16
@@ -173,3 +178,10 @@ class GnssPart(BreakablePart):
 
 def _poll(*tpv: dict[str, object]) -> str:
     return json.dumps({"class": "POLL", "active": 1, "tpv": list(tpv)})
+
+
+PARTS: Mapping[str, ConnectPart] = {
+    "ds18b20": Ds18b20Part,
+    "gnss": GnssPart,
+    "node": NodePart,
+}
