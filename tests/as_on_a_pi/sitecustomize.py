@@ -1,8 +1,8 @@
-"""Runs the programs of a node or a gateway without pandas, as on a Raspberry Pi.
+"""Runs the programs of a node or a gateway without pandas and numpy, as on a Pi.
 
 Python imports this module at its start, from ``PYTHONPATH``. sqlite-utils imports
-pandas where it is installed; that takes a second of processor time for each process
-that a test starts, and no node or gateway has it.
+pandas and numpy where they are installed; that takes a second of processor time for
+each process that a test starts, and no node or gateway has them.
 """
 
 import sys
@@ -15,7 +15,12 @@ PROGRAMS = {
     "gateway-daemon",
     "fed_node.py",
 }
+STUDIES = {"overlay", "topology"}
+"""Commands that exist only in a clone, and compute with numpy."""
 
-if PROGRAMS & {word.rpartition("/")[2] for word in sys.orig_argv[1:]}:
+words = {word.rpartition("/")[2] for word in sys.orig_argv[1:]}
+if PROGRAMS & words:
     hidden: dict[str, Any] = {"pandas": None}  # `import pandas` raises ImportError
+    if not STUDIES & words:
+        hidden["numpy"] = None
     sys.modules.update(hidden)
