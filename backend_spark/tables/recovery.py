@@ -7,6 +7,7 @@ its bytes, and then no reader can open the table.
 
 import json
 import logging
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,8 +35,10 @@ def recover_table(path: Path) -> list[str]:
     """
     folder = path / DELTA_LOG
     torn = _torn_commits(path)
+    # A checkpoint of a torn commit names files that do not exist.
+    first_torn = min((_version(commit) for commit in torn), default=math.inf)
     for checkpoint in sorted(folder.glob("*.checkpoint*.parquet"), reverse=True):
-        if _is_parquet(checkpoint):
+        if _version(checkpoint) < first_torn and _is_parquet(checkpoint):
             break
         torn.append(checkpoint)
     hint = folder / "_last_checkpoint"
@@ -92,6 +95,11 @@ def _is_complete(path: Path, commit: Path, removed: set[str]) -> bool:
     }
     is_empty = commit.stat().st_size == 0
     return not is_empty and all(sizes[name] == expected[name] for name in sizes)
+
+
+def _version(file: Path) -> int:
+    """Version of the table that a commit or a checkpoint belongs to."""
+    return int(file.name[:_VERSION_DIGITS])
 
 
 def _is_parquet(file: Path) -> bool:

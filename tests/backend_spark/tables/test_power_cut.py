@@ -119,10 +119,14 @@ def test_power_cut_keeps_each_finished_batch_once(
     assert done >= 2
 
 
+@pytest.mark.parametrize("checkpoint_bytes", [100, None])
 def test_torn_files_are_set_aside_and_the_batch_is_not_committed(
-    tmp_path: Path,
+    tmp_path: Path, checkpoint_bytes: int | None
 ) -> None:
-    """An empty commit, one with a truncated data file, a checkpoint and its hint."""
+    """An empty commit, one with a truncated data file, its checkpoint and the hint.
+
+    The checkpoint goes, too, when it is complete: it names the truncated file.
+    """
     create_tables(tmp_path, ["silver"])
     path = tmp_path / "silver"
     log = path / "_delta_log"
@@ -133,7 +137,8 @@ def test_torn_files_are_set_aside_and_the_batch_is_not_committed(
     append_files(path, [lost], BatchTransaction("app", 3))
     DeltaTable(str(path)).create_checkpoint()
     os.truncate(path / lost.file, 0)
-    os.truncate(log / f"{4:020d}.checkpoint.parquet", 100)
+    if checkpoint_bytes is not None:
+        os.truncate(log / f"{4:020d}.checkpoint.parquet", checkpoint_bytes)
     (log / f"{5:020d}.json").touch()
     create_tables(tmp_path, ["silver"])
     table = DeltaTable(str(path))
