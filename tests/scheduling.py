@@ -18,8 +18,17 @@ import pytest
 
 TESTS = Path(__file__).parent
 SLOWEST = ("spark", "container")
-SLOW = ("chaos", "system", "soak", "docs", "backend_spark/console", "gateway_daemon")
-"""Folders whose tests mostly wait for programs; they start before the others."""
+SLOW = (
+    "backend_spark/tables/test_power_cut",
+    "backend_spark/ingest/test_power_cut",
+    "chaos",
+    "system",
+    "soak",
+    "docs",
+    "backend_spark/console",
+    "gateway_daemon",
+)
+"""Files and folders of slow tests, which start before the others."""
 
 SPLIT = (
     "chaos/test_chaos",
@@ -27,6 +36,7 @@ SPLIT = (
     "soak",
     "gateway_daemon/test_",
     "gateway_daemon/ca",
+    "backend_spark/tables/test_power_cut",
 )
 SPARK_FIXTURES = {"spark", "quick_java"}
 
