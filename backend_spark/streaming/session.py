@@ -120,7 +120,19 @@ def repair_checkpoint(checkpoint: Path) -> list[Path]:
         log.warning("%s was torn by a power cut: deleted", path)
         path.unlink(missing_ok=True)
         fsync_folder(path.parent)
+    for folder in map(checkpoint.joinpath, _LINES):
+        for path in _unfinished(folder):
+            path.unlink()
     return torn
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    """Files that Spark had not renamed yet when it was killed, and stray checksums.
+
+    Spark does not start its first batch in a folder that has any file.
+    """
+    kept = {_checksum(path) for path in _newest_first(folder)}
+    return [path for path in folder.glob(".*") if path.is_file() and path not in kept]
 
 
 def _newest_first(folder: Path) -> list[Path]:

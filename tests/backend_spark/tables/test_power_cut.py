@@ -185,6 +185,17 @@ def write_checkpoint_file(folder: Path, name: str, text: str) -> Path:
     return path
 
 
+def test_unfinished_files_of_a_checkpoint_are_removed(tmp_path: Path) -> None:
+    """Spark refuses to plan its first batch beside the file of a killed attempt."""
+    write_checkpoint_file(tmp_path, "offsets/0", 'v1\n{}\n{"i.0a": 4}')
+    for name in (".1.8f7e.tmp", "..1.8f7e.tmp.crc", ".7.crc"):
+        (tmp_path / "offsets" / name).write_text("v1")
+    repair_checkpoint(tmp_path)
+
+    left = {path.name for path in (tmp_path / "offsets").iterdir()}
+    assert left - {".0.crc"} == {"0"}
+
+
 def test_torn_last_files_of_a_checkpoint_are_removed(tmp_path: Path) -> None:
     """Undamaged plans and commits stay."""
     offset = json.dumps({"i.0a": 4})
