@@ -120,8 +120,8 @@ def repair_checkpoint(checkpoint: Path) -> list[Path]:
         log.warning("%s was torn by a power cut: deleted", path)
         path.unlink(missing_ok=True)
         fsync_folder(path.parent)
-    for folder in map(checkpoint.joinpath, _LINES):
-        for path in _unfinished(folder):
+    for name in _LINES:
+        for path in _unfinished(checkpoint / name):
             path.unlink()
     return torn
 
