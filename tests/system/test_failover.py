@@ -19,6 +19,7 @@ from edge_agent.uplink.gateway_selection import (
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
+from gateway_daemon.gateway.ingress_messages import Unpacker
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
@@ -152,10 +153,13 @@ def test_node_fails_over_to_the_next_gateway_and_returns(
 ) -> None:
     """The urgent message is sent first, and every id arrives.
 
-    The target is 10 s on an idle machine; the time is recorded in the report.
+    The order is read at the local broker of the far gateway, since the lanes of a
+    gateway may overtake each other by a millisecond. The target is 10 s on an idle
+    machine; the time is recorded in the report.
     """
     client = Client(deployment.distributed.endpoint, "analyst", "/3/1/#")
     near, far = deployment.local["near"], deployment.local["far"]
+    sent_to_far = Client(far.endpoint, "sniffer", "/forward/#")
     assert node.uplink.endpoint == near.endpoint
     put = [node.put(priority) for priority in (1, 2, 3)]
     wait_until(node.is_empty)
@@ -174,8 +178,9 @@ def test_node_fails_over_to_the_next_gateway_and_returns(
     wait_until(node.is_empty)
     wait_until(lambda: len(set(arrived(client))) == len(put) + 1)
     assert set(arrived(client)) == {*put, urgent}
-    assert arrived(client)[3] == urgent
+    assert arrived(sent_to_far)[0] == urgent
 
 
 def arrived(client: Client) -> list[MessageId]:
-    return [decode_message_id(message.payload)[0] for message in client.got]
+    messages = Unpacker().unpack(client.got)
+    return [decode_message_id(message.payload)[0] for message in messages]
