@@ -41,7 +41,9 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Group the tests for pytest-xdist, in whose processes this is called, too."""
     for item in filter(starts_java, items):
-        item.fixturenames.insert(0, "quick_java")  # type: ignore[attr-defined]
+        # Not insert(): the tests of one function share the list.
+        names = item.fixturenames  # type: ignore[attr-defined]
+        item.fixturenames = ["quick_java", *names]  # type: ignore[attr-defined]
     if hasattr(config, "workerinput"):
         arrange(items)
 
