@@ -154,6 +154,7 @@ def test_restarted_job_continues_from_saved_states(
         assert is_unchanged(wanted, row)
 
 
+@pytest.mark.long
 def test_late_readings_of_two_days_revise_levels(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
@@ -192,6 +193,7 @@ def test_late_readings_of_two_days_revise_levels(
     assert {row["version"] for row in levels} == {1, 2}
 
 
+@pytest.mark.long
 def test_flags_of_silver_change_with_later_readings(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:

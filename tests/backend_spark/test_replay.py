@@ -133,6 +133,7 @@ def scored(
     return data
 
 
+@pytest.mark.long
 def test_full_and_partial_replay_give_the_rows_of_the_job(
     spark: SparkSession, scored: Data
 ) -> None:

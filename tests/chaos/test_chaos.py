@@ -28,18 +28,21 @@ from chaos.whole_system import (
     WholeSystem,
 )
 from conftest import Broker
-from sizes import sizes
 from soak.disk import mounted
 from soak.rig import AGENT, FED, GATEWAY, INGEST, NODES
 from soak.witness import Witness
 
 from spatial_mqtt.directory import BrokerInfo
 
-pytestmark = [pytest.mark.system, pytest.mark.broker, pytest.mark.spark]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.long,
+]
 
-SHORT_S = 25.0
-"""The first fault is a long one, of up to 20 s; a shorter run would have no fault."""
-LONG_S = 150.0
+LASTS_S = 150.0
+"""The first fault lasts up to 20 s; a run of less than 25 s would have no fault."""
 SPARK_FROM_S = 300.0
 """Minimum length of a run with Spark; in a shorter run it reads the log at the end."""
 
@@ -58,10 +61,10 @@ def seed() -> int:
     return made
 
 
-@pytest.fixture(params=sizes(SHORT_S, LONG_S))
-def lasts_s(request: pytest.FixtureRequest) -> float:
+@pytest.fixture
+def lasts_s() -> float:
     """How long faults are injected."""
-    return float(os.environ.get("CHAOS_SECONDS") or request.param)
+    return float(os.environ.get("CHAOS_SECONDS") or LASTS_S)
 
 
 @pytest.fixture

@@ -115,6 +115,7 @@ def admin(deployment: Deployment, *command: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.long
 def test_busy_area_moves_to_a_standby_and_back(
     make_deployment: Callable[[str], Deployment], make_broker: Callable[..., Broker]
 ) -> None:

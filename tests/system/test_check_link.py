@@ -136,6 +136,7 @@ def test_gateway_without_its_daemon_is_reported_and_skipped(
     assert all("daemon" in g["problem"] for g in lost)
 
 
+@pytest.mark.long
 def test_dead_gateway_fails_the_check(deployment: Deployment) -> None:
     """An installer must not leave a node that cannot be reached."""
     deployment.local["near"].kill()
@@ -148,6 +149,7 @@ def test_dead_gateway_fails_the_check(deployment: Deployment) -> None:
     assert report["link"]["managers"] == []
 
 
+@pytest.mark.long
 def test_plain_broker_is_reported_as_serving_without_receipts(
     deployment: Deployment, make_broker: Callable[[], Broker]
 ) -> None:

@@ -167,6 +167,7 @@ def documented() -> set[str]:
     return set(names)
 
 
+@pytest.mark.long
 def test_gateways_find_each_other_by_the_managers_list(deployment: Deployment) -> None:
     """No peers are configured; outages are detected without a Manager, too."""
     for name in "abc":

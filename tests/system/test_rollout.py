@@ -201,6 +201,7 @@ def test_failing_update_is_rolled_back_and_reported(deployment: Deployment) -> N
     assert (deployment.pi.root / "reboots").read_text() == "\n\n"
 
 
+@pytest.mark.long
 def test_bundle_signed_with_another_key_is_refused(deployment: Deployment) -> None:
     """A valid rollout is not enough: the bundle's own signature is checked."""
     build(deployment)

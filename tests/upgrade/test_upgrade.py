@@ -149,6 +149,7 @@ def start_in_order(old_machine: Path, processes: Processes, manager: str) -> Non
     processes.python("node", "edge_agent", "run", "--config", "node.toml")
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.spark
 def test_state_of_older_programs_is_delivered_once(

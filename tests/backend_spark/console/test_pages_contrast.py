@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from sizes import sizes
 
 from backend_spark.tables.schemas import LEVELS
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
@@ -42,7 +43,7 @@ def workspace(workspace: Workspace) -> Workspace:
     return workspace
 
 
-@pytest.mark.parametrize("language", ["ja", "en"])
+@pytest.mark.parametrize("language", sizes("ja", "en"))
 def test_text_of_every_page_has_enough_contrast(
     run_console: RunConsole, driver: Chrome, workspace: Workspace, language: str
 ) -> None:

@@ -67,6 +67,7 @@ def step_of(driver: Chrome) -> int:
     return int(find(driver, ".course input").get_property("value"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["ja", "en"])
 def test_reasons_and_snake_line_follow_the_slider(
     run_console: RunConsole, driver: Chrome, language: str
@@ -92,6 +93,7 @@ def test_reasons_and_snake_line_follow_the_slider(
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_replay_is_played_and_closed_by_keyboard(
     run_console: RunConsole, driver: Chrome
 ) -> None:

@@ -69,16 +69,16 @@ class Store:
         self.states = kept | {m.at_s: encode_state(m) for m in found.memories}
 
 
-def readings(rng: random.Random) -> list[Observation]:
+def readings(rng: random.Random, days: int = DAYS) -> list[Observation]:
     """Days of two nodes: storms, clogged gauges, spikes, creep, gaps, a cut wire."""
     observations: list[Observation] = []
     for node, every_s in (("a", 600), ("b", 1800)):
         # Some across midnight, where states are saved.
         storms = [day * DAY_S - 7200.0 for day in (2, 3, 4)]
-        storms += [rng.uniform(0, DAYS * DAY_S) for _ in range(2)]
+        storms += [rng.uniform(0, days * DAY_S) for _ in range(2)]
         silent_s = rng.uniform(DAY_S, 4 * DAY_S)
-        sum_mm, cut_s = 0.0, rng.uniform(2 * DAY_S, DAYS * DAY_S)
-        for seq in range(DAYS * DAY_S // every_s):
+        sum_mm, cut_s = 0.0, rng.uniform(2 * DAY_S, days * DAY_S)
+        for seq in range(days * DAY_S // every_s):
             t = seq * every_s + rng.uniform(0, 200)
             is_wet = any(0 < t - s < 5 * 3600 for s in storms)
             sum_mm = 0.0 if rng.random() < 0.002 else sum_mm  # a new gauge
@@ -114,7 +114,7 @@ def readings(rng: random.Random) -> list[Observation]:
 
 
 def arrivals(
-    observations: Sequence[Observation], rng: random.Random
+    observations: Sequence[Observation], rng: random.Random, days: int
 ) -> list[list[Observation]]:
     """Readings in order of arrival: most at once, some hours late, one node days late.
 
@@ -132,22 +132,23 @@ def arrivals(
 
     arrival = {id(o): arrival_s(o) for o in observations}
     order = sorted(observations, key=lambda o: arrival[id(o)])
-    fours = [T0 + day * DAY_S + 4 * 3600 for day in range(1, DAYS)]
+    fours = [T0 + day * DAY_S + 4 * 3600 for day in range(1, days)]
     ends = {bisect_left(order, at_s, key=lambda o: arrival[id(o)]) for at_s in fours}
     cuts = sorted(ends | set(rng.sample(range(1, len(order)), 16)))
     return [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True)]
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+    ("seed", "days"),
+    [(0, 4), *(pytest.param(s, DAYS, marks=pytest.mark.long) for s in range(3))],
 )
-def test_scoring_in_batches_equals_scoring_all_at_once(seed: int) -> None:
+def test_scoring_in_batches_equals_scoring_all_at_once(seed: int, days: int) -> None:
     """Late, out of order, in any batches, from saved states: the same rows of gold."""
     rng = random.Random(seed)
-    observations = readings(rng)
+    observations = readings(rng, days)
     whole, in_batches = Store(), Store()
     whole.add(observations)
-    for batch in arrivals(observations, rng):
+    for batch in arrivals(observations, rng, days):
         in_batches.add(batch)
 
     assert len(set(in_batches.used)) > 3

@@ -16,7 +16,7 @@ from backend_spark.ingest.retention import (
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter, list_segments
 from backend_spark.streaming.sources import SegmentLogSource
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 STREAM = "ingest-0.00"
 
 

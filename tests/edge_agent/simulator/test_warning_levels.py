@@ -54,12 +54,14 @@ def test_levels_rise_before_a_failure() -> None:
     assert first[5] == pytest.approx(60, abs=0.01)
 
 
+@pytest.mark.long
 def test_storm_without_failure_gives_rain_levels() -> None:
     """300 mm in a day and a half exceed the criteria; tilt raises nothing."""
     levels_by_hour = simulate_levels(SlopeSite(START_S), total_mm=300, hours=40)
     assert max(level for _, level in levels_by_hour) in {3, 4}
 
 
+@pytest.mark.long
 def test_quiet_slope_stays_at_level_one() -> None:
     """Two days without rain: noise alone raises nothing."""
     levels_by_hour = simulate_levels(SlopeSite(START_S), total_mm=0, hours=48)

@@ -131,7 +131,9 @@ def test_stuck_values_raise_no_level() -> None:
         assert triage.assess(readings, START_S + minute * 60).level == 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
+)
 def test_noise_alone_raises_no_level_in_two_days(seed: int) -> None:
     """Two days, one reading a minute, every sensor with the noise of its data sheet."""
     rng, triage = random.Random(seed), Triage(ALL)

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sizes import sizes
 from slope_words import (
     CRACK,
     PORE,
@@ -120,10 +121,11 @@ def test_removed_and_added_sensors_are_accepted() -> None:
     assert after.soil_water_mm() == before.soil_water_mm()
 
 
-def test_snapshot_of_a_full_node_stays_small() -> None:
+@pytest.mark.parametrize("hours", sizes(6, 50))
+def test_snapshot_of_a_full_node_stays_small(hours: int) -> None:
     """It is stored with every message: at most 4 kB after two days of storm."""
     triage = Triage(ALL)
-    for at in range(50 * 60):
+    for at in range(hours * 60):
         batch = readings(1.0, 1.0 * at, is_cut=False, x=at / 10, n=at % 7)
         triage.assess(batch, START_S + at * 60)
     assert len(triage.snapshot()) < 4096

@@ -149,6 +149,7 @@ def test_commands_issue_and_revoke(tmp_path: Path) -> None:
     assert places == {"gw-1": ["/3"], "n2": [CELL]}
 
 
+@pytest.mark.long
 def test_broker_files_change_only_with_their_content(tmp_path: Path) -> None:
     """So a watcher restarts the broker for a revocation and for nothing else."""
     folder, out = tmp_path / "ca", tmp_path / "broker"

@@ -236,8 +236,11 @@ def test_renewal_uses_the_credentials_of_its_own_unit(tmp_path: Path) -> None:
     assert files.key is None
 
 
-def test_missing_setting_or_signer_is_reported(town: Town, tmp_path: Path) -> None:
+def test_missing_setting_or_signer_is_reported(
+    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error names the setting, or the broker that refused."""
+    monkeypatch.setattr("spatial_mqtt.certificate_renewal.TIMEOUT_S", 3.0)
     files = town.issue("node", "n1", CELL)
     with pytest.raises(FieldError, match=r"tls\.signer must be given"):
         renew_if_due(files, time.time())

@@ -1,5 +1,6 @@
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,6 +134,7 @@ def test_orderly_leaves_keep_the_ring_consistent(
     assert ring.is_consistent()
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(3, 40), st.floats(0.0, 0.6))
 def test_ring_recovers_after_crashes(seed: int, size: int, share: float) -> None:

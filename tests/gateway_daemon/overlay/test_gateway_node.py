@@ -89,6 +89,7 @@ def test_every_gateway_receives_a_message_once(
     assert all(each.is_complete for each in gateways.results)
 
 
+@pytest.mark.long
 def test_upper_levels_are_joined() -> None:
     """Every node is reachable in a logarithmic number of hops."""
     gateways = started_gateways(1, 20)
@@ -119,6 +120,7 @@ def test_publisher_pauses_without_subscribers_and_resumes() -> None:
     assert gateways.received[name_of(3)] == ["somebody"]
 
 
+@pytest.mark.long
 @settings(max_examples=4)
 @given(seeds, st.integers(6, 14), st.integers(1, 3))
 def test_publisher_learns_that_a_subscriber_was_given_up(
@@ -151,7 +153,8 @@ def test_publication_without_peers_is_not_complete() -> None:
     ]
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1])
 def test_partition_makes_two_overlays_and_its_end_merges_them(seed: int) -> None:
     """Each side receives its own messages while the backbone is cut."""
     gateways = started_gateways(seed, 10)
