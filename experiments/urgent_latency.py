@@ -42,6 +42,8 @@ class Case:
         backlog: Messages of 1000 bytes.
         bar_s: Most an urgent message may take.
         is_drained: Whether the run goes on until the backlog is gone.
+        most_urgent: Most urgent messages behind the backlog.
+        fast_until_s: Time with a link of 10 Mbps after the connection.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Case:
     backlog: int
     bar_s: float
     is_drained: bool = True
+    most_urgent: int = 5
+    fast_until_s: float = 0.0
 
     @property
     def limit_s(self) -> float:
@@ -58,15 +62,52 @@ class Case:
         return wire / self.shape.rate_bytes_per_s
 
     @property
+    def every_s(self) -> float:
+        """Interval of the urgent messages."""
+        return max(0.4, min(2.1, (self._drain_s - 2.0) / self.most_urgent))
+
+    @property
     def urgent(self) -> int:
         """Urgent messages that fit into the drain."""
-        drain_s = self.backlog * BACKLOG_BYTES / self.shape.rate_bytes_per_s
-        return max(1, min(5, int((drain_s - 2.0) / 2.5)))
+        fitting = int((self._drain_s - 2.0) / (self.every_s * 1.2))
+        return max(1, min(self.most_urgent, fitting))
+
+    @property
+    def _drain_s(self) -> float:
+        return self.backlog * BACKLOG_BYTES / self.shape.rate_bytes_per_s
 
 
 A = Case("a", Shape(64_000, answer_delay_s=0.1), 100, 0.5)
 B = Case("b", Shape(30_000, answer_delay_s=0.6), 60, 1.0)
 C = Case("c", A.shape, 10_000, 0.5, is_drained=False)
+SHAPED = (
+    Case("64 kbps", Shape(64_000), 100, 0.6, most_urgent=10),
+    Case("30 kbps", Shape(30_000), 60, 1.0, most_urgent=10),
+    Case("128 kbps", Shape(128_000), 200, 0.3, most_urgent=10),
+    Case("500 kbps", Shape(500_000), 800, 0.3, most_urgent=10),
+    Case(
+        "64 kbps, burst 16 kB",
+        Shape(64_000, burst_bytes=16_000),
+        100,
+        3.0,
+        most_urgent=10,
+    ),
+    Case(
+        "64 kbps, burst 64 kB",
+        Shape(64_000, burst_bytes=64_000),
+        200,
+        9.0,
+        most_urgent=10,
+    ),
+    Case(
+        "64 kbps after 10 Mbps",
+        Shape(64_000),
+        100,
+        0.6,
+        most_urgent=10,
+        fast_until_s=4.0,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -168,7 +209,7 @@ def _near_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
         "--by", "uplink" if arm.by == "uplink" else "paho",
         "--host", host, "--port", port,
         "--backlog", case.backlog, "--backlog-bytes", BACKLOG_BYTES,
-        "--urgent", urgent, "--urgent-bytes", URGENT_BYTES,
+        "--urgent", urgent, "--urgent-bytes", URGENT_BYTES, "--every", case.every_s,
         "--window-bytes", arm.window_bytes, "--custody", arm.custody,
         "--out", site.path("sender"),
     )  # fmt: skip
@@ -240,7 +281,7 @@ def _percent(share: float | None) -> str | None:
 
 
 def _report(runs: list[Run]) -> tuple[str, list[str]]:
-    cases = {case.name: case for case in (A, B, C)}
+    cases = {case.name: case for case in (A, B, C, *SHAPED)}
     merged = _merged(runs)
     head = ("case, sender", "n", "at 1.5 s", "median s", "worst s", "limit s",
             "last s", "goodput", "payload", "busy")  # fmt: skip
@@ -262,7 +303,7 @@ def _report(runs: list[Run]) -> tuple[str, list[str]]:
 
 def _draw(path: Path, runs: list[Run]) -> None:
     merged = _merged(runs)
-    names = [case.name for case in (A, B, C)]
+    names = [case.name for case in (A, B, C, *SHAPED)]
     series = {
         arm.name: [
             max(

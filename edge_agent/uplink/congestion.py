@@ -1,44 +1,84 @@
-"""Congestion window: how many bytes may be in flight (bandwidth-delay product).
+"""Congestion window: how many bytes may be in flight, by the queueing delay.
 
-An urgent message waits behind the bytes in flight, so the window is only as large as
-the link needs to stay busy: rate x round-trip time, measured from the broker's
-acknowledgements, plus one write. The rate is the recent maximum, since a pause in
-sending is no property of the link. The round-trip time is measured by a message sent
-when nothing else is in flight, so that our own queueing is not included. A link that is
-always busy gives no such sample; when the last one has expired, it is drained for one.
+Bytes in flight cannot be overtaken, so an urgent message waits behind them. The window
+is as small as it can be while the link stays busy:
+
+* Queueing delay: the round-trip time of a publication minus the least one. While it is
+  low, nothing waits at the link and the window grows. When it is high, the window
+  becomes rate x least round-trip time, plus a segment or what the link carries in
+  `TARGET_DELAY_S`.
+* Rate (`RateMeter`): bytes acknowledged per second while a queue waits at the link.
+  A publication that travels alone says nothing about it: routers, cellular schedulers
+  and policers let a burst pass at line speed before they hold back.
+* Burst credit (`BurstMeter`): what the link has passed without delay beyond its rate.
+  The window grows again only after more than that has passed.
+* Pace (`Pacer`): a window that is free at once, after a pause or a lost segment, is not
+  written at once, or it would wait at the link as a whole.
+
+Sources: RFC 6817 (LEDBAT) for the target of the queueing delay; BBR (Cardwell et al.
+2016) for the rate of delivery, its product with the round-trip time, and the pace. BBR
+itself takes the rate of a burst for the rate of the link. docs/decisions/0006 has the
+measurements that chose the constants.
 """
 
+import math
+import statistics
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-SAMPLE_LIFETIME_S = 20.0
-"""How long a rate or round-trip sample is valid; a mobile link changes."""
+FRAME_BYTES = 1514
+"""A full Ethernet frame, the smallest window. A smaller one would hardly help urgent
+messages and would cost a segment's header for each small message."""
 
-MIN_WINDOW_BYTES = 1514
-"""Minimum window, a full segment. A smaller one would hardly help urgent messages and
-cost a segment's header for each small message."""
+TARGET_DELAY_S = 0.1
+"""Queueing delay that is allowed, unless a single segment takes longer."""
 
-MAX_EXTRA_BYTES = 1514
-"""Maximum of the write that is added to the bandwidth-delay product: a segment."""
+MAX_DEPTH_BYTES = 65_536
+"""Most bytes that may wait at the link: on a LAN they pass in some milliseconds."""
 
-MIN_ROUND_TRIP_S = 0.05
-"""Minimum round-trip time to compute with. On a LAN it is shorter than the pauses of
-the programs, and a window from it would limit the rate."""
+MIN_ROUND_S = 0.05
+"""Shortest round, and shortest time over which a rate is measured. On a LAN, the round
+trip is shorter than the pauses of the programs."""
 
-STARTUP_GROWTH = 1.25
-"""If the rate grows by less in a round trip, the window does not limit it."""
+SAME_TIME_S = 0.001
+"""Acknowledgements within this time arrived together."""
 
-QUEUEING_FRACTION = 0.5
-QUEUEING_S = 0.1
-"""A message that takes this much longer than an idle round trip, as a fraction of it
-and in seconds, was queued: the link is full, which ends the startup. On a slow link the
-rounds below would take ten seconds with twice the needed bytes in flight."""
+GROWTH = 0.7
+"""Largest growth of the window in a round trip, and largest part of the bytes passed
+without delay that may be in flight on a link of unknown rate. Half a burst is then
+still to come when the link begins to hold back."""
 
-STARTUP_FLAT_ROUNDS = 3
-"""Round trips without growth that end the startup.
+KNOWN_GROWTH = 2.0
+"""Like the second, on a link of known rate, for the bytes beyond rate x time."""
 
-Source: BBR's startup (Cardwell et al. 2016)."""
+PROBE_GAIN = 1.5
+"""Window, as a multiple of the usual, while more passes than the known rate."""
+
+EXCESS_SEGMENTS = 3
+"""Segments beyond rate x time that are no evidence of a faster link."""
+
+CREDIT_MARGIN = 1.25
+MAX_CREDIT_BYTES = 100_000
+
+PACE_GAIN = 2.0
+"""Pace as a multiple of the rate: a faster link is noticed, a slower one is not filled
+beyond the window."""
+
+IDLE_S = 1.0
+"""Pause after which a link may have its full burst to give again."""
+
+PERSISTENT_S = 2.0
+PERSISTENT_ROUNDS = 4
+"""A queue that lasts longer, in seconds and round trips, though the window is as small
+as the rate allows, is none: the least round-trip time has become larger."""
+
+START_FRAMES = 2
+"""First window on a link of unknown rate."""
+
+SLOW_START_FRAMES = 4
+"""Largest first window on a link whose rate is remembered, and the window up to which
+all that has passed without delay may be in flight. Source: RFC 3390."""
 
 
 class SendSample(NamedTuple):
@@ -47,107 +87,457 @@ class SendSample(NamedTuple):
     Attributes:
         size_bytes: Its size on the wire.
         sent_s: Monotonic time.
-        was_alone: Whether nothing else was in flight.
-        delivered_bytes: `CongestionWindow.delivered_bytes` at that time.
-        write_bytes: Total size of the write that it was part of.
+        arrives_bytes: Size of what arrives with it: its own, and up to a segment of the
+            write that it was part of.
+        is_alone: Whether nothing else was in flight.
+        is_limited: Whether the window or the pace permitted no more.
+        delivered_bytes: Bytes acknowledged before it was sent.
     """
 
     size_bytes: int
     sent_s: float
-    was_alone: bool
+    arrives_bytes: int
+    is_alone: bool
+    is_limited: bool
     delivered_bytes: int
-    write_bytes: int
 
 
 @dataclass
+class _Train:
+    """Publications that were sent together over an idle link.
+
+    Attributes:
+        first: The first of them.
+        acked_s: When it was acknowledged.
+        size_bytes: Size of all that were acknowledged.
+        later_bytes: Size of those that arrived after the first frame.
+        last_acked_s: When the last of them was acknowledged.
+    """
+
+    first: SendSample
+    acked_s: float
+    size_bytes: int = 0
+    later_bytes: int = 0
+    last_acked_s: float = 0.0
+
+    def add(self, sample: SendSample, now_s: float) -> bool:
+        """Add a publication; whether it belongs to the train."""
+        if sample.sent_s - self.first.sent_s > SAME_TIME_S:
+            return False
+        self.size_bytes += sample.size_bytes
+        if now_s - self.acked_s > SAME_TIME_S:
+            self.later_bytes += sample.size_bytes
+            self.last_acked_s = now_s
+        return True
+
+    @property
+    def round_trip_s(self) -> float:
+        return self.acked_s - self.first.sent_s
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second after the first frame; None if all arrived at once."""
+        if not self.later_bytes:
+            return None
+        return self.later_bytes / (self.last_acked_s - self.acked_s)
+
+
+class LinkEstimate(NamedTuple):
+    """What is known of a link, to be stored for the next connection.
+
+    Attributes:
+        rate: Bytes per second.
+        credit_bytes: Burst that it passes beyond that rate.
+    """
+
+    rate: float
+    credit_bytes: float
+
+    @classmethod
+    def parse(cls, stored: object) -> Self:
+        """Check a stored estimate.
+
+        Raises:
+            ValueError: It is none.
+            TypeError: It does not hold two numbers.
+        """
+        rate, credit_bytes = stored if isinstance(stored, list) else (0, 0)
+        if not (0 < rate < math.inf and 0 <= credit_bytes < math.inf):
+            raise ValueError(f"a link estimate must be [rate, credit], got {stored!r}")
+        return cls(rate, min(credit_bytes, MAX_CREDIT_BYTES))
+
+    def is_like(self, other: "LinkEstimate") -> bool:
+        """Whether the rates differ by less than a factor of two."""
+        return other.rate / 2 < self.rate < 2 * other.rate
+
+
+@dataclass
+class RateMeter:
+    """Rate of a link, from acknowledgements that come while a queue waits at it.
+
+    An unbroken series of such acknowledgements is cut into samples of at least a
+    segment and `MIN_ROUND_S`. Those that arrive together belong to one sample, or a
+    group of them would look like a fast link. The rate is the median of the samples.
+
+    Attributes:
+        rate: Bytes per second; None while it is unknown.
+    """
+
+    rate: float | None = None
+    _samples: deque[float] = field(default_factory=lambda: deque(maxlen=5))
+    _previous_s: float | None = None
+    _group_s: float = 0.0
+    _start_s: float = 0.0
+    _groups: int = 0
+    _bytes: int = 0
+
+    def on_ack(
+        self, sample: SendSample, now_s: float, base_s: float, least_bytes: int
+    ) -> bool:
+        """Add an acknowledgement of a queued publication; whether the rate is new.
+
+        Args:
+            sample: The publication.
+            now_s: Monotonic time.
+            base_s: Least round-trip time. What was sent less than this before the
+                previous acknowledgement was not yet at the link then.
+            least_bytes: Least size of a sample.
+        """
+        previous_s = self._previous_s
+        if previous_s is None or sample.sent_s > previous_s - base_s + SAME_TIME_S:
+            self.restart(now_s)
+            return False
+        is_new = False
+        if now_s - self._group_s > SAME_TIME_S:
+            time_s = previous_s - self._start_s
+            is_long = time_s >= MIN_ROUND_S and self._bytes >= least_bytes
+            if is_long and self._groups > 1:
+                self._samples.append(self._bytes / time_s)
+                self.rate = statistics.median(self._samples)
+                self._start_s, self._groups, self._bytes = previous_s, 0, 0
+                is_new = True
+            self._groups += 1
+            self._group_s = now_s
+        if now_s - self._start_s > SAME_TIME_S:
+            self._bytes += sample.size_bytes
+        self._previous_s = now_s
+        return is_new
+
+    def restart(self, now_s: float | None) -> None:
+        """Begin a new series, with an acknowledgement that is its first, or none."""
+        self._previous_s = now_s
+        self._start_s = self._group_s = now_s or 0.0
+        self._groups, self._bytes = 0, 0
+
+    def forget_samples(self) -> None:
+        """Let the next sample alone decide, since the link has changed."""
+        self._samples.clear()
+
+
+@dataclass
+class BurstMeter:
+    """Bytes that pass a link without delay: a burst, or a sign of a faster link.
+
+    Attributes:
+        run_bytes: Bytes of the present run, which ends with the first delay.
+    """
+
+    run_bytes: int = 0
+    _start_s: float = 0.0
+    _runs: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=4))
+    _known_credit_bytes: float = 0.0
+
+    def on_ack(self, size_bytes: int, now_s: float, *, is_delayed: bool) -> None:
+        """Add a publication to the run, or end the run with a delayed one."""
+        if not is_delayed:
+            if not self.run_bytes:
+                self._start_s = now_s
+            self.run_bytes += size_bytes
+        elif self.run_bytes:
+            self._runs.append((self.run_bytes, now_s - self._start_s))
+            self.run_bytes = 0
+
+    def forget_run(self) -> None:
+        """End the run without a delay, after a pause in sending."""
+        self.run_bytes = 0
+
+    def restore(self, credit_bytes: float) -> None:
+        """Use the credit of an earlier connection until one is measured."""
+        self._known_credit_bytes = credit_bytes
+
+    def excess_bytes(self, rate: float, now_s: float) -> float:
+        """Bytes of the run beyond rate x time."""
+        return self.run_bytes - rate * (now_s - self._start_s)
+
+    def credit_bytes(self, rate: float) -> float:
+        """Burst that the link is known to pass beyond a rate."""
+        is_new = len(self._runs) < (self._runs.maxlen or 0)
+        known_bytes = self._known_credit_bytes if is_new else 0.0
+        seen_bytes = max((size - rate * s for size, s in self._runs), default=0.0)
+        return min(MAX_CREDIT_BYTES, max(0.0, known_bytes, seen_bytes))
+
+
+@dataclass
+class Pacer:
+    """Bytes that were sent faster than the pace, as a queue that empties at the pace.
+
+    Attributes:
+        queued_bytes: Bytes in the queue at the last call.
+    """
+
+    queued_bytes: float = 0.0
+    _at_s: float = 0.0
+
+    def on_sent(self, size_bytes: int, pace: float | None, now_s: float) -> None:
+        """Add what was sent; without a pace, nothing queues."""
+        if pace is None:
+            self.queued_bytes, self._at_s = 0.0, now_s
+        else:
+            self.drain(pace, now_s)
+            self.queued_bytes += size_bytes
+
+    def drain(self, pace: float, now_s: float) -> float:
+        """Empty the queue up to now; return its bytes."""
+        elapsed_s, self._at_s = now_s - self._at_s, now_s
+        self.queued_bytes = max(0.0, self.queued_bytes - pace * elapsed_s)
+        return self.queued_bytes
+
+
 class CongestionWindow:
     """Limit of the bytes in flight, from measurements of the link.
 
-    Attributes:
+    Args:
         max_bytes: Upper bound.
-        delivered_bytes: Acknowledged so far; copy it when a publication is sent.
+        known: Estimate of an earlier connection to the same broker.
+
+    Attributes:
+        bytes_in_flight: Bytes that the broker has not acknowledged.
     """
 
-    max_bytes: int
-    delivered_bytes: int = 0
-    _rates: deque[tuple[float, float]] = field(default_factory=deque)
-    _round_trip_s: float | None = None
-    _measured_at_s: float = 0.0
-    _largest_bytes: int = 0
-    _is_starting: bool = True
-    _flat_rounds: int = 0
-    _round_ends_at_bytes: int = 0
-    _start_rate: float = 0.0
+    def __init__(self, max_bytes: int, known: LinkEstimate | None = None) -> None:
+        self._max_bytes = max_bytes
+        self.bytes_in_flight = 0
+        self._meter = RateMeter(known.rate if known else None)
+        self._burst = BurstMeter()
+        self._pacer = Pacer()
+        self._base_s: float | None = None
+        self._unit_bytes = float(FRAME_BYTES)
+        self._window_bytes = float(START_FRAMES * FRAME_BYTES)
+        self._delivered_bytes = 0
+        self._last_ack_s = 0.0
+        self._round_start_s: float | None = None
+        self._is_round_limited = False
+        self._is_growing = False
+        self._queued_since_s: float | None = None
+        self._queued_alone = 0
+        self._is_probing = False
+        self._train: _Train | None = None
+        if known is not None:
+            self._burst.restore(known.credit_bytes)
 
-    def limit_bytes(self, now_s: float) -> int:
-        """Bytes that may be in flight now; 1 allows a message on an idle link."""
-        if (
-            self._round_trip_s is None
-            or now_s - self._measured_at_s > SAMPLE_LIFETIME_S
-        ):
-            return 1
-        rate = self._rates[0][1] if self._rates else 0.0
-        gain = 2.0 if self._is_starting else 1.0
-        held = gain * rate * max(self._round_trip_s, MIN_ROUND_TRIP_S)
-        wanted = held + self._largest_bytes
-        return int(min(self.max_bytes, max(MIN_WINDOW_BYTES, wanted)))
-
-    def on_ack(self, trip: "SendSample", now_s: float) -> None:
-        """Update the window after the broker acknowledged a publication.
-
-        The rate is measured over the whole round trip: over a shorter time, several
-        acknowledgements that arrive together would look like a much faster link.
-        """
-        self.delivered_bytes += trip.size_bytes
-        largest = min(trip.write_bytes, MAX_EXTRA_BYTES)
-        self._largest_bytes = max(largest, self._largest_bytes)
-        round_trip_s = max(now_s - trip.sent_s, 1e-4)
-        if trip.was_alone:
-            self.on_rtt_sample(round_trip_s, now_s)
-        elif self._is_full(round_trip_s):
-            self._is_starting = False
-        delivered = self.delivered_bytes - trip.delivered_bytes
-        self._add_rate(delivered / round_trip_s, now_s)
-        if self._is_starting and trip.delivered_bytes >= self._round_ends_at_bytes:
-            self._end_round()
-
-    def on_rtt_sample(self, round_trip_s: float, now_s: float) -> None:
+    def on_rtt_sample(self, round_trip_s: float) -> None:
         """Add a round-trip sample of the idle link."""
-        self._round_trip_s = round_trip_s
-        self._measured_at_s = now_s
+        self._base_s = min(round_trip_s, self._base_s or round_trip_s)
+        if self._meter.rate is not None:
+            start_bytes = SLOW_START_FRAMES * FRAME_BYTES
+            self._window_bytes = min(self._target_bytes(), start_bytes)
 
-    def reset(self) -> None:
-        """Start over with a new link."""
-        self._rates.clear()
-        self._round_trip_s = None
-        self._largest_bytes = 0
-        self._is_starting = True
-        self._flat_rounds = 0
-        self._start_rate = 0.0
+    def estimate(self) -> LinkEstimate | None:
+        """What is known of the link; None while its rate is unknown."""
+        rate = self._meter.rate
+        if rate is None:
+            return None
+        return LinkEstimate(rate, self._burst.credit_bytes(rate))
 
-    def _is_full(self, round_trip_s: float) -> bool:
-        """Whether a message was queued behind others."""
-        idle_s = self._round_trip_s or 0.0
-        return round_trip_s - idle_s > max(QUEUEING_FRACTION * idle_s, QUEUEING_S)
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes that may be in flight."""
+        return int(min(self._max_bytes, max(self._unit_bytes, self._window_bytes)))
 
-    def _end_round(self) -> None:
-        """Stop doubling the window once the rate does not grow any more.
+    def free_bytes(self, now_s: float) -> int:
+        """Bytes that may be sent now; negative when too many are in flight."""
+        free_bytes = self.limit_bytes - self.bytes_in_flight
+        pace = self._pace()
+        if pace is None:
+            return free_bytes
+        depth = self._depth_bytes() - self._pacer.drain(pace, now_s)
+        return int(min(free_bytes, max(0.0, depth)))
 
-        A measured rate is limited by the window, so during startup the window is
-        twice the bandwidth-delay product.
-        """
-        self._round_ends_at_bytes = self.delivered_bytes
-        rate = self._rates[0][1]
-        if rate >= STARTUP_GROWTH * self._start_rate:
-            self._start_rate, self._flat_rounds = rate, 0
+    def wait_s(self, now_s: float) -> float | None:
+        """Time until the pace permits a segment; None when it is not the limit."""
+        pace = self._pace()
+        free_bytes = self.limit_bytes - self.bytes_in_flight
+        if pace is None or free_bytes < min(self._unit_bytes, self.limit_bytes / 2):
+            return None
+        ahead_bytes = self._pacer.drain(pace, now_s) - self._depth_bytes()
+        return max(0.0, (ahead_bytes + self._unit_bytes) / pace)
+
+    def on_sent(
+        self, size_bytes: int, now_s: float, write_bytes: int = 0
+    ) -> SendSample:
+        """Add a publication, and the size of its write, to the bytes in flight."""
+        is_alone = not self.bytes_in_flight
+        if is_alone:
+            self._meter.restart(None)
+            if now_s - self._last_ack_s > IDLE_S:
+                self._burst.forget_run()
+        self._unit_bytes = max(FRAME_BYTES, size_bytes, self._unit_bytes * 0.98)
+        self.bytes_in_flight += size_bytes
+        pace = self._pace()
+        self._pacer.on_sent(size_bytes, pace, now_s)
+        limit = self.limit_bytes
+        is_limited = self.bytes_in_flight >= max(limit - self._unit_bytes, limit / 2)
+        if pace is not None:
+            is_full = self._pacer.queued_bytes >= self._depth_bytes() - self._unit_bytes
+            is_limited = is_limited or is_full
+        arrives_bytes = max(size_bytes, min(write_bytes, FRAME_BYTES))
+        delivered_bytes = self._delivered_bytes
+        return SendSample(
+            size_bytes, now_s, arrives_bytes, is_alone, is_limited, delivered_bytes
+        )
+
+    def on_done(self, sample: SendSample) -> None:
+        """Remove a publication from the bytes in flight."""
+        self.bytes_in_flight -= sample.size_bytes
+        queued_bytes = self._pacer.queued_bytes
+        self._pacer.queued_bytes = min(queued_bytes, self.bytes_in_flight)
+
+    def on_ack(self, sample: SendSample, now_s: float) -> None:
+        """Update the window after the broker acknowledged a publication."""
+        self.on_done(sample)
+        self._delivered_bytes += sample.size_bytes
+        round_trip_s = max(now_s - sample.sent_s, 1e-4)
+        self._base_s = min(round_trip_s, self._base_s or round_trip_s)
+        delay_s = round_trip_s - self._base_s
+        target_s = self._target_delay_s()
+        self._on_train(sample, now_s)
+        if delay_s <= target_s / 4 or self._is_probing:
+            self._meter.restart(now_s)
+        elif self._meter.on_ack(sample, now_s, self._base_s, int(self._unit_bytes)):
+            self._window_bytes = self._target_bytes()
+        self._last_ack_s = now_s
+        is_low = delay_s < target_s / 2
+        self._burst.on_ack(sample.size_bytes, now_s, is_delayed=not is_low)
+        self._on_delay(sample, delay_s / target_s, now_s)
+        self._on_round_ack(sample, now_s, is_low=is_low)
+
+    def _on_round_ack(self, sample: SendSample, now_s: float, *, is_low: bool) -> None:
+        """End the round when what was sent after its start is acknowledged."""
+        self._is_round_limited |= sample.is_limited
+        if self._round_start_s is None:
+            self._round_start_s = sample.sent_s
+        is_round = sample.sent_s >= self._round_start_s
+        if is_round and now_s - self._round_start_s >= MIN_ROUND_S:
+            self._end_round(is_low, now_s)
+
+    def _on_train(self, sample: SendSample, now_s: float) -> None:
+        """Follow the trains; the one that follows a probe ends it."""
+        train = self._train
+        if sample.is_alone or train is None or not train.add(sample, now_s):
+            if self._is_probing and train and train.size_bytes > FRAME_BYTES:
+                self._end_probe(train)
+            if sample.is_alone:
+                self._train = _Train(sample, now_s)
+                self._train.add(sample, now_s)
+
+    def _end_probe(self, train: _Train) -> None:
+        """Explain the delay of single publications by a longer way and the rate."""
+        rate, known = train.rate, self._meter.rate
+        own_s = train.first.arrives_bytes / rate if rate else 0.0
+        base_s = min(self._base_s or train.round_trip_s, train.round_trip_s)
+        self._base_s = max(base_s, train.round_trip_s - own_s)
+        if rate and (known is None or not known / 2 < rate < 2 * known):
+            self._meter.rate = rate
+            self._meter.forget_samples()
+        if self._meter.rate is not None:
+            self._window_bytes = self._target_bytes()
+        self._queued_alone, self._queued_since_s = 0, None
+        self._is_probing = False
+
+    def _on_delay(self, sample: SendSample, excess: float, now_s: float) -> None:
+        """Shrink the window when the delay was too high for `MIN_ROUND_S`."""
+        is_unexplained = self._meter.rate is None and excess >= 0.5  # noqa: PLR2004
+        if sample.is_alone:
+            is_queued = is_unexplained or excess > 1.25  # noqa: PLR2004
+            self._queued_alone = self._queued_alone + 1 if is_queued else 0
+        if excess <= 1.25:  # noqa: PLR2004 - of the target
+            self._queued_since_s = None
         else:
-            self._flat_rounds += 1
-        self._is_starting = self._flat_rounds < STARTUP_FLAT_ROUNDS
+            self._shrink(sample, excess, now_s)
+        if self._queued_alone > 1:
+            # Either the link has become slower or the way longer: the distance of two
+            # acknowledgements tells.
+            self._is_probing = True
+        if self._is_probing:
+            self._window_bytes = max(self._window_bytes, 2 * self._unit_bytes)
 
-    def _add_rate(self, rate: float, now_s: float) -> None:
-        """Add to the sliding-window maximum, which is the first element."""
-        while self._rates and self._rates[-1][1] <= rate:
-            self._rates.pop()
-        self._rates.append((now_s, rate))
-        while now_s - self._rates[0][0] > SAMPLE_LIFETIME_S:
-            self._rates.popleft()
+    def _shrink(self, sample: SendSample, excess: float, now_s: float) -> None:
+        if self._queued_since_s is None:
+            self._queued_since_s = now_s
+        queued_s = now_s - self._queued_since_s
+        if queued_s < MIN_ROUND_S:
+            return
+        self._is_growing = False
+        if self._meter.rate is None:
+            # The first guess: what was delivered while this one was under way.
+            delivered_bytes = self._delivered_bytes - sample.delivered_bytes
+            self._meter.rate = delivered_bytes / (now_s - sample.sent_s)
+        self._window_bytes = min(self._window_bytes, self._target_bytes())
+        if queued_s > max(PERSISTENT_S, PERSISTENT_ROUNDS * (now_s - sample.sent_s)):
+            self._window_bytes = self._unit_bytes  # until one travels alone
+        if excess > 3:  # noqa: PLR2004 - times the target
+            self._meter.forget_samples()
+
+    def _end_round(self, is_low: bool, now_s: float) -> None:
+        """Let the window grow after a round trip without delay."""
+        if not is_low:
+            self._is_growing = False
+        elif self._is_round_limited:
+            step = max(self._unit_bytes, self._window_bytes * GROWTH)
+            grown = min(self._window_bytes + step, self._growth_limit_bytes(now_s))
+            if grown > self._window_bytes:
+                if not self._is_growing:
+                    self._meter.forget_samples()
+                self._is_growing = True
+                self._window_bytes = grown
+        self._is_round_limited = False
+        self._round_start_s = now_s
+
+    def _growth_limit_bytes(self, now_s: float) -> float:
+        """Largest window that the bytes passed without delay justify."""
+        rate = self._meter.rate
+        if rate is None:
+            run_bytes = self._burst.run_bytes
+            start_bytes = SLOW_START_FRAMES * self._unit_bytes
+            return max(
+                GROWTH * run_bytes, min(run_bytes + self._unit_bytes, start_bytes)
+            )
+        target_bytes = self._target_bytes()
+        least_bytes = EXCESS_SEGMENTS * self._unit_bytes
+        excess_bytes = self._burst.excess_bytes(rate, now_s) - least_bytes
+        if excess_bytes <= 0:
+            return target_bytes
+        credit_bytes = CREDIT_MARGIN * self._burst.credit_bytes(rate)
+        new_bytes = excess_bytes - credit_bytes
+        return max(PROBE_GAIN * target_bytes, target_bytes + KNOWN_GROWTH * new_bytes)
+
+    def _target_delay_s(self) -> float:
+        rate = self._meter.rate
+        return TARGET_DELAY_S if rate is None else self._depth_bytes() / rate
+
+    def _target_bytes(self) -> float:
+        """Window of a full link: a segment while its rate is unknown."""
+        rate = self._meter.rate
+        if rate is None:
+            return self._unit_bytes
+        return rate * (self._base_s or 0.0) + self._depth_bytes()
+
+    def _depth_bytes(self) -> float:
+        """Bytes that may wait at the link."""
+        rate = self._meter.rate or 0.0
+        return max(self._unit_bytes, min(rate * TARGET_DELAY_S, MAX_DEPTH_BYTES))
+
+    def _pace(self) -> float | None:
+        """Bytes per second that may be written; None when the pace is free."""
+        rate = self._meter.rate
+        return None if rate is None or self._is_growing else PACE_GAIN * rate

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from edge_agent.queue.base import QueuedMessage
-from edge_agent.uplink.congestion import CongestionWindow, SendSample
+from edge_agent.uplink.congestion import CongestionWindow, LinkEstimate, SendSample
 from edge_agent.uplink.rate_limit import SEGMENT_BYTES
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.transport import NO_SUBSCRIBERS
@@ -47,7 +47,7 @@ class FlightLimits:
             messages.
     """
 
-    window_bytes: int = 65_536
+    window_bytes: int = 1_048_576
     max_awaiting: int = 2000
     resend_after_s: float = 15.0
     offer_grace_s: float = 3.0
@@ -103,7 +103,6 @@ class InFlight:
 
     Attributes:
         custody: The mode in force.
-        bytes_in_flight: Bytes that the broker has not acknowledged.
     """
 
     def __init__(
@@ -129,7 +128,15 @@ class InFlight:
         self._last_answer_s = 0.0
         self._due = QueueActions()
         self._window = CongestionWindow(limits.window_bytes)
-        self.bytes_in_flight = 0
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes that the broker has not acknowledged."""
+        return self._window.bytes_in_flight
+
+    def link_estimate(self) -> LinkEstimate | None:
+        """What is known of the link; None while its rate is unknown."""
+        return self._window.estimate()
 
     def on_up(
         self,
@@ -137,6 +144,7 @@ class InFlight:
         receive_maximum: int,
         known_offers: Sequence[CustodyOffer] = (),
         round_trip_s: float | None = None,
+        known_link: LinkEstimate | None = None,
     ) -> None:
         """Start on a link that is up, with its receipts subscribed.
 
@@ -146,12 +154,13 @@ class InFlight:
             known_offers: Earlier offers of this peer. A restarted broker has lost its
                 retained offers and must not be treated as one without a store.
             round_trip_s: Duration of the subscription, the first round-trip sample.
+            known_link: Estimate of an earlier connection to the same broker.
         """
         self._is_up = True
         self._paused_until_s = 0.0
-        self._window.reset()
+        self._window = CongestionWindow(self._limits.window_bytes, known_link)
         if round_trip_s is not None:
-            self._window.on_rtt_sample(round_trip_s, now_s)
+            self._window.on_rtt_sample(round_trip_s)
         self._up_at_s = now_s
         self._receive_maximum = receive_maximum
         self.custody = self._configured
@@ -171,7 +180,7 @@ class InFlight:
         self._in_flight.clear()
         self._awaiting.clear()
         self._refused.clear()
-        self.bytes_in_flight = 0
+        self._window = CongestionWindow(self._limits.window_bytes)
 
     def on_offer(self, offer: CustodyOffer) -> None:
         """Handle an offer of receipts, or the notice that a receiver is offline."""
@@ -204,7 +213,8 @@ class InFlight:
         """Bytes that may be sent now in one write; 0 when none may be.
 
         Less than a segment is not returned, so that small messages share segments.
-        An urgent message does not wait for that: its window is a segment larger.
+        An urgent message waits neither for that nor for the pace, and its window is a
+        segment larger.
         """
         is_paused = not self._is_up or now_s < self._paused_until_s
         is_full = (
@@ -212,12 +222,17 @@ class InFlight:
         )
         if is_paused or is_full:
             return 0
-        window = self._window.limit_bytes(now_s)
-        free = window - self.bytes_in_flight
+        limit_bytes = self._window.limit_bytes
         if is_urgent:
-            return max(free + SEGMENT_BYTES, 0)
-        fills_segment = free >= min(window // 2, SEGMENT_BYTES) or not self._in_flight
-        return max(free, 0) if fills_segment else 0
+            return max(limit_bytes - self.bytes_in_flight + SEGMENT_BYTES, 0)
+        free_bytes = self._window.free_bytes(now_s)
+        is_idle = not self._in_flight
+        fills_segment = is_idle or free_bytes >= min(limit_bytes // 2, SEGMENT_BYTES)
+        return max(free_bytes, 0) if fills_segment else 0
+
+    def pace_wait_s(self, now_s: float) -> float | None:
+        """Time until the pace permits a segment; None when it is not the limit."""
+        return self._window.wait_s(now_s) if self._is_up else None
 
     @property
     def free_slots(self) -> int:
@@ -278,13 +293,9 @@ class InFlight:
         """
         if not self._in_flight:
             self._last_answer_s = now_s
-        write_bytes = write_bytes or size_bytes
-        is_alone = not self._in_flight and write_bytes == size_bytes
-        delivered = self._window.delivered_bytes
-        trip = SendSample(size_bytes, now_s, is_alone, delivered, write_bytes)
+        trip = self._window.on_sent(size_bytes, now_s, write_bytes or size_bytes)
         sent = tuple(_Sent(message, now_s) for message in messages)
         self._in_flight[token] = _Packet(sent, trip, is_answered)
-        self.bytes_in_flight += size_bytes
 
     def on_published(
         self, token: int, refused: str | None, now_s: float
@@ -294,9 +305,10 @@ class InFlight:
         if packet is None:
             return ()
         self._last_answer_s = now_s
-        self.bytes_in_flight -= packet.trip.size_bytes
         if packet.is_answered:
             self._window.on_ack(packet.trip, now_s)
+        else:
+            self._window.on_done(packet.trip)
         for sent in packet.messages:
             self._answered(sent, refused, now_s)
         is_refused = refused not in {None, NO_SUBSCRIBERS}

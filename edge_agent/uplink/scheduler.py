@@ -57,6 +57,13 @@ LATE_AFTER_S = 60.0
 MAX_GATHER_PRIORITY = 2
 """Highest priority whose messages may wait to share a publication."""
 
+FULL_BATCH_BYTES = 6000
+FULL_BATCH_MESSAGES = 64
+"""What fills a batch, and so a segment, waits no longer. Our readings are deflated to
+about a quarter; others take several segments."""
+
+FULL_CHECK_INTERVAL_S = 1.0
+
 _LIVE, _LATE = 1, 0
 _LIVE_WEIGHTS = {_LIVE: 3.0, _LATE: 1.0}
 
@@ -66,7 +73,8 @@ class PriorityScheduler:
 
     Args:
         queue: The queue; nothing else may lease from it.
-        gather_s: How long routine messages wait to share a publication.
+        gather_s: How long routine messages wait to share a publication, if they do
+            not fill one before.
     """
 
     def __init__(self, queue: Queue, gather_s: float = 0.0) -> None:
@@ -77,6 +85,7 @@ class PriorityScheduler:
         self._fair_queue = WeightedFairQueue()
         self._live_queues: dict[int, WeightedFairQueue] = {}
         self._waiting_since: dict[int, float] = {}
+        self._next_check_s: dict[int, float] = {}
 
     def next_priority(self, now_s: float) -> int | None:
         """The priority to serve next; None when no message may be sent."""
@@ -129,8 +138,25 @@ class PriorityScheduler:
         return int(age_s) if age_s is not None and age_s > self._late_after_s else None
 
     def _is_ripe(self, priority: int, now_s: float) -> bool:
+        if priority > MAX_GATHER_PRIORITY:
+            return True
         waited_s = now_s - self._waiting_since[priority]
-        return priority > MAX_GATHER_PRIORITY or waited_s >= self._gather_s
+        return waited_s >= self._gather_s or self._fills_batch(priority, now_s)
+
+    def _fills_batch(self, priority: int, now_s: float) -> bool:
+        """Whether enough waits for a full batch; looked up once in a second if not."""
+        if now_s < self._next_check_s.get(priority, 0.0):
+            return False
+        batch = self._queue.lease(
+            FULL_BATCH_MESSAGES, FULL_BATCH_BYTES, priority=priority
+        )
+        self._queue.release([m.seq for m in batch])
+        size_bytes = sum(len(m.payload) for m in batch)
+        is_full = len(batch) == FULL_BATCH_MESSAGES
+        if is_full or size_bytes > FULL_BATCH_BYTES * 3 // 4:
+            return True
+        self._next_check_s[priority] = now_s + FULL_CHECK_INTERVAL_S
+        return False
 
     def _newest(self, priority: int, limit: int, max_bytes: int) -> list[QueuedMessage]:
         """The newest messages that are not late, newest first."""

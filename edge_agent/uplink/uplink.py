@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from edge_agent.queue.base import Queue, QueueFileError
+from edge_agent.uplink.congestion import LinkEstimate
 from edge_agent.uplink.in_flight import CustodyMode, InFlight, QueueActions
 from edge_agent.uplink.publications import (
     OutgoingPublication,
@@ -88,6 +89,9 @@ IDLE_POLL_S = 0.25
 MAX_BURST = 64
 """Maximum number of publications in one write."""
 
+LINK_STORE_INTERVAL_S = 60.0
+"""Interval between comparisons of the known link with the stored one."""
+
 MAX_EXCESS_BYTES = 200
 """A write may exceed the window by a small message, 50 ms at 30 kbps."""
 
@@ -144,6 +148,8 @@ class Uplink:
         self._link: _LinkHandler | None = None
         self._acks: list[int] = []
         self._acks_since_s = 0.0
+        self._link_key = ""
+        self._link_stored_s = 0.0
         self._stop = threading.Event()
         self.down_since_s: float | None = clock()
         self.unserved_since_s: float | None = clock()
@@ -201,8 +207,14 @@ class Uplink:
 
     def on_link_up(self, receive_maximum: int, round_trip_s: float) -> None:
         """Start to send: the link is up and the receipts are subscribed."""
-        offers = self._stored_offers()
-        self._in_flight.on_up(self._clock(), receive_maximum, offers, round_trip_s)
+        self._link_key = f"uplink/link/{self.endpoint}"
+        self._in_flight.on_up(
+            self._clock(),
+            receive_maximum,
+            self._stored_offers(),
+            round_trip_s,
+            self._stored_link(),
+        )
         self.down_since_s = None
         log.info("uplink to %s is up", self.endpoint)
 
@@ -250,6 +262,7 @@ class Uplink:
             log.warning("%s on %s from %s", error, incoming.topic, self.endpoint)
 
     def _on_down(self) -> None:
+        self._store_link(self._clock())
         self._handle_answers()  # acknowledged messages are not sent again
         self._in_flight.on_down()
         self._builder.release_large()
@@ -299,7 +312,8 @@ class Uplink:
             if not more:
                 break
             free_bytes = self._add_fitting(loads, more, free_bytes, now_s)
-        return loads, IDLE_POLL_S
+        pace_wait_s = self._in_flight.pace_wait_s(now_s)
+        return loads, min(IDLE_POLL_S, pace_wait_s or IDLE_POLL_S)
 
     def _add_fitting(
         self,
@@ -380,6 +394,8 @@ class Uplink:
         if self._acks and (everything or is_batch):
             self._queue.ack(self._acks)
             self._acks = []
+        if everything or now_s - self._link_stored_s >= LINK_STORE_INTERVAL_S:
+            self._store_link(now_s)
 
     def _handle_custody(self, due: QueueActions) -> None:
         if due.new_offers:
@@ -412,6 +428,27 @@ class Uplink:
         except (ValueError, TypeError):
             log.error("offers of %s are damaged: %a", self.endpoint, stored)  # noqa: TRY400
             return []
+
+    def _store_link(self, now_s: float) -> None:
+        """Store what is known of the link, if it has changed by a factor of two."""
+        self._link_stored_s = now_s
+        link, stored = self._in_flight.link_estimate(), self._stored_link()
+        if link is None or (stored is not None and link.is_like(stored)):
+            return
+        try:
+            self._queue.put([], {self._link_key: json.dumps(link)})
+        except QueueFileError as error:
+            log.warning("cannot store the rate of %s: %s", self.endpoint, error)
+
+    def _stored_link(self) -> LinkEstimate | None:
+        stored = self._queue.get_state(self._link_key)
+        if stored is None:
+            return None
+        try:
+            return LinkEstimate.parse(json.loads(stored))
+        except (ValueError, TypeError):
+            log.error("%s is damaged: %a", self._link_key, stored)  # noqa: TRY400
+            return None
 
     def _offers_key(self) -> str:
         return f"uplink/offers/{self.endpoint}"

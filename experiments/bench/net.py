@@ -18,8 +18,7 @@ NETWORK = "10.231.77.0/30"
 PREFIX = "yamamori"
 ROOT = Path(__file__).resolve().parents[2]
 
-BURST_BYTES = 1600
-"""One Ethernet frame: the link never sends faster than its rate."""
+FRAME_BURST_BYTES = 1600
 
 MODEM_BYTES = 65536
 """Buffer of a modem; a message in it cannot be overtaken."""
@@ -33,11 +32,15 @@ class Shape:
         rate_bps: Bits per second of each direction.
         data_delay_s: Additional delay from the sending side.
         answer_delay_s: Additional delay in the opposite direction.
+        burst_bytes: What passes at line speed after a pause: one Ethernet frame for a
+            link that never sends faster than its rate; more for cellular schedulers,
+            routers and policers.
     """
 
     rate_bps: float
     data_delay_s: float = 0.0
     answer_delay_s: float = 0.0
+    burst_bytes: int = FRAME_BURST_BYTES
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -102,7 +105,7 @@ class Net:
     def shape(self, shape: Shape) -> None:
         """Set the rate of both directions; delays are added by a relay."""
         for namespace in (self.near, self.far):
-            tbf = f"tbf rate {shape.rate_bps:.0f}bit burst {BURST_BYTES}"
+            tbf = f"tbf rate {shape.rate_bps:.0f}bit burst {shape.burst_bytes}"
             tc = f"tc -n {namespace} qdisc replace dev slow root {tbf}"
             run_command(f"{tc} limit {MODEM_BYTES}")
 

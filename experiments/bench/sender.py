@@ -32,7 +32,6 @@ IDLE_S = 1.5
 """Time between the connection and the backlog, as on a node."""
 
 FIRST_URGENT_S = 1.5
-NEXT_URGENT_S = 2.1
 BACKLOG_PRIORITY = 1
 URGENT_PRIORITY = 5
 
@@ -48,6 +47,7 @@ Hand = Callable[[bool, list[int]], None]
 @click.option("--backlog-bytes", type=int, default=1000)
 @click.option("--urgent", type=int, default=1)
 @click.option("--urgent-bytes", type=int, default=200)
+@click.option("--every", "every_s", type=float, default=2.1, help="Urgent messages.")
 @click.option("--window-bytes", type=int, default=FlightLimits().window_bytes)
 @click.option(
     "--custody", type=click.Choice([c.value for c in CustodyMode]), default="auto"
@@ -61,6 +61,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     backlog_bytes: int,
     urgent: int,
     urgent_bytes: int,
+    every_s: float,
     window_bytes: int,
     custody: str,
     out: Path,
@@ -83,8 +84,8 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     # Not in step with anything periodic.
     jitter = random.Random(backlog)  # noqa: S311
     for number in range(urgent):
-        at_s = began_s + FIRST_URGENT_S + number * NEXT_URGENT_S
-        at_s += jitter.random() * 0.4 if number else 0.0
+        at_s = began_s + FIRST_URGENT_S + number * every_s
+        at_s += jitter.random() * 0.2 * every_s if number else 0.0
         time.sleep(max(0.0, at_s - time.monotonic()))
         _hand(hand, True, range(number, number + 1), handed)
         out.write_text(json.dumps(handed))

@@ -3,7 +3,7 @@
 import pytest
 
 from edge_agent.queue.base import QueuedMessage
-from edge_agent.uplink.congestion import MIN_WINDOW_BYTES
+from edge_agent.uplink.congestion import FRAME_BYTES, START_FRAMES
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
 from edge_agent.uplink.rate_limit import SEGMENT_BYTES
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
@@ -102,10 +102,10 @@ def test_window_is_larger_for_urgent_messages() -> None:
 
     assert (f.sendable_bytes(0.05), f.sendable_bytes(0.05, is_urgent=True)) == (
         0,
-        SEGMENT_BYTES - 298,
+        SEGMENT_BYTES + 1,
     )
     f.on_sent(2, (message(2),), SEGMENT_BYTES - 300, 0.0)
-    assert f.sendable_bytes(0.05, is_urgent=True) == 2
+    assert f.sendable_bytes(0.05, is_urgent=True) == 301
 
 
 def test_round_trip_of_the_subscription_opens_the_window() -> None:
@@ -113,7 +113,7 @@ def test_round_trip_of_the_subscription_opens_the_window() -> None:
     f = InFlight(FlightLimits(), CustodyMode.RECEIPTS)
     f.on_up(0.0, 20, round_trip_s=0.1)
 
-    assert f.sendable_bytes(0.0) == MIN_WINDOW_BYTES
+    assert f.sendable_bytes(0.0) == START_FRAMES * FRAME_BYTES
 
 
 def test_no_slots_are_free_at_receive_maximum() -> None:
@@ -134,7 +134,7 @@ def test_qos_0_publications_do_not_measure_the_link() -> None:
         f.on_sent(token, (message(token),), 500, 0.0, is_answered=False)
         f.on_published(token, None, 0.0001)
 
-    assert f.sendable_bytes(0.01) == MIN_WINDOW_BYTES
+    assert f.sendable_bytes(0.01) == START_FRAMES * FRAME_BYTES
 
 
 def test_node_keeps_messages_without_a_subscriber() -> None:

@@ -4,7 +4,11 @@ import pytest
 
 from edge_agent.queue.base import ExpiryPolicy, MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.scheduler import LATE_AFTER_S, PriorityScheduler
+from edge_agent.uplink.scheduler import (
+    FULL_CHECK_INTERVAL_S,
+    LATE_AFTER_S,
+    PriorityScheduler,
+)
 
 
 class SchedulerHarness:
@@ -126,3 +130,26 @@ def test_only_routine_messages_wait_for_a_batch(tmp_path: object) -> None:
     harness.now_s += 1
 
     assert harness.send(limit=10) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("count", "size"), [(64, 1), (6, 1000)])
+def test_what_fills_a_batch_waits_no_longer(
+    tmp_path: object, count: int, size: int
+) -> None:
+    """A backlog goes at once; what is left of it waits for more."""
+    harness = SchedulerHarness(f"{tmp_path}/queue.db", gather_s=180)
+    harness.now_s += 1
+    payloads = [str(n).zfill(size) for n in range(count + 2)]
+    for payload in payloads[:2]:
+        harness.put(1, payload)
+    assert harness.send(limit=64) == []
+    for payload in payloads[2:]:
+        harness.put(1, payload)
+    assert harness.send(limit=64) == []
+    harness.now_s += FULL_CHECK_INTERVAL_S
+
+    assert harness.send(limit=count) == payloads[:count]
+    harness.now_s += 100
+    assert harness.send(limit=count) == []
+    harness.now_s += 80
+    assert harness.send(limit=count) == payloads[count:]
