@@ -332,6 +332,7 @@ class CongestionWindow:
         self._queued_alone = 0
         self._is_probing = False
         self._train: _Train | None = None
+        self._train_bytes = 0
         if known is not None:
             self._burst.restore(known.credit_bytes)
 
@@ -351,8 +352,12 @@ class CongestionWindow:
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes that may be in flight."""
-        return int(min(self._max_bytes, max(self._unit_bytes, self._window_bytes)))
+        """Bytes that may be in flight; for a probe, two frames over an idle link."""
+        window_bytes = self._window_bytes
+        if self._is_probing:
+            is_sent = self.bytes_in_flight and self._train_bytes > FRAME_BYTES
+            window_bytes = (1 if is_sent else 2) * self._unit_bytes
+        return int(min(self._max_bytes, max(self._unit_bytes, window_bytes)))
 
     def free_bytes(self, now_s: float) -> int:
         """Bytes that may be sent now; negative when too many are in flight."""
@@ -378,11 +383,13 @@ class CongestionWindow:
         """Add a publication, and the size of its write, to the bytes in flight."""
         is_alone = not self.bytes_in_flight
         if is_alone:
+            self._train_bytes = 0
             self._meter.restart(None)
             if now_s - self._last_ack_s > IDLE_S:
                 self._burst.forget_run()
         self._unit_bytes = max(FRAME_BYTES, size_bytes, self._unit_bytes * 0.98)
         self.bytes_in_flight += size_bytes
+        self._train_bytes += size_bytes
         pace = self._pace()
         self._pacer.on_sent(size_bytes, pace, now_s)
         limit = self.limit_bytes
@@ -468,10 +475,9 @@ class CongestionWindow:
             # Either the link has become slower or the way longer: the distance of two
             # acknowledgements tells.
             self._is_probing = True
-        if self._is_probing:
-            self._window_bytes = max(self._window_bytes, 2 * self._unit_bytes)
 
     def _shrink(self, sample: SendSample, excess: float, now_s: float) -> None:
+        """Make the window as small as the rate allows."""
         if self._queued_since_s is None:
             self._queued_since_s = now_s
         queued_s = now_s - self._queued_since_s
@@ -540,4 +546,5 @@ class CongestionWindow:
     def _pace(self) -> float | None:
         """Bytes per second that may be written; None when the pace is free."""
         rate = self._meter.rate
-        return None if rate is None or self._is_growing else PACE_GAIN * rate
+        is_free = rate is None or self._is_growing or self._is_probing
+        return None if is_free or rate is None else PACE_GAIN * rate
