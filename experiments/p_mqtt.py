@@ -199,7 +199,7 @@ def _draw(path: Path, links: Sequence[str], runs: list[Run]) -> None:
 @click.command()
 @click.option("--quick", is_flag=True, help="One run of each, two links.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
-@click.option("--window-bytes", type=int, default=65_536, show_default=True)
+@click.option("--window-bytes", type=int, default=FlightLimits().window_bytes, show_default=True)
 def main(quick: bool, out: Path, window_bytes: int) -> None:
     """Repeat the experiment of the P-MQTT paper."""
     interrupt_on_sigterm()

@@ -72,7 +72,7 @@ class LinkSection:
             low=200,
             high=16e6,
         ),
-        65_536,
+        FlightLimits.window_bytes,
     )
     keepalive_s: int = key(
         KeyRule(
