@@ -2,11 +2,12 @@
 
 A backlog is sent, and 1.5 s later a message of priority 5 with 200 bytes. Three
 senders on the same shaped link: a plain paho client, a Mosquitto bridge, and Yamamori's
-queue and uplink. With Yamamori further urgent messages follow every 2 s while the
-backlog drains, each a sample; the others send in order, so one sample is enough.
+queue and uplink. With Yamamori further urgent messages follow while the backlog drains,
+each a sample; the others send in order, so one sample is enough.
 
-The broker's answers are delayed, the data are not. The physical limit for the urgent
-message is one frame of the backlog on the wire, then its own.
+In the cases a to c the broker's answers are delayed, the data are not; the others have
+no added delay, and some let a burst pass at line speed. The physical limit for the
+urgent message is one frame of the backlog on the wire, then its own.
 """
 
 import statistics
@@ -17,7 +18,7 @@ from typing import Any
 import click
 
 from edge_agent.uplink.in_flight import FlightLimits
-from experiments.bench.chart import bars
+from experiments.bench.chart import bars, lines
 from experiments.bench.net import FAR_ADDRESS, Net, Shape
 from experiments.bench.sender import topic
 from experiments.bench.site import Site, interrupt_on_sigterm
@@ -30,6 +31,9 @@ BACKLOG_BYTES = 1000
 URGENT_BYTES = 200
 WINDOW_BYTES = FlightLimits().window_bytes
 GOODPUT_BAR = 0.85
+CHANGE_S = 8.0
+CDF_S = [n * 0.02 for n in range(51)]
+FAST = Shape(10_000_000)
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Case:
         bar_s: Most an urgent message may take.
         is_drained: Whether the run goes on until the backlog is gone.
         most_urgent: Most urgent messages behind the backlog.
-        fast_until_s: Time with a link of 10 Mbps after the connection.
+        was_fast: Whether the link had 10 Mbps until `CHANGE_S` before the backlog.
     """
 
     name: str
@@ -52,7 +56,7 @@ class Case:
     bar_s: float
     is_drained: bool = True
     most_urgent: int = 5
-    fast_until_s: float = 0.0
+    was_fast: bool = False
 
     @property
     def limit_s(self) -> float:
@@ -80,34 +84,17 @@ class Case:
 A = Case("a", Shape(64_000, answer_delay_s=0.1), 100, 0.5)
 B = Case("b", Shape(30_000, answer_delay_s=0.6), 60, 1.0)
 C = Case("c", A.shape, 10_000, 0.5, is_drained=False)
-SHAPED = (
-    Case("64 kbps", Shape(64_000), 100, 0.6, most_urgent=10),
-    Case("30 kbps", Shape(30_000), 60, 1.0, most_urgent=10),
-    Case("128 kbps", Shape(128_000), 200, 0.3, most_urgent=10),
-    Case("500 kbps", Shape(500_000), 800, 0.3, most_urgent=10),
-    Case(
-        "64 kbps, burst 16 kB",
-        Shape(64_000, burst_bytes=16_000),
-        100,
-        3.0,
-        most_urgent=10,
-    ),
-    Case(
-        "64 kbps, burst 64 kB",
-        Shape(64_000, burst_bytes=64_000),
-        200,
-        9.0,
-        most_urgent=10,
-    ),
-    Case(
-        "64 kbps after 10 Mbps",
-        Shape(64_000),
-        100,
-        0.6,
-        most_urgent=10,
-        fast_until_s=4.0,
-    ),
+MANY = 10
+PLAIN = (
+    Case("64 kbps", Shape(64_000), 100, 0.6, most_urgent=MANY),
+    Case("30 kbps", Shape(30_000), 60, 1.0, most_urgent=MANY),
+    Case("128 kbps", Shape(128_000), 200, 0.3, most_urgent=MANY),
+    Case("500 kbps", Shape(500_000), 800, 0.3, most_urgent=MANY),
+    Case("burst 16 kB", Shape(64_000, burst_bytes=16_000), 100, 3.0, most_urgent=MANY),
+    Case("burst 64 kB", Shape(64_000, burst_bytes=64_000), 200, 9.0, most_urgent=MANY),
+    Case("was 10 Mbps", Shape(64_000), 100, 0.6, most_urgent=MANY, was_fast=True),
 )
+"""Links without an added delay; the last three have 64 kbps."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +147,17 @@ class Run:
 
 def run(net: Net, case: Case, arm: Arm) -> Run:
     """Run one arm through one case."""
-    net.shape(case.shape)
+    net.shape(FAST if case.was_fast else case.shape)
     net.settle()
     urgent = case.urgent if arm.by == "uplink" else 1
     with Site(net) as site:
         _far_side(site, case, arm, urgent)
         before_bytes = net.sent_bytes()
         _near_side(site, case, arm, urgent)
+        if case.was_fast:
+            site.wait_for_words("sender", "ready")
+            net.shape(case.shape)
+            before_bytes = net.sent_bytes()
         site.wait_for_end("receiver", 60.0)
         wire_bytes = net.sent_bytes() - before_bytes
         arrived, handed = site.result("receiver"), site.result("sender")
@@ -244,7 +235,10 @@ def plan(is_quick: bool) -> list[tuple[Case, Arm]]:
     runs = [
         (case, arm) for case in (A, B) for arm in (PAHO, BRIDGE, *repeated, *others)
     ]
-    return [*runs, *((C, arm) for arm in repeated)]
+    runs += [(C, arm) for arm in repeated]
+    return runs + [
+        (case, arm) for case in PLAIN for arm in (PAHO, BRIDGE, *repeated[:2])
+    ]
 
 
 def _merged(runs: list[Run]) -> dict[tuple[str, str], list[Run]]:
@@ -281,7 +275,7 @@ def _percent(share: float | None) -> str | None:
 
 
 def _report(runs: list[Run]) -> tuple[str, list[str]]:
-    cases = {case.name: case for case in (A, B, C, *SHAPED)}
+    cases = {case.name: case for case in (A, B, C, *PLAIN)}
     merged = _merged(runs)
     head = ("case, sender", "n", "at 1.5 s", "median s", "worst s", "limit s",
             "last s", "goodput", "payload", "busy")  # fmt: skip
@@ -303,7 +297,7 @@ def _report(runs: list[Run]) -> tuple[str, list[str]]:
 
 def _draw(path: Path, runs: list[Run]) -> None:
     merged = _merged(runs)
-    names = [case.name for case in (A, B, C, *SHAPED)]
+    names = [case.name for case in (A, B, C, *PLAIN)]
     series = {
         arm.name: [
             max(
@@ -314,14 +308,31 @@ def _draw(path: Path, runs: list[Run]) -> None:
         ]
         for arm in (PAHO, BRIDGE, YAMAMORI)
     }
-    labels = [f"({name})" for name in names]
-    bars(path, "Urgent message behind a backlog", labels, series, "worst delay, s")
+    bars(path, "Urgent message behind a backlog", names, series, "worst delay, s")
+    delays = {
+        name: sorted(
+            s for r in merged.get((name, YAMAMORI.name), []) for s in r.urgent_s
+        )
+        for name in names
+    }
+    lines(
+        path.with_stem(f"{path.stem}_cdf"),
+        "Yamamori: delay of the urgent message by link",
+        CDF_S,
+        {
+            name: [sum(s <= at for s in each) / len(each) for at in CDF_S]
+            for name, each in delays.items()
+            if each
+        },
+        "delay, s",
+        "share of the messages",
+    )
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="One run of each arm, no sweep.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
-@click.option("--only", help="One case: a, b or c.")
+@click.option("--only", help='One case, such as a or "30 kbps".')
 def main(quick: bool, out: Path, only: str | None) -> None:
     """Measure the latency of an urgent message behind a backlog."""
     interrupt_on_sigterm()

@@ -28,9 +28,6 @@ from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import ForwardTopic
 
-IDLE_S = 1.5
-"""Time between the connection and the backlog, as on a node."""
-
 FIRST_URGENT_S = 1.5
 BACKLOG_PRIORITY = 1
 URGENT_PRIORITY = 5
@@ -47,6 +44,7 @@ Hand = Callable[[bool, list[int]], None]
 @click.option("--backlog-bytes", type=int, default=1000)
 @click.option("--urgent", type=int, default=1)
 @click.option("--urgent-bytes", type=int, default=200)
+@click.option("--idle", "idle_s", type=float, default=1.5, help="Before the backlog.")
 @click.option("--every", "every_s", type=float, default=2.1, help="Urgent messages.")
 @click.option("--window-bytes", type=int, default=FlightLimits().window_bytes)
 @click.option(
@@ -61,6 +59,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     backlog_bytes: int,
     urgent: int,
     urgent_bytes: int,
+    idle_s: float,
     every_s: float,
     window_bytes: int,
     custody: str,
@@ -77,7 +76,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
             Endpoint(host, port), limits, CustodyMode(custody), out, sizes
         )
     print("ready", flush=True)
-    time.sleep(IDLE_S)
+    time.sleep(idle_s)
     handed: dict[str, float] = {}
     began_s = time.monotonic()
     _hand(hand, False, range(backlog), handed)

@@ -329,3 +329,47 @@ def test_extra_subscriptions_receive_notices_of_the_area(
     thread.join()
 
     assert [m.payload for m in received] == [b"{}", b"x"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "count"),
+    [
+        ("[3750.0, 1600.0]", 1),
+        (None, 2),
+        ("[3750.0", 2),
+        ('["a", 1]', 2),
+        ("[0, 0]", 2),
+    ],
+)
+def test_link_is_known_from_the_connection_before(  # noqa: PLR0917 - fixtures
+    queue: MemoryQueue,
+    broker: Broker,
+    run_uplink: Callable[..., Uplink],
+    writes: list[list[Publication]],
+    stored: str | None,
+    count: int,
+) -> None:
+    """A slow link gets one frame at first, an unknown one two; damage is ignored."""
+    if stored is not None:
+        queue.put([], {f"uplink/link/{broker.endpoint}": stored})
+    put(queue, 1, count=3, size=1200)
+    receiver = Receiver(broker.endpoint)
+    assert receiver.is_ready.wait(20)
+    run_uplink(broker.endpoint, FlightLimits())
+    wait_until(lambda: len(receiver.received) == 3)
+
+    assert len(writes[0]) == count
+
+
+def test_rate_of_a_link_is_stored(
+    queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
+) -> None:
+    """It is there for the next connection, also after a restart."""
+    key = f"uplink/link/{broker.endpoint}"
+    uplink = run_uplink(broker.endpoint, FlightLimits())
+    wait_until(lambda: uplink.down_since_s is None)
+    uplink._in_flight._window._meter.rate = 8000.0  # noqa: SLF001 - as if measured
+    uplink.switch_to(broker.endpoint)
+    wait_until(lambda: queue.get_state(key) is not None)
+
+    assert queue.get_state(key) == "[8000.0, 0.0]"
