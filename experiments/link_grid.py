@@ -60,9 +60,9 @@ def main(out: Path) -> None:
         ])  # fmt: skip
     head = ("kind", "links", "all bars", "worst s over, burst <= 5 kB",
             "p90 s over, others", "least goodput", "at 300 ms")  # fmt: skip
-    told = {"rows": rows, "missed": missed}
+    result = {"rows": rows, "missed": missed}
     print(f"{table(head, rows)}\n", *missed, sep="\n")
-    print(f"\n  {write(out, 'link_grid', told)}")
+    print(f"\n  {write(out, 'link_grid', result)}")
 
 
 def _is_small(plan: LinkPlan) -> bool:

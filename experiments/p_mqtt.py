@@ -220,13 +220,13 @@ def main(quick: bool, out: Path, count: int, window_bytes: int) -> None:
             print(f"  {link}, {arm} ...", flush=True)
             runs.append(run(net, link, arm, window_bytes, seed))
     text, verdicts = _report(runs)
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "window_bytes": window_bytes,
         "runs": [asdict(each) for each in runs],
         "bars": verdicts,
     }
     _draw(out / "p_mqtt.png", links, runs)
-    print(f"\n{text}\n", *verdicts, f"\n  {write(out, 'p_mqtt', told)}", sep="\n")
+    print(f"\n{text}\n", *verdicts, f"\n  {write(out, 'p_mqtt', result)}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -344,9 +344,12 @@ def main(quick: bool, out: Path, only: str | None) -> None:
                 runs.append(run(net, case, arm))
     text, verdicts = _report(runs)
     _draw(out / "urgent_latency.png", runs)
-    told: dict[str, Any] = {"runs": [asdict(each) for each in runs], "bars": verdicts}
+    result: dict[str, Any] = {"runs": [asdict(each) for each in runs], "bars": verdicts}
     print(
-        f"\n{text}\n", *verdicts, f"\n  {write(out, 'urgent_latency', told)}", sep="\n"
+        f"\n{text}\n",
+        *verdicts,
+        f"\n  {write(out, 'urgent_latency', result)}",
+        sep="\n",
     )
 
 

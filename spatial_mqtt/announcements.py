@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
+from service_runtime.decoding import decode_json
 from service_runtime.errors import FieldError
 from spatial_mqtt.errors import NoticeError, RolloutError
 from spatial_mqtt.priority import LADDER
@@ -121,7 +122,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
             rule = f"at most {MAX_NOTICE_BYTES} bytes"
             raise NoticeError("notice", rule, f"{len(payload)} bytes")
         try:
-            return msgspec.json.decode(payload, type=cls)
+            return decode_json(payload, cls)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise NoticeError(
                 "notice", f"JSON of its form ({error})", payload
@@ -143,7 +144,7 @@ class SignedNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_notice_time_s(payload: bytes) -> float:
     """Read `at_s` of a notice without verifying it; 0 if it does not parse."""
     try:
-        body = msgspec.json.decode(payload, type=SignedNotice).body.encode()
+        body = decode_json(payload, SignedNotice).body.encode()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         body = payload
     try:
@@ -215,7 +216,7 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             rule = f"at most {MAX_ROLLOUT_BYTES} bytes"
             raise RolloutError("rollout", rule, f"{len(payload)} bytes")
         try:
-            return msgspec.json.decode(payload, type=cls)
+            return decode_json(payload, cls)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             rule = f"JSON of its form ({error})"
             raise RolloutError("rollout", rule, payload) from error
@@ -272,7 +273,7 @@ class NoticeVerifier:
             "publish it with backend-spark notify, with the key of this node's area"
         )
         try:
-            signed = msgspec.json.decode(payload, type=SignedNotice)
+            signed = decode_json(payload, SignedNotice)
             signature = base64.b64decode(signed.signature, validate=True)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise NoticeError("notice", "signed", payload, remedy) from error

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from service_runtime.decoding import decode_json
 from spatial_mqtt.cells import check_position, distance_km
 from spatial_mqtt.errors import DirectoryError, TopicError
 from spatial_mqtt.topics import check_area, covers, parse_cell_topic
@@ -241,6 +242,6 @@ def find_responsible_broker(
 
 def _decode(payload: bytes, form: type[T], what: str) -> T:
     try:
-        return msgspec.json.decode(payload, type=form)
+        return decode_json(payload, form)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DirectoryError(what, f"JSON of its form ({error})", payload) from error

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from service_runtime.decoding import decode_msgpack
 from spatial_mqtt.errors import FileChunkError
 
 FILE_CHUNK_BYTES: Final = 4096
@@ -81,7 +82,7 @@ class FileChunk(msgspec.Struct, frozen=True, array_like=True):
 
 def _decode(payload: bytes, form: type[_Form], name: str) -> _Form:
     try:
-        return msgspec.msgpack.decode(payload, type=form)
+        return decode_msgpack(payload, form)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         rule = f"a {name} ({error})"
         raise FileChunkError("payload", rule, payload) from error

@@ -64,7 +64,7 @@ class Sender:
         return any(message_id in receipt for receipt in self.receipts)
 
 
-class Place:
+class IngestBench:
     """A data folder, and the ingester processes that run in it."""
 
     def __init__(self, config: Path, folder: Path) -> None:

@@ -24,7 +24,7 @@ def message(
     is_cut: bool = False,
     knock_deg: float = 0.0,
     waited_s: int = 2,
-    said: Sequence[Reading] = (),
+    status: Sequence[Reading] = (),
 ) -> LogRow:
     """Log row of a pack from a node with a rain gauge, a tilt meter and a wire."""
     at_s = T0 + 600 * seq
@@ -33,7 +33,7 @@ def message(
         Reading("tilt/x", "deg", 0.002 * seq + knock_deg),
         Reading("tilt/y", "deg", 0.0),
         Reading("wire", None, is_cut),
-        *said,
+        *status,
     )
     name = f"node-{node}"
     payload = encode_cbor(Pack(MessageId(name, "b", seq), 5, at_s, readings))

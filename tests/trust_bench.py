@@ -21,7 +21,7 @@ from spatial_mqtt.transport import IncomingMessage, Publication, Session
 HOUR_S = 3600.0
 
 
-class Town:
+class IssuingAuthority:
     """A certificate authority that issues certificates."""
 
     def __init__(self, path: Path) -> None:
@@ -51,8 +51,10 @@ class Town:
 class TrustedBroker(Broker):
     """A Mosquitto broker that accepts the certificates of one authority."""
 
-    def __init__(self, folder: Path, town: Town, kind: str, owner: str) -> None:
-        self.town, self.kind, self.owner = town, kind, owner
+    def __init__(
+        self, folder: Path, authority: IssuingAuthority, kind: str, owner: str
+    ) -> None:
+        self.authority, self.kind, self.owner = authority, kind, owner
         self._folder = folder / f"{kind}-{owner}"
         self._folder.mkdir()
         self.log = self._folder / "log"
@@ -63,7 +65,7 @@ class TrustedBroker(Broker):
         daemons = ports[0] if kind == "distributed" else ports[1]
         self.daemons = Endpoint("localhost", daemons, tls=True)
         name = f"{owner}-broker"
-        made = town.issue("broker", name, hosts=("localhost", "127.0.0.1"))
+        made = authority.issue("broker", name, hosts=("localhost", "127.0.0.1"))
         self._copy(Path(made.certificate or ""), "broker.pem")
         self._copy(Path(made.key or ""), "broker.key")
         self._config = self._folder / "yamamori.conf"
@@ -77,7 +79,7 @@ class TrustedBroker(Broker):
 
     def write(self) -> None:
         """Write the broker's files as ``ca broker-config`` does."""
-        source = self.town.folder
+        source = self.authority.folder
         for name in ("ca.pem", "revoked.pem"):
             self._copy(source.path / name, name)
         holders = source.load_register().list_holders(time.time())

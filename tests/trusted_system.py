@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from trust_bench import Town, TrustedBroker
+from trust_bench import IssuingAuthority, TrustedBroker
 
 from demo.processes import Processes
 from demo.witness import ToReal, judge
@@ -89,19 +89,19 @@ class System:
         self, folder: Path, programs: Mapping[str, tuple[str, str, str]] = PROGRAMS
     ) -> None:
         self.folder = folder
-        self.town = Town(folder / "ca")
+        self.authority = IssuingAuthority(folder / "ca")
         self.files: dict[str, TlsFiles] = {
-            "m1": self.town.issue("manager", "m1"),
-            "gw-1": self.town.issue("gateway", "gw-1", AREA),
-            "ingest-0": self.town.issue("backend", "ingest-0"),
-            "notify-0": self.town.issue("backend", "notify-0"),
-            "kochi-0001": self.town.issue("node", "kochi-0001", CELL),
-            "kochi-0002": self.town.issue("node", "kochi-0002", CELL),
-            "mayor": self.town.issue("admin", "mayor"),
-            "analyst": self.town.issue("client", "analyst"),
+            "m1": self.authority.issue("manager", "m1"),
+            "gw-1": self.authority.issue("gateway", "gw-1", AREA),
+            "ingest-0": self.authority.issue("backend", "ingest-0"),
+            "notify-0": self.authority.issue("backend", "notify-0"),
+            "kochi-0001": self.authority.issue("node", "kochi-0001", CELL),
+            "kochi-0002": self.authority.issue("node", "kochi-0002", CELL),
+            "mayor": self.authority.issue("admin", "mayor"),
+            "analyst": self.authority.issue("client", "analyst"),
         }
         self.brokers = {
-            kind: TrustedBroker(folder, self.town, kind, owner)
+            kind: TrustedBroker(folder, self.authority, kind, owner)
             for kind, owner in (
                 ("manager", "m1"),
                 ("gateway", "gw-1"),

@@ -8,6 +8,8 @@ from fastapi import HTTPException, Request, Response
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service_runtime.decoding import decode_json
+
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
     "style-src 'self'; img-src 'self' data: blob:{tiles}; connect-src 'self'{tiles}; "
@@ -89,7 +91,7 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
                     413, f"a request must be at most {MAX_BODY_BYTES} bytes"
                 )
         try:
-            return msgspec.json.decode(raw, type=form)
+            return decode_json(raw, form)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             problem = f"the request must be a {form.__name__}: {error}"
             raise HTTPException(422, problem) from error

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from backend_spark.ingest.messages import ClassifiedMessage
+from service_runtime.decoding import decode_json
 from service_runtime.errors import MAX_SHOWN_CHARS
 from service_runtime.settings import Problem, SettingsError
 from spatial_mqtt.topics import covers
@@ -77,6 +78,6 @@ class PublisherAreaCheck:
         version = status.st_mtime_ns, status.st_ino
         if version == self._version:
             return
-        self._areas = msgspec.json.decode(path.read_bytes(), type=NodeAreas)
+        self._areas = decode_json(path.read_bytes(), NodeAreas)
         self._version = version
         log.info("%s: areas of %d node ids", path, len(self._areas))

@@ -129,8 +129,8 @@ class Net:
 
     @staticmethod
     def _counted(namespace: str, what: str) -> int:
-        told = json.loads(run_command(f"tc -n {namespace} -s -j qdisc show dev slow"))
-        return int(told[0].get(what, 0))
+        result = json.loads(run_command(f"tc -n {namespace} -s -j qdisc show dev slow"))
+        return int(result[0].get(what, 0))
 
     def _make(self) -> None:
         for namespace in (self.near, self.far):

@@ -22,6 +22,7 @@ from gateway_daemon.ca.authority import (
     CertificateRegister,
     Identity,
 )
+from service_runtime.decoding import decode_json
 from service_runtime.files import fsync_folder, write_atomic
 from spatial_mqtt.certificate_renewal import PublicKey
 
@@ -86,9 +87,7 @@ class AuthorityFolder:
             AuthorityFileError: There is no register, or it is damaged.
         """
         try:
-            return msgspec.json.decode(
-                self._bytes(REGISTER_FILE), type=CertificateRegister
-            )
+            return decode_json(self._bytes(REGISTER_FILE), CertificateRegister)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             where = self.path / REGISTER_FILE
             raise AuthorityFileError(f"{where} is damaged: {error}") from error

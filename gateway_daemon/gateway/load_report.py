@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gateway_daemon.gateway.egress import Egress
+from service_runtime.decoding import decode_json
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import DirectoryError
 
@@ -58,7 +59,7 @@ def decode_load_report(payload: bytes) -> LoadReport:
         DirectoryError: It is not valid.
     """
     try:
-        return msgspec.json.decode(payload, type=LoadReport)
+        return decode_json(payload, LoadReport)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         rule = f"JSON of its form ({error})"
         raise DirectoryError("gateway load", rule, payload) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from service_runtime.decoding import decode_json
 from service_runtime.files import write_best_effort
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
@@ -255,7 +256,7 @@ class SubscriptionDiscovery(BaseConnectionHandler):
 
 def _read_saved(path: Path) -> SavedSubscriptions | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=SavedSubscriptions)
+        return decode_json(path.read_bytes(), SavedSubscriptions)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:

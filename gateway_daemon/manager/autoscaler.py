@@ -25,6 +25,7 @@ from gateway_daemon.manager.scaling_policy import (
     ScalingSituation,
     ServerKind,
 )
+from service_runtime.decoding import decode_json
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
 from spatial_mqtt.directory import (
@@ -223,7 +224,7 @@ def decode_autoscale_report(payload: bytes) -> AutoscaleReport:
         DirectoryError: It does not parse.
     """
     try:
-        return msgspec.json.decode(payload, type=AutoscaleReport)
+        return decode_json(payload, AutoscaleReport)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         rule = f"JSON of its form ({error})"
         raise DirectoryError("load report", rule, payload) from error

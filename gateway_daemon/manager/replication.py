@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from service_runtime.decoding import decode_json
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import check_area
@@ -200,7 +201,7 @@ def _includes(one: Record, other: Record) -> bool:
 
 def _decode(payload: bytes, form: type[T]) -> T:
     try:
-        return msgspec.json.decode(payload, type=form)
+        return decode_json(payload, form)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         rule = f"JSON of its form ({error})"
         raise DirectoryError("a manager's word", rule, payload) from error

@@ -32,6 +32,7 @@ from gateway_daemon.overlay.skip_graph_node import (
     NodePacket,
     ProbeRequest,
 )
+from service_runtime.decoding import decode_msgpack
 from spatial_mqtt.priority import LADDER
 
 DEFLATE_FROM_BYTES = 400
@@ -107,7 +108,7 @@ def encode_frame(to: OverlayKey, sender: OverlayKey, packet: PacketBody) -> byte
 def read_kind(frame: bytes) -> str:
     """Return the kind of packet in a frame, for diagnostics and tests."""
     plain = _inflated(frame[1:]) if frame[:1] == DEFLATED else frame[1:]
-    return msgspec.msgpack.decode(plain, type=Frame).kind
+    return decode_msgpack(plain, Frame).kind
 
 
 def decode_frame(frame: bytes) -> tuple[OverlayKey, OverlayKey, PacketBody]:
@@ -118,8 +119,8 @@ def decode_frame(frame: bytes) -> tuple[OverlayKey, OverlayKey, PacketBody]:
     """
     try:
         plain = _inflated(frame[1:]) if frame[:1] == DEFLATED else frame[1:]
-        parsed = msgspec.msgpack.decode(plain, type=Frame)
-        packet = msgspec.msgpack.decode(parsed.body, type=PACKET_KINDS[parsed.kind])
+        parsed = decode_msgpack(plain, Frame)
+        packet = decode_msgpack(parsed.body, PACKET_KINDS[parsed.kind])
     except (
         msgspec.MsgspecError, zlib.error, KeyError, ValueError, RecursionError
     ) as error:  # fmt: skip

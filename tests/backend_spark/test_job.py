@@ -78,7 +78,7 @@ def test_job_fills_every_table_and_a_second_run_adds_nothing(
     write(log, "0a", [*first, [foreign]])
     run_once(spark, data.settings)
     status = (Reading("agent/queued", None, "3:2"), Reading("agent/battery", "V", 12.5))
-    wire = message(8, 1, is_cut=True, said=status)
+    wire = message(8, 1, is_cut=True, status=status)
     write(log, "0b", [[message(8), wire], [message(9)]])
     run_once(spark, data.settings)
     tables = open_tables(data.folder)

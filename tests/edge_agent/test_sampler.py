@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from slope_words import RAIN, START_S, TILT, tilt
+from triage_readings import RAIN, START_S, TILT, tilt
 
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.queue.sqlite_queue import SqliteQueue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from trust_bench import Person, Town, TrustedBroker
+from trust_bench import IssuingAuthority, Person, TrustedBroker
 from trusted_system import AREA, CELL, HERE, PROGRAMS, System
 
 from spatial_mqtt.client import Client
@@ -119,7 +119,9 @@ def test_false_gateway_gets_no_message(system: System, tmp_path: Path) -> None:
     wait_until(lambda: set(sent) <= system.archived(), 120)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    impostor = TrustedBroker(elsewhere, Town(elsewhere / "ca"), "gateway", "gw-1")
+    impostor = TrustedBroker(
+        elsewhere, IssuingAuthority(elsewhere / "ca"), "gateway", "gw-1"
+    )
     try:
         tls = system.files["kochi-0001"]
         node = Person(impostor.nodes, tls, "kochi-0001", wait=False)

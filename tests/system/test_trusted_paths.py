@@ -8,7 +8,7 @@ from conftest import wait_until
 from notice_bench import Agent, write_keys, write_level
 from programs import Programs
 from soak.relay import Relay
-from trust_bench import Person, Town, TrustedBroker
+from trust_bench import IssuingAuthority, Person, TrustedBroker
 from trusted_system import GATEWAY, PROGRAMS, System, tls_section
 
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
@@ -82,19 +82,20 @@ class Deployment:
     """A Manager, a distributed broker and two gateways, all with certificates."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.town = folder, Town(folder / "ca")
+        self.folder, self.authority = folder, IssuingAuthority(folder / "ca")
         self.files = {
-            "m1": self.town.issue("manager", "m1"),
-            "a": self.town.issue("gateway", "a", "/3"),
-            "b": self.town.issue("gateway", "b", "/3"),
-            "n1": self.town.issue("node", "n1", TOPIC),
-            "siren": self.town.issue("client", "siren"),
-            "ingest-0": self.town.issue("backend", "ingest-0"),
+            "m1": self.authority.issue("manager", "m1"),
+            "a": self.authority.issue("gateway", "a", "/3"),
+            "b": self.authority.issue("gateway", "b", "/3"),
+            "n1": self.authority.issue("node", "n1", TOPIC),
+            "siren": self.authority.issue("client", "siren"),
+            "ingest-0": self.authority.issue("backend", "ingest-0"),
         }
-        self.manager = TrustedBroker(folder, self.town, "manager", "m1")
-        self.central = TrustedBroker(folder, self.town, "distributed", "d1")
+        self.manager = TrustedBroker(folder, self.authority, "manager", "m1")
+        self.central = TrustedBroker(folder, self.authority, "distributed", "d1")
         self.local = {
-            name: TrustedBroker(folder, self.town, "gateway", name) for name in "ab"
+            name: TrustedBroker(folder, self.authority, "gateway", name)
+            for name in "ab"
         }
         self.backbone = Relay(self.central.port)
         self.programs = Programs(folder)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Broker, free_port, wait_until
-from ingesting import Place, Sender
+from ingesting import IngestBench, Sender
 
 from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter, list_segments
@@ -45,14 +45,14 @@ def port() -> int:
 @pytest.fixture
 def ingester(
     disk: Path, port: int, broker: Broker, make_data: Callable[[str], Any]
-) -> Iterator[Place]:
+) -> Iterator[IngestBench]:
     """An ingester that writes to the small disk."""
     data = make_data(
         f'[ingest]\nbroker = "{broker.url}"\nbuffer_bytes = {BUFFER_BYTES}\n'
         f'takeover_s = 3600\n[metrics]\nlisten = "127.0.0.1:{port}"\n'
     )
     assert data.folder == disk
-    ingester = Place(data.config, data.folder)
+    ingester = IngestBench(data.config, data.folder)
     yield ingester
     ingester.end_all()
 
@@ -86,7 +86,7 @@ def fill_up(path: Path) -> None:
 
 
 def test_full_disk_stops_acknowledgements_and_bounds_memory(
-    ingester: Place, port: int, sender: Sender, disk: Path
+    ingester: IngestBench, port: int, sender: Sender, disk: Path
 ) -> None:
     """The ingester waits, reports it in its metrics, and resumes when space is free."""
     process = ingester.start()
@@ -116,7 +116,7 @@ def test_full_disk_stops_acknowledgements_and_bounds_memory(
 
 
 def test_full_disk_removes_scored_segments(
-    ingester: Place, sender: Sender, disk: Path
+    ingester: IngestBench, sender: Sender, disk: Path
 ) -> None:
     """Half of the log is removed, before any limit is reached; the ids are kept."""
     stream = "ingest-0.00"
@@ -141,7 +141,7 @@ def test_full_disk_removes_scored_segments(
 
 
 def test_stop_on_a_full_disk_acknowledges_nothing(
-    ingester: Place, port: int, sender: Sender, disk: Path
+    ingester: IngestBench, port: int, sender: Sender, disk: Path
 ) -> None:
     """The broker delivers the messages again."""
     process = ingester.start()
@@ -159,7 +159,7 @@ def test_stop_on_a_full_disk_acknowledges_nothing(
 
 
 def test_metrics_match_the_reference(
-    ingester: Place, port: int, sender: Sender
+    ingester: IngestBench, port: int, sender: Sender
 ) -> None:
     """The names in docs/reference/metrics.md are the exported ones."""
     ingester.start()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import Broker, wait_until
-from ingesting import TOPIC, Place, Sender
+from ingesting import TOPIC, IngestBench, Sender
 
 from backend_spark.ingest.segment_log import list_segments, read_segments
 from spatial_mqtt.transport import Publication
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-def ingester(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
+def ingester(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[IngestBench]:
     """An ingester that reads from the broker."""
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\n')
-    ingester = Place(data.config, data.folder)
+    ingester = IngestBench(data.config, data.folder)
     yield ingester
     ingester.end_all()
 
@@ -34,7 +34,7 @@ def sender(broker: Broker) -> Iterator[Sender]:
 
 
 def test_message_is_on_disk_when_its_receipt_arrives(
-    ingester: Place, sender: Sender
+    ingester: IngestBench, sender: Sender
 ) -> None:
     """Offer, segment, receipt; a duplicate gets a receipt but is not logged."""
     ingester.start()
@@ -54,7 +54,7 @@ def test_message_is_on_disk_when_its_receipt_arrives(
 
 
 def test_malformed_message_is_quarantined_and_blocks_no_other(
-    ingester: Place, sender: Sender
+    ingester: IngestBench, sender: Sender
 ) -> None:
     """A payload without an id is stored with its reason and acknowledged."""
     process = ingester.start()
@@ -80,7 +80,7 @@ def test_node_id_outside_its_certificate_area_is_quarantined(
     path = tmp_path / "places.json"
     path.write_text(json.dumps({"node-1": [TOPIC]}))
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\nplaces = "{path}"\n')
-    ingester = Place(data.config, data.folder)
+    ingester = IngestBench(data.config, data.folder)
     ingester.start()
     wait_until(lambda: bool(sender.offers))
     sender.send(1, priority=5, topic="/0/1")
@@ -94,7 +94,7 @@ def test_node_id_outside_its_certificate_area_is_quarantined(
 
 
 def test_second_ingester_on_the_same_folder_is_rejected(
-    ingester: Place, sender: Sender
+    ingester: IngestBench, sender: Sender
 ) -> None:
     """Two ingesters of one name would receive each other's messages."""
     ingester.start()
@@ -107,7 +107,7 @@ def test_second_ingester_on_the_same_folder_is_rejected(
 
 
 def test_failing_disk_ends_the_process_without_loss(
-    ingester: Place, sender: Sender
+    ingester: IngestBench, sender: Sender
 ) -> None:
     """An unwritten message is not acknowledged and is redelivered after a restart."""
     process = ingester.start()
@@ -124,7 +124,7 @@ def test_failing_disk_ends_the_process_without_loss(
 
 
 def test_kill_during_a_stream_keeps_each_message_once(
-    ingester: Place, sender: Sender
+    ingester: IngestBench, sender: Sender
 ) -> None:
     """Two kill -9 while messages arrive; the log has each id exactly once."""
     count = 600

@@ -12,7 +12,7 @@ from typing import Any
 import powercut
 import pytest
 from conftest import Broker, wait_until
-from ingesting import Place, Sender
+from ingesting import IngestBench, Sender
 from sizes import sizes
 
 from backend_spark.ingest.deduplication import MessageIdSet
@@ -21,14 +21,14 @@ from backend_spark.ingest.deduplication import MessageIdSet
 @pytest.fixture
 def ingester(
     broker: Broker, make_data: Callable[[str], Any], tmp_path: Path
-) -> Iterator[Place]:
+) -> Iterator[IngestBench]:
     """An ingester on an empty disk, with every fsync recorded."""
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\nkeep_segments = 10\n')
     root = tmp_path / "root"
     root.mkdir()
     text = data.config.read_text(encoding="utf-8")
     data.config.write_text(text.replace(f"{data.folder}", f"{root}/new/data"))
-    ingester = Place(data.config, root / "new/data")
+    ingester = IngestBench(data.config, root / "new/data")
     ingester.module = [
         "-m",
         "powercut",
@@ -51,7 +51,7 @@ def sender(broker: Broker) -> Iterator[Sender]:
 @pytest.mark.broker
 @pytest.mark.parametrize("rounds", sizes(2, 20))
 def test_power_cut_loses_no_message_with_a_receipt(
-    ingester: Place,
+    ingester: IngestBench,
     sender: Sender,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

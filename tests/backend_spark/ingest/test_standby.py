@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Broker, wait_until
-from ingesting import Place, Sender
+from ingesting import IngestBench, Sender
 from sizes import sizes
 
 from service_runtime.locks import LockHolder
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-def ingester(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
+def ingester(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[IngestBench]:
     """A folder whose ingester is replaced after three silent seconds."""
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\ntakeover_s = 3\n')
-    ingester = Place(data.config, data.folder)
+    ingester = IngestBench(data.config, data.folder)
     yield ingester
     ingester.end_all()
 
@@ -34,7 +34,7 @@ def sender(broker: Broker) -> Iterator[Sender]:
     sender.connection.stop()
 
 
-def wait_for_active_pid(ingester: Place, but: int = 0) -> int:
+def wait_for_active_pid(ingester: IngestBench, but: int = 0) -> int:
     """Wait for a process that holds the lock, other than `but`; return its id."""
     lock = ingester.log / ".lock-ingest-0"
 
@@ -48,7 +48,7 @@ def wait_for_active_pid(ingester: Place, but: int = 0) -> int:
     return found.pid
 
 
-def kill(ingester: Place, pid: int) -> None:
+def kill(ingester: IngestBench, pid: int) -> None:
     """Kill the active process by kill -9."""
     [process] = [each for each in ingester.processes if each.pid == pid]
     process.kill()
@@ -57,7 +57,7 @@ def kill(ingester: Place, pid: int) -> None:
 
 @pytest.mark.parametrize("rounds", sizes(2, 20))
 def test_standby_takes_over_and_ids_stay_exact(
-    ingester: Place, sender: Sender, rounds: int
+    ingester: IngestBench, sender: Sender, rounds: int
 ) -> None:
     """The active process is killed repeatedly; each id is in the log once."""
     rng = random.Random(7)
@@ -85,7 +85,7 @@ def test_standby_takes_over_and_ids_stay_exact(
     assert ingester.logged() == dict.fromkeys(range(sent + 1), 1)
 
 
-def test_standby_kills_a_hanging_process(ingester: Place, sender: Sender) -> None:
+def test_standby_kills_a_hanging_process(ingester: IngestBench, sender: Sender) -> None:
     """A stopped process keeps its lock, so it is killed before the takeover."""
     first = ingester.start()
     pid = wait_for_active_pid(ingester)
@@ -103,7 +103,7 @@ def test_standby_kills_a_hanging_process(ingester: Place, sender: Sender) -> Non
 
 
 def test_standby_of_a_healthy_process_stays_standby(
-    ingester: Place, sender: Sender
+    ingester: IngestBench, sender: Sender
 ) -> None:
     """An idle ingester does not count as hanging, and both stop on SIGTERM."""
     first = ingester.start()
@@ -130,7 +130,7 @@ def test_shards_share_the_log_and_the_work(
         f'[[shard]]\nid = "face-{face}"\nfilters = ["/{face}/#"]\n' for face in range(6)
     )
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\n{shards}')
-    ingester = Place(data.config, data.folder)
+    ingester = IngestBench(data.config, data.folder)
     for face in (3, 4):
         ingester.start("--shard", f"face-{face}")
     wait_until(lambda: {o.receiver for o in sender.offers} == {"face-3", "face-4"})

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from slope_words import RAIN, START_S, rain
+from triage_readings import RAIN, START_S, rain
 
 from edge_agent.triage import SnapshotError, Triage
 from slope_science.criteria import Criteria

@@ -5,7 +5,17 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slope_words import HOUR_S, RAIN, START_S, TILT, WIRE, Measured, rain, tilt, wire
+from triage_readings import (
+    HOUR_S,
+    RAIN,
+    START_S,
+    TILT,
+    WIRE,
+    Measured,
+    rain,
+    tilt,
+    wire,
+)
 
 from edge_agent.triage import SnapshotError, Triage, TriageResult
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from measurements import seattle
-from slope_words import RAIN, Measured, rain
+from triage_readings import RAIN, Measured, rain
 
 from edge_agent.triage import Triage
 from edge_agent.triage.settings import TriageSection

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from slope_words import (
+from triage_readings import (
     CRACK,
     PORE,
     RAIN,

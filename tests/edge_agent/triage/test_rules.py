@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from slope_words import (
+from triage_readings import (
     CRACK,
     HOUR_S,
     PORE,

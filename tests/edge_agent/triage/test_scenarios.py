@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from slope_words import (
+from triage_readings import (
     CRACK,
     HOUR_S,
     PORE,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sizes import sizes
-from slope_words import (
+from triage_readings import (
     CRACK,
     PORE,
     RAIN,

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from slope_words import START_S, WIRE, wire
+from triage_readings import START_S, WIRE, wire
 
 from edge_agent.triage import Triage
 from edge_agent.triage.samples import Instant, Timeline

@@ -4,22 +4,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from trust_bench import Person, Town, TrustedBroker
+from trust_bench import IssuingAuthority, Person, TrustedBroker
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Town:
+def authority(tmp_path: Path) -> IssuingAuthority:
     """A certificate authority."""
-    return Town(tmp_path / "ca")
+    return IssuingAuthority(tmp_path / "ca")
 
 
 @pytest.fixture
-def make_trusted(tmp_path: Path, town: Town) -> Iterator[Callable[..., TrustedBroker]]:
+def make_trusted(
+    tmp_path: Path, authority: IssuingAuthority
+) -> Iterator[Callable[..., TrustedBroker]]:
     """Start brokers with certificates of the authority."""
     brokers: list[TrustedBroker] = []
 
     def make(kind: str, owner: str) -> TrustedBroker:
-        brokers.append(TrustedBroker(tmp_path, town, kind, owner))
+        brokers.append(TrustedBroker(tmp_path, authority, kind, owner))
         return brokers[-1]
 
     yield make

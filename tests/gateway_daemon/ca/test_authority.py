@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from trust_bench import HOUR_S, Town
+from trust_bench import HOUR_S, IssuingAuthority
 
 from gateway_daemon.ca.acl import BROKER_KINDS, format_acl
 from gateway_daemon.ca.authority import (
@@ -56,28 +56,28 @@ def run_ca(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_certificate_is_refused_with_the_rule(
-    identity: Identity, words: str, town: Town
+    identity: Identity, words: str, authority: IssuingAuthority
 ) -> None:
     """A name that is ambiguous in a topic or an ACL is invalid."""
-    before = town.folder.load_register()
+    before = authority.folder.load_register()
     with pytest.raises(CertificateRefusedError, match=words):
-        town.folder.issue_with_key(identity, HOUR_S)
+        authority.folder.issue_with_key(identity, HOUR_S)
 
-    assert town.folder.load_register() == before
+    assert authority.folder.load_register() == before
 
 
-def test_name_belongs_to_one_role(town: Town) -> None:
+def test_name_belongs_to_one_role(authority: IssuingAuthority) -> None:
     """A node with the gateway's name would have the gateway's rights."""
-    town.issue("gateway", "gw-1", "/")
+    authority.issue("gateway", "gw-1", "/")
     with pytest.raises(CertificateRefusedError, match="belongs to a gateway"):
-        town.issue("node", "gw-1", CELL)
-    town.folder.revoke("gw-1")
-    town.issue("node", "gw-1", CELL)
+        authority.issue("node", "gw-1", CELL)
+    authority.folder.revoke("gw-1")
+    authority.issue("node", "gw-1", CELL)
 
 
-def test_certificate_holds_role_name_and_cell(town: Town) -> None:
+def test_certificate_holds_role_name_and_cell(authority: IssuingAuthority) -> None:
     """Subject and alternative names identify the holder without the register."""
-    path = Path(town.issue("node", "n1", CELL).certificate or "")
+    path = Path(authority.issue("node", "n1", CELL).certificate or "")
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
     names = certificate.extensions.get_extension_for_class(
         x509.SubjectAlternativeName
@@ -87,22 +87,24 @@ def test_certificate_holds_role_name_and_cell(town: Town) -> None:
     assert names == ["urn:yamamori:node:n1", f"urn:yamamori:cell:{CELL}"]
 
 
-def test_key_files_are_readable_by_their_owner_only(town: Town) -> None:
+def test_key_files_are_readable_by_their_owner_only(
+    authority: IssuingAuthority,
+) -> None:
     """Key files have mode 0600 from their first byte on."""
-    town.issue("node", "n1", CELL)
-    keys = list(town.folder.path.rglob("*.key"))
+    authority.issue("node", "n1", CELL)
+    keys = list(authority.folder.path.rglob("*.key"))
 
     assert sorted(k.name for k in keys) == ["ca.key", "n1.key"]
     assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
 
 
-def test_second_authority_is_refused(town: Town) -> None:
+def test_second_authority_is_refused(authority: IssuingAuthority) -> None:
     """It would invalidate every certificate in the field."""
-    before = (town.folder.path / "ca.key").read_bytes()
+    before = (authority.folder.path / "ca.key").read_bytes()
     with pytest.raises(AuthorityFileError, match="is there already"):
-        town.folder.create("again")
+        authority.folder.create("again")
 
-    assert (town.folder.path / "ca.key").read_bytes() == before
+    assert (authority.folder.path / "ca.key").read_bytes() == before
 
 
 def test_password_encrypts_the_key(tmp_path: Path) -> None:
@@ -235,9 +237,9 @@ def test_no_role_may_publish_everything(kind: str) -> None:
 
 def test_end_of_a_certificate_is_exported_to_prometheus(tmp_path: Path) -> None:
     """The later end of both certificates; 0, which raises an alert, if unreadable."""
-    town = Town(tmp_path / "ca")
-    first = town.issue("gateway", "g", "/3", life_s=HOUR_S)
-    later = town.issue("gateway", "h", "/3", life_s=2 * HOUR_S)
+    authority = IssuingAuthority(tmp_path / "ca")
+    first = authority.issue("gateway", "g", "/3", life_s=HOUR_S)
+    later = authority.issue("gateway", "h", "/3", life_s=2 * HOUR_S)
     assert later.certificate is not None
     ends_s = {}
     for name, files in {

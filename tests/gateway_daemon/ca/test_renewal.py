@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 from cryptography.hazmat.primitives.asymmetric import ec
-from trust_bench import HOUR_S, Join, Make, Town, TrustedBroker
+from trust_bench import HOUR_S, IssuingAuthority, Join, Make, TrustedBroker
 
 from gateway_daemon.ca.acl import ACL_PATTERNS
 from service_runtime.errors import FieldError
@@ -33,12 +33,14 @@ CELL = "/3/1/1/2"
 
 
 @pytest.fixture
-def signer(town: Town, make_trusted: Make, tmp_path: Path) -> Iterator[TrustedBroker]:
+def signer(
+    authority: IssuingAuthority, make_trusted: Make, tmp_path: Path
+) -> Iterator[TrustedBroker]:
     """The broker of Manager m1, with a signer as a process."""
-    town.issue("manager", "m1")
-    tls = town.issue("signer", "signer")
-    town.issue("node", "n1", CELL)
-    town.issue("node", "n2", CELL)
+    authority.issue("manager", "m1")
+    tls = authority.issue("signer", "signer")
+    authority.issue("node", "n1", CELL)
+    authority.issue("node", "n2", CELL)
     broker = make_trusted("manager", "m1")
     config = tmp_path / "signer.toml"
     config.write_text(
@@ -46,7 +48,14 @@ def signer(town: Town, make_trusted: Make, tmp_path: Path) -> Iterator[TrustedBr
         f'[tls]\nca = "{tls.ca}"\n'
         f'certificate = "{tls.certificate}"\nkey = "{tls.key}"\n'
     )
-    words = ["ca", "--folder", str(town.folder.path), "sign", "--config", str(config)]
+    words = [
+        "ca",
+        "--folder",
+        str(authority.folder.path),
+        "sign",
+        "--config",
+        str(config),
+    ]
     log = signer_log(broker)
     process = subprocess.Popen(
         [sys.executable, "-m", "gateway_daemon", *words], stderr=log.open("wb")
@@ -58,10 +67,12 @@ def signer(town: Town, make_trusted: Make, tmp_path: Path) -> Iterator[TrustedBr
 
 
 @pytest.fixture
-def node(signer: TrustedBroker, town: Town, tmp_path: Path) -> TlsFiles:
+def node(
+    signer: TrustedBroker, authority: IssuingAuthority, tmp_path: Path
+) -> TlsFiles:
     """TLS settings of node n1."""
     return replace(
-        town.files("n1"),
+        authority.files("n1"),
         renewed=str(tmp_path / "renewed.pem"),
         signer=f"mqtts://{signer.nodes}",
     )
@@ -90,13 +101,13 @@ def test_certificate_is_renewed_without_a_visit(
 
 
 def test_certificate_is_not_renewed_before_two_thirds_of_its_life(
-    node: TlsFiles, town: Town
+    node: TlsFiles, authority: IssuingAuthority
 ) -> None:
     """So a timer may run the command every day."""
-    before = town.folder.load_register()
+    before = authority.folder.load_register()
 
     assert renew_if_due(node, time.time()).startswith("not due")
-    assert town.folder.load_register() == before
+    assert authority.folder.load_register() == before
 
 
 def test_renewed_certificate_is_renewed(node: TlsFiles) -> None:
@@ -109,21 +120,21 @@ def test_renewed_certificate_is_renewed(node: TlsFiles) -> None:
 
 
 def test_newer_issued_certificate_has_precedence_over_an_older_renewed_one(
-    node: TlsFiles, town: Town
+    node: TlsFiles, authority: IssuingAuthority
 ) -> None:
     """The certificate with the later end is used."""
     renew_if_due(node, time.time(), is_forced=True)
-    town.issue("node", "n1", CELL, life_s=40 * 86400)
+    authority.issue("node", "n1", CELL, life_s=40 * 86400)
 
     assert select_certificate(node) == (node.certificate, node.key)
 
 
 def test_short_lived_certificate_is_renewed_and_then_expires(
-    signer: TrustedBroker, town: Town, tmp_path: Path, join: Join
+    signer: TrustedBroker, authority: IssuingAuthority, tmp_path: Path, join: Join
 ) -> None:
     """A certificate of 25 s is renewed while valid and refused afterwards."""
     files = replace(
-        town.issue("node", "n3", CELL, life_s=25.0),
+        authority.issue("node", "n3", CELL, life_s=25.0),
         renewed=str(tmp_path / "n3.pem"),
         signer=f"mqtts://{signer.nodes}",
     )
@@ -136,9 +147,11 @@ def test_short_lived_certificate_is_renewed_and_then_expires(
     join(signer.nodes, files, "n3")
 
 
-def test_revoked_certificate_is_not_renewed(node: TlsFiles, town: Town) -> None:
+def test_revoked_certificate_is_not_renewed(
+    node: TlsFiles, authority: IssuingAuthority
+) -> None:
     """Also when the broker has not loaded the revocation yet."""
-    town.folder.revoke("n1")
+    authority.folder.revoke("n1")
     with pytest.raises(RenewalError, match="was revoked"):
         renew_if_due(node, time.time(), is_forced=True)
 
@@ -152,16 +165,16 @@ def test_valid_certificates_per_name_are_limited(node: TlsFiles) -> None:
 
 
 def test_renewal_of_another_holders_certificate_is_refused(
-    signer: TrustedBroker, town: Town, join: Join
+    signer: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """On its topic by the broker, on the requester's own topic by the signer."""
-    thief = join(signer.nodes, town.files("n2"), "n2", "/api/certificate/#")
-    tls = town.files("n2")
+    thief = join(signer.nodes, authority.files("n2"), "n2", "/api/certificate/#")
+    tls = authority.files("n2")
     held = CertificateWithKey.load(
         Path(tls.certificate or "").read_bytes(), Path(tls.key or "").read_bytes()
     )
     other = CertificateWithKey.load(
-        Path(town.files("n1").certificate or "").read_bytes(),
+        Path(authority.files("n1").certificate or "").read_bytes(),
         Path(tls.key or "").read_bytes(),
     )
     key = ec.generate_private_key(ec.SECP256R1())
@@ -181,14 +194,14 @@ def test_renewal_of_another_holders_certificate_is_refused(
 
 
 def test_logs_of_signer_and_broker_hold_no_key(
-    node: TlsFiles, signer: TrustedBroker, town: Town
+    node: TlsFiles, signer: TrustedBroker, authority: IssuingAuthority
 ) -> None:
     """After renewal, logging and refusal."""
     renew_if_due(node, time.time(), is_forced=True)
-    town.folder.revoke("n1")
+    authority.folder.revoke("n1")
     with pytest.raises(RenewalError, match="was revoked"):
         renew_if_due(node, time.time(), is_forced=True)
-    keys = [*town.folder.path.rglob("*.key"), Path(node.renewed or "")]
+    keys = [*authority.folder.path.rglob("*.key"), Path(node.renewed or "")]
     secrets = [
         line
         for path in keys
@@ -237,11 +250,11 @@ def test_renewal_uses_the_credentials_of_its_own_unit(tmp_path: Path) -> None:
 
 
 def test_missing_setting_or_signer_is_reported(
-    town: Town, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: IssuingAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the setting, or the broker that refused."""
     monkeypatch.setattr("spatial_mqtt.certificate_renewal.TIMEOUT_S", 3.0)
-    files = town.issue("node", "n1", CELL)
+    files = authority.issue("node", "n1", CELL)
     with pytest.raises(FieldError, match=r"tls\.signer must be given"):
         renew_if_due(files, time.time())
     away = replace(
@@ -251,19 +264,19 @@ def test_missing_setting_or_signer_is_reported(
         renew_if_due(away, time.time(), is_forced=True)
 
 
-def test_answer_for_another_key_is_rejected(town: Town) -> None:
+def test_answer_for_another_key_is_rejected(authority: IssuingAuthority) -> None:
     """The certificate would not match the generated key."""
-    pem = Path(town.issue("node", "n1", CELL).certificate or "").read_text()
+    pem = Path(authority.issue("node", "n1", CELL).certificate or "").read_text()
     answer = RenewalAnswer(certificate=ssl.PEM_cert_to_DER_cert(pem))
     with pytest.raises(RenewalError, match="for the key we made"):
         answer.match_key(ec.generate_private_key(ec.SECP256R1()))
 
 
 def test_every_holder_of_a_certificate_may_request_renewal(
-    signer: TrustedBroker, town: Town, join: Join
+    signer: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """Also a broker or the backend, which have no other rights there."""
-    tls = town.issue("backend", "ingest-0")
+    tls = authority.issue("backend", "ingest-0")
     backend = join(signer.daemons, tls, "ingest-0")
 
     assert ACL_PATTERNS

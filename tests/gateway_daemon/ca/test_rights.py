@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from trust_bench import HOUR_S, Join, Make, Town, TrustedBroker
+from trust_bench import HOUR_S, IssuingAuthority, Join, Make, TrustedBroker
 
 pytestmark = pytest.mark.broker
 
@@ -14,15 +14,15 @@ REFUSED = "Not authorized"
 
 
 @pytest.fixture
-def gateway_broker(town: Town, make_trusted: Make) -> TrustedBroker:
+def gateway_broker(authority: IssuingAuthority, make_trusted: Make) -> TrustedBroker:
     """The broker of gateway gw-1, with all certificates registered."""
-    town.issue("node", "n1", CELL)
-    town.issue("node", "n2", OTHER)
-    town.issue("gateway", "gw-1", "/3/1")
-    town.issue("gateway", "gw-2", "/3/2")
-    town.issue("client", "analyst", "/3")
-    town.issue("admin", "mayor")
-    town.issue("backend", "ingest-0")
+    authority.issue("node", "n1", CELL)
+    authority.issue("node", "n2", OTHER)
+    authority.issue("gateway", "gw-1", "/3/1")
+    authority.issue("gateway", "gw-2", "/3/2")
+    authority.issue("client", "analyst", "/3")
+    authority.issue("admin", "mayor")
+    authority.issue("backend", "ingest-0")
     return make_trusted("gateway", "gw-1")
 
 
@@ -52,21 +52,25 @@ def gateway_broker(town: Town, make_trusted: Make) -> TrustedBroker:
     ],
 )
 def test_node_may_publish_only_for_its_cell(
-    topic: str, is_allowed: bool, gateway_broker: TrustedBroker, town: Town, join: Join
+    topic: str,
+    is_allowed: bool,
+    gateway_broker: TrustedBroker,
+    authority: IssuingAuthority,
+    join: Join,
 ) -> None:
     """A stolen certificate is of no use for another cell or node, or as the gateway."""
-    node = join(gateway_broker.nodes, town.files("n1"), "n1")
+    node = join(gateway_broker.nodes, authority.files("n1"), "n1")
 
     assert (node.say(topic) is None) == is_allowed
 
 
 def test_node_receives_only_its_receipts_and_notices(
-    gateway_broker: TrustedBroker, town: Town, join: Join
+    gateway_broker: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """A subscription to everything delivers its own custody and areas only."""
-    node = join(gateway_broker.nodes, town.files("n1"), "n1", "#", "/from/#")
-    gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1")
-    admin = join(gateway_broker.daemons, town.files("mayor"), "mayor")
+    node = join(gateway_broker.nodes, authority.files("n1"), "n1", "#", "/from/#")
+    gateway = join(gateway_broker.daemons, authority.files("gw-1"), "gw-1")
+    admin = join(gateway_broker.daemons, authority.files("mayor"), "mayor")
     pieces = ("/piece/for/n1", "/piece/for/n2")
     for topic in ("/custody/n2", "/custody/n1", CELL, "/custody/offer/gw-1", *pieces):
         assert gateway.say(topic) is None
@@ -89,37 +93,37 @@ def test_node_receives_only_its_receipts_and_notices(
 
 
 def test_client_id_is_the_name_of_the_certificate(
-    gateway_broker: TrustedBroker, town: Town, join: Join
+    gateway_broker: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """The id in CONNECT is ignored, so a session cannot be taken over."""
-    first = join(gateway_broker.nodes, town.files("n1"), "n1", "/custody/n1")
-    join(gateway_broker.nodes, town.files("n2"), "n1")
+    first = join(gateway_broker.nodes, authority.files("n1"), "n1", "/custody/n1")
+    join(gateway_broker.nodes, authority.files("n2"), "n1")
 
     assert first.say(f"/from/n1{CELL}") is None
     assert first.connection.is_up
 
 
 def test_foreign_gateway_may_not_publish_at_a_gateways_broker(
-    gateway_broker: TrustedBroker, town: Town, join: Join
+    gateway_broker: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """Only the broker's own gateway sends receipts there."""
-    other = join(gateway_broker.daemons, town.files("gw-2"), "gw-2")
+    other = join(gateway_broker.daemons, authority.files("gw-2"), "gw-2")
 
     for topic in ("/custody/n1", "/custody/offer/gw-2", "/from/gw-2/3/2", "/3/2"):
         assert other.say(topic) == REFUSED
 
 
 def test_other_gateways_may_send_overlay_frames(
-    gateway_broker: TrustedBroker, town: Town, join: Join
+    gateway_broker: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """Other gateways may read its name and publish its frames; nodes may not."""
     inbox = join(
-        gateway_broker.daemons, town.files("gw-1"), "gw-1", "/overlay/node/gw-1"
+        gateway_broker.daemons, authority.files("gw-1"), "gw-1", "/overlay/node/gw-1"
     )
     assert inbox.say("/overlay/name/gw-1", b"0", retain=True) is None
     names = "/overlay/name/+"
-    other = join(gateway_broker.nodes, town.files("gw-2"), "gw-2", names)
-    node = join(gateway_broker.nodes, town.files("n1"), "n1", "/overlay/#")
+    other = join(gateway_broker.nodes, authority.files("gw-2"), "gw-2", names)
+    node = join(gateway_broker.nodes, authority.files("n1"), "n1", "/overlay/#")
 
     assert other.say("/overlay/node/gw-1") is None
     wait_until(lambda: inbox.got and other.got)
@@ -130,11 +134,11 @@ def test_other_gateways_may_send_overlay_frames(
 
 
 def test_client_receives_cells_and_publishes_in_its_areas(
-    gateway_broker: TrustedBroker, town: Town, join: Join
+    gateway_broker: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """An analyst's program subscribes to everything and publishes in its areas."""
-    client = join(gateway_broker.nodes, town.files("analyst"), "a", "#")
-    gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1")
+    client = join(gateway_broker.nodes, authority.files("analyst"), "a", "#")
+    gateway = join(gateway_broker.daemons, authority.files("gw-1"), "gw-1")
 
     assert client.say("/api/register", b"/3/#") is None
     assert client.say(f"/forward{CELL}/pri2") is None
@@ -148,13 +152,13 @@ def test_client_receives_cells_and_publishes_in_its_areas(
 
 
 def test_gateway_may_publish_only_for_its_areas(
-    town: Town, make_trusted: Make, join: Join
+    authority: IssuingAuthority, make_trusted: Make, join: Join
 ) -> None:
     """At a distributed broker; besides its areas only its own custody offer."""
-    gateway_tls = town.issue("gateway", "gw-1", "/3/1")
-    town.issue("gateway", "gw-2", "/")
-    backend_tls = town.issue("backend", "ingest-0")
-    node_tls = town.issue("node", "n1", CELL)
+    gateway_tls = authority.issue("gateway", "gw-1", "/3/1")
+    authority.issue("gateway", "gw-2", "/")
+    backend_tls = authority.issue("backend", "ingest-0")
+    node_tls = authority.issue("node", "n1", CELL)
     broker = make_trusted("distributed", "d1")
     gateway = join(broker.daemons, gateway_tls, "gw-1", "/custody/#")
     backend = join(broker.daemons, backend_tls, "ingest-0", "#")
@@ -180,14 +184,14 @@ def test_gateway_may_publish_only_for_its_areas(
 
 
 def test_tools_of_a_manager_are_for_administrators(
-    town: Town, make_trusted: Make, join: Join
+    authority: IssuingAuthority, make_trusted: Make, join: Join
 ) -> None:
     """A gateway requests areas on a topic of its own."""
     files = {
-        "admin": town.issue("admin", "mayor"),
-        "gateway": town.issue("gateway", "gw-1", "/3"),
-        "node": town.issue("node", "n1", CELL),
-        "client": town.issue("client", "analyst"),
+        "admin": authority.issue("admin", "mayor"),
+        "gateway": authority.issue("gateway", "gw-1", "/3"),
+        "node": authority.issue("node", "n1", CELL),
+        "client": authority.issue("client", "analyst"),
     }
     broker = make_trusted("manager", "m1")
     clients = {
@@ -211,29 +215,34 @@ def test_tools_of_a_manager_are_for_administrators(
 
 
 def test_notices_pass_from_the_backend_through_the_gateway(
-    gateway_broker: TrustedBroker, town: Town, make_trusted: Make, join: Join
+    gateway_broker: TrustedBroker,
+    authority: IssuingAuthority,
+    make_trusted: Make,
+    join: Join,
 ) -> None:
     """Nodes and clients may publish notices at neither broker."""
     manager = make_trusted("manager", "m1")
     topic = f"/notice{CELL}"
-    listener = join(manager.daemons, town.files("gw-1"), "gw-1-notices", "/notice/#")
-    backend = join(manager.daemons, town.files("ingest-0"), "notify-0")
-    gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1-notices-out")
+    listener = join(
+        manager.daemons, authority.files("gw-1"), "gw-1-notices", "/notice/#"
+    )
+    backend = join(manager.daemons, authority.files("ingest-0"), "notify-0")
+    gateway = join(gateway_broker.daemons, authority.files("gw-1"), "gw-1-notices-out")
 
     assert backend.say(topic) is None
     wait_until(lambda: listener.heard() == [topic])
     assert gateway.say(topic) is None
     assert listener.say(topic) == REFUSED
     for name in ("n1", "analyst"):
-        client = join(manager.daemons, town.files(name), f"{name}-x")
+        client = join(manager.daemons, authority.files(name), f"{name}-x")
         assert client.say(topic) == REFUSED
 
 
 def test_client_without_a_certificate_is_refused(
-    gateway_broker: TrustedBroker, town: Town, join: Join
+    gateway_broker: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """The error names the setting to change."""
-    tls = town.files("n1")
+    tls = authority.files("n1")
     bare = type(tls)(ca=tls.ca)
     bare_client = join(gateway_broker.nodes, bare, "n1", wait=False)
 
@@ -241,10 +250,10 @@ def test_client_without_a_certificate_is_refused(
 
 
 def test_expired_certificate_is_refused(
-    gateway_broker: TrustedBroker, town: Town, join: Join
+    gateway_broker: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """The error states the reason."""
-    tls = town.issue("node", "n3", CELL, life_s=1.0)
+    tls = authority.issue("node", "n3", CELL, life_s=1.0)
     time.sleep(2.1)
     late = join(gateway_broker.nodes, tls, "n3", wait=False)
 
@@ -252,37 +261,45 @@ def test_expired_certificate_is_refused(
 
 
 def test_foreign_certificate_is_refused(
-    gateway_broker: TrustedBroker, town: Town, join: Join, tmp_path: Path
+    gateway_broker: TrustedBroker,
+    authority: IssuingAuthority,
+    join: Join,
+    tmp_path: Path,
 ) -> None:
     """A certificate of another authority is invalid."""
-    tls = Town(tmp_path / "elsewhere").issue("node", "n1", CELL)
-    mixed = type(tls)(ca=town.files("n1").ca, certificate=tls.certificate, key=tls.key)
+    tls = IssuingAuthority(tmp_path / "elsewhere").issue("node", "n1", CELL)
+    mixed = type(tls)(
+        ca=authority.files("n1").ca, certificate=tls.certificate, key=tls.key
+    )
     stranger = join(gateway_broker.nodes, mixed, "n1", wait=False)
 
     assert stranger.is_refused("another authority")
 
 
 def test_node_refuses_a_broker_of_another_authority(
-    gateway_broker: TrustedBroker, town: Town, join: Join, tmp_path: Path
+    gateway_broker: TrustedBroker,
+    authority: IssuingAuthority,
+    join: Join,
+    tmp_path: Path,
 ) -> None:
     """A false gateway receives no message."""
-    tls = Town(tmp_path / "elsewhere").issue("node", "n1", CELL)
+    tls = IssuingAuthority(tmp_path / "elsewhere").issue("node", "n1", CELL)
     node = join(gateway_broker.nodes, tls, "n1", wait=False)
 
     assert node.is_refused("put that one's ca.pem where tls.ca says")
 
 
 def test_revoked_certificate_is_refused(
-    gateway_broker: TrustedBroker, town: Town, join: Join
+    gateway_broker: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """It loses its rights at once, and its link at the broker's next start.
 
     All other clients reconnect by themselves.
     """
-    node = join(gateway_broker.nodes, town.files("n1"), "n1")
-    other = join(gateway_broker.nodes, town.files("n2"), "n2", "/custody/n2")
+    node = join(gateway_broker.nodes, authority.files("n1"), "n1")
+    other = join(gateway_broker.nodes, authority.files("n2"), "n2", "/custody/n2")
     assert node.say(f"/from/n1{CELL}") is None
-    town.folder.revoke("n1")
+    authority.folder.revoke("n1")
     gateway_broker.hup()
     wait_until(lambda: node.connection.is_up and node.say(f"/from/n1{CELL}") == REFUSED)
     gateway_broker.kill()
@@ -293,11 +310,11 @@ def test_revoked_certificate_is_refused(
 
 
 def test_new_certificate_is_valid_without_a_restart(
-    gateway_broker: TrustedBroker, town: Town, join: Join
+    gateway_broker: TrustedBroker, authority: IssuingAuthority, join: Join
 ) -> None:
     """A new node does not interrupt the others."""
-    old = join(gateway_broker.nodes, town.files("n1"), "n1")
-    tls = town.issue("node", "n9", "/3/1/1/1", life_s=HOUR_S)
+    old = join(gateway_broker.nodes, authority.files("n1"), "n1")
+    tls = authority.issue("node", "n9", "/3/1/1/1", life_s=HOUR_S)
     gateway_broker.hup()
     new = join(gateway_broker.nodes, tls, "n9")
 
