@@ -31,6 +31,9 @@ BACKLOG_BYTES = 1000
 URGENT_BYTES = 200
 WINDOW_BYTES = FlightLimits().window_bytes
 GOODPUT_BAR = 0.85
+IDLE_S = 1.5
+"""Time between the connection and the backlog, as on a node."""
+
 CHANGE_S = 8.0
 CDF_S = [n * 0.02 for n in range(51)]
 FAST = Shape(10_000_000)
@@ -201,6 +204,7 @@ def _near_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
         "--host", host, "--port", port,
         "--backlog", case.backlog, "--backlog-bytes", BACKLOG_BYTES,
         "--urgent", urgent, "--urgent-bytes", URGENT_BYTES, "--every", case.every_s,
+        "--idle", CHANGE_S if case.was_fast else IDLE_S,
         "--window-bytes", arm.window_bytes, "--custody", arm.custody,
         "--out", site.path("sender"),
     )  # fmt: skip
