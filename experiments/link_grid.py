@@ -1,4 +1,4 @@
-"""``python -m experiments.link_grid``: the congestion window on 300 simulated links.
+"""``python -m experiments.link_grid``: the congestion window on 368 simulated links.
 
 Every combination of rate, burst, delay and kind of change. A bar is missed when an
 urgent message takes longer than a segment's time, the link's delay and 0.5 s (with
@@ -53,20 +53,16 @@ def main(out: Path) -> None:
             kind,
             len(results),
             sum(not words for words in misses.values()),
-            max(each.over_s[-1] for p, each in results.items() if _is_small(p)),
-            max(each.p90_over_s for p, each in results.items() if not _is_small(p)),
-            min(each.goodput for p, each in results.items() if p.one_way_s < 0.3),  # noqa: PLR2004
-            min(each.goodput for p, each in results.items() if p.one_way_s >= 0.3),  # noqa: PLR2004
+            max(each.over_s[-1] for p, each in results.items() if p.has_small_burst),
+            max(r.p90_over_s for p, r in results.items() if not p.has_small_burst),
+            min(each.goodput for p, each in results.items() if not p.is_far),
+            min(each.goodput for p, each in results.items() if p.is_far),
         ])  # fmt: skip
     head = ("kind", "links", "all bars", "worst s over, burst <= 5 kB",
             "p90 s over, others", "least goodput", "at 300 ms")  # fmt: skip
     result = {"rows": rows, "missed": missed}
     print(f"{table(head, rows)}\n", *missed, sep="\n")
     print(f"\n  {write(out, 'link_grid', result)}")
-
-
-def _is_small(plan: LinkPlan) -> bool:
-    return plan.burst_bytes <= 5000  # noqa: PLR2004 - bytes
 
 
 if __name__ == "__main__":

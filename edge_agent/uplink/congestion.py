@@ -37,6 +37,15 @@ TARGET_DELAY_S = 0.1
 MAX_DEPTH_BYTES = 65_536
 """Most bytes that may wait at the link: on a LAN they pass in some milliseconds."""
 
+LOW_DELAY = 0.5
+"""Part of the target below which the window may grow."""
+
+HIGH_DELAY = 1.25
+"""Multiple of the target above which the window shrinks."""
+
+CHANGED_DELAY = 3.0
+"""Multiple of the target above which the link itself has changed."""
+
 MIN_ROUND_S = 0.05
 """Shortest round, and shortest time over which a rate is measured. On a LAN, the round
 trip is shorter than the pauses of the programs."""
@@ -423,7 +432,7 @@ class CongestionWindow:
         elif self._meter.on_ack(sample, now_s, self._base_s, int(self._unit_bytes)):
             self._window_bytes = self._target_bytes()
         self._last_ack_s = now_s
-        is_low = delay_s < target_s / 2
+        is_low = delay_s < LOW_DELAY * target_s
         self._burst.on_ack(sample.size_bytes, now_s, is_delayed=not is_low)
         self._on_delay(sample, delay_s / target_s, now_s)
         self._on_round_ack(sample, now_s, is_low=is_low)
@@ -463,17 +472,17 @@ class CongestionWindow:
 
     def _on_delay(self, sample: SendSample, excess: float, now_s: float) -> None:
         """Shrink the window when the delay was too high for `MIN_ROUND_S`."""
-        is_unexplained = self._meter.rate is None and excess >= 0.5  # noqa: PLR2004
         if sample.is_alone:
-            is_queued = is_unexplained or excess > 1.25  # noqa: PLR2004
+            is_unexplained = self._meter.rate is None and excess >= LOW_DELAY
+            is_queued = is_unexplained or excess > HIGH_DELAY
             self._queued_alone = self._queued_alone + 1 if is_queued else 0
-        if excess <= 1.25:  # noqa: PLR2004 - of the target
+        if excess <= HIGH_DELAY:
             self._queued_since_s = None
         else:
             self._shrink(sample, excess, now_s)
         if self._queued_alone > 1:
             # Either the link has become slower or the way longer: the distance of two
-            # acknowledgements tells.
+            # acknowledgements shows which.
             self._is_probing = True
 
     def _shrink(self, sample: SendSample, excess: float, now_s: float) -> None:
@@ -491,7 +500,7 @@ class CongestionWindow:
         self._window_bytes = min(self._window_bytes, self._target_bytes())
         if queued_s > max(PERSISTENT_S, PERSISTENT_ROUNDS * (now_s - sample.sent_s)):
             self._window_bytes = self._unit_bytes  # until one travels alone
-        if excess > 3:  # noqa: PLR2004 - times the target
+        if excess > CHANGED_DELAY:
             self._meter.forget_samples()
 
     def _end_round(self, is_low: bool, now_s: float) -> None:
@@ -546,5 +555,6 @@ class CongestionWindow:
     def _pace(self) -> float | None:
         """Bytes per second that may be written; None when the pace is free."""
         rate = self._meter.rate
-        is_free = rate is None or self._is_growing or self._is_probing
-        return None if is_free or rate is None else PACE_GAIN * rate
+        if rate is None or self._is_growing or self._is_probing:
+            return None
+        return PACE_GAIN * rate

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from edge_agent.queue.base import Queue, QueuedMessage
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
-from edge_agent.uplink.scheduler import PriorityScheduler
+from edge_agent.uplink.scheduler import FULL_BATCH_MESSAGES, PriorityScheduler
 from spatial_mqtt.batching import BatchItem, Fragment, encode_batch, split_message
 from spatial_mqtt.priority import LADDER, QosPolicy
 from spatial_mqtt.topics import (
@@ -17,7 +17,6 @@ from spatial_mqtt.topics import (
 from spatial_mqtt.transport import Publication
 
 MAX_PARCEL_RAW_BYTES = 8192
-MAX_PARCEL_MESSAGES = 64
 MAX_PARCEL_BYTES = 1200
 """Fits one segment with topic and headers, because nothing overtakes within it."""
 
@@ -111,7 +110,7 @@ class PublicationBuilder:
         """Build the next publication; None without a message."""
         if self._large is not None and priority <= self._large.priority:
             return self._next_chunk(self._large)
-        limit = MAX_PARCEL_MESSAGES if self._may_share(priority) else 1
+        limit = FULL_BATCH_MESSAGES if self._may_share(priority) else 1
         batch = self._scheduler.lease(priority, limit, MAX_PARCEL_RAW_BYTES)
         if not batch:
             return None

@@ -401,7 +401,7 @@ class Uplink:
         if due.new_offers:
             offers = {o.receiver: o for o in (*self._stored_offers(), *due.new_offers)}
             rows = [[o.receiver, o.filters, o.takes] for o in offers.values()]
-            self._store_offers(json.dumps(rows))
+            self._store_state("offers", self._offers_key(), json.dumps(rows))
         if due.decided_custody is CustodyMode.RECEIPTS:
             log.info("%s gives receipts: custody ends on its disk", self.endpoint)
         elif due.decided_custody is CustodyMode.PUBACK:
@@ -411,11 +411,11 @@ class Uplink:
                 self.endpoint,
             )
 
-    def _store_offers(self, offers: str) -> None:
+    def _store_state(self, what: str, key: str, value: str) -> None:
         try:
-            self._queue.put([], {self._offers_key(): offers})
+            self._queue.put([], {key: value})
         except QueueFileError as error:
-            log.warning("cannot store the offers of %s: %s", self.endpoint, error)
+            log.warning("cannot store the %s of %s: %s", what, self.endpoint, error)
 
     def _stored_offers(self) -> list[CustodyOffer]:
         stored = self._queue.get_state(self._offers_key()) or "[]"
@@ -432,13 +432,12 @@ class Uplink:
     def _store_link(self, now_s: float) -> None:
         """Store what is known of the link, if it has changed by a factor of two."""
         self._link_stored_s = now_s
-        link, stored = self._in_flight.link_estimate(), self._stored_link()
-        if link is None or (stored is not None and link.is_like(stored)):
+        link = self._in_flight.link_estimate()
+        if link is None:
             return
-        try:
-            self._queue.put([], {self._link_key: json.dumps(link)})
-        except QueueFileError as error:
-            log.warning("cannot store the rate of %s: %s", self.endpoint, error)
+        stored = self._stored_link()
+        if stored is None or not link.is_like(stored):
+            self._store_state("rate", self._link_key, json.dumps(link))
 
     def _stored_link(self) -> LinkEstimate | None:
         stored = self._queue.get_state(self._link_key)

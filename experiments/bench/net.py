@@ -19,6 +19,7 @@ PREFIX = "yamamori"
 ROOT = Path(__file__).resolve().parents[2]
 
 FRAME_BURST_BYTES = 1600
+"""One Ethernet frame: the link never sends faster than its rate."""
 
 MODEM_BYTES = 65536
 """Buffer of a modem; a message in it cannot be overtaken."""
