@@ -49,3 +49,13 @@ def decode_msgpack(payload: bytes | msgspec.Raw, form: type[T]) -> T:
     """
     decoded: T = _msgpack_decoder(form).decode(payload)  # type: ignore[arg-type]
     return decoded
+
+
+def convert(value: object, form: Any) -> Any:  # noqa: ANN401 - also a union of types
+    """Convert a decoded value into a type.
+
+    Raises:
+        msgspec.ValidationError: It has another form.
+    """
+    _json_decoder(form)  # the first use of the type
+    return msgspec.convert(value, form)  # noqa: TID251 - under the lock before

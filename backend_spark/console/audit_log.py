@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from service_runtime.decoding import decode_json
+
 _TABLE: Final = """
 create table if not exists entry (
   id integer primary key autoincrement,
@@ -129,4 +131,6 @@ class Journal:
 
 def _entry(row: tuple[Any, ...]) -> JournalEntry:
     number, at_s, kind, subject, who, body = row
-    return JournalEntry(number, at_s, kind, subject, who, msgspec.json.decode(body))
+    return JournalEntry(
+        number, at_s, kind, subject, who, decode_json(body, dict[str, Any])
+    )

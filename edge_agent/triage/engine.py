@@ -41,6 +41,7 @@ from edge_agent.triage.snapshot import (
     encode_snapshot,
     optional_time,
 )
+from service_runtime.decoding import convert
 from service_runtime.settings import build_settings
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.errors import ScienceError
@@ -243,7 +244,7 @@ class ActiveCriteria:
             ValueError: The entry has another form.
         """
         try:
-            notice = msgspec.convert(entry, CriteriaNotice | None)
+            notice: CriteriaNotice | None = convert(entry, CriteriaNotice | None)
         except msgspec.ValidationError as error:
             raise ValueError(str(error)) from error
         if notice is not None:
