@@ -142,10 +142,11 @@ class CustodyReceipt:
 class CustodyOffer:
     """Announcement, retained on `topics.offer_topic`, of a store behind a broker.
 
+    Only stores make offers. An empty payload on the topic withdraws one.
+
     Attributes:
-        receiver: Id of the program that sends the receipts.
-        filters: Topics that get receipts; empty for a gateway that only forwards,
-            which needs id and priority of a message as user properties.
+        receiver: Id of the program that sends the receipts, as in the topic.
+        filters: Topics that get receipts.
         takes: Content types of this system that the receiver reads on them.
         is_offline: Whether the receiver is offline. Senders keep their messages or use
             another receiver; without any offer they would rely on the PUBACK alone.

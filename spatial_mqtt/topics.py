@@ -355,6 +355,18 @@ def offer_topic(receiver: str) -> str:
     return f"{CUSTODY_OFFER}/{check_node_id(receiver)}"
 
 
+def parse_offer_topic(topic: str) -> str:
+    """Parse the receiver from the topic of an offer.
+
+    Raises:
+        TopicError: The topic is not that of an offer.
+    """
+    head = f"{CUSTODY_OFFER}/"
+    if not topic.startswith(head):
+        raise TopicError("topic", f"under {head}", topic)
+    return check_node_id(topic.removeprefix(head))
+
+
 def gateway_location_topic(gateway: str) -> str:
     """Topic of a gateway's retained position, on the Managers' brokers.
 

@@ -327,7 +327,7 @@ def _is_offers(value: str) -> bool:
         return False
     return isinstance(offers, list) and all(
         isinstance(each, list)
-        and [type(part) for part in each] == [str, list, list]
+        and [type(part) for part in each][:3] == [str, list, list]
         and each[0].isprintable()
         for each in offers
     )

@@ -63,13 +63,11 @@ class QueueActions:
         ack: Sequence numbers of delivered messages.
         release: Sequence numbers of messages to send again.
         decided_custody: The custody mode, if it was just decided.
-        new_offers: New offers of the peer.
     """
 
     ack: list[int] = field(default_factory=list)
     release: list[int] = field(default_factory=list)
     decided_custody: CustodyMode | None = None
-    new_offers: list[CustodyOffer] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -166,7 +164,7 @@ class InFlight:
         self.custody = self._configured
         self._offers = {offer.receiver: offer for offer in known_offers}
         self._offline.clear()
-        if self._stores() and self.custody is CustodyMode.AUTO:
+        if self._offers and self.custody is CustodyMode.AUTO:
             self.custody = CustodyMode.RECEIPTS
 
     def on_down(self) -> None:
@@ -183,22 +181,46 @@ class InFlight:
         self._window = CongestionWindow(self._limits.window_bytes)
 
     def on_offer(self, offer: CustodyOffer) -> None:
-        """Handle an offer of receipts, or the notice that a receiver is offline."""
+        """Handle an offer of receipts, or the notice that a receiver is offline.
+
+        An offer without filters gives no receipts; earlier gateways make such offers.
+        """
+        if not offer.filters:
+            return
         if offer.is_offline:
             self._offline.add(offer.receiver)
             offer = replace(offer, is_offline=False)
         else:
             self._offline.discard(offer.receiver)
-        if self._offers.get(offer.receiver) != offer:
-            self._offers[offer.receiver] = offer
-            self._due.new_offers.append(offer)
-        is_new_mode = self.custody is not CustodyMode.RECEIPTS and bool(offer.filters)
+        self._offers[offer.receiver] = offer
+        is_new_mode = self.custody is not CustodyMode.RECEIPTS
         if self._configured is CustodyMode.AUTO and is_new_mode:
             self.custody = self._due.decided_custody = CustodyMode.RECEIPTS
 
+    def on_withdrawn(self, receiver: str, now_s: float) -> None:
+        """Handle the end of an offer; the remaining ones count from now on.
+
+        Everything without a receipt is sent again: it may have been sent in a form
+        that only this receiver reads, or wait for its receipt.
+        """
+        if self._offers.pop(receiver, None) is None:
+            return
+        self._offline.discard(receiver)
+        packets = self._in_flight.values()
+        sent = [s for p in packets for s in p.messages] + [*self._awaiting.values()]
+        for each in sent:
+            (self._due.ack if each.is_receipted else self._due.release).append(
+                each.message.seq
+            )
+        for packet in packets:
+            packet.messages = ()
+        self._awaiting.clear()
+        if not self._offers:
+            self.custody, self._up_at_s = self._configured, now_s
+
     def is_served(self, now_s: float) -> bool:
         """Whether messages can be delivered: link, broker and store are available."""
-        stores = {offer.receiver for offer in self._stores()}
+        stores = self._offers.keys()
         has_store = not stores or bool(stores - self._offline)
         return self._is_up and has_store and not self._is_silent(now_s)
 
@@ -240,34 +262,25 @@ class InFlight:
         return self._receive_maximum - len(self._in_flight)
 
     def accepts(self, content: str, topic: str) -> bool:
-        """Whether the store decodes a content type on a topic."""
-        return self.custody is CustodyMode.RECEIPTS and any(
-            content in offer.takes and offer.covers(topic)
-            for offer in self._offers.values()
+        """Whether every store of a topic decodes a content type."""
+        stores = [each for each in self._offers.values() if each.covers(topic)]
+        return (
+            self.custody is CustodyMode.RECEIPTS
+            and bool(stores)
+            and all(content in each.takes for each in stores)
         )
 
     def accepts_any(self, content: str) -> bool:
-        """Whether the store decodes a content type on some topic."""
+        """Whether a store decodes a content type on some topic."""
         return self.custody is CustodyMode.RECEIPTS and any(
             content in offer.takes for offer in self._offers.values()
         )
 
     def expects_receipt(self, topic: str) -> bool:
         """Whether a receipt can come for a message on a topic; True if undecided."""
-        stores = self._stores()
-        if self.custody is not CustodyMode.RECEIPTS or not stores:
+        if self.custody is not CustodyMode.RECEIPTS or not self._offers:
             return self.custody is not CustodyMode.PUBACK
-        return any(offer.covers(topic) for offer in stores)
-
-    @property
-    def needs_message_ids(self) -> bool:
-        """Whether a receiver needs message ids and priorities as properties."""
-        has_relays = any(not offer.filters for offer in self._offers.values())
-        return has_relays or self.custody is not CustodyMode.PUBACK
-
-    def _stores(self) -> list[CustodyOffer]:
-        """Offers of receivers that give receipts; others only forward messages."""
-        return [offer for offer in self._offers.values() if offer.filters]
+        return any(offer.covers(topic) for offer in self._offers.values())
 
     def on_sent(
         self,

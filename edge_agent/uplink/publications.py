@@ -128,9 +128,7 @@ class PublicationBuilder:
             max_count: Maximum number.
             max_bytes: Approximate maximum of their total size; the first always fits.
         """
-        packs = self._in_flight.accepts_any(
-            BATCH_CONTENT
-        ) or self._in_flight.accepts_any(FRAGMENT_CONTENT)
+        packs = self._may_use(BATCH_CONTENT) or self._may_use(FRAGMENT_CONTENT)
         if packs or self._large is not None or max_count == 1:
             load = self.build_next(priority)
             return [] if load is None else [load]
@@ -154,14 +152,23 @@ class PublicationBuilder:
             self._large = None
 
     def _may_share(self, priority: int) -> bool:
-        return not LADDER.is_urgent(priority) and self._in_flight.accepts_any(
-            BATCH_CONTENT
-        )
+        return not LADDER.is_urgent(priority) and self._may_use(BATCH_CONTENT)
+
+    def _may_use(self, content: str, topic: str | None = None) -> bool:
+        """Whether every receiver decodes a content type, on a topic or on some topic.
+
+        A relay's messages also go to subscribers that make no offer.
+        """
+        if self._sender.is_relay:
+            return False
+        if topic is None:
+            return self._in_flight.accepts_any(content)
+        return self._in_flight.accepts(content, topic)
 
     def _build(self, batch: list[QueuedMessage]) -> OutgoingPublication:
         first = batch[0]
         is_urgent = LADDER.is_urgent(first.priority)
-        if not is_urgent and self._in_flight.accepts(BATCH_CONTENT, first.topic):
+        if not is_urgent and self._may_use(BATCH_CONTENT, first.topic):
             return self._parcel(batch)
         return self._single(batch)
 
@@ -170,7 +177,7 @@ class PublicationBuilder:
         first = batch[0]
         self._queue.release([m.seq for m in batch[1:]])
         is_large = len(first.payload) > MAX_UNCHUNKED_BYTES
-        if is_large and self._in_flight.accepts(FRAGMENT_CONTENT, first.topic):
+        if is_large and self._may_use(FRAGMENT_CONTENT, first.topic):
             self._large = first
             self._chunks = split_message(str(first.id), first.payload, CHUNK_BYTES)
             return self._next_chunk(first)
@@ -210,13 +217,12 @@ class PublicationBuilder:
         content: str | None = None,
     ) -> Publication:
         delivery = self._sender.qos_policy.delivery(message.priority)
-        # A peer that neither gives receipts nor forwards needs no custody topic and no
-        # message id; in a small message these are a third of the bytes.
+        # Without a store no receipt can come, and the custody topic would only cost
+        # bytes. Other gateways need priority and id even then.
         is_relay, flight = self._sender.is_relay, self._in_flight
-        is_named = is_relay and flight.needs_message_ids
-        is_answered = is_named and flight.expects_receipt(message.topic)
+        is_answered = is_relay and flight.expects_receipt(message.topic)
         # The payload does not contain an id that the relay itself has assigned.
-        is_opaque = is_named and message.id.node == self._sender.id
+        is_opaque = is_relay and message.id.node == self._sender.id
         names_all = self._sender.always_sends_ids
         is_parcel = content == BATCH_CONTENT
         return Publication(
@@ -224,7 +230,7 @@ class PublicationBuilder:
             payload=message.payload if payload is None else payload,
             qos=delivery.qos,
             retain=delivery.retain,
-            priority=message.priority if is_named or names_all else None,
+            priority=message.priority if is_relay or names_all else None,
             response_topic=custody_topic(self._sender.id) if is_answered else None,
             message_id=str(message.id) if is_opaque or names_all else None,
             expiry_s=delivery.expiry_s,

@@ -9,13 +9,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from edge_agent.queue.base import Queue, QueueFileError
 from edge_agent.uplink.congestion import LinkEstimate
 from edge_agent.uplink.in_flight import CustodyMode, InFlight, QueueActions
+from edge_agent.uplink.offer_memory import OfferMemory
 from edge_agent.uplink.publications import (
     OutgoingPublication,
     PublicationBuilder,
@@ -26,9 +27,14 @@ from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
-from spatial_mqtt.errors import ReceiptError
+from spatial_mqtt.errors import ReceiptError, TopicError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
+from spatial_mqtt.topics import (
+    OFFER_FILTER,
+    custody_topic,
+    matches,
+    parse_offer_topic,
+)
 from spatial_mqtt.transport import ConnectionHandler, IncomingMessage, Session
 
 
@@ -144,6 +150,7 @@ class Uplink:
             sender.limits, sender.custody, needs_subscriber=not sender.is_relay
         )
         self._builder = PublicationBuilder(queue, sender, self._in_flight)
+        self._offers: OfferMemory | None = None
         self._connection: Connection | None = None
         self._link: _LinkHandler | None = None
         self._acks: list[int] = []
@@ -208,10 +215,12 @@ class Uplink:
     def on_link_up(self, receive_maximum: int, round_trip_s: float) -> None:
         """Start to send: the link is up and the receipts are subscribed."""
         self._link_key = f"uplink/link/{self.endpoint}"
+        self._offers = OfferMemory(self._queue, str(self.endpoint), self._clock)
+        self._offers.on_up()
         self._in_flight.on_up(
             self._clock(),
             receive_maximum,
-            self._stored_offers(),
+            self._offers.offers,
             round_trip_s,
             self._stored_link(),
         )
@@ -256,12 +265,36 @@ class Uplink:
                 self._in_flight.on_receipt(CustodyReceipt.decode(incoming.payload))
             elif not matches(OFFER_FILTER, incoming.topic):
                 self._extra.on_message(incoming)
-            elif incoming.payload:
-                self._in_flight.on_offer(CustodyOffer.decode(incoming.payload))
-        except ReceiptError as error:
+            else:
+                self._on_offer(parse_offer_topic(incoming.topic), incoming.payload)
+        except (ReceiptError, TopicError) as error:
             log.warning("%s on %s from %s", error, incoming.topic, self.endpoint)
 
+    def _on_offer(self, receiver: str, payload: bytes) -> None:
+        """Handle an offer, or its withdrawal by an empty payload.
+
+        The topic names the receiver, because the broker checks only who may write it.
+        """
+        if not payload:
+            self._end_offer(receiver)
+            return
+        offer = CustodyOffer.decode(payload)
+        if offer.receiver != receiver:
+            rule = f"{receiver}, as in its topic"
+            raise ReceiptError("receiver", rule, offer.receiver)
+        self._in_flight.on_offer(offer)
+        if self._offers is not None and offer.filters:
+            self._offers.on_offer(replace(offer, is_offline=False))
+
+    def _end_offer(self, receiver: str) -> None:
+        if self._offers is not None:
+            self._offers.on_withdrawn(receiver)
+        self._in_flight.on_withdrawn(receiver, self._clock())
+        self._builder.release_large()  # its first chunks may have gone to that receiver
+
     def _on_down(self) -> None:
+        if self._offers is not None:
+            self._offers.on_down()
         self._store_link(self._clock())
         self._handle_answers()  # acknowledged messages are not sent again
         self._in_flight.on_down()
@@ -382,6 +415,8 @@ class Uplink:
     def _settle(self, everything: bool = False) -> None:
         """Acknowledge delivered messages in batches, and release undelivered ones."""
         now_s = self._clock()
+        for receiver in self._offers.forget_unseen() if self._offers else ():
+            self._end_offer(receiver)
         due = self._in_flight.take_actions(now_s)
         self._handle_custody(due)
         if due.release:
@@ -398,10 +433,6 @@ class Uplink:
             self._store_link(now_s)
 
     def _handle_custody(self, due: QueueActions) -> None:
-        if due.new_offers:
-            offers = {o.receiver: o for o in (*self._stored_offers(), *due.new_offers)}
-            rows = [[o.receiver, o.filters, o.takes] for o in offers.values()]
-            self._store_state("offers", self._offers_key(), json.dumps(rows))
         if due.decided_custody is CustodyMode.RECEIPTS:
             log.info("%s gives receipts: custody ends on its disk", self.endpoint)
         elif due.decided_custody is CustodyMode.PUBACK:
@@ -411,24 +442,6 @@ class Uplink:
                 self.endpoint,
             )
 
-    def _store_state(self, what: str, key: str, value: str) -> None:
-        try:
-            self._queue.put([], {key: value})
-        except QueueFileError as error:
-            log.warning("cannot store the %s of %s: %s", what, self.endpoint, error)
-
-    def _stored_offers(self) -> list[CustodyOffer]:
-        stored = self._queue.get_state(self._offers_key()) or "[]"
-        try:
-            return [
-                CustodyOffer(receiver, tuple(filters), tuple(takes[0] if takes else ()))
-                # Earlier versions stored no takes.
-                for receiver, filters, *takes in json.loads(stored)
-            ]
-        except (ValueError, TypeError):
-            log.error("offers of %s are damaged: %a", self.endpoint, stored)  # noqa: TRY400
-            return []
-
     def _store_link(self, now_s: float) -> None:
         """Store what is known of the link, if it has changed by a factor of two."""
         self._link_stored_s = now_s
@@ -437,7 +450,10 @@ class Uplink:
             return
         stored = self._stored_link()
         if stored is None or not link.is_like(stored):
-            self._store_state("rate", self._link_key, json.dumps(link))
+            try:
+                self._queue.put([], {self._link_key: json.dumps(link)})
+            except QueueFileError as error:
+                log.warning("cannot store the rate of %s: %s", self.endpoint, error)
 
     def _stored_link(self) -> LinkEstimate | None:
         stored = self._queue.get_state(self._link_key)
@@ -448,9 +464,6 @@ class Uplink:
         except (ValueError, TypeError):
             log.error("%s is damaged: %a", self._link_key, stored)  # noqa: TRY400
             return None
-
-    def _offers_key(self) -> str:
-        return f"uplink/offers/{self.endpoint}"
 
     def _run_events(self, wait_s: float) -> None:
         try:

@@ -185,7 +185,6 @@ def _gateway_between(gateway: Identity) -> Iterator[str]:
     yield from (f"read {each}" for each in CELL_FILTERS)
     yield f"read {custody_topic(gateway.name)}"
     yield f"read {OFFER_FILTER}"
-    yield f"write {offer_topic(gateway.name)}"
 
 
 def _backend_between(backend: Identity) -> Iterator[str]:

@@ -19,15 +19,13 @@ from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import is_system_topic, offer_topic
+from spatial_mqtt.topics import is_system_topic
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
     IncomingMessage,
-    Publication,
     Session,
 )
 
@@ -55,12 +53,8 @@ class ReceivedMessage:
 class BrokerSubscriber(BaseConnectionHandler):
     """Persistent subscriber session at one distributed broker.
 
-    It retains an offer there that gives no receipts: publishers must then give their
-    messages a priority and an id, without which a resent message would be delivered
-    twice.
-
     Args:
-        gateway_id: Name of the session and of the offer.
+        gateway_id: Name of the session.
         endpoint: The broker.
         connect: Makes connections.
         on_received: Called with each message, in the network thread.
@@ -81,8 +75,6 @@ class BrokerSubscriber(BaseConnectionHandler):
         self._filters: frozenset[str] = frozenset()
         self._confirmed: frozenset[str] | None = None
         self._requested: list[frozenset[str]] = []
-        offer = CustodyOffer(gateway_id, filters=()).encode()
-        self._offer = Publication(offer_topic(gateway_id), offer, retain=True)
         session = Session(
             f"{gateway_id}-ear",
             expiry_s=SESSION_EXPIRY_S,
@@ -123,7 +115,6 @@ class BrokerSubscriber(BaseConnectionHandler):
         with self._lock:
             filters = self._filters
             self._requested = [filters] if filters else []
-        self._connection.publish(self._offer)
         self._connection.subscribe([(each, 1) for each in sorted(filters)])
 
     def on_down(self, reason: str) -> None:

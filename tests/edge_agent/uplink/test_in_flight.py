@@ -298,36 +298,57 @@ def test_answer_to_an_unknown_token_is_ignored(token: int) -> None:
     assert f.on_published(token, None, 0.0) == ()
 
 
-def test_offer_without_filters_gives_no_receipts() -> None:
-    """Its offer has no filters; an offer with filters may follow and decides."""
-    f = make_in_flight(CustodyMode.AUTO)
-    f.on_offer(CustodyOffer("gw-2", ()))
-    f.on_sent(1, (message(1),), 100, 0.0)
-    f.on_published(1, None, 0.1)
-    assert f.take_actions(0.2).ack == []
-    f.on_offer(OFFER)
-
-    assert f.take_actions(10.0).ack == []
-    assert f.custody is CustodyMode.RECEIPTS
-
-
-def test_relay_without_a_store_needs_message_ids() -> None:
-    """Other gateways behind a plain broker identify messages by their ids."""
+def test_offer_without_filters_does_not_count() -> None:
+    """Gateways of earlier versions make such offers; they give no receipts."""
     f = make_in_flight(CustodyMode.AUTO)
     f.on_offer(CustodyOffer("gw-2", ()))
     f.on_sent(1, (message(1),), 100, 0.0)
     f.on_published(1, None, 0.1)
 
     assert f.take_actions(2.0).ack == [1]
-    assert (f.custody, f.needs_message_ids) == (CustodyMode.PUBACK, True)
-    assert f.is_served(2.0)
-
-
-def test_relay_does_not_replace_an_offline_store() -> None:
-    """While the store is offline nothing takes custody."""
-    f = make_in_flight(CustodyMode.AUTO)
-    f.on_offer(CustodyOffer("gw-2", ()))
+    assert f.custody is CustodyMode.PUBACK
     f.on_offer(OFFER)
     f.on_offer(CustodyOffer("gw", ("/t",), is_offline=True))
+    assert not f.is_served(3.0)
 
-    assert not f.is_served(1.0)
+
+def test_form_is_used_only_if_every_store_reads_it() -> None:
+    """One offer more must not make messages unreadable for the other store."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("rogue", ("#",), takes=("parcel",)))
+    assert f.accepts("parcel", "/t")
+    f.on_offer(OFFER)
+
+    assert not f.accepts("parcel", "/t")
+    assert f.accepts("parcel", "/other")
+
+
+def test_withdrawn_offer_ends_at_once() -> None:
+    """What was sent is sent again, for the store that remains."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_offer(CustodyOffer("rogue", ("#",), takes=("parcel",)))
+    for seq in (1, 2, 3):
+        f.on_sent(seq, (message(seq),), 1, 0.0)
+    f.on_published(1, None, 0.1)
+    f.on_receipt(receipt(2))
+    f.on_offer(OFFER)
+    f.on_withdrawn("rogue", 1.0)
+
+    due = f.take_actions(1.0)
+    assert (sorted(due.release), due.ack) == ([1, 3], [2])
+    assert (f.on_published(3, None, 1.1), f.take_actions(30.0).release) == ((), [])
+    assert f.custody is CustodyMode.RECEIPTS
+    assert not f.expects_receipt("/other")
+
+
+def test_withdrawal_of_the_last_offer_leaves_a_plain_broker() -> None:
+    """PUBACK ends custody, but only after the grace for a new offer."""
+    f = make_in_flight(CustodyMode.AUTO)
+    f.on_offer(OFFER)
+    f.on_withdrawn("gw", 5.0)
+    f.on_withdrawn("unknown", 5.0)
+    f.on_sent(1, (message(1),), 1, 5.0)
+    f.on_published(1, None, 5.1)
+
+    assert f.take_actions(6.9).ack == []
+    assert f.take_actions(7.0).ack == [1]

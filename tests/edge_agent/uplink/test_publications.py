@@ -188,7 +188,7 @@ def test_each_priority_has_its_qos() -> None:
 
 
 def test_relay_sends_a_response_topic_only_for_receipts() -> None:
-    """Ids cost bytes; a plain broker does not use them."""
+    """Without a store no receipt can come. Other gateways need the priority."""
     relay = SenderProfile("gw1", is_relay=True)
     harness = BuilderHarness(CustodyOffer("ingest", ("/forward/#",)), sender=relay)
     harness.put(3, b"x")
@@ -203,7 +203,21 @@ def test_relay_sends_a_response_topic_only_for_receipts() -> None:
     plain.put(3, b"x")
     (bare,) = plain.build_all()
 
-    assert bare.publication == Publication("/forward/1/2/pri3", b"x")
+    assert bare.publication == Publication("/forward/1/2/pri3", b"x", priority=3)
+
+
+def test_relay_sends_no_batch() -> None:
+    """Its messages also go to subscribers that make no offer and read no batches."""
+    relay = SenderProfile("gw1", is_relay=True)
+    harness = BuilderHarness(
+        CustodyOffer("rogue", ("#",), (BATCH_CONTENT, FRAGMENT_CONTENT)), sender=relay
+    )
+    harness.put(1, b"reading " * 20, count=3)
+    harness.put(2, b"x" * 5000)
+
+    built = harness.build_all()
+    assert [len(each.messages) for each in built] == [1] * 4
+    assert {each.publication.content for each in built} == {None}
 
 
 def test_unbatched_messages_are_built_as_a_burst() -> None:
@@ -265,23 +279,14 @@ def added_properties(  # noqa: ANN201
     )
 
 
-def test_relay_sends_ids_to_a_relay() -> None:
-    """An offer without filters: no receipts, but ids and priorities are needed."""
-    assert added_properties(CustodyOffer("gw-2", ()), custody=CustodyMode.PUBACK) == (
-        True,
-        4,
-        None,
-    )
-
-
 def test_relay_requests_receipts_from_a_store() -> None:
     """The response topic is added."""
     assert added_properties(CustodyOffer("store", ("#",))) == (True, 4, "/custody/n")
 
 
-def test_relay_sends_no_properties_to_a_plain_broker() -> None:
-    """Each byte counts on a slow link."""
-    assert added_properties(custody=CustodyMode.PUBACK) == (False, None, None)
+def test_relay_sends_priority_and_id_to_a_plain_broker() -> None:
+    """Other gateways subscribe there, and drop a repeated message by its id."""
+    assert added_properties(custody=CustodyMode.PUBACK) == (True, 4, None)
 
 
 def test_relay_always_sends_ids_when_configured() -> None:

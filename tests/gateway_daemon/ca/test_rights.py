@@ -154,7 +154,7 @@ def test_client_receives_cells_and_publishes_in_its_areas(
 def test_gateway_may_publish_only_for_its_areas(
     authority: IssuingAuthority, make_trusted: Make, join: Join
 ) -> None:
-    """At a distributed broker; besides its areas only its own custody offer."""
+    """At a distributed broker; offers are made by the backend alone."""
     gateway_tls = authority.issue("gateway", "gw-1", "/3/1")
     authority.issue("gateway", "gw-2", "/")
     backend_tls = authority.issue("backend", "ingest-0")
@@ -164,16 +164,16 @@ def test_gateway_may_publish_only_for_its_areas(
     backend = join(broker.daemons, backend_tls, "ingest-0", "#")
     node = join(broker.daemons, node_tls, "n1", "#")
 
-    allowed = (CELL, "/custody/offer/gw-1")
     refused = (
         "/3/2",
         "/custody/gw-1",
         "/custody/gw-2",
+        "/custody/offer/gw-1",
         "/custody/offer/gw-2",
         "/api/x",
     )
-    assert [gateway.say(topic) for topic in allowed] == [None, None]
-    assert [gateway.say(topic) for topic in refused] == [REFUSED] * 5
+    assert gateway.say(CELL) is None
+    assert [gateway.say(topic) for topic in refused] == [REFUSED] * 6
     assert node.say(CELL) == REFUSED
     assert backend.say(CELL) == REFUSED
     for topic in ("/custody/gw-2", "/custody/gw-1", "/custody/offer/ingest-0"):
