@@ -6,8 +6,10 @@ Only this module reads clocks, randomness and the environment.
 import os
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, Queue
@@ -26,7 +28,7 @@ from gateway_daemon.config import (
     parse_broker_info,
 )
 from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
-from gateway_daemon.gateway.downstream import Downstream
+from gateway_daemon.gateway.downstream import Downstream, receiving_session
 from gateway_daemon.gateway.egress import Egress, Lane
 from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
@@ -63,8 +65,9 @@ from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.announcements import NoticeVerifier, OpenNotice
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo
+from spatial_mqtt.shared_connection import SharedConnection
 from spatial_mqtt.topics import ROLLOUT_FILTER
-from spatial_mqtt.transport import ConnectionHandler, Session
+from spatial_mqtt.transport import ConnectionHandler, Session, SessionConnection
 
 PROBE_TIMEOUT_S = 3.0
 RETRY_CAP_S = 3.0
@@ -86,7 +89,7 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, SystemdSupervisor
     section = settings.gateway
     data = Path(section.data)
     data.mkdir(parents=True, exist_ok=True)
-    links = _Links(settings.tls, LoopWatchdog(time.monotonic))
+    links = _GatewayLinks(settings.tls, LoopWatchdog(time.monotonic), section.id)
     meter = TopicMeter(time.monotonic)
     fallback = _fallback(settings, data, links)
     egress = _egress(settings, data, links, meter, fallback)
@@ -205,10 +208,49 @@ class _Links:
     def to_own(self, url: str) -> Callable[[Session, ConnectionHandler], Connection]:
         return self.to(url, RETRY_CAP_S)
 
+    def share(
+        self, template: Session
+    ) -> Callable[[Endpoint, Session, ConnectionHandler], SessionConnection]:
+        """Make connections that use one session for each broker.
+
+        A broker with certificates permits one for each. Without certificates every
+        session has a connection of its own.
+        """
+        shared: dict[Endpoint, SharedConnection] = {}
+        lock = threading.Lock()
+
+        def connect(
+            endpoint: Endpoint, session: Session, handler: ConnectionHandler
+        ) -> SessionConnection:
+            if not endpoint.tls:
+                return self.connect(endpoint, session, handler)
+            with lock:
+                link = shared.get(endpoint)
+                if link is None:
+                    link = shared[endpoint] = SharedConnection(
+                        endpoint,
+                        template,
+                        lambda real, events: self.connect(endpoint, real, events),
+                        time.monotonic,
+                    )
+            return link.join(session, handler)
+
+        return connect
+
     def connect(
         self, endpoint: Endpoint, session: Session, handler: ConnectionHandler
     ) -> Connection:
         return Connection(endpoint, session, handler, self._tls, watchdog=self.watchdog)
+
+
+class _GatewayLinks(_Links):
+    """Connections of a gateway; one session at each broker of other machines."""
+
+    def __init__(self, tls: TlsFiles, watchdog: LoopWatchdog, gateway_id: str) -> None:
+        super().__init__(tls, watchdog)
+        self.to_brokers = self.share(receiving_session(gateway_id))
+        presence = Session(f"{gateway_id}-presence", keepalive_s=10)
+        self.to_managers = self.share(presence)
 
 
 def _load_reporter(
@@ -294,7 +336,9 @@ def _ingress(
     )
 
 
-def _downstream(settings: GatewaySettings, data: Path, links: _Links) -> Downstream:
+def _downstream(
+    settings: GatewaySettings, data: Path, links: _GatewayLinks
+) -> Downstream:
     section = settings.gateway
     queue = _queue(settings, data, "local")
     sender = SenderProfile(
@@ -306,7 +350,7 @@ def _downstream(settings: GatewaySettings, data: Path, links: _Links) -> Downstr
     uplink = Uplink(queue, sender, links.connect, RateLimiter(), time.monotonic)
     return Downstream(
         section.id,
-        links.connect,
+        links.to_brokers,
         Lane(queue, uplink),
         Endpoint.parse(section.broker),
         default_priority=section.default_priority,
@@ -334,10 +378,12 @@ def _discovery(
     )
 
 
-def _relays(settings: GatewaySettings, links: _Links) -> list[NoticeRelay]:
+def _relays(settings: GatewaySettings, links: _GatewayLinks) -> list[NoticeRelay]:
     """Relays of notices and of rollouts; nodes verify the rollouts themselves."""
     section = settings.gateway
-    managers = [links.to(url) for url in section.managers]
+    managers = [
+        partial(links.to_managers, Endpoint.parse(url)) for url in section.managers
+    ]
     own = links.to_own(section.broker)
     verify = _verifier(section.notice_keys)
     notices, updates = f"{section.id}-notices", f"{section.id}-updates"
@@ -359,7 +405,7 @@ def _verifier(keys: Sequence[str]) -> OpenNotice | None:
 def _egress(
     settings: GatewaySettings,
     data: Path,
-    links: _Links,
+    links: _GatewayLinks,
     meter: TopicMeter,
     fallback: OverlayFallback | None,
 ) -> Egress:
@@ -375,7 +421,7 @@ def _egress(
 
 def _manager_links(
     settings: GatewaySettings,
-    links: _Links,
+    links: _GatewayLinks,
     gateway: Gateway,
     overlay: OverlayMembership,
 ) -> list[ManagerLink]:
@@ -385,7 +431,7 @@ def _manager_links(
             section.id,
             _public(settings),
             section.areas,
-            links.to(url),
+            partial(links.to_managers, Endpoint.parse(url)),
             gateway,
             heartbeat_s=section.beat_s,
         )
@@ -416,11 +462,11 @@ def _queue(settings: GatewaySettings, data: Path, name: str) -> Queue:
     )
 
 
-def _uplink(settings: GatewaySettings, queue: Queue, links: _Links) -> Uplink:
+def _uplink(settings: GatewaySettings, queue: Queue, links: _GatewayLinks) -> Uplink:
     return Uplink(
         queue,
         settings.uplink.sender_profile(settings.gateway.id, is_relay=True),
-        links.connect,
+        links.to_brokers,
         settings.uplink.rate_limiter(_minute),
         time.monotonic,
     )

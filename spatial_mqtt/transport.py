@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from service_runtime.tls import Endpoint
+
 MQTT_RECEIVE_MAXIMUM: Final = 65535
 
 NO_SUBSCRIBERS: Final = "no matching subscribers"
@@ -126,6 +128,44 @@ class Session:
     receive_maximum: int = MQTT_RECEIVE_MAXIMUM
     keepalive_s: int = 30
     will: Publication | None = None
+
+
+class SessionConnection(Protocol):
+    """A session at a broker, with a connection of its own or a shared one."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Address of the broker."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the connection is established."""
+
+    def start(self) -> None:
+        """Start to connect in the background."""
+
+    def stop(self) -> None:
+        """Disconnect for good."""
+
+    def reconnect_soon(self) -> None:
+        """Shorten the wait for the next attempt."""
+
+    def publish(self, publication: Publication) -> int | None:
+        """Publish one message; return its token, or None if it was not sent."""
+
+    def publish_together(
+        self, publications: Sequence[Publication]
+    ) -> list[SentPublication]:
+        """Publish messages in one write; return those that were sent."""
+
+    def acknowledge(self, *messages: IncomingMessage) -> Sequence[IncomingMessage]:
+        """Acknowledge deliveries; return those that were acknowledged."""
+
+    def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+        """Add subscriptions for the current connection."""
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Remove subscriptions."""
 
 
 class BaseConnectionHandler:

@@ -52,14 +52,22 @@ class TrustedBroker(Broker):
     """A Mosquitto broker that accepts the certificates of one authority."""
 
     def __init__(
-        self, folder: Path, authority: IssuingAuthority, kind: str, owner: str
+        self,
+        folder: Path,
+        authority: IssuingAuthority,
+        kind: str,
+        owner: str,
+        *,
+        refuses_nodes: bool = True,
     ) -> None:
         self.authority, self.kind, self.owner = authority, kind, owner
         self._folder = folder / f"{kind}-{owner}"
         self._folder.mkdir()
         self.log = self._folder / "log"
         ports = free_port(), free_port()
-        self.plan = MosquittoConfig(kind, self._folder, *ports, bind="127.0.0.1")
+        self.plan = MosquittoConfig(
+            kind, self._folder, *ports, "127.0.0.1", refuses_nodes
+        )
         self.port = ports[0]
         self.nodes = Endpoint("localhost", ports[0], tls=True)
         daemons = ports[0] if kind == "distributed" else ports[1]
@@ -80,7 +88,7 @@ class TrustedBroker(Broker):
     def write(self) -> None:
         """Write the broker's files as ``ca broker-config`` does."""
         source = self.authority.folder
-        for name in ("ca.pem", "revoked.pem"):
+        for name in ("ca.pem", *self.plan.crl_files):
             self._copy(source.path / name, name)
         holders = source.load_register().list_holders(time.time())
         text = acl.format_acl(self.kind, self.owner, holders)

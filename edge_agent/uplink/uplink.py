@@ -25,7 +25,6 @@ from edge_agent.uplink.publications import (
 from edge_agent.uplink.rate_limit import RateLimiter, wire_bytes
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, no_heartbeat
-from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.errors import ReceiptError, TopicError
 from spatial_mqtt.priority import LADDER
@@ -35,7 +34,12 @@ from spatial_mqtt.topics import (
     matches,
     parse_offer_topic,
 )
-from spatial_mqtt.transport import ConnectionHandler, IncomingMessage, Session
+from spatial_mqtt.transport import (
+    ConnectionHandler,
+    IncomingMessage,
+    Session,
+    SessionConnection,
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ MAX_LEASE_BYTES = 8192
 ACK_BATCH = 64
 ACK_DELAY_S = 0.2
 
-Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
+Connect = Callable[[Endpoint, Session, ConnectionHandler], SessionConnection]
 
 
 class Uplink:
@@ -151,7 +155,7 @@ class Uplink:
         )
         self._builder = PublicationBuilder(queue, sender, self._in_flight)
         self._offers: OfferMemory | None = None
-        self._connection: Connection | None = None
+        self._connection: SessionConnection | None = None
         self._link: _LinkHandler | None = None
         self._acks: list[int] = []
         self._acks_since_s = 0.0

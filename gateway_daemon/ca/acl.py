@@ -1,5 +1,10 @@
 """Mosquitto configuration: access control list and listeners with mutual TLS. No I/O.
 
+Wherever another machine can connect, the client id is the user name, so one certificate
+cannot take over another's session. At a Manager's listener for daemons the user name is
+the whole subject: a daemon's session there and its renewals at the other listener, with
+the same certificate, do not take over each other.
+
 Each certificate has its own ACL lines, because a pattern can contain the user's name
 but not its cell. A user without lines may only request a new certificate; a revoked
 user has no lines. Mosquitto rejects a publication that is not allowed. It accepts a
@@ -13,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway_daemon.ca.authority import GATEWAY, NODE, Identity
+from gateway_daemon.ca.authority import GATEWAY, INFRASTRUCTURE, NODE, Identity
+from gateway_daemon.ca.store import CRL_FILE, INFRASTRUCTURE_CRL_FILE
 from spatial_mqtt.topics import (
     ADMIN_FILTER,
     BROKER_TABLE,
@@ -55,6 +61,8 @@ from spatial_mqtt.topics import (
     offer_topic,
     overlay_name_topic,
     overlay_topic,
+    renewal_answer_topic,
+    renewal_topic,
     rollout_filters,
 )
 
@@ -90,8 +98,17 @@ def format_acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
             continue
         lines = [f"topic {line}" for line in lines_of]
         blocks.append("\n".join([f"user {holder.name}", *lines]))
+        if kind == "manager" and holder.role in INFRASTRUCTURE:
+            lines += (f"topic {line}" for line in _renewal(holder.name))
+            blocks.append("\n".join([f"user {holder.subject_text()}", *lines]))
     patterns = ACL_PATTERNS if kind == "manager" else ()
     return "\n\n".join([f"# {kind} broker of {owner}", *blocks, *patterns]) + "\n"
+
+
+def _renewal(name: str) -> Iterator[str]:
+    """Rights of `ACL_PATTERNS` for a user name that is not the holder's name."""
+    yield f"write {renewal_topic(name)}"
+    yield f"read {renewal_answer_topic(name)}"
 
 
 def _node_at_gateway(node: Identity) -> Iterator[str]:
@@ -251,6 +268,8 @@ class MosquittoConfig:
         port: For nodes and clients; of a distributed broker for all.
         daemons_port: For daemons and administrators; not at a distributed broker.
         bind: Address for the first port.
+        refuses_nodes: Whether listeners for daemons accept only certificates of
+            `INFRASTRUCTURE`, which all of these must then name in themselves.
     """
 
     kind: str
@@ -258,6 +277,14 @@ class MosquittoConfig:
     port: int = 8883
     daemons_port: int = 8884
     bind: str = "0.0.0.0"  # noqa: S104 - nodes come from outside
+    refuses_nodes: bool = True
+
+    @property
+    def crl_files(self) -> tuple[str, ...]:
+        """Names of the revocation lists, the one that all brokers have at the end."""
+        return (
+            (INFRASTRUCTURE_CRL_FILE, CRL_FILE) if self.refuses_nodes else (CRL_FILE,)
+        )
 
     def format(self) -> str:
         """Return the configuration file."""
@@ -277,22 +304,31 @@ class MosquittoConfig:
         if self.kind == "gateway":
             # The gateway discovers subscriptions in these log topics.
             yield from ("log_dest topic", "log_type subscribe", "log_type unsubscribe")
-        yield from self._listener(self.port, self.bind)
-        if self.kind == "distributed":
-            return
-        # One session per certificate: no client can take over another's client id.
-        yield "use_username_as_clientid true"
-        yield f"max_connections {MAX_SESSIONS}"
-        # A gateway's daemon runs on the same machine; a Manager's gateways do not.
-        own = "127.0.0.1" if self.kind == "gateway" else self.bind
-        yield from self._listener(self.daemons_port, own)
+        is_shared = self.kind != "distributed"
+        yield from self._listener(self.port, self.bind, for_nodes=is_shared)
+        yield "use_identity_as_username true"
+        yield from _one_session_per_user()
+        if self.kind == "gateway":
+            # Only the daemon on this machine; it has several sessions.
+            yield from self._listener(self.daemons_port, "127.0.0.1", for_nodes=False)
+            yield "use_identity_as_username true"
+        elif self.kind == "manager":
+            yield from self._listener(self.daemons_port, self.bind, for_nodes=False)
+            yield "use_subject_as_username true"
+            yield from _one_session_per_user()
 
-    def _listener(self, port: int, bind: str) -> Iterator[str]:
+    def _listener(self, port: int, bind: str, *, for_nodes: bool) -> Iterator[str]:
+        is_open = for_nodes or not self.refuses_nodes
+        revoked = CRL_FILE if is_open else INFRASTRUCTURE_CRL_FILE
         yield f"listener {port} {bind}"
         yield f"cafile {self.folder / 'ca.pem'}"
-        yield f"crlfile {self.folder / 'revoked.pem'}"
+        yield f"crlfile {self.folder / revoked}"
         yield f"certfile {self.folder / 'broker.pem'}"
         yield f"keyfile {self.folder / 'broker.key'}"
         yield "tls_version tlsv1.2"
         yield "require_certificate true"
-        yield "use_identity_as_username true"
+
+
+def _one_session_per_user() -> Iterator[str]:
+    yield "use_username_as_clientid true"
+    yield f"max_connections {MAX_SESSIONS}"

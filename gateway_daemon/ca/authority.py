@@ -13,7 +13,7 @@ AuthorityError
 ├── AuthorityFileError       also OSError     the authority's folder is unusable
 └── CertificateRefusedError  also ValueError  a request breaks a rule
 
-Source: RFC 5280 sections 4.1, 4.2, 4.2.1.6 and 5.1.
+Source: RFC 5280 sections 4.1, 4.2, 4.2.1.6, 4.2.1.13, 5.1, 5.2.5 and 6.3.3.
 """
 
 import ipaddress
@@ -52,10 +52,18 @@ class CertificateRefusedError(AuthorityError, ValueError):
 NODE: Final = "node"
 GATEWAY: Final = "gateway"
 ROLES: Final = (NODE, GATEWAY, "backend", "manager", "admin", "client", "signer")
+INFRASTRUCTURE: Final = frozenset({GATEWAY, "backend", "manager", "admin", "signer"})
+"""Roles of machines in buildings. A certificate of another role can be in a thief's
+hands at any time, and is refused at listeners for these."""
+
 BROKER: Final = "broker"
 ALL_ROLES: Final = (*ROLES, BROKER)
 
 CELL_URN = "urn:yamamori:cell:"
+INFRASTRUCTURE_URN = "urn:yamamori:infrastructure"
+"""Distribution point in certificates of `INFRASTRUCTURE`. OpenSSL accepts a revocation
+list with this point for these certificates only; a listener that has no other list
+therefore refuses all others."""
 
 SESSION_SUFFIXES: Final = (
     "-asks", "-ear", "-local", "-notices", "-out", "-overlay", "-pieces", "-presence",
@@ -128,6 +136,10 @@ class Identity(msgspec.Struct, frozen=True):
             x509.NameAttribute(NameOID.COMMON_NAME, self.name),
         ])
 
+    def subject_text(self) -> str:
+        """Return the subject as Mosquitto writes it with use_subject_as_username."""
+        return f"CN={self.name},OU={self.role}"
+
     def alternative_names(self) -> x509.SubjectAlternativeName:
         """Return areas and hosts as subject alternative names."""
         uris = [f"urn:yamamori:{self.role}:{self.name}"]
@@ -163,12 +175,14 @@ class IssuedCertificate(msgspec.Struct, frozen=True):
         identity: Its subject.
         until_s: Unix time at which it expires.
         revoked_s: Unix time of its revocation; None without one.
+        has_role_mark: Whether it names its distribution point, `INFRASTRUCTURE_URN`.
     """
 
     serial: str
     identity: Identity
     until_s: float
     revoked_s: float | None = None
+    has_role_mark: bool = False
 
 
 class CertificateRegister(msgspec.Struct, frozen=True):
@@ -189,6 +203,18 @@ class CertificateRegister(msgspec.Struct, frozen=True):
         """Return all identities with a valid certificate, by name."""
         newest = {e.identity.name: e.identity for e in self._counting(now_s)}
         return [newest[name] for name in sorted(newest)]
+
+    def list_unmarked(self, now_s: float) -> list[str]:
+        """Return the names of `INFRASTRUCTURE` whose newest certificate has no mark.
+
+        Earlier versions issued certificates without.
+        """
+        newest = {e.identity.name: e for e in self._counting(now_s)}
+        return [
+            name
+            for name, each in sorted(newest.items())
+            if each.identity.role in INFRASTRUCTURE and not each.has_role_mark
+        ]
 
     def areas_by_name(self, now_s: float) -> dict[str, tuple[str, ...]]:
         """Return the areas of each valid identity that has some, by name."""
@@ -326,7 +352,7 @@ class CertificateAuthority:
         usage = ExtendedKeyUsageOID
         uses = usage.SERVER_AUTH if identity.role == BROKER else usage.CLIENT_AUTH
         serial = x509.random_serial_number()
-        made = (
+        builder = (
             x509
             .CertificateBuilder(self.certificate.subject, identity.subject(), key)
             .serial_number(serial)
@@ -336,12 +362,31 @@ class CertificateAuthority:
             .add_extension(x509.ExtendedKeyUsage([uses]), critical=False)
             .add_extension(identity.alternative_names(), critical=False)
             .add_extension(self._our_key_id(), critical=False)
-            .sign(self.key, hashes.SHA256())
         )
-        return made, IssuedCertificate(f"{serial:x}", identity, until_s)
+        has_mark = identity.role in INFRASTRUCTURE
+        if has_mark:
+            point = x509.DistributionPoint(_infrastructure_point(), None, None, None)
+            points = x509.CRLDistributionPoints([point])
+            builder = builder.add_extension(points, critical=False)
+        issued = IssuedCertificate(
+            f"{serial:x}", identity, until_s, has_role_mark=has_mark
+        )
+        return builder.sign(self.key, hashes.SHA256()), issued
 
-    def make_crl(self, revoked: Sequence[IssuedCertificate], now_s: float) -> bytes:
-        """Return the certificate revocation list, as PEM."""
+    def make_crl(
+        self,
+        revoked: Sequence[IssuedCertificate],
+        now_s: float,
+        *,
+        for_infrastructure: bool = False,
+    ) -> bytes:
+        """Return the certificate revocation list, as PEM.
+
+        Args:
+            revoked: Its entries.
+            now_s: Unix time.
+            for_infrastructure: Whether it counts for `INFRASTRUCTURE` only.
+        """
         builder = (
             x509
             .CertificateRevocationListBuilder()
@@ -349,6 +394,17 @@ class CertificateAuthority:
             .last_update(_at(now_s - BACKDATE_S))
             .next_update(_at(now_s + CRL_DAYS * DAY_S))
         )
+        if for_infrastructure:
+            point = x509.IssuingDistributionPoint(
+                full_name=_infrastructure_point(),
+                relative_name=None,
+                only_contains_user_certs=False,
+                only_contains_ca_certs=False,
+                only_some_reasons=None,
+                indirect_crl=False,
+                only_contains_attribute_certs=False,
+            )
+            builder = builder.add_extension(point, critical=True)
         for each in revoked:
             builder = builder.add_revoked_certificate(
                 x509
@@ -370,6 +426,10 @@ class CertificateAuthority:
 
     def _our_key_id(self) -> x509.AuthorityKeyIdentifier:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+
+
+def _infrastructure_point() -> list[x509.GeneralName]:
+    return [x509.UniformResourceIdentifier(INFRASTRUCTURE_URN)]
 
 
 def _key_id(key: PublicKey) -> x509.SubjectKeyIdentifier:

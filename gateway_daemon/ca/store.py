@@ -1,6 +1,7 @@
 """Folder of the authority: keys that only their owner can read, and the register.
 
-    ca.pem  ca.key  register.json  revoked.pem  issued/<name>.pem  issued/<name>.key
+    ca.pem  ca.key  register.json  revoked.pem  revoked-infrastructure.pem
+    issued/<name>.pem  issued/<name>.key
 
 A lock allows one writing process at a time. Each file is replaced atomically.
 """
@@ -29,6 +30,7 @@ from spatial_mqtt.certificate_renewal import PublicKey
 PEM = serialization.Encoding.PEM
 AUTHORITY_FILE, AUTHORITY_KEY_FILE = "ca.pem", "ca.key"
 REGISTER_FILE, CRL_FILE, ISSUED_FOLDER = "register.json", "revoked.pem", "issued"
+INFRASTRUCTURE_CRL_FILE = "revoked-infrastructure.pem"
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
 
 
@@ -135,11 +137,15 @@ class AuthorityFolder:
     def _keep(
         self, authority: CertificateAuthority, register: CertificateRegister
     ) -> None:
-        revoked = authority.make_crl(register.list_revoked(), self._wall_s())
+        now_s, revoked = self._wall_s(), register.list_revoked()
+        infrastructure = authority.make_crl(revoked, now_s, for_infrastructure=True)
         write_file(
             self.path / REGISTER_FILE, msgspec.json.encode(register), PUBLIC_MODE
         )
-        write_file(self.path / CRL_FILE, revoked, PUBLIC_MODE)
+        write_file(self.path / INFRASTRUCTURE_CRL_FILE, infrastructure, PUBLIC_MODE)
+        write_file(
+            self.path / CRL_FILE, authority.make_crl(revoked, now_s), PUBLIC_MODE
+        )
 
     def _bytes(self, name: str) -> bytes:
         try:

@@ -26,6 +26,7 @@ from gateway_daemon.ca.authority import (
 from gateway_daemon.ca.store import (
     AUTHORITY_FILE,
     CRL_FILE,
+    INFRASTRUCTURE_CRL_FILE,
     ISSUED_FOLDER,
     PRIVATE_MODE,
     PUBLIC_MODE,
@@ -166,8 +167,12 @@ def broker_config(
     out = Path(str(options["out"]))
     at = Path(str(options["at"] or out.resolve()))
     ports = int(str(options["port"])), int(str(options["daemons_port"]))
-    plan = MosquittoConfig(kind, at, *ports, bind=str(options["bind"]))
-    holders = _try(folder.load_register).list_holders(time.time())  # noqa: TID251
+    now_s = time.time()  # noqa: TID251 - a command's clock
+    register = _try(folder.load_register)
+    holders, unmarked = register.list_holders(now_s), register.list_unmarked(now_s)
+    plan = MosquittoConfig(
+        kind, at, *ports, bind=str(options["bind"]), refuses_nodes=not unmarked
+    )
     issued = folder.path / ISSUED_FOLDER / str(options["broker"] or f"{name}-broker")
     key = issued.with_name(issued.name + ".key")
     if not key.exists():
@@ -177,7 +182,8 @@ def broker_config(
         "yamamori.conf": plan.format().encode(),
         "acl": acl.format_acl(kind, name, holders).encode(),
         "ca.pem": (folder.path / AUTHORITY_FILE).read_bytes(),
-        "revoked.pem": (folder.path / CRL_FILE).read_bytes(),
+        # The change of revoked.pem restarts the broker, which then reads both.
+        **{name: (folder.path / name).read_bytes() for name in plan.crl_files},
         "broker.pem": issued.with_name(issued.name + ".pem").read_bytes(),
         "broker.key": key.read_bytes(),
     }
@@ -185,13 +191,23 @@ def broker_config(
         out, files, None if options["owner"] is None else str(options["owner"])
     )
     click.echo(f"{out / 'yamamori.conf'}: {len(holders)} certificates count")
-    if CRL_FILE in changed:
-        click.echo(
-            f"{out / CRL_FILE} has changed: connections with revoked certificates end "
-            "when the broker starts again (systemctl restart mosquitto)"
-        )
+    _echo_remarks(out, changed, unmarked)
     if options["pid"]:
         os.kill(int(str(options["pid"])), signal.SIGHUP)
+
+
+def _echo_remarks(out: Path, changed: set[str], unmarked: list[str]) -> None:
+    if unmarked:
+        click.echo(
+            "listeners for daemons accept certificates of nodes until these names are "
+            f"renewed or issued again: {', '.join(unmarked)}"
+        )
+    restart = "when the broker starts again (systemctl restart mosquitto)"
+    if "yamamori.conf" in changed:
+        click.echo(f"{out / 'yamamori.conf'} has changed: it counts {restart}")
+    if CRL_FILE in changed:
+        ends = "connections with revoked certificates end"
+        click.echo(f"{out / CRL_FILE} has changed: {ends} {restart}")
 
 
 def _write_changed(out: Path, files: dict[str, bytes], owner: str | None) -> set[str]:
@@ -210,7 +226,7 @@ def _is_current(path: Path, data: bytes) -> bool:
     if not path.exists():
         return False
     current = path.read_bytes()
-    if path.name != CRL_FILE:
+    if path.name not in {CRL_FILE, INFRASTRUCTURE_CRL_FILE}:
         return current == data
     return is_same_crl(current, data)
 

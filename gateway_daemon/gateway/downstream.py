@@ -18,7 +18,6 @@ from gateway_daemon.gateway.subscriptions import filters_by_broker
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
-from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import is_system_topic
@@ -27,6 +26,7 @@ from spatial_mqtt.transport import (
     ConnectionHandler,
     IncomingMessage,
     Session,
+    SessionConnection,
 )
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ IDLE_S = 5.0
 
 SILENCE_S = 60.0
 
-Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
+Connect = Callable[[Endpoint, Session, ConnectionHandler], SessionConnection]
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,16 @@ class ReceivedMessage:
 
     message: IncomingMessage
     subscriber: "BrokerSubscriber"
+
+
+def receiving_session(gateway_id: str) -> Session:
+    """The persistent session of a gateway at a distributed broker."""
+    return Session(
+        f"{gateway_id}-ear",
+        expiry_s=SESSION_EXPIRY_S,
+        manual_ack=True,
+        receive_maximum=RECEIVE_MAXIMUM,
+    )
 
 
 class BrokerSubscriber(BaseConnectionHandler):
@@ -75,13 +85,7 @@ class BrokerSubscriber(BaseConnectionHandler):
         self._filters: frozenset[str] = frozenset()
         self._confirmed: frozenset[str] | None = None
         self._requested: list[frozenset[str]] = []
-        session = Session(
-            f"{gateway_id}-ear",
-            expiry_s=SESSION_EXPIRY_S,
-            manual_ack=True,
-            receive_maximum=RECEIVE_MAXIMUM,
-        )
-        self._connection = connect(endpoint, session, self)
+        self._connection = connect(endpoint, receiving_session(gateway_id), self)
         self._connection.start()
 
     @property

@@ -7,7 +7,6 @@ from typing import Protocol
 import msgspec
 
 from gateway_daemon.gateway.load_report import LoadReport
-from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     AreaSetting,
     BrokerEntry,
@@ -42,11 +41,12 @@ from spatial_mqtt.transport import (
     IncomingMessage,
     Publication,
     Session,
+    SessionConnection,
 )
 
 log = logging.getLogger(__name__)
 
-Connect = Callable[[Session, ConnectionHandler], Connection]
+Connect = Callable[[Session, ConnectionHandler], SessionConnection]
 
 
 class BrokerTableListener(Protocol):

@@ -13,7 +13,6 @@ from queue import Empty, SimpleQueue
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
 from spatial_mqtt.announcements import MAX_NOTICE_BYTES, OpenNotice, read_notice_time_s
-from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.topics import NOTICE_FILTER
 from spatial_mqtt.transport import (
@@ -24,6 +23,7 @@ from spatial_mqtt.transport import (
     MessageHandler,
     Publication,
     Session,
+    SessionConnection,
 )
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ SILENCE_S = 30.0
 POLL_S = 5.0
 MAX_AREAS = 20_000
 
-Connect = Callable[[Session, ConnectionHandler], Connection]
+Connect = Callable[[Session, ConnectionHandler], SessionConnection]
 
 
 class NoticeRelay(BaseConnectionHandler):

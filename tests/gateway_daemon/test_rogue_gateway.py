@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from conftest import wait_until
@@ -13,8 +14,10 @@ from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
+from gateway_daemon.app import _GatewayLinks
+from gateway_daemon.gateway.downstream import BrokerSubscriber
 from service_runtime.tls import Endpoint
-from spatial_mqtt.connection import Connection
+from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import BATCH_CONTENT, offer_topic
@@ -45,15 +48,26 @@ class Store(Person):
 
 
 class GatewayUplink:
-    """The lane of gateway gw-1 to a distributed broker, on a queue in memory."""
+    """Lane and subscriber of gateway gw-1 at a distributed broker, as in the daemon."""
 
     def __init__(self, broker: TrustedBroker, authority: IssuingAuthority) -> None:
         self.queue = MemoryQueue("gw-1", "boot", 10_000_000)
-        tls = authority.files("gw-1")
+        links = _GatewayLinks(
+            authority.files("gw-1"), LoopWatchdog(time.monotonic), "gw-1"
+        )
+        self.delivered: list[str] = []
+        self.subscriber = BrokerSubscriber(
+            "gw-1",
+            broker.daemons,
+            links.to_brokers,
+            lambda received: self.delivered.append(received.message.topic),
+            lambda: None,
+        )
+        self.subscriber.set_filters(frozenset({"/3/#"}))
         self.uplink = Uplink(
             self.queue,
             SenderProfile("gw-1", is_relay=True),
-            lambda at, session, handler: Connection(at, session, handler, tls),
+            links.to_brokers,
             RateLimiter(),
             time.monotonic,
         )
@@ -74,6 +88,7 @@ class GatewayUplink:
         return time.monotonic() - began_s
 
     def stop(self) -> None:
+        self.subscriber.stop()
         self.uplink.stop()
         self._thread.join()
 
@@ -95,6 +110,15 @@ def distributed(
     tmp_path_factory: pytest.TempPathFactory, authority: IssuingAuthority
 ) -> Iterator[TrustedBroker]:
     made = TrustedBroker(tmp_path_factory.mktemp("d1"), authority, "distributed", "d1")
+    yield made
+    made.kill()
+
+
+@pytest.fixture(scope="module")
+def manager(
+    tmp_path_factory: pytest.TempPathFactory, authority: IssuingAuthority
+) -> Iterator[TrustedBroker]:
+    made = TrustedBroker(tmp_path_factory.mktemp("m1"), authority, "manager", "m1")
     yield made
     made.kill()
 
@@ -178,3 +202,84 @@ def test_withdrawn_offer_ends_on_a_link_that_is_up(
 
     store.on_message = lambda _: None  # type: ignore[method-assign]
     assert lane.alarm_s() < 10  # by PUBACK, after the grace for a new offer
+
+
+def test_client_id_of_another_certificate_takes_over_no_session(
+    distributed: TrustedBroker,
+    authority: IssuingAuthority,
+    store: Store,
+    lane: GatewayUplink,
+) -> None:
+    """A takeover ended the session and dropped its queued messages."""
+    assert lane.alarm_s() < MAX_ALARM_S
+    rogue, took_s = authority.files("gw-2"), list[float]()
+    for name in ("ingest-0", "gw-1", "gw-1-ear", "m1") * 4:
+        thief = Person(distributed.daemons, rogue, name)
+        took_s.append(lane.alarm_s())
+        thief.stop()
+
+    assert max(took_s) < MAX_ALARM_S
+    assert (store.connection.is_up, lane.uplink.down_since_s) == (True, None)
+    wait_until(lambda: len(lane.delivered) >= len(took_s))  # the lane's own cell
+
+
+def test_node_is_refused_where_only_daemons_connect(
+    distributed: TrustedBroker,
+    manager: TrustedBroker,
+    authority: IssuingAuthority,
+    store: Store,
+    join: Callable[..., Person],
+) -> None:
+    """Its card can be in a thief's hands; TLS ends before any MQTT packet is read."""
+    stolen = authority.files("n1")
+    for broker in (distributed, manager):
+        for name in ("n1", "ingest-0", "CN=m1,OU=manager"):
+            node = join(broker.daemons, stolen, name, wait=False)
+            assert node.is_refused("the broker's port is for daemons")
+    assert join(manager.nodes, stolen, "n1").is_ready.is_set()
+    assert store.connection.is_up
+
+
+def test_certificates_of_a_manager_have_one_session_for_each_listener(
+    manager: TrustedBroker, authority: IssuingAuthority, join: Callable[..., Person]
+) -> None:
+    """A rogue gateway cut off the Manager's daemon, and a gateway's renewals."""
+    daemon = join(manager.daemons, authority.files("m1"), "yamamori-manager", "/api/#")
+    gateway = join(manager.daemons, authority.files("gw-1"), "gw-1-presence")
+    renewing = join(manager.nodes, authority.files("gw-1"), "gw-1-asks")
+    victims = ("yamamori-manager", "CN=m1,OU=manager", "m1", "gw-1", "gw-1-presence")
+    for at in (manager.daemons, manager.nodes):
+        for name in victims:
+            join(at, authority.files("gw-2"), name).stop()
+
+    assert gateway.say("/api/notice/gatewaybroker/here") is None
+    wait_until(lambda: daemon.heard() == ["/api/notice/gatewaybroker/here"])
+    assert renewing.say("/api/certificate/asked/gw-1") is None
+    log = manager.log.read_text()
+    assert log.count("as CN=m1,OU=manager (") == log.count("as gw-1 (") == 1
+
+
+def test_brokers_of_an_older_authority_still_accept_its_certificates(
+    authority: IssuingAuthority,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    join: Callable[..., Person],
+) -> None:
+    """Until the last daemon has a certificate that names its role, nodes get in."""
+    monkeypatch.setattr("gateway_daemon.ca.authority.INFRASTRUCTURE", frozenset())
+    older = IssuingAuthority(tmp_path / "ca")
+    backend, node = older.issue("backend", "ingest-0"), older.issue("node", "n1", CELL)
+    monkeypatch.undo()
+    unmarked = older.folder.load_register().list_unmarked(time.time())
+    broker = TrustedBroker(
+        tmp_path, older, "distributed", "d1", refuses_nodes=not unmarked
+    )
+    try:
+        for tls in (backend, node):
+            assert join(broker.daemons, tls, "x").is_ready.is_set()
+        older.issue("backend", "ingest-0")
+        now_unmarked = older.folder.load_register().list_unmarked(time.time())
+    finally:
+        broker.kill()
+
+    assert (unmarked, now_unmarked) == (["ingest-0"], [])
