@@ -433,13 +433,14 @@ def _manager_links(
             section.areas,
             partial(links.to_managers, Endpoint.parse(url)),
             gateway,
-            heartbeat_s=section.beat_s,
+            has_certificates=Endpoint.parse(url).tls,
         )
         for url in section.managers
     ]
     for each in managers:
         each.on_gateway_list = overlay.on_gateway_list
         each.location = section.location
+        each.heartbeat_s = section.beat_s
     return managers
 
 

@@ -116,9 +116,8 @@ REMEDIES = {
     "alert certificate revoked": "our certificate was revoked: issue a new one",
     "alert unknown ca": "our certificate is of another authority than the broker's: "
     "issue one there",
-    "alert certificate unknown": "the broker's port is for daemons, and our certificate "
-    "does not say that we are one: use the port for nodes, or issue the certificate "
-    "again",
+    "alert certificate unknown": "the broker's port is for daemons, which our "
+    "certificate does not name: use the port for nodes, or issue the certificate again",
     "certificate required": "the broker asks for a certificate: set tls.certificate "
     "and tls.key",
     "handshake failure": "the broker takes no certificate of ours: set tls.certificate "

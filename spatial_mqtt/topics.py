@@ -14,6 +14,7 @@
     /overlay/name/<id>                    name of a gateway in the overlay, retained
     /api/certificate/...                  renewal of certificates
     /api/...                              directory of Gamma, with extensions
+    /api/from/<name>/...                  the same, gateway's name checked by the broker
 
 Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
 """
@@ -47,6 +48,10 @@ where only administrators may write, takes precedence."""
 
 AREA_REQUEST_CONTENT: Final = "wish"
 """Content type of a gateway's own request on `GATEWAY_SET`, for Gamma's Managers."""
+
+GATEWAY_MESSAGES: Final = "/api/from/+/notice/gatewaybroker/#"
+"""Extension: what gateways publish on ``/api/notice/gatewaybroker...``, each below its
+name, which its broker has checked against the certificate."""
 
 GATEWAY_FORGET: Final = "/api/tool/gatewaybroker/forget"
 BROKER_ADD: Final = "/api/tool/distributedbroker/add"
@@ -99,6 +104,7 @@ MANAGER_FILTERS: Final = (
     "/api/manager/#",
     "/api/gateway/#",
     "/api/notice/#",
+    "/api/from/#",
     "/api/tool/#",
     "/api/brokertable/#",
     ERRORS,
@@ -130,6 +136,7 @@ CACHED_TOPICS: Final = 8192
 _FORWARD = "/forward"
 _FROM = "/from/"
 _CUSTODY = "/custody/"
+_API, _API_FROM = "/api", "/api/from/"
 _OTHER_PREFIXES = ("/update/", "/piece/", "/api/", "/overlay/")
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")
 _CELL_TOPIC = re.compile(r"(/[0-9])+")
@@ -374,6 +381,27 @@ def gateway_location_topic(gateway: str) -> str:
         TopicError: The gateway's id cannot be a topic level.
     """
     return _PLACES + check_node_id(gateway)
+
+
+def named_api_topic(topic: str, name: str) -> str:
+    """Topic below a gateway's name for a topic of `GATEWAY_NOTICE` or below it.
+
+    Raises:
+        TopicError: The name cannot be a topic level.
+    """
+    return f"{_API_FROM}{check_node_id(name)}{topic.removeprefix(_API)}"
+
+
+def parse_named_api_topic(topic: str) -> tuple[str | None, str]:
+    """Split a topic into the gateway's name, None if it has none, and the rest.
+
+    Raises:
+        TopicError: The name is not valid.
+    """
+    if not topic.startswith(_API_FROM):
+        return None, topic
+    name, _, rest = topic.removeprefix(_API_FROM).partition("/")
+    return check_node_id(name), f"{_API}/{rest}"
 
 
 def record_topic(name: str) -> str:

@@ -32,11 +32,7 @@ from spatial_mqtt.topics import (
     FILE_REQUESTS,
     FORWARD_FILTER,
     FROM_FILTER,
-    GATEWAY_AREA_REQUEST,
-    GATEWAY_DOWN,
-    GATEWAY_HEARTBEAT,
     GATEWAY_INFO,
-    GATEWAY_LOAD,
     GATEWAY_LOCATIONS,
     GATEWAY_NOTICE,
     MANAGER_FILTERS,
@@ -57,6 +53,7 @@ from spatial_mqtt.topics import (
     file_chunk_topic,
     file_request_topic,
     gateway_location_topic,
+    named_api_topic,
     notice_filters,
     offer_topic,
     overlay_name_topic,
@@ -164,14 +161,7 @@ def _reader_of_gateways(_: Identity) -> Iterator[str]:
 def _gateway_at_manager(gateway: Identity) -> Iterator[str]:
     yield from (f"read {t}" for t in (GATEWAY_INFO, BROKER_TABLE, BROKER_UPDATE))
     yield from (f"read {each}" for each in (NOTICE_FILTER, ROLLOUT_FILTER))
-    written = (
-        GATEWAY_NOTICE,
-        GATEWAY_HEARTBEAT,
-        GATEWAY_DOWN,
-        GATEWAY_LOAD,
-        GATEWAY_AREA_REQUEST,
-    )
-    yield from (f"write {topic}" for topic in written)
+    yield f"write {named_api_topic(_below(GATEWAY_NOTICE), gateway.name)}"
     yield f"write {gateway_location_topic(gateway.name)}"
 
 

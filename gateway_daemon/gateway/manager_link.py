@@ -34,8 +34,10 @@ from spatial_mqtt.topics import (
     GATEWAY_NOTICE,
     GATEWAY_SET,
     gateway_location_topic,
+    named_api_topic,
 )
 from spatial_mqtt.transport import (
+    NO_SUBSCRIBERS,
     BaseConnectionHandler,
     ConnectionHandler,
     IncomingMessage,
@@ -62,15 +64,20 @@ class BrokerTableListener(Protocol):
 class ManagerLink(BaseConnectionHandler):
     """The gateway's side of Gamma's protocol between gateways and a Manager.
 
+    Over a link with certificates it publishes below its name, which the broker checks.
+    A broker whose rights are from an earlier version refuses that; then it publishes
+    on Gamma's topics, as without certificates.
+
     Args:
-        gateway_id: Name of the MQTT session.
+        gateway_id: Name of the MQTT session, and of the certificate.
         public_address: Address where clients reach this gateway.
         areas: Areas to request; empty leaves them to an administrator.
         connect: Makes the connection to the Manager's broker.
         listener: Receives broker tables, in the network thread.
-        heartbeat_s: Interval between calls of `send_heartbeat`.
+        has_certificates: Whether the broker checks this gateway's certificate.
 
     Attributes:
+        heartbeat_s: Interval between calls of `send_heartbeat`; 0 if there are none.
         location: Location of the gateway; None is unknown.
         on_gateway_list: Called with the Manager's list of gateways, in the network
             thread.
@@ -84,10 +91,13 @@ class ManagerLink(BaseConnectionHandler):
         connect: Connect,
         listener: BrokerTableListener,
         *,
-        heartbeat_s: float,
+        has_certificates: bool,
     ) -> None:
-        self._heartbeat_s = heartbeat_s
+        self.heartbeat_s = 0.0
         self.location: GatewayLocation | None = None
+        self._id = gateway_id
+        self._has_certificates = self._uses_name = has_certificates
+        self._named: set[int] = set()
         self._location_topic = gateway_location_topic(gateway_id)
         self.on_gateway_list: Callable[[Sequence[BrokerEntry]], object] = len
         self._public = public_address
@@ -120,14 +130,14 @@ class ManagerLink(BaseConnectionHandler):
     def send_heartbeat(self) -> None:
         """Publish that the gateway is up."""
         here = encode_directory_message(
-            GatewayHeartbeat(self._public, self._heartbeat_s)
+            GatewayHeartbeat(self._public, self.heartbeat_s)
         )
-        self._connection.publish(Publication(GATEWAY_HEARTBEAT, here))
+        self._publish(Publication(GATEWAY_HEARTBEAT, here))
 
     def publish_load(self, report: LoadReport) -> None:
         """Publish a load report, at QoS 0: the next one replaces it soon."""
         payload = msgspec.json.encode(report)
-        self._connection.publish(Publication(GATEWAY_LOAD, payload, qos=0))
+        self._publish(Publication(GATEWAY_LOAD, payload, qos=0))
 
     def report_applied(self, version: int) -> None:
         """Report that a table is in use."""
@@ -135,10 +145,25 @@ class ManagerLink(BaseConnectionHandler):
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         log.info("connected to manager %s", self._connection.endpoint)
+        self._uses_name = self._has_certificates
+        self._named.clear()
         self._announce()
 
     def on_down(self, reason: str) -> None:
         log.warning("manager %s is gone: %s", self._connection.endpoint, reason)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        is_named = token in self._named
+        self._named.discard(token)
+        if is_named and self._uses_name and refused not in {None, NO_SUBSCRIBERS}:
+            log.warning(
+                "manager %s: %s; its broker's rights are of an earlier version: write "
+                "them again with gateway-daemon ca broker-config",
+                self._connection.endpoint,
+                refused,
+            )
+            self._uses_name = False
+            self._announce()
 
     def on_message(self, message: IncomingMessage) -> None:
         try:
@@ -175,18 +200,23 @@ class ManagerLink(BaseConnectionHandler):
                 AreaSetting(self._public, topics=self._areas)
             )
             # With certificates only administrators may publish on Gamma's topic.
-            has_rights = self._connection.endpoint.tls
-            topic = GATEWAY_AREA_REQUEST if has_rights else GATEWAY_SET
-            self._connection.publish(
-                Publication(topic, setting, content=AREA_REQUEST_CONTENT)
-            )
+            topic = GATEWAY_AREA_REQUEST if self._has_certificates else GATEWAY_SET
+            self._publish(Publication(topic, setting, content=AREA_REQUEST_CONTENT))
 
     def _down(self) -> Publication:
-        return Publication(
-            GATEWAY_DOWN, encode_directory_message(GatewayReference(self._public))
-        )
+        reference = encode_directory_message(GatewayReference(self._public))
+        return self._with_name(Publication(GATEWAY_DOWN, reference))
 
     def _notify(self, notice: GatewayNotice) -> None:
-        self._connection.publish(
-            Publication(GATEWAY_NOTICE, encode_directory_message(notice))
-        )
+        self._publish(Publication(GATEWAY_NOTICE, encode_directory_message(notice)))
+
+    def _publish(self, publication: Publication) -> None:
+        token = self._connection.publish(self._with_name(publication))
+        if self._uses_name and token is not None and publication.qos:
+            self._named.add(token)
+
+    def _with_name(self, publication: Publication) -> Publication:
+        if not self._uses_name:
+            return publication
+        topic = named_api_topic(publication.topic, self._id)
+        return publication._replace(topic=topic)

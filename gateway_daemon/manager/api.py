@@ -3,13 +3,16 @@
 Source: Gamma (seed 000) and the API table of the published system.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from gateway_daemon.gateway.load_report import decode_load_report
 from gateway_daemon.manager.registry import Registry
 from spatial_mqtt.directory import (
+    BrokerInfo,
     decode_area_setting,
     decode_broker_entry,
+    decode_gateway_heartbeat,
     decode_gateway_notice,
     decode_gateway_reference,
 )
@@ -23,12 +26,14 @@ from spatial_mqtt.topics import (
     GATEWAY_FORGET,
     GATEWAY_HEARTBEAT,
     GATEWAY_LOAD,
+    GATEWAY_MESSAGES,
     GATEWAY_NOTICE,
     GATEWAY_SET,
 )
 from spatial_mqtt.transport import IncomingMessage
 
 API_TOPICS: Final = (
+    GATEWAY_MESSAGES,
     GATEWAY_NOTICE,
     GATEWAY_HEARTBEAT,
     GATEWAY_DOWN,
@@ -48,7 +53,8 @@ def apply_message(
 
     Args:
         registry: The current state.
-        incoming: On a topic that changes records or versions, not presence.
+        incoming: On a topic that changes records or versions, not presence, without
+            the name of a gateway.
         now_ms: Wall clock, for the stamp.
 
     Raises:
@@ -71,6 +77,31 @@ def apply_message(
         ),
     }
     return changes[incoming.topic]()
+
+
+def find_subject(topic: str, incoming: IncomingMessage) -> BrokerInfo | None:
+    """Return the gateway that a gateway's message is about; None for a command.
+
+    Args:
+        topic: Topic without the name of a gateway.
+        incoming: The message.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    is_command = topic == GATEWAY_SET and incoming.content != AREA_REQUEST_CONTENT
+    find = None if is_command else _SUBJECTS.get(topic)
+    return None if find is None else find(incoming.payload)
+
+
+_SUBJECTS: Final[Mapping[str, Callable[[bytes], BrokerInfo]]] = {
+    GATEWAY_NOTICE: lambda payload: decode_gateway_notice(payload).broker_info,
+    GATEWAY_HEARTBEAT: lambda payload: decode_gateway_heartbeat(payload).broker_info,
+    GATEWAY_DOWN: decode_gateway_reference,
+    GATEWAY_LOAD: lambda payload: decode_load_report(payload).gateway,
+    GATEWAY_AREA_REQUEST: lambda payload: decode_area_setting(payload).broker_info,
+    GATEWAY_SET: lambda payload: decode_area_setting(payload).broker_info,
+}
 
 
 def _set(registry: Registry, incoming: IncomingMessage, now_ms: int) -> Registry:

@@ -7,6 +7,7 @@ Managers serves that broker too, for clients that have no other address.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ from spatial_mqtt.topics import (
     MANAGER_RECORDS,
     MANAGER_VIEW,
     matches,
+    parse_named_api_topic,
 )
 from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
@@ -91,6 +93,10 @@ APPLY_TIMEOUT_S = 30.0
 KEEPALIVE_S = 10
 STARTUP_HEARTBEAT_S = 10.0
 """Heartbeat interval assumed after a start; three missed ones end a lease."""
+
+REPEAT_S = 60.0
+MAX_REPORTED = 1000
+"""The same error of a message is reported once in this time; so many are known."""
 
 MAX_CLOCK_LEAD_MS = 3_600_000
 """A clock of another Manager that is further ahead is reported."""
@@ -128,6 +134,7 @@ class Manager:
         self._waits_since_s: float | None = None
         self._is_completion_pending = False
         self._checked_s = clocks.mono_s()
+        self._reported_s: dict[str, float] = {}
         self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
             SimpleQueue()
         )
@@ -258,7 +265,17 @@ class Manager:
             topic = (
                 event.message.topic if isinstance(event, BrokerMessage) else "manager"
             )
-            self._publisher.report_error(f"{topic}: {error}")
+            self._report_once(f"{topic}: {error}")
+
+    def _report_once(self, text: str) -> None:
+        """Report an error of a message, which may come with every heartbeat."""
+        now_s = self._clocks.mono_s()
+        if now_s - self._reported_s.get(text, -math.inf) < REPEAT_S:
+            return
+        if len(self._reported_s) >= MAX_REPORTED:
+            self._reported_s.clear()
+        self._reported_s[text] = now_s
+        self._publisher.report_error(text)
 
     def _on_up(self, session: BrokerSession) -> None:
         session.is_up = True
@@ -320,7 +337,21 @@ class Manager:
             )
 
     def _changed(self, session: BrokerSession, message: IncomingMessage) -> Registry:
-        registry, now_s = self._registry, self._clocks.mono_s()
+        """Return the registry after a message that may be below a gateway's name."""
+        name, topic = parse_named_api_topic(message.topic)
+        subject = api.find_subject(topic, message)
+        if topic not in api.API_TOPICS or (name is not None and subject is None):
+            raise DirectoryError("topic", "one of a gateway's API", message.topic)
+        registry = self._registry
+        if subject is not None:
+            wall_ms = self._clocks.wall_ms()
+            registry = registry.with_owner(subject, name, wall_ms)
+        return self._applied(registry, session, message._replace(topic=topic))
+
+    def _applied(
+        self, registry: Registry, session: BrokerSession, message: IncomingMessage
+    ) -> Registry:
+        now_s = self._clocks.mono_s()
         if message.topic == GATEWAY_HEARTBEAT:
             here = decode_gateway_heartbeat(message.payload)
             self._leases.renew(here, session, now_s)

@@ -45,6 +45,8 @@ from spatial_mqtt.directory import (
 from spatial_mqtt.errors import DirectoryError
 
 WHOLE_WORLD = "/"
+MOVE_INTERVAL_MS = 3_600_000
+"""Shortest interval between two addresses of one gateway."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,64 @@ class Registry:
             self.manager_id, here, applied, day=self.day, horizon=self.horizon
         )
 
+    def owner_of(self, gateway: BrokerInfo) -> str | None:
+        """Name of the gateway with an address; None if no certificate has it."""
+        record = self.records.get(RecordKey("owner", str(gateway)))
+        return record.value[0] if record and isinstance(record.value, tuple) else None
+
+    def with_owner(
+        self, gateway: BrokerInfo, name: str | None, now_ms: int = 0
+    ) -> "Registry":
+        """With an address bound to the certificate that announces it.
+
+        The first certificate keeps an address until an administrator removes the
+        gateway. It has one address: at a new one it keeps its areas. It may move once
+        an hour, because each move leaves tombstones.
+
+        Args:
+            gateway: The address.
+            name: Name of the certificate; None on a link without certificates.
+            now_ms: Wall clock, for the stamp.
+
+        Raises:
+            DirectoryError: The address is bound to another name, or the name has moved
+                within the hour.
+        """
+        owner = self.owner_of(gateway)
+        if owner != name and owner is not None:
+            rule = f"an address that is not yet {owner}'s"
+            remedy = (
+                "revoke the wrong one's certificate, or gateway-daemon admin forget"
+            )
+            raise DirectoryError("broker_info", rule, f"{gateway} from {name}", remedy)
+        if owner == name:
+            return self
+        earlier = {
+            parse_gateway_key(key): record.stamp.ms
+            for key, record in self.records.items()
+            if key.kind == "owner" and record.value == (name,)
+        }
+        if any(now_ms - since_ms < MOVE_INTERVAL_MS for since_ms in earlier.values()):
+            known = ", ".join(map(str, earlier))
+            rule = f"the address of {name}, {known}, for an hour after a change"
+            raise DirectoryError("broker_info", rule, str(gateway))
+        registry = self.with_value("owner", str(gateway), (name or "",), now_ms)
+        for former in earlier:
+            registry = registry.with_moved(former, gateway, now_ms)
+        return registry
+
+    def with_moved(
+        self, former: BrokerInfo, gateway: BrokerInfo, now_ms: int
+    ) -> "Registry":
+        """With a gateway at a new address, with its areas."""
+        registry = self
+        if former in self.areas and gateway not in self.areas:
+            areas = self.areas[former]
+            registry = registry.with_value("areas", str(gateway), areas, now_ms)
+        if former in self.areas:
+            return registry.without_gateway(former, now_ms)
+        return registry.with_value("owner", str(former), None, now_ms)
+
     def with_notice(self, notice: GatewayNotice, now_ms: int = 0) -> "Registry":
         """With a gateway that started, or applied a table.
 
@@ -208,8 +268,10 @@ class Registry:
         """
         self._check_known(gateway)
         registry = self.with_value("areas", str(gateway), None, now_ms)
-        if RecordKey("wish", str(gateway)) in self.records:
-            registry = registry.with_value("wish", str(gateway), None, now_ms)
+        kinds: tuple[RecordKind, ...] = ("wish", "owner")
+        for kind in kinds:
+            if RecordKey(kind, str(gateway)) in self.records:
+                registry = registry.with_value(kind, str(gateway), None, now_ms)
         alone = frozenset({gateway})
         return replace(
             registry,

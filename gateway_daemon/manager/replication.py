@@ -20,13 +20,14 @@ import msgspec
 from service_runtime.decoding import decode_json
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import DirectoryError
-from spatial_mqtt.topics import check_area
+from spatial_mqtt.topics import check_area, check_node_id
 
 T = TypeVar("T")
 
-RecordKind = Literal["areas", "wish", "broker", "spare"]
+RecordKind = Literal["areas", "wish", "broker", "spare", "owner"]
 """areas: set by an administrator; wish: areas from the gateway's own settings;
-broker: of an area; spare: server that the autoscaler started."""
+broker: of an area; spare: server that the autoscaler started; owner: name of the
+gateway with an address, from its certificate."""
 
 RecordValue = tuple[str, ...] | BrokerInfo | None
 
@@ -97,17 +98,17 @@ class KeyedRecord(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Reject a value of the wrong kind, and invalid names."""
         value = self.record.value
-        is_right = not isinstance(
-            value, BrokerInfo if self.key.is_gateway_areas else tuple
-        )
-        if self.key.is_gateway_areas:
+        is_owner = self.key.kind == "owner"
+        is_of_gateway = is_owner or self.key.is_gateway_areas
+        is_right = not isinstance(value, BrokerInfo if is_of_gateway else tuple)
+        if is_of_gateway:
             parse_gateway_key(self.key)
         elif self.key.kind == "broker":
             check_area(self.key.name)
         if not is_right:
             raise ValueError(f"value must be one of {self.key.kind}, got {value!r}")
-        for area in value if isinstance(value, tuple) else ():
-            check_area(area)
+        for each in value if isinstance(value, tuple) else ():
+            (check_node_id if is_owner else check_area)(each)
 
 
 def parse_gateway_key(key: RecordKey) -> BrokerInfo:

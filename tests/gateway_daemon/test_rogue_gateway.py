@@ -1,5 +1,6 @@
 """Attacks of a machine with a valid certificate on others, at real brokers."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 from trust_bench import IssuingAuthority, Person, TrustedBroker
+from trusted_system import tls_section
 
+from demo.processes import Processes
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.publications import SenderProfile
@@ -16,9 +19,12 @@ from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.app import _GatewayLinks
 from gateway_daemon.gateway.downstream import BrokerSubscriber
+from gateway_daemon.gateway.manager_link import ManagerLink
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
+from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import BATCH_CONTENT, offer_topic
 from spatial_mqtt.transport import IncomingMessage, Publication
@@ -252,8 +258,9 @@ def test_certificates_of_a_manager_have_one_session_for_each_listener(
         for name in victims:
             join(at, authority.files("gw-2"), name).stop()
 
-    assert gateway.say("/api/notice/gatewaybroker/here") is None
-    wait_until(lambda: daemon.heard() == ["/api/notice/gatewaybroker/here"])
+    heartbeat = "/api/from/gw-1/notice/gatewaybroker/here"
+    assert gateway.say(heartbeat) is None
+    wait_until(lambda: daemon.heard() == [heartbeat])
     assert renewing.say("/api/certificate/asked/gw-1") is None
     log = manager.log.read_text()
     assert log.count("as CN=m1,OU=manager (") == log.count("as gw-1 (") == 1
@@ -283,3 +290,112 @@ def test_brokers_of_an_older_authority_still_accept_its_certificates(
         broker.kill()
 
     assert (unmarked, now_unmarked) == (["ingest-0"], [])
+
+
+@pytest.fixture
+def directory(
+    manager: TrustedBroker, authority: IssuingAuthority, tmp_path: Path
+) -> Iterator[None]:
+    """The Manager's daemon."""
+    config = tmp_path / "m1.toml"
+    config.write_text(
+        f'[manager]\nid = "m1"\nbroker = "mqtts://{manager.daemons}"\n'
+        f'data = "{tmp_path}"\n{tls_section(authority.files("m1"))}'
+    )
+    processes = Processes(tmp_path)
+    processes.python("m1", "gateway_daemon", "manager", "--config", str(config))
+    yield
+    processes.stop()
+
+
+def announce(address: int, **more: object) -> bytes:
+    """A gateway's message about the gateway with a port."""
+    about = {"broker_info": {"host": "gw.example", "port": address}}
+    return json.dumps({**about, **more}).encode()
+
+
+@pytest.mark.usefixtures("directory")
+def test_gateway_speaks_for_itself_only(
+    manager: TrustedBroker, authority: IssuingAuthority, join: Callable[..., Person]
+) -> None:
+    """A rogue gateway changed another's area, and invented gateways."""
+    notice = "/api/notice/gatewaybroker"
+    genuine = join(
+        manager.daemons, authority.files("gw-1"), "gw-1", "/api/gateway/info/all"
+    )
+    rogue = join(manager.daemons, authority.files("gw-2"), "gw-2")
+
+    def listed() -> set[tuple[int, str]]:
+        rows = json.loads(genuine.got[-1].payload) if genuine.got else []
+        return {(row["broker_info"]["port"], row["topic"]) for row in rows}
+
+    def attack() -> list[str | None]:
+        messages = [
+            ("/wish", announce(1001, topics=["/5"])),
+            ("", announce(1001, status="up")),
+            ("/down", announce(1001)),
+            *(("", announce(port, status="up")) for port in range(2001, 2021)),
+        ]
+        for tail, payload in messages:
+            rogue.say(f"/api/from/gw-2/notice/gatewaybroker{tail}", payload)
+        return [
+            rogue.say(f"{root}{tail}", payload)
+            for tail, payload in messages
+            for root in (notice, "/api/from/gw-1/notice/gatewaybroker")
+        ]
+
+    mine = "/api/from/gw-1/notice/gatewaybroker"
+
+    def announce_genuine() -> bool:
+        assert genuine.say(mine, announce(1001, status="up")) is None
+        assert genuine.say(f"{mine}/wish", announce(1001, topics=["/3/1"])) is None
+        return listed() == {(1001, "/3/1")}
+
+    wait_until(announce_genuine)
+    assert set(attack()) == {REFUSED}
+    rogue.say("/api/from/gw-2/notice/gatewaybroker/wish", announce(2001, topics=["/4"]))
+
+    wait_until(lambda: (2001, "/4") in listed())
+    assert listed() == {(1001, "/3/1"), (2001, "/4")}
+
+
+class NoTables:
+    """Ignores the Manager's tables."""
+
+    def on_table(self, table: BrokerTable, link: ManagerLink) -> None:
+        pass
+
+    def on_complete(self, link: ManagerLink) -> None:
+        pass
+
+
+def test_gateway_announces_itself_at_a_broker_with_earlier_rights(
+    authority: IssuingAuthority, tmp_path: Path, join: Callable[..., Person]
+) -> None:
+    """An upgrade of the programs comes before the brokers' files."""
+    notice = "/api/notice/gatewaybroker"
+    broker = TrustedBroker(tmp_path, authority, "manager", "m1")
+    rights = broker.plan.folder / "acl"
+    earlier = "\n".join(f"topic write {notice}{t}" for t in ("", "/here", "/wish"))
+    later = "topic write /api/from/gw-1/notice/gatewaybroker/#"
+    rights.write_text(rights.read_text().replace(later, earlier))
+    broker.kill()
+    broker.start()
+    manager = join(broker.daemons, authority.files("m1"), "m1", "/api/notice/#")
+    tls = authority.files("gw-1")
+    link = ManagerLink(
+        "gw-1",
+        BrokerInfo("gw.example", 1001),
+        ["/3/1"],
+        lambda session, handler: Connection(broker.daemons, session, handler, tls),
+        NoTables(),
+        has_certificates=True,
+    )
+    link.start()
+    try:
+        wait_until(lambda: {notice, f"{notice}/wish"} <= set(manager.heard()))
+        link.send_heartbeat()
+        wait_until(lambda: manager.heard().count(f"{notice}/here") == 2)
+    finally:
+        link.stop()
+        broker.kill()

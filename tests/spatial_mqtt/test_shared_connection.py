@@ -192,8 +192,10 @@ def test_messages_that_nothing_wants_are_acknowledged(
     _, lane_events = program.join(LANE)
     wait_until(lambda: lane_events.subscribed)
     offset_s[0] = UNCLAIMED_S
-    for _ in range(2 * TEMPLATE.receive_maximum):
+    for number in range(2 * TEMPLATE.receive_maximum):
         say("/3/1", b"unwanted")
+        say("/custody/gw")
+        wait_until(lambda: len(lane_events.messages) == number + 1)  # noqa: B023
     _, events = program.receive("/4/#")
     say("/3/1", b"later")
 

@@ -277,7 +277,7 @@ def test_every_holder_of_a_certificate_may_request_renewal(
 ) -> None:
     """Also a broker or the backend, which have no other rights there."""
     tls = authority.issue("backend", "ingest-0")
-    backend = join(signer.daemons, tls, "ingest-0")
+    backend = join(signer.nodes, tls, "ingest-0")
 
     assert ACL_PATTERNS
     request = Publication(renewal_topic("ingest-0"), b"")

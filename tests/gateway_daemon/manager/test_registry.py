@@ -1,8 +1,10 @@
 """The registry, tested without a network."""
 
+import msgspec
 import pytest
 
-from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.registry import MOVE_INTERVAL_MS, Registry
+from gateway_daemon.manager.replication import KeyedRecord, decode_record
 from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo, GatewayNotice
 from spatial_mqtt.errors import DirectoryError
 
@@ -122,3 +124,43 @@ def test_broker_is_removed_by_its_exact_entry() -> None:
 
     with pytest.raises(DirectoryError, match="one of the table: / -> b:1"):
         registry.without_broker(BrokerEntry("/9", B2.broker_info))
+
+
+def test_address_belongs_to_the_first_certificate() -> None:
+    """Neither another one nor a message without a name counts for it."""
+    registry = registry_with(GW1).with_owner(GW1, "gw-1", 1)
+    for name in ("gw-2", None):
+        refusal = f"not yet gw-1's, got 'h:1 from {name}'"
+        with pytest.raises(DirectoryError, match=refusal):
+            registry.with_owner(GW1, name, 2)
+
+    assert registry.with_owner(GW1, "gw-1", 3) is registry
+    assert (
+        registry_with(GW1).with_owner(GW1, None).records == registry_with(GW1).records
+    )
+    forgotten = registry.without_gateway(GW1, 4)
+    assert forgotten.with_owner(GW1, "gw-2", 5).owner_of(GW1) == "gw-2"
+
+
+def test_certificate_has_one_address() -> None:
+    """A gateway that moves keeps its areas; the list does not grow."""
+    registry = registry_with(GW1).with_owner(GW1, "gw-1", 1)
+    registry = registry.with_areas(AreaSetting(GW1, topics=("/1/2",)), 1)
+    with pytest.raises(DirectoryError, match="for an hour after a change, got 'h:2'"):
+        registry.with_owner(GW2, "gw-1", MOVE_INTERVAL_MS)
+    moved = registry.with_owner(GW2, "gw-1", MOVE_INTERVAL_MS + 1)
+
+    assert moved.gateways == (BrokerEntry("/1/2", GW2),)
+    assert (moved.owner_of(GW1), moved.owner_of(GW2)) == (None, "gw-1")
+    assert moved.with_notice(GatewayNotice(GW2, "up")).gateways == moved.gateways
+
+
+def test_owner_survives_encoding() -> None:
+    """Managers share it, and the registry's file contains it."""
+    registry = registry_with(GW1).with_owner(GW1, "gw-1", 1)
+    for key, record in registry.records.items():
+        keyed = KeyedRecord(key, record)
+        assert decode_record(msgspec.json.encode(keyed)) == keyed
+    wrong = b'{"key":{"kind":"owner","name":"h:1"},"record":{"value":["a/b"]}}'
+    with pytest.raises(DirectoryError, match="id must be"):
+        decode_record(wrong)
