@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,9 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.shared_connection import ConnectionPool
 from spatial_mqtt.topics import cell_topic, notice_filters, rollout_filters
-from spatial_mqtt.transport import IncomingMessage
+from spatial_mqtt.transport import IncomingMessage, Session
 
 if TYPE_CHECKING:
     from edge_agent.simulator.board import Board
@@ -341,8 +343,9 @@ def build_safe_node(safe: RecoveredSettings) -> tuple[Coordinator, SystemdSuperv
 def _parts(shared: _Shared, backend: HardwareBackend) -> NodeParts:
     node, machine = shared.node, SystemClock()
     notices, rollouts = _notices(shared), _rollouts(shared)
-    uplink = _uplink(shared, _subscriptions(node, notices, rollouts))
-    updater = None if rollouts is None else _updater(shared, rollouts, uplink)
+    links = _connections(shared)
+    uplink = _uplink(shared, _subscriptions(node, notices, rollouts), links)
+    updater = None if rollouts is None else _updater(shared, rollouts, uplink, links)
     alarms = AlarmOutputs(node.settings.alarm, backend.pin_factory, time.monotonic)
 
     def on_event(name: str) -> None:
@@ -477,21 +480,35 @@ def _subscriptions(
     return ExtraSubscriptions((*filters, *rollout_topics), on_message)
 
 
-def _uplink(shared: _Shared, ear: ExtraSubscriptions) -> Uplink:
+def _connections(shared: _Shared) -> ConnectionPool:
+    """Connections for messages and for updates, which would end each other."""
+    tls, sender = shared.node.settings.tls, make_sender(shared.node)
+    return ConnectionPool(
+        Session(sender.id, keepalive_s=sender.keepalive_s),
+        lambda endpoint, session, handler: Connection(
+            endpoint, session, handler, tls, watchdog=shared.pulse
+        ),
+        time.monotonic,
+    )
+
+
+def _uplink(
+    shared: _Shared, ear: ExtraSubscriptions, connections: ConnectionPool
+) -> Uplink:
     settings = shared.node.settings
     return Uplink(
         shared.queue,
         make_sender(shared.node),
-        lambda endpoint, session, handler: Connection(
-            endpoint, session, handler, settings.tls, watchdog=shared.pulse
-        ),
+        connections.connect,
         settings.uplink.rate_limiter(shared.minute),
         time.monotonic,
         extra=ear,
     )
 
 
-def _updater(shared: _Shared, rollouts: Rollouts, uplink: Uplink) -> Updater:
+def _updater(
+    shared: _Shared, rollouts: Rollouts, uplink: Uplink, connections: ConnectionPool
+) -> Updater:
     settings = shared.node.settings
     throttle = _update_throttle(shared)
 
@@ -502,9 +519,7 @@ def _updater(shared: _Shared, rollouts: Rollouts, uplink: Uplink) -> Updater:
         return FileDownload(
             settings.node.id,
             sha256,
-            lambda session, handler: Connection(
-                endpoint, session, handler, settings.tls, watchdog=shared.pulse
-            ),
+            partial(connections.connect, endpoint),
             time.monotonic,
         )
 

@@ -6,7 +6,6 @@ Only this module reads clocks, randomness and the environment.
 import os
 import random
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -65,9 +64,9 @@ from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.announcements import NoticeVerifier, OpenNotice
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerEntry, BrokerInfo
-from spatial_mqtt.shared_connection import SharedConnection
+from spatial_mqtt.shared_connection import ConnectionPool
 from spatial_mqtt.topics import ROLLOUT_FILTER
-from spatial_mqtt.transport import ConnectionHandler, Session, SessionConnection
+from spatial_mqtt.transport import ConnectionHandler, Session
 
 PROBE_TIMEOUT_S = 3.0
 RETRY_CAP_S = 3.0
@@ -208,34 +207,8 @@ class _Links:
     def to_own(self, url: str) -> Callable[[Session, ConnectionHandler], Connection]:
         return self.to(url, RETRY_CAP_S)
 
-    def share(
-        self, template: Session
-    ) -> Callable[[Endpoint, Session, ConnectionHandler], SessionConnection]:
-        """Make connections that use one session for each broker.
-
-        A broker with certificates permits one for each. Without certificates every
-        session has a connection of its own.
-        """
-        shared: dict[Endpoint, SharedConnection] = {}
-        lock = threading.Lock()
-
-        def connect(
-            endpoint: Endpoint, session: Session, handler: ConnectionHandler
-        ) -> SessionConnection:
-            if not endpoint.tls:
-                return self.connect(endpoint, session, handler)
-            with lock:
-                link = shared.get(endpoint)
-                if link is None:
-                    link = shared[endpoint] = SharedConnection(
-                        endpoint,
-                        template,
-                        lambda real, events: self.connect(endpoint, real, events),
-                        time.monotonic,
-                    )
-            return link.join(session, handler)
-
-        return connect
+    def pool(self, template: Session) -> ConnectionPool:
+        return ConnectionPool(template, self.connect, time.monotonic)
 
     def connect(
         self, endpoint: Endpoint, session: Session, handler: ConnectionHandler
@@ -248,9 +221,9 @@ class _GatewayLinks(_Links):
 
     def __init__(self, tls: TlsFiles, watchdog: LoopWatchdog, gateway_id: str) -> None:
         super().__init__(tls, watchdog)
-        self.to_brokers = self.share(receiving_session(gateway_id))
+        self.to_brokers = self.pool(receiving_session(gateway_id)).connect
         presence = Session(f"{gateway_id}-presence", keepalive_s=10)
-        self.to_managers = self.share(presence)
+        self.to_managers = self.pool(presence).connect
 
 
 def _load_reporter(

@@ -20,6 +20,7 @@ from spatial_mqtt.transport import (
     Publication,
     SentPublication,
     Session,
+    SessionConnection,
 )
 
 UNCLAIMED_S = 120.0
@@ -249,3 +250,44 @@ class SharedConnection:
     def _raised(self) -> list[SharedSession]:
         with self._lock:
             return [part for part in self._parts if part.is_raised]
+
+
+class ConnectionPool:
+    """Connections of a program, with one session at each broker with certificates.
+
+    Without certificates every session has a connection of its own.
+
+    Args:
+        template: The MQTT session at each broker; see `SharedConnection`.
+        connect: Makes real connections.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        template: Session,
+        connect: Callable[[Endpoint, Session, ConnectionHandler], Connection],
+        clock: Callable[[], float],
+    ) -> None:
+        self._template = template
+        self._connect = connect
+        self._clock = clock
+        self._shared: dict[Endpoint, SharedConnection] = {}
+        self._lock = threading.Lock()
+
+    def connect(
+        self, endpoint: Endpoint, session: Session, handler: ConnectionHandler
+    ) -> SessionConnection:
+        """Make a connection, or share of one, that is not started yet."""
+        if not endpoint.tls:
+            return self._connect(endpoint, session, handler)
+        with self._lock:
+            shared = self._shared.get(endpoint)
+            if shared is None:
+                shared = self._shared[endpoint] = SharedConnection(
+                    endpoint,
+                    self._template,
+                    lambda real, events: self._connect(endpoint, real, events),
+                    self._clock,
+                )
+        return shared.join(session, handler)

@@ -14,7 +14,6 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from service_runtime.watchdog import Heartbeat
-from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import FileChunkError
 from spatial_mqtt.file_transfer import FileChunk, FileChunkRequest
 from spatial_mqtt.topics import file_chunk_topic, file_request_topic
@@ -24,6 +23,7 @@ from spatial_mqtt.transport import (
     MessageHandler,
     Publication,
     Session,
+    SessionConnection,
 )
 
 SYNC_BYTES: Final = 1 << 20
@@ -109,7 +109,7 @@ OVERHEAD_BYTES: Final = 400
 
 POLL_S: Final = 1.0
 
-OpenConnection = Callable[[Session, ConnectionHandler], Connection]
+OpenConnection = Callable[[Session, ConnectionHandler], SessionConnection]
 
 
 @dataclass(frozen=True)

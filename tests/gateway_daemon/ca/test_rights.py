@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_until
-from trust_bench import HOUR_S, IssuingAuthority, Join, Make, TrustedBroker
+from trust_bench import HOUR_S, IssuingAuthority, Join, Make, Person, TrustedBroker
+
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.shared_connection import ConnectionPool
+from spatial_mqtt.transport import MessageHandler, Session
 
 pytestmark = pytest.mark.broker
 
@@ -101,6 +105,42 @@ def test_client_id_is_the_name_of_the_certificate(
 
     assert first.say(f"/from/n1{CELL}") is None
     assert first.connection.is_up
+
+
+def test_parts_of_a_node_share_the_session_of_its_certificate(
+    gateway_broker: TrustedBroker, authority: IssuingAuthority
+) -> None:
+    """An update's download must not end the link for alarms."""
+    files = authority.files("n1")
+    pool = ConnectionPool(
+        Session("n1"),
+        lambda at, session, handler: Connection(at, session, handler, files),
+        time.monotonic,
+    )
+    received: dict[str, list[bytes]] = {}
+    parts = [
+        pool.connect(
+            gateway_broker.nodes,
+            Session(f"n1-{topic}", ((topic, 1),)),
+            MessageHandler(
+                lambda m: received.setdefault(m.topic, []).append(m.payload)
+            ),
+        )
+        for topic in ("/custody/n1", "/piece/for/n1")
+    ]
+    for part in parts:
+        part.start()
+    gateway = Person(gateway_broker.daemons, authority.files("gw-1"), "gw-1")
+    for number in range(3):
+        for topic in ("/custody/n1", "/piece/for/n1"):
+            wait_until(lambda: gateway.reaches(topic, b"%d" % number))  # noqa: B023
+    wait_until(lambda: all(b"2" in each for each in received.values()))
+    log = gateway_broker.log.read_text()
+    for part in (*parts, gateway):
+        part.stop()
+
+    assert log.count(" as n1 (") == 1
+    assert set(received) == {"/custody/n1", "/piece/for/n1"}
 
 
 def test_foreign_gateway_may_not_publish_at_a_gateways_broker(
