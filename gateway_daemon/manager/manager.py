@@ -49,6 +49,7 @@ from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.directory import (
     GatewayHeartbeat,
     decode_gateway_heartbeat,
+    decode_gateway_location,
     decode_gateway_reference,
 )
 from spatial_mqtt.errors import DirectoryError
@@ -56,10 +57,12 @@ from spatial_mqtt.topics import (
     GATEWAY_DOWN,
     GATEWAY_HEARTBEAT,
     GATEWAY_LOAD,
+    GATEWAY_LOCATIONS,
     GATEWAY_NOTICE,
     MANAGER_LOAD,
     MANAGER_RECORDS,
     MANAGER_VIEW,
+    gateway_location_topic,
     matches,
     parse_named_api_topic,
 )
@@ -138,7 +141,8 @@ class Manager:
         self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
             SimpleQueue()
         )
-        filters = tuple((topic, 1) for topic in (*api.API_TOPICS, MANAGER_RECORDS))
+        topics = (*api.API_TOPICS, GATEWAY_LOCATIONS, MANAGER_RECORDS)
+        filters = tuple((topic, 1) for topic in topics)
         away = ManagerView(registry.manager_id, is_away=True)
         will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
         session = Session(
@@ -300,8 +304,23 @@ class Manager:
         elif message.topic == MANAGER_LOAD:
             if self._scaler is not None:
                 self._scaler.on_autoscale_report(message.payload)
-        elif session is self._own or session in self._publisher.adopted:
+        elif session is not self._own and session not in self._publisher.adopted:
+            return
+        elif matches(GATEWAY_LOCATIONS, message.topic):
+            self._check_location(session, message)
+        else:
             self._change_to(self._changed(session, message))
+
+    def _check_location(self, session: BrokerSession, message: IncomingMessage) -> None:
+        """Remove the retained position of a gateway from another one's topic."""
+        if not message.payload:
+            return
+        gateway = decode_gateway_location(message.payload).broker_info
+        owner = self._registry.owner_of(gateway)
+        if owner is not None and gateway_location_topic(owner) != message.topic:
+            session.publish(message.topic, b"")
+            rule = "the address of the gateway in the topic"
+            raise DirectoryError("broker_info", rule, f"{gateway} of {owner}")
 
     def _handle_view(self, session: BrokerSession, view: ManagerView) -> None:
         if view.manager == self._registry.manager_id:

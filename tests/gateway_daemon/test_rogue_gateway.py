@@ -292,11 +292,14 @@ def test_brokers_of_an_older_authority_still_accept_its_certificates(
     assert (unmarked, now_unmarked) == (["ingest-0"], [])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def directory(
-    manager: TrustedBroker, authority: IssuingAuthority, tmp_path: Path
+    manager: TrustedBroker,
+    authority: IssuingAuthority,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[None]:
     """The Manager's daemon."""
+    tmp_path = tmp_path_factory.mktemp("daemon")
     config = tmp_path / "m1.toml"
     config.write_text(
         f'[manager]\nid = "m1"\nbroker = "mqtts://{manager.daemons}"\n'
@@ -357,6 +360,34 @@ def test_gateway_speaks_for_itself_only(
 
     wait_until(lambda: (2001, "/4") in listed())
     assert listed() == {(1001, "/3/1"), (2001, "/4")}
+
+
+@pytest.mark.usefixtures("directory")
+def test_position_of_another_gateway_is_removed(
+    manager: TrustedBroker, authority: IssuingAuthority, join: Callable[..., Person]
+) -> None:
+    """A rogue gateway moved another one on the console's map."""
+    place = "/api/notice/gatewaybroker/place"
+    false = announce(1001, latitude=35.0, longitude=135.0)
+    genuine = join(
+        manager.daemons, authority.files("gw-1"), "gw-1", "/api/gateway/info/all"
+    )
+    rogue = join(manager.daemons, authority.files("gw-2"), "gw-2")
+    console = join(
+        manager.daemons, authority.files("ingest-0"), "console", f"{place}/+"
+    )
+
+    def is_listed() -> bool:
+        up = announce(1001, status="up")
+        genuine.say("/api/from/gw-1/notice/gatewaybroker", up)
+        return bool(genuine.got) and b"1001" in genuine.got[-1].payload
+
+    wait_until(is_listed)
+    assert genuine.say(f"{place}/gw-1", false, retain=True) is None
+    assert rogue.say(f"{place}/gw-2", false, retain=True) is None
+    wait_until(lambda: console.got[-1:] and not console.got[-1].payload)
+
+    assert [message.topic[-4:] for message in console.got] == ["gw-1", "gw-2", "gw-2"]
 
 
 class NoTables:
