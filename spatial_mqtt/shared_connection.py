@@ -117,6 +117,7 @@ class SharedConnection:
     connection: Connection | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _parts: list[SharedSession] = field(default_factory=list)
+    _raised: tuple[SharedSession, ...] = ()
     _subscribing: deque[SharedSession] = field(default_factory=deque)
     _unclaimed: list[IncomingMessage] = field(default_factory=list)
     _up: tuple[bool, int] | None = None
@@ -151,7 +152,7 @@ class SharedConnection:
             if part not in self._parts:
                 return
             self._parts.remove(part)
-            part.is_raised = False
+            self._set_raised(part, False)
             connection = self.connection
             is_last = not any(each.is_started for each in self._parts)
             if is_last:
@@ -188,9 +189,9 @@ class SharedConnection:
     def on_down(self, reason: str) -> None:
         with self._lock:
             self._up = None
-            parts = [part for part in self._parts if part.is_raised]
+            parts = self._raised
             for part in parts:
-                part.is_raised = False
+                self._set_raised(part, False)
         for part in parts:
             part.handler.on_down(reason)
 
@@ -203,7 +204,7 @@ class SharedConnection:
 
     def on_published(self, token: int, refused: str | None) -> None:
         # A token belongs to one part; the others do not know it and ignore it.
-        for part in self._raised():
+        for part in self._raised:
             part.handler.on_published(token, refused)
 
     def on_subscribed(self) -> None:
@@ -218,7 +219,7 @@ class SharedConnection:
             up = self._up
             if up is None or not part.is_started or part.is_raised:
                 return
-            part.is_raised = True
+            self._set_raised(part, True)
             held: list[IncomingMessage] = []
             if not part.session.filters:
                 held, self._unclaimed = self._unclaimed, []
@@ -228,7 +229,7 @@ class SharedConnection:
             part.handler.on_message(message)
 
     def _parts_for(self, message: IncomingMessage) -> list[SharedSession]:
-        raised = self._raised()
+        raised = self._raised
         fixed = [
             part
             for part in raised
@@ -247,9 +248,9 @@ class SharedConnection:
         if connection is not None:
             connection.acknowledge(*unwanted)
 
-    def _raised(self) -> list[SharedSession]:
-        with self._lock:
-            return [part for part in self._parts if part.is_raised]
+    def _set_raised(self, part: SharedSession, value: bool) -> None:
+        part.is_raised = value
+        self._raised = tuple(each for each in self._parts if each.is_raised)
 
 
 class ConnectionPool:

@@ -38,7 +38,6 @@ from spatial_mqtt.topics import (
     MANAGER_FILTERS,
     MANAGER_LOAD,
     NOTICE_FILTER,
-    OFFER_FILTER,
     OVERLAY_NAME_FILTER,
     RECEIVED_COUNT,
     REGISTER,
@@ -83,14 +82,16 @@ def format_acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
             broker its own name.
         holders: All identities with a valid certificate.
     """
+    holders = list(holders)
+    offers = list(_offers(kind, owner, holders))
     blocks = []
     for holder in holders:
         rights = _RIGHTS[kind].get(holder.role)
         # Only its own gateway serves a gateway's broker; others pass frames to it.
         if kind == GATEWAY == holder.role and holder.name != owner:
-            lines_of = _gateway_at_another(owner)
+            lines_of = [*_gateway_at_another(owner)]
         elif rights is not None:
-            lines_of = rights(holder)
+            lines_of = [*rights(holder), *offers * (holder.role in {NODE, GATEWAY})]
         else:
             continue
         lines = [f"topic {line}" for line in lines_of]
@@ -100,6 +101,18 @@ def format_acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
             blocks.append("\n".join([f"user {holder.subject_text()}", *lines]))
     patterns = ACL_PATTERNS if kind == "manager" else ()
     return "\n\n".join([f"# {kind} broker of {owner}", *blocks, *patterns]) + "\n"
+
+
+def _offers(kind: str, owner: str, holders: Iterable[Identity]) -> Iterator[str]:
+    """Rights to read the offers of the stores, by name.
+
+    Mosquitto delivers an offer that another one retained before it lost the right.
+    """
+    if kind == "gateway":
+        yield f"read {offer_topic(owner)}"
+    if kind == "distributed":
+        stores = (each.name for each in holders if each.role == "backend")
+        yield from (f"read {offer_topic(name)}" for name in stores)
 
 
 def _renewal(name: str) -> Iterator[str]:
@@ -112,7 +125,6 @@ def _node_at_gateway(node: Identity) -> Iterator[str]:
     (cell,) = node.cells
     yield f"write {ForwardTopic(_below(cell), publisher=node.name)}"
     yield f"read {custody_topic(node.name)}"
-    yield f"read {OFFER_FILTER}"
     yield from (f"read {each}" for each in notice_filters(cell))
     yield from (f"read {each}" for each in rollout_filters(cell))
     yield f"write {file_request_topic(node.name)}"
@@ -123,7 +135,6 @@ def _gateway_at_its_own(gateway: Identity) -> Iterator[str]:
     yield f"read {FORWARD_FILTER}"
     yield f"read {FROM_FILTER}"
     yield f"write {CUSTODY_FILTER}"
-    yield f"read {OFFER_FILTER}"
     yield f"write {offer_topic(gateway.name)}"
     yield f"read {overlay_topic(gateway.name)}"
     yield f"write {overlay_name_topic(gateway.name)}"
@@ -191,7 +202,6 @@ def _gateway_between(gateway: Identity) -> Iterator[str]:
     yield from (f"write {each}" for each in _filters(gateway.cells))
     yield from (f"read {each}" for each in CELL_FILTERS)
     yield f"read {custody_topic(gateway.name)}"
-    yield f"read {OFFER_FILTER}"
 
 
 def _backend_between(backend: Identity) -> Iterator[str]:

@@ -180,6 +180,30 @@ def test_gateway_cannot_make_an_offer_as_if_it_were_a_store(
     assert answers == [REFUSED] * 2
 
 
+def test_offer_from_before_the_rights_is_not_delivered(
+    authority: IssuingAuthority, tmp_path: Path, join: Callable[..., Person]
+) -> None:
+    """The broker still has it, and Mosquitto would deliver it."""
+    broker = TrustedBroker(tmp_path, authority, "distributed", "d1")
+    rights = broker.plan.folder / "acl"
+    own = "user gw-2\n"
+    earlier = f"{own}topic write /custody/offer/gw-2\n"
+    rights.write_text(rights.read_text().replace(own, earlier))
+    broker.kill()
+    broker.start()
+    rogue = join(broker.daemons, authority.files("gw-2"), "gw-2")
+    assert rogue.say(offer_topic("gw-2"), b"offer", retain=True) is None
+    broker.hup()
+    wait_until(lambda: rogue.say(offer_topic("gw-2"), b"offer") == REFUSED)
+    store = Store(broker, authority)
+    reader = join(broker.daemons, authority.files("gw-1"), "gw-1", "/custody/offer/+")
+    wait_until(lambda: reader.got)
+    store.stop()
+    broker.kill()
+
+    assert reader.heard() == [offer_topic("ingest-0")]
+
+
 def test_offer_under_another_name_than_its_topic_is_ignored(
     distributed: TrustedBroker,
     authority: IssuingAuthority,
