@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from backend_spark.criteria.jma import Telegram, find_official_level
+from backend_spark.scoring.analysed import CellAnalyses, flag_beside_analysis
 from backend_spark.scoring.cell_readings import CellReadings
 from backend_spark.scoring.cell_state import (
     ScoringState,
@@ -38,6 +39,7 @@ from backend_spark.scoring.rain import (
     undoubted_states,
 )
 from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
+from slope_science.analysed_rain import judge_analysis
 from slope_science.criteria import Criteria
 from slope_science.findings import (
     LOWEST,
@@ -219,6 +221,7 @@ class CellRules:
         municipality: Code of the cell's municipality; None if unknown.
         telegrams: JMA's telegrams.
         forecast: Function from a Unix time to the official forecast; None without one.
+        analyses: Analysed rain and soil water index of the cell; None without.
     """
 
     criteria: Criteria
@@ -226,10 +229,24 @@ class CellRules:
     municipality: str | None = None
     telegrams: Sequence[Telegram] = ()
     forecast: Callable[[float], ForecastRain] | None = None
+    analyses: CellAnalyses | None = None
 
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
         return self.forecast(at_s) if self.forecast else NO_FORECAST
+
+    def analysis_finding(self, at_s: float, rain: RainState) -> Finding | None:
+        """Finding of the analyses known at a moment; the gauges' fill what is absent.
+
+        Args:
+            at_s: Unix time of the end of a step.
+            rain: Rain and soil water by the gauges.
+        """
+        if self.analyses is None:
+            return None
+        state = self.analyses.state(at_s)
+        index_mm = rain.tanks.index_mm if has_recent_rain(rain) and rain.tanks else None
+        return judge_analysis(state, self.criteria, index_mm, rain.r60_mm)
 
     def official_columns(self, at_s: float) -> dict[str, int | None]:
         """Columns with JMA's level for the cell's municipality."""
@@ -279,8 +296,9 @@ def score_cell(
     since_s = float("-inf") if touched_s is None else touched_s
     observations = [*(past.last if past else ()), *observations]
     known = flag_with_neighbours(observations, since_s)
-    had = {id(o) for o in observations}
-    changed = [o for o in known if id(o) not in had]
+    known = flag_beside_analysis(known, rules.analyses, since_s)
+    had = {_flag_of(o) for o in observations}
+    changed = [o for o in known if _flag_of(o) not in had]
     from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
@@ -293,6 +311,11 @@ def score_cell(
         changed,
         run.memories(known),
     )
+
+
+def _flag_of(o: Observation) -> tuple[object, ...]:
+    """A reading with its flag; equal if the flag did not change."""
+    return o.node, o.boot, o.seq, o.name, o.at_s, o.flag, o.why
 
 
 def score_levels(
@@ -334,6 +357,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         view = run.outlook(at, rain)
         if view and rules.look_ahead and has_recent_rain(rain):
             motion.append(view.finding(rules.criteria))
+        motion.append(rules.analysis_finding(end_s, rain))
         level, reasons = judge_step(rain, motion, rules.criteria, sure)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
