@@ -1,6 +1,6 @@
 """Analyses of cells: their meshes, and levels of cells without a node."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from backend_spark.criteria.tables import (
     mesh_code_at,
 )
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.schemas import LEVELS
+from backend_spark.tables.schemas import LEVELS, UTC_TIME
 from service_runtime.errors import FieldError
 from slope_science.analysed_rain import AnalysedState, judge_analysis
 from slope_science.findings import LOWEST
@@ -29,6 +29,12 @@ from spatial_mqtt.cells import Cell
 
 REACH: Final = range(-2, 3)
 """Meshes to each side of a cell's centre whose centres may lie in the cell."""
+
+RAIN_LAGS_US: Final = tuple(600_000_000 * n for n in range(4))
+"""Times of the end of an hour of rain before that of an index, the newest first."""
+
+Value = tuple[float, int]
+"""Value in mm, and Unix microseconds of its receipt."""
 
 _LAT_DEG: Final = 1 / 120
 _LON_DEG: Final = 1 / 80
@@ -99,12 +105,26 @@ def score_new_analyses(
     dataset = DeltaTables(tables).dataset(TABLE)
     number, after, upto = ds.field("batch_id"), *imports
     new = dataset.to_table(["at"], filter=(number > after) & (number <= upto))
-    times = pc.unique(new["at"])
-    rows = dataset.to_table(filter=ds.field("at").isin(times) & (number <= upto))
+    times_us = pc.unique(new["at"].cast(pa.int64())).to_pylist()
+    needed = [us - lag for us in times_us for lag in RAIN_LAGS_US]
+    is_needed = ds.field("at").isin(pa.array(needed, UTC_TIME))
+    rows = dataset.to_table(filter=is_needed & (number <= upto))
     index = _highest(rows, Product.SOIL_WATER, cell_of)
     hourly = _highest(rows, Product.RAIN, cell_of)
-    levels = [_row(key, mm, hourly.get(key), table) for key, mm in index.items()]
+    levels = [
+        _row((cell, at_us), mm, _last_hour(hourly, cell, at_us), table)
+        for (cell, at_us), mm in index.items()
+        if at_us in times_us
+    ]
     return pa.Table.from_pylist(sorted(levels, key=_key), schema=LEVELS)
+
+
+def _last_hour(
+    hourly: Mapping[tuple[str, int], Value], cell: str, at_us: int
+) -> Value | None:
+    """Newest hour of rain at a time; JMA analyses it each 30, or quickly 10, minutes."""
+    ends_us = (at_us - lag for lag in RAIN_LAGS_US)
+    return next((hourly[cell, us] for us in ends_us if (cell, us) in hourly), None)
 
 
 def _key(row: dict[str, Any]) -> tuple[str, int]:
@@ -113,15 +133,14 @@ def _key(row: dict[str, Any]) -> tuple[str, int]:
 
 def _highest(
     rows: pa.Table, product: Product, cell_of: dict[int, str]
-) -> dict[tuple[str, int], tuple[float, int]]:
+) -> dict[tuple[str, int], Value]:
     """Highest value, and newest receipt, by cell and time (Unix microseconds)."""
-    some = rows.filter(
-        pc.equal(rows["product"], product.value) & pc.is_valid(rows["mm"])
-    ).sort_by("received_at")
-    newest: dict[tuple[int, int], tuple[float, int]] = {}
+    is_given = (pc.field("product") == product.value) & pc.field("mm").is_valid()
+    some = rows.filter(is_given).sort_by("received_at")
+    newest: dict[tuple[int, int], Value] = {}
     for mesh, at_us, mm, known_us in _numbers(some):
         newest[mesh, at_us] = mm, known_us  # a later issue replaces an earlier one
-    found: dict[tuple[str, int], tuple[float, int]] = {}
+    found: dict[tuple[str, int], Value] = {}
     for (mesh, at_us), value in newest.items():
         if mesh in cell_of:
             key = cell_of[mesh], at_us
@@ -137,8 +156,8 @@ def _numbers(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
 
 def _row(
     key: tuple[str, int],
-    index: tuple[float, int],
-    hour: tuple[float, int] | None,
+    index: Value,
+    hour: Value | None,
     table: CriteriaTable,
 ) -> dict[str, Any]:
     cell, at_us = key

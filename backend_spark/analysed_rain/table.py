@@ -4,6 +4,7 @@ An analysis counts from its import (decision 28). A file is imported completely 
 at all; an invalid one is moved to the subfolder ``refused`` with its reasons.
 """
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -286,12 +287,11 @@ class TableAnalyses:
     meshes: tuple[int, ...]
     max_age_s: float
 
-    def state(self, at_s: float, known_s: float | None = None) -> AnalysedState:
+    def state(self, at_s: float, max_age_s: float | None = None) -> AnalysedState:
         """See `scoring.analysed.CellAnalyses`."""
-        until_s = at_s if known_s is None else known_s
-        from_s = at_s - self.max_age_s
+        from_s = at_s - (self.max_age_s if max_age_s is None else max_age_s)
         index, rain = (
-            self._spans(product, from_s, at_s, until_s)
+            self._spans(product, from_s, at_s, at_s)
             for product in (Product.SOIL_WATER, Product.RAIN)
         )
         index_at_s, rain_at_s = max(index, default=None), max(rain, default=None)
@@ -306,7 +306,7 @@ class TableAnalyses:
         """See `scoring.analysed.CellAnalyses`."""
         return self._spans(Product.RAIN, from_s, to_s, known_s)
 
-    def step_rain(self, end_s: int, known_s: float) -> AnalysedRain | None:
+    def step_rain(self, end_s: int, known_s: float = math.inf) -> AnalysedRain | None:
         """See `scoring.analysed.CellAnalyses`.
 
         Of the hours that contain the step the one of the clock hour is used, so that

@@ -4,6 +4,7 @@ The flags of an hour are found when its analysis is known, some ten minutes late
 readings of that hour are flagged again then, like those that a later reading changes.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,19 +14,28 @@ from typing import Final, Protocol
 from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.rain import SPREAD_S, report_depth_mm
 from slope_science.analysed_rain import (
+    NOTHING_ANALYSED,
     AnalysedRain,
     AnalysedState,
     check_beside_analysis,
+    judge_analysis,
 )
+from slope_science.criteria import Criteria
+from slope_science.findings import Finding
 from slope_science.quality import (
     NEIGHBOUR_S,
     Flag,
     Verdict,
     worst_verdict,
 )
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 HOUR_S: Final = 3600
 DAY_HOURS: Final = 24
+
+HOLD_S: Final = 6 * 3600.0
+"""Longest time for which the last analysis holds a level; our proposal."""
 
 Span = tuple[float, float]
 """Lowest and highest rain of a cell's meshes, in mm."""
@@ -34,14 +44,41 @@ Span = tuple[float, float]
 class CellAnalyses(Protocol):
     """Analyses of one cell; `known_s` is the Unix time up to which they were known."""
 
-    def state(self, at_s: float, known_s: float | None = None) -> AnalysedState:
-        """The newest analyses for a moment, known at `known_s` or that moment."""
+    def state(self, at_s: float, max_age_s: float | None = None) -> AnalysedState:
+        """The newest analyses known at a moment, by default of the settings' age."""
 
     def hours(self, from_s: float, to_s: float, known_s: float) -> Mapping[int, Span]:
         """Rain of each analysed hour that ends in an interval, by its end."""
 
-    def step_rain(self, end_s: int, known_s: float) -> AnalysedRain | None:
+    def step_rain(self, end_s: int, known_s: float = math.inf) -> AnalysedRain | None:
         """Rain of one step; None if no analysis is known."""
+
+
+def find_analysed(
+    analyses: CellAnalyses | None,
+    at_s: float,
+    criteria: Criteria,
+    index_mm: float | None,
+    r60_mm: float | None,
+) -> Finding | None:
+    """Finding of the analyses known at a moment; the last one holds its level.
+
+    Args:
+        analyses: Of the cell; None without.
+        at_s: Unix time of the end of a step.
+        criteria: Of the cell.
+        index_mm: Soil water index by the gauges, for one that is not analysed.
+        r60_mm: 60-minute rain by the gauges, likewise.
+    """
+    if analyses is None:
+        return None
+    state = analyses.state(at_s)
+    if state != NOTHING_ANALYSED:
+        return judge_analysis(state, criteria, index_mm, r60_mm)
+    last = judge_analysis(analyses.state(at_s, HOLD_S), criteria)
+    if last is None:
+        return None
+    return Finding(last.level, Reason(ReasonCode.HELD, because=last.reason))
 
 
 def flag_beside_analysis(

@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from backend_spark.criteria.jma import Telegram, find_official_level
-from backend_spark.scoring.analysed import CellAnalyses, flag_beside_analysis
+from backend_spark.scoring.analysed import (
+    CellAnalyses,
+    find_analysed,
+    flag_beside_analysis,
+)
 from backend_spark.scoring.cell_readings import CellReadings
 from backend_spark.scoring.cell_state import (
     ScoringState,
@@ -39,7 +43,6 @@ from backend_spark.scoring.rain import (
     undoubted_states,
 )
 from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
-from slope_science.analysed_rain import judge_analysis
 from slope_science.criteria import Criteria
 from slope_science.findings import (
     LOWEST,
@@ -242,11 +245,10 @@ class CellRules:
             at_s: Unix time of the end of a step.
             rain: Rain and soil water by the gauges.
         """
-        if self.analyses is None:
-            return None
-        state = self.analyses.state(at_s)
         index_mm = rain.tanks.index_mm if has_recent_rain(rain) and rain.tanks else None
-        return judge_analysis(state, self.criteria, index_mm, rain.r60_mm)
+        return find_analysed(
+            self.analyses, at_s, self.criteria, index_mm, rain.r60_mm
+        )
 
     def official_columns(self, at_s: float) -> dict[str, int | None]:
         """Columns with JMA's level for the cell's municipality."""
