@@ -128,7 +128,7 @@ def test_analysed_rain_moves_the_critical_line(tmp_path: Path) -> None:
 
 def test_analysed_rain_counts_with_the_index_of_the_gauge(tmp_path: Path) -> None:
     """Without an analysed index."""
-    cell, readings = load(tmp_path, at_hour_20(90.0)), gauge(lambda _: 8.0)
+    cell, readings = load(tmp_path, at_hour_20(90.0)), gauge(lambda _: 12.0)
     without, _ = scored(readings, None)
     rows, _ = scored(readings, cell)
 
