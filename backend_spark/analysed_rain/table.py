@@ -247,9 +247,7 @@ class MeshSeries:
 
 
 @lru_cache(maxsize=8)
-def _day(
-    tables: Path, version: int, day: int
-) -> Mapping[tuple[str, int], MeshSeries]:
+def _day(tables: Path, version: int, day: int) -> Mapping[tuple[str, int], MeshSeries]:
     """Analyses that became known on a day since 1970, in UTC."""
     known = ds.field("received_at")
     first, beyond = (pa.scalar(n * DAY_S * _MICRO, UTC_TIME) for n in (day, day + 1))
@@ -257,18 +255,28 @@ def _day(
     dataset = DeltaTables(tables).dataset(TABLE, version)
     rows = dataset.to_table(columns, filter=(known >= first) & (known < beyond))
     rows = rows.sort_by([(name, "ascending") for name in columns[:4]])
-    found: dict[tuple[str, int], MeshSeries] = {}
-    for product in Product:
-        some = rows.filter(pc.equal(rows["product"], product.value))
-        mesh = some["mesh"].to_numpy()
-        times = [some[n].cast(pa.int64()).to_numpy() / _MICRO for n in columns[2:4]]
-        mm = pc.fill_null(some["mm"], float("nan")).to_numpy()
-        codes, starts = np.unique(mesh, return_index=True)
-        ends = np.append(starts, len(mesh))[1:]
-        for code, begin, end in zip(codes.tolist(), starts, ends, strict=True):
-            parts = (each[begin:end] for each in (*times, mm))
-            found[product.value, code] = MeshSeries(*parts)
-    return found
+    return {
+        (product.value, mesh): series
+        for product in Product
+        for mesh, series in _by_mesh(
+            rows.filter(pc.equal(rows["product"], product.value))
+        )
+    }
+
+
+def _by_mesh(rows: pa.Table) -> Iterator[tuple[int, MeshSeries]]:
+    """Series of each mesh, from rows that are sorted by mesh."""
+    meshes = rows["mesh"].to_numpy()
+    at_s, known_s = (
+        rows[name].cast(pa.int64()).to_numpy() / _MICRO
+        for name in ("at", "received_at")
+    )
+    mm = pc.fill_null(rows["mm"], float("nan")).to_numpy()
+    codes, starts = np.unique(meshes, return_index=True)
+    ends = np.append(starts, len(meshes))[1:]
+    for mesh, begin, end in zip(codes.tolist(), starts, ends, strict=True):
+        part = slice(begin, end)
+        yield mesh, MeshSeries(at_s[part], known_s[part], mm[part])
 
 
 @dataclass(frozen=True)
@@ -323,9 +331,7 @@ class TableAnalyses:
             at_s = min(after) if after else max(spans)
         else:
             return None
-        return AnalysedRain(
-            spans[at_s][1] / STEPS_PER_HOUR, at_s, max(0, end_s - at_s)
-        )
+        return AnalysedRain(spans[at_s][1] / STEPS_PER_HOUR, at_s, max(0, end_s - at_s))
 
     def _spans(
         self, product: Product, from_s: float, to_s: float, known_s: float

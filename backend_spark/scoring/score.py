@@ -246,9 +246,7 @@ class CellRules:
             rain: Rain and soil water by the gauges.
         """
         index_mm = rain.tanks.index_mm if has_recent_rain(rain) and rain.tanks else None
-        return find_analysed(
-            self.analyses, at_s, self.criteria, index_mm, rain.r60_mm
-        )
+        return find_analysed(self.analyses, at_s, self.criteria, index_mm, rain.r60_mm)
 
     def official_columns(self, at_s: float) -> dict[str, int | None]:
         """Columns with JMA's level for the cell's municipality."""

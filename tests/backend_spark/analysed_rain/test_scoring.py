@@ -91,7 +91,7 @@ def scored(
     return hourly, scores.reflagged
 
 
-def codes(flagged: Sequence[Observation]) -> set[ReasonCode]:
+def codes(flagged: Sequence[Observation]) -> set[str]:
     """Codes of the flags of a list of readings."""
     return {reason.code for o in flagged for reason in o.reasons}
 
@@ -146,7 +146,7 @@ def test_last_analysis_is_held_when_the_feed_ends(tmp_path: Path) -> None:
     assert rows[11].reasons[0].code is ReasonCode.HELD
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[Callable[[float], float], ReasonCode, str]] = {
     "inches": (lambda mm: mm / 25.4, ReasonCode.GRID_DEFICIT, "25.4 times"),
     "a tenth": (lambda mm: mm / 10, ReasonCode.GRID_DEFICIT, "10.0 times"),
     "tenfold": (lambda mm: mm * 10, ReasonCode.GRID_EXCESS, "10.0 times"),
