@@ -35,7 +35,7 @@ COLUMNS_PER_DEG: Final = 80
 """Third meshes (JIS X 0410) per degree."""
 
 ECCODES_S: Final = 120.0
-MAX_POINTS: Final = 20_000_000
+MAX_POINTS: Final = 10_000_000
 """JMA's area has 8,601,600; damaged numbers must not fill the memory."""
 
 MAX_DIGITS: Final = 24
