@@ -354,3 +354,19 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.TEXT: (_text("text"),),
 }
 """Parameters of each code, in the order in which they are encoded."""
+
+RESTRICTIONS: Final = frozenset({
+    ReasonCode.ASSUMED_CRITERIA,
+    ReasonCode.ASSUMED_LINE,
+    ReasonCode.ASSUMED_CRITERION,
+    ReasonCode.UNCONFIRMED,
+    ReasonCode.DOUBTFUL_RAIN,
+    ReasonCode.SUSPECT_RAIN,
+    ReasonCode.LEVEL_HELD,
+    ReasonCode.RAIN_FROM_CELL,
+    ReasonCode.RAIN_FROM_FORECAST,
+    ReasonCode.RAIN_FROM_GRID,
+    ReasonCode.AHEAD_SAME_RAIN,
+    ReasonCode.AHEAD_FORECAST,
+})
+"""Codes that keep a level from being an observed fact, alone or within a reason."""

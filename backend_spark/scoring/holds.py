@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from backend_spark.scoring.observation import STEP_S, Observation, step_end_s
 from backend_spark.scoring.rain import RainState
@@ -114,6 +114,51 @@ class HoldLimits:
 
 
 NO_LIMITS: Final = HoldLimits()
+
+
+@dataclass(frozen=True)
+class PresentLevel:
+    """Level of a cell at a moment, computed on reading from its newest row.
+
+    A silent cell has no new rows, so its row says nothing of its silence.
+
+    Attributes:
+        level: 1 to 5; None if it is unknown.
+        state: `judged`, `held` or `unknown`.
+        known_until_s: Unix time of the last judgement, where it is not judged.
+    """
+
+    level: int | None
+    state: str
+    known_until_s: float | None = None
+
+    @classmethod
+    def of_row(
+        cls,
+        row: Mapping[str, Any],
+        now_s: float,
+        limits: HoldLimits = NO_LIMITS,
+        max_age_s: float = GRACE_S,
+    ) -> "PresentLevel":
+        """From `at`, `level`, `state` and `known_until` of a row of `levels`.
+
+        Args:
+            row: The newest row of the cell.
+            now_s: The moment, Unix time.
+            limits: When holds end.
+            max_age_s: Age from which the cell is silent.
+        """
+        level, at_s = row["level"], row["at"].timestamp()
+        state = row.get("state") or (UNKNOWN if level is None else JUDGED)
+        known = row.get("known_until")
+        known_s = None if known is None else known.timestamp()
+        if now_s - at_s <= max_age_s:
+            return cls(level, state, known_s)
+        if state == JUDGED:
+            known_s = at_s
+        if level is None or known_s is None or limits.has_ended(level, known_s, now_s):
+            return cls(None, UNKNOWN, known_s)
+        return cls(level, HELD, known_s)
 
 
 @dataclass(frozen=True)
