@@ -4,7 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from backend_spark.scoring.observation import STEP_S, split_by_step, step_end_s
+from backend_spark.scoring.observation import (
+    STEP_S,
+    Observation,
+    split_by_step,
+    step_end_s,
+)
+from slope_science.quality import Flag
+from slope_science.reason_codes import ReasonCode
 from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
 
 SPREAD_S: Final = 3600.0
@@ -12,6 +19,19 @@ SPREAD_S: Final = 3600.0
 
 MIN_COVERED_S: Final = STEP_S / 2
 """Minimum covered time of a step with known rain."""
+
+
+DEPTH_DOUBT_CODES: Final = frozenset({
+    ReasonCode.RANGE,
+    ReasonCode.RAIN_RANGE,
+    ReasonCode.RELEASED,
+    ReasonCode.ALONE,
+    ReasonCode.BURSTS,
+    ReasonCode.BOUNCE,
+    ReasonCode.NODE_FLAG,
+    ReasonCode.NODE_FLAG_UNKNOWN,
+})
+"""Reasons of suspect rain whose true value may be lower."""
 
 
 @dataclass(frozen=True, order=True)
@@ -31,6 +51,13 @@ class RainReading:
     value_mm: float | None = None
     failed: bool = False
     suspect: bool = False
+
+
+def rain_reading(o: Observation) -> RainReading:
+    """The report of a gauge with its flag."""
+    codes = {reason.code for reason in o.reasons} if o.flag == Flag.SUSPECT else set()
+    is_doubted = not DEPTH_DOUBT_CODES.isdisjoint(codes)
+    return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)
 
 
 @dataclass(frozen=True)

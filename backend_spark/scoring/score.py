@@ -28,6 +28,7 @@ from backend_spark.scoring.features import (
     make_outlook,
 )
 from backend_spark.scoring.movement import make_sensor_rows
+from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.observation import Observation, last_suspects
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
@@ -263,6 +264,7 @@ def score_cell(
     rules: CellRules,
     touched_s: float | None = None,
     past: ScoringState | None = None,
+    nearby: NearbyRain = NO_NEARBY_RAIN,
 ) -> CellScores:
     """Flag the readings of a cell, then score it.
 
@@ -273,12 +275,13 @@ def score_cell(
         touched_s: Unix time of the earliest new reading; only rows that it can change
             are returned. None returns all.
         past: A saved state that is valid for the new readings.
+        nearby: Rain of the gauges in other cells.
     """
     if not observations:
         return CellScores([], [], [])
     since_s = float("-inf") if touched_s is None else touched_s
     observations = [*(past.last if past else ()), *observations]
-    known = flag_with_neighbours(observations, since_s)
+    known = flag_with_neighbours(observations, since_s, nearby.neighbours())
     had = {id(o) for o in observations}
     changed = [o for o in known if id(o) not in had]
     from_s = first_changed_s(known, touched_s)
