@@ -181,6 +181,39 @@ def check_clock(synchronised: bool) -> Verdict:
     return NOT_EVALUATED if synchronised else _CLOCK_NOT_SET
 
 
+CLOCK_LAG_S = 3600.0
+"""Minimum age at receipt of every message of a node whose clock is slow."""
+
+CLOCK_WINDOW_S = 3 * 3600.0
+"""Times of receipt over which the age is compared."""
+
+MIN_CLOCK_MESSAGES = 6
+MAX_LAG_CHANGE_S = 900.0
+"""Largest change of the age between both halves of `CLOCK_WINDOW_S`. In a backlog the
+age falls as it is sent, and new messages among it have none."""
+
+
+def check_clock_lag(receipts: Sequence[tuple[float, float]]) -> Verdict:
+    """Suspect a reading of a node that sends at once, but with old times.
+
+    Args:
+        receipts: Time of receipt and age then of the node's messages within
+            `CLOCK_WINDOW_S`, ascending; the last one is tested.
+    """
+    if len(receipts) < MIN_CLOCK_MESSAGES:
+        return NOT_EVALUATED
+    (first_s, _), (last_s, _) = receipts[0], receipts[-1]
+    if last_s - first_s < CLOCK_WINDOW_S / 2:
+        return NOT_EVALUATED
+    middle_s = (first_s + last_s) / 2
+    before_s = min(age_s for at_s, age_s in receipts if at_s <= middle_s)
+    after_s = min(age_s for at_s, age_s in receipts if at_s > middle_s)
+    lag_s = min(before_s, after_s)
+    if lag_s < CLOCK_LAG_S or abs(before_s - after_s) > MAX_LAG_CHANGE_S:
+        return GOOD
+    return suspect_because(ReasonCode.CLOCK_LAG, lag_h=lag_s / 3600)
+
+
 def check_node_flag(flag: int | None) -> Verdict:
     """Verdict of a node's own flag; nodes send only doubtful ones."""
     if flag is None:

@@ -298,10 +298,6 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         en="clock: {lag_h} h slow, by the times of receipt",
         ja="時計：受信時刻に対して {lag_h} 時間の遅れ",
     ),
-    ReasonCode.RAIN_LAG: SentenceTemplates(
-        en="clock: rain fits that of {count} other gauges when moved by {lag_h} h",
-        ja="時計：{lag_h} 時間ずらすと、ほかの雨量計 {count} 台の雨と一致",
-    ),
     ReasonCode.CATCH_UP: SentenceTemplates(
         en="the rain of {hours} h came as one sum and is spread evenly over them",
         ja="{hours} 時間分の雨量がまとめて届いたため、その間に均等に配分",

@@ -77,7 +77,6 @@ class ReasonCode(StrEnum):
     BURSTS = "bursts"
     BOUNCE = "bounce"
     CLOCK_LAG = "clock_lag"
-    RAIN_LAG = "rain_lag"
     CATCH_UP = "catch_up"
     FROST = "frost"
     SOURCE_FLAG = "source_flag"
@@ -322,7 +321,6 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.BURSTS: (_whole("count"),),
     ReasonCode.BOUNCE: (_whole("count"),),
     ReasonCode.CLOCK_LAG: (_fixed("lag_h", 1),),
-    ReasonCode.RAIN_LAG: (_signed("lag_h", 1), _whole("count")),
     ReasonCode.CATCH_UP: (_fixed("hours", 1),),
     ReasonCode.FROST: (_general("air_cel"),),
     ReasonCode.SOURCE_FLAG: (_text("flag"),),

@@ -23,6 +23,8 @@ from backend_spark.scoring.observation import (
     step_ends,
 )
 from backend_spark.scoring.rain import (
+    MAX_CATCH_UP_S,
+    Gauge,
     RainReading,
     StepRain,
     cell_rain,
@@ -43,6 +45,7 @@ class CellReadings:
     Attributes:
         ends_s: Ends of all steps from the first to the last reading.
         rain: Rain of each step.
+        gauges: The gauges behind it.
         sensors: Sensors of movement.
         by_step: All readings of the steps to score, by step.
     """
@@ -51,6 +54,16 @@ class CellReadings:
     rain: Sequence[StepRain]
     sensors: MovementSensors
     by_step: Mapping[int, Sequence[Observation]]
+    gauges: Sequence[Gauge] = ()
+
+    def is_settled(self, at_s: float) -> bool:
+        """Whether no catch-up can still change the rain before a moment."""
+        is_old = self.ends_s[-1] - at_s > MAX_CATCH_UP_S + STEP_S
+        return is_old or not any(
+            gauge.may_change(at_s)
+            for gauge in self.gauges
+            if gauge.last_s and self.ends_s[-1] - gauge.last_s <= MAX_CATCH_UP_S
+        )
 
     @classmethod
     def from_observations(
@@ -77,8 +90,9 @@ class CellReadings:
                 spoken.setdefault(step_end_s(o.at_s), []).append(o)
             if o.is_rain:
                 gauges.setdefault(o.node, []).append(rain_reading(o))
-        rain = cell_rain([read_gauge(reports) for reports in gauges.values()], ends_s)
-        return cls(ends_s, rain, _signs(observations, past), spoken)
+        found = [read_gauge(reports) for reports in gauges.values()]
+        signs = _signs(observations, past)
+        return cls(ends_s, cell_rain(found, ends_s), signs, spoken, found)
 
 
 def _signs(

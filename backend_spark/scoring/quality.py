@@ -7,6 +7,7 @@ the flags of earlier ones, and scoring returns these changes.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from backend_spark.scoring.observation import (
     RAIN,
@@ -17,6 +18,8 @@ from backend_spark.scoring.observation import (
 from backend_spark.scoring.rain import SPREAD_S, report_depth_mm
 from slope_science import quality
 from slope_science.quality import (
+    CLOCK_LAG_S,
+    CLOCK_WINDOW_S,
     FLAT_S,
     NEIGHBOUR_S,
     NOT_EVALUATED,
@@ -26,6 +29,7 @@ from slope_science.quality import (
     QuantityLimits,
     Verdict,
     check_clock,
+    check_clock_lag,
     check_flat_line,
     check_node_flag,
     check_range,
@@ -123,18 +127,22 @@ def flag_with_neighbours(
         # The last one before is needed for the rain in between.
         series[key] = whole[max(begin - 1, 0) :]
         flagged += whole[: max(begin - 1, 0)]
-    gauges = _Gauges(series, nearby)
+    gauges, clocks = _Gauges(series, nearby), _Clocks(series)
     for (node, name), readings in series.items():
         limits = reading_limits(name, readings[0].unit)
         start = bisect_left(readings, since_s, key=lambda o: o.at_s)
         flagged += readings[:start]
         if name == RAIN and limits is not None:
             others = _other_readings(series, node)
-            flagged += _gauge(readings, start, gauges.of(node), others)
+            verdicts = _gauge(readings, start, gauges.of(node), others)
         elif limits is not None:
-            flagged += _sensor(readings, start, limits)
+            verdicts = _sensor(readings, start, limits)
         else:
-            flagged += [_flagged(o, []) for o in readings[start:]]
+            verdicts = ([] for _ in readings[start:])
+        flagged += [
+            _flagged(o, [*each, clocks.check(o)])
+            for o, each in zip(readings[start:], verdicts, strict=True)
+        ]
     return sorted(flagged, key=lambda o: (o.at_s, o.node, o.name))
 
 
@@ -148,8 +156,8 @@ def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
 
 def _sensor(
     readings: Sequence[Observation], start: int, limits: QuantityLimits
-) -> Iterator[Observation]:
-    """Flag readings from an index on with their neighbours."""
+) -> Iterator[list[Verdict]]:
+    """Verdicts of readings from an index on with their neighbours."""
     good = [
         o
         for o in readings
@@ -171,7 +179,7 @@ def _sensor(
             was_spike = ReasonCode.SPIKE in codes
             verdicts.append(_flat(times_s, values, at, limits, jumped))
         if place >= start:
-            yield _flagged(o, verdicts)
+            yield verdicts
 
 
 def _changes(
@@ -227,6 +235,42 @@ def make_rain_record(readings: Iterable[Observation]) -> RainRecord:
     return record
 
 
+class _Clocks:
+    """Ages of the nodes' messages at their receipt.
+
+    Args:
+        series: Readings by node and name.
+    """
+
+    def __init__(self, series: Series) -> None:
+        self._series = series
+        self._receipts: dict[str, list[tuple[float, float]]] = {}
+
+    def check(self, o: Observation) -> Verdict:
+        """Verdict of a reading by the clock of its node."""
+        received_s = o.received_us / 1e6
+        if not o.synchronised or received_s - o.at_s < CLOCK_LAG_S:
+            return NOT_EVALUATED
+        receipts = self._of(o.node)
+        # With the infinite age all readings of a message are before the end.
+        first = bisect_left(receipts, (received_s - CLOCK_WINDOW_S, 0.0))
+        return check_clock_lag(
+            receipts[first : bisect_right(receipts, (received_s, inf))]
+        )
+
+    def _of(self, node: str) -> list[tuple[float, float]]:
+        """Times of receipt and ages of a node's messages, ascending."""
+        if node not in self._receipts:
+            messages = {
+                (o.received_us / 1e6, o.received_us / 1e6 - o.at_s)
+                for (owner, _), readings in self._series.items()
+                if owner == node
+                for o in readings
+            }
+            self._receipts[node] = sorted(messages)
+        return self._receipts[node]
+
+
 class _Gauges:
     """The gauges of a cell, for comparison with each other and with those around.
 
@@ -277,8 +321,8 @@ def _gauge(
     start: int,
     gauge: tuple[RainRecord, list[NeighbourGauge]],
     others: NodeReadings,
-) -> Iterator[Observation]:
-    """Flag the reports of a gauge from an index on."""
+) -> Iterator[list[Verdict]]:
+    """Verdicts of the reports of a gauge from an index on."""
     if start == len(readings):
         return
     record, neighbours = gauge
@@ -301,7 +345,7 @@ def _gauge(
                 check_release(record, begin_s, o.at_s),
                 check_bounce(others.refused_between(begin_s, o.at_s)),
             ]
-        yield _flagged(o, verdicts)
+        yield verdicts
         before = o
 
 
