@@ -176,8 +176,8 @@ def what_if_levels(
     Even rain from the present on. Level 5 is allowed, unlike in the official outlook,
     which caps assumed rain at level 4: the question here is which level is reached
     once that rain has fallen. A silent cell or one without soil water has no start and
-    stays missing or held. Movement is not judged; the present level, which includes it, is the
-    minimum.
+    stays missing or held. Movement is not judged; the present level, which includes
+    it, is the minimum.
 
     Args:
         live_state: The present.

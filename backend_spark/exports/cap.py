@@ -242,19 +242,18 @@ def _add_infos(
     order = list(CapCertainty)
     for level, certainty in sorted(groups, key=lambda k: (-k[0], order.index(k[1]))):
         for language in _HEADLINES:
-            found = groups[level, certainty]
-            _add_info(root, level, certainty, language, found, header)
+            grade = level, certainty
+            _add_info(root, grade, language, groups[grade], header)
 
 
 def _add_info(
     root: ET.Element,
-    level: int,
-    certainty: CapCertainty,
+    grade: tuple[int, CapCertainty],
     language: str,
     states: Sequence[CellState],
     header: CapHeader,
 ) -> None:
-    info = ET.SubElement(root, "info")
+    info, (level, certainty) = ET.SubElement(root, "info"), grade
     urgency, severity, response = _URGENCY[level]
     japanese, english = level_name(level)
     name = japanese if language == "ja-JP" else english

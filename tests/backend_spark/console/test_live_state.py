@@ -64,7 +64,7 @@ def held_or_missing(level: int | None) -> int:
 def test_cell_without_recent_rows_is_held_or_missing(
     live_state: LiveState, workspace: Workspace
 ) -> None:
-    """After half an hour without a row no level is shown as judged, not even level 1."""
+    """After half an hour without a row no level is shown as judged."""
     level = last_levels(workspace)[SLOPES[3].cell.token]
 
     assert level_of(live_state, SLOPES[3]) == held_or_missing(level)
