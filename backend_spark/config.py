@@ -166,6 +166,16 @@ class ScoreSection:
         ),
         600,
     )
+    nearby_km: float = key(
+        KeyRule(
+            "Radius in which the gauges of other cells are compared with those of a "
+            "cell, and take the place of missing ones; 0 uses the cell's own only.",
+            "km",
+            0,
+            20,
+        ),
+        5.0,
+    )
     master: str = key(KeyRule("Spark master when --master is not given."), "local[*]")
     hold_s: float = key(
         KeyRule(
@@ -222,6 +232,17 @@ class RainCriteriaSection:
             "case. Forecasts for the public need a permit."
         ),
         False,
+    )
+
+    rain_alone_level: int = key(
+        KeyRule(
+            "Highest level of rain of doubtful quality (above the limits, or "
+            "contradicted by the gauges around) while no second gauge, stream or soil "
+            "confirms it.",
+            low=1,
+            high=5,
+        ),
+        3,
     )
 
 

@@ -11,6 +11,7 @@ from backend_spark.criteria.tables import CriteriaTable, read_criteria
 from backend_spark.errors import CriteriaTableError, TelegramError
 from backend_spark.forecast.table import ForecastReader
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
+from backend_spark.scoring.rain import ALONE_LEVEL
 from backend_spark.scoring.score import CellRules
 from slope_science.criteria import Criteria
 
@@ -25,6 +26,7 @@ class CellRuleProvider:
         table: Criteria.
         changes: File of criteria set in the console, which take precedence.
         limits: When holds of levels end.
+        alone_level: Highest level of doubtful rain that nothing else confirms.
         look_ahead: Whether forecast rain may raise a level.
         telegrams: Folder of JMA's telegrams; None without telegrams.
         feed: Rain forecasts; None without forecasts.
@@ -36,6 +38,7 @@ class CellRuleProvider:
     feed: ForecastReader | None = None
     changes: Path | None = None
     limits: HoldLimits = NO_LIMITS
+    alone_level: int = ALONE_LEVEL
     _read: dict[str, Telegram | None] = field(default_factory=dict)
     _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
 
@@ -61,7 +64,15 @@ class CellRuleProvider:
             table = read_criteria(Path(settings.file), table.default)
         folder = None if settings.telegrams is None else Path(settings.telegrams)
         changes = None if settings.changes is None else Path(settings.changes)
-        return cls(table, settings.look_ahead, folder, feed, changes, limits)
+        return cls(
+            table,
+            settings.look_ahead,
+            folder,
+            feed,
+            changes,
+            limits,
+            settings.rain_alone_level,
+        )
 
     def rules_of(self, cells: Iterable[str]) -> dict[str, CellRules]:
         """Rules of some cells with the present telegrams and forecasts."""
@@ -79,6 +90,7 @@ class CellRuleProvider:
                 if self.feed and newest
                 else None,
                 limits=self.limits,
+                alone_level=self.alone_level,
             )
         return rules
 

@@ -309,6 +309,7 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
         ),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
+        nearby_km=settings.score.nearby_km,
     )
 
 
