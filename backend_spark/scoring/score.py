@@ -12,6 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from backend_spark.criteria.jma import Telegram, find_official_level
+from backend_spark.scoring.analysed import (
+    CellAnalyses,
+    find_analysed,
+    flag_beside_analysis,
+    substitute_analysed,
+)
 from backend_spark.scoring.cell_readings import CellReadings
 from backend_spark.scoring.cell_state import (
     ScoringState,
@@ -317,7 +323,9 @@ class CellRules:
         limits: When holds end without evidence.
         alone_level: Highest level of doubtful rain that nothing else confirms.
         substitutes: Functions from the end of a step to the rain that takes the place
-            of missing rain, the best first; an official forecast comes after them.
+            of missing rain, the best first; analysed rain comes before, an official
+            forecast after them.
+        analyses: Analysed rain and soil water index of the cell; None without.
     """
 
     criteria: Criteria
@@ -331,8 +339,12 @@ class CellRules:
 
     def substitute(self, end_s: int) -> SubstituteRain | None:
         """Rain of a step in place of missing rain; None if there is none."""
-        found = (each(end_s) for each in (*self.substitutes, self._forecast_step))
+        sources = (self._analysed_step, *self.substitutes, self._forecast_step)
+        found = (each(end_s) for each in sources)
         return next((rain for rain in found if rain is not None), None)
+
+    def _analysed_step(self, end_s: int) -> SubstituteRain | None:
+        return substitute_analysed(self.analyses, end_s)
 
     def _forecast_step(self, end_s: int) -> SubstituteRain | None:
         coming = self.forecast_rain(end_s - STEP_S)
@@ -345,9 +357,21 @@ class CellRules:
         )
         return SubstituteRain(coming.depths_mm[0], reason)
 
+    analyses: CellAnalyses | None = None
+
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
         return self.forecast(at_s) if self.forecast else NO_FORECAST
+
+    def analysis_finding(self, at_s: float, rain: RainState) -> Finding | None:
+        """Finding of the analyses known at a moment; the gauges' fill what is absent.
+
+        Args:
+            at_s: Unix time of the end of a step.
+            rain: Rain and soil water by the gauges.
+        """
+        index_mm = rain.tanks.index_mm if has_recent_rain(rain) and rain.tanks else None
+        return find_analysed(self.analyses, at_s, self.criteria, index_mm, rain.r60_mm)
 
     def official_columns(self, at_s: float) -> dict[str, int | None]:
         """Columns with JMA's level for the cell's municipality."""
@@ -399,8 +423,9 @@ def score_cell(
     since_s = float("-inf") if touched_s is None else touched_s
     observations = [*(past.last if past else ()), *observations]
     known = flag_with_neighbours(observations, since_s, nearby.neighbours())
-    had = {id(o) for o in observations}
-    changed = [o for o in known if id(o) not in had]
+    known = flag_beside_analysis(known, rules.analyses, since_s)
+    had = {_flag_of(o) for o in observations}
+    changed = [o for o in known if _flag_of(o) not in had]
     from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
@@ -414,6 +439,11 @@ def score_cell(
         changed,
         run.memories(known),
     )
+
+
+def _flag_of(o: Observation) -> tuple[object, ...]:
+    """A reading with its flag; equal if the flag did not change."""
+    return o.node, o.boot, o.seq, o.name, o.at_s, o.flag, o.why
 
 
 def score_levels(
@@ -449,6 +479,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         motion += run.soil_findings(at)
         view = run.outlook(at, rain)
         motion.append(run.ahead_finding(at, view))
+        motion.append(rules.analysis_finding(end_s, rain))
         level, reasons, state, known_until_s = run.judge(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(

@@ -249,6 +249,10 @@ class DeltaTables:
         """One row per interval of an official forecast of rain."""
         return self.read("forecasts", columns)
 
+    def analyses(self, columns: list[str] | None = None) -> pa.Table:
+        """One row per mesh, time and issue of an analysis by JMA."""
+        return self.read("analyses", columns)
+
     def messages(self, columns: list[str] | None = None) -> pa.Table:
         """One row per message id."""
         return self.read("messages", columns)
