@@ -23,8 +23,8 @@ from backend_spark.console.live_state import LiveState
 from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
 from backend_spark.criteria.tables import OTHER_CELLS, CriteriaTable
 from service_runtime.files import write_atomic
-from slope_science.criteria import Criteria
-from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
+from slope_science.criteria import JUDGED_LEVELS, Criteria
+from slope_science.findings import EMERGENCY, LOWEST
 from slope_science.rain import STEPS_PER_HOUR, assumed_levels
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
@@ -35,6 +35,7 @@ JAPAN: Final = timezone(timedelta(hours=9))
 MAX_VERSIONS: Final = 10_000
 MAX_HOURS: Final = 6
 MAX_MM_PER_H: Final = 200.0
+FAR_MM: Final = 1e9
 _LEVELS: Final = range(LOWEST, EMERGENCY + 1)
 
 
@@ -76,7 +77,9 @@ class Thresholds:
 
         def criteria(cell: str) -> Criteria:
             base, changed = self.base.criteria_of(cell), own.get(cell) or common
-            return replace(changed, line=base.line) if changed else base
+            if changed is None:
+                return base
+            return replace(changed, line=base.line, look_ahead_h=base.look_ahead_h)
 
         return criteria
 
@@ -153,16 +156,11 @@ def count_highest_levels(
     wanted = list(rows)
     swi, r60 = (grid.numbers[n][wanted] for n in ("swi_mm", "r60_mm"))
     r60s = np.arange(WIDEST_MM + 1, dtype=float)
-    line = np.interp(
-        np.nan_to_num(r60), r60s, [criteria.critical_line_mm(r) for r in r60s]
-    )
     levels = np.where(np.isnan(swi), level_grid.MISSING, LOWEST)
-    for level, limit in (
-        (ADVISORY, criteria.advisory_mm),
-        (WARNING, criteria.warning_mm),
-        (DANGER, line),
-        (EMERGENCY, criteria.special_mm),
-    ):
+    for level in JUDGED_LEVELS:
+        # A level that is not judged is far above every index; inf gives nan between.
+        limits = [min(criteria.limit_mm(level, r), FAR_MM) for r in r60s]
+        limit = np.interp(np.nan_to_num(r60), r60s, limits)
         levels = np.where(swi >= limit, np.maximum(levels, level), levels)
     highest = levels.max(axis=1, initial=level_grid.MISSING)
     return [int((highest == level).sum()) for level in _LEVELS]

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backend_spark.config import RainCriteriaSection
@@ -24,12 +24,14 @@ class CellRuleProvider:
         table: Criteria.
         changes: File of criteria set in the console, which take precedence.
         look_ahead: Whether forecast rain may raise a level.
+        same_rain: Whether the rain of the last hour may, without a forecast.
         telegrams: Folder of JMA's telegrams; None without telegrams.
         feed: Rain forecasts; None without forecasts.
     """
 
     table: CriteriaTable
-    look_ahead: bool = False
+    look_ahead: bool = True
+    same_rain: bool = False
     telegrams: Path | None = None
     feed: ForecastReader | None = None
     changes: Path | None = None
@@ -49,12 +51,15 @@ class CellRuleProvider:
         Raises:
             CriteriaTableError: The file is invalid.
         """
-        table = CriteriaTable(Criteria.assumed_from(settings.warning_mm))
+        assumed = Criteria.assumed_from(settings.warning_mm)
+        default = replace(assumed, look_ahead_h=settings.look_ahead_h)
+        table = CriteriaTable(default)
         if settings.file is not None:
             table = read_criteria(Path(settings.file), table.default)
         folder = None if settings.telegrams is None else Path(settings.telegrams)
         changes = None if settings.changes is None else Path(settings.changes)
-        return cls(table, settings.look_ahead, folder, feed, changes)
+        look_ahead, same_rain = settings.look_ahead, settings.look_ahead_same_rain
+        return cls(table, look_ahead, same_rain, folder, feed, changes)
 
     def rules_of(self, cells: Iterable[str]) -> dict[str, CellRules]:
         """Rules of some cells with the present telegrams and forecasts."""
@@ -63,14 +68,16 @@ class CellRuleProvider:
         for cell in cells:
             code = table.municipality(cell)
             ours = tuple(t for t in telegrams if code in t.levels)
+            criteria = table.criteria_of(cell)
             rules[cell] = CellRules(
-                table.criteria_of(cell),
+                criteria,
                 self.look_ahead,
                 code if telegrams else None,
                 ours,
-                self.feed.cell_forecast(cell, code, newest)
+                self.feed.cell_forecast(cell, code, newest, criteria.look_ahead_steps)
                 if self.feed and newest
                 else None,
+                same_rain=self.same_rain,
             )
         return rules
 

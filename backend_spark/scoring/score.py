@@ -26,6 +26,7 @@ from backend_spark.scoring.features import (
     last_hour,
     list_assumptions,
     make_outlook,
+    not_judged_reasons,
 )
 from backend_spark.scoring.movement import make_sensor_rows
 from backend_spark.scoring.observation import Observation, last_suspects
@@ -38,7 +39,7 @@ from backend_spark.scoring.rain import (
     undoubted_states,
 )
 from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
-from slope_science.criteria import Criteria
+from slope_science.criteria import JUDGED_LEVELS, Criteria
 from slope_science.findings import (
     LOWEST,
     Finding,
@@ -127,6 +128,7 @@ class CellPass:
         end_s = self.cell.ends_s[at]
         found: dict[str, Any] = {
             "completeness": self._rain.completeness(at),
+            "look_ahead_h": self._criteria.look_ahead_h,
             "n_nodes_day": sum(
                 bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
                 for ends in self._node_ends.values()
@@ -213,19 +215,21 @@ class CellRules:
 
     Attributes:
         criteria: Criteria for rain.
-        look_ahead: Whether the rain of the next two hours may raise a level: the
-            forecast's, or that of the last hour without a usable forecast. The columns
-            of the two hours are written in any case.
+        look_ahead: Whether an official forecast of rain may raise a level. The columns
+            of the look-ahead are written in any case.
         municipality: Code of the cell's municipality; None if unknown.
         telegrams: JMA's telegrams.
         forecast: Function from a Unix time to the official forecast; None without one.
+        same_rain: Whether the rain of the last hour, continued, may raise a level
+            without a usable forecast.
     """
 
     criteria: Criteria
-    look_ahead: bool = False
+    look_ahead: bool = True
     municipality: str | None = None
     telegrams: Sequence[Telegram] = ()
     forecast: Callable[[float], ForecastRain] | None = None
+    same_rain: bool = False
 
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
@@ -333,7 +337,8 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         motion += run.soil_findings(at)
         view = run.outlook(at, rain)
         if view and rules.look_ahead and has_recent_rain(rain):
-            motion.append(view.finding(rules.criteria))
+            ahead = view.finding(rules.criteria, same_rain=rules.same_rain)
+            motion.append(ahead)
         level, reasons = judge_step(rain, motion, rules.criteria, sure)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
@@ -388,11 +393,26 @@ def judge_step(
         if sure is not None:
             without = combine_findings([*signs, _rain_finding(sure, criteria)])
             judgement = _unconfirmed(judgement, without, sure)
-        return judgement.level, judgement.reasons + _LOWER_BOUND * rain.is_lower_bound
+        reasons = judgement.reasons + _LOWER_BOUND * rain.is_lower_bound
+        return _within_criteria(judgement.level, reasons, rain, criteria)
     judgement = combine_findings(signs)
     hours = rain.gap_s / 3600 if rain.tanks else None
     reasons = (*judgement.reasons, Reason(ReasonCode.NO_RAIN_DATA, hours=hours))
     return (judgement.level if judgement.level > LOWEST else None), reasons
+
+
+def _within_criteria(
+    level: int, reasons: tuple[Reason, ...], rain: RainState, criteria: Criteria
+) -> tuple[int | None, tuple[Reason, ...]]:
+    """Level and reasons, restricted to what the prefecture judges.
+
+    Rain that is not judged at all gives no level 1. Where it reaches a criterion, the
+    reasons name the higher levels that it cannot reach.
+    """
+    is_never_judged = len(criteria.not_judged) == len(JUDGED_LEVELS)
+    if is_never_judged or _rain_finding(rain, criteria):
+        reasons += not_judged_reasons(criteria)
+    return None if is_never_judged and level == LOWEST else level, reasons
 
 
 def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:

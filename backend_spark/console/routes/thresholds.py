@@ -99,9 +99,10 @@ def what_if(rain: RainBody, services: Services) -> Response:
 
 
 def _view(thresholds: Thresholds) -> dict[str, Any]:
-    default = asdict(thresholds.default)
-    del default["line"], default["basis"]
-    default["version"] = ""
+    default = {
+        name: asdict(thresholds.default)[name]
+        for name in ("advisory_mm", "warning_mm", "special_mm", "assumed")
+    } | {"version": ""}
     return {
         "default": default,
         "versions": [

@@ -73,11 +73,11 @@ def test_margins_of_futures_are_ordered_by_their_rain() -> None:
     assert last["margin_forecast_mm"] is None
 
 
-def test_look_ahead_raises_the_level_only_if_enabled() -> None:
-    """By default the level uses observed rain only, not the next two hours."""
+def test_continued_rain_raises_the_level_only_if_enabled() -> None:
+    """That is a forecast of ours: by default only an official one raises the level."""
     storm = gauge([8.0] * 12)
     observed = columns(storm)[-1]
-    ahead = columns(storm, replace(RULES, look_ahead=True))[-1]
+    ahead = columns(storm, replace(RULES, same_rain=True))[-1]
 
     assert observed["level"] == 1
     assert ahead["level"] == observed["level_same"] == 3
@@ -95,7 +95,9 @@ def test_forecast_gives_a_third_future() -> None:
 
     assert last["margin_forecast_mm"] < last["margin_same_mm"] < last["margin_mm"]
     assert last["level_forecast"] == 4 > last["level_same"]
-    assert (last["level"], last["forecast_source"]) == (1, "JMA")
+    assert (last["level"], last["forecast_source"]) == (4, "JMA")
+    observed = columns(gauge([2.0] * 12), replace(rules, look_ahead=False))[-1]
+    assert (observed["level"], observed["level_forecast"]) == (1, 4)
     assert last["forecast_issued_at"].timestamp() == T0
     assert last["forecast_mm"] == [20.0] * 12
     assert not [text for text in last["assumed"] if "forecast" in text]
@@ -103,7 +105,7 @@ def test_forecast_gives_a_third_future() -> None:
 
 def test_look_ahead_uses_the_forecast_if_there_is_one() -> None:
     """Both a forecast storm and a forecast end of rain count."""
-    ahead = replace(RULES, look_ahead=True)
+    ahead = replace(RULES, same_rain=True)
     dry = ForecastRain("JMA", T0, (0.0,) * 12)
     coming = columns(gauge([0.0] * 12), replace(ahead, forecast=lambda _: STORM))[-1]
     ending = columns(gauge([8.0] * 12), replace(ahead, forecast=lambda _: dry))[-1]
@@ -118,7 +120,7 @@ def test_unused_forecast_is_recorded_with_its_reason() -> None:
     stale = ForecastRain(
         "JMA", T0, None, parse_why("stale: issued 3.0 h before, 2 h at most")
     )
-    rules = replace(RULES, look_ahead=True, forecast=lambda _: stale)
+    rules = replace(RULES, same_rain=True, forecast=lambda _: stale)
     last = columns(gauge([8.0] * 12), rules)[-1]
 
     assert (last["margin_forecast_mm"], last["level_forecast"]) == (None, None)
