@@ -32,6 +32,8 @@ JUDGED_LEVELS: Final = (ADVISORY_LEVEL, WARNING_LEVEL, LINE_LEVEL, SPECIAL_LEVEL
 """Levels that rain can reach, each with a criterion."""
 
 CriticalLine = tuple[tuple[float, ...], ...]
+NO_LINE: Final[CriticalLine] = ((0.0, NOT_JUDGED_MM), (1.0, NOT_JUDGED_MM))
+"""Critical line of a prefecture that does not judge level 4."""
 
 
 @lru_cache(maxsize=4096)  # the meshes of a prefecture share their lines

@@ -23,7 +23,14 @@ from backend_spark.console.live_state import LiveState
 from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
 from backend_spark.criteria.tables import OTHER_CELLS, CriteriaTable
 from service_runtime.files import write_atomic
-from slope_science.criteria import JUDGED_LEVELS, Criteria
+from slope_science.criteria import (
+    ADVISORY_LEVEL,
+    JUDGED_LEVELS,
+    NOT_JUDGED_MM,
+    SPECIAL_LEVEL,
+    WARNING_LEVEL,
+    Criteria,
+)
 from slope_science.findings import EMERGENCY, LOWEST
 from slope_science.rain import STEPS_PER_HOUR, assumed_levels
 from slope_science.reason_codes import ReasonCode
@@ -62,7 +69,8 @@ class Thresholds:
     def for_cell(self, cell: str) -> Criteria:
         """Criteria of a cell: its newest version, or that of all cells, or the base.
 
-        A version for all cells replaces earlier versions of single cells.
+        A version for all cells replaces earlier versions of single cells; it leaves
+        out the levels that the prefecture does not judge in a cell.
         """
         return self.lookup()(cell)
 
@@ -76,10 +84,10 @@ class Thresholds:
         own, common = self._set()
 
         def criteria(cell: str) -> Criteria:
-            base, changed = self.base.criteria_of(cell), own.get(cell) or common
-            if changed is None:
-                return base
-            return replace(changed, line=base.line, look_ahead_h=base.look_ahead_h)
+            base = self.base.criteria_of(cell)
+            if cell in own:
+                return _changed(base, own[cell])
+            return _changed(base, common, base.not_judged) if common else base
 
         return criteria
 
@@ -123,6 +131,25 @@ class Thresholds:
             basis = render_english(criteria.basis) if criteria.basis else ""
             out.writerow([cell, *limits, criteria.special_mm, basis])
         write_atomic(self.table, text.getvalue().encode())
+
+
+def _changed(
+    base: Criteria, version: Criteria, not_judged: Iterable[int] = ()
+) -> Criteria:
+    """Criteria of a version with the prefecture's critical line and look-ahead."""
+    given = {
+        ADVISORY_LEVEL: version.advisory_mm,
+        WARNING_LEVEL: version.warning_mm,
+        SPECIAL_LEVEL: version.special_mm,
+    } | dict.fromkeys(not_judged, NOT_JUDGED_MM)
+    return replace(
+        version,
+        advisory_mm=given[ADVISORY_LEVEL],
+        warning_mm=given[WARNING_LEVEL],
+        special_mm=given[SPECIAL_LEVEL],
+        line=base.line,
+        look_ahead_h=base.look_ahead_h,
+    )
 
 
 def _version(entry: JournalEntry) -> Criteria:

@@ -142,14 +142,31 @@ class CriteriaRow:
             look_ahead_h=self.look_ahead_h or look_ahead_h,
         )
 
-    def replacing(self, table: "CriteriaRow | None") -> "CriteriaRow":
-        """These criteria instead of a table's; its critical line stays."""
+    def replacing(
+        self, table: "CriteriaRow | None", *, is_for_cell: bool = True
+    ) -> "CriteriaRow":
+        """These criteria instead of a table's; its critical line stays.
+
+        Args:
+            table: The table's row; None without.
+            is_for_cell: Whether they were set for this very cell. Those for all cells
+                leave out the levels that the table does not judge.
+        """
         if table is None:
             return self
+        given = {
+            ADVISORY_LEVEL: self.advisory_mm,
+            WARNING_LEVEL: self.warning_mm,
+            SPECIAL_LEVEL: self.special_mm or table.special_mm,
+        }
+        if not is_for_cell:
+            given |= dict.fromkeys(table.criteria().not_judged, NOT_JUDGED_MM)
         return replace(
             self,
+            advisory_mm=given[ADVISORY_LEVEL],
+            warning_mm=given[WARNING_LEVEL],
+            special_mm=given[SPECIAL_LEVEL],
             line_mm=table.line_mm,
-            special_mm=self.special_mm or table.special_mm,
             municipality=table.municipality,
             look_ahead_h=table.look_ahead_h,
         )
@@ -236,7 +253,9 @@ class CriteriaTable:
         """
         row = self.by_cell.get(token) or self._around(token) or self.others
         change = self.changes.row(token) if self.changes else None
-        return row if change is None else change.replacing(row)
+        if self.changes is None or change is None:
+            return row
+        return change.replacing(row, is_for_cell=token in self.changes.by_cell)
 
     def _around(self, token: str) -> CriteriaRow | None:
         try:

@@ -21,7 +21,9 @@ from backend_spark.console.thresholds import (
 from slope_science.errors import ScienceError
 
 MAX_WHY_LENGTH: Final = 500
-MIN_MM, MAX_MM = 10.0, 1500.0
+MIN_MM, MAX_MM = 10.0, 998.0
+"""The job's table takes 999 for "not judged"; no index in Japan reaches 998 mm."""
+
 MAX_VERSIONS_SHOWN: Final = 200
 
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
