@@ -200,6 +200,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.SET_BY: SentenceTemplates(
         en="set by {person} on {day}", ja="{person} が {day} に設定"
     ),
+    ReasonCode.NOT_JUDGED: SentenceTemplates(
+        en="rain: the prefecture does not judge level {levels} here",
+        ja="雨による判定：この場所はレベル{levels}の判定対象外（県の基準表）",
+    ),
     ReasonCode.NO_RAIN_DATA: SentenceTemplates(
         en=(
             "no judgement of rain: no rain data for {hours} h",

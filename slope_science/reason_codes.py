@@ -51,6 +51,7 @@ class ReasonCode(StrEnum):
     ASSUMED_LINE = "assumed_line"
     ASSUMED_CRITERION = "assumed_criterion"
     SET_BY = "set_by"
+    NOT_JUDGED = "not_judged"
 
     # what restricts a judgement
     NO_RAIN_DATA = "no_rain_data"
@@ -303,6 +304,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.ASSUMED_LINE: (),
     ReasonCode.ASSUMED_CRITERION: (),
     ReasonCode.SET_BY: (_text("person"), _text("day")),
+    ReasonCode.NOT_JUDGED: (_text("levels"),),
     ReasonCode.NO_RAIN_DATA: (_optional(_whole("hours")),),
     ReasonCode.LEVEL_HELD: (
         _whole("level"),

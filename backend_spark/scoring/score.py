@@ -33,6 +33,7 @@ from backend_spark.scoring.features import (
     last_hour,
     list_assumptions,
     make_outlook,
+    not_judged_reasons,
 )
 from backend_spark.scoring.holds import (
     JUDGED,
@@ -63,7 +64,7 @@ from backend_spark.scoring.rain import (
     undoubted_states,
 )
 from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
-from slope_science.criteria import Criteria
+from slope_science.criteria import JUDGED_LEVELS, Criteria
 from slope_science.findings import (
     LOWEST,
     Finding,
@@ -147,7 +148,7 @@ class CellPass:
         is_usable = has_recent_rain(self.states[at]) or at in self.sources
         if view is None or not self._rules.look_ahead or not is_usable:
             return None
-        return view.finding(self._criteria)
+        return view.finding(self._criteria, same_rain=self._rules.same_rain)
 
     def judge(
         self, at: int, motion: Sequence[Finding | None]
@@ -220,6 +221,7 @@ class CellPass:
         end_s = self.cell.ends_s[at]
         found: dict[str, Any] = {
             "completeness": self._rain.completeness(at),
+            "look_ahead_h": self._criteria.look_ahead_h,
             "n_nodes_day": sum(
                 bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
                 for ends in self._node_ends.values()
@@ -314,9 +316,8 @@ class CellRules:
 
     Attributes:
         criteria: Criteria for rain.
-        look_ahead: Whether the rain of the next two hours may raise a level: the
-            forecast's, or that of the last hour without a usable forecast. The columns
-            of the two hours are written in any case.
+        look_ahead: Whether an official forecast of rain may raise a level. The columns
+            of the look-ahead are written in any case.
         municipality: Code of the cell's municipality; None if unknown.
         telegrams: JMA's telegrams.
         forecast: Function from a Unix time to the official forecast; None without one.
@@ -326,16 +327,20 @@ class CellRules:
             of missing rain, the best first; analysed rain comes before, an official
             forecast after them.
         analyses: Analysed rain and soil water index of the cell; None without.
+        same_rain: Whether the rain of the last hour, continued, may raise a level
+            without a usable forecast.
     """
 
     criteria: Criteria
-    look_ahead: bool = False
+    look_ahead: bool = True
     municipality: str | None = None
     telegrams: Sequence[Telegram] = ()
     forecast: Callable[[float], ForecastRain] | None = None
     limits: HoldLimits = NO_LIMITS
     substitutes: Sequence[Substitute] = ()
     alone_level: int = ALONE_LEVEL
+    analyses: CellAnalyses | None = None
+    same_rain: bool = False
 
     def substitute(self, end_s: int) -> SubstituteRain | None:
         """Rain of a step in place of missing rain; None if there is none."""
@@ -356,8 +361,6 @@ class CellRules:
             issued_s=coming.issued_s,
         )
         return SubstituteRain(coming.depths_mm[0], reason)
-
-    analyses: CellAnalyses | None = None
 
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
@@ -546,11 +549,26 @@ def judge_step(  # noqa: PLR0913 - each kind of evidence by name
             judgement = cap_doubtful_rain(judgement, without, sure, alone_level, signs)
         notes = [] if source is None else [source]
         notes += _LOWER_BOUND * rain.is_lower_bound
-        return judgement.level, (*judgement.reasons, *notes)
+        reasons = (*judgement.reasons, *notes)
+        return _within_criteria(judgement.level, reasons, rain, criteria)
     judgement = combine_findings(signs)
     hours = rain.gap_s / 3600 if rain.tanks else None
     reasons = (*judgement.reasons, Reason(ReasonCode.NO_RAIN_DATA, hours=hours))
     return (judgement.level if judgement.level > LOWEST else None), reasons
+
+
+def _within_criteria(
+    level: int, reasons: tuple[Reason, ...], rain: RainState, criteria: Criteria
+) -> tuple[int | None, tuple[Reason, ...]]:
+    """Level and reasons, restricted to what the prefecture judges.
+
+    Rain that is not judged at all gives no level 1. Where it reaches a criterion, the
+    reasons name the higher levels that it cannot reach.
+    """
+    is_never_judged = len(criteria.not_judged) == len(JUDGED_LEVELS)
+    if is_never_judged or _rain_finding(rain, criteria):
+        reasons += not_judged_reasons(criteria)
+    return None if is_never_judged and level == LOWEST else level, reasons
 
 
 def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:

@@ -122,7 +122,7 @@ def test_all_reasons_of_a_storm_with_suspect_rain_are_translated() -> None:
     cut = [Observation(T0 + 7200, "n1", "wire", None, 1.0, "true")]
     later = [replace(o, at_s=o.at_s + 200_000) for o in cut]
     found = score_cell(
-        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], look_ahead=True)
+        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], same_rain=True)
     )
     rows = [*found.rows, *score_cell(burst, CellRules(CRITERIA[0])).rows]
     reasons = {reason for row in rows for reason in row.reasons}
