@@ -25,7 +25,7 @@ from service_runtime.lifecycle import EXIT_USAGE_DATA
 from slope_science.criteria import Criteria
 
 
-def _parse_time(
+def parse_time_option(
     _context: click.Context, option: click.Parameter, text: str | None
 ) -> datetime | None:
     if text is None:
@@ -104,9 +104,9 @@ def index(
     show_default=True,
     help="For csv and parquet.",
 )
-@click.option("--at", callback=_parse_time, help="Time; the newest by default.")
-@click.option("--from", "begin", callback=_parse_time, help="Rows from this time on.")
-@click.option("--to", "end", callback=_parse_time, help="Rows before this time.")
+@click.option("--at", callback=parse_time_option, help="Time; the newest by default.")
+@click.option("--from", "begin", callback=parse_time_option, help="Rows from this time on.")
+@click.option("--to", "end", callback=parse_time_option, help="Rows before this time.")
 @click.option("--sender", help="For cap: id without blanks, such as an address.")
 @click.option("--sender-name", default="", help="For cap: name shown to people.")
 @click.option(

@@ -2,10 +2,11 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 
@@ -164,8 +165,13 @@ def read_current_levels(
     rows = tables.dataset("levels").to_table(
         columns=["cell", "at", "level"], filter=is_current
     )
+    return select_current_levels(rows.to_pylist())
+
+
+def select_current_levels(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:
+    """Level of the newest row of each cell, by token; without cells whose is null."""
     newest: dict[str, tuple[datetime, int | None]] = {}
-    for row in rows.to_pylist():
+    for row in rows:
         known = newest.get(row["cell"])
         if known is None or row["at"] > known[0]:
             newest[row["cell"]] = row["at"], row["level"]
