@@ -10,10 +10,11 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from service_runtime.errors import FieldError, YamamoriError
@@ -178,7 +179,7 @@ def name_for_backend(messages: Iterable[TableMessage]) -> Iterator[str]:
             elif each.reading.name == RAIN and not is_rain:
                 error = FieldError("sensor", "another name than rain", each.sensor)
                 yield f"line {each.line}: {error}"
-            elif is_rain:
+            elif is_rain and each.reading.name != RAIN:
                 each.reading = replace(each.reading, name=RAIN)
 
 
@@ -200,7 +201,10 @@ class _RowReader:
         self.messages: list[TableMessage] = []
         self.problems: list[str] = []
         self.late_without_receipt = 0
-        self._places: dict[str, int] = {}
+        self._width = 0
+        self._required = itemgetter(*range(len(REQUIRED)))
+        self._optional_places: list[int | None] = []
+        self._last_key: tuple[object, ...] = ()
         self._last_s = -math.inf
 
     def choose_columns(self, source: str, header: Sequence[str]) -> None:
@@ -220,32 +224,56 @@ class _RowReader:
                 problems.append(f"line 1: a column must be {rule}, got {name!r}{hint}")
         if problems:
             raise ReadingTableError(source, problems)
-        self._places = {name: at for at, name in enumerate(names)}
+        self._width = len(names)
+        self._required = itemgetter(*map(names.index, REQUIRED))
+        self._optional_places = [
+            names.index(name) if name in names else None for name in OPTIONAL
+        ]
 
     def add(self, line: int, row: Sequence[str]) -> None:
         """Read one row."""
         try:
-            if len(row) != len(self._places):
-                raise FieldError("row", f"{len(self._places)} fields", len(row))
-            self._add(line, {n: row[at].strip() for n, at in self._places.items()})
+            if len(row) != self._width:
+                raise FieldError("row", f"{self._width} fields", len(row))
+            self._add(line, *self._required(row), *self._optional(row))
         except FieldError as error:
             self.problems.append(f"line {line}: {error}")
 
-    def _add(self, line: int, row: Mapping[str, str]) -> None:
-        at_s = _parse_time("time", row["time"])
-        received_s = self._received(row.get("received", ""), at_s)
-        flag, synchronised = _parse_flags(row.get("flags", ""))
-        place = _parse_place(row["node"], row["latitude"], row["longitude"])
-        kind = _parse_kind(row["sensor"], row["quantity"], row["unit"])
-        reading = kind.read(row["value"], flag)
+    def _optional(self, row: Sequence[str]) -> list[str]:
+        return ["" if at is None else row[at] for at in self._optional_places]
+
+    def _add(  # noqa: PLR0913 - the columns
+        self,
+        line: int,
+        time: str,
+        node: str,
+        sensor: str,
+        quantity: str,
+        value: str,
+        unit: str,
+        latitude: str,
+        longitude: str,
+        received: str,
+        flags: str,
+        priority: str,
+    ) -> None:
+        at_s = _parse_time("time", time)
+        received_s = self._received(received, at_s)
+        flag, synchronised = _parse_flags(flags)
+        place = _parse_place(node, latitude, longitude)
+        kind = _parse_kind(sensor, quantity, unit)
+        reading = TableReading(
+            line, kind.sensor, kind.quantity, kind.read(value.strip(), flag)
+        )
+        level = _parse_priority(priority)
         key = (*place, at_s, received_s)
-        message = self.messages[-1] if self.messages else None
-        if message is None or key != _key(message):
-            message = TableMessage(*key)
-            self.messages.append(message)
+        if self._last_key != key:
+            self.messages.append(TableMessage(*key))
+            self._last_key = key
+        message = self.messages[-1]
         message.synchronised &= synchronised
-        message.priority = max(message.priority, _parse_priority(row.get("priority")))
-        _add_reading(message, TableReading(line, kind.sensor, kind.quantity, reading))
+        message.priority = max(message.priority, level)
+        _add_reading(message, reading)
         self._last_s = received_s
 
     def _received(self, text: str, at_s: float) -> float:
@@ -253,16 +281,6 @@ class _RowReader:
             return _parse_time("received", text)
         self.late_without_receipt += at_s < self._last_s
         return max(at_s, self._last_s)
-
-
-def _key(message: TableMessage) -> tuple[str, float, float, float, float]:
-    return (
-        message.node,
-        message.latitude,
-        message.longitude,
-        message.at_s,
-        message.received_s,
-    )
 
 
 def _add_reading(message: TableMessage, new: TableReading) -> None:
@@ -287,7 +305,7 @@ def _add_reading(message: TableMessage, new: TableReading) -> None:
 
 def _parse_time(name: str, text: str) -> float:
     try:
-        time = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text.strip())
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:
@@ -300,7 +318,7 @@ def _parse_time(name: str, text: str) -> float:
 def _parse_flags(text: str) -> tuple[Flag | None, bool]:
     """The node's flag, and whether its clock was set."""
     flag, synchronised = None, True
-    for word in re.split(r"[;| ]+", text.casefold()) if text else ():
+    for word in re.findall(r"[^;| ]+", text.casefold()):
         if word == UNSYNCHRONISED:
             synchronised = False
         elif word in _FLAGS:
@@ -312,7 +330,9 @@ def _parse_flags(text: str) -> tuple[Flag | None, bool]:
     return flag, synchronised
 
 
-def _parse_priority(text: str | None) -> int:
+@lru_cache(maxsize=64)
+def _parse_priority(text: str) -> int:
+    text = text.strip()
     if not text:
         return LADDER.default
     if not text.isdigit():
@@ -324,7 +344,7 @@ def _parse_priority(text: str | None) -> int:
 def _parse_place(
     node: str, latitude: str, longitude: str
 ) -> tuple[str, float, float]:
-    check_node_id(node)
+    node = check_node_id(node.strip())
     place = _number("latitude", latitude), _number("longitude", longitude)
     check_position(*place)
     return node, *place
@@ -374,17 +394,16 @@ class _Kind:
 
 @lru_cache(maxsize=4096)
 def _parse_kind(sensor: str, quantity: str, unit: str) -> _Kind:
-    base, _, part = sensor.partition("/")
+    base, _, part = sensor.strip().partition("/")
     if not _SENSOR.fullmatch(base):
         raise FieldError("sensor", "1 to 32 of A-Z a-z 0-9 _ -", sensor)
-    name = parse_quantity(quantity if quantity != "tilt" else f"tilt_{part or 'x'}")
-    if quantity == "tilt" and not part:
-        raise FieldError("quantity", f"{TILT_X} or {TILT_Y}", quantity)
+    is_tilt = quantity.strip().casefold() == "tilt"
+    name = parse_quantity(f"tilt_{part}" if is_tilt and part else quantity)
     expected = "temp" if name == TEMPERATURE else QUANTITIES[name].part
     if part and part != expected:
         rule = f"the sensor alone, or with /{expected}, for {name}"
         raise FieldError("sensor", rule, sensor)
-    return _Kind(base, name, parse_unit(name, unit))
+    return _Kind(base, name, parse_unit(name, unit.strip()))
 
 
 def _sensors_with(

@@ -6,13 +6,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from backend_spark.config import TABLES_FOLDER, BackendSettings
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.forecast.table import ForecastReader
-from backend_spark.judging.memory_pipeline import MemoryPipeline, Silver, decode_table
+from backend_spark.judging.memory_pipeline import MemoryPipeline, decode_table
 from backend_spark.judging.receipt_clock import (
     Effort,
     ReceiptClock,
+    SentNotice,
     Timeline,
     iso_time,
     row_state,
@@ -33,6 +36,7 @@ STEP_COLUMNS: Final = (
     "r60_mm", "swi_mm", "lower_bound", "rain_known", "tilt_rate_deg_per_h",
     "level_same", "level_forecast", "n_nodes", "version",
 )  # fmt: skip
+_FLAG_NAMES: Final = {int(flag): flag.name.casefold() for flag in Flag}
 _MICRO: Final = 1_000_000
 
 Json = dict[str, Any]
@@ -179,7 +183,7 @@ def _time(at: datetime) -> str:
     return iso_time(at.timestamp())
 
 
-def _notice_json(sent: Any) -> Json:  # noqa: ANN401
+def _notice_json(sent: SentNotice) -> Json:
     notice = sent.notice
     return {
         "at": iso_time(sent.at_s),
@@ -192,20 +196,23 @@ def _notice_json(sent: Any) -> Json:  # noqa: ANN401
 
 def readings_json(pipeline: MemoryPipeline) -> Iterator[Json]:
     """Each reading with its flag, in the order of receipt."""
-    silver: Silver = pipeline.silver
-    names = ("node", "cell", "name", "unit", "value", "value_text", "sum")
+    silver, gold = pipeline.silver, pipeline.gold
+    names = ("node", "name", "value", "value_text", "sum", "unit")
     columns = [silver.parsed[name].to_pylist() for name in names]
-    for place, reading in enumerate(silver.readings):
-        flag, why = int(pipeline.gold.flags[place]), pipeline.gold.whys[place]
+    times = np.datetime_as_string(silver.at_us.astype("datetime64[us]"), unit="ms")
+    places = zip(silver.readings, times.tolist(), *columns, strict=True)
+    for place, (reading, time, node, name, value, text, total, unit) in enumerate(places):
+        flag, why = int(gold.flags[place]), gold.whys[place]
         yield {
             "line": reading.line,
-            "time": iso_time(silver.at_us[place] / _MICRO),
-            "received": iso_time(silver.received_us[place] / _MICRO),
-            "sensor": reading.sensor,
-            "quantity": reading.quantity,
-            **{name: column[place] for name, column in zip(names, columns, strict=True)},
+            "time": f"{time}Z",
+            "node": node,
+            "name": name,
+            "value": value if text is None else text,
+            "sum": total,
+            "unit": unit,
             "flag": flag,
-            "flag_name": Flag(flag).name.casefold(),
+            "flag_name": _FLAG_NAMES[flag],
             "counts": bool(silver.counts[place]) and flag < Flag.FAIL,
             "reasons": [reason_json(each) for each in parse_why(why)] if why else [],
         }
