@@ -23,8 +23,8 @@ from backend_spark.judging.receipt_clock import (
 from backend_spark.notices.notice_state import NoticePolicy
 from slope_science.quality import Flag
 from slope_science.reason_compat import parse_why
-from slope_science.reason_text import render_english
-from slope_science.reasons import Reason, reason_from_json
+from slope_science.reason_text import describe_reason
+from slope_science.reasons import reason_from_json
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.reading_table import (
     ReadingTable,
@@ -96,23 +96,6 @@ def judge_table(
     return Judgement(table, pipeline, clock.run(end_s), end_s)
 
 
-def reason_json(reason: Reason) -> Json:
-    """A reason: its code, its parameters by name, and the English sentence."""
-    return {
-        "code": str(reason.code),
-        "params": {name: _param(value) for name, value in reason.params.items()},
-        "text": render_english(reason),
-    }
-
-
-def _param(value: object) -> object:
-    if isinstance(value, Reason):
-        return reason_json(value)
-    if isinstance(value, tuple | list):
-        return [_param(each) for each in value]
-    return value
-
-
 def to_json(judged: Judgement, *, with_revisions: bool = False) -> Json:
     """All results as JSON values."""
     gold = judged.pipeline.gold
@@ -174,7 +157,7 @@ def _step_json(row: Mapping[str, Any]) -> Json:
         "level": row["level"],
         "state": row_state(row),
         "known_until": None if known_until is None else _time(known_until),
-        "reasons": [reason_json(reason_from_json(code)) for code in codes],
+        "reasons": [describe_reason(reason_from_json(code)) for code in codes],
         **{name: row[name] for name in STEP_COLUMNS},
     }
 
@@ -214,7 +197,7 @@ def readings_json(pipeline: MemoryPipeline) -> Iterator[Json]:
             "flag": flag,
             "flag_name": _FLAG_NAMES[flag],
             "counts": bool(silver.counts[place]) and flag < Flag.FAIL,
-            "reasons": [reason_json(each) for each in parse_why(why)] if why else [],
+            "reasons": [describe_reason(each) for each in parse_why(why)] if why else [],
         }
 
 
