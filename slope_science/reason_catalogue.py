@@ -206,6 +206,44 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
             "雨による判定なし：雨量データがまだ届いていません",
         ),
     ),
+    ReasonCode.LEVEL_HELD: SentenceTemplates(
+        en=(
+            (
+                "level {level} is held: no data of {sensor} since {known_until_s}[ "
+                "(last: {because})]"
+            ),
+            (
+                "level {level} is held: no rain data since {known_until_s}[ (last: "
+                "{because})]"
+            ),
+        ),
+        ja=(
+            (
+                "判定不能（最終 レベル{level}相当 {known_until_s}、以後 {sensor} の"
+                "データなし）[：{because}]"
+            ),
+            (
+                "判定不能（最終 レベル{level}相当 {known_until_s}、以後雨量データなし）"
+                "[：{because}]"
+            ),
+        ),
+    ),
+    ReasonCode.HOLD_ENDED: SentenceTemplates(
+        en="unknown: level {level} was last judged at {known_until_s}, held no longer",
+        ja="判定不能（最終 レベル{level}相当 {known_until_s}、保持を終了）",
+    ),
+    ReasonCode.RAIN_FROM_CELL: SentenceTemplates(
+        en="own rain is missing: rain of cell {cell}, {km} km away",
+        ja="雨量が欠測のため、{km} km 離れた区域 {cell} の雨量で代用",
+    ),
+    ReasonCode.RAIN_FROM_FORECAST: SentenceTemplates(
+        en="own rain is missing: rain by {source}'s forecast of {issued_s}",
+        ja="雨量が欠測のため、{source} の予報（{issued_s} 発表）の雨量で代用",
+    ),
+    ReasonCode.RAIN_FROM_GRID: SentenceTemplates(
+        en="own rain is missing: analysed rain of {source}",
+        ja="雨量が欠測のため、{source} の解析雨量で代用",
+    ),
     ReasonCode.LOWER_BOUND: SentenceTemplates(
         en="soil water index is a lower bound: rain data were missing",
         ja="雨量に欠測があるため、土壌雨量指数は下限値です",

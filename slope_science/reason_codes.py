@@ -53,6 +53,11 @@ class ReasonCode(StrEnum):
 
     # what restricts a judgement
     NO_RAIN_DATA = "no_rain_data"
+    LEVEL_HELD = "level_held"
+    HOLD_ENDED = "hold_ended"
+    RAIN_FROM_CELL = "rain_from_cell"
+    RAIN_FROM_FORECAST = "rain_from_forecast"
+    RAIN_FROM_GRID = "rain_from_grid"
     LOWER_BOUND = "lower_bound"
     SUSPECT_RAIN = "suspect_rain"
     SUSPECT = "suspect"
@@ -283,6 +288,16 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.ASSUMED_CRITERION: (),
     ReasonCode.SET_BY: (_text("person"), _text("day")),
     ReasonCode.NO_RAIN_DATA: (_optional(_whole("hours")),),
+    ReasonCode.LEVEL_HELD: (
+        _whole("level"),
+        _minute("known_until_s"),
+        _optional(_SENSOR),  # the silent one; absent for rain
+        _optional(_BECAUSE),
+    ),
+    ReasonCode.HOLD_ENDED: (_whole("level"), _minute("known_until_s")),
+    ReasonCode.RAIN_FROM_CELL: (_text("cell"), _fixed("km", 1)),
+    ReasonCode.RAIN_FROM_FORECAST: (_text("source"), _minute("issued_s")),
+    ReasonCode.RAIN_FROM_GRID: (_text("source"),),
     ReasonCode.LOWER_BOUND: (),
     ReasonCode.SUSPECT_RAIN: (_whole("level"), _fixed("index_mm", 1)),
     ReasonCode.SUSPECT: (
@@ -339,3 +354,19 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.TEXT: (_text("text"),),
 }
 """Parameters of each code, in the order in which they are encoded."""
+
+RESTRICTIONS: Final = frozenset({
+    ReasonCode.ASSUMED_CRITERIA,
+    ReasonCode.ASSUMED_LINE,
+    ReasonCode.ASSUMED_CRITERION,
+    ReasonCode.UNCONFIRMED,
+    ReasonCode.DOUBTFUL_RAIN,
+    ReasonCode.SUSPECT_RAIN,
+    ReasonCode.LEVEL_HELD,
+    ReasonCode.RAIN_FROM_CELL,
+    ReasonCode.RAIN_FROM_FORECAST,
+    ReasonCode.RAIN_FROM_GRID,
+    ReasonCode.AHEAD_SAME_RAIN,
+    ReasonCode.AHEAD_FORECAST,
+})
+"""Codes that keep a level from being an observed fact, alone or within a reason."""

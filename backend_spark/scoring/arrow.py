@@ -198,5 +198,9 @@ def _row(cell: str, row: LevelRow) -> dict[str, Any]:
         "reason_codes": list(map(reason_to_json, row.reasons)),
         "n_nodes": row.n_nodes,
         "latest_received": row.latest_received_us,
+        "state": row.state,
+        "known_until": None
+        if row.known_until_s is None
+        else row.known_until_s * _MICRO,
         **row.more,
     }

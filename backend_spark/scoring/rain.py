@@ -1,11 +1,12 @@
 """Rain of each step from gauge counters, and soil water. Missing rain is never zero."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from backend_spark.scoring.observation import STEP_S, split_by_step, step_end_s
 from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
+from slope_science.reasons import Reason
 
 SPREAD_S: Final = 3600.0
 """Maximum time between two readings over which rain is spread evenly."""
@@ -174,7 +175,7 @@ class RainState:
     """Rain and soil water at the end of a step.
 
     Attributes:
-        r60_mm: Rain of the last hour; None if no step of it is known.
+        r60_mm: Rain of the last hour; None if nothing of it is known.
         tanks: Water in the soil; None before the first rain data.
         is_known: Whether the step's rain is known.
         is_lower_bound: Whether missed rain may still be in the soil.
@@ -218,6 +219,45 @@ class RainPast:
 NO_RAIN_PAST: Final = RainPast()
 
 
+@dataclass(frozen=True)
+class SubstituteRain:
+    """Rain of a step from elsewhere, in place of missing rain.
+
+    Attributes:
+        depth_mm: Depth.
+        reason: Where it is from.
+    """
+
+    depth_mm: float
+    reason: Reason
+
+
+Substitute = Callable[[int], SubstituteRain | None]
+"""Gives the rain of a step by its end; None if it has none."""
+
+
+def fill_missing(
+    series: Sequence[StepRain], ends_s: Sequence[int], substitute: Substitute
+) -> tuple[list[StepRain], dict[int, Reason]]:
+    """Fill steps with unknown rain from elsewhere; they stay unknown.
+
+    Args:
+        series: Rain of the steps.
+        ends_s: End of each step.
+        substitute: Gives rain in place of missing rain.
+
+    Returns:
+        The steps, and by index where the rain of a filled one is from.
+    """
+    filled, sources = list(series), {}
+    for at, (step, end_s) in enumerate(zip(series, ends_s, strict=True)):
+        found = None if step.is_known else substitute(end_s)
+        if found is not None:
+            filled[at] = replace(step, depth_mm=max(step.depth_mm, found.depth_mm))
+            sources[at] = found.reason
+    return filled, sources
+
+
 def rain_states(
     series: Iterable[StepRain],
     state: RainState = RainState(),
@@ -237,7 +277,7 @@ def rain_states(
             yield state  # before the first rain data
             continue
         tanks = state.tanks or SoilWater()
-        any_known = any(step.is_known for step in recent)
+        any_known = any(step.is_known or step.depth_mm > 0 for step in recent)
         missed_s = _missed_s(state, rain)
         state = RainState(
             r60_mm=sum(step.depth_mm for step in recent) if any_known else None,

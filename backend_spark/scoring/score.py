@@ -1,8 +1,9 @@
 """Levels of a cell, step by step: a pure function of its readings.
 
 A gap is never zero rain: the tanks drain, and from then on the index is marked as a
-lower bound. After more than a day without rain data there is no judgement by rain; only
-movement and other evidence give a level.
+lower bound; a substitute such as a forecast fills the gap where there is one. The level
+is held meanwhile; see `holds`. After more than a day without rain data there is no
+judgement by rain; only a held level, movement and other evidence give one.
 """
 
 from bisect import bisect_right
@@ -27,13 +28,27 @@ from backend_spark.scoring.features import (
     list_assumptions,
     make_outlook,
 )
+from backend_spark.scoring.holds import (
+    JUDGED,
+    NO_HOLD,
+    NO_LIMITS,
+    HeldLevel,
+    HoldLimits,
+    RainHold,
+    SensorHolds,
+    StepHolds,
+    rain_holds,
+)
 from backend_spark.scoring.movement import make_sensor_rows
-from backend_spark.scoring.observation import Observation, last_suspects
+from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
     NO_RAIN_PAST,
     RainPast,
     RainState,
+    Substitute,
+    SubstituteRain,
+    fill_missing,
     rain_states,
     undoubted_states,
 )
@@ -60,34 +75,37 @@ class CellPass:
     Args:
         cell: Readings by kind.
         observations: The same in time order, with flags.
-        criteria: Criteria of the cell.
-        coming: Function from a Unix time to the forecast rain.
+        rules: Rules of the cell.
         past: Saved state before the first step.
 
     Attributes:
         cell: As given.
         states: Rain and soil water at each step.
         sure: The same without doubtful rain.
+        sources: Where the rain of a step is from, if it is not the cell's own.
+        rain_holds: Hold of the level by rain at each step.
+        sensor_holds: Holds of the other sensors.
     """
 
     def __init__(
         self,
         cell: CellReadings,
         observations: Sequence[Observation],
-        criteria: Criteria,
-        coming: Callable[[float], ForecastRain],
+        rules: "CellRules",
         past: ScoringState | None = None,
     ) -> None:
         self.cell = cell
-        self._coming = coming
+        self._rules = rules
+        self._coming = rules.forecast_rain
         self._probes = group_soil(observations)
         self._past = past.rain if past else NO_RAIN_PAST
-        self._criteria = criteria
+        self._criteria = rules.criteria
         rain = self._past
-        self.states = list(rain_states(cell.rain, rain.state, rain.hour))
-        self.sure = list(undoubted_states(cell.rain, rain))
+        filled, self.sources = fill_missing(cell.rain, cell.ends_s, rules.substitute)
+        self.states = list(rain_states(filled, rain.state, rain.hour))
+        self.sure = list(undoubted_states(filled, rain))
         self._rain = RainSums.from_steps(cell.rain, rain)
-        self._hours = [*rain.hour, *cell.rain]
+        self._hours = [*rain.hour, *filled]
         # States are saved after the end of the first step at the earliest.
         after_s = past.at_s if past else cell.ends_s[0]
         self._due = state_times_s(after_s, observations[-1].at_s)
@@ -101,6 +119,69 @@ class CellPass:
         for end_s in sorted(cell.by_step):
             for node in {o.node for o in cell.by_step[end_s]}:
                 self._node_ends.setdefault(node, []).append(end_s)
+        self.rain_holds = list(
+            rain_holds(
+                self.states, self._judge_rain, past.rain_hold if past else NO_HOLD
+            )
+        )
+        self.sensor_holds = SensorHolds(
+            observations,
+            lambda end_s: cell.sensors.findings(end_s)[1],
+            past.sensor_holds if past else {},
+            past.at_s if past else float("-inf"),
+        )
+
+    def ahead_finding(self, at: int, view: CellOutlook | None) -> Finding | None:
+        """Finding of the two hours ahead of a step, where the rules look ahead."""
+        is_usable = has_recent_rain(self.states[at]) or at in self.sources
+        if view is None or not self._rules.look_ahead or not is_usable:
+            return None
+        return view.finding(self._criteria)
+
+    def judge(
+        self, at: int, motion: Sequence[Finding | None]
+    ) -> tuple[int | None, tuple[Reason, ...], str, int | None]:
+        """Level, reasons, state and `LevelRow.known_until_s` at the end of a step.
+
+        Args:
+            at: Index of the step.
+            motion: Findings of other evidence than the rain up to then.
+        """
+        source, end_s = self.sources.get(at), self.cell.ends_s[at]
+        sensors = self.sensor_holds.at(end_s)
+        holds = StepHolds(self.rain_holds[at], sensors, self._rules.limits, end_s)
+        live, _ = self._judge(at, motion)
+        level, reasons = self._judge(at, motion, holds.findings(live or 0))
+        others = combine_findings(motion).level
+        state, known_until_s = holds.state(level, live or LOWEST, source, others)
+        return level, (*reasons, *holds.ended()), state, known_until_s
+
+    def _judge(
+        self,
+        at: int,
+        motion: Iterable[Finding | None],
+        held: Iterable[Finding] = (),
+    ) -> tuple[int | None, tuple[Reason, ...]]:
+        return judge_step(
+            self.states[at],
+            motion,
+            self._criteria,
+            self.sure[at],
+            held=held,
+            source=self.sources.get(at),
+        )
+
+    def _judge_rain(self, at: int) -> HeldLevel:
+        """The judgement of a step by rain alone."""
+        ahead = self.ahead_finding(at, self.outlook(at, self.states[at]))
+        level, reasons = self._judge(at, [ahead])
+        return HeldLevel.of(level or LOWEST, self.cell.ends_s[at], reasons)
+
+    def _rain_hold_to_save(self, at: int) -> RainHold:
+        hold = self.rain_holds[at]
+        if hold.is_active or self.states[at].tanks is None:
+            return hold
+        return RainHold(self._judge_rain(at))
 
     def soil_findings(self, at: int) -> list[Finding | None]:
         """Findings of moisture and pore pressure at a step."""
@@ -151,13 +232,16 @@ class CellPass:
 
     def memories(self, observations: Sequence[Observation]) -> list[ScoringState]:
         """The states to save."""
+        places = {at_s: self.cell.ends_s.index(at_s) for at_s in self._due}
         return [
             ScoringState(
                 at_s,
-                self._rain_past(self.cell.ends_s.index(at_s)),
+                self._rain_past(places[at_s]),
                 {m.sensor: m.thermal(at_s) for m in self.cell.sensors.tilt_series},
                 self._pasts[at_s],
                 tuple(last_observations(observations, at_s)),
+                self._rain_hold_to_save(places[at_s]),
+                self.sensor_holds.saved(at_s),
             )
             for at_s in self._due
         ]
@@ -190,6 +274,9 @@ class LevelRow:
 
     Attributes:
         more: Further columns by name.
+        state: `judged`, `held` or `unknown`.
+        known_until_s: End of the last judged step where it is not judged; None before
+            the first.
     """
 
     end_s: int
@@ -200,6 +287,8 @@ class LevelRow:
     n_nodes: int
     latest_received_us: int | None
     more: Mapping[str, Any] = field(default_factory=dict)
+    state: str = JUDGED
+    known_until_s: int | None = None
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -219,6 +308,9 @@ class CellRules:
         municipality: Code of the cell's municipality; None if unknown.
         telegrams: JMA's telegrams.
         forecast: Function from a Unix time to the official forecast; None without one.
+        limits: When holds end without evidence.
+        substitutes: Functions from the end of a step to the rain that takes the place
+            of missing rain, the best first; an official forecast comes after them.
     """
 
     criteria: Criteria
@@ -226,6 +318,24 @@ class CellRules:
     municipality: str | None = None
     telegrams: Sequence[Telegram] = ()
     forecast: Callable[[float], ForecastRain] | None = None
+    limits: HoldLimits = NO_LIMITS
+    substitutes: Sequence[Substitute] = ()
+
+    def substitute(self, end_s: int) -> SubstituteRain | None:
+        """Rain of a step in place of missing rain; None if there is none."""
+        found = (each(end_s) for each in (*self.substitutes, self._forecast_step))
+        return next((rain for rain in found if rain is not None), None)
+
+    def _forecast_step(self, end_s: int) -> SubstituteRain | None:
+        coming = self.forecast_rain(end_s - STEP_S)
+        if coming.depths_mm is None or coming.issued_s is None:
+            return None
+        reason = Reason(
+            ReasonCode.RAIN_FROM_FORECAST,
+            source=coming.source or "",
+            issued_s=coming.issued_s,
+        )
+        return SubstituteRain(coming.depths_mm[0], reason)
 
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
@@ -285,7 +395,7 @@ def score_cell(
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
     cell = CellReadings.from_observations(known, from_s, past)
-    run = CellPass(cell, known, rules.criteria, rules.forecast_rain, past)
+    run = CellPass(cell, known, rules, past)
     rows = _rows(run, rules, from_s)
     return CellScores(
         rows,
@@ -314,12 +424,7 @@ def score_levels(
     from_s = first_changed_s(observations, touched_s)
     known = sorted(observations, key=lambda o: o.at_s)
     rules = CellRules(criteria)
-    run = CellPass(
-        CellReadings.from_observations(known, from_s),
-        known,
-        criteria,
-        rules.forecast_rain,
-    )
+    run = CellPass(CellReadings.from_observations(known, from_s), known, rules)
     return _rows(run, rules, from_s)
 
 
@@ -328,13 +433,12 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
     for at, end_s in enumerate(cell.ends_s):
         if end_s < from_s:
             continue
-        rain, sure = run.states[at], run.sure[at]
+        rain = run.states[at]
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
         view = run.outlook(at, rain)
-        if view and rules.look_ahead and has_recent_rain(rain):
-            motion.append(view.finding(rules.criteria))
-        level, reasons = judge_step(rain, motion, rules.criteria, sure)
+        motion.append(run.ahead_finding(at, view))
+        level, reasons, state, known_until_s = run.judge(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
             end_s,
@@ -345,6 +449,8 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
             run.columns(at, rain, view) | rules.official_columns(end_s),
+            state,
+            known_until_s,
         )
         rows.append(row)
     return rows
@@ -373,6 +479,9 @@ def judge_step(
     motion: Iterable[Finding | None],
     criteria: Criteria,
     sure: RainState | None = None,
+    *,
+    held: Iterable[Finding] = (),
+    source: Reason | None = None,
 ) -> tuple[int | None, tuple[Reason, ...]]:
     """Level and reasons at the end of a step; None is no judgement.
 
@@ -381,14 +490,18 @@ def judge_step(
         motion: Findings of other sensors.
         criteria: Criteria for rain.
         sure: The same without doubtful rain; None if there is none.
+        held: Held levels, where evidence is missing.
+        source: Where the rain of the step is from, if it is not the cell's own.
     """
-    signs = list(motion)
-    if has_recent_rain(rain):
+    signs = [*held, *motion]
+    if has_recent_rain(rain) or source is not None:
         judgement = combine_findings([*signs, _rain_finding(rain, criteria)])
         if sure is not None:
             without = combine_findings([*signs, _rain_finding(sure, criteria)])
             judgement = _unconfirmed(judgement, without, sure)
-        return judgement.level, judgement.reasons + _LOWER_BOUND * rain.is_lower_bound
+        notes = [] if source is None else [source]
+        notes += _LOWER_BOUND * rain.is_lower_bound
+        return judgement.level, (*judgement.reasons, *notes)
     judgement = combine_findings(signs)
     hours = rain.gap_s / 3600 if rain.tanks else None
     reasons = (*judgement.reasons, Reason(ReasonCode.NO_RAIN_DATA, hours=hours))
