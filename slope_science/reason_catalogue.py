@@ -320,6 +320,26 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         en="alone: {rain_mm} mm in {hours} h, another saw {other_mm} mm",
         ja="単独の大雨：{hours} 時間に {rain_mm} mm、ほかの雨量計は {other_mm} mm",
     ),
+    ReasonCode.UNDERCATCH: SentenceTemplates(
+        en="undercatch: {rain_mm} mm in {hours} h, another saw {other_mm} mm",
+        ja="捕捉不足：{hours} 時間に {rain_mm} mm、ほかの雨量計は {other_mm} mm",
+    ),
+    ReasonCode.BURSTS: SentenceTemplates(
+        en="bursts: {count} short spells of heavy rain between dry pauses",
+        ja="断続：無降水をはさむ短い強雨が {count} 回",
+    ),
+    ReasonCode.BOUNCE: SentenceTemplates(
+        en="bounce: {count} closures too fast for rain",
+        ja="チャタリング：雨としては速すぎる接点閉が {count} 回",
+    ),
+    ReasonCode.CLOCK_LAG: SentenceTemplates(
+        en="clock: {lag_h} h slow, by the times of receipt",
+        ja="時計：受信時刻に対して {lag_h} 時間の遅れ",
+    ),
+    ReasonCode.CATCH_UP: SentenceTemplates(
+        en="the rain of {hours} h came as one sum and is spread evenly over them",
+        ja="{hours} 時間分の雨量がまとめて届いたため、その間に均等に配分",
+    ),
     ReasonCode.FROST: SentenceTemplates(
         en="frost: air at {air_cel} Cel", ja="凍結：気温 {air_cel} °C"
     ),

@@ -78,6 +78,11 @@ class ReasonCode(StrEnum):
     RELEASED = "released"
     CLOGGED = "clogged"
     ALONE = "alone"
+    UNDERCATCH = "undercatch"
+    BURSTS = "bursts"
+    BOUNCE = "bounce"
+    CLOCK_LAG = "clock_lag"
+    CATCH_UP = "catch_up"
     FROST = "frost"
     SOURCE_FLAG = "source_flag"
 
@@ -323,6 +328,15 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.RELEASED: (_general("rain_mm"),),
     ReasonCode.CLOGGED: (_general("hours"), _general("other_mm")),
     ReasonCode.ALONE: (_general("rain_mm"), _general("hours"), _general("other_mm")),
+    ReasonCode.UNDERCATCH: (
+        _general("rain_mm"),
+        _general("hours"),
+        _general("other_mm"),
+    ),
+    ReasonCode.BURSTS: (_whole("count"),),
+    ReasonCode.BOUNCE: (_whole("count"),),
+    ReasonCode.CLOCK_LAG: (_fixed("lag_h", 1),),
+    ReasonCode.CATCH_UP: (_fixed("hours", 1),),
     ReasonCode.FROST: (_general("air_cel"),),
     ReasonCode.SOURCE_FLAG: (_text("flag"),),
     ReasonCode.FORECAST_STALE: (_fixed("age_h", 1), _general("max_h")),

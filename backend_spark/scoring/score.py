@@ -7,7 +7,7 @@ judgement by rain; only a held level, movement and other evidence give one.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,12 +40,15 @@ from backend_spark.scoring.holds import (
     rain_holds,
 )
 from backend_spark.scoring.movement import make_sensor_rows
+from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
+    MAX_CATCH_UP_S,
     NO_RAIN_PAST,
     RainPast,
     RainState,
+    StepRain,
     Substitute,
     SubstituteRain,
     fill_missing,
@@ -61,6 +64,7 @@ from slope_science.findings import (
     combine_findings,
     judge_rain,
 )
+from slope_science.quality import NEIGHBOUR_S
 from slope_science.rain import ANTECEDENT_DAYS
 from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 from slope_science.reason_codes import ReasonCode
@@ -108,7 +112,8 @@ class CellPass:
         self._hours = [*rain.hour, *filled]
         # States are saved after the end of the first step at the earliest.
         after_s = past.at_s if past else cell.ends_s[0]
-        self._due = state_times_s(after_s, observations[-1].at_s)
+        due = state_times_s(after_s, observations[-1].at_s)
+        self._due = [at_s for at_s in due if cell.is_settled(at_s)]
         self._percentiles, self._pasts = find_percentiles(
             observations,
             past.pasts if past else {},
@@ -264,6 +269,17 @@ class CellPass:
 
 
 _LOWER_BOUND: Final = (Reason(ReasonCode.LOWER_BOUND),)
+DOUBTFUL_RAIN_LEVEL: Final = 3
+"""Highest level of rain that no second gauge, stream or soil confirms, as at a node."""
+
+WATER_CODES: Final = frozenset({
+    ReasonCode.SOIL_WET,
+    ReasonCode.PORE_TURNED,
+    ReasonCode.PORE_HIGH,
+    ReasonCode.WATER_LEVEL_STEP,
+})
+"""Findings that confirm doubtful rain."""
+
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
 
@@ -373,6 +389,7 @@ def score_cell(
     rules: CellRules,
     touched_s: float | None = None,
     past: ScoringState | None = None,
+    nearby: NearbyRain = NO_NEARBY_RAIN,
 ) -> CellScores:
     """Flag the readings of a cell, then score it.
 
@@ -383,12 +400,13 @@ def score_cell(
         touched_s: Unix time of the earliest new reading; only rows that it can change
             are returned. None returns all.
         past: A saved state that is valid for the new readings.
+        nearby: Rain of the gauges in other cells.
     """
     if not observations:
         return CellScores([], [], [])
     since_s = float("-inf") if touched_s is None else touched_s
     observations = [*(past.last if past else ()), *observations]
-    known = flag_with_neighbours(observations, since_s)
+    known = flag_with_neighbours(observations, since_s, nearby.neighbours())
     had = {id(o) for o in observations}
     changed = [o for o in known if id(o) not in had]
     from_s = first_changed_s(known, touched_s)
@@ -445,7 +463,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
             rain,
             rate,
             level,
-            reasons + _doubts(in_step),
+            reasons + _catch_up(cell.rain[at]) + _doubts(in_step),
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
             run.columns(at, rain, view) | rules.official_columns(end_s),
@@ -466,7 +484,20 @@ def first_changed_s(
     if touched_s is None:
         return float("-inf")
     earlier = [o.at_s for o in observations if o.at_s < touched_s]
-    return min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
+    from_s = min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
+    return min([from_s, *_gap_begins(observations, touched_s - NEIGHBOUR_S)])
+
+
+def _gap_begins(observations: Iterable[Observation], since_s: float) -> Iterator[float]:
+    """Begin of the interval before each gauge's first report since a time."""
+    gauges: dict[str, list[float]] = {}
+    for o in observations:
+        if o.is_rain and o.at_s >= since_s - MAX_CATCH_UP_S:
+            gauges.setdefault(o.node, []).append(o.at_s)
+    for times_s in gauges.values():
+        before = [at_s for at_s in times_s if at_s < since_s]
+        if before and len(before) < len(times_s):
+            yield max(before)
 
 
 def has_recent_rain(rain: RainState) -> bool:
@@ -498,7 +529,7 @@ def judge_step(
         judgement = combine_findings([*signs, _rain_finding(rain, criteria)])
         if sure is not None:
             without = combine_findings([*signs, _rain_finding(sure, criteria)])
-            judgement = _unconfirmed(judgement, without, sure)
+            judgement = _unconfirmed(judgement, without, sure, signs)
         notes = [] if source is None else [source]
         notes += _LOWER_BOUND * rain.is_lower_bound
         return judgement.level, (*judgement.reasons, *notes)
@@ -514,13 +545,40 @@ def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
     return judge_rain(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
 
 
-def _unconfirmed(judged: Judgement, without: Judgement, sure: RainState) -> Judgement:
-    """Add a reason if the level rests on doubtful rain only."""
+def _unconfirmed(
+    judged: Judgement,
+    without: Judgement,
+    sure: RainState,
+    signs: Iterable[Finding | None],
+) -> Judgement:
+    """Restrict a level that rests on doubtful rain only, and give the reason.
+
+    Args:
+        judged: With all rain.
+        without: Without doubtful rain.
+        sure: Rain and soil water without it.
+        signs: Findings of other sensors, which may confirm it.
+    """
     if judged.level == without.level:
         return judged
     index_mm = sure.tanks.index_mm if sure.tanks else 0.0
     note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
-    return Judgement(judged.level, (note, *judged.reasons))
+    level = judged.level
+    if not any(map(_shows_water, signs)):
+        level = max(without.level, min(level, DOUBTFUL_RAIN_LEVEL))
+    return Judgement(level, (note, *judged.reasons))
+
+
+def _shows_water(finding: Finding | None) -> bool:
+    """Whether a finding of another sensor shows much water, as doubtful rain would."""
+    return finding is not None and finding.reason.code in WATER_CODES
+
+
+def _catch_up(step: StepRain) -> tuple[Reason, ...]:
+    """Reason of a step whose rain came with a catch-up."""
+    if not step.catch_up_h:
+        return ()
+    return (Reason(ReasonCode.CATCH_UP, hours=step.catch_up_h),)
 
 
 def _doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
