@@ -20,6 +20,7 @@ from backend_spark.scoring.cell_state import (
     keeps_state,
     last_valid_state_s,
 )
+from backend_spark.scoring.nearby import find_nearby_cells
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import NewReadings, add_news, revise_rows
 from backend_spark.tables.reader import HISTORY_SCHEMA
@@ -162,12 +163,14 @@ class MemoryPipeline:
         gold: What passes have written.
         cell_rules: Rules of cells.
         horizon_s: Age from which readings are not scored.
+        nearby_km: Radius in which the gauges of other cells are compared.
     """
 
     silver: Silver
     gold: Gold
     cell_rules: CellRuleProvider
     horizon_s: int
+    nearby_km: float = 5.0
     _news: dict[str, dict[str, NewReadings]] = field(default_factory=dict)
 
     def score(self, upto: int) -> set[str]:
@@ -179,8 +182,10 @@ class MemoryPipeline:
         states = {cell: self._valid_state(cell, us) for cell, us in earliest_us.items()}
         bodies = {c: self.gold.states[c][s] for c, s in states.items() if s is not None}
         rules = self.cell_rules.rules_of(earliest_us)
-        scorer = Scorer(rules, self.horizon_s, earliest_us, bodies)
-        scored = scorer.score(self._history(upto, earliest_us, states))
+        occupied = set(self.silver.cells[:upto])
+        around = find_nearby_cells(sorted(earliest_us), occupied, self.nearby_km)
+        scorer = Scorer(rules, self.horizon_s, earliest_us, bodies, around)
+        scored = scorer.score(self._history(upto, scorer.cells, earliest_us, states))
         self._write(scored, earliest_us)
         return set(earliest_us)
 
@@ -206,19 +211,22 @@ class MemoryPipeline:
         return max(states, default=None)
 
     def _history(
-        self, upto: int, earliest_us: dict[str, int], states: dict[str, int | None]
+        self,
+        upto: int,
+        cells: set[str],
+        earliest_us: dict[str, int],
+        states: dict[str, int | None],
     ) -> pa.Table:
-        """Readings of the cells that a pass reads."""
-        chosen = np.zeros(upto, dtype=bool)
-        at_us, cells = self.silver.at_us[:upto], self.silver.cells[:upto]
-        for cell, first_us in earliest_us.items():
-            state_s = states[cell]
-            since_us = (
-                first_us - self.horizon_s * _MICRO
-                if state_s is None
-                else (state_s - REREAD_S) * _MICRO
-            )
-            chosen |= (at_us >= since_us) & (cells == cell)
+        """Readings that a pass reads: of its cells, and of those around them."""
+        since_us = min(
+            first_us - self.horizon_s * _MICRO
+            if (state_s := states[cell]) is None
+            else (state_s - REREAD_S) * _MICRO
+            for cell, first_us in earliest_us.items()
+        )
+        chosen = self.silver.at_us[:upto] >= since_us
+        if len(cells) < len(set(self.silver.cells[:upto])):
+            chosen &= np.isin(self.silver.cells[:upto], list(cells))
         places = np.nonzero(chosen & self.silver.counts[:upto])[0]
         rows = self.silver.parsed.select(HISTORY_SCHEMA.names).take(pa.array(places))
         columns = {name: rows[name] for name in rows.column_names} | {

@@ -10,7 +10,7 @@ receipt; where nothing does, one pass covers up to `LONGEST_S`, with the same re
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from backend_spark.notices.notice_state import (
     NoticeState,
     select_current_levels,
 )
+from backend_spark.scoring.holds import NO_LIMITS, HoldLimits, PresentLevel
 from backend_spark.scoring.observation import STEP_S, step_end_s
 from slope_science.findings import LOWEST
 from slope_science.quality import Flag
@@ -108,9 +109,8 @@ class Effort:
 
 
 def row_state(row: Mapping[str, Any]) -> str:
-    """State of a row of levels; older rows have none."""
-    state = row.get("state")
-    return str(state) if state else ("unknown" if row["level"] is None else "judged")
+    """State of a row of levels."""
+    return str(row["state"])
 
 
 class ReceiptClock:
@@ -120,6 +120,7 @@ class ReceiptClock:
         pipeline: Has no pass yet.
         policy: When a level is published.
         max_age_s: Age from which a level is not current.
+        limits: When holds end.
         effort: How closely passes follow the receipts.
     """
 
@@ -128,11 +129,13 @@ class ReceiptClock:
         pipeline: MemoryPipeline,
         policy: NoticePolicy,
         max_age_s: float,
+        limits: HoldLimits = NO_LIMITS,
         effort: Effort = Effort(),
     ) -> None:
         self._pipeline = pipeline
         self._policy = policy
         self._max_age_s = max_age_s
+        self._limits = limits
         self._effort = effort
         self._received_s = pipeline.silver.received_us / _MICRO
         self._timeline = Timeline()
@@ -144,7 +147,9 @@ class ReceiptClock:
         first_s = step_end_s(self._now_s) - STEP_S
         last_s = float(self._received_s[-1])
         with tempfile.TemporaryDirectory() as folder:
-            self._notices = NoticeState(self._policy, Path(folder) / "notices.json")
+            self._notices = NoticeState(
+                self._policy, Path(folder) / "notices.json", self._limits
+            )
             begin_s = first_s
             while begin_s < last_s:
                 end_s = begin_s + LONGEST_S
@@ -261,38 +266,39 @@ class ReceiptClock:
 
     def _tick(self, now_s: float) -> None:
         """Look at the levels at one moment."""
-        self._now_s = float(now_s)
-        rows = list(self._current_rows(self._now_s))
-        self._show(rows)
-        tokens = {
-            notice_topic(cell_topic(Cell.from_token(row["cell"]))): row["cell"]
-            for row in rows
-        }
-        new = self._notices.update(select_current_levels(rows), self._now_s)
-        for topic, notice in new.items():
-            sent = SentNotice(self._now_s, tokens[topic], notice)
-            self._timeline.notices.append(sent)
+        self._now_s = now_s = float(now_s)
+        rows = list(self._newest_rows(now_s))
+        for row in rows:
+            self._show(row)
+        oldest_s = now_s - self._max_age_s
+        current = select_current_levels(
+            [row for row in rows if row["at"].timestamp() >= oldest_s],
+            now_s,
+            self._max_age_s,
+            self._limits,
+        )
+        topics = {notice_topic(cell_topic(Cell.from_token(c))): c for c in self._shown}
+        for topic, notice in self._notices.update(current, now_s).items():
+            self._timeline.notices.append(SentNotice(now_s, topics[topic], notice))
 
-    def _current_rows(self, now_s: float) -> Iterator[Mapping[str, Any]]:
-        """Newest row of each cell that is neither too old nor ahead."""
+    def _newest_rows(self, now_s: float) -> Iterator[Mapping[str, Any]]:
+        """Newest row of each cell that is not ahead of the receipts or of now."""
         upto = self._count(now_s)
         newest_s = step_end_s(float(self._received_s[upto - 1])) if upto else 0
-        limit_s = min(now_s + AHEAD_S, newest_s)
+        limit_s = int(min(now_s + AHEAD_S, newest_s) // STEP_S) * STEP_S
         for rows in self._pipeline.gold.levels.values():
-            at_s = int(limit_s // STEP_S) * STEP_S
-            while at_s >= now_s - self._max_age_s:
+            oldest_s = next(iter(rows))
+            for at_s in range(limit_s, oldest_s - STEP_S, -STEP_S):
                 if at_s in rows:
                     yield rows[at_s]
                     break
-                at_s -= STEP_S
 
-    def _show(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        found = {row["cell"]: (row["level"], row_state(row)) for row in rows}
-        for cell in self._pipeline.gold.levels:
-            now = found.get(cell, (None, "unknown"))
-            if self._shown.get(cell) != now:
-                self._shown[cell] = now
-                self._timeline.shown.append(ShownLevel(self._now_s, cell, *now))
+    def _show(self, row: Mapping[str, Any]) -> None:
+        now = PresentLevel.of_row(row, self._now_s, self._limits, self._max_age_s)
+        found, cell = (now.level, now.state), row["cell"]
+        if self._shown.get(cell) != found:
+            self._shown[cell] = found
+            self._timeline.shown.append(ShownLevel(self._now_s, cell, *found))
 
 
 def iso_time(at_s: float) -> str:

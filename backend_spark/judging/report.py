@@ -21,6 +21,7 @@ from backend_spark.judging.receipt_clock import (
     row_state,
 )
 from backend_spark.notices.notice_state import NoticePolicy
+from backend_spark.scoring.holds import HoldLimits
 from slope_science.quality import Flag
 from slope_science.reason_compat import parse_why
 from slope_science.reason_text import describe_reason
@@ -87,10 +88,11 @@ def judge_table(
     silver, gold = decode_table(table.messages, score.max_ahead_s, horizon_s)
     tables = Path(settings.backend.data) / TABLES_FOLDER
     feed = ForecastReader(tables, settings.forecast.max_age_s)
-    rules = CellRuleProvider.from_settings(settings.criteria, feed)
+    limits = HoldLimits(score.hold_s)
+    rules = CellRuleProvider.from_settings(settings.criteria, feed, limits)
     pipeline = MemoryPipeline(silver, gold, rules, horizon_s)
     policy = NoticePolicy(notify.from_level, notify.hold_s, notify.calm_s)
-    clock = ReceiptClock(pipeline, policy, notify.max_age_s, effort)
+    clock = ReceiptClock(pipeline, policy, notify.max_age_s, limits, effort)
     last_s = float(silver.received_us[-1]) / _MICRO
     end_s = last_s if until_s is None else max(until_s, last_s)
     return Judgement(table, pipeline, clock.run(end_s), end_s)
@@ -174,6 +176,9 @@ def _notice_json(sent: SentNotice) -> Json:
         "level": None if notice.withdrawn else notice.level,
         "withdrawn": notice.withdrawn,
         "until": None if notice.withdrawn else iso_time(notice.until_s),
+        "state": notice.state,
+        "known_until": iso_time(notice.known_until_s) if notice.known_until_s else None,
+        "doubts": list(notice.doubts),
     }
 
 
@@ -220,7 +225,7 @@ def format_lines(judged: Judgement, *, with_revisions: bool = False) -> Iterator
         what = (
             "withdrawn"
             if notice.withdrawn
-            else f"level {notice.level} until {iso_time(notice.until_s)}"
+            else f"level {notice.level} ({notice.state}) until {iso_time(notice.until_s)}"
         )
         yield f"notice {sent.cell} {iso_time(sent.at_s)}: {what}"
     yield from _flag_lines(readings_json(judged.pipeline))

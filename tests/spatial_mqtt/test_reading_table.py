@@ -5,7 +5,7 @@ import pytest
 from slope_science.quality import FLAG_LABEL
 from spatial_mqtt.reading_quantities import QUANTITIES
 from spatial_mqtt.reading_table import ReadingTableError, name_for_backend, read_table
-from tests.reading_tables import HEADER, PLACE, START_S, rain_rows, table_text
+from reading_tables import HEADER, PLACE, START_S, rain_rows, table_text
 
 
 def test_rows_of_one_time_are_one_message() -> None:

@@ -11,7 +11,7 @@ from edge_agent.config import read_node_settings
 from edge_agent.triage import Triage
 from slope_science.quality import Flag
 from spatial_mqtt.senml import Reading
-from tests.reading_tables import START_S, rain_rows, table_text
+from reading_tables import START_S, rain_rows, table_text
 
 SETTINGS = """
 [node]
