@@ -1,4 +1,4 @@
-"""Quantities of a table of readings: names and units of readings, and convertible units.
+"""Quantities of a table of readings: names and units, and convertible units.
 
 One table for `backend-spark judge` and `edge-agent triage`; documented in
 docs/reference/readings.md.

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -233,16 +234,19 @@ class _RowReader:
     def add(self, line: int, row: Sequence[str]) -> None:
         """Read one row."""
         try:
-            if len(row) != self._width:
-                raise FieldError("row", f"{self._width} fields", len(row))
+            self._check_width(row)
             self._add(line, *self._required(row), *self._optional(row))
         except FieldError as error:
             self.problems.append(f"line {line}: {error}")
 
+    def _check_width(self, row: Sequence[str]) -> None:
+        if len(row) != self._width:
+            raise FieldError("row", f"{self._width} fields", len(row))
+
     def _optional(self, row: Sequence[str]) -> list[str]:
         return ["" if at is None else row[at] for at in self._optional_places]
 
-    def _add(  # noqa: PLR0913 - the columns
+    def _add(  # noqa: PLR0913, PLR0917 - the columns
         self,
         line: int,
         time: str,
@@ -291,7 +295,8 @@ def _add_reading(message: TableMessage, new: TableReading) -> None:
         one, other = known.reading, new.reading
         if {known.quantity, new.quantity} != {RAIN, RAIN_TOTAL}:
             rule = f"given once for each time, as in line {known.line}"
-            raise FieldError("sensor and quantity", rule, f"{new.sensor} {new.quantity}")
+            given = f"{new.sensor} {new.quantity}"
+            raise FieldError("sensor and quantity", rule, given)
         value = one.value if one.value is not None else other.value
         total = one.sum if one.sum is not None else other.sum
         extra = {**one.extra, **other.extra}
@@ -341,9 +346,7 @@ def _parse_priority(text: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _parse_place(
-    node: str, latitude: str, longitude: str
-) -> tuple[str, float, float]:
+def _parse_place(node: str, latitude: str, longitude: str) -> tuple[str, float, float]:
     node = check_node_id(node.strip())
     place = _number("latitude", latitude), _number("longitude", longitude)
     check_position(*place)
@@ -425,8 +428,8 @@ def _unpaired_axes(messages: Iterable[TableMessage]) -> Iterator[str]:
         if len(axes) == 1:
             missing = TILT_Y if TILT_X in axes else TILT_X
             yield (
-                f"sensor {sensor} of node {node} must have both axes, got {axes.pop()}; "
-                f"add rows of {missing}, 0 for a meter with one axis"
+                f"sensor {sensor} of node {node} must have both axes, got "
+                f"{axes.pop()}; add rows of {missing}, 0 for a meter with one axis"
             )
 
 
@@ -447,21 +450,13 @@ def _notes(rows: _RowReader, messages: Sequence[TableMessage]) -> Iterator[str]:
             f"{rows.late_without_receipt} rows are older than a row before them and "
             "count as received with it; give the column received if that is wrong"
         )
-    if any(a.received_s > b.received_s for a, b in _pairs(rows.messages)):
+    if any(a.received_s > b.received_s for a, b in pairwise(rows.messages)):
         yield "rows were not in the order of their receipt, and were sorted by it"
     alone = sum(_count_unpaired(message) for message in messages)
     if alone:
         yield f"{alone} tilt readings lack the other axis at that time and do not count"
 
 
-def _pairs(
-    messages: Sequence[TableMessage],
-) -> Iterator[tuple[TableMessage, TableMessage]]:
-    return zip(messages, messages[1:], strict=False)
-
-
 def _count_unpaired(message: TableMessage) -> int:
     axes = [e.sensor for e in message.readings if e.quantity in {TILT_X, TILT_Y}]
     return sum(axes.count(sensor) == 1 for sensor in axes)
-
-

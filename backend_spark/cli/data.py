@@ -28,6 +28,11 @@ from slope_science.criteria import Criteria
 def parse_time_option(
     _context: click.Context, option: click.Parameter, text: str | None
 ) -> datetime | None:
+    """Callback of an option with a time.
+
+    Raises:
+        BadParameter: The text is no ISO time with a zone.
+    """
     if text is None:
         return None
     try:
@@ -105,7 +110,9 @@ def index(
     help="For csv and parquet.",
 )
 @click.option("--at", callback=parse_time_option, help="Time; the newest by default.")
-@click.option("--from", "begin", callback=parse_time_option, help="Rows from this time on.")
+@click.option(
+    "--from", "begin", callback=parse_time_option, help="Rows from this time on."
+)
 @click.option("--to", "end", callback=parse_time_option, help="Rows before this time.")
 @click.option("--sender", help="For cap: id without blanks, such as an address.")
 @click.option("--sender-name", default="", help="For cap: name shown to people.")

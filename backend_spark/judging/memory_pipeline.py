@@ -4,7 +4,7 @@ Messages are decoded and flagged as batches do it, then passes score the cells t
 messages change, from saved states, and revise rows as in the tables.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -86,6 +86,7 @@ class Silver:
         cells: Cell of each reading.
         at_us: Unix time of each, in microseconds.
         received_us: Its receipt.
+        first_of: Number of the first reading of each cell.
     """
 
     parsed: pa.Table
@@ -94,6 +95,7 @@ class Silver:
     cells: np.ndarray
     at_us: np.ndarray
     received_us: np.ndarray
+    first_of: Mapping[str, int]
 
 
 def decode_table(
@@ -110,9 +112,10 @@ def decode_table(
         parsed,
         [reading for message in messages for reading in message.readings],
         counts.to_numpy(),
-        np.array(parsed["cell"].to_pylist(), dtype=object),
+        cells := np.array(parsed["cell"].to_pylist(), dtype=object),
         parsed["at"].cast(pa.int64()).to_numpy(),
         parsed["received_at"].cast(pa.int64()).to_numpy(),
+        dict(zip(*np.unique(cells, return_index=True), strict=True)),
     )
     whys = np.array(cut["flag_why"].to_pylist(), dtype=object)
     return silver, Gold({}, [], {}, cut["flag"].to_numpy().copy(), whys)
@@ -182,12 +185,16 @@ class MemoryPipeline:
         states = {cell: self._valid_state(cell, us) for cell, us in earliest_us.items()}
         bodies = {c: self.gold.states[c][s] for c, s in states.items() if s is not None}
         rules = self.cell_rules.rules_of(earliest_us)
-        occupied = set(self.silver.cells[:upto])
+        occupied = self._occupied(upto)
         around = find_nearby_cells(sorted(earliest_us), occupied, self.nearby_km)
         scorer = Scorer(rules, self.horizon_s, earliest_us, bodies, around)
         scored = scorer.score(self._history(upto, scorer.cells, earliest_us, states))
         self._write(scored, earliest_us)
         return set(earliest_us)
+
+    def _occupied(self, upto: int) -> set[str]:
+        """Cells of the readings up to a number."""
+        return {cell for cell, at in self.silver.first_of.items() if at < upto}
 
     def _touched(self, first: int, upto: int) -> dict[str, int]:
         """Earliest new reading of each cell; the causes of revisions are kept."""
@@ -196,7 +203,8 @@ class MemoryPipeline:
         earliest_us: dict[str, int] = {}
         self._news = {}
         for row in decode.summarize_changes(part, counts).to_pylist():
-            cell, at_us, _ = row.pop("cell"), row.pop("earliest_us"), row.pop("rejected")
+            cell, at_us = row.pop("cell"), row.pop("earliest_us")
+            del row["rejected"]  # none: a table has no payloads
             if cell is not None and at_us is not None:
                 earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
                 add_news(self._news.setdefault(cell, {}), NewReadings(**row))
@@ -225,7 +233,7 @@ class MemoryPipeline:
             for cell, first_us in earliest_us.items()
         )
         chosen = self.silver.at_us[:upto] >= since_us
-        if len(cells) < len(set(self.silver.cells[:upto])):
+        if len(cells) < len(self._occupied(upto)):
             chosen &= np.isin(self.silver.cells[:upto], list(cells))
         places = np.nonzero(chosen & self.silver.counts[:upto])[0]
         rows = self.silver.parsed.select(HISTORY_SCHEMA.names).take(pa.array(places))
@@ -250,8 +258,10 @@ class MemoryPipeline:
             gold.states[state["cell"]][at_s] = state["body"]
         for cell in cells:
             newest = max(gold.states[cell], default=0)
-            kept = {s: b for s, b in gold.states[cell].items() if keeps_state(s, newest)}
-            gold.states[cell] = kept
+            states = gold.states[cell]
+            gold.states[cell] = {
+                at_s: states[at_s] for at_s in states if keeps_state(at_s, newest)
+            }
 
     def _revise(self, rows: pa.Table) -> None:
         old = pa.Table.from_pylist(self._stored(rows), schema=LEVELS)
@@ -269,5 +279,3 @@ class MemoryPipeline:
         keys = zip(rows["cell"].to_pylist(), at_s, strict=True)
         found = (self.gold.levels.get(cell, {}).get(at) for cell, at in keys)
         return [row for row in found if row is not None]
-
-

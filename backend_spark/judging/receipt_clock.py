@@ -108,6 +108,9 @@ class Effort:
     max_passes: int = 5000
 
 
+NORMAL_EFFORT: Final = Effort()
+
+
 def row_state(row: Mapping[str, Any]) -> str:
     """State of a row of levels."""
     return str(row["state"])
@@ -130,7 +133,7 @@ class ReceiptClock:
         policy: NoticePolicy,
         max_age_s: float,
         limits: HoldLimits = NO_LIMITS,
-        effort: Effort = Effort(),
+        effort: Effort = NORMAL_EFFORT,
     ) -> None:
         self._pipeline = pipeline
         self._policy = policy
@@ -228,9 +231,10 @@ class ReceiptClock:
         silver = self._pipeline.silver
         received_s = np.unique(self._received_s[part][silver.cells[part] == cell])
         gaps_s = np.diff(received_s)
-        longest_s = max(QUIET_GAP_S, 2.5 * float(np.median(gaps_s))) if len(gaps_s) else 0
-        if len(gaps_s) and float(gaps_s.max()) > longest_s:
-            return False
+        if len(gaps_s):
+            longest_s = max(QUIET_GAP_S, 2.5 * float(np.median(gaps_s)))
+            if float(gaps_s.max()) > longest_s:
+                return False
         rows = self._pipeline.gold.levels.get(cell, {})
         first_s = step_end_s(float(silver.at_us[part].min()) / _MICRO)
         last_s = step_end_s(float(silver.at_us[part].max()) / _MICRO)

@@ -13,6 +13,7 @@ from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.forecast.table import ForecastReader
 from backend_spark.judging.memory_pipeline import MemoryPipeline, decode_table
 from backend_spark.judging.receipt_clock import (
+    NORMAL_EFFORT,
     Effort,
     ReceiptClock,
     SentNotice,
@@ -37,6 +38,7 @@ STEP_COLUMNS: Final = (
     "r60_mm", "swi_mm", "lower_bound", "rain_known", "tilt_rate_deg_per_h",
     "level_same", "level_forecast", "n_nodes", "version",
 )  # fmt: skip
+_READING_COLUMNS: Final = ("node", "name", "value", "value_text", "sum", "unit")
 _FLAG_NAMES: Final = {int(flag): flag.name.casefold() for flag in Flag}
 _MICRO: Final = 1_000_000
 
@@ -65,7 +67,7 @@ def judge_table(
     table: ReadingTable,
     settings: BackendSettings,
     until_s: float | None = None,
-    effort: Effort = Effort(),
+    effort: Effort = NORMAL_EFFORT,
 ) -> Judgement:
     """Judge a table of readings as the pipeline does.
 
@@ -86,16 +88,22 @@ def judge_table(
     score, notify = settings.score, settings.notify
     horizon_s = score.horizon_days * 86_400
     silver, gold = decode_table(table.messages, score.max_ahead_s, horizon_s)
-    tables = Path(settings.backend.data) / TABLES_FOLDER
-    feed = ForecastReader(tables, settings.forecast.max_age_s)
-    limits = HoldLimits(score.hold_s)
-    rules = CellRuleProvider.from_settings(settings.criteria, feed, limits)
-    pipeline = MemoryPipeline(silver, gold, rules, horizon_s)
+    pipeline = MemoryPipeline(silver, gold, _make_rules(settings), horizon_s)
     policy = NoticePolicy(notify.from_level, notify.hold_s, notify.calm_s)
-    clock = ReceiptClock(pipeline, policy, notify.max_age_s, limits, effort)
+    clock = ReceiptClock(
+        pipeline, policy, notify.max_age_s, HoldLimits(score.hold_s), effort
+    )
     last_s = float(silver.received_us[-1]) / _MICRO
     end_s = last_s if until_s is None else max(until_s, last_s)
     return Judgement(table, pipeline, clock.run(end_s), end_s)
+
+
+def _make_rules(settings: BackendSettings) -> CellRuleProvider:
+    """Rules of cells, as `streaming.job.make_pipeline` makes them."""
+    tables = Path(settings.backend.data) / TABLES_FOLDER
+    feed = ForecastReader(tables, settings.forecast.max_age_s)
+    limits = HoldLimits(settings.score.hold_s)
+    return CellRuleProvider.from_settings(settings.criteria, feed, limits)
 
 
 def to_json(judged: Judgement, *, with_revisions: bool = False) -> Json:
@@ -185,24 +193,25 @@ def _notice_json(sent: SentNotice) -> Json:
 def readings_json(pipeline: MemoryPipeline) -> Iterator[Json]:
     """Each reading with its flag, in the order of receipt."""
     silver, gold = pipeline.silver, pipeline.gold
-    names = ("node", "name", "value", "value_text", "sum", "unit")
-    columns = [silver.parsed[name].to_pylist() for name in names]
     times = np.datetime_as_string(silver.at_us.astype("datetime64[us]"), unit="ms")
-    places = zip(silver.readings, times.tolist(), *columns, strict=True)
-    for place, (reading, time, node, name, value, text, total, unit) in enumerate(places):
-        flag, why = int(gold.flags[place]), gold.whys[place]
+    columns = [silver.parsed[name].to_pylist() for name in _READING_COLUMNS]
+    rows = zip(*columns, strict=True)
+    for place, (reading, row) in enumerate(zip(silver.readings, rows, strict=True)):
+        found = dict(zip(_READING_COLUMNS, row, strict=True))
+        text, flag = found.pop("value_text"), int(gold.flags[place])
+        why = gold.whys[place]
+        if text is not None:
+            found["value"] = text
         yield {
             "line": reading.line,
-            "time": f"{time}Z",
-            "node": node,
-            "name": name,
-            "value": value if text is None else text,
-            "sum": total,
-            "unit": unit,
+            "time": f"{times[place]}Z",
+            **found,
             "flag": flag,
             "flag_name": _FLAG_NAMES[flag],
             "counts": bool(silver.counts[place]) and flag < Flag.FAIL,
-            "reasons": [describe_reason(each) for each in parse_why(why)] if why else [],
+            "reasons": [describe_reason(each) for each in parse_why(why)]
+            if why
+            else [],
         }
 
 
@@ -222,10 +231,11 @@ def format_lines(judged: Judgement, *, with_revisions: bool = False) -> Iterator
             )
     for sent in judged.timeline.notices:
         notice = sent.notice
+        level = _level(notice.level, notice.state)
         what = (
             "withdrawn"
             if notice.withdrawn
-            else f"level {notice.level} ({notice.state}) until {iso_time(notice.until_s)}"
+            else f"{level} until {iso_time(notice.until_s)}"
         )
         yield f"notice {sent.cell} {iso_time(sent.at_s)}: {what}"
     yield from _flag_lines(readings_json(judged.pipeline))

@@ -20,7 +20,7 @@ from edge_agent.triage import Triage
 from edge_agent.triage.table_replay import (
     ReplayedMessage,
     choose_node,
-    match_sensors,
+    match_all,
     replay_messages,
 )
 from service_runtime.errors import FieldError
@@ -56,9 +56,7 @@ def triage_command(
         table = read_table(name, text, skip_refused=skip_refused)
         chosen = choose_node(table.messages, node, settings.settings.node.id)
         messages = [m for m in table.messages if m.node == chosen]
-        problems = list(match_sensors(messages, settings.sensors))
-        if problems:
-            raise ReadingTableError(name, problems)
+        match_all(name, messages, settings.sensors)
     except (ReadingTableError, FieldError, OSError, UnicodeDecodeError) as error:
         say(error)
         sys.exit(EXIT_USAGE_DATA)
@@ -110,7 +108,7 @@ def _changes(steps: Iterable[ReplayedMessage]) -> Iterator[str]:
     """A line for each change of level or flags."""
     before: object = None
     for step in steps:
-        flags = sorted((name, flag.name.casefold()) for name, flag in step.flags.items())
+        flags = sorted((n, flag.name.casefold()) for n, flag in step.flags.items())
         now = step.result.level, flags
         if now != before:
             doubts = "".join(f"; {name} {flag}" for name, flag in flags)

@@ -11,7 +11,11 @@ from edge_agent.triage.samples import Instant, read_flag
 from service_runtime.errors import FieldError
 from slope_science.quality import Flag
 from spatial_mqtt.reading_quantities import QUANTITIES
-from spatial_mqtt.reading_table import TableMessage, TableReading
+from spatial_mqtt.reading_table import (
+    ReadingTableError,
+    TableMessage,
+    TableReading,
+)
 from spatial_mqtt.senml import Reading
 
 
@@ -37,11 +41,24 @@ def choose_node(messages: Iterable[TableMessage], wanted: str | None, own: str) 
         FieldError: The table has no such node, or several.
     """
     nodes = sorted({message.node for message in messages})
-    chosen = wanted or (own if own in nodes else nodes[0])
-    if chosen not in nodes or (wanted is None and own not in nodes and len(nodes) > 1):
+    chosen = wanted or (nodes[0] if len(nodes) == 1 else own)
+    if chosen not in nodes:
         rule = f"one of the table's nodes, {', '.join(nodes)}"
-        raise FieldError("--node", rule, wanted or own)
+        raise FieldError("--node", rule, chosen)
     return chosen
+
+
+def match_all(
+    source: str, messages: Iterable[TableMessage], sensors: Sequence[SensorConfig]
+) -> None:
+    """Convert all readings by `match_sensors`.
+
+    Raises:
+        ReadingTableError: Some do not match.
+    """
+    problems = list(match_sensors(messages, sensors))
+    if problems:
+        raise ReadingTableError(source, problems)
 
 
 def match_sensors(

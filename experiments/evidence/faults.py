@@ -9,7 +9,7 @@ Change = Callable[[Sample], Sample | None]
 """Of one reading; None drops it."""
 
 
-def change(
+def change(  # noqa: PLR0913 - where and when
     series: Series,
     by: Change,
     *,

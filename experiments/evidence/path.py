@@ -1,6 +1,6 @@
 """The whole path of readings: node, backend, notices, and the siren on mock pins."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -15,9 +15,10 @@ from edge_agent.alarm_outputs import AlarmOutputs, AlarmOutputSettings
 from edge_agent.config import NodeSettings, parse_node_settings
 from edge_agent.notices import Notices
 from edge_agent.triage import Triage
-from edge_agent.triage.table_replay import match_sensors, replay_messages
+from edge_agent.triage.table_replay import match_all, replay_messages
 from experiments.evidence.series import PLACE, SLOPE, START_S, Series
 from service_runtime.settings import build_settings
+from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.reading_table import read_table
 from spatial_mqtt.topics import cell_topic, notice_topic
@@ -137,9 +138,7 @@ def run_node(series: Series) -> list[tuple[float, int]]:
     messages = [
         m for m in read_table("node", series.table()).messages if m.node == SLOPE
     ]
-    mistakes = list(match_sensors(messages, settings.sensors))
-    if mistakes:
-        raise ValueError(mistakes[0])
+    match_all("node", messages, settings.sensors)
     sections = settings.settings
     triage = Triage(settings.sensors, sections.triage, sections.criteria.criteria())
     return [
@@ -190,7 +189,11 @@ def _siren(outcome: Outcome) -> Iterator[float]:
     alarms = AlarmOutputs([SIREN], pins, lambda: now_s)
     notices = Notices(None, lambda _: None)
     topic = notice_topic(cell_topic(CELL))
-    incoming = [(hours_of(n["at"]), _payload(n)) for n in outcome.notices]
+    # Printed times are rounded; a node takes a later notice only.
+    incoming = [
+        (hours_of(n["at"]), _payload(n, number * 0.001))
+        for number, n in enumerate(outcome.notices)
+    ]
     own = _steps(outcome.node)
     try:
         for minute in range(round(outcome.until_h * 60) + 1):
@@ -219,8 +222,8 @@ def _incoming(topic: str, payload: bytes) -> IncomingMessage:
     )
 
 
-def _steps(node: Sequence[tuple[float, int]]) -> Any:  # noqa: ANN401
-    """Level of a node as a function of time; 1 once it is silent for an hour."""
+def _steps(node: Sequence[tuple[float, int]]) -> Callable[[float], int]:
+    """Level of a node as a function of time."""
 
     def level(at_h: float) -> int:
         before = [each for h, each in node if h <= at_h + 1e-9]
@@ -232,10 +235,8 @@ def _steps(node: Sequence[tuple[float, int]]) -> Any:  # noqa: ANN401
     return level
 
 
-def _payload(notice: Mapping[str, Any]) -> bytes:
-    from spatial_mqtt.announcements import Notice  # noqa: PLC0415
-
-    at_s = START_S + hours_of(notice["at"]) * 3600
+def _payload(notice: Mapping[str, Any], later_s: float) -> bytes:
+    at_s = START_S + hours_of(notice["at"]) * 3600 + later_s
     if notice["withdrawn"]:
         return Notice(at_s=at_s, withdrawn=True).encode()
     until_s = START_S + hours_of(notice["until"]) * 3600

@@ -89,7 +89,7 @@ class Series:
 
     def rng(self, name: str) -> random.Random:
         """Random numbers for one purpose."""
-        return random.Random(f"{self.seed} {name}")
+        return random.Random(f"{self.seed} {name}")  # noqa: S311 - noise
 
     def with_samples(self, more: Iterable[Sample]) -> "Series":
         """The series with more readings."""
@@ -193,7 +193,7 @@ def wire(series: Series, course: Course = lambda _: 0.0) -> Series:
 
 
 def shocks(series: Series, course: Course = lambda _: 0.0) -> Series:
-    """Add a vibration sensor: shocks since the last reading, over a background of 0 to 2."""
+    """Add a vibration sensor, over a background of 0 to 2 shocks."""
     rng = series.rng("shocks")
     return sensor(
         series, "shocks", "shocks", lambda h: rng.randint(0, 2) + course(h), "count"
@@ -203,6 +203,21 @@ def shocks(series: Series, course: Course = lambda _: 0.0) -> Series:
 def dry(_at_h: float) -> float:
     """No rain."""
     return 0.0
+
+
+def step(size: float, at_h: float) -> Course:
+    """A lasting step."""
+    return lambda h: size if h >= at_h else 0.0
+
+
+def pulse(size: float, begin_h: float, end_h: float) -> Course:
+    """A value for a time, both ends included."""
+    return lambda h: size if begin_h <= h <= end_h else 0.0
+
+
+def spike(size: float, at_h: float) -> Course:
+    """A value in one reading."""
+    return pulse(size, at_h - 1e-6, at_h + 1e-6)
 
 
 def storm(mm_per_h: float, begin_h: float, end_h: float) -> Course:

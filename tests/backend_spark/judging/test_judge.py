@@ -3,20 +3,12 @@
 import json
 import random
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-
-from backend_spark.cli import cli
-from backend_spark.config import BackendSettings
-from backend_spark.judging.receipt_clock import SHORTEST_S, Effort, iso_time
-from backend_spark.judging.report import judge_table, to_json
-from backend_spark.scoring.score import CellRules, score_cell
-from service_runtime.settings import build_settings
-from slope_science.criteria import Criteria
-from spatial_mqtt.reading_table import read_table
 from reading_tables import (
     HEADER,
     PLACE,
@@ -27,12 +19,23 @@ from reading_tables import (
     time_text,
 )
 
+from backend_spark.cli import cli
+from backend_spark.config import BackendSettings
+from backend_spark.judging.memory_pipeline import decode_table
+from backend_spark.judging.receipt_clock import SHORTEST_S, Effort, iso_time
+from backend_spark.judging.report import judge_table, to_json
+from backend_spark.scoring.arrow import read_observations
+from backend_spark.scoring.score import CellRules, score_cell
+from service_runtime.settings import build_settings
+from slope_science.criteria import Criteria
+from spatial_mqtt.reading_table import read_table
+
 SETTINGS = build_settings(BackendSettings, {"backend": {"data": "."}})
 STORM_MM = [0.0] * 36 + [7.0] * 48 + [0.0] * 48
 """Six hours dry, eight hours of 42 mm/h, eight hours dry."""
 
 
-def judged(text: str, **more: Any) -> dict[str, Any]:
+def judged(text: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - of judge_table
     table = read_table("t.csv", text)
     return to_json(judge_table("t.csv", table, SETTINGS, **more), with_revisions=True)
 
@@ -54,9 +57,6 @@ def test_levels_are_those_of_scoring_at_once(storm: dict[str, Any]) -> None:
 
 
 def _scored_at_once(depths_mm: Sequence[float]) -> list[int | None]:
-    from backend_spark.judging.memory_pipeline import decode_table  # noqa: PLC0415
-    from backend_spark.scoring.arrow import read_observations  # noqa: PLC0415
-
     table = read_table("t.csv", table_text(rain_rows(depths_mm)))
     silver, _ = decode_table(table.messages, 600, 60 * 86_400)
     rules = CellRules(Criteria.assumed_from(150.0))
@@ -71,23 +71,31 @@ def test_quiet_windows_give_the_rows_of_passes_at_each_receipt() -> None:
         rows += rain_rows([0.5 if rnd.random() < 0.05 else 0.0])
         rows[-1] = (at * 600.0, *rows[-1][1:])
         rows += [
-            (at * 600.0, "n1", "tilt", f"tilt_{axis}", round(rnd.gauss(0, 0.002), 4), "deg")
-            for axis in "xy"
+            (
+                at * 600.0,
+                "n1",
+                "tilt",
+                f"tilt_{a}",
+                round(rnd.gauss(0, 0.002), 4),
+                "deg",
+            )
+            for a in "xy"
         ]
     text = table_text(rows)
     quick = judge_table("t.csv", read_table("t.csv", text), SETTINGS)
     slow = judge_table(
-        "t.csv", read_table("t.csv", "\n".join([text, _flagged_rows()])), SETTINGS
+        "t.csv", read_table("t.csv", f"{text}\n{_flagged_rows()}"), SETTINGS
     )
-    assert quick.timeline.passes == 1 < 30 < slow.timeline.passes
+    assert quick.timeline.passes == 1
+    assert slow.timeline.passes > 30
     ours, others = (to_json(each)["cells"][0]["steps"] for each in (quick, slow))
     for one, other in zip(ours, others, strict=True):
         other["version"] = one["version"]
         other["n_nodes"] = one["n_nodes"]
     assert [each["level"] for each in ours] == [each["level"] for each in others]
-    assert [each["swi_mm"] for each in ours] == pytest.approx(
-        [each["swi_mm"] for each in others]
-    )
+    assert [each["swi_mm"] for each in ours] == pytest.approx([
+        each["swi_mm"] for each in others
+    ])
 
 
 def _flagged_rows() -> str:
@@ -100,18 +108,16 @@ def _flagged_rows() -> str:
 
 def test_notices_follow_the_clock_of_receipt(storm: dict[str, Any]) -> None:
     result = storm
-    rise = [n for n in result["notices"] if n["level"] == 4][0]
+    rise = next(n for n in result["notices"] if n["level"] == 4)
     shown = result["cells"][0]["shown"]
-    assert rise["at"] == [s["at"] for s in shown if s["level"] == 4][0]
+    assert rise["at"] == next(s["at"] for s in shown if s["level"] == 4)
     falls = [n for n in result["notices"] if n["at"] > rise["at"] and n["level"] != 4]
-    lower = [s["at"] for s in shown if s["at"] > rise["at"] and s["level"] != 4][0]
+    lower = next(s["at"] for s in shown if s["at"] > rise["at"] and s["level"] != 4)
     assert falls
     assert falls[0]["at"] >= iso_time(_seconds(lower) + SETTINGS.notify.calm_s)
 
 
 def _seconds(text: str) -> float:
-    from datetime import datetime  # noqa: PLC0415
-
     return datetime.fromisoformat(text).timestamp()
 
 
