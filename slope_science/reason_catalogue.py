@@ -232,9 +232,9 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         en="unknown: level {level} was last judged at {known_until_s}, held no longer",
         ja="判定不能（最終 レベル{level}相当 {known_until_s}、保持を終了）",
     ),
-    ReasonCode.RAIN_FROM_CELL: SentenceTemplates(
-        en="own rain is missing: rain of cell {cell}, {km} km away",
-        ja="雨量が欠測のため、{km} km 離れた区域 {cell} の雨量で代用",
+    ReasonCode.RAIN_FROM_GAUGE: SentenceTemplates(
+        en="own rain is missing: rain of {node}, {km} km away",
+        ja="雨量が欠測のため、{km} km 離れた {node} の雨量で代用",
     ),
     ReasonCode.RAIN_FROM_FORECAST: SentenceTemplates(
         en="own rain is missing: rain by {source}'s forecast of {issued_s}",

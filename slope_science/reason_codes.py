@@ -55,7 +55,7 @@ class ReasonCode(StrEnum):
     NO_RAIN_DATA = "no_rain_data"
     LEVEL_HELD = "level_held"
     HOLD_ENDED = "hold_ended"
-    RAIN_FROM_CELL = "rain_from_cell"
+    RAIN_FROM_GAUGE = "rain_from_gauge"
     RAIN_FROM_FORECAST = "rain_from_forecast"
     RAIN_FROM_GRID = "rain_from_grid"
     LOWER_BOUND = "lower_bound"
@@ -300,7 +300,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _optional(_BECAUSE),
     ),
     ReasonCode.HOLD_ENDED: (_whole("level"), _minute("known_until_s")),
-    ReasonCode.RAIN_FROM_CELL: (_text("cell"), _fixed("km", 1)),
+    ReasonCode.RAIN_FROM_GAUGE: (_NODE, _fixed("km", 1)),
     ReasonCode.RAIN_FROM_FORECAST: (_text("source"), _minute("issued_s")),
     ReasonCode.RAIN_FROM_GRID: (_text("source"),),
     ReasonCode.LOWER_BOUND: (),
@@ -377,7 +377,7 @@ RESTRICTIONS: Final = frozenset({
     ReasonCode.DOUBTFUL_RAIN,
     ReasonCode.SUSPECT_RAIN,
     ReasonCode.LEVEL_HELD,
-    ReasonCode.RAIN_FROM_CELL,
+    ReasonCode.RAIN_FROM_GAUGE,
     ReasonCode.RAIN_FROM_FORECAST,
     ReasonCode.RAIN_FROM_GRID,
     ReasonCode.AHEAD_SAME_RAIN,

@@ -12,8 +12,15 @@ from typing import Final
 
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import make_rain_record
-from backend_spark.scoring.rain import Gauge, rain_reading, read_gauge
+from backend_spark.scoring.rain import (
+    Gauge,
+    SubstituteRain,
+    rain_reading,
+    read_gauge,
+)
 from slope_science.rain_quality import NeighbourGauge, RainRecord
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 from spatial_mqtt.cells import Cell, distance_km
 
 MAX_GAUGES: Final = 8
@@ -97,6 +104,14 @@ class NearbyRain:
                 depth_mm = steps.depth_mm.get(end_s, 0.0)
                 return NearestRain(depth_mm, gauge.distance_km, gauge.node)
         return None
+
+    def substitute(self, end_s: int) -> SubstituteRain | None:
+        """Rain of `nearest` in place of a cell's missing rain."""
+        near = self.nearest(end_s)
+        if near is None:
+            return None
+        reason = Reason(ReasonCode.RAIN_FROM_GAUGE, node=near.node, km=near.distance_km)
+        return SubstituteRain(near.depth_mm, reason)
 
     def neighbours(self) -> list[NeighbourGauge]:
         """The gauges for `slope_science.rain_quality`."""

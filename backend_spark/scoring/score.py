@@ -8,7 +8,7 @@ judgement by rain; only a held level, movement and other evidence give one.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from backend_spark.criteria.jma import Telegram, find_official_level
@@ -413,6 +413,7 @@ def score_cell(
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
     cell = CellReadings.from_observations(known, from_s, past)
+    rules = replace(rules, substitutes=(*rules.substitutes, nearby.substitute))
     run = CellPass(cell, known, rules, past)
     rows = _rows(run, rules, from_s)
     return CellScores(

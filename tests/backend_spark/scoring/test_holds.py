@@ -11,6 +11,7 @@ from backend_spark.scoring.cell_state import (
     encode_state,
 )
 from backend_spark.scoring.holds import LOW_HOLD_S, HoldLimits
+from backend_spark.scoring.nearby import GaugeReports, NearbyGauge, NearbyRain
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SubstituteRain
 from backend_spark.scoring.score import CellRules, LevelRow, score_cell
@@ -77,7 +78,7 @@ def test_level_never_falls_below_that_at_the_death_of_the_gauge(
         assert (rows[n].level or 0) >= at_death, n
     late = rows[dies_at + 3]
     assert (late.state, late.known_until_s) == ("held", T0 + (dies_at - 1) * STEP)
-    assert str(late.reasons[0].code) == ReasonCode.LEVEL_HELD
+    assert ReasonCode.LEVEL_HELD in codes(late)
     assert rows[until].state == "held"
 
 
@@ -204,6 +205,24 @@ def test_substitute_may_raise_the_level_and_is_named(
     assert code in codes(wet[100])
     assert not wet[100].rain.is_known
     assert {dry[n].level for n in range(70, 301)} == {3}
+
+
+def test_rain_of_the_nearest_gauge_takes_the_place_of_missing_rain() -> None:
+    """Its node and distance are in the reasons; the level stays held."""
+    reports = GaugeReports(
+        replace(o, node="n7", flag=int(Flag.GOOD)) for o in gauge([5.0] * 200)
+    )
+    nearby = NearbyRain((NearbyGauge("n7", 2.1, reports),))
+    readings = sorted([*gauge(STORM[:70]), *alive(0, 199)], key=lambda o: o.at_s)
+    rows = {
+        (r.end_s - T0) // STEP: r
+        for r in score_cell(readings, RULES, nearby=nearby).rows
+    }
+
+    assert rows[69].level == 3
+    assert (rows[130].level, rows[130].state) == (5, "held")
+    assert "own rain is missing: rain of n7, 2.1 km away" in rows[130].sentences
+    assert rows[130].known_until_s == T0 + 69 * STEP
 
 
 def test_release_by_a_person_ends_a_hold_in_unknown() -> None:
