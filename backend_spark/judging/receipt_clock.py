@@ -125,6 +125,7 @@ class ReceiptClock:
         max_age_s: Age from which a level is not current.
         limits: When holds end.
         effort: How closely passes follow the receipts.
+        down_s: Unix times between which the publisher of notices does not run.
     """
 
     def __init__(
@@ -134,12 +135,14 @@ class ReceiptClock:
         max_age_s: float,
         limits: HoldLimits = NO_LIMITS,
         effort: Effort = NORMAL_EFFORT,
+        down_s: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self._pipeline = pipeline
         self._policy = policy
         self._max_age_s = max_age_s
         self._limits = limits
         self._effort = effort
+        self._down_s = down_s
         self._received_s = pipeline.silver.received_us / _MICRO
         self._timeline = Timeline()
         self._shown: dict[str, tuple[int | None, str]] = {}
@@ -274,6 +277,8 @@ class ReceiptClock:
         rows = list(self._newest_rows(now_s))
         for row in rows:
             self._show(row)
+        if self._down_s[0] <= now_s < self._down_s[1]:
+            return
         oldest_s = now_s - self._max_age_s
         current = select_current_levels(
             [row for row in rows if row["at"].timestamp() >= oldest_s],

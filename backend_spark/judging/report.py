@@ -68,6 +68,7 @@ def judge_table(
     settings: BackendSettings,
     until_s: float | None = None,
     effort: Effort = NORMAL_EFFORT,
+    down_s: tuple[float, float] = (0.0, 0.0),
 ) -> Judgement:
     """Judge a table of readings as the pipeline does.
 
@@ -77,6 +78,7 @@ def judge_table(
         settings: Settings of the backend.
         until_s: Unix time until which the clock runs on; None: to the last receipt.
         effort: How closely passes follow the receipts.
+        down_s: Unix times between which the publisher of notices does not run.
 
     Raises:
         ReadingTableError: A sensor cannot be named.
@@ -90,8 +92,9 @@ def judge_table(
     silver, gold = decode_table(table.messages, score.max_ahead_s, horizon_s)
     pipeline = MemoryPipeline(silver, gold, _make_rules(settings), horizon_s)
     policy = NoticePolicy(notify.from_level, notify.hold_s, notify.calm_s)
+    limits = HoldLimits(score.hold_s)
     clock = ReceiptClock(
-        pipeline, policy, notify.max_age_s, HoldLimits(score.hold_s), effort
+        pipeline, policy, notify.max_age_s, limits, effort, down_s
     )
     last_s = float(silver.received_us[-1]) / _MICRO
     end_s = last_s if until_s is None else max(until_s, last_s)

@@ -147,23 +147,35 @@ def run_node(series: Series) -> list[tuple[float, int]]:
     ]
 
 
-def judge_series(series: Series, until_h: float, spacing_s: int = 600) -> Judgement:
+def judge_series(
+    series: Series,
+    until_h: float,
+    spacing_s: int = 600,
+    down_h: tuple[float, float] = (0.0, 0.0),
+) -> Judgement:
     """Judge a series as the pipeline does."""
     table = read_table("series", series.table())
     until_s = START_S + until_h * 3600
-    return judge_table("series", table, BACKEND, until_s, Effort(spacing_s))
+    down_s = (START_S + down_h[0] * 3600, START_S + down_h[1] * 3600)
+    return judge_table("series", table, BACKEND, until_s, Effort(spacing_s), down_s)
 
 
-def run_path(series: Series, after_h: float = 0.0, spacing_s: int = 600) -> Outcome:
+def run_path(
+    series: Series,
+    after_h: float = 0.0,
+    spacing_s: int = 600,
+    down_h: tuple[float, float] = (0.0, 0.0),
+) -> Outcome:
     """Run a series through the whole path.
 
     Args:
         series: The readings.
         after_h: How long the clock runs on after the series.
         spacing_s: Shortest time between two passes.
+        down_h: Hours between which the backend is down.
     """
     until_h = series.hours + after_h
-    result = to_json(judge_series(series, until_h, spacing_s))
+    result = to_json(judge_series(series, until_h, spacing_s, down_h))
     cell = next(c for c in result["cells"] if c["cell"] == CELL.token)
     flagged: dict[str, set[str]] = {}
     for each in result["readings"]:
