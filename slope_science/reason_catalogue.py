@@ -183,6 +183,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         en="in {minutes} min, by {source}'s forecast of {issued_s}: {because}",
         ja="{source} の予報（{issued_s} 発表）では {minutes} 分後：{because}",
     ),
+    ReasonCode.GRID_SOIL_WATER: SentenceTemplates(
+        en="analysed by {source} for {at_s}: {because}",
+        ja="{source} の解析（{at_s}）では：{because}",
+    ),
     ReasonCode.DOUBTFUL_RAIN: SentenceTemplates(
         en="{because}, with doubtful rain", ja="{because}（疑わしい雨量を含む）"
     ),
@@ -342,6 +346,26 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ),
     ReasonCode.FROST: SentenceTemplates(
         en="frost: air at {air_cel} Cel", ja="凍結：気温 {air_cel} °C"
+    ),
+    ReasonCode.GRID_EXCESS: SentenceTemplates(
+        en=(
+            "{rain_mm} mm in {hours} h, {factor} times the {grid_mm} mm of analysed "
+            "rain up to {at_s}"
+        ),
+        ja=(
+            "{hours} 時間に {rain_mm} mm：解析雨量 {grid_mm} mm（{at_s} まで）の "
+            "{factor} 倍"
+        ),
+    ),
+    ReasonCode.GRID_DEFICIT: SentenceTemplates(
+        en=(
+            "{rain_mm} mm in {hours} h, the {grid_mm} mm of analysed rain up to {at_s} "
+            "are {factor} times as much"
+        ),
+        ja=(
+            "{hours} 時間に {rain_mm} mm：解析雨量は {grid_mm} mm（{at_s} まで）で "
+            "{factor} 倍"
+        ),
     ),
     ReasonCode.SOURCE_FLAG: SentenceTemplates(
         en="source: flag {flag}", ja="発表元の品質判定：{flag}"

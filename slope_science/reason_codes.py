@@ -44,6 +44,7 @@ class ReasonCode(StrEnum):
     AHEAD_SAME_RAIN = "ahead_same_rain"
     AHEAD_FORECAST = "ahead_forecast"
     DOUBTFUL_RAIN = "doubtful_rain"
+    GRID_SOIL_WATER = "grid_soil_water"
 
     # where the criterion of a reason comes from
     ASSUMED_CRITERIA = "assumed_criteria"
@@ -84,6 +85,8 @@ class ReasonCode(StrEnum):
     CLOCK_LAG = "clock_lag"
     CATCH_UP = "catch_up"
     FROST = "frost"
+    GRID_EXCESS = "grid_excess"
+    GRID_DEFICIT = "grid_deficit"
     SOURCE_FLAG = "source_flag"
 
     # why a forecast of rain is not used
@@ -194,6 +197,13 @@ _RULES: Final = _choice(
     *("rain", "tilt", "displacement", "wire", "vibration"),
     *("saturation", "pore", "water_level", "limit"),
 )
+_BESIDE_GRID: Final = (
+    _fixed("rain_mm", 1),
+    _whole("hours"),
+    _fixed("grid_mm", 1),
+    _fixed("factor", 1),
+    _minute("at_s"),
+)
 
 REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.SOIL_WATER: (
@@ -288,6 +298,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _minute("issued_s"),
     ),
     ReasonCode.DOUBTFUL_RAIN: (_BECAUSE,),
+    ReasonCode.GRID_SOIL_WATER: (_BECAUSE, _text("source"), _minute("at_s")),
     ReasonCode.ASSUMED_CRITERIA: (),
     ReasonCode.ASSUMED_LINE: (),
     ReasonCode.ASSUMED_CRITERION: (),
@@ -338,6 +349,8 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.CLOCK_LAG: (_fixed("lag_h", 1),),
     ReasonCode.CATCH_UP: (_fixed("hours", 1),),
     ReasonCode.FROST: (_general("air_cel"),),
+    ReasonCode.GRID_EXCESS: _BESIDE_GRID,
+    ReasonCode.GRID_DEFICIT: _BESIDE_GRID,
     ReasonCode.SOURCE_FLAG: (_text("flag"),),
     ReasonCode.FORECAST_STALE: (_fixed("age_h", 1), _general("max_h")),
     ReasonCode.FORECAST_SHORT: (_whole("minutes"), _whole("of_minutes")),

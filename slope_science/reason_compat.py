@@ -28,6 +28,7 @@ _FIRST: Final = (
     ReasonCode.AHEAD_SAME_RAIN,
     ReasonCode.AHEAD_FORECAST,
     ReasonCode.DOUBTFUL_RAIN,
+    ReasonCode.GRID_SOIL_WATER,
 )
 """Reasons that contain another one, the outermost first."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from backend_spark.analysed_rain.table import AnalysisReader
 from backend_spark.config import TABLES_FOLDER, BackendSettings
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.forecast.table import ForecastReader
@@ -90,12 +91,12 @@ def judge_table(
     score, notify = settings.score, settings.notify
     horizon_s = score.horizon_days * 86_400
     silver, gold = decode_table(table.messages, score.max_ahead_s, horizon_s)
-    pipeline = MemoryPipeline(silver, gold, _make_rules(settings), horizon_s)
+    pipeline = MemoryPipeline(
+        silver, gold, _make_rules(settings), horizon_s, score.nearby_km
+    )
     policy = NoticePolicy(notify.from_level, notify.hold_s, notify.calm_s)
     limits = HoldLimits(score.hold_s)
-    clock = ReceiptClock(
-        pipeline, policy, notify.max_age_s, limits, effort, down_s
-    )
+    clock = ReceiptClock(pipeline, policy, notify.max_age_s, limits, effort, down_s)
     last_s = float(silver.received_us[-1]) / _MICRO
     end_s = last_s if until_s is None else max(until_s, last_s)
     return Judgement(table, pipeline, clock.run(end_s), end_s)
@@ -106,7 +107,8 @@ def _make_rules(settings: BackendSettings) -> CellRuleProvider:
     tables = Path(settings.backend.data) / TABLES_FOLDER
     feed = ForecastReader(tables, settings.forecast.max_age_s)
     limits = HoldLimits(settings.score.hold_s)
-    return CellRuleProvider.from_settings(settings.criteria, feed, limits)
+    analyses = AnalysisReader(tables, settings.analysis.max_age_s)
+    return CellRuleProvider.from_settings(settings.criteria, feed, limits, analyses)
 
 
 def to_json(judged: Judgement, *, with_revisions: bool = False) -> Json:

@@ -13,6 +13,7 @@ person releases it. Without other evidence the level is unknown after that: null
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import pairwise
 from statistics import median
 from typing import Any, Final
@@ -143,15 +144,15 @@ class PresentLevel:
         """From `at`, `level`, `state` and `known_until` of a row of `levels`.
 
         Args:
-            row: The newest row of the cell.
+            row: The newest row of the cell; times as datetimes or Unix times.
             now_s: The moment, Unix time.
             limits: When holds end.
             max_age_s: Age from which the cell is silent.
         """
-        level, at_s = row["level"], row["at"].timestamp()
+        level, at_s = row["level"], _unix_s(row["at"])
         state = row.get("state") or (UNKNOWN if level is None else JUDGED)
         known = row.get("known_until")
-        known_s = None if known is None else known.timestamp()
+        known_s = None if known is None else _unix_s(known)
         if now_s - at_s <= max_age_s:
             return cls(level, state, known_s)
         if state == JUDGED:
@@ -159,6 +160,10 @@ class PresentLevel:
         if level is None or known_s is None or limits.has_ended(level, known_s, now_s):
             return cls(None, UNKNOWN, known_s)
         return cls(level, HELD, known_s)
+
+
+def _unix_s(time: datetime | float) -> float:
+    return time.timestamp() if isinstance(time, datetime) else time
 
 
 @dataclass(frozen=True)

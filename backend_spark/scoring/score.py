@@ -7,11 +7,17 @@ judgement by rain; only a held level, movement and other evidence give one.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from backend_spark.criteria.jma import Telegram, find_official_level
+from backend_spark.scoring.analysed import (
+    CellAnalyses,
+    find_analysed,
+    flag_beside_analysis,
+    substitute_analysed,
+)
 from backend_spark.scoring.cell_readings import CellReadings
 from backend_spark.scoring.cell_state import (
     ScoringState,
@@ -44,14 +50,15 @@ from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
-    MAX_CATCH_UP_S,
+    ALONE_LEVEL,
     NO_RAIN_PAST,
     RainPast,
     RainState,
-    StepRain,
     Substitute,
     SubstituteRain,
+    cap_doubtful_rain,
     fill_missing,
+    gap_begins,
     rain_states,
     undoubted_states,
 )
@@ -60,7 +67,6 @@ from slope_science.criteria import Criteria
 from slope_science.findings import (
     LOWEST,
     Finding,
-    Judgement,
     combine_findings,
     judge_rain,
 )
@@ -174,6 +180,7 @@ class CellPass:
             self.sure[at],
             held=held,
             source=self.sources.get(at),
+            alone_level=self._rules.alone_level,
         )
 
     def _judge_rain(self, at: int) -> HeldLevel:
@@ -269,17 +276,6 @@ class CellPass:
 
 
 _LOWER_BOUND: Final = (Reason(ReasonCode.LOWER_BOUND),)
-DOUBTFUL_RAIN_LEVEL: Final = 3
-"""Highest level of rain that no second gauge, stream or soil confirms, as at a node."""
-
-WATER_CODES: Final = frozenset({
-    ReasonCode.SOIL_WET,
-    ReasonCode.PORE_TURNED,
-    ReasonCode.PORE_HIGH,
-    ReasonCode.WATER_LEVEL_STEP,
-})
-"""Findings that confirm doubtful rain."""
-
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
 
@@ -325,8 +321,11 @@ class CellRules:
         telegrams: JMA's telegrams.
         forecast: Function from a Unix time to the official forecast; None without one.
         limits: When holds end without evidence.
+        alone_level: Highest level of doubtful rain that nothing else confirms.
         substitutes: Functions from the end of a step to the rain that takes the place
-            of missing rain, the best first; an official forecast comes after them.
+            of missing rain, the best first; analysed rain comes before, an official
+            forecast after them.
+        analyses: Analysed rain and soil water index of the cell; None without.
     """
 
     criteria: Criteria
@@ -336,11 +335,16 @@ class CellRules:
     forecast: Callable[[float], ForecastRain] | None = None
     limits: HoldLimits = NO_LIMITS
     substitutes: Sequence[Substitute] = ()
+    alone_level: int = ALONE_LEVEL
 
     def substitute(self, end_s: int) -> SubstituteRain | None:
         """Rain of a step in place of missing rain; None if there is none."""
-        found = (each(end_s) for each in (*self.substitutes, self._forecast_step))
+        sources = (self._analysed_step, *self.substitutes, self._forecast_step)
+        found = (each(end_s) for each in sources)
         return next((rain for rain in found if rain is not None), None)
+
+    def _analysed_step(self, end_s: int) -> SubstituteRain | None:
+        return substitute_analysed(self.analyses, end_s)
 
     def _forecast_step(self, end_s: int) -> SubstituteRain | None:
         coming = self.forecast_rain(end_s - STEP_S)
@@ -353,9 +357,21 @@ class CellRules:
         )
         return SubstituteRain(coming.depths_mm[0], reason)
 
+    analyses: CellAnalyses | None = None
+
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
         return self.forecast(at_s) if self.forecast else NO_FORECAST
+
+    def analysis_finding(self, at_s: float, rain: RainState) -> Finding | None:
+        """Finding of the analyses known at a moment; the gauges' fill what is absent.
+
+        Args:
+            at_s: Unix time of the end of a step.
+            rain: Rain and soil water by the gauges.
+        """
+        index_mm = rain.tanks.index_mm if has_recent_rain(rain) and rain.tanks else None
+        return find_analysed(self.analyses, at_s, self.criteria, index_mm, rain.r60_mm)
 
     def official_columns(self, at_s: float) -> dict[str, int | None]:
         """Columns with JMA's level for the cell's municipality."""
@@ -407,8 +423,9 @@ def score_cell(
     since_s = float("-inf") if touched_s is None else touched_s
     observations = [*(past.last if past else ()), *observations]
     known = flag_with_neighbours(observations, since_s, nearby.neighbours())
-    had = {id(o) for o in observations}
-    changed = [o for o in known if id(o) not in had]
+    known = flag_beside_analysis(known, rules.analyses, since_s)
+    had = {_flag_of(o) for o in observations}
+    changed = [o for o in known if _flag_of(o) not in had]
     from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
@@ -422,6 +439,11 @@ def score_cell(
         changed,
         run.memories(known),
     )
+
+
+def _flag_of(o: Observation) -> tuple[object, ...]:
+    """A reading with its flag; equal if the flag did not change."""
+    return o.node, o.boot, o.seq, o.name, o.at_s, o.flag, o.why
 
 
 def score_levels(
@@ -457,6 +479,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         motion += run.soil_findings(at)
         view = run.outlook(at, rain)
         motion.append(run.ahead_finding(at, view))
+        motion.append(rules.analysis_finding(end_s, rain))
         level, reasons, state, known_until_s = run.judge(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
@@ -464,7 +487,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
             rain,
             rate,
             level,
-            reasons + _catch_up(cell.rain[at]) + _doubts(in_step),
+            reasons + cell.rain[at].notes() + _doubts(in_step),
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
             run.columns(at, rain, view) | rules.official_columns(end_s),
@@ -486,19 +509,7 @@ def first_changed_s(
         return float("-inf")
     earlier = [o.at_s for o in observations if o.at_s < touched_s]
     from_s = min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
-    return min([from_s, *_gap_begins(observations, touched_s - NEIGHBOUR_S)])
-
-
-def _gap_begins(observations: Iterable[Observation], since_s: float) -> Iterator[float]:
-    """Begin of the interval before each gauge's first report since a time."""
-    gauges: dict[str, list[float]] = {}
-    for o in observations:
-        if o.is_rain and o.at_s >= since_s - MAX_CATCH_UP_S:
-            gauges.setdefault(o.node, []).append(o.at_s)
-    for times_s in gauges.values():
-        before = [at_s for at_s in times_s if at_s < since_s]
-        if before and len(before) < len(times_s):
-            yield max(before)
+    return min([from_s, *gap_begins(observations, touched_s - NEIGHBOUR_S)])
 
 
 def has_recent_rain(rain: RainState) -> bool:
@@ -506,7 +517,7 @@ def has_recent_rain(rain: RainState) -> bool:
     return rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
 
 
-def judge_step(
+def judge_step(  # noqa: PLR0913 - each kind of evidence by name
     rain: RainState,
     motion: Iterable[Finding | None],
     criteria: Criteria,
@@ -514,6 +525,7 @@ def judge_step(
     *,
     held: Iterable[Finding] = (),
     source: Reason | None = None,
+    alone_level: int = ALONE_LEVEL,
 ) -> tuple[int | None, tuple[Reason, ...]]:
     """Level and reasons at the end of a step; None is no judgement.
 
@@ -524,13 +536,14 @@ def judge_step(
         sure: The same without doubtful rain; None if there is none.
         held: Held levels, where evidence is missing.
         source: Where the rain of the step is from, if it is not the cell's own.
+        alone_level: Highest level of doubtful rain that nothing else confirms.
     """
     signs = [*held, *motion]
     if has_recent_rain(rain) or source is not None:
         judgement = combine_findings([*signs, _rain_finding(rain, criteria)])
         if sure is not None:
             without = combine_findings([*signs, _rain_finding(sure, criteria)])
-            judgement = _unconfirmed(judgement, without, sure, signs)
+            judgement = cap_doubtful_rain(judgement, without, sure, alone_level, signs)
         notes = [] if source is None else [source]
         notes += _LOWER_BOUND * rain.is_lower_bound
         return judgement.level, (*judgement.reasons, *notes)
@@ -544,42 +557,6 @@ def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
     if rain.tanks is None:
         return None
     return judge_rain(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
-
-
-def _unconfirmed(
-    judged: Judgement,
-    without: Judgement,
-    sure: RainState,
-    signs: Iterable[Finding | None],
-) -> Judgement:
-    """Restrict a level that rests on doubtful rain only, and give the reason.
-
-    Args:
-        judged: With all rain.
-        without: Without doubtful rain.
-        sure: Rain and soil water without it.
-        signs: Findings of other sensors, which may confirm it.
-    """
-    if judged.level == without.level:
-        return judged
-    index_mm = sure.tanks.index_mm if sure.tanks else 0.0
-    note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
-    level = judged.level
-    if not any(map(_shows_water, signs)):
-        level = max(without.level, min(level, DOUBTFUL_RAIN_LEVEL))
-    return Judgement(level, (note, *judged.reasons))
-
-
-def _shows_water(finding: Finding | None) -> bool:
-    """Whether a finding of another sensor shows much water, as doubtful rain would."""
-    return finding is not None and finding.reason.code in WATER_CODES
-
-
-def _catch_up(step: StepRain) -> tuple[Reason, ...]:
-    """Reason of a step whose rain came with a catch-up."""
-    if not step.catch_up_h:
-        return ()
-    return (Reason(ReasonCode.CATCH_UP, hours=step.catch_up_h),)
 
 
 def _doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:

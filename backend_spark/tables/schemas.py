@@ -240,6 +240,19 @@ FORECASTS: Final = pa.schema([
 ])
 """One row per interval of an official forecast of rain for a place."""
 
+ANALYSES: Final = pa.schema([
+    pa.field("product", pa.string()),  # soil_water or rain
+    pa.field("mesh", pa.int32()),  # code of the third mesh
+    pa.field("at", UTC_TIME),  # for which it applies; end of the hour of rain
+    pa.field("issued_at", UTC_TIME),
+    pa.field("mm", pa.float64()),  # null: missing in the file
+    pa.field("received_at", UTC_TIME),  # when it became known
+    pa.field("file", pa.string()),
+    pa.field("issue", pa.string()),  # digest of the file
+    pa.field("batch_id", pa.int64()),  # number of the import
+])
+"""One row per mesh, time and issue of JMA's analysed rain or soil water index."""
+
 CELL_STATES: Final = pa.schema([
     pa.field("cell", pa.string()),
     pa.field("at", UTC_TIME),  # end of the last step in the state
@@ -261,10 +274,11 @@ TABLES: Final = {
     "memories": CELL_STATES,
     "alerts": ALERTS,
     "forecasts": FORECASTS,
+    "analyses": ANALYSES,
 }
 
 SPARK_TABLES: Final = tuple(
-    name for name in TABLES if name not in {"alerts", "forecasts"}
+    name for name in TABLES if name not in {"alerts", "forecasts", "analyses"}
 )
 """Tables that the Spark job writes; the others have their own writers."""
 
