@@ -69,8 +69,8 @@ class Analysis:
         """Values in mm at third meshes, given by their codes as integers."""
         rows, columns = mesh_rows_and_columns(meshes)
         down, right = self.grid.north_row - rows, columns - self.grid.west_column
-        inside = (0 <= down) & (down < self.grid.rows)
-        inside &= (0 <= right) & (right < self.grid.columns)
+        inside = (down >= 0) & (down < self.grid.rows)
+        inside &= (right >= 0) & (right < self.grid.columns)
         found = np.full(len(meshes), np.nan)
         found[inside] = self.values_mm[down[inside], right[inside]]
         return found

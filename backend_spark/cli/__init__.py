@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "forecast": ("backend_spark.cli.data", "forecast"),
     "index": ("backend_spark.cli.data", "index"),
     "ingest": ("backend_spark.cli.jobs", "ingest"),
+    "judge": ("backend_spark.cli.judge", "judge"),
     "notify": ("backend_spark.cli.jobs", "notify"),
     "plot": ("backend_spark.cli.data", "plot"),
     "replay": ("backend_spark.cli.jobs", "replay"),
