@@ -21,6 +21,7 @@ from service_runtime.settings import (
     read_settings_text,
 )
 from service_runtime.tls import Endpoint, TlsFiles
+from slope_science.evidence.settings import EvidenceSettings
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 
@@ -385,6 +386,7 @@ class BackendSettings:
     ingest: IngestSection
     score: ScoreSection
     criteria: RainCriteriaSection
+    evidence: EvidenceSettings
     forecast: ForecastSection
     notify: NotifySection
     console: ConsoleSection

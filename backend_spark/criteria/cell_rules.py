@@ -12,6 +12,7 @@ from backend_spark.errors import CriteriaTableError, TelegramError
 from backend_spark.forecast.table import ForecastReader
 from backend_spark.scoring.score import CellRules
 from slope_science.criteria import Criteria
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ class CellRuleProvider:
     Attributes:
         table: Criteria.
         changes: File of criteria set in the console, which take precedence.
+        evidence: Rules of movement and water.
         look_ahead: Whether forecast rain may raise a level.
         telegrams: Folder of JMA's telegrams; None without telegrams.
         feed: Rain forecasts; None without forecasts.
@@ -33,18 +35,23 @@ class CellRuleProvider:
     telegrams: Path | None = None
     feed: ForecastReader | None = None
     changes: Path | None = None
+    evidence: EvidenceSettings = DEFAULT_EVIDENCE
     _read: dict[str, Telegram | None] = field(default_factory=dict)
     _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
 
     @classmethod
     def from_settings(
-        cls, settings: RainCriteriaSection, feed: ForecastReader | None = None
+        cls,
+        settings: RainCriteriaSection,
+        feed: ForecastReader | None = None,
+        evidence: EvidenceSettings = DEFAULT_EVIDENCE,
     ) -> "CellRuleProvider":
         """Make from the settings.
 
         Args:
             settings: Settings of the criteria.
             feed: Rain forecasts.
+            evidence: Rules of movement and water.
 
         Raises:
             CriteriaTableError: The file is invalid.
@@ -54,7 +61,7 @@ class CellRuleProvider:
             table = read_criteria(Path(settings.file), table.default)
         folder = None if settings.telegrams is None else Path(settings.telegrams)
         changes = None if settings.changes is None else Path(settings.changes)
-        return cls(table, settings.look_ahead, folder, feed, changes)
+        return cls(table, settings.look_ahead, folder, feed, changes, evidence)
 
     def rules_of(self, cells: Iterable[str]) -> dict[str, CellRules]:
         """Rules of some cells with the present telegrams and forecasts."""
@@ -71,6 +78,7 @@ class CellRuleProvider:
                 self.feed.cell_forecast(cell, code, newest)
                 if self.feed and newest
                 else None,
+                evidence=self.evidence,
             )
         return rules
 

@@ -105,7 +105,9 @@ def _signs(
     after_s = past.at_s if past else steps[0][0]
     due = set(state_times_s(after_s, max(o.at_s for o in observations)))
     known = past.evidence if past else NO_STATE
-    evidence = CellEvidence(observations, steps, settings, known, past_s, due)
+    evidence = CellEvidence(
+        observations, steps, settings, past=known, past_s=past_s, due=due
+    )
     return MovementSensors(evidence, group_extensometers(moved))
 
 

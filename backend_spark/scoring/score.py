@@ -361,7 +361,7 @@ def _notice_level(
     rain: RainState,
     motion: Sequence[Finding | None],
     criteria: Criteria,
-    sure: RainState,
+    sure: RainState | None,
 ) -> int | None:
     """Level for notices and sirens; None if it is the level."""
     if all(f is None or f.notice_level is None for f in motion):

@@ -304,6 +304,7 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
         cell_rules=CellRuleProvider.from_settings(
             settings.criteria,
             ForecastReader(data / TABLES_FOLDER, settings.forecast.max_age_s),
+            settings.evidence,
         ),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,

@@ -6,7 +6,7 @@ sensor's own last days, which creep leaves and warmth does not. Until a whole da
 known the range is the largest one that warmth usually causes.
 
 Source: zero drift of up to 0.15 mg/K (0.0086 deg/K) of MEMS accelerometers; a daily
-range of about 17 K of the housing. The range test is our proposal.
+range of about 23 K of the housing. The range test is our proposal.
 """
 
 import math
@@ -29,11 +29,14 @@ _DAY_S = 24 * _HOUR_S
 WARMTH_DEG_PER_H = 0.1
 """Faster rates are no warmth of the day: it would need 0.7 deg a day."""
 
-WARMTH_RANGE_DEG = 0.15
+WARMTH_RANGE_DEG = 0.2
 """Usual daily range by warmth, where none is known yet."""
 
-MARGIN_SHARE = 0.25
+MARGIN_SHARE = 0.5
 """Of the range; one day is warmer than another."""
+
+MAX_MARGIN_DEG = 0.05
+"""Slow creep leaves it within six hours, after which its own past counts."""
 
 KICK_DEG = 0.12
 """A larger change between two readings is no warmth."""
@@ -236,6 +239,6 @@ def _envelope(blocks: Sequence[Sequence[float]]) -> list[float]:
     found: list[float] = []
     for low_at in (1, 3):
         low, high = min(b[low_at] for b in blocks), max(b[low_at + 1] for b in blocks)
-        margin = MARGIN_SHARE * min(high - low, WARMTH_RANGE_DEG)
+        margin = min(MARGIN_SHARE * (high - low), MAX_MARGIN_DEG)
         found += [low - margin, high + margin]
     return found

@@ -125,8 +125,8 @@ def test_slow_tilt_of_a_new_sensor_is_level_two_until_it_exceeds_a_days_warmth()
         result = triage.assess(tilt(1 + 0.02 * at / 6, -2.0), START_S + at * 600)
         first.setdefault(result.level, (at / 6, result.why or ""))
     assert first[2][0] < 1
-    assert "may be the warmth of the day until it exceeds 0.15 deg" in first[2][1]
-    assert first[3][0] == pytest.approx(0.15 / 0.02, abs=0.5)
+    assert "may be the warmth of the day until it exceeds 0.2 deg" in first[2][1]
+    assert first[3][0] == pytest.approx(0.2 / 0.02, abs=0.5)
 
 
 def test_noise_at_the_start_raises_no_level() -> None:
