@@ -330,6 +330,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         en="{left_h} h ahead, {max_h} h at most",
         ja="{left_h} 時間先（{max_h} 時間まで有効）",
     ),
+    ReasonCode.NO_TERTIARY_CREEP: SentenceTemplates(
+        en="a movement without failure fits about as well",
+        ja="崩壊に至らない動きでも同程度に説明できる",
+    ),
     ReasonCode.LATE_READINGS: SentenceTemplates(
         en=(
             "{count} late readings of {node} from {first_s} to {last_s}, up to "

@@ -94,6 +94,7 @@ class ReasonCode(StrEnum):
     LOW_R2 = "low_r2"
     FAILURE_PASSED = "failure_passed"
     FAILURE_FAR = "failure_far"
+    NO_TERTIARY_CREEP = "no_tertiary_creep"
 
     # why a row was revised
     LATE_READINGS = "late_readings"
@@ -323,6 +324,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.LOW_R2: (_fixed("r2", 2),),
     ReasonCode.FAILURE_PASSED: (),
     ReasonCode.FAILURE_FAR: (_whole("left_h"), _general("max_h")),
+    ReasonCode.NO_TERTIARY_CREEP: (),
     ReasonCode.LATE_READINGS: (
         _NODE,
         _whole("count"),
