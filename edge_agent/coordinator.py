@@ -104,7 +104,7 @@ class Coordinator:
         self._battery = battery
         self._mistakes = mistakes
         self._status_folder = status_folder
-        self._level = LOWEST
+        self._level = self._alarm_level = LOWEST
         self._battery_v: float | None = None
 
     @property
@@ -137,6 +137,7 @@ class Coordinator:
         battery_v = values[-1] if values and isinstance(values[-1], float) else None
         self._battery_v = self._battery_v if battery_v is None else battery_v
         self._level = assessment.level
+        self._alarm_level = assessment.alarm_level
         self._parts.agent.adapt_rate(max(self._level, self._notice_level()), battery_v)
 
     def on_notice(self, withdrawn: bool = False) -> None:
@@ -206,7 +207,7 @@ class Coordinator:
         """Switch the alarm outputs; no other thread does."""
         while not self._stop.wait(ALARMS_INTERVAL_S):
             beat()
-            self._parts.alarms.update(self._level, self._notice_level())
+            self._parts.alarms.update(self._alarm_level, self._notice_level())
 
     def _move_slope(self, beat: Heartbeat) -> None:
         move_slope = self._parts.move_slope

@@ -40,10 +40,12 @@ class Finding:
     Attributes:
         level: 1 to 5.
         reason: The rule and the numbers.
+        notice_level: Level for notices and sirens; None for `level`.
     """
 
     level: int
     reason: Reason
+    notice_level: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,15 @@ def combine_findings(findings: Iterable[Finding | None]) -> Judgement:
     found = sorted((f for f in findings if f), key=lambda f: f.level, reverse=True)
     level = found[0].level if found else LOWEST
     return Judgement(level, tuple(f.reason for f in found))
+
+
+def noticed(findings: Iterable[Finding | None]) -> list[Finding]:
+    """Findings at the level that they have for notices and sirens."""
+    return [
+        f if f.notice_level is None else Finding(f.notice_level, f.reason)
+        for f in findings
+        if f is not None
+    ]
 
 
 def judge_rain(

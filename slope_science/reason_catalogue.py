@@ -169,6 +169,20 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.UNCONFIRMED: SentenceTemplates(
         en="{because}, unconfirmed", ja="{because}（ほかのセンサーでは未確認）"
     ),
+    ReasonCode.UNCONFIRMED_LONG: SentenceTemplates(
+        en="{because}, unconfirmed for {hours} h, so notices are of level {level}",
+        ja="{because}（{hours} 時間未確認のため、通知はレベル{level}）",
+    ),
+    ReasonCode.MAYBE_WARMTH: SentenceTemplates(
+        en=(
+            "{because}, which may be the warmth of the day until it exceeds "
+            "{range_deg} deg, as the sensor's thermal tilt is not yet known"
+        ),
+        ja=(
+            "{because}（温度による傾斜が未学習のため、{range_deg} ° を超えるまでは"
+            "日変化の可能性あり）"
+        ),
+    ),
     ReasonCode.LONG_AGO: SentenceTemplates(
         en="{because}, more than 12 h ago", ja="{because}（12時間以上前）"
     ),

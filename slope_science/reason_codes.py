@@ -39,6 +39,8 @@ class ReasonCode(StrEnum):
     HELD = "held"
     CONFIRMED = "confirmed"
     UNCONFIRMED = "unconfirmed"
+    UNCONFIRMED_LONG = "unconfirmed_long"
+    MAYBE_WARMTH = "maybe_warmth"
     LONG_AGO = "long_ago"
     RULE = "rule"
     AHEAD_SAME_RAIN = "ahead_same_rain"
@@ -269,6 +271,8 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.HELD: (_BECAUSE,),
     ReasonCode.CONFIRMED: (_BECAUSE, _text("by")),
     ReasonCode.UNCONFIRMED: (_BECAUSE,),
+    ReasonCode.UNCONFIRMED_LONG: (_BECAUSE, _whole("hours"), _whole("level")),
+    ReasonCode.MAYBE_WARMTH: (_BECAUSE, _general("range_deg")),
     ReasonCode.LONG_AGO: (_BECAUSE,),
     ReasonCode.RULE: (_RULES, _BECAUSE, _optional(_whole("number"))),
     ReasonCode.AHEAD_SAME_RAIN: (_whole("minutes"), _BECAUSE),

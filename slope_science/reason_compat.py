@@ -21,7 +21,9 @@ from slope_science.reasons import MAX_DEPTH, Reason, ReasonError
 _FIRST: Final = (
     ReasonCode.HELD,
     ReasonCode.CONFIRMED,
+    ReasonCode.UNCONFIRMED_LONG,
     ReasonCode.UNCONFIRMED,
+    ReasonCode.MAYBE_WARMTH,
     ReasonCode.LONG_AGO,
     ReasonCode.RULE,
     ReasonCode.AHEAD_SAME_RAIN,

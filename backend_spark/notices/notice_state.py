@@ -162,11 +162,12 @@ def read_current_levels(
     )
     is_current = (ds.field("at") >= begin) & (ds.field("at") <= end)
     rows = tables.dataset("levels").to_table(
-        columns=["cell", "at", "level"], filter=is_current
+        columns=["cell", "at", "level", "notice_level"], filter=is_current
     )
     newest: dict[str, tuple[datetime, int | None]] = {}
     for row in rows.to_pylist():
         known = newest.get(row["cell"])
         if known is None or row["at"] > known[0]:
-            newest[row["cell"]] = row["at"], row["level"]
+            capped = row["notice_level"]
+            newest[row["cell"]] = row["at"], row["level"] if capped is None else capped
     return {cell: level for cell, (_, level) in newest.items() if level is not None}

@@ -37,14 +37,16 @@ from backend_spark.scoring.rain import (
     rain_states,
     undoubted_states,
 )
-from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
+from backend_spark.scoring.soil import group_soil, judge_soil
 from slope_science.criteria import Criteria
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.findings import (
     LOWEST,
     Finding,
     Judgement,
     combine_findings,
     judge_rain,
+    noticed,
 )
 from slope_science.rain import ANTECEDENT_DAYS
 from slope_science.rain_forecast import NO_FORECAST, ForecastRain
@@ -155,7 +157,7 @@ class CellPass:
             ScoringState(
                 at_s,
                 self._rain_past(self.cell.ends_s.index(at_s)),
-                {m.sensor: m.thermal(at_s) for m in self.cell.sensors.tilt_series},
+                self.cell.sensors.evidence.states[at_s],
                 self._pasts[at_s],
                 tuple(last_observations(observations, at_s)),
             )
@@ -219,6 +221,7 @@ class CellRules:
         municipality: Code of the cell's municipality; None if unknown.
         telegrams: JMA's telegrams.
         forecast: Function from a Unix time to the official forecast; None without one.
+        evidence: Rules of movement and water.
     """
 
     criteria: Criteria
@@ -226,6 +229,7 @@ class CellRules:
     municipality: str | None = None
     telegrams: Sequence[Telegram] = ()
     forecast: Callable[[float], ForecastRain] | None = None
+    evidence: EvidenceSettings = DEFAULT_EVIDENCE
 
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
@@ -284,7 +288,7 @@ def score_cell(
     from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
-    cell = CellReadings.from_observations(known, from_s, past)
+    cell = CellReadings.from_observations(known, from_s, past, rules.evidence)
     run = CellPass(cell, known, rules.criteria, rules.forecast_rain, past)
     rows = _rows(run, rules, from_s)
     return CellScores(
@@ -335,6 +339,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         if view and rules.look_ahead and has_recent_rain(rain):
             motion.append(view.finding(rules.criteria))
         level, reasons = judge_step(rain, motion, rules.criteria, sure)
+        notice_level = _notice_level(rain, motion, rules.criteria, sure)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
             end_s,
@@ -344,10 +349,24 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
             reasons + _doubts(in_step),
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
-            run.columns(at, rain, view) | rules.official_columns(end_s),
+            run.columns(at, rain, view)
+            | rules.official_columns(end_s)
+            | {"notice_level": notice_level},
         )
         rows.append(row)
     return rows
+
+
+def _notice_level(
+    rain: RainState,
+    motion: Sequence[Finding | None],
+    criteria: Criteria,
+    sure: RainState,
+) -> int | None:
+    """Level for notices and sirens; None if it is the level."""
+    if all(f is None or f.notice_level is None for f in motion):
+        return None
+    return judge_step(rain, noticed(motion), criteria, sure)[0]
 
 
 def first_changed_s(

@@ -140,6 +140,7 @@ LEVELS: Final = pa.schema([
     pa.field("official_level", pa.int32()),  # JMA's level for the municipality
     pa.field("official_at", UTC_TIME),
     pa.field("reason_codes", TEXTS),  # `reasons` as JSON; null: by an earlier program
+    pa.field("notice_level", pa.int32()),  # for notices and sirens; null: as `level`
     *_VERSION,
 ])
 """One row per cell and step; (cell, at) is unique."""
