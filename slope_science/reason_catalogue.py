@@ -186,6 +186,17 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.LONG_AGO: SentenceTemplates(
         en="{because}, more than 12 h ago", ja="{because}（12時間以上前）"
     ),
+    ReasonCode.NODE_LEVEL: SentenceTemplates(
+        en="{node} judged level {level}: {because}",
+        ja="{node} の判定はレベル{level}相当：{because}",
+    ),
+    ReasonCode.NODE_LEVEL_LOWERED: SentenceTemplates(
+        en="{node} judged level {level}, here {to_level} ({doubts}): {because}",
+        ja=(
+            "{node} の判定はレベル{level}相当、ここでは{to_level}（{doubts}）："
+            "{because}"
+        ),
+    ),
     ReasonCode.RULE: SentenceTemplates(
         en="{rule}[ {number}]: {because}", ja="{rule}[ {number}]：{because}"
     ),

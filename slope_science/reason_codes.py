@@ -46,6 +46,8 @@ class ReasonCode(StrEnum):
     AHEAD_SAME_RAIN = "ahead_same_rain"
     AHEAD_FORECAST = "ahead_forecast"
     DOUBTFUL_RAIN = "doubtful_rain"
+    NODE_LEVEL = "node_level"
+    NODE_LEVEL_LOWERED = "node_level_lowered"
 
     # where the criterion of a reason comes from
     ASSUMED_CRITERIA = "assumed_criteria"
@@ -283,6 +285,14 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _minute("issued_s"),
     ),
     ReasonCode.DOUBTFUL_RAIN: (_BECAUSE,),
+    ReasonCode.NODE_LEVEL: (_NODE, _whole("level"), _BECAUSE),
+    ReasonCode.NODE_LEVEL_LOWERED: (
+        _NODE,
+        _whole("level"),
+        _whole("to_level"),
+        ReasonParam("doubts", ParamKind.REASONS),
+        _BECAUSE,
+    ),
     ReasonCode.ASSUMED_CRITERIA: (),
     ReasonCode.ASSUMED_LINE: (),
     ReasonCode.ASSUMED_CRITERION: (),

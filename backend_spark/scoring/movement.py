@@ -1,6 +1,5 @@
 """Movement sensors of a cell: findings of their evidence, and their rows."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
