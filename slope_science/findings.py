@@ -15,11 +15,11 @@ from slope_science.creep import (
     CAUTION_DURATION_H,
     CAUTION_MM_PER_H,
     EVACUATION_MM_PER_H,
-    FailureForecast,
     Velocity,
 )
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
+from slope_science.failure_time import FailureForecast
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H, TiltRate
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -200,7 +200,7 @@ def judge_failure_time(
 
     Args:
         sensor: Name of the extensometer.
-        forecast: Failure time by inverse velocity.
+        forecast: Failure time by Voight's law.
         now_h: Time on the clock of the forecast.
     """
     if forecast is None or not forecast.is_usable(now_h):

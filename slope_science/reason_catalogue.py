@@ -186,6 +186,17 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.LONG_AGO: SentenceTemplates(
         en="{because}, more than 12 h ago", ja="{because}（12時間以上前）"
     ),
+    ReasonCode.NODE_LEVEL: SentenceTemplates(
+        en="{node} judged level {level}: {because}",
+        ja="{node} の判定はレベル{level}相当：{because}",
+    ),
+    ReasonCode.NODE_LEVEL_LOWERED: SentenceTemplates(
+        en="{node} judged level {level}, here {to_level} ({doubts}): {because}",
+        ja=(
+            "{node} の判定はレベル{level}相当、ここでは{to_level}（{doubts}）："
+            "{because}"
+        ),
+    ),
     ReasonCode.RULE: SentenceTemplates(
         en="{rule}[ {number}]: {because}", ja="{rule}[ {number}]：{because}"
     ),
@@ -343,6 +354,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.FAILURE_FAR: SentenceTemplates(
         en="{left_h} h ahead, {max_h} h at most",
         ja="{left_h} 時間先（{max_h} 時間まで有効）",
+    ),
+    ReasonCode.NO_TERTIARY_CREEP: SentenceTemplates(
+        en="a movement without failure fits about as well",
+        ja="崩壊に至らない動きでも同程度に説明できる",
     ),
     ReasonCode.LATE_READINGS: SentenceTemplates(
         en=(

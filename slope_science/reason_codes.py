@@ -46,6 +46,8 @@ class ReasonCode(StrEnum):
     AHEAD_SAME_RAIN = "ahead_same_rain"
     AHEAD_FORECAST = "ahead_forecast"
     DOUBTFUL_RAIN = "doubtful_rain"
+    NODE_LEVEL = "node_level"
+    NODE_LEVEL_LOWERED = "node_level_lowered"
 
     # where the criterion of a reason comes from
     ASSUMED_CRITERIA = "assumed_criteria"
@@ -96,6 +98,7 @@ class ReasonCode(StrEnum):
     LOW_R2 = "low_r2"
     FAILURE_PASSED = "failure_passed"
     FAILURE_FAR = "failure_far"
+    NO_TERTIARY_CREEP = "no_tertiary_creep"
 
     # why a row was revised
     LATE_READINGS = "late_readings"
@@ -282,6 +285,14 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _minute("issued_s"),
     ),
     ReasonCode.DOUBTFUL_RAIN: (_BECAUSE,),
+    ReasonCode.NODE_LEVEL: (_NODE, _whole("level"), _BECAUSE),
+    ReasonCode.NODE_LEVEL_LOWERED: (
+        _NODE,
+        _whole("level"),
+        _whole("to_level"),
+        ReasonParam("doubts", ParamKind.REASONS),
+        _BECAUSE,
+    ),
     ReasonCode.ASSUMED_CRITERIA: (),
     ReasonCode.ASSUMED_LINE: (),
     ReasonCode.ASSUMED_CRITERION: (),
@@ -327,6 +338,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.LOW_R2: (_fixed("r2", 2),),
     ReasonCode.FAILURE_PASSED: (),
     ReasonCode.FAILURE_FAR: (_whole("left_h"), _general("max_h")),
+    ReasonCode.NO_TERTIARY_CREEP: (),
     ReasonCode.LATE_READINGS: (
         _NODE,
         _whole("count"),

@@ -19,6 +19,8 @@ from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, Rea
 from slope_science.reasons import MAX_DEPTH, Reason, ReasonError
 
 _FIRST: Final = (
+    ReasonCode.NODE_LEVEL,
+    ReasonCode.NODE_LEVEL_LOWERED,
     ReasonCode.HELD,
     ReasonCode.CONFIRMED,
     ReasonCode.UNCONFIRMED_LONG,

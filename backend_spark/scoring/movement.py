@@ -1,6 +1,5 @@
 """Movement sensors of a cell: findings of their evidence, and their rows."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,20 +8,19 @@ from typing import Any, Final
 from backend_spark.scoring.evidence import CellEvidence, TiltEstimate
 from backend_spark.scoring.observation import STEP_S, Observation, step_end_s
 from slope_science.creep import (
-    FailureForecast,
     Velocity,
-    fit_velocities,
     fit_velocity,
+)
+from slope_science.failure_time import (
+    FIT_SPAN_H,
+    FailureForecast,
     forecast_failure,
-    thin_out,
 )
 from slope_science.findings import Finding
 from slope_science.quality import Flag, Verdict, worst_verdict
 from slope_science.reason_text import render_english
 
 HOUR_S: Final = 3600.0
-FORECAST_SPAN_H: Final = 15.0
-"""Speeds of 3 hours, over 12."""
 
 
 @dataclass
@@ -38,6 +36,7 @@ class ExtensometerSeries:
     sensor: str
     times_s: list[float] = field(default_factory=list)
     moved_mm: list[float] = field(default_factory=list)
+    _forecasts: dict[float, FailureForecast | None] = field(default_factory=dict)
 
     def speed(self, end_s: float) -> Velocity | None:
         """Speed over the hour before a moment; None with too few readings."""
@@ -52,17 +51,16 @@ class ExtensometerSeries:
         return self.moved_mm[last] - self.moved_mm[first]
 
     def forecast_failure(self, end_s: float) -> FailureForecast | None:
-        """Time of failure in hours after a moment, by inverse velocity.
+        """Time of failure in hours after a moment, by Voight's law.
 
         None unless the speed exceeds its noise.
         """
-        now = self.speed(end_s)
-        if now is None or not now.exceeds(0.0):
-            return None
-        times_h, moved_mm = self._past(end_s, FORECAST_SPAN_H)
-        sign = math.copysign(1.0, now.mm_per_h)
-        speeds = thin_out(fit_velocities(times_h, [sign * mm for mm in moved_mm]))
-        return forecast_failure(speeds) if speeds else None
+        if end_s not in self._forecasts:
+            now = self.speed(end_s)
+            is_moving = now is not None and now.exceeds(0.0)
+            past = self._past(end_s, FIT_SPAN_H)
+            self._forecasts[end_s] = forecast_failure(*past) if is_moving else None
+        return self._forecasts[end_s]
 
     def _past(self, end_s: float, hours: float) -> tuple[list[float], list[float]]:
         start = bisect_right(self.times_s, end_s - hours * HOUR_S - 1e-6)
@@ -103,7 +101,8 @@ class MovementSensors:
 
 
 _MICRO: Final = 1_000_000
-_SECONDS_AHEAD: Final = 400 * 86_400.0
+_HOURS_AHEAD: Final = 400 * 24.0
+_SECONDS_AHEAD: Final = _HOURS_AHEAD * HOUR_S
 """Later failure times are not written; they may lie beyond the year 9999."""
 
 
@@ -205,7 +204,7 @@ def _moved(rod: ExtensometerSeries, end_s: float) -> Mapping[str, Any]:
     is_near = abs(left_s) < _SECONDS_AHEAD
     return columns | {
         "failure_at": round((end_s + left_s) * _MICRO) if is_near else None,
-        "failure_half_width_h": ahead.half_width_h,
+        "failure_half_width_h": min(ahead.half_width_h, _HOURS_AHEAD),
         "failure_r2": ahead.r2,
         "failure_points": ahead.points,
         "failure_usable": gate is None,

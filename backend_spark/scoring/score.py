@@ -28,6 +28,7 @@ from backend_spark.scoring.features import (
     make_outlook,
 )
 from backend_spark.scoring.movement import make_sensor_rows
+from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import Observation, last_suspects
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
@@ -85,6 +86,7 @@ class CellPass:
         self._probes = group_soil(observations)
         self._past = past.rain if past else NO_RAIN_PAST
         self._criteria = criteria
+        self._node_levels = find_node_levels(observations)
         rain = self._past
         self.states = list(rain_states(cell.rain, rain.state, rain.hour))
         self.sure = list(undoubted_states(cell.rain, rain))
@@ -113,6 +115,14 @@ class CellPass:
             for s, p in e.by_sensor(end_s).items()
         }
         return judge_soil(self._probes, end_s, shares, rain_mm)
+
+    def node_findings(
+        self, end_s: int, settings: EvidenceSettings
+    ) -> list[Finding | None]:
+        """Findings of the levels that nodes judged themselves."""
+        return list(
+            make_node_findings(self._node_levels, end_s, settings, self._criteria)
+        )
 
     def outlook(self, at: int, rain: RainState) -> CellOutlook | None:
         """The two hours ahead of a step; None before the first rain data."""
@@ -335,6 +345,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         rain, sure = run.states[at], run.sure[at]
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
+        motion += run.node_findings(end_s, rules.evidence)
         view = run.outlook(at, rain)
         if view and rules.look_ahead and has_recent_rain(rain):
             motion.append(view.finding(rules.criteria))

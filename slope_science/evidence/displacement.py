@@ -8,15 +8,7 @@ docs/reference/triage.md gives.
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from slope_science.creep import (
-    MIN_SIGMAS,
-    VELOCITY_SPAN_H,
-    Velocity,
-    fit_velocities,
-    fit_velocity,
-    forecast_failure,
-    thin_out,
-)
+from slope_science.creep import VELOCITY_SPAN_H, Velocity, fit_velocity
 from slope_science.evidence.detections import (
     Detection,
     EvidenceKind,
@@ -35,6 +27,7 @@ from slope_science.evidence.windows import (
     largest_agreed_step,
     largest_last_step,
 )
+from slope_science.failure_time import FIT_SPAN_H, MIN_SIGMAS, forecast_failure
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
 from slope_science.movement import is_single_step, remove_largest_step
 from slope_science.reason_codes import ReasonCode
@@ -42,9 +35,9 @@ from slope_science.reasons import Reason
 
 _HOUR_S = 3600.0
 _SHORTEST_SPAN_S = 900.0
-_FORECAST_S = 15 * _HOUR_S  # speeds of 3 hours, over 12
 _DAY_S = 86400.0
 _STEP_WITHIN_S = 3900.0  # an hour, and the jitter of hourly readings
+_LEAST_LEFT_H = 0.1  # the speed of the law is infinite at the failure
 _STEP_INTERVALS = 2
 """A step during a reading spreads over two intervals."""
 
@@ -232,12 +225,11 @@ class DisplacementRule:
 
     def _ahead(self, now_s: float) -> Iterable[Detection]:
         """Time of failure by Voight's law, if it passes its gates."""
-        past = self._past.since(now_s - _FORECAST_S)
+        past = self._past.since(now_s - FIT_SPAN_H * _HOUR_S)
         times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in past]
         if not _is_moving(times_h, [mm for _, mm in past]):
             return
-        speeds = thin_out(fit_velocities(times_h, [mm for _, mm in past]))
-        found = forecast_failure(speeds) if speeds else None
+        found = forecast_failure(times_h, [mm for _, mm in past])
         if found is None or not found.is_usable(0.0):
             return
         rungs = (
@@ -252,7 +244,7 @@ class DisplacementRule:
                 left_h=found.failure_h,
                 half_width_h=found.half_width_h,
                 r2=found.r2,
-                mm_per_h=speeds[-1].mm_per_h,
+                mm_per_h=found.speed_mm_per_h(max(found.failure_h, _LEAST_LEFT_H)),
             )
             yield self._claim(reason, level)
 
