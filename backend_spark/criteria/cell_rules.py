@@ -5,11 +5,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from backend_spark.analysed_rain.cells import cell_meshes
+from backend_spark.analysed_rain.table import AnalysisReader
 from backend_spark.config import RainCriteriaSection
 from backend_spark.criteria.jma import Telegram, parse_telegram
 from backend_spark.criteria.tables import CriteriaTable, read_criteria
 from backend_spark.errors import CriteriaTableError, TelegramError
 from backend_spark.forecast.table import ForecastReader
+from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
+from backend_spark.scoring.rain import ALONE_LEVEL
 from backend_spark.scoring.score import CellRules
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
@@ -25,9 +29,12 @@ class CellRuleProvider:
         table: Criteria.
         changes: File of criteria set in the console, which take precedence.
         evidence: Rules of movement and water.
+        limits: When holds of levels end.
+        alone_level: Highest level of doubtful rain that nothing else confirms.
         look_ahead: Whether forecast rain may raise a level.
         telegrams: Folder of JMA's telegrams; None without telegrams.
         feed: Rain forecasts; None without forecasts.
+        analyses: Analysed rain and soil water index; None without.
     """
 
     table: CriteriaTable
@@ -35,6 +42,9 @@ class CellRuleProvider:
     telegrams: Path | None = None
     feed: ForecastReader | None = None
     changes: Path | None = None
+    limits: HoldLimits = NO_LIMITS
+    alone_level: int = ALONE_LEVEL
+    analyses: AnalysisReader | None = None
     evidence: EvidenceSettings = DEFAULT_EVIDENCE
     _read: dict[str, Telegram | None] = field(default_factory=dict)
     _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
@@ -44,6 +54,9 @@ class CellRuleProvider:
         cls,
         settings: RainCriteriaSection,
         feed: ForecastReader | None = None,
+        limits: HoldLimits = NO_LIMITS,
+        analyses: AnalysisReader | None = None,
+        *,
         evidence: EvidenceSettings = DEFAULT_EVIDENCE,
     ) -> "CellRuleProvider":
         """Make from the settings.
@@ -51,6 +64,8 @@ class CellRuleProvider:
         Args:
             settings: Settings of the criteria.
             feed: Rain forecasts.
+            limits: When holds of levels end.
+            analyses: Analysed rain and soil water index.
             evidence: Rules of movement and water.
 
         Raises:
@@ -61,12 +76,23 @@ class CellRuleProvider:
             table = read_criteria(Path(settings.file), table.default)
         folder = None if settings.telegrams is None else Path(settings.telegrams)
         changes = None if settings.changes is None else Path(settings.changes)
-        return cls(table, settings.look_ahead, folder, feed, changes, evidence)
+        return cls(
+            table,
+            settings.look_ahead,
+            folder,
+            feed,
+            changes,
+            limits,
+            settings.rain_alone_level,
+            analyses,
+            evidence,
+        )
 
     def rules_of(self, cells: Iterable[str]) -> dict[str, CellRules]:
         """Rules of some cells with the present telegrams and forecasts."""
         telegrams, rules, table = self._telegrams(), {}, self.current_table()
         newest = self.feed.newest_version() if self.feed else None
+        analysed = self.analyses.newest_version() if self.analyses else None
         for cell in cells:
             code = table.municipality(cell)
             ours = tuple(t for t in telegrams if code in t.levels)
@@ -79,6 +105,11 @@ class CellRuleProvider:
                 if self.feed and newest
                 else None,
                 evidence=self.evidence,
+                limits=self.limits,
+                alone_level=self.alone_level,
+                analyses=self.analyses.of_cell(cell_meshes(cell), analysed)
+                if self.analyses and analysed
+                else None,
             )
         return rules
 
