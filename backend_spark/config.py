@@ -22,6 +22,7 @@ from service_runtime.settings import (
 )
 from service_runtime.tls import Endpoint, TlsFiles
 from slope_science.criteria import LOOK_AHEAD_H
+from slope_science.evidence.settings import EvidenceSettings
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 
@@ -460,6 +461,7 @@ class BackendSettings:
     ingest: IngestSection
     score: ScoreSection
     criteria: RainCriteriaSection
+    evidence: EvidenceSettings
     forecast: ForecastSection
     analysis: AnalysisSection
     notify: NotifySection

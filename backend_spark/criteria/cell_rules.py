@@ -16,6 +16,7 @@ from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.scoring.rain import ALONE_LEVEL
 from backend_spark.scoring.score import CellRules
 from slope_science.criteria import Criteria
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class CellRuleProvider:
     Attributes:
         table: Criteria.
         changes: File of criteria set in the console, which take precedence.
+        evidence: Rules of movement and water.
         limits: When holds of levels end.
         alone_level: Highest level of doubtful rain that nothing else confirms.
         look_ahead: Whether forecast rain may raise a level.
@@ -45,6 +47,7 @@ class CellRuleProvider:
     limits: HoldLimits = NO_LIMITS
     alone_level: int = ALONE_LEVEL
     analyses: AnalysisReader | None = None
+    evidence: EvidenceSettings = DEFAULT_EVIDENCE
     _read: dict[str, Telegram | None] = field(default_factory=dict)
     _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
 
@@ -55,6 +58,8 @@ class CellRuleProvider:
         feed: ForecastReader | None = None,
         limits: HoldLimits = NO_LIMITS,
         analyses: AnalysisReader | None = None,
+        *,
+        evidence: EvidenceSettings = DEFAULT_EVIDENCE,
     ) -> "CellRuleProvider":
         """Make from the settings.
 
@@ -63,6 +68,7 @@ class CellRuleProvider:
             feed: Rain forecasts.
             limits: When holds of levels end.
             analyses: Analysed rain and soil water index.
+            evidence: Rules of movement and water.
 
         Raises:
             CriteriaTableError: The file is invalid.
@@ -84,6 +90,7 @@ class CellRuleProvider:
             limits,
             settings.rain_alone_level,
             analyses,
+            evidence,
         )
 
     def rules_of(self, cells: Iterable[str]) -> dict[str, CellRules]:
@@ -103,6 +110,7 @@ class CellRuleProvider:
                 self.feed.cell_forecast(cell, code, newest, criteria.look_ahead_steps)
                 if self.feed and newest
                 else None,
+                evidence=self.evidence,
                 limits=self.limits,
                 alone_level=self.alone_level,
                 analyses=self.analyses.of_cell(cell_meshes(cell), analysed)

@@ -48,6 +48,7 @@ from backend_spark.scoring.holds import (
 )
 from backend_spark.scoring.movement import make_sensor_rows
 from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
+from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
@@ -63,13 +64,15 @@ from backend_spark.scoring.rain import (
     rain_states,
     undoubted_states,
 )
-from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
+from backend_spark.scoring.soil import group_soil, judge_soil
 from slope_science.criteria import JUDGED_LEVELS, Criteria
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.findings import (
     LOWEST,
     Finding,
     combine_findings,
     judge_rain,
+    noticed,
 )
 from slope_science.quality import NEIGHBOUR_S
 from slope_science.rain import ANTECEDENT_DAYS
@@ -111,6 +114,7 @@ class CellPass:
         self._probes = group_soil(observations)
         self._past = past.rain if past else NO_RAIN_PAST
         self._criteria = rules.criteria
+        self._node_levels = find_node_levels(observations)
         rain = self._past
         filled, self.sources = fill_missing(cell.rain, cell.ends_s, rules.substitute)
         self.states = list(rain_states(filled, rain.state, rain.hour))
@@ -168,6 +172,18 @@ class CellPass:
         state, known_until_s = holds.state(level, live or LOWEST, source, others)
         return level, (*reasons, *holds.ended()), state, known_until_s
 
+    def notice_level(self, at: int, motion: Sequence[Finding | None]) -> int | None:
+        """Level of a step for notices and sirens; None if it is the level."""
+        end_s = self.cell.ends_s[at]
+        sensors = self.sensor_holds.at(end_s)
+        holds = StepHolds(self.rain_holds[at], sensors, self._rules.limits, end_s)
+        found = [*motion, *holds.findings(LOWEST)]
+        if all(f is None or f.notice_level is None for f in found):
+            return None
+        capped = noticed(motion)
+        live, _ = self._judge(at, capped)
+        return self._judge(at, capped, noticed(holds.findings(live or 0)))[0]
+
     def _judge(
         self,
         at: int,
@@ -205,6 +221,14 @@ class CellPass:
             for s, p in e.by_sensor(end_s).items()
         }
         return judge_soil(self._probes, end_s, shares, rain_mm)
+
+    def node_findings(
+        self, end_s: int, settings: EvidenceSettings
+    ) -> list[Finding | None]:
+        """Findings of the levels that nodes judged themselves."""
+        return list(
+            make_node_findings(self._node_levels, end_s, settings, self._criteria)
+        )
 
     def outlook(self, at: int, rain: RainState) -> CellOutlook | None:
         """The two hours ahead of a step; None before the first rain data."""
@@ -251,7 +275,7 @@ class CellPass:
             ScoringState(
                 at_s,
                 self._rain_past(places[at_s]),
-                {m.sensor: m.thermal(at_s) for m in self.cell.sensors.tilt_series},
+                self.cell.sensors.evidence.states[at_s],
                 self._pasts[at_s],
                 tuple(last_observations(observations, at_s)),
                 self._rain_hold_to_save(places[at_s]),
@@ -329,6 +353,7 @@ class CellRules:
         analyses: Analysed rain and soil water index of the cell; None without.
         same_rain: Whether the rain of the last hour, continued, may raise a level
             without a usable forecast.
+        evidence: Rules of movement and water.
     """
 
     criteria: Criteria
@@ -341,6 +366,7 @@ class CellRules:
     alone_level: int = ALONE_LEVEL
     analyses: CellAnalyses | None = None
     same_rain: bool = False
+    evidence: EvidenceSettings = DEFAULT_EVIDENCE
 
     def substitute(self, end_s: int) -> SubstituteRain | None:
         """Rain of a step in place of missing rain; None if there is none."""
@@ -432,7 +458,7 @@ def score_cell(
     from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
-    cell = CellReadings.from_observations(known, from_s, past)
+    cell = CellReadings.from_observations(known, from_s, past, rules.evidence)
     rules = replace(rules, substitutes=(*rules.substitutes, nearby.substitute))
     run = CellPass(cell, known, rules, past)
     rows = _rows(run, rules, from_s)
@@ -480,10 +506,12 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         rain = run.states[at]
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
+        motion += run.node_findings(end_s, rules.evidence)
         view = run.outlook(at, rain)
         motion.append(run.ahead_finding(at, view))
         motion.append(rules.analysis_finding(end_s, rain))
         level, reasons, state, known_until_s = run.judge(at, motion)
+        notice_level = run.notice_level(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
             end_s,
@@ -493,7 +521,9 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
             reasons + cell.rain[at].notes() + _doubts(in_step),
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
-            run.columns(at, rain, view) | rules.official_columns(end_s),
+            run.columns(at, rain, view)
+            | rules.official_columns(end_s)
+            | {"notice_level": notice_level},
             state,
             known_until_s,
         )
