@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, Protocol
 
 from backend_spark.scoring.observation import STEP_S, Observation
-from backend_spark.scoring.rain import SPREAD_S, report_depth_mm
+from backend_spark.scoring.rain import SPREAD_S, SubstituteRain, report_depth_mm
 from slope_science.analysed_rain import (
     NOTHING_ANALYSED,
     AnalysedRain,
@@ -79,6 +79,17 @@ def find_analysed(
     if last is None:
         return None
     return Finding(last.level, Reason(ReasonCode.HELD, because=last.reason))
+
+
+def substitute_analysed(
+    analyses: CellAnalyses | None, end_s: int
+) -> SubstituteRain | None:
+    """Analysed rain of a step in place of a cell's missing rain; None if unknown."""
+    found = None if analyses is None else analyses.step_rain(end_s)
+    if found is None:
+        return None
+    reason = Reason(ReasonCode.RAIN_FROM_GRID, source=found.source)
+    return SubstituteRain(found.depth_mm, reason)
 
 
 def flag_beside_analysis(

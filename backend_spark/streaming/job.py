@@ -25,6 +25,7 @@ from backend_spark.config import (
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import BatchAbandonedError, UnfinishedReplayError
 from backend_spark.forecast.table import ForecastReader
+from backend_spark.scoring.holds import HoldLimits
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.replay import (
     ReceiptInterval,
@@ -305,10 +306,13 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
         cell_rules=CellRuleProvider.from_settings(
             settings.criteria,
             ForecastReader(data / TABLES_FOLDER, settings.forecast.max_age_s),
+            HoldLimits(settings.score.hold_s),
             AnalysisReader(data / TABLES_FOLDER, settings.analysis.max_age_s),
+            evidence=settings.evidence,
         ),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
+        nearby_km=settings.score.nearby_km,
     )
 
 
