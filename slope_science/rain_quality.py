@@ -380,7 +380,7 @@ class ComparisonLimits:
 
 COMPARISONS: Final = (
     ComparisonLimits(3 * HOUR_S, 20.0, 10.0, 20.0),
-    ComparisonLimits(DAY_S, 50.0, 30.0, 30.0),
+    ComparisonLimits(DAY_S, 50.0, 20.0, 20.0),
 )
 """Three hours tell a clog or a fault while it rains; a day tells a wrong unit or factor
 in rain that is never heavy."""
@@ -425,7 +425,8 @@ def _compare(
     at_s: float,
     limits: ComparisonLimits,
 ) -> Verdict:
-    from_s = at_s - limits.seconds
+    # In a record that is shorter, what has fallen so far is compared.
+    from_s = max(at_s - limits.seconds, record.times_s[1])
     own_mm = record.known_mm(from_s, at_s)
     if own_mm is None:
         return NOT_EVALUATED
@@ -436,22 +437,26 @@ def _compare(
     ]
     if not known:
         return NOT_EVALUATED
-    hours, own_mm = limits.seconds / HOUR_S, max(0.0, own_mm)
+    hours = round((at_s - from_s) / HOUR_S, 1)
     less = [each for each in known if each[0] * RATIO <= own_mm]
-    if own_mm >= limits.excess_mm and _is_outvoted(less, known, own_mm, ONE_VOTE):
+    if own_mm >= limits.excess_mm and _is_outvoted(less, known, own_mm):
         other_mm = max(theirs_mm for theirs_mm, _ in less)
         return _contradicted(ReasonCode.ALONE, own_mm, hours, other_mm)
-    return _check_low(own_mm, known, limits)
+    return _check_low(own_mm, known, limits, hours)
 
 
 def _check_low(
-    own_mm: float, known: Sequence[tuple[float, float]], limits: ComparisonLimits
+    own_mm: float,
+    known: Sequence[tuple[float, float]],
+    limits: ComparisonLimits,
+    hours: float,
 ) -> Verdict:
     """Suspect a gauge with no rain, or much less than those around it."""
-    is_dry, hours = own_mm < ROUNDING_MM, limits.seconds / HOUR_S
+    is_dry = own_mm < ROUNDING_MM
     least_mm = limits.clog_mm if is_dry else limits.low_mm
     more = [each for each in known if each[0] >= max(least_mm, own_mm * RATIO)]
-    if not _is_outvoted(more, known, own_mm, ONE_VOTE if is_dry else TWO_VOTES):
+    # Of two gauges with rain, the one with more may be the faulty one.
+    if not _is_outvoted(more, known, own_mm) or not (is_dry or len(more) > 1):
         return GOOD
     other_mm = max(theirs_mm for theirs_mm, _ in more)
     if is_dry:
@@ -476,10 +481,9 @@ def _is_outvoted(
     against: Sequence[tuple[float, float]],
     known: Sequence[tuple[float, float]],
     own_mm: float,
-    own_votes: float,
 ) -> bool:
     supporters = (votes for theirs_mm, votes in known if _do_agree(theirs_mm, own_mm))
-    return sum(votes for _, votes in against) > own_votes + sum(supporters)
+    return sum(votes for _, votes in against) > ONE_VOTE + sum(supporters)
 
 
 def _do_agree(theirs_mm: float, own_mm: float) -> bool:
