@@ -168,6 +168,16 @@ class ScoreSection:
         600,
     )
     master: str = key(KeyRule("Spark master when --master is not given."), "local[*]")
+    hold_s: float = key(
+        KeyRule(
+            "Longest time that a level of 3 or more is held without evidence, in gold "
+            "and as a notice; after that it is unknown.",
+            "s",
+            low=3600,
+            high=90 * 86_400,
+        ),
+        7 * 86_400.0,
+    )
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ class ReasonCode(StrEnum):
 
     # what restricts a judgement
     NO_RAIN_DATA = "no_rain_data"
+    LEVEL_HELD = "level_held"
+    HOLD_ENDED = "hold_ended"
+    RAIN_FROM_GAUGE = "rain_from_gauge"
+    RAIN_FROM_FORECAST = "rain_from_forecast"
+    RAIN_FROM_GRID = "rain_from_grid"
     LOWER_BOUND = "lower_bound"
     SUSPECT_RAIN = "suspect_rain"
     SUSPECT = "suspect"
@@ -74,6 +79,11 @@ class ReasonCode(StrEnum):
     RELEASED = "released"
     CLOGGED = "clogged"
     ALONE = "alone"
+    UNDERCATCH = "undercatch"
+    BURSTS = "bursts"
+    BOUNCE = "bounce"
+    CLOCK_LAG = "clock_lag"
+    CATCH_UP = "catch_up"
     FROST = "frost"
     SOURCE_FLAG = "source_flag"
 
@@ -285,6 +295,16 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.SET_BY: (_text("person"), _text("day")),
     ReasonCode.NOT_JUDGED: (_text("levels"),),
     ReasonCode.NO_RAIN_DATA: (_optional(_whole("hours")),),
+    ReasonCode.LEVEL_HELD: (
+        _whole("level"),
+        _minute("known_until_s"),
+        _optional(_SENSOR),  # the silent one; absent for rain
+        _optional(_BECAUSE),
+    ),
+    ReasonCode.HOLD_ENDED: (_whole("level"), _minute("known_until_s")),
+    ReasonCode.RAIN_FROM_GAUGE: (_NODE, _fixed("km", 1)),
+    ReasonCode.RAIN_FROM_FORECAST: (_text("source"), _minute("issued_s")),
+    ReasonCode.RAIN_FROM_GRID: (_text("source"),),
     ReasonCode.LOWER_BOUND: (),
     ReasonCode.SUSPECT_RAIN: (_whole("level"), _fixed("index_mm", 1)),
     ReasonCode.SUSPECT: (
@@ -310,6 +330,15 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.RELEASED: (_general("rain_mm"),),
     ReasonCode.CLOGGED: (_general("hours"), _general("other_mm")),
     ReasonCode.ALONE: (_general("rain_mm"), _general("hours"), _general("other_mm")),
+    ReasonCode.UNDERCATCH: (
+        _general("rain_mm"),
+        _general("hours"),
+        _general("other_mm"),
+    ),
+    ReasonCode.BURSTS: (_whole("count"),),
+    ReasonCode.BOUNCE: (_whole("count"),),
+    ReasonCode.CLOCK_LAG: (_fixed("lag_h", 1),),
+    ReasonCode.CATCH_UP: (_fixed("hours", 1),),
     ReasonCode.FROST: (_general("air_cel"),),
     ReasonCode.SOURCE_FLAG: (_text("flag"),),
     ReasonCode.FORECAST_STALE: (_fixed("age_h", 1), _general("max_h")),
@@ -341,3 +370,19 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.TEXT: (_text("text"),),
 }
 """Parameters of each code, in the order in which they are encoded."""
+
+RESTRICTIONS: Final = frozenset({
+    ReasonCode.ASSUMED_CRITERIA,
+    ReasonCode.ASSUMED_LINE,
+    ReasonCode.ASSUMED_CRITERION,
+    ReasonCode.UNCONFIRMED,
+    ReasonCode.DOUBTFUL_RAIN,
+    ReasonCode.SUSPECT_RAIN,
+    ReasonCode.LEVEL_HELD,
+    ReasonCode.RAIN_FROM_GAUGE,
+    ReasonCode.RAIN_FROM_FORECAST,
+    ReasonCode.RAIN_FROM_GRID,
+    ReasonCode.AHEAD_SAME_RAIN,
+    ReasonCode.AHEAD_FORECAST,
+})
+"""Codes that keep a level from being an observed fact, alone or within a reason."""

@@ -19,6 +19,7 @@ from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, Rea
 from slope_science.reasons import MAX_DEPTH, Reason, ReasonError
 
 _FIRST: Final = (
+    ReasonCode.LEVEL_HELD,
     ReasonCode.HELD,
     ReasonCode.CONFIRMED,
     ReasonCode.UNCONFIRMED,

@@ -10,6 +10,7 @@ from backend_spark.criteria.jma import Telegram, parse_telegram
 from backend_spark.criteria.tables import CriteriaTable, read_criteria
 from backend_spark.errors import CriteriaTableError, TelegramError
 from backend_spark.forecast.table import ForecastReader
+from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.scoring.score import CellRules
 from slope_science.criteria import Criteria
 
@@ -23,6 +24,7 @@ class CellRuleProvider:
     Attributes:
         table: Criteria.
         changes: File of criteria set in the console, which take precedence.
+        limits: When holds of levels end.
         look_ahead: Whether forecast rain may raise a level.
         same_rain: Whether the rain of the last hour may, without a forecast.
         telegrams: Folder of JMA's telegrams; None without telegrams.
@@ -31,22 +33,27 @@ class CellRuleProvider:
 
     table: CriteriaTable
     look_ahead: bool = True
-    same_rain: bool = False
     telegrams: Path | None = None
     feed: ForecastReader | None = None
     changes: Path | None = None
+    limits: HoldLimits = NO_LIMITS
+    same_rain: bool = False
     _read: dict[str, Telegram | None] = field(default_factory=dict)
     _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
 
     @classmethod
     def from_settings(
-        cls, settings: RainCriteriaSection, feed: ForecastReader | None = None
+        cls,
+        settings: RainCriteriaSection,
+        feed: ForecastReader | None = None,
+        limits: HoldLimits = NO_LIMITS,
     ) -> "CellRuleProvider":
         """Make from the settings.
 
         Args:
             settings: Settings of the criteria.
             feed: Rain forecasts.
+            limits: When holds of levels end.
 
         Raises:
             CriteriaTableError: The file is invalid.
@@ -58,8 +65,8 @@ class CellRuleProvider:
             table = read_criteria(Path(settings.file), table.default)
         folder = None if settings.telegrams is None else Path(settings.telegrams)
         changes = None if settings.changes is None else Path(settings.changes)
-        look_ahead, same_rain = settings.look_ahead, settings.look_ahead_same_rain
-        return cls(table, look_ahead, same_rain, folder, feed, changes)
+        ahead, same_rain = settings.look_ahead, settings.look_ahead_same_rain
+        return cls(table, ahead, folder, feed, changes, limits, same_rain)
 
     def rules_of(self, cells: Iterable[str]) -> dict[str, CellRules]:
         """Rules of some cells with the present telegrams and forecasts."""
@@ -77,6 +84,7 @@ class CellRuleProvider:
                 self.feed.cell_forecast(cell, code, newest, criteria.look_ahead_steps)
                 if self.feed and newest
                 else None,
+                limits=self.limits,
                 same_rain=self.same_rain,
             )
         return rules

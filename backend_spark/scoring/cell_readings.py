@@ -22,23 +22,20 @@ from backend_spark.scoring.observation import (
     step_end_s,
     step_ends,
 )
-from backend_spark.scoring.rain import RainReading, StepRain, cell_rain, read_gauge
+from backend_spark.scoring.rain import (
+    MAX_CATCH_UP_S,
+    Gauge,
+    RainReading,
+    StepRain,
+    cell_rain,
+    rain_reading,
+    read_gauge,
+)
 from backend_spark.scoring.shocks_and_water import group_shocks, group_water_levels
-from slope_science.quality import Flag
-from slope_science.reason_codes import ReasonCode
 
 DAY_S: Final = 86_400 + STEP_S
 BOOLEAN_TEXTS: Final = {"true": True, "false": False}
 TILT_PARTS: Final = {"x": TILT_UNIT, "y": TILT_UNIT, "temp": TEMPERATURE_UNIT}
-DEPTH_DOUBT_CODES: Final = frozenset({
-    ReasonCode.RANGE,
-    ReasonCode.RAIN_RANGE,
-    ReasonCode.RELEASED,
-    ReasonCode.ALONE,
-    ReasonCode.NODE_FLAG,
-    ReasonCode.NODE_FLAG_UNKNOWN,
-})
-"""Reasons of suspect rain whose true value may be lower."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,7 @@ class CellReadings:
     Attributes:
         ends_s: Ends of all steps from the first to the last reading.
         rain: Rain of each step.
+        gauges: The gauges behind it.
         sensors: Sensors of movement.
         by_step: All readings of the steps to score, by step.
     """
@@ -56,6 +54,16 @@ class CellReadings:
     rain: Sequence[StepRain]
     sensors: MovementSensors
     by_step: Mapping[int, Sequence[Observation]]
+    gauges: Sequence[Gauge] = ()
+
+    def is_settled(self, at_s: float) -> bool:
+        """Whether no catch-up can still change the rain before a moment."""
+        is_old = self.ends_s[-1] - at_s > MAX_CATCH_UP_S + STEP_S
+        return is_old or not any(
+            gauge.may_change(at_s)
+            for gauge in self.gauges
+            if gauge.last_s and self.ends_s[-1] - gauge.last_s <= MAX_CATCH_UP_S
+        )
 
     @classmethod
     def from_observations(
@@ -81,9 +89,10 @@ class CellReadings:
             if o.at_s > from_s - DAY_S:
                 spoken.setdefault(step_end_s(o.at_s), []).append(o)
             if o.is_rain:
-                gauges.setdefault(o.node, []).append(_rain_reading(o))
-        rain = cell_rain([read_gauge(reports) for reports in gauges.values()], ends_s)
-        return cls(ends_s, rain, _signs(observations, past), spoken)
+                gauges.setdefault(o.node, []).append(rain_reading(o))
+        found = [read_gauge(reports) for reports in gauges.values()]
+        signs = _signs(observations, past)
+        return cls(ends_s, cell_rain(found, ends_s), signs, spoken, found)
 
 
 def _signs(
@@ -112,9 +121,3 @@ def _signs(
         group_shocks(counts),
         group_water_levels(metres),
     )
-
-
-def _rain_reading(o: Observation) -> RainReading:
-    first = next(iter(o.reasons), None) if o.flag == Flag.SUSPECT else None
-    is_doubted = first is not None and first.code in DEPTH_DOUBT_CODES
-    return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from backend_spark.scoring.features import ValueDistribution
+from backend_spark.scoring.holds import NO_HOLD, RainHold, SensorHold
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import FLAG_REACH_S, LOOK_BACK_S
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainPast
@@ -33,7 +34,7 @@ MAX_STATE_AGE_S: Final = 72 * 86_400
 SPARSE_STATE_EVERY: Final = 8
 """Every eighth state older than `DENSE_STATES_S` is kept, up to `MAX_STATE_AGE_S`."""
 
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 2
 """Version; increased when states of an earlier program are no longer valid."""
 
 
@@ -48,6 +49,8 @@ class ScoringState:
         pasts: Distribution of the values of each moisture and pore pressure sensor.
         last: Last reading of each series, and the last one that counts, among those
             that are not read again.
+        rain_hold: Hold of the level by rain.
+        sensor_holds: Holds of other sensors.
     """
 
     at_s: int
@@ -55,6 +58,8 @@ class ScoringState:
     thermals: dict[str, ThermalRegression] = field(default_factory=dict)
     pasts: dict[str, ValueDistribution] = field(default_factory=dict)
     last: tuple[Observation, ...] = ()
+    rain_hold: RainHold = NO_HOLD
+    sensor_holds: dict[str, SensorHold] = field(default_factory=dict)
 
 
 def last_valid_state_s(touched_s: float) -> float:

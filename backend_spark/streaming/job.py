@@ -24,6 +24,7 @@ from backend_spark.config import (
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import BatchAbandonedError, UnfinishedReplayError
 from backend_spark.forecast.table import ForecastReader
+from backend_spark.scoring.holds import HoldLimits
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.replay import (
     ReceiptInterval,
@@ -304,6 +305,7 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
         cell_rules=CellRuleProvider.from_settings(
             settings.criteria,
             ForecastReader(data / TABLES_FOLDER, settings.forecast.max_age_s),
+            HoldLimits(settings.score.hold_s),
         ),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,

@@ -13,7 +13,7 @@ other: a pass ignores files of silver that are committed while it runs.
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -34,6 +34,7 @@ from backend_spark.scoring.decode import (
     filter_received,
     has_plausible_time,
 )
+from backend_spark.scoring.nearby import find_nearby_cells
 from backend_spark.scoring.revisions import (
     NewReadings,
     add_news,
@@ -276,6 +277,7 @@ class ScoringPipeline:
         cell_rules: Rules of cells.
         horizon_s: Age from which readings are not scored.
         max_ahead_s: Readings dated further after their receipt are not scored.
+        nearby_km: Radius in which the gauges of other cells are compared.
         pending: Changes to score.
         batches_to_maintain: Batches after which maintenance has not run yet.
     """
@@ -285,6 +287,7 @@ class ScoringPipeline:
     cell_rules: CellRuleProvider
     horizon_s: int
     max_ahead_s: int
+    nearby_km: float = 5.0
     pending: UnscoredChanges = field(default_factory=UnscoredChanges)
     batches_to_maintain: deque[int] = field(default_factory=deque)
 
@@ -436,7 +439,8 @@ class ScoringPipeline:
             cells[len(cells) * n // count : len(cells) * (n + 1) // count]
             for n in range(count)
         ]
-        tasks = [self._make_task(share, touched, known) for share in shares]
+        occupied = DeltaTables(self.tables).occupied_cells()
+        tasks = [self._make_task(share, touched, known, occupied) for share in shares]
         horizon_s, max_ahead_s = self.horizon_s, self.max_ahead_s
 
         # Spark counts parameters, and would count the self of a method.
@@ -454,7 +458,11 @@ class ScoringPipeline:
         return numbers.mapInArrow(score, format_ddl(CELL_SCORES)).toArrow()
 
     def _make_task(
-        self, cells: Sequence[str], touched: ReceivedChanges, known: StoredCellStates
+        self,
+        cells: Sequence[str],
+        touched: ReceivedChanges,
+        known: StoredCellStates,
+        occupied: Collection[str],
     ) -> tuple[CellRowReader, list[str], Scorer]:
         """Reader, files and scorer of some cells, for an executor."""
         earliest_us = {cell: touched.earliest_us[cell] for cell in cells}
@@ -466,11 +474,13 @@ class ScoringPipeline:
             for cell, at_us in earliest_us.items()
         )
         path = str(self.tables / "silver")
-        reader = CellRowReader(path, HISTORY_SCHEMA, cells, round(since_s * 1_000_000))
-        files = [file for file in reader.list_files() if file not in self.pending.files]
         memories = {cell: body for cell, (_, body) in last.items()}
         rules = self.cell_rules.rules_of(cells)
-        scorer = Scorer(rules, self.horizon_s, earliest_us, memories)
+        around = find_nearby_cells(cells, occupied, self.nearby_km)
+        scorer = Scorer(rules, self.horizon_s, earliest_us, memories, around)
+        since_us = round(since_s * 1_000_000)
+        reader = CellRowReader(path, HISTORY_SCHEMA, sorted(scorer.cells), since_us)
+        files = [file for file in reader.list_files() if file not in self.pending.files]
         return reader, files, scorer
 
     def _revise(

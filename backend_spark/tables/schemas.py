@@ -141,6 +141,8 @@ LEVELS: Final = pa.schema([
     pa.field("official_level", pa.int32()),  # JMA's level for the municipality
     pa.field("official_at", UTC_TIME),
     pa.field("reason_codes", TEXTS),  # `reasons` as JSON; null: by an earlier program
+    pa.field("state", pa.string()),  # judged, held or unknown; null: earlier program
+    pa.field("known_until", UTC_TIME),  # end of the last judged step; null: judged
     *_VERSION,
 ])
 """One row per cell and step; (cell, at) is unique."""
