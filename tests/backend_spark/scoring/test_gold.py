@@ -403,8 +403,8 @@ def test_gap_lowers_completeness(depth_mm: float, lost: int) -> None:
 
 
 def test_forecast_on_doubtful_rain_alone_gives_level_3_at_most() -> None:
-    """Doubtful tips fill the soil; a shower then reaches level 4 of it, but not alone."""
-    shower = ForecastRain("JMA", T0, (8.0,) * 12)
+    """Doubtful tips fill the soil; rain to come then reaches level 4, on them alone."""
+    shower = ForecastRain("JMA", T0, (10.0,) * 12)
     rules = replace(RULES, forecast=lambda _: shower)
     storm = gauge([9.0] * 14)
     doubtful = [replace(o, node_flag=3) for o in storm]
