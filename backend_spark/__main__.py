@@ -22,6 +22,7 @@ from service_runtime.lifecycle import (
     report_settings_error,
 )
 from service_runtime.settings import SettingsError
+from spatial_mqtt.reading_table import ReadingTableError
 
 PROGRAM = "backend-spark"
 EXIT_BUSY = 75
@@ -35,7 +36,7 @@ def main() -> None:
         sys.exit(report_settings_error(PROGRAM, error))
     except CriteriaTableError as error:
         _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(str(error).splitlines()))
-    except RainTableError as error:
+    except (RainTableError, ReadingTableError) as error:
         _fail(EXIT_USAGE_DATA, str(error))
     except (AlreadyRunningError, UnfinishedReplayError) as error:
         _fail(EXIT_BUSY, str(error))

@@ -15,11 +15,11 @@ from slope_science.creep import (
     CAUTION_DURATION_H,
     CAUTION_MM_PER_H,
     EVACUATION_MM_PER_H,
-    FailureForecast,
     Velocity,
 )
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
+from slope_science.failure_time import FailureForecast
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H, TiltRate
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -46,10 +46,12 @@ class Finding:
     Attributes:
         level: 1 to 5.
         reason: The rule and the numbers.
+        notice_level: Level for notices and sirens; None for `level`.
     """
 
     level: int
     reason: Reason
+    notice_level: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,15 @@ def combine_findings(findings: Iterable[Finding | None]) -> Judgement:
     found = sorted((f for f in findings if f), key=lambda f: f.level, reverse=True)
     level = found[0].level if found else LOWEST
     return Judgement(level, tuple(f.reason for f in found))
+
+
+def noticed(findings: Iterable[Finding | None]) -> list[Finding]:
+    """Findings at the level that they have for notices and sirens."""
+    return [
+        f if f.notice_level is None else Finding(f.notice_level, f.reason)
+        for f in findings
+        if f is not None
+    ]
 
 
 def judge_rain(
@@ -188,7 +199,7 @@ def judge_failure_time(
 
     Args:
         sensor: Name of the extensometer.
-        forecast: Failure time by inverse velocity.
+        forecast: Failure time by Voight's law.
         now_h: Time on the clock of the forecast.
     """
     if forecast is None or not forecast.is_usable(now_h):

@@ -169,8 +169,33 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.UNCONFIRMED: SentenceTemplates(
         en="{because}, unconfirmed", ja="{because}（ほかのセンサーでは未確認）"
     ),
+    ReasonCode.UNCONFIRMED_LONG: SentenceTemplates(
+        en="{because}, unconfirmed for {hours} h, so notices are of level {level}",
+        ja="{because}（{hours} 時間未確認のため、通知はレベル{level}）",
+    ),
+    ReasonCode.MAYBE_WARMTH: SentenceTemplates(
+        en=(
+            "{because}, which may be the warmth of the day until it exceeds "
+            "{range_deg} deg, as the sensor's thermal tilt is not yet known"
+        ),
+        ja=(
+            "{because}（温度による傾斜が未学習のため、{range_deg} ° を超えるまでは"
+            "日変化の可能性あり）"
+        ),
+    ),
     ReasonCode.LONG_AGO: SentenceTemplates(
         en="{because}, more than 12 h ago", ja="{because}（12時間以上前）"
+    ),
+    ReasonCode.NODE_LEVEL: SentenceTemplates(
+        en="{node} judged level {level}: {because}",
+        ja="{node} の判定はレベル{level}相当：{because}",
+    ),
+    ReasonCode.NODE_LEVEL_LOWERED: SentenceTemplates(
+        en="{node} judged level {level}, here {to_level} ({doubts}): {because}",
+        ja=(
+            "{node} の判定はレベル{level}相当、ここでは{to_level}（{doubts}）："
+            "{because}"
+        ),
     ),
     ReasonCode.RULE: SentenceTemplates(
         en="{rule}[ {number}]: {because}", ja="{rule}[ {number}]：{because}"
@@ -182,6 +207,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.AHEAD_FORECAST: SentenceTemplates(
         en="in {minutes} min, by {source}'s forecast of {issued_s}: {because}",
         ja="{source} の予報（{issued_s} 発表）では {minutes} 分後：{because}",
+    ),
+    ReasonCode.GRID_SOIL_WATER: SentenceTemplates(
+        en="analysed by {source} for {at_s}: {because}",
+        ja="{source} の解析（{at_s}）では：{because}",
     ),
     ReasonCode.DOUBTFUL_RAIN: SentenceTemplates(
         en="{because}, with doubtful rain", ja="{because}（疑わしい雨量を含む）"
@@ -347,6 +376,26 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.FROST: SentenceTemplates(
         en="frost: air at {air_cel} Cel", ja="凍結：気温 {air_cel} °C"
     ),
+    ReasonCode.GRID_EXCESS: SentenceTemplates(
+        en=(
+            "{rain_mm} mm in {hours} h, {factor} times the {grid_mm} mm of analysed "
+            "rain up to {at_s}"
+        ),
+        ja=(
+            "{hours} 時間に {rain_mm} mm：解析雨量 {grid_mm} mm（{at_s} まで）の "
+            "{factor} 倍"
+        ),
+    ),
+    ReasonCode.GRID_DEFICIT: SentenceTemplates(
+        en=(
+            "{rain_mm} mm in {hours} h, the {grid_mm} mm of analysed rain up to {at_s} "
+            "are {factor} times as much"
+        ),
+        ja=(
+            "{hours} 時間に {rain_mm} mm：解析雨量は {grid_mm} mm（{at_s} まで）で "
+            "{factor} 倍"
+        ),
+    ),
     ReasonCode.SOURCE_FLAG: SentenceTemplates(
         en="source: flag {flag}", ja="発表元の品質判定：{flag}"
     ),
@@ -391,6 +440,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.FAILURE_FAR: SentenceTemplates(
         en="{left_h} h ahead, {max_h} h at most",
         ja="{left_h} 時間先（{max_h} 時間まで有効）",
+    ),
+    ReasonCode.NO_TERTIARY_CREEP: SentenceTemplates(
+        en="a movement without failure fits about as well",
+        ja="崩壊に至らない動きでも同程度に説明できる",
     ),
     ReasonCode.LATE_READINGS: SentenceTemplates(
         en=(

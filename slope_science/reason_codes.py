@@ -39,11 +39,16 @@ class ReasonCode(StrEnum):
     HELD = "held"
     CONFIRMED = "confirmed"
     UNCONFIRMED = "unconfirmed"
+    UNCONFIRMED_LONG = "unconfirmed_long"
+    MAYBE_WARMTH = "maybe_warmth"
     LONG_AGO = "long_ago"
     RULE = "rule"
     AHEAD_SAME_RAIN = "ahead_same_rain"
     AHEAD_FORECAST = "ahead_forecast"
     DOUBTFUL_RAIN = "doubtful_rain"
+    NODE_LEVEL = "node_level"
+    NODE_LEVEL_LOWERED = "node_level_lowered"
+    GRID_SOIL_WATER = "grid_soil_water"
 
     # where the criterion of a reason comes from
     ASSUMED_CRITERIA = "assumed_criteria"
@@ -85,6 +90,8 @@ class ReasonCode(StrEnum):
     CLOCK_LAG = "clock_lag"
     CATCH_UP = "catch_up"
     FROST = "frost"
+    GRID_EXCESS = "grid_excess"
+    GRID_DEFICIT = "grid_deficit"
     SOURCE_FLAG = "source_flag"
 
     # why a forecast of rain is not used
@@ -105,6 +112,7 @@ class ReasonCode(StrEnum):
     LOW_R2 = "low_r2"
     FAILURE_PASSED = "failure_passed"
     FAILURE_FAR = "failure_far"
+    NO_TERTIARY_CREEP = "no_tertiary_creep"
 
     # why a row was revised
     LATE_READINGS = "late_readings"
@@ -195,6 +203,13 @@ _RULES: Final = _choice(
     *("rain", "tilt", "displacement", "wire", "vibration"),
     *("saturation", "pore", "water_level", "limit"),
 )
+_BESIDE_GRID: Final = (
+    _fixed("rain_mm", 1),
+    _whole("hours"),
+    _fixed("grid_mm", 1),
+    _fixed("factor", 1),
+    _minute("at_s"),
+)
 
 REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.SOIL_WATER: (
@@ -279,6 +294,8 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.HELD: (_BECAUSE,),
     ReasonCode.CONFIRMED: (_BECAUSE, _text("by")),
     ReasonCode.UNCONFIRMED: (_BECAUSE,),
+    ReasonCode.UNCONFIRMED_LONG: (_BECAUSE, _whole("hours"), _whole("level")),
+    ReasonCode.MAYBE_WARMTH: (_BECAUSE, _general("range_deg")),
     ReasonCode.LONG_AGO: (_BECAUSE,),
     ReasonCode.RULE: (_RULES, _BECAUSE, _optional(_whole("number"))),
     ReasonCode.AHEAD_SAME_RAIN: (_whole("minutes"), _BECAUSE),
@@ -289,6 +306,15 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _minute("issued_s"),
     ),
     ReasonCode.DOUBTFUL_RAIN: (_BECAUSE,),
+    ReasonCode.NODE_LEVEL: (_NODE, _whole("level"), _BECAUSE),
+    ReasonCode.NODE_LEVEL_LOWERED: (
+        _NODE,
+        _whole("level"),
+        _whole("to_level"),
+        ReasonParam("doubts", ParamKind.REASONS),
+        _BECAUSE,
+    ),
+    ReasonCode.GRID_SOIL_WATER: (_BECAUSE, _text("source"), _minute("at_s")),
     ReasonCode.ASSUMED_CRITERIA: (),
     ReasonCode.ASSUMED_LINE: (),
     ReasonCode.ASSUMED_CRITERION: (),
@@ -340,6 +366,8 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.CLOCK_LAG: (_fixed("lag_h", 1),),
     ReasonCode.CATCH_UP: (_fixed("hours", 1),),
     ReasonCode.FROST: (_general("air_cel"),),
+    ReasonCode.GRID_EXCESS: _BESIDE_GRID,
+    ReasonCode.GRID_DEFICIT: _BESIDE_GRID,
     ReasonCode.SOURCE_FLAG: (_text("flag"),),
     ReasonCode.FORECAST_STALE: (_fixed("age_h", 1), _general("max_h")),
     ReasonCode.FORECAST_SHORT: (_whole("minutes"), _whole("of_minutes")),
@@ -354,6 +382,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.LOW_R2: (_fixed("r2", 2),),
     ReasonCode.FAILURE_PASSED: (),
     ReasonCode.FAILURE_FAR: (_whole("left_h"), _general("max_h")),
+    ReasonCode.NO_TERTIARY_CREEP: (),
     ReasonCode.LATE_READINGS: (
         _NODE,
         _whole("count"),

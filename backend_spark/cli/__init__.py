@@ -12,6 +12,7 @@ from service_runtime.cli import LazyGroup
 
 COMMANDS: Final = {
     "alerts": ("backend_spark.cli.jobs", "alerts"),
+    "analysis": ("backend_spark.cli.analysis", "analysis"),
     "console": ("backend_spark.cli.console", "console"),
     "console-account": ("backend_spark.cli.console", "console_account"),
     "criteria": ("backend_spark.cli.criteria", "criteria"),
@@ -20,6 +21,7 @@ COMMANDS: Final = {
     "forecast": ("backend_spark.cli.data", "forecast"),
     "index": ("backend_spark.cli.data", "index"),
     "ingest": ("backend_spark.cli.jobs", "ingest"),
+    "judge": ("backend_spark.cli.judge", "judge"),
     "notify": ("backend_spark.cli.jobs", "notify"),
     "plot": ("backend_spark.cli.data", "plot"),
     "replay": ("backend_spark.cli.jobs", "replay"),

@@ -8,9 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-
 from backend_spark.i18n import reasons_of
 from backend_spark.scoring.holds import (
     HELD,
@@ -38,6 +35,7 @@ ROW_COLUMNS: Final = (
     "cell",
     "at",
     "level",
+    "notice_level",
     "state",
     "known_until",
     "reasons",
@@ -269,7 +267,11 @@ class LevelReader:
     def __call__(self, now_s: float) -> Mapping[str, CurrentLevel]:
         """Present levels by cell token."""
         back_s = self._limits.hold_s if self._is_first else self._max_age_s
-        newest = newest_rows(self._tables, now_s - back_s, now_s + AHEAD_S)
+        since, until = (
+            datetime.fromtimestamp(at_s, UTC)
+            for at_s in (now_s - back_s, now_s + AHEAD_S)
+        )
+        newest = self._tables.newest_levels(ROW_COLUMNS, since, until)
         self._is_first = False
         return select_current_levels(newest, now_s, self._max_age_s, self._limits)
 
@@ -292,32 +294,14 @@ def select_current_levels(
     for row in newest:
         reasons = level_reasons(reasons_of(row["reason_codes"], row["reasons"] or ()))
         found[row["cell"]] = CurrentLevel(
-            PresentLevel.of_row(row, now_s, limits, max_age_s),
+            PresentLevel.of_row(_as_noticed(row), now_s, limits, max_age_s),
             row["at"].timestamp(),
             find_restrictions(reasons),
         )
     return found
 
 
-def newest_rows(
-    tables: DeltaTables, from_s: float, to_s: float
-) -> list[dict[str, Any]]:
-    """The newest row of each cell between two Unix times, with the level's columns."""
-    begin, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (from_s, to_s))
-    is_within = (ds.field("at") >= begin) & (ds.field("at") <= end)
-    dataset = tables.dataset("levels")
-    times = dataset.to_table(columns=["cell", "at"], filter=is_within)
-    last = times.group_by("cell").aggregate([("at", "max")])
-    if not last.num_rows:
-        return []
-    at = {row["cell"]: row["at_max"] for row in last.to_pylist()}
-    since = ds.field("at") >= min(at.values())
-    rows = dataset.to_table(columns=list(ROW_COLUMNS), filter=is_within & since)
-    wanted = [
-        at[cell] == when
-        for cell, when in zip(
-            rows["cell"].to_pylist(), rows["at"].to_pylist(), strict=True
-        )
-    ]
-    found: list[dict[str, Any]] = rows.filter(pa.array(wanted)).to_pylist()
-    return found
+def _as_noticed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row with the level for notices as its level."""
+    level = row.get("notice_level")
+    return row if level is None else {**row, "level": level}

@@ -13,6 +13,7 @@ person releases it. Without other evidence the level is unknown after that: null
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import pairwise
 from statistics import median
 from typing import Any, Final
@@ -55,21 +56,27 @@ class HeldLevel:
         level: 1 to 5.
         known_until_s: End of its step, Unix time.
         reason: Its first reason as JSON; None at level 1.
+        notice_level: Level for notices and sirens; None for `level`.
     """
 
     level: int
     known_until_s: int
     reason: str | None = None
+    notice_level: int | None = None
 
     @classmethod
     def of(
-        cls, level: int, known_until_s: int, reasons: Iterable[Reason]
+        cls,
+        level: int,
+        known_until_s: int,
+        reasons: Iterable[Reason],
+        notice_level: int | None = None,
     ) -> "HeldLevel":
         """From a judgement; its first reason that is a finding is kept."""
         notes = {ReasonCode.SUSPECT_RAIN, ReasonCode.LOWER_BOUND}
         first = next((r for r in reasons if r.code not in notes), None)
         text = None if first is None or level <= LOWEST else reason_to_json(first)
-        return cls(level, known_until_s, text)
+        return cls(level, known_until_s, text, notice_level)
 
     def finding(self, sensor: str | None = None) -> Finding:
         """The held level as a finding.
@@ -85,7 +92,7 @@ class HeldLevel:
             sensor=sensor,
             because=because,
         )
-        return Finding(self.level, reason)
+        return Finding(self.level, reason, self.notice_level)
 
 
 @dataclass(frozen=True)
@@ -143,15 +150,15 @@ class PresentLevel:
         """From `at`, `level`, `state` and `known_until` of a row of `levels`.
 
         Args:
-            row: The newest row of the cell.
+            row: The newest row of the cell; times as datetimes or Unix times.
             now_s: The moment, Unix time.
             limits: When holds end.
             max_age_s: Age from which the cell is silent.
         """
-        level, at_s = row["level"], row["at"].timestamp()
+        level, at_s = row["level"], _unix_s(row["at"])
         state = row.get("state") or (UNKNOWN if level is None else JUDGED)
         known = row.get("known_until")
-        known_s = None if known is None else known.timestamp()
+        known_s = None if known is None else _unix_s(known)
         if now_s - at_s <= max_age_s:
             return cls(level, state, known_s)
         if state == JUDGED:
@@ -159,6 +166,10 @@ class PresentLevel:
         if level is None or known_s is None or limits.has_ended(level, known_s, now_s):
             return cls(None, UNKNOWN, known_s)
         return cls(level, HELD, known_s)
+
+
+def _unix_s(time: datetime | float) -> float:
+    return time.timestamp() if isinstance(time, datetime) else time
 
 
 @dataclass(frozen=True)
@@ -325,7 +336,7 @@ class SensorHolds:
     ) -> HeldLevel | None:
         """The judgement of a sensor at its last reading, which may be a held one."""
         found = [
-            HeldLevel.of(f.level, end_s, [f.reason])
+            HeldLevel.of(f.level, end_s, [f.reason], f.notice_level)
             for f in self._findings(end_s)
             if f and f.level >= WARNING and _names(f.reason, sensor)
         ]

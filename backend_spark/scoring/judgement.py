@@ -1,38 +1,23 @@
-"""Level of one step of a cell from its rain and its other evidence.
-
-Rain alone: the prefecture's criteria, restricted where it rests on doubtful readings
-only, and to the levels that the prefecture judges.
-"""
+"""Level and reasons of one step from the findings of its evidence."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from backend_spark.scoring.features import not_judged_reasons
-from backend_spark.scoring.rain import RainState
-from slope_science.criteria import JUDGED_LEVELS, Criteria
-from slope_science.findings import (
-    LOWEST,
-    Finding,
-    Judgement,
-    combine_findings,
-    judge_rain,
+from backend_spark.scoring.observation import Observation, last_suspects
+from backend_spark.scoring.rain import (
+    ALONE_LEVEL,
+    RainState,
+    cap_doubtful_rain,
 )
+from slope_science.criteria import JUDGED_LEVELS, Criteria
+from slope_science.findings import LOWEST, Finding, combine_findings, judge_rain
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
 _LOWER_BOUND: Final = (Reason(ReasonCode.LOWER_BOUND),)
-DOUBTFUL_RAIN_LEVEL: Final = 3
-"""Highest level of rain that no second gauge, stream or soil confirms, as at a node."""
-
-WATER_CODES: Final = frozenset({
-    ReasonCode.SOIL_WET,
-    ReasonCode.PORE_TURNED,
-    ReasonCode.PORE_HIGH,
-    ReasonCode.WATER_LEVEL_STEP,
-})
-"""Findings that confirm doubtful rain."""
-
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
+"""Time without rain data after which there is no judgement by rain."""
 
 
 def has_recent_rain(rain: RainState) -> bool:
@@ -40,7 +25,7 @@ def has_recent_rain(rain: RainState) -> bool:
     return rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
 
 
-def judge_step(
+def judge_step(  # noqa: PLR0913 - each kind of evidence by name
     rain: RainState,
     motion: Iterable[Finding | None],
     criteria: Criteria,
@@ -48,6 +33,7 @@ def judge_step(
     *,
     held: Iterable[Finding] = (),
     source: Reason | None = None,
+    alone_level: int = ALONE_LEVEL,
 ) -> tuple[int | None, tuple[Reason, ...]]:
     """Level and reasons at the end of a step; None is no judgement.
 
@@ -58,13 +44,14 @@ def judge_step(
         sure: The same without doubtful rain; None if there is none.
         held: Held levels, where evidence is missing.
         source: Where the rain of the step is from, if it is not the cell's own.
+        alone_level: Highest level of doubtful rain that nothing else confirms.
     """
     signs = [*held, *motion]
     if has_recent_rain(rain) or source is not None:
         judgement = combine_findings([*signs, _rain_finding(rain, criteria)])
         if sure is not None:
             without = combine_findings([*signs, _rain_finding(sure, criteria)])
-            judgement = _unconfirmed(judgement, without, sure, signs)
+            judgement = cap_doubtful_rain(judgement, without, sure, alone_level, signs)
         notes = [] if source is None else [source]
         notes += _LOWER_BOUND * rain.is_lower_bound
         reasons = (*judgement.reasons, *notes)
@@ -95,30 +82,15 @@ def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
     return judge_rain(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
 
 
-def _unconfirmed(
-    judged: Judgement,
-    without: Judgement,
-    sure: RainState,
-    signs: Iterable[Finding | None],
-) -> Judgement:
-    """Restrict a level that rests on doubtful rain only, and give the reason.
-
-    Args:
-        judged: With all rain.
-        without: Without doubtful rain.
-        sure: Rain and soil water without it.
-        signs: Findings of other sensors, which may confirm it.
-    """
-    if judged.level == without.level:
-        return judged
-    index_mm = sure.tanks.index_mm if sure.tanks else 0.0
-    note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
-    level = judged.level
-    if not any(map(_shows_water, signs)):
-        level = max(without.level, min(level, DOUBTFUL_RAIN_LEVEL))
-    return Judgement(level, (note, *judged.reasons))
-
-
-def _shows_water(finding: Finding | None) -> bool:
-    """Whether a finding of another sensor shows much water, as doubtful rain would."""
-    return finding is not None and finding.reason.code in WATER_CODES
+def list_doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
+    """Suspect readings that count in a step, grouped by their reasons."""
+    sensors: dict[str, list[str]] = {}
+    because: dict[str, tuple[Reason, ...]] = {}
+    for sensor, o in last_suspects(in_step).items():
+        why = o.why or "suspect"
+        sensors.setdefault(why, []).append(sensor)
+        because[why] = o.reasons
+    return tuple(
+        Reason(ReasonCode.SUSPECT, sensors=sorted(sensors[why]), because=because[why])
+        for why in sorted(sensors)
+    )

@@ -49,6 +49,10 @@ _WHOLES: Final = _PARTS | {
 }
 
 
+_UNUSED: Final = frozenset(map(int, (Flag.FAIL, Flag.MISSING)))
+"""As numbers: the hash of an enum is slow."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """One reading of a cell as in silver.
@@ -68,6 +72,8 @@ class Observation:
         node_flag: Flag given by the node.
         flag: QARTOD flag in silver; None if not evaluated.
         why: The reasons of the flag in English, as silver has them.
+        priority: Priority of the message, which is the level of its node.
+        level_why: The reasons of that level in English; None at level 1.
     """
 
     at_s: float
@@ -84,11 +90,13 @@ class Observation:
     node_flag: int | None = None
     flag: int | None = None
     why: str | None = None
+    priority: int = 1
+    level_why: str | None = None
 
     @property
     def counts(self) -> bool:
         """Whether gold uses it: neither failed nor missing."""
-        return self.flag not in {Flag.FAIL, Flag.MISSING}
+        return self.flag not in _UNUSED
 
     @property
     def reasons(self) -> tuple[Reason, ...]:

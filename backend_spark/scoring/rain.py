@@ -10,6 +10,7 @@ from backend_spark.scoring.observation import (
     split_by_step,
     step_end_s,
 )
+from slope_science.findings import Finding, Judgement
 from slope_science.quality import Flag
 from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
 from slope_science.reason_codes import ReasonCode
@@ -93,6 +94,12 @@ class StepRain:
     is_known: bool = False
     doubted_mm: float = 0.0
     catch_up_h: float = 0.0
+
+    def notes(self) -> tuple[Reason, ...]:
+        """Reason of a step whose rain came with a catch-up."""
+        if not self.catch_up_h:
+            return ()
+        return (Reason(ReasonCode.CATCH_UP, hours=self.catch_up_h),)
 
 
 NO_DATA = StepRain()
@@ -397,3 +404,56 @@ def _missed_s(state: RainState, rain: StepRain) -> int | None:
     if not rain.is_known:
         return 0
     return None if state.missed_s is None else state.missed_s + STEP_S
+
+
+def gap_begins(observations: Iterable[Observation], since_s: float) -> Iterator[float]:
+    """Begin of the interval before each gauge's first report since a time.
+
+    New readings change the rain from there on, back to `MAX_CATCH_UP_S`.
+    """
+    gauges: dict[str, list[float]] = {}
+    for o in observations:
+        if o.is_rain and o.at_s >= since_s - MAX_CATCH_UP_S:
+            gauges.setdefault(o.node, []).append(o.at_s)
+    for times_s in gauges.values():
+        before = [at_s for at_s in times_s if at_s < since_s]
+        if before and len(before) < len(times_s):
+            yield max(before)
+
+
+ALONE_LEVEL: Final = 3
+"""Highest level of doubtful rain that nothing else confirms, as at a node."""
+
+WATER_CODES: Final = frozenset({
+    ReasonCode.SOIL_WET,
+    ReasonCode.PORE_TURNED,
+    ReasonCode.PORE_HIGH,
+    ReasonCode.WATER_LEVEL_STEP,
+})
+"""Findings of soil and streams that confirm doubtful rain."""
+
+
+def cap_doubtful_rain(
+    judged: Judgement,
+    without: Judgement,
+    sure: RainState,
+    alone_level: int,
+    signs: Iterable[Finding | None],
+) -> Judgement:
+    """Restrict a level that rests on doubtful rain only, and give the reason.
+
+    Args:
+        judged: With all rain.
+        without: Without doubtful rain.
+        sure: Rain and soil water without it.
+        alone_level: Highest level of rain that no sign confirms.
+        signs: Findings of other sensors.
+    """
+    if judged.level == without.level:
+        return judged
+    index_mm = sure.tanks.index_mm if sure.tanks else 0.0
+    note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
+    level = judged.level
+    if not any(sign and sign.reason.code in WATER_CODES for sign in signs):
+        level = max(without.level, min(level, alone_level))
+    return Judgement(level, (note, *judged.reasons))

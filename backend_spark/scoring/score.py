@@ -7,11 +7,17 @@ judgement by rain; only a held level, movement and other evidence give one.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from backend_spark.criteria.jma import Telegram, find_official_level
+from backend_spark.scoring.analysed import (
+    CellAnalyses,
+    find_analysed,
+    flag_beside_analysis,
+    substitute_analysed,
+)
 from backend_spark.scoring.cell_readings import CellReadings
 from backend_spark.scoring.cell_state import (
     ScoringState,
@@ -39,17 +45,14 @@ from backend_spark.scoring.holds import (
     StepHolds,
     rain_holds,
 )
-from backend_spark.scoring.judgement import (
-    DOUBTFUL_RAIN_LEVEL,
-    has_recent_rain,
-    judge_step,
-)
+from backend_spark.scoring.judgement import has_recent_rain, judge_step, list_doubts
 from backend_spark.scoring.movement import make_sensor_rows
 from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
-from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
+from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
+from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
-    MAX_CATCH_UP_S,
+    ALONE_LEVEL,
     NO_RAIN_PAST,
     RainPast,
     RainState,
@@ -57,15 +60,18 @@ from backend_spark.scoring.rain import (
     Substitute,
     SubstituteRain,
     fill_missing,
+    gap_begins,
     rain_states,
     undoubted_states,
 )
-from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
+from backend_spark.scoring.soil import group_soil, judge_soil
 from slope_science.criteria import Criteria
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.findings import (
     LOWEST,
     Finding,
     combine_findings,
+    noticed,
 )
 from slope_science.quality import NEIGHBOUR_S
 from slope_science.rain import ANTECEDENT_DAYS, STEPS_PER_HOUR
@@ -107,6 +113,7 @@ class CellPass:
         self._probes = group_soil(observations)
         self._past = past.rain if past else NO_RAIN_PAST
         self._criteria = rules.criteria
+        self._node_levels = find_node_levels(observations)
         rain = self._past
         filled, self.sources = fill_missing(cell.rain, cell.ends_s, rules.substitute)
         self.states = list(rain_states(filled, rain.state, rain.hour))
@@ -151,13 +158,12 @@ class CellPass:
         found = view.finding(self._criteria, same_rain=same_rain)
         if found is None or sure is None or sure.tanks is None:
             return found
-        hour = [
-            StepRain((sure.r60_mm or 0.0) / STEPS_PER_HOUR, is_known=True)
-        ] * STEPS_PER_HOUR
+        depth_mm = (sure.r60_mm or 0.0) / STEPS_PER_HOUR
+        hour = [StepRain(depth_mm, is_known=True)] * STEPS_PER_HOUR
         coming = self._coming(self.cell.ends_s[at])
         without = make_outlook(sure.tanks, hour, self._criteria, coming)
         surely = without.finding(self._criteria, same_rain=same_rain)
-        ceiling = max(surely.level if surely else LOWEST, DOUBTFUL_RAIN_LEVEL)
+        ceiling = max(surely.level if surely else LOWEST, self._rules.alone_level)
         return replace(found, level=min(found.level, ceiling))
 
     def judge(
@@ -178,6 +184,18 @@ class CellPass:
         state, known_until_s = holds.state(level, live or LOWEST, source, others)
         return level, (*reasons, *holds.ended()), state, known_until_s
 
+    def notice_level(self, at: int, motion: Sequence[Finding | None]) -> int | None:
+        """Level of a step for notices and sirens; None if it is the level."""
+        end_s = self.cell.ends_s[at]
+        sensors = self.sensor_holds.at(end_s)
+        holds = StepHolds(self.rain_holds[at], sensors, self._rules.limits, end_s)
+        found = [*motion, *holds.findings(LOWEST)]
+        if all(f is None or f.notice_level is None for f in found):
+            return None
+        capped = noticed(motion)
+        live, _ = self._judge(at, capped)
+        return self._judge(at, capped, noticed(holds.findings(live or 0)))[0]
+
     def _judge(
         self,
         at: int,
@@ -191,6 +209,7 @@ class CellPass:
             self.sure[at],
             held=held,
             source=self.sources.get(at),
+            alone_level=self._rules.alone_level,
         )
 
     def _judge_rain(self, at: int) -> HeldLevel:
@@ -214,6 +233,14 @@ class CellPass:
             for s, p in e.by_sensor(end_s).items()
         }
         return judge_soil(self._probes, end_s, shares, rain_mm)
+
+    def node_findings(
+        self, end_s: int, settings: EvidenceSettings
+    ) -> list[Finding | None]:
+        """Findings of the levels that nodes judged themselves."""
+        return list(
+            make_node_findings(self._node_levels, end_s, settings, self._criteria)
+        )
 
     def outlook(self, at: int, rain: RainState) -> CellOutlook | None:
         """The two hours ahead of a step; None before the first rain data."""
@@ -260,7 +287,7 @@ class CellPass:
             ScoringState(
                 at_s,
                 self._rain_past(places[at_s]),
-                {m.sensor: m.thermal(at_s) for m in self.cell.sensors.tilt_series},
+                self.cell.sensors.evidence.states[at_s],
                 self._pasts[at_s],
                 tuple(last_observations(observations, at_s)),
                 self._rain_hold_to_save(places[at_s]),
@@ -329,10 +356,14 @@ class CellRules:
         telegrams: JMA's telegrams.
         forecast: Function from a Unix time to the official forecast; None without one.
         limits: When holds end without evidence.
+        alone_level: Highest level of doubtful rain that nothing else confirms.
         substitutes: Functions from the end of a step to the rain that takes the place
-            of missing rain, the best first; an official forecast comes after them.
+            of missing rain, the best first; analysed rain comes before, an official
+            forecast after them.
+        analyses: Analysed rain and soil water index of the cell; None without.
         same_rain: Whether the rain of the last hour, continued, may raise a level
             without a usable forecast.
+        evidence: Rules of movement and water.
     """
 
     criteria: Criteria
@@ -342,12 +373,19 @@ class CellRules:
     forecast: Callable[[float], ForecastRain] | None = None
     limits: HoldLimits = NO_LIMITS
     substitutes: Sequence[Substitute] = ()
+    alone_level: int = ALONE_LEVEL
+    analyses: CellAnalyses | None = None
     same_rain: bool = False
+    evidence: EvidenceSettings = DEFAULT_EVIDENCE
 
     def substitute(self, end_s: int) -> SubstituteRain | None:
         """Rain of a step in place of missing rain; None if there is none."""
-        found = (each(end_s) for each in (*self.substitutes, self._forecast_step))
+        sources = (self._analysed_step, *self.substitutes, self._forecast_step)
+        found = (each(end_s) for each in sources)
         return next((rain for rain in found if rain is not None), None)
+
+    def _analysed_step(self, end_s: int) -> SubstituteRain | None:
+        return substitute_analysed(self.analyses, end_s)
 
     def _forecast_step(self, end_s: int) -> SubstituteRain | None:
         coming = self.forecast_rain(end_s - STEP_S)
@@ -363,6 +401,16 @@ class CellRules:
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
         return self.forecast(at_s) if self.forecast else NO_FORECAST
+
+    def analysis_finding(self, at_s: float, rain: RainState) -> Finding | None:
+        """Finding of the analyses known at a moment; the gauges' fill what is absent.
+
+        Args:
+            at_s: Unix time of the end of a step.
+            rain: Rain and soil water by the gauges.
+        """
+        index_mm = rain.tanks.index_mm if has_recent_rain(rain) and rain.tanks else None
+        return find_analysed(self.analyses, at_s, self.criteria, index_mm, rain.r60_mm)
 
     def official_columns(self, at_s: float) -> dict[str, int | None]:
         """Columns with JMA's level for the cell's municipality."""
@@ -414,12 +462,13 @@ def score_cell(
     since_s = float("-inf") if touched_s is None else touched_s
     observations = [*(past.last if past else ()), *observations]
     known = flag_with_neighbours(observations, since_s, nearby.neighbours())
-    had = {id(o) for o in observations}
-    changed = [o for o in known if id(o) not in had]
+    known = flag_beside_analysis(known, rules.analyses, since_s)
+    had = {_flag_of(o) for o in observations}
+    changed = [o for o in known if _flag_of(o) not in had]
     from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
-    cell = CellReadings.from_observations(known, from_s, past)
+    cell = CellReadings.from_observations(known, from_s, past, rules.evidence)
     rules = replace(rules, substitutes=(*rules.substitutes, nearby.substitute))
     run = CellPass(cell, known, rules, past)
     rows = _rows(run, rules, from_s)
@@ -429,6 +478,11 @@ def score_cell(
         changed,
         run.memories(known),
     )
+
+
+def _flag_of(o: Observation) -> tuple[object, ...]:
+    """A reading with its flag; equal if the flag did not change."""
+    return o.node, o.boot, o.seq, o.name, o.at_s, o.flag, o.why
 
 
 def score_levels(
@@ -462,19 +516,24 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         rain = run.states[at]
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
+        motion += run.node_findings(end_s, rules.evidence)
         view = run.outlook(at, rain)
         motion.append(run.ahead_finding(at, view))
+        motion.append(rules.analysis_finding(end_s, rain))
         level, reasons, state, known_until_s = run.judge(at, motion)
+        notice_level = run.notice_level(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
             end_s,
             rain,
             rate,
             level,
-            reasons + _catch_up(cell.rain[at]) + _doubts(in_step),
+            reasons + cell.rain[at].notes() + list_doubts(in_step),
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
-            run.columns(at, rain, view) | rules.official_columns(end_s),
+            run.columns(at, rain, view)
+            | rules.official_columns(end_s)
+            | {"notice_level": notice_level},
             state,
             known_until_s,
         )
@@ -493,37 +552,4 @@ def first_changed_s(
         return float("-inf")
     earlier = [o.at_s for o in observations if o.at_s < touched_s]
     from_s = min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
-    return min([from_s, *_gap_begins(observations, touched_s - NEIGHBOUR_S)])
-
-
-def _gap_begins(observations: Iterable[Observation], since_s: float) -> Iterator[float]:
-    """Begin of the interval before each gauge's first report since a time."""
-    gauges: dict[str, list[float]] = {}
-    for o in observations:
-        if o.is_rain and o.at_s >= since_s - MAX_CATCH_UP_S:
-            gauges.setdefault(o.node, []).append(o.at_s)
-    for times_s in gauges.values():
-        before = [at_s for at_s in times_s if at_s < since_s]
-        if before and len(before) < len(times_s):
-            yield max(before)
-
-
-def _catch_up(step: StepRain) -> tuple[Reason, ...]:
-    """Reason of a step whose rain came with a catch-up."""
-    if not step.catch_up_h:
-        return ()
-    return (Reason(ReasonCode.CATCH_UP, hours=step.catch_up_h),)
-
-
-def _doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
-    """Suspect readings that count in a step, grouped by their reasons."""
-    sensors: dict[str, list[str]] = {}
-    because: dict[str, tuple[Reason, ...]] = {}
-    for sensor, o in last_suspects(in_step).items():
-        why = o.why or "suspect"
-        sensors.setdefault(why, []).append(sensor)
-        because[why] = o.reasons
-    return tuple(
-        Reason(ReasonCode.SUSPECT, sensors=sorted(sensors[why]), because=because[why])
-        for why in sorted(sensors)
-    )
+    return min([from_s, *gap_begins(observations, touched_s - NEIGHBOUR_S)])

