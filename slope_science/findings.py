@@ -15,11 +15,11 @@ from slope_science.creep import (
     CAUTION_DURATION_H,
     CAUTION_MM_PER_H,
     EVACUATION_MM_PER_H,
-    FailureForecast,
     Velocity,
 )
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
+from slope_science.failure_time import FailureForecast
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H, TiltRate
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -28,6 +28,12 @@ LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
 FAILURE_LEVEL_4_H, FAILURE_LEVEL_3_H = 6.0, 24.0
 """A failure time within these is level 4 and level 3; our proposal, no source."""
 
+_CRITERIA_NAMES = (
+    (EMERGENCY, "special"),
+    (DANGER, "line"),
+    (WARNING, "warning"),
+    (ADVISORY, "advisory"),
+)
 _ASSUMED_CRITERIA = Reason(ReasonCode.ASSUMED_CRITERIA)
 _ASSUMED_LINE = Reason(ReasonCode.ASSUMED_LINE)
 _ASSUMED_CRITERION = Reason(ReasonCode.ASSUMED_CRITERION)
@@ -40,10 +46,12 @@ class Finding:
     Attributes:
         level: 1 to 5.
         reason: The rule and the numbers.
+        notice_level: Level for notices and sirens; None for `level`.
     """
 
     level: int
     reason: Reason
+    notice_level: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,15 @@ def combine_findings(findings: Iterable[Finding | None]) -> Judgement:
     return Judgement(level, tuple(f.reason for f in found))
 
 
+def noticed(findings: Iterable[Finding | None]) -> list[Finding]:
+    """Findings at the level that they have for notices and sirens."""
+    return [
+        f if f.notice_level is None else Finding(f.notice_level, f.reason)
+        for f in findings
+        if f is not None
+    ]
+
+
 def judge_rain(
     r60_mm: float,
     swi_mm: float,
@@ -76,6 +93,8 @@ def judge_rain(
     sensor: str | None = None,
 ) -> Finding | None:
     """Compare observed rain with the criteria, the highest first.
+
+    A level that the prefecture does not judge is never given.
 
     Args:
         r60_mm: Rain of the last 60 minutes.
@@ -89,14 +108,8 @@ def judge_rain(
     if not (math.isfinite(swi_mm) and swi_mm >= 0):
         # Comparisons with nan are false and would result in level 1.
         raise ScienceError("swi_mm", "zero or more", swi_mm)
-    line_mm = criteria.critical_line_mm(r60_mm)
-    ladder = (
-        (EMERGENCY, criteria.special_mm, "special"),
-        (DANGER, line_mm, "line"),
-        (WARNING, criteria.warning_mm, "warning"),
-        (ADVISORY, criteria.advisory_mm, "advisory"),
-    )
-    for level, limit_mm, criterion in ladder:
+    for level, criterion in _CRITERIA_NAMES:
+        limit_mm = criteria.limit_mm(level, r60_mm)
         share = clear_share if level <= was_level else 1.0
         if swi_mm >= limit_mm * share:
             reason = Reason(
@@ -115,13 +128,10 @@ def judge_rain(
 
 def compute_rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
     """Level of `judge_rain` without reason; the arguments are not checked."""
-    if swi_mm >= criteria.special_mm:
-        return EMERGENCY
-    if swi_mm >= criteria.critical_line_mm(r60_mm):
-        return DANGER
-    if swi_mm >= criteria.warning_mm:
-        return WARNING
-    return ADVISORY if swi_mm >= criteria.advisory_mm else LOWEST
+    for level, _ in _CRITERIA_NAMES:
+        if swi_mm >= criteria.limit_mm(level, r60_mm):
+            return level
+    return LOWEST
 
 
 def _basis(level: int, criteria: Criteria) -> Reason | None:
@@ -189,7 +199,7 @@ def judge_failure_time(
 
     Args:
         sensor: Name of the extensometer.
-        forecast: Failure time by inverse velocity.
+        forecast: Failure time by Voight's law.
         now_h: Time on the clock of the forecast.
     """
     if forecast is None or not forecast.is_usable(now_h):

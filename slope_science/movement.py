@@ -14,7 +14,6 @@ Source: Uchimura et al. 2015 (Soils and Foundations 55(5)): precaution at
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from operator import mul
 
 PRECAUTION_DEG_PER_H = 0.01
@@ -188,24 +187,69 @@ class ThermalRegression:
         return (x, y) if math.hypot(x, y) <= MAX_DEG_PER_K else None
 
 
-def remove_largest_step(axes: Sequence[Sequence[float]]) -> list[list[float]]:
+STEP_WITHIN_S = 300.0
+STEP_SIGMAS = 6.0
+STEP_SHARE = 0.85
+
+
+def is_single_step(
+    times_s: Sequence[float], axes: Sequence[Sequence[float]], sigma: float
+) -> bool:
+    """Whether one step explains the change of some readings.
+
+    A kick may extend over two intervals between readings, or `STEP_WITHIN_S`, because
+    it happens during a reading, or the ground settles.
+
+    Args:
+        times_s: Times of the readings, ascending.
+        axes: Readings; the same number for each axis.
+        sigma: Noise of a reading.
+
+    Returns:
+        Whether the largest step exceeds `STEP_SIGMAS` of the noise, and is at least
+        `STEP_SHARE` of the range of the readings above the noise. Creep gives a third
+        of its range within two of six intervals; the share is our proposal.
+    """
+    moments = list(zip(*axes, strict=True))
+    largest, end = 0.0, 0
+    for begin, moment in enumerate(moments):
+        last = min(begin + 2, len(moments) - 1)
+        end = max(end, last)
+        while end + 1 < len(moments) and times_s[end + 1] <= (
+            times_s[begin] + STEP_WITHIN_S
+        ):
+            end += 1
+        largest = max(largest, math.dist(moment, moments[end]))
+    whole = math.hypot(*(max(axis) - min(axis) for axis in axes))
+    noise = STEP_SIGMAS * sigma
+    return largest >= noise and largest >= STEP_SHARE * (whole - noise)
+
+
+def remove_largest_step(
+    axes: Sequence[Sequence[float]], intervals: int = 1
+) -> list[list[float]]:
     """Readings without their largest step, taken at the same moment for all axes.
 
     Args:
         axes: Readings in time order; the same number for each axis.
+        intervals: Number of intervals between readings over which one step may extend,
+            such as two for a kick during a reading.
     """
     moments = list(zip(*axes, strict=True))
-    steps = [
-        math.hypot(*(b - a for a, b in zip(before, after, strict=True)))
-        for before, after in pairwise(moments)
-    ]
-    if not steps:
+    over = min(intervals, len(moments) - 1)
+    if over < 1:
         return [list(axis) for axis in axes]
-    at = steps.index(max(steps)) + 1
+    sizes = [
+        math.dist(before, after)
+        for before, after in zip(moments, moments[over:], strict=False)
+    ]
+    begin = sizes.index(max(sizes))
+    end = begin + over
     return [
         [
-            v - (axis[at] - axis[at - 1]) * (number >= at)
-            for number, v in enumerate(axis)
+            *axis[: begin + 1],
+            *([axis[begin]] * (over - 1)),
+            *(v - (axis[end] - axis[begin]) for v in axis[end:]),
         ]
         for axis in axes
     ]

@@ -169,8 +169,33 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.UNCONFIRMED: SentenceTemplates(
         en="{because}, unconfirmed", ja="{because}（ほかのセンサーでは未確認）"
     ),
+    ReasonCode.UNCONFIRMED_LONG: SentenceTemplates(
+        en="{because}, unconfirmed for {hours} h, so notices are of level {level}",
+        ja="{because}（{hours} 時間未確認のため、通知はレベル{level}）",
+    ),
+    ReasonCode.MAYBE_WARMTH: SentenceTemplates(
+        en=(
+            "{because}, which may be the warmth of the day until it exceeds "
+            "{range_deg} deg, as the sensor's thermal tilt is not yet known"
+        ),
+        ja=(
+            "{because}（温度による傾斜が未学習のため、{range_deg} ° を超えるまでは"
+            "日変化の可能性あり）"
+        ),
+    ),
     ReasonCode.LONG_AGO: SentenceTemplates(
         en="{because}, more than 12 h ago", ja="{because}（12時間以上前）"
+    ),
+    ReasonCode.NODE_LEVEL: SentenceTemplates(
+        en="{node} judged level {level}: {because}",
+        ja="{node} の判定はレベル{level}相当：{because}",
+    ),
+    ReasonCode.NODE_LEVEL_LOWERED: SentenceTemplates(
+        en="{node} judged level {level}, here {to_level} ({doubts}): {because}",
+        ja=(
+            "{node} の判定はレベル{level}相当、ここでは{to_level}（{doubts}）："
+            "{because}"
+        ),
     ),
     ReasonCode.RULE: SentenceTemplates(
         en="{rule}[ {number}]: {because}", ja="{rule}[ {number}]：{because}"
@@ -199,6 +224,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ),
     ReasonCode.SET_BY: SentenceTemplates(
         en="set by {person} on {day}", ja="{person} が {day} に設定"
+    ),
+    ReasonCode.NOT_JUDGED: SentenceTemplates(
+        en="rain: the prefecture does not judge level {levels} here",
+        ja="雨による判定：この場所はレベル{levels}の判定対象外（県の基準表）",
     ),
     ReasonCode.NO_RAIN_DATA: SentenceTemplates(
         en=(
@@ -411,6 +440,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.FAILURE_FAR: SentenceTemplates(
         en="{left_h} h ahead, {max_h} h at most",
         ja="{left_h} 時間先（{max_h} 時間まで有効）",
+    ),
+    ReasonCode.NO_TERTIARY_CREEP: SentenceTemplates(
+        en="a movement without failure fits about as well",
+        ja="崩壊に至らない動きでも同程度に説明できる",
     ),
     ReasonCode.LATE_READINGS: SentenceTemplates(
         en=(

@@ -39,11 +39,15 @@ class ReasonCode(StrEnum):
     HELD = "held"
     CONFIRMED = "confirmed"
     UNCONFIRMED = "unconfirmed"
+    UNCONFIRMED_LONG = "unconfirmed_long"
+    MAYBE_WARMTH = "maybe_warmth"
     LONG_AGO = "long_ago"
     RULE = "rule"
     AHEAD_SAME_RAIN = "ahead_same_rain"
     AHEAD_FORECAST = "ahead_forecast"
     DOUBTFUL_RAIN = "doubtful_rain"
+    NODE_LEVEL = "node_level"
+    NODE_LEVEL_LOWERED = "node_level_lowered"
     GRID_SOIL_WATER = "grid_soil_water"
 
     # where the criterion of a reason comes from
@@ -51,6 +55,7 @@ class ReasonCode(StrEnum):
     ASSUMED_LINE = "assumed_line"
     ASSUMED_CRITERION = "assumed_criterion"
     SET_BY = "set_by"
+    NOT_JUDGED = "not_judged"
 
     # what restricts a judgement
     NO_RAIN_DATA = "no_rain_data"
@@ -107,6 +112,7 @@ class ReasonCode(StrEnum):
     LOW_R2 = "low_r2"
     FAILURE_PASSED = "failure_passed"
     FAILURE_FAR = "failure_far"
+    NO_TERTIARY_CREEP = "no_tertiary_creep"
 
     # why a row was revised
     LATE_READINGS = "late_readings"
@@ -288,6 +294,8 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.HELD: (_BECAUSE,),
     ReasonCode.CONFIRMED: (_BECAUSE, _text("by")),
     ReasonCode.UNCONFIRMED: (_BECAUSE,),
+    ReasonCode.UNCONFIRMED_LONG: (_BECAUSE, _whole("hours"), _whole("level")),
+    ReasonCode.MAYBE_WARMTH: (_BECAUSE, _general("range_deg")),
     ReasonCode.LONG_AGO: (_BECAUSE,),
     ReasonCode.RULE: (_RULES, _BECAUSE, _optional(_whole("number"))),
     ReasonCode.AHEAD_SAME_RAIN: (_whole("minutes"), _BECAUSE),
@@ -298,11 +306,20 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _minute("issued_s"),
     ),
     ReasonCode.DOUBTFUL_RAIN: (_BECAUSE,),
+    ReasonCode.NODE_LEVEL: (_NODE, _whole("level"), _BECAUSE),
+    ReasonCode.NODE_LEVEL_LOWERED: (
+        _NODE,
+        _whole("level"),
+        _whole("to_level"),
+        ReasonParam("doubts", ParamKind.REASONS),
+        _BECAUSE,
+    ),
     ReasonCode.GRID_SOIL_WATER: (_BECAUSE, _text("source"), _minute("at_s")),
     ReasonCode.ASSUMED_CRITERIA: (),
     ReasonCode.ASSUMED_LINE: (),
     ReasonCode.ASSUMED_CRITERION: (),
     ReasonCode.SET_BY: (_text("person"), _text("day")),
+    ReasonCode.NOT_JUDGED: (_text("levels"),),
     ReasonCode.NO_RAIN_DATA: (_optional(_whole("hours")),),
     ReasonCode.LEVEL_HELD: (
         _whole("level"),
@@ -365,6 +382,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.LOW_R2: (_fixed("r2", 2),),
     ReasonCode.FAILURE_PASSED: (),
     ReasonCode.FAILURE_FAR: (_whole("left_h"), _general("max_h")),
+    ReasonCode.NO_TERTIARY_CREEP: (),
     ReasonCode.LATE_READINGS: (
         _NODE,
         _whole("count"),

@@ -247,9 +247,7 @@ class MeshSeries:
 
 
 @lru_cache(maxsize=8)
-def _day(
-    tables: Path, version: int, day: int
-) -> Mapping[tuple[str, int], MeshSeries]:
+def _day(tables: Path, version: int, day: int) -> Mapping[tuple[str, int], MeshSeries]:
     """Analyses that became known on a day since 1970, in UTC."""
     known = ds.field("received_at")
     first, beyond = (pa.scalar(n * DAY_S * _MICRO, UTC_TIME) for n in (day, day + 1))
@@ -323,9 +321,7 @@ class TableAnalyses:
             at_s = min(after) if after else max(spans)
         else:
             return None
-        return AnalysedRain(
-            spans[at_s][1] / STEPS_PER_HOUR, at_s, max(0, end_s - at_s)
-        )
+        return AnalysedRain(spans[at_s][1] / STEPS_PER_HOUR, at_s, max(0, end_s - at_s))
 
     def _spans(
         self, product: Product, from_s: float, to_s: float, known_s: float

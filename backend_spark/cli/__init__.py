@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "analysis": ("backend_spark.cli.analysis", "analysis"),
     "console": ("backend_spark.cli.console", "console"),
     "console-account": ("backend_spark.cli.console", "console_account"),
+    "criteria": ("backend_spark.cli.criteria", "criteria"),
     "evaluate": ("backend_spark.cli.data", "evaluate"),
     "export": ("backend_spark.cli.data", "export"),
     "forecast": ("backend_spark.cli.data", "forecast"),

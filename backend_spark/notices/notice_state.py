@@ -35,6 +35,7 @@ ROW_COLUMNS: Final = (
     "cell",
     "at",
     "level",
+    "notice_level",
     "state",
     "known_until",
     "reasons",
@@ -293,8 +294,14 @@ def select_current_levels(
     for row in newest:
         reasons = level_reasons(reasons_of(row["reason_codes"], row["reasons"] or ()))
         found[row["cell"]] = CurrentLevel(
-            PresentLevel.of_row(row, now_s, limits, max_age_s),
+            PresentLevel.of_row(_as_noticed(row), now_s, limits, max_age_s),
             row["at"].timestamp(),
             find_restrictions(reasons),
         )
     return found
+
+
+def _as_noticed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row with the level for notices as its level."""
+    level = row.get("notice_level")
+    return row if level is None else {**row, "level": level}

@@ -27,7 +27,11 @@ from slope_science.reasons import reason_to_json
 
 OBSERVATION_COLUMNS = ("node", "name", "unit", "value", "value_text", "sum")
 FLAG_COLUMNS = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
-HISTORY_COLUMNS = ("cell", "at", *OBSERVATION_COLUMNS, "received_at", *FLAG_COLUMNS)
+LEVEL_COLUMNS = ("pri", "why")
+HISTORY_COLUMNS = (
+    *("cell", "at", *OBSERVATION_COLUMNS, "received_at", *FLAG_COLUMNS),
+    *LEVEL_COLUMNS,
+)
 READING_KEY = ("node", "boot", "seq", "name")
 SCORE_TABLES = {
     "levels": LEVELS,
@@ -150,6 +154,8 @@ def read_observations(history: pa.Table) -> list[Observation]:
         *(history[name].to_pylist() for name in OBSERVATION_COLUMNS),
         _micros(history, "received_at"),
         *(history[name].to_pylist() for name in FLAG_COLUMNS),
+        pc.fill_null(history["pri"], 1).to_pylist(),
+        history["why"].to_pylist(),
     ]
     return [Observation(*row) for row in zip(*columns, strict=True)]
 

@@ -9,7 +9,7 @@ are read again, because flags and rates need them one by one.
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -18,7 +18,6 @@ from backend_spark.scoring.holds import NO_HOLD, RainHold, SensorHold
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import FLAG_REACH_S, LOOK_BACK_S
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainPast
-from slope_science.movement import ThermalRegression
 
 STATE_INTERVAL_S: Final = 86_400
 """Time between two saved states of a cell; whole hours and steps."""
@@ -34,7 +33,7 @@ MAX_STATE_AGE_S: Final = 72 * 86_400
 SPARSE_STATE_EVERY: Final = 8
 """Every eighth state older than `DENSE_STATES_S` is kept, up to `MAX_STATE_AGE_S`."""
 
-STATE_FORMAT: Final = 2
+STATE_FORMAT: Final = 3
 """Version; increased when states of an earlier program are no longer valid."""
 
 
@@ -45,7 +44,7 @@ class ScoringState:
     Attributes:
         at_s: Unix time of that end.
         rain: Rain up to then.
-        thermals: Thermal regression of each tilt meter.
+        evidence: State of the rules of movement and water.
         pasts: Distribution of the values of each moisture and pore pressure sensor.
         last: Last reading of each series, and the last one that counts, among those
             that are not read again.
@@ -55,7 +54,7 @@ class ScoringState:
 
     at_s: int
     rain: RainPast = NO_RAIN_PAST
-    thermals: dict[str, ThermalRegression] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
     pasts: dict[str, ValueDistribution] = field(default_factory=dict)
     last: tuple[Observation, ...] = ()
     rain_hold: RainHold = NO_HOLD

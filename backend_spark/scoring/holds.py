@@ -56,21 +56,27 @@ class HeldLevel:
         level: 1 to 5.
         known_until_s: End of its step, Unix time.
         reason: Its first reason as JSON; None at level 1.
+        notice_level: Level for notices and sirens; None for `level`.
     """
 
     level: int
     known_until_s: int
     reason: str | None = None
+    notice_level: int | None = None
 
     @classmethod
     def of(
-        cls, level: int, known_until_s: int, reasons: Iterable[Reason]
+        cls,
+        level: int,
+        known_until_s: int,
+        reasons: Iterable[Reason],
+        notice_level: int | None = None,
     ) -> "HeldLevel":
         """From a judgement; its first reason that is a finding is kept."""
         notes = {ReasonCode.SUSPECT_RAIN, ReasonCode.LOWER_BOUND}
         first = next((r for r in reasons if r.code not in notes), None)
         text = None if first is None or level <= LOWEST else reason_to_json(first)
-        return cls(level, known_until_s, text)
+        return cls(level, known_until_s, text, notice_level)
 
     def finding(self, sensor: str | None = None) -> Finding:
         """The held level as a finding.
@@ -86,7 +92,7 @@ class HeldLevel:
             sensor=sensor,
             because=because,
         )
-        return Finding(self.level, reason)
+        return Finding(self.level, reason, self.notice_level)
 
 
 @dataclass(frozen=True)
@@ -330,7 +336,7 @@ class SensorHolds:
     ) -> HeldLevel | None:
         """The judgement of a sensor at its last reading, which may be a held one."""
         found = [
-            HeldLevel.of(f.level, end_s, [f.reason])
+            HeldLevel.of(f.level, end_s, [f.reason], f.notice_level)
             for f in self._findings(end_s)
             if f and f.level >= WARNING and _names(f.reason, sensor)
         ]

@@ -72,6 +72,8 @@ class Observation:
         node_flag: Flag given by the node.
         flag: QARTOD flag in silver; None if not evaluated.
         why: The reasons of the flag in English, as silver has them.
+        priority: Priority of the message, which is the level of its node.
+        level_why: The reasons of that level in English; None at level 1.
     """
 
     at_s: float
@@ -88,6 +90,8 @@ class Observation:
     node_flag: int | None = None
     flag: int | None = None
     why: str | None = None
+    priority: int = 1
+    level_why: str | None = None
 
     @property
     def counts(self) -> bool:

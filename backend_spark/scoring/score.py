@@ -33,6 +33,7 @@ from backend_spark.scoring.features import (
     last_hour,
     list_assumptions,
     make_outlook,
+    not_judged_reasons,
 )
 from backend_spark.scoring.holds import (
     JUDGED,
@@ -47,6 +48,7 @@ from backend_spark.scoring.holds import (
 )
 from backend_spark.scoring.movement import make_sensor_rows
 from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
+from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
@@ -62,13 +64,15 @@ from backend_spark.scoring.rain import (
     rain_states,
     undoubted_states,
 )
-from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
-from slope_science.criteria import Criteria
+from backend_spark.scoring.soil import group_soil, judge_soil
+from slope_science.criteria import JUDGED_LEVELS, Criteria
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.findings import (
     LOWEST,
     Finding,
     combine_findings,
     judge_rain,
+    noticed,
 )
 from slope_science.quality import NEIGHBOUR_S
 from slope_science.rain import ANTECEDENT_DAYS
@@ -110,6 +114,7 @@ class CellPass:
         self._probes = group_soil(observations)
         self._past = past.rain if past else NO_RAIN_PAST
         self._criteria = rules.criteria
+        self._node_levels = find_node_levels(observations)
         rain = self._past
         filled, self.sources = fill_missing(cell.rain, cell.ends_s, rules.substitute)
         self.states = list(rain_states(filled, rain.state, rain.hour))
@@ -147,7 +152,7 @@ class CellPass:
         is_usable = has_recent_rain(self.states[at]) or at in self.sources
         if view is None or not self._rules.look_ahead or not is_usable:
             return None
-        return view.finding(self._criteria)
+        return view.finding(self._criteria, same_rain=self._rules.same_rain)
 
     def judge(
         self, at: int, motion: Sequence[Finding | None]
@@ -166,6 +171,18 @@ class CellPass:
         others = combine_findings(motion).level
         state, known_until_s = holds.state(level, live or LOWEST, source, others)
         return level, (*reasons, *holds.ended()), state, known_until_s
+
+    def notice_level(self, at: int, motion: Sequence[Finding | None]) -> int | None:
+        """Level of a step for notices and sirens; None if it is the level."""
+        end_s = self.cell.ends_s[at]
+        sensors = self.sensor_holds.at(end_s)
+        holds = StepHolds(self.rain_holds[at], sensors, self._rules.limits, end_s)
+        found = [*motion, *holds.findings(LOWEST)]
+        if all(f is None or f.notice_level is None for f in found):
+            return None
+        capped = noticed(motion)
+        live, _ = self._judge(at, capped)
+        return self._judge(at, capped, noticed(holds.findings(live or 0)))[0]
 
     def _judge(
         self,
@@ -205,6 +222,14 @@ class CellPass:
         }
         return judge_soil(self._probes, end_s, shares, rain_mm)
 
+    def node_findings(
+        self, end_s: int, settings: EvidenceSettings
+    ) -> list[Finding | None]:
+        """Findings of the levels that nodes judged themselves."""
+        return list(
+            make_node_findings(self._node_levels, end_s, settings, self._criteria)
+        )
+
     def outlook(self, at: int, rain: RainState) -> CellOutlook | None:
         """The two hours ahead of a step; None before the first rain data."""
         if rain.tanks is None:
@@ -220,6 +245,7 @@ class CellPass:
         end_s = self.cell.ends_s[at]
         found: dict[str, Any] = {
             "completeness": self._rain.completeness(at),
+            "look_ahead_h": self._criteria.look_ahead_h,
             "n_nodes_day": sum(
                 bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
                 for ends in self._node_ends.values()
@@ -249,7 +275,7 @@ class CellPass:
             ScoringState(
                 at_s,
                 self._rain_past(places[at_s]),
-                {m.sensor: m.thermal(at_s) for m in self.cell.sensors.tilt_series},
+                self.cell.sensors.evidence.states[at_s],
                 self._pasts[at_s],
                 tuple(last_observations(observations, at_s)),
                 self._rain_hold_to_save(places[at_s]),
@@ -314,9 +340,8 @@ class CellRules:
 
     Attributes:
         criteria: Criteria for rain.
-        look_ahead: Whether the rain of the next two hours may raise a level: the
-            forecast's, or that of the last hour without a usable forecast. The columns
-            of the two hours are written in any case.
+        look_ahead: Whether an official forecast of rain may raise a level. The columns
+            of the look-ahead are written in any case.
         municipality: Code of the cell's municipality; None if unknown.
         telegrams: JMA's telegrams.
         forecast: Function from a Unix time to the official forecast; None without one.
@@ -326,16 +351,22 @@ class CellRules:
             of missing rain, the best first; analysed rain comes before, an official
             forecast after them.
         analyses: Analysed rain and soil water index of the cell; None without.
+        same_rain: Whether the rain of the last hour, continued, may raise a level
+            without a usable forecast.
+        evidence: Rules of movement and water.
     """
 
     criteria: Criteria
-    look_ahead: bool = False
+    look_ahead: bool = True
     municipality: str | None = None
     telegrams: Sequence[Telegram] = ()
     forecast: Callable[[float], ForecastRain] | None = None
     limits: HoldLimits = NO_LIMITS
     substitutes: Sequence[Substitute] = ()
     alone_level: int = ALONE_LEVEL
+    analyses: CellAnalyses | None = None
+    same_rain: bool = False
+    evidence: EvidenceSettings = DEFAULT_EVIDENCE
 
     def substitute(self, end_s: int) -> SubstituteRain | None:
         """Rain of a step in place of missing rain; None if there is none."""
@@ -356,8 +387,6 @@ class CellRules:
             issued_s=coming.issued_s,
         )
         return SubstituteRain(coming.depths_mm[0], reason)
-
-    analyses: CellAnalyses | None = None
 
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
@@ -429,7 +458,7 @@ def score_cell(
     from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
-    cell = CellReadings.from_observations(known, from_s, past)
+    cell = CellReadings.from_observations(known, from_s, past, rules.evidence)
     rules = replace(rules, substitutes=(*rules.substitutes, nearby.substitute))
     run = CellPass(cell, known, rules, past)
     rows = _rows(run, rules, from_s)
@@ -477,10 +506,12 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         rain = run.states[at]
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
+        motion += run.node_findings(end_s, rules.evidence)
         view = run.outlook(at, rain)
         motion.append(run.ahead_finding(at, view))
         motion.append(rules.analysis_finding(end_s, rain))
         level, reasons, state, known_until_s = run.judge(at, motion)
+        notice_level = run.notice_level(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
             end_s,
@@ -490,7 +521,9 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
             reasons + cell.rain[at].notes() + _doubts(in_step),
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
-            run.columns(at, rain, view) | rules.official_columns(end_s),
+            run.columns(at, rain, view)
+            | rules.official_columns(end_s)
+            | {"notice_level": notice_level},
             state,
             known_until_s,
         )
@@ -546,11 +579,26 @@ def judge_step(  # noqa: PLR0913 - each kind of evidence by name
             judgement = cap_doubtful_rain(judgement, without, sure, alone_level, signs)
         notes = [] if source is None else [source]
         notes += _LOWER_BOUND * rain.is_lower_bound
-        return judgement.level, (*judgement.reasons, *notes)
+        reasons = (*judgement.reasons, *notes)
+        return _within_criteria(judgement.level, reasons, rain, criteria)
     judgement = combine_findings(signs)
     hours = rain.gap_s / 3600 if rain.tanks else None
     reasons = (*judgement.reasons, Reason(ReasonCode.NO_RAIN_DATA, hours=hours))
     return (judgement.level if judgement.level > LOWEST else None), reasons
+
+
+def _within_criteria(
+    level: int, reasons: tuple[Reason, ...], rain: RainState, criteria: Criteria
+) -> tuple[int | None, tuple[Reason, ...]]:
+    """Level and reasons, restricted to what the prefecture judges.
+
+    Rain that is not judged at all gives no level 1. Where it reaches a criterion, the
+    reasons name the higher levels that it cannot reach.
+    """
+    is_never_judged = len(criteria.not_judged) == len(JUDGED_LEVELS)
+    if is_never_judged or _rain_finding(rain, criteria):
+        reasons += not_judged_reasons(criteria)
+    return None if is_never_judged and level == LOWEST else level, reasons
 
 
 def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:

@@ -308,6 +308,7 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
             ForecastReader(data / TABLES_FOLDER, settings.forecast.max_age_s),
             HoldLimits(settings.score.hold_s),
             AnalysisReader(data / TABLES_FOLDER, settings.analysis.max_age_s),
+            evidence=settings.evidence,
         ),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,

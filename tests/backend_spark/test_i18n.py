@@ -9,8 +9,9 @@ from backend_spark.i18n import message_reasons, reasons_of, render_both, render_
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import RainState
 from backend_spark.scoring.score import CellRules, judge_step, score_cell
-from slope_science.creep import FailureForecast, Velocity
+from slope_science.creep import Velocity
 from slope_science.criteria import Criteria
+from slope_science.failure_time import FailureForecast
 from slope_science.findings import (
     judge_failure_time,
     judge_rain,
@@ -46,7 +47,9 @@ def reasons() -> list[str]:
     wires += [judge_wire("n1 W", True, is_old=True), judge_shocks("n1 V", 40, 12)]
     sentences += [render_english(f.reason) for f in (near, tilt, *wires) if f]
     speed = Velocity(0.0, 5.0, 0.01, 7)
-    ahead = FailureForecast(3.0, 1.0, 0.95, 9, 0.1, is_above_noise=True, window_h=12.0)
+    ahead = FailureForecast(
+        *(3.0, 2.5, 4.0, 1.8, 20.0, 0.95, 9), is_above_noise=True, advantage=30.0
+    )
     moving = (
         judge_speed("n1 E", speed, has_lasted=True),
         judge_speed("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),
@@ -122,7 +125,7 @@ def test_all_reasons_of_a_storm_with_suspect_rain_are_translated() -> None:
     cut = [Observation(T0 + 7200, "n1", "wire", None, 1.0, "true")]
     later = [replace(o, at_s=o.at_s + 200_000) for o in cut]
     found = score_cell(
-        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], look_ahead=True)
+        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], same_rain=True)
     )
     rows = [*found.rows, *score_cell(burst, CellRules(CRITERIA[0])).rows]
     reasons = {reason for row in rows for reason in row.reasons}

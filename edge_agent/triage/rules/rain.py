@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
-from edge_agent.triage.samples import SensorSample
 from edge_agent.triage.settings import RainRuleSettings
-from edge_agent.triage.snapshot import (
+from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.stored import (
     Json,
     finite_number,
     non_negative_number,

@@ -216,7 +216,11 @@ REFUSED = {
         "time must be at its reference time",
     ),
     "10 min": (Product.RAIN, GOOD.but(minutes=10).to_bytes(), "of 60 minutes, got '10"),
-    "test": (Product.RAIN, GOOD.but(status=1).to_bytes(), "production status must be 0"),
+    "test": (
+        Product.RAIN,
+        GOOD.but(status=1).to_bytes(),
+        "production status must be 0",
+    ),
     "odd time": (Product.RAIN, rain_of(5.0, -3).to_bytes(), "a full ten minutes"),
     "centre": (Product.RAIN, GOOD.but(centre=98).to_bytes(), "centre must be 34"),
 }

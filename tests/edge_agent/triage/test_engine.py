@@ -99,15 +99,34 @@ def test_reason_contains_rule_numbers_and_assumption() -> None:
 def test_faster_tilt_gives_higher_levels(
     deg_per_h: float, level: int, every_s: int
 ) -> None:
-    """0.01 deg/h is level 3 and 0.1 deg/h level 4, at any interval."""
+    """0.01 deg/h is level 3 and 0.1 deg/h level 4, at any interval.
+
+    After a day and a half, when the sensor's daily range is known.
+    """
     triage = node()
     rng = random.Random(5)
     result = TriageResult(1, None, 1)
+    for at in range(-36 * 6, 0):
+        x_deg = 1.0 + rng.gauss(0, 0.0005)
+        triage.assess(tilt(x_deg, -2.0), START_S + at * 600)
     for at in range(int(2 * HOUR_S / every_s)):
         t_s = at * every_s
         x_deg = 1.0 + deg_per_h * t_s / HOUR_S + rng.gauss(0, 0.0005)
         result = triage.assess(tilt(x_deg, -2.0), START_S + t_s)
     assert result.level == level
+
+
+def test_slow_tilt_of_a_new_sensor_is_level_two_until_it_exceeds_a_days_warmth() -> (
+    None
+):
+    """Without a temperature a morning looks like creep; the reason says so."""
+    triage, first = node(), {}
+    for at in range(12 * 6):
+        result = triage.assess(tilt(1 + 0.02 * at / 6, -2.0), START_S + at * 600)
+        first.setdefault(result.level, (at / 6, result.why or ""))
+    assert first[2][0] < 1
+    assert "may be the warmth of the day until it exceeds 0.2 deg" in first[2][1]
+    assert first[3][0] == pytest.approx(0.2 / 0.02, abs=0.5)
 
 
 def test_noise_at_the_start_raises_no_level() -> None:
@@ -124,7 +143,7 @@ def test_cut_wire_is_level_five_and_named_in_the_reason() -> None:
     """Unconfirmed, with the reason parsed into codes."""
     result = node().assess([wire(is_cut=True, name="gully-0")], START_S)
     why = "wire: gully-0 is cut: a flow may have occurred, unconfirmed"
-    assert result == TriageResult(5, why, 5, parse_why(why))
+    assert result == TriageResult(5, why, 5, parse_why(why), 5)
 
 
 def test_repaired_wire_holds_its_level_for_half_an_hour() -> None:

@@ -219,12 +219,12 @@ def sunny(minute: int, moved_deg: float = 0.0) -> list[Reading]:
 
 
 def test_thermal_drift_is_no_creep_after_a_week() -> None:
-    """The zero point moves 0.018 deg/h at nine; real creep is still detected."""
+    """The zero point moves 0.018 deg/h at nine: level 2 while that is not yet known."""
     triage = Triage([TILT])
     readings = (sunny(minute) for minute in range(0, 12 * 1440, 5))
     levels = [result.level for result in run(triage, readings, every_s=300)]
     week = 7 * 288
-    assert max(levels[:week]) == 3
+    assert max(levels[:week]) == 2
     assert set(levels[week:]) == {1}
     after = Triage([TILT])
     after.restore(triage.snapshot())

@@ -88,6 +88,7 @@ export class Panel {
     const { latest } = facts;
     const notes = [
       facts.lines.assumed ? t("assumed") : facts.lines.assumed_line ? t("assumedLine") : null,
+      facts.lines.not_judged.length ? t("notJudgedHere", { levels: facts.lines.not_judged.join(", ") }) : null,
       latest.flags & 2 ? t("lowerBound") : null,
       latest.flags & 1 ? t("rainUnknown") : null,
       atS === null ? null : t("linesAreCurrent"),
@@ -119,7 +120,7 @@ export class Panel {
         limits: [
           { label: t("advisory"), value: facts.lines.advisory_mm, colour: "#8f8700" },
           { label: t("warning"), value: facts.lines.warning_mm, colour: "#e02400" },
-        ],
+        ].flatMap(({ value, ...limit }) => (value === null ? [] : [{ ...limit, value }])),
       }),
     ];
     if (facts.tilt_rate_deg_per_h.some((rate) => rate !== null)) {

@@ -5,11 +5,15 @@ Dangerous heights depend on the place and are set as ``[[triage.limit]]``.
 
 from collections.abc import Iterable
 
-from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
-from edge_agent.triage.samples import SensorSample
-from edge_agent.triage.settings import WaterLevelRuleSettings
-from edge_agent.triage.snapshot import Json, is_finite_number
-from edge_agent.triage.windows import MinuteBins, largest_agreed_step, largest_last_step
+from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.settings import WaterLevelRuleSettings
+from slope_science.evidence.stored import Json, is_finite_number
+from slope_science.evidence.windows import (
+    MinuteBins,
+    largest_agreed_step,
+    largest_last_step,
+)
 from slope_science.findings import LOWEST
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -28,9 +32,12 @@ class WaterLevelRule:
 
     rule = "water_level"
 
-    def __init__(self, sensor: str, rules: WaterLevelRuleSettings) -> None:
+    def __init__(
+        self, sensor: str, rules: WaterLevelRuleSettings, alone_notice_level: int
+    ) -> None:
         self.sensor = sensor
         self._rules = rules
+        self._alone_notice_level = alone_notice_level
         self._recent = MinuteBins(3 * _WINDOW_S)  # two readings, a step, two readings
 
     def on_sample(self, sample: SensorSample) -> None:
@@ -47,7 +54,8 @@ class WaterLevelRule:
             return
         sure = largest_agreed_step(self._recent.bins(with_doubtful=False), _WINDOW_S)
         if abs(sure) >= self._rules.step_m:
-            yield self._claim(sure, self._alone(sure, context))
+            since_s = bins[0].at_s  # the step is within the window
+            yield self._claim(sure, self._alone(sure, context), since_s)
             return
         lone = largest_last_step(bins, _WINDOW_S)
         if abs(lone) >= self._rules.step_m:
@@ -64,6 +72,14 @@ class WaterLevelRule:
     def restore(self, entry: Json) -> None:
         """Nothing to restore."""
 
+    def to_state(self) -> Json:
+        """The whole state."""
+        return self._recent.to_state()
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        self._recent.restore_state(state)
+
     def _alone(self, step_m: float, scene: RuleContext) -> int:
         rules = self._rules
         alone = rules.alone_level
@@ -71,7 +87,9 @@ class WaterLevelRule:
             alone = rules.drop_alone_level if scene.r60_mm >= _RAINS_MM else LOWEST
         return min(alone, rules.level)
 
-    def _claim(self, step_m: float, alone: int) -> Detection:
+    def _claim(
+        self, step_m: float, alone: int, since_s: float | None = None
+    ) -> Detection:
         limit = self._rules.step_m
         return Detection(
             self.rule,
@@ -87,4 +105,6 @@ class WaterLevelRule:
             evidence=(EvidenceKind.MOVEMENT, EvidenceKind.WATER)
             if alone > LOWEST
             else (),
+            since_s=since_s,
+            alone_notice_level=self._alone_notice_level,
         )

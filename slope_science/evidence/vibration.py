@@ -7,10 +7,10 @@ median + 8 MAD of its own background.
 from collections import deque
 from collections.abc import Iterable
 
-from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
-from edge_agent.triage.samples import SensorSample
-from edge_agent.triage.settings import VibrationRuleSettings
-from edge_agent.triage.snapshot import (
+from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.settings import VibrationRuleSettings
+from slope_science.evidence.stored import (
     Json,
     finite_number,
     is_finite_number,
@@ -38,10 +38,14 @@ class VibrationRule:
 
     rule = "vibration"
 
-    def __init__(self, sensor: str, rules: VibrationRuleSettings) -> None:
+    def __init__(
+        self, sensor: str, rules: VibrationRuleSettings, alone_notice_level: int
+    ) -> None:
         self.sensor = sensor
         self._rules = rules
+        self._alone_notice_level = alone_notice_level
         self._last_s: float | None = None
+        self._felt: tuple[float, float] | None = None  # last interval with shocks
         self._shocks: deque[tuple[float, float]] = deque()
         self._window = 0
         self._open = 0.0
@@ -56,7 +60,10 @@ class VibrationRule:
         if self._last_s is not None and sample.at_s - self._last_s > _WINDOW_S:
             # counted over an outage: take the mean, or it would resemble a burst
             count *= _WINDOW_S / (sample.at_s - self._last_s)
-        self._last_s = max(sample.at_s, self._last_s or sample.at_s)
+        before_s = self._last_s or sample.at_s - _WINDOW_S
+        self._last_s = max(sample.at_s, before_s)
+        if count:
+            self._felt = max(before_s, self._last_s - _WINDOW_S), self._last_s
         window = int(self._last_s // _WINDOW_S)
         if window != self._window:
             if self._window:
@@ -84,6 +91,8 @@ class VibrationRule:
                 Reason(ReasonCode.SHOCKS, sensor=self.sensor, count=count, limit=limit),
                 unconfirmed_level=min(rules.alone_level, rules.level),
                 evidence=(EvidenceKind.MOVEMENT,),
+                since_s=self._felt[0] if self._felt else None,
+                alone_notice_level=self._alone_notice_level,
             )
 
     def diagnostics(self) -> Iterable[Reason]:
@@ -104,3 +113,16 @@ class VibrationRule:
         )
         self._last_s = None if last_s is None else finite_number(last_s)
         self._past = deque(past, maxlen=_WINDOWS)
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        shocks = [list(each) for each in self._shocks]
+        counts = [list(self._past), shocks, self._window, self._open]
+        return [*counts, self._last_s, self._felt and list(self._felt), self._was]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        past, shocks, self._window, self._open, self._last_s, felt, self._was = state
+        self._past = deque(past, maxlen=_WINDOWS)
+        self._shocks = deque((at_s, count) for at_s, count in shocks)
+        self._felt = felt and (felt[0], felt[1])

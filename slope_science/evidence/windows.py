@@ -5,13 +5,16 @@ agree, because an ultrasonic sensor receives a false echo once in a while. A ste
 last reading alone needs another sensor's evidence.
 """
 
+import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import itemgetter
 from statistics import median_low
 
-from edge_agent.triage.snapshot import Json, finite_number
+from slope_science.evidence.stored import Json, finite_number
 
 
 @dataclass
@@ -44,12 +47,15 @@ class MinuteBins:
     Args:
         span_s: Length of the window.
         bin_s: Length of a bin.
+        least: Number of bins that are kept beyond the window.
     """
 
-    def __init__(self, span_s: float, bin_s: float = 60.0) -> None:
+    def __init__(self, span_s: float, bin_s: float = 60.0, least: int = 1) -> None:
         self._span_s = span_s
+        self._least = least
         self._bin_s = bin_s
         self._bins: deque[MinuteBin] = deque()
+        self._doubtful = 0
 
     def add(
         self, at_s: float, values: Sequence[float], *, is_doubtful: bool = False
@@ -63,23 +69,58 @@ class MinuteBins:
         if last and at_s <= last.at_s:
             return False
         self._bins.append(MinuteBin(at_s, list(values), is_doubtful))
-        while self._bins[-1].at_s - self._bins[0].at_s > self._span_s:
-            self._bins.popleft()
+        self._doubtful += is_doubtful
+        while (
+            len(self._bins) > self._least
+            and self._bins[-1].at_s - self._bins[0].at_s > self._span_s
+        ):
+            self._doubtful -= self._bins.popleft().is_doubtful
         return True
 
     def bins(self, *, with_doubtful: bool = True) -> list[MinuteBin]:
         """The bins, with or without suspect ones."""
         return [b for b in self._bins if with_doubtful or not b.is_doubtful]
 
-    @property
-    def last_s(self) -> float | None:
-        """Time of the last reading; None without any."""
-        return self._bins[-1].at_s if self._bins else None
+    def to_state(self) -> Json:
+        """The whole state."""
+        return [
+            [
+                b.at_s,
+                b.is_doubtful,
+                b.count,
+                [None if math.isnan(v) else v for v in b.values],
+            ]
+            for b in self._bins
+        ]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        self._bins = deque(
+            MinuteBin(
+                at_s,
+                [math.nan if v is None else v for v in values],
+                is_doubtful,
+                count,
+            )
+            for at_s, is_doubtful, count, values in state
+        )
+        self._doubtful = sum(b.is_doubtful for b in self._bins)
+
+    def since(self, begin_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
+        """The bins since a moment, with or without suspect ones."""
+        whole = with_doubtful or not self._doubtful
+        if whole and (not self._bins or self._bins[0].at_s >= begin_s):
+            return list(self._bins)
+        return [
+            b
+            for b in self._bins
+            if b.at_s >= begin_s and (with_doubtful or not b.is_doubtful)
+        ]
 
     @property
     def has_doubtful(self) -> bool:
         """Whether any bin is suspect."""
-        return any(b.is_doubtful for b in self._bins)
+        return self._doubtful > 0
 
 
 _SPAN_S = 50 * 3600.0
@@ -136,9 +177,19 @@ class QuarterHourMeans:
             raise ValueError("times must ascend")
         self._bins = deque(bins)
 
+    def to_state(self) -> Json:
+        """The whole state."""
+        return [list(each) for each in self._bins]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        self._bins = deque(list(each) for each in state)
+
     def _near(self, at_s: float) -> float | None:
         """Median of the nearest three values, because one may be a false echo."""
-        nearest = sorted((abs(b[0] - at_s), b[1]) for b in self._bins)
+        place = bisect_left(self._bins, at_s, key=itemgetter(0))
+        around = list(islice(self._bins, max(0, place - 3), place + 3))
+        nearest = sorted((abs(b[0] - at_s), b[1]) for b in around)
         near = [value for gap_s, value in nearest[:3] if gap_s < _REACH_S]
         return median_low(near) if near else None
 

@@ -5,41 +5,44 @@ failure by Fukuzono 1985 and Voight 1988, with the gates that
 docs/reference/triage.md gives.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-from edge_agent.triage.detections import (
+from slope_science.creep import VELOCITY_SPAN_H, Velocity, fit_velocity
+from slope_science.evidence.detections import (
     Detection,
     EvidenceKind,
     PersistenceTimer,
     RuleContext,
     threshold_reached,
 )
-from edge_agent.triage.samples import SensorSample
-from edge_agent.triage.settings import DisplacementRuleSettings
-from edge_agent.triage.snapshot import Json, is_finite_number
-from edge_agent.triage.windows import (
+from slope_science.evidence.noise import SensorNoise
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.settings import DisplacementRuleSettings
+from slope_science.evidence.stored import Json, is_finite_number
+from slope_science.evidence.windows import (
     MinuteBin,
     MinuteBins,
     QuarterHourMeans,
     largest_agreed_step,
     largest_last_step,
 )
-from slope_science.creep import (
-    Velocity,
-    fit_velocities,
-    fit_velocity,
-    forecast_failure,
-    thin_out,
-)
+from slope_science.failure_time import FIT_SPAN_H, MIN_SIGMAS, forecast_failure
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
-from slope_science.movement import remove_largest_step
+from slope_science.movement import is_single_step, remove_largest_step
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
 _HOUR_S = 3600.0
 _SHORTEST_SPAN_S = 900.0
-_FORECAST_S = 15 * _HOUR_S  # speeds of 3 hours, over 12
 _DAY_S = 86400.0
+_STEP_WITHIN_S = 3900.0  # an hour, and the jitter of hourly readings
+_LEAST_LEFT_H = 0.1  # the speed of the law is infinite at the failure
+_STEP_INTERVALS = 2
+"""A step during a reading spreads over two intervals."""
+
+_STEP_ERROR_SIGMAS = 6.4
+"""Three standard errors of a step between two readings, as a slope: 3 * 1.5 * 2**0.5"""
 
 
 class DisplacementRule:
@@ -52,10 +55,16 @@ class DisplacementRule:
 
     rule = "displacement"
 
-    def __init__(self, sensor: str, rules: DisplacementRuleSettings) -> None:
+    def __init__(
+        self, sensor: str, rules: DisplacementRuleSettings, alone_notice_level: int
+    ) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._recent = MinuteBins(2 * _HOUR_S)
+        self._alone_notice_level = alone_notice_level
+        self._thresholds = rules.thresholds
+        self._levels = [level for level, _ in self._thresholds]
+        self._noise = SensorNoise()
+        self._recent = MinuteBins(2 * _HOUR_S, least=4)
         self._past = QuarterHourMeans()
         self._brief = PersistenceTimer(rules.persist_s)
         self._long = PersistenceTimer(rules.level_3_after_h * _HOUR_S)
@@ -70,6 +79,7 @@ class DisplacementRule:
         self._recent.add(sample.at_s, [mm], is_doubtful=sample.is_suspect)
         if not sample.is_suspect:
             self._past.add(sample.at_s, mm)
+            self._noise.add([mm])
 
     def detect(self, context: RuleContext) -> Iterable[Detection]:
         """Speed of the last hour, a step, two days, and a time of failure."""
@@ -84,7 +94,7 @@ class DisplacementRule:
         plain, _ = self._reached(speed, LOWEST)
         long = self._long.update(plain, self._levels, now_s)
         if speed is not None and level > LOWEST:
-            alone = min(brief, self._cap(bins))
+            alone = min(brief, self._cap(bins, level))
             yield self._claim(self._speed(speed, limit), level, min(alone, DANGER))
             if long > LOWEST:
                 lasted = self._speed(speed, limit, self._rules.level_3_after_h)
@@ -110,37 +120,57 @@ class DisplacementRule:
         """Restore from `to_snapshot`."""
         self._past.restore(entry)
 
-    @property
-    def _levels(self) -> list[int]:
-        return [level for level, _ in self._rules.thresholds]
+    def to_state(self) -> Json:
+        """The whole state."""
+        parts = (self._recent, self._past, self._noise, self._brief, self._long)
+        return [*(part.to_state() for part in parts), self._was]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        *states, self._was = state
+        recent, past, noise, brief, long = states
+        self._recent.restore_state(recent)
+        self._past.restore_state(past)
+        self._noise.restore_state(noise)
+        self._brief.restore_state(brief)
+        self._long.restore_state(long)
 
     def _window(self, now_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
-        bins = self._recent.bins(with_doubtful=with_doubtful)
-        return [b for b in bins if now_s - _HOUR_S <= b.at_s]
+        return self._recent.since(now_s - _HOUR_S, with_doubtful=with_doubtful)
 
     def _reached(self, speed: Velocity | None, was: int) -> tuple[int, float]:
         if speed is None or not speed.exceeds(0.0):
             return LOWEST, 0.0
         how_fast, share = abs(speed.mm_per_h), self._rules.clear_share
-        return threshold_reached(how_fast, self._rules.thresholds, was, share) or (
+        return threshold_reached(how_fast, self._thresholds, was, share) or (
             LOWEST,
             0.0,
         )
 
-    def _cap(self, bins: Sequence[MinuteBin]) -> int:
-        """Maximum level without confirmation if a single step explains the speed."""
-        (rest,) = remove_largest_step([[b.values[0] for b in bins]])
-        creep = fit_velocity([b.at_s / _HOUR_S for b in bins], rest)
-        slowest = self._rules.thresholds[-1:]
-        if creep is None or threshold_reached(abs(creep.mm_per_h), slowest) is None:
-            return self._rules.alone_level
-        return max(self._levels)
+    def _cap(self, bins: Sequence[MinuteBin], level: int) -> int:
+        """Level without confirmation: that of the speed without a single step."""
+        axes, sigma = [[b.values[0] for b in bins]], self._noise.sigma
+        if not is_single_step([b.at_s for b in bins], axes, sigma):
+            return level
+        times_h = [b.at_s / _HOUR_S for b in bins]
+        rest = fit_velocity(times_h, remove_largest_step(axes, _STEP_INTERVALS)[0])
+        alone, floor = self._rules.alone_level, _STEP_ERROR_SIGMAS * sigma
+        if rest is None or abs(rest.mm_per_h) * (times_h[-1] - times_h[0]) < floor:
+            return alone
+        found = threshold_reached(abs(rest.mm_per_h), self._thresholds)
+        return max(alone, min(found[0], level) if found else LOWEST)
 
     def _claim(self, reason: Reason, level: int, alone: int | None = None) -> Detection:
         alone_level = None if alone is None or alone >= level else alone
         signs = (EvidenceKind.MOVEMENT,)
         return Detection(
-            self.rule, self.sensor, level, reason, alone_level, evidence=signs
+            self.rule,
+            self.sensor,
+            level,
+            reason,
+            alone_level,
+            evidence=signs,
+            alone_notice_level=self._alone_notice_level,
         )
 
     def _speed(
@@ -159,12 +189,14 @@ class DisplacementRule:
     def _step(self, now_s: float) -> Iterable[Detection]:
         """A single jump, which a regression over the hour attributes to noise."""
         bins = self._recent.bins()
-        if not bins or now_s - bins[-1].at_s > _HOUR_S:
+        if not bins or now_s - bins[-1].at_s > _STEP_WITHIN_S:
             return
-        agreed = largest_agreed_step(self._recent.bins(with_doubtful=False), _HOUR_S)
-        lone, min_mm = largest_last_step(bins, _HOUR_S), self._rules.step_mm
+        agreed = largest_agreed_step(
+            self._recent.bins(with_doubtful=False), _STEP_WITHIN_S
+        )
+        lone, min_mm = largest_last_step(bins, _STEP_WITHIN_S), self._rules.step_mm
         for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
-            found = threshold_reached(abs(step_mm), self._rules.thresholds)
+            found = threshold_reached(abs(step_mm), self._thresholds)
             if found is not None and abs(step_mm) >= min_mm:
                 reason = Reason(
                     ReasonCode.DISPLACEMENT_STEP,
@@ -193,10 +225,11 @@ class DisplacementRule:
 
     def _ahead(self, now_s: float) -> Iterable[Detection]:
         """Time of failure by Voight's law, if it passes its gates."""
-        past = self._past.since(now_s - _FORECAST_S)
+        past = self._past.since(now_s - FIT_SPAN_H * _HOUR_S)
         times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in past]
-        speeds = thin_out(fit_velocities(times_h, [mm for _, mm in past]))
-        found = forecast_failure(speeds) if speeds else None
+        if not _is_moving(times_h, [mm for _, mm in past]):
+            return
+        found = forecast_failure(times_h, [mm for _, mm in past])
         if found is None or not found.is_usable(0.0):
             return
         rungs = (
@@ -211,9 +244,16 @@ class DisplacementRule:
                 left_h=found.failure_h,
                 half_width_h=found.half_width_h,
                 r2=found.r2,
-                mm_per_h=speeds[-1].mm_per_h,
+                mm_per_h=found.speed_mm_per_h(max(found.failure_h, _LEAST_LEFT_H)),
             )
             yield self._claim(reason, level)
+
+
+def _is_moving(times_h: Sequence[float], moved_mm: Sequence[float]) -> bool:
+    """Whether the last speed is above its noise, as a forecast requires of each."""
+    begin = bisect_left(times_h, -VELOCITY_SPAN_H * 1.001)
+    last = fit_velocity(times_h[begin:], moved_mm[begin:])
+    return last is not None and abs(last.mm_per_h) > MIN_SIGMAS * last.sigma_mm_per_h
 
 
 def _velocity(bins: Sequence[MinuteBin]) -> Velocity | None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from edge_agent.triage.samples import SensorSample
-from edge_agent.triage.snapshot import Json, finite_number
-from slope_science.criteria import Criteria
+from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.stored import Json, finite_number
 from slope_science.findings import LOWEST, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -39,6 +39,11 @@ class Detection:
         needed_evidence: Kind of evidence that confirms it.
         confirm_s: Maximum time to that evidence; None for the setting's.
         number: Number of the ``[[triage.limit]]``; None for other rules.
+        since_s: Time since which the event may have happened; None for `at_s`.
+        alone_notice_level: Maximum level of notices and sirens without confirmation;
+            None for the detection's own level.
+        alone_for_h: Hours that an unconfirmed event has lasted, if that is longer than
+            its notices last.
     """
 
     rule: str
@@ -51,6 +56,9 @@ class Detection:
     needed_evidence: EvidenceKind = EvidenceKind.MOVEMENT
     confirm_s: float | None = None
     number: int | None = None
+    since_s: float | None = None
+    alone_notice_level: int | None = None
+    alone_for_h: int | None = None
 
     @property
     def rule_id(self) -> str:
@@ -65,11 +73,13 @@ class Corroboration:
 
     Args:
         confirm_s: Maximum time between two confirming pieces of evidence.
+        names_rule: Whether reasons begin with the name of their rule.
     """
 
-    def __init__(self, confirm_s: float) -> None:
+    def __init__(self, confirm_s: float, *, names_rule: bool = True) -> None:
         self._confirm_s = confirm_s
-        self._last: dict[tuple[str, EvidenceKind], float] = {}
+        self._names_rule = names_rule
+        self._last: dict[tuple[str, EvidenceKind], tuple[float, float]] = {}
         self._confirmed: dict[tuple[str, str, float], str] = {}
 
     def observe(self, detections: Sequence[Detection], now_s: float) -> None:
@@ -80,17 +90,22 @@ class Corroboration:
         }
         for claim in detections:
             at_s = now_s if claim.at_s is None else claim.at_s
+            since_s = at_s if claim.since_s is None else claim.since_s
             for sign in claim.evidence:
                 key = claim.sensor, sign
-                self._last[key] = max(at_s, self._last.get(key, at_s))
+                known = self._last.get(key)
+                if known is None or known[1] < at_s:
+                    self._last[key] = since_s, at_s
+                elif known[1] == at_s:
+                    self._last[key] = min(since_s, known[0]), at_s
 
     def find_confirmation(self, detection: Detection, now_s: float) -> str | None:
         """The other sensor with the nearest evidence in time; None if none is close."""
         at_s = now_s if detection.at_s is None else detection.at_s
         near_s = self._confirm_s if detection.confirm_s is None else detection.confirm_s
         others = [
-            (abs(other_s - at_s), sensor)
-            for (sensor, sign), other_s in self._last.items()
+            (max(since_s - at_s, at_s - until_s, 0.0), sensor)
+            for (sensor, sign), (since_s, until_s) in self._last.items()
             if sensor != detection.sensor and sign is detection.needed_evidence
         ]
         gap_s, sensor = min(others, default=(near_s + 1, ""))
@@ -111,30 +126,63 @@ class Corroboration:
             for rule, sensor, at_s, other in entries
         }
 
+    def to_state(self) -> Json:
+        """Confirmed events, and the last evidence."""
+        last = [[s, kind.value, *times] for (s, kind), times in self._last.items()]
+        return [self.to_snapshot(), last]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        confirmed, last = state
+        self.restore(confirmed)
+        self._last = {
+            (sensor, EvidenceKind(kind)): (since_s, until_s)
+            for sensor, kind, since_s, until_s in last
+        }
+
     def to_finding(self, detection: Detection, now_s: float) -> Finding | None:
         """Finding of a detection at this moment; None at the lowest level."""
         if detection.level <= LOWEST or detection.reason is None:
             return None
-        reason = Reason(
-            ReasonCode.RULE,
-            rule=detection.rule,
-            because=detection.reason,
-            number=detection.number,
-        )
-        if detection.unconfirmed_level is None:
+        reason = detection.reason
+        if self._names_rule:
+            reason = Reason(
+                ReasonCode.RULE,
+                rule=detection.rule,
+                because=reason,
+                number=detection.number,
+            )
+        alone, most = detection.unconfirmed_level, detection.alone_notice_level
+        is_capped = most is not None and detection.level > most
+        if alone is None and not is_capped:
             return Finding(detection.level, reason)
-        other = self._confirmed.get(_event(detection)) or self.find_confirmation(
-            detection, now_s
-        )
+        other = self._confirmation(detection, now_s)
         if other is not None:
-            if detection.at_s is not None:
-                self._confirmed[_event(detection)] = other
             confirmed = Reason(ReasonCode.CONFIRMED, because=reason, by=other)
             return Finding(detection.level, confirmed)
-        if detection.unconfirmed_level <= LOWEST:
-            return None
-        unconfirmed = Reason(ReasonCode.UNCONFIRMED, because=reason)
-        return Finding(detection.unconfirmed_level, unconfirmed)
+        return _unconfirmed(detection, reason)
+
+    def _confirmation(self, detection: Detection, now_s: float) -> str | None:
+        event = _event(detection)
+        other = self._confirmed.get(event) or self.find_confirmation(detection, now_s)
+        if other is not None and detection.at_s is not None:
+            self._confirmed[event] = other
+        return other
+
+
+def _unconfirmed(detection: Detection, reason: Reason) -> Finding | None:
+    """Finding of a detection that no other sensor confirms."""
+    level = detection.unconfirmed_level
+    level = detection.level if level is None else level
+    if level <= LOWEST:
+        return None
+    most = detection.alone_notice_level
+    notice = None if most is None or most >= level else most
+    if detection.alone_for_h is not None:
+        code, hours = ReasonCode.UNCONFIRMED_LONG, detection.alone_for_h
+        long_reason = Reason(code, because=reason, hours=hours, level=notice or level)
+        return Finding(level, long_reason, notice)
+    return Finding(level, Reason(ReasonCode.UNCONFIRMED, because=reason), notice)
 
 
 def _event(claim: Detection) -> tuple[str, str, float]:
@@ -173,7 +221,7 @@ class RuleContext:
     """
 
     now_s: float
-    criteria: Criteria
+    criteria: Criteria = DEFAULT_CRITERIA
     r60_mm: float = 0.0
 
 
@@ -208,6 +256,16 @@ class SensorRule(Protocol):
         """
 
 
+class StatefulRule(SensorRule, Protocol):
+    """A rule whose whole state, with its windows, can be stored."""
+
+    def to_state(self) -> Json:
+        """The whole state, as JSON values."""
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+
+
 class PersistenceTimer:
     """Time since which each level has been reached without a break.
 
@@ -239,3 +297,11 @@ class PersistenceTimer:
             if now_s - since_s >= required_s
         ]
         return max(lasted, default=1)
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        return [list(item) for item in self._since_s.items()]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        self._since_s = dict(state)

@@ -47,7 +47,7 @@ def test_shocks_above_their_usual_count_are_level_2() -> None:
     level, reasons = last(shocks([*QUIET, 40.0]))
 
     assert level == 2
-    assert reasons == ("n1 vib 40 shocks in 10 min >= 10 of its own past",)
+    assert reasons == ("n1 vib 40 shocks in 10 min >= 10 of its own past, unconfirmed",)
     assert last(shocks([*QUIET, 9.0]))[0] is None
     assert last(shocks([40.0, 60.0, 50.0] * 12))[0] is None
 
@@ -78,8 +78,9 @@ CUT_S = len(QUIET) * STEP - 30
         ([], "unconfirmed"),
         (shocks([*QUIET, 40.0]), "confirmed by n1 vib"),
         (shocks([*QUIET, 3.0]), "unconfirmed"),
-        (stream([*[0.2] * 36, 0.6]), "confirmed by n1 creek"),
-        (stream([*[0.2] * 36, 0.4]), "unconfirmed"),
+        (stream([*[0.2] * 36, 0.6, 0.6]), "confirmed by n1 creek"),
+        (stream([*[0.2] * 36, 0.4, 0.4]), "unconfirmed"),
+        (stream([*[0.2] * 36, 0.6]), "unconfirmed"),
         (wire({0: False, CUT_S + 90: True}, "lower"), "confirmed by n1 "),
         (wire({0: False, CUT_S - 300: True}, "lower"), "unconfirmed"),
     ],
@@ -95,17 +96,27 @@ def test_cut_wire_is_confirmed_by_events_within_two_minutes(
     assert confirmation in wire_reasons[0]
 
 
-def test_confirmation_is_dropped_after_half_a_day() -> None:
-    """The reason of an older cut says "more than 12 h ago" instead."""
+def test_confirmed_cut_stays_confirmed() -> None:
+    """Also for notices, independent of the other sensor's later readings."""
     events = [*shocks([*QUIET, 40.0]), *wire({0: False, CUT_S: True})]
-    rows = {
-        hours: last([*events, *wire({CUT_S + hours * 3600: True})])[1][0]
-        for hours in (1, 11, 13)
-    }
+    rows = score_cell([*events, *wire({CUT_S + 13 * 3600: True})], RULES).rows
 
-    assert "confirmed by n1 vib" in rows[1]
-    assert "confirmed by n1 vib" in rows[11]
-    assert rows[13].endswith("more than 12 h ago")
+    assert "confirmed by n1 vib" in rows[-1].sentences[0]
+    assert (rows[-1].level, rows[-1].more["notice_level"]) == (5, None)
+
+
+def test_unconfirmed_cut_sounds_sirens_for_three_hours() -> None:
+    """After that the level stays shown; the notice is of level 3, and says why."""
+    rows = score_cell(wire({0: False, 600: True, 72 * 3600: True}), RULES).rows[1:]
+
+    assert {row.level for row in rows} == {5}
+    notices = [row.more["notice_level"] for row in rows]
+    assert notices.index(3) == 3 * 6 + 1
+    assert set(notices[19:]) == {3}
+    assert rows[-1].sentences[0] == (
+        "n1 wire is cut: a flow may have occurred, unconfirmed for 72 h, so notices "
+        "are of level 3"
+    )
 
 
 def test_shocks_long_before_the_cut_confirm_nothing() -> None:

@@ -8,16 +8,16 @@ docs/reference/triage.md.
 
 from collections.abc import Iterable
 
-from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
-from edge_agent.triage.samples import SensorSample
-from edge_agent.triage.settings import PoreRuleSettings, SaturationRuleSettings
-from edge_agent.triage.snapshot import (
+from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.settings import PoreRuleSettings, SaturationRuleSettings
+from slope_science.evidence.stored import (
     Json,
     finite_number,
     is_finite_number,
     optional_time,
 )
-from edge_agent.triage.windows import MinuteBins
+from slope_science.evidence.windows import MinuteBins
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -113,6 +113,17 @@ class SaturationRule:
         hours = {str(at): round(n, 1) for at, n in self._hours.items() if n >= _FADED}
         return {"hours": hours, "counted": self._counted}
 
+    def to_state(self) -> Json:
+        """The whole state."""
+        hours = [list(item) for item in self._hours.items()]
+        return [self._recent.to_state(), hours, self._counted]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        recent, hours, self._counted = state
+        self._recent.restore_state(recent)
+        self._hours = {at: count for at, count in hours}  # noqa: C416 - lists of JSON
+
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
         hours = {int(at): finite_number(n) for at, n in entry["hours"].items()}
@@ -174,6 +185,15 @@ class PoreRule:
     def to_snapshot(self) -> Json:
         """State for the snapshot."""
         return self._suction_s
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        return [self._recent.to_state(), self._suction_s]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        recent, self._suction_s = state
+        self._recent.restore_state(recent)
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
