@@ -67,6 +67,7 @@ def judge_table(
     source: str,
     table: ReadingTable,
     settings: BackendSettings,
+    *,
     until_s: float | None = None,
     effort: Effort = NORMAL_EFFORT,
     down_s: tuple[float, float] = (0.0, 0.0),
@@ -95,8 +96,14 @@ def judge_table(
         silver, gold, _make_rules(settings), horizon_s, score.nearby_km
     )
     policy = NoticePolicy(notify.from_level, notify.hold_s, notify.calm_s)
-    limits = HoldLimits(score.hold_s)
-    clock = ReceiptClock(pipeline, policy, notify.max_age_s, limits, effort, down_s)
+    clock = ReceiptClock(
+        pipeline,
+        policy,
+        notify.max_age_s,
+        limits=HoldLimits(score.hold_s),
+        effort=effort,
+        down_s=down_s,
+    )
     last_s = float(silver.received_us[-1]) / _MICRO
     end_s = last_s if until_s is None else max(until_s, last_s)
     return Judgement(table, pipeline, clock.run(end_s), end_s)
