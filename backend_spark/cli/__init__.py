@@ -14,7 +14,7 @@ COMMANDS: Final = {
     "alerts": ("backend_spark.cli.jobs", "alerts"),
     "console": ("backend_spark.cli.console", "console"),
     "console-account": ("backend_spark.cli.console", "console_account"),
-    "evaluate": ("backend_spark.cli.data", "evaluate"),
+    "evaluate": ("backend_spark.cli.evaluate", "evaluate"),
     "export": ("backend_spark.cli.data", "export"),
     "forecast": ("backend_spark.cli.data", "forecast"),
     "index": ("backend_spark.cli.data", "index"),
