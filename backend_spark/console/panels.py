@@ -8,6 +8,7 @@ from typing import Any, Final
 from backend_spark.console import level_grid, snake_line
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.nodes import NodeState
+from backend_spark.evaluation.chance import Calibration
 from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
@@ -36,10 +37,12 @@ class PanelReader:
     Attributes:
         live_state: Live state.
         tables: Folder of the tables, for data that the live state lacks.
+        calibration: Landslide days by class of rain; None: nothing is said.
     """
 
     live_state: LiveState
     tables: Path
+    calibration: Calibration | None = None
 
     def cell_panel(
         self, token: str, criteria: Criteria, *, use_gold: bool = True
@@ -80,6 +83,7 @@ class PanelReader:
         return (
             panel
             | numbers
+            | {"chance": self._chance(panel["levels"][-1], newest)}
             | {"more": {name: newest[name] for name in EXTRA_COLUMNS if name in newest}}
             | {
                 "lines": snake_line.criteria_lines(criteria),
@@ -89,6 +93,13 @@ class PanelReader:
                 "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
             }
         )
+
+    def _chance(self, level: int, newest: dict[str, Any]) -> list[dict[str, str]]:
+        """Landslide days of the past with such rain; none without a present level."""
+        is_known = level not in {level_grid.MISSING, level_grid.NO_JUDGEMENT}
+        if self.calibration is None or not is_known:
+            return []
+        return self.calibration.sentences(newest)
 
     def _newest(self, token: str) -> dict[str, Any]:
         """Newest row of a cell in gold, whose older versions have fewer columns."""

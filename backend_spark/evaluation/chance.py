@@ -23,6 +23,26 @@ MAX_CONSOLE_STEP_H: Final = 1.0
 """Daily totals have a lower index than the ten-minute rain of the console."""
 
 
+NAMES: Final = {
+    "swi": ("soil water index", "土壌雨量指数"),
+    "effective72": ("72-hour effective rain", "実効雨量（72時間）"),
+    "effective1.5": ("1.5-hour effective rain", "実効雨量（1.5時間）"),
+    "antecedent": ("antecedent rain index", "先行降雨指数"),
+}
+"""Predictors that gold has, in English and Japanese."""
+
+BEYOND: Final = {
+    "en": "It is higher now than on any of these days.",
+    "ja": "現在の値は、これらの日のどれよりも大きい値です。",
+}
+UNPROVEN: Final = {
+    "en": "With each year left out, the counts were no better than the mean of "
+    "{mean:.1f} of 100 days: they are a record, not a forecast.",
+    "ja": "各年を除いた検証では平均（100日中{mean:.1f}日）より良い結果ではありません。"
+    "実績であり、予測ではありません。",
+}
+
+
 class DayClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Days of one class.
 
@@ -160,30 +180,39 @@ class Calibration(
         found = [each for each in self.classes if each.from_score <= score]
         return found[-1] if found else self.classes[0]
 
-    def statement(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the calibration says about a row of gold, for the console.
+    def statement(self, row: Mapping[str, Any]) -> tuple[DayClass, float] | None:
+        """Class and score of a row of gold.
 
-        None where a predictor is unknown or a lower bound: missing is never zero.
+        None where the level is not judged, or a predictor is unknown or a lower bound:
+        missing is never zero.
         """
         values = {
             name: float(value)
             for name in self.predictors
             if (value := row.get(PREDICTORS[name].column or "")) is not None
         }
-        if len(values) < len(self.predictors) or row.get("lower_bound") is not False:
+        is_judged = row.get("state") in {None, "judged"}
+        is_known = row.get("lower_bound") is False and is_judged
+        if not is_known or len(values) < len(self.predictors):
             return None
         score = self.score(values)
-        return {
-            "class": msgspec.to_builtins(self.class_of(score)),
-            "values_mm": values,
-            "is_beyond": score > self.highest_score,
-            "place": self.place,
-            "first_day": self.first_day,
-            "last_day": self.last_day,
-            "days": self.days,
-            "days_with_landslide": self.days_with_landslide,
-            "skill_score": self.each_year_left_out.skill_score,
-        }
+        return self.class_of(score), score
+
+    def sentences(self, row: Mapping[str, Any]) -> list[dict[str, str]]:
+        """What the calibration says about a row of gold, in English and Japanese."""
+        found = self.statement(row)
+        if found is None:
+            return []
+        each, score = found
+        said = [_count_sentence(self, each)]
+        if score > self.highest_score:
+            said.append(BEYOND)
+        if self.each_year_left_out.skill_score <= 0:
+            mean = 100 * self.days_with_landslide / self.days
+            said.append({
+                language: text.format(mean=mean) for language, text in UNPROVEN.items()
+            })
+        return said
 
     def write(self, path: Path) -> None:
         """Write the file; a crash leaves the old one."""
@@ -198,6 +227,40 @@ def log_odds_score(odds: LogOdds, values: Mapping[str, float]) -> float:
         for name, slope in odds.coefficients.items()
     )
     return odds.intercept + math.fsum(parts)
+
+
+def _count_sentence(found: Calibration, each: DayClass) -> dict[str, str]:
+    """Of 100 such days, how many had landslides."""
+    names = [NAMES[name] for name in found.predictors]
+    counts = f"{each.of_100:g}", f"{each.low_of_100:g}", f"{each.high_of_100:g}"
+    here = f"in {found.place}" if found.place else "here"
+    return {
+        "en": f"Of 100 days with {_range_en(found, each, [en for en, _ in names])}, "
+        f"{counts[0]} had landslides {here} (95 %: {counts[1]} to {counts[2]}; "
+        f"{each.days_with_landslide} of {each.days} days, {found.first_day} to "
+        f"{found.last_day}).",
+        "ja": f"{_range_ja(found, each, [ja for _, ja in names])}100日のうち、"
+        f"{found.place and found.place + 'で'}土砂災害があったのは{counts[0]}日"
+        f"（95 %の範囲 {counts[1]}～{counts[2]}日。{found.first_day}～"
+        f"{found.last_day}の{each.days}日中{each.days_with_landslide}日）。",
+    }
+
+
+def _range_en(found: Calibration, each: DayClass, names: list[str]) -> str:
+    """The class in English; of several predictors only their names have a meaning."""
+    if found.log_odds is not None:
+        return f"{' and '.join(names)} like now"
+    top = "mm or more" if each.to_score is None else f"to {each.to_score:g} mm"
+    return f"a highest {names[0]} of {each.from_score:g} {top}"
+
+
+def _range_ja(found: Calibration, each: DayClass, names: list[str]) -> str:
+    """The class in Japanese."""
+    if found.log_odds is not None:
+        return f"{'と'.join(names)}が現在と同じ程度の日"
+    if each.to_score is None:
+        return f"{names[0]}の最高が{each.from_score:g} mm以上の日"
+    return f"{names[0]}の最高が{each.from_score:g}～{each.to_score:g} mmの日"
 
 
 def read_calibration(path: Path) -> Calibration:
