@@ -1,5 +1,6 @@
 """Panels: the data of one cell or one node over 72 hours."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,7 +84,7 @@ class PanelReader:
         return (
             panel
             | numbers
-            | {"chance": self._chance(panel["levels"][-1], newest)}
+            | {"chance": self._chance(panel["levels"], newest)}
             | {"more": {name: newest[name] for name in EXTRA_COLUMNS if name in newest}}
             | {
                 "lines": snake_line.criteria_lines(criteria),
@@ -94,10 +95,13 @@ class PanelReader:
             }
         )
 
-    def _chance(self, level: int, newest: dict[str, Any]) -> list[dict[str, str]]:
+    def _chance(
+        self, levels: Sequence[int], newest: dict[str, Any]
+    ) -> list[dict[str, str]]:
         """Landslide days of the past with such rain; none without a present level."""
-        is_known = level not in {level_grid.MISSING, level_grid.NO_JUDGEMENT}
-        if self.calibration is None or not is_known:
+        recent = levels[-1 - level_grid.LATE_STEPS :]
+        present = [level for level in recent if level != level_grid.MISSING]
+        if self.calibration is None or not present:
             return []
         return self.calibration.sentences(newest)
 
