@@ -35,7 +35,7 @@ def main() -> None:
     except SettingsError as error:
         sys.exit(report_settings_error(PROGRAM, error))
     except CriteriaTableError as error:
-        _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(error.problems))
+        _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(str(error).splitlines()))
     except (RainTableError, CalibrationError) as error:
         _fail(EXIT_USAGE_DATA, str(error))
     except (AlreadyRunningError, UnfinishedReplayError) as error:
