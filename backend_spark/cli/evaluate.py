@@ -12,7 +12,11 @@ from backend_spark.criteria.tables import cell_at_mesh, read_criteria
 from backend_spark.evaluation.chance import Calibration
 from backend_spark.evaluation.datasets import DATA_SETS, Nearby, read_dataset_text
 from backend_spark.evaluation.events import LandslideTable, read_slides
-from backend_spark.evaluation.inputs import EvaluationRain, read_rain_series
+from backend_spark.evaluation.inputs import (
+    EvaluationRain,
+    from_starts,
+    read_rain_series,
+)
 from backend_spark.evaluation.predictors import PREDICTORS
 from backend_spark.evaluation.report import SeasonEvaluation
 from backend_spark.evaluation.resampling import DayBootstrap
@@ -78,6 +82,7 @@ class EvaluateOptions:
     """Options of the command; see their help."""
 
     time: str
+    times_are: str
     column: str
     zone: timezone | None
     dates: str | None
@@ -108,6 +113,13 @@ class EvaluateOptions:
     show_default=True,
     help="Column with the local time of the end of each step, ISO 8601; a date alone "
     "is the whole day.",
+)
+@click.option(
+    "--times-are",
+    type=click.Choice(["ends", "starts"]),
+    default="ends",
+    show_default=True,
+    help="Which time of a step its row has.",
 )
 @click.option("--column", default="rain_mm", show_default=True, help="Rain, in mm.")
 @click.option(
@@ -224,7 +236,7 @@ def run_evaluation(
     return SeasonEvaluation(
         cases,
         landslides,
-        series.step,
+        series,
         [
             evaluate_predictor(
                 name, values, cases.events, options.threshold.get(name), bootstrap
@@ -250,6 +262,7 @@ def _read(
     else:
         text = read_rain_text(rain_csv)
         series = read_rain_series(text, options.time, options.column, options.zone)
+        series = from_starts(series) if options.times_are == "starts" else series
     if data is None:
         return series, read_slides(read_rain_text(events_csv), series.zone, order)
     near = options.near and Nearby(*options.near, options.within_km)

@@ -5,7 +5,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Final
@@ -44,6 +44,8 @@ class EvaluationRain:
         step: Length of a step.
         zone: Offset of the local time from UTC; None: the table does not tell.
         given: Predictors that the table itself has, by name: a value per step.
+        has_starts: Whether the table's times are those of the starts of the steps.
+        has_dates: Whether its rows are whole days, written as dates.
     """
 
     ends: Sequence[datetime]
@@ -51,6 +53,8 @@ class EvaluationRain:
     step: timedelta
     zone: timezone | None = None
     given: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    has_starts: bool = False
+    has_dates: bool = False
 
     @property
     def step_h(self) -> float:
@@ -64,7 +68,9 @@ class EvaluationRain:
         Steps of up to an hour count on the date that their row carries, as the
         station does; longer ones on the day that holds most of them.
         """
-        back = timedelta() if self.step <= HOUR else self.step / 2
+        back = self.step / 2
+        if self.step <= HOUR:
+            back = self.step if self.has_starts else timedelta()
         return [(end - back).date() for end in self.ends]
 
 
@@ -119,7 +125,24 @@ def make_series(
     _check_grid(times, ends, step)
     known = dict(zip(ends, depths, strict=True))
     grid = [ends[0] + step * at for at in range(count)]
-    return EvaluationRain(grid, [known.get(end) for end in grid], step, zone)
+    return EvaluationRain(
+        grid,
+        [known.get(end) for end in grid],
+        step,
+        zone,
+        has_dates=times[0].is_day,
+    )
+
+
+def from_starts(series: EvaluationRain) -> EvaluationRain:
+    """The series of a table whose times are the starts of its steps.
+
+    Rows that are dates stay as they are: they are whole days in any case.
+    """
+    if series.has_dates:
+        return series
+    ends = [start + series.step for start in series.ends]
+    return replace(series, ends=ends, has_starts=True)
 
 
 def max_depth_mm(step_h: float) -> float:

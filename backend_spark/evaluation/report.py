@@ -9,6 +9,7 @@ import msgspec
 
 from backend_spark.evaluation.chance import Calibration, DayClass
 from backend_spark.evaluation.events import LandslideTable
+from backend_spark.evaluation.inputs import EvaluationRain
 from backend_spark.evaluation.resampling import Interval
 from backend_spark.evaluation.skill import DayCases, LevelSkill, PredictorSkill
 from slope_science.findings import LOWEST
@@ -27,7 +28,7 @@ class SeasonEvaluation:
     Attributes:
         days: The cases.
         landslides: As the table lists them.
-        step: Length of a step of the rain.
+        rain: The series.
         skills: Of each predictor.
         left_out: Predictors that have no meaning here, with the reason.
         levels: Of the rain's levels; None at steps longer than an hour.
@@ -38,7 +39,7 @@ class SeasonEvaluation:
 
     days: DayCases
     landslides: LandslideTable
-    step: timedelta
+    rain: EvaluationRain
     skills: list[PredictorSkill]
     left_out: dict[str, str]
     levels: LevelSkill | None
@@ -61,12 +62,7 @@ class SeasonEvaluation:
         cases, events = self.days, sum(self.days.events)
         first, last = cases.days[0], cases.days[-1]
         yield f"{len(cases.days)} days, {first} to {last}; {events} with a landslide"
-        where = (
-            "date at its end"
-            if self.step <= timedelta(hours=1)
-            else "day that holds most of it"
-        )
-        yield f"rain in steps of {_length(self.step)}, each on the {where}"
+        yield self._step_line()
         if cases.incomplete:
             yield (
                 f"{cases.incomplete} days have hours without rain data: their "
@@ -86,6 +82,15 @@ class SeasonEvaluation:
             )
         if events < _FEW_EVENTS:
             yield f"{events} events are few: see how wide the 95 % intervals are"
+
+    def _step_line(self) -> str:
+        """How steps become days, with the first row as the example."""
+        rain = self.rain
+        start = rain.ends[0] - rain.step
+        return (
+            f"rain in steps of {_length(rain.step)}: the row of {start:%Y-%m-%d %H:%M} "
+            f"to {rain.ends[0]:%Y-%m-%d %H:%M} counts on {rain.days[0]}"
+        )
 
     def _landslide_lines(self) -> Iterator[str]:
         """Lines of the landslides' table that do not count as they stand."""
@@ -144,7 +149,7 @@ class SeasonEvaluation:
         if self.levels is None:
             yield (
                 "no levels: the 60-minute rain of their criteria is unknown in steps "
-                f"of {_length(self.step)}"
+                f"of {_length(self.rain.step)}"
             )
             return
         yield (
@@ -173,7 +178,7 @@ class SeasonEvaluation:
             "incomplete_days": cases.incomplete,
             "days_without_data": [day.isoformat() for day in cases.empty],
             "days_without_data_kept": cases.are_empty_kept,
-            "step_s": self.step.total_seconds(),
+            "step_s": self.rain.step.total_seconds(),
             "lines_outside": list(cases.outside),
             "lines_on_days_without_data": list(cases.on_empty),
             "lines_that_repeat": [list(pair) for pair in self.landslides.repeats],

@@ -175,6 +175,9 @@ def test_daily_rain_lands_on_its_day(tmp_path: Path) -> None:
     report = json.loads(run(*daily(tmp_path), "--json").output)
     areas = {each["name"]: each["auc"] for each in report["predictors"]}
     assert areas["rain24"] == 1.0
+    assert "1984-01-01 00:00 to 1984-01-02 00:00 counts on 1984-01-01" in (
+        run(*daily(tmp_path)).output
+    )
     assert set(areas) == {
         "swi", "effective72", "rain72", "rain24", "antecedent", "seattle",
     }  # fmt: skip

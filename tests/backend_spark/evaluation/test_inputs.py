@@ -8,6 +8,7 @@ from backend_spark.errors import RainTableError
 from backend_spark.evaluation.events import LandslideTable, read_slides
 from backend_spark.evaluation.inputs import (
     EvaluationRain,
+    from_starts,
     max_depth_mm,
     read_rain_series,
 )
@@ -47,6 +48,20 @@ def test_step_counts_on_its_day(first: str, second: str, days: list[int]) -> Non
     """Up to an hour on the date of its row, a longer one where most of it lies."""
     found = rain(f"{first},1", f"{second},2").days
     assert [day.day for day in found] == days
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "days"),
+    [
+        ("2026-07-02 00:00", "2026-07-03 00:00", [2, 3]),
+        ("2026-07-02 22:00", "2026-07-02 23:00", [2, 2]),
+        ("2026-07-02", "2026-07-03", [2, 3]),
+    ],
+)
+def test_times_of_starts(first: str, second: str, days: list[int]) -> None:
+    """The rain falls after its time; dates alone are whole days in any case."""
+    series = from_starts(rain(f"{first},1", f"{second},2"))
+    assert [day.day for day in series.days] == days
 
 
 @pytest.mark.parametrize("form", ["2026/7/{}", "2026-07-{:02}", "202607{:02}"])
