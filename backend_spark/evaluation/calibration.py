@@ -174,7 +174,8 @@ def _fit(values: Mapping[str, Sequence[float]], events: Flags) -> _Fit:
 def _short(score: float, below: float) -> float:
     """Shortest decimal up to a score, and above the next lower one."""
     for digits in range(1, MAX_DIGITS):
-        short = math.floor(score * 10**digits) / 10**digits
+        scale = 10.0**digits
+        short = math.floor(score * scale) / scale
         if below < short <= score:
             return short
     return score

@@ -99,7 +99,8 @@ def tss_statistic(
 
     def tss(weights: Weights) -> npt.NDArray[np.float64]:
         def count(days: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-            return weights[:, days].sum(axis=1, dtype=np.int64)
+            found: npt.NDArray[np.int64] = weights[:, days].sum(axis=1, dtype=np.int64)
+            return found
 
         hits = _ratio(count(struck & warned), count(struck))
         return hits - _ratio(count(~struck & warned), count(~struck))
