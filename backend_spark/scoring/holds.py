@@ -304,7 +304,8 @@ class SensorHolds:
 
     def saved(self, at_s: int) -> dict[str, SensorHold]:
         """Holds to save with the state at the end of a step."""
-        return {sensor: hold for sensor, (hold, _) in self.at(at_s).items()}
+        # Also of sensors whose last reading is in that step.
+        return {sensor: hold for sensor, (hold, _) in self.at(at_s + 1).items()}
 
     def _find(
         self, sensor: str, times: list[float], past: SensorHold | None, past_s: float

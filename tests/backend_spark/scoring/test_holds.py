@@ -24,7 +24,7 @@ from slope_science.reasons import Reason
 STEP = 600
 HOUR = 6  # steps
 T0 = STATE_INTERVAL_S * 19_700
-RULES = CellRules(Criteria.assumed_from(150.0))
+RULES = CellRules(Criteria.assumed_from(150.0), look_ahead=False)
 STORM = [5.0] * 120  # 30 mm/h for 20 h
 
 
