@@ -225,15 +225,6 @@ def test_rain_of_the_nearest_gauge_takes_the_place_of_missing_rain() -> None:
     assert rows[130].known_until_s == T0 + 69 * STEP
 
 
-def test_release_by_a_person_ends_a_hold_in_unknown() -> None:
-    """The level is unknown after that, until there is evidence."""
-    rules = replace(RULES, limits=HoldLimits(released_s=T0 + 250 * STEP))
-    rows = rows_of([*gauge(STORM), *alive(0, 300)], rules)
-
-    assert rows[249].level == 5
-    assert {rows[n].state for n in range(264, 300)} == {"unknown"}
-
-
 @pytest.mark.parametrize("dies_at", [100, 140, 141, 143, 144, 145, 150, 280, 290])
 def test_saved_states_carry_holds_over_days(dies_at: int) -> None:
     """Scoring from a saved state gives the same level, state and reasons."""
