@@ -54,6 +54,9 @@ COMMANDS = {
     "backend_spark export --cancels":
         "export --config BACKEND --format cap --cancels FILE",
     "backend_spark forecast load paths": "forecast load --config BACKEND FILE",
+    "backend_spark analysis load --soil-water":
+        "analysis load --config BACKEND --soil-water FILE",
+    "backend_spark analysis load --rain": "analysis load --config BACKEND --rain FILE",
     "backend_spark plot --config": "plot --config FILE --cell 3 --out DIR/p.png snake",
     "backend_spark report --config": "report --config FILE --out DIR/r.html",
     "backend_spark index rain_csv": "index FILE",
