@@ -56,6 +56,7 @@ from backend_spark.scoring.rain import (
     NO_RAIN_PAST,
     RainPast,
     RainState,
+    StepRain,
     Substitute,
     SubstituteRain,
     fill_missing,
@@ -73,7 +74,7 @@ from slope_science.findings import (
     noticed,
 )
 from slope_science.quality import NEIGHBOUR_S
-from slope_science.rain import ANTECEDENT_DAYS
+from slope_science.rain import ANTECEDENT_DAYS, STEPS_PER_HOUR
 from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
@@ -146,11 +147,24 @@ class CellPass:
         )
 
     def ahead_finding(self, at: int, view: CellOutlook | None) -> Finding | None:
-        """Finding of the two hours ahead of a step, where the rules look ahead."""
+        """Finding of the look-ahead of a step, where the rules look ahead.
+
+        Where rain is doubtful, it restricts this finding as it does that of the rain.
+        """
         is_usable = has_recent_rain(self.states[at]) or at in self.sources
         if view is None or not self._rules.look_ahead or not is_usable:
             return None
-        return view.finding(self._criteria, same_rain=self._rules.same_rain)
+        same_rain, sure = self._rules.same_rain, self.sure[at]
+        found = view.finding(self._criteria, same_rain=same_rain)
+        if found is None or sure is None or sure.tanks is None:
+            return found
+        depth_mm = (sure.r60_mm or 0.0) / STEPS_PER_HOUR
+        hour = [StepRain(depth_mm, is_known=True)] * STEPS_PER_HOUR
+        coming = self._coming(self.cell.ends_s[at])
+        without = make_outlook(sure.tanks, hour, self._criteria, coming)
+        surely = without.finding(self._criteria, same_rain=same_rain)
+        ceiling = max(surely.level if surely else LOWEST, self._rules.alone_level)
+        return replace(found, level=min(found.level, ceiling))
 
     def judge(
         self, at: int, motion: Sequence[Finding | None]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -177,7 +178,13 @@ def test_one_refused_reading_is_no_state_of_its_own() -> None:
 
 
 def with_forecast(mm: float) -> CellRules:
-    return replace(RULES, forecast=lambda at_s: ForecastRain("JMA", at_s, (mm,) * 12))
+    # Without look-ahead: only the rain in place of the missing one is of interest here.
+    coming = partial(forecast_of, mm)
+    return replace(RULES, look_ahead=False, forecast=coming)
+
+
+def forecast_of(mm: float, at_s: float) -> ForecastRain:
+    return ForecastRain("JMA", at_s, (mm,) * 12)
 
 
 def with_grid(mm: float) -> CellRules:
