@@ -6,7 +6,7 @@ finding of level 3 or more is held from the last reading of its sensor, until th
 sensor has given readings for an hour again.
 
 A hold of a level below 3 ends after a day, because "no criterion was reached" is no
-longer known then; a hold of a higher level ends after `HoldLimits.hold_s`. Without other
+longer known then; that of a higher level ends after `HoldLimits.hold_s`. Without other
 evidence the level is unknown after that: null.
 """
 
