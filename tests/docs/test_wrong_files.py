@@ -62,6 +62,8 @@ COMMANDS = {
     "backend_spark index rain_csv": "index FILE",
     "backend_spark evaluate rain_csv": "evaluate FILE FILE",
     "backend_spark evaluate events_csv": "evaluate FILE FILE",
+    "backend_spark evaluate --criteria":
+        "evaluate DIR DIR --criteria FILE --cell 50330471",
     "gateway_daemon topology evaluate topology": "topology evaluate FILE",
 }  # fmt: skip
 """Command lines of commands that need more than the file."""
@@ -70,7 +72,7 @@ BY_NAME = {"rain_csv", "events_csv", "topology"}
 """Arguments that may be a file name although their type is not a path."""
 
 NO_INPUTS = {"--out", "--report", "--at", "--from", "--to", "--run", "--folder"}
-NO_INPUTS |= {"--credentials"}
+NO_INPUTS |= {"--credentials", "--calibrate", "--diagram"}
 """Output files and folders."""
 
 PASSES = {"gateway_daemon ca --password-file"}
