@@ -74,6 +74,12 @@ class RainRecord:
         self.totals_mm.append(total_mm)
         self.blind_s.append(blind_s)
 
+    def drop_before(self, at_s: float) -> None:
+        """Forget the intervals before a moment, except the last of them."""
+        first = bisect_right(self.times_s, at_s) - 1
+        if first > 0:
+            del self.times_s[:first], self.totals_mm[:first], self.blind_s[:first]
+
     def rain_mm(self, from_s: float, to_s: float) -> float:
         """Rain between two moments, as far as it was reported."""
         return self._at(self.totals_mm, to_s) - self._at(self.totals_mm, from_s)

@@ -37,7 +37,7 @@ from spatial_mqtt.reading_table import (
 
 STEP_COLUMNS: Final = (
     "r60_mm", "swi_mm", "lower_bound", "rain_known", "tilt_rate_deg_per_h",
-    "level_same", "level_forecast", "n_nodes", "version",
+    "notice_level", "level_same", "level_forecast", "n_nodes", "version",
 )  # fmt: skip
 _READING_COLUMNS: Final = ("node", "name", "value", "value_text", "sum", "unit")
 _FLAG_NAMES: Final = {int(flag): flag.name.casefold() for flag in Flag}
@@ -115,7 +115,9 @@ def _make_rules(settings: BackendSettings) -> CellRuleProvider:
     feed = ForecastReader(tables, settings.forecast.max_age_s)
     limits = HoldLimits(settings.score.hold_s)
     analyses = AnalysisReader(tables, settings.analysis.max_age_s)
-    return CellRuleProvider.from_settings(settings.criteria, feed, limits, analyses)
+    return CellRuleProvider.from_settings(
+        settings.criteria, feed, limits, analyses, evidence=settings.evidence
+    )
 
 
 def to_json(judged: Judgement, *, with_revisions: bool = False) -> Json:
