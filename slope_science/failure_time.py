@@ -29,11 +29,11 @@ from slope_science.statistics import fit_line, student_t_quantile
 MIN_EXPONENT, MAX_EXPONENT = 1.5, 2.2
 """Of Fukuzono's flume tests."""
 
-FIT_SPAN_H = 24.0
+FIT_SPAN_H = 48.0
 """Longest span of past readings that the law is fitted to."""
 
-FIT_SPANS_H: Final = (FIT_SPAN_H, 12.0)
-"""The shorter one is for an acceleration that began within the longer."""
+FIT_SPANS_H: Final = (FIT_SPAN_H, 24.0, 12.0)
+"""The shorter ones are for an acceleration that began within the longer."""
 
 FORECAST_WINDOW_H = 12.0
 MIN_R2 = 0.9
@@ -150,8 +150,10 @@ def forecast_failure(
     """
     if not times_h:
         return None
-    found = None
-    for span_h in FIT_SPANS_H:
+    found, known_h = None, times_h[-1] - times_h[0]
+    for span_h, next_h in pairwise((*FIT_SPANS_H, 0.0)):
+        if known_h <= next_h:
+            continue
         shorter = _forecast(times_h, moved_mm, span_h)
         found = found or shorter
         if shorter is not None and shorter.is_usable(times_h[-1]):

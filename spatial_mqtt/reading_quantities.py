@@ -84,7 +84,7 @@ QUANTITIES: Final[Mapping[str, QuantityForm]] = {
     "water_level": QuantityForm("m", _LENGTHS_M, measures="water level"),
     "voltage": QuantityForm("V", {"V": (1.0, 0.0), "mV": (0.001, 0.0)}),
 }
-"""Quantities by name. `TEMPERATURE` of a sensor with tilt or humidity is its ``temp``."""
+"""Quantities by name; the temperature of a sensor with tilt or humidity is its part."""
 
 _SYNONYMS: Final = {
     "rain_counter": RAIN_TOTAL,

@@ -35,7 +35,7 @@ from spatial_mqtt.reading_quantities import (
     parse_quantity,
     parse_unit,
 )
-from spatial_mqtt.senml import Reading, Value
+from spatial_mqtt.senml import Labels, Reading, Value
 from spatial_mqtt.topics import check_node_id
 
 REQUIRED: Final = (
@@ -374,7 +374,9 @@ class _Kind:
     def read(self, text: str, flag: Flag | None) -> Reading:
         form = QUANTITIES[self.quantity]
         name = self.sensor if form.part is None else f"{self.sensor}/{form.part}"
-        extra = {} if flag in {None, Flag.GOOD} else {FLAG_LABEL: int(flag or 0)}
+        extra: Labels = {}
+        if flag is not None and flag is not Flag.GOOD:
+            extra = {FLAG_LABEL: int(flag)}
         if not text:
             if flag is not Flag.MISSING:
                 remedy = "leave the row out, or flag it as missing"

@@ -80,7 +80,7 @@ def judge(  # noqa: PLR0913 - click gives each option by name
 
     until_s = None if until is None else until.timestamp()
     effort = Effort(every_s, passes)
-    judged = judge_table(source.name, table, settings, until_s, effort)
+    judged = judge_table(source.name, table, settings, until_s=until_s, effort=effort)
     if as_json:
         click.echo(msgspec.json.encode(to_json(judged, with_revisions=revisions)))
         return

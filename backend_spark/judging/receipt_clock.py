@@ -133,6 +133,7 @@ class ReceiptClock:
         pipeline: MemoryPipeline,
         policy: NoticePolicy,
         max_age_s: float,
+        *,
         limits: HoldLimits = NO_LIMITS,
         effort: Effort = NORMAL_EFFORT,
         down_s: tuple[float, float] = (0.0, 0.0),

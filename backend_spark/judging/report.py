@@ -37,7 +37,7 @@ from spatial_mqtt.reading_table import (
 
 STEP_COLUMNS: Final = (
     "r60_mm", "swi_mm", "lower_bound", "rain_known", "tilt_rate_deg_per_h",
-    "level_same", "level_forecast", "n_nodes", "version",
+    "notice_level", "level_same", "level_forecast", "n_nodes", "version",
 )  # fmt: skip
 _READING_COLUMNS: Final = ("node", "name", "value", "value_text", "sum", "unit")
 _FLAG_NAMES: Final = {int(flag): flag.name.casefold() for flag in Flag}
@@ -67,6 +67,7 @@ def judge_table(
     source: str,
     table: ReadingTable,
     settings: BackendSettings,
+    *,
     until_s: float | None = None,
     effort: Effort = NORMAL_EFFORT,
     down_s: tuple[float, float] = (0.0, 0.0),
@@ -95,8 +96,14 @@ def judge_table(
         silver, gold, _make_rules(settings), horizon_s, score.nearby_km
     )
     policy = NoticePolicy(notify.from_level, notify.hold_s, notify.calm_s)
-    limits = HoldLimits(score.hold_s)
-    clock = ReceiptClock(pipeline, policy, notify.max_age_s, limits, effort, down_s)
+    clock = ReceiptClock(
+        pipeline,
+        policy,
+        notify.max_age_s,
+        limits=HoldLimits(score.hold_s),
+        effort=effort,
+        down_s=down_s,
+    )
     last_s = float(silver.received_us[-1]) / _MICRO
     end_s = last_s if until_s is None else max(until_s, last_s)
     return Judgement(table, pipeline, clock.run(end_s), end_s)
@@ -108,7 +115,9 @@ def _make_rules(settings: BackendSettings) -> CellRuleProvider:
     feed = ForecastReader(tables, settings.forecast.max_age_s)
     limits = HoldLimits(settings.score.hold_s)
     analyses = AnalysisReader(tables, settings.analysis.max_age_s)
-    return CellRuleProvider.from_settings(settings.criteria, feed, limits, analyses)
+    return CellRuleProvider.from_settings(
+        settings.criteria, feed, limits, analyses, evidence=settings.evidence
+    )
 
 
 def to_json(judged: Judgement, *, with_revisions: bool = False) -> Json:

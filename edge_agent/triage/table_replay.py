@@ -89,7 +89,7 @@ def _matched(each: TableReading, known: Mapping[str, SensorConfig]) -> Reading:
         raise FieldError("quantity", rule, each.quantity)
     if is_part or sensor.senml_unit == form.unit:
         return each.reading
-    if sensor.senml_unit not in form.scales:
+    if sensor.senml_unit is None or sensor.senml_unit not in form.scales:
         rule = f"convertible to {sensor.senml_unit}, the unit of {sensor.name}"
         raise FieldError("unit", rule, form.unit)
     factor, offset = form.scales[sensor.senml_unit]

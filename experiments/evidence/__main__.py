@@ -57,10 +57,19 @@ class CaseResult:
         ]  # fmt: skip
 
 
-def run_case(case: Case, every_s: float = 600.0, seed: int = 1) -> CaseResult:
-    """Run a case, and its clean series where it has one."""
+def run_case(
+    case: Case, every_s: float = 600.0, seed: int = 1, spacing_s: int = 600
+) -> CaseResult:
+    """Run a case, and its clean series where it has one.
+
+    Args:
+        case: The case.
+        every_s: Interval of the readings.
+        seed: Of all random numbers.
+        spacing_s: Shortest time between two passes; an hour at least in coarse cases.
+    """
     base = Series(hours=case.hours, every_s=every_s, seed=seed)
-    spacing_s = 3600 if case.coarse else 600
+    spacing_s = max(spacing_s, 3600) if case.coarse else spacing_s
     series = case.build(base)
     outcome = run_path(series, case.after_h, spacing_s)
     truth = None

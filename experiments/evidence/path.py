@@ -157,7 +157,10 @@ def judge_series(
     table = read_table("series", series.table())
     until_s = START_S + until_h * 3600
     down_s = (START_S + down_h[0] * 3600, START_S + down_h[1] * 3600)
-    return judge_table("series", table, BACKEND, until_s, Effort(spacing_s), down_s)
+    effort = Effort(spacing_s)
+    return judge_table(
+        "series", table, BACKEND, until_s=until_s, effort=effort, down_s=down_s
+    )
 
 
 def run_path(

@@ -27,7 +27,12 @@ from slope_science.evidence.windows import (
     largest_agreed_step,
     largest_last_step,
 )
-from slope_science.failure_time import FIT_SPAN_H, MIN_SIGMAS, forecast_failure
+from slope_science.failure_time import (
+    FIT_SPAN_H,
+    MIN_SIGMAS,
+    FailureForecast,
+    forecast_failure,
+)
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
 from slope_science.movement import is_single_step, remove_largest_step
 from slope_science.reason_codes import ReasonCode
@@ -51,6 +56,8 @@ class DisplacementRule:
     Attributes:
         rule: Name of the rule.
         sensor: Name of the sensor.
+        forecast: Time of failure in hours after the last detection; None if the slope
+            does not clearly speed up.
     """
 
     rule = "displacement"
@@ -59,6 +66,7 @@ class DisplacementRule:
         self, sensor: str, rules: DisplacementRuleSettings, alone_notice_level: int
     ) -> None:
         self.sensor = sensor
+        self.forecast: FailureForecast | None = None
         self._rules = rules
         self._alone_notice_level = alone_notice_level
         self._thresholds = rules.thresholds
@@ -225,11 +233,13 @@ class DisplacementRule:
 
     def _ahead(self, now_s: float) -> Iterable[Detection]:
         """Time of failure by Voight's law, if it passes its gates."""
+        self.forecast = None
         past = self._past.since(now_s - FIT_SPAN_H * _HOUR_S)
         times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in past]
         if not _is_moving(times_h, [mm for _, mm in past]):
             return
         found = forecast_failure(times_h, [mm for _, mm in past])
+        self.forecast = found
         if found is None or not found.is_usable(0.0):
             return
         rungs = (

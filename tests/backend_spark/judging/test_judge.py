@@ -37,7 +37,9 @@ STORM_MM = [0.0] * 36 + [7.0] * 48 + [0.0] * 48
 
 def judged(text: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - of judge_table
     table = read_table("t.csv", text)
-    return to_json(judge_table("t.csv", table, SETTINGS, **more), with_revisions=True)
+    effort = more.pop("effort", Effort(1800))
+    found = judge_table("t.csv", table, SETTINGS, effort=effort, **more)
+    return to_json(found, with_revisions=True)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,7 @@ def _scored_at_once(depths_mm: Sequence[float]) -> list[int | None]:
     return [row.level for row in score_cell(known, rules).rows]
 
 
+@pytest.mark.long
 def test_quiet_windows_give_the_rows_of_passes_at_each_receipt() -> None:
     rnd = random.Random(1)
     rows: list[Row] = []
@@ -121,6 +124,7 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+@pytest.mark.long
 def test_late_readings_revise_rows() -> None:
     early = rain_rows([0.0] * 36 + [10.0] * 36)
     kept = [row for row in early if not 36 * 600 <= row[0] < 54 * 600]
@@ -141,6 +145,7 @@ def test_clock_runs_on_until_the_notice_is_not_renewed() -> None:
     assert not result["notices"][-1]["withdrawn"]
 
 
+@pytest.mark.long
 def test_effort_is_bounded_and_says_so(storm: dict[str, Any]) -> None:
     text = table_text(rain_rows(STORM_MM))
     result = judged(text, effort=Effort(max_passes=10))
