@@ -8,6 +8,9 @@ ROLE ?= node
 OSV ?= out/osv
 # Two processors and much waiting: four test processes keep both busy.
 TEST_JOBS ?= 4
+# Some environments forbid byte code; each program that a test starts would then compile
+# its modules anew, which takes as long as half of its start.
+unexport PYTHONDONTWRITEBYTECODE
 pytest_parallel = .venv/bin/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help setup demo test test-long soak chaos fuzz sbom audit check clean lock image image-test

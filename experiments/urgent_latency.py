@@ -11,6 +11,7 @@ urgent message is one frame of the backlog on the wire, then its own.
 """
 
 import statistics
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,17 @@ import click
 
 from edge_agent.uplink.in_flight import FlightLimits
 from experiments.bench.chart import bars, lines
-from experiments.bench.net import FAR_ADDRESS, Net, Shape
+from experiments.bench.net import FAR_ADDRESS, FAR_ADDRESS_6, Net, Shape
 from experiments.bench.sender import topic
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from experiments.bench.wire import SEGMENT_HEADER_BYTES, unavoidable_bytes
+from gateway_daemon.ca.authority import Identity
+from gateway_daemon.ca.store import AuthorityFolder
 
 PORT = 1883
 RELAY_PORT = 1884
+TLS_PORT = 8883
 BACKLOG_BYTES = 1000
 URGENT_BYTES = 200
 WINDOW_BYTES = FlightLimits().window_bytes
@@ -35,7 +39,7 @@ IDLE_S = 1.5
 """Time between the connection and the backlog, as on a node."""
 
 CHANGE_S = 8.0
-CDF_S = [n * 0.02 for n in range(51)]
+CDF_S = [n * 0.02 for n in range(111)]
 FAST = Shape(10_000_000)
 
 
@@ -51,6 +55,8 @@ class Case:
         is_drained: Whether the run goes on until the backlog is gone.
         most_urgent: Most urgent messages behind the backlog.
         was_fast: Whether the link had 10 Mbps until `CHANGE_S` before the backlog.
+        is_tls: Whether the connection uses TLS.
+        is_ipv6: Whether it uses IPv6.
     """
 
     name: str
@@ -60,6 +66,8 @@ class Case:
     is_drained: bool = True
     most_urgent: int = 5
     was_fast: bool = False
+    is_tls: bool = False
+    is_ipv6: bool = False
 
     @property
     def limit_s(self) -> float:
@@ -98,6 +106,12 @@ PLAIN = (
     Case("was 10 Mbps", Shape(64_000), 100, 0.6, most_urgent=MANY, was_fast=True),
 )
 """Links without an added delay; the last three have 64 kbps."""
+
+OTHER_TRANSPORTS = (
+    replace(PLAIN[0], name="64 kbps, TLS", is_tls=True),
+    replace(PLAIN[0], name="64 kbps, IPv6", is_ipv6=True),
+)
+ALL_CASES = (A, B, C, *PLAIN, *OTHER_TRANSPORTS)
 
 
 @dataclass(frozen=True)
@@ -169,13 +183,15 @@ def run(net: Net, case: Case, arm: Arm) -> Run:
 
 def _far_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
     far = site.net.far
+    listener = _tls_listener(site.folder) if case.is_tls else ()
     site.mosquitto(
-        "remote", far, PORT, "max_queued_messages 0", "max_inflight_messages 0"
-    )
+        "remote", far, PORT, "max_queued_messages 0", "max_inflight_messages 0",
+        *listener,
+    )  # fmt: skip
     back_s = case.shape.answer_delay_s
     site.python(
         "relay", far, "experiments.bench.relay", "--listen", RELAY_PORT,
-        "--to", f"127.0.0.1:{PORT}", "--back", back_s,
+        "--to", f"127.0.0.1:{TLS_PORT if case.is_tls else PORT}", "--back", back_s,
     )  # fmt: skip
     site.wait_for_words("relay", "ready")
     site.python(
@@ -188,9 +204,24 @@ def _far_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
     site.wait_for_words("receiver", "ready")
 
 
+def _tls_listener(folder: Path) -> tuple[str, ...]:
+    """Create an authority and a broker's certificate; return Mosquitto's lines."""
+    authority = AuthorityFolder(folder / "ca", time.time)
+    authority.create("experiment")
+    made = authority.issue_with_key(
+        Identity("broker", "remote", hosts=(FAR_ADDRESS,)), 86_400.0
+    )
+    return (
+        f"listener {TLS_PORT}",
+        f"certfile {made}",
+        f"keyfile {made.with_suffix('.key')}",
+    )
+
+
 def _near_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
     near = site.net.near
-    host, port = FAR_ADDRESS, RELAY_PORT
+    host = FAR_ADDRESS_6 if case.is_ipv6 else FAR_ADDRESS
+    port = RELAY_PORT
     if arm.by == "bridge":
         site.mosquitto(
             "local", near, PORT, "max_queued_messages 0", "connection up",
@@ -207,6 +238,7 @@ def _near_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
         "--idle", CHANGE_S if case.was_fast else IDLE_S,
         "--window-bytes", arm.window_bytes, "--custody", arm.custody,
         "--out", site.path("sender"),
+        *(["--ca", site.folder / "ca/ca.pem"] if case.is_tls else []),
     )  # fmt: skip
 
 
@@ -240,9 +272,8 @@ def plan(is_quick: bool) -> list[tuple[Case, Arm]]:
         (case, arm) for case in (A, B) for arm in (PAHO, BRIDGE, *repeated, *others)
     ]
     runs += [(C, arm) for arm in repeated]
-    return runs + [
-        (case, arm) for case in PLAIN for arm in (PAHO, BRIDGE, *repeated[:2])
-    ]
+    runs += [(case, arm) for case in PLAIN for arm in (PAHO, BRIDGE, *repeated[:2])]
+    return runs + [(case, arm) for case in OTHER_TRANSPORTS for arm in repeated[:2]]
 
 
 def _merged(runs: list[Run]) -> dict[tuple[str, str], list[Run]]:
@@ -279,7 +310,7 @@ def _percent(share: float | None) -> str | None:
 
 
 def _report(runs: list[Run]) -> tuple[str, list[str]]:
-    cases = {case.name: case for case in (A, B, C, *PLAIN)}
+    cases = {case.name: case for case in ALL_CASES}
     merged = _merged(runs)
     head = ("case, sender", "n", "at 1.5 s", "median s", "worst s", "limit s",
             "last s", "goodput", "payload", "busy")  # fmt: skip
@@ -301,7 +332,7 @@ def _report(runs: list[Run]) -> tuple[str, list[str]]:
 
 def _draw(path: Path, runs: list[Run]) -> None:
     merged = _merged(runs)
-    names = [case.name for case in (A, B, C, *PLAIN)]
+    names = [case.name for case in ALL_CASES]
     series = {
         arm.name: [
             max(
@@ -341,10 +372,10 @@ def main(quick: bool, out: Path, only: str | None) -> None:
     """Measure the latency of an urgent message behind a backlog."""
     interrupt_on_sigterm()
     runs: list[Run] = []
-    with Net() as net:
-        for case, arm in plan(quick):
-            if only in {None, case.name}:
-                print(f"  ({case.name}) {arm.name} ...", flush=True)
+    for case, arm in plan(quick):
+        if only in {None, case.name}:
+            print(f"  ({case.name}) {arm.name} ...", flush=True)
+            with Net(has_ipv6=case.is_ipv6) as net:
                 runs.append(run(net, case, arm))
     text, verdicts = _report(runs)
     _draw(out / "urgent_latency.png", runs)

@@ -96,6 +96,11 @@ MAX_UNSENT_BYTES: Final = 4096
 
 READ_BYTES: Final = 65536
 
+TLS_RECORD_BYTES: Final = 1300
+"""Largest TLS record. A receiver decrypts a record when all of it has arrived, so the
+messages in one that takes several segments would be acknowledged together, and the
+first would seem to have taken as long as the last."""
+
 
 class BatchingClient(paho.Client):
     """paho client that writes several publications at once.
@@ -192,6 +197,11 @@ class BatchingClient(paho.Client):
                 return super().loop_write()
             finally:
                 _cork(sock, is_corked=False)
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        """Write what the kernel accepts; with TLS one record, which fits a segment."""
+        is_tls = isinstance(self._sock, ssl.SSLSocket)
+        return super()._sock_send(buf[:TLS_RECORD_BYTES] if is_tls else buf)
 
     def _read(self) -> MQTTErrorCode:
         try:

@@ -15,6 +15,9 @@ from typing import Self
 NEAR_ADDRESS = "10.231.77.1"
 FAR_ADDRESS = "10.231.77.2"
 NETWORK = "10.231.77.0/30"
+NEAR_ADDRESS_6 = "fd77:231::1"
+FAR_ADDRESS_6 = "fd77:231::2"
+NETWORK_6 = "fd77:231::/64"
 PREFIX = "yamamori"
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,12 +84,15 @@ class Net:
     Args:
         delay_s: Delay of every frame, TCP's acknowledgements included. Without it
             only a relay may add delays.
+        has_ipv6: Whether both sides have an IPv6 address too; its neighbour discovery
+            is counted as traffic.
     """
 
-    def __init__(self, delay_s: float = 0.0) -> None:
+    def __init__(self, delay_s: float = 0.0, *, has_ipv6: bool = False) -> None:
         self.near = f"{PREFIX}-{os.getpid()}-near"
         self.far = f"{PREFIX}-{os.getpid()}-far"
         self._delay_s = delay_s
+        self._has_ipv6 = has_ipv6
         self._distance: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -154,6 +160,17 @@ class Net:
             run_command(
                 f"ip -n {namespace} route change {NETWORK} dev slow proto kernel "
                 f"scope link src {address} congctl cubic"
+            )
+        if self._has_ipv6:
+            self._add_ipv6()
+
+    def _add_ipv6(self) -> None:
+        sides = ((self.near, NEAR_ADDRESS_6), (self.far, FAR_ADDRESS_6))
+        for namespace, address in sides:
+            run_command(f"ip -n {namespace} -6 addr add {address}/64 dev slow nodad")
+            run_command(
+                f"ip -n {namespace} -6 route replace {NETWORK_6} dev slow "
+                "proto kernel metric 256 congctl cubic"
             )
 
     def _make_distance(self) -> None:

@@ -40,7 +40,9 @@ async def _serve(listen: int, target: str, there_s: float, back_s: float) -> Non
             _pump(near_in, far_out, there_s), _pump(far_in, near_out, back_s)
         )
 
-    server = await asyncio.start_server(relay, "0.0.0.0", listen)  # noqa: S104 - own namespace
+    server = await asyncio.start_server(
+        relay, None, listen
+    )  # IPv4 and IPv6, in its own namespace
     print("ready", flush=True)
     await server.serve_forever()
 

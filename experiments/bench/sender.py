@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -22,9 +23,9 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
-from edge_agent.uplink.uplink import Uplink
+from edge_agent.uplink.uplink import Connect, Uplink
 from experiments.bench.wire import CELL, name, payload
-from service_runtime.tls import Endpoint
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import ForwardTopic
 
@@ -50,6 +51,7 @@ Hand = Callable[[bool, list[int]], None]
 @click.option(
     "--custody", type=click.Choice([c.value for c in CustodyMode]), default="auto"
 )
+@click.option("--ca", help="File of the authority, for TLS.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(  # noqa: PLR0913, PLR0917 - one for each option
     by: str,
@@ -63,6 +65,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     every_s: float,
     window_bytes: int,
     custody: str,
+    ca: str | None,
     out: Path,
 ) -> None:
     """Send the messages and record the times."""
@@ -72,9 +75,12 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         hand = _by_paho(host, port, sizes)
     else:
         limits = FlightLimits(window_bytes=window_bytes)
-        hand = _by_uplink(
-            Endpoint(host, port), limits, CustodyMode(custody), out, sizes
+        endpoint = Endpoint(host, port, tls=ca is not None)
+        connect = partial(Connection, tls=TlsFiles(ca=ca) if ca else None)
+        profile = SenderProfile(
+            "bench-node", limits=limits, custody=CustodyMode(custody)
         )
+        hand = _by_uplink(endpoint, connect, profile, out, sizes)
     print("ready", flush=True)
     time.sleep(idle_s)
     handed: dict[str, float] = {}
@@ -124,15 +130,14 @@ def _by_paho(host: str, port: int, sizes: dict[bool, int]) -> Hand:
 
 def _by_uplink(
     endpoint: Endpoint,
-    limits: FlightLimits,
-    custody: CustodyMode,
+    connect: Connect,
+    sender: SenderProfile,
     out: Path,
     sizes: dict[bool, int],
 ) -> Hand:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     store = SqliteQueue(out.with_suffix(".db"), "bench-node", boot, 500_000_000)
-    sender = SenderProfile("bench-node", limits=limits, custody=custody)
-    uplink = Uplink(store, sender, Connection, RateLimiter(), time.monotonic)
+    uplink = Uplink(store, sender, connect, RateLimiter(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
     uplink.switch_to(endpoint)
     while uplink.down_since_s is not None:
