@@ -4,6 +4,7 @@ BackendError
 ├── RainTableError       also ValueError    a rain table is malformed
 ├── CriteriaTableError   also ValueError    a table of criteria breaks a rule
 ├── ForecastFileError    also ValueError    a forecast file breaks a rule
+├── AnalysisFileError    also ValueError    a file of analysed rain breaks a rule
 ├── TelegramError        also ValueError    a file is not a JMA telegram
 ├── ExportError          also ValueError    a requested export is not possible
 ├── PlotError            also ValueError    a requested plot is not possible
@@ -54,6 +55,10 @@ class CriteriaTableError(_FileRuleError):
 
 class ForecastFileError(_FileRuleError):
     """A forecast file breaks one rule or more; none of it was loaded."""
+
+
+class AnalysisFileError(_FileRuleError):
+    """A file of analysed rain or soil water breaks a rule; none of it was loaded."""
 
 
 class TelegramError(BackendError, ValueError):

@@ -205,9 +205,18 @@ class Coordinator:
 
     def _switch_alarms(self, beat: Heartbeat) -> None:
         """Switch the alarm outputs; no other thread does."""
+        was_unknown = False
         while not self._stop.wait(ALARMS_INTERVAL_S):
             beat()
-            self._parts.alarms.update(self._alarm_level, self._notice_level())
+            now_s = self._parts.clock.wall_s()
+            is_unknown = self._parts.notices.is_unknown(now_s)
+            if is_unknown != was_unknown:
+                words = self._parts.notices.summary(now_s)
+                log.warning("notices: %s", words or "the level is known again")
+                was_unknown = is_unknown
+            self._parts.alarms.update(
+                self._alarm_level, self._notice_level(), is_unknown=is_unknown
+            )
 
     def _move_slope(self, beat: Heartbeat) -> None:
         move_slope = self._parts.move_slope

@@ -187,6 +187,44 @@ class ThermalRegression:
         return (x, y) if math.hypot(x, y) <= MAX_DEG_PER_K else None
 
 
+STEP_WITHIN_S = 300.0
+STEP_SIGMAS = 6.0
+STEP_SHARE = 0.85
+
+
+def is_single_step(
+    times_s: Sequence[float], axes: Sequence[Sequence[float]], sigma: float
+) -> bool:
+    """Whether one step explains the change of some readings.
+
+    A kick may extend over two intervals between readings, or `STEP_WITHIN_S`, because
+    it happens during a reading, or the ground settles.
+
+    Args:
+        times_s: Times of the readings, ascending.
+        axes: Readings; the same number for each axis.
+        sigma: Noise of a reading.
+
+    Returns:
+        Whether the largest step exceeds `STEP_SIGMAS` of the noise, and is at least
+        `STEP_SHARE` of the range of the readings above the noise. Creep gives a third
+        of its range within two of six intervals; the share is our proposal.
+    """
+    moments = list(zip(*axes, strict=True))
+    largest, end = 0.0, 0
+    for begin, moment in enumerate(moments):
+        last = min(begin + 2, len(moments) - 1)
+        end = max(end, last)
+        while end + 1 < len(moments) and times_s[end + 1] <= (
+            times_s[begin] + STEP_WITHIN_S
+        ):
+            end += 1
+        largest = max(largest, math.dist(moment, moments[end]))
+    whole = math.hypot(*(max(axis) - min(axis) for axis in axes))
+    noise = STEP_SIGMAS * sigma
+    return largest >= noise and largest >= STEP_SHARE * (whole - noise)
+
+
 def remove_largest_step(
     axes: Sequence[Sequence[float]], intervals: int = 1
 ) -> list[list[float]]:

@@ -48,6 +48,7 @@ class ReasonCode(StrEnum):
     DOUBTFUL_RAIN = "doubtful_rain"
     NODE_LEVEL = "node_level"
     NODE_LEVEL_LOWERED = "node_level_lowered"
+    GRID_SOIL_WATER = "grid_soil_water"
 
     # where the criterion of a reason comes from
     ASSUMED_CRITERIA = "assumed_criteria"
@@ -57,6 +58,11 @@ class ReasonCode(StrEnum):
 
     # what restricts a judgement
     NO_RAIN_DATA = "no_rain_data"
+    LEVEL_HELD = "level_held"
+    HOLD_ENDED = "hold_ended"
+    RAIN_FROM_GAUGE = "rain_from_gauge"
+    RAIN_FROM_FORECAST = "rain_from_forecast"
+    RAIN_FROM_GRID = "rain_from_grid"
     LOWER_BOUND = "lower_bound"
     SUSPECT_RAIN = "suspect_rain"
     SUSPECT = "suspect"
@@ -77,7 +83,14 @@ class ReasonCode(StrEnum):
     RELEASED = "released"
     CLOGGED = "clogged"
     ALONE = "alone"
+    UNDERCATCH = "undercatch"
+    BURSTS = "bursts"
+    BOUNCE = "bounce"
+    CLOCK_LAG = "clock_lag"
+    CATCH_UP = "catch_up"
     FROST = "frost"
+    GRID_EXCESS = "grid_excess"
+    GRID_DEFICIT = "grid_deficit"
     SOURCE_FLAG = "source_flag"
 
     # why a forecast of rain is not used
@@ -189,6 +202,13 @@ _RULES: Final = _choice(
     *("rain", "tilt", "displacement", "wire", "vibration"),
     *("saturation", "pore", "water_level", "limit"),
 )
+_BESIDE_GRID: Final = (
+    _fixed("rain_mm", 1),
+    _whole("hours"),
+    _fixed("grid_mm", 1),
+    _fixed("factor", 1),
+    _minute("at_s"),
+)
 
 REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.SOIL_WATER: (
@@ -293,11 +313,22 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         ReasonParam("doubts", ParamKind.REASONS),
         _BECAUSE,
     ),
+    ReasonCode.GRID_SOIL_WATER: (_BECAUSE, _text("source"), _minute("at_s")),
     ReasonCode.ASSUMED_CRITERIA: (),
     ReasonCode.ASSUMED_LINE: (),
     ReasonCode.ASSUMED_CRITERION: (),
     ReasonCode.SET_BY: (_text("person"), _text("day")),
     ReasonCode.NO_RAIN_DATA: (_optional(_whole("hours")),),
+    ReasonCode.LEVEL_HELD: (
+        _whole("level"),
+        _minute("known_until_s"),
+        _optional(_SENSOR),  # the silent one; absent for rain
+        _optional(_BECAUSE),
+    ),
+    ReasonCode.HOLD_ENDED: (_whole("level"), _minute("known_until_s")),
+    ReasonCode.RAIN_FROM_GAUGE: (_NODE, _fixed("km", 1)),
+    ReasonCode.RAIN_FROM_FORECAST: (_text("source"), _minute("issued_s")),
+    ReasonCode.RAIN_FROM_GRID: (_text("source"),),
     ReasonCode.LOWER_BOUND: (),
     ReasonCode.SUSPECT_RAIN: (_whole("level"), _fixed("index_mm", 1)),
     ReasonCode.SUSPECT: (
@@ -323,7 +354,18 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.RELEASED: (_general("rain_mm"),),
     ReasonCode.CLOGGED: (_general("hours"), _general("other_mm")),
     ReasonCode.ALONE: (_general("rain_mm"), _general("hours"), _general("other_mm")),
+    ReasonCode.UNDERCATCH: (
+        _general("rain_mm"),
+        _general("hours"),
+        _general("other_mm"),
+    ),
+    ReasonCode.BURSTS: (_whole("count"),),
+    ReasonCode.BOUNCE: (_whole("count"),),
+    ReasonCode.CLOCK_LAG: (_fixed("lag_h", 1),),
+    ReasonCode.CATCH_UP: (_fixed("hours", 1),),
     ReasonCode.FROST: (_general("air_cel"),),
+    ReasonCode.GRID_EXCESS: _BESIDE_GRID,
+    ReasonCode.GRID_DEFICIT: _BESIDE_GRID,
     ReasonCode.SOURCE_FLAG: (_text("flag"),),
     ReasonCode.FORECAST_STALE: (_fixed("age_h", 1), _general("max_h")),
     ReasonCode.FORECAST_SHORT: (_whole("minutes"), _whole("of_minutes")),
@@ -355,3 +397,19 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.TEXT: (_text("text"),),
 }
 """Parameters of each code, in the order in which they are encoded."""
+
+RESTRICTIONS: Final = frozenset({
+    ReasonCode.ASSUMED_CRITERIA,
+    ReasonCode.ASSUMED_LINE,
+    ReasonCode.ASSUMED_CRITERION,
+    ReasonCode.UNCONFIRMED,
+    ReasonCode.DOUBTFUL_RAIN,
+    ReasonCode.SUSPECT_RAIN,
+    ReasonCode.LEVEL_HELD,
+    ReasonCode.RAIN_FROM_GAUGE,
+    ReasonCode.RAIN_FROM_FORECAST,
+    ReasonCode.RAIN_FROM_GRID,
+    ReasonCode.AHEAD_SAME_RAIN,
+    ReasonCode.AHEAD_FORECAST,
+})
+"""Codes that keep a level from being an observed fact, alone or within a reason."""

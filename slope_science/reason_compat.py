@@ -21,6 +21,7 @@ from slope_science.reasons import MAX_DEPTH, Reason, ReasonError
 _FIRST: Final = (
     ReasonCode.NODE_LEVEL,
     ReasonCode.NODE_LEVEL_LOWERED,
+    ReasonCode.LEVEL_HELD,
     ReasonCode.HELD,
     ReasonCode.CONFIRMED,
     ReasonCode.UNCONFIRMED_LONG,
@@ -31,6 +32,7 @@ _FIRST: Final = (
     ReasonCode.AHEAD_SAME_RAIN,
     ReasonCode.AHEAD_FORECAST,
     ReasonCode.DOUBTFUL_RAIN,
+    ReasonCode.GRID_SOIL_WATER,
 )
 """Reasons that contain another one, the outermost first."""
 

@@ -89,6 +89,12 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
             one written by hand.
         withdrawn: Cancels the earlier notice. Where notices must be signed, this is
             the only way: an empty payload has no signature.
+        state: `judged`; `held` while the evidence for the level is missing. Nodes of
+            earlier versions ignore this and the following.
+        known_until_s: Unix time of the last judgement, where it is held.
+        doubts: Codes of reasons that restrict the level: assumed criteria, evidence of
+            one sensor only, rain from elsewhere; see
+            `slope_science.reason_codes.RESTRICTIONS`.
     """
 
     level: int = 1
@@ -96,14 +102,18 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     criteria: CriteriaNotice | None = None
     at_s: float = 0.0
     withdrawn: bool = False
+    state: str = "judged"
+    known_until_s: float = 0.0
+    doubts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Reject levels off the ladder, times out of range and contradictions."""
         LADDER.check(self.level)
         if not math.isfinite(self.until_s):
             raise ValueError("until_s must be a finite time")
-        if not 0 <= self.at_s <= MAX_TIME_S:
-            raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
+        for name, at_s in (("at_s", self.at_s), ("known_until_s", self.known_until_s)):
+            if not 0 <= at_s <= MAX_TIME_S:
+                raise ValueError(f"{name} must be Unix seconds, got {at_s:g}")
         if self.withdrawn and (self.level > 1 or self.criteria is not None):
             raise ValueError("withdrawn must come without level and criteria")
 

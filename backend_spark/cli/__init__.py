@@ -12,6 +12,7 @@ from service_runtime.cli import LazyGroup
 
 COMMANDS: Final = {
     "alerts": ("backend_spark.cli.jobs", "alerts"),
+    "analysis": ("backend_spark.cli.analysis", "analysis"),
     "console": ("backend_spark.cli.console", "console"),
     "console-account": ("backend_spark.cli.console", "console_account"),
     "evaluate": ("backend_spark.cli.data", "evaluate"),

@@ -104,7 +104,7 @@ def index(
     show_default=True,
     help="For csv and parquet.",
 )
-@click.option("--at", callback=_parse_time, help="Time; the newest by default.")
+@click.option("--at", callback=_parse_time, help="Time; the present by default.")
 @click.option("--from", "begin", callback=_parse_time, help="Rows from this time on.")
 @click.option("--to", "end", callback=_parse_time, help="Rows before this time.")
 @click.option("--sender", help="For cap: id without blanks, such as an address.")
@@ -141,9 +141,10 @@ def export(config_path: Path, form: str, out: Path | None, **more: object) -> No
     """Write levels, readings or a table for other programs."""
     settings = read_settings(config_path)
     from backend_spark.exports.export import write_export as run  # noqa: PLC0415 - pyarrow
+    from backend_spark.scoring.holds import HoldLimits  # noqa: PLC0415
 
     try:
-        run(settings.backend.data, form, out, more)
+        run(settings.backend.data, form, out, more, HoldLimits(settings.score.hold_s))
     except ExportError as error:
         raise click.UsageError(str(error)) from error
 

@@ -33,6 +33,7 @@ from backend_spark.console.routes import log as alert_log
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.i18n import REPORT_WORDS
+from backend_spark.scoring.holds import HoldLimits
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
     SystemdSupervisor,
@@ -205,7 +206,10 @@ def make_services(
     console = settings.console
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
     live_state = LiveState(
-        Path(settings.backend.data) / TABLES_FOLDER, clock, console.exercise
+        Path(settings.backend.data) / TABLES_FOLDER,
+        clock,
+        console.exercise,
+        HoldLimits(settings.score.hold_s),
     )
     try:
         accounts = (
@@ -246,7 +250,8 @@ def render_report(
         clock: Unix time.
     """
     data, console = Path(settings.backend.data), settings.console
-    live_state = LiveState(data / TABLES_FOLDER, clock, console.exercise)
+    limits = HoldLimits(settings.score.hold_s)
+    live_state = LiveState(data / TABLES_FOLDER, clock, console.exercise, limits)
     live_state.refresh()
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
     assumed = _open_thresholds(settings, journal).for_cell("none of them").assumed

@@ -175,9 +175,9 @@ def what_if_levels(
 
     Even rain from the present on. Level 5 is allowed, unlike in the official outlook,
     which caps assumed rain at level 4: the question here is which level is reached
-    once that rain has fallen. A cell without soil water has no start and stays
-    missing. Movement is not judged; the present level, which includes it, is the
-    minimum.
+    once that rain has fallen. A silent cell or one without soil water has no start and
+    stays missing or held. Movement is not judged; the present level, which includes
+    it, is the minimum.
 
     Args:
         live_state: The present.
@@ -187,15 +187,20 @@ def what_if_levels(
     """
     with live_state.lock:
         cells = list(zip(live_state.grid.tokens, live_state.grid.latest, strict=True))
-        shown = live_state.grid.levels_at(live_state.present_step_s()).tolist()
+        fresh = live_state.grid.levels_at(live_state.present_step_s()).tolist()
+    shown = live_state.snapshot()["levels"]
     depths = [mm_per_h / STEPS_PER_HOUR] * (hours * STEPS_PER_HOUR)
     criteria_of = thresholds.lookup()
     levels = []
-    for (token, latest), now in zip(cells, shown, strict=True):
-        if now == level_grid.MISSING or latest.tanks is None:
-            levels.append(level_grid.MISSING)
+    for (token, latest), now, at in zip(cells, shown, fresh, strict=False):
+        if at == level_grid.MISSING or latest.tanks is None:
+            levels.append(now if now > level_grid.HELD_OFFSET else level_grid.MISSING)
             continue
         moments = moments_ahead(latest.tanks, latest.r60_mm or 0.0, depths)
         by_rain = assumed_levels(moments, criteria_of(token), max_level=EMERGENCY)
-        levels.append(max(*by_rain, now if now != level_grid.NO_JUDGEMENT else LOWEST))
+        present, is_held = level_grid.severity(now)
+        rises = max(by_rain) > present
+        levels.append(
+            now if present and is_held and not rises else max(*by_rain, present, LOWEST)
+        )
     return {"levels": levels, "mm_per_h": mm_per_h, "hours": hours}

@@ -14,22 +14,19 @@ from backend_spark.scoring.observation import (
     step_end_s,
     step_ends,
 )
-from backend_spark.scoring.rain import RainReading, StepRain, cell_rain, read_gauge
+from backend_spark.scoring.rain import (
+    MAX_CATCH_UP_S,
+    Gauge,
+    RainReading,
+    StepRain,
+    cell_rain,
+    rain_reading,
+    read_gauge,
+)
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
-from slope_science.quality import Flag
-from slope_science.reason_codes import ReasonCode
 
 DAY_S: Final = 86_400 + STEP_S
 STEPS_PER_HOUR: Final = 3600 // STEP_S
-DEPTH_DOUBT_CODES: Final = frozenset({
-    ReasonCode.RANGE,
-    ReasonCode.RAIN_RANGE,
-    ReasonCode.RELEASED,
-    ReasonCode.ALONE,
-    ReasonCode.NODE_FLAG,
-    ReasonCode.NODE_FLAG_UNKNOWN,
-})
-"""Reasons of suspect rain whose true value may be lower."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +36,7 @@ class CellReadings:
     Attributes:
         ends_s: Ends of all steps from the first to the last reading.
         rain: Rain of each step.
+        gauges: The gauges behind it.
         sensors: Sensors of movement.
         by_step: All readings of the steps to score, by step.
     """
@@ -47,6 +45,16 @@ class CellReadings:
     rain: Sequence[StepRain]
     sensors: MovementSensors
     by_step: Mapping[int, Sequence[Observation]]
+    gauges: Sequence[Gauge] = ()
+
+    def is_settled(self, at_s: float) -> bool:
+        """Whether no catch-up can still change the rain before a moment."""
+        is_old = self.ends_s[-1] - at_s > MAX_CATCH_UP_S + STEP_S
+        return is_old or not any(
+            gauge.may_change(at_s)
+            for gauge in self.gauges
+            if gauge.last_s and self.ends_s[-1] - gauge.last_s <= MAX_CATCH_UP_S
+        )
 
     @classmethod
     def from_observations(
@@ -74,11 +82,12 @@ class CellReadings:
             if o.at_s > from_s - DAY_S:
                 spoken.setdefault(step_end_s(o.at_s), []).append(o)
             if o.is_rain:
-                gauges.setdefault(o.node, []).append(_rain_reading(o))
-        rain = cell_rain([read_gauge(reports) for reports in gauges.values()], ends_s)
-        hours = zip(ends_s, _hourly_mm(rain, past), strict=True)
-        signs = _signs(observations, list(hours), past, settings)
-        return cls(ends_s, rain, signs, spoken)
+                gauges.setdefault(o.node, []).append(rain_reading(o))
+        found = [read_gauge(reports) for reports in gauges.values()]
+        rain = cell_rain(found, ends_s)
+        hours = list(zip(ends_s, _hourly_mm(rain, past), strict=True))
+        signs = _signs(observations, hours, past, settings)
+        return cls(ends_s, rain, signs, spoken, found)
 
 
 def _hourly_mm(rain: Sequence[StepRain], past: ScoringState | None) -> Iterator[float]:
@@ -105,11 +114,7 @@ def _signs(
     after_s = past.at_s if past else steps[0][0]
     due = set(state_times_s(after_s, max(o.at_s for o in observations)))
     known = past.evidence if past else NO_STATE
-    evidence = CellEvidence(observations, steps, settings, known, past_s, due)
+    evidence = CellEvidence(
+        observations, steps, settings, past=known, past_s=past_s, due=due
+    )
     return MovementSensors(evidence, group_extensometers(moved))
-
-
-def _rain_reading(o: Observation) -> RainReading:
-    first = next(iter(o.reasons), None) if o.flag == Flag.SUSPECT else None
-    is_doubted = first is not None and first.code in DEPTH_DOUBT_CODES
-    return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)

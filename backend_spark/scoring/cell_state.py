@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from backend_spark.scoring.features import ValueDistribution
+from backend_spark.scoring.holds import NO_HOLD, RainHold, SensorHold
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import FLAG_REACH_S, LOOK_BACK_S
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainPast
@@ -47,6 +48,8 @@ class ScoringState:
         pasts: Distribution of the values of each moisture and pore pressure sensor.
         last: Last reading of each series, and the last one that counts, among those
             that are not read again.
+        rain_hold: Hold of the level by rain.
+        sensor_holds: Holds of other sensors.
     """
 
     at_s: int
@@ -54,6 +57,8 @@ class ScoringState:
     evidence: dict[str, Any] = field(default_factory=dict)
     pasts: dict[str, ValueDistribution] = field(default_factory=dict)
     last: tuple[Observation, ...] = ()
+    rain_hold: RainHold = NO_HOLD
+    sensor_holds: dict[str, SensorHold] = field(default_factory=dict)
 
 
 def last_valid_state_s(touched_s: float) -> float:

@@ -103,6 +103,7 @@ class CellEvidence:
         observations: Iterable[Observation],
         steps: Sequence[tuple[int, float]],
         settings: EvidenceSettings = DEFAULT_EVIDENCE,
+        *,
         past: EvidenceState = NO_STATE,
         past_s: float = float("-inf"),
         due: Collection[int] = (),

@@ -141,6 +141,8 @@ LEVELS: Final = pa.schema([
     pa.field("official_at", UTC_TIME),
     pa.field("reason_codes", TEXTS),  # `reasons` as JSON; null: by an earlier program
     pa.field("notice_level", pa.int32()),  # for notices and sirens; null: as `level`
+    pa.field("state", pa.string()),  # judged, held or unknown; null: earlier program
+    pa.field("known_until", UTC_TIME),  # end of the last judged step; null: judged
     *_VERSION,
 ])
 """One row per cell and step; (cell, at) is unique."""
@@ -239,6 +241,19 @@ FORECASTS: Final = pa.schema([
 ])
 """One row per interval of an official forecast of rain for a place."""
 
+ANALYSES: Final = pa.schema([
+    pa.field("product", pa.string()),  # soil_water or rain
+    pa.field("mesh", pa.int32()),  # code of the third mesh
+    pa.field("at", UTC_TIME),  # for which it applies; end of the hour of rain
+    pa.field("issued_at", UTC_TIME),
+    pa.field("mm", pa.float64()),  # null: missing in the file
+    pa.field("received_at", UTC_TIME),  # when it became known
+    pa.field("file", pa.string()),
+    pa.field("issue", pa.string()),  # digest of the file
+    pa.field("batch_id", pa.int64()),  # number of the import
+])
+"""One row per mesh, time and issue of JMA's analysed rain or soil water index."""
+
 CELL_STATES: Final = pa.schema([
     pa.field("cell", pa.string()),
     pa.field("at", UTC_TIME),  # end of the last step in the state
@@ -260,10 +275,11 @@ TABLES: Final = {
     "memories": CELL_STATES,
     "alerts": ALERTS,
     "forecasts": FORECASTS,
+    "analyses": ANALYSES,
 }
 
 SPARK_TABLES: Final = tuple(
-    name for name in TABLES if name not in {"alerts", "forecasts"}
+    name for name in TABLES if name not in {"alerts", "forecasts", "analyses"}
 )
 """Tables that the Spark job writes; the others have their own writers."""
 

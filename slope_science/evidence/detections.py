@@ -42,8 +42,8 @@ class Detection:
         since_s: Time since which the event may have happened; None for `at_s`.
         alone_notice_level: Maximum level of notices and sirens without confirmation;
             None for the detection's own level.
-        alone_for_h: Hours that an unconfirmed event has lasted, beyond its maximum time,
-            where there is one and it has passed.
+        alone_for_h: Hours that an unconfirmed event has lasted, if that is longer than
+            its notices last.
     """
 
     rule: str
@@ -304,4 +304,4 @@ class PersistenceTimer:
 
     def restore_state(self, state: Json) -> None:
         """Restore from `to_state`."""
-        self._since_s = {level: since_s for level, since_s in state}
+        self._since_s = dict(state)

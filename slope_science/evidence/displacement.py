@@ -5,7 +5,6 @@ failure by Fukuzono 1985 and Voight 1988, with the gates that
 docs/reference/triage.md gives.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
@@ -35,7 +34,7 @@ from slope_science.failure_time import (
     forecast_failure,
 )
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
-from slope_science.movement import remove_largest_step
+from slope_science.movement import is_single_step, remove_largest_step
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -43,12 +42,13 @@ _HOUR_S = 3600.0
 _SHORTEST_SPAN_S = 900.0
 _DAY_S = 86400.0
 _FORECAST_EVERY_S = 600.0  # the most expensive part of the rule, on a Raspberry Pi
+_STEP_WITHIN_S = 3900.0  # an hour, and the jitter of hourly readings
 _LEAST_LEFT_H = 0.1  # the speed of the law is infinite at the failure
 _STEP_INTERVALS = 2
 """A step during a reading spreads over two intervals."""
 
-_SIGMAS = 4.0
-"""Least speed without the largest step, in standard errors by the sensor's noise."""
+_STEP_ERROR_SIGMAS = 6.4
+"""Three standard errors of a step between two readings, as a slope: 3 * 1.5 * 2**0.5"""
 
 
 class DisplacementRule:
@@ -74,7 +74,7 @@ class DisplacementRule:
         self._thresholds = rules.thresholds
         self._levels = [level for level, _ in self._thresholds]
         self._noise = SensorNoise()
-        self._recent = MinuteBins(2 * _HOUR_S)
+        self._recent = MinuteBins(2 * _HOUR_S, least=4)
         self._past = QuarterHourMeans()
         self._brief = PersistenceTimer(rules.persist_s)
         self._long = PersistenceTimer(rules.level_3_after_h * _HOUR_S)
@@ -104,7 +104,7 @@ class DisplacementRule:
         plain, _ = self._reached(speed, LOWEST)
         long = self._long.update(plain, self._levels, now_s)
         if speed is not None and level > LOWEST:
-            alone = min(brief, self._cap(bins))
+            alone = min(brief, self._cap(bins, level))
             yield self._claim(self._speed(speed, limit), level, min(alone, DANGER))
             if long > LOWEST:
                 lasted = self._speed(speed, limit, self._rules.level_3_after_h)
@@ -138,9 +138,12 @@ class DisplacementRule:
     def restore_state(self, state: Json) -> None:
         """Restore from `to_state`."""
         *states, self._was = state
-        parts = (self._recent, self._past, self._noise, self._brief, self._long)
-        for part, each in zip(parts, states, strict=True):
-            part.restore_state(each)
+        recent, past, noise, brief, long = states
+        self._recent.restore_state(recent)
+        self._past.restore_state(past)
+        self._noise.restore_state(noise)
+        self._brief.restore_state(brief)
+        self._long.restore_state(long)
 
     def _window(self, now_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
         return self._recent.since(now_s - _HOUR_S, with_doubtful=with_doubtful)
@@ -154,18 +157,18 @@ class DisplacementRule:
             0.0,
         )
 
-    def _cap(self, bins: Sequence[MinuteBin]) -> int:
-        """Maximum level without confirmation if a single step explains the speed."""
+    def _cap(self, bins: Sequence[MinuteBin], level: int) -> int:
+        """Level without confirmation: that of the speed without a single step."""
+        axes, sigma = [[b.values[0] for b in bins]], self._noise.sigma
+        if not is_single_step([b.at_s for b in bins], axes, sigma):
+            return level
         times_h = [b.at_s / _HOUR_S for b in bins]
-        axes = [[b.values[0] for b in bins]]
-        creep = fit_velocity(times_h, remove_largest_step(axes, _STEP_INTERVALS)[0])
-        if creep is None:
-            return self._rules.alone_level
-        mean_h = sum(times_h) / len(times_h)
-        spread_h = math.sqrt(sum((t - mean_h) ** 2 for t in times_h))
-        slowest = max(self._thresholds[-1][1], _SIGMAS * self._noise.sigma / spread_h)
-        is_step = abs(creep.mm_per_h) < slowest
-        return self._rules.alone_level if is_step else max(self._levels)
+        rest = fit_velocity(times_h, remove_largest_step(axes, _STEP_INTERVALS)[0])
+        alone, floor = self._rules.alone_level, _STEP_ERROR_SIGMAS * sigma
+        if rest is None or abs(rest.mm_per_h) * (times_h[-1] - times_h[0]) < floor:
+            return alone
+        found = threshold_reached(abs(rest.mm_per_h), self._thresholds)
+        return max(alone, min(found[0], level) if found else LOWEST)
 
     def _claim(self, reason: Reason, level: int, alone: int | None = None) -> Detection:
         alone_level = None if alone is None or alone >= level else alone
@@ -196,10 +199,12 @@ class DisplacementRule:
     def _step(self, now_s: float) -> Iterable[Detection]:
         """A single jump, which a regression over the hour attributes to noise."""
         bins = self._recent.bins()
-        if not bins or now_s - bins[-1].at_s > _HOUR_S:
+        if not bins or now_s - bins[-1].at_s > _STEP_WITHIN_S:
             return
-        agreed = largest_agreed_step(self._recent.bins(with_doubtful=False), _HOUR_S)
-        lone, min_mm = largest_last_step(bins, _HOUR_S), self._rules.step_mm
+        agreed = largest_agreed_step(
+            self._recent.bins(with_doubtful=False), _STEP_WITHIN_S
+        )
+        lone, min_mm = largest_last_step(bins, _STEP_WITHIN_S), self._rules.step_mm
         for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
             found = threshold_reached(abs(step_mm), self._thresholds)
             if found is not None and abs(step_mm) >= min_mm:

@@ -1,4 +1,4 @@
-"""Settings of the rules of movement and water, with unit, bounds and source of each key.
+"""Settings of the rules of movement and water: unit, bounds and source of each key.
 
 The node reads them from ``[triage.rules]``, the backend from ``[evidence]``.
 
@@ -36,7 +36,7 @@ class RuleKey:
     check: Callable[[Any], object] | None = None
 
 
-def key(rule: RuleKey, default: Any) -> Any:
+def key(rule: RuleKey, default: object) -> Any:  # noqa: ANN401 - as dataclasses.field
     """A field with its default and its rule."""
     return dataclasses.field(default=default, metadata={"rule": rule}, kw_only=True)
 
@@ -280,7 +280,7 @@ class WireRuleSettings:
             low=60,
             high=604_800,
         ),
-        10_800.0,
+        1800.0,
     )
     flaps_per_h: int = key(
         RuleKey(

@@ -36,6 +36,7 @@ from slope_science.findings import ADVISORY, LOWEST
 from slope_science.movement import (
     TiltRate,
     fit_tilt_rate,
+    is_single_step,
     remove_largest_step,
     tilt_resolution_deg_per_h,
 )
@@ -52,6 +53,11 @@ _SIGMAS = 4.0
 
 _STEP_INTERVALS = 2
 """A kick during a reading spreads over two intervals."""
+
+_STEP_ERROR_SIGMAS = 6.4
+"""Three standard errors of a step between two readings, as a slope: 3 * 1.5 * 2**0.5"""
+
+_HALF_HOUR_S = 1860.0  # and the jitter of the sampling
 
 
 @dataclass(frozen=True)
@@ -149,11 +155,14 @@ class TiltWindow:
         level, limit = self._reached(rate, bins, finest)
         self._hidden_deg_per_h = self._finest(rate, bins, level, finest)
         lasting = self._lasting.update(level, self._levels, now_s)
+        fast = self._latest(rate, bins, level)
         # no hysteresis for a single window, which would make it persist
         self._was = lasting
         found = []
+        if fast is not None:
+            rate, level, limit = fast
         if rate is not None and level > LOWEST:
-            alone = min(lasting, self._cap(bins))
+            alone = self._alone(bins, level) if lasting > LOWEST else LOWEST
             found.append(TiltExceedance(rate, level, limit, alone, bins))
         if self._recent.has_doubtful:
             bins = self._bins(now_s, with_doubtful=True)
@@ -200,25 +209,57 @@ class TiltWindow:
         found = threshold_reached(
             rate.deg_per_h, usable, self._was, self._rules.clear_share
         )
-        if found is None or not rate.exceeds(0.0, self._rules.false_share):
-            return LOWEST, 0.0
-        moved_deg = rate.deg_per_h * (bins[-1].at_s - bins[0].at_s) / _HOUR_S
-        is_clear = moved_deg >= _QUANTA * self._noise.quantum
-        return found if is_clear else (LOWEST, 0.0)
-
-    def _cap(self, bins: Sequence[MinuteBin]) -> int:
-        """Maximum level without confirmation if a single step explains the rate."""
-        times_h = [b.at_s / _HOUR_S for b in bins]
-        rest = remove_largest_step(self._axes(bins), _STEP_INTERVALS)
-        creep = fit_tilt_rate(times_h, *rest)
-        if creep is None:
-            return self.span.step_level
-        noise_deg_per_h = (
-            _SIGMAS / 3 * tilt_resolution_deg_per_h(self._noise.sigma, times_h)
+        is_clear = found is not None and (
+            rate.exceeds(0.0, self._rules.false_share) or self._is_clear(rate, bins)
         )
-        slowest = max(self._thresholds[-1][1], noise_deg_per_h)
-        is_step = creep.deg_per_h < slowest
-        return self.span.step_level if is_step else max(self._levels)
+        moved_deg = rate.deg_per_h * (bins[-1].at_s - bins[0].at_s) / _HOUR_S
+        is_resolved = moved_deg >= _QUANTA * self._noise.quantum
+        return found if found and is_clear and is_resolved else (LOWEST, 0.0)
+
+    def _is_clear(self, rate: TiltRate, bins: Sequence[MinuteBin]) -> bool:
+        """Whether a rate exceeds the sensor's own noise.
+
+        The beginning of creep bends the line, which its residuals take for noise.
+        """
+        sigma = self._noise.sigma
+        times_h = [b.at_s / _HOUR_S for b in bins]
+        floor = _SIGMAS / 3 * tilt_resolution_deg_per_h(sigma, times_h)
+        return sigma > 0 and rate.deg_per_h >= floor
+
+    def _latest(
+        self, rate: TiltRate | None, bins: Sequence[MinuteBin], level: int
+    ) -> tuple[TiltRate, int, float] | None:
+        """The rate of the last half hour, if it is faster and of a higher level.
+
+        The rate over an hour reaches that of creep only an hour after its beginning.
+        """
+        if rate is None or level == LOWEST or self.span.length_s > _HOUR_S:
+            return None
+        half = [b for b in bins if b.at_s >= bins[-1].at_s - _HALF_HOUR_S]
+        if half[-1].at_s - half[0].at_s < self.span.min_span_s:
+            return None
+        latest = self._rate(half)
+        if latest is None or not self._is_clear(latest, half):
+            return None
+        higher, limit = self._reached(latest, half, _resolution(half))
+        return (latest, higher, limit) if higher > level else None
+
+    def _alone(self, bins: Sequence[MinuteBin], level: int) -> int:
+        """Level without confirmation: that of the rate without a single step."""
+        axes, sigma = self._axes(bins), self._noise.sigma
+        if not is_single_step([b.at_s for b in bins], axes, sigma):
+            return level
+        times_h = [b.at_s / _HOUR_S for b in bins]
+        rest = fit_tilt_rate(times_h, *remove_largest_step(axes, _STEP_INTERVALS))
+        span_h = times_h[-1] - times_h[0]
+        floor = max(
+            _SIGMAS / 3 * tilt_resolution_deg_per_h(sigma, times_h),
+            _STEP_ERROR_SIGMAS * sigma / span_h,
+        )
+        if rest is None or rest.deg_per_h < floor:
+            return self.span.step_level
+        found = threshold_reached(rest.deg_per_h, self._thresholds)
+        return max(self.span.step_level, min(found[0], level) if found else LOWEST)
 
     def _finest(
         self,

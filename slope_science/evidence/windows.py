@@ -47,10 +47,12 @@ class MinuteBins:
     Args:
         span_s: Length of the window.
         bin_s: Length of a bin.
+        least: Number of bins that are kept beyond the window.
     """
 
-    def __init__(self, span_s: float, bin_s: float = 60.0) -> None:
+    def __init__(self, span_s: float, bin_s: float = 60.0, least: int = 1) -> None:
         self._span_s = span_s
+        self._least = least
         self._bin_s = bin_s
         self._bins: deque[MinuteBin] = deque()
         self._doubtful = 0
@@ -68,7 +70,10 @@ class MinuteBins:
             return False
         self._bins.append(MinuteBin(at_s, list(values), is_doubtful))
         self._doubtful += is_doubtful
-        while self._bins[-1].at_s - self._bins[0].at_s > self._span_s:
+        while (
+            len(self._bins) > self._least
+            and self._bins[-1].at_s - self._bins[0].at_s > self._span_s
+        ):
             self._doubtful -= self._bins.popleft().is_doubtful
         return True
 
@@ -79,7 +84,12 @@ class MinuteBins:
     def to_state(self) -> Json:
         """The whole state."""
         return [
-            [b.at_s, b.is_doubtful, b.count, [None if v != v else v for v in b.values]]
+            [
+                b.at_s,
+                b.is_doubtful,
+                b.count,
+                [None if math.isnan(v) else v for v in b.values],
+            ]
             for b in self._bins
         ]
 

