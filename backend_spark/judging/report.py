@@ -219,9 +219,7 @@ def readings_json(pipeline: MemoryPipeline) -> Iterator[Json]:
             "flag": flag,
             "flag_name": _FLAG_NAMES[flag],
             "counts": bool(silver.counts[place]) and flag < Flag.FAIL,
-            "reasons": [describe_reason(each) for each in parse_why(why)]
-            if why
-            else [],
+            "reasons": list(map(describe_reason, parse_why(why) if why else ())),
         }
 
 
