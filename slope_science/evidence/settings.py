@@ -280,7 +280,7 @@ class WireRuleSettings:
             low=60,
             high=604_800,
         ),
-        10_800.0,
+        1800.0,
     )
     flaps_per_h: int = key(
         RuleKey(

@@ -3,10 +3,11 @@
 With a temperature the part that follows it is learnt and removed. Without one a sunny
 morning resembles slow creep. Then a slow rate counts only outside the range of the
 sensor's own last days, which creep leaves and warmth does not. Until a whole day is
-known the range is the largest one that warmth usually causes.
+known the range is the largest one that warmth causes.
 
-Source: zero drift of up to 0.15 mg/K (0.0086 deg/K) of MEMS accelerometers; a daily
-range of about 23 K of the housing. The range test is our proposal.
+Source: zero drift of up to 0.15 mg/K (0.0086 deg/K) of good MEMS accelerometers, and at
+most 0.02 deg/K; a daily range of up to 17 K of the housing. The range test is our
+proposal.
 """
 
 import math
@@ -29,8 +30,8 @@ _DAY_S = 24 * _HOUR_S
 WARMTH_DEG_PER_H = 0.1
 """Faster rates are no warmth of the day: it would need 0.7 deg a day."""
 
-WARMTH_RANGE_DEG = 0.2
-"""Usual daily range by warmth, where none is known yet."""
+WARMTH_RANGE_DEG = 0.35
+"""Largest daily range by warmth, where none is known yet."""
 
 MARGIN_SHARE = 0.5
 """Of the range; one day is warmer than another."""
@@ -190,7 +191,7 @@ class DailyRange:
         return _envelope(past)
 
     def is_outside(self, now_s: float, x: float, y: float) -> bool:
-        """Whether a tilt is outside the known or the usual range."""
+        """Whether a tilt is outside the known or the largest range."""
         known = self.known_range(now_s)
         if known is not None:
             return not (known[0] <= x <= known[1] and known[2] <= y <= known[3])
