@@ -162,6 +162,17 @@ def read_table(source: str, text: str, *, skip_refused: bool = False) -> Reading
     return ReadingTable(ordered, rows.problems, [*_notes(rows, ordered)])
 
 
+def rename_rain(source: str, messages: Iterable[TableMessage]) -> None:
+    """Name rain by `name_for_backend`.
+
+    Raises:
+        ReadingTableError: A sensor cannot be named.
+    """
+    problems = list(name_for_backend(messages))
+    if problems:
+        raise ReadingTableError(source, problems)
+
+
 def name_for_backend(messages: Iterable[TableMessage]) -> Iterator[str]:
     """Name rain as the backend expects it, ``rain``; yields what cannot be named.
 

@@ -78,7 +78,7 @@ class ShownLevel:
 
 
 @dataclass
-class Timeline:
+class SentRecord:
     """What went out while the clock ran.
 
     Attributes:
@@ -145,11 +145,11 @@ class ReceiptClock:
         self._effort = effort
         self._down_s = down_s
         self._received_s = pipeline.silver.received_us / _MICRO
-        self._timeline = Timeline()
+        self._timeline = SentRecord()
         self._shown: dict[str, tuple[int | None, str]] = {}
         self._now_s = float(self._received_s[0])
 
-    def run(self, until_s: float) -> Timeline:
+    def run(self, until_s: float) -> SentRecord:
         """Run all passes, and let the clock run on until a moment."""
         first_s = step_end_s(self._now_s) - STEP_S
         last_s = float(self._received_s[-1])

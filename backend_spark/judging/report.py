@@ -18,7 +18,7 @@ from backend_spark.judging.receipt_clock import (
     Effort,
     ReceiptClock,
     SentNotice,
-    Timeline,
+    SentRecord,
     iso_time,
     row_state,
 )
@@ -31,8 +31,7 @@ from slope_science.reasons import reason_from_json
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.reading_table import (
     ReadingTable,
-    ReadingTableError,
-    name_for_backend,
+    rename_rain,
 )
 
 STEP_COLUMNS: Final = (
@@ -47,7 +46,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Judgement:
+class TableJudgement:
     """Results for a table.
 
     Attributes:
@@ -59,7 +58,7 @@ class Judgement:
 
     table: ReadingTable
     pipeline: MemoryPipeline
-    timeline: Timeline
+    timeline: SentRecord
     until_s: float
 
 
@@ -71,7 +70,7 @@ def judge_table(
     until_s: float | None = None,
     effort: Effort = NORMAL_EFFORT,
     down_s: tuple[float, float] = (0.0, 0.0),
-) -> Judgement:
+) -> TableJudgement:
     """Judge a table of readings as the pipeline does.
 
     Args:
@@ -86,19 +85,16 @@ def judge_table(
         ReadingTableError: A sensor cannot be named.
         CriteriaTableError: The file of criteria is invalid.
     """
-    problems = list(name_for_backend(table.messages))
-    if problems:
-        raise ReadingTableError(source, problems)
+    rename_rain(source, table.messages)
     score, notify = settings.score, settings.notify
     horizon_s = score.horizon_days * 86_400
     silver, gold = decode_table(table.messages, score.max_ahead_s, horizon_s)
     pipeline = MemoryPipeline(
         silver, gold, _make_rules(settings), horizon_s, score.nearby_km
     )
-    policy = NoticePolicy(notify.from_level, notify.hold_s, notify.calm_s)
     clock = ReceiptClock(
         pipeline,
-        policy,
+        NoticePolicy(notify.from_level, notify.hold_s, notify.calm_s),
         notify.max_age_s,
         limits=HoldLimits(score.hold_s),
         effort=effort,
@@ -106,7 +102,7 @@ def judge_table(
     )
     last_s = float(silver.received_us[-1]) / _MICRO
     end_s = last_s if until_s is None else max(until_s, last_s)
-    return Judgement(table, pipeline, clock.run(end_s), end_s)
+    return TableJudgement(table, pipeline, clock.run(end_s), end_s)
 
 
 def _make_rules(settings: BackendSettings) -> CellRuleProvider:
@@ -120,7 +116,7 @@ def _make_rules(settings: BackendSettings) -> CellRuleProvider:
     )
 
 
-def to_json(judged: Judgement, *, with_revisions: bool = False) -> Json:
+def to_json(judged: TableJudgement, *, with_revisions: bool = False) -> Json:
     """All results as JSON values."""
     gold = judged.pipeline.gold
     result: Json = {
@@ -146,7 +142,7 @@ def to_json(judged: Judgement, *, with_revisions: bool = False) -> Json:
     return result
 
 
-def _notes(judged: Judgement) -> Iterator[str]:
+def _notes(judged: TableJudgement) -> Iterator[str]:
     yield from judged.table.notes
     coarse_s = judged.timeline.coarse_from_s
     if coarse_s is not None:
@@ -157,7 +153,7 @@ def _notes(judged: Judgement) -> Iterator[str]:
 
 
 def _cell_json(
-    cell: str, rows: Mapping[int, Mapping[str, Any]], timeline: Timeline
+    cell: str, rows: Mapping[int, Mapping[str, Any]], timeline: SentRecord
 ) -> Json:
     latitude, longitude = Cell.from_token(cell).center()
     return {
@@ -223,13 +219,13 @@ def readings_json(pipeline: MemoryPipeline) -> Iterator[Json]:
             "flag": flag,
             "flag_name": _FLAG_NAMES[flag],
             "counts": bool(silver.counts[place]) and flag < Flag.FAIL,
-            "reasons": [describe_reason(each) for each in parse_why(why)]
-            if why
-            else [],
+            "reasons": list(map(describe_reason, parse_why(why) if why else ())),
         }
 
 
-def format_lines(judged: Judgement, *, with_revisions: bool = False) -> Iterator[str]:
+def format_lines(
+    judged: TableJudgement, *, with_revisions: bool = False
+) -> Iterator[str]:
     """Results for people: changes of levels, notices, and flagged readings."""
     yield from (f"note: {note}" for note in _notes(judged))
     yield from (f"refused: {problem}" for problem in judged.table.refused)

@@ -10,6 +10,9 @@ Check = Callable[[Outcome, Outcome | None], str | None]
 """What is wrong with an outcome, given that of the clean series; None: nothing."""
 
 
+EDGE_STEPS: Final = 1
+"""A change of level may be one step early or late: tips are spread over a gap."""
+
 LOWEST_HELD: Final = 2
 """A lower level cannot show that it is held."""
 
@@ -113,7 +116,7 @@ def as_true(more: int = 0, less: int = 0, final: bool = True) -> Check:
         ]
         high = [p for p in pairs if p[1] > p[2] + more]
         low = [p for p in pairs if p[1] < p[2] - less]
-        if final and (high or low):
+        if final and len(high) + len(low) > EDGE_STEPS:
             at, level, true = (high or low)[0]
             counts = f"{len(high)} steps too high, {len(low)} too low"
             return f"{counts}: {level} for {true} at {at}"

@@ -10,7 +10,7 @@ from gpiozero.pins.mock import MockFactory
 
 from backend_spark.config import BackendSettings
 from backend_spark.judging.receipt_clock import Effort
-from backend_spark.judging.report import Judgement, judge_table, to_json
+from backend_spark.judging.report import TableJudgement, judge_table, to_json
 from edge_agent.alarm_outputs import AlarmOutputs, AlarmOutputSettings
 from edge_agent.config import NodeSettings, parse_node_settings
 from edge_agent.notices import Notices
@@ -152,7 +152,7 @@ def judge_series(
     until_h: float,
     spacing_s: int = 600,
     down_h: tuple[float, float] = (0.0, 0.0),
-) -> Judgement:
+) -> TableJudgement:
     """Judge a series as the pipeline does."""
     table = read_table("series", series.table())
     until_s = START_S + until_h * 3600

@@ -19,8 +19,16 @@ SHORT = {
 }
 """Cases of the issue's table that run in each `make test`."""
 
-KNOWN: dict[str, str] = {}
-"""Cases that fail, with the figures: named in docs/explanation/evidence.md."""
+KNOWN = {
+    "reed bouncing for 5 s every 2 min": "backend and notice 4, siren 451 min",
+    "49 mm six times": "backend and notice 4, siren 120 min",
+    "gauge against five dry neighbours": "siren 61 min by the node's own rain level",
+    "kick and kick back after 30 min": "node and backend 4, notice 3, siren 90 min",
+    "two kicks an hour apart": "node and backend 4, notice 3, siren 281 min",
+    "kicks of 0.3 deg every 20 min for 3 h": "siren 341 min by the node's own level",
+    "tilt noise grows in the middle": "node and backend 4, notice 3, siren 271 min",
+}
+"""Cases that fail, with the figures of 2026-11-23; in docs/explanation/evidence.md."""
 
 
 def cases(*, short: bool) -> list[object]:
@@ -48,13 +56,13 @@ def check(
 
 
 @pytest.mark.parametrize("case", cases(short=True))
-def test_fault(case: Case) -> None:
+def test_fault_causes_no_wrong_level(case: Case) -> None:
     check(case, spacing_s=1800)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", cases(short=False))
-def test_every_fault(case: Case) -> None:
+def test_every_fault_causes_no_wrong_level(case: Case) -> None:
     check(case)
 
 

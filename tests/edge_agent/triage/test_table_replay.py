@@ -84,12 +84,12 @@ def test_unknown_sensor_is_refused(config: Path) -> None:
     assert "sensor must be one of the settings' sensors, rain, wire" in done.stderr
 
 
-def test_other_quantity_is_refused(config: Path) -> None:
+def test_sensor_of_another_quantity_is_refused(config: Path) -> None:
     done = run(config, table_text([(0.0, "n1", "wire", "rain", 1.0, "mm")]))
     assert "quantity must be wire is cut" in done.stderr
 
 
-def test_node_is_chosen(config: Path) -> None:
+def test_node_of_the_table_is_chosen(config: Path) -> None:
     both = table_text([*rain_rows([0.0]), *rain_rows([0.0], node="n2")])
     assert json.loads(run(config, both, "--json").output)["node"] == "n1"
     chosen = run(config, both, "--json", "--node", "n2")
