@@ -55,6 +55,7 @@ def tilt_series(
     x: Movement,
     noise: float,
     seed: int,
+    *,
     quantum: float = 0.0,
 ) -> Rows:
     """Times, x and y of a tilt sensor with noise and a resolution."""
