@@ -168,7 +168,7 @@ def test_level_that_the_prefecture_does_not_judge() -> None:
 def test_rain_that_is_not_judged_gives_no_level() -> None:
     """Level 1 would read as calm; movement still gives its level."""
     none = Criteria(*[NOT_JUDGED_MM] * 3, assumed=False, line=NO_LINE)
-    last = columns(gauge([25.0] * 12), replace(RULES, criteria=none))[-1]
+    last = columns(gauge([4.0] * 60), replace(RULES, criteria=none))[-1]
 
     assert last["level"] is None
     assert last["reasons"] == [
