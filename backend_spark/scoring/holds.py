@@ -334,7 +334,11 @@ class SensorHolds:
         found = [
             HeldLevel.of(f.level, end_s, [f.reason], f.notice_level)
             for f in self._findings(end_s)
-            if f and f.level >= WARNING and _names(f.reason, sensor)
+            if f
+            and f.level >= WARNING
+            and _names(f.reason, sensor)
+            # The last report of a wire is complete: what a rule still holds ends.
+            and not (sensor in self._switches and _is_past(f.reason))
         ]
         found += [gap.hold.held for gap in gaps if gap.contains(end_s)]
         return max(found, key=lambda each: each.level, default=None)
@@ -443,4 +447,11 @@ def _names(reason: object, sensor: str) -> bool:
         return False
     return reason.params.get("sensor") == sensor or any(
         _names(value, sensor) for value in reason.values
+    )
+
+
+def _is_past(reason: object) -> bool:
+    """Whether a reason, or one in it, is of the past."""
+    return isinstance(reason, Reason) and (
+        reason.code == ReasonCode.HELD or any(map(_is_past, reason.values))
     )
