@@ -21,6 +21,7 @@ from service_runtime.settings import (
     read_settings_text,
 )
 from service_runtime.tls import Endpoint, TlsFiles
+from slope_science.criteria import LOOK_AHEAD_H
 from slope_science.evidence.settings import EvidenceSettings
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
@@ -202,9 +203,10 @@ class RainCriteriaSection:
     )
     file: str | None = key(
         KeyRule(
-            "CSV of the prefecture's criteria by mesh: mesh, LEVEL1, LEVEL2, LEVEL3_00 "
-            "to LEVEL3_150, SPECIAL, municipality; absent uses planning defaults, "
-            "which every reason marks as assumed."
+            "Table of criteria by mesh as the prefecture or JMA publishes it (CSV), or "
+            "a folder of such tables, which complete each other; absent uses planning "
+            "defaults, which every reason marks as assumed. `backend-spark criteria` "
+            "checks it."
         ),
         None,
     )
@@ -227,12 +229,28 @@ class RainCriteriaSection:
     )
     look_ahead: bool = key(
         KeyRule(
-            "Whether a level from 2 to 4 also applies when expected rain reaches it "
-            "within two hours: the rain of an official forecast, or without one that "
-            "of the last hour continued. The tables contain these projections in any "
-            "case. Forecasts for the public need a permit."
+            "Whether a level from 2 to 4 also applies when an official rain forecast "
+            "reaches it within the look-ahead; the reason names the forecast."
+        ),
+        True,
+    )
+    look_ahead_same_rain: bool = key(
+        KeyRule(
+            "Whether, without a usable official forecast, the rain of the last hour "
+            "continued counts as one. That is a forecast of ours, and forecasts for "
+            "the public need a permit; the tables contain it in any case."
         ),
         False,
+    )
+    look_ahead_h: int = key(
+        KeyRule(
+            "Look-ahead of meshes whose table has no column LOOK_AHEAD_H: 2, or 3 in "
+            "some prefectures.",
+            "h",
+            LOOK_AHEAD_H[0],
+            LOOK_AHEAD_H[-1],
+        ),
+        LOOK_AHEAD_H[0],
     )
 
     rain_alone_level: int = key(
@@ -363,6 +381,13 @@ class ConsoleSection:
         KeyRule(
             "File written by console-account; without it anyone on this machine can "
             "view the console, and nobody can change anything."
+        ),
+        None,
+    )
+    calibration: str | None = key(
+        KeyRule(
+            "File written by evaluate --calibrate: how many of 100 such days had "
+            "landslides is shown beside the level of a cell; absent: not shown."
         ),
         None,
     )

@@ -28,6 +28,12 @@ LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
 FAILURE_LEVEL_4_H, FAILURE_LEVEL_3_H = 6.0, 24.0
 """A failure time within these is level 4 and level 3; our proposal, no source."""
 
+_CRITERIA_NAMES = (
+    (EMERGENCY, "special"),
+    (DANGER, "line"),
+    (WARNING, "warning"),
+    (ADVISORY, "advisory"),
+)
 _ASSUMED_CRITERIA = Reason(ReasonCode.ASSUMED_CRITERIA)
 _ASSUMED_LINE = Reason(ReasonCode.ASSUMED_LINE)
 _ASSUMED_CRITERION = Reason(ReasonCode.ASSUMED_CRITERION)
@@ -88,6 +94,8 @@ def judge_rain(
 ) -> Finding | None:
     """Compare observed rain with the criteria, the highest first.
 
+    A level that the prefecture does not judge is never given.
+
     Args:
         r60_mm: Rain of the last 60 minutes.
         swi_mm: Soil water index.
@@ -100,14 +108,8 @@ def judge_rain(
     if not (math.isfinite(swi_mm) and swi_mm >= 0):
         # Comparisons with nan are false and would result in level 1.
         raise ScienceError("swi_mm", "zero or more", swi_mm)
-    line_mm = criteria.critical_line_mm(r60_mm)
-    ladder = (
-        (EMERGENCY, criteria.special_mm, "special"),
-        (DANGER, line_mm, "line"),
-        (WARNING, criteria.warning_mm, "warning"),
-        (ADVISORY, criteria.advisory_mm, "advisory"),
-    )
-    for level, limit_mm, criterion in ladder:
+    for level, criterion in _CRITERIA_NAMES:
+        limit_mm = criteria.limit_mm(level, r60_mm)
         share = clear_share if level <= was_level else 1.0
         if swi_mm >= limit_mm * share:
             reason = Reason(
@@ -126,13 +128,10 @@ def judge_rain(
 
 def compute_rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
     """Level of `judge_rain` without reason; the arguments are not checked."""
-    if swi_mm >= criteria.special_mm:
-        return EMERGENCY
-    if swi_mm >= criteria.critical_line_mm(r60_mm):
-        return DANGER
-    if swi_mm >= criteria.warning_mm:
-        return WARNING
-    return ADVISORY if swi_mm >= criteria.advisory_mm else LOWEST
+    for level, _ in _CRITERIA_NAMES:
+        if swi_mm >= criteria.limit_mm(level, r60_mm):
+            return level
+    return LOWEST
 
 
 def _basis(level: int, criteria: Criteria) -> Reason | None:

@@ -225,6 +225,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.SET_BY: SentenceTemplates(
         en="set by {person} on {day}", ja="{person} が {day} に設定"
     ),
+    ReasonCode.NOT_JUDGED: SentenceTemplates(
+        en="rain: the prefecture does not judge level {levels} here",
+        ja="雨による判定：この場所はレベル{levels}の判定対象外（県の基準表）",
+    ),
     ReasonCode.NO_RAIN_DATA: SentenceTemplates(
         en=(
             "no judgement of rain: no rain data for {hours} h",
@@ -348,6 +352,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.ALONE: SentenceTemplates(
         en="alone: {rain_mm} mm in {hours} h, another saw {other_mm} mm",
         ja="単独の大雨：{hours} 時間に {rain_mm} mm、ほかの雨量計は {other_mm} mm",
+    ),
+    ReasonCode.EXTREME: SentenceTemplates(
+        en="extreme: {rain_mm} mm within {minutes} min, and no other gauge confirms it",
+        ja="極端な雨：{minutes} 分間に {rain_mm} mm、ほかの雨量計では未確認",
     ),
     ReasonCode.UNDERCATCH: SentenceTemplates(
         en="undercatch: {rain_mm} mm in {hours} h, another saw {other_mm} mm",

@@ -55,6 +55,7 @@ class ReasonCode(StrEnum):
     ASSUMED_LINE = "assumed_line"
     ASSUMED_CRITERION = "assumed_criterion"
     SET_BY = "set_by"
+    NOT_JUDGED = "not_judged"
 
     # what restricts a judgement
     NO_RAIN_DATA = "no_rain_data"
@@ -83,6 +84,7 @@ class ReasonCode(StrEnum):
     RELEASED = "released"
     CLOGGED = "clogged"
     ALONE = "alone"
+    EXTREME = "extreme"
     UNDERCATCH = "undercatch"
     BURSTS = "bursts"
     BOUNCE = "bounce"
@@ -318,6 +320,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.ASSUMED_LINE: (),
     ReasonCode.ASSUMED_CRITERION: (),
     ReasonCode.SET_BY: (_text("person"), _text("day")),
+    ReasonCode.NOT_JUDGED: (_text("levels"),),
     ReasonCode.NO_RAIN_DATA: (_optional(_whole("hours")),),
     ReasonCode.LEVEL_HELD: (
         _whole("level"),
@@ -354,6 +357,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.RELEASED: (_general("rain_mm"),),
     ReasonCode.CLOGGED: (_general("hours"), _general("other_mm")),
     ReasonCode.ALONE: (_general("rain_mm"), _general("hours"), _general("other_mm")),
+    ReasonCode.EXTREME: (_general("rain_mm"), _general("minutes")),
     ReasonCode.UNDERCATCH: (
         _general("rain_mm"),
         _general("hours"),

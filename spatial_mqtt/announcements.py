@@ -44,7 +44,7 @@ MAX_TIME_S = 4_102_444_800.0  # the year 2100: milliseconds are refused
 
 
 class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rain criteria of an area, as soil water index.
+    """Rain criteria of an area, as soil water index; null is a level not judged there.
 
     Attributes:
         advisory_mm: Criterion of level 2.
@@ -55,22 +55,18 @@ class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             4; empty uses the planning default.
     """
 
-    advisory_mm: float
-    warning_mm: float
-    special_mm: float
+    advisory_mm: float | None
+    warning_mm: float | None
+    special_mm: float | None
     version: float
-    line: tuple[tuple[float, float], ...] = ()
+    line: tuple[tuple[float, float], ...] | None = ()
 
     def __post_init__(self) -> None:
         """Reject criteria out of order or range."""
         limits = (self.advisory_mm, self.warning_mm, self.special_mm)
-        if (
-            not MIN_CRITERION_MM
-            <= limits[0]
-            <= limits[1]
-            <= limits[2]
-            <= MAX_CRITERION_MM
-        ):
+        judged = [mm for mm in limits if mm is not None]
+        is_within = all(MIN_CRITERION_MM <= mm <= MAX_CRITERION_MM for mm in judged)
+        if not is_within or judged != sorted(judged):
             low, high = f"{MIN_CRITERION_MM:g}", f"{MAX_CRITERION_MM:g}"
             rule = f"{low} <= advisory_mm <= warning_mm <= special_mm <= {high}"
             raise ValueError(f"criteria must be {rule}, got {limits}")

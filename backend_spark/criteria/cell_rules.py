@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backend_spark.analysed_rain.cells import cell_meshes
@@ -32,13 +32,15 @@ class CellRuleProvider:
         limits: When holds of levels end.
         alone_level: Highest level of doubtful rain that nothing else confirms.
         look_ahead: Whether forecast rain may raise a level.
+        same_rain: Whether the rain of the last hour may, without a forecast.
         telegrams: Folder of JMA's telegrams; None without telegrams.
         feed: Rain forecasts; None without forecasts.
         analyses: Analysed rain and soil water index; None without.
     """
 
     table: CriteriaTable
-    look_ahead: bool = False
+    look_ahead: bool = True
+    same_rain: bool = False
     telegrams: Path | None = None
     feed: ForecastReader | None = None
     changes: Path | None = None
@@ -71,7 +73,9 @@ class CellRuleProvider:
         Raises:
             CriteriaTableError: The file is invalid.
         """
-        table = CriteriaTable(Criteria.assumed_from(settings.warning_mm))
+        assumed = Criteria.assumed_from(settings.warning_mm)
+        default = replace(assumed, look_ahead_h=settings.look_ahead_h)
+        table = CriteriaTable(default)
         if settings.file is not None:
             table = read_criteria(Path(settings.file), table.default)
         folder = None if settings.telegrams is None else Path(settings.telegrams)
@@ -79,6 +83,7 @@ class CellRuleProvider:
         return cls(
             table,
             settings.look_ahead,
+            settings.look_ahead_same_rain,
             folder,
             feed,
             changes,
@@ -96,12 +101,13 @@ class CellRuleProvider:
         for cell in cells:
             code = table.municipality(cell)
             ours = tuple(t for t in telegrams if code in t.levels)
+            criteria = table.criteria_of(cell)
             rules[cell] = CellRules(
-                table.criteria_of(cell),
+                criteria,
                 self.look_ahead,
                 code if telegrams else None,
                 ours,
-                self.feed.cell_forecast(cell, code, newest)
+                self.feed.cell_forecast(cell, code, newest, criteria.look_ahead_steps)
                 if self.feed and newest
                 else None,
                 evidence=self.evidence,
@@ -110,6 +116,7 @@ class CellRuleProvider:
                 analyses=self.analyses.of_cell(cell_meshes(cell), analysed)
                 if self.analyses and analysed
                 else None,
+                same_rain=self.same_rain,
             )
         return rules
 

@@ -21,10 +21,10 @@ from backend_spark.scoring.movement import ExtensometerSeries
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import open_tables
 from slope_science.creep import MIN_READINGS, Velocity, fit_velocities, thin_out
-from slope_science.criteria import Criteria
+from slope_science.criteria import JUDGED_LEVELS, Criteria
 from slope_science.failure_time import FIT_SPAN_H, FailureForecast
 from slope_science.quality import Flag
-from slope_science.rain import SoilWater
+from slope_science.rain import STEPS_PER_HOUR, SoilWater
 from slope_science.reason_text import render_english
 
 JST: Final = timezone(timedelta(hours=9), "JST")
@@ -38,6 +38,15 @@ LEVEL_COLOURS: Final = {
 """Colours that JMA uses for the levels."""
 
 ADVISORY, WARNING, CRITICAL, SPECIAL = "#8f8700", "#e02400", "#aa00aa", "#0c000c"
+CRITERIA_STYLES: Final = tuple(
+    zip(
+        JUDGED_LEVELS,
+        (ADVISORY, WARNING, CRITICAL, SPECIAL),
+        (":", "--", "-", "-."),
+        ("advisory", "warning", "critical line", "special warning"),
+        strict=True,
+    )
+)
 WATER, PAST, MISSING = "#1565c0", "#1565c0", "#9e9e9e"
 
 
@@ -78,9 +87,12 @@ def put_legend_beside(axes: Axes, *names: str) -> None:
 
 
 def assumption_note(criteria: Criteria) -> str:
-    """Note on assumed criteria for a title; empty without any."""
+    """Note on assumed criteria, or on absent ones, for a title; empty without any."""
     if criteria.assumed:
         return " (criteria assumed)"
+    if criteria.not_judged:
+        levels = ", ".join(map(str, criteria.not_judged))
+        return f" (level {levels} not judged by the prefecture)"
     return "" if criteria.line else " (critical line assumed)"
 
 
@@ -127,16 +139,11 @@ def _numbers(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
 def _rain_criteria(
     axes: Axes, criteria: Criteria, rows: Sequence[dict[str, Any]]
 ) -> None:
-    limits = (
-        (criteria.advisory_mm, ADVISORY, ":", "advisory"),
-        (criteria.warning_mm, WARNING, "--", "warning"),
-        (criteria.special_mm, SPECIAL, "-.", "special warning"),
-    )
-    for mm, colour, dashes, label in limits:
-        axes.axhline(mm, color=colour, linestyle=dashes, linewidth=1, label=label)
-    line = [criteria.critical_line_mm(row["r60_mm"] or 0.0) for row in rows]
     times = [row["at"] for row in rows]
-    axes.plot(times, line, color=CRITICAL, linewidth=1.5, label="critical line")
+    for level, colour, dashes, label in CRITERIA_STYLES:
+        limits = [criteria.limit_mm(level, row["r60_mm"] or 0.0) for row in rows]
+        if any(map(math.isfinite, limits)):  # one that is not judged is not drawn
+            axes.plot(times, limits, dashes, color=colour, linewidth=1, label=label)
     axes.set_ylabel("mm")
     put_legend_beside(axes)
 
@@ -213,22 +220,19 @@ def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
 def _draw_future(axes: Axes, now: tuple[float, float], future: FutureLine) -> None:
     title, colour = FUTURES[future.name]
     swi, r60 = [now[0], *future.swi_mm], [now[1], *future.r60_mm]
-    label = f"2 h, {title}: level {future.level}"
+    hours = len(future.r60_mm) // STEPS_PER_HOUR
+    label = f"{hours} h, {title}: level {future.level}"
     axes.plot(swi, r60, "--", color=colour, label=label)
     axes.plot(swi[-1:], r60[-1:], "s", color=colour)
 
 
 def _snake_criteria(axes: Axes, criteria: Criteria, max_mm: float) -> None:
     r60s = [float(mm) for mm in range(round(max_mm * 1.15) + 1)]
-    line = [criteria.critical_line_mm(mm) for mm in r60s]
-    axes.plot(line, r60s, color=CRITICAL, linewidth=2.5, label="critical line")
-    limits = (
-        (criteria.advisory_mm, ADVISORY, ":", "advisory"),
-        (criteria.warning_mm, WARNING, "--", "warning"),
-        (criteria.special_mm, SPECIAL, "-.", "special warning"),
-    )
-    for mm, colour, dashes, label in limits:
-        axes.axvline(mm, color=colour, linestyle=dashes, linewidth=1.2, label=label)
+    for level, colour, dashes, label in CRITERIA_STYLES:
+        limits = [criteria.limit_mm(level, mm) for mm in r60s]
+        if any(map(math.isfinite, limits)):  # one that is not judged is not drawn
+            width = 2.5 if colour == CRITICAL else 1.2
+            axes.plot(limits, r60s, dashes, color=colour, linewidth=width, label=label)
 
 
 HOUR_S = 3600.0

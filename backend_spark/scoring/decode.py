@@ -1,7 +1,7 @@
 """Decoding of payloads to readings on the executors, and the tables cut from them."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -64,17 +64,36 @@ def decode_messages(messages: pa.Table) -> pa.Table:
         out: schemas.PARSED, one row per reading; a pack that cannot be decoded gives
             one row with the reason and without a reading.
     """
-    found: dict[str, list[Any]] = {name: [] for name in READING_COLUMNS}
-    owners: list[int] = []
-    appends = [found[name].append for name in READING_COLUMNS]
     rows = zip(
         messages["payload"].to_pylist(),
         messages["age_s"].to_pylist(),
         messages["received_at"].cast(pa.int64()).to_pylist(),
         strict=True,
     )
-    for owner, (payload, age_s, received_us) in enumerate(rows):
-        for row in _readings(payload, received_us / _MICRO, age_s):
+    return tabulate_readings(
+        messages,
+        (
+            _readings(payload, received_us / _MICRO, age_s)
+            for payload, age_s, received_us in rows
+        ),
+    )
+
+
+def tabulate_readings(messages: pa.Table, readings: Iterable[list[Row]]) -> pa.Table:
+    """Table of the readings of messages.
+
+    Args:
+        messages: One row per message, with `MESSAGE_COLUMNS`, received_at and batch_id.
+        readings: For each message the rows of `read_pack`.
+
+    Shape:
+        out: schemas.PARSED.
+    """
+    found: dict[str, list[Any]] = {name: [] for name in READING_COLUMNS}
+    owners: list[int] = []
+    appends = [found[name].append for name in READING_COLUMNS]
+    for owner, rows in enumerate(readings):
+        for row in rows:
             owners.append(owner)
             for append, value in zip(appends, row, strict=True):
                 append(value)
@@ -117,16 +136,29 @@ def read_reason_codes(payload: bytes) -> list[str] | None:
 def _readings(payload: bytes, received_s: float, age_s: int | None) -> list[Row]:
     """`READING_COLUMNS` of each reading of a pack, or one row with the reason."""
     try:
-        pack = decode_pack(payload)
-        if not pack.synchronised:
-            pack = _corrected(pack, received_s - (age_s or 0))
-        pack_at = _at_us(pack.time_s, received_s)
-        return [
-            _told(pack, pack_at, position, reading, received_s)
-            for position, reading in enumerate(pack.readings)
-        ]
+        return read_pack(decode_pack(payload), received_s, age_s)
     except EnvelopeError as error:
         return [(*NO_READING, str(error))]
+
+
+def read_pack(pack: Pack, received_s: float, age_s: int | None = None) -> list[Row]:
+    """`READING_COLUMNS` of each reading of a pack.
+
+    Args:
+        pack: The pack.
+        received_s: Unix time of its receipt.
+        age_s: Wait in queues; None: not late.
+
+    Raises:
+        EnvelopeError: A time is out of range.
+    """
+    if not pack.synchronised:
+        pack = _corrected(pack, received_s - (age_s or 0))
+    pack_at = _at_us(pack.time_s, received_s)
+    return [
+        _told(pack, pack_at, position, reading, received_s)
+        for position, reading in enumerate(pack.readings)
+    ]
 
 
 def _corrected(pack: Pack, put_s: float) -> Pack:

@@ -49,6 +49,10 @@ _WHOLES: Final = _PARTS | {
 }
 
 
+_UNUSED: Final = frozenset(map(int, (Flag.FAIL, Flag.MISSING)))
+"""As numbers: the hash of an enum is slow."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """One reading of a cell as in silver.
@@ -92,7 +96,7 @@ class Observation:
     @property
     def counts(self) -> bool:
         """Whether gold uses it: neither failed nor missing."""
-        return self.flag not in {Flag.FAIL, Flag.MISSING}
+        return self.flag not in _UNUSED
 
     @property
     def reasons(self) -> tuple[Reason, ...]:

@@ -130,8 +130,9 @@ LEVELS: Final = pa.schema([
     pa.field("level_forecast", pa.int32()),
     pa.field("forecast_source", pa.string()),  # source of the newest known forecast
     pa.field("forecast_issued_at", UTC_TIME),
-    pa.field("forecast_mm", NUMBERS),  # in each of twelve steps; null: not used
+    pa.field("forecast_mm", NUMBERS),  # in each step of ten minutes; null: not used
     pa.field("forecast_why", pa.string()),  # why it is not used, or doubtful
+    pa.field("look_ahead_h", pa.int32()),  # of the prefecture, for the outlooks
     pa.field("moisture_percentile", pa.float64()),  # in the sensor's own history
     pa.field("pore_percentile", pa.float64()),
     pa.field("completeness", pa.float64()),  # part of a day with known rain

@@ -27,7 +27,12 @@ from edge_agent.triage.snapshot import (
 )
 from service_runtime.decoding import convert
 from service_runtime.settings import build_settings
-from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.criteria import (
+    DEFAULT_CRITERIA,
+    NO_LINE,
+    NOT_JUDGED_MM,
+    Criteria,
+)
 from slope_science.errors import ScienceError
 from slope_science.evidence.detections import RuleContext, SensorRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
@@ -161,15 +166,19 @@ class ActiveCriteria:
 def _criteria(notice: CriteriaNotice) -> Criteria:
     try:
         return Criteria(
-            notice.warning_mm,
-            notice.advisory_mm,
-            notice.special_mm,
+            _judged_mm(notice.warning_mm),
+            _judged_mm(notice.advisory_mm),
+            _judged_mm(notice.special_mm),
             assumed=False,
-            line=notice.line,
+            line=NO_LINE if notice.line is None else notice.line,
         )
     except ScienceError as error:
         field = f"criteria.{error.field}"
         raise NoticeError(field, error.rule, error.value) from error
+
+
+def _judged_mm(limit_mm: float | None) -> float:
+    return NOT_JUDGED_MM if limit_mm is None else limit_mm
 
 
 MAX_WHY_CHARS = 200

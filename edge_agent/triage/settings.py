@@ -11,7 +11,17 @@ from edge_agent.triage.rules.limit import LimitSettings, find_limit_problems
 from edge_agent.triage.samples import SensorDescription
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
-from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.criteria import (
+    ADVISORY_LEVEL,
+    DEFAULT_CRITERIA,
+    JUDGED_LEVELS,
+    LINE_LEVEL,
+    NO_LINE,
+    NOT_JUDGED_MM,
+    SPECIAL_LEVEL,
+    WARNING_LEVEL,
+    Criteria,
+)
 from slope_science.errors import ScienceError
 from slope_science.evidence.settings import (
     EvidenceRules,
@@ -115,23 +125,40 @@ class CriteriaSection:
         ),
         (),
     )
+    not_judged: tuple[int, ...] = key(
+        KeyRule(
+            "Levels from 2 to 5 that the prefecture does not judge here (999 or － in "
+            "its table): rain never gives them, and no default replaces them."
+        ),
+        (),
+    )
 
     def __post_init__(self) -> None:
-        """Reject criteria out of order."""
+        """Reject criteria out of order, and levels both given and not judged."""
+        limits = (self.advisory_mm, self.warning_mm, self.line or None, self.special_mm)
+        for level in self.not_judged:
+            if level not in JUDGED_LEVELS or limits[level - JUDGED_LEVELS[0]]:
+                rule = "levels from 2 to 5 without a criterion beside it"
+                raise FieldError("not_judged", rule, list(self.not_judged))
         try:
             self.criteria()
         except ScienceError as error:
             raise FieldError(error.field, error.rule, error.value) from error
 
     def criteria(self) -> Criteria:
-        """The criteria; assumed unless all three are given."""
+        """The criteria; assumed unless all three are given or not judged."""
         whole = self.warning_mm or DEFAULT_CRITERIA.warning_mm
         planned = Criteria.assumed_from(whole)
-        given = (self.advisory_mm, self.warning_mm, self.special_mm)
+        given = {
+            ADVISORY_LEVEL: self.advisory_mm,
+            WARNING_LEVEL: self.warning_mm,
+            SPECIAL_LEVEL: self.special_mm,
+        } | dict.fromkeys(self.not_judged, NOT_JUDGED_MM)
+        is_line_judged = LINE_LEVEL not in self.not_judged
         return Criteria(
-            whole,
-            self.advisory_mm or planned.advisory_mm,
-            self.special_mm or planned.special_mm,
-            assumed=None in given,
-            line=self.line,
+            given[WARNING_LEVEL] or whole,
+            given[ADVISORY_LEVEL] or planned.advisory_mm,
+            given[SPECIAL_LEVEL] or planned.special_mm,
+            assumed=None in given.values(),
+            line=self.line if is_line_judged else NO_LINE,
         )

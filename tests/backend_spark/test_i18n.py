@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from backend_spark.i18n import message_reasons, reasons_of, render_both, render_japanese
+from backend_spark.scoring.judgement import judge_step
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import RainState
-from backend_spark.scoring.score import CellRules, judge_step, score_cell
+from backend_spark.scoring.score import CellRules, score_cell
 from slope_science.creep import Velocity
 from slope_science.criteria import Criteria
 from slope_science.failure_time import FailureForecast
@@ -125,7 +126,7 @@ def test_all_reasons_of_a_storm_with_suspect_rain_are_translated() -> None:
     cut = [Observation(T0 + 7200, "n1", "wire", None, 1.0, "true")]
     later = [replace(o, at_s=o.at_s + 200_000) for o in cut]
     found = score_cell(
-        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], look_ahead=True)
+        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], same_rain=True)
     )
     rows = [*found.rows, *score_cell(burst, CellRules(CRITERIA[0])).rows]
     reasons = {reason for row in rows for reason in row.reasons}

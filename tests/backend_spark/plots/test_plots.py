@@ -1,8 +1,10 @@
 """Content of the charts, read from the figure objects."""
 
+import io
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from backend_spark.scoring.score import CellRules, score_cell
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, SILVER
 from slope_science.creep import fukuzono_displacement_mm
-from slope_science.criteria import Criteria
+from slope_science.criteria import NO_LINE, NOT_JUDGED_MM, Criteria
 from slope_science.rain_forecast import ForecastRain
 
 END_S = 1_793_000_400
@@ -109,6 +111,19 @@ def test_failure_time_is_drawn_with_its_interval() -> None:
     assert "R2 1.00" in title
     assert "no time of failure" in slowing.get_suptitle()
     assert names(slowing) == ["speed of 3 h"]
+
+
+@pytest.mark.parametrize("draw", [plots.snake_line, plots.rain_and_levels])
+def test_criterion_that_is_not_judged_is_not_drawn(draw: Callable[..., Figure]) -> None:
+    """The title names the levels; a line at infinity would break the axes."""
+    only_2 = Criteria(NOT_JUDGED_MM, 60.0, NOT_JUDGED_MM, assumed=False, line=NO_LINE)
+    figure = draw(levels(), only_2)
+    figure.savefig(io.BytesIO(), format="png")
+    title = figure.get_suptitle() or figure.axes[0].get_title()
+
+    assert "(level 3, 4, 5 not judged by the prefecture)" in title
+    assert "advisory" in names(figure)
+    assert not {"warning", "critical line", "special warning"} & set(names(figure))
 
 
 def test_early_failure_time_names_the_failed_gate() -> None:

@@ -27,7 +27,7 @@ from slope_science.criteria import Criteria
 
 DAY_S = 86_400
 T0 = 1_750_032_000  # a midnight in UTC
-RULES = CellRules(Criteria.assumed_from(40.0), look_ahead=True)
+RULES = CellRules(Criteria.assumed_from(40.0), same_rain=True)
 DAYS = 6
 
 Key = tuple[str, str, float]

@@ -51,6 +51,8 @@ const TEXTS = {
   warning: ["警報基準", "Warning"],
   critical: ["土砂災害発生危険基準線 (CL)", "Critical line"],
   criticalShort: ["危険 (CL)", "Critical"],
+  notJudged: ["判定対象外", "not judged"],
+  notJudgedHere: ["県はここではレベル{levels}を雨で判定しません", "The prefecture does not judge level {levels} by rain here"],
   special: ["特別警報基準", "Special warning"],
   past: ["これまで", "Past"],
   present: ["現在", "Now"],

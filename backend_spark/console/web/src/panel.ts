@@ -13,9 +13,10 @@ import { formatAgo, currentLanguage, isHeld, levelMeaning, levelName, NO_JUDGEME
 const STALE_S = 1800;
 
 // State of a cell at a time without data.
-const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "more" | "futures"> = {
+const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "chance" | "more" | "futures"> = {
   latest: { at_s: 0, level: null, n_nodes: 0, history_days: null, flags: 0, state: "unknown", known_until_s: null },
   reasons: [],
+  chance: [],
   more: {},
   futures: [],
 };
@@ -88,6 +89,7 @@ export class Panel {
     const { latest } = facts;
     const notes = [
       facts.lines.assumed ? t("assumed") : facts.lines.assumed_line ? t("assumedLine") : null,
+      facts.lines.not_judged.length ? t("notJudgedHere", { levels: facts.lines.not_judged.join(", ") }) : null,
       latest.flags & 2 ? t("lowerBound") : null,
       latest.flags & 1 ? t("rainUnknown") : null,
       atS === null ? null : t("linesAreCurrent"),
@@ -103,6 +105,7 @@ export class Panel {
       el("h3", {}, `${t("reasons")} – ${formatTime(latest.at_s || (atS ?? 0))}`),
       silent,
       el("ul", { class: "reasons" }, ...words, none),
+      facts.chance.length ? el("p", { class: "chance" }, facts.chance.map((sentence) => sentence[currentLanguage()]).join(" ")) : null,
       el("ul", { class: "notes" }, ...notes.map((note) => el("li", {}, note))),
     );
   }
@@ -119,7 +122,7 @@ export class Panel {
         limits: [
           { label: t("advisory"), value: facts.lines.advisory_mm, colour: "#8f8700" },
           { label: t("warning"), value: facts.lines.warning_mm, colour: "#e02400" },
-        ],
+        ].flatMap(({ value, ...limit }) => (value === null ? [] : [{ ...limit, value }])),
       }),
     ];
     if (facts.tilt_rate_deg_per_h.some((rate) => rate !== null)) {
