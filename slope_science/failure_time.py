@@ -304,8 +304,10 @@ class _VoightFit:
         zero = _dot(rest, self._weights) / _dot(self._weights, self._weights)
         rest = [mm - zero * w for mm, w in zip(rest, self._weights, strict=True)]
         whole = _dot(rest, rest)
-        alike = sum(a * b for a, b in pairwise(rest)) / whole if whole > 0 else 0.0
-        alike, count = max(alike, 0.0), len(rest)
+        count = len(rest)
+        # below the resolution of the sensor, neighbours resemble by the model's error
+        floor = count * _NOISE_FLOOR_MM**2
+        alike = max(sum(a * b for a, b in pairwise(rest)), 0.0) / (whole + floor)
         share = (1 - alike) / (1 + alike)
         variance = max(whole / max(count - 4, 1), _NOISE_FLOOR_MM**2)
         return variance / share, max(int(count * share) - 4, 1)
