@@ -13,7 +13,6 @@ from experiments.evidence.series import RECORDED
 SHORT = {
     "kick of 1 deg",
     "one report of 200 mm",
-    "gauge against five dry neighbours",
     "extensometer step of 40 mm",
     "true creep of 0.2 deg/h",
 }
