@@ -11,6 +11,7 @@ import click
 
 from backend_spark.cli import cli
 from backend_spark.errors import (
+    CalibrationError,
     CriteriaTableError,
     RainTableError,
     UnfinishedReplayError,
@@ -36,7 +37,7 @@ def main() -> None:
         sys.exit(report_settings_error(PROGRAM, error))
     except CriteriaTableError as error:
         _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(str(error).splitlines()))
-    except (RainTableError, ReadingTableError) as error:
+    except (RainTableError, ReadingTableError, CalibrationError) as error:
         _fail(EXIT_USAGE_DATA, str(error))
     except (AlreadyRunningError, UnfinishedReplayError) as error:
         _fail(EXIT_BUSY, str(error))

@@ -384,6 +384,13 @@ class ConsoleSection:
         ),
         None,
     )
+    calibration: str | None = key(
+        KeyRule(
+            "File written by evaluate --calibrate: how many of 100 such days had "
+            "landslides is shown beside the level of a cell; absent: not shown."
+        ),
+        None,
+    )
     exercise: bool = key(
         KeyRule("Take the newest data as the present time: for exercises and replays."),
         False,

@@ -2,6 +2,7 @@
 
 BackendError
 ├── RainTableError       also ValueError    a rain table is malformed
+├── CalibrationError     also ValueError    days or a file cannot be used
 ├── CriteriaTableError   also ValueError    a table of criteria breaks a rule
 ├── ForecastFileError    also ValueError    a forecast file breaks a rule
 ├── AnalysisFileError    also ValueError    a file of analysed rain breaks a rule
@@ -33,6 +34,18 @@ class RainTableError(BackendError, ValueError):
     def __init__(self, source: str, problem: str) -> None:
         self.source = source
         super().__init__(f"{source}: {problem}")
+
+
+class CalibrationError(BackendError, ValueError):
+    """Landslide days cannot be calibrated, or a file of a calibration is wrong.
+
+    Attributes:
+        field: Name of the file, or what there is too little of.
+    """
+
+    def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
+        self.field = field
+        super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
 
 
 class _FileRuleError(BackendError, ValueError):

@@ -4,6 +4,7 @@ The level is the highest of the node's own rules and of the notices for its posi
 so a lamp at the road works while the backend, the gateway or the link is down. When a
 notice of level 3 or more expires without withdrawal, the level is unknown: an output
 that is not on then flashes briefly, again and again, instead of looking like calm.
+One that was on for its longest time flashes likewise while the level lasts.
 """
 
 import logging
@@ -22,22 +23,25 @@ from service_runtime.settings import KeyRule, Problem, key
 log = logging.getLogger(__name__)
 
 
-ON, OFF, UNKNOWN = "on", "off", "unknown"
-"""States of an output; `unknown` flashes."""
+ON, OFF, LIMITED, UNKNOWN = "on", "off", "limited", "unknown"
+"""States of an output; it flashes when limited by `most_s`, and when unknown."""
 
-FLASH_S = 0.5
-"""Time on of one flash while the level is unknown."""
+FLASH_S = 1.0
+"""Time on of one flash: one interval between two updates."""
+
+MIN_FLASH_INTERVAL_S = 2.0
 
 
 def check_flash_interval(every_s: float) -> None:
     """Check the time between two flashes.
 
     Raises:
-        FieldError: It is not longer than the flash.
+        FieldError: It is too short.
     """
-    if 0 < every_s <= FLASH_S:
+    if 0 < every_s < MIN_FLASH_INTERVAL_S:
+        rule = f"0, or {MIN_FLASH_INTERVAL_S:g} or more"
         remedy = "take 5 for a lamp, 60 for a sounder"
-        raise FieldError("unknown_every_s", f"0 or above {FLASH_S:g}", every_s, remedy)
+        raise FieldError("unknown_every_s", rule, every_s, remedy)
 
 
 @dataclass(frozen=True)
@@ -69,18 +73,18 @@ class AlarmOutputSettings:
     )
     most_s: float = key(
         KeyRule(
-            "Longest time on in a row, for a sounder near houses; a higher level "
-            "restarts it, 0 has no limit.",
+            "Longest time on in a row; then it flashes while the level lasts. A higher "
+            "level restarts it, 0 has no limit, as for a lamp.",
             "s",
             low=0,
             high=86_400,
         ),
-        0.0,
+        3600.0,
     )
     unknown_every_s: float = key(
         KeyRule(
-            "Time between two flashes of 0.5 s while the level of a notice is unknown; "
-            "longer for a sounder, such as 60; 0: off meanwhile.",
+            "Time between two flashes of 1 s while the level of a notice is unknown, "
+            "and after `most_s`; longer for a sounder, such as 60; 0: off meanwhile.",
             "s",
             low=0,
             high=3600,
@@ -133,11 +137,17 @@ class AlarmOutput:
             self._since = level, now_s
         start_s = None if self._since is None else self._since[1]
         is_expired = start_s is not None and 0 < s.most_s <= now_s - start_s
-        flashes = is_unknown and s.by_notice and s.unknown_every_s > 0
         if start_s is not None and not is_expired:
-            self._switch(ON, level)
+            state = ON
+        elif s.unknown_every_s and is_expired:
+            state = LIMITED
+        elif s.unknown_every_s and is_unknown and s.by_notice:
+            state = UNKNOWN
         else:
-            self._switch(UNKNOWN if flashes else OFF, level)
+            state = OFF
+        self._switch(state, level)
+        if state in {LIMITED, UNKNOWN}:
+            self._flash(now_s)
 
     def close(self) -> None:
         """Switch the output off and release its pin."""
@@ -152,10 +162,14 @@ class AlarmOutput:
             self._device.blink(self.settings.blink_s, self.settings.blink_s)
         elif state == ON:
             self._device.on()
-        elif state == UNKNOWN:
-            self._device.blink(FLASH_S, self.settings.unknown_every_s - FLASH_S)
         else:
             self._device.off()
+
+    def _flash(self, now_s: float) -> None:
+        every_s = self.settings.unknown_every_s
+        is_lit = now_s % every_s >= every_s - FLASH_S
+        if is_lit != self._device.value:
+            self._device.value = is_lit
 
 
 class AlarmOutputs:
@@ -191,7 +205,7 @@ class AlarmOutputs:
             alarm.update(own_level, notice_level, self._clock(), is_unknown=is_unknown)
 
     def states(self) -> Mapping[str, str]:
-        """State of each output by name: on, off, unknown, or why it cannot switch."""
+        """State of each output by name, or why it cannot be switched."""
         states = {a.settings.name: a.state for a in self._alarms}
         return {**states, **self._failed}
 

@@ -93,7 +93,7 @@ def _daily_cycle(rng: random.Random, series: Series) -> Series:
 
 
 def _step(rng: random.Random, series: Series) -> Series:
-    at_h = series[0][-1] - rng.uniform(0, FIT_SPAN_H)
+    at_h = series[0][-1] - rng.uniform(0, 24)
     size = rng.choice((-5, -1, 1, 5))
     return series[0], [mm + size * (t > at_h) for t, mm in zip(*series, strict=True)]
 
@@ -186,7 +186,7 @@ def measure_coverage(cell: CoverageCell) -> Coverage:
         for seed in range(cell.seeds):
             rng = random.Random(f"{cell}{now_h}{seed}")
             times_h, moved_mm = sample(
-                motion, cell.cadence_h, now_h - FIT_SPAN_H, now_h
+                motion, cell.cadence_h, max(now_h - FIT_SPAN_H, 0.0), now_h
             )
             noisy = [mm + rng.gauss(0, cell.sigma_mm) for mm in moved_mm]
             forecast = forecast_failure(*change(rng, (times_h, noisy)))
@@ -360,7 +360,7 @@ def count_false(cell: FalseCell) -> tuple[int, int]:
         motion = HARMLESS[cell.motion](rng)
         times_h, moved_mm = sample(motion, cell.cadence_h, 0.0, END_H)
         noisy = [mm + rng.gauss(0, cell.sigma_mm) for mm in moved_mm]
-        now_h = FIT_SPAN_H
+        now_h = 24.0
         while now_h <= END_H:
             end = bisect.bisect_right(times_h, now_h + 1e-9)
             begin = bisect.bisect_left(times_h, now_h - FIT_SPAN_H - 1e-9)

@@ -6,8 +6,8 @@ give every level. At one point it differs from a good gauge by a factor of two o
 in showers; only a strong difference makes a gauge suspect.
 
 Source:
-    Criteria and levels as in `findings.judge_rain`. The factors are our proposal: inches
-    read as mm differ by 25.4, a wrong factor of a tip by 2.5 to 10.
+    Criteria and levels as in `findings.judge_rain`. The factors are our proposal:
+    inches read as mm differ by 25.4, a wrong depth of a tip by 2.5 to 10.
 """
 
 from dataclasses import dataclass

@@ -85,7 +85,8 @@ def _explained(rest: Column, first: Column, second: Column | None = None) -> flo
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(map(mul, left, right))
+    total: float = sum(map(mul, left, right))
+    return total
 
 
 def _models(

@@ -120,7 +120,7 @@ def fukuzono_speed_mm_per_h(
     """
     if left_h <= 0:
         raise ScienceError("left_h", "more than 0", left_h)
-    return (a_per_mm * (exponent - 1) * left_h) ** (-1 / (exponent - 1))
+    return float((a_per_mm * (exponent - 1) * left_h) ** (-1 / (exponent - 1)))
 
 
 def fukuzono_displacement_mm(

@@ -29,11 +29,11 @@ from slope_science.statistics import fit_line, student_t_quantile
 MIN_EXPONENT, MAX_EXPONENT = 1.5, 2.2
 """Of Fukuzono's flume tests."""
 
-FIT_SPAN_H = 24.0
+FIT_SPAN_H = 48.0
 """Longest span of past readings that the law is fitted to."""
 
-FIT_SPANS_H: Final = (FIT_SPAN_H, 12.0)
-"""The shorter one is for an acceleration that began within the longer."""
+FIT_SPANS_H: Final = (FIT_SPAN_H, 24.0, 12.0)
+"""The shorter ones are for an acceleration that began within the longer."""
 
 FORECAST_WINDOW_H = 12.0
 MIN_R2 = 0.9
@@ -47,7 +47,7 @@ DAILY_CYCLE_MM = 0.3
 """Standard deviation of the sine and of the cosine of an unknown daily cycle: warmth
 lengthens the rod or wire by 12e-6 of its 10 m for each kelvin if it is of steel."""
 
-INTERVAL_SHARE = 0.02
+INTERVAL_SHARE = 0.01
 """Share of intervals without the failure if all noise is white; with the number of
 readings of an hourly series, the share is up to five times as high."""
 
@@ -62,7 +62,10 @@ _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 _SEARCH_STEPS: Final = 9
 _PARABOLAS: Final = 4
 _POWER_STEP: Final = 1e-3
-_BINS_H: Final = ((1.0, 1 / 12), (4.0, 0.25), (12.0, 0.5), (math.inf, 1.0))
+_BINS_H: Final = (
+    *((1.0, 1 / 12), (4.0, 0.25), (12.0, 0.5), (24.0, 1.0)),
+    (math.inf, 2.0),
+)
 """Width of a mean up to an age."""
 
 
@@ -73,7 +76,8 @@ class FailureForecast:
     Attributes:
         failure_h: Time of the best fit, on the time axis of the readings.
         earliest_h: Start of the interval.
-        latest_h: End of the interval; infinite if no failure is not excluded.
+        latest_h: End of the interval; infinite if no failure is not excluded, or if
+            another gate fails before.
         exponent: Voight's alpha of the best fit.
         last_hour_mm_per_h: Speed of the best fit one hour before the failure.
         r2: R2 of the straight line through v^(1-alpha).
@@ -102,7 +106,7 @@ class FailureForecast:
 
     def speed_mm_per_h(self, left_h: float) -> float:
         """Speed of the best fit at a time before the failure, more than 0."""
-        return self.last_hour_mm_per_h * left_h ** (-1 / (self.exponent - 1))
+        return self.last_hour_mm_per_h * math.pow(left_h, -1 / (self.exponent - 1))
 
     def is_usable(self, now_h: float) -> bool:
         """Whether it passes all gates; typically in the last quarter of the creep."""
@@ -125,13 +129,13 @@ class FailureForecast:
             gate = Reason(ReasonCode.LOW_R2, r2=self.r2)
         elif not left_h >= 0:
             gate = Reason(ReasonCode.FAILURE_PASSED)
+        elif not self.advantage >= MIN_ADVANTAGE:
+            gate = Reason(ReasonCode.NO_TERTIARY_CREEP)
         elif not max(left_h, self.latest_h - now_h) < farthest_h:
             far_h = max(left_h, self.latest_h - now_h)
             gate = Reason(
                 ReasonCode.FAILURE_FAR, left_h=min(far_h, _FAR_H), max_h=farthest_h
             )
-        elif not self.advantage >= MIN_ADVANTAGE:
-            gate = Reason(ReasonCode.NO_TERTIARY_CREEP)
         return gate
 
 
@@ -150,8 +154,10 @@ def forecast_failure(
     """
     if not times_h:
         return None
-    found = None
-    for span_h in FIT_SPANS_H:
+    found, known_h = None, times_h[-1] - times_h[0]
+    for span_h, next_h in pairwise((*FIT_SPANS_H, 0.0)):
+        if known_h <= next_h:
+            continue
         shorter = _forecast(times_h, moved_mm, span_h)
         found = found or shorter
         if shorter is not None and shorter.is_usable(times_h[-1]):
@@ -172,25 +178,40 @@ def _forecast(
     if any(s.mm_per_h <= 0 for s in recent):
         return None
     plain = _VoightFit(means)
-    variance, freedom = plain.noise()
-    fit = _VoightFit(means, math.sqrt(variance))
-    limit = fit.rss + student_t_quantile(INTERVAL_SHARE, freedom) ** 2 * variance
     found = FailureForecast(
-        fit.last_h + fit.left_h,
-        *(fit.last_h + left_h for left_h in fit.interval_h(limit)),
-        exponent=1 + 1 / fit.power,
-        last_hour_mm_per_h=fit.last_hour_mm_per_h(),
-        r2=_straightness(recent, 1 / fit.power),
+        *(plain.last_h + plain.left_h, now_h, math.inf),
+        exponent=1 + 1 / plain.power,
+        last_hour_mm_per_h=plain.last_hour_mm_per_h(),
+        r2=_straightness(recent, 1 / plain.power),
         points=len(speeds),
         is_above_noise=all(s.mm_per_h > MIN_SIGMAS * s.sigma_mm_per_h for s in recent),
         advantage=math.inf,
     )
-    if not found.is_usable(now_h):
+    # the next two cost the most
+    if not replace(found, latest_h=found.failure_h).is_usable(now_h):
         return replace(found, advantage=0.0)
-    # this costs more than all other gates together
-    enough = plain.rss + MIN_ADVANTAGE * variance
+    variance, freedom = plain.noise()
+    found = replace(found, advantage=_advantage(means, plain.rss, variance))
+    if found.advantage < MIN_ADVANTAGE:
+        return found
+    fit = _VoightFit(means, math.sqrt(variance))
+    limit = fit.rss + student_t_quantile(INTERVAL_SHARE, freedom) ** 2 * variance
+    earliest_h, latest_h = fit.interval_h(limit)
+    return replace(
+        found,
+        failure_h=fit.last_h + fit.left_h,
+        earliest_h=fit.last_h + earliest_h,
+        latest_h=fit.last_h + latest_h,
+        exponent=1 + 1 / fit.power,
+        last_hour_mm_per_h=fit.last_hour_mm_per_h(),
+    )
+
+
+def _advantage(means: "_Means", rss: float, variance: float) -> float:
+    """Variances by which a sum of squares is below those of bounded motions."""
+    enough = rss + MIN_ADVANTAGE * variance
     bounded = best_bounded_fit(means.times_h, means.moved_mm, means.weights, enough)
-    return replace(found, advantage=(bounded - plain.rss) / variance)
+    return (bounded - rss) / variance
 
 
 def _straightness(speeds: Sequence[Velocity], power: float) -> float:
@@ -292,7 +313,8 @@ class _VoightFit:
     def last_hour_mm_per_h(self) -> float:
         """Speed of the best fit one hour before the failure."""
         shape = self._shape(self._times(self.left_h), self.power)
-        return self._scale(shape) * self._middle_h(self.left_h) ** (self.power - 1)
+        middle_h = self._middle_h(self.left_h)
+        return self._scale(shape) * math.pow(middle_h, self.power - 1)
 
     def interval_h(self, limit: float) -> tuple[float, float]:
         """Earliest and latest time to a failure whose sum of squares is at a limit.
@@ -322,7 +344,8 @@ class _VoightFit:
 
     def _best_left_h(self) -> float:
         """Time to failure of the best fit: the best of a grid, then golden section."""
-        best = min(range(len(_LEFTS_H)), key=lambda k: self._profile(_LEFTS_H[k])[0])
+        rough = [self._rough(left_h) for left_h in _LEFTS_H]
+        best = rough.index(min(rough))
         low = math.log(_LEFTS_H[max(best - 1, 0)])
         high = math.log(_LEFTS_H[best] * _LEFT_RATIO)
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
@@ -335,6 +358,11 @@ class _VoightFit:
                 low, left = left, right
                 right = low + _GOLDEN * (high - low)
         return min(self._known, key=lambda left_h: self._known[left_h][0])
+
+    def _rough(self, left_h: float) -> float:
+        """Sum of squares at a time to failure, at the best of a few powers."""
+        times = self._times(left_h)
+        return min(self._rss(times, power) for power in _POWERS)
 
     def _profile(self, left_h: float) -> tuple[float, float]:
         """Sum of squares at a time to failure, and the p of the best alpha."""
@@ -424,7 +452,8 @@ def _without(
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(map(mul, left, right))
+    total: float = sum(map(mul, left, right))
+    return total
 
 
 def _minimum(rss: Callable[[float], float]) -> tuple[float, float]:

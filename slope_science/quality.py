@@ -280,17 +280,22 @@ record of ten minutes, 55.0 mm, exceeds its limit."""
 FROST_CEL = 0.0
 
 
-def rain_limit_mm(seconds: float) -> float | None:
-    """Plausible rain of a duration: `RAIN_LIMITS`, and between them on a line.
+RainLimits = Sequence[tuple[float, float]]
+"""Pairs of seconds and rain in mm, ascending."""
+
+
+def rain_limit_mm(seconds: float, limits: RainLimits = RAIN_LIMITS) -> float | None:
+    """Limit of the rain of a duration; between the given ones on a line.
 
     Args:
-        seconds: The duration; less than a minute counts as one.
+        seconds: The duration; less than the shortest counts as that.
+        limits: Limits of some durations.
 
     Returns:
         None beyond the longest duration with a limit.
     """
-    before_s, before_mm = 0.0, RAIN_LIMITS[0][1]
-    for limit_s, limit_mm in RAIN_LIMITS:
+    before_s, before_mm = 0.0, limits[0][1]
+    for limit_s, limit_mm in limits:
         if seconds <= limit_s:
             share = max(0.0, (seconds - before_s) / (limit_s - before_s))
             return before_mm + share * (limit_mm - before_mm)

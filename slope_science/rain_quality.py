@@ -74,6 +74,12 @@ class RainRecord:
         self.totals_mm.append(total_mm)
         self.blind_s.append(blind_s)
 
+    def drop_before(self, at_s: float) -> None:
+        """Forget the intervals before a moment, except the last of them."""
+        first = bisect_right(self.times_s, at_s) - 1
+        if first > 0:
+            del self.times_s[:first], self.totals_mm[:first], self.blind_s[:first]
+
     def rain_mm(self, from_s: float, to_s: float) -> float:
         """Rain between two moments, as far as it was reported."""
         return self._at(self.totals_mm, to_s) - self._at(self.totals_mm, from_s)
@@ -123,14 +129,25 @@ ROLLING_S: Final = (
     *(HOUR_S * hours for hours in (3, 6, 12, 24)),
 )
 """Durations over which the rain is summed. Those between the durations of
-`quality.RAIN_LIMITS` matter: 49 mm in each ten minutes is within every one of these
-limits for half an hour, and 29 mm beyond a limit on the line between them after 40
-minutes."""
+`quality.RAIN_LIMITS` matter: 49 mm in each ten minutes is within all of these for half
+an hour, and after 40 minutes 29 mm above the line between two of them."""
+
+EXTREME_LIMITS: Final = (
+    (60.0, 8.0),
+    (600.0, 40.0),
+    (1800.0, 80.0),
+    (HOUR_S, 120.0),
+    (3 * HOUR_S, 300.0),
+    (6 * HOUR_S, 450.0),
+    (DAY_S, 900.0),
+)
+"""Pairs of seconds and rain in mm that one gauge alone does not prove. JMA announces
+80 to 120 mm in an hour as record-breaking; it falls at a place once in many years, and
+a faulty gauge reports it within minutes. Our proposal."""
 
 ROLLING_LIMITS: Final = tuple(
-    (seconds, limit_mm)
+    (seconds, rain_limit_mm(seconds, EXTREME_LIMITS) or math.inf)
     for seconds in ROLLING_S
-    if (limit_mm := rain_limit_mm(seconds)) is not None
 )
 
 ROUNDING_MM: Final = 1e-6
@@ -145,19 +162,25 @@ CONFIRM_SHARE: Final = 0.5
 
 @dataclass(frozen=True)
 class RainSum:
-    """Rain of a duration above its limit.
+    """Rain of a duration above its limit of `EXTREME_LIMITS`.
 
     Attributes:
         from_s: Begin.
         to_s: End.
         rain_mm: Rain between them.
-        limit_mm: Limit for the duration.
+        limit_mm: The limit.
     """
 
     from_s: float
     to_s: float
     rain_mm: float
     limit_mm: float
+
+    @property
+    def is_implausible(self) -> bool:
+        """Whether the rain is above `quality.RAIN_LIMITS`, too."""
+        limit_mm = rain_limit_mm(self.to_s - self.from_s)
+        return limit_mm is not None and self.rain_mm > limit_mm + ROUNDING_MM
 
     @property
     def excess(self) -> float:
@@ -169,12 +192,12 @@ class RainSum:
         return self.from_s < at_s and begin_s < self.to_s <= at_s + DOUBT_S
 
 
-def find_implausible_sums(
+def find_extreme_sums(
     record: RainRecord, neighbours: Sequence[NeighbourGauge], since_s: float
 ) -> list[RainSum]:
-    """Sums above their limits that no other gauge confirms.
+    """Sums of extreme rain that no other gauge confirms.
 
-    A storm beyond the limits is possible (the national record of ten minutes is
+    A storm beyond all limits is possible (the national record of ten minutes is
     55.0 mm), and a second gauge tells it from a fault: then no sum is returned.
 
     Args:
@@ -217,19 +240,25 @@ def _is_confirmed(found: RainSum, neighbours: Iterable[NeighbourGauge]) -> bool:
 def check_rolling_limits(
     sums: Iterable[RainSum], begin_s: float, at_s: float
 ) -> Verdict:
-    """Suspect a report whose rain belongs to an implausible sum.
+    """Suspect a report whose rain belongs to a sum of extreme rain.
+
+    The reason names the limit of `quality.RAIN_LIMITS` where that is exceeded, too.
 
     Args:
-        sums: Result of `find_implausible_sums`.
+        sums: Result of `find_extreme_sums`.
         begin_s: Begin of the report's interval.
         at_s: End of it.
     """
     found = [each for each in sums if each.doubts(begin_s, at_s)]
     if not found:
         return GOOD
-    worst = max(found, key=lambda each: each.excess)
+    worst = max(found, key=lambda each: (each.is_implausible, each.excess))
     seconds = worst.to_s - worst.from_s
-    return check_rain_sum(worst.rain_mm, seconds, worst.limit_mm)
+    if worst.is_implausible:
+        limit_mm = rain_limit_mm(seconds) or math.inf
+        return check_rain_sum(worst.rain_mm, seconds, limit_mm)
+    rain_mm, minutes = round(worst.rain_mm, 1), round(seconds / 60)
+    return suspect_because(ReasonCode.EXTREME, rain_mm=rain_mm, minutes=minutes)
 
 
 MAX_BURST_S: Final = 60.0
@@ -303,27 +332,37 @@ def check_bounce(refused: int) -> Verdict:
     return suspect_because(ReasonCode.BOUNCE, count=refused)
 
 
+MAX_RELEASE_S: Final = 1800.0
+"""Longest report whose rain may have come at once; a longer one holds a shower."""
+
 MIN_RELEASED_MM: Final = 5.0
 """Minimum depth between two dry hours: a released clog, or manual tipping."""
 
 
-def check_release(record: RainRecord, begin_s: float, at_s: float) -> Verdict:
-    """Suspect one large depth between two dry hours.
+def check_release(
+    record: RainRecord,
+    begin_s: float,
+    at_s: float,
+    neighbours: Iterable[NeighbourGauge] = (),
+) -> Verdict:
+    """Suspect one large depth between two dry hours, unless it rained at another gauge.
 
     Args:
         record: Rain of the gauge.
         begin_s: Begin of the report's interval.
         at_s: End of it.
+        neighbours: Other gauges.
     """
-    if record.rain_mm(begin_s, at_s) < MIN_RELEASED_MM:
+    own_mm = record.rain_mm(begin_s, at_s)
+    if own_mm < MIN_RELEASED_MM:
         return GOOD
     first_s, last_s = record.times_s[0], record.times_s[-1]
-    is_long = at_s - begin_s > MAX_REPORT_S
+    is_long = at_s - begin_s > MAX_RELEASE_S
     if is_long or first_s > at_s - HOUR_S or last_s < at_s + HOUR_S:
         return NOT_EVALUATED
-    around_mm = record.rain_mm(min(at_s - HOUR_S, begin_s), at_s + HOUR_S)
-    own_mm = record.rain_mm(begin_s, at_s)
-    if around_mm - own_mm > ROUNDING_MM:
+    if record.rain_mm(at_s - HOUR_S, at_s + HOUR_S) - own_mm > ROUNDING_MM:
+        return GOOD
+    if _is_confirmed(RainSum(at_s - HOUR_S, at_s + HOUR_S, own_mm, own_mm), neighbours):
         return GOOD
     return suspect_because(ReasonCode.RELEASED, rain_mm=round(own_mm, 3))
 
@@ -347,7 +386,7 @@ class ComparisonLimits:
 
 COMPARISONS: Final = (
     ComparisonLimits(3 * HOUR_S, 20.0, 10.0, 20.0),
-    ComparisonLimits(DAY_S, 50.0, 30.0, 30.0),
+    ComparisonLimits(DAY_S, 50.0, 20.0, 20.0),
 )
 """Three hours tell a clog or a fault while it rains; a day tells a wrong unit or factor
 in rain that is never heavy."""
@@ -392,7 +431,8 @@ def _compare(
     at_s: float,
     limits: ComparisonLimits,
 ) -> Verdict:
-    from_s = at_s - limits.seconds
+    # In a record that is shorter, what has fallen so far is compared.
+    from_s = max(at_s - limits.seconds, record.times_s[1])
     own_mm = record.known_mm(from_s, at_s)
     if own_mm is None:
         return NOT_EVALUATED
@@ -403,22 +443,26 @@ def _compare(
     ]
     if not known:
         return NOT_EVALUATED
-    hours, own_mm = limits.seconds / HOUR_S, max(0.0, own_mm)
+    hours = round((at_s - from_s) / HOUR_S, 1)
     less = [each for each in known if each[0] * RATIO <= own_mm]
-    if own_mm >= limits.excess_mm and _is_outvoted(less, known, own_mm, ONE_VOTE):
+    if own_mm >= limits.excess_mm and _is_outvoted(less, known, own_mm):
         other_mm = max(theirs_mm for theirs_mm, _ in less)
         return _contradicted(ReasonCode.ALONE, own_mm, hours, other_mm)
-    return _check_low(own_mm, known, limits)
+    return _check_low(own_mm, known, limits, hours)
 
 
 def _check_low(
-    own_mm: float, known: Sequence[tuple[float, float]], limits: ComparisonLimits
+    own_mm: float,
+    known: Sequence[tuple[float, float]],
+    limits: ComparisonLimits,
+    hours: float,
 ) -> Verdict:
     """Suspect a gauge with no rain, or much less than those around it."""
-    is_dry, hours = own_mm < ROUNDING_MM, limits.seconds / HOUR_S
+    is_dry = own_mm < ROUNDING_MM
     least_mm = limits.clog_mm if is_dry else limits.low_mm
     more = [each for each in known if each[0] >= max(least_mm, own_mm * RATIO)]
-    if not _is_outvoted(more, known, own_mm, ONE_VOTE if is_dry else TWO_VOTES):
+    # Of two gauges with rain, the one with more may be the faulty one.
+    if not _is_outvoted(more, known, own_mm) or not (is_dry or len(more) > 1):
         return GOOD
     other_mm = max(theirs_mm for theirs_mm, _ in more)
     if is_dry:
@@ -443,10 +487,9 @@ def _is_outvoted(
     against: Sequence[tuple[float, float]],
     known: Sequence[tuple[float, float]],
     own_mm: float,
-    own_votes: float,
 ) -> bool:
     supporters = (votes for theirs_mm, votes in known if _do_agree(theirs_mm, own_mm))
-    return sum(votes for _, votes in against) > own_votes + sum(supporters)
+    return sum(votes for _, votes in against) > ONE_VOTE + sum(supporters)
 
 
 def _do_agree(theirs_mm: float, own_mm: float) -> bool:

@@ -353,6 +353,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         en="alone: {rain_mm} mm in {hours} h, another saw {other_mm} mm",
         ja="単独の大雨：{hours} 時間に {rain_mm} mm、ほかの雨量計は {other_mm} mm",
     ),
+    ReasonCode.EXTREME: SentenceTemplates(
+        en="extreme: {rain_mm} mm within {minutes} min, and no other gauge confirms it",
+        ja="極端な雨：{minutes} 分間に {rain_mm} mm、ほかの雨量計では未確認",
+    ),
     ReasonCode.UNDERCATCH: SentenceTemplates(
         en="undercatch: {rain_mm} mm in {hours} h, another saw {other_mm} mm",
         ja="捕捉不足：{hours} 時間に {rain_mm} mm、ほかの雨量計は {other_mm} mm",

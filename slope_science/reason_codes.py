@@ -84,6 +84,7 @@ class ReasonCode(StrEnum):
     RELEASED = "released"
     CLOGGED = "clogged"
     ALONE = "alone"
+    EXTREME = "extreme"
     UNDERCATCH = "undercatch"
     BURSTS = "bursts"
     BOUNCE = "bounce"
@@ -356,6 +357,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.RELEASED: (_general("rain_mm"),),
     ReasonCode.CLOGGED: (_general("hours"), _general("other_mm")),
     ReasonCode.ALONE: (_general("rain_mm"), _general("hours"), _general("other_mm")),
+    ReasonCode.EXTREME: (_general("rain_mm"), _general("minutes")),
     ReasonCode.UNDERCATCH: (
         _general("rain_mm"),
         _general("hours"),

@@ -1,9 +1,10 @@
 """GRIB2 files as JMA's descriptions define them, written without the product's reader.
 
-Sections, octets and template 4.50008 after 「解析雨量を格納するGRIB2の書式」 (JMA, 2019);
-run lengths after template 7.200. The soil water index has template 4.0, one field for
-the total (first fixed surface 200) and two for the tanks (201). JMA's number of that
-parameter is not in any description at hand; 206 here is a placeholder.
+Sections, octets and template 4.50008 after JMA's description of the files of analysed
+rain (解析雨量を格納するGRIB2の書式, 2019); run lengths after template 7.200. The soil
+water index has template 4.0, one field for the total (first fixed surface 200) and two
+for the tanks (201). JMA's number of that parameter is in no description at hand; 206 is
+a placeholder.
 """
 
 import struct
@@ -24,7 +25,7 @@ RAIN_LEVELS = (
 )
 """The 98 values of analysed rain, in 0.1 mm."""
 
-INDEX_LEVELS = tuple(range(0, 601))
+INDEX_LEVELS = tuple(range(601))
 """Values of the soil water index, in mm."""
 
 AT = datetime(2026, 7, 1, 1, 0, tzinfo=UTC)
@@ -123,7 +124,9 @@ class JmaFile:
     def _layer(self, layer: Layer) -> bytes:
         greatest = max(int(layer.levels.max()), 1)
         table = struct.pack(f">{len(self.table)}H", *self.table)
-        kind = struct.pack(">IHBHH", layer.levels.size, 200, self.bits, greatest, len(self.table))
+        kind = struct.pack(
+            ">IHBHH", layer.levels.size, 200, self.bits, greatest, len(self.table)
+        )
         return (
             section(4, self._product(layer))
             + section(5, kind + bytes([self.scale]) + table)
@@ -134,10 +137,27 @@ class JmaFile:
     def _product(self, layer: Layer) -> bytes:
         is_sum = self.template != 0
         start = 2**31 + self.minutes if is_sum else self.ahead_min
-        body = struct.pack(">HHBBBBBHBBI", 0, self.template, self.category, self.number, 0, 150, 255, 0, 10, 0, start)
-        body += struct.pack(">BBIBBI", layer.surface, 255, layer.scaled, 255, 255, 2**32 - 1)
+        body = struct.pack(
+            ">HHBBBBBHBBI",
+            0,
+            self.template,
+            self.category,
+            self.number,
+            0,
+            150,
+            255,
+            0,
+            10,
+            0,
+            start,
+        )
+        body += struct.pack(
+            ">BBIBBI", layer.surface, 255, layer.scaled, 255, 255, 2**32 - 1
+        )
         if is_sum:
-            body += clock(self.at) + struct.pack(">BIBBBIBI", 1, 0, 1, 2, 0, self.minutes, 0, 0)
+            body += clock(self.at) + struct.pack(
+                ">BIBBBIBI", 1, 0, 1, 2, 0, self.minutes, 0, 0
+            )
             body += bytes(24)  # radars and gauges in operation
         return body
 
@@ -155,4 +175,6 @@ def index_file(mm: np.ndarray, at: datetime = AT) -> JmaFile:
     levels = np.where(np.isnan(mm), 0, np.nan_to_num(mm).round().astype(int) + 1)
     tanks = [Layer(np.full(mm.shape, 3 * n), 201, n) for n in (1, 2)]
     whole = [Layer(levels, 200), *tanks]
-    return JmaFile(whole, at, table=INDEX_LEVELS, scale=0, bits=16, template=0, number=206)
+    return JmaFile(
+        whole, at, table=INDEX_LEVELS, scale=0, bits=16, template=0, number=206
+    )

@@ -122,7 +122,7 @@ def score_new_analyses(
 def _last_hour(
     hourly: Mapping[tuple[str, int], Value], cell: str, at_us: int
 ) -> Value | None:
-    """Newest hour of rain at a time; JMA analyses it each 30, or quickly 10, minutes."""
+    """Newest hour of rain at a time; JMA analyses it each 30 minutes, or quickly 10."""
     ends_us = (at_us - lag for lag in RAIN_LAGS_US)
     return next((hourly[cell, us] for us in ends_us if (cell, us) in hourly), None)
 

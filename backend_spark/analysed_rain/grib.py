@@ -35,7 +35,7 @@ COLUMNS_PER_DEG: Final = 80
 """Third meshes (JIS X 0410) per degree."""
 
 ECCODES_S: Final = 120.0
-MAX_POINTS: Final = 20_000_000
+MAX_POINTS: Final = 10_000_000
 """JMA's area has 8,601,600; damaged numbers must not fill the memory."""
 
 MAX_DIGITS: Final = 24
@@ -238,8 +238,10 @@ def _number(name: str, degrees: float, per_degree: int) -> int:
 
 def _time(section: bytes, octet: int, name: str) -> float:
     parts = struct.unpack_from(">HBBBBB", section, octet - 1)
+    year, month, day, hour, minute, second = parts
     try:
-        return datetime(*parts, tzinfo=UTC).timestamp()
+        at = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        return at.timestamp()
     except ValueError as error:
         raise FieldError(name, "a date and time", parts, _DAMAGED) from error
 
@@ -329,22 +331,27 @@ sys.stdout.buffer.write(b"values" + values.tobytes())
 
 def _decode_elsewhere(field: GribField, packing: int) -> np.ndarray:
     """Values of another packing, by ecCodes in a process that may fail."""
-    command = [sys.executable, "-c", _ECCODES_PROGRAM]
-    message = _plain_message(field)
     try:
         done = subprocess.run(  # noqa: S603 - this interpreter
-            command, input=message, capture_output=True, timeout=ECCODES_S, check=False
+            [sys.executable, "-c", _ECCODES_PROGRAM],
+            input=_plain_message(field),
+            capture_output=True,
+            timeout=ECCODES_S,
+            check=True,
         )
-        is_decoded, said = done.returncode == 0, done.stderr.decode(errors="replace")
-    except subprocess.TimeoutExpired:
-        is_decoded, said = False, f"no answer within {ECCODES_S:.0f} s"
-    if not is_decoded:
-        lines = said.strip().splitlines() or ["ended by a signal"]
-        rule = "200 (run length) or one that ecCodes decodes"
-        remedy = f"{_DAMAGED}; ecCodes: {lines[-1]}"
-        raise FieldError("data representation template", rule, packing, remedy)
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.decode(errors="replace").strip().splitlines()
+        raise _not_decoded(packing, lines[-1] if lines else str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        raise _not_decoded(packing, f"no answer in {ECCODES_S:.0f} s") from error
     _, _, values = done.stdout.partition(b"values")
     return np.frombuffer(values, "<f8")
+
+
+def _not_decoded(packing: int, why: str) -> FieldError:
+    rule = "200 (run length) or one that ecCodes decodes"
+    remedy = f"{_DAMAGED}; ecCodes: {why}"
+    return FieldError("data representation template", rule, packing, remedy)
 
 
 def _plain_message(field: GribField) -> bytes:

@@ -255,18 +255,28 @@ def _day(tables: Path, version: int, day: int) -> Mapping[tuple[str, int], MeshS
     dataset = DeltaTables(tables).dataset(TABLE, version)
     rows = dataset.to_table(columns, filter=(known >= first) & (known < beyond))
     rows = rows.sort_by([(name, "ascending") for name in columns[:4]])
-    found: dict[tuple[str, int], MeshSeries] = {}
-    for product in Product:
-        some = rows.filter(pc.equal(rows["product"], product.value))
-        mesh = some["mesh"].to_numpy()
-        times = [some[n].cast(pa.int64()).to_numpy() / _MICRO for n in columns[2:4]]
-        mm = pc.fill_null(some["mm"], float("nan")).to_numpy()
-        codes, starts = np.unique(mesh, return_index=True)
-        ends = np.append(starts, len(mesh))[1:]
-        for code, begin, end in zip(codes.tolist(), starts, ends, strict=True):
-            parts = (each[begin:end] for each in (*times, mm))
-            found[product.value, code] = MeshSeries(*parts)
-    return found
+    return {
+        (product.value, mesh): series
+        for product in Product
+        for mesh, series in _by_mesh(
+            rows.filter(pc.equal(rows["product"], product.value))
+        )
+    }
+
+
+def _by_mesh(rows: pa.Table) -> Iterator[tuple[int, MeshSeries]]:
+    """Series of each mesh, from rows that are sorted by mesh."""
+    meshes = rows["mesh"].to_numpy()
+    at_s, known_s = (
+        rows[name].cast(pa.int64()).to_numpy() / _MICRO
+        for name in ("at", "received_at")
+    )
+    mm = pc.fill_null(rows["mm"], float("nan")).to_numpy()
+    codes, starts = np.unique(meshes, return_index=True)
+    ends = np.append(starts, len(meshes))[1:]
+    for mesh, begin, end in zip(codes.tolist(), starts, ends, strict=True):
+        part = slice(begin, end)
+        yield mesh, MeshSeries(at_s[part], known_s[part], mm[part])
 
 
 @dataclass(frozen=True)

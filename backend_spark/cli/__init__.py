@@ -16,7 +16,7 @@ COMMANDS: Final = {
     "console": ("backend_spark.cli.console", "console"),
     "console-account": ("backend_spark.cli.console", "console_account"),
     "criteria": ("backend_spark.cli.criteria", "criteria"),
-    "evaluate": ("backend_spark.cli.data", "evaluate"),
+    "evaluate": ("backend_spark.cli.evaluate", "evaluate"),
     "export": ("backend_spark.cli.data", "export"),
     "forecast": ("backend_spark.cli.data", "forecast"),
     "index": ("backend_spark.cli.data", "index"),

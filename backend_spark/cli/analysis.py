@@ -29,12 +29,12 @@ def analysis() -> None:
 )
 @click.option(
     "--soil-water",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the soil water index; by default analysis.soil_water_folder.",
 )
 @click.option(
     "--rain",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, file_okay=False),
     help="Folder of analysed rain; by default analysis.rain_folder.",
 )
 def load_analyses(

@@ -19,10 +19,12 @@ from backend_spark.scoring.observation import (
     Observation,
 )
 from slope_science.evidence.detections import RuleContext, StatefulRule
+from slope_science.evidence.displacement import DisplacementRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.evidence.tilt import TiltRule
+from slope_science.failure_time import FailureForecast
 from slope_science.findings import Finding
 from slope_science.movement import TiltRate
 from slope_science.quality import Flag
@@ -76,10 +78,12 @@ class StepEvidence:
     Attributes:
         findings: Findings of all sensors.
         tilts: Estimates by tilt sensor.
+        failures: Times of failure, in hours after the step, by extensometer.
     """
 
     findings: list[Finding]
     tilts: dict[str, TiltEstimate] = field(default_factory=dict)
+    failures: dict[str, FailureForecast] = field(default_factory=dict)
 
 
 class CellEvidence:
@@ -146,7 +150,7 @@ class CellEvidence:
         if not rules:
             return StepEvidence([])
         found = self._judge.judge(rules, RuleContext(end_s, r60_mm=r60_mm))
-        return StepEvidence(found, dict(_tilt_estimates(rules)))
+        return StepEvidence(found, dict(_tilt_estimates(rules)), dict(_failures(rules)))
 
     def _rules_of(self, family: str, sensor: str) -> Sequence[StatefulRule]:
         key = family, sensor
@@ -185,6 +189,14 @@ def _tilt_estimates(
         if isinstance(rule, TiltRule):
             hour, long = rule.rates
             yield rule.sensor, TiltEstimate(hour, long, rule.deg_per_k)
+
+
+def _failures(
+    rules: Iterable[StatefulRule],
+) -> Iterable[tuple[str, FailureForecast]]:
+    for rule in rules:
+        if isinstance(rule, DisplacementRule) and rule.forecast is not None:
+            yield rule.sensor, rule.forecast
 
 
 def _samples(

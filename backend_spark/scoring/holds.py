@@ -6,8 +6,8 @@ finding of level 3 or more is held from the last reading of its sensor, until th
 sensor has given readings for an hour again.
 
 A hold of a level below 3 ends after a day, because "no criterion was reached" is no
-longer known then; a hold of a higher level ends after `CellRules.hold_s`, or when a
-person releases it. Without other evidence the level is unknown after that: null.
+longer known then; that of a higher level ends after `HoldLimits.hold_s`. Without other
+evidence the level is unknown after that: null.
 """
 
 from bisect import bisect_right
@@ -101,11 +101,9 @@ class HoldLimits:
 
     Attributes:
         hold_s: Longest hold of a level from 3 on.
-        released_s: Unix time at which a person released the holds of the cell.
     """
 
     hold_s: float = HOLD_S
-    released_s: float | None = None
 
     def is_over(self, held: HeldLevel, at_s: float) -> bool:
         """Whether a hold has ended at a moment."""
@@ -114,10 +112,7 @@ class HoldLimits:
     def has_ended(self, level: int, known_until_s: float, at_s: float) -> bool:
         """Whether the hold of a level that was last judged at a time has ended."""
         longest_s = self.hold_s if level >= WARNING else min(LOW_HOLD_S, self.hold_s)
-        is_released = (
-            self.released_s is not None and known_until_s <= self.released_s <= at_s
-        )
-        return is_released or at_s - known_until_s > longest_s
+        return at_s - known_until_s > longest_s
 
 
 NO_LIMITS: Final = HoldLimits()
@@ -304,7 +299,8 @@ class SensorHolds:
 
     def saved(self, at_s: int) -> dict[str, SensorHold]:
         """Holds to save with the state at the end of a step."""
-        return {sensor: hold for sensor, (hold, _) in self.at(at_s).items()}
+        # Also of sensors whose last reading is in that step.
+        return {sensor: hold for sensor, (hold, _) in self.at(at_s + 1).items()}
 
     def _find(
         self, sensor: str, times: list[float], past: SensorHold | None, past_s: float

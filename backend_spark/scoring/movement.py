@@ -36,7 +36,6 @@ class ExtensometerSeries:
     sensor: str
     times_s: list[float] = field(default_factory=list)
     moved_mm: list[float] = field(default_factory=list)
-    _forecasts: dict[float, FailureForecast | None] = field(default_factory=dict)
 
     def speed(self, end_s: float) -> Velocity | None:
         """Speed over the hour before a moment; None with too few readings."""
@@ -55,12 +54,10 @@ class ExtensometerSeries:
 
         None unless the speed exceeds its noise.
         """
-        if end_s not in self._forecasts:
-            now = self.speed(end_s)
-            is_moving = now is not None and now.exceeds(0.0)
-            past = self._past(end_s, FIT_SPAN_H)
-            self._forecasts[end_s] = forecast_failure(*past) if is_moving else None
-        return self._forecasts[end_s]
+        now = self.speed(end_s)
+        if now is None or not now.exceeds(0.0):
+            return None
+        return forecast_failure(*self._past(end_s, FIT_SPAN_H))
 
     def _past(self, end_s: float, hours: float) -> tuple[list[float], list[float]]:
         start = bisect_right(self.times_s, end_s - hours * HOUR_S - 1e-6)
@@ -132,7 +129,8 @@ def make_sensor_rows(
             if tilt is not None:
                 columns = _tilt(tilt)
             elif sensor in rods:
-                columns = _moved(rods[sensor], end_s)
+                ahead = signs.evidence.at(end_s).failures.get(sensor)
+                columns = _moved(rods[sensor], ahead, end_s)
             else:
                 continue
             rows.append(_row(sensor, end_s, seen) | dict(columns))
@@ -189,8 +187,10 @@ def _tilt(tilt: TiltEstimate) -> Mapping[str, Any]:
     }
 
 
-def _moved(rod: ExtensometerSeries, end_s: float) -> Mapping[str, Any]:
-    speed, ahead = rod.speed(end_s), rod.forecast_failure(end_s)
+def _moved(
+    rod: ExtensometerSeries, ahead: FailureForecast | None, end_s: float
+) -> Mapping[str, Any]:
+    speed = rod.speed(end_s)
     columns: dict[str, Any] = {
         "kind": "displacement",
         "velocity_mm_per_h": speed and speed.mm_per_h,

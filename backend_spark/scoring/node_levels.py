@@ -182,7 +182,7 @@ def _chain(reason: Reason) -> Iterable[Reason]:
 
 
 def _codes(reason: Reason) -> set[ReasonCode]:
-    return {each.code for each in _chain(reason)}
+    return {ReasonCode(each.code) for each in _chain(reason)}
 
 
 def _within(reason: Reason, param: str) -> object:

@@ -48,7 +48,7 @@ from slope_science.rain_quality import (
     check_release,
     check_rolling_limits,
     find_bursts,
-    find_implausible_sums,
+    find_extreme_sums,
 )
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -327,7 +327,7 @@ def _gauge(
         return
     record, neighbours = gauge
     since_s = readings[start - 1].at_s if start else readings[0].at_s - FIRST_REPORT_S
-    sums = find_implausible_sums(record, neighbours, since_s)
+    sums = find_extreme_sums(record, neighbours, since_s)
     bursts = find_bursts(record, since_s)
     before = readings[start - 1] if start else None
     for o in readings[start:]:
@@ -342,7 +342,7 @@ def _gauge(
             verdicts += [
                 check_rolling_limits(sums, begin_s, o.at_s),
                 check_bursts(bursts, begin_s, o.at_s),
-                check_release(record, begin_s, o.at_s),
+                check_release(record, begin_s, o.at_s, neighbours),
                 check_bounce(others.refused_between(begin_s, o.at_s)),
             ]
         yield verdicts

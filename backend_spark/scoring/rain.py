@@ -29,6 +29,7 @@ MIN_COVERED_S: Final = STEP_S / 2
 DEPTH_DOUBT_CODES: Final = frozenset({
     ReasonCode.RANGE,
     ReasonCode.RAIN_RANGE,
+    ReasonCode.EXTREME,
     ReasonCode.RELEASED,
     ReasonCode.ALONE,
     ReasonCode.BURSTS,

@@ -33,7 +33,6 @@ from backend_spark.scoring.features import (
     last_hour,
     list_assumptions,
     make_outlook,
-    not_judged_reasons,
 )
 from backend_spark.scoring.holds import (
     JUDGED,
@@ -46,36 +45,36 @@ from backend_spark.scoring.holds import (
     StepHolds,
     rain_holds,
 )
+from backend_spark.scoring.judgement import has_recent_rain, judge_step, list_doubts
 from backend_spark.scoring.movement import make_sensor_rows
 from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
-from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
+from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
     ALONE_LEVEL,
     NO_RAIN_PAST,
     RainPast,
     RainState,
+    StepRain,
     Substitute,
     SubstituteRain,
-    cap_doubtful_rain,
     fill_missing,
     gap_begins,
     rain_states,
     undoubted_states,
 )
 from backend_spark.scoring.soil import group_soil, judge_soil
-from slope_science.criteria import JUDGED_LEVELS, Criteria
+from slope_science.criteria import Criteria
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.findings import (
     LOWEST,
     Finding,
     combine_findings,
-    judge_rain,
     noticed,
 )
 from slope_science.quality import NEIGHBOUR_S
-from slope_science.rain import ANTECEDENT_DAYS
+from slope_science.rain import ANTECEDENT_DAYS, STEPS_PER_HOUR
 from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
@@ -148,11 +147,24 @@ class CellPass:
         )
 
     def ahead_finding(self, at: int, view: CellOutlook | None) -> Finding | None:
-        """Finding of the two hours ahead of a step, where the rules look ahead."""
+        """Finding of the look-ahead of a step, where the rules look ahead.
+
+        Where rain is doubtful, it restricts this finding as it does that of the rain.
+        """
         is_usable = has_recent_rain(self.states[at]) or at in self.sources
         if view is None or not self._rules.look_ahead or not is_usable:
             return None
-        return view.finding(self._criteria, same_rain=self._rules.same_rain)
+        same_rain, sure = self._rules.same_rain, self.sure[at]
+        found = view.finding(self._criteria, same_rain=same_rain)
+        if found is None or sure is None or sure.tanks is None:
+            return found
+        depth_mm = (sure.r60_mm or 0.0) / STEPS_PER_HOUR
+        hour = [StepRain(depth_mm, is_known=True)] * STEPS_PER_HOUR
+        coming = self._coming(self.cell.ends_s[at])
+        without = make_outlook(sure.tanks, hour, self._criteria, coming)
+        surely = without.finding(self._criteria, same_rain=same_rain)
+        ceiling = max(surely.level if surely else LOWEST, self._rules.alone_level)
+        return replace(found, level=min(found.level, ceiling))
 
     def judge(
         self, at: int, motion: Sequence[Finding | None]
@@ -301,8 +313,6 @@ class CellPass:
         )
 
 
-_LOWER_BOUND: Final = (Reason(ReasonCode.LOWER_BOUND),)
-NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
 
 
@@ -518,7 +528,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
             rain,
             rate,
             level,
-            reasons + cell.rain[at].notes() + _doubts(in_step),
+            reasons + cell.rain[at].notes() + list_doubts(in_step),
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
             run.columns(at, rain, view)
@@ -543,79 +553,3 @@ def first_changed_s(
     earlier = [o.at_s for o in observations if o.at_s < touched_s]
     from_s = min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
     return min([from_s, *gap_begins(observations, touched_s - NEIGHBOUR_S)])
-
-
-def has_recent_rain(rain: RainState) -> bool:
-    """Whether there are rain data of the last day."""
-    return rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
-
-
-def judge_step(  # noqa: PLR0913 - each kind of evidence by name
-    rain: RainState,
-    motion: Iterable[Finding | None],
-    criteria: Criteria,
-    sure: RainState | None = None,
-    *,
-    held: Iterable[Finding] = (),
-    source: Reason | None = None,
-    alone_level: int = ALONE_LEVEL,
-) -> tuple[int | None, tuple[Reason, ...]]:
-    """Level and reasons at the end of a step; None is no judgement.
-
-    Args:
-        rain: Rain and soil water.
-        motion: Findings of other sensors.
-        criteria: Criteria for rain.
-        sure: The same without doubtful rain; None if there is none.
-        held: Held levels, where evidence is missing.
-        source: Where the rain of the step is from, if it is not the cell's own.
-        alone_level: Highest level of doubtful rain that nothing else confirms.
-    """
-    signs = [*held, *motion]
-    if has_recent_rain(rain) or source is not None:
-        judgement = combine_findings([*signs, _rain_finding(rain, criteria)])
-        if sure is not None:
-            without = combine_findings([*signs, _rain_finding(sure, criteria)])
-            judgement = cap_doubtful_rain(judgement, without, sure, alone_level, signs)
-        notes = [] if source is None else [source]
-        notes += _LOWER_BOUND * rain.is_lower_bound
-        reasons = (*judgement.reasons, *notes)
-        return _within_criteria(judgement.level, reasons, rain, criteria)
-    judgement = combine_findings(signs)
-    hours = rain.gap_s / 3600 if rain.tanks else None
-    reasons = (*judgement.reasons, Reason(ReasonCode.NO_RAIN_DATA, hours=hours))
-    return (judgement.level if judgement.level > LOWEST else None), reasons
-
-
-def _within_criteria(
-    level: int, reasons: tuple[Reason, ...], rain: RainState, criteria: Criteria
-) -> tuple[int | None, tuple[Reason, ...]]:
-    """Level and reasons, restricted to what the prefecture judges.
-
-    Rain that is not judged at all gives no level 1. Where it reaches a criterion, the
-    reasons name the higher levels that it cannot reach.
-    """
-    is_never_judged = len(criteria.not_judged) == len(JUDGED_LEVELS)
-    if is_never_judged or _rain_finding(rain, criteria):
-        reasons += not_judged_reasons(criteria)
-    return None if is_never_judged and level == LOWEST else level, reasons
-
-
-def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
-    if rain.tanks is None:
-        return None
-    return judge_rain(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
-
-
-def _doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
-    """Suspect readings that count in a step, grouped by their reasons."""
-    sensors: dict[str, list[str]] = {}
-    because: dict[str, tuple[Reason, ...]] = {}
-    for sensor, o in last_suspects(in_step).items():
-        why = o.why or "suspect"
-        sensors.setdefault(why, []).append(sensor)
-        because[why] = o.reasons
-    return tuple(
-        Reason(ReasonCode.SUSPECT, sensors=sorted(sensors[why]), because=because[why])
-        for why in sorted(sensors)
-    )

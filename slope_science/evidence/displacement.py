@@ -27,7 +27,12 @@ from slope_science.evidence.windows import (
     largest_agreed_step,
     largest_last_step,
 )
-from slope_science.failure_time import FIT_SPAN_H, MIN_SIGMAS, forecast_failure
+from slope_science.failure_time import (
+    FIT_SPAN_H,
+    MIN_SIGMAS,
+    FailureForecast,
+    forecast_failure,
+)
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
 from slope_science.movement import is_single_step, remove_largest_step
 from slope_science.reason_codes import ReasonCode
@@ -36,6 +41,7 @@ from slope_science.reasons import Reason
 _HOUR_S = 3600.0
 _SHORTEST_SPAN_S = 900.0
 _DAY_S = 86400.0
+_FORECAST_EVERY_S = 600.0  # the most expensive part of the rule, on a Raspberry Pi
 _STEP_WITHIN_S = 3900.0  # an hour, and the jitter of hourly readings
 _LEAST_LEFT_H = 0.1  # the speed of the law is infinite at the failure
 _STEP_INTERVALS = 2
@@ -51,6 +57,8 @@ class DisplacementRule:
     Attributes:
         rule: Name of the rule.
         sensor: Name of the sensor.
+        forecast: Time of failure in hours after the last detection of another ten
+            minutes; None if the slope does not clearly speed up.
     """
 
     rule = "displacement"
@@ -59,6 +67,8 @@ class DisplacementRule:
         self, sensor: str, rules: DisplacementRuleSettings, alone_notice_level: int
     ) -> None:
         self.sensor = sensor
+        self.forecast: FailureForecast | None = None
+        self._slot = -1
         self._rules = rules
         self._alone_notice_level = alone_notice_level
         self._thresholds = rules.thresholds
@@ -225,11 +235,10 @@ class DisplacementRule:
 
     def _ahead(self, now_s: float) -> Iterable[Detection]:
         """Time of failure by Voight's law, if it passes its gates."""
-        past = self._past.since(now_s - FIT_SPAN_H * _HOUR_S)
-        times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in past]
-        if not _is_moving(times_h, [mm for _, mm in past]):
-            return
-        found = forecast_failure(times_h, [mm for _, mm in past])
+        slot = int(now_s // _FORECAST_EVERY_S)
+        if slot != self._slot:
+            self._slot, self.forecast = slot, self._forecast(now_s)
+        found = self.forecast
         if found is None or not found.is_usable(0.0):
             return
         rungs = (
@@ -247,6 +256,16 @@ class DisplacementRule:
                 mm_per_h=found.speed_mm_per_h(max(found.failure_h, _LEAST_LEFT_H)),
             )
             yield self._claim(reason, level)
+
+    def _forecast(self, now_s: float) -> FailureForecast | None:
+        past = self._past.since(now_s - FIT_SPAN_H * _HOUR_S)
+        times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in past]
+        moved_mm = [mm for _, mm in past]
+        return (
+            forecast_failure(times_h, moved_mm)
+            if _is_moving(times_h, moved_mm)
+            else None
+        )
 
 
 def _is_moving(times_h: Sequence[float], moved_mm: Sequence[float]) -> bool:

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from backend_spark.i18n import message_reasons, reasons_of, render_both, render_japanese
+from backend_spark.scoring.judgement import judge_step
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import RainState
-from backend_spark.scoring.score import CellRules, judge_step, score_cell
+from backend_spark.scoring.score import CellRules, score_cell
 from slope_science.creep import Velocity
 from slope_science.criteria import Criteria
 from slope_science.failure_time import FailureForecast

@@ -36,10 +36,10 @@ def test_interval_covers_the_failure_for_each_exponent(exponent: float) -> None:
     """Of all bounded intervals, and of the usable ones, 12 to 2 h ahead."""
     cell = CoverageCell("white noise", 1 / 6, 0.1, exponent, 4, (36, 40, 43, 46))
     found = measure_coverage(cell)
-    assert found.bounded >= 12
+    assert found.bounded >= found.usable
     assert found.usable >= 4
     assert found.hits >= 0.9 * found.usable
-    assert found.bounded_hits >= 0.85 * found.bounded
+    assert found.bounded_hits >= 0.9 * found.bounded
 
 
 @pytest.mark.parametrize("condition", sorted(set(CONDITIONS) - {"white noise"}))

@@ -11,7 +11,7 @@ from slope_science.rain_quality import (
     check_release,
     check_rolling_limits,
     find_bursts,
-    find_implausible_sums,
+    find_extreme_sums,
 )
 from slope_science.reason_codes import ReasonCode
 
@@ -35,16 +35,18 @@ def steady(total_mm: float, hours: float = 4.0, every_s: float = 600.0) -> RainR
 
 def suspects(
     depths_mm: list[float], every_s: float, *others: NeighbourGauge
-) -> list[int]:
-    """Indices of the reports above a rolling limit."""
+) -> list[tuple[int, str]]:
+    """Index and code of the reports above a rolling limit."""
     rain = record(depths_mm, every_s)
-    sums = find_implausible_sums(rain, others, T0 - 1)
+    sums = find_extreme_sums(rain, others, T0 - 1)
+    checked = [
+        check_rolling_limits(sums, T0 + (n - 1) * every_s, T0 + n * every_s)
+        for n in range(len(depths_mm))
+    ]
     return [
-        n
-        for n, depth_mm in enumerate(depths_mm)
-        if depth_mm
-        and check_rolling_limits(sums, T0 + (n - 1) * every_s, T0 + n * every_s).flag
-        is Flag.SUSPECT
+        (n, str(verdict.reasons[0].code))
+        for n, (depth_mm, verdict) in enumerate(zip(depths_mm, checked, strict=True))
+        if depth_mm and verdict.reasons
     ]
 
 
@@ -70,22 +72,29 @@ def test_rain_is_known_only_between_reports_of_an_hour_at_most() -> None:
 
 @pytest.mark.parametrize("every_s", [10.0, 60.0, 120.0, 300.0, 600.0])
 @pytest.mark.parametrize(
-    ("mm_per_min", "minutes", "is_doubtful"),
-    [(9.5, 60, True), (4.9, 60, True), (5.0, 30, False), (3.0, 60, False),
-     (2.55, 60, False), (5.6, 10, True)],
-)  # fmt: skip
+    ("mm_per_min", "minutes", "codes"),
+    [
+        (9.5, 60, {"rain_range"}),
+        (4.9, 60, {"rain_range"}),
+        (5.6, 10, {"rain_range"}),
+        (5.0, 30, {"extreme"}),
+        (2.55, 60, {"extreme"}),
+        (2.6, 30, set()),
+        (2.0, 60, set()),
+    ],
+)
 def test_limits_hold_for_durations_and_not_for_reports(
-    mm_per_min: float, minutes: int, is_doubtful: bool, every_s: float
+    mm_per_min: float, minutes: int, codes: set[str], every_s: float
 ) -> None:
     """The same rain is doubtful however often the gauge reports.
 
-    153 mm in an hour, 2.55 mm/min, is a record and plausible.
+    153 mm in an hour, 2.55 mm/min, is a record: plausible, and not proved by one gauge.
     """
     wet = round(minutes * 60 / every_s)
     found = suspects([0] + [mm_per_min * every_s / 60] * wet + [0] * 6, every_s)
 
-    assert bool(found) is is_doubtful
-    if found and minutes == 60:  # all of the last hour, not just the end
+    assert {code for _, code in found} == codes
+    if found:  # all of the last hour, not just the end
         assert len(found) == wet
 
 
@@ -94,7 +103,7 @@ def test_no_sum_is_implausible_while_another_gauge_has_half_of_it() -> None:
     storm = [0.0, *[60.0] * 6]
     drizzle, half = NeighbourGauge(0.5, steady(4)), NeighbourGauge(4.0, steady(800))
 
-    assert suspects(storm, 600, drizzle) == [1, 2, 3, 4, 5, 6]
+    assert [n for n, _ in suspects(storm, 600, drizzle)] == [1, 2, 3, 4, 5, 6]
     assert suspects(storm, 600, drizzle, half) == []
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -282,7 +283,7 @@ def test_other_product_is_refused_by_its_name(tmp_path: Path, other: str) -> Non
 def test_missing_folder_is_reported(tmp_path: Path) -> None:
     """And the other folder is read."""
     drop(tmp_path, Product.SOIL_WATER, INDEX)
-    both = folders(tmp_path) | {Product.RAIN: tmp_path / "none"}
+    both = {**folders(tmp_path), Product.RAIN: tmp_path / "none"}
     done, error = importer(tmp_path).import_folders(both)
 
     assert isinstance(done, ImportedAnalysis)
@@ -323,7 +324,7 @@ def test_meshes_of_criteria_and_nodes(tmp_path: Path) -> None:
 
 
 def test_command_loads_the_configured_folders(
-    make_data: Callable[..., "object"], tmp_path: Path
+    make_data: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Valid files are loaded; an invalid one gives an error and exit code 65."""
     there = folders(tmp_path)

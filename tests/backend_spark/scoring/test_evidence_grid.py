@@ -55,6 +55,7 @@ def tilt_series(
     x: Movement,
     noise: float,
     seed: int,
+    *,
     quantum: float = 0.0,
 ) -> Rows:
     """Times, x and y of a tilt sensor with noise and a resolution."""
@@ -111,8 +112,8 @@ def kick(size: float, every_s: float, parts: int) -> Movement:
     """A kick against the pile at noon, read whole or in two parts."""
 
     def x(at_h: float) -> float:
-        is_first = parts == 2 and 12 < at_h <= 12 + every_s / HOUR_S  # noqa: PLR2004
-        return size * (0.6 if is_first else 1.0) * (at_h > 12)  # noqa: PLR2004 - noon
+        is_first = parts == 2 and 12 < at_h <= 12 + every_s / HOUR_S
+        return size * (0.6 if is_first else 1.0) * (at_h > 12)
 
     return x
 
@@ -195,9 +196,7 @@ def test_warmth_without_a_temperature_stays_at_level_two(
         ),
     ],
 )
-@pytest.mark.parametrize(
-    "every_s", [pytest.param(60.0, marks=pytest.mark.long), 600.0]
-)
+@pytest.mark.parametrize("every_s", [pytest.param(60.0, marks=pytest.mark.long), 600.0])
 def test_creep_is_level_four_within_45_minutes(
     deg_per_h: float, noise: float, every_s: float
 ) -> None:

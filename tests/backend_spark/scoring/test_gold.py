@@ -400,3 +400,15 @@ def test_gap_lowers_completeness(depth_mm: float, lost: int) -> None:
     assert row["lower_bound"]
     assert row["swi_mm"] > 0
     assert any("lower bound" in reason for reason in row["reasons"])
+
+
+def test_forecast_on_doubtful_rain_alone_gives_level_3_at_most() -> None:
+    """Doubtful tips fill the soil; rain to come then reaches level 4, on them alone."""
+    shower = ForecastRain("JMA", T0, (10.0,) * 12)
+    rules = replace(RULES, forecast=lambda _: shower)
+    storm = gauge([9.0] * 14)
+    doubtful = [replace(o, node_flag=3) for o in storm]
+    sure, doubted = columns(storm, rules)[-1], columns(doubtful, rules)[-1]
+
+    assert sure["level"] == sure["level_forecast"] == 4
+    assert (doubted["level"], doubted["level_forecast"]) == (3, 4)

@@ -102,12 +102,13 @@ def test_failed_reading_is_not_used_as_reference() -> None:
 
 
 def test_clogged_gauge_is_found_by_its_neighbour() -> None:
-    """Three hours of zero rain beside a gauge with rain; the latter stays good."""
+    """Zero rain beside a gauge with 10 mm in up to three hours, which stays good."""
     flagged = flag_with_neighbours([*gauge([0.0] * 30), *gauge([1.0] * 30, node="n2")])
     clogged = [o for o in flagged if o.node == "n1" and o.flag == 3]
 
-    assert clogged[0].at_s == T0 + 18 * 600
-    assert (clogged[0].why or "").startswith("clogged: dry for 3 h")
+    assert clogged[0].at_s == T0 + 10 * 600
+    assert clogged[0].why == "clogged: dry for 1.7 h while another saw 10 mm"
+    assert (clogged[-1].why or "").startswith("clogged: dry for 3 h")
     assert {o.flag for o in flagged if o.node == "n2"} == {1}
 
 

@@ -13,9 +13,10 @@ import { formatAgo, currentLanguage, isHeld, levelMeaning, levelName, NO_JUDGEME
 const STALE_S = 1800;
 
 // State of a cell at a time without data.
-const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "more" | "futures"> = {
+const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "chance" | "more" | "futures"> = {
   latest: { at_s: 0, level: null, n_nodes: 0, history_days: null, flags: 0, state: "unknown", known_until_s: null },
   reasons: [],
+  chance: [],
   more: {},
   futures: [],
 };
@@ -104,6 +105,7 @@ export class Panel {
       el("h3", {}, `${t("reasons")} – ${formatTime(latest.at_s || (atS ?? 0))}`),
       silent,
       el("ul", { class: "reasons" }, ...words, none),
+      facts.chance.length ? el("p", { class: "chance" }, facts.chance.map((sentence) => sentence[currentLanguage()]).join(" ")) : null,
       el("ul", { class: "notes" }, ...notes.map((note) => el("li", {}, note))),
     );
   }
