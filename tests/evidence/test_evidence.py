@@ -13,7 +13,6 @@ from experiments.evidence.series import RECORDED
 SHORT = {
     "kick of 1 deg",
     "one report of 200 mm",
-    "gauge against five dry neighbours",
     "extensometer step of 40 mm",
     "true creep of 0.2 deg/h",
 }
@@ -23,6 +22,7 @@ KNOWN = {
     "reed bouncing for 5 s every 2 min": "backend and notice 4, siren 451 min",
     "49 mm six times": "backend and notice 4, siren 120 min",
     "gauge against five dry neighbours": "siren 61 min by the node's own rain level",
+    "rain x10, neighbours good": "siren 401 min by the node's own rain level",
     "kick and kick back after 30 min": "node and backend 4, notice 3, siren 90 min",
     "two kicks an hour apart": "node and backend 4, notice 3, siren 281 min",
     "kicks of 0.3 deg every 20 min for 3 h": "siren 341 min by the node's own level",
