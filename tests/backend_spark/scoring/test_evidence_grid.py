@@ -195,9 +195,7 @@ def test_warmth_without_a_temperature_stays_at_level_two(
         ),
     ],
 )
-@pytest.mark.parametrize(
-    "every_s", [pytest.param(60.0, marks=pytest.mark.long), 600.0]
-)
+@pytest.mark.parametrize("every_s", [pytest.param(60.0, marks=pytest.mark.long), 600.0])
 def test_creep_is_level_four_within_45_minutes(
     deg_per_h: float, noise: float, every_s: float
 ) -> None:
