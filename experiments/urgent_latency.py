@@ -39,7 +39,7 @@ IDLE_S = 1.5
 """Time between the connection and the backlog, as on a node."""
 
 CHANGE_S = 8.0
-CDF_S = [n * 0.02 for n in range(51)]
+CDF_S = [n * 0.02 for n in range(111)]
 FAST = Shape(10_000_000)
 
 

@@ -21,6 +21,7 @@ import cbor2
 
 from spatial_mqtt.errors import BatchError
 from spatial_mqtt.senml import MAX_PAYLOAD_BYTES
+from spatial_mqtt.strict_cbor import CborError, decode_cbor
 
 
 def _text(text: str) -> bytes:
@@ -247,8 +248,8 @@ def _inflate(payload: bytes) -> bytes:
 
 def _loads(data: bytes, field_: str) -> Any:  # noqa: ANN401 - checked by the caller
     try:
-        return cbor2.loads(data)
-    except (cbor2.CBORDecodeError, ValueError, RecursionError) as error:
+        return decode_cbor(data)
+    except CborError as error:
         raise BatchError(field_, "CBOR", str(error)) from error
 
 

@@ -26,6 +26,7 @@ from service_runtime.settings import build_settings, parse_toml, read_settings_t
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
+from spatial_mqtt.strict_cbor import CborError, decode_cbor
 from spatial_mqtt.topics import renewal_answer_topic, renewal_topic
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
@@ -204,8 +205,8 @@ def _map(payload: bytes) -> Mapping[str, Any]:
             "renewal", f"at most {MAX_RENEWAL_BYTES} bytes", len(payload)
         )
     try:
-        fields = cbor2.loads(payload)
-    except (cbor2.CBORDecodeError, RecursionError) as error:
+        fields = decode_cbor(payload)
+    except CborError as error:
         raise RenewalError("renewal", f"CBOR ({error})", payload) from error
     if not isinstance(fields, dict):
         raise RenewalError("renewal", "a map", fields)

@@ -16,6 +16,7 @@ import cbor2
 
 from spatial_mqtt.errors import ReceiptError, TopicError
 from spatial_mqtt.senml import MAX_SEQ, MessageId
+from spatial_mqtt.strict_cbor import CborError, decode_cbor
 from spatial_mqtt.topics import (
     check_node_id,
     custody_topic,
@@ -127,13 +128,13 @@ class CustodyReceipt:
             rule = f"at most {MAX_RECEIPT_BYTES} bytes"
             raise ReceiptError("receipt", rule, f"{len(payload)} bytes")
         try:
-            nodes = cbor2.loads(payload)
+            nodes = decode_cbor(payload)
             return cls({
                 (_name(node, "node"), _name(boot, "boot")): _pairs(flat)
                 for node, boots in nodes.items()
                 for boot, flat in boots.items()
             })
-        except (AttributeError, cbor2.CBORDecodeError, RecursionError) as error:
+        except (AttributeError, CborError) as error:
             raise ReceiptError("receipt", "a CBOR map", str(error)) from error
 
 
@@ -179,12 +180,10 @@ class CustodyOffer:
             ReceiptError: The payload is not an offer.
         """
         try:
-            fields = cbor2.loads(payload)
+            fields = decode_cbor(payload)
             filters, receiver = fields["filters"], check_node_id(fields["receiver"])
             takes, is_away = fields.get("takes", []), fields.get("away", False)
-        except (
-            TypeError, AttributeError, KeyError, TopicError, cbor2.CBORDecodeError
-        ) as error:  # fmt: skip
+        except (TypeError, AttributeError, KeyError, TopicError, CborError) as error:
             rule = "a map with receiver and filters"
             raise ReceiptError("offer", rule, payload) from error
         if not isinstance(filters, list):

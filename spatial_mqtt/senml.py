@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import Any, Final
 
 import cbor2
@@ -22,6 +21,7 @@ import cbor2
 from service_runtime.errors import MAX_SHOWN_CHARS
 from spatial_mqtt.errors import EnvelopeError, PriorityError, TopicError
 from spatial_mqtt.priority import LADDER
+from spatial_mqtt.strict_cbor import decode_cbor
 from spatial_mqtt.topics import check_node_id
 
 MAX_PAYLOAD_BYTES = 256 * 1024
@@ -248,7 +248,7 @@ def _load(payload: bytes) -> list[dict[Any, Any]]:
         raise EnvelopeError("payload", rule, f"{len(payload)} bytes")
     try:
         records = _parse(payload)
-    except (ValueError, RecursionError, cbor2.CBORDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise EnvelopeError("payload", "SenML in CBOR or JSON", str(error)) from error
     if not isinstance(records, list) or not 1 <= len(records) <= MAX_RECORDS:
         raise EnvelopeError("payload", f"a list of 1 to {MAX_RECORDS} records", records)
@@ -270,11 +270,7 @@ def _may_be_list(payload: bytes) -> bool:
 def _parse(payload: bytes) -> object:
     if payload.lstrip()[:1] == b"[":
         return json.loads(payload, parse_constant=_reject_constant)
-    stream = BytesIO(payload)
-    parsed = cbor2.load(stream)
-    if stream.tell() != len(payload):
-        raise ValueError(f"{len(payload) - stream.tell()} bytes after the pack")
-    return parsed
+    return decode_cbor(payload)
 
 
 def _reject_constant(name: str) -> float:

@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Any
 
 WIDTH_INCH, HEIGHT_INCH, DPI = 8.0, 4.5, 120
+COLOURS = 10
+"""Colours before they repeat; the lines after that are dashed."""
+
+MOST_MARKED = 20
+"""Points of a line up to which each is marked."""
 
 
 def bars(
@@ -65,9 +70,11 @@ def lines(  # noqa: PLR0917 - one for each label
     if plot is None:
         return False
     figure, axes = plot.subplots(figsize=(WIDTH_INCH, HEIGHT_INCH))
-    for name, heights in series.items():
+    marker = "o" if len(x) <= MOST_MARKED else None
+    for number, (name, heights) in enumerate(series.items()):
         points = [float("nan") if h is None else h for h in heights]
-        axes.plot(x, points, marker="o", label=name)
+        style = "-" if number < COLOURS else "--"
+        axes.plot(x, points, style, marker=marker, label=name)
     return _save(path, plot, figure, axes, (title, xlabel, ylabel))
 
 

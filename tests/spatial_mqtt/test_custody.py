@@ -172,7 +172,7 @@ def test_any_bytes_are_custody_or_refused(payload: bytes) -> None:
 def test_receipt_with_an_enormous_number_is_refused() -> None:
     """A CBOR bignum is refused like any other number out of range."""
     payload = cbor2.dumps({"n": {"b": [0, 10**5000]}})
-    with pytest.raises(ReceiptError, match="ranges must be pairs"):
+    with pytest.raises(ReceiptError, match="semantic tag 2"):
         CustodyReceipt.decode(payload)
 
 
