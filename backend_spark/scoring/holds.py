@@ -338,7 +338,9 @@ class SensorHolds:
         found = [
             HeldLevel.of(f.level, end_s, [f.reason], f.notice_level)
             for f in self._findings(end_s)
-            if f and f.level >= WARNING and _names(f.reason, sensor)
+            if f and f.level >= WARNING and names_sensor(f.reason, sensor)
+            # a finding in its hold time is over at the last reading
+            if f.reason.code is not ReasonCode.HELD
         ]
         found += [gap.hold.held for gap in gaps if gap.contains(end_s)]
         return max(found, key=lambda each: each.level, default=None)
@@ -441,10 +443,10 @@ def _silent_after_s(times: Sequence[float]) -> float:
     return max(float(GRACE_S), USUAL_INTERVALS * usual_s)
 
 
-def _names(reason: object, sensor: str) -> bool:
+def names_sensor(reason: object, sensor: str) -> bool:
     """Whether a reason, or one in it, is of a sensor."""
     if not isinstance(reason, Reason):
         return False
     return reason.params.get("sensor") == sensor or any(
-        _names(value, sensor) for value in reason.values
+        names_sensor(value, sensor) for value in reason.values
     )

@@ -43,6 +43,7 @@ from backend_spark.scoring.holds import (
     RainHold,
     SensorHolds,
     StepHolds,
+    names_sensor,
     rain_holds,
 )
 from backend_spark.scoring.movement import make_sensor_rows
@@ -181,7 +182,8 @@ class CellPass:
             return None
         capped = noticed(motion)
         live, _ = self._judge(at, capped)
-        return self._judge(at, capped, noticed(holds.findings(live or 0)))[0]
+        held = [f for f in holds.findings(live or 0) if not _is_live(f, motion)]
+        return self._judge(at, capped, noticed(held))[0]
 
     def _judge(
         self,
@@ -526,6 +528,14 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         )
         rows.append(row)
     return rows
+
+
+def _is_live(held: Finding, motion: Iterable[Finding | None]) -> bool:
+    """Whether a rule still finds what is held, such as a cut of a silent wire."""
+    sensor = held.reason.params.get("sensor")
+    return isinstance(sensor, str) and any(
+        f.level >= held.level and names_sensor(f.reason, sensor) for f in motion if f
+    )
 
 
 def first_changed_s(
