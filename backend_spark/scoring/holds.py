@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from backend_spark.scoring.observation import STEP_S, Observation, step_end_s
 from backend_spark.scoring.rain import RainState
-from slope_science.findings import LOWEST, WARNING, Finding
+from slope_science.findings import LOWEST, WARNING, Finding, noticed
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, reason_from_json, reason_to_json
 
@@ -338,7 +338,7 @@ class SensorHolds:
         found = [
             HeldLevel.of(f.level, end_s, [f.reason], f.notice_level)
             for f in self._findings(end_s)
-            if f and f.level >= WARNING and names_sensor(f.reason, sensor)
+            if f and f.level >= WARNING and _names(f.reason, sensor)
             # a finding in its hold time is over at the last reading
             if f.reason.code is not ReasonCode.HELD
         ]
@@ -379,6 +379,16 @@ class StepHolds:
             for sensor, held, is_long in self._holds
             if is_long or held.level > live
         ]
+
+    def noticed(self, live: int, motion: Sequence[Finding | None]) -> list[Finding]:
+        """Findings of the holds for notices, without those that a rule still makes.
+
+        Args:
+            live: Level for notices without the holds.
+            motion: Findings of the rules.
+        """
+        held = [f for f in self.findings(live) if not _is_live(f, motion)]
+        return noticed(held)
 
     def state(
         self, level: int | None, live: int, source: Reason | None, others: int
@@ -443,10 +453,18 @@ def _silent_after_s(times: Sequence[float]) -> float:
     return max(float(GRACE_S), USUAL_INTERVALS * usual_s)
 
 
-def names_sensor(reason: object, sensor: str) -> bool:
+def _names(reason: object, sensor: str) -> bool:
     """Whether a reason, or one in it, is of a sensor."""
     if not isinstance(reason, Reason):
         return False
     return reason.params.get("sensor") == sensor or any(
-        names_sensor(value, sensor) for value in reason.values
+        _names(value, sensor) for value in reason.values
+    )
+
+
+def _is_live(held: Finding, motion: Iterable[Finding | None]) -> bool:
+    """Whether a rule still finds what is held, such as a cut of a silent wire."""
+    sensor = held.reason.params.get("sensor")
+    return isinstance(sensor, str) and any(
+        f.level >= held.level and _names(f.reason, sensor) for f in motion if f
     )
