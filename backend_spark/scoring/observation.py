@@ -23,6 +23,7 @@ from slope_science.quality import (
     Flag,
     QuantityLimits,
 )
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_why
 from slope_science.reasons import Reason
 
@@ -124,6 +125,20 @@ def last_suspects(observations: Iterable[Observation]) -> dict[str, Observation]
         for o in sorted(observations, key=lambda o: o.at_s)
         if o.flag == Flag.SUSPECT
     }
+
+
+def suspect_reasons(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
+    """Suspect readings that count in a step, grouped by their reasons."""
+    sensors: dict[str, list[str]] = {}
+    because: dict[str, tuple[Reason, ...]] = {}
+    for sensor, o in last_suspects(in_step).items():
+        why = o.why or "suspect"
+        sensors.setdefault(why, []).append(sensor)
+        because[why] = o.reasons
+    return tuple(
+        Reason(ReasonCode.SUSPECT, sensors=sorted(sensors[why]), because=because[why])
+        for why in sorted(sensors)
+    )
 
 
 STEP_S: Final = 600

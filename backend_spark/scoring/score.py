@@ -48,7 +48,7 @@ from backend_spark.scoring.holds import (
 from backend_spark.scoring.movement import make_sensor_rows
 from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
-from backend_spark.scoring.observation import STEP_S, Observation, last_suspects
+from backend_spark.scoring.observation import STEP_S, Observation, suspect_reasons
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
     ALONE_LEVEL,
@@ -515,7 +515,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
                 rain,
                 rate,
                 level,
-                reasons + cell.rain[at].notes() + _doubts(in_step),
+                reasons + cell.rain[at].notes() + suspect_reasons(in_step),
                 len({o.node for o in in_step}),
                 max((o.received_us for o in in_step), default=None),
                 run.columns(at, rain, view)
@@ -587,17 +587,3 @@ def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
     if rain.tanks is None:
         return None
     return judge_rain(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
-
-
-def _doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
-    """Suspect readings that count in a step, grouped by their reasons."""
-    sensors: dict[str, list[str]] = {}
-    because: dict[str, tuple[Reason, ...]] = {}
-    for sensor, o in last_suspects(in_step).items():
-        why = o.why or "suspect"
-        sensors.setdefault(why, []).append(sensor)
-        because[why] = o.reasons
-    return tuple(
-        Reason(ReasonCode.SUSPECT, sensors=sorted(sensors[why]), because=because[why])
-        for why in sorted(sensors)
-    )
