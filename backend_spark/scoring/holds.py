@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from backend_spark.scoring.observation import STEP_S, Observation, step_end_s
 from backend_spark.scoring.rain import RainState
-from slope_science.findings import LOWEST, WARNING, Finding
+from slope_science.findings import LOWEST, WARNING, Finding, noticed
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, reason_from_json, reason_to_json
 
@@ -378,6 +378,16 @@ class StepHolds:
             if is_long or held.level > live
         ]
 
+    def noticed(self, live: int, motion: Sequence[Finding | None]) -> list[Finding]:
+        """Findings of the holds for notices, without those that a rule still makes.
+
+        Args:
+            live: Level for notices without the holds.
+            motion: Findings of the rules.
+        """
+        held = [f for f in self.findings(live) if not _is_live(f, motion)]
+        return noticed(held)
+
     def state(
         self, level: int | None, live: int, source: Reason | None, others: int
     ) -> tuple[str, int | None]:
@@ -454,4 +464,12 @@ def _is_past(reason: object) -> bool:
     """Whether a reason, or one in it, is of the past."""
     return isinstance(reason, Reason) and (
         reason.code == ReasonCode.HELD or any(map(_is_past, reason.values))
+    )
+
+
+def _is_live(held: Finding, motion: Iterable[Finding | None]) -> bool:
+    """Whether a rule still finds what is held, such as a cut of a silent wire."""
+    sensor = held.reason.params.get("sensor")
+    return isinstance(sensor, str) and any(
+        f.level >= held.level and _names(f.reason, sensor) for f in motion if f
     )

@@ -175,26 +175,26 @@ class CellPass:
             at: Index of the step.
             motion: Findings of other evidence than the rain up to then.
         """
-        source, end_s = self.sources.get(at), self.cell.ends_s[at]
-        sensors = self.sensor_holds.at(end_s)
-        holds = StepHolds(self.rain_holds[at], sensors, self._rules.limits, end_s)
+        source, holds = self.sources.get(at), self._holds(at)
         live, _ = self._judge(at, motion)
         level, reasons = self._judge(at, motion, holds.findings(live or 0))
         others = combine_findings(motion).level
         state, known_until_s = holds.state(level, live or LOWEST, source, others)
         return level, (*reasons, *holds.ended()), state, known_until_s
 
-    def notice_level(self, at: int, motion: Sequence[Finding | None]) -> int | None:
-        """Level of a step for notices and sirens; None if it is the level."""
+    def _holds(self, at: int) -> StepHolds:
         end_s = self.cell.ends_s[at]
         sensors = self.sensor_holds.at(end_s)
-        holds = StepHolds(self.rain_holds[at], sensors, self._rules.limits, end_s)
-        found = [*motion, *holds.findings(LOWEST)]
-        if all(f is None or f.notice_level is None for f in found):
-            return None
+        return StepHolds(self.rain_holds[at], sensors, self._rules.limits, end_s)
+
+    def notice_level(self, at: int, motion: Sequence[Finding | None]) -> int | None:
+        """Level of a step for notices and sirens; None if it is the level."""
+        holds = self._holds(at)
         capped = noticed(motion)
+        if not any(f and f.notice_level for f in (*motion, *holds.findings(LOWEST))):
+            return None
         live, _ = self._judge(at, capped)
-        return self._judge(at, capped, noticed(holds.findings(live or 0)))[0]
+        return self._judge(at, capped, holds.noticed(live or 0, motion))[0]
 
     def _judge(
         self,
@@ -521,7 +521,6 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         motion.append(run.ahead_finding(at, view))
         motion.append(rules.analysis_finding(end_s, rain))
         level, reasons, state, known_until_s = run.judge(at, motion)
-        notice_level = run.notice_level(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
             end_s,
@@ -533,7 +532,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
             max((o.received_us for o in in_step), default=None),
             run.columns(at, rain, view)
             | rules.official_columns(end_s)
-            | {"notice_level": notice_level},
+            | {"notice_level": run.notice_level(at, motion)},
             state,
             known_until_s,
         )

@@ -34,7 +34,7 @@ from slope_science.failure_time import (
     forecast_failure,
 )
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
-from slope_science.movement import is_single_step, remove_largest_step
+from slope_science.movement import remove_steps
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -44,9 +44,6 @@ _DAY_S = 86400.0
 _FORECAST_EVERY_S = 600.0  # the most expensive part of the rule, on a Raspberry Pi
 _STEP_WITHIN_S = 3900.0  # an hour, and the jitter of hourly readings
 _LEAST_LEFT_H = 0.1  # the speed of the law is infinite at the failure
-_STEP_INTERVALS = 2
-"""A step during a reading spreads over two intervals."""
-
 _STEP_ERROR_SIGMAS = 6.4
 """Three standard errors of a step between two readings, as a slope: 3 * 1.5 * 2**0.5"""
 
@@ -160,10 +157,11 @@ class DisplacementRule:
     def _cap(self, bins: Sequence[MinuteBin], level: int) -> int:
         """Level without confirmation: that of the speed without a single step."""
         axes, sigma = [[b.values[0] for b in bins]], self._noise.sigma
-        if not is_single_step([b.at_s for b in bins], axes, sigma):
+        without = remove_steps([b.at_s for b in bins], axes, sigma)
+        if without is None:
             return level
         times_h = [b.at_s / _HOUR_S for b in bins]
-        rest = fit_velocity(times_h, remove_largest_step(axes, _STEP_INTERVALS)[0])
+        rest = fit_velocity(times_h, without[0])
         alone, floor = self._rules.alone_level, _STEP_ERROR_SIGMAS * sigma
         if rest is None or abs(rest.mm_per_h) * (times_h[-1] - times_h[0]) < floor:
             return alone

@@ -55,7 +55,9 @@ class SensorNoise:
         if self._sigma is None:
             bends = sorted(self._bends)
             middle = bends[len(bends) // 2] if len(bends) >= _ENOUGH else 0.0
-            uniform = self.quantum * _UNIFORM_SHARE
+            # two kicks of a still sensor are no resolution
+            is_known = len(self._quanta) >= _ENOUGH
+            uniform = self.quantum * _UNIFORM_SHARE if is_known else 0.0
             self._sigma = max(middle * _SIGMA_SHARE, uniform)
         return self._sigma
 

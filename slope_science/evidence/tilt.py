@@ -36,8 +36,8 @@ from slope_science.findings import ADVISORY, LOWEST
 from slope_science.movement import (
     TiltRate,
     fit_tilt_rate,
-    is_single_step,
-    remove_largest_step,
+    is_steady,
+    remove_steps,
     tilt_resolution_deg_per_h,
 )
 from slope_science.reason_codes import ReasonCode
@@ -50,9 +50,6 @@ _QUANTA = 2.5
 
 _SIGMAS = 4.0
 """Least rate without the largest step, in standard errors by the sensor's noise."""
-
-_STEP_INTERVALS = 2
-"""A kick during a reading spreads over two intervals."""
 
 _STEP_ERROR_SIGMAS = 6.4
 """Three standard errors of a step between two readings, as a slope: 3 * 1.5 * 2**0.5"""
@@ -224,7 +221,8 @@ class TiltWindow:
         sigma = self._noise.sigma
         times_h = [b.at_s / _HOUR_S for b in bins]
         floor = _SIGMAS / 3 * tilt_resolution_deg_per_h(sigma, times_h)
-        return sigma > 0 and rate.deg_per_h >= floor
+        is_above = sigma > 0 and rate.deg_per_h >= floor
+        return is_above and is_steady(self._axes(bins), sigma)
 
     def _latest(
         self, rate: TiltRate | None, bins: Sequence[MinuteBin], level: int
@@ -247,10 +245,11 @@ class TiltWindow:
     def _alone(self, bins: Sequence[MinuteBin], level: int) -> int:
         """Level without confirmation: that of the rate without a single step."""
         axes, sigma = self._axes(bins), self._noise.sigma
-        if not is_single_step([b.at_s for b in bins], axes, sigma):
+        without = remove_steps([b.at_s for b in bins], axes, sigma)
+        if without is None:
             return level
         times_h = [b.at_s / _HOUR_S for b in bins]
-        rest = fit_tilt_rate(times_h, *remove_largest_step(axes, _STEP_INTERVALS))
+        rest = fit_tilt_rate(times_h, *without)
         span_h = times_h[-1] - times_h[0]
         floor = max(
             _SIGMAS / 3 * tilt_resolution_deg_per_h(sigma, times_h),
@@ -317,6 +316,7 @@ class TiltRule:
         self._rules = rules
         self._alone_notice_level = alone_notice_level
         self._past = past
+        self._thresholds = rules.thresholds
         self._warmth = ThermalCompensation()
         self._noise = SensorNoise()
         hour = TiltWindowSpec(_HOUR_S, 900.0, 60.0, rules.alone_level)
@@ -421,7 +421,7 @@ class TiltRule:
 
     def _may_be_warmth(self, seen: TiltExceedance, now_s: float) -> bool:
         """Whether the warmth of the day may explain a rate."""
-        is_fast = seen.rate.deg_per_h >= WARMTH_DEG_PER_H
+        is_fast = max(seen.rate.deg_per_h, seen.limit_deg_per_h) >= WARMTH_DEG_PER_H
         if is_fast or not self._rules.daily_range or self._warmth.is_known(seen.bins):
             return False
         last = seen.bins[-3:]
@@ -443,6 +443,6 @@ class TiltRule:
                 level=level,
                 limit_deg_per_h=limit,
             )
-            for level, limit in self._rules.thresholds
+            for level, limit in self._thresholds
             if limit < finest
         )

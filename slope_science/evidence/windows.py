@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from operator import itemgetter
 from statistics import median_low
 
@@ -149,7 +149,8 @@ class QuarterHourMeans:
 
     def since(self, begin_s: float) -> list[tuple[float, float]]:
         """Times and values since a moment."""
-        return [(at_s, value) for at_s, value, _ in self._bins if at_s >= begin_s]
+        recent = takewhile(lambda each: each[0] >= begin_s, reversed(self._bins))
+        return [(at_s, value) for at_s, value, _ in recent][::-1]
 
     def change_between(self, begin_s: float, end_s: float) -> float | None:
         """Change between two moments; None without values near both."""
