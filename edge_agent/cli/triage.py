@@ -52,12 +52,13 @@ def triage_command(
     """Judge a table of readings as the node does ('-' reads standard input)."""
     settings = read_settings(path)
     try:
-        name, text = _read_text(readings_csv)
+        name, raw = _read(readings_csv)
+        text = _decode(name, raw)
         table = read_table(name, text, skip_refused=skip_refused)
         chosen = choose_node(table.messages, node, settings.settings.node.id)
         messages = [m for m in table.messages if m.node == chosen]
         match_all(name, messages, settings.sensors)
-    except (ReadingTableError, FieldError, OSError, UnicodeDecodeError) as error:
+    except (ReadingTableError, FieldError, OSError) as error:
         say(error)
         sys.exit(EXIT_USAGE_DATA)
     criteria = settings.settings.criteria.criteria()
@@ -72,10 +73,18 @@ def triage_command(
         click.echo(line)
 
 
-def _read_text(path: str) -> tuple[str, str]:
+def _read(path: str) -> tuple[str, bytes]:
     if path == STANDARD_INPUT:
-        return "standard input", sys.stdin.buffer.read().decode("utf-8-sig")
-    return path, Path(path).read_text(encoding="utf-8-sig")
+        return "standard input", sys.stdin.buffer.read()
+    return path, Path(path).read_bytes()
+
+
+def _decode(name: str, raw: bytes) -> str:
+    """Text of a table, with Windows line ends and a byte-order mark accepted."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ReadingTableError(name, [f"must be UTF-8: {error}"]) from error
 
 
 def _time(at_s: float) -> str:
