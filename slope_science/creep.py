@@ -20,13 +20,6 @@ slide is banned."""
 EVACUATION_MM_PER_H = 4.0
 """Upper end of 警戒 (避難準備, 2 to 4 mm/h), so surely within 避難 (2 to 10)."""
 
-IMMINENT_MM_PER_H = 10.0
-"""Upper end of 避難 (2 to 10 mm/h)."""
-
-ACTIVE_MM_PER_DAY = 10.0
-"""Active movement over 2 days (2009 guideline)."""
-
-CAUTION_DURATION_H = 2.0
 FALSE_SHARE = 1e-3
 """Share of windows in which noise alone may exceed the bound."""
 
