@@ -1,4 +1,4 @@
-"""Cases: the ten rows of issue 18, and thirty faults more, with what must be.
+"""Cases: faults with what must be.
 
 Each case builds a series for a cadence and a seed, and has checks on the outcome of the
 whole path. Levels are those of assumed criteria (150 mm).

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpiozero.pins.mock import MockFactory
 
@@ -50,12 +50,20 @@ class Shown:
     state: str
 
 
+class NodeLevel(NamedTuple):
+    """Level of the node from a message on, and that for its alarm outputs."""
+
+    at_h: float
+    level: int
+    alarm_level: int
+
+
 @dataclass
 class Outcome:
     """What a series does on the whole path.
 
     Attributes:
-        node: Level of the node after each message: hours and level.
+        node: Levels of the node after each message.
         shown: Changes of the level of the slope's cell, by the clock of receipt.
         steps: Final rows of the slope's cell, as `judge --json` prints them.
         notices: Notices for the slope's cell, likewise.
@@ -64,7 +72,7 @@ class Outcome:
         until_h: End of the clock.
     """
 
-    node: list[tuple[float, int]]
+    node: list[NodeLevel]
     shown: list[Shown]
     steps: list[Mapping[str, Any]]
     notices: list[Mapping[str, Any]]
@@ -75,7 +83,7 @@ class Outcome:
     @property
     def worst_node(self) -> int:
         """Highest level of the node."""
-        return max((level for _, level in self.node), default=1)
+        return max((each.level for each in self.node), default=1)
 
     @property
     def worst_shown(self) -> int:
@@ -106,7 +114,10 @@ class Outcome:
 
     def first_node_h(self, level: int) -> float:
         """When the node first has a level; infinity for never."""
-        return min((h for h, each in self.node if each >= level), default=float("inf"))
+        return min(
+            (each.at_h for each in self.node if each.level >= level),
+            default=float("inf"),
+        )
 
     def notice_level(self, at_h: float) -> int:
         """Level of the notice in force."""
@@ -132,8 +143,8 @@ def node_settings(series: Series) -> NodeSettings:
     })
 
 
-def run_node(series: Series) -> list[tuple[float, int]]:
-    """Level of the node after each message."""
+def run_node(series: Series) -> list[NodeLevel]:
+    """Levels of the node after each message."""
     settings = node_settings(series)
     messages = [
         m for m in read_table("node", series.table()).messages if m.node == SLOPE
@@ -142,7 +153,9 @@ def run_node(series: Series) -> list[tuple[float, int]]:
     sections = settings.settings
     triage = Triage(settings.sensors, sections.triage, sections.criteria.criteria())
     return [
-        ((step.at_s - START_S) / 3600, step.result.level)
+        NodeLevel(
+            (step.at_s - START_S) / 3600, step.result.level, step.result.alarm_level
+        )
         for step in replay_messages(messages, settings.sensors, triage)
     ]
 
@@ -209,7 +222,7 @@ def _siren(outcome: Outcome) -> Iterator[float]:
         (hours_of(n["at"]), _payload(n, number * 0.001))
         for number, n in enumerate(outcome.notices)
     ]
-    own = _steps(outcome.node)
+    own = _alarm_levels(outcome.node)
     try:
         for minute in range(round(outcome.until_h * 60) + 1):
             now_s = START_S + minute * MINUTE_S
@@ -237,14 +250,14 @@ def _incoming(topic: str, payload: bytes) -> IncomingMessage:
     )
 
 
-def _steps(node: Sequence[tuple[float, int]]) -> Callable[[float], int]:
-    """Level of a node as a function of time."""
+def _alarm_levels(node: Sequence[NodeLevel]) -> Callable[[float], int]:
+    """Level for a node's alarm outputs as a function of time."""
 
     def level(at_h: float) -> int:
-        before = [each for h, each in node if h <= at_h + 1e-9]
+        before = [each.alarm_level for each in node if each.at_h <= at_h + 1e-9]
         return before[-1] if before else 1
 
-    times = [h for h, _ in node]
+    times = [each.at_h for each in node]
     if any(later < earlier for earlier, later in pairwise(times)):
         raise ValueError("the messages of a node must be in the order of time")
     return level

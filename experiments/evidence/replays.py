@@ -118,7 +118,7 @@ def _minutes(truth: Outcome, seen: Outcome, hours: float) -> Sequence[Minute]:
     for minute in range(round(hours * 60)):
         at_h = minute / 60
         console = seen.shown_at(at_h)
-        node = [level for h, level in seen.node if h <= at_h]
+        node = [each.level for each in seen.node if each.at_h <= at_h]
         found.append(
             Minute(
                 at_h,
