@@ -22,6 +22,7 @@ from experiments.evidence.checks import (
     node_reaches,
     not_judged,
     notice_at_most,
+    notice_at_most_from,
     notice_in_force,
     reaches,
     siren_at_most,
@@ -79,6 +80,10 @@ class Case:
 
 LONGEST_ALONE_MIN: Final = 150
 """Siren of a wire alone: half an hour by `alone_level`, and its hold and calm times."""
+
+WIRE_ALONE_UNTIL_H: Final = 8.0
+"""Notices of a wire that is cut at 6 h follow `alone_level` for half an hour, and go on
+for their calm time of an hour."""
 
 STORM_BEGIN_H: Final = 2.0
 NEIGHBOURS: Final = {"n2": 0, "n3": 0, "n4": 1, "n5": 2, "n6": 3}
@@ -286,7 +291,11 @@ ISSUE: Final = (
     Case(
         "wire cut for 72 h",
         lambda s: wire(_still(s), step(1.0, 6.0)),
-        (node_at_least(5), siren_at_most(LONGEST_ALONE_MIN)),
+        (
+            node_at_least(5),
+            notice_at_most_from(WIRE_ALONE_UNTIL_H, 3),
+            siren_at_most(LONGEST_ALONE_MIN),
+        ),
         hours=78.0,
         row=8,
         coarse=True,
@@ -510,7 +519,7 @@ MORE: Final = (
         lambda s: wire(
             _still(s), lambda h: step(round(h * 3600 / s.every_s) % 2, 6.0)(h)
         ),
-        (notice_at_most(3), siren_at_most(60)),
+        (notice_at_most_from(WIRE_ALONE_UNTIL_H, 3), siren_at_most(60)),
     ),
     Case(
         "lorry: 500 shocks in 10 min",

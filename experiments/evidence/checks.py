@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from experiments.evidence.path import Outcome
+from experiments.evidence.path import Outcome, hours_of
 from experiments.evidence.series import SLOPE
 
 Check = Callable[[Outcome, Outcome | None], str | None]
@@ -88,6 +88,17 @@ def notice_in_force(from_h: float, to_h: float, level: int) -> Check:
                 return f"notice {o.notice_level(at_h)} < {level} at {at_h:.1f} h"
             at_h += 0.25
         return None
+
+    return check
+
+
+def notice_at_most_from(from_h: float, level: int) -> Check:
+    """The notice in force from a time on."""
+
+    def check(o: Outcome, _: Outcome | None) -> str | None:
+        times = [from_h, *(hours_of(n["at"]) for n in o.notices)]
+        worst = max(o.notice_level(at_h) for at_h in times if at_h >= from_h)
+        return _over(f"notice from {from_h:g} h", worst, level)
 
     return check
 
