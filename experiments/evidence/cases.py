@@ -324,7 +324,8 @@ ISSUE: Final = (
 
 def _clogged(series: Series) -> Series:
     series = _with_neighbours(series, storm(25.0, 2.0, 99.0))
-    return faults.stick(series, "rain", 0.0, quantity="rain", begin_h=4.0)
+    series = faults.stick(series, "rain", 0.0, quantity="rain", begin_h=4.0)
+    return faults.stick(series, "rain", 50.0, quantity="rain_total", begin_h=4.0)
 
 
 def _counter_only(series: Series, by: Callable[[Sample], Sample]) -> Series:
