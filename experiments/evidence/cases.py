@@ -566,9 +566,9 @@ MORE: Final = (
     ),
     Case(
         "recorded storm x4, gauge dies on the peak",
-        lambda s: faults.die(gauge(s, recorded_storm(4.0)), "rain", 20.0),
-        (never_below(20.0, 36.0), not_judged(22.0, 36.0)),
-        hours=36.0,
+        lambda s: faults.die(gauge(s, recorded_storm(4.0)), "rain", 34.0),
+        (never_below(34.0, 48.0), not_judged(36.0, 48.0)),
+        hours=48.0,
         clean=lambda s: gauge(s, recorded_storm(4.0)),
     ),
     Case(

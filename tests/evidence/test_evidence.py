@@ -21,6 +21,7 @@ SHORT = {
 KNOWN = {
     "gauge against five dry neighbours": "siren 60 min by the node's own rain level",
     "rain x10, neighbours good": "siren 120 min by the node's own rain level",
+    "counter alone, restarts at 0": "level 2 two steps late, one is allowed",
     "tilt noise grows in the middle": "node, backend and notice 3",
 }
 """Cases that fail, with the figures of 2026-11-23; in docs/explanation/evidence.md."""
