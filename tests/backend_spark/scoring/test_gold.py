@@ -397,7 +397,7 @@ def test_rain_columns_are_monotone_in_rain(
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.5, 10), st.integers(8, 30))
 def test_gap_lowers_completeness(depth_mm: float, lost: int) -> None:
-    """The counter does not count while the node is off: not zero rain, a lower bound."""
+    """A node that was off has counted nothing: no zero rain, but a lower bound."""
     whole = gauge([depth_mm] * (lost + 20))
     kept = [o for o in whole if o.seq < 10]
     kept += [replace(o, boot="2") for o in whole if o.seq >= 10 + lost]
