@@ -178,10 +178,10 @@ def silent_gauge(until_h: float, boot: str) -> list[Observation]:
 @pytest.mark.parametrize(
     ("until_h", "boot"),
     [
-        (85, "before"),
+        (105, "before"),
         pytest.param(76, "before", marks=pytest.mark.long),
         pytest.param(79, "before", marks=pytest.mark.long),
-        pytest.param(105, "before", marks=pytest.mark.long),
+        pytest.param(85, "before", marks=pytest.mark.long),
         pytest.param(85, "after", marks=pytest.mark.long),
     ],
 )
