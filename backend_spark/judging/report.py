@@ -24,8 +24,8 @@ from backend_spark.judging.receipt_clock import (
 )
 from backend_spark.notices.notice_state import NoticePolicy
 from backend_spark.scoring.holds import HoldLimits
+from backend_spark.scoring.observation import flag_reasons
 from slope_science.quality import Flag
-from slope_science.reason_compat import parse_why
 from slope_science.reason_text import describe_reason
 from slope_science.reasons import reason_from_json
 from spatial_mqtt.cells import Cell
@@ -219,7 +219,7 @@ def readings_json(pipeline: MemoryPipeline) -> Iterator[Json]:
             "flag": flag,
             "flag_name": _FLAG_NAMES[flag],
             "counts": bool(silver.counts[place]) and flag < Flag.FAIL,
-            "reasons": list(map(describe_reason, parse_why(why) if why else ())),
+            "reasons": list(map(describe_reason, flag_reasons(why))),
         }
 
 

@@ -27,7 +27,7 @@ from slope_science.reasons import reason_to_json
 
 OBSERVATION_COLUMNS = ("node", "name", "unit", "value", "value_text", "sum")
 FLAG_COLUMNS = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
-LEVEL_COLUMNS = ("pri", "why")
+LEVEL_COLUMNS = ("pri", "why", "reason_codes")
 HISTORY_COLUMNS = (
     *("cell", "at", *OBSERVATION_COLUMNS, "received_at", *FLAG_COLUMNS),
     *LEVEL_COLUMNS,
@@ -156,6 +156,7 @@ def read_observations(history: pa.Table) -> list[Observation]:
         *(history[name].to_pylist() for name in FLAG_COLUMNS),
         pc.fill_null(history["pri"], 1).to_pylist(),
         history["why"].to_pylist(),
+        history["reason_codes"].to_pylist(),
     ]
     return [Observation(*row) for row in zip(*columns, strict=True)]
 

@@ -4,7 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backend_spark.scoring.cell_state import ScoringState, state_times_s
+from backend_spark.scoring.cell_state import (
+    MIN_STATE_AGE_S,
+    ScoringState,
+    state_times_s,
+)
 from backend_spark.scoring.evidence import NO_STATE, CellEvidence
 from backend_spark.scoring.movement import MovementSensors, group_extensometers
 from backend_spark.scoring.observation import (
@@ -48,13 +52,13 @@ class CellReadings:
     gauges: Sequence[Gauge] = ()
 
     def is_settled(self, at_s: float) -> bool:
-        """Whether no catch-up can still change the rain before a moment."""
-        is_old = self.ends_s[-1] - at_s > MAX_CATCH_UP_S + STEP_S
-        return is_old or not any(
-            gauge.may_change(at_s)
-            for gauge in self.gauges
-            if gauge.last_s and self.ends_s[-1] - gauge.last_s <= MAX_CATCH_UP_S
-        )
+        """Whether no catch-up can still change the rain before a moment.
+
+        A gauge that was silent for longer than `MAX_CATCH_UP_S` may return, too: then
+        its catch-up is spread over that time.
+        """
+        is_old = self.ends_s[-1] - at_s > MAX_CATCH_UP_S + MIN_STATE_AGE_S
+        return is_old or not any(gauge.may_change(at_s) for gauge in self.gauges)
 
     @classmethod
     def from_observations(

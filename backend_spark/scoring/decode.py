@@ -37,6 +37,7 @@ READING_COLUMNS: Final = (
     "at",
     "synchronised",
     "why",
+    "reason_codes",
     "pack_at",
     "position",
     "node_flag",
@@ -122,12 +123,16 @@ def parse_message(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 def read_reason_codes(payload: bytes) -> list[str] | None:
     """The reasons of a message as JSON texts; None without valid ones."""
     try:
-        codes = [
-            reason_to_json(reason)
-            for reason in decode_reasons(decode_pack(payload).reasons)
-        ]
+        return _reason_codes(decode_pack(payload))
+    except EnvelopeError:
+        return None
+
+
+def _reason_codes(pack: Pack) -> list[str] | None:
+    try:
+        codes = [reason_to_json(reason) for reason in decode_reasons(pack.reasons)]
         "".join(codes).encode()
-    except (EnvelopeError, ReasonError, ValueError):
+    except (ReasonError, ValueError):
         # readers fall back to the sentence
         return None
     return codes or None
@@ -154,9 +159,9 @@ def read_pack(pack: Pack, received_s: float, age_s: int | None = None) -> list[R
     """
     if not pack.synchronised:
         pack = _corrected(pack, received_s - (age_s or 0))
-    pack_at = _at_us(pack.time_s, received_s)
+    message = _at_us(pack.time_s, received_s), _reason_codes(pack)
     return [
-        _told(pack, pack_at, position, reading, received_s)
+        _told(pack, message, position, reading, received_s)
         for position, reading in enumerate(pack.readings)
     ]
 
@@ -183,8 +188,14 @@ def analysis_cell_token(topic: str) -> str | None:
 
 
 def _told(
-    pack: Pack, pack_at: int, position: int, reading: Reading, received_s: float
+    pack: Pack,
+    message: tuple[int, list[str] | None],
+    position: int,
+    reading: Reading,
+    received_s: float,
 ) -> Row:
+    """Row of a reading; `message` has the columns pack_at and reason_codes."""
+    pack_at, codes = message
     value, text = _value(reading.value)
     given = reading.extra.get(FLAG_LABEL) if reading.extra else None
     node_flag = given if isinstance(given, int) and abs(given) < _MAX_FLAG else None
@@ -202,6 +213,7 @@ def _told(
         at_us,
         pack.synchronised,
         pack.why,
+        codes,
         pack_at,
         position,
         node_flag,

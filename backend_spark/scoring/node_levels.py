@@ -22,7 +22,6 @@ from slope_science.evidence.settings import EvidenceSettings
 from slope_science.findings import LOWEST, WARNING, Finding
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode
-from slope_science.reason_compat import parse_why
 from slope_science.reasons import Reason
 
 DEFAULT_HOLD_S: Final = 3600.0
@@ -148,11 +147,12 @@ def _node_level(
 ) -> NodeLevel | None:
     """The level that a message states; None if it states none of 3 or above."""
     first = group[0]
-    if first.priority < WARNING or not first.level_why:
+    if first.priority < WARNING:
         return None
-    reasons = parse_why(first.level_why)
     # other messages of these priorities, such as safe mode, have no reason of a rule
-    reason = next((r for r in reasons if ReasonCode.RULE in _codes(r)), None)
+    reason = next(
+        (r for r in first.level_reasons if ReasonCode.RULE in _codes(r)), None
+    )
     if reason is None:
         return None
     at_s, sensor = max(o.at_s for o in group), _within(reason, "sensor")

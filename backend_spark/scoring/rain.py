@@ -408,18 +408,20 @@ def _missed_s(state: RainState, rain: StepRain) -> int | None:
 
 
 def gap_begins(observations: Iterable[Observation], since_s: float) -> Iterator[float]:
-    """Begin of the interval before each gauge's first report since a time.
+    """Begin of the rain that each gauge's first report since a time tells.
 
-    New readings change the rain from there on, back to `MAX_CATCH_UP_S`.
+    New readings change the rain from there on: the time of the report before, or
+    `MAX_CATCH_UP_S` before the first if that is later, as after a longer gap.
     """
     gauges: dict[str, list[float]] = {}
     for o in observations:
-        if o.is_rain and o.at_s >= since_s - MAX_CATCH_UP_S:
+        if o.is_rain:
             gauges.setdefault(o.node, []).append(o.at_s)
     for times_s in gauges.values():
-        before = [at_s for at_s in times_s if at_s < since_s]
-        if before and len(before) < len(times_s):
-            yield max(before)
+        before = max((at_s for at_s in times_s if at_s < since_s), default=None)
+        after = min((at_s for at_s in times_s if at_s >= since_s), default=None)
+        if before is not None and after is not None:
+            yield max(before, after - MAX_CATCH_UP_S)
 
 
 ALONE_LEVEL: Final = 3

@@ -45,6 +45,7 @@ SILVER: Final = pa.schema([
     pa.field("received_at", UTC_TIME),
     pa.field("synchronised", pa.bool_()),  # else `at` is time of receipt minus age
     pa.field("why", pa.string()),
+    pa.field("reason_codes", TEXTS),  # those of `why` as JSON; null: not sent
     pa.field("age_s", pa.int32()),  # wait in queues; null: not late
     pa.field("node_flag", pa.int32()),  # QARTOD flag set by the node; null: none
     # QARTOD: 1 good, 2 not evaluated, 3 suspect, 4 failed, 9 missing

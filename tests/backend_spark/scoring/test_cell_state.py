@@ -162,6 +162,42 @@ def test_scoring_in_batches_equals_scoring_all_at_once(seed: int, days: int) -> 
     assert len({flag for flag, _ in flags.values()}) >= 3
 
 
+def silent_gauge(until_h: float, boot: str) -> list[Observation]:
+    """Days of a gauge that is silent from hour 30 on, beside a moisture sensor."""
+    made: list[Observation] = []
+    for seq in range(110):
+        at_s, sum_mm = T0 + 3600.0 * seq, float(max(0, min(seq, 90) - 20))
+        base = Observation(at_s, "a", "", seq=seq, received_us=round(at_s * 1e6))
+        made.append(replace(base, node="b", name="soil", unit="/", value=0.3))
+        if not 30 < seq < until_h:
+            now = boot if seq > 30 else "before"
+            made.append(replace(base, name="rain", unit="mm", sum=sum_mm, boot=now))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("until_h", "boot"),
+    [
+        (105, "before"),
+        pytest.param(76, "before", marks=pytest.mark.long),
+        pytest.param(79, "before", marks=pytest.mark.long),
+        pytest.param(85, "before", marks=pytest.mark.long),
+        pytest.param(85, "after", marks=pytest.mark.long),
+    ],
+)
+def test_catch_up_after_days_changes_rows_and_states(until_h: int, boot: str) -> None:
+    """Also after more than the 48 hours over which it is spread."""
+    observations = silent_gauge(until_h, boot)
+    whole, in_batches = Store(), Store()
+    whole.add(observations)
+    for first in range(0, len(observations), 15):
+        in_batches.add(observations[first : first + 15])
+
+    assert len(set(in_batches.used)) >= 3
+    for key, row in whole.gold.items():
+        assert is_unchanged(row, in_batches.gold[key]), key
+
+
 def test_encoded_state_decodes_to_the_same_state() -> None:
     """Its size is below 20 kB."""
     store = Store()

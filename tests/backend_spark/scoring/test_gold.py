@@ -378,12 +378,18 @@ def test_rows_fit_their_tables() -> None:
 def test_rain_columns_are_monotone_in_rain(
     depths: list[float], data: st.DataObject
 ) -> None:
-    """They grow with rain and are never negative; margins shrink."""
+    """They grow with rain and are never negative; margins shrink.
+
+    Rain of one gauge that is too much to be believed gives level 3 at most (decision
+    45), and does not lower a level below that.
+    """
     more = [depth + data.draw(st.floats(0, 20)) for depth in depths]
     grow = ("effective_1h5_mm", "effective_72h_mm", "antecedent_mm_per_day", "swi_mm")
     for low, high in zip(columns(gauge(depths)), columns(gauge(more)), strict=True):
-        for name in (*grow, "r60_mm", "level", "level_same", "level_dry"):
+        for name in (*grow, "r60_mm", "level_same", "level_dry"):
             assert 0 <= low[name] <= high[name] + 1e-9
+        is_capped = any("high, unconfirmed" in reason for reason in high["reasons"])
+        assert 0 <= min(low["level"], 3 if is_capped else 5) <= high["level"]
         for name in ("margin_mm", "margin_same_mm", "margin_dry_mm"):
             assert high[name] <= low[name] + 1e-9
 
@@ -391,15 +397,32 @@ def test_rain_columns_are_monotone_in_rain(
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.5, 10), st.integers(8, 30))
 def test_gap_lowers_completeness(depth_mm: float, lost: int) -> None:
-    """Lost reports mark a lower bound and do not count as zero rain."""
+    """A node that was off has counted nothing: no zero rain, but a lower bound."""
     whole = gauge([depth_mm] * (lost + 20))
-    kept = [o for o in whole if not 10 <= o.seq < 10 + lost]
+    kept = [o for o in whole if o.seq < 10]
+    kept += [replace(o, boot="2") for o in whole if o.seq >= 10 + lost]
     row, full = columns(kept)[-1], columns(whole)[-1]
 
-    assert row["completeness"] < full["completeness"]
+    missing = full["completeness"] - row["completeness"]
+    assert missing * DAY == pytest.approx(lost)
     assert row["lower_bound"]
     assert row["swi_mm"] > 0
     assert any("lower bound" in reason for reason in row["reasons"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.5, 5), st.integers(8, 30))
+def test_counter_completes_a_gap_of_reports(depth_mm: float, lost: int) -> None:
+    """Steady rain over the gap is as if no report were lost; its steps are marked."""
+    whole = gauge([depth_mm] * (lost + 20))
+    kept = [o for o in whole if not 10 <= o.seq < 10 + lost]
+    rows, full = columns(kept), columns(whole)
+    marked = [any("came as one sum" in r for r in row["reasons"]) for row in rows]
+
+    assert marked == [*[False] * 10, *[True] * (lost + 1), *[False] * 9]
+    for row, expected in zip(rows, full, strict=True):
+        assert row["completeness"] == expected["completeness"]
+        assert row["swi_mm"] == pytest.approx(expected["swi_mm"])
 
 
 def test_forecast_on_doubtful_rain_alone_gives_level_3_at_most() -> None:

@@ -22,6 +22,8 @@ from backend_spark.tables.schemas import BRONZE, LOG
 from edge_agent.triage import Triage
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
+from slope_science.reason_compat import parse_why
+from slope_science.reasons import encode_reason, reason_to_json
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -158,13 +160,38 @@ def test_urgent_message_without_a_rule_is_no_level(why: str | None) -> None:
     assert levels([*pole(0, 3, why)]) == [None]
 
 
+@pytest.mark.parametrize("why", [None, "tilt: …", "tilt: 柱が傾いています"])
+def test_level_is_read_from_codes_whatever_the_sentence(why: str | None) -> None:
+    """A sentence may be cut, or be one of a later version."""
+    codes = tuple(map(reason_to_json, parse_why(TILT_WHY)))
+    assert "tilt" in codes[0]
+    coded = [replace(o, level_codes=codes) for o in pole(5, 4, why)]
+    assert (
+        find_node_levels(coded)[0].reason
+        == find_node_levels(pole(5, 4, TILT_WHY))[0].reason
+    )
+    assert rows([*pole(0), *coded])[-1]["level"] == 4
+
+
+@pytest.mark.parametrize("codes", [[], ["no JSON"], ['["of_a_later_version"]']])
+def test_sentence_stands_in_for_codes_that_cannot_be_read(codes: list[str]) -> None:
+    """An unreadable code must not lower a level."""
+    raised = [replace(o, level_codes=codes) for o in pole(5, 4, TILT_WHY)]
+    assert rows([*pole(0), *raised])[-1]["level"] == 4
+
+
 def message(
     triage: Triage, seq: int, at_s: float, *readings: Reading
 ) -> dict[str, Any]:
     """A row of the log with what a node sends, one second later."""
     result = triage.assess(readings, at_s)
     pack = Pack(
-        MessageId("n1", "b", seq), result.priority, at_s, readings, why=result.why
+        MessageId("n1", "b", seq),
+        result.priority,
+        at_s,
+        readings,
+        why=f"{(result.why or '')[:9]}…",  # a sentence that was cut states no level
+        reasons=[encode_reason(reason) for reason in result.reasons],
     )
     return dict.fromkeys(LOG.names) | {
         "received_at": datetime.fromtimestamp(at_s, UTC) + timedelta(seconds=1),
@@ -219,3 +246,4 @@ def test_silver_of_an_older_program_has_no_levels() -> None:
     })
     (observation,) = read_observations(silver)
     assert (observation.priority, observation.level_why) == (1, None)
+    assert observation.level_reasons == ()
