@@ -13,6 +13,8 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from backend_spark.console.level_grid import HELD_OFFSET
+
 RunConsole = Callable[..., str]
 A4 = {"width": 794, "height": 1123, "deviceScaleFactor": 1, "mobile": False}
 WET = SLOPES[0].cell.token
@@ -28,12 +30,18 @@ WET = SLOPES[0].cell.token
 def test_first_view_shows_the_highest_level(
     console: str, driver: Chrome, language: str, level: str, title: str
 ) -> None:
-    """In both languages, worded "equivalent to level n" as the law requires."""
+    """In both languages, worded "equivalent to level n" as the law requires.
+
+    A silent cell holds the same level; the headline states the judged one, and the
+    counts have a row for the held one.
+    """
     shown(driver, console, language)
 
     assert title in text(driver, ".top h1")
     assert text(driver, ".headline .badge") == level.format(HIGHEST)
-    assert len(driver.find_elements(By.CSS_SELECTOR, ".counts li")) == 7
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".counts li")) == 8
+    held = find(driver, f".counts li[data-look='{HELD_OFFSET + HIGHEST}'] b")
+    assert held.text == "1"
     assert "警戒レベル" not in driver.page_source
     picture(driver, f"map-{language}")
     no_problems(driver)
