@@ -6,7 +6,16 @@ from collections.abc import Callable
 import pytest
 from browser import picture
 from conftest import wait_until
-from console_pages import cut_off, fill, find, map_data, no_problems, shown, text
+from console_pages import (
+    cut_off,
+    fill,
+    find,
+    is_side_too_wide,
+    map_data,
+    no_problems,
+    shown,
+    text,
+)
 from console_tables import Slope, storm, write_tables
 from console_workspace import HIGHEST, HOSTILE, PASSWORD, SLOPES, Workspace
 from selenium.webdriver import Chrome
@@ -42,6 +51,7 @@ def test_first_view_shows_the_highest_level(
     assert len(driver.find_elements(By.CSS_SELECTOR, ".counts li")) == 8
     held = find(driver, f".counts li[data-look='{HELD_OFFSET + HIGHEST}'] b")
     assert held.text == "1"
+    assert not is_side_too_wide(driver)
     assert "警戒レベル" not in driver.page_source
     picture(driver, f"map-{language}")
     no_problems(driver)
@@ -170,6 +180,7 @@ def test_pages_fit_a_tablet(console: str, driver: Chrome) -> None:
             shown(driver, console, language)
             assert driver.execute_script(over) <= 0
             assert cut_off(driver) == []
+            assert not is_side_too_wide(driver)
             picture(driver, f"tablet-{width}-{language}")
 
 
