@@ -223,6 +223,16 @@ def severity(shown: int) -> tuple[int, bool]:
     return shown % HELD_OFFSET, shown > HELD_OFFSET
 
 
+def headline_order(shown: int) -> tuple[int, bool]:
+    """Order in a summary of many cells: a judged level before the same one held.
+
+    A level that is reached is thus never summed up as unknown. Level 1 comes after the
+    held one, since no calm is stated for cells that are held.
+    """
+    level, is_held = severity(shown)
+    return level, is_held != (level > 1)
+
+
 def latest_row(row: dict[str, Any]) -> LatestRow:
     """Convert a row of the levels table."""
     tanks = None

@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
-from backend_spark.console.level_grid import severity
+from backend_spark.console.level_grid import headline_order, severity
 from backend_spark.console.live_state import LiveState
 from backend_spark.i18n import LEVEL_MEANINGS, REPORT_WORDS, reasons_of, render_japanese
 from slope_science.findings import ADVISORY, EMERGENCY, WARNING
@@ -56,7 +56,7 @@ class SituationReport:
             if severity(level)[0] >= ADVISORY
         ]
         rows.sort(key=lambda row: (-severity(row[0])[0], row[1]))
-        highest = max(levels, key=severity, default=0)
+        highest = max(levels, key=headline_order, default=0)
         return _TEMPLATES.get_template("report.html").render(
             language=language,
             w=REPORT_WORDS[language],
@@ -88,7 +88,7 @@ class SituationReport:
 def _counts(levels: list[int]) -> list[tuple[int, int]]:
     """Number of cells at each value, the highest first; held ones only if any."""
     held = {level for level in levels if level > level_grid.HELD_OFFSET}
-    shown = sorted({5, 4, 3, 2, 1, 6, 0} | held, key=severity, reverse=True)
+    shown = sorted({5, 4, 3, 2, 1, 6, 0} | held, key=headline_order, reverse=True)
     return [(level, levels.count(level)) for level in shown]
 
 

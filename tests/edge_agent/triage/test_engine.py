@@ -76,14 +76,24 @@ def test_index_hardly_depends_on_the_reading_interval(every_s: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mm", "level"), [(0.0, 1), (25.0, 2), (60.0, 3), (90.0, 4), (140.0, 5)]
+    ("mm", "more_mm", "level"),
+    [(0.0, 0, 1), (25.0, 0, 2), (60.0, 0, 3), (90.0, 0, 4), (119.0, 40, 5)],
 )
-def test_more_rain_gives_higher_levels(mm: float, level: int) -> None:
+def test_more_rain_gives_higher_levels(mm: float, more_mm: float, level: int) -> None:
     """Advisory, warning, critical line, special criterion."""
     criteria = Criteria(150.0, 112.5, 210.0)
-    result = apply_rain(node(criteria, soil=SoilWater(30, 30, 40)), [mm], HOUR_S)
+    soil = SoilWater(30, 30, 40 + more_mm)
+    result = apply_rain(node(criteria, soil=soil), [mm], HOUR_S)
     assert (result.level, result.priority) == (level, level)
     assert (result.why is None) == (level == 1)
+
+
+@pytest.mark.parametrize("mm", [121.0, 140.0, 199.0])
+def test_extreme_rain_of_one_gauge_is_level_3(mm: float) -> None:
+    """From 120 mm/h on a second gauge is needed (decision 45)."""
+    criteria = Criteria(150.0, 112.5, 210.0)
+    result = apply_rain(node(criteria, soil=SoilWater(30, 30, 40)), [mm], HOUR_S)
+    assert (result.level, result.priority) == (3, 3)
 
 
 def test_reason_contains_rule_numbers_and_assumption() -> None:
