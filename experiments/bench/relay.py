@@ -40,9 +40,8 @@ async def _serve(listen: int, target: str, there_s: float, back_s: float) -> Non
             _pump(near_in, far_out, there_s), _pump(far_in, near_out, back_s)
         )
 
-    server = await asyncio.start_server(
-        relay, None, listen
-    )  # IPv4 and IPv6, in its own namespace
+    # IPv4 and IPv6; the namespace is its own.
+    server = await asyncio.start_server(relay, None, listen)
     print("ready", flush=True)
     await server.serve_forever()
 

@@ -87,7 +87,7 @@ def gateway(
             f'[gateway]\nid = "gw-1"\nbroker = "{local.url}"\nareas = ["/3"]\n'
             f'managers = ["{manager.url}"]\ndata = "{tmp_path}/gateway"\n{more}\n',
         )
-        fetch_retained(local.endpoint, offer_topic("gw-1"), "probe", 60)
+        fetch_retained(local.endpoint, offer_topic("gw-1"), "probe", 120)
         return local
 
     yield start

@@ -67,6 +67,9 @@ class Relay:
         self._listener.close()
         self.cut()
 
+    def on_chunk(self, chunk: bytes, *, is_sent: bool) -> None:
+        """Called with the bytes of each read, and whether the client sent them."""
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -86,12 +89,13 @@ class Relay:
             self.connections += 1
         for source, sink in ((near, far), (far, near)):
             threading.Thread(
-                target=self._pump, args=(source, sink), daemon=True
+                target=self._pump, args=(source, sink, source is near), daemon=True
             ).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, is_sent: bool) -> None:
         with contextlib.suppress(OSError):
             while chunk := source.recv(self._chunk_bytes()):
+                self.on_chunk(chunk, is_sent=is_sent)
                 if (rate := self._rate) is not None:
                     time.sleep(len(chunk) / rate)
                 allowed, is_last = self._allowed(len(chunk))

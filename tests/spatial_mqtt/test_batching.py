@@ -5,6 +5,7 @@ import zlib
 
 import cbor2
 import pytest
+from hostile_cbor import deflate
 
 from spatial_mqtt.batching import (
     DEFLATE_DICTIONARY,
@@ -21,8 +22,7 @@ from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, MessageId, Pack, Reading, enco
 
 
 def deflated(value: object) -> bytes:
-    deflater = zlib.compressobj(wbits=-15, zdict=DEFLATE_DICTIONARY)
-    return deflater.compress(cbor2.dumps(value)) + deflater.flush()
+    return deflate(cbor2.dumps(value))
 
 
 def test_batch_survives_encoding_and_decoding() -> None:

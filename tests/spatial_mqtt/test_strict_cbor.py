@@ -4,14 +4,14 @@ import json
 import random
 import time
 import tracemalloc
-import zlib
 from collections.abc import Callable, Iterator
 
 import cbor2
 import pytest
+from hostile_cbor import deflate, item_head, nested_references
 
 from service_runtime.errors import FieldError
-from spatial_mqtt.batching import DEFLATE_DICTIONARY, Fragment, decode_batch
+from spatial_mqtt.batching import Fragment, decode_batch
 from spatial_mqtt.certificate_renewal import RenewalAnswer, RenewalRequest
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, decode_message_id, decode_pack
@@ -35,28 +35,13 @@ READERS: dict[str, Callable[[bytes], object]] = {
 }
 
 
-def head(major: int, number: int) -> bytes:
-    """Initial bytes of an item."""
-    return bytes([major << 5 | 26]) + number.to_bytes(4, "big")
-
-
-def nested_references(levels: int, width: int = 10) -> bytes:
-    """A list of lists, each of which refers to the one before `width` times."""
-    shared, reference = b"\xd8\x1c", b"\xd8\x1d"
-    lists = [
-        shared + head(4, width) + (reference + head(0, level)) * width
-        for level in range(levels)
-    ]
-    return head(4, levels + 1) + shared + b"\x82\x00\x00" + b"".join(lists)
-
-
 def as_key(item: bytes) -> bytes:
     """The item as the key of a map in a list."""
     return b"\x81\xa1" + item + b"\x00"
 
 
 def tagged(tag: int, item: bytes) -> bytes:
-    return b"\x81" + head(6, tag) + item
+    return b"\x81" + item_head(6, tag) + item
 
 
 ATTACKS = {
@@ -72,12 +57,12 @@ ATTACKS = {
     "string references": tagged(256, b"\x82\x63abc\xd8\x19\x00"),
     "unknown tag": tagged(4711, b"\x00"),
     "a chain of tags": b"\x81" + b"\xc6" * 60_000 + b"\x00",
-    "empty lists": head(4, 262_000) + b"\x80" * 262_000,
-    "lists of one": head(4, 131_000) + b"\x81\x00" * 131_000,
-    "empty maps": head(4, 262_000) + b"\xa0" * 262_000,
-    "maps of one": head(4, 87_000) + b"\xa1\x00\x00" * 87_000,
+    "empty lists": item_head(4, 262_000) + b"\x80" * 262_000,
+    "lists of one": item_head(4, 131_000) + b"\x81\x00" * 131_000,
+    "empty maps": item_head(4, 262_000) + b"\xa0" * 262_000,
+    "maps of one": item_head(4, 87_000) + b"\xa1\x00\x00" * 87_000,
     "indefinite lists": b"\x9f" + b"\x9f\xff" * 131_000 + b"\xff",
-    "half floats": head(4, 87_000) + b"\xf9\x3c\x01" * 87_000,
+    "half floats": item_head(4, 87_000) + b"\xf9\x3c\x01" * 87_000,
     "deep lists": b"\x81" * 200_000 + b"\x00",
     "deep maps": b"\xa1\x00" * 100_000 + b"\x00",
     "indefinite depth": b"\x9f" * 250_000,
@@ -120,16 +105,11 @@ WORST = ("nested references", "lists of one")
 def test_attack_costs_little_memory_and_time(attack: str, reader: str) -> None:
     payload = ATTACKS[attack]
     if reader == "batch":
-        payload = deflated(payload)
+        payload = deflate(payload)
     peak_bytes, time_s = cost(READERS[reader], payload[:MAX_PAYLOAD_BYTES])
 
     assert peak_bytes <= MAX_MEMORY_BYTES
     assert time_s <= MAX_TIME_S
-
-
-def deflated(raw: bytes) -> bytes:
-    deflater = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=DEFLATE_DICTIONARY)
-    return deflater.compress(raw) + deflater.flush()
 
 
 @pytest.mark.parametrize("tag", [*range(64), 100, 256, 258, 260, 1001, 43000, 2**32])
@@ -149,16 +129,16 @@ def grammar(chance: random.Random, depth: int = 0) -> bytes:
     count = chance.randrange(6)
     if kind in {4, 5, 6}:
         tag = chance.choice((0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 256, 258))
-        return head(6, tag) + grammar(chance, depth + 1)
+        return item_head(6, tag) + grammar(chance, depth + 1)
     if kind == 7:
         inside = b"".join(grammar(chance, depth + 1) for _ in range(count))
-        return head(4, count + chance.choice((0, 0, 0, 1, 2**31))) + inside
+        return item_head(4, count + chance.choice((0, 0, 0, 1, 2**31))) + inside
     if kind == 8:
         inside = b"".join(grammar(chance, depth + 1) for _ in range(2 * count))
-        return head(5, count) + inside
+        return item_head(5, count) + inside
     return chance.choice((
-        head(0, chance.randrange(2**32)), head(1, 7), b"\x61a", b"\x41\x00", b"\xf4",
-        b"\xf6", b"\xf7", b"\xfb\x7f\xf8" + bytes(6), b"\x9f\x00\xff", b"\xf0",
+        item_head(0, chance.randrange(2**32)), item_head(1, 7), b"\x61a", b"\x41\x00",
+        b"\xf4", b"\xf6", b"\xf7", b"\xfb\x7f\xf8" + bytes(6), b"\x9f\x00\xff", b"\xf0",
     ))  # fmt: skip
 
 

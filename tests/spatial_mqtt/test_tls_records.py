@@ -2,14 +2,12 @@
 
 import os
 import pwd
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from conftest import Broker, free_port, wait_until
+from soak.relay import Relay
 from trust_bench import IssuingAuthority
 
 from service_runtime.tls import Endpoint, TlsFiles
@@ -35,31 +33,16 @@ class Answers(BaseConnectionHandler):
         self.count += 1
 
 
-class Relay:
-    """Passes one connection on, and keeps what the client sent."""
+class RecordingRelay(Relay):
+    """Keeps what the client sent."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, target_port: int) -> None:
         self.sent = bytearray()
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._server.getsockname()[1])
-        self._target = port
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__(target_port)
 
-    def _serve(self) -> None:
-        client, _ = self._server.accept()
-        broker = socket.create_connection(("127.0.0.1", self._target))
-        threading.Thread(
-            target=self._pass, args=(broker, client, bytearray()), daemon=True
-        ).start()
-        self._pass(client, broker, self.sent)
-
-    def _pass(
-        self, source: socket.socket, sink: socket.socket, seen: bytearray
-    ) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                seen += data
-                sink.sendall(data)
+    def on_chunk(self, chunk: bytes, *, is_sent: bool) -> None:
+        if is_sent:
+            self.sent += chunk
 
     def record_sizes(self) -> Iterator[int]:
         """Sizes of the records with application data."""
@@ -93,7 +76,7 @@ def test_messages_written_together_take_records_of_a_segment(
 ) -> None:
     """Else the first is acknowledged only when the last has arrived."""
     port, files = tls_broker
-    relay, answers = Relay(port), Answers()
+    relay, answers = RecordingRelay(port), Answers()
     connection = Connection(
         Endpoint("127.0.0.1", relay.port, tls=True), Session("node"), answers, files
     )
@@ -103,6 +86,7 @@ def test_messages_written_together_take_records_of_a_segment(
     connection.publish_together([Publication("a", payload)] * MESSAGES)
     wait_until(lambda: answers.count == MESSAGES)
     connection.stop()
+    relay.close()
 
     sizes = list(relay.record_sizes())
     assert max(sizes) <= SEGMENT_BYTES

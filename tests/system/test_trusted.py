@@ -2,17 +2,16 @@
 
 import json
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import wait_until
+from hostile_cbor import deflate, nested_references
 from trust_bench import IssuingAuthority, Person, TrustedBroker
 from trusted_system import AREA, CELL, HERE, PROGRAMS, System
 
 from backend_spark.tables.reader import open_tables
-from spatial_mqtt.batching import DEFLATE_DICTIONARY
 from spatial_mqtt.client import Client
 from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
@@ -117,27 +116,16 @@ def test_stolen_card_cannot_impersonate_another_node_of_its_cell(
     assert "kochi-0002 says it is kochi-0001:bb:7; put aside" in log
 
 
-SHARED, REFERENCE = b"\xd8\x1c", b"\xd8\x1d"
-LEVELS = 12
-
-
-def nested_references() -> bytes:
-    """A list of some hundred bytes that stands for 10^12 items."""
-    lists = [SHARED + b"\x8a" + (REFERENCE + bytes([n])) * 10 for n in range(LEVELS)]
-    return bytes([0x80 + LEVELS + 1]) + SHARED + b"\x82\x00\x00" + b"".join(lists)
-
-
 def poisons() -> Iterator[tuple[bytes, str | None]]:
     """Payloads and content types that once stopped a gateway or the backend."""
-    item = nested_references()
+    item = nested_references(12)
     record = pack("kochi-0002", 3)[2:]  # without the list and the map
     pairs = pack("kochi-0002", 3)[1] & 0x1F
     behind_the_id = b"\x81" + bytes([0xA0 + pairs + 1]) + record + b"\x61x" + item
     assert len(behind_the_id) < 600
     for payload in (item, b"\x81\xa1" + item + b"\x00", behind_the_id):
         yield payload, None
-        deflater = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=DEFLATE_DICTIONARY)
-        yield deflater.compress(payload) + deflater.flush(), BATCH_CONTENT
+        yield deflate(payload), BATCH_CONTENT
         yield payload, FRAGMENT_CONTENT
 
 
@@ -157,8 +145,8 @@ def test_poison_of_a_stolen_card_delays_no_alarm(system: System) -> None:
     sent = system.send(10)
     wait_until(lambda: set(sent) <= system.archived(), 60)
     took_s = time.monotonic() - began_s
-    alerts = open_tables(system.folder / "backend")
-    wait_until(lambda: len(alerts.alerts()) >= 4, 60)
+    tables = open_tables(system.folder / "backend")
+    wait_until(lambda: len(tables.alerts()) >= 4, 60)
     thief.stop()
 
     assert took_s < 30, "a nested reference takes hours"

@@ -125,7 +125,7 @@ def test_every_gateway_receives_a_message_once_over_real_brokers(
 def test_gateway_that_left_in_order_is_no_longer_served(
     gateways: list[Gateway],
 ) -> None:
-    """Its neighbours know, by its packets or a missing answer: none waits for it."""
+    """After its packets or a missing answer, no publication waits for it."""
     publish_until_received(gateways, "together")
     gateways[7].runner.stop()
     wait_until(lambda: not gateways[7].runner.has_peers)
