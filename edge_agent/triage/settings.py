@@ -41,6 +41,17 @@ class RainRuleSettings:
     hold_s: float = hold_key(3600.0)
     clear_share: float = clear_share_key(0.97)
     alone_level: int = alone_level_key("Highest level of rain of doubtful quality", 3)
+    alone_notice_level: int = key(
+        KeyRule(
+            "Highest level at which the rain of one gauge switches the node's own "
+            "alarm outputs while no other sensor shows water or movement; notices of "
+            "the backend, which compares with other gauges, switch them at any level "
+            "[P].",
+            low=1,
+            high=5,
+        ),
+        3,
+    )
     most_mm_10min: float = key(
         KeyRule(
             "More rain in 10 minutes is doubtful; the record of Japan is 55.0 mm [V].",

@@ -36,7 +36,7 @@ class Detection:
         at_s: Time of the event; None for now.
         evidence: Evidence for other sensors' detections. At the lowest level a
             detection is evidence only.
-        needed_evidence: Kind of evidence that confirms it.
+        needed_evidence: Kind of evidence that confirms it; None for either.
         confirm_s: Maximum time to that evidence; None for the setting's.
         number: Number of the ``[[triage.limit]]``; None for other rules.
         since_s: Time since which the event may have happened; None for `at_s`.
@@ -53,7 +53,7 @@ class Detection:
     unconfirmed_level: int | None = None
     at_s: float | None = None
     evidence: tuple[EvidenceKind, ...] = ()
-    needed_evidence: EvidenceKind = EvidenceKind.MOVEMENT
+    needed_evidence: EvidenceKind | None = EvidenceKind.MOVEMENT
     confirm_s: float | None = None
     number: int | None = None
     since_s: float | None = None
@@ -106,7 +106,8 @@ class Corroboration:
         others = [
             (max(since_s - at_s, at_s - until_s, 0.0), sensor)
             for (sensor, sign), (since_s, until_s) in self._last.items()
-            if sensor != detection.sensor and sign is detection.needed_evidence
+            if sensor != detection.sensor
+            and detection.needed_evidence in {sign, None}
         ]
         gap_s, sensor = min(others, default=(near_s + 1, ""))
         return sensor if gap_s <= near_s else None

@@ -19,8 +19,6 @@ SHORT = {
 """Cases of the issue's table that run in each `make test`."""
 
 KNOWN = {
-    "gauge against five dry neighbours": "siren 60 min by the node's own rain level",
-    "rain x10, neighbours good": "siren 120 min by the node's own rain level",
     "counter alone, restarts at 0": "level 2 two steps late, one is allowed",
     "tilt noise grows in the middle": "node, backend and notice 3",
 }

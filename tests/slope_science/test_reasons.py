@@ -28,7 +28,7 @@ from slope_science.reasons import (
 )
 
 C = ReasonCode
-UNITS = {"mm", "hPa", "kPa", "CL", "m", "m3", "h", "R", "C"}
+UNITS = {"mm", "km", "hPa", "kPa", "CL", "m", "m3", "h", "R", "C"}
 LATIN_WORDS = re.compile(r"[A-Za-z]+[0-9]*")
 WRAPPERS = {C.HELD, C.CONFIRMED, C.UNCONFIRMED, C.LONG_AGO, C.RULE, C.DOUBTFUL_RAIN}
 AHEAD = {C.AHEAD_SAME_RAIN, C.AHEAD_FORECAST, C.GRID_SOIL_WATER}

@@ -61,6 +61,11 @@ class RainAccumulator:
             return self.tanks.index_mm + self.open_mm
         return self.tanks.step(self.open_mm, open_s / _HOUR_S).index_mm
 
+    @property
+    def first_minute(self) -> int:
+        """The first minute whose rain is in `minutes`."""
+        return math.ceil((self.last_s or 0.0) / _MINUTE_S - 60)
+
     def copy(self) -> "RainAccumulator":
         """An independent copy."""
         return replace(self, minutes=dict(self.minutes))
@@ -124,8 +129,12 @@ class RainAccumulator:
         self.open_mm, self.last_s = 0.0, edge_s
 
     def _forget(self) -> None:
-        now = (self.last_s or 0.0) / _MINUTE_S
-        self.minutes = {m: mm for m, mm in self.minutes.items() if now - 60 <= m <= now}
+        last = (self.last_s or 0.0) // _MINUTE_S
+        self.minutes = {
+            minute: mm
+            for minute, mm in self.minutes.items()
+            if self.first_minute <= minute <= last
+        }
 
 
 def restore_rain_accumulator(entry: Mapping[str, Any]) -> RainAccumulator:
@@ -205,9 +214,37 @@ class RecentRain:
             made.add_rain(0.0 if report.is_doubtful else report.depth_mm, report.at_s)
         return made
 
-    def to_snapshot(self) -> dict[str, Any]:
-        """State for the snapshot; the reports are in those of rain by minute."""
-        return replace(self.base, minutes={}).to_snapshot()
+    def to_snapshot(self, first_minute: int) -> dict[str, Any]:
+        """State for the snapshot.
+
+        Args:
+            first_minute: Minute from which on the snapshot has the rain by minute; the
+                rain before it is added to `base`.
+        """
+        base, from_s = replace(self.base, minutes={}), first_minute * _MINUTE_S
+        begin_s = base.last_s
+        for report in self.reports:
+            begin_s = report.at_s if begin_s is None else begin_s
+            if begin_s < from_s:
+                end_s = min(report.at_s, from_s)
+                depth_mm = 0.0 if report.is_doubtful else report.depth_mm
+                is_whole = end_s == report.at_s
+                share = 1.0 if is_whole else (end_s - begin_s) / (report.at_s - begin_s)
+                base.add_rain(share * depth_mm, end_s)
+            begin_s = report.at_s
+        base.minutes.clear()
+        last_s = self._last_s
+        return {
+            **base.to_snapshot(),
+            "until": None if math.isinf(last_s) else last_s,
+        }
+
+    def restore_report(
+        self, at_s: float, depth_mm: float, *, is_doubtful: bool
+    ) -> None:
+        """Append a report, of a snapshot, that is doubtful or not."""
+        self.record.add(at_s, depth_mm)
+        self.reports.append(RainReport(at_s, depth_mm, is_doubtful))
 
     @property
     def _last_s(self) -> float:
@@ -258,16 +295,22 @@ def restore_recent_rain(
     made = RecentRain(restore_rain_accumulator(entry))
     known = sure.minutes
     whole = known if high is None else high.minutes
+    begin_s, last_s = made.base.last_s, optional_time(entry["until"])
+    if last_s is None:
+        return made
+    if begin_s is not None:
+        made.record.add(begin_s, 0.0)
     for minute in sorted({*known, *whole}):
-        at_s, sure_mm = (minute + 1) * _MINUTE_S, known.get(minute, 0.0)
-        if minute * _MINUTE_S < (made.base.last_s or 0.0):
+        if begin_s is not None and minute * _MINUTE_S < begin_s:
             continue
-        for depth_mm, is_doubtful in (
-            (sure_mm, False),
-            (max(0.0, whole.get(minute, 0.0) - sure_mm), True),
-        ):
-            made.record.add(at_s, depth_mm)
-            made.reports.append(RainReport(at_s, depth_mm, is_doubtful))
+        at_s, sure_mm = min((minute + 1) * _MINUTE_S, last_s), known.get(minute, 0.0)
+        if made.record.times_s:
+            made.restore_report(minute * _MINUTE_S, 0.0, is_doubtful=False)
+        made.restore_report(at_s, sure_mm, is_doubtful=False)
+        doubtful_mm = max(0.0, whole.get(minute, 0.0) - sure_mm)
+        made.restore_report(at_s, doubtful_mm, is_doubtful=True)
+    # the next report's rain fell after the last one, also if that was dry
+    made.restore_report(last_s, 0.0, is_doubtful=False)
     return made
 
 
@@ -335,7 +378,15 @@ class RainRule:
         confirms = self._sure.r60_mm >= self._rules.confirm_mm
         signs = (EvidenceKind.WATER,) if confirms else ()
         reason = sure.reason if sure else None
-        yield Detection(self.rule, self.sensor, sure_level, reason, evidence=signs)
+        yield Detection(
+            self.rule,
+            self.sensor,
+            sure_level,
+            reason,
+            evidence=signs,
+            needed_evidence=None,
+            alone_notice_level=self._rules.alone_notice_level,
+        )
         if self._high is None:
             return
         high = self._found(self._high, context, is_doubtful=True)
@@ -349,6 +400,7 @@ class RainRule:
                     sure_level, min(high.level, self._rules.alone_level)
                 ),
                 needed_evidence=EvidenceKind.WATER,
+                alone_notice_level=self._rules.alone_notice_level,
             )
 
     def diagnostics(self) -> Iterable[Reason]:
@@ -363,7 +415,7 @@ class RainRule:
             "sure": self._sure.to_snapshot(),
             "high": high,
             "sum": self._sum_mm,
-            "base": self._recent.to_snapshot(),
+            "base": self._recent.to_snapshot(self._sure.first_minute),
         }
 
     def restore(self, entry: Json) -> None:

@@ -69,6 +69,11 @@ class Store:
         self.states = kept | {m.at_s: encode_state(m) for m in found.memories}
 
 
+def rod_mm(at_h: float) -> float:
+    """Steady creep, faster and faster for nine hours of the third day."""
+    return 0.02 * at_h + 0.1 * min(max(at_h - 50.0, 0.0), 9.0) ** 2
+
+
 def readings(rng: random.Random, days: int = DAYS) -> list[Observation]:
     """Days of two nodes: storms, clogged gauges, spikes, creep, gaps, a cut wire."""
     observations: list[Observation] = []
@@ -91,7 +96,7 @@ def readings(rng: random.Random, days: int = DAYS) -> list[Observation]:
                 ("tilt/x", "deg"): 0.002 * warm + rng.gauss(0, 1e-3) + knock,
                 ("tilt/y", "deg"): 0.0 if node == "b" else rng.gauss(0, 1e-3),
                 ("tilt/temp", "Cel"): warm,
-                ("rod", "mm"): (t / 5e4) ** 2 + rng.gauss(0, 0.05),
+                ("rod", "mm"): rod_mm(t / 3600) + rng.gauss(0, 0.05),
                 ("soil", "/"): 0.3 + 0.1 * math.sin(t / 1e5),
                 ("air/temp", "Cel"): warm - 9,
                 ("air/humidity", "%RH"): 60 + rng.gauss(0, 5),

@@ -65,7 +65,7 @@ def test_critical_line_of_the_prefecture_is_used() -> None:
     triage.assess([rain(0.0, 0.0)], START_S)
     result = triage.assess([rain(12.0, 12.0)], START_S + 600)
     assert result.level == 4
-    assert re.search(r">= critical line at 12\.0 mm/h 127\.8 mm$", result.why or "")
+    assert re.search(r">= critical line at 12\.0 mm/h 127\.8 mm, ", result.why or "")
 
 
 def test_level_that_is_not_judged_is_null_in_a_notice() -> None:

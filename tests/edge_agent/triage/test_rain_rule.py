@@ -1,10 +1,13 @@
 """The node's rule of rain: faults of a lone gauge, gaps, and storms."""
 
-import pytest
-from triage_readings import RAIN, START_S, rain
+from collections.abc import Callable, Sequence
 
-from edge_agent.triage import Triage
+import pytest
+from triage_readings import RAIN, START_S, TILT, Measured, rain, tilt
+
+from edge_agent.triage import Triage, TriageResult
 from slope_science.criteria import Criteria
+from spatial_mqtt.senml import Reading
 
 STEP_S = 600
 
@@ -61,3 +64,46 @@ def test_rain_of_a_gap_is_spread_over_it() -> None:
 
     assert late.level == whole[66]
     assert triage.soil_water_mm()["rain"] == pytest.approx(94, abs=6)
+
+
+OTHER = Measured("other", "rain", "mm")
+
+
+def storm(
+    others: Sequence[Measured], beside: Callable[[int], list[Reading]]
+) -> TriageResult:
+    """Result after 18 h of heavy rain at one gauge, and readings beside it."""
+    triage, total_mm = Triage([RAIN, *others], criteria=Criteria(150, 112, 277)), 0.0
+    for n in range(108):
+        depth_mm = 2.0 if n < 72 else 10.0
+        total_mm += depth_mm
+        readings = [rain(depth_mm, total_mm), *beside(n)]
+        result = triage.assess(readings, START_S + n * STEP_S)
+    return result
+
+
+def test_lone_gauge_does_not_switch_the_siren_by_itself() -> None:
+    """A gauge that counts ten times too much reads like a storm."""
+    result = storm([], lambda _: [])
+
+    assert (result.level, result.alarm_level) == (5, 3)
+    assert "unconfirmed" in (result.why or "")
+
+
+def test_dry_second_gauge_does_not_confirm_the_first() -> None:
+    result = storm([OTHER], lambda _: [Reading("other", "mm", 0.0, 0.0)])
+
+    assert (result.level, result.alarm_level) == (5, 3)
+
+
+def test_rain_at_a_second_gauge_confirms_the_first() -> None:
+    result = storm([OTHER], lambda n: [Reading("other", "mm", 4.0, 4.0 * n)])
+
+    assert (result.level, result.alarm_level) == (5, 5)
+
+
+def test_moving_slope_confirms_the_rain() -> None:
+    """0.2 deg/h, which alone is capped at 3 too."""
+    result = storm([TILT], lambda n: tilt(0.2 / 6 * n))
+
+    assert (result.level, result.alarm_level) == (5, 5)
