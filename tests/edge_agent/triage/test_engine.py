@@ -277,6 +277,8 @@ def test_restart_gives_the_same_results_as_no_restart(
     """A restored snapshot, by the minute, gives the same levels and soil water."""
     one, two = node(), node()
     now_s, total_mm = START_S, 0.0
+    for each in (one, two):
+        each.assess([rain(0.0, 0.0)], now_s)
     for number, (minutes, mm_per_min, is_cut) in enumerate(steps):
         mm = minutes * mm_per_min
         now_s, total_mm = now_s + minutes * 60, total_mm + mm
