@@ -34,23 +34,20 @@ class SharedSession:
     Attributes:
         session: Subscriptions of this part. Its client id counts for nothing.
         handler: Receives the events of this part.
+        is_started: Whether `start` was called.
+        is_up: Whether the connection is established, as reported to the handler.
     """
 
     session: Session
     handler: ConnectionHandler
     _shared: "SharedConnection"
     is_started: bool = False
-    is_raised: bool = False
+    is_up: bool = False
 
     @property
     def endpoint(self) -> Endpoint:
         """Address of the broker."""
         return self._shared.endpoint
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the connection is established."""
-        return self.is_raised
 
     def start(self) -> None:
         """Start to connect, or use the connection of the other parts."""
@@ -76,7 +73,7 @@ class SharedSession:
     ) -> list[SentPublication]:
         """Publish messages in one write; see `Connection.publish_together`."""
         connection = self._shared.connection
-        if connection is None or not self.is_raised:
+        if connection is None or not self.is_up:
             return []
         return connection.publish_together(publications)
 
@@ -117,7 +114,7 @@ class SharedConnection:
     connection: Connection | None = None
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _parts: list[SharedSession] = field(default_factory=list)
-    _raised: tuple[SharedSession, ...] = ()
+    _up_parts: tuple[SharedSession, ...] = ()
     _subscribing: deque[SharedSession] = field(default_factory=deque)
     _unclaimed: list[IncomingMessage] = field(default_factory=list)
     _up: tuple[bool, int] | None = None
@@ -144,7 +141,7 @@ class SharedConnection:
         if is_first and connection is not None:
             connection.start()
         else:
-            self._raise(part)
+            self._report_up(part)
 
     def leave(self, part: SharedSession) -> None:
         """End a part, and the connection with the last one."""
@@ -152,7 +149,7 @@ class SharedConnection:
             if part not in self._parts:
                 return
             self._parts.remove(part)
-            self._set_raised(part, False)
+            self._set_up(part, False)
             connection = self.connection
             is_last = not any(each.is_started for each in self._parts)
             if is_last:
@@ -184,14 +181,14 @@ class SharedConnection:
             self._unclaimed.clear()
             parts = list(self._parts)
         for part in parts:
-            self._raise(part)
+            self._report_up(part)
 
     def on_down(self, reason: str) -> None:
         with self._lock:
             self._up = None
-            parts = self._raised
+            parts = self._up_parts
             for part in parts:
-                self._set_raised(part, False)
+                self._set_up(part, False)
         for part in parts:
             part.handler.on_down(reason)
 
@@ -204,22 +201,22 @@ class SharedConnection:
 
     def on_published(self, token: int, refused: str | None) -> None:
         # A token belongs to one part; the others do not know it and ignore it.
-        for part in self._raised:
+        for part in self._up_parts:
             part.handler.on_published(token, refused)
 
     def on_subscribed(self) -> None:
         if self._subscribing:
             part = self._subscribing.popleft()
-            if part.is_raised:
+            if part.is_up:
                 part.handler.on_subscribed()
 
-    def _raise(self, part: SharedSession) -> None:
+    def _report_up(self, part: SharedSession) -> None:
         """Report to a part that the connection is up, once for each connection."""
         with self._lock:
             up = self._up
-            if up is None or not part.is_started or part.is_raised:
+            if up is None or not part.is_started or part.is_up:
                 return
-            self._set_raised(part, True)
+            self._set_up(part, True)
             held: list[IncomingMessage] = []
             if not part.session.filters:
                 held, self._unclaimed = self._unclaimed, []
@@ -229,13 +226,13 @@ class SharedConnection:
             part.handler.on_message(message)
 
     def _parts_for(self, message: IncomingMessage) -> list[SharedSession]:
-        raised = self._raised
+        parts = self._up_parts
         fixed = [
             part
-            for part in raised
+            for part in parts
             if any(matches(each, message.topic) for each, _ in part.session.filters)
         ]
-        return fixed or [part for part in raised if not part.session.filters]
+        return fixed or [part for part in parts if not part.session.filters]
 
     def _hold(self, message: IncomingMessage) -> None:
         """Keep a message for a part that starts later; the broker limits how many."""
@@ -248,9 +245,9 @@ class SharedConnection:
         if connection is not None:
             connection.acknowledge(*unwanted)
 
-    def _set_raised(self, part: SharedSession, value: bool) -> None:
-        part.is_raised = value
-        self._raised = tuple(each for each in self._parts if each.is_raised)
+    def _set_up(self, part: SharedSession, value: bool) -> None:
+        part.is_up = value
+        self._up_parts = tuple(each for each in self._parts if each.is_up)
 
 
 class ConnectionPool:
