@@ -158,6 +158,10 @@ def lane(
     made.stop()
 
 
+@pytest.mark.attack(
+    "a gateway's offer at a distributed broker",
+    "batches that no subscriber reads: 9 of 353 messages arrived",
+)
 def test_gateway_cannot_make_an_offer_as_if_it_were_a_store(
     distributed: TrustedBroker,
     authority: IssuingAuthority,
@@ -234,11 +238,16 @@ def test_withdrawn_offer_ends_on_a_link_that_is_up(
     assert lane.alarm_s() < 10  # by PUBACK, after the grace for a new offer
 
 
+@pytest.mark.attack(
+    "another program's client id at a distributed broker",
+    "48 takeovers/s by a node, 0 of 8 alarms arrived",
+)
 def test_client_id_of_another_certificate_takes_over_no_session(
     distributed: TrustedBroker,
     authority: IssuingAuthority,
     store: Store,
     lane: GatewayUplink,
+    report: Callable[..., None],
 ) -> None:
     """A takeover ended the session and dropped its queued messages."""
     assert lane.alarm_s() < MAX_ALARM_S
@@ -248,11 +257,16 @@ def test_client_id_of_another_certificate_takes_over_no_session(
         took_s.append(lane.alarm_s())
         thief.stop()
 
+    report(bystander_s=took_s)
     assert max(took_s) < MAX_ALARM_S
     assert (store.connection.is_up, lane.uplink.down_since_s) == (True, None)
     wait_until(lambda: len(lane.delivered) >= len(took_s))  # the lane's own cell
 
 
+@pytest.mark.attack(
+    "a node's certificate where only daemons connect",
+    "accepted",
+)
 def test_node_is_refused_where_only_daemons_connect(
     distributed: TrustedBroker,
     manager: TrustedBroker,
@@ -270,6 +284,10 @@ def test_node_is_refused_where_only_daemons_connect(
     assert store.connection.is_up
 
 
+@pytest.mark.attack(
+    "another program's client id at a Manager",
+    "not prevented",
+)
 def test_certificates_of_a_manager_have_one_session_for_each_listener(
     manager: TrustedBroker, authority: IssuingAuthority, join: Callable[..., Person]
 ) -> None:
@@ -341,6 +359,10 @@ def announce(address: int, **more: object) -> bytes:
     return json.dumps({**about, **more}).encode()
 
 
+@pytest.mark.attack(
+    "another gateway's area, and invented gateways",
+    "/3/1 became /5, 20 invented gateways listed",
+)
 @pytest.mark.usefixtures("directory")
 def test_gateway_speaks_for_itself_only(
     manager: TrustedBroker, authority: IssuingAuthority, join: Callable[..., Person]
@@ -386,6 +408,10 @@ def test_gateway_speaks_for_itself_only(
     assert listed() == {(1001, "/3/1"), (2001, "/4")}
 
 
+@pytest.mark.attack(
+    "another gateway's position on the map",
+    "not prevented",
+)
 @pytest.mark.usefixtures("directory")
 def test_position_of_another_gateway_is_removed(
     manager: TrustedBroker, authority: IssuingAuthority, join: Callable[..., Person]
