@@ -14,8 +14,8 @@ from conftest import wait_until
 from console_tables import CRITERIA, Slope, storm
 
 from backend_spark.config import read_settings
-from backend_spark.console import auth
-from backend_spark.console.app import make_app, make_services
+from backend_spark.console import accounts
+from backend_spark.console.app import make_services, server_config
 from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.scoring.score import score_levels
 
@@ -47,7 +47,7 @@ HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
 @cache
 def hash_of(_role: str) -> str:
     """Hash of `PASSWORD` with a salt for each role; cached because it is slow."""
-    return auth.hash_password(PASSWORD, os.urandom)
+    return accounts.hash_password(PASSWORD, os.urandom)
 
 
 @dataclass
@@ -81,10 +81,10 @@ class Workspace:
         """Write accounts of every role; returns the line of settings for them."""
         path = self.folder / "accounts"
         known = {
-            f"a-{role}": auth.Account(f"a-{role}", role, hash_of(role))
-            for role in auth.ROLES
+            f"a-{role}": accounts.Account(f"a-{role}", role, hash_of(role))
+            for role in accounts.ROLES
         }
-        auth.write_accounts(path, known)
+        accounts.write_accounts(path, known)
         return f'accounts = "{path}"'
 
 
@@ -107,11 +107,8 @@ def make_test_services(
 
 @contextmanager
 def serve(parts: ConsoleServices, port: int) -> Iterator[httpx.Client]:
-    """Run the app on a real socket; yields a client."""
-    config = uvicorn.Config(
-        make_app(parts), port=port, log_config=None, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
+    """Run the console's web server on a real socket; yields a client."""
+    server = uvicorn.Server(server_config(parts))
     thread = threading.Thread(target=server.run)
     thread.start()
     wait_until(lambda: server.started or not thread.is_alive())

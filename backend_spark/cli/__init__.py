@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "alerts": ("backend_spark.cli.jobs", "alerts"),
     "console": ("backend_spark.cli.console", "console"),
     "console-account": ("backend_spark.cli.console", "console_account"),
+    "console-journal": ("backend_spark.cli.console", "console_journal"),
     "evaluate": ("backend_spark.cli.data", "evaluate"),
     "export": ("backend_spark.cli.data", "export"),
     "forecast": ("backend_spark.cli.data", "forecast"),

@@ -1,14 +1,17 @@
-"""HTTP of the console: JSON answers and bodies, errors, security headers."""
+"""HTTP of the console: JSON answers and bodies, proxies, security headers."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from fastapi import HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service_runtime.decoding import decode_json
+from service_runtime.errors import shortened
 
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
@@ -23,6 +26,9 @@ SECURITY_HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 """Only the console's own files are loaded, and no other site may frame its pages."""
+
+STRICT_TRANSPORT: Final = {"Strict-Transport-Security": "max-age=31536000"}
+"""Over https: browsers do not use http for a year."""
 
 MAX_BODY_BYTES: Final = 64 * 1024
 
@@ -41,10 +47,31 @@ class HeadersMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(self._headers)
+                headers = MutableHeaders(scope=message)
+                headers.update(self._headers)
+                if scope["scheme"] == "https":
+                    headers.update(STRICT_TRANSPORT)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+class ProxyMiddleware(ProxyHeadersMiddleware):
+    """Takes client address and scheme from the headers of trusted proxies only."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - uvicorn and Starlette name these types differently
+        """Serve one request."""
+        client = scope.get("client")
+        if client is not None:
+            scope.setdefault("state", {})["is_proxied"] = (
+                client[0] in self.trusted_hosts
+            )
+        await super().__call__(scope, receive, send)
+
+
+def came_from_proxy(request: Request) -> bool:
+    """Whether a trusted proxy sent the request."""
+    return getattr(request.state, "is_proxied", False)
 
 
 def security_headers(tiles_origin: str | None) -> dict[str, str]:
@@ -97,3 +124,12 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
             raise HTTPException(422, problem) from error
 
     return read_body
+
+
+async def validation_error(_request: Request, error: Exception) -> Response:
+    """Answer to a path or a query that breaks a rule: one sentence, as elsewhere."""
+    problems = [
+        f"{each['loc'][-1]}: {each['msg']}, got {shortened(each.get('input'))}"
+        for each in cast("RequestValidationError", error).errors()
+    ]
+    return json_response({"detail": "; ".join(problems)}, 422)
