@@ -2,9 +2,10 @@
 
 import os
 import threading
+from base64 import b32decode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from conftest import wait_until
 from console_tables import CRITERIA, Slope, storm
 
 from backend_spark.config import read_settings
-from backend_spark.console import accounts
+from backend_spark.console import accounts, totp
 from backend_spark.console.app import make_services, server_config
 from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.scoring.score import score_levels
@@ -22,6 +23,8 @@ from backend_spark.scoring.score import score_levels
 NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
 HOSTILE = '<img src=x onerror="window.broken=1">'
 PASSWORD = "correct horse battery"  # noqa: S105 - of test accounts
+
+TOTP_SECRET = totp.make_secret(os.urandom)
 
 SLOPES = (
     Slope("otani-1", 33.575, 133.500, storm(20, 48), [0.001 * n for n in range(288)]),
@@ -48,6 +51,11 @@ HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
 def hash_of(_role: str) -> str:
     """Hash of `PASSWORD` with a salt for each role; cached because it is slow."""
     return accounts.hash_password(PASSWORD, os.urandom)
+
+
+def code_at(now_s: float, secret: str = TOTP_SECRET) -> str:
+    """Code that an authenticator app shows."""
+    return totp.one_time_code(b32decode(secret), int(now_s // totp.STEP_S))
 
 
 @dataclass
@@ -86,6 +94,14 @@ class Workspace:
         }
         accounts.write_accounts(path, known)
         return f'accounts = "{path}"'
+
+    def with_second_factor(self) -> str:
+        """Accounts of which a-chief has the second factor `TOTP_SECRET`."""
+        more, path = self.with_accounts(), self.folder / "accounts"
+        found = accounts.read_accounts(path)
+        chief = replace(found["a-chief"], totp_secret=TOTP_SECRET)
+        accounts.write_accounts(path, found | {"a-chief": chief})
+        return more
 
 
 @dataclass

@@ -288,17 +288,13 @@ def check_journal(path: Path, known: Iterable[JournalHead] = ()) -> JournalCheck
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         ) as db:
-            rows = db.execute(
-                f"select {_COLUMNS}, hash from entry left join entry_hash using (id)"  # noqa: S608
-                " order by id"
-            ).fetchall()
+            db.execute("begin")  # both tables at one moment: the console may write
+            rows = db.execute(f"select {_COLUMNS} from entry").fetchall()  # noqa: S608
             hashes = dict(db.execute("select id, hash from entry_hash"))
     except sqlite3.Error as error:
         rule = "a journal that this release of the console has opened"
         raise FieldError("journal", rule, str(path), str(error)) from error
-    problems = _wrong_entries(rows)
-    missing = hashes.keys() - {row[0] for row in rows}
-    problems += [f"entry {number} is missing" for number in sorted(missing)]
+    problems = _wrong_entries(rows, hashes)
     for head in known:
         if hashes.get(head.number) != head.hash:
             problems.append(f"entry {head.number} had another hash when it was logged")
@@ -308,12 +304,19 @@ def check_journal(path: Path, known: Iterable[JournalHead] = ()) -> JournalCheck
     )
 
 
-def _wrong_entries(rows: Iterable[tuple[Any, ...]]) -> list[str]:
+def _wrong_entries(
+    rows: Iterable[tuple[Any, ...]], hashes: dict[int, bytes]
+) -> list[str]:
+    """One sentence for each entry that differs from its hash."""
+    entries = {row[0]: row for row in rows}
     problems, before = [], _FIRST
-    for *row, digest in rows:
-        if digest is None:
-            problems.append(f"entry {row[0]} was not written by the console")
-        elif digest != _hash(before, tuple(row)):
-            problems.append(f"entry {row[0]}, or the one before it, was changed")
-        before = digest or before
+    for number in sorted(entries.keys() | hashes.keys()):
+        if number not in hashes:
+            problems.append(f"entry {number} was not written by the console")
+            continue
+        if number not in entries:
+            problems.append(f"entry {number} is missing")
+        elif hashes[number] != _hash(before, entries[number]):
+            problems.append(f"entry {number} was changed")
+        before = hashes[number]
     return problems

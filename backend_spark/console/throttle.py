@@ -59,7 +59,7 @@ class AttemptRate:
     interval_s: float
 
 
-NAME_RATE: Final = AttemptRate(30, 120.0)
+NAME_RATE: Final = AttemptRate(20, 120.0)
 """Guesses at one name, from all addresses: 720 a day."""
 
 SITE_RATE: Final = AttemptRate(30, 10.0)
