@@ -21,7 +21,7 @@ from backend_spark.console.accounts import (
     read_accounts,
     write_accounts,
 )
-from backend_spark.console.audit_log import Journal, JournalHead, check_journal
+from backend_spark.console.audit_log import JournalHead, check_journal, read_journal
 from backend_spark.console.totp import make_secret, matching_step, provisioning_uri
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import log_to_stderr
@@ -187,10 +187,20 @@ def check(journal_file: Path, heads: tuple[str, ...]) -> None:
 
 @console_journal.command()
 @journal_file
-@click.option("--limit", default=100, show_default=True, help="Newest entries.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=100,
+    show_default=True,
+    help="Number of entries.",
+)
 def logins(journal_file: Path, limit: int) -> None:
     """Show logins, failures, logouts and changes of accounts, newest first."""
-    for entry in Journal(journal_file).read(*ACCESS_KINDS, limit=limit):
+    try:
+        entries = read_journal(journal_file, *ACCESS_KINDS, limit=limit)
+    except FieldError as error:
+        raise click.UsageError(str(error)) from error
+    for entry in entries:
         at = datetime.fromtimestamp(entry.at_s, UTC)
         rest = {k: v for k, v in entry.body.items() if k != "accounts"}
         fields = " ".join(f"{k}={v}" for k, v in rest.items())

@@ -12,7 +12,7 @@ import logging
 import re
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,14 +218,8 @@ class Journal:
 
     def read(self, *kinds: str, limit: int = 500) -> list[JournalEntry]:
         """Entries of some kinds, newest first."""
-        placeholders = ", ".join("?" * len(kinds))
         with self._lock:
-            rows = self._db.execute(
-                f"select {_COLUMNS} from entry"  # noqa: S608
-                f" where kind in ({placeholders}) order by id desc limit ?",
-                (*kinds, limit),
-            ).fetchall()
-        return [_entry(row) for row in rows]
+            return _newest(self._db, kinds, limit)
 
     def count_open_alerts(self) -> int:
         """Number of alerts without an acknowledgement."""
@@ -245,6 +239,18 @@ class Journal:
                 (number,),
             ).fetchone()
         return None if row is None else _entry(row)
+
+
+def _newest(
+    db: sqlite3.Connection, kinds: Sequence[str], limit: int
+) -> list[JournalEntry]:
+    placeholders = ", ".join("?" * len(kinds))
+    rows = db.execute(
+        f"select {_COLUMNS} from entry"  # noqa: S608
+        f" where kind in ({placeholders}) order by id desc limit ?",
+        (*kinds, limit),
+    ).fetchall()
+    return [_entry(row) for row in rows]
 
 
 def _entry(row: tuple[Any, ...]) -> JournalEntry:
@@ -274,6 +280,27 @@ class JournalCheck:
     problems: tuple[str, ...]
 
 
+@contextmanager
+def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            yield db
+    except sqlite3.Error as error:
+        rule = "a journal that this release of the console has opened"
+        raise FieldError("journal", rule, str(path), str(error)) from error
+
+
+def read_journal(path: Path, *kinds: str, limit: int) -> list[JournalEntry]:
+    """Entries of some kinds of a journal, newest first; the file is only read.
+
+    Raises:
+        FieldError: The file is no journal.
+    """
+    with _read_only(path) as db:
+        return _newest(db, kinds, limit)
+
+
 def check_journal(path: Path, known: Iterable[JournalHead] = ()) -> JournalCheck:
     """Check every entry of a journal, which is only read.
 
@@ -284,16 +311,10 @@ def check_journal(path: Path, known: Iterable[JournalHead] = ()) -> JournalCheck
     Raises:
         FieldError: The file is no journal with hashes.
     """
-    try:
-        with closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        ) as db:
-            db.execute("begin")  # both tables at one moment: the console may write
-            rows = db.execute(f"select {_COLUMNS} from entry").fetchall()  # noqa: S608
-            hashes = dict(db.execute("select id, hash from entry_hash"))
-    except sqlite3.Error as error:
-        rule = "a journal that this release of the console has opened"
-        raise FieldError("journal", rule, str(path), str(error)) from error
+    with _read_only(path) as db:
+        db.execute("begin")  # both tables at one moment: the console may write
+        rows = db.execute(f"select {_COLUMNS} from entry").fetchall()  # noqa: S608
+        hashes = dict(db.execute("select id, hash from entry_hash"))
     problems = _wrong_entries(rows, hashes)
     for head in known:
         if hashes.get(head.number) != head.hash:

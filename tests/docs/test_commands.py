@@ -173,7 +173,10 @@ RUN = {
             + file_of("docs/how-to/console.md", 0, "c.toml")
             + "cat c.toml >> backend.toml\n"
         },
-        PASSWORD,
+        # The test of the second factor enters a code.
+        PASSWORD
+        | {"backend-spark console-account totp /etc/yamamori/accounts suzuki  ": "true"}
+        | {" --head 1234:5f1c...": ""},
     ),
     "docs/how-to/export.md": Page({0: BACKEND}, has_tables=True),
     GATEWAY: Page({0: OFFICE.partition("gateway-daemon")[0]}),

@@ -26,9 +26,7 @@ def enter_password(driver: Chrome) -> None:
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
 
 
-@pytest.mark.parametrize(
-    "language", ["ja", pytest.param("en", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("language", ["ja", pytest.param("en", marks=pytest.mark.long)])
 def test_form_asks_for_the_code(
     run_console: RunConsole, driver: Chrome, workspace: Workspace, language: str
 ) -> None:
