@@ -7,6 +7,7 @@ import msgspec
 from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -110,13 +111,10 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
     """
 
     async def read_body(request: Request) -> T:
-        raw = b""
-        async for part in request.stream():
-            raw += part
-            if len(raw) > MAX_BODY_BYTES:
-                raise HTTPException(
-                    413, f"a request must be at most {MAX_BODY_BYTES} bytes"
-                )
+        try:
+            raw = await _read_bounded(request)
+        except ClientDisconnect as error:  # no traceback in the log for each of them
+            raise HTTPException(400, "the request has no end") from error
         try:
             return decode_json(raw, form)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -124,6 +122,16 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
             raise HTTPException(422, problem) from error
 
     return read_body
+
+
+async def _read_bounded(request: Request) -> bytes:
+    raw = b""
+    async for part in request.stream():
+        raw += part
+        if len(raw) > MAX_BODY_BYTES:
+            rule = f"a request must be at most {MAX_BODY_BYTES} bytes"
+            raise HTTPException(413, rule)
+    return raw
 
 
 async def validation_error(_request: Request, error: Exception) -> Response:

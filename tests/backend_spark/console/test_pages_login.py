@@ -58,6 +58,7 @@ def test_form_asks_for_the_code(
     assert find(driver, "input[name=code]").get_attribute("value") == ""
 
 
+@pytest.mark.long
 def test_open_page_returns_to_the_form_when_the_account_is_removed(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:
