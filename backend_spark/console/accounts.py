@@ -8,6 +8,7 @@ import base64
 import hashlib
 import hmac
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -194,6 +195,7 @@ class AccountsFile:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._name = str(path)
         self._lock = threading.Lock()
         self._version = self._stat()
         self._accounts = read_accounts(path) if path else {}
@@ -230,7 +232,7 @@ class AccountsFile:
         if self._path is None:
             return None
         try:
-            found = self._path.stat()
+            found = os.stat(self._name)  # noqa: PTH116 - at each request, twice as fast
         except OSError:
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size

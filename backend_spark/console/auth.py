@@ -58,14 +58,17 @@ class HashLane:
         self._thread = ThreadPoolExecutor(1, "password-hash")
         self._waiting = 0
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run work in the lane's thread.
+    def check_room(self) -> None:
+        """Refuse more work while too much waits.
 
         Raises:
-            TooManyAttemptsError: Too many wait already.
+            TooManyAttemptsError: Too much waits.
         """
         if self._waiting >= MAX_WAITING:
             raise TooManyAttemptsError(1.0)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run work in the lane's thread."""
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -138,9 +141,10 @@ class LoginService:
             self.sessions.is_known_device, attempt.device, attempt.name, now_s
         )
         device = attempt.device if is_known else None
-        counted = self._throttle.count(attempt.name, attempt.address, device, now_s)
         # Guesses from elsewhere must not take the place of a known device.
         lane = self._known_lane if is_known else self._other_lane
+        lane.check_room()  # before it counts as failed
+        counted = self._throttle.count(attempt.name, attempt.address, device, now_s)
         opened = await lane.run(lambda: self._open(attempt, device, now_s))
         self._throttle.forgive(counted, now_s)
         return opened
@@ -176,9 +180,10 @@ class LoginService:
         step = matching_step(account.totp_secret, attempt.code, now_s)
         return step is not None and self.sessions.use_code(account.name, step)
 
-    def log_out(self, session: str) -> None:
-        """End a session."""
-        self.sessions.delete(session)
+    def log_out(self, visitor: "Visitor", now_s: float) -> None:
+        """End a session; nothing for a guest or a user of the proxy, who has none."""
+        if self.sessions.delete(visitor.session):
+            self.log.logout(visitor.account.name, now_s)
 
     def account_of(self, session: str, now_s: float) -> Account | None:
         """Account of a session; None if the session is unknown or over.

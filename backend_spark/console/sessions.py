@@ -72,12 +72,13 @@ class SessionStore:
             ).fetchone()
         return found
 
-    def delete(self, session: str) -> None:
-        """End a session."""
+    def delete(self, session: str) -> bool:
+        """End a session; whether there was one."""
         with self._lock:
-            self._db.execute(
+            deleted = self._db.execute(
                 "delete from session where digest = ?", (_digest(session),)
             )
+        return deleted.rowcount == 1
 
     def add_device(self, device: str, name: str, until_s: float, now_s: float) -> None:
         """Remember a device that has logged in, and forget old ones."""

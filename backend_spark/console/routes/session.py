@@ -99,8 +99,7 @@ def log_out(
     visitor: Annotated[Visitor, Depends(editor("viewer"))], services: Services
 ) -> Response:
     """End the session."""
-    services.auth.logins.log_out(visitor.session)
-    services.auth.logins.log.logout(visitor.account.name, services.clock())
+    services.auth.logins.log_out(visitor, services.clock())
     answer = json_response({})
     answer.delete_cookie(SESSION_COOKIE)
     return answer
