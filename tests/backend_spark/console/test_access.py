@@ -49,6 +49,10 @@ def stream_of(client: httpx.Client) -> Iterator[threading.Thread]:
     wait_until(lambda: not reader.is_alive())
 
 
+@pytest.mark.attack(
+    "console: event stream after the logout",
+    "went on for ever",
+)
 def test_stream_ends_at_logout(open_app: OpenApp, workspace: Workspace) -> None:
     """An open page shows nothing more."""
     client = open_app(workspace.with_accounts())
@@ -57,6 +61,10 @@ def test_stream_ends_at_logout(open_app: OpenApp, workspace: Workspace) -> None:
         client.post("/api/logout", headers=proof)
 
 
+@pytest.mark.attack(
+    "console: a removed account reads on",
+    "for 12 hours, until a restart",
+)
 def test_removed_account_reads_nothing_more(
     open_app: OpenApp, workspace: Workspace
 ) -> None:

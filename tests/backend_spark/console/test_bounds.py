@@ -66,6 +66,10 @@ def assert_names(answer: httpx.Response, field: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "-1", str(2**63), "9" * 23, "9" * 5000, "x"])
+@pytest.mark.attack(
+    "console: number of 23 digits in a path",
+    "status 500",
+)
 def test_number_of_an_alert_is_bounded(chief: httpx.Client, number: str) -> None:
     """SQLite's largest row number is 2^63 - 1."""
     path = f"/api/log/{number}/acknowledge"

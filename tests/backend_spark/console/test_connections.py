@@ -77,6 +77,10 @@ def is_closed(opened: socket.socket) -> bool:
 
 @pytest.mark.usefixtures("few_places")
 @pytest.mark.parametrize("sent", [b"", HALF_HEAD, HALF_BODY, WHOLE])
+@pytest.mark.attack(
+    "console: half requests on all connections",
+    "1,100 of them: no login in 30 s",
+)
 def test_waiting_connections_do_not_keep_others_out(
     client: httpx.Client, send: Opener, caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:

@@ -74,6 +74,10 @@ def newest(path: Path) -> JournalHead:
         ),
     ],
 )
+@pytest.mark.attack(
+    "console: journal entry overwritten by SQL",
+    "overwritten",
+)
 def test_replacements_are_refused(path: Path, statement: str) -> None:
     """SQLite's "or replace" deletes a row without the trigger of deletions."""
     with pytest.raises(sqlite3.IntegrityError, match="the book"):

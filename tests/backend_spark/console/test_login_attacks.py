@@ -44,6 +44,10 @@ def stranger(client: httpx.Client) -> httpx.Client:
     return httpx.Client(base_url=client.base_url, timeout=30)
 
 
+@pytest.mark.attack(
+    "console: six wrong passwords under different names",
+    "everyone behind the proxy locked out",
+)
 def test_wrong_names_behind_the_proxy_lock_nobody_out(
     open_app: OpenApp, workspace: Workspace
 ) -> None:
@@ -68,6 +72,10 @@ def test_guesses_at_a_name_stop_the_guesser_only(
     assert attempt(client, "a-chief", OWNER) == 200
 
 
+@pytest.mark.attack(
+    "console: guesses at a name",
+    "its owner locked out",
+)
 def test_known_device_logs_in_while_its_name_is_guessed_from_everywhere(
     open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
@@ -132,6 +140,10 @@ def test_names_of_proxies_are_refused(workspace: Workspace) -> None:
         read_settings(workspace.config('proxies = ["*"]'))
 
 
+@pytest.mark.attack(
+    "console: many guesses at once",
+    "16 guessers: pages 57 ms in the median, nobody else logs in",
+)
 def test_hashes_delay_neither_pages_nor_known_devices(
     open_app: OpenApp, workspace: Workspace
 ) -> None:
@@ -233,6 +245,10 @@ def test_addresses_of_one_site_count_as_one() -> None:
     assert site_of("x" * 9999) == site_of("") == "unknown"
 
 
+@pytest.mark.attack(
+    "console: cookie over http",
+    "neither Secure nor HSTS behind a proxy",
+)
 def test_cookies_are_secure_behind_https(
     open_app: OpenApp, workspace: Workspace
 ) -> None:

@@ -85,6 +85,10 @@ def test_login_needs_the_code(
     log_in(client, "a-viewer")
 
 
+@pytest.mark.attack(
+    "console: overheard password and code",
+    "password alone was enough",
+)
 def test_code_is_accepted_once(
     open_app: OpenApp, workspace: Workspace, clock: Clock
 ) -> None:
