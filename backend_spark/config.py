@@ -5,6 +5,7 @@ from them by ``scripts/write-reference``.
 """
 
 from dataclasses import dataclass, replace
+from ipaddress import ip_network
 from itertools import combinations, product
 from pathlib import Path
 from typing import Final
@@ -366,6 +367,20 @@ class NotifySection:
     )
 
 
+def check_networks(networks: tuple[str, ...]) -> None:
+    """Refuse what is neither an address nor a network.
+
+    Raises:
+        FieldError: One is neither.
+    """
+    for network in networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            rule = "addresses or networks, such as 10.0.0.5 or 10.0.0.0/24"
+            raise FieldError("console.proxies", rule, network, str(error)) from error
+
+
 @dataclass(frozen=True)
 class ConsoleSection:
     """``[console]``: the web pages of the analysts."""
@@ -407,7 +422,12 @@ class ConsoleSection:
         KeyRule("Header in which a reverse proxy passes the name of the user."), None
     )
     proxies: tuple[str, ...] = key(
-        KeyRule("Addresses of proxies whose header is accepted."), ("127.0.0.1",)
+        KeyRule(
+            "Addresses or networks of reverse proxies whose X-Forwarded-For, "
+            "X-Forwarded-Proto and proxy_header are accepted.",
+            check=check_networks,
+        ),
+        ("127.0.0.1",),
     )
     managers: tuple[str, ...] = key(
         KeyRule(

@@ -9,7 +9,7 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
-from backend_spark.console import auth
+from backend_spark.console import accounts
 
 NAME = "demo"
 READY = "Uvicorn running"
@@ -33,9 +33,9 @@ class Console:
     def made(cls, folder: Path, port: int) -> "Console":
         """Create the account, with a password for this run only."""
         password = secrets.token_urlsafe(9)
-        secret = auth.hash_password(password, os.urandom)
-        account = auth.Account(NAME, "chief", secret)
-        auth.write_accounts(folder / "accounts", {NAME: account})
+        secret = accounts.hash_password(password, os.urandom)
+        account = accounts.Account(NAME, "chief", secret)
+        accounts.write_accounts(folder / "accounts", {NAME: account})
         return cls(folder, port, password)
 
     @property

@@ -2,9 +2,10 @@
 
 import os
 import threading
+from base64 import b32decode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -14,14 +15,16 @@ from conftest import wait_until
 from console_tables import CRITERIA, Slope, storm
 
 from backend_spark.config import read_settings
-from backend_spark.console import auth
-from backend_spark.console.app import make_app, make_services
+from backend_spark.console import accounts, totp
+from backend_spark.console.app import make_services, server_config
 from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.scoring.score import score_levels
 
 NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
 HOSTILE = '<img src=x onerror="window.broken=1">'
 PASSWORD = "correct horse battery"  # noqa: S105 - of test accounts
+
+TOTP_SECRET = totp.make_secret(os.urandom)
 
 SLOPES = (
     Slope("otani-1", 33.575, 133.500, storm(20, 48), [0.001 * n for n in range(288)]),
@@ -47,7 +50,12 @@ HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
 @cache
 def hash_of(_role: str) -> str:
     """Hash of `PASSWORD` with a salt for each role; cached because it is slow."""
-    return auth.hash_password(PASSWORD, os.urandom)
+    return accounts.hash_password(PASSWORD, os.urandom)
+
+
+def code_at(now_s: float, secret: str = TOTP_SECRET) -> str:
+    """Code that an authenticator app shows."""
+    return totp.one_time_code(b32decode(secret), int(now_s // totp.STEP_S))
 
 
 @dataclass
@@ -81,11 +89,19 @@ class Workspace:
         """Write accounts of every role; returns the line of settings for them."""
         path = self.folder / "accounts"
         known = {
-            f"a-{role}": auth.Account(f"a-{role}", role, hash_of(role))
-            for role in auth.ROLES
+            f"a-{role}": accounts.Account(f"a-{role}", role, hash_of(role))
+            for role in accounts.ROLES
         }
-        auth.write_accounts(path, known)
+        accounts.write_accounts(path, known)
         return f'accounts = "{path}"'
+
+    def with_second_factor(self) -> str:
+        """Accounts of which a-chief has the second factor `TOTP_SECRET`."""
+        more, path = self.with_accounts(), self.folder / "accounts"
+        found = accounts.read_accounts(path)
+        chief = replace(found["a-chief"], totp_secret=TOTP_SECRET)
+        accounts.write_accounts(path, found | {"a-chief": chief})
+        return more
 
 
 @dataclass
@@ -107,11 +123,8 @@ def make_test_services(
 
 @contextmanager
 def serve(parts: ConsoleServices, port: int) -> Iterator[httpx.Client]:
-    """Run the app on a real socket; yields a client."""
-    config = uvicorn.Config(
-        make_app(parts), port=port, log_config=None, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
+    """Run the console's web server on a real socket; yields a client."""
+    server = uvicorn.Server(server_config(parts))
     thread = threading.Thread(target=server.run)
     thread.start()
     wait_until(lambda: server.started or not thread.is_alive())

@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "analysis": ("backend_spark.cli.analysis", "analysis"),
     "console": ("backend_spark.cli.console", "console"),
     "console-account": ("backend_spark.cli.console", "console_account"),
+    "console-journal": ("backend_spark.cli.console", "console_journal"),
     "criteria": ("backend_spark.cli.criteria", "criteria"),
     "evaluate": ("backend_spark.cli.evaluate", "evaluate"),
     "export": ("backend_spark.cli.data", "export"),

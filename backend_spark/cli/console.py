@@ -1,13 +1,28 @@
-"""Commands ``console``, ``report`` and ``console-account``."""
+"""Commands ``console``, ``report``, ``console-account`` and ``console-journal``."""
 
 import secrets
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from backend_spark.cli import config_option
 from backend_spark.config import read_settings
-from backend_spark.console import auth
+from backend_spark.console.access_log import ACCESS_KINDS
+from backend_spark.console.accounts import (
+    ROLES,
+    Account,
+    Accounts,
+    check_account_name,
+    hash_password,
+    read_accounts,
+    write_accounts,
+)
+from backend_spark.console.audit_log import JournalHead, check_journal, read_journal
+from backend_spark.console.totp import make_secret, matching_step, provisioning_uri
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import log_to_stderr
 
@@ -47,7 +62,7 @@ def report(config_path: Path, out: Path, language: str | None) -> None:
 
 @click.group("console-account")
 def console_account() -> None:
-    """Add, list and remove console accounts."""
+    """Add, list and remove console accounts; a running console follows at once."""
 
 
 accounts_file = click.argument("accounts_file", type=click.Path(path_type=Path))
@@ -58,7 +73,7 @@ accounts_file = click.argument("accounts_file", type=click.Path(path_type=Path))
 @click.argument("name")
 @click.option(
     "--role",
-    type=click.Choice(auth.ROLES),
+    type=click.Choice(ROLES),
     default="analyst",
     show_default=True,
     help="viewer reads; analyst acknowledges and notes; chief changes thresholds.",
@@ -67,37 +82,127 @@ accounts_file = click.argument("accounts_file", type=click.Path(path_type=Path))
 def add(accounts_file: Path, name: str, role: str, password: str) -> None:
     """Add an account, or set its password and role."""
     try:
-        accounts = auth.read_accounts(accounts_file) if accounts_file.exists() else {}
-        secret = auth.hash_password(password, secrets.token_bytes)
-        account = auth.Account(auth.check_account_name(name), role, secret)
-        auth.write_accounts(accounts_file, accounts | {name: account})
+        found = read_accounts(accounts_file) if accounts_file.exists() else {}
+        secret = hash_password(password, secrets.token_bytes)
+        totp_secret = found[name].totp_secret if name in found else ""
+        account = Account(check_account_name(name), role, secret, totp_secret)
+        write_accounts(accounts_file, found | {name: account})
     except FieldError as error:
         raise click.UsageError(str(error)) from error
-    click.echo(f"{name} ({role}) is in {accounts_file}; restart the console to use it")
+    click.echo(f"{name} ({role}) is in {accounts_file}")
 
 
 @console_account.command()
 @accounts_file
 @click.argument("name")
 def remove(accounts_file: Path, name: str) -> None:
-    """Remove an account."""
-    accounts = _read_accounts(accounts_file)
-    if name not in accounts:
-        names = ", ".join(accounts) or "none"
-        raise click.UsageError(f"there is no account {name!r}; there are: {names}")
-    auth.write_accounts(accounts_file, {k: a for k, a in accounts.items() if k != name})
+    """Remove an account; its sessions end."""
+    found = _read_accounts(accounts_file)
+    _account(found, name)
+    write_accounts(accounts_file, {k: a for k, a in found.items() if k != name})
+
+
+@console_account.command()
+@accounts_file
+@click.argument("name")
+@click.option("--remove", is_flag=True, help="Log in with the password alone again.")
+def totp(accounts_file: Path, name: str, *, remove: bool) -> None:
+    """Require a code of an authenticator app (TOTP) beside the password.
+
+    Run it again for a new device; with --remove when the device was lost.
+    """
+    found = _read_accounts(accounts_file)
+    account = _account(found, name)
+    secret = "" if remove else make_secret(secrets.token_bytes)
+    if secret:
+        click.echo(f"Add this to the authenticator app:\n{secret}")
+        click.echo(provisioning_uri(secret, name))
+        code = click.prompt("Code that the app shows now")
+        if matching_step(secret, code, time.time()) is None:
+            rule = "that of the app now; compare the clocks. Nothing was changed"
+            raise click.UsageError(f"code must be {rule}")
+    changed = replace(account, totp_secret=secret)
+    write_accounts(accounts_file, found | {name: changed})
+    factors = "password and code" if secret else "password"
+    click.echo(f"{name} logs in with {factors} now")
 
 
 @console_account.command("list")
 @accounts_file
 def list_accounts(accounts_file: Path) -> None:
-    """List the accounts and their roles."""
+    """List the accounts, their roles and their second factors."""
     for account in _read_accounts(accounts_file).values():
-        click.echo(f"{account.name}\t{account.role}")
+        second = "totp" if account.totp_secret else "-"
+        click.echo(f"{account.name}\t{account.role}\t{second}")
 
 
-def _read_accounts(path: Path) -> dict[str, auth.Account]:
+def _read_accounts(path: Path) -> Accounts:
     try:
-        return auth.read_accounts(path)
+        return read_accounts(path)
     except FieldError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _account(found: Accounts, name: str) -> Account:
+    if name not in found:
+        names = ", ".join(found) or "none"
+        raise click.UsageError(f"there is no account {name!r}; there are: {names}")
+    return found[name]
+
+
+@click.group("console-journal")
+def console_journal() -> None:
+    """Check the console's journal, and show the logins in it."""
+
+
+journal_file = click.argument(
+    "journal_file", type=click.Path(path_type=Path, exists=True, dir_okay=False)
+)
+
+
+@console_journal.command("check")
+@journal_file
+@click.option(
+    "--head",
+    "heads",
+    multiple=True,
+    help="Head that the console logged earlier, NUMBER:HASH; may be repeated.",
+)
+def check(journal_file: Path, heads: tuple[str, ...]) -> None:
+    """Check that no entry was changed, removed or added since it was written.
+
+    The status is 1 if one was. Without --head a file whose hashes were all made anew
+    passes.
+    """
+    try:
+        known = [JournalHead.parse(head) for head in heads]
+        found = check_journal(journal_file, known)
+    except FieldError as error:
+        raise click.UsageError(str(error)) from error
+    for problem in found.problems:
+        click.echo(problem)
+    click.echo(f"head {found.head}, {len(found.problems)} problems")
+    sys.exit(1 if found.problems else 0)
+
+
+@console_journal.command()
+@journal_file
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=100,
+    show_default=True,
+    help="Number of entries.",
+)
+def logins(journal_file: Path, limit: int) -> None:
+    """Show logins, failures, logouts and changes of accounts, newest first."""
+    try:
+        entries = read_journal(journal_file, *ACCESS_KINDS, limit=limit)
+    except FieldError as error:
+        raise click.UsageError(str(error)) from error
+    for entry in entries:
+        at = datetime.fromtimestamp(entry.at_s, UTC)
+        rest = {k: v for k, v in entry.body.items() if k != "accounts"}
+        fields = " ".join(f"{k}={v}" for k, v in rest.items())
+        name = entry.who or entry.subject or "-"
+        click.echo(f"{at:%Y-%m-%dT%H:%M:%SZ}\t{entry.kind}\t{name}\t{fields}")

@@ -13,23 +13,32 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
 
 from backend_spark.config import TABLES_FOLDER, BackendSettings, ConsoleSection
-from backend_spark.console import auth, nodes
+from backend_spark.console import connections, nodes
+from backend_spark.console.access_log import AccessLog
+from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
-from backend_spark.console.auth import Authenticator, LoginService, SessionStore
+from backend_spark.console.auth import Authenticator, LoginService
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
-from backend_spark.console.http import HeadersMiddleware, security_headers
+from backend_spark.console.http import (
+    HeadersMiddleware,
+    ProxyMiddleware,
+    security_headers,
+    validation_error,
+)
 from backend_spark.console.live_state import Clock, LiveState
 from backend_spark.console.node_table import ConsoleMetrics
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import levels, session, skill, thresholds, time_travel
 from backend_spark.console.routes import log as alert_log
+from backend_spark.console.sessions import SessionStore
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import CalibrationError
@@ -90,6 +99,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
     """The app, ready to serve."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.services = services
+    app.add_exception_handler(RequestValidationError, validation_error)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
     for routes in (session, levels, alert_log, thresholds, time_travel, skill):
@@ -97,6 +107,8 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))
     app.add_middleware(HeadersMiddleware, headers=headers)
+    proxies = list(services.settings.console.proxies)
+    app.add_middleware(ProxyMiddleware, trusted_hosts=proxies)
     return app
 
 
@@ -141,7 +153,7 @@ def run(settings: BackendSettings) -> None:
     metrics = make_metrics_servers(section, collect, settings.tls, "console.metrics")
     for server in metrics:
         server.start()
-    web = _web_server(services, console)
+    web = uvicorn.Server(server_config(services))
     supervision.report_ready()
     log.info("console at http://%s:%d/", console.host, console.port)
     web.run()
@@ -178,18 +190,21 @@ def _start_manager_loop(
     start_watched_loop(pulse, "gateways", MANAGERS_TIMEOUT_S, fetch_gateways)
 
 
-def _web_server(services: ConsoleServices, console: ConsoleSection) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            make_app(services),
-            host=console.host,
-            port=console.port,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
-        )
+def server_config(services: ConsoleServices) -> uvicorn.Config:
+    """Settings of the web server, with its limits."""
+    console = services.settings.console
+    return uvicorn.Config(
+        make_app(services),
+        host=console.host,
+        port=console.port,
+        http=connections.BoundedProtocol,
+        backlog=connections.BACKLOG,
+        h11_max_incomplete_event_size=connections.MAX_HEAD_BYTES,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # `ProxyMiddleware` reads them
+        timeout_graceful_shutdown=1,
     )
 
 
@@ -214,17 +229,17 @@ def make_services(
         HoldLimits(settings.score.hold_s),
     )
     try:
-        accounts = (
-            auth.read_accounts(Path(console.accounts)) if console.accounts else {}
-        )
+        accounts = AccountsFile(Path(console.accounts) if console.accounts else None)
         _check_access(console)
         calibration = _open_calibration(console)
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
     sessions = SessionStore(folder / SESSIONS_FILE)
     key = sessions.signing_key(lambda: secrets.token_bytes(32))
-    logins = LoginService(accounts, secrets.token_urlsafe, key, sessions)
     journal = Journal(folder / JOURNAL_FILE)
+    access = AccessLog(journal)
+    accounts.subscribe(lambda now: access.accounts(now, clock()))
+    logins = LoginService(accounts, secrets.token_urlsafe, key, sessions, access)
     thresholds = _open_thresholds(settings, journal)
     if thresholds.table.exists():
         thresholds.write_table()  # a table of an earlier release lacks unknown cells

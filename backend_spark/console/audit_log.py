@@ -1,11 +1,19 @@
-"""Journal of the console: alerts, acknowledgements, notes, thresholds, landslides.
+"""Journal of the console: alerts, acknowledgements, notes, thresholds, logins.
 
-One append-only SQLite table; triggers refuse updates and deletions.
+One append-only SQLite table; triggers refuse updates, deletions and replacements. Each
+entry has a hash over itself and the hash before, so that a change behind the triggers
+shows. The head, the newest hash, is logged with each entry: kept elsewhere, it also
+shows whether the whole file was written anew.
 """
 
+import hashlib
+import json
+import logging
+import re
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +21,9 @@ from typing import Any, Final
 import msgspec
 
 from service_runtime.decoding import decode_json
+from service_runtime.errors import FieldError
+
+log = logging.getLogger(__name__)
 
 _TABLE: Final = """
 create table if not exists entry (
@@ -30,12 +41,40 @@ create trigger if not exists no_change before update on entry
   begin select raise(abort, 'the book is not changed'); end;
 create trigger if not exists no_removal before delete on entry
   begin select raise(abort, 'nothing leaves the book'); end;
+-- "insert or replace" deletes the old row without the trigger of deletions.
+create trigger if not exists no_replacement before insert on entry
+  when exists (select 1 from entry where id = new.id)
+  begin select raise(abort, 'the book is not changed'); end;
+create trigger if not exists no_second_alert before insert on entry
+  when new.kind = 'alert'
+    and exists (select 1 from entry where kind = 'alert' and subject = new.subject)
+  begin select raise(ignore); end;
 """
 
-_INSERT: Final = (
-    "insert or ignore into entry (at_s, kind, subject, who, body)"
-    " values (?, ?, ?, ?, ?)"
+_HASHES: Final = (
+    "create table entry_hash (id integer primary key, hash blob not null)",
+    (
+        "create trigger no_hash_change before update on entry_hash"
+        " begin select raise(abort, 'the book is not changed'); end"
+    ),
+    (
+        "create trigger no_hash_removal before delete on entry_hash"
+        " begin select raise(abort, 'nothing leaves the book'); end"
+    ),
+    (
+        "create trigger no_hash_replacement before insert on entry_hash"
+        " when exists (select 1 from entry_hash where id = new.id)"
+        " begin select raise(abort, 'the book is not changed'); end"
+    ),
 )
+
+_INSERT: Final = (
+    "insert into entry (at_s, kind, subject, who, body) values (?, ?, ?, ?, ?)"
+)
+_COLUMNS: Final = "id, at_s, kind, subject, who, body"
+_HEAD: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
+_FIRST: Final = bytes(32)
+"""What stands before the first hash."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +98,36 @@ class JournalEntry:
     body: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class JournalHead:
+    """Number and hash of the newest entry.
+
+    Attributes:
+        number: Of the entry; 0 without entries.
+        hash: Over all entries up to it.
+    """
+
+    number: int
+    hash: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> "JournalHead":
+        """Parse a head as it was logged.
+
+        Raises:
+            FieldError: It has another form.
+        """
+        match = _HEAD.fullmatch(text)
+        if match is None:
+            rule = "a number, a colon and 64 hexadecimal digits, as in the log"
+            raise FieldError("head", rule, text)
+        return cls(int(match[1]), bytes.fromhex(match[2]))
+
+    def __str__(self) -> str:
+        """As in the log."""
+        return f"{self.number}:{self.hash.hex()}"
+
+
 class Journal:
     """The journal file; an entry is on disk when `write` returns.
 
@@ -75,14 +144,19 @@ class Journal:
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_TABLE)
+        with self._transaction():
+            self._add_hashes()
 
     def write(
         self, at_s: float, kind: str, subject: str, who: str, body: dict[str, Any]
     ) -> int:
         """Append an entry, and return its number."""
         row = (at_s, kind, subject, who, msgspec.json.encode(body).decode())
-        with self._lock:
-            return self._db.execute(_INSERT, row).lastrowid or 0
+        with self._transaction():
+            number = self._append(row)
+            head = self._head()
+        log.info("journal head %s (%s)", head, kind)
+        return number
 
     def write_alerts(self, at_s: float, alerts: Iterable[dict[str, Any]]) -> int:
         """Append alerts that are new, in one transaction, and return their number."""
@@ -92,22 +166,60 @@ class Journal:
         ]
         if not rows:
             return 0
+        with self._transaction():
+            written = sum(self._append(row) > 0 for row in rows)
+            head = self._head()
+        if written:
+            log.info("journal head %s (%d alerts)", head, written)
+        return written
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
         with self._lock:
-            self._db.execute("begin")
-            inserted = self._db.executemany(_INSERT, rows)
+            self._db.execute("begin immediate")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("rollback")
+                raise
             self._db.execute("commit")
-            return inserted.rowcount
+
+    def _append(self, row: tuple[Any, ...]) -> int:
+        """Append an entry and its hash; 0 if it is an alert that is there already."""
+        before = self._head().hash
+        inserted = self._db.execute(_INSERT, row)
+        if inserted.rowcount != 1:
+            return 0
+        number = inserted.lastrowid or 0
+        self._add_hash(number, _hash(before, (number, *row)))
+        return number
+
+    def _add_hashes(self) -> None:
+        """Give the entries of an earlier release their hashes."""
+        tables = "select 1 from sqlite_master where name = 'entry_hash'"
+        if self._db.execute(tables).fetchone() is not None:
+            return
+        for statement in _HASHES:
+            self._db.execute(statement)
+        newest = _FIRST
+        entries = self._db.execute(f"select {_COLUMNS} from entry order by id")  # noqa: S608
+        for row in entries.fetchall():
+            newest = _hash(newest, row)
+            self._add_hash(row[0], newest)
+
+    def _add_hash(self, number: int, digest: bytes) -> None:
+        self._db.execute("insert into entry_hash values (?, ?)", (number, digest))
+
+    def _head(self) -> "JournalHead":
+        row = self._db.execute(
+            "select id, hash from entry_hash order by id desc limit 1"
+        ).fetchone()
+        return JournalHead(*row) if row else JournalHead(0, _FIRST)
 
     def read(self, *kinds: str, limit: int = 500) -> list[JournalEntry]:
         """Entries of some kinds, newest first."""
-        placeholders = ", ".join("?" * len(kinds))
         with self._lock:
-            rows = self._db.execute(
-                "select id, at_s, kind, subject, who, body from entry"  # noqa: S608
-                f" where kind in ({placeholders}) order by id desc limit ?",
-                (*kinds, limit),
-            ).fetchall()
-        return [_entry(row) for row in rows]
+            return _newest(self._db, kinds, limit)
 
     def count_open_alerts(self) -> int:
         """Number of alerts without an acknowledgement."""
@@ -123,10 +235,22 @@ class Journal:
         """Entry with a number."""
         with self._lock:
             row = self._db.execute(
-                "select id, at_s, kind, subject, who, body from entry where id = ?",
+                f"select {_COLUMNS} from entry where id = ?",  # noqa: S608
                 (number,),
             ).fetchone()
         return None if row is None else _entry(row)
+
+
+def _newest(
+    db: sqlite3.Connection, kinds: Sequence[str], limit: int
+) -> list[JournalEntry]:
+    placeholders = ", ".join("?" * len(kinds))
+    rows = db.execute(
+        f"select {_COLUMNS} from entry"  # noqa: S608
+        f" where kind in ({placeholders}) order by id desc limit ?",
+        (*kinds, limit),
+    ).fetchall()
+    return [_entry(row) for row in rows]
 
 
 def _entry(row: tuple[Any, ...]) -> JournalEntry:
@@ -134,3 +258,86 @@ def _entry(row: tuple[Any, ...]) -> JournalEntry:
     return JournalEntry(
         number, at_s, kind, subject, who, decode_json(body, dict[str, Any])
     )
+
+
+def _hash(before: bytes, row: tuple[Any, ...]) -> bytes:
+    """Hash of an entry: SHA-256 over the hash before and the row as a JSON array."""
+    number, at_s, *texts = row
+    encoded = json.dumps([number, float(at_s), *texts], separators=(",", ":"))
+    return hashlib.sha256(before + encoded.encode("ascii")).digest()
+
+
+@dataclass(frozen=True)
+class JournalCheck:
+    """Result of checking a journal against its hashes.
+
+    Attributes:
+        head: Newest entry with a hash.
+        problems: One sentence for each entry that is not as it was written.
+    """
+
+    head: JournalHead
+    problems: tuple[str, ...]
+
+
+@contextmanager
+def _read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            yield db
+    except sqlite3.Error as error:
+        rule = "a journal that this release of the console has opened"
+        raise FieldError("journal", rule, str(path), str(error)) from error
+
+
+def read_journal(path: Path, *kinds: str, limit: int) -> list[JournalEntry]:
+    """Entries of some kinds of a journal, newest first; the file is only read.
+
+    Raises:
+        FieldError: The file is no journal.
+    """
+    with _read_only(path) as db:
+        return _newest(db, kinds, limit)
+
+
+def check_journal(path: Path, known: Iterable[JournalHead] = ()) -> JournalCheck:
+    """Check every entry of a journal, which is only read.
+
+    Args:
+        path: Of the file.
+        known: Heads that were logged earlier.
+
+    Raises:
+        FieldError: The file is no journal with hashes.
+    """
+    with _read_only(path) as db:
+        db.execute("begin")  # both tables at one moment: the console may write
+        rows = db.execute(f"select {_COLUMNS} from entry").fetchall()  # noqa: S608
+        hashes = dict(db.execute("select id, hash from entry_hash"))
+    problems = _wrong_entries(rows, hashes)
+    for head in known:
+        if hashes.get(head.number) != head.hash:
+            problems.append(f"entry {head.number} had another hash when it was logged")
+    newest = max(hashes, default=0)
+    return JournalCheck(
+        JournalHead(newest, hashes.get(newest, _FIRST)), tuple(problems)
+    )
+
+
+def _wrong_entries(
+    rows: Iterable[tuple[Any, ...]], hashes: dict[int, bytes]
+) -> list[str]:
+    """One sentence for each entry that differs from its hash."""
+    entries = {row[0]: row for row in rows}
+    problems, before = [], _FIRST
+    for number in sorted(entries.keys() | hashes.keys()):
+        if number not in hashes:
+            problems.append(f"entry {number} was not written by the console")
+            continue
+        if number not in entries:
+            problems.append(f"entry {number} is missing")
+        elif hashes[number] != _hash(before, entries[number]):
+            problems.append(f"entry {number} was changed")
+        before = hashes[number]
+    return problems

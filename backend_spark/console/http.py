@@ -1,14 +1,18 @@
-"""HTTP of the console: JSON answers and bodies, errors, security headers."""
+"""HTTP of the console: JSON answers and bodies, proxies, security headers."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from fastapi import HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from service_runtime.decoding import decode_json
+from service_runtime.errors import shortened
 
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
@@ -23,6 +27,9 @@ SECURITY_HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 """Only the console's own files are loaded, and no other site may frame its pages."""
+
+STRICT_TRANSPORT: Final = {"Strict-Transport-Security": "max-age=31536000"}
+"""Over https: browsers do not use http for a year."""
 
 MAX_BODY_BYTES: Final = 64 * 1024
 
@@ -41,10 +48,31 @@ class HeadersMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(self._headers)
+                headers = MutableHeaders(scope=message)
+                headers.update(self._headers)
+                if scope["scheme"] == "https":
+                    headers.update(STRICT_TRANSPORT)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+class ProxyMiddleware(ProxyHeadersMiddleware):
+    """Takes client address and scheme from the headers of trusted proxies only."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - uvicorn and Starlette name these types differently
+        """Serve one request."""
+        client = scope.get("client")
+        if client is not None:
+            scope.setdefault("state", {})["is_proxied"] = (
+                client[0] in self.trusted_hosts
+            )
+        await super().__call__(scope, receive, send)
+
+
+def came_from_proxy(request: Request) -> bool:
+    """Whether a trusted proxy sent the request."""
+    return getattr(request.state, "is_proxied", False)
 
 
 def security_headers(tiles_origin: str | None) -> dict[str, str]:
@@ -83,13 +111,10 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
     """
 
     async def read_body(request: Request) -> T:
-        raw = b""
-        async for part in request.stream():
-            raw += part
-            if len(raw) > MAX_BODY_BYTES:
-                raise HTTPException(
-                    413, f"a request must be at most {MAX_BODY_BYTES} bytes"
-                )
+        try:
+            raw = await _read_bounded(request)
+        except ClientDisconnect as error:  # no traceback in the log for each of them
+            raise HTTPException(400, "the request has no end") from error
         try:
             return decode_json(raw, form)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -97,3 +122,22 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
             raise HTTPException(422, problem) from error
 
     return read_body
+
+
+async def _read_bounded(request: Request) -> bytes:
+    raw = b""
+    async for part in request.stream():
+        raw += part
+        if len(raw) > MAX_BODY_BYTES:
+            rule = f"a request must be at most {MAX_BODY_BYTES} bytes"
+            raise HTTPException(413, rule)
+    return raw
+
+
+async def validation_error(_request: Request, error: Exception) -> Response:
+    """Answer to a path or a query that breaks a rule: one sentence, as elsewhere."""
+    problems = [
+        f"{each['loc'][-1]}: {each['msg']}, got {shortened(each.get('input'))}"
+        for each in cast("RequestValidationError", error).errors()
+    ]
+    return json_response({"detail": "; ".join(problems)}, 422)

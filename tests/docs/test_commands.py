@@ -179,7 +179,10 @@ RUN = {
             + file_of("docs/how-to/console.md", 0, "c.toml")
             + "cat c.toml >> backend.toml\n"
         },
-        PASSWORD,
+        # The test of the second factor enters a code.
+        PASSWORD
+        | {"backend-spark console-account totp /etc/yamamori/accounts suzuki  ": "true"}
+        | {" --head 1234:5f1c...": ""},
     ),
     # The tables end in the past, and an export of the present is refused then.
     "docs/how-to/export.md": Page(

@@ -50,6 +50,8 @@ COMMANDS = {
         "console-account add FILE n --password p",
     "backend_spark console-account remove accounts_file":
         "console-account remove FILE n",
+    "backend_spark console-account totp accounts_file":
+        "console-account totp FILE n",
     "backend_spark export --config": "export --config FILE --format csv",
     "backend_spark export --updates":
         "export --config BACKEND --format cap --updates FILE",

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from fuzz.reader import Reader, file, of_json, text
 
-from backend_spark.console import auth
+from backend_spark.console import accounts
 from backend_spark.criteria.jma import read_amedas, split_hours
 from backend_spark.criteria.tables import read_criteria
 from backend_spark.errors import CriteriaTableError, ForecastFileError, RainTableError
@@ -59,7 +59,7 @@ FORECAST = (
 )
 IDENTITY = {"role": "node", "name": "n1", "cells": ["/3/1"]}
 CELL = Cell.at(33.5, 133.5)
-SECRET = auth.hash_password("correct horse battery", lambda size: b"s" * size)
+SECRET = accounts.hash_password("correct horse battery", lambda size: b"s" * size)
 
 
 def amedas(path: Path) -> object:
@@ -112,7 +112,7 @@ FILE_READERS = (
     ),
     Reader(
         "accounts",
-        file(auth.read_accounts, "accounts"),
+        file(accounts.read_accounts, "accounts"),
         (FieldError,),
         (f"# people\nsuzuki:chief:{SECRET}\nmayor:viewer:{SECRET}\n".encode(),),
         is_remote=False,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fuzz.file_readers import ASSUMED, NOW_S, amedas
 
-from backend_spark.console import auth
+from backend_spark.console import accounts
 from backend_spark.criteria import jma, published, tables
 from backend_spark.forecast import files
 
@@ -17,7 +17,7 @@ from backend_spark.forecast import files
         (lambda path: tables.read_criteria(path, ASSUMED), published.MAX_BYTES),
         (amedas, jma.MAX_STATIONS_BYTES),
         (lambda path: files.read_forecast(path, NOW_S), files.MAX_BYTES),
-        (auth.read_accounts, auth.MAX_FILE_BYTES),
+        (accounts.read_accounts, accounts.MAX_FILE_BYTES),
     ],
 )
 def test_file_that_is_too_large_is_refused_by_its_size(

@@ -7,17 +7,19 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.http import encoded_response, json_response
 from backend_spark.console.node_table import build_node_table
 from backend_spark.console.panels import utc_time
+from backend_spark.console.routes.time_travel import check_moment
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap, formats
 from backend_spark.exports.cell_states import CellState, read_cell_states
 from backend_spark.tables.reader import DeltaTables
+from service_runtime.errors import shortened
 
 EVENT_INTERVAL_S: Final = 1.0
 
@@ -63,19 +65,24 @@ def history(services: Services) -> Response:
 
 
 @router.get("/live")
-async def live(services: Services) -> StreamingResponse:
+async def live(request: Request, services: Services) -> StreamingResponse:
     """Server-sent events with the changes of each second."""
     return StreamingResponse(
-        events(services.live_state.snapshot),
+        events(
+            services.live_state.snapshot,
+            lambda: services.auth.visitor(request) is not None,
+        ),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
-async def events(state: State, sleep: Sleep = asyncio.sleep) -> AsyncIterator[bytes]:
-    """Event stream of one page; it ends when the page disconnects."""
+async def events(
+    state: State, may_view: Callable[[], bool], sleep: Sleep = asyncio.sleep
+) -> AsyncIterator[bytes]:
+    """Event stream of one page; it ends when the page disconnects or may not view."""
     before: dict[str, Any] | None = None
-    while True:
+    while await asyncio.to_thread(may_view):
         now = await asyncio.to_thread(state)
         event = changes(before, now)
         before = now
@@ -115,11 +122,11 @@ def node(node_id: str, services: Services) -> Response:
 
 def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Response:
     if panel is None:
-        raise HTTPException(404, f"there is no {kind} {name!r}")
+        raise HTTPException(404, f"there is no {kind} {shortened(name)}")
     return json_response(panel)
 
 
-@router.get("/download/levels.geojson")
+@router.get("/download/levels.geojson", dependencies=[Depends(check_moment)])
 def levels_geojson(services: Services, at: int | None = None) -> Response:
     """Levels at a Unix time, the present by default, as GeoJSON."""
     moment, states = _states(services, at)
@@ -129,7 +136,7 @@ def levels_geojson(services: Services, at: int | None = None) -> Response:
     return _file(text.encode(), "application/geo+json", name)
 
 
-@router.get("/download/draft.xml")
+@router.get("/download/draft.xml", dependencies=[Depends(check_moment)])
 def cap_draft(services: Services, at: int | None = None) -> Response:
     """Levels at a Unix time, the present by default, as a CAP draft."""
     console = services.settings.console

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi import APIRouter, Depends, HTTPException, Path, Response
 
 from backend_spark.console.audit_log import Journal, JournalEntry
 from backend_spark.console.dependencies import Analyst, Services, viewer
@@ -11,6 +11,8 @@ from backend_spark.console.http import json_body, json_response
 from backend_spark.i18n import reasons_of, render_both
 
 MAX_NOTE_LENGTH: Final = 2000
+MAX_ENTRY: Final = 2**63 - 1
+"""Largest number of an SQLite row."""
 
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
@@ -21,6 +23,7 @@ class NoteBody(msgspec.Struct, forbid_unknown_fields=True):
     text: str
 
 
+EntryNumber = Annotated[int, Path(ge=1, le=MAX_ENTRY)]
 Note = Annotated[NoteBody, Depends(json_body(NoteBody))]
 
 
@@ -41,7 +44,7 @@ def write_note(visitor: Analyst, note: Note, services: Services) -> Response:
 
 @router.post("/log/{number}/acknowledge")
 def acknowledge(
-    number: int, visitor: Analyst, note: Note, services: Services
+    number: EntryNumber, visitor: Analyst, note: Note, services: Services
 ) -> Response:
     """Acknowledge an alert, with an optional remark."""
     text = _checked(note, min_length=0)

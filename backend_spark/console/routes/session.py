@@ -1,18 +1,25 @@
 """Routes to log in and out, and for the session data that pages load first."""
 
+import math
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 
+from backend_spark.console.accounts import MAX_PASSWORD_LENGTH
 from backend_spark.console.auth import (
+    DEVICE_COOKIE,
+    DEVICE_S,
     SESSION_COOKIE,
-    TooManyAttemptsError,
+    CodeMissingError,
+    LoginAttempt,
     Visitor,
+    WrongLoginError,
     client_address,
 )
 from backend_spark.console.dependencies import Services, editor
 from backend_spark.console.http import json_body, json_response
+from backend_spark.console.throttle import TooManyAttemptsError
 
 router = APIRouter(prefix="/api")
 
@@ -20,8 +27,9 @@ router = APIRouter(prefix="/api")
 class Login(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a login."""
 
-    name: str
-    password: str
+    name: Annotated[str, msgspec.Meta(max_length=64)]
+    password: Annotated[str, msgspec.Meta(max_length=MAX_PASSWORD_LENGTH)]
+    code: Annotated[str, msgspec.Meta(max_length=16)] = ""
 
 
 @router.get("/session")
@@ -46,32 +54,44 @@ def session(request: Request, services: Services) -> Response:
 
 
 @router.post("/login")
-def log_in(
+async def log_in(
     request: Request,
     login: Annotated[Login, Depends(json_body(Login))],
     services: Services,
 ) -> Response:
     """Open a session; 401 for a wrong password, 429 for too many of them."""
-    address, now_s = client_address(request), services.clock()
+    device = request.cookies.get(DEVICE_COOKIE, "")
+    attempt = LoginAttempt(
+        login.name, login.password, login.code, client_address(request), device
+    )
     try:
-        session = services.auth.logins.log_in(
-            login.name, login.password, address, now_s
-        )
+        opened = await services.auth.logins.log_in(attempt, services.clock())
     except TooManyAttemptsError as error:
         answer = json_response({"detail": str(error)}, 429)
-        answer.headers["Retry-After"] = f"{error.wait_s:.0f}"
+        answer.headers["Retry-After"] = f"{math.ceil(error.wait_s)}"
         return answer
-    if session is None:
-        raise HTTPException(401, "name or password is wrong")
+    except CodeMissingError as error:
+        return json_response({"detail": str(error), "needs": "code"}, 401)
+    except WrongLoginError as error:
+        raise HTTPException(401, str(error)) from error
     answer = json_response({})
+    _set_cookie(answer, request, SESSION_COOKIE, opened.session)
+    _set_cookie(answer, request, DEVICE_COOKIE, opened.device, round(DEVICE_S))
+    return answer
+
+
+def _set_cookie(
+    answer: Response, request: Request, name: str, value: str, age_s: int | None = None
+) -> None:
+    """Set a cookie that neither scripts nor other sites can use."""
     answer.set_cookie(
-        SESSION_COOKIE,
-        session,
+        name,
+        value,
+        max_age=age_s,
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
     )
-    return answer
 
 
 @router.post("/logout")
@@ -79,7 +99,7 @@ def log_out(
     visitor: Annotated[Visitor, Depends(editor("viewer"))], services: Services
 ) -> Response:
     """End the session."""
-    services.auth.logins.log_out(visitor.session)
+    services.auth.logins.log_out(visitor, services.clock())
     answer = json_response({})
     answer.delete_cookie(SESSION_COOKIE)
     return answer

@@ -9,7 +9,9 @@ from fastapi import APIRouter, Depends, HTTPException, Response
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.dependencies import Analyst, Services, viewer
 from backend_spark.console.http import json_body, json_response
+from backend_spark.console.routes.time_travel import LAST_S
 from backend_spark.console.skill import DAY_S, JST_S, read_season
+from service_runtime.errors import shortened
 from slope_science.skill import Slide
 
 JST: Final = timezone(timedelta(seconds=JST_S))
@@ -74,9 +76,12 @@ def _checked(event: LandslideBody) -> dict[str, Any]:
         at = datetime.fromisoformat(event.time).replace(tzinfo=JST)
     except ValueError as error:
         rule = "time must be a date or a time such as 2026-07-01T13:00"
-        raise HTTPException(422, f"{rule}, got {event.time!r}") from error
+        raise HTTPException(422, f"{rule}, got {shortened(event.time)}") from error
     is_day = len(event.time) <= len("2026-07-01")
     from_s = at.timestamp()
+    if not 0 <= from_s <= LAST_S:
+        rule = "time must be between the years 1970 and 2100"
+        raise HTTPException(422, f"{rule}, got {shortened(event.time)}")
     to_s = from_s + DAY_S - 1 if is_day else from_s
     return {"from_s": from_s, "to_s": to_s, "count": event.count, "text": event.text}
 

@@ -18,6 +18,7 @@ from backend_spark.console.thresholds import (
     criteria_from_body,
     what_if_levels,
 )
+from service_runtime.errors import shortened
 from slope_science.errors import ScienceError
 
 MAX_WHY_LENGTH: Final = 500
@@ -36,7 +37,7 @@ class ThresholdDraft(msgspec.Struct, forbid_unknown_fields=True):
     advisory_mm: float
     warning_mm: float
     special_mm: float
-    why: str = ""
+    why: Annotated[str, msgspec.Meta(max_length=MAX_WHY_LENGTH)] = ""
 
 
 class AssumedRain(msgspec.Struct, forbid_unknown_fields=True):
@@ -120,7 +121,7 @@ def _rows(live_state: LiveState, draft: ThresholdDraft) -> list[int]:
             return list(range(len(live_state.grid.tokens)))
         row = live_state.grid.row_of.get(draft.cell)
     if row is None:
-        rule = f"cell must be one of the map's, got {draft.cell!r}"
+        rule = f"cell must be one of the map's, got {shortened(draft.cell)}"
         raise HTTPException(422, rule)
     return [row]
 

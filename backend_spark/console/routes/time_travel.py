@@ -7,7 +7,7 @@ revised them, or ``then`` for levels as they were first published.
 from typing import Annotated, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
 
 from backend_spark.console.dependencies import Services, viewer
 from backend_spark.console.http import json_response
@@ -20,15 +20,21 @@ from backend_spark.console.time_travel import (
 )
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
+from service_runtime.errors import shortened
 
 MAX_DAYS: Final = 400
 DAY_S: Final = 86_400
 LAST_S: Final = 4_102_444_800
 """2100-01-01; a later time is a typing error."""
 
+UnixTime = Annotated[int | None, Query(ge=0, le=LAST_S)]
 Known = Literal["now", "then"]
 
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
+
+
+def check_moment(at: UnixTime = None) -> None:
+    """Dependency: a Unix time in the query is up to the year 2100."""
 
 
 def requested_span(from_s: int, to_s: int, known: Known = "now") -> ReplaySpan:
@@ -42,7 +48,7 @@ def requested_span(from_s: int, to_s: int, known: Known = "now") -> ReplaySpan:
         raise HTTPException(
             422,
             "from_s and to_s must be Unix times up to the year 2100, from_s not after "
-            f"to_s, got {from_s} and {to_s}",
+            f"to_s, got {shortened(from_s)} and {shortened(to_s)}",
         )
     if last - first > MAX_DAYS * DAY_S:
         days = (last - first) / DAY_S

@@ -20,7 +20,7 @@ from console_workspace import (
 
 from backend_spark.cli import cli
 from backend_spark.config import read_settings
-from backend_spark.console import auth
+from backend_spark.console import accounts
 from backend_spark.console.app import make_services
 from backend_spark.console.auth import SESSION_S
 from service_runtime.errors import FieldError
@@ -32,12 +32,12 @@ READ_PATHS = ("cells", "nodes", "history", "live", "node/otani-1", "cell/354e1f6
 
 def test_passwords_are_stored_as_salted_hashes() -> None:
     """The same password of two accounts gives two different hashes."""
-    first, second = (auth.hash_password(PASSWORD, os.urandom) for _ in range(2))
+    first, second = (accounts.hash_password(PASSWORD, os.urandom) for _ in range(2))
 
     assert PASSWORD not in first
     assert first != second
-    assert auth.verify_password(first, PASSWORD)
-    assert not auth.verify_password(first, PASSWORD + " ")
+    assert accounts.verify_password(first, PASSWORD)
+    assert not accounts.verify_password(first, PASSWORD + " ")
 
 
 def test_accounts_are_added_changed_and_removed(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ def test_accounts_are_added_changed_and_removed(tmp_path: Path) -> None:
     assert run.invoke(cli, add).exit_code == 0
     assert path.stat().st_mode & 0o077 == 0
     listed = run.invoke(cli, ["console-account", "list", str(path)])
-    assert listed.output == "suzuki\tanalyst\n"
+    assert listed.output == "suzuki\tanalyst\t-\n"
 
     assert run.invoke(cli, ["console-account", "remove", str(path), "x"]).exit_code == 2
     assert (
         run.invoke(cli, ["console-account", "remove", str(path), "suzuki"]).exit_code
         == 0
     )
-    assert auth.read_accounts(path) == {}
+    assert accounts.read_accounts(path) == {}
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_damaged_accounts_file_is_reported_by_line(workspace: Workspace) -> None
     path = workspace.folder / "accounts"
     path.write_text("suzuki:chief:secret\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
-        auth.read_accounts(path)
-    good = auth.hash_password(PASSWORD, lambda size: b"s" * size)
+        accounts.read_accounts(path)
+    good = accounts.hash_password(PASSWORD, lambda size: b"s" * size)
     slow = good.replace("$8$1$", "$8$9999$")
     path.write_text(f"suzuki:chief:{slow}\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
-        auth.read_accounts(path)
+        accounts.read_accounts(path)
     path.write_text(f"suzuki:chief:{good}\nsuzuki:viewer:{good}\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 2: name must be there once"):
-        auth.read_accounts(path)
+        accounts.read_accounts(path)
     path.write_text("suzuki:king:x\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
         make_services(read_settings(workspace.config(f'accounts = "{path}"')))
@@ -199,7 +199,7 @@ def test_unknown_name_gets_the_same_answer_as_a_wrong_password(
     ]
 
     assert {(a.status_code, a.text) for a in answers} == {
-        (401, '{"detail":"name or password is wrong"}')
+        (401, '{"detail":"name, password or code is wrong"}')
     }
 
 
@@ -340,12 +340,12 @@ def test_session_ends_when_its_password_or_account_changes(
     with serve(make_test_services(workspace, clock, more), workspace.port) as client:
         log_in(client, "a-analyst")
         cookies = dict(client.cookies)
-    known = auth.read_accounts(path)
-    fresh = auth.hash_password("another password", os.urandom)
-    changed = auth.Account("a-analyst", "analyst", fresh)
+    known = accounts.read_accounts(path)
+    fresh = accounts.hash_password("another password", os.urandom)
+    changed = accounts.Account("a-analyst", "analyst", fresh)
     gone = {name: each for name, each in known.items() if name != "a-analyst"}
     for there in ({**known, "a-analyst": changed}, gone):
-        auth.write_accounts(path, there)
+        accounts.write_accounts(path, there)
         with serve(
             make_test_services(workspace, clock, more), workspace.port
         ) as client:
@@ -361,7 +361,7 @@ def test_session_file_cannot_be_used_to_log_in(
         make_test_services(workspace, clock, workspace.with_accounts()), workspace.port
     ) as client:
         log_in(client, "a-chief")
-        (session,) = client.cookies.values()
+        session = client.cookies["yamamori-session"]
     path = workspace.data / "console" / "sessions.sqlite"
 
     assert path.stat().st_mode & 0o077 == 0

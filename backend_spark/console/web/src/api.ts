@@ -5,6 +5,8 @@ export class ApiError extends Error {
     readonly status: number,
     message: string,
     readonly waitS = 0,
+    // What a login lacks: "code", or nothing.
+    readonly needs = "",
   ) {
     super(message);
   }
@@ -28,10 +30,10 @@ export function setProof(text: string | undefined): void {
 
 async function checked(answer: Response): Promise<Response> {
   if (answer.ok) return answer;
-  const body = (await answer.json().catch(() => ({}))) as { detail?: unknown };
+  const body = (await answer.json().catch(() => ({}))) as { detail?: unknown; needs?: string };
   const words = typeof body.detail === "string" ? body.detail : answer.statusText;
   if (answer.status === 401) window.dispatchEvent(new Event("yamamori-login"));
-  throw new ApiError(answer.status, words, Number(answer.headers.get("Retry-After")));
+  throw new ApiError(answer.status, words, Number(answer.headers.get("Retry-After")), body.needs);
 }
 
 export async function get<T>(path: string): Promise<T> {

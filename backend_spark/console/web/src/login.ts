@@ -4,24 +4,31 @@ import { post, ApiError } from "./api";
 import { t } from "./i18n";
 
 export function loginForm(app: Element, place: string, done: () => void): void {
-  const name = el("input", { name: "name", autocomplete: "username", required: true });
-  const password = el("input", { name: "password", type: "password", autocomplete: "current-password", required: true });
+  const name = el("input", { name: "name", autocomplete: "username", required: true, maxlength: 64 });
+  const password = el("input", { name: "password", type: "password", autocomplete: "current-password", required: true, maxlength: 1000 });
+  const code = el("input", { name: "code", autocomplete: "one-time-code", inputmode: "numeric", maxlength: 7 });
+  const codeLabel = el("label", { hidden: true }, t("code"), code);
   const problem = el("p", { class: "problem", role: "alert" });
-  const form = el("form", { class: "login" }, el("h1", {}, `${place} ${t("title")}`.trim()), el("label", {}, t("name"), name), el("label", {}, t("password"), password), el("button", { type: "submit" }, t("login")), problem);
+  const form = el("form", { class: "login" }, el("h1", {}, `${place} ${t("title")}`.trim()), el("label", {}, t("name"), name), el("label", {}, t("password"), password), codeLabel, el("button", { type: "submit" }, t("login")), problem);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    post("api/login", { name: name.value, password: password.value })
+    post("api/login", { name: name.value, password: password.value, code: code.value })
       .then(done)
       .catch((error: unknown) => {
-        problem.textContent = problemText(error);
+        problem.textContent = problemText(error, !codeLabel.hidden);
+        if (!(error instanceof ApiError) || error.status === 429) return;
+        if (error.needs === "code") codeLabel.hidden = false;
+        code.value = "";
+        if (!codeLabel.hidden) code.focus();
       });
   });
   replace(app, form);
   name.focus();
 }
 
-function problemText(error: unknown): string {
+function problemText(error: unknown, withCode: boolean): string {
   if (!(error instanceof ApiError)) return String(error);
   if (error.status === 429) return t("tooManyTries", { s: error.waitS });
-  return error.status === 401 ? t("wrongPassword") : error.message;
+  if (error.status !== 401) return error.message;
+  return error.needs === "code" ? t("codeNeeded") : t(withCode ? "wrongCode" : "wrongPassword");
 }

@@ -1,7 +1,7 @@
 // State of the page: cells and their levels, now and over 72 hours, as pushed by the
 // server each second, or a replay of another time.
 import { fetchReplay, type Known, type Replay } from "./replayData";
-import { getBytes, get } from "./api";
+import { getBytes, get, type Session } from "./api";
 import { HELD_OFFSET, MISSING, severity } from "./i18n";
 
 export interface Now {
@@ -63,11 +63,18 @@ export class State extends EventTarget {
     this.source.addEventListener("error", () => {
       this.online = false;
       this.emit("now");
+      // The browser gives up when the session has ended; else it connects again.
+      if (this.source?.readyState === EventSource.CLOSED) void this.checkSession();
     });
   }
 
   close(): void {
     this.source?.close();
+  }
+
+  private async checkSession(): Promise<void> {
+    const session = await get<Session>("api/session");
+    if (session.user === null) dispatchEvent(new Event("yamamori-login"));
   }
 
   private async onEvent(event: LiveEvent): Promise<void> {

@@ -1,0 +1,83 @@
+"""Journal entries of logins, failures, logouts and changes of accounts."""
+
+import hashlib
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from backend_spark.console.accounts import Account, Accounts
+from backend_spark.console.audit_log import Journal
+from backend_spark.console.throttle import AttemptBudget, AttemptRate
+
+FAILURE_RATE: Final = AttemptRate(20, 60.0)
+"""Entries of failures. Those beyond it are counted in the next entry, because guesses
+for a year must not fill the disk."""
+
+ACCESS_KINDS: Final = ("login", "login_failed", "logout", "accounts")
+
+
+@dataclass
+class AccessLog:
+    """Writes access to the console into the journal; for several threads.
+
+    Attributes:
+        journal: The journal.
+    """
+
+    journal: Journal
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _failures: AttemptBudget = field(
+        default_factory=lambda: AttemptBudget(FAILURE_RATE)
+    )
+    _unwritten: int = 0
+
+    def login(self, name: str, address: str, now_s: float, *, is_known: bool) -> None:
+        """Write a login, with its address and whether the device was known."""
+        body = {"address": address, "known_device": is_known}
+        self.journal.write(now_s, "login", "", name, body)
+
+    def logout(self, name: str, now_s: float) -> None:
+        """Write a logout."""
+        self.journal.write(now_s, "logout", "", name, {})
+
+    def failure(self, account: Account | None, address: str, now_s: float) -> None:
+        """Write a failed login, at a limited rate.
+
+        An unknown name is not written: it may be a password in the wrong field.
+        """
+        with self._lock:
+            self._unwritten += 1
+            if self._failures.wait_s(now_s) > 0:
+                return
+            self._failures.add(1, now_s)
+            count, self._unwritten = self._unwritten, 0
+        name = account.name if account else ""
+        body = {"address": address, "count": count}
+        self.journal.write(now_s, "login_failed", name, "", body)
+
+    def accounts(self, accounts: Accounts, now_s: float) -> None:
+        """Write which accounts were added, removed or changed since the last entry."""
+        with self._lock:
+            newest = self.journal.read("accounts", limit=1)
+            before = newest[0].body["accounts"] if newest else {}
+            after = {name: _state(account) for name, account in accounts.items()}
+            if before == after:
+                return
+            body = {"accounts": after, **_changes(before, after)}
+            self.journal.write(now_s, "accounts", "", "", body)
+
+
+def _state(account: Account) -> dict[str, Any]:
+    """State of an account; the fingerprint shows that its password changed."""
+    secret = hashlib.sha256(account.password_hash.encode()).hexdigest()
+    totp = bool(account.totp_secret)
+    return {"role": account.role, "password": secret[:16], "second_factor": totp}
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, list[str]]:
+    both = before.keys() & after.keys()
+    return {
+        "added": sorted(after.keys() - before.keys()),
+        "removed": sorted(before.keys() - after.keys()),
+        "changed": sorted(name for name in both if before[name] != after[name]),
+    }

@@ -1,0 +1,238 @@
+"""Accounts of the console: names, roles, password hashes, and the file of them.
+
+A line of the accounts file is ``name:role:scrypt$N$r$p$salt$hash``, with salt and hash
+in base64, and ``:totp$SECRET`` after it if the account has a second factor.
+"""
+
+import base64
+import hashlib
+import hmac
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from service_runtime.errors import FieldError
+from service_runtime.files import write_atomic
+
+log = logging.getLogger(__name__)
+
+ROLES: Final = ("viewer", "analyst", "chief")
+"""Each role includes those before it: view; acknowledge and note; set thresholds."""
+
+MIN_PASSWORD_LENGTH: Final = 10
+MAX_PASSWORD_LENGTH: Final = 1000
+MAX_FILE_BYTES: Final = 1_000_000
+_NAME: Final = re.compile(r"[\w.@-]{1,64}")
+_N, _R, _P = 2**14, 8, 1
+_MEMORY_BYTES: Final = 64 * 2**20
+_SECRET: Final = re.compile(
+    r"scrypt\$([0-9]{1,6})\$([0-9]{1,2})\$([0-9])"
+    r"\$[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{86}=="
+)
+_TOTP: Final = re.compile(r"totp\$([A-Z2-7]{32})")
+
+SaltSource = Callable[[int], bytes]
+
+
+@dataclass(frozen=True)
+class Account:
+    """Account of a person.
+
+    Attributes:
+        name: Login name.
+        role: One of `ROLES`.
+        password_hash: Hashed password, with its salt and costs.
+        totp_secret: Secret of the second factor in base32; empty without one.
+    """
+
+    name: str
+    role: str
+    password_hash: str
+    totp_secret: str = ""
+
+    def has_role(self, role: str) -> bool:
+        """Whether the account has at least a role."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def credentials_digest(self) -> str:
+        """Digest of what a login needs; a session ends when it changes."""
+        secrets = self.password_hash + self.totp_secret
+        return hashlib.sha256(secrets.encode()).hexdigest()
+
+
+def check_account_name(name: str) -> str:
+    """Return the name of an account if it is valid.
+
+    Raises:
+        FieldError: It is not.
+    """
+    if not _NAME.fullmatch(name):
+        rule = "1 to 64 letters, digits, '.', '-', '_' or '@'"
+        raise FieldError("account name", rule, name)
+    return name
+
+
+def hash_password(password: str, salt: SaltSource) -> str:
+    """Hash a password for the accounts file.
+
+    Args:
+        password: In plain text.
+        salt: Source of random bytes.
+
+    Raises:
+        FieldError: The password is too short or too long.
+    """
+    if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
+        rule = f"{MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH} characters long"
+        raise FieldError("password", rule, f"{len(password)} characters")
+    salt_bytes = salt(16)
+    key = _scrypt(password, salt_bytes, (_N, _R, _P))
+    parts = [str(n) for n in (_N, _R, _P)] + [_text(salt_bytes), _text(key)]
+    return "$".join(["scrypt", *parts])
+
+
+def verify_password(password_hash: str, password: str) -> bool:
+    """Whether a password is the one that was hashed."""
+    _, n, r, p, salt, key = password_hash.split("$")
+    costs = (int(n), int(r), int(p))
+    found = _scrypt(password, base64.b64decode(salt), costs)
+    return hmac.compare_digest(found, base64.b64decode(key))
+
+
+def read_accounts(path: Path) -> dict[str, Account]:
+    """Read the accounts file; accounts by name.
+
+    Raises:
+        FieldError: The file cannot be read, or a line is invalid.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            rule = f"at most {MAX_FILE_BYTES} bytes"
+            raise FieldError("console.accounts", rule, f"{path.stat().st_size} bytes")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        rule = "a file made by backend-spark console-account"
+        raise FieldError("console.accounts", rule, str(path), str(error)) from error
+    accounts = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and not line.startswith("#"):
+            account = _parse(f"{path} line {number}", line.strip())
+            if account.name in accounts:
+                where = f"{path} line {number}: name"
+                raise FieldError(where, "there once", account.name, "remove one line")
+            accounts[account.name] = account
+    return accounts
+
+
+def write_accounts(path: Path, accounts: dict[str, Account]) -> None:
+    """Replace the accounts file atomically; only its owner may read it."""
+    lines = [_line(account) for account in accounts.values()]
+    write_atomic(path, "".join(lines).encode(), mode=0o600)
+
+
+def _line(account: Account) -> str:
+    fields = [account.name, account.role, account.password_hash]
+    if account.totp_secret:
+        fields.append(f"totp${account.totp_secret}")
+    return ":".join(fields) + "\n"
+
+
+def _parse(where: str, line: str) -> Account:
+    name, _, rest = line.partition(":")
+    role, _, rest = rest.partition(":")
+    secret, has_totp, totp = rest.partition(":")
+    if role not in ROLES:
+        raise FieldError(f"{where}: role", f"one of {', '.join(ROLES)}", role)
+    if not _is_usable(secret):
+        rule = "scrypt$N$r$p$salt$hash"
+        remedy = "make the account again with console-account"
+        raise FieldError(f"{where}: password", rule, "something else", remedy)
+    match = _TOTP.fullmatch(totp)
+    if has_totp and match is None:
+        rule, remedy = "totp$ and 32 letters of base32", "use console-account totp"
+        raise FieldError(f"{where}: second factor", rule, "something else", remedy)
+    totp_secret = match[1] if match else ""
+    return Account(check_account_name(name), role, secret, totp_secret)
+
+
+def _is_usable(secret: str) -> bool:
+    """Whether the hash is well-formed, and a login takes about a second at most."""
+    match = _SECRET.fullmatch(secret)
+    if match is None:
+        return False
+    n, r, p = map(int, match.groups())
+    is_power = n > 1 and n & (n - 1) == 0
+    return is_power and r * p > 0 and 128 * r * (n + p + 2) <= _MEMORY_BYTES
+
+
+def _scrypt(password: str, salt: bytes, costs: tuple[int, int, int]) -> bytes:
+    n, r, p = costs
+    secret = password.encode("utf-8", "surrogatepass")
+    return hashlib.scrypt(secret, salt=salt, n=n, r=r, p=p, maxmem=_MEMORY_BYTES)
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")
+
+
+Accounts = dict[str, Account]
+
+
+class AccountsFile:
+    """The accounts of a file, read again when it changes; for several threads.
+
+    Args:
+        path: Of the file; None for no accounts.
+
+    Raises:
+        FieldError: The file cannot be read.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._name = str(path)
+        self._lock = threading.Lock()
+        self._version = self._stat()
+        self._accounts = read_accounts(path) if path else {}
+        self._on_change: Callable[[Accounts], object] = len
+
+    def subscribe(self, on_change: Callable[[Accounts], object]) -> None:
+        """Call a function with the accounts now, and after each change."""
+        self._on_change = on_change
+        on_change(self._accounts)
+
+    @property
+    def by_name(self) -> Accounts:
+        """Accounts by name, as the file has them now.
+
+        While the file is missing or damaged, the last good accounts stay valid: an
+        error of an editor in a storm must not lock everyone out.
+        """
+        with self._lock:
+            version = self._stat()
+            if self._path is not None and version != self._version:
+                self._version = version
+                self._read_again(self._path)
+            return self._accounts
+
+    def _read_again(self, path: Path) -> None:
+        try:
+            self._accounts = read_accounts(path)
+        except FieldError as error:
+            log.error("the accounts before the change stay in force: %s", error)  # noqa: TRY400 - the error says it all
+        else:
+            self._on_change(self._accounts)
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            found = os.stat(self._name)  # noqa: PTH116 - at each request, twice as fast
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size

@@ -1,0 +1,120 @@
+"""Login sessions, known devices and used codes, in a file that survives a restart.
+
+The file holds digests, which cannot be used to log in.
+"""
+
+import hashlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from backend_spark.console.accounts import Account
+
+MAX_DEVICES: Final = 100
+"""Devices of one name that are remembered, the newest first."""
+
+_TABLES: Final = """
+create table if not exists session (
+  digest text primary key, name text not null, secret text not null,
+  until_s real not null
+) without rowid;
+create table if not exists seal (secret blob not null);
+create table if not exists device (
+  digest text not null, name text not null, until_s real not null,
+  primary key (name, digest)
+) without rowid;
+create table if not exists used_code (
+  name text primary key, step integer not null
+) without rowid;
+"""
+
+
+class SessionStore:
+    """Sessions, devices and codes in an SQLite file; for use by several threads.
+
+    Args:
+        path: Of the file, which only its owner may read; its folder is made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.chmod(0o600)
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.executescript(_TABLES)
+
+    def signing_key(self, make: Callable[[], bytes]) -> bytes:
+        """Key of the proofs; made once, so that open pages outlive a restart."""
+        with self._lock:
+            row = self._db.execute("select secret from seal").fetchone()
+            if row is None:
+                row = (make(),)
+                self._db.execute("insert into seal values (?)", row)
+        return bytes(row[0])
+
+    def add(self, session: str, account: Account, until_s: float, now_s: float) -> None:
+        """Store a session, and delete expired ones."""
+        row = (_digest(session), account.name, account.credentials_digest(), until_s)
+        with self._lock:
+            self._db.execute("delete from session where until_s <= ?", (now_s,))
+            self._db.execute("insert or replace into session values (?, ?, ?, ?)", row)
+
+    def find(self, session: str, now_s: float) -> tuple[str, str] | None:
+        """Account name, and digest of its credentials, of an unexpired session."""
+        with self._lock:
+            found: tuple[str, str] | None = self._db.execute(
+                "select name, secret from session where digest = ? and until_s > ?",
+                (_digest(session), now_s),
+            ).fetchone()
+        return found
+
+    def delete(self, session: str) -> bool:
+        """End a session; whether there was one."""
+        with self._lock:
+            deleted = self._db.execute(
+                "delete from session where digest = ?", (_digest(session),)
+            )
+        return deleted.rowcount == 1
+
+    def add_device(self, device: str, name: str, until_s: float, now_s: float) -> None:
+        """Remember a device that has logged in, and forget old ones."""
+        oldest = (
+            "delete from device where name = ? and digest not in (select digest from"
+            " device where name = ? order by until_s desc limit ?)"
+        )
+        with self._lock:
+            self._db.execute("delete from device where until_s <= ?", (now_s,))
+            self._db.execute(
+                "insert or replace into device values (?, ?, ?)",
+                (_digest(device), name, until_s),
+            )
+            self._db.execute(oldest, (name, name, MAX_DEVICES))
+
+    def is_known_device(self, device: str, name: str, now_s: float) -> bool:
+        """Whether a device has logged in with a name lately."""
+        with self._lock:
+            row = self._db.execute(
+                "select 1 from device where name = ? and digest = ? and until_s > ?",
+                (name, _digest(device), now_s),
+            ).fetchone()
+        return row is not None
+
+    def use_code(self, name: str, step: int) -> bool:
+        """Mark the code of a step as used; False if it, or a later one, was used."""
+        with self._lock:
+            return (
+                self._db.execute(
+                    "insert into used_code values (?, ?) on conflict (name)"
+                    " do update set step = excluded.step where excluded.step > step",
+                    (name, step),
+                ).rowcount
+                == 1
+            )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
