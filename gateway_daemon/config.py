@@ -375,6 +375,7 @@ class SignerSettings:
 
     signer: SignerSection
     tls: TlsFiles
+    metrics: MetricsSection
 
 
 def read_gateway_settings(path: Path) -> GatewaySettings:

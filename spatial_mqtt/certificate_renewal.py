@@ -4,10 +4,15 @@ The client generates a key, which never leaves the machine, and sends a request 
 by both keys: by the new one to prove its possession, by the old one to prove its
 identity. Request and answer are CBOR maps on `topics.renewal_topic` and
 `topics.renewal_answer_topic`.
+
+A certificate is renewed once, in the last third of its validity. The key is on disk
+before the request is sent: after a lost answer the same request gets the same answer,
+and a request with another key shows that the old key was copied.
 """
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -38,8 +43,16 @@ from spatial_mqtt.transport import (
 PublicKey = ec.EllipticCurvePublicKey
 
 MAX_RENEWAL_BYTES = 16 * 1024
+MAX_REASON_CHARS = 400
 DER = serialization.Encoding.DER
 _PROOF = ec.ECDSA(hashes.SHA256())
+
+
+def renewal_due_s(certificate: x509.Certificate) -> float:
+    """Unix time at which two thirds of a certificate's validity are over."""
+    start_s = certificate.not_valid_before_utc.timestamp()
+    end_s = certificate.not_valid_after_utc.timestamp()
+    return start_s + (end_s - start_s) * 2 / 3
 
 
 @dataclass(frozen=True)
@@ -68,18 +81,10 @@ class CertificateWithKey:
             )
         return cls(loaded, private_key)
 
-    def is_due(self, now_s: float) -> bool:
-        """Whether two thirds of the validity period are over."""
-        start_s = self.certificate.not_valid_before_utc.timestamp()
-        end_s = self.certificate.not_valid_after_utc.timestamp()
-        return now_s >= start_s + (end_s - start_s) * 2 / 3
-
     def to_pem(self) -> bytes:
         """Both as one PEM file."""
-        pem = serialization.Encoding.PEM
-        return self.certificate.public_bytes(pem) + self.key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        certificate = self.certificate.public_bytes(serialization.Encoding.PEM)
+        return certificate + encode_private_key(self.key)
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,8 @@ class RenewalAnswer:
             RenewalError: The request was refused, or the key is another one.
         """
         if self.refused:
-            raise RenewalError("certificate", "given", self.refused)
+            reason = self.refused[:MAX_REASON_CHARS]
+            raise RenewalError("request", "accepted by the signer", "refusal", reason)
         try:
             certificate = x509.load_der_x509_certificate(self.certificate)
         except ValueError as error:
@@ -221,6 +227,9 @@ def _bytes(fields: Mapping[str, Any], name: str) -> bytes:
 
 
 TIMEOUT_S = 20.0
+REQUESTED_KEY_SUFFIX = ".requested.key"
+"""Beside the renewed certificate: the key of a request without an answer."""
+
 SECRET_FILE_MODE = 0o600
 CREDENTIALS_FOLDER = "/run/credentials/"
 
@@ -252,6 +261,11 @@ def read_tls_settings(path: Path, credentials: Path | None = None) -> TlsFiles:
 def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> str:
     """Renew a certificate if two thirds of its validity are over; report the result.
 
+    Args:
+        files: Settings of the program.
+        now_s: Unix time.
+        is_forced: Whether to ask the signer, whose clock decides, in any case.
+
     Raises:
         FieldError: The settings name no signer or no file, or the signer refuses.
         BrokerError: The signer is not reachable.
@@ -264,17 +278,42 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
         )
     current = _load_current(files)
     ends = current.certificate.not_valid_after_utc
-    if not is_forced and not current.is_due(now_s):
+    if not is_forced and now_s < renewal_due_s(current.certificate):
         return f"not due: the certificate counts until {ends:%Y-%m-%d %H:%M} UTC"
-    key = ec.generate_private_key(ec.SECP256R1())
+    requested = Path(files.renewed + REQUESTED_KEY_SUFFIX)
+    key = _requested_key(requested, current)
     answer = _send_request(
         Endpoint.parse(files.signer), files, RenewalRequest.create(current, key)
     )
     new = answer.match_key(key)
     write_atomic(Path(files.renewed), new.to_pem(), SECRET_FILE_MODE)
+    requested.unlink()
     ends = new.certificate.not_valid_after_utc
     return (
         f"renewed: counts until {ends:%Y-%m-%d %H:%M} UTC, from the next connection on"
+    )
+
+
+def _requested_key(
+    path: Path, current: CertificateWithKey
+) -> ec.EllipticCurvePrivateKey:
+    """The key of the request without an answer, else a new one, which is stored."""
+    with suppress(FileNotFoundError, ValueError, TypeError):
+        stored = serialization.load_pem_private_key(path.read_bytes(), None)
+        is_free = stored.public_key() != current.certificate.public_key()
+        if isinstance(stored, ec.EllipticCurvePrivateKey) and is_free:
+            return stored
+    key = ec.generate_private_key(ec.SECP256R1())
+    write_atomic(path, encode_private_key(key), SECRET_FILE_MODE)
+    return key
+
+
+def encode_private_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A private key as PEM without a password."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
 
 

@@ -10,8 +10,10 @@ name, ``urn:yamamori:cell:/1/2/2``; the hosts of a broker are DNS names and addr
 Errors:
 
 AuthorityError
-├── AuthorityFileError       also OSError     the authority's folder is unusable
-└── CertificateRefusedError  also ValueError  a request breaks a rule
+├── AuthorityFileError          also OSError     the authority's folder is unusable
+└── CertificateRefusedError     also ValueError  a request breaks a rule
+    ├── RenewalTooEarlyError    the certificate is not due for renewal
+    └── RenewalContestedError   it was already renewed with another key
 
 Source: RFC 5280 sections 4.1, 4.2, 4.2.1.6 and 5.1.
 """
@@ -32,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import structs
 
-from spatial_mqtt.certificate_renewal import PublicKey
+from spatial_mqtt.certificate_renewal import PublicKey, renewal_due_s
 from spatial_mqtt.errors import TopicError
 from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
 
@@ -47,6 +49,14 @@ class AuthorityFileError(AuthorityError, OSError):
 
 class CertificateRefusedError(AuthorityError, ValueError):
     """The authority refuses a request; the text is the reason."""
+
+
+class RenewalTooEarlyError(CertificateRefusedError):
+    """The certificate is not due for renewal."""
+
+
+class RenewalContestedError(CertificateRefusedError):
+    """The certificate was already renewed with another key: one key is a copy."""
 
 
 NODE: Final = "node"
@@ -163,12 +173,17 @@ class IssuedCertificate(msgspec.Struct, frozen=True):
         identity: Its subject.
         until_s: Unix time at which it expires.
         revoked_s: Unix time of its revocation; None without one.
+        replaces: Serial number of the certificate that this one renewed.
+        contested_s: Unix time of the first request to renew it a second time, with
+            another key; None without one.
     """
 
     serial: str
     identity: Identity
     until_s: float
     revoked_s: float | None = None
+    replaces: str | None = None
+    contested_s: float | None = None
 
 
 class CertificateRegister(msgspec.Struct, frozen=True):
@@ -179,6 +194,47 @@ class CertificateRegister(msgspec.Struct, frozen=True):
     def find(self, serial: str) -> IssuedCertificate | None:
         """Return the certificate with a serial number; None if we issued none."""
         return next((each for each in self.issued if each.serial == serial), None)
+
+    def find_renewed(self, serial: str) -> IssuedCertificate | None:
+        """Return the certificate that renewed another one; None without one."""
+        return next((each for each in self.issued if each.replaces == serial), None)
+
+    def find_renewable(self, old: x509.Certificate, now_s: float) -> IssuedCertificate:
+        """Return the register's entry of a certificate that is due for renewal.
+
+        Raises:
+            CertificateRefusedError: It is not registered, was revoked, has ended, or
+                is not due.
+        """
+        issued = self.find(f"{old.serial_number:x}")
+        if issued is None:
+            raise CertificateRefusedError(
+                "the register does not know the old certificate"
+            )
+        if issued.revoked_s is not None:
+            raise CertificateRefusedError("the old certificate was revoked")
+        if issued.until_s <= now_s:
+            raise CertificateRefusedError(
+                "the old certificate has ended; a new one needs a visit"
+            )
+        due_s = renewal_due_s(old)
+        if now_s < due_s - min(CLOCK_ALLOWANCE_S, (issued.until_s - due_s) / 10):
+            raise RenewalTooEarlyError(
+                f"the old certificate is not due before {_at(due_s):%Y-%m-%d %H:%M} UTC"
+            )
+        return issued
+
+    def with_contested(self, serial: str, now_s: float) -> Self:
+        """With a certificate marked as contested, if it is not yet."""
+        return structs.replace(
+            self,
+            issued=tuple(
+                structs.replace(each, contested_s=now_s)
+                if each.serial == serial and each.contested_s is None
+                else each
+                for each in self.issued
+            ),
+        )
 
     def find_holder(self, name: str, now_s: float) -> Identity | None:
         """Return the current holder of a name, by its newest valid certificate."""
@@ -246,6 +302,10 @@ DAY_S = 86_400.0
 AUTHORITY_DAYS = 3650.0
 BACKDATE_S = 3600.0
 """Start of validity before the issue: a node's clock may be slow."""
+
+CLOCK_ALLOWANCE_S = DAY_S
+"""A renewal is accepted this long before it is due, as the holder's clock may be fast;
+at most a tenth of the last third of the validity."""
 
 CRL_DAYS = 3650.0
 """A broker rejects all clients when its revocation list has expired, so a list is valid

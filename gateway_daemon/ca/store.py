@@ -1,6 +1,7 @@
 """Folder of the authority: keys that only their owner can read, and the register.
 
     ca.pem  ca.key  register.json  revoked.pem  issued/<name>.pem  issued/<name>.key
+    renewed/<serial number of the old certificate>.pem
 
 A lock allows one writing process at a time. Each file is replaced atomically.
 """
@@ -13,14 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from msgspec import structs
 
 from gateway_daemon.ca.authority import (
     AuthorityFileError,
     CertificateAuthority,
     CertificateRegister,
     Identity,
+    IssuedCertificate,
+    RenewalContestedError,
 )
 from service_runtime.decoding import decode_json
 from service_runtime.files import fsync_folder, write_atomic
@@ -29,6 +34,7 @@ from spatial_mqtt.certificate_renewal import PublicKey
 PEM = serialization.Encoding.PEM
 AUTHORITY_FILE, AUTHORITY_KEY_FILE = "ca.pem", "ca.key"
 REGISTER_FILE, CRL_FILE, ISSUED_FOLDER = "register.json", "revoked.pem", "issued"
+RENEWED_FOLDER = "renewed"
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
 
 
@@ -105,6 +111,58 @@ class AuthorityFolder:
             made, line = authority.issue(identity, key, now_s, lifetime_s)
             self._keep(authority, register.with_issued(line, now_s))
         return made.public_bytes(PEM)
+
+    def renew(self, old: x509.Certificate, key: PublicKey, lifetime_s: float) -> bytes:
+        """Renew a certificate once, with the same identity; return the new one as PEM.
+
+        The same request gets the same certificate again: an answer may be lost.
+
+        Raises:
+            RenewalContestedError: It was renewed with another key.
+            CertificateRefusedError: Another rule forbids it.
+            AuthorityFileError: The folder cannot be used.
+        """
+        with self._locked():
+            authority, register = self.load_authority(), self.load_register()
+            now_s = self._wall_s()
+            issued = register.find_renewable(old, now_s)
+            answer = self.path / RENEWED_FOLDER / f"{issued.serial}.pem"
+            renewed = register.find_renewed(issued.serial)
+            if renewed is not None:
+                return self._repeat_answer(register, issued, answer, key)
+            # The newest identity: the name may have been issued again with other cells.
+            identity = register.find_holder(issued.identity.name, now_s)
+            made, line = authority.issue(
+                identity or issued.identity, key, now_s, lifetime_s
+            )
+            # The answer first: what is registered can be sent again.
+            answer.parent.mkdir(mode=0o700, exist_ok=True)
+            write_file(answer, made.public_bytes(PEM), PUBLIC_MODE)
+            line = structs.replace(line, replaces=issued.serial)
+            self._keep(authority, register.with_issued(line, now_s))
+            if issued.replaces is not None:  # its holder has received it
+                answer.with_name(f"{issued.replaces}.pem").unlink(missing_ok=True)
+        return made.public_bytes(PEM)
+
+    def _repeat_answer(
+        self,
+        register: CertificateRegister,
+        issued: IssuedCertificate,
+        answer: Path,
+        key: PublicKey,
+    ) -> bytes:
+        pem = self._bytes(str(answer.relative_to(self.path)))
+        if x509.load_pem_x509_certificate(pem).public_key() == key:
+            return pem
+        name = issued.identity.name
+        if issued.contested_s is None:
+            contested = register.with_contested(issued.serial, self._wall_s())
+            self._keep(self.load_authority(), contested)
+        raise RenewalContestedError(
+            f"the certificate of {name} was already renewed with another key, so its "
+            f"key was copied or the renewed one was lost: revoke {name}, and issue a "
+            "new certificate"
+        )
 
     def issue_with_key(self, identity: Identity, lifetime_s: float) -> Path:
         """Issue a certificate and a new key as files; return the certificate's path.

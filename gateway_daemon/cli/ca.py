@@ -21,6 +21,7 @@ from gateway_daemon.ca.authority import (
     DAY_S,
     AuthorityError,
     Identity,
+    IssuedCertificate,
     is_same_crl,
 )
 from gateway_daemon.ca.store import (
@@ -122,11 +123,18 @@ def list_issued(folder: AuthorityFolder, is_json: bool) -> None:
         click.echo(msgspec.json.encode(register))
         return
     for each in register.issued:
-        until = datetime.fromtimestamp(each.until_s, UTC)
-        state = "revoked" if each.revoked_s is not None else f"until {until:%Y-%m-%d}"
         owner = each.identity
         places = " ".join((*owner.cells, *owner.hosts))
-        click.echo(f"{owner.role:<8} {owner.name:<24} {state:<17} {places}".rstrip())
+        click.echo(
+            f"{owner.role:<8} {owner.name:<24} {_state(each):<17} {places}".rstrip()
+        )
+
+
+def _state(issued: IssuedCertificate) -> str:
+    if issued.revoked_s is not None:
+        return "revoked"
+    until = f"until {datetime.fromtimestamp(issued.until_s, UTC):%Y-%m-%d}"
+    return until if issued.contested_s is None else f"{until}, CONTESTED"
 
 
 @ca_commands.command()

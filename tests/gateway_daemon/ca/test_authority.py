@@ -3,13 +3,12 @@
 import json
 import stat
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from trust_bench import HOUR_S, IssuingAuthority
+from trust_bench import HOUR_S, IssuingAuthority, run_ca
 
 from gateway_daemon.ca.acl import BROKER_KINDS, format_acl
 from gateway_daemon.ca.authority import (
@@ -22,20 +21,6 @@ from service_runtime.metrics import collect_certificate_end
 from service_runtime.tls import TlsFiles
 
 CELL = "/3/1/1/2"
-
-
-def run_ca(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "gateway_daemon",
-        "ca",
-        "--folder",
-        str(folder),
-    ]
-    return subprocess.run(
-        [*command, *words], capture_output=True, text=True, check=False
-    )
 
 
 @pytest.mark.parametrize(
