@@ -20,7 +20,7 @@ from service_runtime.settings import (
     parse_toml,
     read_settings_text,
 )
-from service_runtime.tls import Endpoint, TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles, check_links
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 
@@ -396,7 +396,16 @@ class BackendSettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuse shards that share an id or a topic: messages would be read twice."""
+        """Refuse shards that share an id or a topic: messages would be read twice.
+
+        Links to other machines must be protected.
+        """
+        check_links(
+            self.tls,
+            ingest__broker=self.ingest.broker,
+            notify__brokers=self.notify.brokers,
+            console__managers=self.console.managers,
+        )
         for first, second in combinations(self.shard, 2):
             if first.id == second.id:
                 raise FieldError("shard.id", "a name of its own", first.id)

@@ -233,7 +233,7 @@ def _tls_and_key_files(node: NodeSettings) -> Iterator[tuple[str, str]]:
     """Key and path of each certificate and public key of the settings."""
     settings = node.settings
     for key, path in vars(settings.tls).items():
-        if path is not None:
+        if isinstance(path, str):
             yield f"tls.{key}", path
     for path in settings.notices.keys:
         yield "notices.keys", path
