@@ -57,10 +57,17 @@ def renewal_due_s(certificate: x509.Certificate) -> float:
 
 @dataclass(frozen=True)
 class CertificateWithKey:
-    """A certificate and its private key."""
+    """A certificate and its private key.
+
+    Attributes:
+        certificate: The certificate.
+        key: Its private key.
+        issuer: Certificate of the issuing authority; None if it is the root.
+    """
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+    issuer: x509.Certificate | None = None
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> Self:
@@ -82,9 +89,12 @@ class CertificateWithKey:
         return cls(loaded, private_key)
 
     def to_pem(self) -> bytes:
-        """Both as one PEM file."""
-        certificate = self.certificate.public_bytes(serialization.Encoding.PEM)
-        return certificate + encode_private_key(self.key)
+        """All as one PEM file."""
+        chain = [self.certificate, *([self.issuer] if self.issuer else [])]
+        certificates = b"".join(
+            each.public_bytes(serialization.Encoding.PEM) for each in chain
+        )
+        return certificates + encode_private_key(self.key)
 
 
 @dataclass(frozen=True)
@@ -163,14 +173,21 @@ class RenewalRequest:
 
 @dataclass(frozen=True)
 class RenewalAnswer:
-    """Answer of the signer: a certificate as DER, or the reason of a refusal."""
+    """Answer of the signer: a certificate as DER, or the reason of a refusal.
+
+    Attributes:
+        certificate: The new certificate.
+        refused: Why there is none.
+        chain: Certificate of the issuing authority as DER; empty if it is the root.
+    """
 
     certificate: bytes = b""
     refused: str = ""
+    chain: bytes = b""
 
     def encode(self) -> bytes:
         """Encode for the wire."""
-        return cbor2.dumps({"certificate": self.certificate, "refused": self.refused})
+        return cbor2.dumps(vars(self))
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
@@ -183,7 +200,8 @@ class RenewalAnswer:
         refused = fields.get("refused", "")
         if not isinstance(refused, str):
             raise RenewalError("refused", "text", refused)
-        return cls(_bytes(fields, "certificate"), refused)
+        chain = _bytes({"chain": b"", **fields}, "chain")
+        return cls(_bytes(fields, "certificate"), refused, chain)
 
     def match_key(self, key: ec.EllipticCurvePrivateKey) -> CertificateWithKey:
         """Return the certificate with its key.
@@ -196,13 +214,14 @@ class RenewalAnswer:
             raise RenewalError("request", "accepted by the signer", "refusal", reason)
         try:
             certificate = x509.load_der_x509_certificate(self.certificate)
+            issuer = x509.load_der_x509_certificate(self.chain) if self.chain else None
         except ValueError as error:
             raise RenewalError(
                 "certificate", f"DER ({error})", "other bytes"
             ) from error
         if certificate.public_key() != key.public_key():
             raise RenewalError("certificate", "for the key we made", "another one")
-        return CertificateWithKey(certificate, key)
+        return CertificateWithKey(certificate, key, issuer)
 
 
 def _map(payload: bytes) -> Mapping[str, Any]:

@@ -3,6 +3,10 @@
 Keys are ECDSA on P-256, which every OpenSSL since 1.0 and every smart card supports. A
 certificate takes half the bytes of one with RSA, which matters on a slow link.
 
+The root signs the certificate of the issuing authority, which signs all others; the
+root's key can be kept offline. An authority of an older version has one level: it is
+its own root.
+
 The common name is the id from the program's settings; Mosquitto uses it as the user
 name. The role is the organisational unit. Areas are URIs in the subject alternative
 name, ``urn:yamamori:cell:/1/2/2``; the hosts of a broker are DNS names and addresses.
@@ -298,8 +302,10 @@ class CertificateRegister(msgspec.Struct, frozen=True):
         return (e for e in self.issued if e.revoked_s is None and e.until_s > now_s)
 
 
+PEM: Final = serialization.Encoding.PEM
 DAY_S = 86_400.0
 AUTHORITY_DAYS = 3650.0
+ROOT_DAYS = 7300.0
 BACKDATE_S = 3600.0
 """Start of validity before the issue: a node's clock may be slow."""
 
@@ -314,16 +320,42 @@ until it is replaced."""
 
 @dataclass(frozen=True)
 class CertificateAuthority:
-    """Key and certificate that sign other certificates."""
+    """Key and certificate that sign other certificates.
+
+    Attributes:
+        certificate: Its certificate.
+        key: Its private key.
+        root: Certificate that signed it; None if it is its own root.
+    """
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+    root: x509.Certificate | None = None
 
     @classmethod
-    def create(cls, name: str, now_s: float) -> Self:
-        """Create an authority, valid for ten years."""
+    def create_root(cls, name: str, now_s: float) -> Self:
+        """Create a root, valid for twenty years, that signs issuing authorities."""
+        return cls._create(name, now_s, ROOT_DAYS, 1, None)
+
+    def create_issuing(self, now_s: float) -> Self:
+        """Create an issuing authority that this root signs, valid for ten years."""
+        # A name of its own: brokers look up a revocation list by it.
+        name = f"{common_name(self.certificate)} issuing {_at(now_s):%Y-%m-%d %H:%M:%S}"
+        return self._create(name, now_s, AUTHORITY_DAYS, 0, self)
+
+    @classmethod
+    def _create(
+        cls,
+        name: str,
+        now_s: float,
+        days: float,
+        path_length: int,
+        root: "CertificateAuthority | None",
+    ) -> Self:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        issuer = subject if root is None else root.certificate.subject
+        signing_key = key if root is None else root.key
         uses = x509.KeyUsage(
             digital_signature=False,
             content_commitment=False,
@@ -337,16 +369,22 @@ class CertificateAuthority:
         )
         made = (
             x509
-            .CertificateBuilder(subject, subject, key.public_key())
+            .CertificateBuilder(issuer, subject, key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(_at(now_s - BACKDATE_S))
-            .not_valid_after(_at(now_s + AUTHORITY_DAYS * DAY_S))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .not_valid_after(_at(now_s + days * DAY_S))
+            .add_extension(x509.BasicConstraints(True, path_length), critical=True)
             .add_extension(uses, critical=True)
             .add_extension(_key_id(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(
+                    signing_key.public_key()
+                ),
+                critical=False,
+            )
+            .sign(signing_key, hashes.SHA256())
         )
-        return cls(made, key)
+        return cls(made, key, None if root is None else root.certificate)
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes, password: bytes | None) -> Self:
@@ -357,7 +395,7 @@ class CertificateAuthority:
         """
         try:
             loaded = serialization.load_pem_private_key(key, password)
-            made = x509.load_pem_x509_certificate(certificate)
+            made, *roots = x509.load_pem_x509_certificates(certificate)
         except (ValueError, TypeError) as error:
             raise AuthorityFileError(
                 f"the authority's key or certificate cannot be read: {error}; "
@@ -365,7 +403,18 @@ class CertificateAuthority:
             ) from error
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise AuthorityFileError("the authority's key must be of an elliptic curve")
-        return cls(made, loaded)
+        return cls(made, loaded, roots[0] if roots else None)
+
+    @property
+    def chain(self) -> bytes:
+        """What follows an issued certificate, for peers that know the root; PEM."""
+        return b"" if self.root is None else self.certificate.public_bytes(PEM)
+
+    @property
+    def trusted(self) -> bytes:
+        """Certificates to copy to every machine, as PEM."""
+        root = b"" if self.root is None else self.root.public_bytes(PEM)
+        return self.certificate.public_bytes(PEM) + root
 
     def issue(
         self, identity: Identity, key: PublicKey, now_s: float, lifetime_s: float
@@ -418,7 +467,7 @@ class CertificateAuthority:
                 .build()
             )
         signed = builder.sign(self.key, hashes.SHA256())
-        return signed.public_bytes(serialization.Encoding.PEM)
+        return signed.public_bytes(PEM)
 
     def has_issued(self, certificate: x509.Certificate) -> bool:
         """Whether this authority issued a certificate, valid or not."""

@@ -152,7 +152,7 @@ class RenewalSigner(BaseConnectionHandler):
             self._report_refusal(message.topic, "refused", error)
             return
         try:
-            answer = RenewalAnswer(certificate=self._renewed(request))
+            answer = self._renewed(request)
             self._counts["renewed"] += 1
             log.info("renewed the certificate of %s", name)
         except RenewalTooEarlyError as error:
@@ -189,8 +189,12 @@ class RenewalSigner(BaseConnectionHandler):
         _ = request.verified_key  # raises unless both keys have signed
         return name
 
-    def _renewed(self, request: RenewalRequest) -> bytes:
+    def _renewed(self, request: RenewalRequest) -> RenewalAnswer:
         pem = self._folder.renew(
             request.certificate, request.verified_key, self._life_s
         )
-        return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+        made, *chain = x509.load_pem_x509_certificates(pem)
+        return RenewalAnswer(
+            made.public_bytes(Encoding.DER),
+            chain=b"".join(each.public_bytes(Encoding.DER) for each in chain),
+        )

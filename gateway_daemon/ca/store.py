@@ -1,7 +1,10 @@
 """Folder of the authority: keys that only their owner can read, and the register.
 
     ca.pem  ca.key  register.json  revoked.pem  issued/<name>.pem  issued/<name>.key
-    renewed/<serial number of the old certificate>.pem
+    renewed/<serial number of the old certificate>.pem  root.pem  root.key
+
+`ca.key` is of the issuing authority. `root.key` is needed only to replace that one, and
+should be moved away.
 
 A lock allows one writing process at a time. Each file is replaced atomically.
 """
@@ -20,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec import structs
 
 from gateway_daemon.ca.authority import (
+    PEM,
     AuthorityFileError,
     CertificateAuthority,
     CertificateRegister,
@@ -31,10 +35,10 @@ from service_runtime.decoding import decode_json
 from service_runtime.files import fsync_folder, write_atomic
 from spatial_mqtt.certificate_renewal import PublicKey
 
-PEM = serialization.Encoding.PEM
 AUTHORITY_FILE, AUTHORITY_KEY_FILE = "ca.pem", "ca.key"
 REGISTER_FILE, CRL_FILE, ISSUED_FOLDER = "register.json", "revoked.pem", "issued"
 RENEWED_FOLDER = "renewed"
+ROOT_FILE, ROOT_KEY_FILE = "root.pem", "root.key"
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
 
 
@@ -64,16 +68,52 @@ class AuthorityFolder:
         if (self.path / AUTHORITY_KEY_FILE).exists():
             rule = "is there already; a second one would make all certificates foreign"
             raise AuthorityFileError(f"{self.path / AUTHORITY_KEY_FILE} {rule}")
-        made = CertificateAuthority.create(name, self._wall_s())
-        write_file(
-            self.path / AUTHORITY_KEY_FILE,
-            encode_key(made.key, self._password),
-            PRIVATE_MODE,
-        )
-        write_file(
-            self.path / AUTHORITY_FILE, made.certificate.public_bytes(PEM), PUBLIC_MODE
-        )
-        self._keep(made, CertificateRegister())
+        root = CertificateAuthority.create_root(name, self._wall_s())
+        key = encode_key(root.key, self._password)
+        write_file(self.path / ROOT_KEY_FILE, key, PRIVATE_MODE)
+        write_file(self.path / ROOT_FILE, root.trusted, PUBLIC_MODE)
+        self.install(root.create_issuing(self._wall_s()), CertificateRegister())
+
+    def replace_issuing(self, root_key: Path) -> None:
+        """Replace the issuing authority, whose key is lost or stolen.
+
+        Brokers refuse what the old one issued as soon as they have the new list of
+        revocations. Machines that trust the root accept what the new one issues.
+
+        Args:
+            root_key: File of the root's key, with the same password.
+
+        Raises:
+            AuthorityFileError: The root's files are missing or do not match.
+        """
+        with self._locked():
+            certificate, register = self._bytes(ROOT_FILE), self.load_register()
+            try:
+                key = root_key.read_bytes()
+            except OSError as error:
+                raise AuthorityFileError(
+                    f"the root's key {root_key} cannot be read: {error.strerror}; "
+                    "name the copy that was moved away"
+                ) from error
+            root = CertificateAuthority.load(certificate, key, self._password)
+            if root.key.public_key() != root.certificate.public_key():
+                raise AuthorityFileError(
+                    f"{root_key} must be the key of {self.path / ROOT_FILE}"
+                )
+            now_s = self._wall_s()
+            for name in {each.identity.name for each in register.issued}:
+                if register.find_holder(name, now_s) is not None:
+                    register = register.with_revoked(name, now_s)
+            self.install(root.create_issuing(now_s), register)
+
+    def install(
+        self, made: CertificateAuthority, register: CertificateRegister
+    ) -> None:
+        """Write the files of an authority and its register."""
+        key = encode_key(made.key, self._password)
+        write_file(self.path / AUTHORITY_KEY_FILE, key, PRIVATE_MODE)
+        write_file(self.path / AUTHORITY_FILE, made.trusted, PUBLIC_MODE)
+        self._keep(made, register)
 
     def load_authority(self) -> CertificateAuthority:
         """Load the authority.
@@ -99,7 +139,7 @@ class AuthorityFolder:
             raise AuthorityFileError(f"{where} is damaged: {error}") from error
 
     def issue(self, identity: Identity, key: PublicKey, lifetime_s: float) -> bytes:
-        """Issue and register a certificate; return it as PEM.
+        """Issue and register a certificate; return it with its chain, as PEM.
 
         Raises:
             CertificateRefusedError: A rule forbids it.
@@ -110,10 +150,10 @@ class AuthorityFolder:
             now_s = self._wall_s()
             made, line = authority.issue(identity, key, now_s, lifetime_s)
             self._keep(authority, register.with_issued(line, now_s))
-        return made.public_bytes(PEM)
+        return made.public_bytes(PEM) + authority.chain
 
     def renew(self, old: x509.Certificate, key: PublicKey, lifetime_s: float) -> bytes:
-        """Renew a certificate once, with the same identity; return the new one as PEM.
+        """Renew a certificate once, for the same identity; return it as `issue` does.
 
         The same request gets the same certificate again: an answer may be lost.
 
@@ -137,12 +177,13 @@ class AuthorityFolder:
             )
             # The answer first: what is registered can be sent again.
             answer.parent.mkdir(mode=0o700, exist_ok=True)
-            write_file(answer, made.public_bytes(PEM), PUBLIC_MODE)
+            pem = made.public_bytes(PEM) + authority.chain
+            write_file(answer, pem, PUBLIC_MODE)
             line = structs.replace(line, replaces=issued.serial)
             self._keep(authority, register.with_issued(line, now_s))
             if issued.replaces is not None:  # its holder has received it
                 answer.with_name(f"{issued.replaces}.pem").unlink(missing_ok=True)
-        return made.public_bytes(PEM)
+        return pem
 
     def _repeat_answer(
         self,

@@ -30,6 +30,7 @@ from gateway_daemon.ca.store import (
     ISSUED_FOLDER,
     PRIVATE_MODE,
     PUBLIC_MODE,
+    ROOT_KEY_FILE,
     AuthorityFolder,
     write_file,
 )
@@ -76,8 +77,27 @@ def init(folder: AuthorityFolder, name: str) -> None:
     """Create the authority of the municipality NAME."""
     _try(lambda: folder.create(name))
     click.echo(
-        f"{folder.path / AUTHORITY_FILE}: copy it to every machine, but not the key"
+        f"{folder.path / AUTHORITY_FILE}: copy it to every machine, but no key\n"
+        f"{folder.path / ROOT_KEY_FILE}: move it to a safe; replace-issuing needs it"
     )
+
+
+@ca_commands.command(name="replace-issuing")
+@click.option(
+    "--root-key",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File of the root's key, brought back from its safe.",
+)
+@click.pass_obj
+def replace_issuing(folder: AuthorityFolder, root_key: Path) -> None:
+    """Replace the issuing authority after its key was stolen or lost.
+
+    All certificates are revoked: issue them again and run broker-config. Machines keep
+    their ca.pem, since the root remains.
+    """
+    _try(lambda: folder.replace_issuing(root_key))
+    click.echo("the issuing authority is replaced; issue all certificates again")
 
 
 @ca_commands.command()

@@ -79,7 +79,7 @@ def test_key_files_are_readable_by_their_owner_only(
     authority.issue("node", "n1", CELL)
     keys = list(authority.folder.path.rglob("*.key"))
 
-    assert sorted(k.name for k in keys) == ["ca.key", "n1.key"]
+    assert sorted(k.name for k in keys) == ["ca.key", "n1.key", "root.key"]
     assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
 
 

@@ -240,7 +240,7 @@ def test_command_renews_from_the_settings_of_any_program(
 ) -> None:
     """One timer serves nodes, gateways, Managers and the backend."""
     config = tmp_path / "node.toml"
-    rows = "".join(f'{k} = "{v}"\n' for k, v in vars(node).items())
+    rows = "".join(f'{k} = "{v}"\n' for k, v in vars(node).items() if v)
     config.write_text(f'[node]\nid = "n1"\n[tls]\n{rows}')
     done = subprocess.run(
         [
