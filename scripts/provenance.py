@@ -33,7 +33,7 @@ def state(
 
     Raises:
         OSError: A file cannot be read.
-        subprocess.CalledProcessError: This is no Git checkout.
+        SystemExit: This is no Git checkout.
     """
     commit = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no").splitlines()
@@ -68,9 +68,13 @@ def _described(path: Path) -> dict[str, Any]:
 
 
 def _git(*words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", ROOT, *words], capture_output=True, text=True, check=True
-    )
+    command = ["git", "-C", ROOT, *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - fixed words
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(
+            f"provenance: the sources must be a Git checkout: {error.stderr.strip()}"
+        ) from error
     return done.stdout.strip()
 
 

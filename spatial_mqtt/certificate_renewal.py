@@ -269,7 +269,7 @@ def read_tls_settings(path: Path, credentials: Path | None = None) -> TlsFiles:
     files = build_settings(TlsFiles, table, "tls")
     if credentials is None:
         return files
-    moved = {
+    moved: dict[str, Any] = {
         name: str(credentials / Path(file).name)
         for name in ("ca", "certificate", "key")
         if (file := getattr(files, name)) and file.startswith(CREDENTIALS_FOLDER)
