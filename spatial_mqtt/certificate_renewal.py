@@ -48,6 +48,22 @@ DER = serialization.Encoding.DER
 _PROOF = ec.ECDSA(hashes.SHA256())
 
 
+def verify_request(csr: x509.CertificateSigningRequest) -> PublicKey:
+    """Return the public key of a signing request, after checking its signature.
+
+    Raises:
+        RenewalError: The key is not on P-256, or the signature is wrong.
+    """
+    key = csr.public_key()
+    if not isinstance(key, PublicKey):
+        raise RenewalError("key", "of an elliptic curve", type(key).__name__)
+    if not isinstance(key.curve, ec.SECP256R1):
+        raise RenewalError("key", "on the curve P-256", key.curve.name)
+    if not csr.is_signature_valid:
+        raise RenewalError("signing request", "signed by its key", "another one")
+    return key
+
+
 def renewal_due_s(certificate: x509.Certificate) -> float:
     """Unix time at which two thirds of a certificate's validity are over."""
     start_s = certificate.not_valid_before_utc.timestamp()
@@ -127,18 +143,14 @@ class RenewalRequest:
         Raises:
             RenewalError: The key is not on P-256, or a signature is wrong.
         """
-        new, old = self.csr.public_key(), self.certificate.public_key()
-        if not isinstance(new, PublicKey) or not isinstance(old, PublicKey):
-            raise RenewalError("key", "of an elliptic curve", type(new).__name__)
-        if not isinstance(new.curve, ec.SECP256R1):
-            raise RenewalError("key", "on the curve P-256", new.curve.name)
+        new, old = verify_request(self.csr), self.certificate.public_key()
+        if not isinstance(old, PublicKey):
+            raise RenewalError("key", "of an elliptic curve", type(old).__name__)
         try:
             old.verify(self.signature, self.csr.public_bytes(DER), _PROOF)
         except InvalidSignature as error:
             rule = "of the certificate's key"
             raise RenewalError("signature", rule, "another one") from error
-        if not self.csr.is_signature_valid:
-            raise RenewalError("signing request", "signed by its key", "another one")
         return new
 
     def encode(self) -> bytes:

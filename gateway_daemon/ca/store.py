@@ -20,12 +20,14 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from msgspec import structs
 
 from gateway_daemon.ca.authority import (
     PEM,
     AuthorityFileError,
     CertificateAuthority,
+    CertificateRefusedError,
     CertificateRegister,
     Identity,
     IssuedCertificate,
@@ -33,7 +35,7 @@ from gateway_daemon.ca.authority import (
 )
 from service_runtime.decoding import decode_json
 from service_runtime.files import fsync_folder, write_atomic
-from spatial_mqtt.certificate_renewal import PublicKey
+from spatial_mqtt.certificate_renewal import PublicKey, verify_request
 
 AUTHORITY_FILE, AUTHORITY_KEY_FILE = "ca.pem", "ca.key"
 REGISTER_FILE, CRL_FILE, ISSUED_FOLDER = "register.json", "revoked.pem", "issued"
@@ -217,6 +219,41 @@ class AuthorityFolder:
         folder = self.path / ISSUED_FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
         write_file(folder / f"{identity.name}.key", encode_key(key), PRIVATE_MODE)
+        write_file(folder / f"{identity.name}.pem", made, PUBLIC_MODE)
+        return folder / f"{identity.name}.pem"
+
+    def issue_for_request(
+        self, identity: Identity, request: bytes, lifetime_s: float
+    ) -> Path:
+        """Issue a certificate for a key made elsewhere; return its path.
+
+        Args:
+            identity: Its subject.
+            request: Signing request (PKCS 10) of the key, as PEM.
+            lifetime_s: Its validity.
+
+        Raises:
+            CertificateRefusedError: The request is damaged or of another name, or a
+                rule forbids it.
+            AuthorityFileError: The folder cannot be used.
+        """
+        try:
+            csr = x509.load_pem_x509_csr(request)
+            key = verify_request(csr)
+        except ValueError as error:
+            raise CertificateRefusedError(
+                f"the file must be a signing request in PEM: {error}"
+            ) from error
+        names = csr.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        if [each.value for each in names] != [identity.name]:
+            asked = ", ".join(str(each.value) for each in names) or "none"
+            raise CertificateRefusedError(
+                f"the request must be of {identity.name}, got {asked[:80]!r}"
+            )
+        made = self.issue(identity, key, lifetime_s)
+        folder = self.path / ISSUED_FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / f"{identity.name}.key").unlink(missing_ok=True)
         write_file(folder / f"{identity.name}.pem", made, PUBLIC_MODE)
         return folder / f"{identity.name}.pem"
 

@@ -108,20 +108,30 @@ def replace_issuing(folder: AuthorityFolder, root_key: Path) -> None:
 )
 @click.option("--host", "hosts", multiple=True, help="Name or address of a broker.")
 @click.option("--days", type=float, default=LIFE_DAYS, show_default=True)
+@click.option(
+    "--request",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Signing request of a key that the holder has made, such as NAME.csr.",
+)
 @click.pass_obj
 def issue(
     folder: AuthorityFolder,
     role: str,
     name: str,
     *,
-    cells: tuple[str, ...],
-    hosts: tuple[str, ...],
     days: float,
+    request: Path | None,
+    **places: tuple[str, ...],
 ) -> None:
-    """Issue a certificate and its key to the ROLE called NAME."""
-    identity = Identity(role, name, cells, hosts)
-    path = _try(lambda: folder.issue_with_key(identity, days * DAY_S))
-    click.echo(f"{path} and {path.with_suffix('.key').name}")
+    """Issue a certificate to the ROLE called NAME; and its key without --request."""
+    identity = Identity(role, name, places["cells"], places["hosts"])
+    if request is None:
+        path = _try(lambda: folder.issue_with_key(identity, days * DAY_S))
+        click.echo(f"{path} and {path.with_suffix('.key').name}")
+        return
+    csr = request.read_bytes()
+    path = _try(lambda: folder.issue_for_request(identity, csr, days * DAY_S))
+    click.echo(f"{path}; its key is where the request was made")
 
 
 @ca_commands.command()
