@@ -116,6 +116,7 @@ def replace_issuing(folder: AuthorityFolder, root_key: Path) -> None:
 @click.pass_obj
 def issue(
     folder: AuthorityFolder,
+    /,
     role: str,
     name: str,
     *,

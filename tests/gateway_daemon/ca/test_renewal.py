@@ -1,7 +1,6 @@
 """Certificate renewal by a real signer on a real broker."""
 
 import re
-import ssl
 import stat
 import subprocess
 import sys
@@ -13,7 +12,9 @@ from urllib.request import urlopen
 
 import pytest
 from conftest import free_port, wait_until
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 from trust_bench import (
     DUE_AGE_S,
     HOUR_S,
@@ -325,8 +326,9 @@ def read_results(signer: TrustedBroker) -> dict[str, int]:
 
 def test_answer_for_another_key_is_rejected(authority: IssuingAuthority) -> None:
     """The certificate would not match the generated key."""
-    pem = Path(authority.issue("node", "n1", CELL).certificate or "").read_text()
-    answer = RenewalAnswer(certificate=ssl.PEM_cert_to_DER_cert(pem))
+    pem = Path(authority.issue("node", "n1", CELL).certificate or "").read_bytes()
+    der = x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+    answer = RenewalAnswer(certificate=der)
     with pytest.raises(RenewalError, match="for the key we made"):
         answer.match_key(ec.generate_private_key(ec.SECP256R1()))
 
