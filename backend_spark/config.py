@@ -533,7 +533,7 @@ def parse_broker(settings: IngestSection) -> Endpoint:
             "ingest.broker",
             "given to ingest",
             None,
-            "write broker = 'mqtt://host:port'",
+            "write broker = 'mqtts://host:port'",
         )
         raise SettingsError([Problem.of(error)])
     return Endpoint.parse(settings.broker)
