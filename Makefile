@@ -43,8 +43,9 @@ attack: setup ## Make every attack of docs/explanation/trust.md, and print what 
 fuzz: setup ## Feed every reader a million hostile messages (FUZZ_CASES=.. for more or fewer)
 	@FUZZ_CASES=$${FUZZ_CASES:-1000000} .venv/bin/python -m pytest tests/fuzz -q --durations=5
 
-sbom: setup ## Write what the product is made of (CycloneDX) to out/sbom.json
+sbom: setup ## Write what the product is made of (CycloneDX), and from which commit (SLSA provenance), to out/
 	@.venv/bin/python scripts/sbom.py requirements.lock out/sbom.json
+	@.venv/bin/python scripts/provenance.py out/provenance.json out/sbom.json --lock requirements.lock
 
 audit: setup ## Compare the lock with advisories of OSV (OSV=folder or all.zip, from osv.dev)
 	@.venv/bin/python scripts/audit.py requirements.lock "$(OSV)"

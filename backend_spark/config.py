@@ -21,7 +21,7 @@ from service_runtime.settings import (
     parse_toml,
     read_settings_text,
 )
-from service_runtime.tls import Endpoint, TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles, check_links
 from slope_science.criteria import LOOK_AHEAD_H
 from slope_science.evidence.settings import EvidenceSettings
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
@@ -501,7 +501,16 @@ class BackendSettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuse shards that share an id or a topic: messages would be read twice."""
+        """Refuse shards that share an id or a topic: messages would be read twice.
+
+        Links to other machines must be protected.
+        """
+        check_links(
+            self.tls,
+            ingest__broker=self.ingest.broker,
+            notify__brokers=self.notify.brokers,
+            console__managers=self.console.managers,
+        )
         for first, second in combinations(self.shard, 2):
             if first.id == second.id:
                 raise FieldError("shard.id", "a name of its own", first.id)
@@ -544,7 +553,7 @@ def parse_broker(settings: IngestSection) -> Endpoint:
             "ingest.broker",
             "given to ingest",
             None,
-            "write broker = 'mqtt://host:port'",
+            "write broker = 'mqtts://host:port'",
         )
         raise SettingsError([Problem.of(error)])
     return Endpoint.parse(settings.broker)

@@ -23,7 +23,7 @@ from service_runtime.settings import (
     parse_toml,
     read_settings_text,
 )
-from service_runtime.tls import Endpoint, TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles, check_links
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.topics import check_node_id
 
@@ -322,6 +322,14 @@ class NodeSections:
     alarm: tuple[AlarmOutputSettings, ...] = key(KeyRule("Alarm outputs."), ())
     simulation: SimulationSection | None = None
     power: PowerSection | None = None
+
+    def __post_init__(self) -> None:
+        """Require protected links."""
+        check_links(
+            self.tls,
+            uplink__managers=self.uplink.managers,
+            uplink__gateway=self.uplink.gateway,
+        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from edge_agent.config import NOT_UTF_8, NodeSettings, parse_node_settings
 from service_runtime.errors import FieldError
 from service_runtime.settings import Problem, SettingsError, parse_toml
-from service_runtime.tls import Endpoint
+from service_runtime.tls import Endpoint, TlsFiles, check_link
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason, encode_reason
 from spatial_mqtt.senml import MessageId, Pack, Reading
@@ -199,7 +199,7 @@ def _wrong_parts(table: Table, problem: Problem) -> Iterator[_Path]:
                 if not isinstance(sensor, dict) or str(sensor.get("name")) in names[:1]
             )
         case ("uplink", "managers") if urls := _list(table, ("uplink", "managers")):
-            bad = [at for at, url in enumerate(urls) if not _is_url(url)]
+            bad = [at for at, url in enumerate(urls) if not _is_link(url, table)]
             yield from (("uplink", "managers", at) for at in bad)
         case path:
             yield from _wrong_key(table, path)
@@ -227,9 +227,13 @@ def _remove(table: Any, path: _Path) -> None:  # noqa: ANN401 - TOML has any typ
     del table[path[-1]]
 
 
-def _is_url(url: object) -> bool:
+def _is_link(url: object, table: Table) -> bool:
+    """Whether a URL parses, and may be used with the ``[tls]`` of a table."""
+    tls = table.get("tls")
+    is_allowed = isinstance(tls, dict) and tls.get("allow_plain_mqtt") is True
     try:
-        Endpoint.parse(url if isinstance(url, str) else "")
+        endpoint = Endpoint.parse(url if isinstance(url, str) else "")
+        check_link(endpoint, TlsFiles(allow_plain_mqtt=is_allowed))
     except FieldError:
         return False
     return True

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from experiments.bench.federation import (
+    ALLOW_PLAIN,
     AREAS,
     PORT,
     Federation,
@@ -49,11 +50,13 @@ def add_broker(system: Federation) -> None:
     system.start_broker(2)
     manager = f"mqtt://{system.lan.address('manager')}:{PORT}"
     url = f"mqtt://{system.lan.address('broker2')}:{PORT}"
+    config = system.site.folder / "admin.toml"
+    config.write_text(ALLOW_PLAIN)
     for area in AREAS[2:]:
         name = f"admin{area.replace('/', '')}"
         system.site.python(
             name, system.lan.namespace("clients"), "gateway_daemon", "admin",
-            "--manager", manager, "add-broker", area, url,
+            "--config", config, "--manager", manager, "add-broker", area, url,
         )  # fmt: skip
         system.site.wait_for_end(name, 30.0)
 

@@ -177,9 +177,11 @@ def build_signer(
         folder,
         section.id,
         links.to_own(section.broker),
-        time.time,
         lifetime_s=section.life_days * DAY_S,
         watchdog=links.watchdog,
+    )
+    signer.attach(
+        *make_metrics_servers(settings.metrics, signer.collect_metrics, settings.tls)
     )
     return signer, _supervision(links.watchdog, signer.status, lambda: signer.is_up)
 

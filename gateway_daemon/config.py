@@ -17,7 +17,7 @@ from service_runtime.settings import (
     parse_toml,
     read_settings_text,
 )
-from service_runtime.tls import Endpoint, TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles, check_links
 from spatial_mqtt.directory import BrokerInfo, GatewayLocation
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
@@ -203,7 +203,13 @@ class GatewaySettings:
     overlay: OverlaySection
 
     def __post_init__(self) -> None:
-        """Require peers when the overlay is the route."""
+        """Require peers when the overlay is the route, and protected links."""
+        check_links(
+            self.tls,
+            gateway__broker=self.gateway.broker,
+            gateway__managers=self.gateway.managers,
+            overlay__peers=self.overlay.peers,
+        )
         if self.gateway.route == "overlay" and not self.overlay.peers:
             rule = "another gateway's broker when gateway.route is overlay"
             raise FieldError("overlay.peers", rule, list(self.overlay.peers))
@@ -348,7 +354,14 @@ class ManagerSettings:
     )
 
     def __post_init__(self) -> None:
-        """Require one broker for each area."""
+        """Require one broker for each area, and protected links."""
+        check_links(
+            self.tls,
+            manager__broker=self.manager.broker,
+            manager__peers=self.manager.peers,
+            autoscale__brokers=self.autoscale.brokers,
+            broker__url=[each.url for each in self.broker],
+        )
         areas = [each.topic for each in self.broker]
         twice = sorted({area for area in areas if areas.count(area) > 1})
         if twice:
@@ -375,6 +388,11 @@ class SignerSettings:
 
     signer: SignerSection
     tls: TlsFiles
+    metrics: MetricsSection
+
+    def __post_init__(self) -> None:
+        """Require a protected link."""
+        check_links(self.tls, signer__broker=self.signer.broker)
 
 
 def read_gateway_settings(path: Path) -> GatewaySettings:

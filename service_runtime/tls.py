@@ -4,7 +4,9 @@ Files are read for each connection, so that a renewed certificate is in use from
 next connection on, without a restart.
 """
 
+import ipaddress
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -57,6 +59,14 @@ class Endpoint:
             raise FieldError("broker url", rule, url)
         return cls(host, port or DEFAULT_PORTS[parts.scheme], parts.scheme == "mqtts")
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the host is this machine, by its address or as ``localhost``."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
     def __str__(self) -> str:
         """``host:port``, or ``[address]:port`` for IPv6."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -86,6 +96,13 @@ class TlsFiles:
         ),
         None,
     )
+    allow_plain_mqtt: bool = key(
+        KeyRule(
+            "Whether mqtt:// may leave this machine: everyone on the network can then "
+            "read, change and forge messages. Right inside a VPN, or for a test."
+        ),
+        False,
+    )
     key: str | None = key(KeyRule("File of its private key."), None)
 
     def __post_init__(self) -> None:
@@ -98,6 +115,44 @@ class TlsFiles:
         """Whether the settings name a certificate, which identifies the program."""
         return self.certificate is not None or self.renewed is not None
 
+
+def check_link(endpoint: Endpoint, files: TlsFiles | None) -> None:
+    """Refuse a link without TLS to another machine, unless the settings allow it.
+
+    Raises:
+        FieldError: It is such a link.
+    """
+    is_allowed = files is not None and files.allow_plain_mqtt
+    if not (endpoint.tls or endpoint.is_loopback or is_allowed):
+        raise FieldError("url", PLAIN_RULE, f"mqtt://{endpoint}", PLAIN_REMEDY)
+
+
+def check_links(files: TlsFiles, **urls: str | Iterable[str] | None) -> None:
+    """Check the links of a settings file, as `check_link` does.
+
+    Args:
+        files: Its section ``[tls]``.
+        urls: URLs by key, with two underscores for the dot.
+
+    Raises:
+        FieldError: A link is refused; the error names its key.
+    """
+    for name, value in urls.items():
+        given = [value] if isinstance(value, str) else value or ()
+        for url in given:
+            try:
+                check_link(Endpoint.parse(url), files)
+            except FieldError as error:
+                raise FieldError(
+                    name.replace("__", "."), PLAIN_RULE, url, PLAIN_REMEDY
+                ) from error
+
+
+PLAIN_RULE: Final = "mqtts:// towards another machine"
+PLAIN_REMEDY: Final = (
+    "give both ends certificates (docs/how-to/certificates.md), or, where the network "
+    "itself is protected, write allow_plain_mqtt = true in [tls]"
+)
 
 REMEDIES = {
     "certificate has expired": "the broker's certificate has ended: renew it there; or "

@@ -4,10 +4,15 @@ The client generates a key, which never leaves the machine, and sends a request 
 by both keys: by the new one to prove its possession, by the old one to prove its
 identity. Request and answer are CBOR maps on `topics.renewal_topic` and
 `topics.renewal_answer_topic`.
+
+A certificate is renewed once, in the last third of its validity. The key is on disk
+before the request is sent: after a lost answer the same request gets the same answer,
+and a request with another key shows that the old key was copied.
 """
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -38,16 +43,47 @@ from spatial_mqtt.transport import (
 PublicKey = ec.EllipticCurvePublicKey
 
 MAX_RENEWAL_BYTES = 16 * 1024
+MAX_REASON_CHARS = 400
 DER = serialization.Encoding.DER
 _PROOF = ec.ECDSA(hashes.SHA256())
 
 
+def verify_request(csr: x509.CertificateSigningRequest) -> PublicKey:
+    """Return the public key of a signing request, after checking its signature.
+
+    Raises:
+        RenewalError: The key is not on P-256, or the signature is wrong.
+    """
+    key = csr.public_key()
+    if not isinstance(key, PublicKey):
+        raise RenewalError("key", "of an elliptic curve", type(key).__name__)
+    if not isinstance(key.curve, ec.SECP256R1):
+        raise RenewalError("key", "on the curve P-256", key.curve.name)
+    if not csr.is_signature_valid:
+        raise RenewalError("signing request", "signed by its key", "another one")
+    return key
+
+
+def renewal_due_s(certificate: x509.Certificate) -> float:
+    """Unix time at which two thirds of a certificate's validity are over."""
+    start_s = certificate.not_valid_before_utc.timestamp()
+    end_s = certificate.not_valid_after_utc.timestamp()
+    return start_s + (end_s - start_s) * 2 / 3
+
+
 @dataclass(frozen=True)
 class CertificateWithKey:
-    """A certificate and its private key."""
+    """A certificate and its private key.
+
+    Attributes:
+        certificate: The certificate.
+        key: Its private key.
+        issuer: Certificate of the issuing authority; None if it is the root.
+    """
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+    issuer: x509.Certificate | None = None
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> Self:
@@ -68,18 +104,13 @@ class CertificateWithKey:
             )
         return cls(loaded, private_key)
 
-    def is_due(self, now_s: float) -> bool:
-        """Whether two thirds of the validity period are over."""
-        start_s = self.certificate.not_valid_before_utc.timestamp()
-        end_s = self.certificate.not_valid_after_utc.timestamp()
-        return now_s >= start_s + (end_s - start_s) * 2 / 3
-
     def to_pem(self) -> bytes:
-        """Both as one PEM file."""
-        pem = serialization.Encoding.PEM
-        return self.certificate.public_bytes(pem) + self.key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        """All as one PEM file."""
+        chain = [self.certificate, *([self.issuer] if self.issuer else [])]
+        certificates = b"".join(
+            each.public_bytes(serialization.Encoding.PEM) for each in chain
         )
+        return certificates + encode_private_key(self.key)
 
 
 @dataclass(frozen=True)
@@ -112,18 +143,14 @@ class RenewalRequest:
         Raises:
             RenewalError: The key is not on P-256, or a signature is wrong.
         """
-        new, old = self.csr.public_key(), self.certificate.public_key()
-        if not isinstance(new, PublicKey) or not isinstance(old, PublicKey):
-            raise RenewalError("key", "of an elliptic curve", type(new).__name__)
-        if not isinstance(new.curve, ec.SECP256R1):
-            raise RenewalError("key", "on the curve P-256", new.curve.name)
+        new, old = verify_request(self.csr), self.certificate.public_key()
+        if not isinstance(old, PublicKey):
+            raise RenewalError("key", "of an elliptic curve", type(old).__name__)
         try:
             old.verify(self.signature, self.csr.public_bytes(DER), _PROOF)
         except InvalidSignature as error:
             rule = "of the certificate's key"
             raise RenewalError("signature", rule, "another one") from error
-        if not self.csr.is_signature_valid:
-            raise RenewalError("signing request", "signed by its key", "another one")
         return new
 
     def encode(self) -> bytes:
@@ -158,14 +185,21 @@ class RenewalRequest:
 
 @dataclass(frozen=True)
 class RenewalAnswer:
-    """Answer of the signer: a certificate as DER, or the reason of a refusal."""
+    """Answer of the signer: a certificate as DER, or the reason of a refusal.
+
+    Attributes:
+        certificate: The new certificate.
+        refused: Why there is none.
+        chain: Certificate of the issuing authority as DER; empty if it is the root.
+    """
 
     certificate: bytes = b""
     refused: str = ""
+    chain: bytes = b""
 
     def encode(self) -> bytes:
         """Encode for the wire."""
-        return cbor2.dumps({"certificate": self.certificate, "refused": self.refused})
+        return cbor2.dumps(vars(self))
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
@@ -178,7 +212,8 @@ class RenewalAnswer:
         refused = fields.get("refused", "")
         if not isinstance(refused, str):
             raise RenewalError("refused", "text", refused)
-        return cls(_bytes(fields, "certificate"), refused)
+        chain = _bytes({"chain": b"", **fields}, "chain")
+        return cls(_bytes(fields, "certificate"), refused, chain)
 
     def match_key(self, key: ec.EllipticCurvePrivateKey) -> CertificateWithKey:
         """Return the certificate with its key.
@@ -187,16 +222,18 @@ class RenewalAnswer:
             RenewalError: The request was refused, or the key is another one.
         """
         if self.refused:
-            raise RenewalError("certificate", "given", self.refused)
+            reason = self.refused[:MAX_REASON_CHARS]
+            raise RenewalError("request", "accepted by the signer", "refusal", reason)
         try:
             certificate = x509.load_der_x509_certificate(self.certificate)
+            issuer = x509.load_der_x509_certificate(self.chain) if self.chain else None
         except ValueError as error:
             raise RenewalError(
                 "certificate", f"DER ({error})", "other bytes"
             ) from error
         if certificate.public_key() != key.public_key():
             raise RenewalError("certificate", "for the key we made", "another one")
-        return CertificateWithKey(certificate, key)
+        return CertificateWithKey(certificate, key, issuer)
 
 
 def _map(payload: bytes) -> Mapping[str, Any]:
@@ -221,6 +258,9 @@ def _bytes(fields: Mapping[str, Any], name: str) -> bytes:
 
 
 TIMEOUT_S = 20.0
+REQUESTED_KEY_SUFFIX = ".requested.key"
+"""Beside the renewed certificate: the key of a request without an answer."""
+
 SECRET_FILE_MODE = 0o600
 CREDENTIALS_FOLDER = "/run/credentials/"
 
@@ -241,7 +281,7 @@ def read_tls_settings(path: Path, credentials: Path | None = None) -> TlsFiles:
     files = build_settings(TlsFiles, table, "tls")
     if credentials is None:
         return files
-    moved = {
+    moved: dict[str, Any] = {
         name: str(credentials / Path(file).name)
         for name in ("ca", "certificate", "key")
         if (file := getattr(files, name)) and file.startswith(CREDENTIALS_FOLDER)
@@ -251,6 +291,11 @@ def read_tls_settings(path: Path, credentials: Path | None = None) -> TlsFiles:
 
 def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> str:
     """Renew a certificate if two thirds of its validity are over; report the result.
+
+    Args:
+        files: Settings of the program.
+        now_s: Unix time.
+        is_forced: Whether to ask the signer, whose clock decides, in any case.
 
     Raises:
         FieldError: The settings name no signer or no file, or the signer refuses.
@@ -264,17 +309,42 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
         )
     current = _load_current(files)
     ends = current.certificate.not_valid_after_utc
-    if not is_forced and not current.is_due(now_s):
+    if not is_forced and now_s < renewal_due_s(current.certificate):
         return f"not due: the certificate counts until {ends:%Y-%m-%d %H:%M} UTC"
-    key = ec.generate_private_key(ec.SECP256R1())
+    requested = Path(files.renewed + REQUESTED_KEY_SUFFIX)
+    key = _requested_key(requested, current)
     answer = _send_request(
         Endpoint.parse(files.signer), files, RenewalRequest.create(current, key)
     )
     new = answer.match_key(key)
     write_atomic(Path(files.renewed), new.to_pem(), SECRET_FILE_MODE)
+    requested.unlink()
     ends = new.certificate.not_valid_after_utc
     return (
         f"renewed: counts until {ends:%Y-%m-%d %H:%M} UTC, from the next connection on"
+    )
+
+
+def _requested_key(
+    path: Path, current: CertificateWithKey
+) -> ec.EllipticCurvePrivateKey:
+    """The key of the request without an answer, else a new one, which is stored."""
+    with suppress(FileNotFoundError, ValueError, TypeError):
+        stored = serialization.load_pem_private_key(path.read_bytes(), None)
+        is_free = stored.public_key() != current.certificate.public_key()
+        if isinstance(stored, ec.EllipticCurvePrivateKey) and is_free:
+            return stored
+    key = ec.generate_private_key(ec.SECP256R1())
+    write_atomic(path, encode_private_key(key), SECRET_FILE_MODE)
+    return key
+
+
+def encode_private_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A private key as PEM without a password."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
 
 

@@ -140,7 +140,12 @@ def sub(
     type=click.Path(path_type=Path),
     help="Settings of a program; its [tls] section is used.",
 )
-@click.option("--now", "is_forced", is_flag=True, help="Renew even if it is not due.")
+@click.option(
+    "--now",
+    "is_forced",
+    is_flag=True,
+    help="Ask the signer, whose clock decides, even if it is not due by ours.",
+)
 @click.option(
     "--credentials",
     envvar="CREDENTIALS_DIRECTORY",

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Self
 
-from service_runtime.tls import Endpoint, TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles, check_link
 from spatial_mqtt.cells import TOPIC_LEVEL, Cell, cover_circle
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerEntry, decode_gateways, rank_gateways
@@ -93,6 +93,8 @@ class Client:
         self._managers = [
             m if isinstance(m, Endpoint) else Endpoint.parse(m) for m in managers
         ]
+        for endpoint in self._managers:
+            check_link(endpoint, tls)
         self._id = client_id
         self._inbox: SimpleQueue[SpatialMessage | None] = SimpleQueue()
         self._on_message = on_message or self._inbox.put

@@ -239,6 +239,7 @@ class Connection:
         was_up = threading.Event()
         reasons: list[str] = []
         try:
+            tls.check_link(self.endpoint, self.tls)
             client = self._make_client(self._generation, was_up, reasons)
             client.connect(
                 self.endpoint.host,

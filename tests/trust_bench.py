@@ -3,6 +3,7 @@
 import os
 import pwd
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,9 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 HOUR_S = 3600.0
+DUE_AGE_S = 0.4 * HOUR_S
+"""Age of a certificate of one hour in the last third of its validity, which begins an
+hour before its issue."""
 
 
 class IssuingAuthority:
@@ -35,8 +39,10 @@ class IssuingAuthority:
         *cells: str,
         hosts: tuple[str, ...] = (),
         life_s: float = HOUR_S,
+        age_s: float = 0.0,
     ) -> TlsFiles:
-        made = self.folder.issue_with_key(Identity(role, name, cells, hosts), life_s)
+        earlier = AuthorityFolder(self.folder.path, lambda: time.time() - age_s)
+        made = earlier.issue_with_key(Identity(role, name, cells, hosts), life_s)
         return self.files(name, made)
 
     def files(self, name: str, made: Path | None = None) -> TlsFiles:
@@ -46,6 +52,20 @@ class IssuingAuthority:
             certificate=str(made),
             key=str(made.with_suffix(".key")),
         )
+
+
+def run_ca(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "gateway_daemon",
+        "ca",
+        "--folder",
+        str(folder),
+    ]
+    return subprocess.run(
+        [*command, *words], capture_output=True, text=True, check=False
+    )
 
 
 class TrustedBroker(Broker):

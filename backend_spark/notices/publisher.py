@@ -170,7 +170,7 @@ def run(settings: BackendSettings) -> None:
     """
     section = settings.notify
     if not section.brokers:
-        remedy = "write brokers = ['mqtt://manager:port'], those of the Managers"
+        remedy = "write brokers = ['mqtts://manager:port'], those of the Managers"
         raise SettingsError([Problem("notify.brokers", "must be given", [], remedy)])
     seal = _read_seal(section.key_file)
     exit_on_thread_error()

@@ -13,12 +13,17 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
 from edge_agent.commissioning.fleet import TextError, decode_text, encode_text
 from edge_agent.config import NodeSettings, parse_node_settings
 from edge_agent.safe_mode import recover_settings
 from service_runtime.files import fsync_folder, write_atomic
 from service_runtime.settings import Problem, SettingsError, parse_toml
-from service_runtime.tls import TlsFiles
+from spatial_mqtt.certificate_renewal import encode_private_key
 
 NODE_FILE = "node.toml"
 FILE_NAMES = (NODE_FILE, "node.toml.txt")
@@ -34,6 +39,7 @@ CREDENTIALS = Path("/run/credentials")
 CREDENTIALS_FOLDER = "tls"
 """Folder beside the settings from which systemd takes them."""
 
+REQUEST_SUFFIX = ".csr"
 WIPE_SUFFIX = ".wipe"
 _PEM = b"-----BEGIN "
 _OPEN_MODE, _KEY_MODE = 0o644, 0o640
@@ -124,10 +130,11 @@ def install_settings(paths: CardPaths) -> InstallResult:
         _install(
             path, data, is_key=key is not None and path == paths.installed_path(key)
         )
+    _prepare_request(paths, node)
     if not is_installed:
         write_atomic(paths.target / NODE_FILE, text.encode(), _OPEN_MODE)
         write_atomic(mark, digest.encode())
-    notes = tuple(_notes(paths, node.settings.tls, found.name))
+    notes = tuple(_notes(paths, node, found.name))
     return InstallResult(InstallStatus.TAKEN, _active(paths.target), digest, (), notes)
 
 
@@ -233,7 +240,7 @@ def _tls_and_key_files(node: NodeSettings) -> Iterator[tuple[str, str]]:
     """Key and path of each certificate and public key of the settings."""
     settings = node.settings
     for key, path in vars(settings.tls).items():
-        if path is not None:
+        if isinstance(path, str):
             yield f"tls.{key}", path
     for path in settings.notices.keys:
         yield "notices.keys", path
@@ -248,9 +255,61 @@ def _install(path: Path, data: bytes, *, is_key: bool) -> None:
     write_atomic(path, data, _KEY_MODE if is_key else _OPEN_MODE)
 
 
-def _notes(place: CardPaths, tls: TlsFiles, name: str) -> Iterator[str]:
+def _prepare_request(place: CardPaths, node: NodeSettings) -> None:
+    """Make a key where there is none, and its signing request on the card.
+
+    The key never leaves the node; the office signs the request.
+    """
+    tls, id_ = node.settings.tls, node.settings.node.id
+    request = place.source / f"{id_}{REQUEST_SUFFIX}"
+    kept, certificate = (_kept_path(place, path) for path in (tls.key, tls.certificate))
+    if kept is None or certificate is None:
+        return
+    if certificate.exists():
+        request.unlink(missing_ok=True)
+        return
+    if not kept.exists():
+        pem = encode_private_key(ec.generate_private_key(ec.SECP256R1()))
+        _install(kept, pem, is_key=True)
+        request.unlink(missing_ok=True)
+    made = None if request.exists() else _request(id_, kept.read_bytes())
+    if made is not None:
+        write_atomic(request, made)
+
+
+def _kept_path(place: CardPaths, path: str | None) -> Path | None:
+    return None if path is None else place.installed_path(path)
+
+
+def _request(id_: str, key: bytes) -> bytes | None:
+    """A signing request for a node's key, as PEM; None for a key of another kind."""
+    try:
+        loaded = serialization.load_pem_private_key(key, None)
+    except (ValueError, TypeError):
+        return None
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        return None
+    subject = x509.Name([
+        x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "node"),
+        x509.NameAttribute(NameOID.COMMON_NAME, id_),
+    ])
+    builder = x509.CertificateSigningRequestBuilder(subject)
+    return builder.sign(loaded, hashes.SHA256()).public_bytes(
+        serialization.Encoding.PEM
+    )
+
+
+def _notes(place: CardPaths, node: NodeSettings, name: str) -> Iterator[str]:
+    tls, id_ = node.settings.tls, node.settings.node.id
     if name != NODE_FILE:
         yield f"{name} was read as {NODE_FILE}; Windows hides the end of its name"
+    if (place.source / f"{id_}{REQUEST_SUFFIX}").exists() and tls.certificate:
+        yield (
+            f"{id_}{REQUEST_SUFFIX} is the request for this node's certificate: have "
+            f"the office sign it (gateway-daemon ca issue node {id_} --request), and "
+            f"put the certificate on this card as {Path(tls.certificate).name}"
+        )
+        return
     for key in ("certificate", "key"):
         path = getattr(tls, key)
         kept = None if path is None else place.installed_path(path) or Path(path)

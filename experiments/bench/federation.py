@@ -17,6 +17,7 @@ from experiments.bench.lan import Lan, cpu_s
 from experiments.bench.site import Site
 
 PORT = 1883
+ALLOW_PLAIN = "[tls]\nallow_plain_mqtt = true\n"
 AREAS = ("/1/2/2/0", "/1/2/2/1", "/1/2/2/2", "/1/2/2/3")
 MAX_GATEWAYS, MAX_BROKERS = 8, 3
 MACHINES = (
@@ -241,7 +242,8 @@ class Federation:
             for area, machine in self.broker_entries(self.shape.brokers)
         )
         (self.site.folder / "manager.toml").write_text(
-            f'[manager]\nbroker = "mqtt://127.0.0.1:{PORT}"\ndata = "{data}"\n{brokers}'
+            f'[manager]\nbroker = "mqtt://127.0.0.1:{PORT}"\ndata = "{data}"\n'
+            f"{ALLOW_PLAIN}{brokers}"
         )
 
     def _start_gateway(self, number: int) -> None:
@@ -255,6 +257,7 @@ class Federation:
             f'[gateway]\nid = "gw-{number}"\nbroker = "mqtt://127.0.0.1:{PORT}"\n'
             f'public = "{public}"\nmanagers = ["{manager}"]\n'
             f'areas = {json.dumps(self._areas(number))}\ndata = "{data}"\n'
+            f"{ALLOW_PLAIN}"
         )
         self.start_daemon(number)
 

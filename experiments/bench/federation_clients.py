@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from service_runtime.tls import Endpoint
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
@@ -38,7 +38,9 @@ class Client(BaseConnectionHandler):
         self._has_filters = bool(filters)
         host, _, port = address.rpartition(":")
         session = Session(name, [(each, 0) for each in filters])
-        self.connection = Connection(Endpoint(host, int(port)), session, self)
+        self.connection = Connection(
+            Endpoint(host, int(port)), session, self, TlsFiles(allow_plain_mqtt=True)
+        )
         self.connection.start()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:

@@ -69,6 +69,7 @@ def start_daemon(
     config.write_text(
         f'[gateway]\nid = "bench"\nbroker = "mqtt://127.0.0.1:{own_port}"\n'
         f'managers = []\ndata = "{data}"\n{gateway}\n[uplink]\n{uplink}\n'
+        "[tls]\nallow_plain_mqtt = true\n"
     )
     site.python("gateway", namespace, "gateway_daemon", "run", "--config", config)
     site.wait_for_words("gateway", "is up on")

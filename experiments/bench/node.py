@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import MINUTES_PER_DAY, RateLimiter, RatePeriod
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.storm import CELL, INTERVAL_S, NODE, Sampling, storm
-from service_runtime.tls import Endpoint
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.senml import MessageId, Pack
@@ -207,7 +208,8 @@ class UplinkSender:
         limiter = RateLimiter(None, closed, ABOVE_ALL_PRIORITIES, self._minute)
         policy = QosPolicy({plan.priority: Delivery(plan.qos)})
         profile = SenderProfile(NODE, qos_policy=policy, gather_s=plan.gather_s)
-        self._uplink = Uplink(self._queue, profile, Connection, limiter, time.monotonic)
+        connect = partial(Connection, tls=TlsFiles(allow_plain_mqtt=True))
+        self._uplink = Uplink(self._queue, profile, connect, limiter, time.monotonic)
         threading.Thread(target=self._uplink.run, daemon=True).start()
         self._uplink.switch_to(endpoint)
         while self._uplink.down_since_s is not None:

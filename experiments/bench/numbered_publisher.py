@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ from edge_agent.uplink.uplink import Uplink
 from experiments.bench.consumer import connect, make_client
 from experiments.bench.numbered_messages import encode_numbered
 from experiments.bench.wire import CELL
-from service_runtime.tls import Endpoint
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.senml import MessageId
@@ -129,7 +130,8 @@ def _uplink_publisher(
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     store = SqliteQueue(path, NODE, boot, 500_000_000)
     sender = SenderProfile(NODE, qos_policy=policy)
-    uplink = Uplink(store, sender, Connection, RateLimiter(), time.monotonic)
+    connect = partial(Connection, tls=TlsFiles(allow_plain_mqtt=True))
+    uplink = Uplink(store, sender, connect, RateLimiter(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
     uplink.switch_to(endpoint)
     while uplink.down_since_s is not None:

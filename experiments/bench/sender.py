@@ -76,7 +76,8 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     else:
         limits = FlightLimits(window_bytes=window_bytes)
         endpoint = Endpoint(host, port, tls=ca is not None)
-        connect = partial(Connection, tls=TlsFiles(ca=ca) if ca else None)
+        files = TlsFiles(ca=ca) if ca else TlsFiles(allow_plain_mqtt=True)
+        connect = partial(Connection, tls=files)
         profile = SenderProfile(
             "bench-node", limits=limits, custody=CustodyMode(custody)
         )

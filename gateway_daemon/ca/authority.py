@@ -3,6 +3,10 @@
 Keys are ECDSA on P-256, which every OpenSSL since 1.0 and every smart card supports. A
 certificate takes half the bytes of one with RSA, which matters on a slow link.
 
+The root signs the certificate of the issuing authority, which signs all others; the
+root's key can be kept offline. An authority of an older version has one level: it is
+its own root.
+
 The common name is the id from the program's settings; Mosquitto uses it as the user
 name. The role is the organisational unit. Areas are URIs in the subject alternative
 name, ``urn:yamamori:cell:/1/2/2``; the hosts of a broker are DNS names and addresses.
@@ -10,8 +14,10 @@ name, ``urn:yamamori:cell:/1/2/2``; the hosts of a broker are DNS names and addr
 Errors:
 
 AuthorityError
-├── AuthorityFileError       also OSError     the authority's folder is unusable
-└── CertificateRefusedError  also ValueError  a request breaks a rule
+├── AuthorityFileError          also OSError     the authority's folder is unusable
+└── CertificateRefusedError     also ValueError  a request breaks a rule
+    ├── RenewalTooEarlyError    the certificate is not due for renewal
+    └── RenewalContestedError   it was already renewed with another key
 
 Source: RFC 5280 sections 4.1, 4.2, 4.2.1.6, 4.2.1.13, 5.1, 5.2.5 and 6.3.3.
 """
@@ -32,7 +38,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import structs
 
-from spatial_mqtt.certificate_renewal import PublicKey
+from spatial_mqtt.certificate_renewal import PublicKey, renewal_due_s
 from spatial_mqtt.errors import TopicError
 from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
 
@@ -47,6 +53,14 @@ class AuthorityFileError(AuthorityError, OSError):
 
 class CertificateRefusedError(AuthorityError, ValueError):
     """The authority refuses a request; the text is the reason."""
+
+
+class RenewalTooEarlyError(CertificateRefusedError):
+    """The certificate is not due for renewal."""
+
+
+class RenewalContestedError(CertificateRefusedError):
+    """The certificate was already renewed with another key: one key is a copy."""
 
 
 NODE: Final = "node"
@@ -176,6 +190,9 @@ class IssuedCertificate(msgspec.Struct, frozen=True):
         until_s: Unix time at which it expires.
         revoked_s: Unix time of its revocation; None without one.
         has_role_mark: Whether it names its distribution point, `INFRASTRUCTURE_URN`.
+        replaces: Serial number of the certificate that this one renewed.
+        contested_s: Unix time of the first request to renew it a second time, with
+            another key; None without one.
     """
 
     serial: str
@@ -183,6 +200,8 @@ class IssuedCertificate(msgspec.Struct, frozen=True):
     until_s: float
     revoked_s: float | None = None
     has_role_mark: bool = False
+    replaces: str | None = None
+    contested_s: float | None = None
 
 
 class CertificateRegister(msgspec.Struct, frozen=True):
@@ -193,6 +212,47 @@ class CertificateRegister(msgspec.Struct, frozen=True):
     def find(self, serial: str) -> IssuedCertificate | None:
         """Return the certificate with a serial number; None if we issued none."""
         return next((each for each in self.issued if each.serial == serial), None)
+
+    def find_renewed(self, serial: str) -> IssuedCertificate | None:
+        """Return the certificate that renewed another one; None without one."""
+        return next((each for each in self.issued if each.replaces == serial), None)
+
+    def find_renewable(self, old: x509.Certificate, now_s: float) -> IssuedCertificate:
+        """Return the register's entry of a certificate that is due for renewal.
+
+        Raises:
+            CertificateRefusedError: It is not registered, was revoked, has ended, or
+                is not due.
+        """
+        issued = self.find(f"{old.serial_number:x}")
+        if issued is None:
+            raise CertificateRefusedError(
+                "the register does not know the old certificate"
+            )
+        if issued.revoked_s is not None:
+            raise CertificateRefusedError("the old certificate was revoked")
+        if issued.until_s <= now_s:
+            raise CertificateRefusedError(
+                "the old certificate has ended; a new one needs a visit"
+            )
+        due_s = renewal_due_s(old)
+        if now_s < due_s - min(CLOCK_ALLOWANCE_S, (issued.until_s - due_s) / 10):
+            raise RenewalTooEarlyError(
+                f"the old certificate is not due before {_at(due_s):%Y-%m-%d %H:%M} UTC"
+            )
+        return issued
+
+    def with_contested(self, serial: str, now_s: float) -> Self:
+        """With a certificate marked as contested, if it is not yet."""
+        return structs.replace(
+            self,
+            issued=tuple(
+                structs.replace(each, contested_s=now_s)
+                if each.serial == serial and each.contested_s is None
+                else each
+                for each in self.issued
+            ),
+        )
 
     def find_holder(self, name: str, now_s: float) -> Identity | None:
         """Return the current holder of a name, by its newest valid certificate."""
@@ -268,10 +328,16 @@ class CertificateRegister(msgspec.Struct, frozen=True):
         return (e for e in self.issued if e.revoked_s is None and e.until_s > now_s)
 
 
+PEM: Final = serialization.Encoding.PEM
 DAY_S = 86_400.0
 AUTHORITY_DAYS = 3650.0
+ROOT_DAYS = 7300.0
 BACKDATE_S = 3600.0
 """Start of validity before the issue: a node's clock may be slow."""
+
+CLOCK_ALLOWANCE_S = DAY_S
+"""A renewal is accepted this long before it is due, as the holder's clock may be fast;
+at most a tenth of the last third of the validity."""
 
 CRL_DAYS = 3650.0
 """A broker rejects all clients when its revocation list has expired, so a list is valid
@@ -280,16 +346,42 @@ until it is replaced."""
 
 @dataclass(frozen=True)
 class CertificateAuthority:
-    """Key and certificate that sign other certificates."""
+    """Key and certificate that sign other certificates.
+
+    Attributes:
+        certificate: Its certificate.
+        key: Its private key.
+        root: Certificate that signed it; None if it is its own root.
+    """
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
+    root: x509.Certificate | None = None
 
     @classmethod
-    def create(cls, name: str, now_s: float) -> Self:
-        """Create an authority, valid for ten years."""
+    def create_root(cls, name: str, now_s: float) -> Self:
+        """Create a root, valid for twenty years, that signs issuing authorities."""
+        return cls._create(name, now_s, ROOT_DAYS, 1, None)
+
+    def create_issuing(self, now_s: float) -> Self:
+        """Create an issuing authority that this root signs, valid for ten years."""
+        # A name of its own: brokers look up a revocation list by it.
+        name = f"{common_name(self.certificate)} issuing {_at(now_s):%Y-%m-%d %H:%M:%S}"
+        return self._create(name, now_s, AUTHORITY_DAYS, 0, self)
+
+    @classmethod
+    def _create(
+        cls,
+        name: str,
+        now_s: float,
+        days: float,
+        path_length: int,
+        root: "CertificateAuthority | None",
+    ) -> Self:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        issuer = subject if root is None else root.certificate.subject
+        signing_key = key if root is None else root.key
         uses = x509.KeyUsage(
             digital_signature=False,
             content_commitment=False,
@@ -303,16 +395,22 @@ class CertificateAuthority:
         )
         made = (
             x509
-            .CertificateBuilder(subject, subject, key.public_key())
+            .CertificateBuilder(issuer, subject, key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(_at(now_s - BACKDATE_S))
-            .not_valid_after(_at(now_s + AUTHORITY_DAYS * DAY_S))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .not_valid_after(_at(now_s + days * DAY_S))
+            .add_extension(x509.BasicConstraints(True, path_length), critical=True)
             .add_extension(uses, critical=True)
             .add_extension(_key_id(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(
+                    signing_key.public_key()
+                ),
+                critical=False,
+            )
+            .sign(signing_key, hashes.SHA256())
         )
-        return cls(made, key)
+        return cls(made, key, None if root is None else root.certificate)
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes, password: bytes | None) -> Self:
@@ -323,7 +421,7 @@ class CertificateAuthority:
         """
         try:
             loaded = serialization.load_pem_private_key(key, password)
-            made = x509.load_pem_x509_certificate(certificate)
+            made, *roots = x509.load_pem_x509_certificates(certificate)
         except (ValueError, TypeError) as error:
             raise AuthorityFileError(
                 f"the authority's key or certificate cannot be read: {error}; "
@@ -331,7 +429,18 @@ class CertificateAuthority:
             ) from error
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise AuthorityFileError("the authority's key must be of an elliptic curve")
-        return cls(made, loaded)
+        return cls(made, loaded, roots[0] if roots else None)
+
+    @property
+    def chain(self) -> bytes:
+        """What follows an issued certificate, for peers that know the root; PEM."""
+        return b"" if self.root is None else self.certificate.public_bytes(PEM)
+
+    @property
+    def trusted(self) -> bytes:
+        """Certificates to copy to every machine, as PEM."""
+        root = b"" if self.root is None else self.root.public_bytes(PEM)
+        return self.certificate.public_bytes(PEM) + root
 
     def issue(
         self, identity: Identity, key: PublicKey, now_s: float, lifetime_s: float
@@ -414,7 +523,7 @@ class CertificateAuthority:
                 .build()
             )
         signed = builder.sign(self.key, hashes.SHA256())
-        return signed.public_bytes(serialization.Encoding.PEM)
+        return signed.public_bytes(PEM)
 
     def has_issued(self, certificate: x509.Certificate) -> bool:
         """Whether this authority issued a certificate, valid or not."""

@@ -1,23 +1,28 @@
 """Certificate renewal service: answers renewal requests on a Manager's broker.
 
-The requester must hold a valid certificate. The new one has the same name and areas;
-neither can be requested.
+The requester must hold a valid certificate that is due. The new one has the same name
+and areas; neither can be requested. Each certificate is renewed once.
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from gateway_daemon.ca.authority import (
     CertificateRefusedError,
-    CertificateRegister,
+    RenewalContestedError,
+    RenewalTooEarlyError,
     common_name,
 )
 from gateway_daemon.ca.store import AuthorityFolder
 from service_runtime.errors import FieldError
+from service_runtime.lifecycle import Service
+from service_runtime.metrics import Metric, MetricSample, collect_loop_silence
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.certificate_renewal import RenewalAnswer, RenewalRequest
 from spatial_mqtt.connection import Connection
@@ -34,9 +39,8 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 SILENCE_S = 60.0
-MAX_CERTIFICATES = 4
-"""Valid certificates per name: an answer may be lost on the way, but an attacker must
-not fill the register."""
+LOG_INTERVAL_S = 3600.0
+RESULTS: Final = ("renewed", "early", "contested", "refused")
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
@@ -48,7 +52,6 @@ class RenewalSigner(BaseConnectionHandler):
         folder: The authority.
         name: Of our own certificate, for the session.
         connect: Makes the connection.
-        wall_s: Unix time.
         lifetime_s: Validity of the certificates that are issued.
         watchdog: Supervises the loop.
     """
@@ -58,38 +61,47 @@ class RenewalSigner(BaseConnectionHandler):
         folder: AuthorityFolder,
         name: str,
         connect: Connect,
-        wall_s: Callable[[], float],
         *,
         lifetime_s: float,
         watchdog: LoopWatchdog,
     ) -> None:
         self._folder = folder
-        self._wall_s = wall_s
         self._life_s = lifetime_s
         self._watchdog = watchdog
-        self._requests: SimpleQueue[IncomingMessage | None] = SimpleQueue()
-        self._renewed_count = 0
+        # One request per topic, hence per certificate: a flood of one waits alone.
+        self._turns: SimpleQueue[str | None] = SimpleQueue()
+        self._requests: dict[str, IncomingMessage] = {}
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(RESULTS, 0)
+        self._logged_s: dict[tuple[str, str], float] = {}
+        self._services: tuple[Service, ...] = ()
         self._is_subscribed = False
         self._connection = connect(Session(name, ((RENEWAL_REQUESTS, 1),)), self)
 
     def run(self) -> None:
         """Serve until `stop`."""
+        for service in self._services:
+            service.start()
         self._connection.start()
         with self._watchdog.watch_loop("signer", SILENCE_S) as heartbeat:
             while True:
                 heartbeat()
                 try:
-                    request = self._requests.get(timeout=POLL_S)
+                    topic = self._turns.get(timeout=POLL_S)
                 except Empty:
                     continue
-                if request is None:
+                if topic is None:
                     return
+                with self._lock:
+                    request = self._requests.pop(topic)
                 self._serve(request)
 
     def stop(self) -> None:
         """End `run`."""
         self._connection.stop()
-        self._requests.put(None)
+        for service in self._services:
+            service.stop()
+        self._turns.put(None)
 
     @property
     def is_up(self) -> bool:
@@ -99,14 +111,33 @@ class RenewalSigner(BaseConnectionHandler):
     def status(self) -> str:
         """One-line summary."""
         state = "up" if self.is_up else "DOWN"
-        return f"{self._connection.endpoint} {state}; {self._renewed_count} renewed"
+        return f"{self._connection.endpoint} {state}; {self._counts['renewed']} renewed"
+
+    def collect_metrics(self) -> list[Metric]:
+        """Prometheus metrics: requests by result."""
+        return [
+            Metric(
+                "yamamori_renewal_requests_total",
+                "counter",
+                "Requests for renewal, by result.",
+                tuple(MetricSample(n, {"result": r}) for r, n in self._counts.items()),
+            ),
+            collect_loop_silence(self._watchdog),
+        ]
+
+    def attach(self, *services: Service) -> None:
+        """Add services that start and stop with the signer."""
+        self._services += services
 
     def on_down(self, reason: str) -> None:
         self._is_subscribed = False
         log.warning("signer's broker is gone: %s", reason)
 
     def on_message(self, message: IncomingMessage) -> None:
-        self._requests.put(message)
+        with self._lock:
+            if message.topic not in self._requests:
+                self._turns.put(message.topic)
+            self._requests[message.topic] = message
 
     def on_subscribed(self) -> None:
         self._is_subscribed = True
@@ -118,18 +149,35 @@ class RenewalSigner(BaseConnectionHandler):
             name = self._holder(request, message.topic)
         except (FieldError, CertificateRefusedError) as error:
             # No answer to an unproven name.
-            log.warning("not renewed on %s: %s", message.topic, error)
+            self._report_refusal(message.topic, "refused", error)
             return
         try:
-            answer = RenewalAnswer(certificate=self._renewed(request, name))
-            self._renewed_count += 1
+            answer = self._renewed(request)
+            self._counts["renewed"] += 1
             log.info("renewed the certificate of %s", name)
+        except RenewalTooEarlyError as error:
+            answer = self._refuse(message.topic, "early", error)
+        except RenewalContestedError as error:
+            answer = self._refuse(message.topic, "contested", error)
         except (FieldError, CertificateRefusedError) as error:
-            log.warning("not renewed for %s: %s", name, error)
-            answer = RenewalAnswer(refused=str(error))
+            answer = self._refuse(message.topic, "refused", error)
         self._connection.publish(
             Publication(renewal_answer_topic(name), answer.encode())
         )
+
+    def _refuse(self, topic: str, result: str, error: Exception) -> RenewalAnswer:
+        self._report_refusal(topic, result, error)
+        return RenewalAnswer(refused=str(error))
+
+    def _report_refusal(self, topic: str, result: str, error: Exception) -> None:
+        """Count a refusal; log the first of a kind on a topic in an hour."""
+        self._counts[result] += 1
+        now_s = self._watchdog.clock()
+        logged_s = self._logged_s.get((topic, result), -LOG_INTERVAL_S)
+        if now_s - logged_s >= LOG_INTERVAL_S:
+            self._logged_s[topic, result] = now_s
+            level = logging.ERROR if result == "contested" else logging.WARNING
+            log.log(level, "not renewed on %s: %s", topic, error)
 
     def _holder(self, request: RenewalRequest, topic: str) -> str:
         """Return the requester's name after proof of possession of both keys."""
@@ -141,33 +189,12 @@ class RenewalSigner(BaseConnectionHandler):
         _ = request.verified_key  # raises unless both keys have signed
         return name
 
-    def _renewed(self, request: RenewalRequest, name: str) -> bytes:
-        now_s, register = self._wall_s(), self._folder.load_register()
-        _check_old(request.certificate, register, now_s)
-        held = [
-            each
-            for each in register.issued
-            if each.identity.name == name
-            and each.revoked_s is None
-            and each.until_s > now_s
-        ]
-        if len(held) >= MAX_CERTIFICATES:
-            raise CertificateRefusedError(
-                f"{name} has {len(held)} certificates that count; wait for one to end"
-            )
-        pem = self._folder.issue(held[-1].identity, request.verified_key, self._life_s)
-        return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
-
-
-def _check_old(
-    old: x509.Certificate, register: CertificateRegister, now_s: float
-) -> None:
-    issued = register.find(f"{old.serial_number:x}")
-    if issued is None:
-        raise CertificateRefusedError("the register does not know the old certificate")
-    if issued.revoked_s is not None:
-        raise CertificateRefusedError("the old certificate was revoked")
-    if issued.until_s <= now_s:
-        raise CertificateRefusedError(
-            "the old certificate has ended; a new one needs a visit"
+    def _renewed(self, request: RenewalRequest) -> RenewalAnswer:
+        pem = self._folder.renew(
+            request.certificate, request.verified_key, self._life_s
+        )
+        made, *chain = x509.load_pem_x509_certificates(pem)
+        return RenewalAnswer(
+            made.public_bytes(Encoding.DER),
+            chain=b"".join(each.public_bytes(Encoding.DER) for each in chain),
         )

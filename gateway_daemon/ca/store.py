@@ -1,7 +1,11 @@
 """Folder of the authority: keys that only their owner can read, and the register.
 
     ca.pem  ca.key  register.json  revoked.pem  revoked-infrastructure.pem
-    issued/<name>.pem  issued/<name>.key
+    issued/<name>.pem  issued/<name>.key  root.pem  root.key
+    renewed/<serial number of the old certificate>.pem
+
+`ca.key` is of the issuing authority. `root.key` is needed only to replace that one, and
+should be moved away.
 
 A lock allows one writing process at a time. Each file is replaced atomically.
 """
@@ -14,23 +18,31 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from msgspec import structs
 
 from gateway_daemon.ca.authority import (
+    PEM,
     AuthorityFileError,
     CertificateAuthority,
+    CertificateRefusedError,
     CertificateRegister,
     Identity,
+    IssuedCertificate,
+    RenewalContestedError,
 )
 from service_runtime.decoding import decode_json
 from service_runtime.files import fsync_folder, write_atomic
-from spatial_mqtt.certificate_renewal import PublicKey
+from spatial_mqtt.certificate_renewal import PublicKey, verify_request
 
-PEM = serialization.Encoding.PEM
 AUTHORITY_FILE, AUTHORITY_KEY_FILE = "ca.pem", "ca.key"
 REGISTER_FILE, CRL_FILE, ISSUED_FOLDER = "register.json", "revoked.pem", "issued"
 INFRASTRUCTURE_CRL_FILE = "revoked-infrastructure.pem"
+RENEWED_FOLDER = "renewed"
+ROOT_FILE, ROOT_KEY_FILE = "root.pem", "root.key"
 PRIVATE_MODE, PUBLIC_MODE = 0o600, 0o644
 
 
@@ -60,16 +72,52 @@ class AuthorityFolder:
         if (self.path / AUTHORITY_KEY_FILE).exists():
             rule = "is there already; a second one would make all certificates foreign"
             raise AuthorityFileError(f"{self.path / AUTHORITY_KEY_FILE} {rule}")
-        made = CertificateAuthority.create(name, self._wall_s())
-        write_file(
-            self.path / AUTHORITY_KEY_FILE,
-            encode_key(made.key, self._password),
-            PRIVATE_MODE,
-        )
-        write_file(
-            self.path / AUTHORITY_FILE, made.certificate.public_bytes(PEM), PUBLIC_MODE
-        )
-        self._keep(made, CertificateRegister())
+        root = CertificateAuthority.create_root(name, self._wall_s())
+        key = encode_key(root.key, self._password)
+        write_file(self.path / ROOT_KEY_FILE, key, PRIVATE_MODE)
+        write_file(self.path / ROOT_FILE, root.trusted, PUBLIC_MODE)
+        self.install(root.create_issuing(self._wall_s()), CertificateRegister())
+
+    def replace_issuing(self, root_key: Path) -> None:
+        """Replace the issuing authority, whose key is lost or stolen.
+
+        Brokers refuse what the old one issued as soon as they have the new list of
+        revocations. Machines that trust the root accept what the new one issues.
+
+        Args:
+            root_key: File of the root's key, with the same password.
+
+        Raises:
+            AuthorityFileError: The root's files are missing or do not match.
+        """
+        with self._locked():
+            certificate, register = self._bytes(ROOT_FILE), self.load_register()
+            try:
+                key = root_key.read_bytes()
+            except OSError as error:
+                raise AuthorityFileError(
+                    f"the root's key {root_key} cannot be read: {error.strerror}; "
+                    "name the copy that was moved away"
+                ) from error
+            root = CertificateAuthority.load(certificate, key, self._password)
+            if root.key.public_key() != root.certificate.public_key():
+                raise AuthorityFileError(
+                    f"{root_key} must be the key of {self.path / ROOT_FILE}"
+                )
+            now_s = self._wall_s()
+            for name in {each.identity.name for each in register.issued}:
+                if register.find_holder(name, now_s) is not None:
+                    register = register.with_revoked(name, now_s)
+            self.install(root.create_issuing(now_s), register)
+
+    def install(
+        self, made: CertificateAuthority, register: CertificateRegister
+    ) -> None:
+        """Write the files of an authority and its register."""
+        key = encode_key(made.key, self._password)
+        write_file(self.path / AUTHORITY_KEY_FILE, key, PRIVATE_MODE)
+        write_file(self.path / AUTHORITY_FILE, made.trusted, PUBLIC_MODE)
+        self._keep(made, register)
 
     def load_authority(self) -> CertificateAuthority:
         """Load the authority.
@@ -95,7 +143,7 @@ class AuthorityFolder:
             raise AuthorityFileError(f"{where} is damaged: {error}") from error
 
     def issue(self, identity: Identity, key: PublicKey, lifetime_s: float) -> bytes:
-        """Issue and register a certificate; return it as PEM.
+        """Issue and register a certificate; return it with its chain, as PEM.
 
         Raises:
             CertificateRefusedError: A rule forbids it.
@@ -106,7 +154,60 @@ class AuthorityFolder:
             now_s = self._wall_s()
             made, line = authority.issue(identity, key, now_s, lifetime_s)
             self._keep(authority, register.with_issued(line, now_s))
-        return made.public_bytes(PEM)
+        return made.public_bytes(PEM) + authority.chain
+
+    def renew(self, old: x509.Certificate, key: PublicKey, lifetime_s: float) -> bytes:
+        """Renew a certificate once, for the same identity; return it as `issue` does.
+
+        The same request gets the same certificate again: an answer may be lost.
+
+        Raises:
+            RenewalContestedError: It was renewed with another key.
+            CertificateRefusedError: Another rule forbids it.
+            AuthorityFileError: The folder cannot be used.
+        """
+        with self._locked():
+            authority, register = self.load_authority(), self.load_register()
+            now_s = self._wall_s()
+            issued = register.find_renewable(old, now_s)
+            answer = self.path / RENEWED_FOLDER / f"{issued.serial}.pem"
+            renewed = register.find_renewed(issued.serial)
+            if renewed is not None:
+                return self._repeat_answer(register, issued, answer, key)
+            # The newest identity: the name may have been issued again with other cells.
+            identity = register.find_holder(issued.identity.name, now_s)
+            made, line = authority.issue(
+                identity or issued.identity, key, now_s, lifetime_s
+            )
+            # The answer first: what is registered can be sent again.
+            answer.parent.mkdir(mode=0o700, exist_ok=True)
+            pem = made.public_bytes(PEM) + authority.chain
+            write_file(answer, pem, PUBLIC_MODE)
+            line = structs.replace(line, replaces=issued.serial)
+            self._keep(authority, register.with_issued(line, now_s))
+            if issued.replaces is not None:  # its holder has received it
+                answer.with_name(f"{issued.replaces}.pem").unlink(missing_ok=True)
+        return pem
+
+    def _repeat_answer(
+        self,
+        register: CertificateRegister,
+        issued: IssuedCertificate,
+        answer: Path,
+        key: PublicKey,
+    ) -> bytes:
+        pem = self._bytes(str(answer.relative_to(self.path)))
+        if x509.load_pem_x509_certificate(pem).public_key() == key:
+            return pem
+        name = issued.identity.name
+        if issued.contested_s is None:
+            contested = register.with_contested(issued.serial, self._wall_s())
+            self._keep(self.load_authority(), contested)
+        raise RenewalContestedError(
+            f"the certificate of {name} was already renewed with another key, so its "
+            f"key was copied or the renewed one was lost: revoke {name}, and issue a "
+            "new certificate"
+        )
 
     def issue_with_key(self, identity: Identity, lifetime_s: float) -> Path:
         """Issue a certificate and a new key as files; return the certificate's path.
@@ -120,6 +221,41 @@ class AuthorityFolder:
         folder = self.path / ISSUED_FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
         write_file(folder / f"{identity.name}.key", encode_key(key), PRIVATE_MODE)
+        write_file(folder / f"{identity.name}.pem", made, PUBLIC_MODE)
+        return folder / f"{identity.name}.pem"
+
+    def issue_for_request(
+        self, identity: Identity, request: bytes, lifetime_s: float
+    ) -> Path:
+        """Issue a certificate for a key made elsewhere; return its path.
+
+        Args:
+            identity: Its subject.
+            request: Signing request (PKCS 10) of the key, as PEM.
+            lifetime_s: Its validity.
+
+        Raises:
+            CertificateRefusedError: The request is damaged or of another name, or a
+                rule forbids it.
+            AuthorityFileError: The folder cannot be used.
+        """
+        try:
+            csr = x509.load_pem_x509_csr(request)
+            key = verify_request(csr)
+        except ValueError as error:
+            raise CertificateRefusedError(
+                f"the file must be a signing request in PEM: {error}"
+            ) from error
+        names = csr.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        if [each.value for each in names] != [identity.name]:
+            asked = ", ".join(str(each.value) for each in names) or "none"
+            raise CertificateRefusedError(
+                f"the request must be of {identity.name}, got {asked[:80]!r}"
+            )
+        made = self.issue(identity, key, lifetime_s)
+        folder = self.path / ISSUED_FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / f"{identity.name}.key").unlink(missing_ok=True)
         write_file(folder / f"{identity.name}.pem", made, PUBLIC_MODE)
         return folder / f"{identity.name}.pem"
 

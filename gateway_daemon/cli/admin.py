@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gateway_daemon.manager.autoscaler import AreaReport
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
 from service_runtime.settings import SettingsError
-from service_runtime.tls import Endpoint
+from service_runtime.tls import Endpoint, check_link
 from spatial_mqtt.certificate_renewal import read_tls_settings
 from spatial_mqtt.directory import (
     AreaSetting,
@@ -55,6 +56,8 @@ def admin_commands(
     """Inspect and change a running system."""
     endpoints = _checked(lambda: [Endpoint.parse(url) for url in managers])
     tls = _checked(lambda: read_tls_settings(path)) if path else None
+    for endpoint in endpoints:
+        _checked(partial(check_link, endpoint, tls))
     errors = []
     for endpoint in endpoints:
         try:

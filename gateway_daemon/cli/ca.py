@@ -21,6 +21,7 @@ from gateway_daemon.ca.authority import (
     DAY_S,
     AuthorityError,
     Identity,
+    IssuedCertificate,
     is_same_crl,
 )
 from gateway_daemon.ca.store import (
@@ -30,6 +31,7 @@ from gateway_daemon.ca.store import (
     ISSUED_FOLDER,
     PRIVATE_MODE,
     PUBLIC_MODE,
+    ROOT_KEY_FILE,
     AuthorityFolder,
     write_file,
 )
@@ -76,8 +78,27 @@ def init(folder: AuthorityFolder, name: str) -> None:
     """Create the authority of the municipality NAME."""
     _try(lambda: folder.create(name))
     click.echo(
-        f"{folder.path / AUTHORITY_FILE}: copy it to every machine, but not the key"
+        f"{folder.path / AUTHORITY_FILE}: copy it to every machine, but no key\n"
+        f"{folder.path / ROOT_KEY_FILE}: move it to a safe; replace-issuing needs it"
     )
+
+
+@ca_commands.command(name="replace-issuing")
+@click.option(
+    "--root-key",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File of the root's key, brought back from its safe.",
+)
+@click.pass_obj
+def replace_issuing(folder: AuthorityFolder, root_key: Path) -> None:
+    """Replace the issuing authority after its key was stolen or lost.
+
+    All certificates are revoked: issue them again and run broker-config. Machines keep
+    their ca.pem, since the root remains.
+    """
+    _try(lambda: folder.replace_issuing(root_key))
+    click.echo("the issuing authority is replaced; issue all certificates again")
 
 
 @ca_commands.command()
@@ -88,20 +109,31 @@ def init(folder: AuthorityFolder, name: str) -> None:
 )
 @click.option("--host", "hosts", multiple=True, help="Name or address of a broker.")
 @click.option("--days", type=float, default=LIFE_DAYS, show_default=True)
+@click.option(
+    "--request",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Signing request of a key that the holder has made, such as NAME.csr.",
+)
 @click.pass_obj
 def issue(
     folder: AuthorityFolder,
+    /,
     role: str,
     name: str,
     *,
-    cells: tuple[str, ...],
-    hosts: tuple[str, ...],
     days: float,
+    request: Path | None,
+    **places: tuple[str, ...],
 ) -> None:
-    """Issue a certificate and its key to the ROLE called NAME."""
-    identity = Identity(role, name, cells, hosts)
-    path = _try(lambda: folder.issue_with_key(identity, days * DAY_S))
-    click.echo(f"{path} and {path.with_suffix('.key').name}")
+    """Issue a certificate to the ROLE called NAME; and its key without --request."""
+    identity = Identity(role, name, places["cells"], places["hosts"])
+    if request is None:
+        path = _try(lambda: folder.issue_with_key(identity, days * DAY_S))
+        click.echo(f"{path} and {path.with_suffix('.key').name}")
+        return
+    csr = request.read_bytes()
+    path = _try(lambda: folder.issue_for_request(identity, csr, days * DAY_S))
+    click.echo(f"{path}; its key is where the request was made")
 
 
 @ca_commands.command()
@@ -123,11 +155,18 @@ def list_issued(folder: AuthorityFolder, is_json: bool) -> None:
         click.echo(msgspec.json.encode(register))
         return
     for each in register.issued:
-        until = datetime.fromtimestamp(each.until_s, UTC)
-        state = "revoked" if each.revoked_s is not None else f"until {until:%Y-%m-%d}"
         owner = each.identity
         places = " ".join((*owner.cells, *owner.hosts))
-        click.echo(f"{owner.role:<8} {owner.name:<24} {state:<17} {places}".rstrip())
+        click.echo(
+            f"{owner.role:<8} {owner.name:<24} {_state(each):<17} {places}".rstrip()
+        )
+
+
+def _state(issued: IssuedCertificate) -> str:
+    if issued.revoked_s is not None:
+        return "revoked"
+    until = f"until {datetime.fromtimestamp(issued.until_s, UTC):%Y-%m-%d}"
+    return until if issued.contested_s is None else f"{until}, CONTESTED"
 
 
 @ca_commands.command()

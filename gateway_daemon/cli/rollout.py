@@ -16,7 +16,7 @@ from gateway_daemon.gateway.update_server import BUNDLE_SUFFIX
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG, EXIT_USAGE_DATA
 from service_runtime.settings import SettingsError
-from service_runtime.tls import Endpoint
+from service_runtime.tls import Endpoint, check_link
 from spatial_mqtt.announcements import NoticeSigner, Rollout
 from spatial_mqtt.certificate_renewal import read_tls_settings
 from spatial_mqtt.errors import BrokerError
@@ -92,6 +92,8 @@ def rollout(**options: Any) -> None:  # noqa: ANN401 - values of click options
     try:
         tls = read_tls_settings(options["path"]) if options["path"] else None
         endpoints = [Endpoint.parse(url) for url in options["managers"]]
+        for endpoint in endpoints:
+            check_link(endpoint, tls)
         at_s = time.time()  # noqa: TID251 - a command's clock
         percent, withdrawn = options["percent"], options["withdraw"]
         made = describe_bundle(options["bundle"], percent, at_s, withdrawn=withdrawn)

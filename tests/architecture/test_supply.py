@@ -1,6 +1,7 @@
 """The supply chain: locked libraries, the SBOM, no execution of foreign data."""
 
 import ast
+import hashlib
 import json
 import re
 import subprocess
@@ -167,3 +168,44 @@ def test_sbom_of_a_lock_without_hashes_is_refused(tmp_path: Path) -> None:
 
     assert done.returncode != 0
     assert "click must have a hash in the lock" in done.stderr
+
+
+def test_provenance_names_files_commit_and_locks(tmp_path: Path) -> None:
+    """In-toto and SLSA prescribe the fields; a second run gives the same bytes."""
+    built = tmp_path / "a.update"
+    built.write_bytes(b"update")
+    texts = []
+    for name in ("one.json", "two.json"):
+        out = tmp_path / name
+        subprocess.run(
+            [
+                *(sys.executable, ROOT / "scripts" / "provenance.py", out, built),
+                *("--kind", "image", "--parameter", "role=node"),
+                *("--lock", ROOT / "requirements.lock"),
+            ],
+            check=True,
+        )
+        texts.append(out.read_text())
+    statement = json.loads(texts[0])
+    definition = statement["predicate"]["buildDefinition"]
+    source, lock = definition["resolvedDependencies"]
+    head = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+    assert texts[0] == texts[1]
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+    assert statement["subject"] == [
+        {
+            "name": "a.update",
+            "digest": {"sha256": hashlib.sha256(b"update").hexdigest()},
+        }
+    ]
+    assert definition["externalParameters"] == {"role": "node"}
+    assert source["digest"]["gitCommit"] == head
+    locked = (ROOT / "requirements.lock").read_bytes()
+    assert lock["digest"]["sha256"] == hashlib.sha256(locked).hexdigest()

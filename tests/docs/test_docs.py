@@ -133,10 +133,10 @@ def accepting_readers(example: dict[str, object]) -> list[str]:
     bases: dict[Callable[..., object], dict[str, object]] = {
         parse_node_settings: node,
         partial(build_settings, GatewaySettings): {
-            "gateway": {"id": "g", "broker": "mqtt://a", "managers": ["mqtt://a"]}
+            "gateway": {"id": "g", "broker": "mqtts://a", "managers": ["mqtts://a"]}
         },
-        partial(build_settings, ManagerSettings): {"manager": {"broker": "mqtt://a"}},
-        partial(build_settings, SignerSettings): {"signer": {"broker": "mqtt://a"}},
+        partial(build_settings, ManagerSettings): {"manager": {"broker": "mqtts://a"}},
+        partial(build_settings, SignerSettings): {"signer": {"broker": "mqtts://a"}},
         partial(build_settings, BackendSettings): {"backend": {"data": "d"}},
     }
     found = []

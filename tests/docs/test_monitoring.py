@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from conftest import Broker, free_port, wait_until
+
+from gateway_daemon.ca.store import AuthorityFolder
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "operation"
@@ -58,9 +61,16 @@ def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
 
     def start(module: str, command: str, config: str) -> int:
         port = free_port()
-        path = tmp_path / f"{command}.toml"
+        path = tmp_path / f"{command.rsplit(maxsplit=1)[-1]}.toml"
         path.write_text(config.replace("PORT", str(port)))
-        arguments = [sys.executable, "-m", module, command, "--config", str(path)]
+        arguments = [
+            sys.executable,
+            "-m",
+            module,
+            *command.split(),
+            "--config",
+            str(path),
+        ]
         with path.with_suffix(".log").open("wb") as log:
             running.append(subprocess.Popen(arguments, stderr=log))
         return port
@@ -77,6 +87,8 @@ def test_every_metric_of_dashboard_and_alerts_is_exported(
 ) -> None:
     """An alert on an unknown metric would never fire."""
     metrics = '[metrics]\nlisten = "127.0.0.1:PORT"\n'
+    authority = tmp_path / "ca"
+    AuthorityFolder(authority, time.time).create("Otoyo")
     ports = [
         start(
             "gateway_daemon",
@@ -89,6 +101,11 @@ def test_every_metric_of_dashboard_and_alerts_is_exported(
             f'[gateway]\nid = "g"\nbroker = "{broker.url}"\n'
             f'managers = ["{broker.url}"]\ndata = "{tmp_path}/g"\n{metrics}'
             "[overlay]\nfrom_managers = true\n",
+        ),
+        start(
+            "gateway_daemon",
+            f"ca --folder {authority} sign",
+            f'[signer]\nbroker = "{broker.url}"\n{metrics}',
         ),
         start(
             "backend_spark",

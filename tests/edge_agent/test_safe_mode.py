@@ -15,7 +15,7 @@ id = "kochi-0001"
 latitude = 33.5588
 longitude = 133.5312
 [uplink]
-managers = ["mqtt://127.0.0.1:1883", "mqtt://10.8.0.1"]
+managers = ["mqtt://127.0.0.1:1883", "mqtts://10.8.0.1"]
 rate_bytes_per_s = 6250
 [queue]
 path = "/data/queue.db"
@@ -52,6 +52,7 @@ def test_valid_file_needs_no_safe_mode() -> None:
         ('name = "span"', 'name = "rain"', ["node"], True, "named once"),
         ("max_bytes", "most_bytes", ["rain", "span"], False, "queue.most_bytes"),
         ('10.8.0.1"', '10.8.0.1:x"', ["rain", "span"], True, "uplink.managers"),
+        ("mqtts://10", "mqtt://10", ["rain", "span"], True, "uplink.managers"),
         ("[queue]", "[power]\n[queue]", ["rain", "span"], True, "power.battery"),
         ("[queue]", "[oops]\na = 1\n[queue]", ["rain", "span"], True, "oops"),
         ("pin = 27", "pin = ", ["rain"], True, "[[sensor]] on line 16 is left out"),
@@ -132,8 +133,8 @@ def test_two_unnamed_broken_sensors_do_not_affect_the_others() -> None:
     [
         ("latitude = 33.5588", "latitude = 95"),
         ('id = "kochi-0001"', ""),
-        ('managers = ["mqtt://127.0.0.1:1883", "mqtt://10.8.0.1"]', ""),
-        ('["mqtt://127.0.0.1:1883", "mqtt://10.8.0.1"]', '"mqtt://127.0.0.1"'),
+        ('managers = ["mqtt://127.0.0.1:1883", "mqtts://10.8.0.1"]', ""),
+        ('["mqtt://127.0.0.1:1883", "mqtts://10.8.0.1"]', '"mqtt://127.0.0.1"'),
         ("[node]", "[node"),
         ("[queue]", '[simulation]\nstart = "soon"\n[queue]'),
     ],

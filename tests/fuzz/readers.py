@@ -88,7 +88,7 @@ id = "n1"
 latitude = 33.5
 longitude = 133.5
 [uplink]
-gateway = "mqtt://gw"
+gateway = "mqtts://gw"
 [[sensor]]
 kind = "rain-gauge"
 name = "rain"
@@ -96,8 +96,8 @@ pin = 17
 """
 GATEWAY = b"""[gateway]
 id = "g"
-broker = "mqtt://a"
-managers = ["mqtt://b"]
+broker = "mqtts://a"
+managers = ["mqtts://b"]
 areas = ["/3/1"]
 """
 RAIN = b"t,mm\n2026-07-01T00:10:00,1.5\n2026-07-01T00:20:00,0\n"
@@ -361,8 +361,8 @@ READERS = (
         )
         for name, form, seeds in (
             ("gateway.toml", GatewaySettings, (GATEWAY,)),
-            ("manager.toml", ManagerSettings, (b'[manager]\nbroker = "mqtt://a"\n',)),
-            ("signer.toml", SignerSettings, (b'[signer]\nbroker = "mqtt://a"\n',)),
+            ("manager.toml", ManagerSettings, (b'[manager]\nbroker = "mqtts://a"\n',)),
+            ("signer.toml", SignerSettings, (b'[signer]\nbroker = "mqtts://a"\n',)),
             (
                 "backend.toml",
                 BackendSettings,

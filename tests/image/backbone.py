@@ -30,6 +30,8 @@ data = "{folder}/manager"
 [[broker]]
 topic = "/"
 url = "{distributed}"
+[tls]
+allow_plain_mqtt = true
 """,
     "gateway": """
 [gateway]
@@ -38,6 +40,8 @@ broker = "{local}"
 managers = ["{manager}"]
 areas = ["/1/2/2"]
 data = "{folder}/gateway"
+[tls]
+allow_plain_mqtt = true
 """,
     "ingest": """
 [backend]
@@ -45,6 +49,8 @@ data = "{folder}/backend"
 [ingest]
 id = "ingest-0"
 broker = "{distributed}"
+[tls]
+allow_plain_mqtt = true
 """,
 }
 PROGRAMS = {

@@ -14,6 +14,8 @@ longitude = 133.5312
 [uplink]
 gateway = "{gateway}"
 gather_s = 0
+[tls]
+allow_plain_mqtt = true
 [[sensor]]
 kind = "vibration"
 name = "bucket"

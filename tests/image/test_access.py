@@ -18,7 +18,7 @@ id = "kochi-0001"
 latitude = 33.5588
 longitude = 133.5312
 [uplink]
-gateway = "mqtt://gw"
+gateway = "mqtts://gw"
 [[sensor]]
 kind = "node"
 name = "box"

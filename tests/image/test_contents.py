@@ -88,7 +88,7 @@ def test_sbom_lists_debian_and_python_packages_reproducibly(
 def test_built_image_is_complete_signed_and_small() -> None:
     """Checks checksums, signature, SBOM and size."""
     folder = built("node")
-    verify = "openssl pkeyutl -verify -rawin -pubin -inkey ../keys/update.pub"
+    verify = "openssl pkeyutl -verify -rawin -pubin -inkey ../keys/signer.pub"
     options = "-in SHA256SUMS -sigfile SHA256SUMS.sig"
     for command in ("sha256sum --check --quiet SHA256SUMS", f"{verify} {options}"):
         subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)

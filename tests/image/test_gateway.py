@@ -23,6 +23,8 @@ broker = "mqtt://127.0.0.1:1883"
 public = "mqtt://127.0.0.1:{port}"
 managers = ["mqtt://{host}:{manager}"]
 areas = ["/1/2/2"]
+[tls]
+allow_plain_mqtt = true
 """
 BROKER = "listener 1883\nallow_anonymous true\n"
 NODE = """

@@ -14,7 +14,7 @@ GATEWAY = """
 [gateway]
 id = "gw-otani"
 broker = "mqtt://127.0.0.1:1883"
-managers = ["mqtt://10.8.0.1:1883"]
+managers = ["mqtts://10.8.0.1:8883"]
 data = "/var/lib/yamamori/gateway"
 """
 

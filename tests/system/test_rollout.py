@@ -19,7 +19,7 @@ from conftest import Broker, wait_until
 from notice_bench import Agent, write_keys
 from programs import Programs
 
-from image.bundle import make
+from image.bundle import key_id, make, read_keys
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
@@ -153,12 +153,23 @@ def deployment(
     programs.kill_all()
 
 
-def build(deployment: Deployment) -> bytes:
-    """Put a bundle of version 2 into the gateway's folder; returns its root image."""
+def build(
+    deployment: Deployment, key: Path | None = None, revoked: Path | None = None
+) -> bytes:
+    """Put a bundle of version 2 into the gateway's folder; returns its root image.
+
+    With a key to revoke the bundle has no root.
+    """
     root = deployment.folder / "root.squashfs"
     root.write_bytes(os.urandom((2 << 20) + 77))
     facts = dict(line.split("=") for line in about("2").splitlines())
-    make(root, facts, deployment.folder / "office", deployment.bundle)
+    make(
+        root if revoked is None else None,
+        facts,
+        key or deployment.folder / "office",
+        deployment.bundle,
+        revoked=[] if revoked is None else map(key_id, read_keys(revoked.read_bytes())),
+    )
     folder = deployment.folder / "gw/updates"
     folder.mkdir(exist_ok=True)
     name = hashlib.sha256(deployment.bundle.read_bytes()).hexdigest()
@@ -201,6 +212,30 @@ def test_failing_update_is_rolled_back_and_reported(deployment: Deployment) -> N
     assert (deployment.pi.root / "reboots").read_text() == "\n\n"
 
 
+def test_key_is_revoked_by_a_rollout(deployment: Deployment) -> None:
+    """A bundle without a root takes the way of every update; nothing is booted."""
+    (deployment.folder / "pi-offline").mkdir()
+    write_keys(deployment.folder / "pi-offline")
+    offline, daily = deployment.folder / "pi-offline", deployment.folder
+    trusted = deployment.pi.root / "usr/share/yamamori/update.pub"
+    trusted.write_bytes(
+        (offline / "office.pub").read_bytes() + (daily / "office.pub").read_bytes()
+    )
+    build(deployment, offline / "office", revoked=daily / "office.pub")
+    deployment.roll_out()
+    deployment.wait_for_status("fetched, to be written")
+    deployment.pi.script("update")
+
+    deployment.wait_for_status("2: is applied: keys and versions taken back")
+    assert not (deployment.pi.root / "reboots").exists()
+    assert "revoked" in deployment.pi.data("trust.json")
+    build(deployment)
+    shutil.copy(deployment.bundle, deployment.pi.root / "boot/firmware/yamamori")
+    deployment.pi.script("update")
+    report = deployment.pi.root / "boot/firmware/yamamori/update-report.txt"
+    assert "REFUSED. the signature must be of a key" in report.read_text()
+
+
 @pytest.mark.long
 def test_bundle_signed_with_another_key_is_refused(deployment: Deployment) -> None:
     """A valid rollout is not enough: the bundle's own signature is checked."""
@@ -213,7 +248,7 @@ def test_bundle_signed_with_another_key_is_refused(deployment: Deployment) -> No
     deployment.wait_for_status("fetched, to be written")
     deployment.pi.script("update")
 
-    deployment.wait_for_status("2: refused: the signature must be of the key")
+    deployment.wait_for_status("2: refused: the signature must be of a key")
     assert not deployment.pi.bundles
     assert not (deployment.pi.root / "reboots").exists()
 

@@ -1,19 +1,26 @@
 """First boot: settings on the card are taken completely or refused with a report."""
 
 import os
+import shutil
 import signal
 import stat
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from edge_agent.cli import cli
 from edge_agent.config import parse_node_settings, read_node_settings
 from edge_agent.safe_mode import recover_settings
+from gateway_daemon.ca.authority import CertificateRefusedError, Identity
+from gateway_daemon.ca.store import AuthorityFolder
 from service_runtime.settings import parse_toml
+from spatial_mqtt.certificate_renewal import CertificateWithKey
 
 KEY, CERTIFICATE = (
     f"-----BEGIN {kind}-----\nabc\n-----END {kind}-----\n".encode()
@@ -114,6 +121,57 @@ def test_card_is_accepted_with_certificates_and_its_key_is_wiped(
     }  # fmt: skip
     assert "RESULT: TAKEN\r\n" in machine.report
     assert "active now: kochi-0001\r\n" in machine.report
+
+
+def test_node_makes_its_own_key_and_the_office_signs_the_request(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """The key never leaves the node; the second start installs the certificate."""
+    machine.put("kochi-0001")
+    for name in ("node.key", "node.crt"):
+        (machine.fat / name).unlink()
+    assert machine.start().exit_code == 0
+    key, request = machine.etc / "node.key", machine.fat / "kochi-0001.csr"
+    made, asked = key.read_bytes(), request.read_bytes()
+    machine.start()
+
+    assert stat.S_IMODE(key.stat().st_mode) == 0o640
+    assert (key.read_bytes(), request.read_bytes()) == (made, asked)
+    assert "kochi-0001.csr is the request" in machine.report
+    assert not [p for p in machine.fat.iterdir() if b"PRIVATE KEY" in p.read_bytes()]
+
+    office = AuthorityFolder(tmp_path / "ca", time.time)
+    office.create("Otoyo")
+    identity = Identity("node", "kochi-0001", ("/3/1/1/2",))
+    with pytest.raises(CertificateRefusedError, match="the request must be of n2"):
+        office.issue_for_request(Identity("node", "n2", ("/3/1/1/2",)), asked, 3600)
+    with pytest.raises(CertificateRefusedError, match="a signing request in PEM"):
+        office.issue_for_request(identity, made, 3600)
+    signed = office.issue_for_request(identity, asked, 3600)
+    shutil.copy(signed, machine.fat / "node.crt")
+    machine.start()
+
+    assert not list((tmp_path / "ca/issued").glob("*.key"))
+    assert not request.exists()
+    held = CertificateWithKey.load((machine.etc / "node.crt").read_bytes(), made)
+    assert held.certificate.public_key() == held.key.public_key()
+
+
+@pytest.mark.parametrize("step", [2, 5, 8, 11])
+def test_power_cut_while_the_key_is_made_leaves_one_key(
+    machine: Machine, step: int
+) -> None:
+    """Whatever was written, the request is of the key that the node has."""
+    machine.put("kochi-0001")
+    for name in ("node.key", "node.crt"):
+        (machine.fat / name).unlink()
+    machine.is_killed_at(step)
+    machine.start()
+    request = x509.load_pem_x509_csr((machine.fat / "kochi-0001.csr").read_bytes())
+    key = load_pem_private_key((machine.etc / "node.key").read_bytes(), None)
+
+    assert request.public_key() == key.public_key()
+    assert request.is_signature_valid
 
 
 def test_public_keys_are_copied_and_stay_on_the_card(

@@ -17,10 +17,10 @@ from edge_agent.commissioning.labels import (
 from edge_agent.config import read_node_settings
 
 HEADER = "id,place,latitude,longitude,managers,uplink.rate_bytes_per_s,sensor.rain"
-FIRST = "kochi-0001,大谷川 左岸,33.5588,133.5312,mqtt://a:1883 mqtt://b,6250,"
+FIRST = "kochi-0001,大谷川 左岸,33.5588,133.5312,mqtts://a:1883 mqtts://b,6250,"
 ROWS = (
     FIRST + "rain-gauge pin=17 mm_per_tip=0.5",
-    "kochi-0002,,33.5601,133.5339,mqtt://a:1883,,rain-gauge pin=17",
+    "kochi-0002,,33.5601,133.5339,mqtts://a:1883,,rain-gauge pin=17",
 )
 FLEET = "\n".join((HEADER, *ROWS)) + "\n"
 
@@ -41,7 +41,7 @@ def test_each_line_gives_a_valid_settings_file(tmp_path: Path) -> None:
 
     assert result.exit_code == 0, result.output
     assert node.settings.node.longitude == 133.5312
-    assert node.settings.uplink.managers == ("mqtt://a:1883", "mqtt://b")
+    assert node.settings.uplink.managers == ("mqtts://a:1883", "mqtts://b")
     assert node.settings.uplink.rate_bytes_per_s == 6250
     assert second.settings.uplink.rate_bytes_per_s is None
     assert node.sensors[0].claims == ("GPIO17",)
@@ -96,9 +96,9 @@ def test_all_mistakes_are_reported_and_nothing_is_written(tmp_path: Path) -> Non
     """Line, column, rule, value and remedy."""
     text = (
         "id;latitude;longtude;longitude;managers;sensor.rain;sensor.span\n"
-        "kochi-0001;95;;133,53;mqtt://a;rain-gauge pin=17 oops;wire pin=17\n"
+        "kochi-0001;95;;133,53;mqtts://a;rain-gauge pin=17 oops;wire pin=17\n"
         "kochi-0001;33.5;;133.5;;rain-gaug pin=17;\n"
-        "k/2;33.5;;133.5;mqtt://b;rain-gauge pin=99;wire;extra\n"
+        "k/2;33.5;;133.5;mqtts://b;rain-gauge pin=99;wire;extra\n"
     )
     result = provision(tmp_path, text.encode())
     expected_lines = (
@@ -131,7 +131,7 @@ def test_all_mistakes_are_reported_and_nothing_is_written(tmp_path: Path) -> Non
         ("id,latitude\nx,1\n", "must have a column 'longitude'"),
         (HEADER + "\n", "must have a line for each node"),
         (
-            HEADER.replace("place", "id") + "\nx,x,1,1,mqtt://a,,wire pin=1\n",
+            HEADER.replace("place", "id") + "\nx,x,1,1,mqtts://a,,wire pin=1\n",
             "there once",
         ),
     ],

@@ -3,13 +3,12 @@
 import json
 import stat
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from trust_bench import HOUR_S, IssuingAuthority
+from trust_bench import HOUR_S, IssuingAuthority, run_ca
 
 from gateway_daemon.ca.acl import BROKER_KINDS, format_acl
 from gateway_daemon.ca.authority import (
@@ -22,20 +21,6 @@ from service_runtime.metrics import collect_certificate_end
 from service_runtime.tls import TlsFiles
 
 CELL = "/3/1/1/2"
-
-
-def run_ca(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "gateway_daemon",
-        "ca",
-        "--folder",
-        str(folder),
-    ]
-    return subprocess.run(
-        [*command, *words], capture_output=True, text=True, check=False
-    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +79,7 @@ def test_key_files_are_readable_by_their_owner_only(
     authority.issue("node", "n1", CELL)
     keys = list(authority.folder.path.rglob("*.key"))
 
-    assert sorted(k.name for k in keys) == ["ca.key", "n1.key"]
+    assert sorted(k.name for k in keys) == ["ca.key", "n1.key", "root.key"]
     assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
 
 

@@ -1,6 +1,6 @@
 """Certificate renewal by a real signer on a real broker."""
 
-import ssl
+import re
 import stat
 import subprocess
 import sys
@@ -8,11 +8,22 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
-from conftest import wait_until
+from conftest import free_port, wait_until
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from trust_bench import HOUR_S, IssuingAuthority, Join, Make, TrustedBroker
+from cryptography.hazmat.primitives.serialization import Encoding
+from trust_bench import (
+    DUE_AGE_S,
+    HOUR_S,
+    IssuingAuthority,
+    Join,
+    Make,
+    TrustedBroker,
+    run_ca,
+)
 
 from gateway_daemon.ca.acl import ACL_PATTERNS
 from service_runtime.errors import FieldError
@@ -39,8 +50,8 @@ def signer(
     """The broker of Manager m1, with a signer as a process."""
     authority.issue("manager", "m1")
     tls = authority.issue("signer", "signer")
-    authority.issue("node", "n1", CELL)
-    authority.issue("node", "n2", CELL)
+    for name in ("n1", "n2"):
+        authority.issue("node", name, CELL, age_s=DUE_AGE_S)
     broker = make_trusted("manager", "m1")
     config = tmp_path / "signer.toml"
     config.write_text(
@@ -48,6 +59,10 @@ def signer(
         f'[tls]\nca = "{tls.ca}"\n'
         f'certificate = "{tls.certificate}"\nkey = "{tls.key}"\n'
     )
+    metrics = f"127.0.0.1:{free_port()}"
+    with config.open("a") as file:
+        file.write(f'[metrics]\nlisten = "{metrics}"\n')
+    broker.log.with_name("signer.metrics").write_text(metrics)
     words = [
         "ca",
         "--folder",
@@ -90,7 +105,7 @@ def test_certificate_is_renewed_without_a_visit(
     node: TlsFiles, signer: TrustedBroker, join: Join
 ) -> None:
     """The next connection uses the new one; the old one stays valid."""
-    result = renew_if_due(node, time.time() + 0.7 * HOUR_S)
+    result = renew_if_due(node, time.time())
 
     assert result.startswith("renewed: ")
     assert select_certificate(node) == (node.renewed, None)
@@ -103,27 +118,42 @@ def test_certificate_is_renewed_without_a_visit(
 def test_certificate_is_not_renewed_before_two_thirds_of_its_life(
     node: TlsFiles, authority: IssuingAuthority
 ) -> None:
-    """So a timer may run the command every day."""
+    """So a timer may run the command every day; the signer refuses, too."""
+    authority.issue("node", "n1", CELL, life_s=2 * HOUR_S)
     before = authority.folder.load_register()
 
     assert renew_if_due(node, time.time()).startswith("not due")
+    with pytest.raises(RenewalError, match="not due before"):
+        renew_if_due(node, time.time(), is_forced=True)
     assert authority.folder.load_register() == before
 
 
-def test_renewed_certificate_is_renewed(node: TlsFiles) -> None:
-    """Each request is signed with the certificate before it."""
-    renew_if_due(node, time.time(), is_forced=True)
-    first = Path(node.renewed or "").read_bytes()
-    renew_if_due(node, time.time(), is_forced=True)
+def test_lost_answer_is_repeated(
+    node: TlsFiles, authority: IssuingAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link or the power may fail between the request and the stored answer."""
+    with monkeypatch.context() as patched:
+        patched.setattr(RenewalAnswer, "match_key", raise_power_cut)
+        with pytest.raises(OSError, match="power cut"):
+            renew_if_due(node, time.time())
+    requested = Path(f"{node.renewed}.requested.key")
+    assert stat.S_IMODE(requested.stat().st_mode) == 0o600
+    count = len(authority.folder.load_register().issued)
 
-    assert Path(node.renewed or "").read_bytes() != first
+    assert renew_if_due(node, time.time()).startswith("renewed: ")
+    assert len(authority.folder.load_register().issued) == count
+    assert not requested.exists()
+
+
+def raise_power_cut(*_: object) -> CertificateWithKey:
+    raise OSError("power cut")
 
 
 def test_newer_issued_certificate_has_precedence_over_an_older_renewed_one(
     node: TlsFiles, authority: IssuingAuthority
 ) -> None:
     """The certificate with the later end is used."""
-    renew_if_due(node, time.time(), is_forced=True)
+    renew_if_due(node, time.time())
     authority.issue("node", "n1", CELL, life_s=40 * 86400)
 
     assert select_certificate(node) == (node.certificate, node.key)
@@ -153,14 +183,6 @@ def test_revoked_certificate_is_not_renewed(
     """Also when the broker has not loaded the revocation yet."""
     authority.folder.revoke("n1")
     with pytest.raises(RenewalError, match="was revoked"):
-        renew_if_due(node, time.time(), is_forced=True)
-
-
-def test_valid_certificates_per_name_are_limited(node: TlsFiles) -> None:
-    """Four valid certificates are enough for any holder."""
-    for _ in range(3):
-        renew_if_due(node, time.time(), is_forced=True)
-    with pytest.raises(RenewalError, match="has 4 certificates that count"):
         renew_if_due(node, time.time(), is_forced=True)
 
 
@@ -219,7 +241,7 @@ def test_command_renews_from_the_settings_of_any_program(
 ) -> None:
     """One timer serves nodes, gateways, Managers and the backend."""
     config = tmp_path / "node.toml"
-    rows = "".join(f'{k} = "{v}"\n' for k, v in vars(node).items())
+    rows = "".join(f'{k} = "{v}"\n' for k, v in vars(node).items() if v)
     config.write_text(f'[node]\nid = "n1"\n[tls]\n{rows}')
     done = subprocess.run(
         [
@@ -264,10 +286,49 @@ def test_missing_setting_or_signer_is_reported(
         renew_if_due(away, time.time(), is_forced=True)
 
 
+def test_copied_card_renews_once_at_most_and_the_owner_is_not_locked_out(
+    node: TlsFiles,
+    signer: TrustedBroker,
+    authority: IssuingAuthority,
+    tmp_path: Path,
+) -> None:
+    """A thief renews before the owner; the owner's request then raises the alarm."""
+    stolen = replace(node, renewed=str(tmp_path / "stolen.pem"))
+    assert renew_if_due(stolen, time.time()).startswith("renewed: ")
+    for _ in range(3):
+        with pytest.raises(RenewalError, match="not due before"):
+            renew_if_due(stolen, time.time(), is_forced=True)
+
+    for _ in range(2):
+        with pytest.raises(RenewalError, match="already renewed with another key"):
+            renew_if_due(node, time.time())
+    log = signer_log(signer).read_text()
+    assert log.count("revoke n1") == 1, "logged once an hour"
+    assert read_results(signer) == {"renewed": 1, "early": 3, "contested": 2}
+    (marked,) = [
+        each.identity.name
+        for each in authority.folder.load_register().issued
+        if each.contested_s is not None
+    ]
+    assert marked == "n1"
+    assert "CONTESTED" in run_ca(authority.folder.path, "list").stdout
+
+
+def read_results(signer: TrustedBroker) -> dict[str, int]:
+    """The signer's metric of requests, without zeros."""
+    address = signer.log.with_name("signer.metrics").read_text()
+    with urlopen(f"http://{address}/metrics", timeout=10) as page:
+        found = re.findall(
+            r'requests_total{result="(\w+)"} (\d+)', page.read().decode()
+        )
+    return {result: int(number) for result, number in found if int(number)}
+
+
 def test_answer_for_another_key_is_rejected(authority: IssuingAuthority) -> None:
     """The certificate would not match the generated key."""
-    pem = Path(authority.issue("node", "n1", CELL).certificate or "").read_text()
-    answer = RenewalAnswer(certificate=ssl.PEM_cert_to_DER_cert(pem))
+    pem = Path(authority.issue("node", "n1", CELL).certificate or "").read_bytes()
+    der = x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+    answer = RenewalAnswer(certificate=der)
     with pytest.raises(RenewalError, match="for the key we made"):
         answer.match_key(ec.generate_private_key(ec.SECP256R1()))
 

@@ -257,7 +257,7 @@ def test_settings_error_names_the_field(
 ) -> None:
     """The message holds the field, the rule and the value found."""
     path = tmp_path / "gateway.toml"
-    head = '[gateway]\nid = "g"\nbroker = "mqtt://b"\nmanagers = ["mqtt://m"]\n'
+    head = '[gateway]\nid = "g"\nbroker = "mqtts://b"\nmanagers = ["mqtts://m"]\n'
     path.write_text(head + text)
     with pytest.raises(SettingsError, match=re.escape(message)):
         read_gateway_settings(path)

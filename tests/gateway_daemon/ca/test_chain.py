@@ -1,0 +1,94 @@
+"""Two levels of authorities: the root is offline, the issuing one is replaced."""
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trust_bench import DUE_AGE_S, HOUR_S, IssuingAuthority, Join, Make, run_ca
+
+from gateway_daemon.ca.authority import (
+    AuthorityFileError,
+    CertificateAuthority,
+    CertificateRegister,
+    Identity,
+)
+from gateway_daemon.ca.store import AuthorityFolder
+from service_runtime.tls import TlsFiles
+
+CELL = "/3/1/1/2"
+
+
+@pytest.fixture
+def root_key(authority: IssuingAuthority, tmp_path: Path) -> Path:
+    """The root's key, moved to its safe."""
+    safe = tmp_path / "safe.key"
+    (authority.folder.path / "root.key").rename(safe)
+    return safe
+
+
+def trusting(files: TlsFiles, ca: Path) -> TlsFiles:
+    return replace(files, ca=str(ca))
+
+
+@pytest.mark.broker
+def test_stolen_issuing_key_is_replaced_with_the_offline_root(
+    authority: IssuingAuthority,
+    root_key: Path,
+    make_trusted: Make,
+    join: Join,
+    tmp_path: Path,
+) -> None:
+    """The thief's certificates are refused; machines keep the ca.pem they have."""
+    authority.issue("node", "n1", CELL)
+    stolen = AuthorityFolder(tmp_path / "stolen", time.time)
+    shutil.copytree(authority.folder.path, stolen.path)
+    old = authority.files("n1", stolen.path / "issued/n1.pem")
+    forged = authority.files(
+        "n2", stolen.issue_with_key(Identity("node", "n2", (CELL,)), HOUR_S)
+    )
+    trusted = shutil.copy(authority.folder.path / "ca.pem", tmp_path / "machine.pem")
+    before = make_trusted("gateway", "gw-1")
+    join(before.nodes, trusting(forged, trusted), "n2").stop()
+    before.kill()
+
+    authority.folder.replace_issuing(root_key)
+    assert "revoked" in run_ca(authority.folder.path, "list").stdout
+    new = authority.issue("node", "n1", CELL)
+    after = make_trusted("gateway", "gw-2")
+    join(after.nodes, trusting(new, trusted), "n1")
+    for files in (old, forged):
+        refused = join(after.nodes, trusting(files, trusted), "n1", wait=False)
+        assert refused.is_refused("alert")
+
+
+def test_root_key_is_needed_only_to_replace_the_issuing_authority(
+    authority: IssuingAuthority, root_key: Path
+) -> None:
+    """Another key is refused, and the error names the file."""
+    authority.issue("node", "n1", CELL)
+    authority.folder.revoke("n1")
+    with pytest.raises(AuthorityFileError, match="name the copy that was moved away"):
+        authority.folder.replace_issuing(authority.folder.path / "root.key")
+    with pytest.raises(AuthorityFileError, match=r"must be the key of .*root\.pem"):
+        authority.folder.replace_issuing(authority.folder.path / "ca.key")
+    assert root_key.exists()
+
+
+@pytest.mark.broker
+def test_authority_of_one_level_goes_on(
+    tmp_path: Path, join: Join, make_trusted: Make, authority: IssuingAuthority
+) -> None:
+    """Older versions made authorities that are their own root."""
+    register = CertificateRegister()
+    made = CertificateAuthority.create_root("Otoyo", time.time())
+    for name in ("root.pem", "root.key"):
+        (authority.folder.path / name).unlink()
+    authority.folder.install(made, register)
+    files = authority.issue("node", "n1", CELL, age_s=DUE_AGE_S)
+
+    assert Path(files.certificate or "").read_text().count("BEGIN CERT") == 1
+    join(make_trusted("gateway", "gw-1").nodes, files, "n1")
+    with pytest.raises(AuthorityFileError, match="no authority"):
+        authority.folder.replace_issuing(tmp_path / "none")
