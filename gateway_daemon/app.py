@@ -30,6 +30,7 @@ from gateway_daemon.gateway.downstream import Downstream
 from gateway_daemon.gateway.egress import Egress, Lane
 from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
+from gateway_daemon.gateway.ingress_messages import DeliveryParser
 from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
 from gateway_daemon.gateway.manager_link import ManagerLink
 from gateway_daemon.gateway.metrics import GatewayMetrics
@@ -54,6 +55,7 @@ from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner
+from service_runtime.crash_guard import KERNEL_BOOT_ID, make_crash_guard
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import PeriodicCaller, SystemdSupervisor
 from service_runtime.metrics import make_metrics_servers
@@ -74,7 +76,6 @@ PEER_RETRY_CAP_S = 10.0
 """Longest retry interval for another Manager's broker: administrators wait."""
 
 TABLE = "broker-table.json"
-KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def build_gateway(settings: GatewaySettings) -> tuple[Gateway, SystemdSupervisor]:
@@ -290,7 +291,11 @@ def _ingress(
         egress,
         section.default_priority,
         time.monotonic,
-        checks=AdmissionChecks(SenderRateLimit(section.node_per_s), identity_check),
+        checks=AdmissionChecks(
+            SenderRateLimit(section.node_per_s),
+            identity_check,
+            make_crash_guard(data, "ingress").open(),
+        ),
     )
 
 
@@ -309,7 +314,9 @@ def _downstream(settings: GatewaySettings, data: Path, links: _Links) -> Downstr
         links.connect,
         Lane(queue, uplink),
         Endpoint.parse(section.broker),
-        default_priority=section.default_priority,
+        parser=DeliveryParser(
+            section.default_priority, make_crash_guard(data, "downstream").open()
+        ),
         watchdog=links.watchdog,
     )
 

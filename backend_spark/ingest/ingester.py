@@ -19,11 +19,12 @@ from backend_spark.ingest.messages import (
     IngestInbox,
     MessageArrived,
     StopRequested,
-    classify_message,
+    classify_guarded,
     make_receipts,
     plan_flush,
 )
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from service_runtime.crash_guard import CrashGuard
 from service_runtime.files import is_disk_full
 from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt.custody import CustodyOffer
@@ -127,6 +128,7 @@ class IngestLoop:
         monotonic_s: Clock.
         disk_retry: Retries while the disk is full.
         identity_check: Checks node ids against their areas.
+        crash_guard: Puts messages aside that ended the program twice.
         counts: Counters.
     """
 
@@ -140,6 +142,7 @@ class IngestLoop:
     monotonic_s: Callable[[], float]
     disk_retry: DiskFullRetry
     identity_check: PublisherAreaCheck
+    crash_guard: CrashGuard
     counts: IngestCounts = field(default_factory=IngestCounts)
     _summary_at_s: float = 0.0
     _summary: str = ""
@@ -149,6 +152,7 @@ class IngestLoop:
     def run(self, events: IngestInbox, beat: Heartbeat = no_heartbeat) -> None:
         """Process events until `StopRequested`; earlier messages are on disk then."""
         self._beat = beat
+        self.crash_guard.open()
         self._summary_at_s = self.monotonic_s()
         self._summary = str(self.counts)
         while not isinstance(event := self._next(events), StopRequested):
@@ -159,7 +163,7 @@ class IngestLoop:
                 case MessageArrived(message, received_us):
                     self.counts.received += 1
                     arrival = self.identity_check.check(
-                        classify_message(message, received_us)
+                        classify_guarded(message, received_us, self.crash_guard)
                     )
                     self.batch.add(arrival, self.monotonic_s())
                 case None:

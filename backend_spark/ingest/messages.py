@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.segment_log import LogRow
+from service_runtime.crash_guard import CrashGuard
 from spatial_mqtt.custody import CustodyReceipt, receipt_topic
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.priority import LADDER
@@ -56,6 +57,22 @@ class ClassifiedMessage(NamedTuple):
     def is_urgent(self) -> bool:
         """Whether its priority is urgent, so that the batch is flushed at once."""
         return self.row.pri is not None and LADDER.is_urgent(self.row.pri)
+
+
+DEAD_LETTER: Final = "decoding it ended the program twice"
+"""Reason of a message that `CrashGuard` puts aside."""
+
+
+def classify_guarded(
+    message: IncomingMessage, received_us: int, guard: CrashGuard
+) -> ClassifiedMessage:
+    """Read a message; one that ended the program twice goes to quarantine unread."""
+    if not guard.begin(message.topic, message.payload):
+        row = LogRow(received_us, message.topic, message.payload, reason=DEAD_LETTER)
+        return ClassifiedMessage(message, row, None)
+    classified = classify_message(message, received_us)
+    guard.end()
+    return classified
 
 
 def classify_message(message: IncomingMessage, received_us: int) -> ClassifiedMessage:

@@ -63,6 +63,11 @@ class IngestMetrics:
             ("duplicates_total", "Messages already in the log.", counts.duplicates),
             ("quarantined_total", "Messages put into quarantine.", counts.quarantined),
             ("impostors_total", "Messages with another node's id.", counts.impostors),
+            (
+                "dead_letters_total",
+                "Messages put aside because decoding them ended the program twice.",
+                self.loop.crash_guard.put_aside,
+            ),
             ("segments_total", "Segments written.", counts.segments),
             ("written_bytes_total", "Bytes written.", counts.written_bytes),
             (

@@ -31,6 +31,7 @@ from gateway_daemon.gateway.ingress_messages import (
     declared_priority,
     parse_publication,
 )
+from service_runtime.crash_guard import CrashGuard
 from service_runtime.watchdog import Heartbeat
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import CustodyOffer
@@ -60,6 +61,7 @@ class AdmissionChecks:
 
     rate_limit: SenderRateLimit
     identity_check: IdentityCheck
+    crash_guard: CrashGuard
 
 
 class Ingress(BaseConnectionHandler):
@@ -95,6 +97,7 @@ class Ingress(BaseConnectionHandler):
         self._unpacker = Unpacker()
         self._rate_limit = checks.rate_limit
         self._identity_check = checks.identity_check
+        self._crash_guard = checks.crash_guard
         self._receipts = ReceiptBatcher()
         self._redeliveries = RedeliveryFilter()
         self._retries = UrgentRetries()
@@ -128,6 +131,11 @@ class Ingress(BaseConnectionHandler):
     def quarantined(self) -> int:
         """Messages with a forged node id since the start."""
         return self._identity_check.quarantined
+
+    @property
+    def put_aside(self) -> int:
+        """Publications put aside as dead letters since the start."""
+        return self._crash_guard.put_aside
 
     def run(self, heartbeat: Heartbeat) -> None:
         """Serve until `stop`."""
@@ -172,11 +180,9 @@ class Ingress(BaseConnectionHandler):
 
     def _process(self, batch: Sequence[IncomingMessage]) -> None:
         new = [m for m in batch if not self._redeliveries.is_stored(m)]
-        parsed = [
-            parse_publication(message, self._default_priority)
-            for message in self._admit(new)
-        ]
-        stored = self._store(self._identity_check.filter_genuine(parsed))
+        parsed = [self._parse(message) for message in self._admit(new)]
+        decoded = [message for message in parsed if message is not None]
+        stored = self._store(self._identity_check.filter_genuine(decoded))
         self._redeliveries.discard(self._connection.acknowledge(*batch))
         self._add_receipts(stored)
 
@@ -186,10 +192,26 @@ class Ingress(BaseConnectionHandler):
         admitted: list[IncomingMessage] = []
         for publication in publications:
             if self._rate_limit.allows(publication, now_s):
-                messages = self._unpacker.unpack([publication])
+                messages = self._unpack(publication)
                 self._rate_limit.charge(publication, len(messages), now_s)
                 admitted += messages
         return admitted
+
+    def _unpack(self, publication: IncomingMessage) -> list[IncomingMessage]:
+        if publication.content is None:
+            return [publication]
+        if not self._crash_guard.begin(publication.topic, publication.payload):
+            return []
+        messages = self._unpacker.unpack([publication])
+        self._crash_guard.end()
+        return messages
+
+    def _parse(self, message: IncomingMessage) -> ParsedMessage | None:
+        if not self._crash_guard.begin(message.topic, message.payload):
+            return None
+        parsed = parse_publication(message, self._default_priority)
+        self._crash_guard.end()
+        return parsed
 
     def _add_receipts(self, stored: Sequence[ParsedMessage]) -> None:
         for message in stored:

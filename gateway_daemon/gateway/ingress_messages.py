@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from edge_agent.queue.base import MessageDraft
+from service_runtime.crash_guard import CrashGuard
 from spatial_mqtt.batching import Fragment, FragmentJoiner, decode_batch
 from spatial_mqtt.custody import receipt_topic
 from spatial_mqtt.errors import BatchError, EnvelopeError, TopicError
@@ -66,6 +67,27 @@ def parse_delivery(incoming: IncomingMessage, default_priority: int) -> MessageD
     """Convert a distributed broker's message into a draft for the own broker."""
     priority = _valid_priority(incoming.priority)
     return _draft(incoming, incoming.topic, priority, default_priority)
+
+
+@dataclass(frozen=True)
+class DeliveryParser:
+    """Parses messages of distributed brokers.
+
+    Attributes:
+        default_priority: Priority of a message that carries none.
+        crash_guard: Puts messages aside that ended the gateway twice.
+    """
+
+    default_priority: int
+    crash_guard: CrashGuard
+
+    def parse(self, message: IncomingMessage) -> MessageDraft | None:
+        """The draft of a message; None if it is put aside."""
+        if not self.crash_guard.begin(message.topic, message.payload):
+            return None
+        draft = parse_delivery(message, self.default_priority)
+        self.crash_guard.end()
+        return draft
 
 
 def declared_priority(incoming: IncomingMessage) -> int:

@@ -16,6 +16,7 @@ from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
+from service_runtime.crash_guard import make_crash_guard
 from service_runtime.watchdog import LoopWatchdog, no_heartbeat
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.transport import NO_SUBSCRIBERS, IncomingMessage, Publication, Session
@@ -107,7 +108,9 @@ def ingress(broker: Broker, tmp_path: Path) -> Iterator[Ingress]:
         egress,
         3,
         clock,
-        checks=AdmissionChecks(SenderRateLimit(100), identity_check),
+        checks=AdmissionChecks(
+            SenderRateLimit(100), identity_check, make_crash_guard(tmp_path, "ingress")
+        ),
     )
     yield created
     created.stop()
