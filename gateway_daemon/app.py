@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, Queue
@@ -301,7 +302,8 @@ def _ingress(
 
 def _downstream(settings: GatewaySettings, data: Path, links: _Links) -> Downstream:
     section = settings.gateway
-    queue = _queue(settings, data, "local")
+    # Refused deliveries would block those of all nodes behind them.
+    queue = _queue(settings, data, "local", is_shared=False)
     sender = SenderProfile(
         f"{section.id}-local",
         is_relay=True,
@@ -412,12 +414,14 @@ def _lane_file(broker: BrokerInfo | None) -> str:
     return f"{broker.host}-{broker.port}" if broker else "nowhere"
 
 
-def _queue(settings: GatewaySettings, data: Path, name: str) -> Queue:
+def _queue(
+    settings: GatewaySettings, data: Path, name: str, *, is_shared: bool = True
+) -> Queue:
     return SqliteQueue(
         data / "lanes" / f"{name}.db",
         settings.gateway.id,
         KERNEL_BOOT_ID.read_text().strip(),
-        settings.queue.budget(),
+        replace(settings.queue.budget(), is_shared=is_shared),
         durability=COMMIT_PUTS_DEFER_ACKS,
         expiry=settings.queue.expiry_policy(_boot_s),
     )

@@ -124,6 +124,10 @@ FRAGMENT_CONTENT: Final = "chunk"
 """Content type of a fragment of a large message."""
 
 CACHED_TOPICS: Final = 8192
+MAX_TOPIC_CHARS: Final = 512
+"""Limit of a message's topic. MQTT allows 65,535 bytes, which each message of a batch
+would take again, and each entry of a cache."""
+
 """Size of the caches of parsed topics."""
 
 
@@ -160,7 +164,6 @@ class ForwardTopic:
         return f"{root}{self.topic}{tail}"
 
     @classmethod
-    @lru_cache(CACHED_TOPICS)
     def parse(cls, topic: str, ladder: Ladder = LADDER) -> "ForwardTopic":
         """Parse a ``/forward`` or ``/from`` topic.
 
@@ -168,8 +171,17 @@ class ForwardTopic:
         level belongs to the topic.
 
         Raises:
-            TopicError: The topic is not under ``/forward/`` or ``/from/<name>/``.
+            TopicError: The topic is not under ``/forward/`` or ``/from/<name>/``, or
+                is too long.
         """
+        if len(topic) > MAX_TOPIC_CHARS:  # not cached, either
+            rule = f"at most {MAX_TOPIC_CHARS} characters"
+            raise TopicError("topic", rule, topic)
+        return cls._parse(topic, ladder)
+
+    @classmethod
+    @lru_cache(CACHED_TOPICS)
+    def _parse(cls, topic: str, ladder: Ladder) -> "ForwardTopic":
         rest, by = topic.removeprefix(_FORWARD), None
         if topic.startswith(_FROM):
             by, _, rest = topic.removeprefix(_FROM).partition("/")

@@ -261,7 +261,7 @@ READERS = (
     Reader(
         "gateway",
         gateway_ingress,
-        (),
+        (TopicError,),
         (
             b"3/1/pri5 parcel /custody/g\n" + encode_batch([BatchItem(CBOR)]),
             b"3/1 chunk n1:bb:7\n" + split_message("n1:bb:7", CBOR, 400)[0].encode(),
