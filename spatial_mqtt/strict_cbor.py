@@ -20,10 +20,10 @@ import cbor2
 SELF_DESCRIBED: Final = b"\xd9\xd9\xf7"
 MAX_DEPTH: Final = 32
 MAX_MAPS: Final = 10_000
-MAX_EMPTY_LISTS: Final = 65_536
-"""An empty list takes one byte, and 64 in memory."""
+MAX_SMALL_LISTS: Final = 65_536
+"""An empty list takes one byte, and 64 in memory; one with a number two, and 96."""
 
-_EMPTY_LIST: Final = b"\x80"
+_SMALL_LISTS: Final = (b"\x80", b"\x81")
 _MAX_TEXT_CHARS: Final = 120
 
 
@@ -72,8 +72,8 @@ def decode_cbor(payload: bytes) -> Any:  # noqa: ANN401 - checked by the caller
         CborError: It is no CBOR, has a semantic tag, is nested deeper than `MAX_DEPTH`,
             has too many containers, or bytes follow the value.
     """
-    if payload.count(_EMPTY_LIST) > MAX_EMPTY_LISTS:
-        raise CborError(f"more than {MAX_EMPTY_LISTS} empty lists")
+    if any(payload.count(head) > MAX_SMALL_LISTS for head in _SMALL_LISTS):
+        raise CborError(f"more than {MAX_SMALL_LISTS} lists of up to one item")
     stream = BytesIO(payload.removeprefix(SELF_DESCRIBED))
     may_exceed = len(payload) > MAX_MAPS  # a map takes a byte at least
     try:

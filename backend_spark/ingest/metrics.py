@@ -68,6 +68,11 @@ class IngestMetrics:
                 "Messages put aside because decoding them ended the program twice.",
                 self.loop.crash_guard.put_aside,
             ),
+            (
+                "forgotten_id_ranges_total",
+                "Ranges of ids that were forgotten because one node sent too many.",
+                self.loop.logged_ids.ranges.forgotten,
+            ),
             ("segments_total", "Segments written.", counts.segments),
             ("written_bytes_total", "Bytes written.", counts.written_bytes),
             (
