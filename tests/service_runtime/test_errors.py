@@ -14,7 +14,6 @@ from service_runtime.errors import MAX_SHOWN_CHARS, FieldError, shortened
         ([1, "a", {"b": [2.5]}], "[1, 'a', {'b': [2.5]}]"),
         (b"x" * 500, "b'" + "x" * 75 + "..."),
         (list(range(1000)), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...]"),
-        (10**5000, "an unprintable int"),
     ],
 )
 def test_value_is_shown_in_one_short_line(value: object, shown: str) -> None:
