@@ -340,6 +340,7 @@ def _discovery(
         links.to_own(section.broker),
         data / "subscriptions.json",
         on_change,
+        time.monotonic,
     )
 
 

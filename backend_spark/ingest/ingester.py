@@ -26,6 +26,7 @@ from backend_spark.ingest.messages import (
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
 from service_runtime.crash_guard import CrashGuard
 from service_runtime.files import is_disk_full
+from service_runtime.log_limit import LogLimit
 from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.topics import offer_topic
@@ -129,6 +130,7 @@ class IngestLoop:
         disk_retry: Retries while the disk is full.
         identity_check: Checks node ids against their areas.
         crash_guard: Puts messages aside that ended the program twice.
+        log_limit: Limits the lines about quarantine.
         counts: Counters.
     """
 
@@ -143,6 +145,7 @@ class IngestLoop:
     disk_retry: DiskFullRetry
     identity_check: PublisherAreaCheck
     crash_guard: CrashGuard
+    log_limit: LogLimit
     counts: IngestCounts = field(default_factory=IngestCounts)
     _summary_at_s: float = 0.0
     _summary: str = ""
@@ -198,12 +201,7 @@ class IngestLoop:
         if batch.quarantine:
             if not self._append(self.quarantine, batch.quarantine):
                 return
-            log.warning(
-                "%d messages to quarantine, the first from %s: %s",
-                len(batch.quarantine),
-                batch.quarantine[0].topic,
-                batch.quarantine[0].reason,
-            )
+            self._log_quarantine(batch.quarantine)
         self.counts.logged += len(batch.log)
         self.counts.duplicates += batch.duplicates
         self.counts.quarantined += len(batch.quarantine)
@@ -214,6 +212,15 @@ class IngestLoop:
         self.connection.publish_together([
             Publication(*each) for each in make_receipts(arrivals)
         ])
+
+    def _log_quarantine(self, rows: Sequence[LogRow]) -> None:
+        if (count := self.log_limit.count("quarantine", len(rows))) is not None:
+            log.warning(
+                "%d messages to quarantine, the last from %.80s: %s",
+                count,
+                rows[-1].topic,
+                rows[-1].reason,
+            )
 
     def _append(self, writer: SegmentWriter, rows: list[LogRow]) -> bool:
         """Write rows; False if stopped before they were on disk."""

@@ -52,6 +52,7 @@ from service_runtime.lifecycle import (
     run_service,
     start_watched_loop,
 )
+from service_runtime.log_limit import LogLimit
 from service_runtime.metrics import MetricsServer, make_metrics_servers
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
@@ -328,6 +329,7 @@ def _make_ingester(
             Path(settings.places) if settings.places else None
         ),
         crash_guard=make_crash_guard(data, settings.id),
+        log_limit=LogLimit(time.monotonic),
     )
 
 

@@ -102,7 +102,7 @@ class Ingress(BaseConnectionHandler):
             clock, lambda message: LADDER.is_urgent(declared_priority(message))
         )
         self._offer = CustodyOffer(gateway_id, (FORWARD_FILTER,), CONTENT_TYPES)
-        self._unpacker = Unpacker()
+        self._unpacker = Unpacker(clock)
         self._rate_limit = checks.rate_limit
         self._identity_check = checks.identity_check
         self._crash_guard = checks.crash_guard

@@ -6,11 +6,12 @@ properties give one.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from edge_agent.queue.base import MessageDraft
 from service_runtime.crash_guard import CrashGuard
+from service_runtime.log_limit import LogLimit
 from spatial_mqtt.batching import Fragment, FragmentJoiner, decode_batch
 from spatial_mqtt.custody import receipt_topic
 from spatial_mqtt.errors import BatchError, EnvelopeError, TopicError
@@ -136,10 +137,14 @@ class Unpacker:
 
     A publication that cannot be decoded is logged and dropped. Its sender gets no
     receipt and will send it again.
+
+    Args:
+        clock: Monotonic seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._joiner = FragmentJoiner()
+        self._log_limit = LogLimit(clock)
 
     def unpack(self, batch: Iterable[IncomingMessage]) -> list[IncomingMessage]:
         """Return the messages in some publications, in their order."""
@@ -159,6 +164,9 @@ class Unpacker:
                     return []
                 return [incoming._replace(payload=whole, content=None)]
         except BatchError as error:
-            log.error("cannot unpack %s: %s", incoming.topic, error)  # noqa: TRY400
+            if (count := self._log_limit.count(incoming.topic)) is not None:
+                log.error(  # noqa: TRY400 - no bug
+                    "cannot unpack %s (%d times): %s", incoming.topic, count, error
+                )
             return []
         return [incoming]

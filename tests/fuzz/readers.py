@@ -128,7 +128,7 @@ def gateway_ingress(data: bytes) -> object:
     content, wants = (*words[1:], "", "")[:2]
     message = publish("/forward/" + words[0], payload, content=content)
     message = message._replace(response_topic=wants, message_id=wants)
-    parsed = [parse_publication(m, 2) for m in Unpacker().unpack([message])]
+    parsed = [parse_publication(m, 2) for m in Unpacker(float).unpack([message])]
     for each in parsed:
         receipt = each.receipt_topic
         assert receipt is None or topics.matches(topics.CUSTODY_FILTER, receipt)

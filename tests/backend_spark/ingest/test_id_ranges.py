@@ -27,7 +27,7 @@ def test_invented_boots_and_gaps_fill_no_memory(make_ids: object) -> None:
     known = MessageIdSet()
     quiet = [MessageId("quiet", "b", n) for n in range(100)]
     known.add(quiet)
-    ids = make_ids(5 * MAX_RANGES_OF_NODE)  # type: ignore[operator]
+    ids = make_ids(2 * MAX_RANGES_OF_NODE)  # type: ignore[operator]
     tracemalloc.start()
     known.add(ids)
     held_bytes = tracemalloc.get_traced_memory()[0]
