@@ -164,7 +164,8 @@ class Unpacker:
                     return []
                 return [incoming._replace(payload=whole, content=None)]
         except BatchError as error:
-            if (count := self._log_limit.count(incoming.topic)) is not None:
+            cause = incoming.topic, incoming.content
+            if (count := self._log_limit.count(cause)) is not None:
                 log.error(  # noqa: TRY400 - no bug
                     "cannot unpack %s (%d times): %s", incoming.topic, count, error
                 )
