@@ -24,7 +24,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from spatial_mqtt.cells import Cell
+from spatial_mqtt.cells import TOPIC_LEVEL, Cell
 from spatial_mqtt.errors import PositionError, TopicError
 from spatial_mqtt.priority import LADDER, Ladder
 
@@ -194,6 +194,22 @@ class ForwardTopic:
         if match and head and 1 <= int(match[1]) <= ladder.top:
             return cls(head, int(match[1]), by)
         return cls(rest, publisher=by)
+
+
+def cell_publication_topics(name: str, cell: str) -> tuple[ForwardTopic, ...]:
+    """What a node may publish on, as topics or a filter.
+
+    A broker keeps a retained message for each topic, so the six topics of a cell are
+    listed. In a coarser cell the node publishes at a place that is not known.
+
+    Args:
+        name: Certificate name of the node.
+        cell: Topic of its cell.
+    """
+    if cell.count("/") <= TOPIC_LEVEL:
+        return (ForwardTopic(cell + "/#", publisher=name),)
+    priorities = (None, *LADDER.descending())
+    return tuple(ForwardTopic(cell, priority, name) for priority in priorities)
 
 
 def cell_topic(cell: Cell) -> str:
