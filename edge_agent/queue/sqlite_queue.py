@@ -478,7 +478,7 @@ class _PutWriter:
         if is_own and self._store.contains(message_id):
             is_new = False
         else:
-            is_new = self._store.record_id(message_id)
+            is_new = self._store.known_ids.record(message_id)
         if not is_new:
             changes.add_duplicate(draft.priority)
         return is_new

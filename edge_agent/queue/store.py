@@ -17,6 +17,7 @@ from edge_agent.queue.base import (
     cost_bytes,
 )
 from edge_agent.queue.fair_share import NodeBytes
+from edge_agent.queue.known_ids import KnownIds
 from edge_agent.queue.schema import decode_text
 from edge_agent.queue.space_reserve import RESERVE_BYTES
 from spatial_mqtt.priority import LADDER
@@ -247,11 +248,15 @@ class Store:
     Args:
         path: The file, for error messages.
         db: Its connection.
+
+    Attributes:
+        known_ids: Foreign ids that were stored.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path
         self._db = db
+        self.known_ids = KnownIds(db)
         # Cached values are valid until another process writes to the file.
         self._seen_version = -1
         self._values: dict[str, str | None] = {}
@@ -407,36 +412,6 @@ class Store:
         return any(
             row is not None and row.message.id == message_id
             for row in (self.read_row(p, message_id.seq) for p in LADDER.descending())
-        )
-
-    def record_id(self, message_id: MessageId) -> bool:
-        """Record a foreign id; False when it was recorded before."""
-        node, boot, seq = message_id.node, message_id.boot, message_id.seq
-        below = self._db.execute(
-            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low <= ? "
-            "ORDER BY low DESC LIMIT 1",
-            (node, boot, seq),
-        ).fetchone()
-        if below and seq <= below[1]:
-            return False
-        above = self._db.execute(
-            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low = ?",
-            (node, boot, seq + 1),
-        ).fetchone()
-        low = below[0] if below and below[1] == seq - 1 else seq
-        high = above[1] if above else seq
-        if above:
-            self._db.execute(
-                "DELETE FROM taken WHERE node = ? AND boot = ? AND low = ?",
-                (node, boot, seq + 1),
-            )
-        self.record_id_range(node, boot, low, high)
-        return True
-
-    def record_id_range(self, node: str, boot: str, low: int, high: int) -> None:
-        """Record a range of foreign ids."""
-        self._db.execute(
-            "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (node, boot, low, high)
         )
 
     def get_state(self, name: str) -> str | None:
