@@ -11,6 +11,7 @@ import click
 
 from backend_spark.cli import cli
 from backend_spark.errors import (
+    CalibrationError,
     CriteriaTableError,
     RainTableError,
     UnfinishedReplayError,
@@ -22,6 +23,7 @@ from service_runtime.lifecycle import (
     report_settings_error,
 )
 from service_runtime.settings import SettingsError
+from spatial_mqtt.reading_table import ReadingTableError
 
 PROGRAM = "backend-spark"
 EXIT_BUSY = 75
@@ -34,8 +36,8 @@ def main() -> None:
     except SettingsError as error:
         sys.exit(report_settings_error(PROGRAM, error))
     except CriteriaTableError as error:
-        _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(error.problems))
-    except RainTableError as error:
+        _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(str(error).splitlines()))
+    except (RainTableError, ReadingTableError, CalibrationError) as error:
         _fail(EXIT_USAGE_DATA, str(error))
     except (AlreadyRunningError, UnfinishedReplayError) as error:
         _fail(EXIT_BUSY, str(error))

@@ -21,6 +21,8 @@ from service_runtime.settings import (
     read_settings_text,
 )
 from service_runtime.tls import Endpoint, TlsFiles
+from slope_science.criteria import LOOK_AHEAD_H
+from slope_science.evidence.settings import EvidenceSettings
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 
@@ -166,7 +168,27 @@ class ScoreSection:
         ),
         600,
     )
+    nearby_km: float = key(
+        KeyRule(
+            "Radius in which the gauges of other cells are compared with those of a "
+            "cell, and take the place of missing ones; 0 uses the cell's own only.",
+            "km",
+            0,
+            20,
+        ),
+        5.0,
+    )
     master: str = key(KeyRule("Spark master when --master is not given."), "local[*]")
+    hold_s: float = key(
+        KeyRule(
+            "Longest time that a level of 3 or more is held without evidence, in gold "
+            "and as a notice; after that it is unknown.",
+            "s",
+            low=3600,
+            high=90 * 86_400,
+        ),
+        7 * 86_400.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -181,9 +203,10 @@ class RainCriteriaSection:
     )
     file: str | None = key(
         KeyRule(
-            "CSV of the prefecture's criteria by mesh: mesh, LEVEL1, LEVEL2, LEVEL3_00 "
-            "to LEVEL3_150, SPECIAL, municipality; absent uses planning defaults, "
-            "which every reason marks as assumed."
+            "Table of criteria by mesh as the prefecture or JMA publishes it (CSV), or "
+            "a folder of such tables, which complete each other; absent uses planning "
+            "defaults, which every reason marks as assumed. `backend-spark criteria` "
+            "checks it."
         ),
         None,
     )
@@ -206,12 +229,39 @@ class RainCriteriaSection:
     )
     look_ahead: bool = key(
         KeyRule(
-            "Whether a level from 2 to 4 also applies when expected rain reaches it "
-            "within two hours: the rain of an official forecast, or without one that "
-            "of the last hour continued. The tables contain these projections in any "
-            "case. Forecasts for the public need a permit."
+            "Whether a level from 2 to 4 also applies when an official rain forecast "
+            "reaches it within the look-ahead; the reason names the forecast."
+        ),
+        True,
+    )
+    look_ahead_same_rain: bool = key(
+        KeyRule(
+            "Whether, without a usable official forecast, the rain of the last hour "
+            "continued counts as one. That is a forecast of ours, and forecasts for "
+            "the public need a permit; the tables contain it in any case."
         ),
         False,
+    )
+    look_ahead_h: int = key(
+        KeyRule(
+            "Look-ahead of meshes whose table has no column LOOK_AHEAD_H: 2, or 3 in "
+            "some prefectures.",
+            "h",
+            LOOK_AHEAD_H[0],
+            LOOK_AHEAD_H[-1],
+        ),
+        LOOK_AHEAD_H[0],
+    )
+
+    rain_alone_level: int = key(
+        KeyRule(
+            "Highest level of rain of doubtful quality (above the limits, or "
+            "contradicted by the gauges around) while no second gauge, stream or soil "
+            "confirms it.",
+            low=1,
+            high=5,
+        ),
+        3,
     )
 
 
@@ -231,6 +281,31 @@ class ForecastSection:
             43_200,
         ),
         7200.0,
+    )
+
+
+@dataclass(frozen=True)
+class AnalysisSection:
+    """``[analysis]``: JMA's analysed rain and soil water index on the 1 km grid."""
+
+    soil_water_folder: str | None = key(
+        KeyRule(
+            "Folder of GRIB2 files of the soil water index "
+            "(..._Ggis1km_Psw_Aper10min_ANAL_grib2.bin) that `analysis load` reads; "
+            "absent: none."
+        ),
+        None,
+    )
+    rain_folder: str | None = key(
+        KeyRule(
+            "Folder of GRIB2 files of analysed rain, or its quick version "
+            "(..._Ggis1km_Prr60lv_ANAL_grib2.bin), that `analysis load` reads; "
+            "absent: none."
+        ),
+        None,
+    )
+    max_age_s: float = key(
+        KeyRule("Age from which an analysis is not used.", "s", 600, 21_600), 3600.0
     )
 
 
@@ -309,6 +384,13 @@ class ConsoleSection:
         ),
         None,
     )
+    calibration: str | None = key(
+        KeyRule(
+            "File written by evaluate --calibrate: how many of 100 such days had "
+            "landslides is shown beside the level of a cell; absent: not shown."
+        ),
+        None,
+    )
     exercise: bool = key(
         KeyRule("Take the newest data as the present time: for exercises and replays."),
         False,
@@ -361,6 +443,7 @@ class KeepSection:
     alerts_days: int = _keep("alerts")
     nodes_days: int = _keep("rows of nodes without a newer message")
     forecasts_days: int = _keep("rain forecasts, counted from their receipt,")
+    analyses_days: int = _keep("analysed rain, counted from its receipt,")
 
     def days_of(self, table: str) -> int:
         """Days that rows of a table are kept; 0 is for ever."""
@@ -385,7 +468,9 @@ class BackendSettings:
     ingest: IngestSection
     score: ScoreSection
     criteria: RainCriteriaSection
+    evidence: EvidenceSettings
     forecast: ForecastSection
+    analysis: AnalysisSection
     notify: NotifySection
     console: ConsoleSection
     keep: KeepSection

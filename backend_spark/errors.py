@@ -2,8 +2,10 @@
 
 BackendError
 ├── RainTableError       also ValueError    a rain table is malformed
+├── CalibrationError     also ValueError    days or a file cannot be used
 ├── CriteriaTableError   also ValueError    a table of criteria breaks a rule
 ├── ForecastFileError    also ValueError    a forecast file breaks a rule
+├── AnalysisFileError    also ValueError    a file of analysed rain breaks a rule
 ├── TelegramError        also ValueError    a file is not a JMA telegram
 ├── ExportError          also ValueError    a requested export is not possible
 ├── PlotError            also ValueError    a requested plot is not possible
@@ -34,6 +36,18 @@ class RainTableError(BackendError, ValueError):
         super().__init__(f"{source}: {problem}")
 
 
+class CalibrationError(BackendError, ValueError):
+    """Landslide days cannot be calibrated, or a file of a calibration is wrong.
+
+    Attributes:
+        field: Name of the file, or what there is too little of.
+    """
+
+    def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
+        self.field = field
+        super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
+
+
 class _FileRuleError(BackendError, ValueError):
     """A file breaks one rule or more.
 
@@ -54,6 +68,10 @@ class CriteriaTableError(_FileRuleError):
 
 class ForecastFileError(_FileRuleError):
     """A forecast file breaks one rule or more; none of it was loaded."""
+
+
+class AnalysisFileError(_FileRuleError):
+    """A file of analysed rain or soil water breaks a rule; none of it was loaded."""
 
 
 class TelegramError(BackendError, ValueError):

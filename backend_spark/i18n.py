@@ -75,10 +75,14 @@ NO_JUDGEMENT: Final = ("判定なし", "no judgement")
 NO_DATA: Final = ("データなし", "no data")
 
 
-def level_name(level: int | None, *, is_silent: bool = False) -> tuple[str, str]:
-    """Name of a level in Japanese and English; also without a level."""
+def level_name(
+    level: int | None, *, is_silent: bool = False, is_held: bool = False
+) -> tuple[str, str]:
+    """Name of a level in Japanese and English; also held or without a level."""
     if level is None:
         return NO_DATA if is_silent else NO_JUDGEMENT
+    if is_held:
+        return f"判定不能（最終 レベル{level}相当）", f"unknown (last level {level})"
     return LEVEL_NAMES[level]
 
 
@@ -93,6 +97,10 @@ REPORT_WORDS: Final = {
         "level": "レベル{}相当",
         "missing": "データなし",
         "unjudged": "判定なし",
+        "held": "判定不能（最終 レベル{}相当）",
+        "held_since": "判定不能（最終 レベル{}相当 {}、以後データなし）",
+        "some_unknown": "基準に達したと判定されたメッシュはありません。"
+        "判定できないメッシュが {} あります。",
         "cells": "レベル別メッシュ数",
         "where": "注意が必要なメッシュ",
         "nothing": "基準に達したメッシュはありません。",
@@ -128,6 +136,10 @@ REPORT_WORDS: Final = {
         "level": "Equivalent to level {}",
         "missing": "No data",
         "unjudged": "No judgement",
+        "held": "Unknown (last level {})",
+        "held_since": "Unknown (last judged level {} at {}, no data since)",
+        "some_unknown": "No judged cell has reached a criterion. {} cells cannot be "
+        "judged.",
         "cells": "Cells by level",
         "where": "Cells that need attention",
         "nothing": "No cell has reached a criterion.",
@@ -156,8 +168,12 @@ REPORT_WORDS: Final = {
     },
 }
 
+_HELD_JA: Final = "最後の判定を保持しています。現在の状況は分かりません"
+_HELD_EN: Final = "the last judgement is held: the present state is not known"
+
 LEVEL_MEANINGS: Final = {
     "ja": {
+        **dict.fromkeys(range(11, 16), _HELD_JA),
         5: "土砂災害特別警報の基準に相当（市町村の避難情報では「緊急安全確保」の段階）",
         4: "土砂災害危険警報の基準に相当（市町村の避難情報では「避難指示」の段階）",
         3: "土砂災害警報の基準に相当（市町村の避難情報では「高齢者等避難」の段階）",
@@ -165,6 +181,7 @@ LEVEL_MEANINGS: Final = {
         1: "基準に達していない",
     },
     "en": {
+        **dict.fromkeys(range(11, 16), _HELD_EN),
         5: 'special-warning criterion (the stage of "emergency safety measures")',
         4: 'danger-warning criterion (the stage of "evacuation order")',
         3: 'warning criterion (the stage of "evacuation of the elderly")',

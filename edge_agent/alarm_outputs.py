@@ -1,7 +1,10 @@
 """Alarm outputs: lamps and sounders that follow the level without any network.
 
 The level is the highest of the node's own rules and of the notices for its position,
-so a lamp at the road works while the backend, the gateway or the link is down.
+so a lamp at the road works while the backend, the gateway or the link is down. When a
+notice of level 3 or more expires without withdrawal, the level is unknown: an output
+that is not on then flashes briefly, again and again, instead of looking like calm.
+One that was on for its longest time flashes likewise while the level lasts.
 """
 
 import logging
@@ -14,9 +17,31 @@ from gpiozero import DigitalOutputDevice
 from edge_agent.sensors.base import SensorConfig, check_sensor_name
 from edge_agent.sensors.errors import pin_error_types
 from edge_agent.sensors.registry import find_user
+from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
 
 log = logging.getLogger(__name__)
+
+
+ON, OFF, LIMITED, UNKNOWN = "on", "off", "limited", "unknown"
+"""States of an output; it flashes when limited by `most_s`, and when unknown."""
+
+FLASH_S = 1.0
+"""Time on of one flash: one interval between two updates."""
+
+MIN_FLASH_INTERVAL_S = 2.0
+
+
+def check_flash_interval(every_s: float) -> None:
+    """Check the time between two flashes.
+
+    Raises:
+        FieldError: It is too short.
+    """
+    if 0 < every_s < MIN_FLASH_INTERVAL_S:
+        rule = f"0, or {MIN_FLASH_INTERVAL_S:g} or more"
+        remedy = "take 5 for a lamp, 60 for a sounder"
+        raise FieldError("unknown_every_s", rule, every_s, remedy)
 
 
 @dataclass(frozen=True)
@@ -48,13 +73,24 @@ class AlarmOutputSettings:
     )
     most_s: float = key(
         KeyRule(
-            "Longest time on in a row, for a sounder near houses; a higher level "
-            "restarts it, 0 has no limit.",
+            "Longest time on in a row; then it flashes while the level lasts. A higher "
+            "level restarts it, 0 has no limit, as for a lamp.",
             "s",
             low=0,
             high=86_400,
         ),
-        0.0,
+        3600.0,
+    )
+    unknown_every_s: float = key(
+        KeyRule(
+            "Time between two flashes of 1 s while the level of a notice is unknown, "
+            "and after `most_s`; longer for a sounder, such as 60; 0: off meanwhile.",
+            "s",
+            low=0,
+            high=3600,
+            check=check_flash_interval,
+        ),
+        5.0,
     )
 
 
@@ -75,15 +111,23 @@ class AlarmOutput:
             settings.pin, active_high=settings.active_high, pin_factory=pin_factory
         )
         self._since: tuple[int, float] | None = None
-        self.is_on = False
+        self.state = OFF
 
-    def update(self, own_level: int, notice_level: int, now_s: float) -> None:
-        """Switch the output on or off by level and time.
+    def update(
+        self,
+        own_level: int,
+        notice_level: int,
+        now_s: float,
+        *,
+        is_unknown: bool = False,
+    ) -> None:
+        """Switch the output by level and time.
 
         Args:
             own_level: The node's own level.
             notice_level: The level of the notices.
             now_s: Monotonic time.
+            is_unknown: Whether a notice expired without withdrawal.
         """
         s = self.settings
         level = max(own_level, notice_level) if s.by_notice else own_level
@@ -93,25 +137,39 @@ class AlarmOutput:
             self._since = level, now_s
         start_s = None if self._since is None else self._since[1]
         is_expired = start_s is not None and 0 < s.most_s <= now_s - start_s
-        self._switch(start_s is not None and not is_expired, level)
+        if start_s is not None and not is_expired:
+            state = ON
+        elif s.unknown_every_s and is_expired:
+            state = LIMITED
+        elif s.unknown_every_s and is_unknown and s.by_notice:
+            state = UNKNOWN
+        else:
+            state = OFF
+        self._switch(state, level)
+        if state in {LIMITED, UNKNOWN}:
+            self._flash(now_s)
 
     def close(self) -> None:
         """Switch the output off and release its pin."""
         self._device.close()
 
-    def _switch(self, is_on: bool, level: int) -> None:
-        if is_on == self.is_on:
+    def _switch(self, state: str, level: int) -> None:
+        if state == self.state:
             return
-        self.is_on = is_on
-        log.warning(
-            "alarm %s is %s: level %d", self.settings.name, _on_or_off(is_on), level
-        )
-        if is_on and self.settings.blink_s:
+        self.state = state
+        log.warning("alarm %s is %s: level %d", self.settings.name, state, level)
+        if state == ON and self.settings.blink_s:
             self._device.blink(self.settings.blink_s, self.settings.blink_s)
-        elif is_on:
+        elif state == ON:
             self._device.on()
         else:
             self._device.off()
+
+    def _flash(self, now_s: float) -> None:
+        every_s = self.settings.unknown_every_s
+        is_lit = now_s % every_s >= every_s - FLASH_S
+        if is_lit != self._device.value:
+            self._device.value = is_lit
 
 
 class AlarmOutputs:
@@ -139,14 +197,16 @@ class AlarmOutputs:
                 log.error("alarm %s cannot be switched: %s", each.name, error)  # noqa: TRY400
                 self._failed[each.name] = str(error)
 
-    def update(self, own_level: int, notice_level: int) -> None:
-        """Switch all outputs by the current levels."""
+    def update(
+        self, own_level: int, notice_level: int, *, is_unknown: bool = False
+    ) -> None:
+        """Switch all outputs by the current levels; see `AlarmOutput.update`."""
         for alarm in self._alarms:
-            alarm.update(own_level, notice_level, self._clock())
+            alarm.update(own_level, notice_level, self._clock(), is_unknown=is_unknown)
 
     def states(self) -> Mapping[str, str]:
-        """State of each output by name: on, off, or why it cannot be switched."""
-        states = {a.settings.name: _on_or_off(a.is_on) for a in self._alarms}
+        """State of each output by name, or why it cannot be switched."""
+        states = {a.settings.name: a.state for a in self._alarms}
         return {**states, **self._failed}
 
     def close(self) -> None:
@@ -170,7 +230,3 @@ def find_alarm_problems(
             yield Problem(f"alarm[{at}].pin", rule, alarm.pin, remedy)
         if alarm.name in {o.name for o in others}:
             yield Problem(f"alarm[{at}].name", "must be named once", alarm.name)
-
-
-def _on_or_off(is_on: bool) -> str:
-    return "on" if is_on else "off"

@@ -426,8 +426,9 @@ def _triage(shared: _Shared) -> Triage:
 
 def _notices(shared: _Shared) -> Notices:
     state = shared.queue.get_state(NOTICES_STATE)
-    verify = _notice_verifier(shared.node.settings.notices.keys)
-    return Notices(state, make_state_writer(shared.queue), verify=verify)
+    section, store = shared.node.settings.notices, make_state_writer(shared.queue)
+    verify = _notice_verifier(section.keys)
+    return Notices(state, store, verify=verify, unknown_s=section.unknown_s)
 
 
 def _notice_verifier(keys: Sequence[str]) -> OpenNotice | None:

@@ -187,6 +187,16 @@ class NoticesSection:
         ),
         (),
     )
+    unknown_s: float = key(
+        KeyRule(
+            "How long the level is unknown after a notice of level 3 or more expired "
+            "without withdrawal, unless a new notice for its area comes.",
+            "s",
+            0,
+            2_592_000,
+        ),
+        604_800.0,
+    )
 
 
 def check_ssh_keys(keys: tuple[str, ...]) -> None:

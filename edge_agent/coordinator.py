@@ -104,7 +104,7 @@ class Coordinator:
         self._battery = battery
         self._mistakes = mistakes
         self._status_folder = status_folder
-        self._level = LOWEST
+        self._level = self._alarm_level = LOWEST
         self._battery_v: float | None = None
 
     @property
@@ -137,6 +137,7 @@ class Coordinator:
         battery_v = values[-1] if values and isinstance(values[-1], float) else None
         self._battery_v = self._battery_v if battery_v is None else battery_v
         self._level = assessment.level
+        self._alarm_level = assessment.alarm_level
         self._parts.agent.adapt_rate(max(self._level, self._notice_level()), battery_v)
 
     def on_notice(self, withdrawn: bool = False) -> None:
@@ -204,9 +205,18 @@ class Coordinator:
 
     def _switch_alarms(self, beat: Heartbeat) -> None:
         """Switch the alarm outputs; no other thread does."""
+        was_unknown = False
         while not self._stop.wait(ALARMS_INTERVAL_S):
             beat()
-            self._parts.alarms.update(self._level, self._notice_level())
+            now_s = self._parts.clock.wall_s()
+            is_unknown = self._parts.notices.is_unknown(now_s)
+            if is_unknown != was_unknown:
+                words = self._parts.notices.summary(now_s)
+                log.warning("notices: %s", words or "the level is known again")
+                was_unknown = is_unknown
+            self._parts.alarms.update(
+                self._alarm_level, self._notice_level(), is_unknown=is_unknown
+            )
 
     def _move_slope(self, beat: Heartbeat) -> None:
         move_slope = self._parts.move_slope

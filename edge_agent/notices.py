@@ -1,17 +1,21 @@
 """Notices: levels and criteria that analysts published for the node's area.
 
-They are received from the link, stored for the next start and expire by themselves.
+They are received from the link, stored for the next start and expire by themselves. A
+notice of level 3 or more is renewed or withdrawn as long as its publisher works. If one
+expires instead, the publisher or the way from it is gone, and the level of the area is
+unknown, not calm.
 """
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from msgspec import structs
 
 from edge_agent.queue.base import Queue, QueueFileError
 from service_runtime.errors import FieldError
+from slope_science.findings import WARNING
 from spatial_mqtt.announcements import CriteriaNotice, Notice, OpenNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.transport import IncomingMessage
@@ -19,6 +23,8 @@ from spatial_mqtt.transport import IncomingMessage
 log = logging.getLogger(__name__)
 
 NOTICES_STATE = "notices"
+UNKNOWN_S = 7 * 86_400.0
+"""How long a level is unknown after its notice expired; the default."""
 
 StoreState = Callable[[Mapping[str, str]], object]
 
@@ -67,6 +73,7 @@ class Notices:
             whether criteria were withdrawn.
         verify: Checks the signature of a topic and payload and returns the notice's
             JSON, or raises `NoticeError`; None where notices need no signature.
+        unknown_s: How long a level is unknown after its notice expired.
 
     Attributes:
         refused: Reason of the last refusal; None when none was refused.
@@ -79,10 +86,12 @@ class Notices:
         on_change: Callable[[bool], object] = lambda _: None,
         *,
         verify: OpenNotice | None = None,
+        unknown_s: float = UNKNOWN_S,
     ) -> None:
         self._by_topic = _restored(state, is_signed=verify is not None)
         self._remember = store_state
         self._opened = verify
+        self._unknown_s = unknown_s
         self.on_change = on_change
         self.refused: str | None = None
 
@@ -117,15 +126,36 @@ class Notices:
         """The highest level in force; 1 without notices."""
         return max((n.level for _, n in self._in_force(now_s)), default=1)
 
+    def is_unknown(self, now_s: float) -> bool:
+        """Whether a notice of level 3 or more expired without withdrawal or renewal.
+
+        A new notice for its area, a withdrawal by hand, or `unknown_s` ends this. A
+        notice without a time of creation was written by hand and ends as written.
+        """
+        return any(self._expired(now_s))
+
     def summary(self, now_s: float) -> str | None:
-        """Format the highest level with its area and expiry; None at level 1."""
-        found = [(n.level, n.until_s, topic) for topic, n in self._in_force(now_s)]
-        level, until_s, topic = max(found, default=(1, 0.0, ""))
-        if level == 1:
-            return None
-        until = datetime.fromtimestamp(until_s, UTC).astimezone()
-        area = topic.removeprefix("/notice")
-        return f"level {level} by notice for {area} until {until:%m-%d %H:%M}"
+        """Format the highest level with its area and expiry, and what is unknown.
+
+        None at level 1 with nothing unknown.
+        """
+        found = [(n.level, n.until_s, topic, n) for topic, n in self._in_force(now_s)]
+        parts = []
+        level, until_s, topic, notice = max(
+            found, key=lambda each: each[:3], default=(1, 0.0, "", None)
+        )
+        if notice is not None and level > 1:
+            parts.append(
+                f"level {level} by notice for {topic.removeprefix('/notice')} until "
+                f"{_local(until_s)}{_format_doubts(notice)}"
+            )
+        parts += [
+            f"LEVEL UNKNOWN: the notice of level {n.level} for "
+            f"{topic.removeprefix('/notice')} expired {_local(n.until_s)} without "
+            "withdrawal"
+            for topic, n in self._expired(now_s)
+        ]
+        return "; ".join(parts) or None
 
     def criteria(self) -> CriteriaNotice | None:
         """The newest criteria; of equal versions, those of the smallest area."""
@@ -140,6 +170,12 @@ class Notices:
         notices = list(self._by_topic.items())
         return [(topic, n) for topic, n in notices if now_s < n.until_s]
 
+    def _expired(self, now_s: float) -> Iterator[tuple[str, Notice]]:
+        for topic, n in list(self._by_topic.items()):
+            is_over = n.until_s <= now_s < n.until_s + self._unknown_s
+            if n.level >= WARNING and n.at_s > 0 and is_over:
+                yield topic, n
+
     def _read(
         self, earlier: Notice | None, topic: str, payload: bytes
     ) -> Notice | None:
@@ -149,6 +185,19 @@ class Notices:
         if notice.at_s == 0:
             raise NoticeError("at_s", "given where notices are signed", 0)
         return _newer(earlier, notice)
+
+
+def _local(at_s: float) -> str:
+    return f"{datetime.fromtimestamp(at_s, UTC).astimezone():%m-%d %H:%M}"
+
+
+def _format_doubts(notice: Notice) -> str:
+    """What restricts the level, in parentheses."""
+    words = []
+    if notice.state == "held":
+        words.append(f"held, no data since {_local(notice.known_until_s)}")
+    words += [code.replace("_", " ") for code in notice.doubts if code != "level_held"]
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _newer(earlier: Notice | None, notice: Notice | None) -> Notice | None:

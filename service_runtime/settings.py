@@ -215,9 +215,24 @@ def _table(
         return None
     try:
         return form(**values)
-    except FieldError as error:
-        problems.append(Problem.of(error, path))
+    except ValueError as error:
+        problems.append(_broken(error, path))
         return None
+
+
+def _broken(error: ValueError, path: str) -> Problem:
+    """The problem that a check of a whole table raised.
+
+    Packages without settings raise errors of their own, with the same attributes.
+    """
+    if isinstance(error, FieldError):
+        return Problem.of(error, path)
+    parts = [getattr(error, name, None) for name in ("field", "rule", "value")]
+    if None in parts[:2]:
+        raise error
+    field, rule, value = parts
+    remedy = getattr(error, "remedy", None)
+    return Problem.of(FieldError(str(field), str(rule), value, remedy), path)
 
 
 def _absent(

@@ -3,27 +3,46 @@
 The index has no meaning without them: in Kinki the warning criterion spans 108
 to 369 mm. The prefecture's tables must replace the defaults before operation;
 until then every reason contains "assumed criteria".
+
+A prefecture does not judge every level everywhere. Such a criterion is infinite
+(`NOT_JUDGED_MM`): no index reaches it, and it is never replaced by a default.
 """
 
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+from typing import Final
 
 from slope_science.errors import ScienceError
 from slope_science.reasons import Reason
 
+NOT_JUDGED_MM: Final = math.inf
+"""Criterion of a level that the prefecture does not judge."""
+
 MAX_LINE_POINTS = 151
 """Prefectures' tables have one point per mm of 60-minute rain from 0 to 150."""
 
+LOOK_AHEAD_H: Final = (2, 3)
+"""Hours ahead by which prefectures judge levels 2 to 4; most of them take two."""
+
+ADVISORY_LEVEL, WARNING_LEVEL, LINE_LEVEL, SPECIAL_LEVEL = range(2, 6)
+JUDGED_LEVELS: Final = (ADVISORY_LEVEL, WARNING_LEVEL, LINE_LEVEL, SPECIAL_LEVEL)
+"""Levels that rain can reach, each with a criterion."""
+
 CriticalLine = tuple[tuple[float, ...], ...]
+NO_LINE: Final[CriticalLine] = ((0.0, NOT_JUDGED_MM), (1.0, NOT_JUDGED_MM))
+"""Critical line of a prefecture that does not judge level 4."""
 
 
+@lru_cache(maxsize=4096)  # the meshes of a prefecture share their lines
 def check_critical_line(line: CriticalLine) -> None:
     """Check a critical line; an empty one is allowed.
 
     Args:
-        line: Points (60-minute rain, soil water index) in mm.
+        line: Points (60-minute rain, soil water index) in mm. Below a 60-minute rain
+            the index may be `NOT_JUDGED_MM`.
 
     Raises:
         ScienceError: The points form no line, or the index rises with the rain.
@@ -33,8 +52,7 @@ def check_critical_line(line: CriticalLine) -> None:
     if not 2 <= len(line) <= MAX_LINE_POINTS or any(len(point) != 2 for point in line):  # noqa: PLR2004 - a point is a pair
         rule = f"2 to {MAX_LINE_POINTS} points of r60 mm and index mm"
         raise ScienceError("line", rule, line)
-    numbers = [number for point in line for number in point]
-    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+    if not all(math.isfinite(r60) and r60 >= 0 and mm >= 0 for r60, mm in line):
         raise ScienceError("line", "finite numbers of zero or more", line)
     for (r60_mm, index_mm), (next_r60_mm, next_index_mm) in pairwise(line):
         if next_r60_mm <= r60_mm or next_index_mm > index_mm:
@@ -50,14 +68,18 @@ class Criteria:
 
     Attributes:
         warning_mm: Warning (level 3) criterion.
-        advisory_mm: Advisory (level 2) criterion.
-        special_mm: Special warning (level 5) criterion.
+        advisory_mm: Advisory (level 2) criterion, without rain where it is a line.
+        special_mm: Special warning (level 5) criterion, without rain likewise.
         assumed: Whether these are defaults instead of the prefecture's table.
         line: Points (60-minute rain, soil water index) of the prefecture's critical
             line; empty for the planning default.
         special_assumed: Whether only the special criterion is a default.
         basis: Source of the three criteria, shown in reasons; None for the
             prefecture's table. The line is always the table's.
+        advisory_line: Points of the advisory criterion where it depends on the rain,
+            as in JMA's tables since May 2026; empty: the same at any rain.
+        special_line: Points of the special criterion likewise.
+        look_ahead_h: Hours ahead by which the prefecture judges levels 2 to 4.
     """
 
     warning_mm: float = 150.0
@@ -67,16 +89,23 @@ class Criteria:
     line: CriticalLine = ()
     special_assumed: bool = False
     basis: Reason | None = None
+    advisory_line: CriticalLine = ()
+    special_line: CriticalLine = ()
+    look_ahead_h: int = LOOK_AHEAD_H[0]
 
     def __post_init__(self) -> None:
         """Reject criteria that are out of order."""
-        if not 0 < self.advisory_mm <= self.warning_mm <= self.special_mm:
-            raise ScienceError(
-                "criteria",
-                "0 < advisory <= warning <= special",
-                (self.advisory_mm, self.warning_mm, self.special_mm),
-            )
-        check_critical_line(self.line)
+        limits = (self.advisory_mm, self.warning_mm, self.special_mm)
+        judged = [mm for mm in limits if mm != NOT_JUDGED_MM]
+        # Comparisons with nan are false.
+        if not all(mm > 0 for mm in judged) or judged != sorted(judged):
+            rule = "0 < advisory <= warning <= special"
+            raise ScienceError("criteria", rule, limits)
+        if self.look_ahead_h not in LOOK_AHEAD_H:
+            rule = " or ".join(map(str, LOOK_AHEAD_H))
+            raise ScienceError("look_ahead_h", rule, self.look_ahead_h)
+        for line in (self.line, self.advisory_line, self.special_line):
+            check_critical_line(line)
 
     @classmethod
     def assumed_from(cls, warning_mm: float) -> "Criteria":
@@ -86,6 +115,34 @@ class Criteria:
         criterion is 1.25 of the critical line without rain.
         """
         return cls(warning_mm, 0.75 * warning_mm, 1.25 * 1.478 * warning_mm)
+
+    @property
+    def look_ahead_steps(self) -> int:
+        """The look-ahead in steps of ten minutes."""
+        return 6 * self.look_ahead_h
+
+    @property
+    def not_judged(self) -> tuple[int, ...]:
+        """Levels that no rain reaches, because the prefecture does not judge them."""
+        at_rain_mm = 1e9  # beyond the end of every line, where it is lowest
+        return tuple(
+            level
+            for level in JUDGED_LEVELS
+            if self.limit_mm(level, at_rain_mm) == NOT_JUDGED_MM
+        )
+
+    def limit_mm(self, level: int, r60_mm: float) -> float:
+        """Criterion of a level at a 60-minute rain; `NOT_JUDGED_MM` without one."""
+        if level == WARNING_LEVEL:
+            return self.warning_mm
+        if level == LINE_LEVEL:
+            return self.critical_line_mm(r60_mm)
+        constant_mm, line = (
+            (self.special_mm, self.special_line)
+            if level == SPECIAL_LEVEL
+            else (self.advisory_mm, self.advisory_line)
+        )
+        return _on_line(line, r60_mm) if line else constant_mm
 
     def critical_line_mm(self, r60_mm: float) -> float:
         """Soil water index of the critical line (level 4) at a 60-minute rain.
@@ -114,5 +171,7 @@ def _on_line(line: CriticalLine, r60_mm: float) -> float:
     if after in {0, len(line)}:
         return line[min(after, len(line) - 1)][1]
     (low_mm, high), (next_mm, low) = line[after - 1], line[after]
+    if high == NOT_JUDGED_MM:
+        return high
     share = (r60_mm - low_mm) / (next_mm - low_mm)
     return high + share * (low - high)

@@ -8,10 +8,14 @@ class ScienceError(ValueError):
         field: Name of the input.
         rule: What it must be.
         value: What was given.
+        remedy: What to do; None when the rule implies it.
     """
 
-    def __init__(self, field: str, rule: str, value: object) -> None:
+    def __init__(
+        self, field: str, rule: str, value: object, remedy: str | None = None
+    ) -> None:
         self.field = field
         self.rule = rule
         self.value = value
+        self.remedy = remedy
         super().__init__(f"{field} must be {rule}, got {value!r}")

@@ -188,24 +188,134 @@ class ThermalRegression:
         return (x, y) if math.hypot(x, y) <= MAX_DEG_PER_K else None
 
 
-def remove_largest_step(axes: Sequence[Sequence[float]]) -> list[list[float]]:
+STEP_INTERVALS = 2
+"""A kick during a reading spreads over two intervals."""
+
+STEP_WITHIN_S = 300.0
+STEP_SIGMAS = 6.0
+STEP_SHARE = 0.85
+SECOND_SHARE = 0.6
+
+
+def remove_steps(
+    times_s: Sequence[float], axes: Sequence[Sequence[float]], sigma: float
+) -> list[list[float]] | None:
+    """Readings without the step, or the two steps, that explain their change.
+
+    Two steps are two kicks, or a kick and the way back. Creep has its largest changes
+    side by side, so that a second step within one interval is half of the first within
+    two, less than `SECOND_SHARE` of it.
+
+    Args:
+        times_s: Times of the readings, ascending.
+        axes: Readings; the same number for each axis.
+        sigma: Noise of a reading.
+
+    Returns:
+        None if no step explains the change.
+    """
+    if is_single_step(times_s, axes, sigma):
+        rest = remove_largest_step(axes, STEP_INTERVALS)
+        again = is_single_step(times_s, rest, sigma) and _range(rest) > (
+            SECOND_SHARE * _range(axes)
+        )
+        return remove_largest_step(rest, STEP_INTERVALS) if again else rest
+    first, second = _largest(axes, STEP_INTERVALS), 0.0
+    rest = remove_largest_step(axes, STEP_INTERVALS)
+    second = _largest(rest, 1)
+    if second < max(SECOND_SHARE * first, STEP_SIGMAS * sigma):
+        return None
+    rest = remove_largest_step(rest, 1)
+    left = (1 - STEP_SHARE) * _range(axes) + STEP_SIGMAS * sigma
+    return rest if _range(rest) <= left else None
+
+
+def _range(axes: Sequence[Sequence[float]]) -> float:
+    return math.hypot(*(max(axis) - min(axis) for axis in axes))
+
+
+def _largest(axes: Sequence[Sequence[float]], intervals: int) -> float:
+    """Largest change over a number of intervals; 0 with too few readings."""
+    moments = list(zip(*axes, strict=True))
+    pairs = zip(moments, moments[intervals:], strict=False)
+    return max((math.dist(before, after) for before, after in pairs), default=0.0)
+
+
+def is_steady(axes: Sequence[Sequence[float]], sigma: float) -> bool:
+    """Whether readings move in one direction, apart from noise.
+
+    Source:
+        The distance of two readings of two axes with Gaussian noise is 1.77 sigma on
+        average; the share is our proposal.
+    """
+    moments = list(zip(*axes, strict=True))
+    path = sum(math.dist(a, b) for a, b in pairwise(moments))
+    noise = _MEAN_DISTANCE * sigma * (len(moments) - 1)
+    return math.dist(moments[0], moments[-1]) >= _STEADY_SHARE * (path - noise)
+
+
+_MEAN_DISTANCE = 1.77
+_STEADY_SHARE = 0.7
+
+
+def is_single_step(
+    times_s: Sequence[float], axes: Sequence[Sequence[float]], sigma: float
+) -> bool:
+    """Whether one step explains the change of some readings.
+
+    A kick may extend over two intervals between readings, or `STEP_WITHIN_S`, because
+    it happens during a reading, or the ground settles.
+
+    Args:
+        times_s: Times of the readings, ascending.
+        axes: Readings; the same number for each axis.
+        sigma: Noise of a reading.
+
+    Returns:
+        Whether the largest step exceeds `STEP_SIGMAS` of the noise, and is at least
+        `STEP_SHARE` of the range of the readings above the noise. Creep gives a third
+        of its range within two of six intervals; the share is our proposal.
+    """
+    moments = list(zip(*axes, strict=True))
+    largest, end = 0.0, 0
+    for begin, moment in enumerate(moments):
+        last = min(begin + 2, len(moments) - 1)
+        end = max(end, last)
+        while end + 1 < len(moments) and times_s[end + 1] <= (
+            times_s[begin] + STEP_WITHIN_S
+        ):
+            end += 1
+        largest = max(largest, math.dist(moment, moments[end]))
+    whole = math.hypot(*(max(axis) - min(axis) for axis in axes))
+    noise = STEP_SIGMAS * sigma
+    return largest >= noise and largest >= STEP_SHARE * (whole - noise)
+
+
+def remove_largest_step(
+    axes: Sequence[Sequence[float]], intervals: int = 1
+) -> list[list[float]]:
     """Readings without their largest step, taken at the same moment for all axes.
 
     Args:
         axes: Readings in time order; the same number for each axis.
+        intervals: Number of intervals between readings over which one step may extend,
+            such as two for a kick during a reading.
     """
     moments = list(zip(*axes, strict=True))
-    steps = [
-        math.hypot(*(b - a for a, b in zip(before, after, strict=True)))
-        for before, after in pairwise(moments)
-    ]
-    if not steps:
+    over = min(intervals, len(moments) - 1)
+    if over < 1:
         return [list(axis) for axis in axes]
-    at = steps.index(max(steps)) + 1
+    sizes = [
+        math.dist(before, after)
+        for before, after in zip(moments, moments[over:], strict=False)
+    ]
+    begin = sizes.index(max(sizes))
+    end = begin + over
     return [
         [
-            v - (axis[at] - axis[at - 1]) * (number >= at)
-            for number, v in enumerate(axis)
+            *axis[: begin + 1],
+            *([axis[begin]] * (over - 1)),
+            *(v - (axis[end] - axis[begin]) for v in axis[end:]),
         ]
         for axis in axes
     ]

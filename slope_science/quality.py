@@ -1,12 +1,12 @@
 """Quality tests of readings with QARTOD flags, and the limits of each quantity.
 
 A test returns a flag with its reasons. No test drops a reading, and a high value is at
-most suspect, because it may be the storm or the landslide. A clogged gauge looks like
-dry weather; only a neighbouring gauge reveals it.
+most suspect, because it may be the storm or the landslide. Tests of rain gauges over
+several reports are in `rain_quality`.
 
 Source: IOOS QARTOD as in ioos_qc 3.0.0 (gross range, spike, rate of change, flat line,
 aggregate); limits of rain by a Japanese prefecture's telemetry. The other limits and
-the tests of tipping buckets (clogs, release, counters, frost) are our proposals.
+the tests of tipping buckets (counters, frost) are our proposals.
 """
 
 import math
@@ -70,7 +70,8 @@ class ValueRange:
         return math.isfinite(value) and self.low <= value <= self.high
 
 
-def _suspect(code: ReasonCode, **params: object) -> Verdict:
+def suspect_because(code: ReasonCode, **params: object) -> Verdict:
+    """Verdict of a suspect reading with one reason."""
     return Verdict(Flag.SUSPECT, (Reason(code, **params),))
 
 
@@ -81,7 +82,7 @@ _NODE_VERDICTS = {
     4: Verdict(Flag.FAIL, (Reason(ReasonCode.NODE_FLAG, flag="failed"),)),
     9: Verdict(Flag.MISSING, (Reason(ReasonCode.NODE_FLAG, flag="missing"),)),
 }
-_CLOCK_NOT_SET = _suspect(ReasonCode.CLOCK_NOT_SET)
+_CLOCK_NOT_SET = suspect_because(ReasonCode.CLOCK_NOT_SET)
 
 
 def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
@@ -128,7 +129,7 @@ def check_spike(
     out, back = value - before, after - value
     size = min(abs(out), abs(back))
     if out * back < 0 and size > limit:
-        return _suspect(ReasonCode.SPIKE, size=size, limit=limit)
+        return suspect_because(ReasonCode.SPIKE, size=size, limit=limit)
     return GOOD
 
 
@@ -138,7 +139,7 @@ def check_step(before: float | None, value: float, limit: float) -> Verdict:
         return NOT_EVALUATED
     change = abs(value - before)
     if change > limit:
-        return _suspect(ReasonCode.STEP, size=change, limit=limit)
+        return suspect_because(ReasonCode.STEP, size=change, limit=limit)
     return GOOD
 
 
@@ -148,7 +149,7 @@ def check_rate_of_change(change: float, seconds: float, limit_per_h: float) -> V
         return NOT_EVALUATED
     per_h = abs(change) * 3600.0 / seconds
     if per_h > limit_per_h:
-        return _suspect(ReasonCode.RATE, per_h=per_h, limit=limit_per_h)
+        return suspect_because(ReasonCode.RATE, per_h=per_h, limit=limit_per_h)
     return GOOD
 
 
@@ -171,7 +172,7 @@ def check_flat_line(
         if at_s >= times_s[-1] - window_s
     ]
     if max(recent) - min(recent) < tolerance:
-        return _suspect(ReasonCode.FLAT, value=recent[-1], hours=window_s / 3600)
+        return suspect_because(ReasonCode.FLAT, value=recent[-1], hours=window_s / 3600)
     return GOOD
 
 
@@ -180,12 +181,45 @@ def check_clock(synchronised: bool) -> Verdict:
     return NOT_EVALUATED if synchronised else _CLOCK_NOT_SET
 
 
+CLOCK_LAG_S = 3600.0
+"""Minimum age at receipt of every message of a node whose clock is slow."""
+
+CLOCK_WINDOW_S = 3 * 3600.0
+"""Times of receipt over which the age is compared."""
+
+MIN_CLOCK_MESSAGES = 6
+MAX_LAG_CHANGE_S = 900.0
+"""Largest change of the age between both halves of `CLOCK_WINDOW_S`. In a backlog the
+age falls as it is sent, and new messages among it have none."""
+
+
+def check_clock_lag(receipts: Sequence[tuple[float, float]]) -> Verdict:
+    """Suspect a reading of a node that sends at once, but with old times.
+
+    Args:
+        receipts: Time of receipt and age then of the node's messages within
+            `CLOCK_WINDOW_S`, ascending; the last one is tested.
+    """
+    if len(receipts) < MIN_CLOCK_MESSAGES:
+        return NOT_EVALUATED
+    (first_s, _), (last_s, _) = receipts[0], receipts[-1]
+    if last_s - first_s < CLOCK_WINDOW_S / 2:
+        return NOT_EVALUATED
+    middle_s = (first_s + last_s) / 2
+    before_s = min(age_s for at_s, age_s in receipts if at_s <= middle_s)
+    after_s = min(age_s for at_s, age_s in receipts if at_s > middle_s)
+    lag_s = min(before_s, after_s)
+    if lag_s < CLOCK_LAG_S or abs(before_s - after_s) > MAX_LAG_CHANGE_S:
+        return GOOD
+    return suspect_because(ReasonCode.CLOCK_LAG, lag_h=lag_s / 3600)
+
+
 def check_node_flag(flag: int | None) -> Verdict:
     """Verdict of a node's own flag; nodes send only doubtful ones."""
     if flag is None:
         return NOT_EVALUATED
     known = _NODE_VERDICTS.get(flag)
-    return known or _suspect(ReasonCode.NODE_FLAG_UNKNOWN, flag=flag)
+    return known or suspect_because(ReasonCode.NODE_FLAG_UNKNOWN, flag=flag)
 
 
 STEP_S = 600.0
@@ -243,23 +277,34 @@ RAIN_LIMITS = (
 record of ten minutes, 55.0 mm, exceeds its limit."""
 
 
-DRY_S = 3600.0
-MIN_RELEASED_MM = 5.0
-"""Minimum depth between two dry hours: a released clog, or manual tipping."""
-
-CLOGGED_S = 3 * 3600.0
-MIN_NEIGHBOUR_MM = 10.0
-"""Minimum rain at a neighbour while a clogged gauge reads zero."""
-
-MIN_EXCESS_MM = 20.0
-MIN_EXCESS_RATIO = 5.0
-"""Minimum ratio within `CLOGGED_S`; gauges of a cell are at most about 1 km apart."""
-
 FROST_CEL = 0.0
 
 
+RainLimits = Sequence[tuple[float, float]]
+"""Pairs of seconds and rain in mm, ascending."""
+
+
+def rain_limit_mm(seconds: float, limits: RainLimits = RAIN_LIMITS) -> float | None:
+    """Limit of the rain of a duration; between the given ones on a line.
+
+    Args:
+        seconds: The duration; less than the shortest counts as that.
+        limits: Limits of some durations.
+
+    Returns:
+        None beyond the longest duration with a limit.
+    """
+    before_s, before_mm = 0.0, limits[0][1]
+    for limit_s, limit_mm in limits:
+        if seconds <= limit_s:
+            share = max(0.0, (seconds - before_s) / (limit_s - before_s))
+            return before_mm + share * (limit_mm - before_mm)
+        before_s, before_mm = limit_s, limit_mm
+    return None
+
+
 def check_rain_depth(depth_mm: float, seconds: float) -> Verdict:
-    """Fail an impossible depth, suspect one above the limits of `RAIN_LIMITS`.
+    """Fail an impossible depth, suspect one above `rain_limit_mm`.
 
     Args:
         depth_mm: Rain of one interval.
@@ -269,16 +314,20 @@ def check_rain_depth(depth_mm: float, seconds: float) -> Verdict:
     if verdict.flag is Flag.FAIL:
         return verdict
     length_s = seconds or RAIN_LIMITS[1][0]
-    within = [each for each in RAIN_LIMITS if length_s <= each[0]]
-    if not within:
+    limit_mm = rain_limit_mm(length_s)
+    return GOOD if limit_mm is None else check_rain_sum(depth_mm, length_s, limit_mm)
+
+
+def check_rain_sum(depth_mm: float, seconds: float, limit_mm: float) -> Verdict:
+    """Suspect the rain of a duration above its limit."""
+    if depth_mm <= limit_mm:
         return GOOD
-    limit_s, limit_mm = within[0]
-    if depth_mm > limit_mm:
-        minutes = limit_s / 60
-        return _suspect(
-            ReasonCode.RAIN_RANGE, rain_mm=depth_mm, minutes=minutes, limit_mm=limit_mm
-        )
-    return GOOD
+    return suspect_because(
+        ReasonCode.RAIN_RANGE,
+        rain_mm=round(depth_mm, 1),
+        minutes=round(seconds / 60, 1),
+        limit_mm=round(limit_mm, 1),
+    )
 
 
 def check_counter(before_mm: float | None, sum_mm: float | None) -> Verdict:
@@ -286,68 +335,8 @@ def check_counter(before_mm: float | None, sum_mm: float | None) -> Verdict:
     if before_mm is None or sum_mm is None:
         return NOT_EVALUATED
     if sum_mm < before_mm:
-        return _suspect(ReasonCode.COUNTER_BACK, before_mm=before_mm, after_mm=sum_mm)
-    return GOOD
-
-
-def check_release(
-    times_s: Sequence[float], depths_mm: Sequence[float], index: int
-) -> Verdict:
-    """Suspect one large depth between two dry hours.
-
-    Args:
-        times_s: Times of the gauge's reports, ascending.
-        depths_mm: Depth of each report.
-        index: Index of the report that is tested.
-    """
-    if depths_mm[index] < MIN_RELEASED_MM:
-        return GOOD
-    now_s = times_s[index]
-    if times_s[0] > now_s - DRY_S or times_s[-1] < now_s + DRY_S:
-        return NOT_EVALUATED
-    others_mm = sum(
-        depth_mm
-        for place, (at_s, depth_mm) in enumerate(zip(times_s, depths_mm, strict=True))
-        if place != index and abs(at_s - now_s) <= DRY_S
-    )
-    if others_mm > 0:
-        return GOOD
-    return _suspect(ReasonCode.RELEASED, rain_mm=depths_mm[index])
-
-
-def check_clog(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
-    """Suspect a gauge that stays dry while a neighbour records rain.
-
-    Args:
-        own_mm: Rain of the gauge within `CLOGGED_S`.
-        max_neighbour_mm: Largest rain at a neighbour then; None without one.
-    """
-    if max_neighbour_mm is None:
-        return NOT_EVALUATED
-    if own_mm <= 0 and max_neighbour_mm >= MIN_NEIGHBOUR_MM:
-        hours = CLOGGED_S / 3600
-        return _suspect(ReasonCode.CLOGGED, hours=hours, other_mm=max_neighbour_mm)
-    return GOOD
-
-
-def check_excess(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
-    """Suspect a gauge that records many times the rain of every neighbour.
-
-    Neighbours without any rain may be clogged and are not used.
-
-    Args:
-        own_mm: Rain of the gauge within `CLOGGED_S`.
-        max_neighbour_mm: Largest rain at a neighbour then; None without one.
-
-    Source:
-        High influx of pypwsqc's neighbour checks; the numbers are our proposals.
-    """
-    if not max_neighbour_mm:
-        return NOT_EVALUATED
-    if own_mm >= MIN_EXCESS_MM and own_mm >= MIN_EXCESS_RATIO * max_neighbour_mm:
-        hours = CLOGGED_S / 3600
-        return _suspect(
-            ReasonCode.ALONE, rain_mm=own_mm, hours=hours, other_mm=max_neighbour_mm
+        return suspect_because(
+            ReasonCode.COUNTER_BACK, before_mm=before_mm, after_mm=sum_mm
         )
     return GOOD
 
@@ -357,5 +346,5 @@ def check_frost(air_cel: float | None) -> Verdict:
     if air_cel is None:
         return NOT_EVALUATED
     if air_cel < FROST_CEL:
-        return _suspect(ReasonCode.FROST, air_cel=air_cel)
+        return suspect_because(ReasonCode.FROST, air_cel=air_cel)
     return GOOD

@@ -10,14 +10,15 @@ belong to the index in 10-minute steps; 1-hour steps give up to 3 % more. Use
 
 Two hours ahead: levels 4, 3 and 2 are reached by the observed value or by a forecast
 up to two hours ahead, level 5 by the observed value only (judgement of JMA and the
-prefectures Saitama, Ishikawa, Iwate).
+prefectures Saitama, Ishikawa, Iwate); some prefectures look three hours ahead
+(Tochigi), see `Criteria.look_ahead_h`.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from slope_science.criteria import Criteria
+from slope_science.criteria import NOT_JUDGED_MM, Criteria
 from slope_science.errors import ScienceError
 from slope_science.findings import (
     DANGER,
@@ -181,7 +182,7 @@ def soil_water_series(
 
 STEPS_PER_HOUR = 6
 LOOK_AHEAD_STEPS = 12
-"""Two hours in steps of ten minutes."""
+"""Two hours in steps of ten minutes, the look-ahead of most prefectures."""
 
 
 @dataclass(frozen=True)
@@ -202,15 +203,15 @@ class LookAhead:
     """Result of an assumed rain.
 
     Attributes:
-        level: Highest level of now and the two hours, 1 to 5; 5 only by now.
+        level: Highest level of now and the look-ahead, 1 to 5; 5 only by now.
         margin_mm: Soil water index below the critical line at the end; negative
-            beyond the line.
+            beyond the line, None where the prefecture does not judge it.
         after_steps: Steps of ten minutes until that level; 0 is now.
         point: The point that reaches it.
     """
 
     level: int
-    margin_mm: float
+    margin_mm: float | None
     after_steps: int
     point: SnakePoint
 
@@ -234,21 +235,26 @@ def project_snake_line(
     return line
 
 
-def critical_line_margin_mm(moment: SnakePoint, criteria: Criteria) -> float:
-    """Soil water index below the critical line; negative beyond it."""
-    return criteria.critical_line_mm(moment.r60_mm) - moment.swi_mm
+def critical_line_margin_mm(moment: SnakePoint, criteria: Criteria) -> float | None:
+    """Soil water index below the critical line; negative beyond it.
+
+    Returns:
+        None where the prefecture does not judge the line.
+    """
+    line_mm = criteria.critical_line_mm(moment.r60_mm)
+    return None if line_mm == NOT_JUDGED_MM else line_mm - moment.swi_mm
 
 
 def look_ahead(
     now: SnakePoint, coming: Sequence[SnakePoint], criteria: Criteria
 ) -> LookAhead:
-    """Highest level of now and of at most two coming hours.
+    """Highest level of now and of the coming hours, at most the look-ahead.
 
     Raises:
-        ScienceError: More than two hours are given.
+        ScienceError: More than the look-ahead of the criteria is given.
     """
-    if len(coming) > LOOK_AHEAD_STEPS:
-        rule = f"at most {LOOK_AHEAD_STEPS} steps of ten minutes"
+    if len(coming) > criteria.look_ahead_steps:
+        rule = f"at most {criteria.look_ahead_steps} steps of ten minutes"
         raise ScienceError("coming", rule, len(coming))
     moments = [now, *coming]
     # Levels grow with both numbers: if the two maxima reach none, no point does.
@@ -284,7 +290,7 @@ def judge_look_ahead(
     """Finding for a level that only the assumed rain reaches.
 
     Args:
-        ahead: Now and the two hours.
+        ahead: Now and the look-ahead.
         criteria: Of the cell.
         source: Issuer of the forecast behind the assumed rain; None where the rain of
             the last hour is assumed to continue.

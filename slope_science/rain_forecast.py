@@ -61,7 +61,8 @@ class ForecastRain:
     Attributes:
         source: Issuer; None without any forecast.
         issued_s: Unix time of issue; None likewise.
-        depths_mm: Depth in each of the twelve steps of ten minutes; None if not usable.
+        depths_mm: Depth in each step of ten minutes, twelve or as many of the
+            look-ahead as it covers; None if not usable.
         reasons: Why it is not usable, or what is doubtful in it.
     """
 
@@ -81,7 +82,10 @@ _FAILED = (Reason(ReasonCode.FORECAST_FAILED),)
 
 
 def select_forecast(
-    issues: Iterable[ForecastIssue], at_s: float, max_age_s: float = MAX_AGE_S
+    issues: Iterable[ForecastIssue],
+    at_s: float,
+    max_age_s: float = MAX_AGE_S,
+    steps: int = LOOK_AHEAD_STEPS,
 ) -> ForecastRain:
     """Select the newest usable forecast that was known at a moment.
 
@@ -89,45 +93,56 @@ def select_forecast(
         issues: Issues for one place; of several with the same time the first counts.
         at_s: The moment, Unix time.
         max_age_s: Maximum age of a usable one.
+        steps: Steps of ten minutes of the look-ahead. A forecast that ends between two
+            hours and that counts as far as it goes, with a reason.
 
     Returns:
         The selected one; if none is usable, the newest known one with the reasons.
     """
     known = [run for run in issues if max(run.available_s, run.issued_s) <= at_s]
     checked = [
-        _judged(run, at_s, max_age_s)
+        _judged(run, at_s, max_age_s, steps)
         for run in sorted(known, key=lambda run: run.issued_s, reverse=True)
     ]
     used = next((each for each in checked if each.depths_mm is not None), None)
     return used or (checked[0] if checked else NO_FORECAST)
 
 
-def _judged(run: ForecastIssue, at_s: float, max_age_s: float) -> ForecastRain:
+def _judged(
+    run: ForecastIssue, at_s: float, max_age_s: float, steps: int
+) -> ForecastRain:
     age_h = (at_s - run.issued_s) / 3600
     if age_h * 3600 > max_age_s:
         max_h = max_age_s / 3600
         why = Reason(ReasonCode.FORECAST_STALE, age_h=age_h, max_h=max_h)
         return ForecastRain(run.source, run.issued_s, None, (why,))
-    depths, doubts = [], []
-    for step in range(LOOK_AHEAD_STEPS):
+    depths: list[float] = []
+    doubts: list[tuple[Reason, ...]] = []
+    for step in range(steps):
         parts = list(_within(run.intervals, at_s + step * STEP_S))
-        failed = next((piece for piece, _ in parts if piece.depth_mm is None), None)
-        if failed is not None:
-            return ForecastRain(
-                run.source, run.issued_s, None, failed.reasons or _FAILED
-            )
-        if sum(seconds for _, seconds in parts) < STEP_S * 0.999:
-            why = Reason(
-                ReasonCode.FORECAST_SHORT,
-                minutes=step * 10,
-                of_minutes=LOOK_AHEAD_STEPS * 10,
-            )
-            return ForecastRain(run.source, run.issued_s, None, (why,))
+        why_not = _why_not(parts, step, steps)
+        if why_not:
+            is_usable = step >= LOOK_AHEAD_STEPS
+            known = tuple(depths) if is_usable else None
+            return ForecastRain(run.source, run.issued_s, known, why_not)
         doubts += [piece.reasons for piece, _ in parts if piece.reasons]
         depths.append(sum(_share_mm(piece, seconds) for piece, seconds in parts))
     return ForecastRain(
         run.source, run.issued_s, tuple(depths), doubts[0] if doubts else ()
     )
+
+
+def _why_not(
+    parts: Sequence[tuple[ForecastInterval, float]], step: int, steps: int
+) -> tuple[Reason, ...]:
+    """Why the rain of a step is not known; empty if it is."""
+    failed = next((piece for piece, _ in parts if piece.depth_mm is None), None)
+    if failed is not None:
+        return failed.reasons or _FAILED
+    if sum(seconds for _, seconds in parts) >= STEP_S * 0.999:
+        return ()
+    minutes = {"minutes": step * 10, "of_minutes": steps * 10}
+    return (Reason(ReasonCode.FORECAST_SHORT, **minutes),)
 
 
 def _within(

@@ -169,8 +169,33 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.UNCONFIRMED: SentenceTemplates(
         en="{because}, unconfirmed", ja="{because}（ほかのセンサーでは未確認）"
     ),
+    ReasonCode.UNCONFIRMED_LONG: SentenceTemplates(
+        en="{because}, unconfirmed for {hours} h, so notices are of level {level}",
+        ja="{because}（{hours} 時間未確認のため、通知はレベル{level}）",
+    ),
+    ReasonCode.MAYBE_WARMTH: SentenceTemplates(
+        en=(
+            "{because}, which may be the warmth of the day until it exceeds "
+            "{range_deg} deg, as the sensor's thermal tilt is not yet known"
+        ),
+        ja=(
+            "{because}（温度による傾斜が未学習のため、{range_deg} ° を超えるまでは"
+            "日変化の可能性あり）"
+        ),
+    ),
     ReasonCode.LONG_AGO: SentenceTemplates(
         en="{because}, more than 12 h ago", ja="{because}（12時間以上前）"
+    ),
+    ReasonCode.NODE_LEVEL: SentenceTemplates(
+        en="{node} judged level {level}: {because}",
+        ja="{node} の判定はレベル{level}相当：{because}",
+    ),
+    ReasonCode.NODE_LEVEL_LOWERED: SentenceTemplates(
+        en="{node} judged level {level}, here {to_level} ({doubts}): {because}",
+        ja=(
+            "{node} の判定はレベル{level}相当、ここでは{to_level}（{doubts}）："
+            "{because}"
+        ),
     ),
     ReasonCode.RULE: SentenceTemplates(
         en="{rule}[ {number}]: {because}", ja="{rule}[ {number}]：{because}"
@@ -182,6 +207,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.AHEAD_FORECAST: SentenceTemplates(
         en="in {minutes} min, by {source}'s forecast of {issued_s}: {because}",
         ja="{source} の予報（{issued_s} 発表）では {minutes} 分後：{because}",
+    ),
+    ReasonCode.GRID_SOIL_WATER: SentenceTemplates(
+        en="analysed by {source} for {at_s}: {because}",
+        ja="{source} の解析（{at_s}）では：{because}",
     ),
     ReasonCode.DOUBTFUL_RAIN: SentenceTemplates(
         en="{because}, with doubtful rain", ja="{because}（疑わしい雨量を含む）"
@@ -196,6 +225,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.SET_BY: SentenceTemplates(
         en="set by {person} on {day}", ja="{person} が {day} に設定"
     ),
+    ReasonCode.NOT_JUDGED: SentenceTemplates(
+        en="rain: the prefecture does not judge level {levels} here",
+        ja="雨による判定：この場所はレベル{levels}の判定対象外（県の基準表）",
+    ),
     ReasonCode.NO_RAIN_DATA: SentenceTemplates(
         en=(
             "no judgement of rain: no rain data for {hours} h",
@@ -205,6 +238,44 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
             "雨による判定なし：雨量データが{hours} 時間届いていません",
             "雨による判定なし：雨量データがまだ届いていません",
         ),
+    ),
+    ReasonCode.LEVEL_HELD: SentenceTemplates(
+        en=(
+            (
+                "level {level} is held: no data of {sensor} since {known_until_s}[ "
+                "(last: {because})]"
+            ),
+            (
+                "level {level} is held: no rain data since {known_until_s}[ (last: "
+                "{because})]"
+            ),
+        ),
+        ja=(
+            (
+                "判定不能（最終 レベル{level}相当 {known_until_s}、以後 {sensor} の"
+                "データなし）[：{because}]"
+            ),
+            (
+                "判定不能（最終 レベル{level}相当 {known_until_s}、以後雨量データなし）"
+                "[：{because}]"
+            ),
+        ),
+    ),
+    ReasonCode.HOLD_ENDED: SentenceTemplates(
+        en="unknown: level {level} was last judged at {known_until_s}, held no longer",
+        ja="判定不能（最終 レベル{level}相当 {known_until_s}、保持を終了）",
+    ),
+    ReasonCode.RAIN_FROM_GAUGE: SentenceTemplates(
+        en="own rain is missing: rain of {node}, {km} km away",
+        ja="雨量が欠測のため、{km} km 離れた {node} の雨量で代用",
+    ),
+    ReasonCode.RAIN_FROM_FORECAST: SentenceTemplates(
+        en="own rain is missing: rain by {source}'s forecast of {issued_s}",
+        ja="雨量が欠測のため、{source} の予報（{issued_s} 発表）の雨量で代用",
+    ),
+    ReasonCode.RAIN_FROM_GRID: SentenceTemplates(
+        en="own rain is missing: analysed rain of {source}",
+        ja="雨量が欠測のため、{source} の解析雨量で代用",
     ),
     ReasonCode.LOWER_BOUND: SentenceTemplates(
         en="soil water index is a lower bound: rain data were missing",
@@ -282,8 +353,52 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         en="alone: {rain_mm} mm in {hours} h, another saw {other_mm} mm",
         ja="単独の大雨：{hours} 時間に {rain_mm} mm、ほかの雨量計は {other_mm} mm",
     ),
+    ReasonCode.EXTREME: SentenceTemplates(
+        en="extreme: {rain_mm} mm within {minutes} min, and no other gauge confirms it",
+        ja="極端な雨：{minutes} 分間に {rain_mm} mm、ほかの雨量計では未確認",
+    ),
+    ReasonCode.UNDERCATCH: SentenceTemplates(
+        en="undercatch: {rain_mm} mm in {hours} h, another saw {other_mm} mm",
+        ja="捕捉不足：{hours} 時間に {rain_mm} mm、ほかの雨量計は {other_mm} mm",
+    ),
+    ReasonCode.BURSTS: SentenceTemplates(
+        en="bursts: {count} short spells of heavy rain between dry pauses",
+        ja="断続：無降水をはさむ短い強雨が {count} 回",
+    ),
+    ReasonCode.BOUNCE: SentenceTemplates(
+        en="bounce: {count} closures too fast for rain",
+        ja="チャタリング：雨としては速すぎる接点閉が {count} 回",
+    ),
+    ReasonCode.CLOCK_LAG: SentenceTemplates(
+        en="clock: {lag_h} h slow, by the times of receipt",
+        ja="時計：受信時刻に対して {lag_h} 時間の遅れ",
+    ),
+    ReasonCode.CATCH_UP: SentenceTemplates(
+        en="the rain of {hours} h came as one sum and is spread evenly over them",
+        ja="{hours} 時間分の雨量がまとめて届いたため、その間に均等に配分",
+    ),
     ReasonCode.FROST: SentenceTemplates(
         en="frost: air at {air_cel} Cel", ja="凍結：気温 {air_cel} °C"
+    ),
+    ReasonCode.GRID_EXCESS: SentenceTemplates(
+        en=(
+            "{rain_mm} mm in {hours} h, {factor} times the {grid_mm} mm of analysed "
+            "rain up to {at_s}"
+        ),
+        ja=(
+            "{hours} 時間に {rain_mm} mm：解析雨量 {grid_mm} mm（{at_s} まで）の "
+            "{factor} 倍"
+        ),
+    ),
+    ReasonCode.GRID_DEFICIT: SentenceTemplates(
+        en=(
+            "{rain_mm} mm in {hours} h, the {grid_mm} mm of analysed rain up to {at_s} "
+            "are {factor} times as much"
+        ),
+        ja=(
+            "{hours} 時間に {rain_mm} mm：解析雨量は {grid_mm} mm（{at_s} まで）で "
+            "{factor} 倍"
+        ),
     ),
     ReasonCode.SOURCE_FLAG: SentenceTemplates(
         en="source: flag {flag}", ja="発表元の品質判定：{flag}"
@@ -329,6 +444,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.FAILURE_FAR: SentenceTemplates(
         en="{left_h} h ahead, {max_h} h at most",
         ja="{left_h} 時間先（{max_h} 時間まで有効）",
+    ),
+    ReasonCode.NO_TERTIARY_CREEP: SentenceTemplates(
+        en="a movement without failure fits about as well",
+        ja="崩壊に至らない動きでも同程度に説明できる",
     ),
     ReasonCode.LATE_READINGS: SentenceTemplates(
         en=(

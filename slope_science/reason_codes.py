@@ -39,20 +39,31 @@ class ReasonCode(StrEnum):
     HELD = "held"
     CONFIRMED = "confirmed"
     UNCONFIRMED = "unconfirmed"
+    UNCONFIRMED_LONG = "unconfirmed_long"
+    MAYBE_WARMTH = "maybe_warmth"
     LONG_AGO = "long_ago"
     RULE = "rule"
     AHEAD_SAME_RAIN = "ahead_same_rain"
     AHEAD_FORECAST = "ahead_forecast"
     DOUBTFUL_RAIN = "doubtful_rain"
+    NODE_LEVEL = "node_level"
+    NODE_LEVEL_LOWERED = "node_level_lowered"
+    GRID_SOIL_WATER = "grid_soil_water"
 
     # where the criterion of a reason comes from
     ASSUMED_CRITERIA = "assumed_criteria"
     ASSUMED_LINE = "assumed_line"
     ASSUMED_CRITERION = "assumed_criterion"
     SET_BY = "set_by"
+    NOT_JUDGED = "not_judged"
 
     # what restricts a judgement
     NO_RAIN_DATA = "no_rain_data"
+    LEVEL_HELD = "level_held"
+    HOLD_ENDED = "hold_ended"
+    RAIN_FROM_GAUGE = "rain_from_gauge"
+    RAIN_FROM_FORECAST = "rain_from_forecast"
+    RAIN_FROM_GRID = "rain_from_grid"
     LOWER_BOUND = "lower_bound"
     SUSPECT_RAIN = "suspect_rain"
     SUSPECT = "suspect"
@@ -73,7 +84,15 @@ class ReasonCode(StrEnum):
     RELEASED = "released"
     CLOGGED = "clogged"
     ALONE = "alone"
+    EXTREME = "extreme"
+    UNDERCATCH = "undercatch"
+    BURSTS = "bursts"
+    BOUNCE = "bounce"
+    CLOCK_LAG = "clock_lag"
+    CATCH_UP = "catch_up"
     FROST = "frost"
+    GRID_EXCESS = "grid_excess"
+    GRID_DEFICIT = "grid_deficit"
     SOURCE_FLAG = "source_flag"
 
     # why a forecast of rain is not used
@@ -94,6 +113,7 @@ class ReasonCode(StrEnum):
     LOW_R2 = "low_r2"
     FAILURE_PASSED = "failure_passed"
     FAILURE_FAR = "failure_far"
+    NO_TERTIARY_CREEP = "no_tertiary_creep"
 
     # why a row was revised
     LATE_READINGS = "late_readings"
@@ -184,6 +204,13 @@ _RULES: Final = _choice(
     *("rain", "tilt", "displacement", "wire", "vibration"),
     *("saturation", "pore", "water_level", "limit"),
 )
+_BESIDE_GRID: Final = (
+    _fixed("rain_mm", 1),
+    _whole("hours"),
+    _fixed("grid_mm", 1),
+    _fixed("factor", 1),
+    _minute("at_s"),
+)
 
 REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.SOIL_WATER: (
@@ -268,6 +295,8 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.HELD: (_BECAUSE,),
     ReasonCode.CONFIRMED: (_BECAUSE, _text("by")),
     ReasonCode.UNCONFIRMED: (_BECAUSE,),
+    ReasonCode.UNCONFIRMED_LONG: (_BECAUSE, _whole("hours"), _whole("level")),
+    ReasonCode.MAYBE_WARMTH: (_BECAUSE, _general("range_deg")),
     ReasonCode.LONG_AGO: (_BECAUSE,),
     ReasonCode.RULE: (_RULES, _BECAUSE, _optional(_whole("number"))),
     ReasonCode.AHEAD_SAME_RAIN: (_whole("minutes"), _BECAUSE),
@@ -278,11 +307,31 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _minute("issued_s"),
     ),
     ReasonCode.DOUBTFUL_RAIN: (_BECAUSE,),
+    ReasonCode.NODE_LEVEL: (_NODE, _whole("level"), _BECAUSE),
+    ReasonCode.NODE_LEVEL_LOWERED: (
+        _NODE,
+        _whole("level"),
+        _whole("to_level"),
+        ReasonParam("doubts", ParamKind.REASONS),
+        _BECAUSE,
+    ),
+    ReasonCode.GRID_SOIL_WATER: (_BECAUSE, _text("source"), _minute("at_s")),
     ReasonCode.ASSUMED_CRITERIA: (),
     ReasonCode.ASSUMED_LINE: (),
     ReasonCode.ASSUMED_CRITERION: (),
     ReasonCode.SET_BY: (_text("person"), _text("day")),
+    ReasonCode.NOT_JUDGED: (_text("levels"),),
     ReasonCode.NO_RAIN_DATA: (_optional(_whole("hours")),),
+    ReasonCode.LEVEL_HELD: (
+        _whole("level"),
+        _minute("known_until_s"),
+        _optional(_SENSOR),  # the silent one; absent for rain
+        _optional(_BECAUSE),
+    ),
+    ReasonCode.HOLD_ENDED: (_whole("level"), _minute("known_until_s")),
+    ReasonCode.RAIN_FROM_GAUGE: (_NODE, _fixed("km", 1)),
+    ReasonCode.RAIN_FROM_FORECAST: (_text("source"), _minute("issued_s")),
+    ReasonCode.RAIN_FROM_GRID: (_text("source"),),
     ReasonCode.LOWER_BOUND: (),
     ReasonCode.SUSPECT_RAIN: (_whole("level"), _fixed("index_mm", 1)),
     ReasonCode.SUSPECT: (
@@ -308,7 +357,19 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.RELEASED: (_general("rain_mm"),),
     ReasonCode.CLOGGED: (_general("hours"), _general("other_mm")),
     ReasonCode.ALONE: (_general("rain_mm"), _general("hours"), _general("other_mm")),
+    ReasonCode.EXTREME: (_general("rain_mm"), _general("minutes")),
+    ReasonCode.UNDERCATCH: (
+        _general("rain_mm"),
+        _general("hours"),
+        _general("other_mm"),
+    ),
+    ReasonCode.BURSTS: (_whole("count"),),
+    ReasonCode.BOUNCE: (_whole("count"),),
+    ReasonCode.CLOCK_LAG: (_fixed("lag_h", 1),),
+    ReasonCode.CATCH_UP: (_fixed("hours", 1),),
     ReasonCode.FROST: (_general("air_cel"),),
+    ReasonCode.GRID_EXCESS: _BESIDE_GRID,
+    ReasonCode.GRID_DEFICIT: _BESIDE_GRID,
     ReasonCode.SOURCE_FLAG: (_text("flag"),),
     ReasonCode.FORECAST_STALE: (_fixed("age_h", 1), _general("max_h")),
     ReasonCode.FORECAST_SHORT: (_whole("minutes"), _whole("of_minutes")),
@@ -323,6 +384,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.LOW_R2: (_fixed("r2", 2),),
     ReasonCode.FAILURE_PASSED: (),
     ReasonCode.FAILURE_FAR: (_whole("left_h"), _general("max_h")),
+    ReasonCode.NO_TERTIARY_CREEP: (),
     ReasonCode.LATE_READINGS: (
         _NODE,
         _whole("count"),
@@ -339,3 +401,19 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.TEXT: (_text("text"),),
 }
 """Parameters of each code, in the order in which they are encoded."""
+
+RESTRICTIONS: Final = frozenset({
+    ReasonCode.ASSUMED_CRITERIA,
+    ReasonCode.ASSUMED_LINE,
+    ReasonCode.ASSUMED_CRITERION,
+    ReasonCode.UNCONFIRMED,
+    ReasonCode.DOUBTFUL_RAIN,
+    ReasonCode.SUSPECT_RAIN,
+    ReasonCode.LEVEL_HELD,
+    ReasonCode.RAIN_FROM_GAUGE,
+    ReasonCode.RAIN_FROM_FORECAST,
+    ReasonCode.RAIN_FROM_GRID,
+    ReasonCode.AHEAD_SAME_RAIN,
+    ReasonCode.AHEAD_FORECAST,
+})
+"""Codes that keep a level from being an observed fact, alone or within a reason."""

@@ -19,14 +19,20 @@ from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, Rea
 from slope_science.reasons import MAX_DEPTH, Reason, ReasonError
 
 _FIRST: Final = (
+    ReasonCode.NODE_LEVEL,
+    ReasonCode.NODE_LEVEL_LOWERED,
+    ReasonCode.LEVEL_HELD,
     ReasonCode.HELD,
     ReasonCode.CONFIRMED,
+    ReasonCode.UNCONFIRMED_LONG,
     ReasonCode.UNCONFIRMED,
+    ReasonCode.MAYBE_WARMTH,
     ReasonCode.LONG_AGO,
     ReasonCode.RULE,
     ReasonCode.AHEAD_SAME_RAIN,
     ReasonCode.AHEAD_FORECAST,
     ReasonCode.DOUBTFUL_RAIN,
+    ReasonCode.GRID_SOIL_WATER,
 )
 """Reasons that contain another one, the outermost first."""
 

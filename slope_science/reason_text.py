@@ -31,6 +31,24 @@ def render_english_list(reasons: Iterable[Reason]) -> str:
     return "; ".join(map(render_english, reasons))
 
 
+def describe_reason(reason: Reason) -> dict[str, Any]:
+    """Code, parameters by name and English sentence, for output as JSON.
+
+    A parameter that is a reason is described likewise.
+    """
+    params = {name: _described(value) for name, value in reason.params.items()}
+    text = render_english(reason)
+    return {"code": str(reason.code), "params": params, "text": text}
+
+
+def _described(value: object) -> object:
+    if isinstance(value, Reason):
+        return describe_reason(value)
+    if isinstance(value, tuple | list):
+        return [_described(each) for each in value]
+    return value
+
+
 def render(reason: Reason, language: Language) -> str:
     """The sentence of a reason.
 

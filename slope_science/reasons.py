@@ -11,12 +11,18 @@ parameters, without those at the end that are absent or have their default, such
 import json
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from slope_science.errors import ScienceError
-from slope_science.reason_codes import REASON_PARAMS, ParamKind, ReasonCode, ReasonParam
+from slope_science.reason_codes import (
+    REASON_PARAMS,
+    RESTRICTIONS,
+    ParamKind,
+    ReasonCode,
+    ReasonParam,
+)
 
 __all__ = [
     "Reason",
@@ -26,6 +32,8 @@ __all__ = [
     "decode_reason",
     "decode_reasons",
     "encode_reason",
+    "find_restrictions",
+    "level_reasons",
     "reason_from_json",
     "reason_to_json",
 ]
@@ -103,6 +111,30 @@ class Reason:
         else:
             names = [str(place) for place in range(1, len(self.values) + 1)]
         return dict(zip(names, self.values, strict=True))
+
+
+def level_reasons(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+    """The reason that gives a level, which is the first, and the notes before it."""
+    for at, reason in enumerate(reasons, 1):
+        if reason.code != ReasonCode.SUSPECT_RAIN:
+            return tuple(reasons[:at])
+    return tuple(reasons)
+
+
+def find_restrictions(reasons: Iterable[Reason]) -> tuple[str, ...]:
+    """Codes of `RESTRICTIONS` in reasons and in the reasons within them, sorted."""
+    return tuple(
+        sorted({str(code) for each in reasons for code in _restrictions(each)})
+    )
+
+
+def _restrictions(reason: Reason) -> Iterator[ReasonCode]:
+    if reason.code in RESTRICTIONS:
+        yield ReasonCode(reason.code)
+    for value in reason.values:
+        for within in value if isinstance(value, tuple) else (value,):
+            if isinstance(within, Reason):
+                yield from _restrictions(within)
 
 
 def encode_reason(reason: Reason) -> list[Any]:

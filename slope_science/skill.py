@@ -1,25 +1,20 @@
-"""Skill scores of warnings with confidence intervals; duration matrix and lead times.
+"""Skill scores of warnings; duration matrix and lead times.
 
 A case is a place and a period such as a day, with a score, and with or without an
-event. With few events the intervals are wide. The duration matrix shows in addition
-how long each level lasted and how strong the event was.
+event. The duration matrix shows in addition how long each level lasted and how strong
+the event was.
 
 Source: Wilks, Statistical Methods in the Atmospheric Sciences, ch. 9 (scores); Mason
-and Graham 2002 (area under the ROC curve by ranks); Künsch 1989 (block bootstrap);
-EDuMaP, Calvello and Piciullo 2016 (NHESS 16, 103-122): events, duration matrix,
-performance criteria.
+and Graham 2002 (area under the ROC curve by ranks); EDuMaP, Calvello and Piciullo 2016
+(NHESS 16, 103-122): events, duration matrix, performance criteria.
 """
 
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slope_science.errors import ScienceError
 from slope_science.findings import EMERGENCY, LOWEST
-
-RESAMPLES = 1000
-BLOCK_CASES = 30
-"""Length of a block: neighbouring days share their weather."""
 
 _TAIL = 0.025
 
@@ -138,46 +133,50 @@ def safe_threshold(scores: Sequence[float], events: Sequence[bool]) -> float | N
     return min((s for s, e in zip(scores, events, strict=True) if e), default=None)
 
 
-Statistic = Callable[[Sequence[float], Sequence[bool]], float | None]
-Draw = Callable[[int], int]
+_HALVINGS = 50
 
 
-def bootstrap_interval(
-    statistic: Statistic,
-    scores: Sequence[float],
-    events: Sequence[bool],
-    draw: Draw,
-) -> tuple[float, float] | None:
-    """95 % interval of a statistic by the moving-block bootstrap.
+def share_interval(hits: int, cases: int) -> tuple[float, float]:
+    """Exact 95 % interval of a share, for independent cases.
 
     Args:
-        statistic: Function of scores and events.
-        scores: Scores in time order.
-        events: Events of the same cases.
-        draw: Uniform random integer from 0 to below its argument.
+        hits: Number of cases that count, up to `cases`.
+        cases: Number of cases; without any, the interval is 0 to 1.
 
-    Returns:
-        Lower and upper end; None if the statistic is undefined for most draws.
-
-    Raises:
-        ScienceError: The numbers of scores and events differ, or are zero.
+    Source:
+        Clopper and Pearson 1934: the shares that make as few, or as many, hits an
+        outcome with a probability of 2.5 %.
     """
-    count = len(scores)
-    if not count or count != len(events):
-        raise ScienceError("events", f"one for each of {count} scores", len(events))
-    length = min(BLOCK_CASES, count)
-    found = []
-    for _ in range(RESAMPLES):
-        starts = [draw(count - length + 1) for _ in range(-(-count // length))]
-        cases = [at for start in starts for at in range(start, start + length)][:count]
-        value = statistic([scores[at] for at in cases], [events[at] for at in cases])
-        if value is not None:
-            found.append(value)
-    if len(found) < RESAMPLES / 2:
-        return None
-    found.sort()
-    last = len(found) - 1
-    return found[round(_TAIL * last)], found[round((1 - _TAIL) * last)]
+    low = _share_with(hits - 1, cases, 1 - _TAIL) if hits else 0.0
+    high = _share_with(hits, cases, _TAIL) if hits < cases else 1.0
+    return low, high
+
+
+def _share_with(hits: int, cases: int, probability: float) -> float:
+    """The share with which up to some number of hits has a probability."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if _at_most(hits, cases, middle) > probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _at_most(hits: int, cases: int, share: float) -> float:
+    """Probability of up to some number of hits (binomial distribution)."""
+    log_hit, log_miss = math.log(share), math.log1p(-share)
+    return math.fsum(
+        math.exp(
+            math.lgamma(cases + 1)
+            - math.lgamma(n + 1)
+            - math.lgamma(cases - n + 1)
+            + n * log_hit
+            + (cases - n) * log_miss
+        )
+        for n in range(hits + 1)
+    )
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -244,19 +243,22 @@ def event_class(count: int) -> int:
 
 
 def duration_matrix(
-    ends_s: Sequence[float], levels: Sequence[int], events: Sequence[Slide]
+    ends_s: Sequence[float],
+    levels: Sequence[int],
+    events: Sequence[Slide],
+    step_s: float,
 ) -> list[list[float]]:
     """Hours of each level in each class of event.
 
     Args:
-        ends_s: Unix times of the ends of equal steps, ascending.
+        ends_s: Unix times of the ends of equal steps, ascending; some may be missing.
         levels: Level 1 to 5 in each step.
         events: Landslide events.
+        step_s: Length of a step.
 
     Returns:
         One row per level from 1, one column per class; it contains all steps.
     """
-    step_h = (ends_s[1] - ends_s[0]) / 3600.0 if len(ends_s) > 1 else 0.0
     classes = [0] * len(ends_s)
     for event in events:
         first = bisect_left(ends_s, event.from_s)
@@ -265,7 +267,7 @@ def duration_matrix(
             classes[at] = max(classes[at], event_class(event.count))
     matrix = [[0.0] * len(EVENT_CLASSES) for _ in range(LOWEST, EMERGENCY + 1)]
     for level, kind in zip(levels, classes, strict=True):
-        matrix[level - LOWEST][kind] += step_h
+        matrix[level - LOWEST][kind] += step_s / 3600.0
     return matrix
 
 

@@ -44,7 +44,7 @@ MAX_TIME_S = 4_102_444_800.0  # the year 2100: milliseconds are refused
 
 
 class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rain criteria of an area, as soil water index.
+    """Rain criteria of an area, as soil water index; null is a level not judged there.
 
     Attributes:
         advisory_mm: Criterion of level 2.
@@ -55,22 +55,18 @@ class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             4; empty uses the planning default.
     """
 
-    advisory_mm: float
-    warning_mm: float
-    special_mm: float
+    advisory_mm: float | None
+    warning_mm: float | None
+    special_mm: float | None
     version: float
-    line: tuple[tuple[float, float], ...] = ()
+    line: tuple[tuple[float, float], ...] | None = ()
 
     def __post_init__(self) -> None:
         """Reject criteria out of order or range."""
         limits = (self.advisory_mm, self.warning_mm, self.special_mm)
-        if (
-            not MIN_CRITERION_MM
-            <= limits[0]
-            <= limits[1]
-            <= limits[2]
-            <= MAX_CRITERION_MM
-        ):
+        judged = [mm for mm in limits if mm is not None]
+        is_within = all(MIN_CRITERION_MM <= mm <= MAX_CRITERION_MM for mm in judged)
+        if not is_within or judged != sorted(judged):
             low, high = f"{MIN_CRITERION_MM:g}", f"{MAX_CRITERION_MM:g}"
             rule = f"{low} <= advisory_mm <= warning_mm <= special_mm <= {high}"
             raise ValueError(f"criteria must be {rule}, got {limits}")
@@ -89,6 +85,12 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
             one written by hand.
         withdrawn: Cancels the earlier notice. Where notices must be signed, this is
             the only way: an empty payload has no signature.
+        state: `judged`; `held` while the evidence for the level is missing. Nodes of
+            earlier versions ignore this and the following.
+        known_until_s: Unix time of the last judgement, where it is held.
+        doubts: Codes of reasons that restrict the level: assumed criteria, evidence of
+            one sensor only, rain from elsewhere; see
+            `slope_science.reason_codes.RESTRICTIONS`.
     """
 
     level: int = 1
@@ -96,14 +98,18 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     criteria: CriteriaNotice | None = None
     at_s: float = 0.0
     withdrawn: bool = False
+    state: str = "judged"
+    known_until_s: float = 0.0
+    doubts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Reject levels off the ladder, times out of range and contradictions."""
         LADDER.check(self.level)
         if not math.isfinite(self.until_s):
             raise ValueError("until_s must be a finite time")
-        if not 0 <= self.at_s <= MAX_TIME_S:
-            raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
+        for name, at_s in (("at_s", self.at_s), ("known_until_s", self.known_until_s)):
+            if not 0 <= at_s <= MAX_TIME_S:
+                raise ValueError(f"{name} must be Unix seconds, got {at_s:g}")
         if self.withdrawn and (self.level > 1 or self.criteria is not None):
             raise ValueError("withdrawn must come without level and criteria")
 

@@ -44,6 +44,15 @@ def map_data(driver: Chrome) -> dict[str, Any]:
     return found
 
 
+def is_side_too_wide(driver: Chrome) -> bool:
+    """Whether the side panel has to be scrolled sideways."""
+    script = """
+    const side = document.querySelector(".side");
+    return side.scrollWidth > side.clientWidth;
+    """
+    return bool(driver.execute_script(script))
+
+
 def cut_off(driver: Chrome) -> list[str]:
     """Level badges whose text is cut off; the number comes last in the text."""
     script = """

@@ -12,13 +12,16 @@ from service_runtime.cli import LazyGroup
 
 COMMANDS: Final = {
     "alerts": ("backend_spark.cli.jobs", "alerts"),
+    "analysis": ("backend_spark.cli.analysis", "analysis"),
     "console": ("backend_spark.cli.console", "console"),
     "console-account": ("backend_spark.cli.console", "console_account"),
-    "evaluate": ("backend_spark.cli.data", "evaluate"),
+    "criteria": ("backend_spark.cli.criteria", "criteria"),
+    "evaluate": ("backend_spark.cli.evaluate", "evaluate"),
     "export": ("backend_spark.cli.data", "export"),
     "forecast": ("backend_spark.cli.data", "forecast"),
     "index": ("backend_spark.cli.data", "index"),
     "ingest": ("backend_spark.cli.jobs", "ingest"),
+    "judge": ("backend_spark.cli.judge", "judge"),
     "notify": ("backend_spark.cli.jobs", "notify"),
     "plot": ("backend_spark.cli.data", "plot"),
     "replay": ("backend_spark.cli.jobs", "replay"),

@@ -1,9 +1,7 @@
-"""Commands ``index``, ``export``, ``forecast``, ``plot`` and ``evaluate``."""
+"""Commands ``index``, ``export``, ``forecast`` and ``plot``."""
 
-import json
 import sys
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -13,21 +11,17 @@ from backend_spark import rain_table
 from backend_spark.cli import config_option
 from backend_spark.config import TABLES_FOLDER, read_settings
 from backend_spark.errors import ExportError, ForecastFileError, PlotError
-from backend_spark.evaluation.inputs import read_rain_series, read_slides
-from backend_spark.evaluation.report import SeasonEvaluation
-from backend_spark.evaluation.skill import (
-    PREDICTORS,
-    evaluate_levels,
-    evaluate_predictor,
-    group_by_day,
-)
 from service_runtime.lifecycle import EXIT_USAGE_DATA
-from slope_science.criteria import Criteria
 
 
-def _parse_time(
+def parse_time_option(
     _context: click.Context, option: click.Parameter, text: str | None
 ) -> datetime | None:
+    """Callback of an option with a time.
+
+    Raises:
+        BadParameter: The text is no ISO time with a zone.
+    """
     if text is None:
         return None
     try:
@@ -104,9 +98,11 @@ def index(
     show_default=True,
     help="For csv and parquet.",
 )
-@click.option("--at", callback=_parse_time, help="Time; the newest by default.")
-@click.option("--from", "begin", callback=_parse_time, help="Rows from this time on.")
-@click.option("--to", "end", callback=_parse_time, help="Rows before this time.")
+@click.option("--at", callback=parse_time_option, help="Time; the present by default.")
+@click.option(
+    "--from", "begin", callback=parse_time_option, help="Rows from this time on."
+)
+@click.option("--to", "end", callback=parse_time_option, help="Rows before this time.")
 @click.option("--sender", help="For cap: id without blanks, such as an address.")
 @click.option("--sender-name", default="", help="For cap: name shown to people.")
 @click.option(
@@ -141,9 +137,10 @@ def export(config_path: Path, form: str, out: Path | None, **more: object) -> No
     """Write levels, readings or a table for other programs."""
     settings = read_settings(config_path)
     from backend_spark.exports.export import write_export as run  # noqa: PLC0415 - pyarrow
+    from backend_spark.scoring.holds import HoldLimits  # noqa: PLC0415
 
     try:
-        run(settings.backend.data, form, out, more)
+        run(settings.backend.data, form, out, more, HoldLimits(settings.score.hold_s))
     except ExportError as error:
         raise click.UsageError(str(error)) from error
 
@@ -249,95 +246,3 @@ def plot(  # noqa: PLR0913 - click gives each option by name
     except PlotError as error:
         raise click.UsageError(str(error)) from error
     figure.savefig(out, dpi=120)
-
-
-DAY = click.DateTime(["%Y-%m-%d"])
-
-
-def _parse_thresholds(
-    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
-) -> Mapping[str, float]:
-    thresholds = {}
-    for text in texts:
-        name, _, number = text.partition("=")
-        if name not in PREDICTORS:
-            names = ", ".join(PREDICTORS)
-            raise click.BadParameter(f"must name one of {names}, got {text!r}")
-        try:
-            thresholds[name] = float(number)
-        except ValueError as error:
-            problem = f"must be written as {name}=25, got {text!r}"
-            raise click.BadParameter(problem) from error
-    return thresholds
-
-
-@click.command()
-@click.argument("rain_csv")
-@click.argument("events_csv")
-@click.option(
-    "--time",
-    default="time",
-    show_default=True,
-    help="Column with the local time of the end of each step, ISO 8601.",
-)
-@click.option("--column", default="rain_mm", show_default=True, help="Rain, in mm.")
-@click.option("--from", "first", type=DAY, help="First day to evaluate.")
-@click.option("--to", "last", type=DAY, help="Last day to evaluate.")
-@click.option(
-    "--threshold",
-    multiple=True,
-    metavar="NAME=MM",
-    callback=_parse_thresholds,
-    help="Threshold of a predictor; by default the one with the greatest TSS on the "
-    "same days.",
-)
-@click.option(
-    "--warning-mm",
-    type=click.FloatRange(20, 1000),
-    default=150.0,
-    show_default=True,
-    help="Warning criterion for the levels.",
-)
-@click.option(
-    "--seed", default=1, show_default=True, help="Random seed of the 95 % intervals."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def evaluate(  # noqa: PLR0913 - click gives each option by name
-    rain_csv: str,
-    events_csv: str,
-    *,
-    time: str,
-    column: str,
-    first: datetime | None,
-    last: datetime | None,
-    threshold: Mapping[str, float],
-    warning_mm: float,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Evaluate rain predictors and levels against the landslides of a season.
-
-    RAIN_CSV has a row for each step. EVENTS_CSV has a date, or a date and time, for
-    each landslide: lines of dates alone, or columns ``time`` and ``count``.
-    """
-    series = read_rain_series(rain_table.read_rain_text(rain_csv), time, column)
-    slides = read_slides(rain_table.read_rain_text(events_csv))
-    days = group_by_day(
-        series, slides, first.date() if first else None, last.date() if last else None
-    )
-    if not days.days:
-        raise click.UsageError("--from and --to leave no day of the table of rain")
-    evaluation = SeasonEvaluation(
-        days,
-        [
-            evaluate_predictor(name, series, days, threshold.get(name), seed)
-            for name in PREDICTORS
-        ],
-        evaluate_levels(series, days, slides, Criteria.assumed_from(warning_mm)),
-        warning_mm,
-    )
-    if as_json:
-        click.echo(json.dumps(evaluation.to_dict(), indent=2))
-        return
-    for line in evaluation.format_lines():
-        click.echo(line)

@@ -32,7 +32,10 @@ from backend_spark.console.routes import levels, session, skill, thresholds, tim
 from backend_spark.console.routes import log as alert_log
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.errors import CalibrationError
+from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
+from backend_spark.scoring.holds import HoldLimits
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
     SystemdSupervisor,
@@ -205,13 +208,17 @@ def make_services(
     console = settings.console
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
     live_state = LiveState(
-        Path(settings.backend.data) / TABLES_FOLDER, clock, console.exercise
+        Path(settings.backend.data) / TABLES_FOLDER,
+        clock,
+        console.exercise,
+        HoldLimits(settings.score.hold_s),
     )
     try:
         accounts = (
             auth.read_accounts(Path(console.accounts)) if console.accounts else {}
         )
         _check_access(console)
+        calibration = _open_calibration(console)
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
     sessions = SessionStore(folder / SESSIONS_FILE)
@@ -224,7 +231,7 @@ def make_services(
     return ConsoleServices(
         settings=settings,
         live_state=live_state,
-        panels=PanelReader(live_state, live_state.tables),
+        panels=PanelReader(live_state, live_state.tables, calibration),
         auth=Authenticator(console, logins, clock),
         journal=journal,
         alert_detector=AlertDetector(live_state, journal, live_state.tables),
@@ -246,7 +253,8 @@ def render_report(
         clock: Unix time.
     """
     data, console = Path(settings.backend.data), settings.console
-    live_state = LiveState(data / TABLES_FOLDER, clock, console.exercise)
+    limits = HoldLimits(settings.score.hold_s)
+    live_state = LiveState(data / TABLES_FOLDER, clock, console.exercise, limits)
     live_state.refresh()
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
     assumed = _open_thresholds(settings, journal).for_cell("none of them").assumed
@@ -259,6 +267,20 @@ def _open_thresholds(settings: BackendSettings, journal: Journal) -> Thresholds:
     base = CellRuleProvider.from_settings(settings.criteria).table
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
     return Thresholds(journal, base, folder / CRITERIA_FILE)
+
+
+def _open_calibration(console: ConsoleSection) -> Calibration | None:
+    if console.calibration is None:
+        return None
+    try:
+        return read_calibration(Path(console.calibration))
+    except CalibrationError as error:
+        raise FieldError(
+            "console.calibration",
+            "a file of evaluate --calibrate for the console",
+            console.calibration,
+            str(error),
+        ) from error
 
 
 def _check_access(console: ConsoleSection) -> None:

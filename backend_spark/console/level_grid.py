@@ -11,7 +11,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from backend_spark.scoring.holds import (
+    HELD,
+    JUDGED,
+    NO_LIMITS,
+    UNKNOWN,
+    HoldLimits,
+    PresentLevel,
+)
 from backend_spark.scoring.observation import STEP_S
 from slope_science.rain import SoilWater
 
@@ -19,6 +28,9 @@ HOURS: Final = 72
 STEPS: Final = HOURS * 3600 // STEP_S + 1
 MISSING, NO_JUDGEMENT = 0, 6
 """Values in the array of levels, besides 1 to 5."""
+
+HELD_OFFSET: Final = 10
+"""Added to a level that is held: 11 to 15."""
 
 LATE_STEPS: Final = 3
 """Number of steps after its own for which a level is shown."""
@@ -30,6 +42,8 @@ COLUMNS: Final = (
     "cell",
     "at",
     "level",
+    "state",
+    "known_until",
     "r60_mm",
     "swi_mm",
     "tilt_rate_deg_per_h",
@@ -67,6 +81,8 @@ class LatestRow:
         history_days: Days of rain data that the soil water index rests on.
         flags: RAIN_UNKNOWN and LOWER_BOUND.
         reason_codes: The reasons as JSON; empty in rows of an earlier program.
+        state: Judged, held or unknown; see `scoring.holds`.
+        known_until_s: Unix time of the last judgement, where it is not judged.
     """
 
     at_s: int
@@ -79,6 +95,14 @@ class LatestRow:
     history_days: float | None
     flags: int
     reason_codes: tuple[str, ...] = ()
+    state: str = JUDGED
+    known_until_s: float | None = None
+
+    def present(self, now_s: float, limits: HoldLimits = NO_LIMITS) -> PresentLevel:
+        """Level and state at a moment, by this row."""
+        row = {"level": self.level, "state": self.state}
+        times = {"at": self.at_s, "known_until": self.known_until_s}
+        return PresentLevel.of_row(row | times, now_s, limits)
 
 
 @dataclass
@@ -88,7 +112,7 @@ class LevelGrid:
     Attributes:
         end_s: Unix time of the last column.
         tokens: Cell of each row.
-        levels: MISSING, 1 to 5, NO_JUDGEMENT.
+        levels: MISSING, 1 to 5, NO_JUDGEMENT, or held 11 to 15.
         flags: RAIN_UNKNOWN and LOWER_BOUND.
         numbers: r60_mm, swi_mm and tilt_rate_deg_per_h; nan is missing.
         latest: The newest row of each cell.
@@ -132,8 +156,7 @@ class LevelGrid:
             return
         row = self._rows_of(rows["cell"])
         step: Integers = (at_s - self.begin_s) // STEP_S
-        levels = rows["level"].fill_null(NO_JUDGEMENT).to_numpy()
-        self.levels[row, step] = levels.astype(np.uint8)
+        self.levels[row, step] = shown_levels(rows)
         self.flags[row, step] = _flags(rows)
         for name, array in self.numbers.items():
             array[row, step] = rows[name].to_numpy().astype(np.float32)
@@ -185,12 +208,37 @@ def json_numbers(array: Sequence[float]) -> list[float | None]:
     return [None if n != n else round(float(n), 3) for n in array]  # noqa: PLR0124 - nan
 
 
+def shown_levels(rows: pa.Table) -> Bytes:
+    """Values for the array of levels, from the columns `level` and `state`."""
+    levels = rows["level"].fill_null(NO_JUDGEMENT).to_numpy()
+    is_held = pc.equal(rows["state"], HELD).fill_null(False).to_numpy()
+    shown: Bytes = (levels + HELD_OFFSET * is_held).astype(np.uint8)
+    return shown
+
+
+def severity(shown: int) -> tuple[int, bool]:
+    """Order of a value of the array: its level, 0 without one; and whether held."""
+    if shown in {MISSING, NO_JUDGEMENT}:
+        return 0, shown == NO_JUDGEMENT
+    return shown % HELD_OFFSET, shown > HELD_OFFSET
+
+
+def headline_order(shown: int) -> tuple[int, bool]:
+    """Order in a summary of many cells: a judged level before the same one held.
+
+    A level that is reached is thus never summed up as unknown. Level 1 comes after the
+    held one, since no calm is stated for cells that are held.
+    """
+    level, is_held = severity(shown)
+    return level, is_held != (level > 1)
+
+
 def latest_row(row: dict[str, Any]) -> LatestRow:
     """Convert a row of the levels table."""
     tanks = None
     if None not in {row["s1_mm"], row["s2_mm"], row["s3_mm"]}:
         tanks = SoilWater(row["s1_mm"], row["s2_mm"], row["s3_mm"])
-    received = row["latest_received"]
+    received, known = row["latest_received"], row["known_until"]
     return LatestRow(
         at_s=round(row["at"].timestamp()),
         level=row["level"],
@@ -202,6 +250,8 @@ def latest_row(row: dict[str, Any]) -> LatestRow:
         history_days=row["history_days"],
         flags=_bits(row["rain_known"], row["lower_bound"]),
         reason_codes=tuple(row["reason_codes"] or ()),
+        state=row["state"] or (UNKNOWN if row["level"] is None else JUDGED),
+        known_until_s=None if known is None else known.timestamp(),
     )
 
 

@@ -6,7 +6,7 @@ row may be read again; the state stores rows by key.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +20,10 @@ from deltalake import DeltaTable
 from backend_spark.console import level_grid, nodes
 from backend_spark.console.level_grid import LevelGrid
 from backend_spark.console.nodes import GatewayList, NodeStates
+from backend_spark.scoring.holds import HELD, NO_LIMITS, HoldLimits, PresentLevel
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.schemas import LEVELS, NODES, SILVER
+from slope_science.findings import ADVISORY
 from spatial_mqtt.cells import Cell
 
 log = logging.getLogger(__name__)
@@ -150,6 +152,7 @@ class LiveState:
         tables: Folder of the tables.
         clock: Unix time.
         exercise: Whether the time of the newest data is taken as the present.
+        limits: When holds of levels end.
         version: Incremented with every change.
         geometry: Incremented when cells are added.
         read_s: Unix time of the last reading of the tables.
@@ -164,6 +167,7 @@ class LiveState:
     tables: Path
     clock: Clock
     exercise: bool = False
+    limits: HoldLimits = NO_LIMITS
     version: int = 0
     geometry: int = 0
     read_s: float = 0.0
@@ -267,6 +271,8 @@ class LiveState:
             ahead = self.grid.levels_at(self.grid.end_s)
             levels = shown if self.exercise else _newer(ahead, shown)
             latest = self.grid.latest
+            present = [row.present(self.now_s(), self.limits) for row in latest]
+            _show_held(levels, present)
             return {
                 "version": self.version,
                 "geometry": self.geometry,
@@ -281,6 +287,7 @@ class LiveState:
                 "levels": levels.tolist(),
                 "flags": [row.flags for row in latest],
                 "seen_s": [row.at_s for row in latest],
+                "known_s": [each.known_until_s or 0 for each in present],
                 "nodes": self._node_counts(),
                 "alerts": self.alerts or 0,
             }
@@ -324,3 +331,11 @@ def _newer(ahead: level_grid.Bytes, shown: level_grid.Bytes) -> level_grid.Bytes
     newer: level_grid.Bytes = shown.copy()
     newer[ahead != level_grid.MISSING] = ahead[ahead != level_grid.MISSING]
     return newer
+
+
+def _show_held(levels: level_grid.Bytes, present: Sequence[PresentLevel]) -> None:
+    """Show the held level of silent cells, if a criterion was reached."""
+    for row, each in enumerate(present):
+        is_silent = levels[row] == level_grid.MISSING and each.state == HELD
+        if is_silent and each.level is not None and each.level >= ADVISORY:
+            levels[row] = each.level + level_grid.HELD_OFFSET

@@ -1,5 +1,6 @@
 """Panels: the data of one cell or one node over 72 hours."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Final
 from backend_spark.console import level_grid, snake_line
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.nodes import NodeState
+from backend_spark.evaluation.chance import Calibration
 from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
@@ -36,10 +38,12 @@ class PanelReader:
     Attributes:
         live_state: Live state.
         tables: Folder of the tables, for data that the live state lacks.
+        calibration: Landslide days by class of rain; None: nothing is said.
     """
 
     live_state: LiveState
     tables: Path
+    calibration: Calibration | None = None
 
     def cell_panel(
         self, token: str, criteria: Criteria, *, use_gold: bool = True
@@ -80,6 +84,7 @@ class PanelReader:
         return (
             panel
             | numbers
+            | {"chance": self._chance(panel["levels"], newest)}
             | {"more": {name: newest[name] for name in EXTRA_COLUMNS if name in newest}}
             | {
                 "lines": snake_line.criteria_lines(criteria),
@@ -89,6 +94,16 @@ class PanelReader:
                 "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
             }
         )
+
+    def _chance(
+        self, levels: Sequence[int], newest: dict[str, Any]
+    ) -> list[dict[str, str]]:
+        """Landslide days of the past with such rain; none without a present level."""
+        recent = levels[-1 - level_grid.LATE_STEPS :]
+        present = [level for level in recent if level != level_grid.MISSING]
+        if self.calibration is None or not present:
+            return []
+        return self.calibration.sentences(newest)
 
     def _newest(self, token: str) -> dict[str, Any]:
         """Newest row of a cell in gold, whose older versions have fewer columns."""

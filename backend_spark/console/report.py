@@ -9,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
+from backend_spark.console.level_grid import headline_order, severity
 from backend_spark.console.live_state import LiveState
 from backend_spark.i18n import LEVEL_MEANINGS, REPORT_WORDS, reasons_of, render_japanese
 from slope_science.findings import ADVISORY, EMERGENCY, WARNING
@@ -52,10 +53,10 @@ class SituationReport:
         rows = [
             (level, token, row)
             for level, token, row in zip(levels, cells["tokens"], latest, strict=False)
-            if ADVISORY <= level <= EMERGENCY
+            if severity(level)[0] >= ADVISORY
         ]
-        rows.sort(key=lambda row: (-row[0], row[1]))
-        highest = max((n for n in levels if n != level_grid.NO_JUDGEMENT), default=0)
+        rows.sort(key=lambda row: (-severity(row[0])[0], row[1]))
+        highest = max(levels, key=headline_order, default=0)
         return _TEMPLATES.get_template("report.html").render(
             language=language,
             w=REPORT_WORDS[language],
@@ -65,7 +66,8 @@ class SituationReport:
             exercise=now["exercise"],
             highest=highest,
             meaning=LEVEL_MEANINGS[language].get(highest, ""),
-            counts=[(level, levels.count(level)) for level in (5, 4, 3, 2, 1, 6, 0)],
+            counts=_counts(levels),
+            unknown=sum(not 1 <= level <= EMERGENCY for level in levels),
             cells=[_cell(row, language) for row in rows[:MAX_CELLS]],
             more=max(0, len(rows) - MAX_CELLS),
             shapes=cell_polygons(cells["corners"], levels),
@@ -79,8 +81,15 @@ class SituationReport:
             nodes=now["nodes"],
             assumed=self.assumed,
             bounded=sum(row[2].flags & level_grid.LOWER_BOUND > 0 for row in rows),
-            serious=sum(level >= WARNING for level, *_ in rows),
+            serious=sum(severity(level)[0] >= WARNING for level, *_ in rows),
         )
+
+
+def _counts(levels: list[int]) -> list[tuple[int, int]]:
+    """Number of cells at each value, the highest first; held ones only if any."""
+    held = {level for level in levels if level > level_grid.HELD_OFFSET}
+    shown = sorted({5, 4, 3, 2, 1, 6, 0} | held, key=headline_order, reverse=True)
+    return [(level, levels.count(level)) for level in shown]
 
 
 def inline_assets(page: str) -> str:
@@ -127,6 +136,7 @@ def _cell(row: tuple[int, str, level_grid.LatestRow], language: str) -> dict[str
         "level": level,
         "token": token,
         "at": _when(latest.at_s),
+        "known": _when(latest.known_until_s or latest.at_s),
         "reasons": reasons,
         "r60": latest.r60_mm,
         "swi": None if latest.tanks is None else latest.tanks.index_mm,

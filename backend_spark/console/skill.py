@@ -57,7 +57,7 @@ class SeasonLevels:
             "missing_h": (self.steps - len(self.levels)) * STEP_S / 3600,
             "scores": [self._scores(level, slides) for level in levels],
             "classes": EVENT_CLASSES,
-            "hours": duration_matrix(*self._even(), events),
+            "hours": duration_matrix(self.ends_s, self.levels, events, STEP_S),
             "leads": [[self._lead(event, n) for n in levels] for event in events],
         }
 
@@ -84,19 +84,6 @@ class SeasonLevels:
             day = int((end_s - 1 + JST_S) // DAY_S)
             days[day] = max(days.get(day, 0), level)
         return days
-
-    def _even(self) -> tuple[Sequence[float], Sequence[int]]:
-        """Ends and levels without a gap after the first step.
-
-        `duration_matrix` derives the length of a step from the first two ends.
-        """
-        first = 0
-        while (
-            first + 1 < len(self.ends_s)
-            and self.ends_s[first + 1] - self.ends_s[first] != STEP_S
-        ):
-            first += 1
-        return self.ends_s[first:], self.levels[first:]
 
 
 def read_season(tables: Path, from_s: int, to_s: int) -> SeasonLevels:

@@ -1,6 +1,6 @@
 """Snake line of a cell: rain of the last hour against the soil water index.
 
-Also its criteria, and two hours ahead under the official forecast or assumed rain.
+Also its criteria, and the look-ahead under the official forecast or assumed rain.
 
 Source: judgement of JMA and the prefectures by the critical line (連携案方式).
 """
@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from slope_science.criteria import Criteria
+from slope_science.criteria import LOOK_AHEAD_H, NOT_JUDGED_MM, Criteria
+from slope_science.findings import ADVISORY, DANGER, EMERGENCY
 from slope_science.rain import (
-    LOOK_AHEAD_STEPS,
     STEPS_PER_HOUR,
     SnakePoint,
     SoilWater,
@@ -24,14 +24,14 @@ WIDEST_MM: Final = 150
 
 @dataclass(frozen=True)
 class FutureLine:
-    """Two hours of assumed or forecast rain.
+    """Assumed or forecast rain of the look-ahead, two or three hours.
 
     Attributes:
         name: ``none`` (no more rain), ``same`` (the mean of the last hour goes on)
             or ``given`` (an official forecast).
         r60_mm: Rain of the last hour at the end of each step.
         swi_mm: Soil water index at the end of each step.
-        level: Highest level of now and of the two hours.
+        level: Highest level of now and of those hours.
         margin_mm: Distance of the soil water index below the critical line at the
             end; negative beyond the line.
     """
@@ -69,7 +69,8 @@ def computed_futures(
     """
     found = []
     for name, step_mm in (("none", 0.0), ("same", r60_mm / STEPS_PER_HOUR)):
-        moments = moments_ahead(tanks, r60_mm, [step_mm] * LOOK_AHEAD_STEPS)
+        steps = criteria.look_ahead_steps
+        moments = moments_ahead(tanks, r60_mm, [step_mm] * steps)
         outlook = look_ahead(SnakePoint(r60_mm, tanks.index_mm), moments, criteria)
         found.append(_line(name, moments, outlook.level, outlook.margin_mm))
     return found
@@ -87,9 +88,11 @@ def gold_futures(
         tanks: Of the row.
         r60_mm: Of the row.
     """
+    hours = row.get("look_ahead_h") or LOOK_AHEAD_H[0]  # older rows have none
+    steps = hours * STEPS_PER_HOUR
     depths = {
-        ("none", "dry"): [0.0] * LOOK_AHEAD_STEPS,
-        ("same", "same"): [r60_mm / STEPS_PER_HOUR] * LOOK_AHEAD_STEPS,
+        ("none", "dry"): [0.0] * steps,
+        ("same", "same"): [r60_mm / STEPS_PER_HOUR] * steps,
         ("given", "forecast"): row.get("forecast_mm"),
     }
     found = []
@@ -102,17 +105,33 @@ def gold_futures(
 
 
 def criteria_lines(criteria: Criteria) -> dict[str, Any]:
-    """Advisory, warning, critical and special line for a chart."""
+    """Advisory, warning, critical and special line for a chart.
+
+    A criterion that the prefecture does not judge is None. A special or advisory
+    criterion that depends on the rain is given for every ``r60_mm``, too.
+    """
     r60s = list(range(0, WIDEST_MM + 1, 2))
+
+    def over_rain(level: int) -> list[float | None]:
+        return [judged_or_none(criteria.limit_mm(level, float(r))) for r in r60s]
+
     return {
         "r60_mm": r60s,
-        "critical_mm": [round(criteria.critical_line_mm(r), 1) for r in r60s],
-        "warning_mm": criteria.warning_mm,
-        "advisory_mm": criteria.advisory_mm,
-        "special_mm": criteria.special_mm,
+        "critical_mm": over_rain(DANGER),
+        "warning_mm": judged_or_none(criteria.warning_mm),
+        "advisory_mm": judged_or_none(criteria.advisory_mm),
+        "special_mm": judged_or_none(criteria.special_mm),
+        "advisory_line_mm": over_rain(ADVISORY) if criteria.advisory_line else None,
+        "special_line_mm": over_rain(EMERGENCY) if criteria.special_line else None,
+        "not_judged": list(criteria.not_judged),
         "assumed": criteria.assumed,
         "assumed_line": criteria.assumed or not criteria.line,
     }
+
+
+def judged_or_none(limit_mm: float) -> float | None:
+    """A criterion, rounded; None where the prefecture does not judge the level."""
+    return None if limit_mm == NOT_JUDGED_MM else round(limit_mm, 1)
 
 
 def _line(

@@ -23,8 +23,15 @@ from backend_spark.console.live_state import LiveState
 from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
 from backend_spark.criteria.tables import OTHER_CELLS, CriteriaTable
 from service_runtime.files import write_atomic
-from slope_science.criteria import Criteria
-from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
+from slope_science.criteria import (
+    ADVISORY_LEVEL,
+    JUDGED_LEVELS,
+    NOT_JUDGED_MM,
+    SPECIAL_LEVEL,
+    WARNING_LEVEL,
+    Criteria,
+)
+from slope_science.findings import EMERGENCY, LOWEST
 from slope_science.rain import STEPS_PER_HOUR, assumed_levels
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
@@ -35,6 +42,7 @@ JAPAN: Final = timezone(timedelta(hours=9))
 MAX_VERSIONS: Final = 10_000
 MAX_HOURS: Final = 6
 MAX_MM_PER_H: Final = 200.0
+FAR_MM: Final = 1e9
 _LEVELS: Final = range(LOWEST, EMERGENCY + 1)
 
 
@@ -61,7 +69,8 @@ class Thresholds:
     def for_cell(self, cell: str) -> Criteria:
         """Criteria of a cell: its newest version, or that of all cells, or the base.
 
-        A version for all cells replaces earlier versions of single cells.
+        A version for all cells replaces earlier versions of single cells; it leaves
+        out the levels that the prefecture does not judge in a cell.
         """
         return self.lookup()(cell)
 
@@ -75,8 +84,10 @@ class Thresholds:
         own, common = self._set()
 
         def criteria(cell: str) -> Criteria:
-            base, changed = self.base.criteria_of(cell), own.get(cell) or common
-            return replace(changed, line=base.line) if changed else base
+            base = self.base.criteria_of(cell)
+            if cell in own:
+                return _changed(base, own[cell])
+            return _changed(base, common, base.not_judged) if common else base
 
         return criteria
 
@@ -122,6 +133,25 @@ class Thresholds:
         write_atomic(self.table, text.getvalue().encode())
 
 
+def _changed(
+    base: Criteria, version: Criteria, not_judged: Iterable[int] = ()
+) -> Criteria:
+    """Criteria of a version with the prefecture's critical line and look-ahead."""
+    given = {
+        ADVISORY_LEVEL: version.advisory_mm,
+        WARNING_LEVEL: version.warning_mm,
+        SPECIAL_LEVEL: version.special_mm,
+    } | dict.fromkeys(not_judged, NOT_JUDGED_MM)
+    return replace(
+        version,
+        advisory_mm=given[ADVISORY_LEVEL],
+        warning_mm=given[WARNING_LEVEL],
+        special_mm=given[SPECIAL_LEVEL],
+        line=base.line,
+        look_ahead_h=base.look_ahead_h,
+    )
+
+
 def _version(entry: JournalEntry) -> Criteria:
     """Criteria of a journal entry; the version names the account and the day (JST)."""
     day = datetime.fromtimestamp(entry.at_s, JAPAN)
@@ -153,16 +183,11 @@ def count_highest_levels(
     wanted = list(rows)
     swi, r60 = (grid.numbers[n][wanted] for n in ("swi_mm", "r60_mm"))
     r60s = np.arange(WIDEST_MM + 1, dtype=float)
-    line = np.interp(
-        np.nan_to_num(r60), r60s, [criteria.critical_line_mm(r) for r in r60s]
-    )
     levels = np.where(np.isnan(swi), level_grid.MISSING, LOWEST)
-    for level, limit in (
-        (ADVISORY, criteria.advisory_mm),
-        (WARNING, criteria.warning_mm),
-        (DANGER, line),
-        (EMERGENCY, criteria.special_mm),
-    ):
+    for level in JUDGED_LEVELS:
+        # A level that is not judged is far above every index; inf gives nan between.
+        limits = [min(criteria.limit_mm(level, r), FAR_MM) for r in r60s]
+        limit = np.interp(np.nan_to_num(r60), r60s, limits)
         levels = np.where(swi >= limit, np.maximum(levels, level), levels)
     highest = levels.max(axis=1, initial=level_grid.MISSING)
     return [int((highest == level).sum()) for level in _LEVELS]
@@ -175,9 +200,9 @@ def what_if_levels(
 
     Even rain from the present on. Level 5 is allowed, unlike in the official outlook,
     which caps assumed rain at level 4: the question here is which level is reached
-    once that rain has fallen. A cell without soil water has no start and stays
-    missing. Movement is not judged; the present level, which includes it, is the
-    minimum.
+    once that rain has fallen. A silent cell or one without soil water has no start and
+    stays missing or held. Movement is not judged; the present level, which includes
+    it, is the minimum.
 
     Args:
         live_state: The present.
@@ -187,15 +212,20 @@ def what_if_levels(
     """
     with live_state.lock:
         cells = list(zip(live_state.grid.tokens, live_state.grid.latest, strict=True))
-        shown = live_state.grid.levels_at(live_state.present_step_s()).tolist()
+        fresh = live_state.grid.levels_at(live_state.present_step_s()).tolist()
+    shown = live_state.snapshot()["levels"]
     depths = [mm_per_h / STEPS_PER_HOUR] * (hours * STEPS_PER_HOUR)
     criteria_of = thresholds.lookup()
     levels = []
-    for (token, latest), now in zip(cells, shown, strict=True):
-        if now == level_grid.MISSING or latest.tanks is None:
-            levels.append(level_grid.MISSING)
+    for (token, latest), now, at in zip(cells, shown, fresh, strict=False):
+        if at == level_grid.MISSING or latest.tanks is None:
+            levels.append(now if now > level_grid.HELD_OFFSET else level_grid.MISSING)
             continue
         moments = moments_ahead(latest.tanks, latest.r60_mm or 0.0, depths)
         by_rain = assumed_levels(moments, criteria_of(token), max_level=EMERGENCY)
-        levels.append(max(*by_rain, now if now != level_grid.NO_JUDGEMENT else LOWEST))
+        present, is_held = level_grid.severity(now)
+        rises = max(by_rain) > present
+        levels.append(
+            now if present and is_held and not rises else max(*by_rain, present, LOWEST)
+        )
     return {"levels": levels, "mm_per_h": mm_per_h, "hours": hours}

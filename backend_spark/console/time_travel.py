@@ -18,11 +18,14 @@ from deltalake import DeltaTable
 
 from backend_spark.console import level_grid, snake_line
 from backend_spark.console.level_grid import (
+    HELD_OFFSET,
     LATE_STEPS,
     MISSING,
     NO_JUDGEMENT,
     Bytes,
     Integers,
+    severity,
+    shown_levels,
 )
 from backend_spark.console.panels import EXTRA_COLUMNS, two_hour_futures, utc_time
 from backend_spark.i18n import reasons_of, render_both
@@ -39,11 +42,19 @@ MAX_FRAMES: Final = 1008
 MAX_ROWS: Final = 20_000_000
 LATE_S: Final = LATE_STEPS * STEP_S
 _MICRO: Final = 1_000_000
-_COLUMNS: Final = ("cell", "at", "level", "version", "latest_received")
-_LEVELS: Final = np.array([MISSING, NO_JUDGEMENT, 1, 2, 3, 4, 5], np.uint8)
-"""Values of the level array by rank: levels outrank "no judgement" and "missing"."""
+_COLUMNS: Final = ("cell", "at", "level", "state", "version", "latest_received")
+_LEVELS: Final = np.array(
+    sorted(
+        [MISSING, NO_JUDGEMENT, *range(1, 6), *range(HELD_OFFSET + 1, HELD_OFFSET + 6)],
+        key=severity,
+    ),
+    np.uint8,
+)
+"""Values of the level array by rank: levels outrank "no judgement" and "missing", and
+a held level the same one judged."""
 
-_RANK_OF: Final = np.argsort(_LEVELS).astype(np.uint8)
+_RANK_OF: Final = np.zeros(int(_LEVELS.max()) + 1, np.uint8)
+_RANK_OF[_LEVELS] = np.arange(len(_LEVELS))
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,7 @@ class ReplayFrames:
         """Add rows of the levels table."""
         at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
         frames = -((self.span.begin_s - at_s) // self.span.frame_s)
-        levels = rows["level"].fill_null(NO_JUDGEMENT).to_numpy()
+        levels = shown_levels(rows)
         cells = self._rows_of(rows["cell"])
         np.maximum.at(self.ranks, (cells, frames), _RANK_OF[levels])
 
@@ -198,7 +209,8 @@ def _rows(tables: DeltaTables, name: str, span: ReplaySpan) -> Iterator[pa.Table
     wanted = (pc.field("at") >= begin) & (pc.field("at") <= end)
     for batch in source.to_batches(columns=stored, filter=wanted):
         rows = pa.table(batch)
-        for column, kind in (("version", pa.int32()), ("latest_received", None)):
+        kinds = {"version": pa.int32(), "state": pa.string(), "latest_received": None}
+        for column, kind in kinds.items():
             if column not in stored:
                 empty = pa.nulls(rows.num_rows, kind or rows["at"].type)
                 rows = rows.append_column(column, empty)

@@ -2,16 +2,21 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from backend_spark.analysed_rain.cells import cell_meshes
+from backend_spark.analysed_rain.table import AnalysisReader
 from backend_spark.config import RainCriteriaSection
 from backend_spark.criteria.jma import Telegram, parse_telegram
 from backend_spark.criteria.tables import CriteriaTable, read_criteria
 from backend_spark.errors import CriteriaTableError, TelegramError
 from backend_spark.forecast.table import ForecastReader
+from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
+from backend_spark.scoring.rain import ALONE_LEVEL
 from backend_spark.scoring.score import CellRules
 from slope_science.criteria import Criteria
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 
 log = logging.getLogger(__name__)
 
@@ -23,54 +28,95 @@ class CellRuleProvider:
     Attributes:
         table: Criteria.
         changes: File of criteria set in the console, which take precedence.
+        evidence: Rules of movement and water.
+        limits: When holds of levels end.
+        alone_level: Highest level of doubtful rain that nothing else confirms.
         look_ahead: Whether forecast rain may raise a level.
+        same_rain: Whether the rain of the last hour may, without a forecast.
         telegrams: Folder of JMA's telegrams; None without telegrams.
         feed: Rain forecasts; None without forecasts.
+        analyses: Analysed rain and soil water index; None without.
     """
 
     table: CriteriaTable
-    look_ahead: bool = False
+    look_ahead: bool = True
+    same_rain: bool = False
     telegrams: Path | None = None
     feed: ForecastReader | None = None
     changes: Path | None = None
+    limits: HoldLimits = NO_LIMITS
+    alone_level: int = ALONE_LEVEL
+    analyses: AnalysisReader | None = None
+    evidence: EvidenceSettings = DEFAULT_EVIDENCE
     _read: dict[str, Telegram | None] = field(default_factory=dict)
     _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
 
     @classmethod
     def from_settings(
-        cls, settings: RainCriteriaSection, feed: ForecastReader | None = None
+        cls,
+        settings: RainCriteriaSection,
+        feed: ForecastReader | None = None,
+        limits: HoldLimits = NO_LIMITS,
+        analyses: AnalysisReader | None = None,
+        *,
+        evidence: EvidenceSettings = DEFAULT_EVIDENCE,
     ) -> "CellRuleProvider":
         """Make from the settings.
 
         Args:
             settings: Settings of the criteria.
             feed: Rain forecasts.
+            limits: When holds of levels end.
+            analyses: Analysed rain and soil water index.
+            evidence: Rules of movement and water.
 
         Raises:
             CriteriaTableError: The file is invalid.
         """
-        table = CriteriaTable(Criteria.assumed_from(settings.warning_mm))
+        assumed = Criteria.assumed_from(settings.warning_mm)
+        default = replace(assumed, look_ahead_h=settings.look_ahead_h)
+        table = CriteriaTable(default)
         if settings.file is not None:
             table = read_criteria(Path(settings.file), table.default)
         folder = None if settings.telegrams is None else Path(settings.telegrams)
         changes = None if settings.changes is None else Path(settings.changes)
-        return cls(table, settings.look_ahead, folder, feed, changes)
+        return cls(
+            table,
+            settings.look_ahead,
+            settings.look_ahead_same_rain,
+            folder,
+            feed,
+            changes,
+            limits,
+            settings.rain_alone_level,
+            analyses,
+            evidence,
+        )
 
     def rules_of(self, cells: Iterable[str]) -> dict[str, CellRules]:
         """Rules of some cells with the present telegrams and forecasts."""
         telegrams, rules, table = self._telegrams(), {}, self.current_table()
         newest = self.feed.newest_version() if self.feed else None
+        analysed = self.analyses.newest_version() if self.analyses else None
         for cell in cells:
             code = table.municipality(cell)
             ours = tuple(t for t in telegrams if code in t.levels)
+            criteria = table.criteria_of(cell)
             rules[cell] = CellRules(
-                table.criteria_of(cell),
+                criteria,
                 self.look_ahead,
                 code if telegrams else None,
                 ours,
-                self.feed.cell_forecast(cell, code, newest)
+                self.feed.cell_forecast(cell, code, newest, criteria.look_ahead_steps)
                 if self.feed and newest
                 else None,
+                evidence=self.evidence,
+                limits=self.limits,
+                alone_level=self.alone_level,
+                analyses=self.analyses.of_cell(cell_meshes(cell), analysed)
+                if self.analyses and analysed
+                else None,
+                same_rain=self.same_rain,
             )
         return rules
 

@@ -1,27 +1,39 @@
-"""Table of criteria by cell, read from a CSV file.
+"""Table of criteria by cell, read from the files that prefectures and JMA publish.
 
-Columns: ``mesh`` (third mesh) or ``node_cell`` (S2 token of level 13, or ``*`` for
-every other cell), ``LEVEL1`` (advisory), ``LEVEL2`` (warning), and
-if the prefecture gives them ``LEVEL3_00`` to ``LEVEL3_150`` (critical line, one for
-each mm of 60-minute rain), ``SPECIAL`` (special warning), ``municipality`` and
-``VERSION`` (author and date, shown in reasons), all criteria as soil water index in mm.
-999 is not judged, 0 beyond the table.
+The forms of the files are in `published`; all criteria are soil water index in mm.
+Several files complete each other mesh by mesh: for example JMA's levels 2 and 3 and the
+prefecture's critical line. Where two give the same criterion, the lower counts.
 
 JMA's cells: third meshes (JIS X 0410) of 30" x 45", about 1 km.
 """
 
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
+from backend_spark.criteria.published import (
+    PublishedRow,
+    PublishedTable,
+    long_rows,
+    mesh_code,
+)
 from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
-from slope_science.criteria import MAX_LINE_POINTS, Criteria
+from slope_science.criteria import (
+    ADVISORY_LEVEL,
+    LINE_LEVEL,
+    LOOK_AHEAD_H,
+    NOT_JUDGED_MM,
+    SPECIAL_LEVEL,
+    WARNING_LEVEL,
+    Criteria,
+    CriticalLine,
+)
 from slope_science.errors import ScienceError
 from slope_science.reason_compat import parse_or_text
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
@@ -68,82 +80,151 @@ def cell_at_mesh(code: str) -> str:
     return Cell.at(*mesh_center(code), ANALYSIS_LEVEL).token
 
 
-NOT_JUDGED: Final = 999.0
-BEYOND_TABLE: Final = 0.0
 OTHER_CELLS: Final = "*"
 MAX_PROBLEMS: Final = 20
-MAX_BYTES: Final = 400_000_000
-"""All meshes of Japan with their lines are some 250 MB."""
-
-_LINE: Final = re.compile(r"LEVEL3_(\d{2,3})")
-_ENCODINGS: Final = ("utf-8-sig", "cp932")
 
 
 @dataclass(frozen=True)
 class CriteriaRow:
-    """Criteria of one mesh as the table has them, in mm.
+    """Criteria of one mesh as a file has them, in mm; `NOT_JUDGED_MM` without one.
 
     Attributes:
-        advisory_mm: LEVEL1.
-        warning_mm: LEVEL2.
+        advisory_mm: LEVEL1; None if the file has no such column.
+        warning_mm: LEVEL2; None likewise.
         line_mm: LEVEL3 for 0, 1, 2 mm of rain, and so on; empty without.
         special_mm: SPECIAL; None without.
         municipality: Code of its municipality; empty without.
         version: Author and date, shown in reasons; empty in a prefecture's table.
+        advisory_line_mm: Level 2 for 0, 1, 2 mm of rain and so on; empty without.
+        special_line_mm: Level 5 likewise.
+        look_ahead_h: Hours ahead of levels 2 to 4; None without.
     """
 
-    advisory_mm: float
-    warning_mm: float
+    advisory_mm: float | None = None
+    warning_mm: float | None = None
     line_mm: tuple[float, ...] = ()
     special_mm: float | None = None
     municipality: str = ""
     version: str = ""
+    advisory_line_mm: tuple[float, ...] = ()
+    special_line_mm: tuple[float, ...] = ()
+    look_ahead_h: int | None = None
 
-    @property
-    def is_judged(self) -> bool:
-        """Whether the prefecture gives criteria for this mesh."""
-        return NOT_JUDGED not in {self.advisory_mm, self.warning_mm}
-
-    def criteria(self) -> Criteria:
+    def criteria(self, look_ahead_h: int = LOOK_AHEAD_H[0]) -> Criteria:
         """Convert to `Criteria`.
+
+        A level without any column is not judged. The special criterion alone is
+        assumed where no file gives it and the line is judged.
+
+        Args:
+            look_ahead_h: Hours ahead where the row gives none.
 
         Raises:
             ScienceError: The criteria are out of order.
         """
-        known = [mm for mm in self.line_mm if mm != BEYOND_TABLE]
-        line = tuple((float(r60), mm) for r60, mm in enumerate(known))
-        at_rest_mm = known[0] if known else 1.478 * self.warning_mm
-        special_mm = self.special_mm or 1.25 * at_rest_mm
+        warning_mm = NOT_JUDGED_MM if self.warning_mm is None else self.warning_mm
+        advisory_mm = _at_rest_mm(self.advisory_line_mm, self.advisory_mm)
+        special_mm = _at_rest_mm(self.special_line_mm, self.special_mm)
+        if special_mm is None:
+            line_mm = _at_rest_mm(self.line_mm, 1.478 * warning_mm)
+            special_mm = 1.25 * (line_mm or NOT_JUDGED_MM)
+        has_special = self.special_mm is not None or self.special_line_mm
         return Criteria(
-            self.warning_mm,
-            self.advisory_mm,
+            warning_mm,
+            NOT_JUDGED_MM if advisory_mm is None else advisory_mm,
             special_mm,
             assumed=False,
-            line=line,
-            special_assumed=self.special_mm is None,
+            line=_points(self.line_mm),
+            special_assumed=not has_special and math.isfinite(special_mm),
             basis=parse_or_text(self.version) if self.version else None,
+            advisory_line=_points(self.advisory_line_mm),
+            special_line=_points(self.special_line_mm),
+            look_ahead_h=self.look_ahead_h or look_ahead_h,
         )
 
-    def replacing(self, table: "CriteriaRow | None") -> "CriteriaRow":
-        """These criteria instead of a table's; its critical line stays."""
+    def replacing(
+        self, table: "CriteriaRow | None", *, is_for_cell: bool = True
+    ) -> "CriteriaRow":
+        """These criteria instead of a table's; its critical line stays.
+
+        Args:
+            table: The table's row; None without.
+            is_for_cell: Whether they were set for this very cell. Those for all cells
+                leave out the levels that the table does not judge.
+        """
         if table is None:
             return self
-        special_mm = self.special_mm or table.special_mm
-        line, code = table.line_mm, table.municipality
-        return replace(self, line_mm=line, special_mm=special_mm, municipality=code)
+        given = {
+            ADVISORY_LEVEL: self.advisory_mm,
+            WARNING_LEVEL: self.warning_mm,
+            SPECIAL_LEVEL: self.special_mm or table.special_mm,
+        }
+        if not is_for_cell:
+            given |= dict.fromkeys(table.criteria().not_judged, NOT_JUDGED_MM)
+        return replace(
+            self,
+            advisory_mm=given[ADVISORY_LEVEL],
+            warning_mm=given[WARNING_LEVEL],
+            special_mm=given[SPECIAL_LEVEL],
+            line_mm=table.line_mm,
+            municipality=table.municipality,
+            look_ahead_h=table.look_ahead_h,
+        )
 
     def lower_of(self, other: "CriteriaRow") -> "CriteriaRow":
-        """The lower of two meshes' criteria, value by value."""
-        both = zip(self.line_mm, other.line_mm, strict=False)
-        specials = [s for s in (self.special_mm, other.special_mm) if s is not None]
+        """The lower of two rows' criteria, value by value; None gives way."""
         return CriteriaRow(
-            min(self.advisory_mm, other.advisory_mm),
-            min(self.warning_mm, other.warning_mm),
-            tuple(min(a, b) for a, b in both),
-            min(specials, default=None),
+            _lower(self.advisory_mm, other.advisory_mm),
+            _lower(self.warning_mm, other.warning_mm),
+            _lower_line(self.line_mm, other.line_mm),
+            _lower(self.special_mm, other.special_mm),
             self.municipality or other.municipality,
             self.version or other.version,
+            _lower_line(self.advisory_line_mm, other.advisory_line_mm),
+            _lower_line(self.special_line_mm, other.special_line_mm),
+            max(self.look_ahead_h or 0, other.look_ahead_h or 0) or None,
         )
+
+    def differs_from(self, other: "CriteriaRow") -> bool:
+        """Whether both give one criterion, and not the same."""
+        pairs = [
+            (getattr(self, each.name), getattr(other, each.name))
+            for each in fields(self)
+            if each.name.endswith("_mm")
+        ]
+        return any(
+            a != b for a, b in pairs if a not in {None, ()} and b not in {None, ()}
+        )
+
+
+def _lower(one: float | None, other: float | None) -> float | None:
+    return min((mm for mm in (one, other) if mm is not None), default=None)
+
+
+def _lower_line(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
+    """The lower of two lines; each is constant beyond its end."""
+    if not (one and other):
+        return one or other
+    pairs = zip_longest(one, other)
+    return tuple(
+        min(one[-1] if a is None else a, other[-1] if b is None else b)
+        for a, b in pairs
+    )
+
+
+def _at_rest_mm(line_mm: Sequence[float], constant_mm: float | None) -> float | None:
+    """Highest criterion of a line that is judged, else the constant one."""
+    if not line_mm:
+        return constant_mm
+    return max((mm for mm in line_mm if mm != NOT_JUDGED_MM), default=NOT_JUDGED_MM)
+
+
+@lru_cache(maxsize=4096)
+def _points(line_mm: tuple[float, ...]) -> CriticalLine:
+    """Points of a line; two are enough for a constant one."""
+    if len(set(line_mm)) == 1:
+        return ((0.0, line_mm[0]), (1.0, line_mm[0]))
+    return tuple((float(r60), mm) for r60, mm in enumerate(line_mm))
 
 
 @dataclass(frozen=True)
@@ -165,15 +246,16 @@ class CriteriaTable:
     changes: "CriteriaTable | None" = None
 
     def row(self, token: str) -> CriteriaRow | None:
-        """The table's criteria of a cell; None when it does not judge it.
+        """The table's criteria of a cell; None when it does not have it.
 
         Of several meshes whose centres lie in the cell each number is the lowest; a
         cell without one takes the mesh around its own centre.
         """
         row = self.by_cell.get(token) or self._around(token) or self.others
-        row = row if row and row.is_judged else None
         change = self.changes.row(token) if self.changes else None
-        return row if change is None else change.replacing(row)
+        if self.changes is None or change is None:
+            return row
+        return change.replacing(row, is_for_cell=token in self.changes.by_cell)
 
     def _around(self, token: str) -> CriteriaRow | None:
         try:
@@ -185,9 +267,11 @@ class CriteriaTable:
         return self.by_mesh.get(mesh)
 
     def criteria_of(self, token: str) -> Criteria:
-        """Criteria of a cell."""
+        """Criteria of a cell; a level that its row does not judge has no default."""
         row = self.row(token)
-        return self.default if row is None else row.criteria()
+        if row is None:
+            return self.default
+        return row.criteria(self.default.look_ahead_h)
 
     def with_changes(self, changes: "CriteriaTable") -> "CriteriaTable":
         """This table with the changes of people before it, cell by cell."""
@@ -199,149 +283,188 @@ class CriteriaTable:
         return row.municipality if row and row.municipality else None
 
 
+@dataclass
+class CriteriaFile:
+    """Rows of one file, by their mesh or cell.
+
+    Attributes:
+        table: The file with its encoding, title, notes and problems.
+        failed: Number of rows that could not be read.
+        by_mesh: Code of the mesh to its criteria.
+        by_token: Token of the cell to its criteria; `OTHER_CELLS` for all others.
+        differing: Meshes that are there twice with different criteria.
+    """
+
+    table: PublishedTable
+    failed: int = 0
+    by_mesh: dict[str, CriteriaRow] = field(default_factory=dict)
+    by_token: dict[str, CriteriaRow] = field(default_factory=dict)
+    differing: set[str] = field(default_factory=set)
+    _lines: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Sequence[CriteriaRow]:
+        """All rows that could be read."""
+        return [*self.by_mesh.values(), *self.by_token.values()]
+
+    @classmethod
+    def read(cls, path: Path) -> "CriteriaFile":
+        """Read a file; each row that cannot be read is one of the problems.
+
+        Raises:
+            CriteriaTableError: The file cannot be read at all.
+        """
+        found = cls(PublishedTable(path))
+        for row in found.table.rows():
+            try:
+                found.add(row)
+            except (FieldError, ScienceError) as error:
+                found.failed += 1
+                found.table.problems.append(f"line {row.line_number}: {error}")
+        if not (found.table.problems or found.rows):
+            problem = "line 2: must hold a row of criteria, there is none"
+            found.table.problems.append(problem)
+        return found
+
+    def add(self, published: PublishedRow) -> None:
+        """Add a row of the file.
+
+        Raises:
+            FieldError: A column has another form than it must.
+            ScienceError: The criteria are out of order.
+        """
+        key = mesh_code(published.text("mesh")) or published.text("cell")
+        if published.columns.is_own and key in self._lines:
+            rule = f"given once, line {self._lines[key]} has it too"
+            raise FieldError("mesh or cell", rule, key, "remove one")
+        self._lines[key] = published.line_number
+        is_mesh = "mesh" in published.columns.places and (
+            published.text("mesh") or "cell" not in published.columns.places
+        )
+        if is_mesh:
+            check_mesh(key)
+        elif key != OTHER_CELLS:
+            _check_cell(key)
+        row = _row(published)
+        rows = self.by_mesh if is_mesh else self.by_token
+        if key in rows and row.differs_from(rows[key]):
+            self.differing.add(key)
+        rows[key] = rows[key].lower_of(row) if key in rows else row
+
+
 def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
-    """Read a table of criteria.
+    """Read a table of criteria: a file, or a folder of ``*.csv`` of them.
 
     Raises:
         CriteriaTableError: It cannot be read or breaks a rule: every mistake, up to
             `MAX_PROBLEMS`, with line, field, rule, value and remedy.
     """
-    rows = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
-    reader = _Reader(problems=[])
-    try:
-        rows.fieldnames = [(name or "").strip() for name in rows.fieldnames or ()]
-        reader.problems += _header(rows.fieldnames)
-        if not reader.problems:
-            reader.read_all(rows)
-    except csv.Error as error:
-        reader.problems.append(f"line {rows.line_num}: must be CSV: {error}")
-    if reader.problems:
-        raise CriteriaTableError(str(path), reader.problems[:MAX_PROBLEMS])
-    return CriteriaTable(default, reader.by_cell, reader.by_mesh, reader.others)
+    files = [CriteriaFile.read(each) for each in find_tables(path)]
+    for each in files:
+        problems = each.table.problems
+        if problems:
+            more = len(problems) - MAX_PROBLEMS
+            shown = problems[:MAX_PROBLEMS]
+            if more > 0:
+                shown.append(f"{more} more; backend-spark criteria names them all")
+            raise CriteriaTableError(str(each.table.path), shown)
+    return combine_files(files, default)
 
 
-@dataclass
-class _Reader:
-    """Rows and errors of a table so far."""
+def find_tables(path: Path) -> list[Path]:
+    """The file itself, or the tables of a folder by name.
 
-    problems: list[str]
-    by_cell: dict[str, CriteriaRow] = field(default_factory=dict)
-    by_mesh: dict[str, CriteriaRow] = field(default_factory=dict)
-    lines: dict[str, int] = field(default_factory=dict)
-    others: CriteriaRow | None = None
-
-    def read_all(self, rows: "csv.DictReader[str]") -> None:
-        """Read all rows and collect their errors."""
-        for cells in rows:
-            self._try(rows.line_num, cells)
-        if not (self.problems or self.by_cell or self.others):
-            self.problems.append("line 2: must hold a row of criteria, there is none")
-
-    def _try(self, number: int, cells: Mapping[str, str]) -> None:
-        try:
-            self._add(number, cells)
-        except (FieldError, ScienceError) as error:
-            self.problems.append(f"line {number}: {error}")
-
-    def _add(self, number: int, cells: Mapping[str, str]) -> None:
-        mesh = (cells.get("mesh") or "").strip()
-        key = mesh or (cells.get("cell") or "").strip()
-        if key in self.lines:
-            rule = f"given once, line {self.lines[key]} has it too"
-            raise FieldError("mesh or cell", rule, key, "remove one")
-        self.lines[key] = number
-        if not mesh and key == OTHER_CELLS:
-            self.others = _row(cells)
-            return
-        token, row = _token(mesh, key), _row(cells)
-        had = self.by_cell.get(token)
-        self.by_cell[token] = row if had is None else had.lower_of(row)
-        if mesh:
-            self.by_mesh[mesh] = row
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            problem = f"must have at most {MAX_BYTES} bytes; cut it by area"
-            raise CriteriaTableError(str(path), [problem])
-        raw = path.read_bytes()
-    except OSError as error:
-        raise CriteriaTableError(
-            str(path), [f"cannot be read: {error.strerror}; check criteria.file"]
-        ) from error
-    for encoding in _ENCODINGS:
-        try:
-            return raw.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-    raise CriteriaTableError(
-        str(path), ["must be UTF-8 or cp932; save it as CSV UTF-8"]
+    Raises:
+        CriteriaTableError: The folder has none.
+    """
+    if not path.is_dir():
+        return [path]
+    tables = sorted(
+        each
+        for each in path.iterdir()
+        if each.suffix.lower() == ".csv" and not each.name.startswith(".")
     )
+    if not tables:
+        problem = "must hold tables (*.csv), there is none; check criteria.file"
+        raise CriteriaTableError(str(path), [problem])
+    return tables
 
 
-def _header(names: Sequence[str]) -> Iterable[str]:
-    """Problems of the first line."""
-    if not {"mesh", "cell"} & set(names):
-        yield f"line 1: needs a column mesh or cell, got {', '.join(names) or 'none'}"
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if twice:
-        yield f"line 1: each column must be there once, got {twice[0]} twice"
-    for name in ("LEVEL1", "LEVEL2"):
-        if name not in names:
-            yield f"line 1: needs a column {name}, got {', '.join(names[:8]) or 'none'}"
-    line = [int(m[1]) for name in names if (m := _LINE.fullmatch(name))]
-    if line and line != list(range(MAX_LINE_POINTS)):
-        missing = sorted(set(range(MAX_LINE_POINTS)) - set(line))
-        where = f"LEVEL3_{missing[0]:02d} is missing" if missing else "out of order"
-        yield f"line 1: needs LEVEL3_00 to LEVEL3_150 in order or none, {where}"
+def combine_files(files: Iterable[CriteriaFile], default: Criteria) -> CriteriaTable:
+    """One table of several files; each criterion is the lowest of them.
+
+    Raises:
+        CriteriaTableError: Together the criteria of a mesh are out of order.
+    """
+    by_mesh: dict[str, CriteriaRow] = {}
+    by_cell: dict[str, CriteriaRow] = {}
+    for each in files:
+        for rows, known in ((by_mesh, each.by_mesh), (by_cell, each.by_token)):
+            for key, row in known.items():
+                rows[key] = rows[key].lower_of(row) if key in rows else row
+        _check_together(each, by_mesh)
+    others = by_cell.pop(OTHER_CELLS, None)
+    for mesh, row in by_mesh.items():
+        token = cell_at_mesh(mesh)
+        by_cell[token] = by_cell[token].lower_of(row) if token in by_cell else row
+    return CriteriaTable(default, by_cell, by_mesh, others)
 
 
-def _token(mesh: str, token: str) -> str:
-    if mesh:
-        check_mesh(mesh)
-        return cell_at_mesh(mesh)
+def _check_together(file: CriteriaFile, by_mesh: Mapping[str, CriteriaRow]) -> None:
+    problems = []
+    for mesh in file.by_mesh:
+        try:
+            by_mesh[mesh].criteria()
+        except ScienceError as error:
+            problems.append(f"mesh {mesh}, with the files before: {error}")
+    if problems:
+        raise CriteriaTableError(str(file.table.path), problems[:MAX_PROBLEMS])
+
+
+def _check_cell(token: str) -> None:
     cell = Cell.from_token(token)
     if cell.level != ANALYSIS_LEVEL:
         rule = f"the token of an S2 cell of level {ANALYSIS_LEVEL}"
         raise FieldError("cell", rule, token, f"its level is {cell.level}")
-    return token
 
 
-def _row(cells: Mapping[str, str]) -> CriteriaRow:
-    line = tuple(
-        _number(cells, name, least=0.0)
-        for name in cells
-        if name and _LINE.fullmatch(name)
-    )
-    while line and line[-1] == BEYOND_TABLE:
-        line = line[:-1]
-    if BEYOND_TABLE in line:
-        field_name = f"LEVEL3_{line.index(BEYOND_TABLE):02d}"
-        rule = "more than 0 mm before the end of the line"
-        raise FieldError(field_name, rule, 0, "only the end is beyond the table")
-    special = (cells.get("SPECIAL") or "").strip()
+def _row(published: PublishedRow) -> CriteriaRow:
+    columns = published.columns
+    beyond = long_rows(published)
+    if beyond is not None:
+        rule = f"a row of {len(columns.names)} columns as in the header"
+        raise FieldError(
+            "line", rule, len(published.cells), "look for a comma too many"
+        )
+    special = columns.places.get("special", columns.levels.get(SPECIAL_LEVEL))
+    has_special = special is not None and _cell(published, special)
+    line = {columns.line_level: published.line()}
     row = CriteriaRow(
-        _number(cells, "LEVEL1"),
-        _number(cells, "LEVEL2"),
-        line,
-        _number(cells, "SPECIAL") if special else None,
-        (cells.get("municipality") or "").strip(),
-        (cells.get("VERSION") or "").strip(),
+        _constant(published, ADVISORY_LEVEL),
+        _constant(published, WARNING_LEVEL),
+        line.get(LINE_LEVEL, ()),
+        published.criterion(special) if has_special and special is not None else None,
+        published.text("municipality"),
+        published.text("version"),
+        line.get(ADVISORY_LEVEL, ()),
+        line.get(SPECIAL_LEVEL, ()),
+        _look_ahead_h(published.text("look_ahead_h")),
     )
-    if row.is_judged:
-        row.criteria()
+    row.criteria()
     return row
 
 
-def _number(cells: Mapping[str, str], name: str, least: float = 1.0) -> float:
-    text = (cells.get(name) or "").strip()
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not least <= number <= NOT_JUDGED:
-        rule = f"a soil water index of {least:g} to 999 mm"
-        remedy = "write 999 where the prefecture judges nothing" if not text else None
-        raise FieldError(name, rule, text, remedy)
-    return number
+def _cell(row: PublishedRow, place: int) -> str:
+    return row.cells[place].strip() if place < len(row.cells) else ""
+
+
+def _constant(row: PublishedRow, level: int) -> float | None:
+    place = row.columns.levels.get(level)
+    return None if place is None else row.criterion(place)
+
+
+def _look_ahead_h(text: str) -> int | None:
+    hours = {str(each): each for each in LOOK_AHEAD_H}
+    if text and text not in hours:
+        raise FieldError("LOOK_AHEAD_H", f"{' or '.join(hours)} hours, or empty", text)
+    return hours.get(text)

@@ -1,22 +1,36 @@
-"""Inputs of an evaluation: rain series and times of landslides."""
+"""Rain series of an evaluation, read from CSV."""
 
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta, timezone
 from itertools import pairwise
+from typing import Final
 
 from backend_spark.errors import RainTableError
+from backend_spark.evaluation.times import (
+    DAY,
+    TimeCell,
+    WrittenTime,
+    in_zone,
+    local_time,
+    parse_times,
+)
 from backend_spark.rain_table import RainText, describe_missing_column
-from slope_science.skill import Slide
 
-_DAY = timedelta(days=1)
-MAX_STEPS = 20_000_000
+HOUR: Final = timedelta(hours=1)
+MIN_STEP: Final = timedelta(minutes=1)
+MAX_STEPS: Final = 20_000_000
 """A century in steps of three minutes; a wrong year in a row would fill the memory."""
 
-DATE_FORMS = ("%Y-%m-%d", "%m/%d/%Y", "%Y/%m/%d")
+UNKNOWN: Final = frozenset({"", "na", "nan", "null"})
+"""Cells without a number, in lower case."""
+
+MISSING_CODES: Final = frozenset({999.0, 999.9, 999.99})
+"""Depths below the limit that tables write for a missing one; larger ones exceed it."""
 
 
 @dataclass(frozen=True)
@@ -28,87 +42,177 @@ class EvaluationRain:
             UTC for a zone so that arithmetic needs none.
         depth_mm: Of each step; None where the table has no number.
         step: Length of a step.
+        zone: Offset of the local time from UTC; None: the table does not tell.
+        given: Predictors that the table itself has, by name: a value per step.
+        has_starts: Whether the table's times are those of the starts of the steps.
+        has_dates: Whether its rows are whole days, written as dates.
     """
 
     ends: Sequence[datetime]
     depth_mm: Sequence[float | None]
     step: timedelta
+    zone: timezone | None = None
+    given: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    has_starts: bool = False
+    has_dates: bool = False
 
     @property
     def step_h(self) -> float:
         """Length of a step in hours."""
-        return self.step / timedelta(hours=1)
+        return self.step / HOUR
+
+    @property
+    def days(self) -> list[date]:
+        """Day of each step.
+
+        Steps of up to an hour count on the date that their row carries, as the
+        station does; longer ones on the day that holds most of them.
+        """
+        back = self.step / 2
+        if self.step <= HOUR:
+            back = self.step if self.has_starts else timedelta()
+        return [(end - back).date() for end in self.ends]
 
 
-def read_rain_series(source: RainText, time_column: str, column: str) -> EvaluationRain:
+def read_rain_series(
+    source: RainText, time_column: str, column: str, zone: timezone | None = None
+) -> EvaluationRain:
     """Read rain from a CSV; a missing row is a step without a number.
 
     Args:
         source: CSV with a header, rows in the order of time.
-        time_column: ISO 8601 times of the ends of the steps.
+        time_column: Times of the ends of the steps; a date alone is the whole day.
         column: Depth of rain in mm; an empty cell is unknown.
+        zone: Offset of the times without one; others are converted to it.
 
     Raises:
         RainTableError: A column is missing, or a time or number is wrong.
     """
-    rows = list(_cells(source, (time_column, column)))
-    known: dict[datetime, float | None] = {}
-    for line, (when, depth) in rows:
-        at = _time(source.name, f"line {line}: {time_column}", when)
-        if known and at <= next(reversed(known)):
-            problem = f"line {line}: {time_column} must be later than the row before"
-            raise RainTableError(source.name, f"{problem}, got {when!r}")
-        known[at] = _depth(source.name, f"line {line}: {column}", depth)
-    times = list(known)
-    if len(times) < 2:  # noqa: PLR2004 - a step has two ends
-        raise RainTableError(
-            source.name, f"must have two rows or more, has {len(times)}"
-        )
-    step = min(later - sooner for sooner, later in pairwise(times))
-    count = (times[-1] - times[0]) // step + 1
-    if count > MAX_STEPS:
-        problem = f"{time_column} must span at most {MAX_STEPS} steps of {step}"
-        span = f"got {times[0]} to {times[-1]}; look at the years"
-        raise RainTableError(source.name, f"{problem}, {span}")
-    ends = [times[0] + step * at for at in range(count)]
-    strange = sorted(set(times) - set(ends))
-    if strange:
-        problem = f"{time_column} must lie on a grid of {step} from {times[0]}"
-        raise RainTableError(source.name, f"{problem}, got {strange[0]}")
-    return EvaluationRain(ends, [known.get(end) for end in ends], step)
+    rows = list(read_cells(source, (time_column, column)))
+    times = parse_times([
+        TimeCell(source.name, line, time_column, cells[0]) for line, cells in rows
+    ])
+    depths = [
+        _depth(source.name, f"line {line}: {column}", cells[1]) for line, cells in rows
+    ]
+    return make_series(source.name, times, depths, zone)
 
 
-def read_slides(source: RainText) -> list[Slide]:
-    """Landslides of a CSV, or of lines with a date each.
-
-    Shape:
-        time: a date, or a date and time; local, as in the table of rain.
-        count: how many landslides; 1 when the column is not there.
+def make_series(
+    name: str,
+    times: Sequence[WrittenTime],
+    depths: Sequence[float | None],
+    zone: timezone | None = None,
+) -> EvaluationRain:
+    """Series of the rows of a table.
 
     Raises:
-        RainTableError: A time or a count is wrong, or there is none.
+        RainTableError: Times are out of order or off the grid of the steps, or a
+            depth is impossible.
     """
-    head = source.text.lstrip().split("\n", 1)[0].split(",")
-    names = {name.strip() for name in head}
-    added = 0
-    if "time" not in names:
-        source = RainText(source.name, f"time\n{source.text}")
-        added = 1
-    wanted = ("time", "count") if "count" in names else ("time",)
-    slides = []
-    for line, cells in _cells(source, wanted):
-        place = f"line {line - added}"
-        low, high = _span(source.name, f"{place}: time", cells[0])
-        count = _count(source.name, f"{place}: count", cells[1]) if cells[1:] else 1
-        slides.append(Slide(low.timestamp(), high.timestamp(), count))
-    if not slides:
-        raise RainTableError(source.name, "must name one landslide or more, has none")
-    return slides
+    if len(times) < 2:  # noqa: PLR2004 - a step has two ends
+        raise RainTableError(name, f"must have two rows or more, has {len(times)}")
+    _check_kinds(times)
+    zone = in_zone(times, zone)
+    ends = [local_time(each, zone) + each.is_day * DAY for each in times]
+    step = _step(times, ends)
+    _check_depths(times, depths, step)
+    count = (ends[-1] - ends[0]) // step + 1
+    if count > MAX_STEPS:
+        problem = f"{times[0].cell.column} must span at most {MAX_STEPS} steps of"
+        span = f"{step}, got {ends[0]} to {ends[-1]}; look at the years"
+        raise RainTableError(name, f"{problem} {span}")
+    _check_grid(times, ends, step)
+    known = dict(zip(ends, depths, strict=True))
+    grid = [ends[0] + step * at for at in range(count)]
+    return EvaluationRain(
+        grid,
+        [known.get(end) for end in grid],
+        step,
+        zone,
+        has_dates=times[0].is_day,
+    )
 
 
-def _cells(source: RainText, names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Number of each line, and its cells of some columns."""
-    reader = csv.reader(io.StringIO(source.text, newline=""), strict=True)
+def from_starts(series: EvaluationRain) -> EvaluationRain:
+    """The series of a table whose times are the starts of its steps.
+
+    Rows that are dates stay as they are: they are whole days in any case.
+    """
+    if series.has_dates:
+        return series
+    ends = [start + series.step for start in series.ends]
+    return replace(series, ends=ends, has_starts=True)
+
+
+def max_depth_mm(step_h: float) -> float:
+    """Largest depth of a step that is accepted, in mm.
+
+    Source:
+        422 T^0.475 with T in hours (our curve), above the world's point records: 38 mm
+        in 1 min, 198 mm in 15 min, 401 mm in 1 h, 1,825 mm in 24 h.
+    """
+    return 422.0 * math.pow(step_h, 0.475)
+
+
+def _check_kinds(times: Sequence[WrittenTime]) -> None:
+    """Refuse a table with dates alone and times of day."""
+    for each in times:
+        if each.is_day != times[0].is_day:
+            first = times[0].cell
+            problem = f"must have a time of day in all lines or in none, line {first.line} has {first.text!r}"  # noqa: E501
+            raise each.cell.error(problem)
+
+
+def _step(times: Sequence[WrittenTime], ends: Sequence[datetime]) -> timedelta:
+    """Length of a step: the commonest difference, of several the shortest."""
+    counts: Counter[timedelta] = Counter()
+    for (sooner, later), row in zip(pairwise(ends), times[1:], strict=True):
+        if later == sooner:
+            raise row.cell.error("must be later than the row before, repeats its time")
+        if later < sooner:
+            raise row.cell.error("must be later than the row before")
+        counts[later - sooner] += 1
+    step = min(counts, key=lambda each: (-counts[each], each))
+    if not MIN_STEP <= step <= DAY or step % timedelta(seconds=1):
+        problem = f"must come in steps of a minute to a day, the commonest is {step}"
+        raise times[1].cell.error(problem)
+    return step
+
+
+def _check_grid(
+    times: Sequence[WrittenTime], ends: Sequence[datetime], step: timedelta
+) -> None:
+    for row, end in zip(times, ends, strict=True):
+        if (end - ends[0]) % step:
+            first = times[0].cell.text
+            raise row.cell.error(f"must lie on a grid of {step} from {first}")
+
+
+def _check_depths(
+    times: Sequence[WrittenTime], depths: Sequence[float | None], step: timedelta
+) -> None:
+    limit = max_depth_mm(step / HOUR)
+    for row, depth in zip(times, depths, strict=True):
+        if depth is not None and (depth > limit or depth in MISSING_CODES):
+            cell = row.cell
+            rule = f"rain must be at most {limit:.0f} mm in a step of {step}"
+            why = "no code for a missing one: leave the cell empty where unknown"
+            problem = f"line {cell.line}: {rule}, and {why}, got {depth:g}"
+            raise RainTableError(cell.source, problem)
+
+
+def read_cells(
+    source: RainText, names: Sequence[str], delimiter: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """Number of each line, and its cells of some columns; empty lines are skipped.
+
+    Raises:
+        RainTableError: The text is no CSV, or a column is missing.
+    """
+    reader = csv.reader(
+        io.StringIO(source.text, newline=""), strict=True, delimiter=delimiter
+    )
     try:
         head = [name.strip() for name in next(reader, [])]
         for name in names:
@@ -116,7 +220,7 @@ def _cells(source: RainText, names: Sequence[str]) -> Iterator[tuple[int, list[s
                 raise RainTableError(source.name, describe_missing_column(name, head))
         places = [head.index(name) for name in names]
         for row in reader:
-            if row:
+            if any(map(str.strip, row)):
                 yield (
                     reader.line_num,
                     [row[at].strip() if at < len(row) else "" for at in places],
@@ -125,29 +229,16 @@ def _cells(source: RainText, names: Sequence[str]) -> Iterator[tuple[int, list[s
         raise RainTableError(source.name, f"must be CSV: {error}") from error
 
 
-def _time(name: str, field: str, text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC)
-    except ValueError as error:
-        problem = f"{field} must be a time such as 2026-07-01 13:00, got {text!r}"
-        raise RainTableError(name, problem) from error
-
-
-def _span(name: str, field: str, text: str) -> tuple[datetime, datetime]:
-    """Period of an event: a moment, or a whole day."""
-    for form in DATE_FORMS:
-        try:
-            day = datetime.strptime(text, form).replace(tzinfo=UTC)
-        except ValueError:
-            continue
-        return day, day + _DAY
-    moment = _time(name, field, text)
-    return moment, moment
-
-
 def _depth(name: str, field: str, text: str) -> float | None:
-    if not text:
-        return None
+    return None if text.lower() in UNKNOWN else parse_depth(name, field, text)
+
+
+def parse_depth(name: str, field: str, text: str) -> float:
+    """Parse a depth of rain in mm.
+
+    Raises:
+        RainTableError: It is no number of zero or more.
+    """
     try:
         depth = float(text)
     except ValueError:
@@ -156,9 +247,3 @@ def _depth(name: str, field: str, text: str) -> float | None:
         problem = f"{field} must be a number of mm, zero or more, got {text!r}"
         raise RainTableError(name, problem)
     return depth
-
-
-def _count(name: str, field: str, text: str) -> int:
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return int(text)
-    raise RainTableError(name, f"{field} must be a whole number from 1, got {text!r}")

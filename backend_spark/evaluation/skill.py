@@ -1,132 +1,31 @@
 """Skill of rain predictors by day, and of levels by hour."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from itertools import accumulate
-from random import Random
-from typing import Final
 
-from backend_spark.evaluation.inputs import EvaluationRain
-from slope_science.criteria import Criteria
-from slope_science.findings import EMERGENCY, LOWEST, combine_findings, judge_rain
-from slope_science.rain import (
-    LONG_HALF_LIFE_H,
-    SHORT_HALF_LIFE_H,
-    TEN_MINUTES_H,
-    effective_rain,
-    rain_60min,
-    soil_water_series,
+from backend_spark.evaluation.events import LandslideTable
+from backend_spark.evaluation.inputs import HOUR, EvaluationRain
+from backend_spark.evaluation.predictors import PREDICTORS, judge_rain_series
+from backend_spark.evaluation.resampling import (
+    DayBootstrap,
+    Interval,
+    roc_statistic,
+    tss_statistic,
 )
+from slope_science.criteria import Criteria
+from slope_science.findings import EMERGENCY, LOWEST
 from slope_science.skill import (
     Contingency,
     LeadTime,
     Slide,
-    Statistic,
     area_under_roc,
     best_threshold,
-    bootstrap_interval,
     duration_matrix,
     lead_time,
     merge_slides,
     safe_threshold,
 )
-
-STEPS_PER_HOUR: Final = 6
-
-# Chleborad et al. 2008: 72-hour rain against that of the 360 hours before, in mm.
-_CT_START_MM, _CT_SLOPE = 88.9, -0.67
-
-Predictor = Callable[[EvaluationRain], list[float]]
-
-
-def known_depths(series: EvaluationRain) -> list[float]:
-    """Depths with zero for unknown steps: sums are lower bounds there."""
-    return [depth or 0.0 for depth in series.depth_mm]
-
-
-def soil_water_series_mm(series: EvaluationRain) -> list[float]:
-    """Soil water index in 10-minute steps, the rain of a longer step shared evenly."""
-    return [index for index, _ in _fine(series)][
-        _per_step(series) - 1 :: _per_step(series)
-    ]
-
-
-def judge_rain_series(series: EvaluationRain, criteria: Criteria) -> list[int]:
-    """Level of the rain at the end of each step."""
-    per_step = _per_step(series)
-    return [
-        combine_findings([judge_rain(r60_mm, index_mm, criteria)]).level
-        for index_mm, r60_mm in list(_fine(series))[per_step - 1 :: per_step]
-    ]
-
-
-def _per_step(series: EvaluationRain) -> int:
-    return max(1, round(series.step_h / TEN_MINUTES_H))
-
-
-def _fine(series: EvaluationRain) -> list[tuple[float, float]]:
-    """Index and 60-minute rain in 10-minute steps (or the table's, when shorter)."""
-    per_step = _per_step(series)
-    step_h = series.step_h / per_step
-    depths = [
-        depth / per_step for depth in known_depths(series) for _ in range(per_step)
-    ]
-    tanks = soil_water_series(depths, step_h)
-    return [
-        (each.index_mm, r60_mm)
-        for each, r60_mm in zip(tanks, rain_60min(depths, step_h), strict=True)
-    ]
-
-
-def _sum_of(hours: float) -> Predictor:
-    def rain_mm(series: EvaluationRain) -> list[float]:
-        return _sums(known_depths(series), round(hours / series.step_h))
-
-    return rain_mm
-
-
-def _effective(half_life_h: float) -> Predictor:
-    def rain_mm(series: EvaluationRain) -> list[float]:
-        return effective_rain(known_depths(series), series.step_h, half_life_h)
-
-    return rain_mm
-
-
-def _over_seattle_line(series: EvaluationRain) -> list[float]:
-    """How far the 3-day rain is above the line of the 15 days before."""
-    recent, older = (round(hours / series.step_h) for hours in (72, 360))
-    depths = known_depths(series)
-    both = _sums(depths, recent + older)
-    return [
-        last - (_CT_START_MM + _CT_SLOPE * (whole - last))
-        for last, whole in zip(_sums(depths, recent), both, strict=True)
-    ]
-
-
-def _sums(depths: Sequence[float], steps: int) -> list[float]:
-    """Moving sums over a number of steps."""
-    total = [0.0, *accumulate(depths)]
-    # Rounding errors would separate days with equal rain.
-    return [
-        round(total[end] - total[max(0, end - steps)], 6)
-        for end in range(1, len(total))
-    ]
-
-
-PREDICTORS: Final[dict[str, Predictor]] = {
-    "swi": soil_water_series_mm,
-    "effective72": _effective(LONG_HALF_LIFE_H),
-    "effective1.5": _effective(SHORT_HALF_LIFE_H),
-    "rain72": _sum_of(72),
-    "rain24": _sum_of(24),
-    "rain1": _sum_of(1),
-    "seattle": _over_seattle_line,
-}
-"""By the name on the command line; all in mm."""
-
-
-Interval = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -136,12 +35,23 @@ class DayCases:
     Attributes:
         days: In order.
         events: Whether landslides happened on each.
-        incomplete: How many have hours without rain data.
+        incomplete: How many have steps without rain data.
+        empty: Days without any rain data.
+        are_empty_kept: Whether the days without data are cases too, with the lower
+            bounds that their predictors have there.
+        outside: Lines of landslides before the first or after the last day.
+        on_empty: Lines of landslides on days without any rain data.
+        dry_start_days: Days of rain before the first one, in which the indices fill.
     """
 
     days: Sequence[date]
     events: Sequence[bool]
     incomplete: int
+    empty: Sequence[date]
+    are_empty_kept: bool
+    outside: Sequence[int]
+    on_empty: Sequence[int]
+    dry_start_days: int
 
 
 @dataclass(frozen=True)
@@ -184,89 +94,124 @@ class LevelSkill:
 
 def group_by_day(
     series: EvaluationRain,
-    slides: Sequence[Slide],
+    landslides: LandslideTable,
     first: date | None,
     last: date | None,
+    *,
+    keep_empty: bool = False,
 ) -> DayCases:
-    """Days of a series, by the dates that its steps' ends are written with.
+    """Days of a series, with and without landslides.
 
     Args:
         series: Rain.
-        slides: Landslides.
+        landslides: In the local time of the rain.
         first: First day; None is the series' own.
         last: Last day; None is the series' own.
+        keep_empty: Whether days without any rain data are cases too.
     """
-    known = sorted({end.date() for end in series.ends})
-    days = [d for d in known if (first or d) <= d <= (last or d)]
-    struck = {datetime.fromtimestamp(s.from_s, UTC).date() for s in slides}
-    holes = {
-        end.date()
-        for end, depth in zip(series.ends, series.depth_mm, strict=True)
-        if depth is None
-    }
+    known: dict[date, list[bool]] = {}
+    for day, depth in zip(series.days, series.depth_mm, strict=True):
+        known.setdefault(day, []).append(depth is not None)
+    days = [day for day in known if (first or day) <= day <= (last or day)]
+    empty = [day for day in days if not any(known[day])]
+    cases = [day for day in days if keep_empty or any(known[day])]
+    dates = [landslide_day(slide) for slide in landslides.slides]
+    lines = list(zip(dates, landslides.lines, strict=True))
+    struck, without_data = set(dates), set(empty)
     return DayCases(
-        days, [day in struck for day in days], len(holes.intersection(days))
+        cases,
+        [day in struck for day in cases],
+        sum(not all(known[day]) for day in cases),
+        empty,
+        keep_empty,
+        [line for day, line in lines if not days or not days[0] <= day <= days[-1]],
+        [line for day, line in lines if day in without_data],
+        (days[0] - next(iter(known))).days if days else 0,
     )
+
+
+def landslide_day(slide: Slide) -> date:
+    """Day of a landslide."""
+    return datetime.fromtimestamp(slide.from_s, UTC).date()
+
+
+def daily_maxima(
+    series: EvaluationRain, values: Sequence[float], days: Sequence[date]
+) -> list[float]:
+    """Highest value of a predictor on each of some days."""
+    greatest: dict[date, float] = {}
+    for day, value in zip(series.days, values, strict=True):
+        greatest[day] = max(greatest.get(day, value), value)
+    return [greatest[day] for day in days]
+
+
+def daily_scores(
+    series: EvaluationRain, days: Sequence[date]
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Highest value of each predictor on each day, and why others are left out."""
+    scores, left_out = {}, {}
+    for name, predictor in PREDICTORS.items():
+        reason = predictor.unfit_reason(series.step_h)
+        if reason is None:
+            scores[name] = daily_maxima(series, predictor.compute(series), days)
+        else:
+            left_out[name] = reason
+    wanted = set(days)
+    for name, column in series.given.items():
+        pairs = zip(series.days, column, strict=True)
+        values = [value for day, value in pairs if day in wanted]
+        known = [value for value in values if value is not None]
+        if len(known) == len(days):
+            scores[name] = known
+        else:
+            left_out[name] = f"the table has it on {len(known)} of {len(days)} days"
+    return scores, left_out
 
 
 def evaluate_predictor(
     name: str,
-    series: EvaluationRain,
-    days: DayCases,
+    scores: Sequence[float],
+    events: Sequence[bool],
     threshold_mm: float | None,
-    seed: int,
+    bootstrap: DayBootstrap,
 ) -> PredictorSkill:
     """Judge one predictor."""
-    greatest: dict[date, float] = {}
-    for end, value in zip(series.ends, PREDICTORS[name](series), strict=True):
-        day = end.date()
-        greatest[day] = max(greatest.get(day, value), value)
-    scores = [greatest[day] for day in days.days]
     limit = threshold_mm
     if limit is None:
-        limit = best_threshold(scores, days.events)
-
-    def spread(statistic: Statistic) -> Interval:
-        draw = Random(seed).randrange  # noqa: S311 - statistics, no secret
-        return bootstrap_interval(statistic, scores, days.events, draw)
-
-    def tss(drawn: Sequence[float], events: Sequence[bool]) -> float | None:
-        return (
-            None
-            if limit is None
-            else Contingency.from_threshold(drawn, events, limit).tss
-        )
-
+        limit = best_threshold(scores, events)
+    cases = tss_interval = None
+    if limit is not None:
+        cases = Contingency.from_threshold(scores, events, limit)
+        tss_interval = bootstrap.interval(tss_statistic(scores, events, limit))
     return PredictorSkill(
         name,
-        area_under_roc(scores, days.events),
-        spread(area_under_roc),
+        area_under_roc(scores, events),
+        bootstrap.interval(roc_statistic(scores, events)),
         limit,
         threshold_mm is None,
-        None
-        if limit is None
-        else Contingency.from_threshold(scores, days.events, limit),
-        spread(tss),
-        safe_threshold(scores, days.events),
+        cases,
+        tss_interval,
+        safe_threshold(scores, events),
     )
 
 
 def evaluate_levels(
-    series: EvaluationRain, days: DayCases, slides: Sequence[Slide], criteria: Criteria
-) -> LevelSkill:
-    """Judge the levels of the rain by hours and lead times."""
-    wanted = set(days.days)
-    pairs = [
-        (end.timestamp(), level)
-        for end, level in zip(
-            series.ends, judge_rain_series(series, criteria), strict=True
-        )
-        if end.date() in wanted
-    ]
-    ends_s = [end_s for end_s, _ in pairs]
-    levels = [level for _, level in pairs]
-    inside = [s for s in slides if ends_s and ends_s[0] <= s.to_s <= ends_s[-1] + 86400]
-    events = merge_slides(inside)
+    series: EvaluationRain,
+    days: Sequence[date],
+    slides: Sequence[Slide],
+    criteria: Criteria,
+) -> LevelSkill | None:
+    """Judge the levels of the rain by hours and lead times.
+
+    None at steps longer than an hour, at which 60-minute rain is unknown.
+    """
+    if series.step > HOUR:
+        return None
+    wanted = set(days)
+    ends_s = [end.timestamp() for end in series.ends]
+    levels = judge_rain_series(series, criteria)
+    inside = [at for at, day in enumerate(series.days) if day in wanted]
+    events = merge_slides([s for s in slides if landslide_day(s) in wanted])
     leads = [
         (
             event,
@@ -277,4 +222,10 @@ def evaluate_levels(
         )
         for event in events
     ]
-    return LevelSkill(duration_matrix(ends_s, levels, events), leads)
+    hours = duration_matrix(
+        [ends_s[at] for at in inside],
+        [levels[at] for at in inside],
+        events,
+        series.step.total_seconds(),
+    )
+    return LevelSkill(hours, leads)

@@ -18,6 +18,10 @@ from backend_spark.errors import ExportError
 from backend_spark.exports.cell_states import CellState
 from backend_spark.exports.formats import cell_ring
 from backend_spark.i18n import level_name, reasons_of, render_japanese
+from backend_spark.scoring.holds import HELD, JUDGED
+from slope_science.findings import WARNING
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import find_restrictions, level_reasons
 
 NAMESPACE: Final = "urn:oasis:names:tc:emergency:cap:1.2"
 JAPAN: Final = timezone(timedelta(hours=9))
@@ -110,17 +114,50 @@ class CapHeader:
         return f"yamamori-{self.sender}-{self.sent.astimezone(JAPAN):%Y%m%dT%H%M%S}"
 
 
-_URGENCY: Final = {  # by level: urgency, severity, certainty, responseType
-    5: ("Immediate", "Extreme", "Observed", "Shelter"),
-    4: ("Immediate", "Severe", "Likely", "Evacuate"),
-    3: ("Expected", "Moderate", "Likely", "Prepare"),
-    2: ("Future", "Minor", "Possible", "Monitor"),
-    1: ("Future", "Minor", "Unlikely", "None"),
+_URGENCY: Final = {  # by level: urgency, severity, responseType
+    5: ("Immediate", "Extreme", "Shelter"),
+    4: ("Immediate", "Severe", "Evacuate"),
+    3: ("Expected", "Moderate", "Prepare"),
+    2: ("Future", "Minor", "Monitor"),
+    1: ("Future", "Minor", "None"),
 }
 _HEADLINES: Final = {
     "ja-JP": "{name}に達した区域があります（{count}区域）",
     "en": "Landslide danger {name} (cells: {count})",
 }
+_HELD_HEADLINES: Final = {
+    "ja-JP": "データがなく判定できない区域があります（最終判定：{name}、{count}区域）",
+    "en": "Landslide danger unknown for lack of data: last judged {name} "
+    "(cells: {count})",
+}
+
+
+class CapCertainty(StrEnum):
+    """Certainty of an `info`, in descending order."""
+
+    OBSERVED = "Observed"
+    LIKELY = "Likely"
+    POSSIBLE = "Possible"
+    UNKNOWN = "Unknown"
+
+
+def find_certainty(state: CellState) -> CapCertainty:
+    """Certainty of the level of a cell.
+
+    Only a flow that a second sensor confirmed is observed: a criterion that rain has
+    reached makes a landslide likely. An assumed criterion, a forecast, rain from
+    elsewhere, or evidence of one sensor makes it possible; of a held level the
+    present is unknown.
+    """
+    if state.is_held:
+        return CapCertainty.UNKNOWN
+    reasons = level_reasons(reasons_of(state.reason_codes, state.reasons))
+    if find_restrictions(reasons) or (state.level or 0) < WARNING:
+        return CapCertainty.POSSIBLE
+    is_confirmed = any(reason.code == ReasonCode.CONFIRMED for reason in reasons)
+    return CapCertainty.OBSERVED if is_confirmed else CapCertainty.LIKELY
+
+
 _INSTRUCTIONS: Final = {
     "ja-JP": "この文書は観測値にもとづく案です。"
     "避難情報を発令するかどうかは市町村が判断します。",
@@ -134,8 +171,8 @@ def alert_xml(
 ) -> bytes:
     """A message as XML in UTF-8.
 
-    Each level from `min_level` up has one `info` in Japanese and one in English,
-    with one `area` for each of its cells.
+    Each level from `min_level` up has one `info` in Japanese and one in English for
+    each certainty, with one `area` for each of its cells.
 
     Raises:
         ExportError: No cell has such a level; the earlier message can be cancelled.
@@ -193,31 +230,36 @@ def _no_message(message: bytes, problem: str) -> ExportError:
 def _add_infos(
     root: ET.Element, states: Iterable[CellState], header: CapHeader, min_level: int
 ) -> None:
-    levels: dict[int, list[CellState]] = {}
+    groups: dict[tuple[int, CapCertainty], list[CellState]] = {}
     for state in states:
         if state.level is not None and state.level >= min_level:
-            levels.setdefault(state.level, []).append(state)
-    if not levels:
+            key = state.level, find_certainty(state)
+            groups.setdefault(key, []).append(state)
+    if not groups:
         rule = f"a cell of level {min_level} or more"
         remedy = "take a lower --min-level, or cancel the last message by --cancels"
         raise ExportError("levels", rule, "none", remedy)
-    for level in sorted(levels, reverse=True):
+    order = list(CapCertainty)
+    for level, certainty in sorted(groups, key=lambda k: (-k[0], order.index(k[1]))):
         for language in _HEADLINES:
-            _add_info(root, level, language, levels[level], header)
+            grade = level, certainty
+            _add_info(root, grade, language, groups[grade], header)
 
 
 def _add_info(
     root: ET.Element,
-    level: int,
+    grade: tuple[int, CapCertainty],
     language: str,
     states: Sequence[CellState],
     header: CapHeader,
 ) -> None:
-    info = ET.SubElement(root, "info")
-    urgency, severity, certainty, response = _URGENCY[level]
+    info, (level, certainty) = ET.SubElement(root, "info"), grade
+    urgency, severity, response = _URGENCY[level]
     japanese, english = level_name(level)
     name = japanese if language == "ja-JP" else english
-    since = max(state.at for state in states)
+    is_held = certainty is CapCertainty.UNKNOWN
+    headlines = _HELD_HEADLINES if is_held else _HEADLINES
+    since = max(s.moment if is_held and s.moment else s.at for s in states)
     _add_text(info, "language", language)
     _add_text(info, "category", "Geo")
     _add_text(info, "event", "土砂災害" if language == "ja-JP" else "Landslide danger")
@@ -228,16 +270,20 @@ def _add_info(
     _add_text(info, "effective", cap_time(since))
     _add_text(info, "expires", cap_time(since + VALIDITY))
     _add_text(info, "senderName", header.sender_name)
-    _add_text(
-        info, "headline", _HEADLINES[language].format(name=name, count=len(states))
-    )
+    headline = headlines[language].format(name=name, count=len(states))
+    _add_text(info, "headline", headline)
     _add_text(info, "description", "\n".join(_lines(states, language)))
     _add_text(info, "instruction", _INSTRUCTIONS[language])
-    parameter = ET.SubElement(info, "parameter")
-    _add_text(parameter, "valueName", "jp:keikai-level")
-    _add_text(parameter, "value", str(level))
+    _add_parameter(info, "jp:keikai-level", str(level))
+    _add_parameter(info, "yamamori:state", HELD if is_held else JUDGED)
     for state in states:
         _add_area(info, state, header)
+
+
+def _add_parameter(info: ET.Element, name: str, value: str) -> None:
+    parameter = ET.SubElement(info, "parameter")
+    _add_text(parameter, "valueName", name)
+    _add_text(parameter, "value", value)
 
 
 def _add_area(info: ET.Element, state: CellState, header: CapHeader) -> None:
@@ -253,12 +299,29 @@ def _add_area(info: ET.Element, state: CellState, header: CapHeader) -> None:
 
 def _lines(states: Sequence[CellState], language: str) -> list[str]:
     if language == "ja-JP":
-        reasons = [
-            map(render_japanese, reasons_of(s.reason_codes, s.reasons)) for s in states
-        ]
-        pairs = zip(states, reasons, strict=True)
-        return [f"{s.cell}：{'、'.join(each)}" for s, each in pairs]
-    return [f"{s.cell}: {'; '.join(s.reasons)}" for s in states]
+        return [f"{s.cell}：{'、'.join(_japanese(s))}" for s in states]
+    return [f"{s.cell}: {'; '.join(_english(s))}" for s in states]
+
+
+def _japanese(state: CellState) -> list[str]:
+    reasons = reasons_of(state.reason_codes, state.reasons)
+    return [*_last(state, 0), *map(render_japanese, reasons)]
+
+
+def _english(state: CellState) -> list[str]:
+    return [*_last(state, 1), *state.reasons]
+
+
+def _last(state: CellState, language: int) -> list[str]:
+    """The time of the last judgement of a held level."""
+    if not state.is_held or state.known_until is None:
+        return []
+    known = f"{state.known_until.astimezone(JAPAN):%Y-%m-%d %H:%M}"
+    words = (
+        f"判定不能（最終 レベル{state.level}相当 {known}、以後データなし）",
+        f"unknown: last judged level {state.level} at {known} JST, no data since",
+    )
+    return [words[language]]
 
 
 def _add_text(parent: ET.Element, name: str, text: str) -> None:

@@ -1,22 +1,36 @@
 """Cell states: the level of each cell at one moment, for exports."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.errors import ExportError
+from backend_spark.scoring.holds import (
+    GRACE_S,
+    HELD,
+    JUDGED,
+    NO_LIMITS,
+    HoldLimits,
+    PresentLevel,
+)
+from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 
-VALIDITY: Final = timedelta(minutes=30)
+VALIDITY: Final = timedelta(seconds=GRACE_S)
 """Validity of a row after the end of its step; then its cell is silent."""
+
+AHEAD: Final = timedelta(seconds=STEP_S)
+"""A row belongs to the end of its step, which may be ahead of the present."""
 
 COLUMNS: Final = (
     "cell",
     "at",
     "level",
+    "state",
+    "known_until",
     "r60_mm",
     "swi_mm",
     "margin_mm",
@@ -36,7 +50,7 @@ class CellState:
     Attributes:
         cell: S2 token.
         at: End of the last step with a row.
-        level: 1 to 5; None if there is no judgement or the cell is silent.
+        level: 1 to 5, judged or held; None if it is unknown.
         r60_mm: Rain of the last hour; None if unknown.
         swi_mm: Soil water index; None if unknown.
         margin_mm: Distance below the critical line; negative beyond the line.
@@ -47,6 +61,9 @@ class CellState:
         assumed: Findings that rest on assumed criteria.
         n_nodes: Number of nodes with data in the step.
         reason_codes: The reasons as JSON; empty in rows of an earlier program.
+        state: Judged, held or unknown at the moment; see `scoring.holds`.
+        known_until: End of the last judged step, where it is not judged.
+        moment: The moment.
     """
 
     cell: str
@@ -62,61 +79,78 @@ class CellState:
     assumed: tuple[str, ...]
     n_nodes: int
     reason_codes: tuple[str, ...] = ()
+    state: str = JUDGED
+    known_until: datetime | None = None
+    moment: datetime | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the level is a held one."""
+        return self.state == HELD
 
 
 def read_cell_states(
-    tables: DeltaTables, at: datetime | None = None
+    tables: DeltaTables,
+    now: datetime,
+    at: datetime | None = None,
+    limits: HoldLimits = NO_LIMITS,
 ) -> tuple[datetime, list[CellState]]:
     """States of all cells at a moment, sorted by token.
 
+    The present is never the time of the newest data: a level is as old as it is.
+
     Args:
         tables: Tables with the levels.
-        at: The moment, with its zone; None means the newest in the table.
+        now: The present, with its zone.
+        at: The moment, with its zone; None means the present.
+        limits: When holds of levels end.
 
     Returns:
-        The moment, and one state for each cell with a row in the day before it.
+        The moment, and one state for each cell with a row in the time before it for
+        which a level is held.
 
     Raises:
         ExportError: There is no level at that moment.
     """
-    moment = at or _newest(tables)
-    since = moment - timedelta(days=1)
-    wanted = (pc.field("at") <= moment) & (pc.field("at") > since)
-    rows = tables.dataset("levels").to_table(columns=list(COLUMNS), filter=wanted)
-    if not rows.num_rows:
-        rule = "a moment that levels were computed for"
-        remedy = "leave it out for the newest; see the first and last in the table"
-        raise ExportError("--at", rule, moment.isoformat(), remedy)
-    last: dict[str, dict[str, Any]] = {}
-    for row in rows.sort_by("at").to_pylist():
-        last[row["cell"]] = row
-    return moment, [_state(last[cell], moment) for cell in sorted(last)]
+    moment = at or now
+    # The present step ends after the present.
+    until = moment if at is not None else moment + AHEAD
+    since = moment - timedelta(seconds=max(limits.hold_s, 86_400.0))
+    rows = tables.newest_levels(COLUMNS, since, until)
+    if not rows:
+        raise _no_levels(tables, moment)
+    return moment, [_state(row, moment, limits) for row in rows]
 
 
-def _newest(tables: DeltaTables) -> datetime:
+def _no_levels(tables: DeltaTables, moment: datetime) -> ExportError:
     times = tables.levels(["at"])["at"]
     newest = pc.max(times).as_py() if isinstance(times, pa.ChunkedArray) else None
     if newest is None:
-        raise ExportError(
-            "levels", "a table with rows", "none", "score first: backend-spark score"
-        )
-    return newest  # type: ignore[no-any-return]
+        remedy = "score first: backend-spark score"
+        return ExportError("levels", "a table with rows", "none", remedy)
+    rule = "a moment that levels were computed for"
+    remedy = f"the newest level is of {newest.isoformat()}; give --at for the past"
+    return ExportError("--at", rule, moment.isoformat(), remedy)
 
 
-def _state(row: dict[str, Any], moment: datetime) -> CellState:
-    is_silent = moment - row["at"] > VALIDITY
+def _state(row: dict[str, Any], moment: datetime, limits: HoldLimits) -> CellState:
+    present = PresentLevel.of_row(row, moment.timestamp(), limits)
+    known_s = present.known_until_s
     return CellState(
         cell=row["cell"],
         at=row["at"],
-        level=None if is_silent else row["level"],
+        level=present.level,
         r60_mm=row["r60_mm"],
         swi_mm=row["swi_mm"],
         margin_mm=row["margin_mm"],
         completeness=row["completeness"],
         is_lower_bound=bool(row["lower_bound"]),
-        is_silent=is_silent,
+        is_silent=moment - row["at"] > VALIDITY,
         reasons=tuple(row["reasons"] or ()),
         assumed=tuple(row["assumed"] or ()),
         n_nodes=row["n_nodes"] or 0,
         reason_codes=tuple(row["reason_codes"] or ()),
+        state=present.state,
+        known_until=None if known_s is None else datetime.fromtimestamp(known_s, UTC),
+        moment=moment,
     )

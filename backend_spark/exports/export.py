@@ -4,7 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap, formats
-from backend_spark.exports.cell_states import read_cell_states
+from backend_spark.exports.cell_states import CellState, read_cell_states
+from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import TABLES
 from service_runtime.files import write_atomic
@@ -26,12 +27,13 @@ class ExportRequest:
         tables: Tables to read.
         now: Time of the export.
         table: Name of the table, for csv and parquet.
-        at: Moment for cap and geojson; None means the newest.
+        at: Moment for cap and geojson; None means the present.
         begin: First moment for the other formats; None means the first row.
         end: Moment after the last for the other formats; None means the last row.
         out: File to write; None means standard output.
         header: Header for cap.
         min_level: Lowest level for cap.
+        limits: When holds of levels end.
     """
 
     tables: DeltaTables
@@ -43,10 +45,19 @@ class ExportRequest:
     out: Path | None
     header: cap.CapHeader | None
     min_level: int
+    limits: HoldLimits = NO_LIMITS
+
+    def cell_states(self) -> tuple[datetime, list[CellState]]:
+        """The moment, and the state of each cell."""
+        return read_cell_states(self.tables, self.now, self.at, self.limits)
 
 
 def write_export(
-    data: str, form: str, out: Path | None, more: Mapping[str, object]
+    data: str,
+    form: str,
+    out: Path | None,
+    more: Mapping[str, object],
+    limits: HoldLimits = NO_LIMITS,
 ) -> None:
     """Write an export.
 
@@ -55,6 +66,7 @@ def write_export(
         form: cap, csv, geojson, parquet or sensorthings.
         out: File to write; None means standard output.
         more: The other options by name.
+        limits: When holds of levels end.
 
     Raises:
         ExportError: The options are invalid, or there are no such data.
@@ -64,7 +76,7 @@ def write_export(
         raise ExportError(
             "--table", rule, str(more["table"]), "see docs/reference/data"
         )
-    _WRITERS[form](_request(open_tables(data), form, out, more))
+    _WRITERS[form](replace(_request(open_tables(data), form, out, more), limits=limits))
 
 
 def _request(
@@ -118,12 +130,12 @@ def _cap(request: ExportRequest) -> None:
     header = request.header
     if header is None:  # for mypy: _request made one
         raise AssertionError
-    states = [] if header.is_cancel else read_cell_states(request.tables, request.at)[1]
+    states = [] if header.is_cancel else request.cell_states()[1]
     _write(request.out, cap.alert_xml(states, header, request.min_level))
 
 
 def _geojson(request: ExportRequest) -> None:
-    moment, states = read_cell_states(request.tables, request.at)
+    moment, states = request.cell_states()
     _write(request.out, _json(formats.feature_collection(states, moment, request.now)))
 
 

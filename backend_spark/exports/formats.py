@@ -132,7 +132,9 @@ def finite_or_none(number: float | None) -> float | None:
 
 
 def _feature(state: CellState) -> dict[str, Any]:
-    japanese, english = level_name(state.level, is_silent=state.is_silent)
+    japanese, english = level_name(
+        state.level, is_silent=state.is_silent, is_held=state.is_held
+    )
     return {
         "type": "Feature",
         "id": state.cell,
@@ -140,6 +142,8 @@ def _feature(state: CellState) -> dict[str, Any]:
         "properties": {
             "s2_token": state.cell,
             "level": state.level,
+            "state": state.state,
+            "known_until": state.known_until and state.known_until.isoformat(),
             "level_name": english,
             "level_name_ja": japanese,
             "valid_time": state.at.isoformat(),

@@ -32,6 +32,7 @@ from backend_spark.tables.schemas import FORECASTS, UTC_TIME
 from service_runtime.errors import FieldError
 from service_runtime.locks import acquire_lock
 from slope_science.quality import Flag
+from slope_science.rain import LOOK_AHEAD_STEPS
 from slope_science.rain_forecast import (
     MAX_AGE_S,
     ForecastInterval,
@@ -259,12 +260,14 @@ class CellForecast:
         version: Version of the table.
         places: Places that contain the cell, in the order of preference.
         max_age_s: Maximum age of a usable forecast.
+        steps: Steps of ten minutes of the look-ahead.
     """
 
     tables: Path
     version: int
     places: tuple[ForecastPlace, ...]
     max_age_s: float
+    steps: int = LOOK_AHEAD_STEPS
 
     def __call__(self, at_s: float) -> ForecastRain:
         """The newest usable forecast known at a moment."""
@@ -272,7 +275,7 @@ class CellForecast:
         days = range(day - LOOK_BACK_DAYS, day + 1)
         by_day = (read_issues(self.tables, self.version, d, self.places) for d in days)
         return select_forecast(
-            (run for day in by_day for run in day), at_s, self.max_age_s
+            (run for day in by_day for run in day), at_s, self.max_age_s, self.steps
         )
 
 
@@ -293,11 +296,15 @@ class ForecastReader:
         return table_version(self.tables)
 
     def cell_forecast(
-        self, cell: str, municipality: str | None, newest: int
+        self,
+        cell: str,
+        municipality: str | None,
+        newest: int,
+        steps: int = LOOK_AHEAD_STEPS,
     ) -> CellForecast:
         """Forecasts of one cell, by a version of the table."""
         places = find_places(cell, municipality)
-        return CellForecast(self.tables, newest, places, self.max_age_s)
+        return CellForecast(self.tables, newest, places, self.max_age_s, steps)
 
 
 def find_places(token: str, municipality: str | None) -> tuple[ForecastPlace, ...]:

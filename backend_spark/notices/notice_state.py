@@ -2,16 +2,24 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final
 
-import pyarrow.dataset as ds
-
+from backend_spark.i18n import reasons_of
+from backend_spark.scoring.holds import (
+    HELD,
+    JUDGED,
+    NO_LIMITS,
+    HoldLimits,
+    PresentLevel,
+)
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import FieldError
 from service_runtime.files import write_atomic
+from slope_science.reasons import find_restrictions, level_reasons
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic, notice_topic
@@ -22,6 +30,17 @@ AHEAD_S = 600.0
 """The time of a step is its end, which may be ahead of now."""
 
 _TICK_S = 0.001
+
+ROW_COLUMNS: Final = (
+    "cell",
+    "at",
+    "level",
+    "notice_level",
+    "state",
+    "known_until",
+    "reasons",
+    "reason_codes",
+)
 
 
 @dataclass(frozen=True)
@@ -39,43 +58,65 @@ class NoticePolicy:
     calm_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class CurrentLevel:
+    """Present level of a cell.
+
+    Attributes:
+        present: Level and state.
+        at_s: Unix time of the newest step.
+        doubts: Codes that restrict the level; see `Notice.doubts`.
+    """
+
+    present: PresentLevel
+    at_s: float = 0.0
+    doubts: tuple[str, ...] = ()
+
+
 class NoticeState:
     """Published notices by topic.
 
     Args:
         policy: When a level is published.
         path: File of the notices, so that their times never go back after a restart.
+        limits: When the hold of a level ends.
     """
 
-    def __init__(self, policy: NoticePolicy, path: Path) -> None:
+    def __init__(
+        self, policy: NoticePolicy, path: Path, limits: HoldLimits = NO_LIMITS
+    ) -> None:
         self._terms = policy
         self._path = path
+        self._limits = limits
         self.notices: dict[str, Notice] = _read_notices(path)
         self._last_at_s: dict[str, dict[int, float]] = {}
+        self._seen_s: dict[str, float] = {}
 
-    def update(self, levels: Mapping[str, int], now_s: float) -> dict[str, Notice]:
+    def update(
+        self, levels: Mapping[str, CurrentLevel], now_s: float
+    ) -> dict[str, Notice]:
         """Update the notices from the current levels.
 
-        A cell without a level keeps its notice until that expires, because unknown is
-        not safe. A rise is published at once, a fall after `calm_s`, so that a
-        fluctuating level does not switch sirens on and off.
+        A rise is published at once, a fall after `calm_s`, so that a fluctuating level
+        does not switch sirens on and off. Only a judged level lowers or withdraws a
+        notice. That of a silent cell is renewed as held until the hold ends; that of a
+        cell whose level is unknown runs until it expires.
 
         Args:
-            levels: Level by cell token.
+            levels: Present level by cell token; silent cells may be absent.
             now_s: Unix time.
 
         Returns:
             New notices by topic; they are in the file.
         """
         new: dict[str, Notice] = {}
-        for token, level in levels.items():
-            try:
-                topic = notice_topic(cell_topic(Cell.from_token(token)))
-            except FieldError as error:
-                log.error("the levels table has an invalid cell: %s", error)  # noqa: TRY400
-                continue
-            held = self._highest_recent(topic, level, now_s)
-            notice = self._next_notice(self.notices.get(topic), held, now_s)
+        current = dict(self._by_topic(levels))
+        for topic, found in current.items():
+            notice = self._from_level(topic, found, now_s)
+            if notice is not None:
+                new[topic] = notice
+        for topic in self.notices.keys() - current.keys():
+            notice = self._of_silent_cell(topic, now_s)
             if notice is not None:
                 new[topic] = notice
         self.notices.update(new)
@@ -83,9 +124,45 @@ class NoticeState:
         for topic in expired:
             del self.notices[topic]
             self._last_at_s.pop(topic, None)
+            self._seen_s.pop(topic, None)
         if new or expired:
             self._write()
         return new
+
+    def _by_topic(
+        self, levels: Mapping[str, CurrentLevel]
+    ) -> Iterator[tuple[str, CurrentLevel]]:
+        for token, found in levels.items():
+            try:
+                yield notice_topic(cell_topic(Cell.from_token(token))), found
+            except FieldError as error:
+                log.error("the levels table has an invalid cell: %s", error)  # noqa: TRY400
+
+    def _from_level(
+        self, topic: str, found: CurrentLevel, now_s: float
+    ) -> Notice | None:
+        present = found.present
+        if present.level is None:
+            return None
+        level, known = present.level, self.notices.get(topic)
+        known_s = present.known_until_s or found.at_s
+        self._seen_s[topic] = known_s
+        if present.state != JUDGED and known is not None and known.until_s > now_s:
+            level = max(level, known.level)
+        level = self._highest_recent(topic, level, now_s)
+        held_s = None if present.state == JUDGED else known_s
+        return self._next_notice(known, level, now_s, held_s, found.doubts)
+
+    def _of_silent_cell(self, topic: str, now_s: float) -> Notice | None:
+        """Renewal of the notice in force of a cell without current rows, as held."""
+        known = self.notices[topic]
+        known_s = self._seen_s.get(topic, known.known_until_s or known.at_s)
+        is_in_force = not known.withdrawn and known.until_s > now_s
+        if not is_in_force or self._limits.has_ended(known.level, known_s, now_s):
+            return None
+        # A judged level that comes back must be low for `calm_s`.
+        self._highest_recent(topic, known.level, now_s)
+        return self._next_notice(known, known.level, now_s, known_s, known.doubts)
 
     def _highest_recent(self, topic: str, level: int, now_s: float) -> int:
         """The highest level of the last `calm_s`.
@@ -108,19 +185,43 @@ class NoticeState:
         return max(last_at_s)
 
     def _next_notice(
-        self, known: Notice | None, level: int, now_s: float
+        self,
+        known: Notice | None,
+        level: int,
+        now_s: float,
+        held_s: float | None,
+        doubts: tuple[str, ...],
     ) -> Notice | None:
+        """The notice to publish; None without a change or renewal.
+
+        Args:
+            known: The published one.
+            level: Level to publish.
+            now_s: Unix time.
+            held_s: Unix time of the last judgement, if the level is held.
+            doubts: `Notice.doubts`.
+        """
         terms = self._terms
         # A clock that was set back must not make the notice older than the last one.
         at_s = now_s if known is None else max(now_s, known.at_s + _TICK_S)
         if level < terms.from_level:
-            if known is None or known.withdrawn:
+            if known is None or known.withdrawn or held_s is not None:
                 return None
             return Notice(at_s=at_s, withdrawn=True)
-        is_same = known is not None and known.level == level
-        if known is not None and is_same and known.until_s - now_s > terms.hold_s / 2:
-            return None
-        return Notice(level, now_s + terms.hold_s, at_s=at_s)
+        notice = Notice(
+            level,
+            now_s + terms.hold_s,
+            at_s=at_s,
+            state=JUDGED if held_s is None else HELD,
+            known_until_s=held_s or 0.0,
+            doubts=doubts,
+        )
+        is_new = known is None or any(
+            getattr(known, name) != getattr(notice, name)
+            for name in ("level", "state", "doubts")
+        )
+        is_due = known is None or known.until_s - now_s <= terms.hold_s / 2
+        return notice if is_new or is_due else None
 
     def _is_expired(self, notice: Notice, now_s: float) -> bool:
         """Whether a notice is neither in force nor needed to compare times with."""
@@ -143,30 +244,64 @@ def _read_notices(path: Path) -> dict[str, Notice]:
         return {}
 
 
-def read_current_levels(
-    tables: DeltaTables, now_s: float, max_age_s: float
-) -> Mapping[str, int]:
-    """Current level of each cell, by token.
+class LevelReader:
+    """Reads the present level of each cell.
+
+    The first reading goes back as far as a hold lasts, later ones only as far as a
+    level is current: the notices in force carry the cells that are silent since.
 
     Args:
         tables: The tables.
+        max_age_s: Age from which a level is not current.
+        limits: When holds end.
+    """
+
+    def __init__(
+        self, tables: DeltaTables, max_age_s: float, limits: HoldLimits = NO_LIMITS
+    ) -> None:
+        self._tables = tables
+        self._max_age_s = max_age_s
+        self._limits = limits
+        self._is_first = True
+
+    def __call__(self, now_s: float) -> Mapping[str, CurrentLevel]:
+        """Present levels by cell token."""
+        back_s = self._limits.hold_s if self._is_first else self._max_age_s
+        since, until = (
+            datetime.fromtimestamp(at_s, UTC)
+            for at_s in (now_s - back_s, now_s + AHEAD_S)
+        )
+        newest = self._tables.newest_levels(ROW_COLUMNS, since, until)
+        self._is_first = False
+        return select_current_levels(newest, now_s, self._max_age_s, self._limits)
+
+
+def select_current_levels(
+    newest: Iterable[Mapping[str, Any]],
+    now_s: float,
+    max_age_s: float,
+    limits: HoldLimits = NO_LIMITS,
+) -> dict[str, CurrentLevel]:
+    """Present levels by cell token, from the newest row of each cell.
+
+    Args:
+        newest: Rows with `ROW_COLUMNS`.
         now_s: Unix time.
         max_age_s: Age from which a level is not current.
-
-    Returns:
-        Cells whose newest step has a level; a cell without one is not level 1.
+        limits: When holds end.
     """
-    begin, end = (
-        datetime.fromtimestamp(at_s, UTC)
-        for at_s in (now_s - max_age_s, now_s + AHEAD_S)
-    )
-    is_current = (ds.field("at") >= begin) & (ds.field("at") <= end)
-    rows = tables.dataset("levels").to_table(
-        columns=["cell", "at", "level"], filter=is_current
-    )
-    newest: dict[str, tuple[datetime, int | None]] = {}
-    for row in rows.to_pylist():
-        known = newest.get(row["cell"])
-        if known is None or row["at"] > known[0]:
-            newest[row["cell"]] = row["at"], row["level"]
-    return {cell: level for cell, (_, level) in newest.items() if level is not None}
+    found = {}
+    for row in newest:
+        reasons = level_reasons(reasons_of(row["reason_codes"], row["reasons"] or ()))
+        found[row["cell"]] = CurrentLevel(
+            PresentLevel.of_row(_as_noticed(row), now_s, limits, max_age_s),
+            row["at"].timestamp(),
+            find_restrictions(reasons),
+        )
+    return found
+
+
+def _as_noticed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row with the level for notices as its level."""
+    level = row.get("notice_level")
+    return row if level is None else {**row, "level": level}

@@ -14,10 +14,12 @@ from queue import Empty, SimpleQueue
 
 from backend_spark.config import BackendSettings
 from backend_spark.notices.notice_state import (
+    CurrentLevel,
+    LevelReader,
     NoticePolicy,
     NoticeState,
-    read_current_levels,
 )
+from backend_spark.scoring.holds import HELD, HoldLimits
 from backend_spark.tables.reader import open_tables
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
@@ -67,7 +69,7 @@ class NoticePublisher:
     def __init__(
         self,
         state: NoticeState,
-        read_levels: Callable[[float], Mapping[str, int]],
+        read_levels: Callable[[float], Mapping[str, CurrentLevel]],
         seal: Seal,
         *,
         unix_s: Callable[[], float],
@@ -123,8 +125,11 @@ class NoticePublisher:
     def status(self) -> str:
         """Status line."""
         up = sum(link.is_up for link in self._links)
-        notices = sum(not n.withdrawn for n in self._board.notices.values())
-        return f"{up} of {len(self._links)} brokers connected; {notices} notices"
+        notices = [n for n in self._board.notices.values() if not n.withdrawn]
+        held = sum(n.state == HELD for n in notices)
+        of_them = f", {held} held" if held else ""
+        links = f"{up} of {len(self._links)} brokers connected"
+        return f"{links}; {len(notices)} notices{of_them}"
 
     def _publish_all(self, number: int) -> None:
         for topic, notice in self._board.notices.items():
@@ -173,9 +178,10 @@ def run(settings: BackendSettings) -> None:
     lock = acquire_lock(data / ".lock-notify")
     tables, pulse = open_tables(data), LoopWatchdog(time.monotonic)
     terms = NoticePolicy(section.from_level, section.hold_s, section.calm_s)
+    limits = HoldLimits(settings.score.hold_s)
     notify = NoticePublisher(
-        NoticeState(terms, data / "notices.json"),
-        lambda now_s: read_current_levels(tables, now_s, section.max_age_s),
+        NoticeState(terms, data / "notices.json", limits),
+        LevelReader(tables, section.max_age_s, limits),
         seal,
         unix_s=time.time,
         monotonic_s=time.monotonic,

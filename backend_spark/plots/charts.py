@@ -17,19 +17,14 @@ from backend_spark.config import BackendSettings
 from backend_spark.console.snake_line import FutureLine, gold_futures
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import PlotError
-from backend_spark.scoring.movement import FORECAST_SPAN_H, ExtensometerSeries
+from backend_spark.scoring.movement import ExtensometerSeries
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import open_tables
-from slope_science.creep import (
-    MIN_READINGS,
-    FailureForecast,
-    Velocity,
-    fit_velocities,
-    thin_out,
-)
-from slope_science.criteria import Criteria
+from slope_science.creep import MIN_READINGS, Velocity, fit_velocities, thin_out
+from slope_science.criteria import JUDGED_LEVELS, Criteria
+from slope_science.failure_time import FIT_SPAN_H, FailureForecast
 from slope_science.quality import Flag
-from slope_science.rain import SoilWater
+from slope_science.rain import STEPS_PER_HOUR, SoilWater
 from slope_science.reason_text import render_english
 
 JST: Final = timezone(timedelta(hours=9), "JST")
@@ -43,6 +38,15 @@ LEVEL_COLOURS: Final = {
 """Colours that JMA uses for the levels."""
 
 ADVISORY, WARNING, CRITICAL, SPECIAL = "#8f8700", "#e02400", "#aa00aa", "#0c000c"
+CRITERIA_STYLES: Final = tuple(
+    zip(
+        JUDGED_LEVELS,
+        (ADVISORY, WARNING, CRITICAL, SPECIAL),
+        (":", "--", "-", "-."),
+        ("advisory", "warning", "critical line", "special warning"),
+        strict=True,
+    )
+)
 WATER, PAST, MISSING = "#1565c0", "#1565c0", "#9e9e9e"
 
 
@@ -83,9 +87,12 @@ def put_legend_beside(axes: Axes, *names: str) -> None:
 
 
 def assumption_note(criteria: Criteria) -> str:
-    """Note on assumed criteria for a title; empty without any."""
+    """Note on assumed criteria, or on absent ones, for a title; empty without any."""
     if criteria.assumed:
         return " (criteria assumed)"
+    if criteria.not_judged:
+        levels = ", ".join(map(str, criteria.not_judged))
+        return f" (level {levels} not judged by the prefecture)"
     return "" if criteria.line else " (critical line assumed)"
 
 
@@ -132,16 +139,11 @@ def _numbers(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
 def _rain_criteria(
     axes: Axes, criteria: Criteria, rows: Sequence[dict[str, Any]]
 ) -> None:
-    limits = (
-        (criteria.advisory_mm, ADVISORY, ":", "advisory"),
-        (criteria.warning_mm, WARNING, "--", "warning"),
-        (criteria.special_mm, SPECIAL, "-.", "special warning"),
-    )
-    for mm, colour, dashes, label in limits:
-        axes.axhline(mm, color=colour, linestyle=dashes, linewidth=1, label=label)
-    line = [criteria.critical_line_mm(row["r60_mm"] or 0.0) for row in rows]
     times = [row["at"] for row in rows]
-    axes.plot(times, line, color=CRITICAL, linewidth=1.5, label="critical line")
+    for level, colour, dashes, label in CRITERIA_STYLES:
+        limits = [criteria.limit_mm(level, row["r60_mm"] or 0.0) for row in rows]
+        if any(map(math.isfinite, limits)):  # one that is not judged is not drawn
+            axes.plot(times, limits, dashes, color=colour, linewidth=1, label=label)
     axes.set_ylabel("mm")
     put_legend_beside(axes)
 
@@ -218,22 +220,19 @@ def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
 def _draw_future(axes: Axes, now: tuple[float, float], future: FutureLine) -> None:
     title, colour = FUTURES[future.name]
     swi, r60 = [now[0], *future.swi_mm], [now[1], *future.r60_mm]
-    label = f"2 h, {title}: level {future.level}"
+    hours = len(future.r60_mm) // STEPS_PER_HOUR
+    label = f"{hours} h, {title}: level {future.level}"
     axes.plot(swi, r60, "--", color=colour, label=label)
     axes.plot(swi[-1:], r60[-1:], "s", color=colour)
 
 
 def _snake_criteria(axes: Axes, criteria: Criteria, max_mm: float) -> None:
     r60s = [float(mm) for mm in range(round(max_mm * 1.15) + 1)]
-    line = [criteria.critical_line_mm(mm) for mm in r60s]
-    axes.plot(line, r60s, color=CRITICAL, linewidth=2.5, label="critical line")
-    limits = (
-        (criteria.advisory_mm, ADVISORY, ":", "advisory"),
-        (criteria.warning_mm, WARNING, "--", "warning"),
-        (criteria.special_mm, SPECIAL, "-.", "special warning"),
-    )
-    for mm, colour, dashes, label in limits:
-        axes.axvline(mm, color=colour, linestyle=dashes, linewidth=1.2, label=label)
+    for level, colour, dashes, label in CRITERIA_STYLES:
+        limits = [criteria.limit_mm(level, mm) for mm in r60s]
+        if any(map(math.isfinite, limits)):  # one that is not judged is not drawn
+            width = 2.5 if colour == CRITICAL else 1.2
+            axes.plot(limits, r60s, dashes, color=colour, linewidth=width, label=label)
 
 
 HOUR_S = 3600.0
@@ -249,7 +248,7 @@ def inverse_velocity(readings: pa.Table) -> Figure:
         PlotError: There are too few valid readings.
 
     Source:
-        Fukuzono 1985, Voight 1988 with alpha = 2; see slope_science.creep. A time of
+        Voight 1988 with alpha 1.5 to 2.2; see slope_science.failure_time. A time of
         failure must pass the same checks as in scoring.
     """
     sensor, times, moved_mm = _valid_readings(readings)
@@ -293,7 +292,7 @@ def _valid_readings(readings: pa.Table) -> tuple[str, list[datetime], list[float
 def _speeds(times: Sequence[datetime], moved_mm: Sequence[float]) -> list[Velocity]:
     """Velocities of the last hours that exceed their noise."""
     hours = [(t - times[-1]).total_seconds() / HOUR_S for t in times]
-    first = next(n for n, hour in enumerate(hours) if hour >= -FORECAST_SPAN_H)
+    first = next(n for n, hour in enumerate(hours) if hour >= -FIT_SPAN_H)
     found = thin_out(fit_velocities(hours[first:], moved_mm[first:]))
     return [speed for speed in found if speed.exceeds(0.0) and speed.mm_per_h]
 
@@ -304,7 +303,7 @@ def _forecast_text(ahead: FailureForecast, end: datetime) -> str:
         return f"not usable: {render_english(gate)}"
     when = (end + timedelta(hours=ahead.failure_h)).astimezone(JST)
     return (
-        f"failure {when:%Y-%m-%d %H:%M} JST ± {ahead.half_width_h:.1f} h (95 %), "
+        f"failure {when:%Y-%m-%d %H:%M} JST ± {ahead.half_width_h:.1f} h (90 %), "
         f"R2 {ahead.r2:.2f}"
     )
 
@@ -315,13 +314,15 @@ def _draw_forecast(axes: Axes, ahead: FailureForecast, end: datetime) -> list[st
         return []
     now, is_usable = _days(end), ahead.is_usable(0.0)
     failure, width = now + ahead.failure_h / 24, ahead.half_width_h / 24
-    begin_h = -ahead.window_h
-    line = [ahead.a_per_mm * (ahead.failure_h - begin_h), 0.0]
+    whole_h = ahead.failure_h + ahead.window_h
+    lefts_h = [whole_h * n / 40 for n in range(40, 0, -1)]
+    line = [1 / ahead.speed_mm_per_h(left_h) for left_h in lefts_h]
     dashes = "-" if is_usable else ":"
-    axes.plot([now + begin_h / 24, failure], line, dashes, color=WARNING)
-    names = [f"fit over {ahead.window_h:g} h"]
+    at = [failure - left_h / 24 for left_h in lefts_h]
+    axes.plot([*at, failure], [*line, 0.0], dashes, color=WARNING)
+    names = [f"fit over {FIT_SPAN_H:g} h"]
     if is_usable:
-        names.append("failure, 95 %")
+        names.append("failure, 90 %")
         axes.axvspan(failure - width, failure + width, color=WARNING, alpha=0.2, lw=0)
     axes.axvline(now, color="#222222", linewidth=0.8)
     return [*names, "now"]

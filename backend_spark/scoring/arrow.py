@@ -14,14 +14,24 @@ from backend_spark.scoring.cell_state import (
     decode_state,
     encode_state,
 )
-from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.nearby import (
+    NO_NEARBY_RAIN,
+    CellDistances,
+    NearbyRain,
+    collect_nearby_rain,
+)
+from backend_spark.scoring.observation import RAIN, Observation
 from backend_spark.scoring.score import DAY_S, CellRules, LevelRow, score_cell
 from backend_spark.tables.schemas import CELL_STATES, FLAGS, LEVELS, SENSORS
 from slope_science.reasons import reason_to_json
 
 OBSERVATION_COLUMNS = ("node", "name", "unit", "value", "value_text", "sum")
 FLAG_COLUMNS = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
-HISTORY_COLUMNS = ("cell", "at", *OBSERVATION_COLUMNS, "received_at", *FLAG_COLUMNS)
+LEVEL_COLUMNS = ("pri", "why", "reason_codes")
+HISTORY_COLUMNS = (
+    *("cell", "at", *OBSERVATION_COLUMNS, "received_at", *FLAG_COLUMNS),
+    *LEVEL_COLUMNS,
+)
 READING_KEY = ("node", "boot", "seq", "name")
 SCORE_TABLES = {
     "levels": LEVELS,
@@ -45,24 +55,36 @@ class Scorer:
             no saved state.
         touched_us: Unix microseconds of the earliest new reading, by cell.
         memories: Encoded saved states by cell.
+        around: Cells around each cell whose rain it is compared with.
     """
 
     rules: Mapping[str, CellRules]
     horizon_s: int
     touched_us: Mapping[str, int]
     memories: Mapping[str, bytes] = field(default_factory=dict)
+    around: Mapping[str, CellDistances] = field(default_factory=dict)
+
+    @property
+    def cells(self) -> set[str]:
+        """The cells to score, and those around them."""
+        others = (token for each in self.around.values() for _, token in each)
+        return {*self.rules, *others}
 
     def score(self, history: pa.Table) -> pa.Table:
         """Score cells.
 
         Shape:
-            in: sources.history.HISTORY and PLACE of some cells, any order.
+            in: reader.HISTORY_SCHEMA and ROW_LOCATION of `cells`, any order; of the
+                cells around, the rain suffices.
             out: CELL_SCORES: rows of schemas.LEVELS, SENSORS and FLAGS that new
                 readings can have changed, and of schemas.MEMORIES.
         """
         found: dict[str, list[pa.Table]] = {name: [] for name in SCORE_TABLES}
-        for cell, rows in _by_cell(history):
-            for name, scored in self._cell(cell, rows).items():
+        nearby = self._nearby(history)
+        ours = pc.is_in(history["cell"], pa.array(sorted(self.rules), pa.string()))
+        for cell, rows in _by_cell(history.filter(ours)):
+            rain = nearby.get(cell, NO_NEARBY_RAIN)
+            for name, scored in self._cell(cell, rows, rain).items():
                 found[name].append(scored)
         whole = {
             name: pa.concat_tables([SCORE_TABLES[name].empty_table(), *tables])
@@ -73,7 +95,17 @@ class Scorer:
             schema=CELL_SCORES,
         )
 
-    def _cell(self, cell: str, rows: pa.Table) -> dict[str, pa.Table]:
+    def _nearby(self, history: pa.Table) -> dict[str, NearbyRain]:
+        """Rain around each cell."""
+        others = {token for each in self.around.values() for _, token in each}
+        theirs = pc.is_in(history["cell"], pa.array(sorted(others), pa.string()))
+        rows = history.filter(pc.and_(theirs, pc.equal(history["name"], RAIN)))
+        rain = {cell: read_observations(part) for cell, part in _by_cell(rows)}
+        return collect_nearby_rain(rain, self.around)
+
+    def _cell(
+        self, cell: str, rows: pa.Table, nearby: NearbyRain
+    ) -> dict[str, pa.Table]:
         body, touched_us = self.memories.get(cell), self.touched_us.get(cell)
         past = decode_state(body) if body else None
         known = read_observations(rows)
@@ -82,7 +114,7 @@ class Scorer:
         else:
             known = [o for o in known if o.at_s > past.at_s - REREAD_S]
         touched_s = None if touched_us is None else touched_us / _MICRO
-        found = score_cell(known, self.rules[cell], touched_s, past)
+        found = score_cell(known, self.rules[cell], touched_s, past, nearby)
         return {
             "levels": make_levels_table(cell, found.rows),
             "sensors": make_sensors_table(cell, found.sensors),
@@ -122,6 +154,9 @@ def read_observations(history: pa.Table) -> list[Observation]:
         *(history[name].to_pylist() for name in OBSERVATION_COLUMNS),
         _micros(history, "received_at"),
         *(history[name].to_pylist() for name in FLAG_COLUMNS),
+        pc.fill_null(history["pri"], 1).to_pylist(),
+        history["why"].to_pylist(),
+        history["reason_codes"].to_pylist(),
     ]
     return [Observation(*row) for row in zip(*columns, strict=True)]
 
@@ -198,5 +233,9 @@ def _row(cell: str, row: LevelRow) -> dict[str, Any]:
         "reason_codes": list(map(reason_to_json, row.reasons)),
         "n_nodes": row.n_nodes,
         "latest_received": row.latest_received_us,
+        "state": row.state,
+        "known_until": None
+        if row.known_until_s is None
+        else row.known_until_s * _MICRO,
         **row.more,
     }

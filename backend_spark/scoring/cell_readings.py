@@ -1,44 +1,36 @@
 """Readings of one cell, grouped by rain and sensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backend_spark.scoring.cell_state import ScoringState
-from backend_spark.scoring.movement import (
-    MovementSensors,
-    group_extensometers,
-    group_tilt,
-    group_wires,
+from backend_spark.scoring.cell_state import (
+    MIN_STATE_AGE_S,
+    ScoringState,
+    state_times_s,
 )
+from backend_spark.scoring.evidence import NO_STATE, CellEvidence
+from backend_spark.scoring.movement import MovementSensors, group_extensometers
 from backend_spark.scoring.observation import (
-    COUNT_UNIT,
     RAIN_UNIT,
     STEP_S,
-    TEMPERATURE_UNIT,
-    TILT_UNIT,
-    WATER_LEVEL_UNIT,
     Observation,
     step_end_s,
     step_ends,
 )
-from backend_spark.scoring.rain import RainReading, StepRain, cell_rain, read_gauge
-from backend_spark.scoring.shocks_and_water import group_shocks, group_water_levels
-from slope_science.quality import Flag
-from slope_science.reason_codes import ReasonCode
+from backend_spark.scoring.rain import (
+    MAX_CATCH_UP_S,
+    Gauge,
+    RainReading,
+    StepRain,
+    cell_rain,
+    rain_reading,
+    read_gauge,
+)
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 
 DAY_S: Final = 86_400 + STEP_S
-BOOLEAN_TEXTS: Final = {"true": True, "false": False}
-TILT_PARTS: Final = {"x": TILT_UNIT, "y": TILT_UNIT, "temp": TEMPERATURE_UNIT}
-DEPTH_DOUBT_CODES: Final = frozenset({
-    ReasonCode.RANGE,
-    ReasonCode.RAIN_RANGE,
-    ReasonCode.RELEASED,
-    ReasonCode.ALONE,
-    ReasonCode.NODE_FLAG,
-    ReasonCode.NODE_FLAG_UNKNOWN,
-})
-"""Reasons of suspect rain whose true value may be lower."""
+STEPS_PER_HOUR: Final = 3600 // STEP_S
 
 
 @dataclass(frozen=True)
@@ -48,6 +40,7 @@ class CellReadings:
     Attributes:
         ends_s: Ends of all steps from the first to the last reading.
         rain: Rain of each step.
+        gauges: The gauges behind it.
         sensors: Sensors of movement.
         by_step: All readings of the steps to score, by step.
     """
@@ -56,6 +49,16 @@ class CellReadings:
     rain: Sequence[StepRain]
     sensors: MovementSensors
     by_step: Mapping[int, Sequence[Observation]]
+    gauges: Sequence[Gauge] = ()
+
+    def is_settled(self, at_s: float) -> bool:
+        """Whether no catch-up can still change the rain before a moment.
+
+        A gauge that was silent for longer than `MAX_CATCH_UP_S` may return, too: then
+        its catch-up is spread over that time.
+        """
+        is_old = self.ends_s[-1] - at_s > MAX_CATCH_UP_S + MIN_STATE_AGE_S
+        return is_old or not any(gauge.may_change(at_s) for gauge in self.gauges)
 
     @classmethod
     def from_observations(
@@ -63,6 +66,7 @@ class CellReadings:
         observations: Sequence[Observation],
         from_s: float = float("-inf"),
         past: ScoringState | None = None,
+        settings: EvidenceSettings = DEFAULT_EVIDENCE,
     ) -> "CellReadings":
         """Group readings.
 
@@ -71,6 +75,7 @@ class CellReadings:
                 read in addition to a saved state.
             from_s: Start of the steps to score.
             past: Saved state; steps up to its end are left out.
+            settings: Rules of movement and water.
         """
         times_s = [o.at_s for o in observations]
         first_s = past.at_s + STEP_S if past else step_end_s(min(times_s))
@@ -81,40 +86,39 @@ class CellReadings:
             if o.at_s > from_s - DAY_S:
                 spoken.setdefault(step_end_s(o.at_s), []).append(o)
             if o.is_rain:
-                gauges.setdefault(o.node, []).append(_rain_reading(o))
-        rain = cell_rain([read_gauge(reports) for reports in gauges.values()], ends_s)
-        return cls(ends_s, rain, _signs(observations, past), spoken)
+                gauges.setdefault(o.node, []).append(rain_reading(o))
+        found = [read_gauge(reports) for reports in gauges.values()]
+        rain = cell_rain(found, ends_s)
+        hours = list(zip(ends_s, _hourly_mm(rain, past), strict=True))
+        signs = _signs(observations, hours, past, settings)
+        return cls(ends_s, rain, signs, spoken, found)
+
+
+def _hourly_mm(rain: Sequence[StepRain], past: ScoringState | None) -> Iterator[float]:
+    """Rain of the hour before the end of each step."""
+    before = past.rain.hour if past else ()
+    depths = [step.depth_mm for step in (*before, *rain)]
+    for end in range(len(before) + 1, len(depths) + 1):
+        yield sum(depths[max(0, end - STEPS_PER_HOUR) : end])
 
 
 def _signs(
-    observations: Sequence[Observation], past: ScoringState | None
+    observations: Sequence[Observation],
+    steps: Sequence[tuple[int, float]],
+    past: ScoringState | None,
+    settings: EvidenceSettings,
 ) -> MovementSensors:
-    axes, moved, truths, counts, metres = [], [], [], [], []
-    for o in observations:
-        sensor, _, part = o.name.rpartition("/")
-        if o.is_rain or not o.counts or o.value is None:
-            continue
-        if sensor and o.unit and o.unit == TILT_PARTS.get(part):
-            axes.append((f"{o.node} {sensor}", part, o.at_s, o.value))
-        elif o.unit == RAIN_UNIT and not sensor:
-            moved.append((f"{o.node} {o.name}", o.at_s, o.value))
-        elif o.text in BOOLEAN_TEXTS:
-            truths.append((f"{o.node} {o.name}", o.at_s, BOOLEAN_TEXTS[o.text]))
-        elif o.unit == COUNT_UNIT and not sensor:
-            counts.append((f"{o.node} {o.name}", o.at_s, o.value))
-        elif o.unit == WATER_LEVEL_UNIT and not sensor:
-            metres.append((f"{o.node} {o.name}", o.at_s, o.value))
-    learnt, learnt_s = (past.thermals, past.at_s) if past else ({}, 0.0)
-    return MovementSensors(
-        group_tilt(axes, learnt, learnt_s),
-        group_extensometers(moved),
-        group_wires(truths),
-        group_shocks(counts),
-        group_water_levels(metres),
+    moved = [
+        (f"{o.node} {o.name}", o.at_s, o.value)
+        for o in observations
+        if o.unit == RAIN_UNIT and not o.is_rain and "/" not in o.name
+        if o.counts and o.value is not None
+    ]
+    past_s = past.at_s if past else float("-inf")
+    after_s = past.at_s if past else steps[0][0]
+    due = set(state_times_s(after_s, max(o.at_s for o in observations)))
+    known = past.evidence if past else NO_STATE
+    evidence = CellEvidence(
+        observations, steps, settings, past=known, past_s=past_s, due=due
     )
-
-
-def _rain_reading(o: Observation) -> RainReading:
-    first = next(iter(o.reasons), None) if o.flag == Flag.SUSPECT else None
-    is_doubted = first is not None and first.code in DEPTH_DOUBT_CODES
-    return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)
+    return MovementSensors(evidence, group_extensometers(moved))

@@ -9,15 +9,15 @@ are read again, because flags and rates need them one by one.
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from backend_spark.scoring.features import ValueDistribution
+from backend_spark.scoring.holds import NO_HOLD, RainHold, SensorHold
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import FLAG_REACH_S, LOOK_BACK_S
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainPast
-from slope_science.movement import ThermalRegression
 
 STATE_INTERVAL_S: Final = 86_400
 """Time between two saved states of a cell; whole hours and steps."""
@@ -33,7 +33,7 @@ MAX_STATE_AGE_S: Final = 72 * 86_400
 SPARSE_STATE_EVERY: Final = 8
 """Every eighth state older than `DENSE_STATES_S` is kept, up to `MAX_STATE_AGE_S`."""
 
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 3
 """Version; increased when states of an earlier program are no longer valid."""
 
 
@@ -44,17 +44,21 @@ class ScoringState:
     Attributes:
         at_s: Unix time of that end.
         rain: Rain up to then.
-        thermals: Thermal regression of each tilt meter.
+        evidence: State of the rules of movement and water.
         pasts: Distribution of the values of each moisture and pore pressure sensor.
         last: Last reading of each series, and the last one that counts, among those
             that are not read again.
+        rain_hold: Hold of the level by rain.
+        sensor_holds: Holds of other sensors.
     """
 
     at_s: int
     rain: RainPast = NO_RAIN_PAST
-    thermals: dict[str, ThermalRegression] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
     pasts: dict[str, ValueDistribution] = field(default_factory=dict)
     last: tuple[Observation, ...] = ()
+    rain_hold: RainHold = NO_HOLD
+    sensor_holds: dict[str, SensorHold] = field(default_factory=dict)
 
 
 def last_valid_state_s(touched_s: float) -> float:

@@ -1,7 +1,7 @@
 """Decoding of payloads to readings on the executors, and the tables cut from them."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -37,6 +37,7 @@ READING_COLUMNS: Final = (
     "at",
     "synchronised",
     "why",
+    "reason_codes",
     "pack_at",
     "position",
     "node_flag",
@@ -64,17 +65,36 @@ def decode_messages(messages: pa.Table) -> pa.Table:
         out: schemas.PARSED, one row per reading; a pack that cannot be decoded gives
             one row with the reason and without a reading.
     """
-    found: dict[str, list[Any]] = {name: [] for name in READING_COLUMNS}
-    owners: list[int] = []
-    appends = [found[name].append for name in READING_COLUMNS]
     rows = zip(
         messages["payload"].to_pylist(),
         messages["age_s"].to_pylist(),
         messages["received_at"].cast(pa.int64()).to_pylist(),
         strict=True,
     )
-    for owner, (payload, age_s, received_us) in enumerate(rows):
-        for row in _readings(payload, received_us / _MICRO, age_s):
+    return tabulate_readings(
+        messages,
+        (
+            _readings(payload, received_us / _MICRO, age_s)
+            for payload, age_s, received_us in rows
+        ),
+    )
+
+
+def tabulate_readings(messages: pa.Table, readings: Iterable[list[Row]]) -> pa.Table:
+    """Table of the readings of messages.
+
+    Args:
+        messages: One row per message, with `MESSAGE_COLUMNS`, received_at and batch_id.
+        readings: For each message the rows of `read_pack`.
+
+    Shape:
+        out: schemas.PARSED.
+    """
+    found: dict[str, list[Any]] = {name: [] for name in READING_COLUMNS}
+    owners: list[int] = []
+    appends = [found[name].append for name in READING_COLUMNS]
+    for owner, rows in enumerate(readings):
+        for row in rows:
             owners.append(owner)
             for append, value in zip(appends, row, strict=True):
                 append(value)
@@ -103,12 +123,16 @@ def parse_message(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 def read_reason_codes(payload: bytes) -> list[str] | None:
     """The reasons of a message as JSON texts; None without valid ones."""
     try:
-        codes = [
-            reason_to_json(reason)
-            for reason in decode_reasons(decode_pack(payload).reasons)
-        ]
+        return _reason_codes(decode_pack(payload))
+    except EnvelopeError:
+        return None
+
+
+def _reason_codes(pack: Pack) -> list[str] | None:
+    try:
+        codes = [reason_to_json(reason) for reason in decode_reasons(pack.reasons)]
         "".join(codes).encode()
-    except (EnvelopeError, ReasonError, ValueError):
+    except (ReasonError, ValueError):
         # readers fall back to the sentence
         return None
     return codes or None
@@ -117,16 +141,29 @@ def read_reason_codes(payload: bytes) -> list[str] | None:
 def _readings(payload: bytes, received_s: float, age_s: int | None) -> list[Row]:
     """`READING_COLUMNS` of each reading of a pack, or one row with the reason."""
     try:
-        pack = decode_pack(payload)
-        if not pack.synchronised:
-            pack = _corrected(pack, received_s - (age_s or 0))
-        pack_at = _at_us(pack.time_s, received_s)
-        return [
-            _told(pack, pack_at, position, reading, received_s)
-            for position, reading in enumerate(pack.readings)
-        ]
+        return read_pack(decode_pack(payload), received_s, age_s)
     except EnvelopeError as error:
         return [(*NO_READING, str(error))]
+
+
+def read_pack(pack: Pack, received_s: float, age_s: int | None = None) -> list[Row]:
+    """`READING_COLUMNS` of each reading of a pack.
+
+    Args:
+        pack: The pack.
+        received_s: Unix time of its receipt.
+        age_s: Wait in queues; None: not late.
+
+    Raises:
+        EnvelopeError: A time is out of range.
+    """
+    if not pack.synchronised:
+        pack = _corrected(pack, received_s - (age_s or 0))
+    message = _at_us(pack.time_s, received_s), _reason_codes(pack)
+    return [
+        _told(pack, message, position, reading, received_s)
+        for position, reading in enumerate(pack.readings)
+    ]
 
 
 def _corrected(pack: Pack, put_s: float) -> Pack:
@@ -151,8 +188,14 @@ def analysis_cell_token(topic: str) -> str | None:
 
 
 def _told(
-    pack: Pack, pack_at: int, position: int, reading: Reading, received_s: float
+    pack: Pack,
+    message: tuple[int, list[str] | None],
+    position: int,
+    reading: Reading,
+    received_s: float,
 ) -> Row:
+    """Row of a reading; `message` has the columns pack_at and reason_codes."""
+    pack_at, codes = message
     value, text = _value(reading.value)
     given = reading.extra.get(FLAG_LABEL) if reading.extra else None
     node_flag = given if isinstance(given, int) and abs(given) < _MAX_FLAG else None
@@ -170,6 +213,7 @@ def _told(
         at_us,
         pack.synchronised,
         pack.why,
+        codes,
         pack_at,
         position,
         node_flag,

@@ -16,12 +16,11 @@ from backend_spark.scoring.observation import (
     step_end_s,
 )
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainPast, StepRain
-from slope_science.criteria import Criteria
+from slope_science.criteria import LINE_LEVEL, Criteria
 from slope_science.findings import Finding
 from slope_science.rain import (
     ANTECEDENT_DAYS,
     LONG_HALF_LIFE_H,
-    LOOK_AHEAD_STEPS,
     SHORT_HALF_LIFE_H,
     STEPS_PER_HOUR,
     TEN_MINUTES_H,
@@ -107,28 +106,32 @@ class RainSums:
 
 @dataclass(frozen=True)
 class CellOutlook:
-    """Two hours ahead under three assumed rains; see slope_science.rain.
+    """The look-ahead under three assumed rains; see slope_science.rain.
 
     Attributes:
-        margin_mm: Soil water index below the critical line now.
+        margin_mm: Soil water index below the critical line now; None without one.
         dry: Result without rain.
         same_rain: With the rain of the last hour; None if unknown.
         forecast: With an official forecast; None without a usable one.
         forecast_rain: That forecast.
     """
 
-    margin_mm: float
+    margin_mm: float | None
     dry: LookAhead
     same_rain: LookAhead | None = None
     forecast: LookAhead | None = None
     forecast_rain: ForecastRain = NO_FORECAST
 
-    def finding(self, criteria: Criteria) -> Finding | None:
-        """Finding of the two hours: by the forecast, else by the last hour's rain."""
+    def finding(self, criteria: Criteria, *, same_rain: bool = False) -> Finding | None:
+        """Finding of the look-ahead.
+
+        Args:
+            criteria: Of the cell.
+            same_rain: Whether the last hour's rain replaces a forecast, without one.
+        """
         if self.forecast is None:
-            return (
-                judge_look_ahead(self.same_rain, criteria) if self.same_rain else None
-            )
+            ahead = self.same_rain if same_rain else None
+            return judge_look_ahead(ahead, criteria) if ahead else None
         source, issued_s = (
             self.forecast_rain.source or "",
             self.forecast_rain.issued_s or 0.0,
@@ -158,7 +161,7 @@ def make_outlook(
     criteria: Criteria,
     coming: ForecastRain = NO_FORECAST,
 ) -> CellOutlook:
-    """Look two hours ahead of the end of a step.
+    """Look ahead of the end of a step, by the hours of the criteria.
 
     Args:
         tanks: Water in the soil at that time.
@@ -173,15 +176,16 @@ def make_outlook(
     def future(depths_mm: Sequence[float]) -> LookAhead:
         return look_ahead(now, project_snake_line(tanks, depths, depths_mm), criteria)
 
-    dry = future([0.0] * LOOK_AHEAD_STEPS)
+    steps = criteria.look_ahead_steps
+    dry = future([0.0] * steps)
     # The mean of the known steps only: unknown ones are not dry.
     mean_mm = sum(known) / len(known) if known else None
-    same = future([mean_mm] * LOOK_AHEAD_STEPS) if mean_mm else dry
+    same = future([mean_mm] * steps) if mean_mm else dry
     return CellOutlook(
         critical_line_margin_mm(now, criteria),
         dry,
         None if mean_mm is None else same,
-        None if coming.depths_mm is None else future(coming.depths_mm),
+        None if coming.depths_mm is None else future(coming.depths_mm[:steps]),
         coming,
     )
 
@@ -193,15 +197,23 @@ def list_assumptions(
     found = []
     if criteria.assumed:
         found.append(_DEFAULT_CRITERIA)
-    elif not criteria.line:
+    elif not criteria.line and LINE_LEVEL not in criteria.not_judged:
         found.append(_DEFAULT_LINE)
     if criteria.special_assumed:
         found.append(_DEFAULT_SPECIAL)
+    found += not_judged_reasons(criteria)
     if history_s < SETTLED_DAYS * 86_400:
         found.append(_dry_start(round(history_s / 86_400)))
     if view is not None and view.forecast is None:
         found.append(_NO_FORECAST)
     return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def not_judged_reasons(criteria: Criteria) -> tuple[Reason, ...]:
+    """Reason that names the levels which the prefecture does not judge, if any."""
+    levels = ", ".join(map(str, criteria.not_judged))
+    return (Reason(ReasonCode.NOT_JUDGED, levels=levels),) if levels else ()
 
 
 @lru_cache(maxsize=SETTLED_DAYS + 1)

@@ -5,11 +5,12 @@ that a gauge reports at the full ten minutes fell before.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from backend_spark.i18n import message_reasons
 from slope_science.quality import (
     AIR_PRESSURE_HPA,
     COUNT,
@@ -49,6 +50,10 @@ _WHOLES: Final = _PARTS | {
 }
 
 
+_UNUSED: Final = frozenset(map(int, (Flag.FAIL, Flag.MISSING)))
+"""As numbers: the hash of an enum is slow."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """One reading of a cell as in silver.
@@ -68,6 +73,9 @@ class Observation:
         node_flag: Flag given by the node.
         flag: QARTOD flag in silver; None if not evaluated.
         why: The reasons of the flag in English, as silver has them.
+        priority: Priority of the message, which is the level of its node.
+        level_why: The reasons of that level in English; None at level 1.
+        level_codes: The same as JSON; None from nodes without codes.
     """
 
     at_s: float
@@ -84,21 +92,34 @@ class Observation:
     node_flag: int | None = None
     flag: int | None = None
     why: str | None = None
+    priority: int = 1
+    level_why: str | None = None
+    level_codes: Sequence[str] | None = None
 
     @property
     def counts(self) -> bool:
         """Whether gold uses it: neither failed nor missing."""
-        return self.flag not in {Flag.FAIL, Flag.MISSING}
+        return self.flag not in _UNUSED
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The reasons of the flag."""
-        return parse_why(self.why) if self.why else ()
+        return flag_reasons(self.why)
+
+    @property
+    def level_reasons(self) -> tuple[Reason, ...]:
+        """The reasons of the level of its node, the highest first."""
+        return message_reasons(self.level_codes, self.level_why or "")
 
     @property
     def is_rain(self) -> bool:
         """Whether it is a report of a rain gauge."""
         return self.name == RAIN and self.unit == RAIN_UNIT
+
+
+def flag_reasons(why: str | None) -> tuple[Reason, ...]:
+    """The reasons in the column flag_why of silver."""
+    return parse_why(why) if why else ()
 
 
 @lru_cache(maxsize=4096)

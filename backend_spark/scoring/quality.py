@@ -7,7 +7,7 @@ the flags of earlier ones, and scoring returns these changes.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from math import inf
 
 from backend_spark.scoring.observation import (
     RAIN,
@@ -18,6 +18,8 @@ from backend_spark.scoring.observation import (
 from backend_spark.scoring.rain import SPREAD_S, report_depth_mm
 from slope_science import quality
 from slope_science.quality import (
+    CLOCK_LAG_S,
+    CLOCK_WINDOW_S,
     FLAT_S,
     NEIGHBOUR_S,
     NOT_EVALUATED,
@@ -27,6 +29,7 @@ from slope_science.quality import (
     QuantityLimits,
     Verdict,
     check_clock,
+    check_clock_lag,
     check_flat_line,
     check_node_flag,
     check_range,
@@ -35,6 +38,18 @@ from slope_science.quality import (
     check_step,
     worst_verdict,
 )
+from slope_science.rain_quality import (
+    FIRST_REPORT_S,
+    NeighbourGauge,
+    RainRecord,
+    check_beside,
+    check_bounce,
+    check_bursts,
+    check_release,
+    check_rolling_limits,
+    find_bursts,
+    find_extreme_sums,
+)
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -42,6 +57,18 @@ LOOK_BACK_S = FLAT_S + NEIGHBOUR_S
 """Time before a reading in which its neighbours lie."""
 
 NO_NUMBER = Verdict(Flag.MISSING, (Reason(ReasonCode.NO_NUMBER),))
+
+SAME_CELL_KM = 0.5
+"""Assumed distance of two gauges in one cell, which is about 1 km wide."""
+
+REFUSED = f"{RAIN}/refused"
+"""Name of a gauge's closures that were too fast for rain."""
+
+Series = dict[tuple[str, str], list[Observation]]
+"""Readings in time order by node and name."""
+
+TimedValues = tuple[list[float], list[float]]
+"""Times and values of a series."""
 
 FLAG_REACH_S = NEIGHBOUR_S + SPREAD_S
 """Time before a reading in which it changes rain: flags up to an hour before it, and by
@@ -75,7 +102,9 @@ def flag_number(name: str, unit: str | None, value: float) -> Verdict:
 
 
 def flag_with_neighbours(
-    observations: Sequence[Observation], from_s: float = float("-inf")
+    observations: Sequence[Observation],
+    from_s: float = float("-inf"),
+    nearby: Sequence[NeighbourGauge] = (),
 ) -> list[Observation]:
     """Flag observations with their neighbours.
 
@@ -83,11 +112,12 @@ def flag_with_neighbours(
         observations: All of a cell, in any order.
         from_s: Unix time of the earliest new reading; flags that it cannot change are
             kept.
+        nearby: Gauges in other cells.
 
     Returns:
         All observations in time order.
     """
-    series: dict[tuple[str, str], list[Observation]] = {}
+    series: Series = {}
     for o in sorted(observations, key=lambda o: (o.at_s, o.seq)):
         series.setdefault((o.node, o.name), []).append(o)
     since_s = from_s - NEIGHBOUR_S
@@ -97,18 +127,22 @@ def flag_with_neighbours(
         # The last one before is needed for the rain in between.
         series[key] = whole[max(begin - 1, 0) :]
         flagged += whole[: max(begin - 1, 0)]
-    air = {node: _air(series, node) for node in {node for node, _ in series}}
-    others = _Gauges(series)
+    gauges, clocks = _Gauges(series, nearby), _Clocks(series)
     for (node, name), readings in series.items():
         limits = reading_limits(name, readings[0].unit)
         start = bisect_left(readings, since_s, key=lambda o: o.at_s)
         flagged += readings[:start]
         if name == RAIN and limits is not None:
-            flagged += _gauge(readings, start, others.of(node), air[node])
+            others = _other_readings(series, node)
+            verdicts = _gauge(readings, start, gauges.of(node), others)
         elif limits is not None:
-            flagged += _sensor(readings, start, limits)
+            verdicts = _sensor(readings, start, limits)
         else:
-            flagged += [_flagged(o, []) for o in readings[start:]]
+            verdicts = ([] for _ in readings[start:])
+        flagged += [
+            _flagged(o, [*each, clocks.check(o)])
+            for o, each in zip(readings[start:], verdicts, strict=True)
+        ]
     return sorted(flagged, key=lambda o: (o.at_s, o.node, o.name))
 
 
@@ -122,8 +156,8 @@ def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
 
 def _sensor(
     readings: Sequence[Observation], start: int, limits: QuantityLimits
-) -> Iterator[Observation]:
-    """Flag readings from an index on with their neighbours."""
+) -> Iterator[list[Verdict]]:
+    """Verdicts of readings from an index on with their neighbours."""
     good = [
         o
         for o in readings
@@ -145,7 +179,7 @@ def _sensor(
             was_spike = ReasonCode.SPIKE in codes
             verdicts.append(_flat(times_s, values, at, limits, jumped))
         if place >= start:
-            yield _flagged(o, verdicts)
+            yield verdicts
 
 
 def _changes(
@@ -189,102 +223,153 @@ def _flat(
     )
 
 
-@dataclass(frozen=True)
-class _Depths:
-    """Times of one gauge's reports, and the cumulative rain at each."""
+def make_rain_record(readings: Iterable[Observation]) -> RainRecord:
+    """Rain between the reports of one gauge, in time order; failed ones are blind."""
+    record, before_mm = RainRecord(), None
+    for o in readings:
+        depth_mm = None
+        if flag_single(o).flag <= Flag.SUSPECT:
+            depth_mm = report_depth_mm(before_mm, o.sum, o.value)
+        record.add(o.at_s, depth_mm or 0.0, failed=depth_mm is None)
+        before_mm = o.sum
+    return record
 
-    times_s: list[float]
-    totals_mm: list[float]
 
-    def within(self, from_s: float, to_s: float) -> float | None:
-        """Rain between two moments; None without reports on both sides."""
-        first, last = (bisect_right(self.times_s, at_s) for at_s in (from_s, to_s))
-        if not first or to_s - self.times_s[last - 1] > NEIGHBOUR_S:
-            return None
-        return self.totals_mm[last - 1] - self.totals_mm[first - 1]
+class _Clocks:
+    """Ages of the nodes' messages at their receipt.
+
+    Args:
+        series: Readings by node and name.
+    """
+
+    def __init__(self, series: Series) -> None:
+        self._series = series
+        self._receipts: dict[str, list[tuple[float, float]]] = {}
+
+    def check(self, o: Observation) -> Verdict:
+        """Verdict of a reading by the clock of its node."""
+        received_s = o.received_us / 1e6
+        if not o.synchronised or received_s - o.at_s < CLOCK_LAG_S:
+            return NOT_EVALUATED
+        receipts = self._of(o.node)
+        # With the infinite age all readings of a message are before the end.
+        first = bisect_left(receipts, (received_s - CLOCK_WINDOW_S, 0.0))
+        return check_clock_lag(
+            receipts[first : bisect_right(receipts, (received_s, inf))]
+        )
+
+    def _of(self, node: str) -> list[tuple[float, float]]:
+        """Times of receipt and ages of a node's messages, ascending."""
+        if node not in self._receipts:
+            messages = {
+                (o.received_us / 1e6, o.received_us / 1e6 - o.at_s)
+                for (owner, _), readings in self._series.items()
+                if owner == node
+                for o in readings
+            }
+            self._receipts[node] = sorted(messages)
+        return self._receipts[node]
 
 
 class _Gauges:
-    """The gauges of a cell, for comparison with each other."""
+    """The gauges of a cell, for comparison with each other and with those around.
 
-    def __init__(self, series: dict[tuple[str, str], list[Observation]]) -> None:
-        self._depths = {
-            node: _Depths(
-                [o.at_s for o in readings], list(accumulate(_depths(readings)))
-            )
+    Args:
+        series: Readings of the cell by node and name.
+        nearby: Gauges in other cells.
+    """
+
+    def __init__(self, series: Series, nearby: Sequence[NeighbourGauge]) -> None:
+        self._nearby = list(nearby)
+        self._records = {
+            node: make_rain_record(readings)
             for (node, name), readings in series.items()
             if name == RAIN
         }
 
-    def of(self, node: str) -> tuple[_Depths, list[_Depths]]:
+    def of(self, node: str) -> tuple[RainRecord, list[NeighbourGauge]]:
         """A node's own gauge, and the others."""
-        others = [depths for name, depths in self._depths.items() if name != node]
-        return self._depths[node], others
+        others = [
+            NeighbourGauge(SAME_CELL_KM, record)
+            for other, record in self._records.items()
+            if other != node
+        ]
+        return self._records[node], others + self._nearby
 
 
-def _depths(readings: Sequence[Observation]) -> list[float]:
-    """Rain of each report; zero for a failed one."""
-    before_mm: float | None = None
-    found = []
-    for o in readings:
-        is_good = flag_single(o).flag <= Flag.SUSPECT
-        found.append(
-            (report_depth_mm(before_mm, o.sum, o.value) or 0.0) if is_good else 0.0
-        )
-        before_mm = o.sum
-    return found
+@dataclass(frozen=True)
+class NodeReadings:
+    """Other readings of a node that tell the quality of its gauge.
+
+    Attributes:
+        air: Times and temperatures of its air sensor.
+        refused: Times and numbers of closures that were too fast for rain.
+    """
+
+    air: TimedValues
+    refused: TimedValues
+
+    def refused_between(self, from_s: float, to_s: float) -> int:
+        """Number of refused closures of an interval."""
+        times_s, counts = self.refused
+        first, last = bisect_right(times_s, from_s), bisect_right(times_s, to_s)
+        return round(sum(counts[first:last]))
 
 
 def _gauge(
     readings: Sequence[Observation],
     start: int,
-    gauge: tuple[_Depths, list[_Depths]],
-    air: tuple[list[float], list[float]],
-) -> Iterator[Observation]:
-    own, others = gauge
-    depths = _depths(readings)
-    for at in range(start, len(readings)):
-        o, before = readings[at], readings[at - 1] if at else None
-        seconds = o.at_s - before.at_s if before else 0.0
+    gauge: tuple[RainRecord, list[NeighbourGauge]],
+    others: NodeReadings,
+) -> Iterator[list[Verdict]]:
+    """Verdicts of the reports of a gauge from an index on."""
+    if start == len(readings):
+        return
+    record, neighbours = gauge
+    since_s = readings[start - 1].at_s if start else readings[0].at_s - FIRST_REPORT_S
+    sums = find_extreme_sums(record, neighbours, since_s)
+    bursts = find_bursts(record, since_s)
+    before = readings[start - 1] if start else None
+    for o in readings[start:]:
+        begin_s = before.at_s if before else o.at_s - FIRST_REPORT_S
+        is_wet = record.rain_mm(begin_s, o.at_s) > 0
         verdicts = [
-            quality.check_rain_depth(depths[at], seconds),
             quality.check_counter(before.sum if before else None, o.sum),
-            quality.check_release(own.times_s, depths, at),
-            *_beside(o.at_s, own, others),
-            quality.check_frost(_latest(air, o.at_s)),
+            quality.check_frost(_latest(others.air, o.at_s)),
+            check_beside(record, neighbours, o.at_s),
         ]
-        yield _flagged(o, verdicts)
+        if is_wet:
+            verdicts += [
+                check_rolling_limits(sums, begin_s, o.at_s),
+                check_bursts(bursts, begin_s, o.at_s),
+                check_release(record, begin_s, o.at_s, neighbours),
+                check_bounce(others.refused_between(begin_s, o.at_s)),
+            ]
+        yield verdicts
+        before = o
 
 
-def _beside(at_s: float, own: _Depths, others: Iterable[_Depths]) -> Iterable[Verdict]:
-    """Comparison of a gauge with its neighbours, in both directions."""
-    from_s = at_s - quality.CLOGGED_S
-    own_mm = own.within(from_s, at_s)
-    others_mm = [
-        mm for depths in others if (mm := depths.within(from_s, at_s)) is not None
-    ]
-    if own_mm is None:
-        return (NOT_EVALUATED,)
-    largest_mm = max(others_mm, default=None)
-    return quality.check_clog(own_mm, largest_mm), quality.check_excess(
-        own_mm, largest_mm
-    )
+def _other_readings(series: Series, node: str) -> NodeReadings:
+    refused = _timed(series.get((node, REFUSED), ()))
+    return NodeReadings(_air(series, node), refused)
 
 
-def _air(
-    series: dict[tuple[str, str], list[Observation]], node: str
-) -> tuple[list[float], list[float]]:
+def _timed(readings: Iterable[Observation]) -> TimedValues:
+    known = [(o.at_s, o.value) for o in readings if o.value is not None]
+    return [at_s for at_s, _ in known], [value for _, value in known]
+
+
+def _air(series: Series, node: str) -> TimedValues:
     """Times and temperatures of a node's air sensor, which also measures humidity."""
     for (owner, name), readings in sorted(series.items(), key=lambda item: item[0]):
         sensor, _, part = name.rpartition("/")
         is_air = part == "temp" and (node, f"{sensor}/humidity") in series
         if owner == node and is_air and readings[0].unit == TEMPERATURE_UNIT:
-            known = [(o.at_s, o.value) for o in readings if o.value is not None]
-            return [at_s for at_s, _ in known], [value for _, value in known]
+            return _timed(readings)
     return [], []
 
 
-def _latest(air: tuple[list[float], list[float]], at_s: float) -> float | None:
+def _latest(air: TimedValues, at_s: float) -> float | None:
     times_s, values = air
     last = bisect_right(times_s, at_s) - 1
     if last < 0 or at_s - times_s[last] > NEIGHBOUR_S:

@@ -1,17 +1,46 @@
 """Rain of each step from gauge counters, and soil water. Missing rain is never zero."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from backend_spark.scoring.observation import STEP_S, split_by_step, step_end_s
+from backend_spark.scoring.observation import (
+    STEP_S,
+    Observation,
+    split_by_step,
+    step_end_s,
+)
+from slope_science.findings import Finding, Judgement
+from slope_science.quality import Flag
 from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 SPREAD_S: Final = 3600.0
-"""Maximum time between two readings over which rain is spread evenly."""
+"""Maximum time between two readings that are no catch-up."""
+
+MAX_CATCH_UP_S: Final = 48 * 3600.0
+"""Maximum time over which the rain of a longer gap is spread."""
 
 MIN_COVERED_S: Final = STEP_S / 2
 """Minimum covered time of a step with known rain."""
+
+
+DEPTH_DOUBT_CODES: Final = frozenset({
+    ReasonCode.RANGE,
+    ReasonCode.RAIN_RANGE,
+    ReasonCode.EXTREME,
+    ReasonCode.RELEASED,
+    ReasonCode.ALONE,
+    ReasonCode.BURSTS,
+    ReasonCode.BOUNCE,
+    ReasonCode.NODE_FLAG,
+    ReasonCode.NODE_FLAG_UNKNOWN,
+})
+"""Reasons of suspect rain whose true value may be lower."""
+
+LOW_CODES: Final = frozenset({ReasonCode.CLOGGED, ReasonCode.UNDERCATCH})
+"""Reasons of suspect rain whose true value is higher."""
 
 
 @dataclass(frozen=True, order=True)
@@ -24,6 +53,8 @@ class RainReading:
         value_mm: Rain since the previous report; None if not reported.
         failed: Whether it failed a test, so that its rain is unknown.
         suspect: Whether its depth is doubtful.
+        low: Whether its depth is only a lower bound.
+        boot: Boot id of the node, which does not count while it is off.
     """
 
     at_s: float
@@ -31,6 +62,22 @@ class RainReading:
     value_mm: float | None = None
     failed: bool = False
     suspect: bool = False
+    low: bool = False
+    boot: str = ""
+
+
+def rain_reading(o: Observation) -> RainReading:
+    """The report of a gauge with its flag."""
+    codes = {reason.code for reason in o.reasons} if o.flag == Flag.SUSPECT else set()
+    return RainReading(
+        o.at_s,
+        o.sum,
+        o.value,
+        failed=not o.counts,
+        suspect=not DEPTH_DOUBT_CODES.isdisjoint(codes),
+        low=not LOW_CODES.isdisjoint(codes),
+        boot=o.boot,
+    )
 
 
 @dataclass(frozen=True)
@@ -41,11 +88,19 @@ class StepRain:
         depth_mm: Known depth, zero or more.
         is_known: Whether it is complete; otherwise it is a lower bound.
         doubted_mm: Part of it from doubtful readings only.
+        catch_up_h: Length of the gap over which its rain is spread; 0 for none.
     """
 
     depth_mm: float = 0.0
     is_known: bool = False
     doubted_mm: float = 0.0
+    catch_up_h: float = 0.0
+
+    def notes(self) -> tuple[Reason, ...]:
+        """Reason of a step whose rain came with a catch-up."""
+        if not self.catch_up_h:
+            return ()
+        return (Reason(ReasonCode.CATCH_UP, hours=self.catch_up_h),)
 
 
 NO_DATA = StepRain()
@@ -57,15 +112,22 @@ class Gauge:
 
     Attributes:
         depth_mm: Rain.
-        covered_s: Covered seconds, between two close readings.
-        long_steps: Steps that contain the rain of a longer interval.
-        doubted_mm: Part of `report_depth_mm` from doubtful readings.
+        covered_s: Covered seconds, between two readings of which the later tells the
+            rain.
+        long_steps: Steps with the rain of a gap over which it is not spread.
+        doubted_mm: Part of `depth_mm` from doubtful readings.
+        catch_up_h: Length of the gap, for steps with the rain of a catch-up.
+        gaps_s: Begin and end of the gaps of more than `SPREAD_S`.
+        last_s: Time of the last reading; None without any.
     """
 
     depth_mm: dict[int, float] = field(default_factory=dict)
     covered_s: dict[int, float] = field(default_factory=dict)
     long_steps: set[int] = field(default_factory=set)
     doubted_mm: dict[int, float] = field(default_factory=dict)
+    catch_up_h: dict[int, float] = field(default_factory=dict)
+    gaps_s: list[tuple[float, float]] = field(default_factory=list)
+    last_s: float | None = None
 
     def is_known(self, end_s: int, is_open: bool) -> bool:
         """Whether the rain of a step is known; the open step as far as covered."""
@@ -76,26 +138,60 @@ class Gauge:
             or (is_open and watched_s > 0)
         )
 
+    def may_change(self, at_s: float) -> bool:
+        """Whether a later reading may change the rain before a moment.
+
+        So it is within a gap, which a catch-up fills and readings from a backlog split.
+        """
+        is_last = self.last_s is not None and self.last_s < at_s
+        return is_last or any(from_s < at_s < to_s for from_s, to_s in self.gaps_s)
+
 
 def read_gauge(readings: Iterable[RainReading]) -> Gauge:
     """Distribute the rain between the readings of one gauge over steps.
 
-    Between two readings at most an hour apart the rain is spread evenly. After a longer
-    gap all of it is in the step of the later reading, and the steps between are
-    unknown. If the counter decreased, the reading's own value counts.
+    Rain is spread evenly between two readings. After a gap of more than `SPREAD_S` it
+    is a catch-up: spread over the gap, at most `MAX_CATCH_UP_S`, and marked. It was not
+    necessarily dry where a gap ends without rain, or where the node was off: then the
+    steps of the gap are unknown. If the counter decreased, the reading's own value
+    counts.
     """
     gauge = Gauge()
     before: RainReading | None = None
     for reading in sorted(readings, key=lambda r: r.at_s):
         depth_mm = _between(before, reading)
         if depth_mm is not None:
-            from_s = reading.at_s - STEP_S if before is None else before.at_s
-            _put(gauge.depth_mm, from_s, reading.at_s, depth_mm)
-            if reading.suspect:
-                _put(gauge.doubted_mm, from_s, reading.at_s, depth_mm)
-            _watch(gauge, from_s, reading.at_s)
+            _add_interval(gauge, before, reading, depth_mm)
+        if before is not None and reading.at_s - before.at_s > SPREAD_S:
+            gauge.gaps_s.append((before.at_s, reading.at_s))
+        gauge.last_s = reading.at_s
         before = reading
     return gauge
+
+
+def _add_interval(
+    gauge: Gauge, before: RainReading | None, reading: RainReading, depth_mm: float
+) -> None:
+    from_s = reading.at_s - STEP_S if before is None else before.at_s
+    length_s = reading.at_s - from_s
+    is_gap, is_suspect = length_s > SPREAD_S, reading.suspect
+    if is_gap:
+        was_on = before is not None and before.boot == reading.boot
+        if depth_mm <= 0 or not was_on:
+            # The gap stays unknown, the step of the report does not.
+            _put(gauge.depth_mm, reading.at_s, reading.at_s, depth_mm)
+            gauge.long_steps.add(step_end_s(reading.at_s))
+            return
+        is_suspect = is_suspect or length_s > MAX_CATCH_UP_S
+        from_s = max(from_s, reading.at_s - MAX_CATCH_UP_S)
+        for end_s, _ in split_by_step(from_s, reading.at_s):
+            gauge.catch_up_h[end_s] = length_s / 3600
+    _put(gauge.depth_mm, from_s, reading.at_s, depth_mm)
+    if is_suspect:
+        _put(gauge.doubted_mm, from_s, reading.at_s, depth_mm)
+    if not reading.low:
+        for end_s, share_s in split_by_step(from_s, reading.at_s):
+            gauge.covered_s[end_s] = gauge.covered_s.get(end_s, 0.0) + share_s
 
 
 def cell_rain(gauges: Sequence[Gauge], ends_s: Sequence[int]) -> list[StepRain]:
@@ -119,7 +215,16 @@ def _step_rain(gauges: Sequence[Gauge], end_s: int, is_open: bool) -> StepRain:
         most_mm,
         any(g.is_known(end_s, is_open) for g in gauges),
         max(0.0, most_mm - max(sure, default=0.0)),
+        _catch_up_h(gauges, end_s),
     )
+
+
+def _catch_up_h(gauges: Iterable[Gauge], end_s: int) -> float:
+    """Length of the gap over which a step's rain is spread; 0 if a gauge timed it."""
+    timed = (g for g in gauges if g.covered_s.get(end_s) and end_s not in g.catch_up_h)
+    if next(timed, None) is not None:
+        return 0.0
+    return max((g.catch_up_h.get(end_s, 0.0) for g in gauges), default=0.0)
 
 
 def report_depth_mm(
@@ -148,21 +253,12 @@ def _between(before: RainReading | None, reading: RainReading) -> float | None:
 
 def _put(into: dict[int, float], from_s: float, to_s: float, depth_mm: float) -> None:
     length_s = to_s - from_s
-    if 0 < length_s <= SPREAD_S:
+    if length_s > 0:
         for end_s, share_s in split_by_step(from_s, to_s):
             into[end_s] = into.get(end_s, 0.0) + depth_mm * share_s / length_s
         return
     end_s = step_end_s(to_s)
     into[end_s] = into.get(end_s, 0.0) + depth_mm
-
-
-def _watch(gauge: Gauge, from_s: float, to_s: float) -> None:
-    length_s = to_s - from_s
-    if 0 < length_s <= SPREAD_S:
-        for end_s, share_s in split_by_step(from_s, to_s):
-            gauge.covered_s[end_s] = gauge.covered_s.get(end_s, 0.0) + share_s
-    elif length_s > 0:
-        gauge.long_steps.add(step_end_s(to_s))
 
 
 LOWER_BOUND_S: Final = 60 * 86_400
@@ -174,7 +270,7 @@ class RainState:
     """Rain and soil water at the end of a step.
 
     Attributes:
-        r60_mm: Rain of the last hour; None if no step of it is known.
+        r60_mm: Rain of the last hour; None if nothing of it is known.
         tanks: Water in the soil; None before the first rain data.
         is_known: Whether the step's rain is known.
         is_lower_bound: Whether missed rain may still be in the soil.
@@ -218,6 +314,45 @@ class RainPast:
 NO_RAIN_PAST: Final = RainPast()
 
 
+@dataclass(frozen=True)
+class SubstituteRain:
+    """Rain of a step from elsewhere, in place of missing rain.
+
+    Attributes:
+        depth_mm: Depth.
+        reason: Where it is from.
+    """
+
+    depth_mm: float
+    reason: Reason
+
+
+Substitute = Callable[[int], SubstituteRain | None]
+"""Gives the rain of a step by its end; None if it has none."""
+
+
+def fill_missing(
+    series: Sequence[StepRain], ends_s: Sequence[int], substitute: Substitute
+) -> tuple[list[StepRain], dict[int, Reason]]:
+    """Fill steps with unknown rain from elsewhere; they stay unknown.
+
+    Args:
+        series: Rain of the steps.
+        ends_s: End of each step.
+        substitute: Gives rain in place of missing rain.
+
+    Returns:
+        The steps, and by index where the rain of a filled one is from.
+    """
+    filled, sources = list(series), {}
+    for at, (step, end_s) in enumerate(zip(series, ends_s, strict=True)):
+        found = None if step.is_known else substitute(end_s)
+        if found is not None:
+            filled[at] = replace(step, depth_mm=max(step.depth_mm, found.depth_mm))
+            sources[at] = found.reason
+    return filled, sources
+
+
 def rain_states(
     series: Iterable[StepRain],
     state: RainState = RainState(),
@@ -237,7 +372,7 @@ def rain_states(
             yield state  # before the first rain data
             continue
         tanks = state.tanks or SoilWater()
-        any_known = any(step.is_known for step in recent)
+        any_known = any(step.is_known or step.depth_mm > 0 for step in recent)
         missed_s = _missed_s(state, rain)
         state = RainState(
             r60_mm=sum(step.depth_mm for step in recent) if any_known else None,
@@ -270,3 +405,58 @@ def _missed_s(state: RainState, rain: StepRain) -> int | None:
     if not rain.is_known:
         return 0
     return None if state.missed_s is None else state.missed_s + STEP_S
+
+
+def gap_begins(observations: Iterable[Observation], since_s: float) -> Iterator[float]:
+    """Begin of the rain that each gauge's first report since a time tells.
+
+    New readings change the rain from there on: the time of the report before, or
+    `MAX_CATCH_UP_S` before the first if that is later, as after a longer gap.
+    """
+    gauges: dict[str, list[float]] = {}
+    for o in observations:
+        if o.is_rain:
+            gauges.setdefault(o.node, []).append(o.at_s)
+    for times_s in gauges.values():
+        before = max((at_s for at_s in times_s if at_s < since_s), default=None)
+        after = min((at_s for at_s in times_s if at_s >= since_s), default=None)
+        if before is not None and after is not None:
+            yield max(before, after - MAX_CATCH_UP_S)
+
+
+ALONE_LEVEL: Final = 3
+"""Highest level of doubtful rain that nothing else confirms, as at a node."""
+
+WATER_CODES: Final = frozenset({
+    ReasonCode.SOIL_WET,
+    ReasonCode.PORE_TURNED,
+    ReasonCode.PORE_HIGH,
+    ReasonCode.WATER_LEVEL_STEP,
+})
+"""Findings of soil and streams that confirm doubtful rain."""
+
+
+def cap_doubtful_rain(
+    judged: Judgement,
+    without: Judgement,
+    sure: RainState,
+    alone_level: int,
+    signs: Iterable[Finding | None],
+) -> Judgement:
+    """Restrict a level that rests on doubtful rain only, and give the reason.
+
+    Args:
+        judged: With all rain.
+        without: Without doubtful rain.
+        sure: Rain and soil water without it.
+        alone_level: Highest level of rain that no sign confirms.
+        signs: Findings of other sensors.
+    """
+    if judged.level == without.level:
+        return judged
+    index_mm = sure.tanks.index_mm if sure.tanks else 0.0
+    note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
+    level = judged.level
+    if not any(sign and sign.reason.code in WATER_CODES for sign in signs):
+        level = max(without.level, min(level, alone_level))
+    return Judgement(level, (note, *judged.reasons))

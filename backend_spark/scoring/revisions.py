@@ -29,10 +29,13 @@ IGNORED_COLUMNS: Final = frozenset({
     "latest_received",
     "assumed",
     "reason_codes",
+    "state",
+    "known_until",
 })
 """Columns that may change without a revision: the level does not rest on them.
 
-The codes repeat `reasons`; rows of an earlier program have none.
+The codes, the state and its time repeat `reasons`; rows of an earlier program have
+none of them.
 """
 
 _MICRO: Final = 1_000_000

@@ -1,16 +1,23 @@
 """Levels of a cell, step by step: a pure function of its readings.
 
 A gap is never zero rain: the tanks drain, and from then on the index is marked as a
-lower bound. After more than a day without rain data there is no judgement by rain; only
-movement and other evidence give a level.
+lower bound; a substitute such as a forecast fills the gap where there is one. The level
+is held meanwhile; see `holds`. After more than a day without rain data there is no
+judgement by rain; only a held level, movement and other evidence give one.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from backend_spark.criteria.jma import Telegram, find_official_level
+from backend_spark.scoring.analysed import (
+    CellAnalyses,
+    find_analysed,
+    flag_beside_analysis,
+    substitute_analysed,
+)
 from backend_spark.scoring.cell_readings import CellReadings
 from backend_spark.scoring.cell_state import (
     ScoringState,
@@ -27,26 +34,47 @@ from backend_spark.scoring.features import (
     list_assumptions,
     make_outlook,
 )
+from backend_spark.scoring.holds import (
+    JUDGED,
+    NO_HOLD,
+    NO_LIMITS,
+    HeldLevel,
+    HoldLimits,
+    RainHold,
+    SensorHolds,
+    StepHolds,
+    rain_holds,
+)
+from backend_spark.scoring.judgement import has_recent_rain, judge_step, list_doubts
 from backend_spark.scoring.movement import make_sensor_rows
-from backend_spark.scoring.observation import Observation, last_suspects
+from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
+from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
+from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
 from backend_spark.scoring.rain import (
+    ALONE_LEVEL,
     NO_RAIN_PAST,
     RainPast,
     RainState,
+    StepRain,
+    Substitute,
+    SubstituteRain,
+    fill_missing,
+    gap_begins,
     rain_states,
     undoubted_states,
 )
-from backend_spark.scoring.shocks_and_water import group_soil, judge_soil
+from backend_spark.scoring.soil import group_soil, judge_soil
 from slope_science.criteria import Criteria
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.findings import (
     LOWEST,
     Finding,
-    Judgement,
     combine_findings,
-    judge_rain,
+    noticed,
 )
-from slope_science.rain import ANTECEDENT_DAYS
+from slope_science.quality import NEIGHBOUR_S
+from slope_science.rain import ANTECEDENT_DAYS, STEPS_PER_HOUR
 from slope_science.rain_forecast import NO_FORECAST, ForecastRain
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
@@ -60,37 +88,42 @@ class CellPass:
     Args:
         cell: Readings by kind.
         observations: The same in time order, with flags.
-        criteria: Criteria of the cell.
-        coming: Function from a Unix time to the forecast rain.
+        rules: Rules of the cell.
         past: Saved state before the first step.
 
     Attributes:
         cell: As given.
         states: Rain and soil water at each step.
         sure: The same without doubtful rain.
+        sources: Where the rain of a step is from, if it is not the cell's own.
+        rain_holds: Hold of the level by rain at each step.
+        sensor_holds: Holds of the other sensors.
     """
 
     def __init__(
         self,
         cell: CellReadings,
         observations: Sequence[Observation],
-        criteria: Criteria,
-        coming: Callable[[float], ForecastRain],
+        rules: "CellRules",
         past: ScoringState | None = None,
     ) -> None:
         self.cell = cell
-        self._coming = coming
+        self._rules = rules
+        self._coming = rules.forecast_rain
         self._probes = group_soil(observations)
         self._past = past.rain if past else NO_RAIN_PAST
-        self._criteria = criteria
+        self._criteria = rules.criteria
+        self._node_levels = find_node_levels(observations)
         rain = self._past
-        self.states = list(rain_states(cell.rain, rain.state, rain.hour))
-        self.sure = list(undoubted_states(cell.rain, rain))
+        filled, self.sources = fill_missing(cell.rain, cell.ends_s, rules.substitute)
+        self.states = list(rain_states(filled, rain.state, rain.hour))
+        self.sure = list(undoubted_states(filled, rain))
         self._rain = RainSums.from_steps(cell.rain, rain)
-        self._hours = [*rain.hour, *cell.rain]
+        self._hours = [*rain.hour, *filled]
         # States are saved after the end of the first step at the earliest.
         after_s = past.at_s if past else cell.ends_s[0]
-        self._due = state_times_s(after_s, observations[-1].at_s)
+        due = state_times_s(after_s, observations[-1].at_s)
+        self._due = [at_s for at_s in due if cell.is_settled(at_s)]
         self._percentiles, self._pasts = find_percentiles(
             observations,
             past.pasts if past else {},
@@ -101,6 +134,95 @@ class CellPass:
         for end_s in sorted(cell.by_step):
             for node in {o.node for o in cell.by_step[end_s]}:
                 self._node_ends.setdefault(node, []).append(end_s)
+        self.rain_holds = list(
+            rain_holds(
+                self.states, self._judge_rain, past.rain_hold if past else NO_HOLD
+            )
+        )
+        self.sensor_holds = SensorHolds(
+            observations,
+            lambda end_s: cell.sensors.findings(end_s)[1],
+            past.sensor_holds if past else {},
+            past.at_s if past else float("-inf"),
+        )
+
+    def ahead_finding(self, at: int, view: CellOutlook | None) -> Finding | None:
+        """Finding of the look-ahead of a step, where the rules look ahead.
+
+        Where rain is doubtful, it restricts this finding as it does that of the rain.
+        """
+        is_usable = has_recent_rain(self.states[at]) or at in self.sources
+        if view is None or not self._rules.look_ahead or not is_usable:
+            return None
+        same_rain, sure = self._rules.same_rain, self.sure[at]
+        found = view.finding(self._criteria, same_rain=same_rain)
+        if found is None or sure is None or sure.tanks is None:
+            return found
+        depth_mm = (sure.r60_mm or 0.0) / STEPS_PER_HOUR
+        hour = [StepRain(depth_mm, is_known=True)] * STEPS_PER_HOUR
+        coming = self._coming(self.cell.ends_s[at])
+        without = make_outlook(sure.tanks, hour, self._criteria, coming)
+        surely = without.finding(self._criteria, same_rain=same_rain)
+        ceiling = max(surely.level if surely else LOWEST, self._rules.alone_level)
+        return replace(found, level=min(found.level, ceiling))
+
+    def judge(
+        self, at: int, motion: Sequence[Finding | None]
+    ) -> tuple[int | None, tuple[Reason, ...], str, int | None]:
+        """Level, reasons, state and `LevelRow.known_until_s` at the end of a step.
+
+        Args:
+            at: Index of the step.
+            motion: Findings of other evidence than the rain up to then.
+        """
+        source, holds = self.sources.get(at), self._holds(at)
+        live, _ = self._judge(at, motion)
+        level, reasons = self._judge(at, motion, holds.findings(live or 0))
+        others = combine_findings(motion).level
+        state, known_until_s = holds.state(level, live or LOWEST, source, others)
+        return level, (*reasons, *holds.ended()), state, known_until_s
+
+    def _holds(self, at: int) -> StepHolds:
+        end_s = self.cell.ends_s[at]
+        sensors = self.sensor_holds.at(end_s)
+        return StepHolds(self.rain_holds[at], sensors, self._rules.limits, end_s)
+
+    def notice_level(self, at: int, motion: Sequence[Finding | None]) -> int | None:
+        """Level of a step for notices and sirens; None if it is the level."""
+        holds = self._holds(at)
+        capped = noticed(motion)
+        if not any(f and f.notice_level for f in (*motion, *holds.findings(LOWEST))):
+            return None
+        live, _ = self._judge(at, capped)
+        return self._judge(at, capped, holds.noticed(live or 0, motion))[0]
+
+    def _judge(
+        self,
+        at: int,
+        motion: Iterable[Finding | None],
+        held: Iterable[Finding] = (),
+    ) -> tuple[int | None, tuple[Reason, ...]]:
+        return judge_step(
+            self.states[at],
+            motion,
+            self._criteria,
+            self.sure[at],
+            held=held,
+            source=self.sources.get(at),
+            alone_level=self._rules.alone_level,
+        )
+
+    def _judge_rain(self, at: int) -> HeldLevel:
+        """The judgement of a step by rain alone."""
+        ahead = self.ahead_finding(at, self.outlook(at, self.states[at]))
+        level, reasons = self._judge(at, [ahead])
+        return HeldLevel.of(level or LOWEST, self.cell.ends_s[at], reasons)
+
+    def _rain_hold_to_save(self, at: int) -> RainHold:
+        hold = self.rain_holds[at]
+        if hold.is_active or self.states[at].tanks is None:
+            return hold
+        return RainHold(self._judge_rain(at))
 
     def soil_findings(self, at: int) -> list[Finding | None]:
         """Findings of moisture and pore pressure at a step."""
@@ -111,6 +233,14 @@ class CellPass:
             for s, p in e.by_sensor(end_s).items()
         }
         return judge_soil(self._probes, end_s, shares, rain_mm)
+
+    def node_findings(
+        self, end_s: int, settings: EvidenceSettings
+    ) -> list[Finding | None]:
+        """Findings of the levels that nodes judged themselves."""
+        return list(
+            make_node_findings(self._node_levels, end_s, settings, self._criteria)
+        )
 
     def outlook(self, at: int, rain: RainState) -> CellOutlook | None:
         """The two hours ahead of a step; None before the first rain data."""
@@ -127,6 +257,7 @@ class CellPass:
         end_s = self.cell.ends_s[at]
         found: dict[str, Any] = {
             "completeness": self._rain.completeness(at),
+            "look_ahead_h": self._criteria.look_ahead_h,
             "n_nodes_day": sum(
                 bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
                 for ends in self._node_ends.values()
@@ -151,13 +282,16 @@ class CellPass:
 
     def memories(self, observations: Sequence[Observation]) -> list[ScoringState]:
         """The states to save."""
+        places = {at_s: self.cell.ends_s.index(at_s) for at_s in self._due}
         return [
             ScoringState(
                 at_s,
-                self._rain_past(self.cell.ends_s.index(at_s)),
-                {m.sensor: m.thermal(at_s) for m in self.cell.sensors.tilt_series},
+                self._rain_past(places[at_s]),
+                self.cell.sensors.evidence.states[at_s],
                 self._pasts[at_s],
                 tuple(last_observations(observations, at_s)),
+                self._rain_hold_to_save(places[at_s]),
+                self.sensor_holds.saved(at_s),
             )
             for at_s in self._due
         ]
@@ -179,8 +313,6 @@ class CellPass:
         )
 
 
-_LOWER_BOUND: Final = (Reason(ReasonCode.LOWER_BOUND),)
-NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
 
 
@@ -190,6 +322,9 @@ class LevelRow:
 
     Attributes:
         more: Further columns by name.
+        state: `judged`, `held` or `unknown`.
+        known_until_s: End of the last judged step where it is not judged; None before
+            the first.
     """
 
     end_s: int
@@ -200,6 +335,8 @@ class LevelRow:
     n_nodes: int
     latest_received_us: int | None
     more: Mapping[str, Any] = field(default_factory=dict)
+    state: str = JUDGED
+    known_until_s: int | None = None
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -213,23 +350,67 @@ class CellRules:
 
     Attributes:
         criteria: Criteria for rain.
-        look_ahead: Whether the rain of the next two hours may raise a level: the
-            forecast's, or that of the last hour without a usable forecast. The columns
-            of the two hours are written in any case.
+        look_ahead: Whether an official forecast of rain may raise a level. The columns
+            of the look-ahead are written in any case.
         municipality: Code of the cell's municipality; None if unknown.
         telegrams: JMA's telegrams.
         forecast: Function from a Unix time to the official forecast; None without one.
+        limits: When holds end without evidence.
+        alone_level: Highest level of doubtful rain that nothing else confirms.
+        substitutes: Functions from the end of a step to the rain that takes the place
+            of missing rain, the best first; analysed rain comes before, an official
+            forecast after them.
+        analyses: Analysed rain and soil water index of the cell; None without.
+        same_rain: Whether the rain of the last hour, continued, may raise a level
+            without a usable forecast.
+        evidence: Rules of movement and water.
     """
 
     criteria: Criteria
-    look_ahead: bool = False
+    look_ahead: bool = True
     municipality: str | None = None
     telegrams: Sequence[Telegram] = ()
     forecast: Callable[[float], ForecastRain] | None = None
+    limits: HoldLimits = NO_LIMITS
+    substitutes: Sequence[Substitute] = ()
+    alone_level: int = ALONE_LEVEL
+    analyses: CellAnalyses | None = None
+    same_rain: bool = False
+    evidence: EvidenceSettings = DEFAULT_EVIDENCE
+
+    def substitute(self, end_s: int) -> SubstituteRain | None:
+        """Rain of a step in place of missing rain; None if there is none."""
+        sources = (self._analysed_step, *self.substitutes, self._forecast_step)
+        found = (each(end_s) for each in sources)
+        return next((rain for rain in found if rain is not None), None)
+
+    def _analysed_step(self, end_s: int) -> SubstituteRain | None:
+        return substitute_analysed(self.analyses, end_s)
+
+    def _forecast_step(self, end_s: int) -> SubstituteRain | None:
+        coming = self.forecast_rain(end_s - STEP_S)
+        if coming.depths_mm is None or coming.issued_s is None:
+            return None
+        reason = Reason(
+            ReasonCode.RAIN_FROM_FORECAST,
+            source=coming.source or "",
+            issued_s=coming.issued_s,
+        )
+        return SubstituteRain(coming.depths_mm[0], reason)
 
     def forecast_rain(self, at_s: float) -> ForecastRain:
         """Forecast rain after a moment."""
         return self.forecast(at_s) if self.forecast else NO_FORECAST
+
+    def analysis_finding(self, at_s: float, rain: RainState) -> Finding | None:
+        """Finding of the analyses known at a moment; the gauges' fill what is absent.
+
+        Args:
+            at_s: Unix time of the end of a step.
+            rain: Rain and soil water by the gauges.
+        """
+        index_mm = rain.tanks.index_mm if has_recent_rain(rain) and rain.tanks else None
+        return find_analysed(self.analyses, at_s, self.criteria, index_mm, rain.r60_mm)
 
     def official_columns(self, at_s: float) -> dict[str, int | None]:
         """Columns with JMA's level for the cell's municipality."""
@@ -263,6 +444,7 @@ def score_cell(
     rules: CellRules,
     touched_s: float | None = None,
     past: ScoringState | None = None,
+    nearby: NearbyRain = NO_NEARBY_RAIN,
 ) -> CellScores:
     """Flag the readings of a cell, then score it.
 
@@ -273,19 +455,22 @@ def score_cell(
         touched_s: Unix time of the earliest new reading; only rows that it can change
             are returned. None returns all.
         past: A saved state that is valid for the new readings.
+        nearby: Rain of the gauges in other cells.
     """
     if not observations:
         return CellScores([], [], [])
     since_s = float("-inf") if touched_s is None else touched_s
     observations = [*(past.last if past else ()), *observations]
-    known = flag_with_neighbours(observations, since_s)
-    had = {id(o) for o in observations}
-    changed = [o for o in known if id(o) not in had]
+    known = flag_with_neighbours(observations, since_s, nearby.neighbours())
+    known = flag_beside_analysis(known, rules.analyses, since_s)
+    had = {_flag_of(o) for o in observations}
+    changed = [o for o in known if _flag_of(o) not in had]
     from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
-    cell = CellReadings.from_observations(known, from_s, past)
-    run = CellPass(cell, known, rules.criteria, rules.forecast_rain, past)
+    cell = CellReadings.from_observations(known, from_s, past, rules.evidence)
+    rules = replace(rules, substitutes=(*rules.substitutes, nearby.substitute))
+    run = CellPass(cell, known, rules, past)
     rows = _rows(run, rules, from_s)
     return CellScores(
         rows,
@@ -293,6 +478,11 @@ def score_cell(
         changed,
         run.memories(known),
     )
+
+
+def _flag_of(o: Observation) -> tuple[object, ...]:
+    """A reading with its flag; equal if the flag did not change."""
+    return o.node, o.boot, o.seq, o.name, o.at_s, o.flag, o.why
 
 
 def score_levels(
@@ -314,12 +504,7 @@ def score_levels(
     from_s = first_changed_s(observations, touched_s)
     known = sorted(observations, key=lambda o: o.at_s)
     rules = CellRules(criteria)
-    run = CellPass(
-        CellReadings.from_observations(known, from_s),
-        known,
-        criteria,
-        rules.forecast_rain,
-    )
+    run = CellPass(CellReadings.from_observations(known, from_s), known, rules)
     return _rows(run, rules, from_s)
 
 
@@ -328,23 +513,28 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
     for at, end_s in enumerate(cell.ends_s):
         if end_s < from_s:
             continue
-        rain, sure = run.states[at], run.sure[at]
+        rain = run.states[at]
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
+        motion += run.node_findings(end_s, rules.evidence)
         view = run.outlook(at, rain)
-        if view and rules.look_ahead and has_recent_rain(rain):
-            motion.append(view.finding(rules.criteria))
-        level, reasons = judge_step(rain, motion, rules.criteria, sure)
+        motion.append(run.ahead_finding(at, view))
+        motion.append(rules.analysis_finding(end_s, rain))
+        level, reasons, state, known_until_s = run.judge(at, motion)
         in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
             end_s,
             rain,
             rate,
             level,
-            reasons + _doubts(in_step),
+            reasons + cell.rain[at].notes() + list_doubts(in_step),
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
-            run.columns(at, rain, view) | rules.official_columns(end_s),
+            run.columns(at, rain, view)
+            | rules.official_columns(end_s)
+            | {"notice_level": run.notice_level(at, motion)},
+            state,
+            known_until_s,
         )
         rows.append(row)
     return rows
@@ -360,65 +550,5 @@ def first_changed_s(
     if touched_s is None:
         return float("-inf")
     earlier = [o.at_s for o in observations if o.at_s < touched_s]
-    return min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
-
-
-def has_recent_rain(rain: RainState) -> bool:
-    """Whether there are rain data of the last day."""
-    return rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
-
-
-def judge_step(
-    rain: RainState,
-    motion: Iterable[Finding | None],
-    criteria: Criteria,
-    sure: RainState | None = None,
-) -> tuple[int | None, tuple[Reason, ...]]:
-    """Level and reasons at the end of a step; None is no judgement.
-
-    Args:
-        rain: Rain and soil water.
-        motion: Findings of other sensors.
-        criteria: Criteria for rain.
-        sure: The same without doubtful rain; None if there is none.
-    """
-    signs = list(motion)
-    if has_recent_rain(rain):
-        judgement = combine_findings([*signs, _rain_finding(rain, criteria)])
-        if sure is not None:
-            without = combine_findings([*signs, _rain_finding(sure, criteria)])
-            judgement = _unconfirmed(judgement, without, sure)
-        return judgement.level, judgement.reasons + _LOWER_BOUND * rain.is_lower_bound
-    judgement = combine_findings(signs)
-    hours = rain.gap_s / 3600 if rain.tanks else None
-    reasons = (*judgement.reasons, Reason(ReasonCode.NO_RAIN_DATA, hours=hours))
-    return (judgement.level if judgement.level > LOWEST else None), reasons
-
-
-def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
-    if rain.tanks is None:
-        return None
-    return judge_rain(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
-
-
-def _unconfirmed(judged: Judgement, without: Judgement, sure: RainState) -> Judgement:
-    """Add a reason if the level rests on doubtful rain only."""
-    if judged.level == without.level:
-        return judged
-    index_mm = sure.tanks.index_mm if sure.tanks else 0.0
-    note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
-    return Judgement(judged.level, (note, *judged.reasons))
-
-
-def _doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
-    """Suspect readings that count in a step, grouped by their reasons."""
-    sensors: dict[str, list[str]] = {}
-    because: dict[str, tuple[Reason, ...]] = {}
-    for sensor, o in last_suspects(in_step).items():
-        why = o.why or "suspect"
-        sensors.setdefault(why, []).append(sensor)
-        because[why] = o.reasons
-    return tuple(
-        Reason(ReasonCode.SUSPECT, sensors=sorted(sensors[why]), because=because[why])
-        for why in sorted(sensors)
-    )
+    from_s = min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
+    return min([from_s, *gap_begins(observations, touched_s - NEIGHBOUR_S)])

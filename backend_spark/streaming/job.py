@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from backend_spark.analysed_rain.table import AnalysisReader
 from backend_spark.config import (
     CHECKPOINTS_FOLDER,
     LOG_FOLDER,
@@ -24,6 +25,7 @@ from backend_spark.config import (
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import BatchAbandonedError, UnfinishedReplayError
 from backend_spark.forecast.table import ForecastReader
+from backend_spark.scoring.holds import HoldLimits
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.replay import (
     ReceiptInterval,
@@ -241,7 +243,7 @@ def run_trim(settings: BackendSettings) -> dict[str, int]:
     """
     data = Path(settings.backend.data)
     tables = data / TABLES_FOLDER
-    others = ("alerts", "forecasts")
+    others = ("alerts", "forecasts", "analyses")
     locks = [
         _hold_tables(data),
         *(acquire_lock(tables / f".lock-{name}") for name in others),
@@ -304,9 +306,13 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
         cell_rules=CellRuleProvider.from_settings(
             settings.criteria,
             ForecastReader(data / TABLES_FOLDER, settings.forecast.max_age_s),
+            HoldLimits(settings.score.hold_s),
+            AnalysisReader(data / TABLES_FOLDER, settings.analysis.max_age_s),
+            evidence=settings.evidence,
         ),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
+        nearby_km=settings.score.nearby_km,
     )
 
 

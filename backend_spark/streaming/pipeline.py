@@ -13,7 +13,7 @@ other: a pass ignores files of silver that are committed while it runs.
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from backend_spark.analysed_rain.cells import score_new_analyses
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.ingest.messages import DEAD_LETTER
 from backend_spark.scoring import decode, node_summary
@@ -36,6 +37,7 @@ from backend_spark.scoring.decode import (
     filter_received,
     has_plausible_time,
 )
+from backend_spark.scoring.nearby import find_nearby_cells
 from backend_spark.scoring.revisions import (
     NewReadings,
     add_news,
@@ -99,6 +101,15 @@ FLAGS_AT_ONCE: Final = 500_000
 
 SCORED_TRANSACTION_PREFIX: Final = "scored "
 """Prefix of the app id for the transaction in levels with the last scored batch."""
+
+ANALYSED_TRANSACTION_PREFIX: Final = "analysed "
+"""Prefix of the app id for that with the last scored import of JMA's analyses."""
+
+IMPORTS_AT_ONCE: Final = 50
+"""Imports of analyses whose rows are in memory at a time."""
+
+ANALYST: Final = "JMA"
+"""Name in revisions that a later analysis causes."""
 
 
 @dataclass(frozen=True)
@@ -324,6 +335,7 @@ class ScoringPipeline:
         cell_rules: Rules of cells.
         horizon_s: Age from which readings are not scored.
         max_ahead_s: Readings dated further after their receipt are not scored.
+        nearby_km: Radius in which the gauges of other cells are compared.
         pending: Changes to score.
         batches_to_maintain: Batches after which maintenance has not run yet.
     """
@@ -333,6 +345,7 @@ class ScoringPipeline:
     cell_rules: CellRuleProvider
     horizon_s: int
     max_ahead_s: int
+    nearby_km: float = 5.0
     pending: UnscoredChanges = field(default_factory=UnscoredChanges)
     batches_to_maintain: deque[int] = field(default_factory=deque)
 
@@ -369,6 +382,7 @@ class ScoringPipeline:
             until_us: Unix time, in microseconds; rows received later are ignored.
                 None uses all rows.
         """
+        self.score_analyses()
         pending = self.pending.take_all()
         if pending.batch_id is None:
             return
@@ -388,6 +402,33 @@ class ScoringPipeline:
         upto = Transaction(SCORED_TRANSACTION_PREFIX + self.app_id, pending.batch_id)
         properties = CommitProperties(app_transactions=[upto])
         commit_files(DeltaTable(str(levels)), levels, [], properties)
+
+    def score_analyses(self) -> None:
+        """Write levels of the cells without a node from new analyses; idempotent."""
+        reader, levels = self.cell_rules.analyses, self.tables / "levels"
+        newest = reader.newest_version() if reader else None
+        app = ANALYSED_TRANSACTION_PREFIX + self.app_id
+        scored = DeltaTable(str(levels)).transaction_version(app)
+        after = -1 if scored is None else scored
+        while newest is not None and after < newest:
+            upto = min(newest, after + IMPORTS_AT_ONCE)
+            self._score_analyses(after, upto)
+            done = CommitProperties(app_transactions=[Transaction(app, upto)])
+            commit_files(DeltaTable(str(levels)), levels, [], done)
+            after = upto
+
+    def _score_analyses(self, after: int, upto: int) -> None:
+        """Write levels from the imports after one number, up to another."""
+        nodes = DeltaTables(self.tables).nodes(["cell"])["cell"]
+        criteria = self.cell_rules.current_table()
+        with_nodes = set(nodes.to_pylist())
+        rows = score_new_analyses(self.tables, criteria, with_nodes, (after, upto))
+        names = ("at", "latest_received")
+        times = [rows[name].cast(pa.int64()).to_pylist() for name in names]
+        changes = list(zip(rows["cell"].to_pylist(), *times, strict=True))
+        earliest_us = {cell: at_us for cell, at_us, _ in reversed(changes)}
+        news = {cell: [NewReadings(ANALYST, us)] for cell, _, us in changes}
+        self._revise("levels", LEVEL_KEY, rows, ReceivedChanges(earliest_us, 0, news))
 
     def recover(self, session: SparkSession) -> None:
         """Mark cells whose messages an earlier process received but did not score."""
@@ -484,7 +525,8 @@ class ScoringPipeline:
             cells[len(cells) * n // count : len(cells) * (n + 1) // count]
             for n in range(count)
         ]
-        tasks = [self._make_task(share, touched, known) for share in shares]
+        occupied = DeltaTables(self.tables).occupied_cells()
+        tasks = [self._make_task(share, touched, known, occupied) for share in shares]
         horizon_s, max_ahead_s = self.horizon_s, self.max_ahead_s
 
         # Spark counts parameters, and would count the self of a method.
@@ -502,7 +544,11 @@ class ScoringPipeline:
         return numbers.mapInArrow(score, format_ddl(CELL_SCORES)).toArrow()
 
     def _make_task(
-        self, cells: Sequence[str], touched: ReceivedChanges, known: StoredCellStates
+        self,
+        cells: Sequence[str],
+        touched: ReceivedChanges,
+        known: StoredCellStates,
+        occupied: Collection[str],
     ) -> tuple[CellRowReader, list[str], Scorer]:
         """Reader, files and scorer of some cells, for an executor."""
         earliest_us = {cell: touched.earliest_us[cell] for cell in cells}
@@ -514,11 +560,13 @@ class ScoringPipeline:
             for cell, at_us in earliest_us.items()
         )
         path = str(self.tables / "silver")
-        reader = CellRowReader(path, HISTORY_SCHEMA, cells, round(since_s * 1_000_000))
-        files = [file for file in reader.list_files() if file not in self.pending.files]
         memories = {cell: body for cell, (_, body) in last.items()}
         rules = self.cell_rules.rules_of(cells)
-        scorer = Scorer(rules, self.horizon_s, earliest_us, memories)
+        around = find_nearby_cells(cells, occupied, self.nearby_km)
+        scorer = Scorer(rules, self.horizon_s, earliest_us, memories, around)
+        since_us = round(since_s * 1_000_000)
+        reader = CellRowReader(path, HISTORY_SCHEMA, sorted(scorer.cells), since_us)
+        files = [file for file in reader.list_files() if file not in self.pending.files]
         return reader, files, scorer
 
     def _revise(

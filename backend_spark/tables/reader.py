@@ -169,6 +169,29 @@ class DeltaTables:
         rows = f"(SELECT *, {nth} FROM t) WHERE nth = 1 ORDER BY cell"  # noqa: S608 - no input
         return self._query("levels", rows)
 
+    def newest_levels(
+        self, columns: Sequence[str], since: datetime, until: datetime
+    ) -> list[dict[str, Any]]:
+        """The newest row of each cell within two times, sorted by cell.
+
+        Args:
+            columns: Columns to read, with `cell` and `at`.
+            since: First time, with its zone.
+            until: Last time.
+        """
+        dataset = self.dataset("levels")
+        at = ds.field("at")
+        is_within = (at >= since) & (at <= until)
+        times = dataset.to_table(columns=["cell", "at"], filter=is_within)
+        last = times.group_by("cell").aggregate([("at", "max")]).to_pylist()
+        newest = {row["cell"]: row["at_max"] for row in last}
+        steps = pa.array(sorted(set(newest.values())), UTC_TIME)
+        rows = dataset.to_table(columns=list(columns), filter=at.isin(steps))
+        pairs = zip(rows["cell"].to_pylist(), rows["at"].to_pylist(), strict=True)
+        is_newest = [newest.get(cell) == time for cell, time in pairs]
+        found = rows.filter(pa.array(is_newest, pa.bool_())).sort_by("cell")
+        return list(found.to_pylist())
+
     def _query(self, name: str, rows: str) -> pa.Table:
         """Rows of a table by SQL; `rows` follows FROM and names the table ``t``."""
         path = str(self.path(name).absolute())
@@ -226,6 +249,10 @@ class DeltaTables:
         """One row per interval of an official forecast of rain."""
         return self.read("forecasts", columns)
 
+    def analyses(self, columns: list[str] | None = None) -> pa.Table:
+        """One row per mesh, time and issue of an analysis by JMA."""
+        return self.read("analyses", columns)
+
     def messages(self, columns: list[str] | None = None) -> pa.Table:
         """One row per message id."""
         return self.read("messages", columns)
@@ -233,6 +260,11 @@ class DeltaTables:
     def nodes(self, columns: list[str] | None = None) -> pa.Table:
         """One row per node: its last message, and its last report of itself."""
         return self.read("nodes", columns)
+
+    def occupied_cells(self) -> list[str]:
+        """Tokens of the cells in which there are nodes."""
+        cells = pc.unique(self.nodes(["cell"])["cell"]).to_pylist()
+        return [cell for cell in cells if cell is not None]
 
 
 def open_tables(data: str | Path) -> DeltaTables:

@@ -45,6 +45,7 @@ SILVER: Final = pa.schema([
     pa.field("received_at", UTC_TIME),
     pa.field("synchronised", pa.bool_()),  # else `at` is time of receipt minus age
     pa.field("why", pa.string()),
+    pa.field("reason_codes", TEXTS),  # those of `why` as JSON; null: not sent
     pa.field("age_s", pa.int32()),  # wait in queues; null: not late
     pa.field("node_flag", pa.int32()),  # QARTOD flag set by the node; null: none
     # QARTOD: 1 good, 2 not evaluated, 3 suspect, 4 failed, 9 missing
@@ -130,8 +131,9 @@ LEVELS: Final = pa.schema([
     pa.field("level_forecast", pa.int32()),
     pa.field("forecast_source", pa.string()),  # source of the newest known forecast
     pa.field("forecast_issued_at", UTC_TIME),
-    pa.field("forecast_mm", NUMBERS),  # in each of twelve steps; null: not used
+    pa.field("forecast_mm", NUMBERS),  # in each step of ten minutes; null: not used
     pa.field("forecast_why", pa.string()),  # why it is not used, or doubtful
+    pa.field("look_ahead_h", pa.int32()),  # of the prefecture, for the outlooks
     pa.field("moisture_percentile", pa.float64()),  # in the sensor's own history
     pa.field("pore_percentile", pa.float64()),
     pa.field("completeness", pa.float64()),  # part of a day with known rain
@@ -140,6 +142,9 @@ LEVELS: Final = pa.schema([
     pa.field("official_level", pa.int32()),  # JMA's level for the municipality
     pa.field("official_at", UTC_TIME),
     pa.field("reason_codes", TEXTS),  # `reasons` as JSON; null: by an earlier program
+    pa.field("notice_level", pa.int32()),  # for notices and sirens; null: as `level`
+    pa.field("state", pa.string()),  # judged, held or unknown; null: earlier program
+    pa.field("known_until", UTC_TIME),  # end of the last judged step; null: judged
     *_VERSION,
 ])
 """One row per cell and step; (cell, at) is unique."""
@@ -238,6 +243,19 @@ FORECASTS: Final = pa.schema([
 ])
 """One row per interval of an official forecast of rain for a place."""
 
+ANALYSES: Final = pa.schema([
+    pa.field("product", pa.string()),  # soil_water or rain
+    pa.field("mesh", pa.int32()),  # code of the third mesh
+    pa.field("at", UTC_TIME),  # for which it applies; end of the hour of rain
+    pa.field("issued_at", UTC_TIME),
+    pa.field("mm", pa.float64()),  # null: missing in the file
+    pa.field("received_at", UTC_TIME),  # when it became known
+    pa.field("file", pa.string()),
+    pa.field("issue", pa.string()),  # digest of the file
+    pa.field("batch_id", pa.int64()),  # number of the import
+])
+"""One row per mesh, time and issue of JMA's analysed rain or soil water index."""
+
 CELL_STATES: Final = pa.schema([
     pa.field("cell", pa.string()),
     pa.field("at", UTC_TIME),  # end of the last step in the state
@@ -259,10 +277,11 @@ TABLES: Final = {
     "memories": CELL_STATES,
     "alerts": ALERTS,
     "forecasts": FORECASTS,
+    "analyses": ANALYSES,
 }
 
 SPARK_TABLES: Final = tuple(
-    name for name in TABLES if name not in {"alerts", "forecasts"}
+    name for name in TABLES if name not in {"alerts", "forecasts", "analyses"}
 )
 """Tables that the Spark job writes; the others have their own writers."""
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "run": ("edge_agent.cli.run", "run"),
     "send": ("edge_agent.cli.run", "send"),
     "status": ("edge_agent.cli.status", "status_command"),
+    "triage": ("edge_agent.cli.triage", "triage_command"),
 }
 """Module and name of each command."""
 

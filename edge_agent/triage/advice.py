@@ -7,7 +7,8 @@ from edge_agent import quantities
 from edge_agent.sensors.base import SensorConfig
 from edge_agent.sensors.generic_probe import ProbeSettings
 from edge_agent.triage.engine import DEFAULT_SECTION, RULE_BY_QUANTITY, find_rule
-from edge_agent.triage.settings import CriteriaSection, TiltRuleSettings, TriageSection
+from edge_agent.triage.settings import CriteriaSection, TriageSection
+from slope_science.evidence.settings import TiltRuleSettings
 from slope_science.movement import tilt_resolution_deg_per_h
 
 _HOUR_S = 3600.0

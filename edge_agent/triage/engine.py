@@ -4,58 +4,46 @@ Also: which rule a sensor has, hold times of detections that are over, and the c
 in force (those of a notice, else those of the settings).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
 import msgspec
 
 from edge_agent import quantities
-from edge_agent.triage.detections import (
-    Corroboration,
-    Detection,
-    RuleContext,
-    SensorRule,
-)
-from edge_agent.triage.rules.displacement import DisplacementRule
 from edge_agent.triage.rules.limit import LIMIT_RULE, LimitRule
 from edge_agent.triage.rules.rain import RainRule
-from edge_agent.triage.rules.soil import PoreRule, SaturationRule
-from edge_agent.triage.rules.tilt import TiltRule
-from edge_agent.triage.rules.trip_wire import WireRule
-from edge_agent.triage.rules.vibration import VibrationRule
-from edge_agent.triage.rules.water_level import WaterLevelRule
 from edge_agent.triage.samples import (
     Instant,
     SensorDescription,
     Timeline,
     group_by_sensor,
 )
-from edge_agent.triage.settings import RulesSection, TriageSection
+from edge_agent.triage.settings import TriageSection
 from edge_agent.triage.snapshot import (
-    Json,
     SnapshotError,
     TriageSnapshot,
     decode_snapshot,
     encode_snapshot,
-    optional_time,
 )
 from service_runtime.decoding import convert
 from service_runtime.settings import build_settings
-from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.criteria import (
+    DEFAULT_CRITERIA,
+    NO_LINE,
+    NOT_JUDGED_MM,
+    Criteria,
+)
 from slope_science.errors import ScienceError
-from slope_science.findings import LOWEST, Finding, combine_findings
+from slope_science.evidence.detections import RuleContext, SensorRule
+from slope_science.evidence.judge import EvidenceJudge, make_family
+from slope_science.evidence.stored import Json
+from slope_science.findings import LOWEST, Finding, combine_findings, noticed
 from slope_science.rain import SoilWater
-from slope_science.reason_codes import ReasonCode
-from slope_science.reason_compat import parse_or_text
 from slope_science.reason_text import render_english, render_english_list
-from slope_science.reasons import Reason, decode_reason
+from slope_science.reasons import Reason
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.senml import Reading
-
-RuleFactory = Callable[[str, Any], SensorRule]
 
 RULE_BY_QUANTITY: Mapping[str, str] = {
     quantities.RAIN: "rain",
@@ -68,16 +56,6 @@ RULE_BY_QUANTITY: Mapping[str, str] = {
     quantities.WATER_LEVEL: "water_level",
 }
 """Name of the rule, as in ``[triage.rules]``, by quantity."""
-
-_FAMILIES: Mapping[str, RuleFactory] = {
-    "tilt": TiltRule,
-    "displacement": DisplacementRule,
-    "wire": WireRule,
-    "vibration": VibrationRule,
-    "saturation": SaturationRule,
-    "pore": PoreRule,
-    "water_level": WaterLevelRule,
-}
 
 
 def make_rules(
@@ -92,9 +70,7 @@ def make_rules(
     """
     found: list[SensorRule] = []
     for sensor in sensors:
-        family = _family(sensor, section.rules, soil)
-        if family is not None:
-            found.append(family)
+        found += _family(sensor, section, soil)
         found += _limits(sensor, section)
     return found
 
@@ -108,14 +84,15 @@ def find_rule(sensor: SensorDescription) -> str | None:
 
 
 def _family(
-    sensor: SensorDescription, rules: RulesSection, soil: SoilWater
-) -> SensorRule | None:
+    sensor: SensorDescription, section: TriageSection, soil: SoilWater
+) -> Sequence[SensorRule]:
     rule = find_rule(sensor)
-    if rule is None or not getattr(rules, rule).used:
-        return None
-    if rule == "rain":
-        return RainRule(sensor.name, rules.rain, soil)
-    return _FAMILIES[rule](sensor.name, getattr(rules, rule))
+    if rule is None:
+        return ()
+    if rule != "rain":
+        return make_family(rule, sensor.name, section)
+    rain = section.rules.rain
+    return [RainRule(sensor.name, rain, soil)] if rain.used else ()
 
 
 def _limits(sensor: SensorDescription, section: TriageSection) -> Iterable[SensorRule]:
@@ -125,71 +102,6 @@ def _limits(sensor: SensorDescription, section: TriageSection) -> Iterable[Senso
         wanted = quantities.canonical_quantity(limit.quantity or "")
         if named == sensor.name or (limit.sensor is None and wanted == quantity):
             yield LimitRule(sensor.name, limit, number)
-
-
-_LEVELS = range(1, 6)
-
-
-@dataclass
-class _Held:
-    reason: Reason
-    false_since_s: float | None = None
-
-
-class HoldTimer:
-    """Findings by rule and level until their hold time is over.
-
-    Args:
-        hold_s: Function from a rule's id to its hold time.
-    """
-
-    def __init__(self, hold_s: Callable[[str], float]) -> None:
-        self._hold_s = hold_s
-        self._held: dict[tuple[str, int], _Held] = {}
-
-    def update(
-        self, fired: Sequence[tuple[str, Finding]], now_s: float
-    ) -> Iterable[Finding]:
-        """Store current findings; yield earlier ones that still count."""
-        for rule, finding in fired:
-            self._held[rule, finding.level] = _Held(finding.reason)
-        true_now = {(rule, finding.level) for rule, finding in fired}
-        for (rule, level), held in list(self._held.items()):
-            if (rule, level) in true_now:
-                continue
-            if held.false_since_s is None:
-                held.false_since_s = now_s
-            if now_s - held.false_since_s >= self._hold_s(rule):
-                del self._held[rule, level]
-            elif all(level > now for name, now in true_now if name == rule):
-                yield Finding(level, Reason(ReasonCode.HELD, because=held.reason))
-
-    def to_snapshot(self) -> list[list[Any]]:
-        """For the snapshot: English sentences, because earlier programs read them."""
-        return [
-            [rule, level, render_english(held.reason), held.false_since_s]
-            for (rule, level), held in self._held.items()
-        ]
-
-    def restore(self, entries: Iterable[Any]) -> None:
-        """Restore from `to_snapshot`.
-
-        Raises:
-            LookupError, TypeError, ValueError: The entries have another form.
-        """
-        held = {}
-        for rule, level, reason, since in entries:
-            if level not in _LEVELS or not isinstance(rule, str):
-                raise ValueError(f"a level must be 1 to 5, got {level!r}")
-            try:
-                self._hold_s(rule)
-            except LookupError:
-                continue  # the limit was removed from the settings
-            # lists are the form of the next version
-            known = decode_reason(reason) if isinstance(reason, list) else None
-            known = known or parse_or_text(str(reason))
-            held[rule, int(level)] = _Held(known, optional_time(since))
-        self._held = held
 
 
 class ActiveCriteria:
@@ -254,15 +166,19 @@ class ActiveCriteria:
 def _criteria(notice: CriteriaNotice) -> Criteria:
     try:
         return Criteria(
-            notice.warning_mm,
-            notice.advisory_mm,
-            notice.special_mm,
+            _judged_mm(notice.warning_mm),
+            _judged_mm(notice.advisory_mm),
+            _judged_mm(notice.special_mm),
             assumed=False,
-            line=notice.line,
+            line=NO_LINE if notice.line is None else notice.line,
         )
     except ScienceError as error:
         field = f"criteria.{error.field}"
         raise NoticeError(field, error.rule, error.value) from error
+
+
+def _judged_mm(limit_mm: float | None) -> float:
+    return NOT_JUDGED_MM if limit_mm is None else limit_mm
 
 
 MAX_WHY_CHARS = 200
@@ -295,12 +211,15 @@ class TriageResult:
         why: Reasons in English, highest level first; None at level 1.
         level: 1 to 5, as in `slope_science.findings`.
         reasons: The reasons in `why` as codes.
+        alarm_level: Level for alarm outputs: movement that only one sensor shows is
+            limited by ``alone_notice_level``.
     """
 
     priority: int
     why: str | None
     level: int
     reasons: tuple[Reason, ...] = ()
+    alarm_level: int = LOWEST
 
 
 class Triage:
@@ -331,8 +250,7 @@ class Triage:
         self._watches = make_rules(sensors, section, self._soil)
         self._hold_times_s = _hold_times_s(section)
         self._timeline = Timeline()
-        self._hold = HoldTimer(self._hold_s)
-        self._signs = Corroboration(section.confirm_s)
+        self._judge = self._new_judge()
 
     def assess(self, readings: Sequence[Reading], at: Instant | float) -> TriageResult:
         """Judge the slope with new readings.
@@ -348,13 +266,13 @@ class Triage:
         for watch in self._watches:
             if watch.sensor in by_sensor:
                 watch.on_sample(by_sensor[watch.sensor])
-        fired = self._fired()
-        held = self._hold.update(fired, self._timeline.now_s)
-        verdict = combine_findings([finding for _, finding in fired] + list(held))
+        found = self._findings()
+        verdict = combine_findings(found)
         if verdict.level == LOWEST:
             return TriageResult(LOWEST, None, LOWEST)
         why, reasons = join_reasons(verdict.reasons)
-        return TriageResult(verdict.level, why, verdict.level, reasons)
+        alarm_level = combine_findings(noticed(found)).level
+        return TriageResult(verdict.level, why, verdict.level, reasons, alarm_level)
 
     def diagnostics(self) -> dict[str, str]:
         """By sensor: reasons why rules cannot be used as configured."""
@@ -378,10 +296,10 @@ class Triage:
         past = {
             (watch.rule, watch.sensor): watch.to_snapshot() for watch in self._watches
         }
-        time, held = self._timeline.to_snapshot(), self._hold.to_snapshot()
+        time, held = self._timeline.to_snapshot(), self._judge.held.to_snapshot()
         criteria, confirmed = (
             self.active_criteria.to_snapshot(),
-            self._signs.to_snapshot(),
+            self._judge.signs.to_snapshot(),
         )
         return encode_snapshot(TriageSnapshot(time, held, past, criteria, confirmed))
 
@@ -392,44 +310,37 @@ class Triage:
             SnapshotError: The snapshot is damaged, or of another version.
         """
         fresh = make_rules(list(self._sensors.values()), self._section, self._soil)
-        hold, timeline = HoldTimer(self._hold_s), Timeline()
-        in_force, signs = (
-            ActiveCriteria(self._configured),
-            Corroboration(self._section.confirm_s),
-        )
+        judge, timeline = self._new_judge(), Timeline()
+        in_force = ActiveCriteria(self._configured)
         try:
             remembered = decode_snapshot(snapshot)
             for watch in fresh:
                 entry = remembered.past.get((watch.rule, watch.sensor))
                 if entry is not None:
                     watch.restore(entry)
-            hold.restore(remembered.held)
+            judge.held.restore(remembered.held)
             timeline.restore(remembered.time)
             in_force.restore(remembered.criteria)
-            signs.restore(remembered.confirmed)
+            judge.signs.restore(remembered.confirmed)
         except (
             LookupError, TypeError, AttributeError, ValueError, RecursionError
         ) as error:  # fmt: skip
             raise SnapshotError(f"{type(error).__name__} {error}") from error
-        self._watches, self._hold, self._timeline = fresh, hold, timeline
-        self.active_criteria, self._signs = in_force, signs
+        self._watches, self._judge, self._timeline = fresh, judge, timeline
+        self.active_criteria = in_force
 
     @property
     def _gauges(self) -> list[RainRule]:
         return [watch for watch in self._watches if isinstance(watch, RainRule)]
 
-    def _fired(self) -> list[tuple[str, Finding]]:
-        now_s = self._timeline.now_s
+    def _new_judge(self) -> EvidenceJudge:
+        return EvidenceJudge(self._section.confirm_s, self._hold_s)
+
+    def _findings(self) -> list[Finding]:
         r60_mm = max((gauge.r60_mm for gauge in self._gauges), default=0.0)
-        scene = RuleContext(now_s, self.active_criteria.criteria, r60_mm)
-        claims: list[Detection] = list(
-            chain.from_iterable(watch.detect(scene) for watch in self._watches)
-        )
-        self._signs.observe(claims, now_s)
-        found = [
-            (claim.rule_id, self._signs.to_finding(claim, now_s)) for claim in claims
-        ]
-        return [(rule, finding) for rule, finding in found if finding]
+        criteria = self.active_criteria.criteria
+        scene = RuleContext(self._timeline.now_s, criteria, r60_mm)
+        return self._judge.judge(self._watches, scene)
 
     def _hold_s(self, rule: str) -> float:
         """Hold time of a rule by its id.

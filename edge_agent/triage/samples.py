@@ -7,11 +7,16 @@ clock.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edge_agent import quantities
-from edge_agent.triage.snapshot import finite_number, is_finite_number, optional_time
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.stored import (
+    finite_number,
+    is_finite_number,
+    optional_time,
+)
 from slope_science.quality import FLAG_LABEL, Flag
 from spatial_mqtt.senml import Reading
 
@@ -32,30 +37,6 @@ class SensorDescription(Protocol):
     @property
     def senml_unit(self) -> str | None:
         """Unit of its readings."""
-
-
-@dataclass
-class SensorSample:
-    """Readings of one sensor at one instant.
-
-    Attributes:
-        at_s: Time, in triage's own time.
-        value: Value of the sensor itself, in the unit of its quantity's rules; None if
-            absent or failed.
-        sum: Cumulative value in the same unit.
-        raw: Value as sent.
-        parts: Secondary values as sent, such as ``x`` or ``sigma``; no failed ones.
-        is_suspect: Whether any of its values is suspect.
-        is_failed: Whether the sensor's own value failed or is missing.
-    """
-
-    at_s: float
-    value: float | bool | None = None
-    sum: float | None = None
-    raw: float | None = None
-    parts: dict[str, float] = field(default_factory=dict)
-    is_suspect: bool = False
-    is_failed: bool = False
 
 
 def read_flag(reading: Reading) -> Flag:

@@ -32,7 +32,7 @@ def bars(
     Returns:
         Whether the file was written: False without matplotlib.
     """
-    plot = _plot()
+    plot = load_pyplot()
     if plot is None:
         return False
     figure, axes = plot.subplots(figsize=(WIDTH_INCH, HEIGHT_INCH))
@@ -66,7 +66,7 @@ def lines(  # noqa: PLR0917 - one for each label
     Returns:
         Whether the file was written: False without matplotlib.
     """
-    plot = _plot()
+    plot = load_pyplot()
     if plot is None:
         return False
     figure, axes = plot.subplots(figsize=(WIDTH_INCH, HEIGHT_INCH))
@@ -78,7 +78,8 @@ def lines(  # noqa: PLR0917 - one for each label
     return _save(path, plot, figure, axes, (title, xlabel, ylabel))
 
 
-def _plot() -> Any | None:  # noqa: ANN401 - imported by name, so without types
+def load_pyplot() -> Any | None:  # noqa: ANN401 - imported by name, so without types
+    """Module matplotlib.pyplot for files; None without matplotlib."""
     try:
         import_module("matplotlib").use("Agg")
         return import_module("matplotlib.pyplot")

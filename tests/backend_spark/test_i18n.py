@@ -6,30 +6,39 @@ from dataclasses import replace
 import pytest
 
 from backend_spark.i18n import message_reasons, reasons_of, render_both, render_japanese
+from backend_spark.scoring.judgement import judge_step
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import RainState
-from backend_spark.scoring.score import CellRules, judge_step, score_cell
-from slope_science.creep import FailureForecast, Velocity
+from backend_spark.scoring.score import CellRules, score_cell
 from slope_science.criteria import Criteria
-from slope_science.findings import (
-    judge_failure_time,
-    judge_rain,
-    judge_shocks,
-    judge_speed,
-    judge_tilt,
-    judge_wire,
-)
-from slope_science.movement import TiltRate
+from slope_science.findings import judge_rain
 from slope_science.rain import SoilWater
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text
 from slope_science.reason_text import render_english
-from slope_science.reasons import reason_to_json
+from slope_science.reasons import Reason, reason_to_json
 from slope_science.soil_moisture import SoilWetness, judge_moisture, judge_pore_pressure
 
 SET = "set by 鈴木 on 2026-11-21"
 CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))
 T0 = 1_700_000_400
 ENGLISH_WORDS = re.compile(r"[a-z]{4,}")
+CUT = Reason(ReasonCode.WIRE_CUT, sensor="n1 W")
+OF_SENSORS = (
+    Reason(ReasonCode.TILT, sensor="n1 T", deg_per_h=0.2, limit_deg_per_h=0.1),
+    Reason(ReasonCode.SHOCKS, sensor="n1 V", count=40, limit=12),
+    Reason(ReasonCode.UNCONFIRMED, because=CUT),
+    Reason(ReasonCode.CONFIRMED, because=CUT, by="n2 V"),
+    Reason(ReasonCode.UNCONFIRMED_LONG, because=CUT, hours=4, level=3),
+    Reason(ReasonCode.LONG_AGO, because=CUT),  # of stored rows
+    Reason(ReasonCode.SPEED, sensor="n1 E", mm_per_h=5.0, limit_mm_per_h=4.0),
+    Reason(
+        ReasonCode.SPEED, sensor="n1 E", mm_per_h=2.5, limit_mm_per_h=2.0, lasted_h=2.0
+    ),
+    Reason(
+        ReasonCode.FAILURE_TIME, sensor="n1 E", left_h=3.0, half_width_h=1.0, r2=0.95
+    ),
+)
 
 
 def reasons() -> list[str]:
@@ -41,20 +50,13 @@ def reasons() -> list[str]:
         if (finding := judge_rain(40.0, swi_mm, criteria))
     ]
     near = judge_rain(0.0, 149.0, CRITERIA[0], was_level=3, clear_share=0.9)
-    tilt = judge_tilt("n1 T", TiltRate(0.2, 0.001, 7))
-    wires = [judge_wire("n1 W", True), judge_wire("n1 W", True, "n2 V")]
-    wires += [judge_wire("n1 W", True, is_old=True), judge_shocks("n1 V", 40, 12)]
-    sentences += [render_english(f.reason) for f in (near, tilt, *wires) if f]
-    speed = Velocity(0.0, 5.0, 0.01, 7)
-    ahead = FailureForecast(3.0, 1.0, 0.95, 9, 0.1, is_above_noise=True, window_h=12.0)
-    moving = (
-        judge_speed("n1 E", speed, has_lasted=True),
-        judge_speed("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),
-        judge_failure_time("n1 E", ahead, 0.0),
+    rain = (
+        near,
         judge_rain(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
         judge_rain(0.0, 300.0, Criteria(assumed=False, basis=parse_or_text(SET))),
     )
-    sentences += [render_english(f.reason) for f in moving if f]
+    sentences += [render_english(f.reason) for f in rain if f]
+    sentences += map(render_english, OF_SENSORS)
     wet = SoilWetness("n1 S", 12.0, 3.0, 97.0, -1.0)
     soil = (
         judge_moisture(wet, 2.0),
@@ -122,7 +124,7 @@ def test_all_reasons_of_a_storm_with_suspect_rain_are_translated() -> None:
     cut = [Observation(T0 + 7200, "n1", "wire", None, 1.0, "true")]
     later = [replace(o, at_s=o.at_s + 200_000) for o in cut]
     found = score_cell(
-        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], look_ahead=True)
+        [*rain, *dry, *cut, *later], CellRules(CRITERIA[0], same_rain=True)
     )
     rows = [*found.rows, *score_cell(burst, CellRules(CRITERIA[0])).rows]
     reasons = {reason for row in rows for reason in row.reasons}

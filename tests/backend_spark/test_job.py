@@ -31,6 +31,8 @@ from backend_spark.tables.delta_writer import delete_rows, time_literal
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
 from slope_science.criteria import Criteria
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import reason_from_json
 from spatial_mqtt.senml import Reading
 
 pytestmark = pytest.mark.spark
@@ -96,7 +98,7 @@ def test_job_fills_every_table_and_a_second_run_adds_nothing(
     assert [(r["node"], r["seq"]) for r in tables.rejected().to_pylist()] == [("gw", 3)]
     levels = by_key(tables.levels())
     assert Counter(row["cell"] for row in levels) == {TOKENS[0]: 10, TOKENS[1]: 9}
-    assert [r["level"] for r in levels if r["cell"] == TOKENS[1]][-2:] == [3, 5]
+    assert [r["level"] for r in levels if r["cell"] == TOKENS[1]][-2:] == [2, 5]
     assert_node_summaries(tables)
     assert versions == {
         name: DeltaTable(str(tables.path(name))).version() for name in SPARK_TABLES
@@ -123,7 +125,10 @@ def test_levels_of_many_batches_equal_those_of_one(
         assert is_unchanged(wanted, row)
         assert wanted["history_days"] == row["history_days"]
         assert wanted["assumed"] == row["assumed"]
-    assert [row["rain_known"] for row in levels][7:21] == [True, *[False] * 12, True]
+    # The counter tells the rain of the gap, spread over it and marked.
+    assert [row["rain_known"] for row in levels] == [True] * 22
+    marks = [(ReasonCode.CATCH_UP in codes_of(row)) for row in levels]
+    assert marks == [*[False] * 8, *[True] * 13, False]
 
 
 def test_restarted_job_continues_from_saved_states(
@@ -214,6 +219,11 @@ def test_flags_of_silver_change_with_later_readings(
     assert {after[key] for key in after if key != (2, "tilt/x")} == {None}
     assert len(rows_of(tables)) == 16
     assert {r["flag"] for r in rows_of(tables) if r["name"] == "wire"} == {2}
+
+
+def codes_of(row: dict[str, Any]) -> set[str]:
+    """Codes of the reasons of a row of levels."""
+    return {reason_from_json(code).code for code in row["reason_codes"]}
 
 
 def rows_of(tables: DeltaTables) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ def scored(
 ) -> Data:
     """A data folder filled by the live job in batches, scored after every other one."""
     monkeypatch.setattr(replay, "SLICE_US", DAY_S * 1_000_000)
-    data = make_data("[criteria]\nlook_ahead = true")
+    data = make_data("[criteria]\nlook_ahead_same_rain = true")
     fill_log(data.folder / "log")
     delta_writer.create_tables(data.folder / "tables", SPARK_TABLES)
     forecast(data.folder / "tables")

@@ -32,7 +32,8 @@ BY_OTHERS = {
 }
 """Pages whose blocks are run by their own test."""
 
-END_S = 1_782_918_000  # 2026-07-02T00:00+09:00
+END_S = 1_782_918_000
+END_TEXT = "2026-07-02T00:00+09:00"
 SLOPE = Slope("otani-1", 33.5588, 133.5312, storm(26, 60))
 
 
@@ -99,16 +100,21 @@ mosquitto -c broker.conf &
 trap "kill $!" EXIT
 """
 
-# Rain of 20 days with a storm on every tenth day, and two landslides.
+# Rain of 500 days with a storm on every tenth day, and twelve landslides.
 RAIN = """
-awk 'BEGIN { print "time_local_end,KPAE_mm,rain_mm"; for (h = 0; h < 480; h++) {
+awk 'BEGIN { print "time_local_end,KPAE_mm,rain_mm"; for (h = 0; h < 12000; h++) {
   mm = h % 240 > 200 ? h % 7 : 0
-  printf "2010-09-%02dT%02d:00:00,%d,%d\\n", 1 + h / 24, h % 24, mm, mm } }' > rain.csv
-printf '2010-09-10\\n2010-09-20\\n' > landslides.csv
+  at = strftime("%Y-%m-%dT%H:00:00", 1283299200 + 3600 * h, 1)
+  printf "%s,%d,%d\\n", at, mm, mm
+  if (h % 960 == 230) print substr(at, 1, 10) > "landslides.csv" } }' > rain.csv
 printf '%s\\n' 'ダウンロードした時刻：2026/06/02 12:31:33' '' ',高知,高知,高知' \\
   '年月日時,降水量(mm),降水量(mm),降水量(mm)' ',,品質情報,均質番号' \\
   '2026/6/1 23:00:00,3.5,8,1' '2026/6/1 24:00:00,0,8,1' | iconv -t cp932 > data.csv
 """
+
+READINGS = (
+    f"cat > storm.csv <<'END'\n{blocks('docs/how-to/judge.md', 'csv')[0][1]}END\n"
+)
 
 FORECAST = (
     "mkdir -p past /var/lib/yamamori/forecast\n"
@@ -175,7 +181,16 @@ RUN = {
         },
         PASSWORD,
     ),
-    "docs/how-to/export.md": Page({0: BACKEND}, has_tables=True),
+    # The tables end in the past, and an export of the present is refused then.
+    "docs/how-to/export.md": Page(
+        {0: BACKEND},
+        {
+            "geojson --out": f"geojson --at {END_TEXT} --out",
+            "cap --sender": f"cap --at {END_TEXT} --sender",
+        },
+        has_tables=True,
+    ),
+    "docs/how-to/judge.md": Page({0: BACKEND + READINGS}),
     GATEWAY: Page({0: OFFICE.partition("gateway-daemon")[0]}),
     "docs/how-to/image.md": Page(
         {

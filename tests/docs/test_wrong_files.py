@@ -43,6 +43,8 @@ COMMANDS = {
     "edge_agent queue purge --config": "queue purge --yes --config FILE",
     "edge_agent queue replay --config": "queue replay --config FILE FILE",
     "edge_agent queue replay file": "queue replay --config NODE FILE",
+    "edge_agent triage --config": "triage FILE --config FILE",
+    "edge_agent triage readings_csv": "triage FILE --config NODE",
     "edge_agent provision fleet": "provision FILE --out DIR/out",
     "backend_spark console-account add accounts_file":
         "console-account add FILE n --password p",
@@ -54,20 +56,26 @@ COMMANDS = {
     "backend_spark export --cancels":
         "export --config BACKEND --format cap --cancels FILE",
     "backend_spark forecast load paths": "forecast load --config BACKEND FILE",
+    "backend_spark analysis load --soil-water":
+        "analysis load --config BACKEND --soil-water FILE",
+    "backend_spark analysis load --rain": "analysis load --config BACKEND --rain FILE",
+    "backend_spark judge --config": "judge FILE --config FILE",
     "backend_spark plot --config": "plot --config FILE --cell 3 --out DIR/p.png snake",
     "backend_spark report --config": "report --config FILE --out DIR/r.html",
     "backend_spark index rain_csv": "index FILE",
     "backend_spark evaluate rain_csv": "evaluate FILE FILE",
     "backend_spark evaluate events_csv": "evaluate FILE FILE",
+    "backend_spark evaluate --criteria":
+        "evaluate DIR DIR --criteria FILE --cell 50330471",
     "gateway_daemon topology evaluate topology": "topology evaluate FILE",
 }  # fmt: skip
 """Command lines of commands that need more than the file."""
 
-BY_NAME = {"rain_csv", "events_csv", "topology"}
+BY_NAME = {"rain_csv", "events_csv", "readings_csv", "topology"}
 """Arguments that may be a file name although their type is not a path."""
 
 NO_INPUTS = {"--out", "--report", "--at", "--from", "--to", "--run", "--folder"}
-NO_INPUTS |= {"--credentials"}
+NO_INPUTS |= {"--credentials", "--calibrate", "--diagram"}
 """Output files and folders."""
 
 PASSES = {"gateway_daemon ca --password-file"}

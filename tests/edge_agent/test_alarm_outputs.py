@@ -69,7 +69,10 @@ def test_siren_stops_after_its_time_and_restarts_at_a_higher_level(
 ) -> None:
     """People nearby are warned again when the level rises or returns."""
     outputs, clock = alarms(
-        pins, AlarmOutputSettings(name="siren", pin=6, from_level=3, most_s=60.0)
+        pins,
+        AlarmOutputSettings(
+            name="siren", pin=6, from_level=3, most_s=60.0, unknown_every_s=0.0
+        ),
     )
     seen = []
     for at_s, level in ((0, 3), (59, 3), (60, 3), (70, 4), (129, 4), (131, 4),
@@ -126,3 +129,60 @@ def test_wrong_alarm_settings_are_reported(
     """A pin of a sensor, a pin or a name used twice, an impossible level."""
     with pytest.raises(SettingsError, match=re.escape(expected)):
         parse_node_settings({**NODE, "alarm": alarm})
+
+
+def test_unknown_level_flashes_and_is_never_steady_off(pins: MockFactory) -> None:
+    """One second of each interval; a level from notice or node goes first."""
+    flashing = AlarmOutputSettings(name="lamp", pin=5, from_level=4)
+    own = AlarmOutputSettings(name="own", pin=6, from_level=4, by_notice=False)
+    dark = AlarmOutputSettings(name="dark", pin=7, from_level=4, unknown_every_s=0.0)
+    outputs, clock = alarms(pins, flashing, own, dark)
+    seen = []
+    for second in range(20):
+        clock.s = 1000.0 + second
+        outputs.update(1, 1, is_unknown=True)
+        seen.append(tuple(pins.pin(number).state for number in (5, 6, 7)))
+
+    assert seen == [(0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 0, 0)] * 4
+    assert outputs.states() == {"lamp": "unknown", "own": "off", "dark": "off"}
+    outputs.update(4, 1, is_unknown=True)
+    assert set(outputs.states().values()) == {"on"}
+    outputs.update(1, 4, is_unknown=True)
+    assert outputs.states()["lamp"] == "on"
+    outputs.update(1, 1)
+    assert outputs.states()["lamp"] == "off"
+    assert pins.pin(5).state == 0
+
+
+def test_siren_is_limited_by_default_and_flashes_while_the_level_lasts(
+    pins: MockFactory,
+) -> None:
+    """An hour at full volume; then the sign of the level, or that it is unknown."""
+    siren = AlarmOutputSettings(name="siren", pin=6, from_level=4)
+    outputs, clock = alarms(pins, siren)
+    states = []
+    for at_s, notice, is_unknown in (
+        (0, 4, False),
+        (3599, 4, False),
+        (3601, 4, False),
+        (9000, 5, False),
+        (20_000, 5, False),
+        (20_001, 1, True),
+        (90_000, 1, True),
+        (90_001, 1, False),
+    ):
+        clock.s = 100.0 + at_s
+        outputs.update(1, notice, is_unknown=is_unknown)
+        states.append(outputs.states()["siren"])
+
+    assert states == [
+        "on", "on", "limited", "on", "limited", "unknown", "unknown", "off",
+    ]  # fmt: skip
+
+
+def test_interval_must_be_longer_than_the_flash() -> None:
+    """The error names the rule and the remedy."""
+    alarm = {"name": "lamp", "pin": 5, "unknown_every_s": 1.5}
+    with pytest.raises(SettingsError, match="0, or 2 or more") as caught:
+        parse_node_settings({**NODE, "alarm": [alarm]})
+    assert "take 5 for a lamp" in str(caught.value)

@@ -35,6 +35,75 @@ def test_highest_level_in_force_counts() -> None:
     assert [notices.level(at_s) for at_s in (0.0, 100.0, 200.0)] == [4, 3, 1]
 
 
+DAY_S = 86_400.0
+
+
+def test_expired_notice_makes_the_level_unknown() -> None:
+    """From level 3 on, until the longest time; below 3 it just ends."""
+    notices = Notices(None, lambda _: None, unknown_s=DAY_S)
+    notices.on_message(incoming("/notice/3", Notice(2, 100.0, at_s=50.0)))
+    assert not notices.is_unknown(150.0)
+
+    notices.on_message(incoming("/notice/3/1", Notice(3, 200.0, at_s=60.0)))
+    times = (199.0, 200.0, 199.0 + DAY_S, 200.0 + DAY_S)
+    assert [notices.is_unknown(at_s) for at_s in times] == [False, True, True, False]
+    assert notices.level(200.0) == 1
+    assert (notices.summary(250.0) or "").startswith(
+        "LEVEL UNKNOWN: the notice of level 3 for /3/1 expired "
+    )
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Notice(at_s=900.0, withdrawn=True),
+        Notice(3, 5000.0, at_s=900.0),
+        Notice(2, 5000.0, at_s=900.0),
+        b"",
+    ],
+)
+def test_new_notice_or_withdrawal_ends_the_unknown_level(end: Notice | bytes) -> None:
+    """For the same area; another area's does not."""
+    notices = Notices(None, lambda _: None)
+    notices.on_message(incoming("/notice/3/1", Notice(5, 200.0, at_s=60.0)))
+    notices.on_message(incoming("/notice/3", Notice(2, 5000.0, at_s=800.0)))
+    assert notices.is_unknown(900.0)
+    assert "level 2 by notice for /3 until " in (notices.summary(900.0) or "")
+    assert "LEVEL UNKNOWN" in (notices.summary(900.0) or "")
+
+    notices.on_message(incoming("/notice/3/1", end))
+    assert not notices.is_unknown(900.0)
+
+
+def test_unknown_level_survives_a_restart() -> None:
+    """A node that restarts while the backend is gone shows it at once."""
+    stored: dict[str, str] = {}
+    before = Notices(None, stored.update)
+    before.on_message(incoming("/notice/3", Notice(4, 200.0, at_s=60.0)))
+
+    assert Notices(stored[NOTICES_STATE], stored.update).is_unknown(300.0)
+
+
+def test_notice_by_hand_ends_as_written() -> None:
+    """An exercise without keys has no publisher that could be gone."""
+    notices = Notices(None, lambda _: None)
+    notices.on_message(incoming("/notice/3", b'{"level": 4, "until_s": 200}'))
+
+    assert not notices.is_unknown(300.0)
+
+
+def test_summary_names_what_restricts_the_level() -> None:
+    """Held levels with the time of the last judgement, and doubts."""
+    notices = Notices(None, lambda _: None)
+    doubts = ("assumed_criteria", "level_held", "unconfirmed")
+    notice = Notice(4, 200.0, None, 60.0, False, "held", 30.0, doubts)
+    notices.on_message(incoming("/notice/3", notice))
+
+    summary = notices.summary(100.0) or ""
+    assert "(held, no data since 01-01 " in summary
+    assert summary.endswith(", assumed criteria, unconfirmed)")
+
+
 def test_notices_survive_a_restart() -> None:
     """The link may be down when the node comes back."""
     stored: dict[str, str] = {}

@@ -7,14 +7,14 @@ import pytest
 from fuzz.file_readers import ASSUMED, NOW_S, amedas
 
 from backend_spark.console import auth
-from backend_spark.criteria import jma, tables
+from backend_spark.criteria import jma, published, tables
 from backend_spark.forecast import files
 
 
 @pytest.mark.parametrize(
     ("read", "max_bytes"),
     [
-        (lambda path: tables.read_criteria(path, ASSUMED), tables.MAX_BYTES),
+        (lambda path: tables.read_criteria(path, ASSUMED), published.MAX_BYTES),
         (amedas, jma.MAX_STATIONS_BYTES),
         (lambda path: files.read_forecast(path, NOW_S), files.MAX_BYTES),
         (auth.read_accounts, auth.MAX_FILE_BYTES),

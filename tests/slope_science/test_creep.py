@@ -1,6 +1,5 @@
-"""Velocity fits and failure forecasts: a worked example, and the effect of noise."""
+"""Velocity fits and tertiary creep: a worked example, and the effect of noise."""
 
-import math
 import random
 from itertools import pairwise
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from slope_science.creep import (
     fit_velocities,
     fit_velocity,
-    forecast_failure,
     fukuzono_displacement_mm,
     fukuzono_speed_mm_per_h,
     thin_out,
@@ -78,48 +76,6 @@ def test_noise_is_significant_in_one_window_of_a_thousand() -> None:
     assert 5 < false < 40
 
 
-@pytest.mark.parametrize("t_h", [40, 42, 44])
-def test_forecast_of_the_worked_example_includes_the_failure(t_h: int) -> None:
-    """Hourly readings, sigma 0.1 mm: the interval holds in the last quarter."""
-    hits, runs = 0, 60
-    for seed in range(runs):
-        rng = random.Random(seed)
-        hours = [float(h) for h in range(t_h - 15, t_h + 1)]
-        displacement_mm = [
-            fukuzono_displacement_mm(h, FAILURE_H, A_PER_MM) + rng.gauss(0, 0.1)
-            for h in hours
-        ]
-        found = forecast_failure(fit_velocities(hours, displacement_mm))
-        if found is not None and found.is_usable(t_h):
-            hits += abs(found.failure_h - FAILURE_H) < max(2 * found.half_width_h, 1.5)
-    assert hits > 0.8 * runs
-
-
-def test_exact_creep_gives_the_exact_failure() -> None:
-    """Without noise, and with velocities assigned to the times of their fits."""
-    hours = [at / 6 for at in range(35 * 6, 47 * 6)]
-    speeds = fit_velocities(
-        hours,
-        [fukuzono_displacement_mm(h, FAILURE_H, A_PER_MM) for h in hours],
-        span_h=0.5,
-    )
-    found = forecast_failure(speeds)
-    assert found is not None
-    assert found.failure_h == pytest.approx(FAILURE_H, abs=0.1)
-    assert found.a_per_mm == pytest.approx(A_PER_MM, rel=0.02)
-    assert found.is_usable(47.0)
-    assert not found.is_usable(49.0)
-
-
-def test_decelerating_or_steady_movement_gives_no_failure() -> None:
-    """1/v does not fall."""
-    hours = [float(h) for h in range(16)]
-    slowing = [10 * (1 - math.exp(-h / 8)) for h in hours]
-    assert forecast_failure(fit_velocities(hours, slowing)) is None
-    steady = forecast_failure(fit_velocities(hours, [2.0 * h for h in hours]))
-    assert steady is None or not steady.is_usable(15.0)
-
-
 def test_overlapping_velocities_are_thinned_out() -> None:
     """Fits over three hours at every quarter of an hour are thinned to one an hour."""
     hours = [at / 4 for at in range(60)]
@@ -129,29 +85,3 @@ def test_overlapping_velocities_are_thinned_out() -> None:
     assert gaps[1:] == pytest.approx([1.0] * 11)
     assert kept[-1] == fit_velocities(hours, [2.0 * h for h in hours])[-1]
     assert thin_out([]) == []
-
-
-def test_noise_alone_gives_no_usable_forecast() -> None:
-    """No usable forecast in 500 series of 16 hours."""
-    rng, hours = random.Random(3), [float(h) for h in range(16)]
-    for _ in range(500):
-        found = forecast_failure(
-            fit_velocities(hours, [rng.gauss(0, 0.1) for _ in hours])
-        )
-        assert found is None or not found.is_usable(15.0)
-
-
-@given(st.lists(st.tuples(st.floats(0.01, 2), st.floats(-5, 5)), max_size=60))
-def test_forecast_of_any_series_is_finite_or_none(
-    steps: list[tuple[float, float]],
-) -> None:
-    """With gaps and jumps of any kind."""
-    at_h, mm, hours, displacement_mm = 0.0, 0.0, [], []
-    for dt_h, step_mm in steps:
-        at_h, mm = at_h + dt_h, mm + step_mm
-        hours.append(at_h)
-        displacement_mm.append(mm)
-    speeds = fit_velocities(hours, displacement_mm)
-    assert all(a.at_h <= b.at_h for a, b in pairwise(speeds))
-    found = forecast_failure(speeds) if speeds else None
-    assert found is None or math.isfinite(found.failure_h)

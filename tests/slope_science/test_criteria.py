@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.criteria import (
+    DEFAULT_CRITERIA,
+    NO_LINE,
+    NOT_JUDGED_MM,
+    Criteria,
+)
 from slope_science.errors import ScienceError
 
 # 60-minute rain (mm): ratio of critical line to warning criterion, median of Kinki
@@ -143,3 +148,48 @@ def test_invalid_critical_line_is_refused(
     """A line has at least two points, and harder rain never raises it."""
     with pytest.raises(ScienceError, match="line must be"):
         Criteria(150.0, 112.5, 277.0, line=line)
+
+
+ADVISORY_ONLY = Criteria(
+    NOT_JUDGED_MM, 100.0, NOT_JUDGED_MM, assumed=False, line=NO_LINE
+)
+
+
+@given(st.floats(0, 300), st.floats(0, 5000))
+def test_level_that_is_not_judged_is_never_reached(
+    r60_mm: float, swi_mm: float
+) -> None:
+    """Whatever the rain; the level below keeps its criterion."""
+    assert ADVISORY_ONLY.not_judged == (3, 4, 5)
+    assert ADVISORY_ONLY.critical_line_mm(r60_mm) == NOT_JUDGED_MM
+    assert ADVISORY_ONLY.limit_mm(2, r60_mm) == 100.0
+
+
+def test_line_may_begin_to_be_judged_at_some_rain() -> None:
+    """Below it no index reaches level 4; the points next to it are not mixed."""
+    line = ((0.0, NOT_JUDGED_MM), (10.0, NOT_JUDGED_MM), (11.0, 200.0), (20.0, 150.0))
+    criteria = Criteria(150, 110, 300, assumed=False, line=line)
+
+    assert [criteria.critical_line_mm(r) for r in (0, 10, 10.9)] == [NOT_JUDGED_MM] * 3
+    assert [criteria.critical_line_mm(r) for r in (11, 20, 90)] == [200, 150, 150]
+    assert criteria.not_judged == ()
+
+
+@pytest.mark.parametrize(
+    "missing", [(100, None, 300), (None, 150, 300), (100, 150, None)]
+)
+def test_order_is_checked_among_the_judged_criteria(
+    missing: tuple[float | None, float | None, float | None],
+) -> None:
+    """One that is not judged does not hide that others are out of order."""
+    advisory, warning, special = (NOT_JUDGED_MM if mm is None else mm for mm in missing)
+    assert Criteria(warning, advisory, special).not_judged
+    with pytest.raises(ScienceError, match="0 < advisory <= warning <= special"):
+        Criteria(warning, special, advisory)
+
+
+def test_look_ahead_is_two_or_three_hours() -> None:
+    """Other prefectures have none."""
+    assert [Criteria(look_ahead_h=h).look_ahead_steps for h in (2, 3)] == [12, 18]
+    with pytest.raises(ScienceError, match="look_ahead_h must be 2 or 3, got 6"):
+        Criteria(look_ahead_h=6)

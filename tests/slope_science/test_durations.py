@@ -35,7 +35,7 @@ def test_classes_grow_with_the_number_of_slides() -> None:
 def test_matrix_counts_hours_of_levels_inside_and_outside_an_event() -> None:
     """Two hours of level 4, one of them during two slides."""
     event = Slide(6 * HOUR_S, 7 * HOUR_S, 2)
-    matrix = duration_matrix(ENDS_S, LEVELS, [event])
+    matrix = duration_matrix(ENDS_S, LEVELS, [event], HOUR_S)
     assert [sum(row) for row in matrix] == [4, 2, 2, 2, 0]
     assert matrix[3][EVENT_CLASSES.index("intermediate")] == 1
     assert matrix[2][EVENT_CLASSES.index("intermediate")] == 1
@@ -48,7 +48,7 @@ def test_every_hour_is_counted_once(levels: list[int], data: st.DataObject) -> N
     moments = st.floats(-5 * HOUR_S, 60 * HOUR_S)
     starts = data.draw(st.lists(moments, max_size=4))
     events = [Slide(s, s + data.draw(st.floats(0, 1e5))) for s in starts]
-    matrix = duration_matrix(ends_s, levels, events)
+    matrix = duration_matrix(ends_s, levels, events, HOUR_S)
     assert sum(map(sum, matrix)) == pytest.approx(len(levels))
     assert [sum(row) for row in matrix] == [levels.count(n) for n in range(1, 6)]
 

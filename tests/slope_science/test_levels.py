@@ -12,10 +12,7 @@ from slope_science.findings import (
     Judgement,
     combine_findings,
     judge_rain,
-    judge_tilt,
-    judge_wire,
 )
-from slope_science.movement import TiltRate
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
@@ -112,48 +109,6 @@ def test_index_that_is_not_a_number_is_refused() -> None:
     """A missing value never counts as zero."""
     with pytest.raises(ValueError, match="swi_mm must be"):
         judge_rain(0.0, math.nan, TABLE)
-
-
-@pytest.mark.parametrize(
-    ("rate", "level", "reason"),
-    [
-        (0.01, 3, "pile-1 tilts 0.010 deg/h >= 0.01"),
-        (0.0999, 3, "pile-1 tilts 0.100 deg/h >= 0.01"),
-        (0.1, 4, "pile-1 tilts 0.100 deg/h >= 0.1"),
-        (5.0, 4, "pile-1 tilts 5.000 deg/h >= 0.1"),
-    ],
-)
-def test_tilt_reaches_each_level(rate: float, level: int, reason: str) -> None:
-    """Precaution (level 3) from 0.01 deg/h, warning (level 4) from 0.1 deg/h."""
-    assert level_and_text(judge_tilt("pile-1", TiltRate(rate, 0.0, 1000))) == (
-        level,
-        reason,
-    )
-
-
-@pytest.mark.parametrize(
-    "rate",
-    [
-        None,
-        TiltRate(0.0, 0.0, 1000),
-        TiltRate(0.0099, 0.0, 1000),
-        TiltRate(0.2, 0.1, 1000),
-    ],
-)
-def test_slow_or_insignificant_tilt_is_no_finding(rate: TiltRate | None) -> None:
-    """No rate, a slow one, or one within the noise."""
-    assert judge_tilt("pile-1", rate) is None
-
-
-def test_cut_wire_is_an_unconfirmed_level_5() -> None:
-    """A debris flow may have occurred, but has not been observed."""
-    finding = judge_wire("wire-1", is_cut=True)
-
-    assert level_and_text(finding) == (
-        5,
-        "wire-1 is cut: a flow may have occurred, unconfirmed",
-    )
-    assert judge_wire("wire-1", is_cut=False) is None
 
 
 def test_no_finding_gives_the_lowest_level() -> None:

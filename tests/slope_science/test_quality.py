@@ -134,35 +134,6 @@ def test_counter_that_decreases_is_suspect() -> None:
     assert quality.check_counter(None, 3.0) == NOT_EVALUATED
 
 
-def test_isolated_large_depth_is_suspect() -> None:
-    """A released clog or manual water; a storm has rain before or after."""
-    times = [600.0 * n for n in range(13)]
-    alone = [0.0] * 6 + [12.0] + [0.0] * 6
-    storm = [0.0] * 5 + [2.0, 12.0] + [0.0] * 6
-
-    assert quality.check_release(times, alone, 6).flag is Flag.SUSPECT
-    assert quality.check_release(times, storm, 6) == GOOD
-    assert quality.check_release(times[:9], alone[:9], 6) == NOT_EVALUATED
-    assert quality.check_release(times, alone, 5) == GOOD
-
-
-def test_dry_gauge_beside_a_wet_one_is_suspect() -> None:
-    """Only a neighbour distinguishes a clog from dry weather."""
-    assert quality.check_clog(0.0, 10.0).flag is Flag.SUSPECT
-    assert quality.check_clog(0.0, 9.0) == GOOD
-    assert quality.check_clog(0.5, 80.0) == GOOD
-    assert quality.check_clog(0.0, None) == NOT_EVALUATED
-
-
-def test_gauge_with_excess_over_its_neighbours_is_suspect() -> None:
-    """From 20 mm and five times the neighbours; dry neighbours are no evidence."""
-    assert quality.check_excess(20.0, 4.0).flag is Flag.SUSPECT
-    assert quality.check_excess(19.9, 1.0) == GOOD
-    assert quality.check_excess(20.0, 4.1) == GOOD
-    assert quality.check_excess(80.0, 0.0) == NOT_EVALUATED
-    assert quality.check_excess(80.0, None) == NOT_EVALUATED
-
-
 def test_gauge_below_freezing_is_suspect() -> None:
     """Snow is under-measured, and melts later."""
     assert quality.check_frost(-0.1).flag is Flag.SUSPECT

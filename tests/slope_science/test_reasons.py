@@ -28,10 +28,10 @@ from slope_science.reasons import (
 )
 
 C = ReasonCode
-UNITS = {"mm", "hPa", "kPa", "CL", "m", "m3", "h", "R", "C"}
+UNITS = {"mm", "km", "hPa", "kPa", "CL", "m", "m3", "h", "R", "C"}
 LATIN_WORDS = re.compile(r"[A-Za-z]+[0-9]*")
 WRAPPERS = {C.HELD, C.CONFIRMED, C.UNCONFIRMED, C.LONG_AGO, C.RULE, C.DOUBTFUL_RAIN}
-AHEAD = {C.AHEAD_SAME_RAIN, C.AHEAD_FORECAST}
+AHEAD = {C.AHEAD_SAME_RAIN, C.AHEAD_FORECAST, C.GRID_SOIL_WATER}
 BASES = {C.ASSUMED_CRITERIA, C.ASSUMED_LINE, C.ASSUMED_CRITERION, C.SET_BY}
 QUALITY = tuple(list(C)[list(C).index(C.RANGE) : list(C).index(C.SOURCE_FLAG) + 1])
 MEASURED = tuple(list(C)[: list(C).index(C.LIMIT) + 1])

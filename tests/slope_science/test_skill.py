@@ -1,19 +1,17 @@
 """Skill scores against hand-made tables and a brute-force definition."""
 
 import math
-from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.errors import ScienceError
 from slope_science.skill import (
     Contingency,
     area_under_roc,
     best_threshold,
-    bootstrap_interval,
     safe_threshold,
+    share_interval,
 )
 
 CASES = st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=40)
@@ -74,37 +72,20 @@ def test_best_threshold_has_the_greatest_tss(cases: list[tuple[int, bool]]) -> N
     assert Contingency.from_threshold(scores, events, safe + 1e-9).misses > 0
 
 
-def test_bootstrap_interval_holds_the_true_value_and_narrows_with_cases() -> None:
-    """A share of 30 %, from 45 and from 1000 cases."""
-    events = [at % 10 < 3 for at in range(1000)]
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_share_interval_has_the_stated_tails(hits: int, more: int) -> None:
+    """At each end the outcome, or one beyond it, has a probability of 2.5 %."""
+    cases = hits + more
+    low, high = share_interval(hits, cases)
 
-    def share(_scores: object, drawn: object) -> float:
-        return sum(drawn) / len(drawn)  # type: ignore[call-overload, arg-type]
-
-    few = bootstrap_interval(share, [0.0] * 45, events[:45], Random(1).randrange)
-    many = bootstrap_interval(share, [0.0] * 1000, events, Random(1).randrange)
-    assert few is not None
-    assert many is not None
-    assert many[0] <= 0.3 <= many[1]
-    assert few[1] - few[0] >= many[1] - many[0]
-
-
-def test_bootstrap_interval_is_reproducible_by_its_seed() -> None:
-    """The same seed draws the same cases."""
-    scores = [math.sin(at) for at in range(200)]
-    events = [at % 7 == 0 for at in range(200)]
-    first = bootstrap_interval(area_under_roc, scores, events, Random(5).randrange)
-    assert first == bootstrap_interval(
-        area_under_roc, scores, events, Random(5).randrange
-    )
-    assert first != bootstrap_interval(
-        area_under_roc, scores, events, Random(6).randrange
-    )
-
-
-def test_bootstrap_refuses_scores_without_events() -> None:
-    """A missing case would shift all later ones."""
-    with pytest.raises(ScienceError, match="events must be one for each of 3 scores"):
-        bootstrap_interval(
-            area_under_roc, [1.0, 2.0, 3.0], [True, False], Random(1).randrange
+    def at_least(least: int, share: float) -> float:
+        return sum(
+            math.comb(cases, n) * share**n * (1 - share) ** (cases - n)
+            for n in range(least, cases + 1)
         )
+
+    assert 0 <= low <= high <= 1
+    assert low == 0 if not hits else at_least(hits, low) == pytest.approx(0.025)
+    assert (
+        high == 1 if not more else 1 - at_least(hits + 1, high) == pytest.approx(0.025)
+    )

@@ -24,7 +24,8 @@ WORST_EXPOSURE = 20
 FIRST_BOOT = SYSTEMD / "edge-agent-first-boot.service"
 RENEW = SYSTEMD / "yamamori-renew@.service"
 FORECAST = SYSTEMD / "backend-forecast.service"
-TIMED = {RENEW, FORECAST}
+ANALYSIS = SYSTEMD / "backend-analysis.service"
+TIMED = {RENEW, FORECAST, ANALYSIS}
 DAEMONS = [path for path in UNITS if path not in {FIRST_BOOT, *TIMED}]
 
 each_daemon = pytest.mark.parametrize("path", DAEMONS, ids=lambda p: p.name)
@@ -97,6 +98,17 @@ def test_forecast_import_runs_every_five_minutes() -> None:
     assert service(FORECAST)["ExecStart"] == f"/usr/bin/backend-spark {command}"
     assert is_a_command("backend-spark", "forecast load")
     assert timer["OnUnitInactiveSec"] == "5min"
+
+
+def test_analysis_import_runs_every_two_minutes() -> None:
+    """JMA sends a file each ten minutes; runs never overlap."""
+    timer = section(ANALYSIS.with_suffix(".timer"), "Timer")
+    command = "analysis load --config /etc/yamamori/backend.toml"
+
+    assert service(ANALYSIS)["Type"] == "oneshot"
+    assert service(ANALYSIS)["ExecStart"] == f"/usr/bin/backend-spark {command}"
+    assert is_a_command("backend-spark", "analysis load")
+    assert timer["OnUnitInactiveSec"] == "2min"
 
 
 @each_daemon

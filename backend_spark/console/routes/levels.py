@@ -4,14 +4,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Response
 from fastapi.responses import StreamingResponse
 
-from backend_spark.console.dependencies import Services, viewer
+from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.http import encoded_response, json_response
 from backend_spark.console.node_table import build_node_table
 from backend_spark.console.panels import utc_time
@@ -91,7 +90,7 @@ def changes(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any
         return {"kind": "all", **now}
     pairs = zip(before["levels"], now["levels"], strict=True)
     moved = [[at, new] for at, (old, new) in enumerate(pairs) if old != new]
-    lists = {"levels", "flags", "seen_s"}
+    lists = {"levels", "flags", "seen_s", "known_s"}
     rest = {name: value for name, value in now.items() if name not in lists}
     return {"kind": "some", "moved": moved, **rest}
 
@@ -122,8 +121,8 @@ def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Respo
 
 @router.get("/download/levels.geojson")
 def levels_geojson(services: Services, at: int | None = None) -> Response:
-    """Levels at a Unix time, the newest by default, as GeoJSON."""
-    moment, states = _states(services.tables, at)
+    """Levels at a Unix time, the present by default, as GeoJSON."""
+    moment, states = _states(services, at)
     collection = formats.feature_collection(states, moment, utc_time(services.clock()))
     text = json.dumps(collection, ensure_ascii=False, allow_nan=False)
     name = f"levels-{moment:%Y%m%dT%H%MZ}.geojson"
@@ -132,9 +131,9 @@ def levels_geojson(services: Services, at: int | None = None) -> Response:
 
 @router.get("/download/draft.xml")
 def cap_draft(services: Services, at: int | None = None) -> Response:
-    """Levels at a Unix time, the newest by default, as a CAP draft."""
+    """Levels at a Unix time, the present by default, as a CAP draft."""
     console = services.settings.console
-    moment, states = _states(services.tables, at)
+    moment, states = _states(services, at)
     status = cap.CapStatus.EXERCISE if console.exercise else cap.CapStatus.DRAFT
     name = console.place or console.sender
     try:
@@ -145,10 +144,16 @@ def cap_draft(services: Services, at: int | None = None) -> Response:
     return _file(message, "application/cap+xml", f"cap-{moment:%Y%m%dT%H%MZ}.xml")
 
 
-def _states(tables: Path, at: int | None) -> tuple[datetime, list[CellState]]:
+def _states(
+    services: ConsoleServices, at: int | None
+) -> tuple[datetime, list[CellState]]:
+    live_state = services.live_state
     try:
         return read_cell_states(
-            DeltaTables(tables), None if at is None else utc_time(at)
+            DeltaTables(services.tables),
+            utc_time(live_state.now_s()),
+            None if at is None else utc_time(at),
+            live_state.limits,
         )
     except (ExportError, OverflowError, ValueError) as error:
         raise HTTPException(404, str(error)) from error

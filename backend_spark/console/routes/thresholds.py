@@ -21,7 +21,9 @@ from backend_spark.console.thresholds import (
 from slope_science.errors import ScienceError
 
 MAX_WHY_LENGTH: Final = 500
-MIN_MM, MAX_MM = 10.0, 1500.0
+MIN_MM, MAX_MM = 10.0, 998.0
+"""The job's table takes 999 for "not judged"; no index in Japan reaches 998 mm."""
+
 MAX_VERSIONS_SHOWN: Final = 200
 
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
@@ -99,9 +101,10 @@ def what_if(rain: RainBody, services: Services) -> Response:
 
 
 def _view(thresholds: Thresholds) -> dict[str, Any]:
-    default = asdict(thresholds.default)
-    del default["line"], default["basis"]
-    default["version"] = ""
+    default = {
+        name: asdict(thresholds.default)[name]
+        for name in ("advisory_mm", "warning_mm", "special_mm", "assumed")
+    } | {"version": ""}
     return {
         "default": default,
         "versions": [

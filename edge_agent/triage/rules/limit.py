@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edge_agent import quantities
-from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
-from edge_agent.triage.samples import SensorDescription, SensorSample
-from edge_agent.triage.snapshot import Json, optional_time
+from edge_agent.triage.samples import SensorDescription
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
+from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.stored import Json, optional_time
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 

@@ -1,18 +1,21 @@
 """Rule of one rain gauge: soil water index against the cell's criteria.
 
-Plausible rain counts. Implausible rain may still be the storm, so the index is computed
+Plausible rain counts. Extreme rain may still be the storm, so the index is computed
 with and without it; with it the level is capped until another sensor confirms that much
-water. Failed readings are not counted, and a note reports them.
+water. Once a sum is extreme, by the limits of `slope_science.rain_quality`, all rain of
+its last hour is doubtful. The rain of a longer gap is spread over it. Failed readings
+are not counted, and a note reports them.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edge_agent.triage.detections import Detection, EvidenceKind, RuleContext
-from edge_agent.triage.samples import SensorSample
 from edge_agent.triage.settings import RainRuleSettings
-from edge_agent.triage.snapshot import (
+from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.stored import (
     Json,
     finite_number,
     non_negative_number,
@@ -20,10 +23,12 @@ from edge_agent.triage.snapshot import (
 )
 from slope_science.findings import LOWEST, Finding, judge_rain
 from slope_science.rain import SoilWater
+from slope_science.rain_quality import RainRecord, RainSum, find_extreme_sums
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
-_MINUTE_S, _STEP_S, _HOUR_S = 60.0, 600.0, 3600.0
+_MINUTE_S, _STEP_S, _HOUR_S, _DAY_S = 60.0, 600.0, 3600.0, 86400.0
+_MAX_SPREAD_S = 2 * _DAY_S
 _FORGOTTEN_S = 60 * 86400.0  # after this time the tanks count as empty
 
 
@@ -49,12 +54,6 @@ class RainAccumulator:
         return sum(self.minutes.values())
 
     @property
-    def r10_mm(self) -> float:
-        """Rain of the last 10 minutes."""
-        since = (self.last_s or 0.0) / _MINUTE_S - 10
-        return sum(mm for minute, mm in self.minutes.items() if minute >= since)
-
-    @property
     def index_mm(self) -> float:
         """Soil water index now, also within a step."""
         open_s = (self.last_s or 0.0) % _STEP_S
@@ -62,16 +61,21 @@ class RainAccumulator:
             return self.tanks.index_mm + self.open_mm
         return self.tanks.step(self.open_mm, open_s / _HOUR_S).index_mm
 
+    @property
+    def first_minute(self) -> int:
+        """The first minute whose rain is in `minutes`."""
+        return math.ceil((self.last_s or 0.0) / _MINUTE_S - 60)
+
     def copy(self) -> "RainAccumulator":
         """An independent copy."""
         return replace(self, minutes=dict(self.minutes))
 
     def add_rain(self, depth_mm: float, at_s: float) -> None:
-        """Add rain, spread over the time since the last reading, at most an hour."""
+        """Add rain, spread over the time since the last reading, at most two days."""
         if self.last_s is None:
             self.last_s = at_s
         end_s = max(at_s, self.last_s)
-        begin_s = max(self.last_s, end_s - _HOUR_S)
+        begin_s = max(self.last_s, end_s - _MAX_SPREAD_S)
         self.advance_dry(begin_s)
         if end_s > begin_s:
             self._spread(depth_mm, begin_s, end_s)
@@ -125,8 +129,12 @@ class RainAccumulator:
         self.open_mm, self.last_s = 0.0, edge_s
 
     def _forget(self) -> None:
-        now = (self.last_s or 0.0) / _MINUTE_S
-        self.minutes = {m: mm for m, mm in self.minutes.items() if now - 60 <= m <= now}
+        last = (self.last_s or 0.0) // _MINUTE_S
+        self.minutes = {
+            minute: mm
+            for minute, mm in self.minutes.items()
+            if self.first_minute <= minute <= last
+        }
 
 
 def restore_rain_accumulator(entry: Mapping[str, Any]) -> RainAccumulator:
@@ -154,6 +162,158 @@ def _next(at_s: float, step_s: float) -> float:
     return (at_s // step_s + 1) * step_s
 
 
+@dataclass
+class RainReport:
+    """One report of the last hour.
+
+    Attributes:
+        at_s: Its time.
+        depth_mm: Rain since the report before.
+        is_doubtful: Whether the rain is doubtful.
+    """
+
+    at_s: float
+    depth_mm: float
+    is_doubtful: bool
+
+
+@dataclass
+class RecentRain:
+    """The reports of the last hour, whose rain may still become doubtful.
+
+    Attributes:
+        base: Rain before them, without doubtful rain.
+        reports: The reports, the oldest first.
+        record: Rain of the last day, doubtful or not.
+    """
+
+    base: RainAccumulator
+    reports: list[RainReport] = field(default_factory=list)
+    record: RainRecord = field(default_factory=RainRecord)
+
+    def is_gap_before(self, report: RainReport) -> bool:
+        """Whether rain came after more than an hour without reports."""
+        return report.depth_mm > 0 and _HOUR_S < report.at_s - self._last_s < math.inf
+
+    def add(self, report: RainReport, rules: RainRuleSettings) -> bool:
+        """Add a report; returns whether rain before it became doubtful by it."""
+        begin_s = self._last_s
+        self.record.add(report.at_s, report.depth_mm)
+        self.record.drop_before(report.at_s - _DAY_S)
+        self.reports.append(report)
+        while self.reports[0].at_s <= report.at_s - _HOUR_S:
+            self._settle(self.reports.pop(0))
+        sums = find_extreme_sums(self.record, (), begin_s)
+        sums += _sums_of_settings(self.record, rules)
+        return bool(sums) and self._doubt(sums)
+
+    def undoubted(self) -> RainAccumulator:
+        """Soil water and rain without doubtful rain."""
+        made = self.base.copy()
+        for report in self.reports:
+            made.add_rain(0.0 if report.is_doubtful else report.depth_mm, report.at_s)
+        return made
+
+    def to_snapshot(self, first_minute: int) -> dict[str, Any]:
+        """State for the snapshot.
+
+        Args:
+            first_minute: Minute from which on the snapshot has the rain by minute; the
+                rain before it is added to `base`.
+        """
+        base, from_s = replace(self.base, minutes={}), first_minute * _MINUTE_S
+        begin_s = base.last_s
+        for report in self.reports:
+            begin_s = report.at_s if begin_s is None else begin_s
+            if begin_s < from_s:
+                end_s = min(report.at_s, from_s)
+                depth_mm = 0.0 if report.is_doubtful else report.depth_mm
+                is_whole = end_s == report.at_s
+                share = 1.0 if is_whole else (end_s - begin_s) / (report.at_s - begin_s)
+                base.add_rain(share * depth_mm, end_s)
+            begin_s = report.at_s
+        base.minutes.clear()
+        last_s = self._last_s
+        return {
+            **base.to_snapshot(),
+            "until": None if math.isinf(last_s) else last_s,
+        }
+
+    def restore_report(
+        self, at_s: float, depth_mm: float, *, is_doubtful: bool
+    ) -> None:
+        """Append a report, of a snapshot, that is doubtful or not."""
+        self.record.add(at_s, depth_mm)
+        self.reports.append(RainReport(at_s, depth_mm, is_doubtful))
+
+    @property
+    def _last_s(self) -> float:
+        return self.record.times_s[-1] if self.record.times_s else -math.inf
+
+    def _settle(self, report: RainReport) -> None:
+        depth_mm = 0.0 if report.is_doubtful else report.depth_mm
+        self.base.add_rain(depth_mm, report.at_s)
+
+    def _doubt(self, sums: Sequence[RainSum]) -> bool:
+        """Mark the rain of sums as doubtful; returns whether an earlier report is."""
+        begin_s, found = -math.inf, False
+        for report in self.reports:
+            is_hit = any(each.doubts(begin_s, report.at_s) for each in sums)
+            if is_hit and report.depth_mm and not report.is_doubtful:
+                report.is_doubtful = True
+                found = found or report is not self.reports[-1]
+            begin_s = report.at_s
+        return found
+
+
+def _sums_of_settings(record: RainRecord, rules: RainRuleSettings) -> list[RainSum]:
+    """Sums up to now above the limits of the settings."""
+    now_s = record.times_s[-1]
+    limits = ((_STEP_S, rules.most_mm_10min), (_HOUR_S, rules.most_mm_60min))
+    sums = (
+        RainSum(now_s - seconds, now_s, record.rain_mm(now_s - seconds, now_s), limit)
+        for seconds, limit in limits
+    )
+    return [each for each in sums if each.rain_mm > each.limit_mm]
+
+
+def restore_recent_rain(
+    entry: Mapping[str, Any], sure: RainAccumulator, high: RainAccumulator | None
+) -> RecentRain:
+    """Restore from `RecentRain.to_snapshot`.
+
+    Args:
+        entry: The entry; empty from an older program.
+        sure: Rain without doubtful rain up to now.
+        high: Rain with it; None if there is none.
+
+    Raises:
+        LookupError, TypeError, ValueError: The entry has another form.
+    """
+    if not entry:
+        return RecentRain(sure.copy())
+    made = RecentRain(restore_rain_accumulator(entry))
+    known = sure.minutes
+    whole = known if high is None else high.minutes
+    begin_s, last_s = made.base.last_s, optional_time(entry["until"])
+    if last_s is None:
+        return made
+    if begin_s is not None:
+        made.record.add(begin_s, 0.0)
+    for minute in sorted({*known, *whole}):
+        if begin_s is not None and minute * _MINUTE_S < begin_s:
+            continue
+        at_s, sure_mm = min((minute + 1) * _MINUTE_S, last_s), known.get(minute, 0.0)
+        if made.record.times_s:
+            made.restore_report(minute * _MINUTE_S, 0.0, is_doubtful=False)
+        made.restore_report(at_s, sure_mm, is_doubtful=False)
+        doubtful_mm = max(0.0, whole.get(minute, 0.0) - sure_mm)
+        made.restore_report(at_s, doubtful_mm, is_doubtful=True)
+    # the next report's rain fell after the last one, also if that was dry
+    made.restore_report(last_s, 0.0, is_doubtful=False)
+    return made
+
+
 _SAME_MM = 0.5
 
 
@@ -171,6 +331,7 @@ class RainRule:
         self.sensor = sensor
         self._rules = rules
         self._sure = RainAccumulator(soil)
+        self._recent = RecentRain(RainAccumulator(soil))
         self._high: RainAccumulator | None = None
         self._sum_mm: float | None = None
         self._was = {False: LOWEST, True: LOWEST}
@@ -194,17 +355,15 @@ class RainRule:
         self._failed_mm = None
         if sample.is_failed:
             self._failed_mm, depth_mm = depth_mm, 0.0
-        sure = self._sure.copy()
-        sure.add_rain(depth_mm, sample.at_s)
-        is_implausible = (
-            sure.r10_mm > self._rules.most_mm_10min
-            or sure.r60_mm > self._rules.most_mm_60min
-        )
-        if depth_mm and (sample.is_suspect or is_implausible):
+        report = RainReport(sample.at_s, depth_mm, bool(depth_mm and sample.is_suspect))
+        is_late = self._recent.is_gap_before(report)
+        is_revised = self._recent.add(report, self._rules)
+        if report.is_doubtful or is_revised:
             self._high = self._high or self._sure.copy()
-            self._sure.add_rain(0.0, sample.at_s)
+        if is_revised or is_late:
+            self._sure = self._recent.undoubted()
         else:
-            self._sure = sure
+            self._sure.add_rain(0.0 if report.is_doubtful else depth_mm, sample.at_s)
         if self._high is not None:
             self._high.add_rain(depth_mm, sample.at_s)
 
@@ -219,7 +378,15 @@ class RainRule:
         confirms = self._sure.r60_mm >= self._rules.confirm_mm
         signs = (EvidenceKind.WATER,) if confirms else ()
         reason = sure.reason if sure else None
-        yield Detection(self.rule, self.sensor, sure_level, reason, evidence=signs)
+        yield Detection(
+            self.rule,
+            self.sensor,
+            sure_level,
+            reason,
+            evidence=signs,
+            needed_evidence=None,
+            alone_notice_level=self._rules.alone_notice_level,
+        )
         if self._high is None:
             return
         high = self._found(self._high, context, is_doubtful=True)
@@ -233,6 +400,7 @@ class RainRule:
                     sure_level, min(high.level, self._rules.alone_level)
                 ),
                 needed_evidence=EvidenceKind.WATER,
+                alone_notice_level=self._rules.alone_notice_level,
             )
 
     def diagnostics(self) -> Iterable[Reason]:
@@ -243,13 +411,19 @@ class RainRule:
     def to_snapshot(self) -> Json:
         """State for the snapshot."""
         high = None if self._high is None else self._high.to_snapshot()
-        return {"sure": self._sure.to_snapshot(), "high": high, "sum": self._sum_mm}
+        return {
+            "sure": self._sure.to_snapshot(),
+            "high": high,
+            "sum": self._sum_mm,
+            "base": self._recent.to_snapshot(self._sure.first_minute),
+        }
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
         sure, high = restore_rain_accumulator(entry["sure"]), entry["high"]
         sum_mm = optional_time(entry["sum"])
         self._high = None if high is None else restore_rain_accumulator(high)
+        self._recent = restore_recent_rain(entry.get("base") or {}, sure, self._high)
         self._sure, self._sum_mm = sure, sum_mm
 
     def _depth(self, sample: SensorSample) -> float:

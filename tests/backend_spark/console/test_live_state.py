@@ -12,7 +12,12 @@ from deltalake import DeltaTable
 
 from backend_spark.console.app import CONSOLE_FOLDER, JOURNAL_FILE
 from backend_spark.console.audit_log import Journal
-from backend_spark.console.level_grid import MISSING, NO_JUDGEMENT, STEPS
+from backend_spark.console.level_grid import (
+    HELD_OFFSET,
+    MISSING,
+    NO_JUDGEMENT,
+    STEPS,
+)
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.routes.levels import changes
 from backend_spark.tables.delta_writer import merge_rows
@@ -45,19 +50,63 @@ def test_current_levels_equal_gold(live_state: LiveState, workspace: Workspace) 
     assert level_of(live_state, SLOPES[0]) > level_of(live_state, SLOPES[1]) >= 1
 
 
-def test_cell_without_recent_rows_is_missing(live_state: LiveState) -> None:
-    """After half an hour without a row no level is shown, not even level 1."""
-    assert level_of(live_state, SLOPES[3]) == MISSING
+def last_levels(workspace: Workspace) -> dict[str, int | None]:
+    """Level of the newest row of each cell."""
+    rows = DeltaTables(workspace.data / "tables").levels().to_pylist()
+    return {r["cell"]: r["level"] for r in sorted(rows, key=lambda r: r["at"])}
 
 
-def test_all_cells_are_missing_when_data_stop(
-    live_state: LiveState, clock: Clock
+def held_or_missing(level: int | None) -> int:
+    """What a silent cell shows: a criterion that was reached, but no level 1."""
+    return HELD_OFFSET + level if (level or 0) >= 2 else MISSING
+
+
+def test_cell_without_recent_rows_is_held_or_missing(
+    live_state: LiveState, workspace: Workspace
 ) -> None:
-    """An hour later the old levels are no longer shown as current."""
-    clock.now_s = NOW_S + 3600.0
-    live_state.refresh()
+    """After half an hour without a row no level is shown as judged."""
+    level = last_levels(workspace)[SLOPES[3].cell.token]
 
-    assert set(live_state.snapshot()["levels"]) == {MISSING}
+    assert level_of(live_state, SLOPES[3]) == held_or_missing(level)
+
+
+@pytest.mark.parametrize("hours", [1, 23, 25, 100])
+def test_no_cell_is_judged_when_data_stop(
+    live_state: LiveState, workspace: Workspace, clock: Clock, hours: int
+) -> None:
+    """Level 2 is held for a day, a higher one longer; the page has the time."""
+    clock.now_s = NOW_S + hours * 3600.0
+    live_state.refresh()
+    now = live_state.snapshot()
+    expected = {
+        cell: held_or_missing(level if level != 2 or hours < 24 else None)
+        for cell, level in last_levels(workspace).items()
+    }
+    tokens = live_state.grid.tokens
+
+    assert dict(zip(tokens, now["levels"], strict=True)) == expected
+    assert max(expected.values()) > HELD_OFFSET
+    assert max(now["known_s"]) == NOW_S
+
+
+def test_held_row_is_shown_as_held(
+    live_state: LiveState, workspace: Workspace, clock: Clock
+) -> None:
+    """A cell that reports without rain; in the list, the panel and the history."""
+    token, known_s = SLOPES[1].cell.token, NOW_S - 7200
+    row = DeltaTables(workspace.data / "tables").levels().to_pylist()[-1] | {
+        "cell": token, "at": datetime.fromtimestamp(NOW_S, UTC), "level": 4,
+        "state": "held", "known_until": datetime.fromtimestamp(known_s, UTC),
+    }  # fmt: skip
+    rows = pa.Table.from_pylist([row], schema=LEVELS)
+    merge_rows(workspace.data / "tables" / "levels", rows, LEVEL_KEY)
+    live_state.refresh()
+    now, place = live_state.snapshot(), live_state.grid.row_of[token]
+
+    assert now["levels"][place] == HELD_OFFSET + 4
+    assert now["known_s"][place] == known_s
+    latest = live_state.grid.latest[place]
+    assert (latest.level, latest.state, latest.known_until_s) == (4, "held", known_s)
 
 
 def test_exercise_uses_the_newest_data_as_current_time(

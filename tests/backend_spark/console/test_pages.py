@@ -6,12 +6,23 @@ from collections.abc import Callable
 import pytest
 from browser import picture
 from conftest import wait_until
-from console_pages import cut_off, fill, find, map_data, no_problems, shown, text
+from console_pages import (
+    cut_off,
+    fill,
+    find,
+    is_side_too_wide,
+    map_data,
+    no_problems,
+    shown,
+    text,
+)
 from console_tables import Slope, storm, write_tables
 from console_workspace import HIGHEST, HOSTILE, PASSWORD, SLOPES, Workspace
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+
+from backend_spark.console.level_grid import HELD_OFFSET
 
 RunConsole = Callable[..., str]
 A4 = {"width": 794, "height": 1123, "deviceScaleFactor": 1, "mobile": False}
@@ -28,12 +39,19 @@ WET = SLOPES[0].cell.token
 def test_first_view_shows_the_highest_level(
     console: str, driver: Chrome, language: str, level: str, title: str
 ) -> None:
-    """In both languages, worded "equivalent to level n" as the law requires."""
+    """In both languages, worded "equivalent to level n" as the law requires.
+
+    A silent cell holds the same level; the headline states the judged one, and the
+    counts have a row for the held one.
+    """
     shown(driver, console, language)
 
     assert title in text(driver, ".top h1")
     assert text(driver, ".headline .badge") == level.format(HIGHEST)
-    assert len(driver.find_elements(By.CSS_SELECTOR, ".counts li")) == 7
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".counts li")) == 8
+    held = find(driver, f".counts li[data-look='{HELD_OFFSET + HIGHEST}'] b")
+    assert held.text == "1"
+    assert not is_side_too_wide(driver)
     assert "警戒レベル" not in driver.page_source
     picture(driver, f"map-{language}")
     no_problems(driver)
@@ -162,6 +180,7 @@ def test_pages_fit_a_tablet(console: str, driver: Chrome) -> None:
             shown(driver, console, language)
             assert driver.execute_script(over) <= 0
             assert cut_off(driver) == []
+            assert not is_side_too_wide(driver)
             picture(driver, f"tablet-{width}-{language}")
 
 

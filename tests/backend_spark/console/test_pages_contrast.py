@@ -94,9 +94,9 @@ def test_contrast_check_finds_unreadable_text(console: str, driver: Chrome) -> N
 
 
 def test_each_level_has_its_own_pattern(console: str, driver: Chrome) -> None:
-    """Seven swatches that differ without colour; badges have patterns too."""
+    """Seven looks and a held one differ without colour; badges have patterns too."""
     driver.get(console + "?lang=en")
-    wait_until(lambda: len(driver.find_elements(By.CSS_SELECTOR, ".swatch")) == 7)
+    wait_until(lambda: len(driver.find_elements(By.CSS_SELECTOR, ".swatch")) == 8)
     script = """
     return [...document.querySelectorAll(".swatch")].map((canvas) => {
       const {data} = canvas.getContext("2d").getImageData(0, 0, 16, 16);
@@ -110,6 +110,6 @@ def test_each_level_has_its_own_pattern(console: str, driver: Chrome) -> None:
         ".map((block) => getComputedStyle(block).backgroundImage)"
     )
 
-    assert len(set(patterns)) == 7
+    assert len(set(patterns)) == 8
     assert blocks
     assert all(block.startswith("url(") for block in blocks)

@@ -9,7 +9,15 @@ import pyarrow as pa
 import pytest
 from browser import picture
 from conftest import wait_until
-from console_pages import fill, find, map_data, no_problems, shown, text
+from console_pages import (
+    fill,
+    find,
+    is_side_too_wide,
+    map_data,
+    no_problems,
+    shown,
+    text,
+)
 from console_workspace import HOSTILE, NOW_S, PASSWORD, SLOPES, Workspace
 from deltalake import write_deltalake
 from selenium.webdriver import Chrome
@@ -124,12 +132,16 @@ def test_html_in_user_input_is_escaped(
 
 
 def test_missing_cells_are_shown_as_missing(console: str, driver: Chrome) -> None:
-    """A silent cell shows its last receipt; an unknown cell is reported as unknown."""
+    """A silent cell shows a held level and its receipt; a foreign token is no cell."""
     shown(driver, console, "ja")
     silent = SLOPES[3].cell.token
     driver.execute_script("location.hash = arguments[0]", silent)
     wait_until(lambda: "最終受信" in text(driver, ".panel .warn"))
-    assert text(driver, ".panel .badge") == "データなし"
+    badge = text(driver, ".panel .badge")
+    assert badge.startswith("判定不能（最終 レベル4相当 10/26")
+    assert badge.endswith("14:40、以後データなし）")
+    assert not is_side_too_wide(driver)
+    picture(driver, "held-ja")
     driver.execute_script("location.hash = '../../etc/passwd'")
     wait_until(lambda: text(driver, ".panel .warn") == "このメッシュはありません")
 

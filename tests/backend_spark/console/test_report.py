@@ -6,6 +6,8 @@ import httpx
 import pytest
 from console_workspace import HIGHEST, SLOPES, Workspace, log_in
 
+from backend_spark.console.level_grid import HELD_OFFSET
+
 OpenApp = Callable[..., httpx.Client]
 
 
@@ -16,11 +18,15 @@ OpenApp = Callable[..., httpx.Client]
 def test_report_has_level_place_and_cell(
     open_app: OpenApp, language: str, level: str
 ) -> None:
-    """In the requested language, or else in that of the settings."""
+    """In the requested language, or else in that of the settings.
+
+    The headline has the judged level, although a silent cell holds the same one.
+    """
     page = open_app().get("/report", params={"lang": language}).text
 
     assert "大谷町" in page
-    assert level.format(HIGHEST) in page
+    assert f'<p class="badge big l{HIGHEST}">{level.format(HIGHEST)}</p>' in page
+    assert f"l{HELD_OFFSET + HIGHEST}" in page
     assert SLOPES[0].cell.token in page
     assert "警戒レベル" not in page
 

@@ -10,10 +10,14 @@ import pytest
 from console_tables import CRITERIA
 from console_workspace import SLOPES, Clock, Workspace, log_in, make_test_services
 
-from backend_spark.console.level_grid import MISSING
-from backend_spark.console.snake_line import computed_futures, moments_ahead
+from backend_spark.console.snake_line import (
+    computed_futures,
+    criteria_lines,
+    moments_ahead,
+)
 from backend_spark.console.thresholds import count_highest_levels, what_if_levels
 from backend_spark.criteria.tables import read_criteria
+from slope_science.criteria import NO_LINE, NOT_JUDGED_MM, Criteria, CriticalLine
 from slope_science.findings import judge_rain
 from slope_science.rain import SoilWater, assumed_levels
 
@@ -101,7 +105,7 @@ def test_prefecture_table_applies_where_no_threshold_is_set(
     ("more", "message"),
     [
         ({"warning_mm": 50.0}, "0 < advisory <= warning <= special"),
-        ({"warning_mm": 5.0}, "warning_mm must be between 10 and 1500 mm, got 5"),
+        ({"warning_mm": 5.0}, "warning_mm must be between 10 and 998 mm, got 5"),
         ({"special_mm": "x"}, "request must be a ThresholdDraft"),
         ({"why": " "}, "why must be 1 to 500 characters long"),
         ({"cell": "../x"}, "cell must be one of the map's, got '../x'"),
@@ -169,10 +173,65 @@ def test_preview_levels_equal_judge_rain_per_cell(
     assert count_highest_levels(grid, range(len(grid.tokens)), CRITERIA) == expected
 
 
+@pytest.mark.parametrize("line", [NO_LINE, ()])
+def test_preview_counts_levels_that_are_not_judged(
+    line: CriticalLine, workspace: Workspace, clock: Clock
+) -> None:
+    """No cell has them; a line at infinity makes no interpolated number."""
+    parts = make_test_services(workspace, clock)
+    parts.refresh()
+    grid = parts.live_state.grid
+    only_2 = Criteria(NOT_JUDGED_MM, 1.0, NOT_JUDGED_MM, assumed=False, line=line)
+    found = count_highest_levels(grid, range(len(grid.tokens)), only_2)
+
+    assert found[1] > 0
+    assert found[2:] == [0, 0, 0]
+
+
+def test_levels_that_are_not_judged_stay_so_for_all_cells(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """A version for all cells leaves them out, in the console and in the job's table.
+
+    A version for that cell is a decision about it, and counts.
+    """
+    table = workspace.folder / "prefecture.csv"
+    table.write_text(f"cell,LEVEL1,LEVEL2\n{WET},70,999\n", encoding="utf-8")
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-chief")
+    settings = f'[criteria]\nfile = "{table}"'
+    found = []
+    for cell in ("", WET):
+        sent = DRAFT | {"cell": cell}
+        assert client.post("/api/thresholds", headers=proof, json=sent).is_success
+        of = make_test_services(workspace, clock, settings).thresholds.for_cell
+        base = read_criteria(table, CRITERIA)
+        changes = read_criteria(workspace.data / "console" / "criteria.csv", CRITERIA)
+        job = base.with_changes(changes).criteria_of(WET)
+        assert job == of(WET)
+        found.append((job.advisory_mm, job.not_judged))
+
+    assert found == [(60.0, (3, 4, 5)), (60.0, ())]
+
+
+def test_lines_of_a_chart_without_some_criteria_are_null() -> None:
+    """JSON has no infinity."""
+    only_2 = Criteria(NOT_JUDGED_MM, 60.0, NOT_JUDGED_MM, assumed=False, line=NO_LINE)
+    lines = criteria_lines(only_2)
+
+    assert (lines["advisory_mm"], lines["warning_mm"]) == (60.0, None)
+    assert lines["special_mm"] is None
+    assert set(lines["critical_mm"]) == {None}
+    assert lines["not_judged"] == [3, 4, 5]
+    assert [f.margin_mm for f in computed_futures(SoilWater(), 0.0, only_2)] == [
+        None
+    ] * 2
+
+
 def test_more_assumed_rain_never_lowers_a_level(
     workspace: Workspace, clock: Clock
 ) -> None:
-    """For 0 to 120 mm/h; cells without data stay missing."""
+    """For 0 to 120 mm/h; silent cells stay as they are."""
     parts = make_test_services(workspace, clock)
     parts.refresh()
     by_rain = [
@@ -183,9 +242,9 @@ def test_more_assumed_rain_never_lowers_a_level(
     now = parts.live_state.snapshot()["levels"]
     assert all(a <= b for a, b in zip(now, by_rain[0], strict=True))
     assert all(a <= b <= c for a, b, c in zip(*by_rain, strict=True))
-    assert max(by_rain[2]) == 5
+    assert max(level for level in by_rain[2] if level <= 5) == 5
     silent = parts.live_state.grid.row_of[SLOPES[3].cell.token]
-    assert {levels[silent] for levels in by_rain} == {MISSING}
+    assert {levels[silent] for levels in by_rain} == {now[silent]}
 
 
 @pytest.mark.parametrize(

@@ -79,11 +79,14 @@ def test_zeros_at_the_end_of_the_line_are_ignored(tmp_path: Path) -> None:
     assert criteria.critical_line_mm(150) == LINE[59]
 
 
-def test_mesh_without_criteria_uses_the_default(tmp_path: Path) -> None:
-    """The value 999 means no criterion."""
+def test_mesh_that_is_not_judged_does_not_use_the_default(tmp_path: Path) -> None:
+    """999 means that the prefecture does not judge the level: no rain reaches it."""
     path = write(tmp_path / "c.csv", [MESH, 999, 999, *[999] * 151])
+    criteria = read_criteria(path, DEFAULT).criteria_of(cell_at_mesh(MESH))
 
-    assert read_criteria(path, DEFAULT).criteria_of(cell_at_mesh(MESH)) == DEFAULT
+    assert criteria.not_judged == (2, 3, 4, 5)
+    assert not criteria.assumed
+    assert judge_rain(150.0, 998.0, criteria) is None
 
 
 def test_cell_with_two_meshes_uses_the_lower_criteria() -> None:

@@ -21,6 +21,8 @@ from deltalake import write_deltalake
 from backend_spark.cli import cli
 from backend_spark.exports.cap import NAMESPACE
 from backend_spark.tables.schemas import TABLES
+from slope_science.reason_text import render_english
+from slope_science.reasons import reason_from_json
 
 NOON = datetime(2026, 7, 1, 3, 0, tzinfo=UTC)  # in Japan
 HIGH, LOW, SILENT = "355a9c44", "355a9c4c", "355a9c54"
@@ -73,11 +75,14 @@ def export(tmp_path: Path) -> Export:
     return run
 
 
-def cap(export: Export, path: Path, *args: str | Path) -> ET.Element:
+def cap(
+    export: Export, path: Path, *args: str | Path, at: datetime = NOON
+) -> ET.Element:
     """Export a CAP message and validate it by the CAP 1.2 schema."""
     done = export(
-        "--format", "cap", "--sender", "bosai@a.example", "--out", path, *args
-    )
+        "--format", "cap", "--sender", "bosai@a.example", "--out", path,
+        "--at", at.isoformat(), *args,
+    )  # fmt: skip
     assert done.exit_code == 0, done.output
     xmlschema.XMLSchema(SCHEMA).validate(path)
     return ET.fromstring(path.read_bytes())  # noqa: S314 - our own file
@@ -90,9 +95,12 @@ def test_draft_has_levels_and_areas_in_two_languages(
     alert = cap(export, tmp_path / "a.xml")
 
     infos = alert.findall(f"{CAP}info")
-    assert [i.findtext(f"{CAP}language") for i in infos] == ["ja-JP", "en"]
-    assert "レベル4相当" in (infos[0].findtext(f"{CAP}headline") or "")
-    for info in infos:
+    assert [i.findtext(f"{CAP}language") for i in infos] == ["ja-JP", "en"] * 2
+    held, judged = infos[:2], infos[2:]
+    assert "レベル4相当" in (judged[0].findtext(f"{CAP}headline") or "")
+    assert {i.findtext(f"{CAP}certainty") for i in held} == {"Unknown"}
+    assert {i.findtext(f"{CAP}certainty") for i in judged} == {"Likely"}
+    for info in judged:
         assert info.findtext(f"{CAP}severity") == "Severe"
         assert [g.text for g in info.iterfind(f".//{CAP}geocode/{CAP}value")] == [HIGH]
         assert info.findtext(f"{CAP}effective") == "2026-07-01T12:00:00+09:00"
@@ -102,6 +110,71 @@ def test_draft_has_levels_and_areas_in_two_languages(
     assert points[0] == points[-1]
     latitude, longitude = map(float, points[0].split(","))
     assert (34 < latitude < 35, 132 < longitude < 133) == (True, True)
+
+
+def test_held_level_has_its_last_time_and_is_never_called_likely(
+    export: Export, tmp_path: Path
+) -> None:
+    """The present of a silent cell is unknown; the message says since when."""
+    alert = cap(export, tmp_path / "a.xml", at=NOON + timedelta(days=2))
+
+    infos = alert.findall(f"{CAP}info")
+    assert {i.findtext(f"{CAP}certainty") for i in infos} == {"Unknown"}
+    assert [i.findtext(f"{CAP}parameter/{CAP}value") for i in infos] == list("5544")
+    assert infos[0].findtext(f"{CAP}effective") == "2026-07-03T12:00:00+09:00"
+    assert "判定できない区域" in (infos[0].findtext(f"{CAP}headline") or "")
+    assert (
+        f"{SILENT}：判定不能（最終 レベル5相当 2026-07-01 10:00、以後データなし）"
+        in (infos[0].findtext(f"{CAP}description") or "")
+    )
+    done = export("--format", "geojson", "--at", (NOON + timedelta(days=7)).isoformat())
+    levels = {
+        f["id"]: f["properties"]["level"] for f in json.loads(done.stdout)["features"]
+    }
+    assert levels == {HIGH: 4, LOW: None}
+
+
+@pytest.mark.parametrize(
+    ("level_now", "code", "certainty"),
+    [
+        (5, '["confirmed",["wire_cut","n1 wire"],"n2 vib"]', "Observed"),
+        (5, '["unconfirmed",["wire_cut","n1 wire"]]', "Possible"),
+        (5, '["soil_water",300,277.1,"special"]', "Likely"),
+        (5, '["soil_water",300,277,"special",null,["assumed_criterion"]]', "Possible"),
+        (4, '["soil_water",221.7,221.6,"line",40]', "Likely"),
+        (4, '["soil_water",221.7,221.6,"line",40,["assumed_line"]]', "Possible"),
+        (4, '["ahead_same_rain",50,["soil_water",160,150,"line",40]]', "Possible"),
+        (3, '["soil_water",160,150,"warning",null,["assumed_criteria"]]', "Possible"),
+        (2, '["soil_water",112.5,112.5,"advisory"]', "Possible"),
+    ],
+)  # fmt: skip
+def test_assumptions_are_never_called_observed(
+    export: Export, tmp_path: Path, level_now: int, code: str, certainty: str
+) -> None:
+    """Observed is only a flow that a second sensor confirmed."""
+    row = level("355a9c5c", level_now, NOON, render_english(reason_from_json(code)))
+    append(tmp_path / "data", "levels", row | {"reason_codes": [code]})
+    alert = cap(export, tmp_path / "a.xml")
+
+    found = {
+        info.findtext(f"{CAP}certainty")
+        for info in alert.iterfind(f"{CAP}info")
+        if "355a9c5c" in (info.findtext(f"{CAP}description") or "")
+    }
+    assert found == {certainty}
+
+
+def test_message_without_a_cell_of_the_level_is_rejected(
+    export: Export, tmp_path: Path
+) -> None:
+    """Neither judged nor held."""
+    append(tmp_path / "data", "levels", level(SILENT, 1, NOON, "calm again"))
+    done = export(
+        "--format", "cap", "--sender", "a", "--min-level", "5", "--at", NOON.isoformat()
+    )
+
+    assert done.exit_code == 2
+    assert "a cell of level 5" in " ".join(done.output.split())
 
 
 def test_update_and_cancel_reference_the_earlier_message(
@@ -126,7 +199,8 @@ def test_update_and_cancel_reference_the_earlier_message(
     [
         (["--format", "cap"], "--sender must be given for cap"),
         (["--format", "cap", "--sender", "a b"], "must be a name without blanks"),
-        (["--format", "cap", "--sender", "a", "--min-level", "5"], "a cell of level 5"),
+        (["--format", "geojson"], "give --at for the past"),
+        (["--format", "cap", "--sender", "a"], "give --at for the past"),
         (["--format", "geojson", "--at", "2026-07-01"], "ISO 8601 with a zone"),
         (["--format", "geojson", "--at", "2020-07-01T00:00Z"], "computed for"),
         (["--format", "parquet"], "--out must be a file"),
@@ -162,12 +236,16 @@ def test_file_that_is_no_cap_message_is_rejected(
 
 def test_geojson_follows_rfc_7946(export: Export) -> None:
     """Longitude first, rings counter-clockwise and closed; unknown values are null."""
-    made = json.loads(export("--format", "geojson").stdout)
+    at = NOON.isoformat()
+    made = json.loads(export("--format", "geojson", "--at", at).stdout)
 
     assert [f["id"] for f in made["features"]] == [HIGH, LOW, SILENT]
     high, _, silent = made["features"]
-    assert (high["properties"]["level"], silent["properties"]["level"]) == (4, None)
-    assert silent["properties"]["level_name"] == "no data"
+    assert (high["properties"]["level"], high["properties"]["state"]) == (4, "judged")
+    assert high["properties"]["known_until"] is None
+    assert (silent["properties"]["level"], silent["properties"]["state"]) == (5, "held")
+    assert silent["properties"]["known_until"] == "2026-07-01T01:00:00+00:00"
+    assert silent["properties"]["level_name"] == "unknown (last level 5)"
     assert high["properties"]["cl_margin_mm"] is None
     (ring,) = high["geometry"]["coordinates"]
     assert ring[0] == ring[-1]
@@ -182,7 +260,7 @@ def test_export_of_an_earlier_time_ignores_later_rows(export: Export) -> None:
     made = json.loads(export("--format", "geojson", "--at", at).stdout)
 
     levels = {f["id"]: f["properties"]["level"] for f in made["features"]}
-    assert levels == {HIGH: 2, SILENT: None}
+    assert levels == {HIGH: 2, SILENT: 5}
 
 
 def test_csv_contains_no_formulas(export: Export) -> None:

@@ -1,10 +1,16 @@
 """Notices: when they are published, renewed and withdrawn."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 
-from backend_spark.notices.notice_state import NoticePolicy, NoticeState
+from backend_spark.notices.notice_state import (
+    CurrentLevel,
+    NoticePolicy,
+    NoticeState,
+)
+from backend_spark.scoring.holds import HELD, JUDGED, UNKNOWN, HoldLimits, PresentLevel
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic, notice_topic
@@ -19,7 +25,20 @@ def open_state(folder: Path) -> NoticeState:
     return NoticeState(POLICY, folder / "notices.json")
 
 
-def update(state: NoticeState, level: int | None, at_s: float) -> Notice | None:
+def judged(level: int, at_s: float = 0.0) -> CurrentLevel:
+    return CurrentLevel(PresentLevel(level, JUDGED), NOW_S + at_s)
+
+
+def held(level: int, known_s: float) -> CurrentLevel:
+    return CurrentLevel(PresentLevel(level, HELD, NOW_S + known_s), NOW_S + known_s)
+
+
+def update(
+    state: NoticeState, level: CurrentLevel | int | None, at_s: float
+) -> Notice | None:
+    """The notice for a level; None is a silent cell."""
+    if isinstance(level, int):
+        level = judged(level, at_s)
     levels = {} if level is None else {CELL.token: level}
     return state.update(levels, NOW_S + at_s).get(TOPIC)
 
@@ -37,15 +56,93 @@ def test_change_is_published_once_and_renewed_at_half_time(tmp_path: Path) -> No
     assert published[5] == Notice(3, NOW_S + 5500, at_s=NOW_S + 1900)
 
 
-def test_low_level_withdraws_and_missing_level_does_not(tmp_path: Path) -> None:
-    """Without a level the notice runs until it expires."""
+def test_low_level_withdraws_and_a_silent_cell_is_held(tmp_path: Path) -> None:
+    """The notice of a silent cell is renewed as held, with the time of its last row."""
     state = open_state(tmp_path)
     update(state, 5, 0)
 
-    assert update(state, None, 10) is None
-    assert update(state, 2, 20) == Notice(at_s=NOW_S + 20, withdrawn=True)
-    assert update(state, 2, 30) is None
-    assert update(state, 3, 40) == Notice(3, NOW_S + 3640, at_s=NOW_S + 40)
+    assert update(state, None, 10) == Notice(
+        5, NOW_S + 3610, at_s=NOW_S + 10, state=HELD, known_until_s=NOW_S
+    )
+    assert update(state, None, 20) is None
+    assert update(state, 2, 30) == Notice(at_s=NOW_S + 30, withdrawn=True)
+    assert update(state, 2, 40) is None
+    assert update(state, 3, 50) == Notice(3, NOW_S + 3650, at_s=NOW_S + 50)
+
+
+@pytest.mark.parametrize("silence", ["no rows", "held rows", "lower held rows"])
+def test_notice_is_renewed_as_held_for_as_long_as_the_hold(
+    tmp_path: Path, silence: str
+) -> None:
+    """Never lowered, never withdrawn; after `hold_s` it expires on the slope."""
+    limits = HoldLimits(hold_s=86_400.0)
+    state = NoticeState(POLICY, tmp_path / "notices.json", limits)
+    update(state, 4, 0)
+    found = {"no rows": None, "held rows": held(4, 0), "lower held rows": held(3, 0)}
+    news = []
+    for minute in range(10, 48 * 60, 10):
+        at_s = minute * 60.0
+        now = found[silence] if at_s < limits.hold_s else None
+        if at_s >= limits.hold_s and silence != "no rows":
+            now = CurrentLevel(PresentLevel(None, UNKNOWN, NOW_S), NOW_S + at_s)
+        news.append(update(state, now, at_s))
+    published = [notice for notice in news if notice]
+
+    assert {(n.level, n.state, n.withdrawn) for n in published} == {(4, HELD, False)}
+    assert {n.known_until_s for n in published} == {NOW_S}
+    gaps = [b.at_s - a.at_s for a, b in itertools.pairwise(published)]
+    assert max(gaps) <= POLICY.hold_s / 2
+    assert 0 <= limits.hold_s - (published[-1].at_s - NOW_S) <= POLICY.hold_s
+
+
+def test_unknown_level_neither_renews_nor_withdraws(tmp_path: Path) -> None:
+    """A cell that reports, but has no judgement and no hold."""
+    state = open_state(tmp_path)
+    update(state, 4, 0)
+    unknown = CurrentLevel(PresentLevel(None, UNKNOWN), NOW_S + 3000)
+
+    assert [update(state, unknown, at_s) for at_s in (600, 3000, 4000)] == [None] * 3
+    assert update(state, 1, 4100) is not None
+
+
+def test_judged_level_after_a_hold_must_be_low_for_calm_s(tmp_path: Path) -> None:
+    """The first judgement after a gap does not withdraw the notice."""
+    state = NoticeState(
+        NoticePolicy(3, 10_800.0, calm_s=3600.0), tmp_path / "notices.json"
+    )
+    update(state, 5, 0)
+    for at_s in range(600, 36_000, 600):
+        update(state, None, at_s)
+
+    assert update(state, 1, 36_000) is not None  # renewed as judged
+    assert state.notices[TOPIC].level == 5
+    assert update(state, 1, 39_000) is None
+    withdrawal = update(state, 1, 39_600)
+    assert withdrawal is not None
+    assert withdrawal.withdrawn
+
+
+def test_restart_keeps_the_hold_of_a_silent_cell(tmp_path: Path) -> None:
+    """The notice in the file carries the time of the last judgement."""
+    state = open_state(tmp_path)
+    update(state, 4, 0)
+    update(state, None, 1000)
+    again = update(open_state(tmp_path), None, 3000)
+
+    assert again is not None
+    assert (again.state, again.known_until_s) == (HELD, NOW_S)
+
+
+def test_doubts_are_published_when_they_change(tmp_path: Path) -> None:
+    """A confirmation of an unconfirmed level is news."""
+    state = open_state(tmp_path)
+    alone = CurrentLevel(PresentLevel(5, JUDGED), NOW_S, ("unconfirmed",))
+    first, second = update(state, alone, 0), update(state, 5, 10)
+
+    assert first is not None
+    assert first.doubts == ("unconfirmed",)
+    assert second is not None
+    assert second.doubts == ()
 
 
 def test_notice_time_never_goes_back_after_a_restart(tmp_path: Path) -> None:
@@ -64,7 +161,7 @@ def test_damaged_file_and_invalid_cell_are_logged(
     """Valid cells are published all the same."""
     (tmp_path / "notices.json").write_text("{")
     state = open_state(tmp_path)
-    fresh = state.update({"nonsense": 5, CELL.token: 5}, NOW_S)
+    fresh = state.update({"nonsense": judged(5), CELL.token: judged(5)}, NOW_S)
 
     assert list(fresh) == [TOPIC]
     assert "cannot read the notices published before" in caplog.text

@@ -13,7 +13,7 @@ from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.score import CellRules, score_cell
 from backend_spark.tables.schemas import LEVELS, SENSORS
 from slope_science.creep import fukuzono_displacement_mm
-from slope_science.criteria import Criteria
+from slope_science.criteria import NO_LINE, NOT_JUDGED_MM, Criteria
 from slope_science.rain import antecedent_index, effective_rain
 from slope_science.rain_forecast import ForecastRain
 from slope_science.reason_compat import parse_why
@@ -21,6 +21,7 @@ from slope_science.reason_compat import parse_why
 T0 = 1_700_006_400  # a full hour
 STEP = 600
 RULES = CellRules(Criteria.assumed_from(150.0))
+DEFAULT_SPECIAL_MM = RULES.criteria.special_mm
 DAY = 144
 
 
@@ -73,11 +74,11 @@ def test_margins_of_futures_are_ordered_by_their_rain() -> None:
     assert last["margin_forecast_mm"] is None
 
 
-def test_look_ahead_raises_the_level_only_if_enabled() -> None:
-    """By default the level uses observed rain only, not the next two hours."""
+def test_continued_rain_raises_the_level_only_if_enabled() -> None:
+    """That is a forecast of ours: by default only an official one raises the level."""
     storm = gauge([8.0] * 12)
     observed = columns(storm)[-1]
-    ahead = columns(storm, replace(RULES, look_ahead=True))[-1]
+    ahead = columns(storm, replace(RULES, same_rain=True))[-1]
 
     assert observed["level"] == 1
     assert ahead["level"] == observed["level_same"] == 3
@@ -95,7 +96,9 @@ def test_forecast_gives_a_third_future() -> None:
 
     assert last["margin_forecast_mm"] < last["margin_same_mm"] < last["margin_mm"]
     assert last["level_forecast"] == 4 > last["level_same"]
-    assert (last["level"], last["forecast_source"]) == (1, "JMA")
+    assert (last["level"], last["forecast_source"]) == (4, "JMA")
+    observed = columns(gauge([2.0] * 12), replace(rules, look_ahead=False))[-1]
+    assert (observed["level"], observed["level_forecast"]) == (1, 4)
     assert last["forecast_issued_at"].timestamp() == T0
     assert last["forecast_mm"] == [20.0] * 12
     assert not [text for text in last["assumed"] if "forecast" in text]
@@ -103,7 +106,7 @@ def test_forecast_gives_a_third_future() -> None:
 
 def test_look_ahead_uses_the_forecast_if_there_is_one() -> None:
     """Both a forecast storm and a forecast end of rain count."""
-    ahead = replace(RULES, look_ahead=True)
+    ahead = replace(RULES, same_rain=True)
     dry = ForecastRain("JMA", T0, (0.0,) * 12)
     coming = columns(gauge([0.0] * 12), replace(ahead, forecast=lambda _: STORM))[-1]
     ending = columns(gauge([8.0] * 12), replace(ahead, forecast=lambda _: dry))[-1]
@@ -118,7 +121,7 @@ def test_unused_forecast_is_recorded_with_its_reason() -> None:
     stale = ForecastRain(
         "JMA", T0, None, parse_why("stale: issued 3.0 h before, 2 h at most")
     )
-    rules = replace(RULES, look_ahead=True, forecast=lambda _: stale)
+    rules = replace(RULES, same_rain=True, forecast=lambda _: stale)
     last = columns(gauge([8.0] * 12), rules)[-1]
 
     assert (last["margin_forecast_mm"], last["level_forecast"]) == (None, None)
@@ -127,6 +130,50 @@ def test_unused_forecast_is_recorded_with_its_reason() -> None:
     )
     assert last["level"] == last["level_same"] == 3
     assert "rain to come: no official forecast is used" in last["assumed"]
+
+
+def test_three_hours_ahead_reach_what_two_do_not() -> None:
+    """The look-ahead of the prefecture; its hours are a column."""
+    late = ForecastRain("JMA", T0, (0.0,) * 14 + (25.0,) * 4)
+    three = replace(RULES.criteria, look_ahead_h=3)
+    rows = [
+        columns(gauge([2.0] * 12), replace(RULES, criteria=c, forecast=lambda _: late))
+        for c in (RULES.criteria, three)
+    ]
+    two_h, three_h = (each[-1] for each in rows)
+
+    assert (two_h["level"], two_h["look_ahead_h"]) == (1, 2)
+    assert (three_h["level"], three_h["look_ahead_h"]) == (2, 3)
+    assert three_h["reasons"][0].startswith("in 180 min, by JMA's forecast of ")
+
+
+def test_level_that_the_prefecture_does_not_judge() -> None:
+    """LEVEL2=999: level 2 at most, and reasons and assumptions name the others."""
+    only_2 = Criteria(NOT_JUDGED_MM, 60.0, NOT_JUDGED_MM, assumed=False, line=NO_LINE)
+    rules = replace(RULES, criteria=only_2, forecast=lambda _: STORM, same_rain=True)
+    rows = columns(gauge([3.0] * 12 + [25.0] * 12), rules)
+    note = "rain: the prefecture does not judge level 3, 4, 5 here"
+
+    assert [rows[0]["level"], rows[-1]["level"], rows[-1]["level_forecast"]] == [
+        2,
+        2,
+        2,
+    ]
+    assert rows[-1]["swi_mm"] > DEFAULT_SPECIAL_MM
+    assert note in rows[-1]["reasons"]
+    assert all(note in row["assumed"] for row in rows)
+    assert {row["margin_mm"] for row in rows} == {None}
+
+
+def test_rain_that_is_not_judged_gives_no_level() -> None:
+    """Level 1 would read as calm; movement still gives its level."""
+    none = Criteria(*[NOT_JUDGED_MM] * 3, assumed=False, line=NO_LINE)
+    last = columns(gauge([4.0] * 60), replace(RULES, criteria=none))[-1]
+
+    assert last["level"] is None
+    assert last["reasons"] == [
+        "rain: the prefecture does not judge level 2, 3, 4, 5 here"
+    ]
 
 
 def test_unknown_rain_gives_no_future_of_the_same_rain() -> None:
@@ -331,12 +378,18 @@ def test_rows_fit_their_tables() -> None:
 def test_rain_columns_are_monotone_in_rain(
     depths: list[float], data: st.DataObject
 ) -> None:
-    """They grow with rain and are never negative; margins shrink."""
+    """They grow with rain and are never negative; margins shrink.
+
+    Rain of one gauge that is too much to be believed gives level 3 at most (decision
+    45), and does not lower a level below that.
+    """
     more = [depth + data.draw(st.floats(0, 20)) for depth in depths]
     grow = ("effective_1h5_mm", "effective_72h_mm", "antecedent_mm_per_day", "swi_mm")
     for low, high in zip(columns(gauge(depths)), columns(gauge(more)), strict=True):
-        for name in (*grow, "r60_mm", "level", "level_same", "level_dry"):
+        for name in (*grow, "r60_mm", "level_same", "level_dry"):
             assert 0 <= low[name] <= high[name] + 1e-9
+        is_capped = any("high, unconfirmed" in reason for reason in high["reasons"])
+        assert 0 <= min(low["level"], 3 if is_capped else 5) <= high["level"]
         for name in ("margin_mm", "margin_same_mm", "margin_dry_mm"):
             assert high[name] <= low[name] + 1e-9
 
@@ -344,12 +397,41 @@ def test_rain_columns_are_monotone_in_rain(
 @settings(max_examples=30, deadline=None)
 @given(st.floats(0.5, 10), st.integers(8, 30))
 def test_gap_lowers_completeness(depth_mm: float, lost: int) -> None:
-    """Lost reports mark a lower bound and do not count as zero rain."""
+    """A node that was off has counted nothing: no zero rain, but a lower bound."""
     whole = gauge([depth_mm] * (lost + 20))
-    kept = [o for o in whole if not 10 <= o.seq < 10 + lost]
+    kept = [o for o in whole if o.seq < 10]
+    kept += [replace(o, boot="2") for o in whole if o.seq >= 10 + lost]
     row, full = columns(kept)[-1], columns(whole)[-1]
 
-    assert row["completeness"] < full["completeness"]
+    missing = full["completeness"] - row["completeness"]
+    assert missing * DAY == pytest.approx(lost)
     assert row["lower_bound"]
     assert row["swi_mm"] > 0
     assert any("lower bound" in reason for reason in row["reasons"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.5, 5), st.integers(8, 30))
+def test_counter_completes_a_gap_of_reports(depth_mm: float, lost: int) -> None:
+    """Steady rain over the gap is as if no report were lost; its steps are marked."""
+    whole = gauge([depth_mm] * (lost + 20))
+    kept = [o for o in whole if not 10 <= o.seq < 10 + lost]
+    rows, full = columns(kept), columns(whole)
+    marked = [any("came as one sum" in r for r in row["reasons"]) for row in rows]
+
+    assert marked == [*[False] * 10, *[True] * (lost + 1), *[False] * 9]
+    for row, expected in zip(rows, full, strict=True):
+        assert row["completeness"] == expected["completeness"]
+        assert row["swi_mm"] == pytest.approx(expected["swi_mm"])
+
+
+def test_forecast_on_doubtful_rain_alone_gives_level_3_at_most() -> None:
+    """Doubtful tips fill the soil; rain to come then reaches level 4, on them alone."""
+    shower = ForecastRain("JMA", T0, (10.0,) * 12)
+    rules = replace(RULES, forecast=lambda _: shower)
+    storm = gauge([9.0] * 14)
+    doubtful = [replace(o, node_flag=3) for o in storm]
+    sure, doubted = columns(storm, rules)[-1], columns(doubtful, rules)[-1]
+
+    assert sure["level"] == sure["level_forecast"] == 4
+    assert (doubted["level"], doubted["level_forecast"]) == (3, 4)

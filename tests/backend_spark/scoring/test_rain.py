@@ -46,12 +46,58 @@ def test_missing_reading_is_filled_from_the_sum() -> None:
     assert rain == {10: 0, 20: 2, 30: 2, 40: 2}
 
 
-def test_steps_of_a_gap_over_an_hour_are_unknown() -> None:
-    """The rain is counted in the step of the next reading; the gap is not zero rain."""
-    rain = steps(RainReading(600, 10, 0), RainReading(600 + 2 * HOUR, 40, 1))
+def test_rain_of_a_gap_is_spread_over_it_and_marked() -> None:
+    """A sum after two hours is no cloudburst of its last ten minutes."""
+    gauge = read_gauge([
+        RainReading(600, 10, 0),
+        RainReading(600 + 2 * HOUR, 40, 1),
+        RainReading(1200 + 2 * HOUR, 41, 1),
+    ])
+    rain = cell_rain([gauge], step_ends(1200, 1200 + 2 * HOUR))
 
-    assert rain[130] == 30
-    assert all(rain[minute] is None for minute in range(20, 130, 10))
+    assert [round(step.depth_mm, 6) for step in rain] == [2.5] * 12 + [1]
+    assert all(step.is_known for step in rain)
+    assert [step.catch_up_h for step in rain] == [2.0] * 12 + [0.0]
+    assert not any(step.doubted_mm for step in rain)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        RainReading(600 + 14 * HOUR, 10, 0),
+        RainReading(600 + 14 * HOUR, 40, 30, boot="other"),
+        RainReading(600 + 14 * HOUR, 40, 30, failed=True),
+    ],
+)
+def test_gap_without_rain_or_with_a_restart_stays_unknown(after: RainReading) -> None:
+    """The gauge may have been off, or dead: missing rain is never zero."""
+    rain = steps(RainReading(600, 10, 0), after)
+    last = [] if after.failed else [10 + 14 * 60]
+
+    assert [minute for minute, mm in rain.items() if mm is not None] == [10, *last]
+
+
+def test_rain_of_a_gap_over_two_days_is_doubtful() -> None:
+    """It is spread over the last two days of the gap."""
+    gauge = read_gauge([RainReading(600, 10, 0), RainReading(600 + 96 * HOUR, 298, 1)])
+    wet = [end_s for end_s, mm in gauge.depth_mm.items() if mm]
+
+    assert {round(gauge.depth_mm[end_s], 6) for end_s in wet} == {1.0}
+    assert len(wet) == 6 * 48
+    assert min(wet) == 600 + 48 * HOUR + 600
+    assert sum(gauge.doubted_mm.values()) == pytest.approx(288)
+
+
+def test_gauge_that_reads_too_low_leaves_its_steps_unknown() -> None:
+    """Its rain is a lower bound; another gauge of the cell makes the step known."""
+    clogged = read_gauge([RainReading(600, 0), RainReading(1200, 1, low=True)])
+    good = read_gauge([RainReading(600, 0), RainReading(1200, 9)])
+
+    assert [(r.depth_mm, r.is_known) for r in cell_rain([clogged], [1200, 1800])] == [
+        (1, False),
+        (0, False),
+    ]
+    assert cell_rain([clogged, good], [1200])[0].is_known
 
 
 def test_decreased_counter_counts_its_own_increment() -> None:

@@ -6,9 +6,12 @@ import pytest
 from triage_readings import RAIN, START_S, rain
 
 from edge_agent.triage import SnapshotError, Triage
+from edge_agent.triage.settings import CriteriaSection
+from service_runtime.errors import FieldError
 from slope_science.criteria import Criteria
+from slope_science.findings import judge_rain
 from slope_science.rain import SoilWater
-from spatial_mqtt.announcements import CriteriaNotice
+from spatial_mqtt.announcements import CriteriaNotice, Notice
 from spatial_mqtt.errors import NoticeError
 
 NOTICE = CriteriaNotice(90.0, 120.0, 240.0, version=1_700_000_000.0)
@@ -62,7 +65,36 @@ def test_critical_line_of_the_prefecture_is_used() -> None:
     triage.assess([rain(0.0, 0.0)], START_S)
     result = triage.assess([rain(12.0, 12.0)], START_S + 600)
     assert result.level == 4
-    assert re.search(r">= critical line at 12\.0 mm/h 127\.8 mm$", result.why or "")
+    assert re.search(r">= critical line at 12\.0 mm/h 127\.8 mm, ", result.why or "")
+
+
+def test_level_that_is_not_judged_is_null_in_a_notice() -> None:
+    """The prefecture judges level 2 only: no index gives more, no default applies."""
+    triage = node()
+    notice = Notice.decode(
+        b'{"criteria": {"advisory_mm": 90, "warning_mm": null, "special_mm": null, '
+        b'"version": 1, "line": null}}'
+    )
+    assert notice.criteria
+    assert triage.active_criteria.apply(notice.criteria)
+    restarted = node()
+    restarted.restore(triage.snapshot())
+    for each in (triage, restarted):
+        assert each.active_criteria.criteria.not_judged == (3, 4, 5)
+        each.assess([rain(0.0, 0.0)], START_S)
+        assert each.assess([rain(200.0, 200.0)], START_S + 600).level == 2
+
+
+def test_level_that_is_not_judged_in_the_settings() -> None:
+    """999 in the prefecture's table; the other levels keep their criteria."""
+    found = CriteriaSection(advisory_mm=98.0, not_judged=(3, 4, 5)).criteria()
+
+    assert (found.advisory_mm, found.assumed) == (98.0, False)
+    assert found.not_judged == (3, 4, 5)
+    assert judge_rain(100.0, 900.0, found).level == 2  # type: ignore[union-attr]
+    for wrong in ((6,), (1,), (2,)):
+        with pytest.raises(FieldError, match="not_judged must be levels from 2 to 5"):
+            CriteriaSection(advisory_mm=98.0, not_judged=wrong)
 
 
 def test_rising_critical_line_is_refused() -> None:

@@ -59,7 +59,9 @@ def test_levels_of_a_storm_rise_in_turn_and_fall_slowly() -> None:
     assert ">= special-warning criterion 165.0 mm" in (results[peak].why or "")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 11, 17])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(s, marks=pytest.mark.long) for s in (1, 2, 3, 11, 17))]
+)
 def test_failure_by_voights_law_is_detected_hours_ahead(seed: int) -> None:
     """Level 3 more than 10 hours ahead, level 4 between 5 and 8 hours ahead."""
     rng, triage = random.Random(seed), Triage([CRACK])
@@ -82,7 +84,7 @@ def test_second_sensor_raises_the_last_hours_to_level_five() -> None:
     """Ten millimetres an hour alone are level 4; with a tilting pile, level 5."""
     one, two = Triage([CRACK]), Triage([CRACK, TILT])
     levels = {1: 0, 2: 0}
-    for step in range(int(47.8 * 6)):
+    for step in range(36 * 6, int(47.8 * 6)):
         t_h = step / 6
         mm = fukuzono_displacement_mm(t_h, FAILURE_H, A_PER_MM)
         crack, lean = Reading("crack", "mm", mm), tilt(1 + 0.02 * mm)
@@ -219,12 +221,12 @@ def sunny(minute: int, moved_deg: float = 0.0) -> list[Reading]:
 
 
 def test_thermal_drift_is_no_creep_after_a_week() -> None:
-    """The zero point moves 0.018 deg/h at nine; real creep is still detected."""
+    """The zero point moves 0.018 deg/h at nine: level 2 while that is not yet known."""
     triage = Triage([TILT])
     readings = (sunny(minute) for minute in range(0, 12 * 1440, 5))
     levels = [result.level for result in run(triage, readings, every_s=300)]
     week = 7 * 288
-    assert max(levels[:week]) == 3
+    assert max(levels[:week]) == 2
     assert set(levels[week:]) == {1}
     after = Triage([TILT])
     after.restore(triage.snapshot())

@@ -1,16 +1,16 @@
 // Badges of levels, flags and node states.
 import { el } from "./dom";
 import { COLOURS, patternUrl } from "./levelPatterns";
-import { levelName, t, type Key } from "./i18n";
+import { isHeld, presentName, severity, t, type Key } from "./i18n";
 
 export const NODE_STATES: Key[] = ["well", "late", "clock", "suspect", "silent"];
 
-export function badge(level: number): HTMLElement {
+export function badge(level: number, knownS = 0): HTMLElement {
   // The text is beside the colour, since no text colour is readable on all of them.
   const block = el("i", {});
   block.style.backgroundImage = patternUrl(level);
-  const whole = el("span", { class: "badge", "data-level": level }, block, el("span", {}, levelName(level)));
-  whole.style.borderColor = level >= 2 && level <= 5 ? (COLOURS[level] ?? "") : "";
+  const whole = el("span", { class: isHeld(level) ? "badge held" : "badge", "data-level": level }, block, el("span", {}, presentName(level, knownS)));
+  whole.style.borderColor = severity(level) >= 2 ? (COLOURS[level] ?? "") : "";
   return whole;
 }
 

@@ -33,6 +33,10 @@ const TEXTS = {
   missing: ["データなし", "No data"],
   noJudgement: ["判定なし", "No judgement"],
   level: ["レベル{n}相当", "Equivalent to level {n}"],
+  held: ["判定不能（最終 レベル{n}相当）", "Unknown (last level {n})"],
+  heldSince: ["判定不能（最終 レベル{n}相当 {t}、以後データなし）", "Unknown (last judged level {n} at {t}, no data since)"],
+  heldMeaning: ["最後の判定を保持しています。現在の状況は分かりません", "The last judgement is held: the present state is not known"],
+  someUnknown: ["基準に達したと判定されたメッシュはありません。判定できないメッシュが {n}、途絶した観測点が {m} あります", "No judged cell has reached a criterion. Cells that cannot be judged: {n}; silent nodes: {m}"],
   back: ["一覧へ戻る", "Back to the list"],
   cell: ["メッシュ", "Cell"],
   reasons: ["理由", "Reasons"],
@@ -47,6 +51,8 @@ const TEXTS = {
   warning: ["警報基準", "Warning"],
   critical: ["土砂災害発生危険基準線 (CL)", "Critical line"],
   criticalShort: ["危険 (CL)", "Critical"],
+  notJudged: ["判定対象外", "not judged"],
+  notJudgedHere: ["県はここではレベル{levels}を雨で判定しません", "The prefecture does not judge level {levels} by rain here"],
   special: ["特別警報基準", "Special warning"],
   past: ["これまで", "Past"],
   present: ["現在", "Now"],
@@ -233,13 +239,32 @@ const LEVELS: Record<number, { ja: [string, string]; en: [string, string] }> = {
 export const MISSING = 0;
 export const NO_JUDGEMENT = 6;
 
+// Added to a level that is held.
+export const HELD_OFFSET = 10;
+
+export function isHeld(level: number): boolean {
+  return level > HELD_OFFSET;
+}
+
+// The level that is judged or held; 0 without one.
+export function severity(level: number): number {
+  return level === NO_JUDGEMENT ? 0 : level % HELD_OFFSET;
+}
+
+// Name of a level, with the time of the last judgement where it is held.
+export function presentName(level: number, knownS: number): string {
+  return isHeld(level) && knownS ? t("heldSince", { n: severity(level), t: formatTime(knownS) }) : levelName(level);
+}
+
 export function levelName(level: number): string {
+  if (isHeld(level)) return t("held", { n: severity(level) });
   if (level === MISSING) return t("missing");
   if (level === NO_JUDGEMENT) return t("noJudgement");
   return t("level", { n: level });
 }
 
 export function levelMeaning(level: number): string {
+  if (isHeld(level)) return t("heldMeaning");
   const words = LEVELS[level]?.[language];
   if (!words) return "";
   if (level === 1) return words[0];

@@ -1,5 +1,6 @@
 // Official colours of the levels, each with a pattern for people who cannot distinguish
-// the colours. A higher level has a denser pattern.
+// the colours. A higher level has a denser pattern. Held levels (11 to 15) have the
+// colour of the level mixed with grey, and half its pattern above the dashes of missing data.
 
 export const COLOURS: Record<number, string> = {
   0: "#d5dae0",
@@ -9,6 +10,11 @@ export const COLOURS: Record<number, string> = {
   4: "rgb(170,0,170)",
   5: "rgb(12,0,12)",
   6: "#eceff2",
+  11: "#c9ced4",
+  12: "#ccc75b",
+  13: "#d6735f",
+  14: "#a65ba9",
+  15: "#565a60",
 };
 
 export const PATTERN_COLOURS: Record<number, string> = {
@@ -19,9 +25,16 @@ export const PATTERN_COLOURS: Record<number, string> = {
   4: "#ffffff",
   5: "#ffffff",
   6: "#6b7785",
+  11: "#4d5863",
+  12: "#4f4b00",
+  13: "#ffffff",
+  14: "#ffffff",
+  15: "#ffffff",
 };
 
-export const LEVELS_BY_SEVERITY = [5, 4, 3, 2, 1, 6, 0];
+// A judged level comes before the same level held, so that a level that is reached is never
+// summed up as unknown. Level 1 comes after it: no calm is stated for cells that are held.
+export const LEVELS_BY_SEVERITY = [5, 15, 4, 14, 3, 13, 2, 12, 11, 1, 6, 0];
 const SIZE = 16;
 
 type Draw = (context: CanvasRenderingContext2D) => void;
@@ -40,8 +53,22 @@ function strokes(...lines: [number, number, number, number][]): Draw {
 const RISING: [number, number, number, number][] = [[-4, 20, 20, -4], [-4, 4, 4, -4], [12, 20, 20, 12]];
 const FALLING: [number, number, number, number][] = [[-4, -4, 20, 20], [12, -4, 20, 4], [-4, 12, 4, 20]];
 
+const DASHES = strokes([0, 4, 6, 4], [8, 12, 14, 12]);
+
+function held(level: number): Draw {
+  return (context) => {
+    context.save();
+    context.beginPath();
+    context.rect(0, 0, SIZE, SIZE / 2);
+    context.clip();
+    PATTERNS[level]?.(context);
+    context.restore();
+    strokes([0, 12, 6, 12], [8, 12, 14, 12])(context);
+  };
+}
+
 const PATTERNS: Record<number, Draw> = {
-  0: strokes([0, 4, 6, 4], [8, 12, 14, 12]),
+  0: DASHES,
   1: () => undefined,
   2: (context) => {
     for (const [x, y] of [[4, 4], [12, 12]] as const) {
@@ -54,6 +81,11 @@ const PATTERNS: Record<number, Draw> = {
   4: strokes(...RISING, ...FALLING),
   5: strokes([0, 4, 16, 4], [0, 12, 16, 12], [4, 0, 4, 16], [12, 0, 12, 16]),
   6: strokes([5, 5, 11, 11], [11, 5, 5, 11]),
+  11: held(1),
+  12: held(2),
+  13: held(3),
+  14: held(4),
+  15: held(5),
 };
 
 export function patternTile(look: number, background: boolean): ImageData {

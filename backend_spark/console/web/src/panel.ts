@@ -8,12 +8,15 @@ import { fetchMoment, fetchSeries, type Moment } from "./replayData";
 import { get, encode, ApiError } from "./api";
 import { snakeChart } from "./snakeChart";
 import type { State } from "./state";
-import { formatAgo, currentLanguage, levelMeaning, levelName, NO_JUDGEMENT, t, formatTime, type Key } from "./i18n";
+import { formatAgo, currentLanguage, isHeld, levelMeaning, levelName, NO_JUDGEMENT, t, formatTime, type Key } from "./i18n";
+
+const STALE_S = 1800;
 
 // State of a cell at a time without data.
-const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "more" | "futures"> = {
-  latest: { at_s: 0, level: null, n_nodes: 0, history_days: null, flags: 0 },
+const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "chance" | "more" | "futures"> = {
+  latest: { at_s: 0, level: null, n_nodes: 0, history_days: null, flags: 0, state: "unknown", known_until_s: null },
   reasons: [],
+  chance: [],
   more: {},
   futures: [],
 };
@@ -72,12 +75,13 @@ export class Panel {
     const until = atS === null ? facts.swi_mm.length - 1 : Math.round((atS - facts.begin_s) / facts.step_s);
     const isPast = atS !== null;
     const nodes = this.state.replay ? [] : [this.nodes(facts.nodes)];
-    return [this.head(facts.token, level), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes];
+    const knownS = panel.latest.known_until_s ?? panel.latest.at_s;
+    return [this.head(facts.token, level, knownS), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes];
   }
 
-  private head(token: string, level: number): HTMLElement {
+  private head(token: string, level: number, knownS = 0): HTMLElement {
     const back = el("button", { type: "button", class: "back", onclick: () => this.state.select(null) }, `← ${t("back")}`);
-    return el("header", {}, back, el("h2", {}, `${t("cell")} `, cellLabel(token)), badge(level), el("p", { class: "meaning" }, levelMeaning(level)));
+    return el("header", {}, back, el("h2", {}, `${t("cell")} `, cellLabel(token)), badge(level, knownS), el("p", { class: "meaning" }, levelMeaning(level)));
   }
 
   private reasons(facts: CellPanel, level: number, atS: number | null, then: Moment | null): HTMLElement {
@@ -85,13 +89,15 @@ export class Panel {
     const { latest } = facts;
     const notes = [
       facts.lines.assumed ? t("assumed") : facts.lines.assumed_line ? t("assumedLine") : null,
+      facts.lines.not_judged.length ? t("notJudgedHere", { levels: facts.lines.not_judged.join(", ") }) : null,
       latest.flags & 2 ? t("lowerBound") : null,
       latest.flags & 1 ? t("rainUnknown") : null,
       atS === null ? null : t("linesAreCurrent"),
       this.state.replay?.known !== "then" && then?.revised_because ? t("revisedLater", { why: then.revised_because }) : null,
       latest.history_days !== null && latest.history_days < 60 ? t("historyDays", { n: Math.floor(latest.history_days * 10) / 10 }) : null,
     ].filter((note): note is string => note !== null);
-    const silent = level === 0 && latest.at_s && atS === null ? el("p", { class: "warn" }, `${t("missing")} – ${t("lastSeen")} ${formatTime(latest.at_s)}（${formatAgo((this.state.now?.now_s ?? 0) - latest.at_s)}）`) : null;
+    const age = (this.state.now?.now_s ?? 0) - latest.at_s;
+    const silent = (level === 0 || (isHeld(level) && age > STALE_S)) && latest.at_s && atS === null ? el("p", { class: "warn" }, `${t("missing")} – ${t("lastSeen")} ${formatTime(latest.at_s)}（${formatAgo(age)}）`) : null;
     const none = !words.length && level !== 0 && level !== NO_JUDGEMENT ? el("li", {}, t("noReasons")) : null;
     return el(
       "div",
@@ -99,6 +105,7 @@ export class Panel {
       el("h3", {}, `${t("reasons")} – ${formatTime(latest.at_s || (atS ?? 0))}`),
       silent,
       el("ul", { class: "reasons" }, ...words, none),
+      facts.chance.length ? el("p", { class: "chance" }, facts.chance.map((sentence) => sentence[currentLanguage()]).join(" ")) : null,
       el("ul", { class: "notes" }, ...notes.map((note) => el("li", {}, note))),
     );
   }
@@ -115,7 +122,7 @@ export class Panel {
         limits: [
           { label: t("advisory"), value: facts.lines.advisory_mm, colour: "#8f8700" },
           { label: t("warning"), value: facts.lines.warning_mm, colour: "#e02400" },
-        ],
+        ].flatMap(({ value, ...limit }) => (value === null ? [] : [{ ...limit, value }])),
       }),
     ];
     if (facts.tilt_rate_deg_per_h.some((rate) => rate !== null)) {

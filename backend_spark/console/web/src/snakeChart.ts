@@ -4,10 +4,15 @@ import { levelName, t, type Key } from "./i18n";
 
 export interface Lines {
   r60_mm: number[];
-  critical_mm: number[];
-  warning_mm: number;
-  advisory_mm: number;
-  special_mm: number;
+  // null: a level that the prefecture does not judge.
+  critical_mm: (number | null)[];
+  warning_mm: number | null;
+  advisory_mm: number | null;
+  special_mm: number | null;
+  // Where the criterion depends on the rain; null: the same at any rain.
+  advisory_line_mm: (number | null)[] | null;
+  special_line_mm: (number | null)[] | null;
+  not_judged: number[];
   assumed: boolean;
   assumed_line: boolean;
 }
@@ -36,7 +41,7 @@ const TOP = 12;
 const BOTTOM = 40;
 const MAX_PAST_STEPS = 432;
 
-const LINES: [keyof Lines & `${string}_mm`, Key, string, string][] = [
+const LINES: ["advisory_mm" | "warning_mm" | "special_mm", Key, string, string][] = [
   ["advisory_mm", "advisory", "#8f8700", "2 4"],
   ["warning_mm", "warning", "#e02400", "7 4"],
   ["special_mm", "special", "#0c000c", "1 3"],
@@ -48,18 +53,22 @@ export function snakeChart(snake: Snake): HTMLElement {
   const { lines, futures } = snake;
   const points = path(snake);
   // Scaled to the whole span, so that the axes stay fixed during a replay.
-  const swiTop = roundUp(Math.max(lines.special_mm, highest(snake.swi_mm), ...futures.flatMap((f) => f.swi_mm)) * 1.06, 50);
+  const swiTop = roundUp(Math.max(lines.special_mm ?? highest([...lines.critical_mm, lines.warning_mm, lines.advisory_mm]), highest(snake.swi_mm), ...futures.flatMap((f) => f.swi_mm)) * 1.06, 50);
   const r60Top = roundUp(Math.max(60, highest(snake.r60_mm), ...futures.flatMap((f) => f.r60_mm)) * 1.15, 20);
   const x = (swi: number) => LEFT + (swi / swiTop) * (WIDTH - LEFT - RIGHT);
   const y = (r60: number) => HEIGHT - BOTTOM - (r60 / r60Top) * (HEIGHT - TOP - BOTTOM);
   const line = (pairs: [number, number][]) => pairs.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ");
   const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "snake", "aria-label": t("snake") });
   axes(chart, x, y, swiTop, r60Top);
+  const overRain = (limits: (number | null)[]) => lines.r60_mm.flatMap((r, at): [number, number][] => (limits[at] === null || limits[at] === undefined || r > r60Top ? [] : [[limits[at], r]]));
   for (const [key, , colour, dash] of LINES) {
-    const at = x(lines[key] as number);
-    chart.append(svg("line", { x1: at, x2: at, y1: TOP, y2: HEIGHT - BOTTOM, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash }));
+    const limit = lines[key];
+    const byRain = key === "special_mm" ? lines.special_line_mm : key === "advisory_mm" ? lines.advisory_line_mm : null;
+    const style = { fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash };
+    if (byRain) chart.append(svg("polyline", { points: line(overRain(byRain)), ...style }));
+    else if (limit !== null) chart.append(svg("line", { x1: x(limit), x2: x(limit), y1: TOP, y2: HEIGHT - BOTTOM, ...style }));
   }
-  const critical = lines.r60_mm.map((r, at): [number, number] => [lines.critical_mm[at] ?? 0, r]).filter(([, r]) => r <= r60Top);
+  const critical = overRain(lines.critical_mm);
   chart.append(svg("polyline", { points: line(critical), fill: "none", stroke: "#aa00aa", "stroke-width": 3.5 }));
   chart.append(svg("polyline", { points: line(points), fill: "none", stroke: "#1565c0", "stroke-width": 2.2, "stroke-linejoin": "round", class: "past" }));
   const last = points[points.length - 1];
@@ -73,7 +82,7 @@ export function snakeChart(snake: Snake): HTMLElement {
     }
     chart.append(svg("circle", { cx: x(last[0]), cy: y(last[1]), r: 6, fill: "#ffd000", stroke: "#222", "stroke-width": 1.6, class: "present" }));
   }
-  return el("figure", { class: "chart" }, el("figcaption", {}, t("snake")), chart as unknown as HTMLElement, legend(futures, snake.isPast));
+  return el("figure", { class: "chart" }, el("figcaption", {}, t("snake")), chart as unknown as HTMLElement, legend(snake));
 }
 
 function path(snake: Snake): [number, number][] {
@@ -90,12 +99,13 @@ function highest(values: (number | null)[]): number {
   return values.reduce((max: number, value) => Math.max(max, value ?? 0), 0);
 }
 
-function legend(futures: Future[], isPast: boolean): HTMLElement {
+function legend({ futures, isPast, lines }: Snake): HTMLElement {
+  const named = (level: number, name: Key) => (lines.not_judged.includes(level) ? `${t(name)} (${t("notJudged")})` : t(name));
   const items: [string, string][] = [
-    ["critical", t("criticalShort")],
-    ["warning", t("warning")],
-    ["advisory", t("advisory")],
-    ["special", t("special")],
+    ["critical", named(4, "criticalShort")],
+    ["warning", named(3, "warning")],
+    ["advisory", named(2, "advisory")],
+    ["special", named(5, "special")],
     ["past", t("past")],
     ["present", t(isPast ? "thisMoment" : "present")],
     ...futures.map((f): [string, string] => [`future-${f.name}`, `${t(`future_${f.name}` as Key)} → ${levelName(f.level)}`]),

@@ -2,7 +2,7 @@
 // server each second, or a replay of another time.
 import { fetchReplay, type Known, type Replay } from "./replayData";
 import { getBytes, get } from "./api";
-import { MISSING } from "./i18n";
+import { HELD_OFFSET, MISSING, severity } from "./i18n";
 
 export interface Now {
   version: number;
@@ -20,6 +20,7 @@ export interface Now {
   levels: number[];
   flags: number[];
   seen_s: number[];
+  known_s: number[];
 }
 
 type LiveEvent = Now & { kind: "all" | "some"; moved?: [number, number][] };
@@ -31,6 +32,7 @@ export interface Cells {
 }
 
 const LATE_S = 1800;
+const DAY_S = 86_400;
 const HOURS_72 = 432;
 
 // Range of the slider.
@@ -74,6 +76,7 @@ export class State extends EventTarget {
       event.levels = before.levels;
       event.flags = before.flags;
       event.seen_s = before.seen_s;
+      event.known_s = before.known_s;
       for (const [at, level] of event.moved ?? []) event.levels[at] = level;
     }
     this.now = event;
@@ -167,7 +170,18 @@ export class State extends EventTarget {
         const level = at >= 0 && at < steps ? (levels[row * steps + at] ?? MISSING) : MISSING;
         if (level !== MISSING) return level;
       }
-      return MISSING;
+      return this.heldLevel(levels.subarray(row * steps, (row + 1) * steps), step, stepS);
     });
+  }
+
+  // Level of a silent cell: a level from 3 on is held, level 2 for a day.
+  private heldLevel(levels: Uint8Array, step: number, stepS: number): number {
+    for (let at = Math.min(step, levels.length - 1); at >= 0; at--) {
+      const level = levels[at] ?? MISSING;
+      if (level === MISSING) continue;
+      const known = severity(level);
+      return known >= 3 || (known === 2 && (step - at) * stepS <= DAY_S) ? HELD_OFFSET + known : MISSING;
+    }
+    return MISSING;
   }
 }

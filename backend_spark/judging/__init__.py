@@ -1,0 +1,1 @@
+"""Judging of a table of readings by the code of the pipeline, without Spark."""

@@ -1,0 +1,318 @@
+"""Clock of receipt: when passes run over a table, and which notices go out.
+
+The pipeline scores new messages within seconds, so a level can rise and be revised
+away before the next reading. Where anything happens, a pass therefore runs at each
+receipt; where nothing does, one pass covers up to `LONGEST_S`, with the same result:
+
+* a window is quiet if all its levels are 1 or unknown as before, no reading is flagged,
+  late or missing, and nothing was revised;
+* another window is undone, and divided; from `SHORTEST_S` on, passes run at receipts.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from backend_spark.judging.memory_pipeline import MemoryPipeline
+from backend_spark.notices.notice_state import (
+    AHEAD_S,
+    NoticePolicy,
+    NoticeState,
+    select_current_levels,
+)
+from backend_spark.scoring.holds import NO_LIMITS, HoldLimits, PresentLevel
+from backend_spark.scoring.observation import STEP_S, step_end_s
+from slope_science.findings import LOWEST
+from slope_science.quality import Flag
+from spatial_mqtt.announcements import Notice
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.topics import cell_topic, notice_topic
+
+LONGEST_S: Final = 16 * 86_400
+SHORTEST_S: Final = 6 * 3600
+DIVISOR: Final = 4
+TICK_S: Final = 60
+"""Time between two looks at the levels while a notice is in force; else `STEP_S`."""
+
+QUIET_GAP_S: Final = 1800
+"""Longest silence of a cell in a quiet window; or 2.5 times its usual interval."""
+
+_MICRO: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class SentNotice:
+    """A notice that goes out.
+
+    Attributes:
+        at_s: Unix time by the clock of receipt.
+        cell: Token of the cell.
+        notice: The notice.
+    """
+
+    at_s: float
+    cell: str
+    notice: Notice
+
+
+@dataclass(frozen=True)
+class ShownLevel:
+    """A change of the level that notices and the console show for a cell.
+
+    Attributes:
+        at_s: Unix time by the clock of receipt.
+        cell: Token of the cell.
+        level: Level; None if unknown.
+        state: ``judged``, ``held`` or ``unknown``.
+    """
+
+    at_s: float
+    cell: str
+    level: int | None
+    state: str
+
+
+@dataclass
+class SentRecord:
+    """What went out while the clock ran.
+
+    Attributes:
+        notices: Notices, in the order of time.
+        shown: Changes of the shown levels, likewise.
+        passes: Number of passes.
+        coarse_from_s: Unix time from which `Effort.max_passes` was used up.
+    """
+
+    notices: list[SentNotice] = field(default_factory=list)
+    shown: list[ShownLevel] = field(default_factory=list)
+    passes: int = 0
+    coarse_from_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How closely passes follow the receipts.
+
+    Attributes:
+        spacing_s: Shortest time between two passes, apart from those at readings that
+            are flagged or that change a truth value.
+        max_passes: Passes after which windows of `SHORTEST_S` have one pass each.
+    """
+
+    spacing_s: int = STEP_S
+    max_passes: int = 5000
+
+
+NORMAL_EFFORT: Final = Effort()
+
+
+def row_state(row: Mapping[str, Any]) -> str:
+    """State of a row of levels."""
+    return str(row["state"])
+
+
+class ReceiptClock:
+    """Runs passes and notices over a table.
+
+    Args:
+        pipeline: Has no pass yet.
+        policy: When a level is published.
+        max_age_s: Age from which a level is not current.
+        limits: When holds end.
+        effort: How closely passes follow the receipts.
+        down_s: Unix times between which the publisher of notices does not run.
+    """
+
+    def __init__(
+        self,
+        pipeline: MemoryPipeline,
+        policy: NoticePolicy,
+        max_age_s: float,
+        *,
+        limits: HoldLimits = NO_LIMITS,
+        effort: Effort = NORMAL_EFFORT,
+        down_s: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self._pipeline = pipeline
+        self._policy = policy
+        self._max_age_s = max_age_s
+        self._limits = limits
+        self._effort = effort
+        self._down_s = down_s
+        self._received_s = pipeline.silver.received_us / _MICRO
+        self._timeline = SentRecord()
+        self._shown: dict[str, tuple[int | None, str]] = {}
+        self._now_s = float(self._received_s[0])
+
+    def run(self, until_s: float) -> SentRecord:
+        """Run all passes, and let the clock run on until a moment."""
+        first_s = step_end_s(self._now_s) - STEP_S
+        last_s = float(self._received_s[-1])
+        with tempfile.TemporaryDirectory() as folder:
+            self._notices = NoticeState(
+                self._policy, Path(folder) / "notices.json", self._limits
+            )
+            begin_s = first_s
+            while begin_s < last_s:
+                end_s = begin_s + LONGEST_S
+                self._run_window(begin_s, end_s, min(end_s, last_s))
+                begin_s = end_s
+            self._tick_until(max(until_s, last_s))
+        return self._timeline
+
+    def _run_window(self, begin_s: float, end_s: float, last_s: float) -> None:
+        """Run passes for the readings received in (begin, end]."""
+        upto = self._count(end_s)
+        if upto == self._pipeline.gold.scored:
+            self._tick_until(min(end_s, last_s))
+            return
+        before = self._pipeline.gold.copy()
+        self._score(upto)
+        is_last = end_s - begin_s <= SHORTEST_S
+        if self._is_quiet(before.scored, upto, len(before.revisions)):
+            self._tick_until(min(end_s, last_s))
+            return
+        if is_last and self._is_spent(begin_s):
+            self._tick_until(min(end_s, last_s))
+            return
+        sudden = self._sudden(before.scored, upto)
+        self._pipeline.gold = before
+        if is_last:
+            self._follow(before.scored, upto, sudden)
+            return
+        part_s = max((end_s - begin_s) / DIVISOR, SHORTEST_S)
+        while begin_s < end_s and begin_s < last_s:
+            self._run_window(begin_s, begin_s + part_s, last_s)
+            begin_s += part_s
+
+    def _follow(self, first: int, upto: int, sudden: np.ndarray) -> None:
+        """Run passes at receipts."""
+        received_s = self._received_s[first:upto]
+        last_of = np.append(received_s[1:] > received_s[:-1], True)
+        steps = np.ceil(received_s / self._effort.spacing_s)
+        is_due = last_of & np.append(steps[1:] > steps[:-1], True)
+        sudden_s = set(received_s[sudden])
+        is_due |= last_of & np.isin(received_s, list(sudden_s))
+        for place in np.nonzero(is_due)[0]:
+            self._tick_until(received_s[place])
+            self._score(first + int(place) + 1)
+            self._tick(received_s[place])
+
+    def _score(self, upto: int) -> None:
+        self._timeline.passes += 1
+        self._pipeline.score(upto)
+
+    def _is_spent(self, at_s: float) -> bool:
+        if self._timeline.passes < self._effort.max_passes:
+            return False
+        if self._timeline.coarse_from_s is None:
+            self._timeline.coarse_from_s = at_s
+        return True
+
+    def _count(self, until_s: float) -> int:
+        """Number of readings received up to a moment."""
+        return int(np.searchsorted(self._received_s, until_s, side="right"))
+
+    def _is_quiet(self, first: int, upto: int, revisions: int) -> bool:
+        silver, gold = self._pipeline.silver, self._pipeline.gold
+        part = slice(first, upto)
+        if len(gold.revisions) > revisions:
+            return False
+        if (gold.flags[part] >= Flag.SUSPECT).any() or not silver.counts[part].all():
+            return False
+        wait_us = silver.received_us[part] - silver.at_us[part]
+        if (wait_us > STEP_S * _MICRO).any():
+            return False
+        cells = set(silver.cells[part])
+        return all(self._is_quiet_cell(cell, part) for cell in cells)
+
+    def _is_quiet_cell(self, cell: str, part: slice) -> bool:
+        silver = self._pipeline.silver
+        received_s = np.unique(self._received_s[part][silver.cells[part] == cell])
+        gaps_s = np.diff(received_s)
+        if len(gaps_s):
+            longest_s = max(QUIET_GAP_S, 2.5 * float(np.median(gaps_s)))
+            if float(gaps_s.max()) > longest_s:
+                return False
+        rows = self._pipeline.gold.levels.get(cell, {})
+        first_s = step_end_s(float(silver.at_us[part].min()) / _MICRO)
+        last_s = step_end_s(float(silver.at_us[part].max()) / _MICRO)
+        found = [
+            rows[end_s]
+            for end_s in range(first_s - STEP_S, last_s + STEP_S, STEP_S)
+            if end_s in rows
+        ]
+        kinds = {(row["level"], row_state(row)) for row in found}
+        return len(kinds) <= 1 and all(level in {None, LOWEST} for level, _ in kinds)
+
+    def _sudden(self, first: int, upto: int) -> np.ndarray:
+        """Whether a reading of a window is flagged, or changes a truth value."""
+        gold, silver = self._pipeline.gold, self._pipeline.silver
+        found = gold.flags[first:upto] >= Flag.SUSPECT
+        last: dict[tuple[str, str], str] = {}
+        part = silver.parsed.slice(first, upto - first)
+        columns = (part[name].to_pylist() for name in ("node", "name", "value_text"))
+        for place, (node, name, text) in enumerate(zip(*columns, strict=True)):
+            if text is not None:
+                found[place] |= last.get((node, name), text) != text
+                last[node, name] = text
+        return np.asarray(found)
+
+    def _tick_until(self, until_s: float) -> None:
+        """Look at the levels up to a moment, excluding it unless time stands still."""
+        while True:
+            every_s = TICK_S if self._notices.notices else STEP_S
+            next_s = (self._now_s // every_s + 1) * every_s
+            if next_s > until_s:
+                return
+            self._tick(next_s)
+
+    def _tick(self, now_s: float) -> None:
+        """Look at the levels at one moment."""
+        self._now_s = now_s = float(now_s)
+        rows = list(self._newest_rows(now_s))
+        for row in rows:
+            self._show(row)
+        if self._down_s[0] <= now_s < self._down_s[1]:
+            return
+        oldest_s = now_s - self._max_age_s
+        current = select_current_levels(
+            [row for row in rows if row["at"].timestamp() >= oldest_s],
+            now_s,
+            self._max_age_s,
+            self._limits,
+        )
+        topics = {notice_topic(cell_topic(Cell.from_token(c))): c for c in self._shown}
+        for topic, notice in self._notices.update(current, now_s).items():
+            self._timeline.notices.append(SentNotice(now_s, topics[topic], notice))
+
+    def _newest_rows(self, now_s: float) -> Iterator[Mapping[str, Any]]:
+        """Newest row of each cell that is not ahead of the receipts or of now."""
+        upto = self._count(now_s)
+        newest_s = step_end_s(float(self._received_s[upto - 1])) if upto else 0
+        limit_s = int(min(now_s + AHEAD_S, newest_s) // STEP_S) * STEP_S
+        for rows in self._pipeline.gold.levels.values():
+            oldest_s = next(iter(rows))
+            for at_s in range(limit_s, oldest_s - STEP_S, -STEP_S):
+                if at_s in rows:
+                    yield rows[at_s]
+                    break
+
+    def _show(self, row: Mapping[str, Any]) -> None:
+        now = PresentLevel.of_row(row, self._now_s, self._limits, self._max_age_s)
+        found, cell = (now.level, now.state), row["cell"]
+        if self._shown.get(cell) != found:
+            self._shown[cell] = found
+            self._timeline.shown.append(ShownLevel(self._now_s, cell, *found))
+
+
+def iso_time(at_s: float) -> str:
+    """A time as printed: ISO 8601 in UTC."""
+    at = datetime.fromtimestamp(at_s, UTC)
+    spec = "seconds" if at_s == int(at_s) else "milliseconds"
+    return at.isoformat(timespec=spec).replace("+00:00", "Z")

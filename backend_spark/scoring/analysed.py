@@ -1,0 +1,198 @@
+"""Analysed rain beside a cell's gauges: quality flags, and the interface to the table.
+
+The flags of an hour are found when its analysis is known, some ten minutes later; the
+readings of that hour are flagged again then, like those that a later reading changes.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final, Protocol
+
+from backend_spark.scoring.observation import STEP_S, Observation
+from backend_spark.scoring.rain import SPREAD_S, SubstituteRain, report_depth_mm
+from slope_science.analysed_rain import (
+    NOTHING_ANALYSED,
+    AnalysedRain,
+    AnalysedState,
+    check_beside_analysis,
+    judge_analysis,
+)
+from slope_science.criteria import Criteria
+from slope_science.findings import Finding
+from slope_science.quality import (
+    NEIGHBOUR_S,
+    Flag,
+    Verdict,
+    worst_verdict,
+)
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
+
+HOUR_S: Final = 3600
+DAY_HOURS: Final = 24
+
+HOLD_S: Final = 6 * 3600.0
+"""Longest time for which the last analysis holds a level; our proposal."""
+
+Span = tuple[float, float]
+"""Lowest and highest rain of a cell's meshes, in mm."""
+
+
+class CellAnalyses(Protocol):
+    """Analyses of one cell; `known_s` is the Unix time up to which they were known."""
+
+    def state(self, at_s: float, max_age_s: float | None = None) -> AnalysedState:
+        """The newest analyses known at a moment, by default of the settings' age."""
+
+    def hours(self, from_s: float, to_s: float, known_s: float) -> Mapping[int, Span]:
+        """Rain of each analysed hour that ends in an interval, by its end."""
+
+    def step_rain(self, end_s: int, known_s: float = math.inf) -> AnalysedRain | None:
+        """Rain of one step; None if no analysis is known."""
+
+
+def find_analysed(
+    analyses: CellAnalyses | None,
+    at_s: float,
+    criteria: Criteria,
+    index_mm: float | None,
+    r60_mm: float | None,
+) -> Finding | None:
+    """Finding of the analyses known at a moment; the last one holds its level.
+
+    Args:
+        analyses: Of the cell; None without.
+        at_s: Unix time of the end of a step.
+        criteria: Of the cell.
+        index_mm: Soil water index by the gauges, for one that is not analysed.
+        r60_mm: 60-minute rain by the gauges, likewise.
+    """
+    if analyses is None:
+        return None
+    state = analyses.state(at_s)
+    if state != NOTHING_ANALYSED:
+        return judge_analysis(state, criteria, index_mm, r60_mm)
+    last = judge_analysis(analyses.state(at_s, HOLD_S), criteria)
+    if last is None:
+        return None
+    return Finding(last.level, Reason(ReasonCode.HELD, because=last.reason))
+
+
+def substitute_analysed(
+    analyses: CellAnalyses | None, end_s: int
+) -> SubstituteRain | None:
+    """Analysed rain of a step in place of a cell's missing rain; None if unknown."""
+    found = None if analyses is None else analyses.step_rain(end_s)
+    if found is None:
+        return None
+    reason = Reason(ReasonCode.RAIN_FROM_GRID, source=found.source)
+    return SubstituteRain(found.depth_mm, reason)
+
+
+def flag_beside_analysis(
+    observations: Sequence[Observation],
+    analyses: CellAnalyses | None,
+    from_s: float = float("-inf"),
+) -> list[Observation]:
+    """Flag the readings of gauges that differ strongly from the analysed rain.
+
+    Args:
+        observations: All of a cell in time order, flagged already.
+        analyses: Of the cell; None without.
+        from_s: Unix time of the earliest new reading.
+    """
+    if analyses is None or not observations:
+        return list(observations)
+    since_s = max(from_s - NEIGHBOUR_S, observations[0].at_s)
+    known_s = max(o.received_us for o in observations) / 1_000_000
+    until_s = observations[-1].at_s + HOUR_S
+    begin_s = since_s - DAY_HOURS * HOUR_S
+    hours = analyses.hours(begin_s, until_s, known_s)
+    if not hours:
+        return list(observations)
+    gauges: dict[str, list[Observation]] = {}
+    for o in observations:
+        if o.is_rain:
+            gauges.setdefault(o.node, []).append(o)
+    suspects = {n: list(_suspects(g, hours, since_s)) for n, g in gauges.items()}
+    return [
+        _flagged(o, suspects[o.node]) if o.is_rain and o.at_s >= since_s else o
+        for o in observations
+    ]
+
+
+def _suspects(
+    gauge: Iterable[Observation], hours: Mapping[int, Span], since_s: float
+) -> Iterator[tuple[float, float, Verdict]]:
+    """Intervals in which a gauge differs strongly, with the verdict."""
+    depths = _GaugeDepths(gauge)
+    for end_s, (low_mm, high_mm) in hours.items():
+        own_mm = depths.hour_mm(end_s)
+        if own_mm is None or end_s < since_s:
+            continue
+        verdict = check_beside_analysis(own_mm, low_mm, high_mm, 1, end_s)
+        if verdict.flag is Flag.SUSPECT:
+            yield end_s - HOUR_S, end_s, verdict
+        elif end_s % HOUR_S == 0:
+            verdict = _check_day(depths, hours, end_s)
+            if verdict.flag is Flag.SUSPECT:
+                yield end_s - HOUR_S, end_s, verdict
+
+
+def _check_day(
+    depths: "_GaugeDepths", hours: Mapping[int, Span], end_s: int
+) -> Verdict:
+    ends_s = [end_s - n * HOUR_S for n in range(DAY_HOURS)]
+    both = [
+        (own_mm, *hours[each])
+        for each in ends_s
+        if each in hours and (own_mm := depths.hour_mm(each)) is not None
+    ]
+    own, low, high = (sum(part) for part in zip(*both, strict=True))
+    # One hour alone is no day: it has been compared.
+    return check_beside_analysis(own, low, high, max(2, len(both)), end_s)
+
+
+class _GaugeDepths:
+    """Rain of one gauge between its reports, each with a known depth.
+
+    Args:
+        readings: Its reports in time order.
+    """
+
+    def __init__(self, readings: Iterable[Observation]) -> None:
+        self._pieces: list[tuple[float, float, float]] = []
+        for before, o in pairwise(readings):
+            depth_mm = report_depth_mm(before.sum, o.sum, o.value)
+            length_s = o.at_s - before.at_s
+            if o.counts and depth_mm is not None and 0 < length_s <= SPREAD_S:
+                self._pieces.append((before.at_s, o.at_s, depth_mm))
+        self._ends_s = [piece[1] for piece in self._pieces]
+
+    def hour_mm(self, end_s: float) -> float | None:
+        """Rain of the hour before; None unless reports cover all but one step of it."""
+        start_s, depth_mm, covered_s = end_s - HOUR_S, 0.0, 0.0
+        for from_s, to_s, piece_mm in self._pieces[
+            bisect_right(self._ends_s, start_s) :
+        ]:
+            if from_s >= end_s:
+                break
+            share_s = min(to_s, end_s) - max(from_s, start_s)
+            depth_mm += piece_mm * share_s / (to_s - from_s)
+            covered_s += share_s
+        return depth_mm if covered_s >= HOUR_S - STEP_S else None
+
+
+def _flagged(
+    o: Observation, suspects: Sequence[tuple[float, float, Verdict]]
+) -> Observation:
+    first = bisect_left(suspects, o.at_s, key=lambda each: each[1])
+    for from_s, to_s, verdict in suspects[first:]:
+        if from_s < o.at_s <= to_s and o.counts:
+            had = Verdict(Flag(o.flag or Flag.NOT_EVALUATED), o.reasons)
+            worst = worst_verdict([had, verdict])
+            return replace(o, flag=int(worst.flag), why=worst.why)
+    return o

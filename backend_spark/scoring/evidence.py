@@ -1,0 +1,252 @@
+"""Evidence of movement and water in a cell: the node's rules over all its sensors.
+
+Each sensor of each node has the rules that a node would run on it; two nodes of a cell
+confirm each other. Readings enter in time order, and the rules judge at the end of each
+step.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final
+
+from backend_spark.scoring.observation import (
+    COUNT_UNIT,
+    RAIN_UNIT,
+    TEMPERATURE_UNIT,
+    TILT_UNIT,
+    WATER_LEVEL_UNIT,
+    Observation,
+)
+from slope_science.evidence.detections import RuleContext, StatefulRule
+from slope_science.evidence.displacement import DisplacementRule
+from slope_science.evidence.judge import EvidenceJudge, make_family
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
+from slope_science.evidence.tilt import TiltRule
+from slope_science.failure_time import FailureForecast
+from slope_science.findings import Finding
+from slope_science.movement import TiltRate
+from slope_science.quality import Flag
+from slope_science.reason_codes import ReasonCode
+
+BOOLEAN_TEXTS: Final = {"true": True, "false": False}
+TILT_PARTS: Final = {
+    "x": TILT_UNIT,
+    "y": TILT_UNIT,
+    "sigma": TILT_UNIT,
+    "temp": TEMPERATURE_UNIT,
+}
+FAMILY_OF_UNIT: Final = {
+    RAIN_UNIT: "displacement",
+    COUNT_UNIT: "vibration",
+    WATER_LEVEL_UNIT: "water_level",
+}
+JUDGED_BY_RULES: Final = frozenset({
+    ReasonCode.STEP,
+    ReasonCode.RATE,
+    ReasonCode.CLOCK_NOT_SET,
+})
+"""Doubts that do not exclude a reading: the rules test single steps themselves, several
+fast readings in a row are movement, and durations need no exact clock."""
+
+EvidenceState = dict[str, Any]
+"""State of the rules and of the judge as JSON values."""
+
+NO_STATE: Final[EvidenceState] = {}
+
+
+@dataclass(frozen=True)
+class TiltEstimate:
+    """Estimates of a tilt sensor at the end of a step.
+
+    Attributes:
+        hour: Rate over an hour; None with too few readings.
+        long: Rate over six hours.
+        deg_per_k: Tilt of x and y per kelvin; None while unknown.
+    """
+
+    hour: TiltRate | None
+    long: TiltRate | None
+    deg_per_k: tuple[float, float] | None
+
+
+@dataclass
+class StepEvidence:
+    """Evidence at the end of a step.
+
+    Attributes:
+        findings: Findings of all sensors.
+        tilts: Estimates by tilt sensor.
+        failures: Times of failure, in hours after the step, by extensometer.
+    """
+
+    findings: list[Finding]
+    tilts: dict[str, TiltEstimate] = field(default_factory=dict)
+    failures: dict[str, FailureForecast] = field(default_factory=dict)
+
+
+class CellEvidence:
+    """Findings of movement and water in a cell, step by step.
+
+    Args:
+        observations: Readings in any order, with flags.
+        steps: Ends of steps, ascending, each with the rain of the hour before.
+        settings: Settings of the rules.
+        past: State at the end of the step before the first.
+        past_s: Unix time of that state.
+        due: Ends of the steps at which a state is saved.
+    """
+
+    def __init__(
+        self,
+        observations: Iterable[Observation],
+        steps: Sequence[tuple[int, float]],
+        settings: EvidenceSettings = DEFAULT_EVIDENCE,
+        *,
+        past: EvidenceState = NO_STATE,
+        past_s: float = float("-inf"),
+        due: Collection[int] = (),
+    ) -> None:
+        self._settings = settings
+        self._judge = EvidenceJudge(settings.confirm_s, self._hold_s, names_rule=False)
+        self._rules: dict[tuple[str, str], Sequence[StatefulRule]] = {}
+        self.states: dict[int, EvidenceState] = {}
+        self._steps: dict[int, StepEvidence] = {}
+        if past:
+            self._restore(past)
+        self._run(observations, steps, past_s, due)
+
+    def at(self, end_s: int) -> StepEvidence:
+        """The evidence at the end of a step; none outside the given steps."""
+        return self._steps.get(end_s) or StepEvidence([])
+
+    @property
+    def tilt_sensors(self) -> list[str]:
+        """Names of the tilt sensors."""
+        return [sensor for family, sensor in self._rules if family == "tilt"]
+
+    def _run(
+        self,
+        observations: Iterable[Observation],
+        steps: Sequence[tuple[int, float]],
+        past_s: float,
+        due: Collection[int],
+    ) -> None:
+        samples = _samples(o for o in observations if o.at_s > past_s)
+        at = 0
+        for end_s, r60_mm in steps:
+            while at < len(samples) and samples[at][2].at_s <= end_s:
+                family, sensor, sample = samples[at]
+                for rule in self._rules_of(family, sensor):
+                    rule.on_sample(sample)
+                at += 1
+            self._steps[end_s] = self._judged(end_s, r60_mm)
+            if end_s in due:
+                self.states[end_s] = self._to_state()
+
+    def _judged(self, end_s: int, r60_mm: float) -> StepEvidence:
+        rules = [rule for each in self._rules.values() for rule in each]
+        if not rules:
+            return StepEvidence([])
+        found = self._judge.judge(rules, RuleContext(end_s, r60_mm=r60_mm))
+        return StepEvidence(found, dict(_tilt_estimates(rules)), dict(_failures(rules)))
+
+    def _rules_of(self, family: str, sensor: str) -> Sequence[StatefulRule]:
+        key = family, sensor
+        if key not in self._rules:
+            self._rules[key] = make_family(family, sensor, self._settings)
+            # in the order of their names, whichever reading was first
+            self._rules = dict(sorted(self._rules.items()))
+        return self._rules[key]
+
+    def _hold_s(self, rule: str) -> float:
+        hold_s: float = getattr(self._settings.rules, rule).hold_s
+        return hold_s
+
+    def _to_state(self) -> EvidenceState:
+        return {
+            "rules": [
+                [*key, [rule.to_state() for rule in rules]]
+                for key, rules in self._rules.items()
+            ],
+            "judge": self._judge.to_state(),
+        }
+
+    def _restore(self, past: EvidenceState) -> None:
+        for family, sensor, states in past["rules"]:
+            for rule, state in zip(
+                self._rules_of(family, sensor), states, strict=False
+            ):
+                rule.restore_state(state)
+        self._judge.restore_state(past["judge"])
+
+
+def _tilt_estimates(
+    rules: Iterable[StatefulRule],
+) -> Iterable[tuple[str, TiltEstimate]]:
+    for rule in rules:
+        if isinstance(rule, TiltRule):
+            hour, long = rule.rates
+            yield rule.sensor, TiltEstimate(hour, long, rule.deg_per_k)
+
+
+def _failures(
+    rules: Iterable[StatefulRule],
+) -> Iterable[tuple[str, FailureForecast]]:
+    for rule in rules:
+        if isinstance(rule, DisplacementRule) and rule.forecast is not None:
+            yield rule.sensor, rule.forecast
+
+
+def _samples(
+    observations: Iterable[Observation],
+) -> list[tuple[str, str, SensorSample]]:
+    """Family, sensor and sample of each instant of a sensor, in time order."""
+    keyed = []
+    targets: dict[tuple[str, str, str | None, bool], tuple[str, str, str] | None] = {}
+    for o in observations:
+        series = o.node, o.name, o.unit, o.text is None
+        if series not in targets:
+            targets[series] = _target(o)
+        target = targets[series]
+        if target is not None and o.counts and o.value is not None:
+            keyed.append((o.at_s, target[:2], target[2], o))
+    keyed.sort(key=lambda each: each[:3])
+    found = []
+    for (at_s, (family, sensor)), parts in groupby(keyed, key=lambda each: each[:2]):
+        sample = SensorSample(at_s)
+        for _, _, part, o in parts:
+            _add(sample, part, o)
+        found.append((family, sensor, sample))
+    return found
+
+
+def _target(o: Observation) -> tuple[str, str, str] | None:
+    """Family, sensor and part of a series; None if no rule reads it."""
+    sensor, _, part = o.name.rpartition("/")
+    if o.is_rain:
+        return None
+    if o.text in BOOLEAN_TEXTS:
+        return "wire", f"{o.node} {o.name}", ""
+    if sensor:
+        is_tilt = o.unit is not None and o.unit == TILT_PARTS.get(part)
+        return ("tilt", f"{o.node} {sensor}", part) if is_tilt else None
+    family = FAMILY_OF_UNIT.get(o.unit or "")
+    return None if family is None else (family, f"{o.node} {o.name}", "")
+
+
+def _add(sample: SensorSample, part: str, o: Observation) -> None:
+    sample.is_suspect |= _is_suspect(o)
+    if part:
+        sample.parts[part] = o.value or 0.0
+    else:
+        sample.value = BOOLEAN_TEXTS.get(o.text or "", o.value)
+
+
+def _is_suspect(o: Observation) -> bool:
+    """Whether a reading raises a level only with another sensor's evidence."""
+    if o.flag != Flag.SUSPECT:
+        return False
+    codes = {reason.code for reason in o.reasons}
+    return not codes or not codes <= JUDGED_BY_RULES

@@ -1,0 +1,1 @@
+"""Evidence: injected faults over the whole path from sensor to siren."""

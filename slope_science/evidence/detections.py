@@ -1,0 +1,308 @@
+"""Detections of rules, their confirmation by other sensors, and the rule protocol."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.stored import Json, finite_number
+from slope_science.findings import LOWEST, Finding
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
+
+
+class EvidenceKind(Enum):
+    """Kind of evidence that a sensor gives.
+
+    Evidence confirms only evidence of its kind: wet soil does not confirm movement.
+    """
+
+    MOVEMENT = "movement"
+    WATER = "water"
+
+
+@dataclass(frozen=True)
+class Detection:
+    """Result of a rule for one sensor.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+        level: Level if confirmed by another sensor, or if it needs no confirmation.
+        reason: Numbers and criterion; None at the lowest level.
+        unconfirmed_level: Level while unconfirmed; None if it needs no confirmation.
+        at_s: Time of the event; None for now.
+        evidence: Evidence for other sensors' detections. At the lowest level a
+            detection is evidence only.
+        needed_evidence: Kind of evidence that confirms it; None for either.
+        confirm_s: Maximum time to that evidence; None for the setting's.
+        number: Number of the ``[[triage.limit]]``; None for other rules.
+        since_s: Time since which the event may have happened; None for `at_s`.
+        alone_notice_level: Maximum level of notices and sirens without confirmation;
+            None for the detection's own level.
+        alone_for_h: Hours that an unconfirmed event has lasted, if that is longer than
+            its notices last.
+    """
+
+    rule: str
+    sensor: str
+    level: int
+    reason: Reason | None
+    unconfirmed_level: int | None = None
+    at_s: float | None = None
+    evidence: tuple[EvidenceKind, ...] = ()
+    needed_evidence: EvidenceKind | None = EvidenceKind.MOVEMENT
+    confirm_s: float | None = None
+    number: int | None = None
+    since_s: float | None = None
+    alone_notice_level: int | None = None
+    alone_for_h: int | None = None
+
+    @property
+    def rule_id(self) -> str:
+        """Key of the rule in the snapshot: ``rain``, ``limit 2``."""
+        return self.rule if self.number is None else f"{self.rule} {self.number}"
+
+
+class Corroboration:
+    """Time of the last evidence of each sensor, and confirmed events.
+
+    A confirmed event stays confirmed, independent of the other sensor's later readings.
+
+    Args:
+        confirm_s: Maximum time between two confirming pieces of evidence.
+        names_rule: Whether reasons begin with the name of their rule.
+    """
+
+    def __init__(self, confirm_s: float, *, names_rule: bool = True) -> None:
+        self._confirm_s = confirm_s
+        self._names_rule = names_rule
+        self._last: dict[tuple[str, EvidenceKind], tuple[float, float]] = {}
+        self._confirmed: dict[tuple[str, str, float], str] = {}
+
+    def observe(self, detections: Sequence[Detection], now_s: float) -> None:
+        """Store the evidence of detections; forget events that are over."""
+        events = set(map(_event, detections))
+        self._confirmed = {
+            event: other for event, other in self._confirmed.items() if event in events
+        }
+        for claim in detections:
+            at_s = now_s if claim.at_s is None else claim.at_s
+            since_s = at_s if claim.since_s is None else claim.since_s
+            for sign in claim.evidence:
+                key = claim.sensor, sign
+                known = self._last.get(key)
+                if known is None or known[1] < at_s:
+                    self._last[key] = since_s, at_s
+                elif known[1] == at_s:
+                    self._last[key] = min(since_s, known[0]), at_s
+
+    def find_confirmation(self, detection: Detection, now_s: float) -> str | None:
+        """The other sensor with the nearest evidence in time; None if none is close."""
+        at_s = now_s if detection.at_s is None else detection.at_s
+        near_s = self._confirm_s if detection.confirm_s is None else detection.confirm_s
+        others = [
+            (max(since_s - at_s, at_s - until_s, 0.0), sensor)
+            for (sensor, sign), (since_s, until_s) in self._last.items()
+            if sensor != detection.sensor
+            and detection.needed_evidence in {sign, None}
+        ]
+        gap_s, sensor = min(others, default=(near_s + 1, ""))
+        return sensor if gap_s <= near_s else None
+
+    def to_snapshot(self) -> Json:
+        """Confirmed events for the snapshot."""
+        return [[*event, other] for event, other in self._confirmed.items()]
+
+    def restore(self, entries: Json) -> None:
+        """Restore from `to_snapshot`.
+
+        Raises:
+            TypeError, ValueError: The entries have another form.
+        """
+        self._confirmed = {
+            (str(rule), str(sensor), finite_number(at_s)): str(other)
+            for rule, sensor, at_s, other in entries
+        }
+
+    def to_state(self) -> Json:
+        """Confirmed events, and the last evidence."""
+        last = [[s, kind.value, *times] for (s, kind), times in self._last.items()]
+        return [self.to_snapshot(), last]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        confirmed, last = state
+        self.restore(confirmed)
+        self._last = {
+            (sensor, EvidenceKind(kind)): (since_s, until_s)
+            for sensor, kind, since_s, until_s in last
+        }
+
+    def to_finding(self, detection: Detection, now_s: float) -> Finding | None:
+        """Finding of a detection at this moment; None at the lowest level."""
+        if detection.level <= LOWEST or detection.reason is None:
+            return None
+        reason = detection.reason
+        if self._names_rule:
+            reason = Reason(
+                ReasonCode.RULE,
+                rule=detection.rule,
+                because=reason,
+                number=detection.number,
+            )
+        alone, most = detection.unconfirmed_level, detection.alone_notice_level
+        is_capped = most is not None and detection.level > most
+        if alone is None and not is_capped:
+            return Finding(detection.level, reason)
+        other = self._confirmation(detection, now_s)
+        if other is not None:
+            confirmed = Reason(ReasonCode.CONFIRMED, because=reason, by=other)
+            return Finding(detection.level, confirmed)
+        return _unconfirmed(detection, reason)
+
+    def _confirmation(self, detection: Detection, now_s: float) -> str | None:
+        event = _event(detection)
+        other = self._confirmed.get(event) or self.find_confirmation(detection, now_s)
+        if other is not None and detection.at_s is not None:
+            self._confirmed[event] = other
+        return other
+
+
+def _unconfirmed(detection: Detection, reason: Reason) -> Finding | None:
+    """Finding of a detection that no other sensor confirms."""
+    level = detection.unconfirmed_level
+    level = detection.level if level is None else level
+    if level <= LOWEST:
+        return None
+    most = detection.alone_notice_level
+    notice = None if most is None or most >= level else most
+    if detection.alone_for_h is not None:
+        code, hours = ReasonCode.UNCONFIRMED_LONG, detection.alone_for_h
+        long_reason = Reason(code, because=reason, hours=hours, level=notice or level)
+        return Finding(level, long_reason, notice)
+    return Finding(level, Reason(ReasonCode.UNCONFIRMED, because=reason), notice)
+
+
+def _event(claim: Detection) -> tuple[str, str, float]:
+    return claim.rule_id, claim.sensor, claim.at_s or 0.0
+
+
+def threshold_reached(
+    value: float,
+    thresholds: Sequence[tuple[int, float]],
+    was_level: int = LOWEST,
+    clear_share: float = 1.0,
+) -> tuple[int, float] | None:
+    """The highest (level, threshold) that a value reaches or has not cleared.
+
+    Args:
+        value: The value.
+        thresholds: Levels and thresholds, the highest first.
+        was_level: Previous level.
+        clear_share: Thresholds up to that level are cleared below this share of them.
+    """
+    for level, limit in thresholds:
+        share = clear_share if level <= was_level else 1.0
+        if value >= limit * share:
+            return level, limit
+    return None
+
+
+@dataclass(frozen=True)
+class RuleContext:
+    """Inputs of a rule besides its own sensor.
+
+    Attributes:
+        now_s: Now, in triage's own time.
+        criteria: Criteria of the cell.
+        r60_mm: Rain of the last 60 minutes at the gauge with the most.
+    """
+
+    now_s: float
+    criteria: Criteria = DEFAULT_CRITERIA
+    r60_mm: float = 0.0
+
+
+class SensorRule(Protocol):
+    """A rule with its state for one sensor."""
+
+    @property
+    def rule(self) -> str:
+        """Name of the rule."""
+
+    @property
+    def sensor(self) -> str:
+        """Name of the sensor."""
+
+    def on_sample(self, sample: SensorSample) -> None:
+        """Update the state with readings of the sensor."""
+
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
+        """Detections at this moment."""
+
+    def diagnostics(self) -> Iterable[Reason]:
+        """Reasons why the rule cannot be used as configured."""
+
+    def to_snapshot(self) -> Json:
+        """State that must survive a restart, as JSON values; None for none."""
+
+    def restore(self, entry: Json) -> None:
+        """Restore from `to_snapshot`.
+
+        Raises:
+            LookupError, TypeError, ValueError: The entry has another form.
+        """
+
+
+class StatefulRule(SensorRule, Protocol):
+    """A rule whose whole state, with its windows, can be stored."""
+
+    def to_state(self) -> Json:
+        """The whole state, as JSON values."""
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+
+
+class PersistenceTimer:
+    """Time since which each level has been reached without a break.
+
+    Args:
+        persist_s: Time until a level counts.
+    """
+
+    TOLERANCE_S = 30.0
+    """Jitter of samplings ten minutes apart."""
+
+    def __init__(self, persist_s: float) -> None:
+        self._persist_s = persist_s
+        self._since_s: dict[int, float] = {}
+
+    def update(self, level: int, levels: Iterable[int], now_s: float) -> int:
+        """Update, and return the highest level that has lasted; 1 for none.
+
+        Args:
+            level: Level that is reached now.
+            levels: All levels of the rule.
+            now_s: Now.
+        """
+        reached = [each for each in levels if each <= level]
+        self._since_s = {each: self._since_s.get(each, now_s) for each in reached}
+        required_s = self._persist_s - self.TOLERANCE_S
+        lasted = [
+            each
+            for each, since_s in self._since_s.items()
+            if now_s - since_s >= required_s
+        ]
+        return max(lasted, default=1)
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        return [list(item) for item in self._since_s.items()]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        self._since_s = dict(state)

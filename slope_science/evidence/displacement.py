@@ -1,0 +1,281 @@
+"""Rule of one extensometer: speed, steps, two-day movement, and time of failure.
+
+Source: management values of 道路土工 (2009) and 現場に役立つ地すべり工学; time of
+failure by Fukuzono 1985 and Voight 1988, with the gates that
+docs/reference/triage.md gives.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from slope_science.creep import VELOCITY_SPAN_H, Velocity, fit_velocity
+from slope_science.evidence.detections import (
+    Detection,
+    EvidenceKind,
+    PersistenceTimer,
+    RuleContext,
+    threshold_reached,
+)
+from slope_science.evidence.noise import SensorNoise
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.settings import DisplacementRuleSettings
+from slope_science.evidence.stored import Json, is_finite_number
+from slope_science.evidence.windows import (
+    MinuteBin,
+    MinuteBins,
+    QuarterHourMeans,
+    largest_agreed_step,
+    largest_last_step,
+)
+from slope_science.failure_time import (
+    FIT_SPAN_H,
+    MIN_SIGMAS,
+    FailureForecast,
+    forecast_failure,
+)
+from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
+from slope_science.movement import remove_steps
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
+
+_HOUR_S = 3600.0
+_SHORTEST_SPAN_S = 900.0
+_DAY_S = 86400.0
+_FORECAST_EVERY_S = 600.0  # the most expensive part of the rule, on a Raspberry Pi
+_STEP_WITHIN_S = 3900.0  # an hour, and the jitter of hourly readings
+_LEAST_LEFT_H = 0.1  # the speed of the law is infinite at the failure
+_STEP_ERROR_SIGMAS = 6.4
+"""Three standard errors of a step between two readings, as a slope: 3 * 1.5 * 2**0.5"""
+
+
+class DisplacementRule:
+    """Rule for the displacement of one sensor.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+        forecast: Time of failure in hours after the last detection of another ten
+            minutes; None if the slope does not clearly speed up.
+    """
+
+    rule = "displacement"
+
+    def __init__(
+        self, sensor: str, rules: DisplacementRuleSettings, alone_notice_level: int
+    ) -> None:
+        self.sensor = sensor
+        self.forecast: FailureForecast | None = None
+        self._slot = -1
+        self._rules = rules
+        self._alone_notice_level = alone_notice_level
+        self._thresholds = rules.thresholds
+        self._levels = [level for level, _ in self._thresholds]
+        self._noise = SensorNoise()
+        self._recent = MinuteBins(2 * _HOUR_S, least=4)
+        self._past = QuarterHourMeans()
+        self._brief = PersistenceTimer(rules.persist_s)
+        self._long = PersistenceTimer(rules.level_3_after_h * _HOUR_S)
+        self._was = LOWEST
+
+    def on_sample(self, sample: SensorSample) -> None:
+        """Store the displacement."""
+        value = sample.value
+        if not is_finite_number(value):
+            return
+        mm = float(value)  # type: ignore[arg-type]
+        self._recent.add(sample.at_s, [mm], is_doubtful=sample.is_suspect)
+        if not sample.is_suspect:
+            self._past.add(sample.at_s, mm)
+            self._noise.add([mm])
+
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
+        """Speed of the last hour, a step, two days, and a time of failure."""
+        now_s = context.now_s
+        bins = self._window(now_s, with_doubtful=False)
+        speed = _velocity(bins)
+        level, limit = self._reached(speed, self._was)
+        brief = self._brief.update(level, self._levels, now_s)
+        # no hysteresis for a single window, which would make it persist
+        self._was = brief
+        # nor for the duration, which the source counts at the speed itself
+        plain, _ = self._reached(speed, LOWEST)
+        long = self._long.update(plain, self._levels, now_s)
+        if speed is not None and level > LOWEST:
+            alone = min(brief, self._cap(bins, level))
+            yield self._claim(self._speed(speed, limit), level, min(alone, DANGER))
+            if long > LOWEST:
+                lasted = self._speed(speed, limit, self._rules.level_3_after_h)
+                yield self._claim(lasted, WARNING)
+        if self._recent.has_doubtful:
+            doubted = _velocity(self._window(now_s, with_doubtful=True))
+            high, beyond = self._reached(doubted, self._was)
+            if doubted is not None and high > level:
+                yield self._claim(self._speed(doubted, beyond), high, LOWEST)
+        yield from self._step(now_s)
+        yield from self._days(now_s)
+        yield from self._ahead(now_s)
+
+    def diagnostics(self) -> Iterable[Reason]:
+        """None: each speed is compared with its own noise."""
+        return ()
+
+    def to_snapshot(self) -> Json:
+        """State for the snapshot: two days, by the hour."""
+        return self._past.to_snapshot()
+
+    def restore(self, entry: Json) -> None:
+        """Restore from `to_snapshot`."""
+        self._past.restore(entry)
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        parts = (self._recent, self._past, self._noise, self._brief, self._long)
+        return [*(part.to_state() for part in parts), self._was]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        *states, self._was = state
+        recent, past, noise, brief, long = states
+        self._recent.restore_state(recent)
+        self._past.restore_state(past)
+        self._noise.restore_state(noise)
+        self._brief.restore_state(brief)
+        self._long.restore_state(long)
+
+    def _window(self, now_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
+        return self._recent.since(now_s - _HOUR_S, with_doubtful=with_doubtful)
+
+    def _reached(self, speed: Velocity | None, was: int) -> tuple[int, float]:
+        if speed is None or not speed.exceeds(0.0):
+            return LOWEST, 0.0
+        how_fast, share = abs(speed.mm_per_h), self._rules.clear_share
+        return threshold_reached(how_fast, self._thresholds, was, share) or (
+            LOWEST,
+            0.0,
+        )
+
+    def _cap(self, bins: Sequence[MinuteBin], level: int) -> int:
+        """Level without confirmation: that of the speed without a single step."""
+        axes, sigma = [[b.values[0] for b in bins]], self._noise.sigma
+        without = remove_steps([b.at_s for b in bins], axes, sigma)
+        if without is None:
+            return level
+        times_h = [b.at_s / _HOUR_S for b in bins]
+        rest = fit_velocity(times_h, without[0])
+        alone, floor = self._rules.alone_level, _STEP_ERROR_SIGMAS * sigma
+        if rest is None or abs(rest.mm_per_h) * (times_h[-1] - times_h[0]) < floor:
+            return alone
+        found = threshold_reached(abs(rest.mm_per_h), self._thresholds)
+        return max(alone, min(found[0], level) if found else LOWEST)
+
+    def _claim(self, reason: Reason, level: int, alone: int | None = None) -> Detection:
+        alone_level = None if alone is None or alone >= level else alone
+        signs = (EvidenceKind.MOVEMENT,)
+        return Detection(
+            self.rule,
+            self.sensor,
+            level,
+            reason,
+            alone_level,
+            evidence=signs,
+            alone_notice_level=self._alone_notice_level,
+        )
+
+    def _speed(
+        self, speed: Velocity, limit: float, lasted_h: float | None = None
+    ) -> Reason:
+        return Reason(
+            ReasonCode.SPEED,
+            sensor=self.sensor,
+            mm_per_h=speed.mm_per_h,
+            limit_mm_per_h=limit,
+            sigma_mm_per_h=speed.sigma_mm_per_h,
+            how="reached" if abs(speed.mm_per_h) >= limit else "near",
+            lasted_h=lasted_h,
+        )
+
+    def _step(self, now_s: float) -> Iterable[Detection]:
+        """A single jump, which a regression over the hour attributes to noise."""
+        bins = self._recent.bins()
+        if not bins or now_s - bins[-1].at_s > _STEP_WITHIN_S:
+            return
+        agreed = largest_agreed_step(
+            self._recent.bins(with_doubtful=False), _STEP_WITHIN_S
+        )
+        lone, min_mm = largest_last_step(bins, _STEP_WITHIN_S), self._rules.step_mm
+        for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
+            found = threshold_reached(abs(step_mm), self._thresholds)
+            if found is not None and abs(step_mm) >= min_mm:
+                reason = Reason(
+                    ReasonCode.DISPLACEMENT_STEP,
+                    sensor=self.sensor,
+                    step_mm=step_mm,
+                    limit_mm=min_mm,
+                )
+                yield self._claim(reason, found[0], alone)
+                return
+
+    def _days(self, now_s: float) -> Iterable[Detection]:
+        today = self._past.change_between(now_s - _DAY_S, now_s)
+        before = self._past.change_between(now_s - 2 * _DAY_S, now_s - _DAY_S)
+        if today is None or before is None:
+            return
+        limit = self._rules.level_2_mm_per_day
+        if min(abs(today), abs(before)) >= limit and today * before > 0:
+            reason = Reason(
+                ReasonCode.DISPLACEMENT_DAYS,
+                sensor=self.sensor,
+                before_mm=before,
+                today_mm=today,
+                limit_mm=limit,
+            )
+            yield self._claim(reason, ADVISORY)
+
+    def _ahead(self, now_s: float) -> Iterable[Detection]:
+        """Time of failure by Voight's law, if it passes its gates."""
+        slot = int(now_s // _FORECAST_EVERY_S)
+        if slot != self._slot:
+            self._slot, self.forecast = slot, self._forecast(now_s)
+        found = self.forecast
+        if found is None or not found.is_usable(0.0):
+            return
+        rungs = (
+            (DANGER, self._rules.level_4_ahead_h),
+            (WARNING, self._rules.level_3_ahead_h),
+        )
+        level = next((at for at, ahead in rungs if found.failure_h <= ahead), LOWEST)
+        if level > LOWEST:
+            reason = Reason(
+                ReasonCode.FAILURE_TIME,
+                sensor=self.sensor,
+                left_h=found.failure_h,
+                half_width_h=found.half_width_h,
+                r2=found.r2,
+                mm_per_h=found.speed_mm_per_h(max(found.failure_h, _LEAST_LEFT_H)),
+            )
+            yield self._claim(reason, level)
+
+    def _forecast(self, now_s: float) -> FailureForecast | None:
+        past = self._past.since(now_s - FIT_SPAN_H * _HOUR_S)
+        times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in past]
+        moved_mm = [mm for _, mm in past]
+        return (
+            forecast_failure(times_h, moved_mm)
+            if _is_moving(times_h, moved_mm)
+            else None
+        )
+
+
+def _is_moving(times_h: Sequence[float], moved_mm: Sequence[float]) -> bool:
+    """Whether the last speed is above its noise, as a forecast requires of each."""
+    begin = bisect_left(times_h, -VELOCITY_SPAN_H * 1.001)
+    last = fit_velocity(times_h[begin:], moved_mm[begin:])
+    return last is not None and abs(last.mm_per_h) > MIN_SIGMAS * last.sigma_mm_per_h
+
+
+def _velocity(bins: Sequence[MinuteBin]) -> Velocity | None:
+    """Speed over some minutes; None if they span too little time."""
+    if not bins or bins[-1].at_s - bins[0].at_s < _SHORTEST_SPAN_S:
+        return None
+    times_h = [(b.at_s - bins[0].at_s) / _HOUR_S for b in bins]
+    return fit_velocity(times_h, [b.values[0] for b in bins])

@@ -1,0 +1,200 @@
+"""Rules of soil moisture and pore pressure: supporting evidence, no trigger.
+
+Moisture: above the 95th percentile of the sensor's own past and rising during rain, so
+no calibration is needed. Pore pressure: turned from suction to positive and rising.
+Without surveyed strength and depth neither gives a factor of safety. See
+docs/reference/triage.md.
+"""
+
+from collections.abc import Iterable
+
+from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.settings import PoreRuleSettings, SaturationRuleSettings
+from slope_science.evidence.stored import (
+    Json,
+    finite_number,
+    is_finite_number,
+    optional_time,
+)
+from slope_science.evidence.windows import MinuteBins
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
+
+_HOUR_S = 3600.0
+_BIN = 0.005
+_SHARE = 0.95
+_FADED = 0.05  # of an hour
+_ENOUGH_H = 14 * 24
+_SEASON_H = 90 * 24
+"""Length of a season; the weights of older hours decay beyond it."""
+
+
+class SaturationRule:
+    """Rule for the water content of one sensor.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+    """
+
+    rule = "saturation"
+
+    def __init__(self, sensor: str, rules: SaturationRuleSettings) -> None:
+        self.sensor = sensor
+        self._rules = rules
+        self._recent = MinuteBins(_HOUR_S)
+        self._hours: dict[int, float] = {}
+        self._counted = 0
+
+    def on_sample(self, sample: SensorSample) -> None:
+        """Store the last hour, and one value per hour for the season."""
+        if sample.is_suspect or not is_finite_number(sample.value):
+            return
+        vwc = float(sample.value)  # type: ignore[arg-type]
+        self._recent.add(sample.at_s, [vwc])
+        hour = int(sample.at_s // _HOUR_S)
+        if hour > self._counted:
+            self._counted = hour
+            fade = min(1.0, _SEASON_H / (sum(self._hours.values()) + 1))
+            kept = {at: n * fade for at, n in self._hours.items()}
+            at = int(vwc / _BIN)
+            self._hours = {**kept, at: kept.get(at, 0.0) + 1}
+
+    @property
+    def high_vwc(self) -> float | None:
+        """Water content that counts as high here; None while unknown."""
+        if self._rules.high_vwc is not None:
+            return self._rules.high_vwc
+        total = sum(self._hours.values())
+        if total < _ENOUGH_H:
+            return None
+        below = 0.0
+        for at in sorted(self._hours):
+            below += self._hours[at]
+            if below >= _SHARE * total:
+                return (at + 1) * _BIN
+        return None
+
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
+        """High and rising during rain; a rise alone is evidence only."""
+        bins = [b for b in self._recent.bins() if context.now_s - _HOUR_S <= b.at_s]
+        if not bins:
+            return
+        vwc, rise = bins[-1].values[0], bins[-1].values[0] - bins[0].values[0]
+        if rise < self._rules.rise_vwc:
+            return
+        high = self.high_vwc
+        is_wet = high is not None and vwc >= high
+        rains = context.r60_mm >= self._rules.rain_mm
+        reason = Reason(
+            ReasonCode.SOIL_WET,
+            sensor=self.sensor,
+            water_content=vwc,
+            rise=rise,
+            rain_mm=context.r60_mm,
+            high=high or 0.0,
+        )
+        yield Detection(
+            self.rule,
+            self.sensor,
+            self._rules.level if is_wet and rains else 1,
+            reason,
+            evidence=(EvidenceKind.WATER,),
+        )
+
+    def diagnostics(self) -> Iterable[Reason]:
+        """That the past is too short."""
+        if self.high_vwc is None and self._counted:
+            yield Reason(ReasonCode.SOIL_NEEDS_PAST)
+
+    def to_snapshot(self) -> Json:
+        """State for the snapshot."""
+        hours = {str(at): round(n, 1) for at, n in self._hours.items() if n >= _FADED}
+        return {"hours": hours, "counted": self._counted}
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        hours = [list(item) for item in self._hours.items()]
+        return [self._recent.to_state(), hours, self._counted]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        recent, hours, self._counted = state
+        self._recent.restore_state(recent)
+        self._hours = {at: count for at, count in hours}  # noqa: C416 - lists of JSON
+
+    def restore(self, entry: Json) -> None:
+        """Restore from `to_snapshot`."""
+        hours = {int(at): finite_number(n) for at, n in entry["hours"].items()}
+        self._hours, self._counted = hours, int(finite_number(entry["counted"]))
+
+
+_DAY_S = 86400.0
+
+
+class PoreRule:
+    """Rule for the pore pressure of one sensor.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+    """
+
+    rule = "pore"
+
+    def __init__(self, sensor: str, rules: PoreRuleSettings) -> None:
+        self.sensor = sensor
+        self._rules = rules
+        self._recent = MinuteBins(_HOUR_S)
+        self._suction_s: float | None = None
+
+    def on_sample(self, sample: SensorSample) -> None:
+        """Store the last hour, and the time of the last suction."""
+        if sample.is_suspect or not is_finite_number(sample.value):
+            return
+        kpa = float(sample.value)  # type: ignore[arg-type]
+        self._recent.add(sample.at_s, [kpa])
+        if kpa < 0:
+            self._suction_s = sample.at_s
+
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
+        """Positive after suction, and rising."""
+        bins = [b for b in self._recent.bins() if context.now_s - _HOUR_S <= b.at_s]
+        if not bins or self._suction_s is None:
+            return
+        kpa, rise = bins[-1].values[0], bins[-1].values[0] - bins[0].values[0]
+        days = (context.now_s - self._suction_s) / _DAY_S
+        is_new = kpa >= 0 and days <= self._rules.suction_days
+        if is_new and rise >= self._rules.rise_kpa:
+            reason = Reason(
+                ReasonCode.PORE_POSITIVE,
+                sensor=self.sensor,
+                pressure_kpa=kpa,
+                rise_kpa=rise,
+            )
+            level = self._rules.level
+            yield Detection(
+                self.rule, self.sensor, level, reason, evidence=(EvidenceKind.WATER,)
+            )
+
+    def diagnostics(self) -> Iterable[Reason]:
+        """None."""
+        return ()
+
+    def to_snapshot(self) -> Json:
+        """State for the snapshot."""
+        return self._suction_s
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        return [self._recent.to_state(), self._suction_s]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        recent, self._suction_s = state
+        self._recent.restore_state(recent)
+
+    def restore(self, entry: Json) -> None:
+        """Restore from `to_snapshot`."""
+        self._suction_s = optional_time(entry)

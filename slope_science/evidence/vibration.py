@@ -1,0 +1,128 @@
+"""Rule of one vibration sensor: shocks against its own past.
+
+Counts of a single element have no meaning as absolute numbers, so the limit is
+median + 8 MAD of its own background.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
+from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.settings import VibrationRuleSettings
+from slope_science.evidence.stored import (
+    Json,
+    finite_number,
+    is_finite_number,
+    non_negative_number,
+)
+from slope_science.findings import LOWEST
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
+from slope_science.statistics import background_limit
+
+_WINDOW_S = 600.0
+_WINDOWS = 72  # 12 hours
+_MAX_COUNT = 1e9  # a broken register may hold any number
+MIN_WINDOWS = 18
+"""Three hours; minimum length of the background."""
+
+
+class VibrationRule:
+    """Rule for the shocks of one sensor.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+    """
+
+    rule = "vibration"
+
+    def __init__(
+        self, sensor: str, rules: VibrationRuleSettings, alone_notice_level: int
+    ) -> None:
+        self.sensor = sensor
+        self._rules = rules
+        self._alone_notice_level = alone_notice_level
+        self._last_s: float | None = None
+        self._felt: tuple[float, float] | None = None  # last interval with shocks
+        self._shocks: deque[tuple[float, float]] = deque()
+        self._window = 0
+        self._open = 0.0
+        self._past: deque[float] = deque(maxlen=_WINDOWS)
+        self._was = LOWEST
+
+    def on_sample(self, sample: SensorSample) -> None:
+        """Count the shocks since the last reading."""
+        if sample.is_suspect or not is_finite_number(sample.value):
+            return
+        count = min(float(sample.value), _MAX_COUNT)  # type: ignore[arg-type]
+        if self._last_s is not None and sample.at_s - self._last_s > _WINDOW_S:
+            # counted over an outage: take the mean, or it would resemble a burst
+            count *= _WINDOW_S / (sample.at_s - self._last_s)
+        before_s = self._last_s or sample.at_s - _WINDOW_S
+        self._last_s = max(sample.at_s, before_s)
+        if count:
+            self._felt = max(before_s, self._last_s - _WINDOW_S), self._last_s
+        window = int(self._last_s // _WINDOW_S)
+        if window != self._window:
+            if self._window:
+                self._past.append(self._open)
+            self._window, self._open = window, 0.0
+        self._open += count
+        self._shocks.append((self._last_s, count))
+
+    def detect(self, context: RuleContext) -> Iterable[Detection]:
+        """That the last ten minutes exceed the background."""
+        while self._shocks and context.now_s - self._shocks[0][0] >= _WINDOW_S:
+            self._shocks.popleft()
+        if len(self._past) < MIN_WINDOWS:
+            return
+        count = sum(each for _, each in self._shocks)
+        rules = self._rules
+        limit = background_limit(self._past, rules.least_count, rules.mads)
+        share = rules.clear_share if self._was > LOWEST else 1.0
+        self._was = rules.level if count >= limit * share else LOWEST
+        if self._was > LOWEST:
+            yield Detection(
+                self.rule,
+                self.sensor,
+                rules.level,
+                Reason(ReasonCode.SHOCKS, sensor=self.sensor, count=count, limit=limit),
+                unconfirmed_level=min(rules.alone_level, rules.level),
+                evidence=(EvidenceKind.MOVEMENT,),
+                since_s=self._felt[0] if self._felt else None,
+                alone_notice_level=self._alone_notice_level,
+            )
+
+    def diagnostics(self) -> Iterable[Reason]:
+        """That the past is too short."""
+        if self._last_s is not None and len(self._past) < MIN_WINDOWS:
+            hours = MIN_WINDOWS / 6
+            yield Reason(ReasonCode.RULE_NEEDS_PAST, rule=self.rule, hours=hours)
+
+    def to_snapshot(self) -> Json:
+        """State for the snapshot."""
+        return {"past": [round(each, 1) for each in self._past], "last": self._last_s}
+
+    def restore(self, entry: Json) -> None:
+        """Restore from `to_snapshot`."""
+        past, last_s = (
+            [non_negative_number(each) for each in entry["past"]],
+            entry["last"],
+        )
+        self._last_s = None if last_s is None else finite_number(last_s)
+        self._past = deque(past, maxlen=_WINDOWS)
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        shocks = [list(each) for each in self._shocks]
+        counts = [list(self._past), shocks, self._window, self._open]
+        return [*counts, self._last_s, self._felt and list(self._felt), self._was]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        past, shocks, self._window, self._open, self._last_s, felt, self._was = state
+        self._past = deque(past, maxlen=_WINDOWS)
+        self._shocks = deque((at_s, count) for at_s, count in shocks)
+        self._felt = felt and (felt[0], felt[1])

@@ -1,0 +1,230 @@
+"""Time windows of one sensor: means by minute and quarter of an hour, steps.
+
+A step counts without confirmation only if two readings before it and the last two
+agree, because an ultrasonic sensor receives a false echo once in a while. A step of the
+last reading alone needs another sensor's evidence.
+"""
+
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise, takewhile
+from operator import itemgetter
+from statistics import median_low
+
+from slope_science.evidence.stored import Json, finite_number
+
+
+@dataclass
+class MinuteBin:
+    """Mean of the readings of one minute.
+
+    Attributes:
+        at_s: Mean time.
+        values: Mean values.
+        is_doubtful: Whether the readings are suspect.
+        count: Number of readings.
+    """
+
+    at_s: float
+    values: list[float]
+    is_doubtful: bool
+    count: int = 1
+
+    def add(self, at_s: float, values: Sequence[float]) -> None:
+        """Add a reading."""
+        self.count += 1
+        self.at_s += (at_s - self.at_s) / self.count
+        for number, value in enumerate(values):
+            self.values[number] += (value - self.values[number]) / self.count
+
+
+class MinuteBins:
+    """Recent readings as means, in time order.
+
+    Args:
+        span_s: Length of the window.
+        bin_s: Length of a bin.
+        least: Number of bins that are kept beyond the window.
+    """
+
+    def __init__(self, span_s: float, bin_s: float = 60.0, least: int = 1) -> None:
+        self._span_s = span_s
+        self._least = least
+        self._bin_s = bin_s
+        self._bins: deque[MinuteBin] = deque()
+        self._doubtful = 0
+
+    def add(
+        self, at_s: float, values: Sequence[float], *, is_doubtful: bool = False
+    ) -> bool:
+        """Add a reading; False for one older than the last, which is ignored."""
+        last = self._bins[-1] if self._bins else None
+        is_same = last and at_s // self._bin_s == last.at_s // self._bin_s
+        if last and is_same and last.is_doubtful == is_doubtful:
+            last.add(at_s, values)
+            return True
+        if last and at_s <= last.at_s:
+            return False
+        self._bins.append(MinuteBin(at_s, list(values), is_doubtful))
+        self._doubtful += is_doubtful
+        while (
+            len(self._bins) > self._least
+            and self._bins[-1].at_s - self._bins[0].at_s > self._span_s
+        ):
+            self._doubtful -= self._bins.popleft().is_doubtful
+        return True
+
+    def bins(self, *, with_doubtful: bool = True) -> list[MinuteBin]:
+        """The bins, with or without suspect ones."""
+        return [b for b in self._bins if with_doubtful or not b.is_doubtful]
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        return [
+            [
+                b.at_s,
+                b.is_doubtful,
+                b.count,
+                [None if math.isnan(v) else v for v in b.values],
+            ]
+            for b in self._bins
+        ]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        self._bins = deque(
+            MinuteBin(
+                at_s,
+                [math.nan if v is None else v for v in values],
+                is_doubtful,
+                count,
+            )
+            for at_s, is_doubtful, count, values in state
+        )
+        self._doubtful = sum(b.is_doubtful for b in self._bins)
+
+    def since(self, begin_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
+        """The bins since a moment, with or without suspect ones."""
+        whole = with_doubtful or not self._doubtful
+        if whole and (not self._bins or self._bins[0].at_s >= begin_s):
+            return list(self._bins)
+        return [
+            b
+            for b in self._bins
+            if b.at_s >= begin_s and (with_doubtful or not b.is_doubtful)
+        ]
+
+    @property
+    def has_doubtful(self) -> bool:
+        """Whether any bin is suspect."""
+        return self._doubtful > 0
+
+
+_SPAN_S = 50 * 3600.0
+_BIN_S = 900.0
+_HOUR_S = 3600.0
+_REACH_S = 2 * _HOUR_S
+
+
+class QuarterHourMeans:
+    """Means by quarter of an hour over two days, in time order."""
+
+    def __init__(self) -> None:
+        self._bins: deque[list[float]] = deque()
+
+    def add(self, at_s: float, value: float) -> None:
+        """Add a value; one older than the last is ignored."""
+        last = self._bins[-1] if self._bins else None
+        if last and at_s // _BIN_S == last[0] // _BIN_S:
+            last[2] += 1
+            last[0] += (at_s - last[0]) / last[2]
+            last[1] += (value - last[1]) / last[2]
+        elif not last or at_s > last[0]:
+            self._bins.append([at_s, value, 1])
+        while self._bins[-1][0] - self._bins[0][0] > _SPAN_S:
+            self._bins.popleft()
+
+    def since(self, begin_s: float) -> list[tuple[float, float]]:
+        """Times and values since a moment."""
+        recent = takewhile(lambda each: each[0] >= begin_s, reversed(self._bins))
+        return [(at_s, value) for at_s, value, _ in recent][::-1]
+
+    def change_between(self, begin_s: float, end_s: float) -> float | None:
+        """Change between two moments; None without values near both."""
+        begin, end = self._near(begin_s), self._near(end_s)
+        return None if begin is None or end is None else end - begin
+
+    def to_snapshot(self) -> list[list[float]]:
+        """For the snapshot: the first value of each hour."""
+        hours: list[list[float]] = []
+        for at_s, value, _ in self._bins:
+            if not hours or at_s // _HOUR_S != hours[-1][0] // _HOUR_S:
+                hours.append([round(at_s), round(value, 2)])
+        return hours
+
+    def restore(self, entry: Json) -> None:
+        """Restore from `to_snapshot`.
+
+        Raises:
+            TypeError, ValueError: The entry has another form.
+        """
+        bins = [
+            [finite_number(at_s), finite_number(value), 1.0] for at_s, value in entry
+        ]
+        if bins != sorted(bins, key=lambda each: each[0]):
+            raise ValueError("times must ascend")
+        self._bins = deque(bins)
+
+    def to_state(self) -> Json:
+        """The whole state."""
+        return [list(each) for each in self._bins]
+
+    def restore_state(self, state: Json) -> None:
+        """Restore from `to_state`."""
+        self._bins = deque(list(each) for each in state)
+
+    def _near(self, at_s: float) -> float | None:
+        """Median of the nearest three values, because one may be a false echo."""
+        place = bisect_left(self._bins, at_s, key=itemgetter(0))
+        around = list(islice(self._bins, max(0, place - 3), place + 3))
+        nearest = sorted((abs(b[0] - at_s), b[1]) for b in around)
+        near = [value for gap_s, value in nearest[:3] if gap_s < _REACH_S]
+        return median_low(near) if near else None
+
+
+def largest_agreed_step(bins: Sequence[MinuteBin], within_s: float) -> float:
+    """Largest change between two consecutive readings and the last two.
+
+    Args:
+        bins: Readings in time order.
+        within_s: Maximum time between the two pairs.
+
+    Returns:
+        The smallest change between a reading of the earlier pair and one of the last;
+        0.0 if their directions differ, or with too few readings.
+    """
+    last = bins[-2:]
+    steps = [
+        _smallest([b.values[0] - r.values[0] for b in last for r in pair])
+        for pair in pairwise(bins[:-2])
+        if last[0].at_s - pair[1].at_s <= within_s
+    ]
+    return max(steps, key=abs, default=0.0)
+
+
+def largest_last_step(bins: Sequence[MinuteBin], within_s: float) -> float:
+    """Largest change to the last reading alone."""
+    steps = [
+        bins[-1].values[0] - b.values[0]
+        for b in bins
+        if bins[-1].at_s - b.at_s <= within_s
+    ]
+    return max(steps, key=abs, default=0.0)
+
+
+def _smallest(changes: Sequence[float]) -> float:
+    is_one_direction = min(changes) > 0 or max(changes) < 0
+    return min(changes, key=abs) if is_one_direction else 0.0

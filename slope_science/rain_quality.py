@@ -1,0 +1,497 @@
+"""Tests of rain gauges: rolling limits, bursts of the switch, clogs, and neighbours.
+
+All of them work on `RainRecord`, the rain between the reports of one gauge, so that a
+limit applies to a duration and not to a report: a gauge that reports every minute and
+one that reports every ten are treated alike.
+
+Sources: limits of rain by a Japanese prefecture's telemetry; neighbour checks after
+pypwsqc (faulty zeros, high influx). The other tests and all weights are our proposals.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from slope_science.quality import (
+    GOOD,
+    NOT_EVALUATED,
+    Verdict,
+    check_rain_sum,
+    rain_limit_mm,
+    suspect_because,
+    worst_verdict,
+)
+from slope_science.reason_codes import ReasonCode
+
+MAX_REPORT_S = 3600.0
+"""Longest interval between two reports that shows when its rain fell."""
+
+FIRST_REPORT_S = 600.0
+"""Assumed interval of a gauge's first report."""
+
+
+@dataclass
+class RainRecord:
+    """Rain of one gauge, spread evenly over the interval before each report.
+
+    Attributes:
+        times_s: Ends of the intervals, ascending; the first is the begin of the first.
+        totals_mm: Rain up to each of them.
+        blind_s: Time up to each of them within intervals that are longer than
+            `MAX_REPORT_S`, whose begin is assumed, or whose report failed.
+    """
+
+    times_s: list[float] = field(default_factory=list)
+    totals_mm: list[float] = field(default_factory=list)
+    blind_s: list[float] = field(default_factory=list)
+
+    def add(self, at_s: float, depth_mm: float, *, failed: bool = False) -> None:
+        """Add a report.
+
+        Args:
+            at_s: Unix time, not before the last.
+            depth_mm: Rain since the last report, zero or more.
+            failed: Whether the depth is unknown; it counts as zero.
+        """
+        if not self.times_s:
+            self._append(at_s - FIRST_REPORT_S, 0.0, 0.0)
+        length_s = at_s - self.times_s[-1]
+        if length_s <= 0:
+            self.totals_mm[-1] += depth_mm
+            return
+        is_first = len(self.times_s) == 1
+        is_blind = failed or is_first or length_s > MAX_REPORT_S
+        self._append(
+            at_s,
+            self.totals_mm[-1] + (0.0 if failed else depth_mm),
+            self.blind_s[-1] + length_s * is_blind,
+        )
+
+    def _append(self, at_s: float, total_mm: float, blind_s: float) -> None:
+        self.times_s.append(at_s)
+        self.totals_mm.append(total_mm)
+        self.blind_s.append(blind_s)
+
+    def drop_before(self, at_s: float) -> None:
+        """Forget the intervals before a moment, except the last of them."""
+        first = bisect_right(self.times_s, at_s) - 1
+        if first > 0:
+            del self.times_s[:first], self.totals_mm[:first], self.blind_s[:first]
+
+    def rain_mm(self, from_s: float, to_s: float) -> float:
+        """Rain between two moments, as far as it was reported."""
+        return self._at(self.totals_mm, to_s) - self._at(self.totals_mm, from_s)
+
+    def known_mm(self, from_s: float, to_s: float) -> float | None:
+        """Rain between two moments; None where a part of it is not known.
+
+        Up to `MAX_REPORT_S` after the last report may be missing, as it is not due yet.
+        """
+        times_s = self.times_s
+        if not times_s or from_s < times_s[0] or to_s > times_s[-1] + MAX_REPORT_S:
+            return None
+        if self._at(self.blind_s, to_s) > self._at(self.blind_s, from_s):
+            return None
+        return self.rain_mm(from_s, to_s)
+
+    def _at(self, sums: list[float], at_s: float) -> float:
+        times_s = self.times_s
+        after = bisect_left(times_s, at_s)
+        if after == len(times_s):
+            return sums[-1] if sums else 0.0
+        if not after or times_s[after] == at_s:
+            return sums[after]
+        begin_s, begin = times_s[after - 1], sums[after - 1]
+        share = (at_s - begin_s) / (times_s[after] - begin_s)
+        return begin + share * (sums[after] - begin)
+
+
+@dataclass(frozen=True)
+class NeighbourGauge:
+    """Another gauge near the one that is tested.
+
+    Attributes:
+        distance_km: Its distance.
+        record: Its rain.
+    """
+
+    distance_km: float
+    record: RainRecord
+
+
+DAY_S: Final = 86_400.0
+HOUR_S: Final = 3600.0
+
+ROLLING_S: Final = (
+    *(60.0 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30, 40, 50, 60)),
+    *(HOUR_S * hours for hours in (3, 6, 12, 24)),
+)
+"""Durations over which the rain is summed. Those between the durations of
+`quality.RAIN_LIMITS` matter: 49 mm in each ten minutes is within all of these for half
+an hour, and after 40 minutes 29 mm above the line between two of them."""
+
+EXTREME_LIMITS: Final = (
+    (60.0, 8.0),
+    (600.0, 40.0),
+    (1800.0, 80.0),
+    (HOUR_S, 120.0),
+    (3 * HOUR_S, 300.0),
+    (6 * HOUR_S, 450.0),
+    (DAY_S, 900.0),
+)
+"""Pairs of seconds and rain in mm that one gauge alone does not prove. JMA announces
+80 to 120 mm in an hour as record-breaking; it falls at a place once in many years, and
+a faulty gauge reports it within minutes. Our proposal."""
+
+ROLLING_LIMITS: Final = tuple(
+    (seconds, rain_limit_mm(seconds, EXTREME_LIMITS) or math.inf)
+    for seconds in ROLLING_S
+)
+
+ROUNDING_MM: Final = 1e-6
+"""Differences of sums below this are rounding."""
+
+DOUBT_S: Final = HOUR_S
+"""Time before the end of a sum within which its rain is doubtful."""
+
+CONFIRM_SHARE: Final = 0.5
+"""Minimum share of a sum at another gauge that confirms it."""
+
+
+@dataclass(frozen=True)
+class RainSum:
+    """Rain of a duration above its limit of `EXTREME_LIMITS`.
+
+    Attributes:
+        from_s: Begin.
+        to_s: End.
+        rain_mm: Rain between them.
+        limit_mm: The limit.
+    """
+
+    from_s: float
+    to_s: float
+    rain_mm: float
+    limit_mm: float
+
+    @property
+    def is_implausible(self) -> bool:
+        """Whether the rain is above `quality.RAIN_LIMITS`, too."""
+        limit_mm = rain_limit_mm(self.to_s - self.from_s)
+        return limit_mm is not None and self.rain_mm > limit_mm + ROUNDING_MM
+
+    @property
+    def excess(self) -> float:
+        """The rain as a multiple of the limit."""
+        return self.rain_mm / self.limit_mm
+
+    def doubts(self, begin_s: float, at_s: float) -> bool:
+        """Whether the rain of a report's interval is doubtful because of it."""
+        return self.from_s < at_s and begin_s < self.to_s <= at_s + DOUBT_S
+
+
+def find_extreme_sums(
+    record: RainRecord, neighbours: Sequence[NeighbourGauge], since_s: float
+) -> list[RainSum]:
+    """Sums of extreme rain that no other gauge confirms.
+
+    A storm beyond all limits is possible (the national record of ten minutes is
+    55.0 mm), and a second gauge tells it from a fault: then no sum is returned.
+
+    Args:
+        record: Rain of the gauge.
+        neighbours: Other gauges.
+        since_s: Time after which the sums end.
+    """
+    times_s = record.times_s
+    first = bisect_right(times_s, since_s)
+    begin_s = since_s - ROLLING_S[-1]
+    if record.rain_mm(begin_s, times_s[-1]) <= ROLLING_LIMITS[0][1]:
+        return []
+    return [
+        each
+        for end_s in times_s[first:]
+        for each in _sums_until(record, end_s)
+        if not _is_confirmed(each, neighbours)
+    ]
+
+
+def _sums_until(record: RainRecord, end_s: float) -> Iterator[RainSum]:
+    for seconds, limit_mm in ROLLING_LIMITS:
+        rain_mm = record.rain_mm(end_s - seconds, end_s)
+        if rain_mm > limit_mm + ROUNDING_MM:
+            yield RainSum(end_s - seconds, end_s, rain_mm, limit_mm)
+
+
+def _is_confirmed(found: RainSum, neighbours: Iterable[NeighbourGauge]) -> bool:
+    """Whether another gauge had enough rain then, within an hour at least.
+
+    Rain that the other gauge has not reported would be more, so a part of it suffices.
+    """
+    from_s = min(found.from_s, found.to_s - HOUR_S)
+    return any(
+        gauge.record.rain_mm(from_s, found.to_s) >= CONFIRM_SHARE * found.rain_mm
+        for gauge in neighbours
+    )
+
+
+def check_rolling_limits(
+    sums: Iterable[RainSum], begin_s: float, at_s: float
+) -> Verdict:
+    """Suspect a report whose rain belongs to a sum of extreme rain.
+
+    The reason names the limit of `quality.RAIN_LIMITS` where that is exceeded, too.
+
+    Args:
+        sums: Result of `find_extreme_sums`.
+        begin_s: Begin of the report's interval.
+        at_s: End of it.
+    """
+    found = [each for each in sums if each.doubts(begin_s, at_s)]
+    if not found:
+        return GOOD
+    worst = max(found, key=lambda each: (each.is_implausible, each.excess))
+    seconds = worst.to_s - worst.from_s
+    if worst.is_implausible:
+        limit_mm = rain_limit_mm(seconds) or math.inf
+        return check_rain_sum(worst.rain_mm, seconds, limit_mm)
+    rain_mm, minutes = round(worst.rain_mm, 1), round(seconds / 60)
+    return suspect_because(ReasonCode.EXTREME, rain_mm=rain_mm, minutes=minutes)
+
+
+MAX_BURST_S: Final = 60.0
+MIN_BURST_MM: Final = 2.0
+MIN_PAUSE_S: Final = 30.0
+MIN_BURSTS: Final = 3
+"""Least number within an hour of each other. Rain of 2 mm in a minute, 120 mm/h, does
+not begin and end within that minute three times an hour; a bouncing switch does."""
+
+
+def find_bursts(record: RainRecord, since_s: float) -> list[tuple[float, float]]:
+    """Begin and end of short spells of heavy rain that recur between dry pauses."""
+    spells = _wet_spells(record, since_s - 2 * DOUBT_S)
+    bursts = [
+        (begin_s, end_s)
+        for begin_s, end_s, before_s, after_s in spells
+        if end_s - begin_s <= MAX_BURST_S
+        and min(before_s, after_s) >= MIN_PAUSE_S
+        and record.rain_mm(begin_s, end_s) >= MIN_BURST_MM
+    ]
+    return [
+        burst
+        for burst in bursts
+        if sum(abs(other[1] - burst[1]) <= DOUBT_S for other in bursts) >= MIN_BURSTS
+    ]
+
+
+def _wet_spells(
+    record: RainRecord, since_s: float
+) -> list[tuple[float, float, float, float]]:
+    """Begin and end of each closed spell, and the dry time before and after it."""
+    times_s, totals_mm = record.times_s, record.totals_mm
+    spells: list[tuple[float, float]] = []
+    for at in range(max(1, bisect_left(times_s, since_s)), len(times_s)):
+        if totals_mm[at] <= totals_mm[at - 1]:
+            continue
+        if spells and spells[-1][1] == times_s[at - 1]:
+            spells[-1] = (spells[-1][0], times_s[at])
+        else:
+            spells.append((times_s[at - 1], times_s[at]))
+    edges_s = [since_s, *(end_s for _, end_s in spells)]
+    begins_s = [*(begin_s for begin_s, _ in spells[1:]), times_s[-1]]
+    return [
+        (begin_s, end_s, begin_s - before_s, after_s - end_s)
+        for (begin_s, end_s), before_s, after_s in zip(
+            spells, edges_s, begins_s, strict=False
+        )
+    ]
+
+
+def check_bursts(
+    bursts: Sequence[tuple[float, float]], begin_s: float, at_s: float
+) -> Verdict:
+    """Suspect a report whose rain fell in recurring short bursts.
+
+    Args:
+        bursts: Result of `find_bursts`.
+        begin_s: Begin of the report's interval.
+        at_s: End of it.
+    """
+    if not any(first_s < at_s and begin_s < last_s for first_s, last_s in bursts):
+        return GOOD
+    near = [last_s for _, last_s in bursts if abs(last_s - at_s) <= DOUBT_S]
+    return suspect_because(ReasonCode.BURSTS, count=len(near))
+
+
+def check_bounce(refused: int) -> Verdict:
+    """Suspect a report during which the switch closed faster than in any rain."""
+    if refused <= 0:
+        return NOT_EVALUATED
+    return suspect_because(ReasonCode.BOUNCE, count=refused)
+
+
+MAX_RELEASE_S: Final = 1800.0
+"""Longest report whose rain may have come at once; a longer one holds a shower."""
+
+MIN_RELEASED_MM: Final = 5.0
+"""Minimum depth between two dry hours: a released clog, or manual tipping."""
+
+
+def check_release(
+    record: RainRecord,
+    begin_s: float,
+    at_s: float,
+    neighbours: Iterable[NeighbourGauge] = (),
+) -> Verdict:
+    """Suspect one large depth between two dry hours, unless it rained at another gauge.
+
+    Args:
+        record: Rain of the gauge.
+        begin_s: Begin of the report's interval.
+        at_s: End of it.
+        neighbours: Other gauges.
+    """
+    own_mm = record.rain_mm(begin_s, at_s)
+    if own_mm < MIN_RELEASED_MM:
+        return GOOD
+    first_s, last_s = record.times_s[0], record.times_s[-1]
+    is_long = at_s - begin_s > MAX_RELEASE_S
+    if is_long or first_s > at_s - HOUR_S or last_s < at_s + HOUR_S:
+        return NOT_EVALUATED
+    if record.rain_mm(at_s - HOUR_S, at_s + HOUR_S) - own_mm > ROUNDING_MM:
+        return GOOD
+    if _is_confirmed(RainSum(at_s - HOUR_S, at_s + HOUR_S, own_mm, own_mm), neighbours):
+        return GOOD
+    return suspect_because(ReasonCode.RELEASED, rain_mm=round(own_mm, 3))
+
+
+@dataclass(frozen=True)
+class ComparisonLimits:
+    """Limits of the comparison of gauges over one duration.
+
+    Attributes:
+        seconds: The duration.
+        excess_mm: Minimum rain of a gauge that has too much.
+        clog_mm: Minimum rain beside a gauge that has none.
+        low_mm: Minimum rain beside a gauge that has too little.
+    """
+
+    seconds: float
+    excess_mm: float
+    clog_mm: float
+    low_mm: float
+
+
+COMPARISONS: Final = (
+    ComparisonLimits(3 * HOUR_S, 20.0, 10.0, 20.0),
+    ComparisonLimits(DAY_S, 50.0, 20.0, 20.0),
+)
+"""Three hours tell a clog or a fault while it rains; a day tells a wrong unit or factor
+in rain that is never heavy."""
+
+RATIO: Final = 5.0
+"""Ratio of two gauges from which they contradict each other. Inches are 25 times too
+little, a lost decimal point is ten times too much."""
+
+AGREES_RATIO: Final = 2.0
+"""Ratio up to which they support each other."""
+
+DRY_MM: Final = 2.0
+"""Rain of a gauge that supports a dry one."""
+
+DECAY_KM: Final = 3.0
+"""Distance over which the weight of a gauge falls by 1/e. Convective cells are a few km
+wide: one gauge at 1 km outvotes a gauge, five at 4 km do, five at 5 km do not."""
+
+ONE_VOTE: Final = 1.0
+TWO_VOTES: Final = 2.0
+"""A gauge that reports rain works; one that reports none may be clogged."""
+
+
+def check_beside(
+    record: RainRecord, neighbours: Sequence[NeighbourGauge], at_s: float
+) -> Verdict:
+    """Compare a gauge with those around it, over each duration of `COMPARISONS`.
+
+    Each neighbour that contradicts or supports it has a vote of
+    ``exp(-distance / DECAY_KM)``, twice that if it reported rain. The gauge is suspect
+    where the votes against it exceed its own and those for it. So exact zeros can
+    outvote a wet gauge, and rain can outvote exact zeros.
+    """
+    return worst_verdict(
+        _compare(record, neighbours, at_s, limits) for limits in COMPARISONS
+    )
+
+
+def _compare(
+    record: RainRecord,
+    neighbours: Sequence[NeighbourGauge],
+    at_s: float,
+    limits: ComparisonLimits,
+) -> Verdict:
+    # In a record that is shorter, what has fallen so far is compared.
+    from_s = max(at_s - limits.seconds, record.times_s[1])
+    own_mm = record.known_mm(from_s, at_s)
+    if own_mm is None:
+        return NOT_EVALUATED
+    known = [
+        (theirs_mm, _votes(theirs_mm, gauge.distance_km))
+        for gauge in neighbours
+        if (theirs_mm := gauge.record.known_mm(from_s, at_s)) is not None
+    ]
+    if not known:
+        return NOT_EVALUATED
+    hours = round((at_s - from_s) / HOUR_S, 1)
+    less = [each for each in known if each[0] * RATIO <= own_mm]
+    if own_mm >= limits.excess_mm and _is_outvoted(less, known, own_mm):
+        other_mm = max(theirs_mm for theirs_mm, _ in less)
+        return _contradicted(ReasonCode.ALONE, own_mm, hours, other_mm)
+    return _check_low(own_mm, known, limits, hours)
+
+
+def _check_low(
+    own_mm: float,
+    known: Sequence[tuple[float, float]],
+    limits: ComparisonLimits,
+    hours: float,
+) -> Verdict:
+    """Suspect a gauge with no rain, or much less than those around it."""
+    is_dry = own_mm < ROUNDING_MM
+    least_mm = limits.clog_mm if is_dry else limits.low_mm
+    more = [each for each in known if each[0] >= max(least_mm, own_mm * RATIO)]
+    # Of two gauges with rain, the one with more may be the faulty one.
+    if not _is_outvoted(more, known, own_mm) or not (is_dry or len(more) > 1):
+        return GOOD
+    other_mm = max(theirs_mm for theirs_mm, _ in more)
+    if is_dry:
+        shown_mm = round(other_mm, 1)
+        return suspect_because(ReasonCode.CLOGGED, hours=hours, other_mm=shown_mm)
+    return _contradicted(ReasonCode.UNDERCATCH, own_mm, hours, other_mm)
+
+
+def _contradicted(
+    code: ReasonCode, own_mm: float, hours: float, other_mm: float
+) -> Verdict:
+    rain_mm, other_mm = round(own_mm, 1), round(other_mm, 1)
+    return suspect_because(code, rain_mm=rain_mm, hours=hours, other_mm=other_mm)
+
+
+def _votes(rain_mm: float, distance_km: float) -> float:
+    votes = TWO_VOTES if rain_mm > ROUNDING_MM else ONE_VOTE
+    return votes * math.exp(-distance_km / DECAY_KM)
+
+
+def _is_outvoted(
+    against: Sequence[tuple[float, float]],
+    known: Sequence[tuple[float, float]],
+    own_mm: float,
+) -> bool:
+    supporters = (votes for theirs_mm, votes in known if _do_agree(theirs_mm, own_mm))
+    return sum(votes for _, votes in against) > ONE_VOTE + sum(supporters)
+
+
+def _do_agree(theirs_mm: float, own_mm: float) -> bool:
+    low_mm, high_mm = sorted((theirs_mm, own_mm))
+    return high_mm <= DRY_MM or high_mm <= low_mm * AGREES_RATIO

@@ -1,0 +1,129 @@
+"""Wires, shocks and streams of a cell, and how they confirm each other."""
+
+import pytest
+
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.score import CellRules, score_cell
+from slope_science.criteria import Criteria
+
+T0 = 1_700_006_400  # a full hour
+STEP = 600
+RULES = CellRules(Criteria.assumed_from(150.0))
+QUIET = [2.0, 3.0, 1.0] * 12
+
+
+def shocks(counts: list[float], every_s: int = STEP) -> list[Observation]:
+    """A vibration sensor's readings."""
+    return [
+        Observation(T0 + n * every_s, "n1", "vib", "count", count, seq=n)
+        for n, count in enumerate(counts)
+    ]
+
+
+def wire(cuts: dict[int, bool], name: str = "wire") -> list[Observation]:
+    """A trip wire's reports by seconds after `T0`."""
+    return [
+        Observation(T0 + s, "n1", name, None, float(cut), str(cut).lower())
+        for s, cut in cuts.items()
+    ]
+
+
+def stream(metres: list[float]) -> list[Observation]:
+    """A water level's readings."""
+    return [
+        Observation(T0 + n * STEP, "n1", "creek", "m", value, seq=n)
+        for n, value in enumerate(metres)
+    ]
+
+
+def last(observations: list[Observation]) -> tuple[int | None, tuple[str, ...]]:
+    """Level and reasons of the last row, without reasons of rain."""
+    row = score_cell(observations, RULES).rows[-1]
+    return row.level, tuple(r for r in row.sentences if "rain" not in r)
+
+
+def test_shocks_above_their_usual_count_are_level_2() -> None:
+    """Counts that are usual for the sensor give no level."""
+    level, reasons = last(shocks([*QUIET, 40.0]))
+
+    assert level == 2
+    assert reasons == ("n1 vib 40 shocks in 10 min >= 10 of its own past, unconfirmed",)
+    assert last(shocks([*QUIET, 9.0]))[0] is None
+    assert last(shocks([40.0, 60.0, 50.0] * 12))[0] is None
+
+
+def test_shocks_need_three_hours_of_data() -> None:
+    """A new sensor has no usual count yet."""
+    assert last(shocks([*[2.0] * 17, 40.0]))[0] is None
+    assert last(shocks([*[2.0] * 18, 40.0]))[0] == 2
+
+
+def test_count_after_an_outage_is_averaged() -> None:
+    """A count that accumulated over an outage is compared by its mean per step."""
+    quiet = shocks(QUIET)
+    at_s = quiet[-1].at_s + 6 * STEP
+    late = Observation(at_s, "n1", "vib", "count", 42.0)
+    burst = Observation(at_s, "n1", "vib", "count", 420.0)
+
+    assert last([*quiet, late])[0] is None
+    assert last([*quiet, burst])[0] == 2
+
+
+CUT_S = len(QUIET) * STEP - 30
+
+
+@pytest.mark.parametrize(
+    ("others", "confirmation"),
+    [
+        ([], "unconfirmed"),
+        (shocks([*QUIET, 40.0]), "confirmed by n1 vib"),
+        (shocks([*QUIET, 3.0]), "unconfirmed"),
+        (stream([*[0.2] * 36, 0.6, 0.6]), "confirmed by n1 creek"),
+        (stream([*[0.2] * 36, 0.4, 0.4]), "unconfirmed"),
+        (stream([*[0.2] * 36, 0.6]), "unconfirmed"),
+        (wire({0: False, CUT_S + 90: True}, "lower"), "confirmed by n1 "),
+        (wire({0: False, CUT_S - 300: True}, "lower"), "unconfirmed"),
+    ],
+)
+def test_cut_wire_is_confirmed_by_events_within_two_minutes(
+    others: list[Observation], confirmation: str
+) -> None:
+    """By shocks, a jump of the stream, or another wire; the level is 5 in any case."""
+    level, reasons = last([*others, *wire({0: False, CUT_S: True})])
+    wire_reasons = [r for r in reasons if r.startswith("n1 wire is cut")]
+
+    assert level == 5
+    assert confirmation in wire_reasons[0]
+
+
+def test_confirmed_cut_stays_confirmed() -> None:
+    """Also for notices, independent of the other sensor's later readings."""
+    events = [*shocks([*QUIET, 40.0]), *wire({0: False, CUT_S: True})]
+    rows = score_cell([*events, *wire({CUT_S + 13 * 3600: True})], RULES).rows
+
+    assert "confirmed by n1 vib" in rows[-1].sentences[0]
+    assert (rows[-1].level, rows[-1].more["notice_level"]) == (5, None)
+
+
+def test_unconfirmed_cut_sounds_sirens_for_half_an_hour() -> None:
+    """After that the level stays shown; the notice is of level 3, and says why."""
+    rows = score_cell(wire({0: False, 600: True, 72 * 3600: True}), RULES).rows[1:]
+
+    assert {row.level for row in rows} == {5}
+    notices = [row.more["notice_level"] for row in rows]
+    assert notices.index(3) == 3 + 1
+    assert set(notices[4:]) == {3}
+    assert rows[-1].sentences[0] == (
+        "n1 wire is cut: a flow may have occurred, unconfirmed for 72 h, so notices "
+        "are of level 3"
+    )
+
+
+def test_shocks_long_before_the_cut_confirm_nothing() -> None:
+    """Shocks an hour before the cut are unrelated."""
+    observations = [
+        *shocks([*QUIET[:-6], 40.0, *QUIET[-5:]]),
+        *wire({0: False, CUT_S: True}),
+    ]
+
+    assert "unconfirmed" in last(observations)[1][0]

@@ -1,0 +1,260 @@
+"""The same evidence on a node and in the backend, over a grid of faults and movements.
+
+Each series runs through the node's triage and through the scoring of a cell: faults of
+one sensor stay at level 2 or 3, and true movement is found in time.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.score import CellRules, score_cell
+from edge_agent.triage import Triage
+from slope_science.criteria import Criteria
+from spatial_mqtt.senml import Reading
+
+T0 = 1_750_032_000  # a midnight in UTC
+HOUR_S = 3600.0
+RULES = CellRules(Criteria.assumed_from(150.0))
+QUIET_H = 36.0
+"""A day and a half, after which the daily range of a sensor is known."""
+
+Movement = Callable[[float], float]
+"""Tilt in deg or displacement in mm at a time in hours."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The attributes of a sensor that triage uses."""
+
+    name: str
+    quantity: str
+    senml_unit: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Level and level for notices at a time in hours."""
+
+    at_h: float
+    level: int
+    notice: int
+
+
+Rows = list[tuple[float, float, float]]
+
+
+def tilt_series(
+    hours: float,
+    every_s: float,
+    x: Movement,
+    noise: float,
+    seed: int,
+    *,
+    quantum: float = 0.0,
+) -> Rows:
+    """Times, x and y of a tilt sensor with noise and a resolution."""
+    rng, rows = random.Random(seed), []
+    for at in range(int(hours * HOUR_S / every_s)):
+        t_s = at * every_s
+        values = [x(t_s / HOUR_S) + rng.gauss(0, noise), 2 + rng.gauss(0, noise)]
+        if quantum:
+            values = [round(value / quantum) * quantum for value in values]
+        rows.append((t_s, values[0], values[1]))
+    return rows
+
+
+def on_the_node(rows: Rows) -> list[Judged]:
+    """Levels of the node's triage."""
+    triage, found = Triage([Measured("tilt", "tilt", "deg")]), []
+    for t_s, x, y in rows:
+        readings = [Reading("tilt/x", "deg", x), Reading("tilt/y", "deg", y)]
+        result = triage.assess(readings, T0 + t_s)
+        found.append(Judged(t_s / HOUR_S, result.level, result.alarm_level))
+    return found
+
+
+def in_the_backend(series: dict[str, Rows]) -> list[Judged]:
+    """Levels of a cell with one node or several."""
+    observations = [
+        Observation(T0 + t_s, node, f"tilt/{axis}", "deg", value)
+        for node, rows in series.items()
+        for t_s, *values in rows
+        for axis, value in zip("xy", values, strict=True)
+    ]
+    return list(_judged(observations))
+
+
+def _judged(observations: list[Observation]) -> Iterator[Judged]:
+    for row in score_cell(observations, RULES).rows:
+        level, notice = row.level or 1, row.more["notice_level"]
+        at_h = (row.end_s - T0) / HOUR_S
+        yield Judged(at_h, level, level if notice is None else notice)
+
+
+def both(rows: Rows) -> list[list[Judged]]:
+    """Levels on the node and in the backend."""
+    return [on_the_node(rows), in_the_backend({"n1": rows})]
+
+
+def delay_min(found: list[Judged], level: int, onset_h: float) -> float:
+    """Minutes from the onset to a level; infinite if it is not reached."""
+    times_h = (j.at_h for j in found if j.level >= level and j.at_h >= onset_h)
+    return (next(times_h, math.inf) - onset_h) * 60
+
+
+def kick(size: float, every_s: float, parts: int) -> Movement:
+    """A kick against the pile at noon, read whole or in two parts."""
+
+    def x(at_h: float) -> float:
+        is_first = parts == 2 and 12 < at_h <= 12 + every_s / HOUR_S
+        return size * (0.6 if is_first else 1.0) * (at_h > 12)
+
+    return x
+
+
+KICKS = list(
+    product((0.2, 1.0, 5.0), (300.0, 600.0, 3600.0), (0.0, 0.002, 0.01), (1, 2))
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "every_s", "noise", "parts"),
+    [
+        each if each in KICKS[::7] else pytest.param(*each, marks=pytest.mark.long)
+        for each in KICKS
+    ],
+)
+def test_kick_stays_at_level_two(
+    size: float, every_s: float, noise: float, parts: int
+) -> None:
+    """Also with noise, and when the reading falls into the kick."""
+    hours = 16 if every_s < HOUR_S else 40
+    rows = tilt_series(hours, every_s, kick(size, every_s, parts), noise, seed=1)
+    assert [max(j.level for j in found) <= 2 for found in both(rows)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("noise", "swing_deg", "days"),
+    [
+        (0.01, 0.05, 4),
+        *(
+            pytest.param(*each, 14, marks=pytest.mark.long)
+            for each in product((0.002, 0.01, 0.03), (0.0, 0.02, 0.05))
+        ),
+    ],
+)
+def test_coarse_sensor_stays_at_level_two(
+    noise: float, swing_deg: float, days: int
+) -> None:
+    """Resolution of 0.05 deg, with noise and the warmth of the day."""
+
+    def x(at_h: float) -> float:
+        return 1.013 + swing_deg * math.sin(at_h * math.pi / 12)
+
+    rows = tilt_series(days * 24, 600.0, x, noise, seed=2, quantum=0.05)
+    assert [max(j.level for j in found) <= 2 for found in both(rows)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("swing_deg", "share", "days"),
+    [
+        (0.16, 0.0, 4),
+        *(
+            pytest.param(*each, 14, marks=pytest.mark.long)
+            for each in product((0.03, 0.07, 0.16), (0.0, 0.5))
+        ),
+    ],
+)
+def test_warmth_without_a_temperature_stays_at_level_two(
+    swing_deg: float, share: float, days: int
+) -> None:
+    """From the first day on; a share of the swing differs from day to day."""
+    rng = random.Random(5)
+    swings = [swing_deg * (1 - share * rng.random()) for _ in range(15)]
+
+    def x(at_h: float) -> float:
+        return 1 + swings[int(at_h // 24)] * math.sin(at_h * math.pi / 12)
+
+    rows = tilt_series(days * 24, 600.0, x, 0.002, seed=3)
+    found = both(rows)
+    assert [max(j.level for j in each) <= 2 for each in found] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("deg_per_h", "noise"),
+    [
+        (0.2, 0.002),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in product((0.2, 0.5, 1.0, 5.0), (0.0, 0.0005, 0.002, 0.005))
+        ),
+    ],
+)
+@pytest.mark.parametrize("every_s", [pytest.param(60.0, marks=pytest.mark.long), 600.0])
+def test_creep_is_level_four_within_45_minutes(
+    deg_per_h: float, noise: float, every_s: float
+) -> None:
+    """By one sensor: level 4 unconfirmed, and the notice is of level 3."""
+
+    def x(at_h: float) -> float:
+        return 1 + deg_per_h * max(0.0, at_h - QUIET_H)
+
+    rows = tilt_series(QUIET_H + 4, every_s, x, noise, seed=4)
+    for found in both(rows):
+        assert delay_min(found, 4, QUIET_H) <= 45
+        assert max(j.notice for j in found) == 3
+
+
+@pytest.mark.parametrize("deg_per_h", [0.02, 0.05])
+def test_slow_creep_is_level_three_within_hours(deg_per_h: float) -> None:
+    """When it has left the range of the sensor's last days."""
+
+    def x(at_h: float) -> float:
+        return 1 + deg_per_h * max(0.0, at_h - QUIET_H)
+
+    for found in both(tilt_series(QUIET_H + 6, 600.0, x, 0.002, seed=4)):
+        assert max(j.level for j in found if j.at_h < QUIET_H) == 1
+        assert delay_min(found, 3, QUIET_H) <= 240
+
+
+def test_two_nodes_confirm_each_other_in_the_backend() -> None:
+    """Each of them alone causes no notice of level 4."""
+
+    def x(at_h: float) -> float:
+        return 1 + 0.3 * max(0.0, at_h - 6)
+
+    one, two = (tilt_series(9, 600.0, x, 0.001, seed) for seed in (1, 2))
+    alone, together = in_the_backend({"a": one}), in_the_backend({"a": one, "b": two})
+    assert (max(j.level for j in alone), max(j.notice for j in alone)) == (4, 3)
+    assert (max(j.level for j in together), max(j.notice for j in together)) == (4, 4)
+
+
+def test_steps_of_a_sliding_block_are_level_four() -> None:
+    """A tenth of a degree every 20 minutes is no single step."""
+
+    def x(at_h: float) -> float:
+        return 1 + 0.1 * math.floor(max(0.0, at_h - QUIET_H) * 3)
+
+    for found in both(tilt_series(QUIET_H + 5, 600.0, x, 0.002, seed=4)):
+        assert delay_min(found, 4, QUIET_H) <= 90
+
+
+@pytest.mark.parametrize("step_mm", [12.0, 40.0])
+@pytest.mark.parametrize("every_s", [600.0, 3600.0])
+def test_step_of_an_extensometer_is_level_three(step_mm: float, every_s: float) -> None:
+    """On the node and in the backend."""
+    rng, triage = random.Random(6), Triage([Measured("rod", "displacement", "mm")])
+    observations, on_node = [], set()
+    for at in range(int(30 * HOUR_S / every_s)):
+        t_s = at * every_s
+        mm = 20 + step_mm * (t_s > 12 * HOUR_S) + rng.gauss(0, 0.1)
+        observations.append(Observation(T0 + t_s, "n1", "rod", "mm", mm))
+        on_node.add(triage.assess([Reading("rod", "mm", mm)], T0 + t_s).level)
+    assert max(on_node) == 3
+    assert max(j.level for j in _judged(observations)) == 3

@@ -1,0 +1,255 @@
+"""Levels while evidence is missing: held, never lowered, never called judged."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from backend_spark.scoring.cell_state import (
+    STATE_INTERVAL_S,
+    decode_state,
+    encode_state,
+)
+from backend_spark.scoring.holds import LOW_HOLD_S, HoldLimits
+from backend_spark.scoring.nearby import GaugeReports, NearbyGauge, NearbyRain
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.rain import SubstituteRain
+from backend_spark.scoring.score import CellRules, LevelRow, score_cell
+from slope_science.criteria import Criteria
+from slope_science.quality import Flag
+from slope_science.rain_forecast import ForecastRain
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
+
+STEP = 600
+HOUR = 6  # steps
+T0 = STATE_INTERVAL_S * 19_700
+RULES = CellRules(Criteria.assumed_from(150.0), look_ahead=False)
+STORM = [5.0] * 120  # 30 mm/h for 20 h
+
+
+def gauge(depths_mm: Sequence[float], first: int = 0) -> list[Observation]:
+    """A gauge that reports each step, without a counter."""
+    return [
+        Observation(T0 + (first + n) * STEP, "n1", "rain", "mm", depth)
+        for n, depth in enumerate(depths_mm)
+    ]
+
+
+def alive(first: int, last: int) -> list[Observation]:
+    """Another sensor that goes on reporting, so that steps have rows."""
+    return [
+        Observation(T0 + n * STEP, "n1", "air", "Cel", 15.0 + n % 2 / 2)
+        for n in range(first, last + 1)
+    ]
+
+
+def tilt(first: int, degrees: Sequence[float]) -> list[Observation]:
+    return [
+        Observation(T0 + (first + n) * STEP, "n2", f"tilt/{axis}", "deg", value)
+        for n, x in enumerate(degrees)
+        for axis, value in (("x", x), ("y", 0.0))
+    ]
+
+
+def rows_of(
+    readings: Sequence[Observation], rules: CellRules = RULES
+) -> dict[int, LevelRow]:
+    ordered = sorted(readings, key=lambda o: o.at_s)
+    return {(r.end_s - T0) // STEP: r for r in score_cell(ordered, rules).rows}
+
+
+def codes(row: LevelRow) -> set[str]:
+    return {str(reason.code) for reason in row.reasons}
+
+
+@pytest.mark.parametrize("dies_at", [20, 50, 77, 90, 119])
+@pytest.mark.parametrize("rate_mm", [3.0, 5.0, 15.0])
+def test_level_never_falls_below_that_at_the_death_of_the_gauge(
+    dies_at: int, rate_mm: float
+) -> None:
+    """At any time of the storm, in any rain, for as long as a hold lasts."""
+    rows = rows_of([*gauge([rate_mm] * dies_at), *alive(0, dies_at + 150)])
+    at_death = rows[dies_at - 1].level
+    assert at_death is not None
+    until = dies_at + 150 if at_death >= 3 else dies_at - 1 + LOW_HOLD_S // STEP
+
+    for n in range(dies_at, until + 1):
+        assert (rows[n].level or 0) >= at_death, n
+    late = rows[dies_at + 3]
+    assert (late.state, late.known_until_s) == ("held", T0 + (dies_at - 1) * STEP)
+    assert ReasonCode.LEVEL_HELD in codes(late)
+    assert rows[until].state == "held"
+
+
+def test_hold_of_a_low_level_ends_in_unknown_not_in_calm() -> None:
+    """After a day; a level of 3 or more after the time in the settings."""
+    rows = rows_of([*gauge([0.0] * 12), *alive(0, 200)])
+    assert (rows[11 + 144].level, rows[11 + 144].state) == (1, "held")
+    assert (rows[11 + 145].level, rows[11 + 145].state) == (None, "unknown")
+    assert rows[200].known_until_s == T0 + 11 * STEP
+
+    short = replace(RULES, limits=HoldLimits(hold_s=10 * 3600))
+    rows = rows_of([*gauge(STORM), *alive(0, 300)], short)
+    assert {rows[n].level for n in range(119, 179)} == {5}
+    row = rows[119 + 145]
+    assert (row.level, row.state) == (None, "unknown")
+    assert ReasonCode.HOLD_ENDED in codes(row)
+
+
+def test_hold_ends_when_an_hour_of_rain_is_known() -> None:
+    """Not with the first reading: 50 minutes are not enough, 60 are."""
+    back = 200
+    rows = rows_of([*gauge(STORM), *gauge([0.0] * 30, back), *alive(0, back + 30)])
+
+    held = [n for n in range(120, back + 30) if rows[n].state == "held"]
+    judged = next(n for n in range(back, back + 30) if rows[n].state == "judged")
+    assert held == list(range(123, judged))
+    assert judged == back + HOUR - 1 + (rows[back].rain.is_known is False)
+    assert {rows[n].level for n in held} == {5}
+    assert (rows[judged].level or 0) < 5
+    assert rows[judged].known_until_s is None
+    assert rows[judged].rain.is_lower_bound
+
+
+def test_short_return_neither_ends_a_hold_nor_lowers_it() -> None:
+    """A gauge that reports for half an hour now and then."""
+    readings = [*gauge(STORM), *alive(0, 320)]
+    for first in (150, 180, 210, 240, 270):
+        readings += gauge([0.0, 0.0, 0.0, 0.0], first)
+    rows = rows_of(readings)
+
+    assert {rows[n].level for n in range(120, 321)} == {5}
+    assert {rows[n].state for n in range(123, 321)} == {"held"}
+
+
+def test_gauge_whose_readings_are_all_refused_holds_the_level() -> None:
+    """It goes on reporting, but each reading failed its tests."""
+    refused = [replace(o, node_flag=int(Flag.FAIL)) for o in gauge([0.0] * 60, 90)]
+    rows = rows_of([*gauge(STORM[:90]), *refused])
+
+    assert {rows[n].level for n in range(90, 150)} == {rows[89].level}
+    assert {rows[n].state for n in range(94, 150)} == {"held"}
+
+
+def test_rise_during_the_hold_is_held_too() -> None:
+    """Other evidence that is live is judged; what is missing stays held below it."""
+    creep = tilt(150, [0.3 * n / 6 for n in range(20)])
+    rows = rows_of([*gauge(STORM[:70]), *alive(0, 200), *creep])
+    rain_level = rows[69].level
+
+    assert rain_level == 3
+    assert (rows[165].level, rows[165].state) == (4, "judged")
+    assert ReasonCode.LEVEL_HELD in codes(rows[165])
+
+
+def test_dead_tilt_meter_holds_its_level() -> None:
+    """It dies while it moves; steady rain data go on."""
+    creep = tilt(0, [0.3 * n / 6 for n in range(30)])
+    rows = rows_of([*gauge([0.0] * 200), *creep])
+
+    assert rows[29].level == 4
+    assert {rows[n].level for n in range(29, 200)} == {4}
+    assert rows[31].state == "judged"
+    assert {rows[n].state for n in range(34, 200)} == {"held"}
+    assert rows[150].known_until_s == T0 + 29 * STEP
+    assert "n2 tilt" in rows[150].sentences[0]
+
+
+def test_tilt_meter_that_returns_ends_its_hold_after_an_hour() -> None:
+    """A steady meter is evidence; a single reading is not."""
+    creep = tilt(0, [0.3 * n / 6 for n in range(30)])
+    steady = tilt(100, [1.5] * 30)
+    rows = rows_of([*gauge([0.0] * 130), *creep, *steady])
+
+    assert {rows[n].level for n in range(29, 106)} == {4}
+    assert rows[107].level == 1
+    assert rows[107].state == "judged"
+
+
+def test_one_refused_reading_is_no_state_of_its_own() -> None:
+    """A gap of a step keeps the level for an hour and is not called held."""
+    readings = gauge([0.0] * 60)
+    readings[30] = replace(readings[30], node_flag=int(Flag.FAIL))
+    rows = rows_of(readings)
+
+    assert {(rows[n].level, rows[n].state) for n in range(60)} == {(1, "judged")}
+
+
+def with_forecast(mm: float) -> CellRules:
+    # Without look-ahead: only the rain in place of the missing one is of interest here.
+    coming = partial(forecast_of, mm)
+    return replace(RULES, look_ahead=False, forecast=coming)
+
+
+def forecast_of(mm: float, at_s: float) -> ForecastRain:
+    return ForecastRain("JMA", at_s, (mm,) * 12)
+
+
+def with_grid(mm: float) -> CellRules:
+    reason = Reason(ReasonCode.RAIN_FROM_GRID, source="JMA")
+    return replace(RULES, substitutes=(lambda _: SubstituteRain(mm, reason),))
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (with_forecast, ReasonCode.RAIN_FROM_FORECAST),
+        (with_grid, ReasonCode.RAIN_FROM_GRID),
+    ],
+)
+def test_substitute_may_raise_the_level_and_is_named(
+    make: Callable[[float], CellRules], code: ReasonCode
+) -> None:
+    """It never lowers the level, and the level is never called judged."""
+    readings = [*gauge(STORM[:70]), *alive(0, 300)]
+    wet, dry = rows_of(readings, make(5.0)), rows_of(readings, make(0.0))
+
+    assert wet[69].level == 3
+    assert wet[130].level == 5
+    assert {wet[n].state for n in range(74, 131)} == {"held"}
+    assert code in codes(wet[100])
+    assert not wet[100].rain.is_known
+    assert {dry[n].level for n in range(70, 301)} == {3}
+
+
+def test_rain_of_the_nearest_gauge_takes_the_place_of_missing_rain() -> None:
+    """Its node and distance are in the reasons; the level stays held."""
+    reports = GaugeReports(
+        replace(o, node="n7", flag=int(Flag.GOOD)) for o in gauge([5.0] * 200)
+    )
+    nearby = NearbyRain((NearbyGauge("n7", 2.1, reports),))
+    readings = sorted([*gauge(STORM[:70]), *alive(0, 199)], key=lambda o: o.at_s)
+    rows = {
+        (r.end_s - T0) // STEP: r
+        for r in score_cell(readings, RULES, nearby=nearby).rows
+    }
+
+    assert rows[69].level == 3
+    assert (rows[130].level, rows[130].state) == (5, "held")
+    assert "own rain is missing: rain of n7, 2.1 km away" in rows[130].sentences
+    assert rows[130].known_until_s == T0 + 69 * STEP
+
+
+@pytest.mark.parametrize("dies_at", [100, 140, 141, 143, 144, 145, 150, 280, 290])
+def test_saved_states_carry_holds_over_days(dies_at: int) -> None:
+    """Scoring from a saved state gives the same level, state and reasons."""
+    creep = tilt(dies_at - 20, [0.3 * n / 6 for n in range(20)])
+    storm = gauge([0.0] * (dies_at - 60) + STORM[:60])
+    ordered = sorted([*storm, *creep, *alive(0, 620)], key=lambda o: o.at_s)
+    whole = score_cell(ordered, RULES)
+    for memory in whole.memories:
+        past = decode_state(encode_state(memory))
+        again = score_cell(
+            [o for o in ordered if o.at_s > past.at_s - 26 * 3600],
+            RULES,
+            past.at_s + 4 * 3600,
+            past,
+        ).rows
+        rows = {row.end_s: row for row in whole.rows}
+        for row in again:
+            one = rows[row.end_s]
+            found = (row.level, row.state, row.known_until_s, row.sentences)
+            expected = (one.level, one.state, one.known_until_s, one.sentences)
+            assert found == expected, (row.end_s - T0) // STEP

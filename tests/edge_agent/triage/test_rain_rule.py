@@ -1,0 +1,109 @@
+"""The node's rule of rain: faults of a lone gauge, gaps, and storms."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from triage_readings import RAIN, START_S, TILT, Measured, rain, tilt
+
+from edge_agent.triage import Triage, TriageResult
+from slope_science.criteria import Criteria
+from spatial_mqtt.senml import Reading
+
+STEP_S = 600
+
+
+def levels(
+    depths_mm: list[float], every_s: int = STEP_S, *, restarts: bool = False
+) -> list[int]:
+    """Level after each report of a lone gauge."""
+    triage, total_mm, found = Triage([RAIN], criteria=Criteria(150, 112, 277)), 0.0, []
+    for n, depth_mm in enumerate([0.0, *depths_mm]):
+        total_mm += depth_mm
+        if restarts:
+            before, triage = triage, Triage([RAIN], criteria=Criteria(150, 112, 277))
+            triage.restore(before.snapshot())
+        batch = [rain(depth_mm, total_mm)]
+        found.append(triage.assess(batch, START_S + n * every_s).level)
+    return found
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("depths_mm", "every_s"),
+    [
+        ([200.0], STEP_S),
+        ([49.0] * 6, STEP_S),
+        ([50.0] * 24, STEP_S),
+        ([25.0] * 24, 300),
+        ([9.5] * 60, 60),
+        ([10.0, 0.0] * 60, 60),
+    ],
+)
+def test_fault_of_a_lone_gauge_is_at_most_level_three(
+    depths_mm: list[float], every_s: int, restarts: bool
+) -> None:
+    """After every report and an hour later, also when the node restarts each time."""
+    calm = [0.0] * (3600 // every_s)
+
+    assert max(levels([*depths_mm, *calm], every_s, restarts=restarts)) == 3
+
+
+def test_heavy_rain_of_a_lone_gauge_reaches_the_highest_level() -> None:
+    """12 h of 12 mm/h, then 6 h of 60, are no fault, at any cadence."""
+    assert max(levels([2.0] * 72 + [10.0] * 36)) == 5
+    assert max(levels([1.0] * 144 + [5.0] * 72, 300)) == 5
+
+
+def test_rain_of_a_gap_is_spread_over_it() -> None:
+    """80 mm after five hours is 16 mm/h, not 80 in the last hour."""
+    whole = levels([1.0] * 36 + [16.0 / 6] * 30 + [0.0] * 6)
+    triage = Triage([RAIN], criteria=Criteria(150, 112, 277))
+    for n in range(37):
+        triage.assess([rain(1.0 if n else 0.0, 1.0 * n)], START_S + n * STEP_S)
+    late = triage.assess([rain(80.0, 116.0)], START_S + 66 * STEP_S)
+
+    assert late.level == whole[66]
+    assert triage.soil_water_mm()["rain"] == pytest.approx(94, abs=6)
+
+
+OTHER = Measured("other", "rain", "mm")
+
+
+def storm(
+    others: Sequence[Measured], beside: Callable[[int], list[Reading]]
+) -> TriageResult:
+    """Result after 18 h of heavy rain at one gauge, and readings beside it."""
+    triage, total_mm = Triage([RAIN, *others], criteria=Criteria(150, 112, 277)), 0.0
+    for n in range(108):
+        depth_mm = 2.0 if n < 72 else 10.0
+        total_mm += depth_mm
+        readings = [rain(depth_mm, total_mm), *beside(n)]
+        result = triage.assess(readings, START_S + n * STEP_S)
+    return result
+
+
+def test_lone_gauge_does_not_switch_the_siren_by_itself() -> None:
+    """A gauge that counts ten times too much reads like a storm."""
+    result = storm([], lambda _: [])
+
+    assert (result.level, result.alarm_level) == (5, 3)
+    assert "unconfirmed" in (result.why or "")
+
+
+def test_dry_second_gauge_does_not_confirm_the_first() -> None:
+    result = storm([OTHER], lambda _: [Reading("other", "mm", 0.0, 0.0)])
+
+    assert (result.level, result.alarm_level) == (5, 3)
+
+
+def test_rain_at_a_second_gauge_confirms_the_first() -> None:
+    result = storm([OTHER], lambda n: [Reading("other", "mm", 4.0, 4.0 * n)])
+
+    assert (result.level, result.alarm_level) == (5, 5)
+
+
+def test_moving_slope_confirms_the_rain() -> None:
+    """0.2 deg/h, which alone is capped at 3 too."""
+    result = storm([TILT], lambda n: tilt(0.2 / 6 * n))
+
+    assert (result.level, result.alarm_level) == (5, 5)

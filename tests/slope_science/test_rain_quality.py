@@ -1,0 +1,204 @@
+"""Tests of rain gauges over several reports, and beside other gauges."""
+
+import pytest
+
+from slope_science.quality import GOOD, NOT_EVALUATED, Flag, rain_limit_mm
+from slope_science.rain_quality import (
+    NeighbourGauge,
+    RainRecord,
+    check_beside,
+    check_bursts,
+    check_release,
+    check_rolling_limits,
+    find_bursts,
+    find_extreme_sums,
+)
+from slope_science.reason_codes import ReasonCode
+
+HOUR_S = 3600.0
+T0 = 1_700_000_400.0
+
+
+def record(depths_mm: list[float], every_s: float = 600.0) -> RainRecord:
+    """A gauge that reports at equal intervals from `T0` on."""
+    made = RainRecord()
+    for n, depth_mm in enumerate(depths_mm):
+        made.add(T0 + n * every_s, depth_mm)
+    return made
+
+
+def steady(total_mm: float, hours: float = 4.0, every_s: float = 600.0) -> RainRecord:
+    """A gauge in steady rain."""
+    count = round(hours * HOUR_S / every_s)
+    return record([0.0] + [total_mm / count] * count, every_s)
+
+
+def suspects(
+    depths_mm: list[float], every_s: float, *others: NeighbourGauge
+) -> list[tuple[int, str]]:
+    """Index and code of the reports above a rolling limit."""
+    rain = record(depths_mm, every_s)
+    sums = find_extreme_sums(rain, others, T0 - 1)
+    checked = [
+        check_rolling_limits(sums, T0 + (n - 1) * every_s, T0 + n * every_s)
+        for n in range(len(depths_mm))
+    ]
+    return [
+        (n, str(verdict.reasons[0].code))
+        for n, (depth_mm, verdict) in enumerate(zip(depths_mm, checked, strict=True))
+        if depth_mm and verdict.reasons
+    ]
+
+
+def test_limit_between_two_durations_lies_on_the_line() -> None:
+    """At 40 minutes a third of the way from 150 to 200 mm."""
+    limits = [rain_limit_mm(s) for s in (10, 60, 600, 2400, 3600, 172_800)]
+
+    assert limits == pytest.approx([10, 10, 50, 150 + 50 / 3, 200, 2000])
+    assert rain_limit_mm(172_801) is None
+
+
+def test_rain_is_known_only_between_reports_of_an_hour_at_most() -> None:
+    """A sum over a longer gap has a total, and no known course."""
+    rain = record([0, 1, 1])
+    rain.add(T0 + 2 * HOUR_S, 12.0)
+
+    assert rain.known_mm(T0, T0 + 1200) == 2
+    assert rain.known_mm(T0, T0 + 2 * HOUR_S) is None
+    assert rain.rain_mm(T0 + 1200, T0 + 1200 + 3000) == 6
+    assert rain.known_mm(T0 - 1, T0 + 600) is None, "begin of the first is assumed"
+    assert rain.known_mm(T0 + 2 * HOUR_S, T0 + 3 * HOUR_S + 1) is None
+
+
+@pytest.mark.parametrize("every_s", [10.0, 60.0, 120.0, 300.0, 600.0])
+@pytest.mark.parametrize(
+    ("mm_per_min", "minutes", "codes"),
+    [
+        (9.5, 60, {"rain_range"}),
+        (4.9, 60, {"rain_range"}),
+        (5.6, 10, {"rain_range"}),
+        (5.0, 30, {"extreme"}),
+        (2.55, 60, {"extreme"}),
+        (2.6, 30, set()),
+        (2.0, 60, set()),
+    ],
+)
+def test_limits_hold_for_durations_and_not_for_reports(
+    mm_per_min: float, minutes: int, codes: set[str], every_s: float
+) -> None:
+    """The same rain is doubtful however often the gauge reports.
+
+    153 mm in an hour, 2.55 mm/min, is a record: plausible, and not proved by one gauge.
+    """
+    wet = round(minutes * 60 / every_s)
+    found = suspects([0] + [mm_per_min * every_s / 60] * wet + [0] * 6, every_s)
+
+    assert {code for _, code in found} == codes
+    if found:  # all of the last hour, not just the end
+        assert len(found) == wet
+
+
+def test_no_sum_is_implausible_while_another_gauge_has_half_of_it() -> None:
+    """A storm beyond all records counts when two gauges agree; a fault does not."""
+    storm = [0.0, *[60.0] * 6]
+    drizzle, half = NeighbourGauge(0.5, steady(4)), NeighbourGauge(4.0, steady(800))
+
+    assert [n for n, _ in suspects(storm, 600, drizzle)] == [1, 2, 3, 4, 5, 6]
+    assert suspects(storm, 600, drizzle, half) == []
+
+
+@pytest.mark.parametrize("every_s", [5.0, 10.0, 20.0, 30.0, 60.0])
+def test_switch_that_bounces_every_two_minutes_is_suspect(every_s: float) -> None:
+    """5 mm in 5 s, then a dry pause; every such report of the hour is suspect."""
+    count = round(HOUR_S / every_s)
+    depths = [0.0] * count
+    for n in range(0, 3600, 120):
+        depths[int(n // every_s)] = 5.0
+    rain = record(depths, every_s)
+    bursts = find_bursts(rain, T0)
+    flags = [
+        check_bursts(bursts, T0 + (n - 1) * every_s, T0 + n * every_s).flag
+        for n, depth_mm in enumerate(depths)
+        if depth_mm
+    ]
+
+    assert flags[1:-1] == [Flag.SUSPECT] * (len(flags) - 2)
+
+
+def test_heavy_rain_and_a_single_shower_are_no_bursts() -> None:
+    """Rain of 120 mm/h at ten-second reports, and two showers of a minute."""
+    heavy = record([0, *[0.5, 0, 0] * 120, 0, 0, 0, 0], 10)
+    showers = record([0, 3, *[0] * 20, 4, *[0] * 20], 60)
+
+    assert find_bursts(heavy, T0) == []
+    assert find_bursts(showers, T0) == []
+
+
+def test_isolated_large_depth_is_suspect() -> None:
+    """A released clog or manual water; a storm has rain before or after."""
+
+    def check(depths_mm: list[float], index: int) -> Flag:
+        at_s = T0 + 600 * index
+        return check_release(record(depths_mm), at_s - 600, at_s).flag
+
+    alone = [0.0] * 6 + [12.0] + [0.0] * 6
+
+    assert check(alone, 6) is Flag.SUSPECT
+    assert check([0.0] * 5 + [2.0, 12.0] + [0.0] * 6, 6) is Flag.GOOD
+    assert check(alone[:9], 6) is Flag.NOT_EVALUATED
+    assert check(alone, 5) is Flag.GOOD
+
+
+def beside(own_mm: float, *others: tuple[float, float]) -> str | Flag:
+    """Code of a gauge with other gauges (distance in km, rain in mm in 3 h)."""
+    around = [NeighbourGauge(km, steady(mm, 3)) for km, mm in others]
+    verdict = check_beside(steady(own_mm, 3), around, T0 + 3 * HOUR_S)
+    return verdict.reasons[0].code if verdict.reasons else verdict.flag
+
+
+DRY_5 = [(0.5, 0.0)] * 5
+
+
+@pytest.mark.parametrize(
+    ("own_mm", "others", "expected"),
+    [
+        (120, DRY_5, ReasonCode.ALONE),
+        (120, [(4.0, 0.0)] * 5, ReasonCode.ALONE),
+        (120, [(5.0, 0.0)] * 5, Flag.GOOD),
+        (19, DRY_5, Flag.GOOD),
+        (120, [(0.5, 0.0)], Flag.GOOD),
+        (120, [(0.5, 0.0)] * 2, ReasonCode.ALONE),
+        (120, [(0.5, 0.0)] * 2 + [(1.0, 90.0)], Flag.GOOD),
+        (120, [*DRY_5, (0.5, 90.0)], ReasonCode.ALONE),
+        (120, [(1.0, 12.0)], ReasonCode.ALONE),
+        (120, [(4.0, 12.0)], Flag.GOOD),
+        (120, [(1.0, 30.0)] * 5, Flag.GOOD),
+        (0, [(0.5, 12.0)], ReasonCode.CLOGGED),
+        (0, [(4.0, 12.0)], Flag.GOOD),
+        (0, [(0.5, 120.0), *[(0.5, 0.0)] * 4], Flag.GOOD),
+        (0, [(1.0, 12.0)] * 3 + [(1.0, 0.0)], ReasonCode.CLOGGED),
+        (3, [(1.0, 60.0)] * 3, ReasonCode.UNDERCATCH),
+        (3, [(1.0, 60.0)], Flag.GOOD),
+        (3, [(1.0, 12.0)] * 3, Flag.GOOD),
+        (0, [(0.5, 9.0)] * 5, Flag.GOOD),
+    ],
+)  # fmt: skip
+def test_gauges_vote_by_distance(
+    own_mm: float, others: list[tuple[float, float]], expected: ReasonCode | Flag
+) -> None:
+    """Exact zeros outvote and are outvoted; a gauge that reports rain has two votes."""
+    assert beside(own_mm, *others) == expected
+
+
+def test_day_tells_a_wrong_unit_in_weak_rain() -> None:
+    """Inches taken for millimetres, and ten times too much, in 54 mm a day."""
+    truth, end_s = steady(54, 24), T0 + 24 * HOUR_S
+    others = [NeighbourGauge(1.0, truth)] * 3
+    codes = [
+        check_beside(steady(54 * factor, 24), others, end_s).reasons[0].code
+        for factor in (1 / 25.4, 10.0)
+    ]
+
+    assert codes == [ReasonCode.UNDERCATCH, ReasonCode.ALONE]
+    assert check_beside(steady(54 * 0.8, 24), others, end_s) == GOOD
+    assert check_beside(truth, [], end_s) == NOT_EVALUATED
