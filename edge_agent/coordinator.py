@@ -104,7 +104,8 @@ class Coordinator:
         self._battery = battery
         self._mistakes = mistakes
         self._status_folder = status_folder
-        self._level = self._alarm_level = LOWEST
+        self._level = LOWEST
+        self._assessment = TriageResult(LOWEST, None, LOWEST)
         self._battery_v: float | None = None
 
     @property
@@ -137,7 +138,7 @@ class Coordinator:
         battery_v = values[-1] if values and isinstance(values[-1], float) else None
         self._battery_v = self._battery_v if battery_v is None else battery_v
         self._level = assessment.level
-        self._alarm_level = assessment.alarm_level
+        self._assessment = assessment
         self._parts.agent.adapt_rate(max(self._level, self._notice_level()), battery_v)
 
     def on_notice(self, withdrawn: bool = False) -> None:
@@ -196,6 +197,11 @@ class Coordinator:
         if parts.updater is not None:
             yield "updates", UPDATE_SILENCE_S, parts.updater.run
 
+    def _alarm_level(self, now_s: float) -> int:
+        """The node's own level for alarm outputs."""
+        is_judged = self._parts.notices.is_judged(now_s)
+        return self._assessment.own_alarm_level(is_judged=is_judged)
+
     def _notice_level(self) -> int:
         return self._parts.notices.level(self._parts.clock.wall_s())
 
@@ -215,7 +221,7 @@ class Coordinator:
                 log.warning("notices: %s", words or "the level is known again")
                 was_unknown = is_unknown
             self._parts.alarms.update(
-                self._alarm_level, self._notice_level(), is_unknown=is_unknown
+                self._alarm_level(now_s), self._notice_level(), is_unknown=is_unknown
             )
 
     def _move_slope(self, beat: Heartbeat) -> None:

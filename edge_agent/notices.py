@@ -15,7 +15,7 @@ from msgspec import structs
 
 from edge_agent.queue.base import Queue, QueueFileError
 from service_runtime.errors import FieldError
-from slope_science.findings import WARNING
+from slope_science.findings import ADVISORY, WARNING
 from spatial_mqtt.announcements import CriteriaNotice, Notice, OpenNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.transport import IncomingMessage
@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 NOTICES_STATE = "notices"
 UNKNOWN_S = 7 * 86_400.0
 """How long a level is unknown after its notice expired; the default."""
+
+JUDGED_S = 6 * 3600.0
+"""How long a withdrawn notice shows that the backend judges the area."""
 
 StoreState = Callable[[Mapping[str, str]], object]
 
@@ -133,6 +136,16 @@ class Notices:
         notice without a time of creation was written by hand and ends as written.
         """
         return any(self._expired(now_s))
+
+    def is_judged(self, now_s: float) -> bool:
+        """Whether a backend judges the area.
+
+        A notice of level 2 or more is in force, or was withdrawn in the last hours.
+        """
+        return any(n.level >= ADVISORY for _, n in self._in_force(now_s)) or any(
+            n.withdrawn and now_s - n.at_s < JUDGED_S
+            for n in list(self._by_topic.values())
+        )
 
     def summary(self, now_s: float) -> str | None:
         """Format the highest level with its area and expiry, and what is unknown.

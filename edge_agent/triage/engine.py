@@ -5,13 +5,13 @@ in force (those of a notice, else those of the settings).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from edge_agent import quantities
 from edge_agent.triage.rules.limit import LIMIT_RULE, LimitRule
-from edge_agent.triage.rules.rain import RainRule
+from edge_agent.triage.rules.rain import RainRule, is_rain
 from edge_agent.triage.samples import (
     Instant,
     SensorDescription,
@@ -211,8 +211,10 @@ class TriageResult:
         why: Reasons in English, highest level first; None at level 1.
         level: 1 to 5, as in `slope_science.findings`.
         reasons: The reasons in `why` as codes.
-        alarm_level: Level for alarm outputs: movement that only one sensor shows is
-            limited by ``alone_notice_level``.
+        alarm_level: Level for alarm outputs: movement that only one sensor shows, and
+            the rain of one gauge, are limited by ``alone_notice_level``.
+        isolated_alarm_level: The same without the limit of rain, for a node whose area
+            no backend judges.
     """
 
     priority: int
@@ -220,6 +222,11 @@ class TriageResult:
     level: int
     reasons: tuple[Reason, ...] = ()
     alarm_level: int = LOWEST
+    isolated_alarm_level: int = LOWEST
+
+    def own_alarm_level(self, *, is_judged: bool) -> int:
+        """Level for alarm outputs, where a backend judges the area or none does."""
+        return self.alarm_level if is_judged else self.isolated_alarm_level
 
 
 class Triage:
@@ -272,7 +279,10 @@ class Triage:
             return TriageResult(LOWEST, None, LOWEST)
         why, reasons = join_reasons(verdict.reasons)
         alarm_level = combine_findings(noticed(found)).level
-        return TriageResult(verdict.level, why, verdict.level, reasons, alarm_level)
+        isolated = combine_findings(noticed(map(_without_limit_of_rain, found))).level
+        return TriageResult(
+            verdict.level, why, verdict.level, reasons, alarm_level, isolated
+        )
 
     def diagnostics(self) -> dict[str, str]:
         """By sensor: reasons why rules cannot be used as configured."""
@@ -367,3 +377,7 @@ def _hold_times_s(section: TriageSection) -> dict[str, float]:
         for number, limit in enumerate(section.limit, 1)
     }
     return rules | limits
+
+
+def _without_limit_of_rain(finding: Finding) -> Finding:
+    return replace(finding, notice_level=None) if is_rain(finding.reason) else finding

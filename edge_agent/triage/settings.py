@@ -44,9 +44,9 @@ class RainRuleSettings:
     alone_notice_level: int = key(
         KeyRule(
             "Highest level at which the rain of one gauge switches the node's own "
-            "alarm outputs while no other sensor shows water or movement; notices of "
-            "the backend, which compares with other gauges, switch them at any level "
-            "[P].",
+            "alarm outputs while no other sensor shows water or movement and a "
+            "backend, which compares with other gauges, judges the area; its notices "
+            "switch them at any level [P].",
             low=1,
             high=5,
         ),

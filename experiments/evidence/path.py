@@ -51,11 +51,12 @@ class Shown:
 
 
 class NodeLevel(NamedTuple):
-    """Level of the node from a message on, and that for its alarm outputs."""
+    """Level of the node from a message on, and those for its alarm outputs."""
 
     at_h: float
     level: int
     alarm_level: int
+    isolated_alarm_level: int
 
 
 @dataclass
@@ -154,7 +155,10 @@ def run_node(series: Series) -> list[NodeLevel]:
     triage = Triage(settings.sensors, sections.triage, sections.criteria.criteria())
     return [
         NodeLevel(
-            (step.at_s - START_S) / 3600, step.result.level, step.result.alarm_level
+            (step.at_s - START_S) / 3600,
+            step.result.level,
+            step.result.own_alarm_level(is_judged=True),
+            step.result.own_alarm_level(is_judged=False),
         )
         for step in replay_messages(messages, settings.sensors, triage)
     ]
@@ -229,7 +233,8 @@ def _siren(outcome: Outcome) -> Iterator[float]:
             at_h = minute / 60
             while incoming and incoming[0][0] <= at_h + 1e-9:
                 notices.on_message(_incoming(topic, incoming.pop(0)[1]))
-            alarms.update(own(at_h), notices.level(now_s))
+            own_level = own(at_h, notices.is_judged(now_s))
+            alarms.update(own_level, notices.level(now_s))
             if pins.pin(SIREN.pin).state:
                 yield at_h
     finally:
@@ -250,11 +255,15 @@ def _incoming(topic: str, payload: bytes) -> IncomingMessage:
     )
 
 
-def _alarm_levels(node: Sequence[NodeLevel]) -> Callable[[float], int]:
-    """Level for a node's alarm outputs as a function of time."""
+def _alarm_levels(node: Sequence[NodeLevel]) -> Callable[[float, bool], int]:
+    """Level for a node's alarm outputs by time, and whether a backend judges."""
 
-    def level(at_h: float) -> int:
-        before = [each.alarm_level for each in node if each.at_h <= at_h + 1e-9]
+    def level(at_h: float, is_judged: bool) -> int:
+        before = [
+            each.alarm_level if is_judged else each.isolated_alarm_level
+            for each in node
+            if each.at_h <= at_h + 1e-9
+        ]
         return before[-1] if before else 1
 
     times = [each.at_h for each in node]

@@ -106,8 +106,7 @@ class Corroboration:
         others = [
             (max(since_s - at_s, at_s - until_s, 0.0), sensor)
             for (sensor, sign), (since_s, until_s) in self._last.items()
-            if sensor != detection.sensor
-            and detection.needed_evidence in {sign, None}
+            if sensor != detection.sensor and detection.needed_evidence in {sign, None}
         ]
         gap_s, sensor = min(others, default=(near_s + 1, ""))
         return sensor if gap_s <= near_s else None

@@ -84,6 +84,19 @@ def test_unknown_level_survives_a_restart() -> None:
     assert Notices(stored[NOTICES_STATE], stored.update).is_unknown(300.0)
 
 
+def test_area_is_judged_by_a_notice_in_force_or_just_withdrawn() -> None:
+    """Not by an expired one: the backend, or the way from it, is gone."""
+    notices = Notices(None, lambda _: None)
+    assert not notices.is_judged(0.0)
+    notices.on_message(incoming("/notice/3", Notice(1, 9e9, at_s=1.0)))
+    assert not notices.is_judged(10.0)
+    notices.on_message(incoming("/notice/3/1", Notice(2, 100.0, at_s=50.0)))
+    assert [notices.is_judged(at_s) for at_s in (60.0, 100.0)] == [True, False]
+    withdrawn = Notice(at_s=200.0, withdrawn=True)
+    notices.on_message(incoming("/notice/3/1", withdrawn))
+    assert [notices.is_judged(at_s) for at_s in (21_000.0, 21_900.0)] == [True, False]
+
+
 def test_notice_by_hand_ends_as_written() -> None:
     """An exercise without keys has no publisher that could be gone."""
     notices = Notices(None, lambda _: None)

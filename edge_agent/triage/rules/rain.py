@@ -314,6 +314,14 @@ def restore_recent_rain(
     return made
 
 
+def is_rain(reason: Reason) -> bool:
+    """Whether a reason, or the one that it contains, is of this rule."""
+    if reason.code is ReasonCode.RULE:
+        return bool(reason.params["rule"] == RainRule.rule)
+    inner = reason.params.get("because")
+    return isinstance(inner, Reason) and is_rain(inner)
+
+
 _SAME_MM = 0.5
 
 

@@ -153,7 +153,7 @@ def test_cut_wire_is_level_five_and_named_in_the_reason() -> None:
     """Unconfirmed, with the reason parsed into codes."""
     result = node().assess([wire(is_cut=True, name="gully-0")], START_S)
     why = "wire: gully-0 is cut: a flow may have occurred, unconfirmed"
-    assert result == TriageResult(5, why, 5, parse_why(why), 5)
+    assert result == TriageResult(5, why, 5, parse_why(why), 5, 5)
 
 
 def test_repaired_wire_holds_its_level_for_half_an_hour() -> None:

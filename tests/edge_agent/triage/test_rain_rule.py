@@ -88,6 +88,15 @@ def test_lone_gauge_does_not_switch_the_siren_by_itself() -> None:
 
     assert (result.level, result.alarm_level) == (5, 3)
     assert "unconfirmed" in (result.why or "")
+    assert result.isolated_alarm_level == 5
+
+
+def test_movement_of_one_sensor_is_limited_without_a_backend_too() -> None:
+    triage = Triage([TILT])
+    for n in range(24):
+        result = triage.assess(tilt(0.2 / 6 * n), START_S + n * STEP_S)
+
+    assert (result.level, result.alarm_level, result.isolated_alarm_level) == (4, 3, 3)
 
 
 def test_dry_second_gauge_does_not_confirm_the_first() -> None:

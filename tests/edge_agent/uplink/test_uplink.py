@@ -38,6 +38,17 @@ def connect(
     return Connection(endpoint, session, handler, backoff=backoff)
 
 
+_receivers: list["Receiver"] = []
+
+
+@pytest.fixture(autouse=True)
+def stop_receivers() -> Iterator[None]:
+    """No connection outlives its test."""
+    yield
+    while _receivers:
+        _receivers.pop().connection.stop()
+
+
 class Receiver:
     """A gateway that records messages and sends receipts on request."""
 
@@ -48,6 +59,7 @@ class Receiver:
         session = Session("receiver", (("/forward/#", 1),))
         self.connection = connect(endpoint, session, self)
         self.connection.start()
+        _receivers.append(self)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         if self._gives_receipts:
@@ -142,7 +154,6 @@ def test_urgent_message_overtakes_a_backlog_on_a_slow_link(
     put(queue, 5)
     uplink.wake()
     wait_until(lambda: len(receiver.received) == 61)
-    receiver.connection.stop()
 
     position = [m.topic for m in receiver.received].index("/forward/1/2/pri5")
     assert position <= before + 4
@@ -189,7 +200,6 @@ def send(queue: MemoryQueue, broker: Broker, limits: FlightLimits, count: int) -
     wait_until(lambda: len(receiver.received) == count)
     uplink.stop()
     thread.join()
-    receiver.connection.stop()
 
 
 def test_receipts_empty_the_queue_and_pubacks_do_not(
@@ -208,7 +218,6 @@ def test_receipts_empty_the_queue_and_pubacks_do_not(
     wait_until(lambda: queue.stats().depth[3].rows == 1)
     receiver.receipt(ids[2])
     wait_until(lambda: queue.stats().depth[3].rows == 0)
-    receiver.connection.stop()
 
 
 def test_plain_broker_ends_custody_with_its_puback(
@@ -221,7 +230,6 @@ def test_plain_broker_ends_custody_with_its_puback(
     run_uplink(broker.endpoint, FlightLimits(offer_grace_s=0.3))
 
     wait_until(lambda: queue.stats().acked[2] == 5)
-    receiver.connection.stop()
 
 
 def test_first_contact_while_the_gateway_is_offline_loses_nothing(
@@ -239,7 +247,6 @@ def test_first_contact_while_the_gateway_is_offline_loses_nothing(
     receiver.receipt(*ids)
 
     wait_until(lambda: queue.stats().acked[2] == 5)
-    receiver.connection.stop()
 
 
 def test_killed_broker_loses_no_message_and_draining_resumes(
@@ -263,7 +270,6 @@ def test_killed_broker_loses_no_message_and_draining_resumes(
     )
     receiver.receipt(*ids)
     wait_until(lambda: queue.stats().acked[2] == 30)
-    receiver.connection.stop()
 
 
 def test_urgent_message_shortens_a_long_backoff(
@@ -294,11 +300,10 @@ def test_urgent_message_shortens_a_long_backoff(
     put(queue, 5)
 
     wait_until(lambda: uplink.unserved_since_s is None)
-    receiver = Receiver(broker.endpoint)
+    Receiver(broker.endpoint)
     wait_until(lambda: queue.stats().acked[5] == 1)
     uplink.stop()
     thread.join()
-    receiver.connection.stop()
 
 
 def test_extra_subscriptions_receive_notices_of_the_area(
