@@ -16,6 +16,7 @@ from spatial_mqtt.custody import CustodyReceipt, receipt_topic
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId, decode_message_id
+from spatial_mqtt.topics import MAX_TOPIC_CHARS
 from spatial_mqtt.transport import IncomingMessage
 
 MAX_MESSAGES: Final = 5000
@@ -99,6 +100,9 @@ def classify_message(message: IncomingMessage, received_us: int) -> ClassifiedMe
 
 def _identify(message: IncomingMessage) -> tuple[MessageId, int]:
     """Id and priority from the payload, else from the user property."""
+    if len(message.topic) > MAX_TOPIC_CHARS:
+        rule = f"at most {MAX_TOPIC_CHARS} characters"
+        raise EnvelopeError("topic", rule, message.topic)
     try:
         return decode_message_id(message.payload)
     except EnvelopeError:
