@@ -13,7 +13,7 @@ TEST_JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 pytest_parallel = .venv/bin/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup demo test test-long soak chaos fuzz sbom audit check clean lock image image-test
+.PHONY: help setup demo test test-long soak chaos attack fuzz sbom audit check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ soak: setup ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change 
 
 chaos: setup ## Break everything by a seeded plan (CHAOS_SECONDS=600 for longer, CHAOS_SEED=.. to repeat)
 	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} .venv/bin/python -m pytest tests/chaos -q -s
+
+attack: setup ## Make every attack of docs/explanation/trust.md, and print what it does to others
+	@.venv/bin/python -m pytest -p attack_table -m attack -q
 
 fuzz: setup ## Feed every reader a million hostile messages (FUZZ_CASES=.. for more or fewer)
 	@FUZZ_CASES=$${FUZZ_CASES:-1000000} .venv/bin/python -m pytest tests/fuzz -q --durations=5

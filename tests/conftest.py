@@ -151,10 +151,14 @@ def chance() -> random.Random:
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Print the measurements of a test, and append them to ``SOAK_REPORT``."""
+    """Print the measurements of a test, and append them to ``SOAK_REPORT``.
+
+    The table of `attack_table` shows them, too.
+    """
 
     def keep(**numbers: object) -> None:
         plain = {k: asdict(v) if is_dataclass(v) else v for k, v in numbers.items()}
+        request.node.user_properties.extend(plain.items())
         line = json.dumps({"part": request.node.name, **plain})
         sys.stdout.write(f"{line}\n")
         if path := os.environ.get("SOAK_REPORT"):
