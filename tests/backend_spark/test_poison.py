@@ -84,6 +84,7 @@ def test_message_that_kills_ingest_is_put_aside_after_two_deaths(
     assert not sender.has_receipt(1)
 
 
+@pytest.mark.attack("a message that ends alerts at each start", "no alerts any more")
 def test_message_that_kills_alerts_becomes_an_alert_without_its_content(
     make_data: Callable[[str], Any],
 ) -> None:
@@ -128,6 +129,9 @@ for result in worker.process(batches):
 """
 
 
+@pytest.mark.attack(
+    "a message that ends the scorer at each start", "no levels any more"
+)
 def test_message_that_kills_a_worker_of_the_scorer_is_rejected_undecoded(
     tmp_path: Path,
 ) -> None:

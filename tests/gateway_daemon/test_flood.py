@@ -116,8 +116,11 @@ def test_flood_of_one_node_does_not_delay_alarms_of_others(
     assert sent > 2 * admitted
 
 
+@pytest.mark.attack("priority 5 of one node fills the queue", "no receipt in 30 s")
 def test_alarms_of_one_node_do_not_take_the_place_of_anothers(
-    gateway: Callable[[str], tuple[Broker, Broker]], tmp_path: Path
+    gateway: Callable[[str], tuple[Broker, Broker]],
+    tmp_path: Path,
+    report: Callable[..., None],
 ) -> None:
     """With the uplink down, one node fills the queue with priority 5.
 
@@ -144,6 +147,7 @@ def test_alarms_of_one_node_do_not_take_the_place_of_anothers(
     for client in (greedy, quiet):
         client.connection.stop()
 
+    report(bystander_s=waits_s)
     assert max(waits_s[1:]) < 2, waits_s
     lanes = tmp_path / "gateway" / "lanes"
     rows = [

@@ -92,6 +92,9 @@ def served(
     programs.kill_all()
 
 
+@pytest.mark.attack(
+    "a message that ends the gateway at each start", "never receipted behind it"
+)
 def test_message_that_kills_the_gateway_is_put_aside_after_two_deaths(
     served: tuple[Restarted, Client], tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def test_honest_node_keeps_all_its_ids() -> None:
     assert known.ranges.forgotten == 0
 
 
+@pytest.mark.attack("invented names, boots and gaps", "unbounded memory")
 def test_number_of_nodes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway may invent nodes; those that were silent longest are forgotten."""
     monkeypatch.setattr(deduplication, "MAX_NODES", 10)

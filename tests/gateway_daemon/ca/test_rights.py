@@ -68,6 +68,7 @@ def test_node_may_publish_only_for_its_cell(
     assert (node.say(topic) is None) == is_allowed
 
 
+@pytest.mark.attack("a node's retained messages", "200 MB accepted")
 def test_node_of_a_whole_cell_publishes_on_six_topics_only(
     authority: IssuingAuthority, make_trusted: Make, join: Join
 ) -> None:

@@ -237,6 +237,7 @@ def test_filters_of_one_client_are_bounded() -> None:
     assert "/5/#" in table.filters
 
 
+@pytest.mark.attack("thousands of clients and registrations", "unbounded")
 def test_clients_and_registrations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without certificates a client may invent names."""
     monkeypatch.setattr(subscriptions, "MAX_CLIENTS", 10)
