@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from gateway_daemon.gateway.downstream import Downstream, receiving_session
 from gateway_daemon.gateway.egress import Egress, Lane
 from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
+from gateway_daemon.gateway.ingress_messages import DeliveryParser
 from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
 from gateway_daemon.gateway.manager_link import ManagerLink
 from gateway_daemon.gateway.metrics import GatewayMetrics
@@ -55,6 +57,7 @@ from gateway_daemon.overlay.gateway_node import OverlayNode
 from gateway_daemon.overlay.keys import GatewayName
 from gateway_daemon.overlay.mqtt_transport import MqttTransport
 from gateway_daemon.overlay.runner import OverlayConfig, OverlayRunner
+from service_runtime.crash_guard import KERNEL_BOOT_ID, make_crash_guard
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import PeriodicCaller, SystemdSupervisor
 from service_runtime.metrics import make_metrics_servers
@@ -76,7 +79,6 @@ PEER_RETRY_CAP_S = 10.0
 """Longest retry interval for another Manager's broker: administrators wait."""
 
 TABLE = "broker-table.json"
-KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def build_gateway(settings: GatewaySettings) -> tuple[Gateway, SystemdSupervisor]:
@@ -307,7 +309,11 @@ def _ingress(
         egress,
         section.default_priority,
         time.monotonic,
-        checks=AdmissionChecks(SenderRateLimit(section.node_per_s), identity_check),
+        checks=AdmissionChecks(
+            SenderRateLimit(section.node_per_s),
+            identity_check,
+            make_crash_guard(data, "ingress").open(),
+        ),
     )
 
 
@@ -315,7 +321,8 @@ def _downstream(
     settings: GatewaySettings, data: Path, links: _GatewayLinks
 ) -> Downstream:
     section = settings.gateway
-    queue = _queue(settings, data, "local")
+    # Refused deliveries would block those of all nodes behind them.
+    queue = _queue(settings, data, "local", is_shared=False)
     sender = SenderProfile(
         f"{section.id}-local",
         is_relay=True,
@@ -328,7 +335,9 @@ def _downstream(
         links.to_brokers,
         Lane(queue, uplink),
         Endpoint.parse(section.broker),
-        default_priority=section.default_priority,
+        parser=DeliveryParser(
+            section.default_priority, make_crash_guard(data, "downstream").open()
+        ),
         watchdog=links.watchdog,
     )
 
@@ -350,6 +359,7 @@ def _discovery(
         links.to_own(section.broker),
         data / "subscriptions.json",
         on_change,
+        time.monotonic,
     )
 
 
@@ -427,12 +437,14 @@ def _lane_file(broker: BrokerInfo | None) -> str:
     return f"{broker.host}-{broker.port}" if broker else "nowhere"
 
 
-def _queue(settings: GatewaySettings, data: Path, name: str) -> Queue:
+def _queue(
+    settings: GatewaySettings, data: Path, name: str, *, is_shared: bool = True
+) -> Queue:
     return SqliteQueue(
         data / "lanes" / f"{name}.db",
         settings.gateway.id,
         KERNEL_BOOT_ID.read_text().strip(),
-        settings.queue.budget(),
+        replace(settings.queue.budget(), is_shared=is_shared),
         durability=COMMIT_PUTS_DEFER_ACKS,
         expiry=settings.queue.expiry_policy(_boot_s),
     )

@@ -103,8 +103,9 @@ class GatewaySection:
     node_per_s: float | None = key(
         KeyRule(
             "Rate limit per sender, separately for priorities 4 and 5 and for the "
-            "others, with bursts of ten seconds. Messages above it get no receipt, and "
-            "nodes send them again. Absent is no limit.",
+            "others, with bursts of ten seconds. A message counts once for each 1,024 "
+            "bytes. Messages above it get no receipt, and nodes send them again. "
+            "Absent is no limit.",
             "1/s",
             low=1,
         ),

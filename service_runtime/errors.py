@@ -1,6 +1,8 @@
 """Errors that every package can raise: the base class, fields, TLS files and locks."""
 
 from pathlib import Path
+from reprlib import Repr
+from typing import Final
 
 MAX_SHOWN_CHARS = 80
 
@@ -31,10 +33,22 @@ class FieldError(YamamoriError, ValueError):
         super().__init__(f"{field} must be {rule}, got {shown}{tail}")
 
 
+_SHORT: Final = Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = MAX_SHOWN_CHARS
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = 10
+
+
 def shortened(value: object) -> str:
-    """A value as one short line; the value may come from a hostile peer."""
+    """A value as one short line; the value may come from a hostile peer.
+
+    The text of a large value is never made as a whole: it takes longer than decoding.
+    """
+    if isinstance(value, (str, bytes)):
+        value = value[: MAX_SHOWN_CHARS + 1]
     try:
-        shown = repr(value)
+        is_container = isinstance(value, (list, tuple, dict, set, frozenset))
+        shown = _SHORT.repr(value) if is_container else repr(value)
     except ValueError:  # an integer with too many digits for repr
         return f"an unprintable {type(value).__name__}"
     return (

@@ -17,7 +17,12 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from spatial_mqtt.errors import PacketError
-from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
+from spatial_mqtt.topics import (
+    AGE_PROPERTY,
+    ID_PROPERTY,
+    MAX_TOPIC_CHARS,
+    PRIORITY_PROPERTY,
+)
 from spatial_mqtt.transport import NO_SUBSCRIBERS, IncomingMessage, Publication, Session
 
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -307,8 +312,16 @@ def _text(text: str) -> bytes:
 
 
 _ID_HEAD: Final = bytes((USER,)) + _text(ID_PROPERTY)
-_topic: Callable[[str], bytes] = lru_cache(CACHE_SIZE)(_text)
-_decode_text: Callable[[bytes], str] = lru_cache(CACHE_SIZE)(bytes.decode)
+_short_topic: Callable[[str], bytes] = lru_cache(CACHE_SIZE)(_text)
+_decode_short: Callable[[bytes], str] = lru_cache(CACHE_SIZE)(bytes.decode)
+
+
+def _topic(topic: str) -> bytes:
+    return _short_topic(topic) if len(topic) <= MAX_TOPIC_CHARS else _text(topic)
+
+
+def _decode_text(raw: bytes) -> str:
+    return _decode_short(raw) if len(raw) <= MAX_TOPIC_CHARS else raw.decode()
 
 
 @lru_cache(CACHE_SIZE)

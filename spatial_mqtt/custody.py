@@ -63,6 +63,11 @@ class IntervalSet:
         """Number of sequence numbers."""
         return sum(high - low + 1 for low, high in self)
 
+    def drop_lowest(self, count: int) -> None:
+        """Remove the lowest intervals."""
+        del self._low[:count]
+        del self._high[:count]
+
     def add(self, low: int, high: int | None = None) -> tuple[int, int]:
         """Add a number or a closed interval; return the interval that contains it."""
         high = low if high is None else high

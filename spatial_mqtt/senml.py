@@ -21,7 +21,7 @@ import cbor2
 from service_runtime.errors import MAX_SHOWN_CHARS
 from spatial_mqtt.errors import EnvelopeError, PriorityError, TopicError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.strict_cbor import decode_cbor
+from spatial_mqtt.strict_cbor import MAX_LISTS, decode_cbor
 from spatial_mqtt.topics import check_node_id
 
 MAX_PAYLOAD_BYTES = 256 * 1024
@@ -269,6 +269,8 @@ def _may_be_list(payload: bytes) -> bool:
 
 def _parse(payload: bytes) -> object:
     if payload.lstrip()[:1] == b"[":
+        if payload.count(b"[") + payload.count(b"{") > MAX_LISTS:
+            raise ValueError(f"more than {MAX_LISTS} lists and maps")
         return json.loads(payload, parse_constant=_reject_constant)
     return decode_cbor(payload)
 

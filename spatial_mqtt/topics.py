@@ -25,7 +25,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from spatial_mqtt.cells import Cell
+from spatial_mqtt.cells import TOPIC_LEVEL, Cell
 from spatial_mqtt.errors import PositionError, TopicError
 from spatial_mqtt.priority import LADDER, Ladder
 
@@ -130,6 +130,10 @@ FRAGMENT_CONTENT: Final = "chunk"
 """Content type of a fragment of a large message."""
 
 CACHED_TOPICS: Final = 8192
+MAX_TOPIC_CHARS: Final = 512
+"""Limit of a message's topic. MQTT allows 65,535 bytes, which each message of a batch
+would take again, and each entry of a cache."""
+
 """Size of the caches of parsed topics."""
 
 
@@ -167,7 +171,6 @@ class ForwardTopic:
         return f"{root}{self.topic}{tail}"
 
     @classmethod
-    @lru_cache(CACHED_TOPICS)
     def parse(cls, topic: str, ladder: Ladder = LADDER) -> "ForwardTopic":
         """Parse a ``/forward`` or ``/from`` topic.
 
@@ -175,8 +178,17 @@ class ForwardTopic:
         level belongs to the topic.
 
         Raises:
-            TopicError: The topic is not under ``/forward/`` or ``/from/<name>/``.
+            TopicError: The topic is not under ``/forward/`` or ``/from/<name>/``, or
+                is too long.
         """
+        if len(topic) > MAX_TOPIC_CHARS:  # not cached, either
+            rule = f"at most {MAX_TOPIC_CHARS} characters"
+            raise TopicError("topic", rule, topic)
+        return cls._parse(topic, ladder)
+
+    @classmethod
+    @lru_cache(CACHED_TOPICS)
+    def _parse(cls, topic: str, ladder: Ladder) -> "ForwardTopic":
         rest, by = topic.removeprefix(_FORWARD), None
         if topic.startswith(_FROM):
             by, _, rest = topic.removeprefix(_FROM).partition("/")
@@ -189,6 +201,22 @@ class ForwardTopic:
         if match and head and 1 <= int(match[1]) <= ladder.top:
             return cls(head, int(match[1]), by)
         return cls(rest, publisher=by)
+
+
+def cell_publication_topics(name: str, cell: str) -> tuple[ForwardTopic, ...]:
+    """What a node may publish on, as topics or a filter.
+
+    A broker keeps a retained message for each topic, so the six topics of a cell are
+    listed. In a coarser cell the node publishes at a place that is not known.
+
+    Args:
+        name: Certificate name of the node.
+        cell: Topic of its cell.
+    """
+    if cell.count("/") <= TOPIC_LEVEL:
+        return (ForwardTopic(cell + "/#", publisher=name),)
+    priorities = (None, *LADDER.descending())
+    return tuple(ForwardTopic(cell, priority, name) for priority in priorities)
 
 
 def cell_topic(cell: Cell) -> str:

@@ -27,6 +27,7 @@ from backend_spark.config import (
     BackendSettings,
 )
 from backend_spark.ingest.deduplication import MessageIdSet
+from backend_spark.ingest.messages import DEAD_LETTER
 from backend_spark.ingest.segment_log import (
     LogOffset,
     SegmentName,
@@ -42,6 +43,7 @@ from backend_spark.tables.maintenance import (
 )
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import ALERTS
+from service_runtime.crash_guard import CrashGuard, make_crash_guard
 from service_runtime.lifecycle import (
     LoopService,
     SystemdSupervisor,
@@ -95,14 +97,28 @@ def urgent_rows(segment: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def alert_table(messages: Iterable[Mapping[str, Any]]) -> pa.Table:
+def alert_table(messages: Iterable[Mapping[str, Any]], guard: CrashGuard) -> pa.Table:
     """One row per message; if it does not decode, the row has the reason.
 
     Shape:
         in: schemas.LOG rows.
         out: schemas.ALERTS.
     """
-    return pa.Table.from_pylist([alert_row(row) for row in messages], schema=ALERTS)
+    tables = [_guarded_table(message, guard) for message in messages]
+    return pa.concat_tables([ALERTS.empty_table(), *tables])
+
+
+def _guarded_table(message: Mapping[str, Any], guard: CrashGuard) -> pa.Table:
+    """Table of one message; one that ended the program twice is not decoded."""
+    is_decoded = guard.begin(message["topic"], message["payload"])
+    if is_decoded:
+        row = alert_row(message)
+    else:
+        row = alert_row({**message, "payload": b""}) | {"reason": DEAD_LETTER}
+    table = pa.Table.from_pylist([row], schema=ALERTS)
+    if is_decoded:
+        guard.end()
+    return table
 
 
 def alert_row(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,6 +175,7 @@ class AlertWriter:
         monotonic_s: Clock.
         trim: Deletes rows that are too old.
         checkpoint: Copy of the committed offset for the retention of the log.
+        crash_guard: Puts messages aside that ended the program twice.
         written: Rows written since the start.
         commits: Commits since the start.
     """
@@ -169,6 +186,7 @@ class AlertWriter:
     monotonic_s: Callable[[], float]
     trim: Callable[[], object]
     checkpoint: AlertCheckpoint
+    crash_guard: CrashGuard
     written: int = 0
     commits: int = 0
     _uncommitted_streams: set[str] = field(default_factory=set)
@@ -204,7 +222,9 @@ class AlertWriter:
 
     def status(self) -> str:
         """Status line."""
-        return f"{self.written} alerts in {self.commits} commits since the start"
+        text = f"{self.written} alerts in {self.commits} commits since the start"
+        put_aside = self.crash_guard.put_aside
+        return f"{text}, {put_aside} put aside undecoded" if put_aside else text
 
     def _read_new(self, name: SegmentName) -> list[dict[str, Any]]:
         """Urgent rows of a segment that are not in the table, each once."""
@@ -219,7 +239,10 @@ class AlertWriter:
     def _commit(self, rows: list[dict[str, Any]]) -> None:
         streams = sorted(self._uncommitted_streams)
         transactions = [Transaction(s, self.follower.offset[s]) for s in streams]
-        parts = [write_file(self.table, alert_table(rows), ALERTS)] if rows else []
+        parts = []
+        if rows:
+            table = alert_table(rows, self.crash_guard)
+            parts = [write_file(self.table, table, ALERTS)]
         properties = CommitProperties(app_transactions=transactions)
         commit_files(DeltaTable(str(self.table)), self.table, parts, properties)
         self.checkpoint.write(self.follower.offset)
@@ -253,7 +276,8 @@ def run(settings: BackendSettings) -> None:
     known = read_alert_ids(open_tables(data))
     progress = AlertCheckpoint(data / CHECKPOINTS_FOLDER / TABLE)
     progress.write(tail.offset)
-    loop = AlertWriter(table, tail, known, time.monotonic, trim_alerts, progress)
+    guard = make_crash_guard(data, TABLE).open()
+    loop = AlertWriter(table, tail, known, time.monotonic, trim_alerts, progress, guard)
     log.info(
         "%d alerts known, %d streams of the log",
         loop.known_ids.count(),

@@ -5,10 +5,11 @@ with the ids of segments that have been deleted.
 """
 
 import os
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
@@ -31,6 +32,85 @@ _Key = tuple[str, str]
 """(node, boot)"""
 
 
+MAX_NODES: Final = 200_000
+MAX_RANGES_OF_NODE: Final = 20_000
+"""A real node has one range for each of its boots: sequence numbers grow."""
+
+
+class IdRanges:
+    """Sequence numbers by (node, boot), in bounded memory for each node.
+
+    A node may invent boots and leave gaps. Above `MAX_RANGES_OF_NODE` its own oldest
+    boot is forgotten, then its lowest numbers: a message of that node that is sent
+    again after so many others is logged twice. Nothing is ever taken for known that is
+    not.
+
+    Attributes:
+        forgotten: Ranges that were forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: OrderedDict[str, OrderedDict[str, IntervalSet]] = OrderedDict()
+        self._sizes: Counter[str] = Counter()
+        self.forgotten = 0
+
+    def __getitem__(self, key: _Key) -> IntervalSet:
+        """The sequence numbers of (node, boot)."""
+        return self._nodes[key[0]][key[1]]
+
+    def __contains__(self, message_id: MessageId) -> bool:
+        """Whether an id is known."""
+        boots = self._nodes.get(message_id.node)
+        ranges = None if boots is None else boots.get(message_id.boot)
+        return ranges is not None and message_id.seq in ranges
+
+    def __iter__(self) -> Iterator[_Key]:
+        """All (node, boot)."""
+        return ((node, boot) for node, boots in self._nodes.items() for boot in boots)
+
+    def add(self, key: _Key, low: int, high: int) -> None:
+        """Add a closed range of sequence numbers."""
+        node, boot = key
+        boots = self._nodes.get(node)
+        if boots is None:
+            boots = self._nodes[node] = OrderedDict()
+            self._limit_nodes()
+        self._nodes.move_to_end(node)
+        ranges = boots.get(boot)
+        if ranges is None:
+            ranges = boots[boot] = IntervalSet()
+        boots.move_to_end(boot)
+        before = len(ranges)
+        ranges.add(low, high)
+        self._sizes[node] += len(ranges) - before
+        if self._sizes[node] > MAX_RANGES_OF_NODE:
+            self._limit(node, boots)
+
+    def remove(self, key: _Key) -> None:
+        """Remove the sequence numbers of (node, boot)."""
+        node, boot = key
+        self._sizes[node] -= len(self._nodes[node].pop(boot))
+        if not self._nodes[node]:
+            del self._nodes[node], self._sizes[node]
+
+    def _limit(self, node: str, boots: OrderedDict[str, IntervalSet]) -> None:
+        if len(boots) > 1:
+            boot, oldest = next(iter(boots.items()))
+            self.forgotten += len(oldest)
+            self.remove((node, boot))
+            return
+        (ranges,) = boots.values()
+        half = len(ranges) // 2
+        ranges.drop_lowest(half)
+        self._sizes[node] -= half
+        self.forgotten += half
+
+    def _limit_nodes(self) -> None:
+        if len(self._nodes) > MAX_NODES:
+            node, _ = self._nodes.popitem(last=False)
+            self.forgotten += self._sizes.pop(node)
+
+
 @dataclass
 class ArchivedIds:
     """Ids of deleted segments, as ranges of sequence numbers; one file per ingester.
@@ -44,7 +124,7 @@ class ArchivedIds:
 
     COLUMNS: ClassVar = ("node", "boot", "seq", "received_at")
     path: Path
-    ranges: dict[_Key, IntervalSet] = field(default_factory=dict)
+    ranges: IdRanges = field(default_factory=IdRanges)
     last_us: dict[_Key, int] = field(default_factory=dict)
 
     @classmethod
@@ -68,7 +148,7 @@ class ArchivedIds:
 
     def add(self, key: _Key, low: int, high: int, last_us: int) -> None:
         """Add a closed range of sequence numbers, received up to `last_us`."""
-        self.ranges.setdefault(key, IntervalSet()).add(low, high)
+        self.ranges.add(key, low, high)
         self.last_us[key] = max(last_us, self.last_us.get(key, last_us))
 
     def add_segment(self, rows: pa.Table) -> None:
@@ -80,12 +160,13 @@ class ArchivedIds:
 
     def save(self, since_us: int) -> None:
         """Write the file, without pairs (node, boot) older than `since_us`."""
-        for key in [k for k, last_us in self.last_us.items() if last_us < since_us]:
-            del self.ranges[key], self.last_us[key]
+        for key in [k for k in self.ranges if self.last_us[k] < since_us]:
+            self.ranges.remove(key)
+        self.last_us = {key: self.last_us[key] for key in self.ranges}
         rows = [
             (*key, low, high, self.last_us[key])
-            for key, ranges in self.ranges.items()
-            for low, high in ranges
+            for key in self.ranges
+            for low, high in self.ranges[key]
         ]
         columns = zip(*rows, strict=True) if rows else ([] for _ in _SCHEMA)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
@@ -118,7 +199,7 @@ class MessageIdSet:
         ranges: Sequence numbers of each (node, boot).
     """
 
-    ranges: dict[_Key, IntervalSet] = field(default_factory=dict)
+    ranges: IdRanges = field(default_factory=IdRanges)
     _segments: set[SegmentName] = field(default_factory=set)
     _file_versions: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
@@ -157,22 +238,21 @@ class MessageIdSet:
             if self._file_versions.get(path) == version:
                 continue
             self._file_versions[path] = version
-            for key, ranges in ArchivedIds.load(path).ranges.items():
-                known = self.ranges.setdefault(key, IntervalSet())
-                for low, high in ranges:
-                    known.add(low, high)
+            archived = ArchivedIds.load(path).ranges
+            for key in archived:
+                for low, high in archived[key]:
+                    self.ranges.add(key, low, high)
 
     def __contains__(self, message_id: MessageId) -> bool:
         """Whether the set contains an id."""
-        ranges = self.ranges.get((message_id.node, message_id.boot))
-        return ranges is not None and message_id.seq in ranges
+        return message_id in self.ranges
 
     def add(self, ids: Iterable[MessageId]) -> None:
         """Add ids of messages that are on disk."""
         for message_id in ids:
             key = (message_id.node, message_id.boot)
-            self.ranges.setdefault(key, IntervalSet()).add(message_id.seq)
+            self.ranges.add(key, message_id.seq, message_id.seq)
 
     def count(self) -> int:
         """Number of ids."""
-        return sum(ranges.count() for ranges in self.ranges.values())
+        return sum(self.ranges[key].count() for key in self.ranges)

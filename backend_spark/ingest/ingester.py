@@ -19,12 +19,14 @@ from backend_spark.ingest.messages import (
     IngestInbox,
     MessageArrived,
     StopRequested,
-    classify_message,
+    classify_guarded,
     make_receipts,
     plan_flush,
 )
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from service_runtime.crash_guard import CrashGuard
 from service_runtime.files import is_disk_full
+from service_runtime.log_limit import LogLimit
 from service_runtime.watchdog import Heartbeat, no_heartbeat
 from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.topics import offer_topic
@@ -127,6 +129,8 @@ class IngestLoop:
         monotonic_s: Clock.
         disk_retry: Retries while the disk is full.
         identity_check: Checks node ids against their areas.
+        crash_guard: Puts messages aside that ended the program twice.
+        log_limit: Limits the lines about quarantine.
         counts: Counters.
     """
 
@@ -140,6 +144,8 @@ class IngestLoop:
     monotonic_s: Callable[[], float]
     disk_retry: DiskFullRetry
     identity_check: PublisherAreaCheck
+    crash_guard: CrashGuard
+    log_limit: LogLimit
     counts: IngestCounts = field(default_factory=IngestCounts)
     _summary_at_s: float = 0.0
     _summary: str = ""
@@ -149,6 +155,7 @@ class IngestLoop:
     def run(self, events: IngestInbox, beat: Heartbeat = no_heartbeat) -> None:
         """Process events until `StopRequested`; earlier messages are on disk then."""
         self._beat = beat
+        self.crash_guard.open()
         self._summary_at_s = self.monotonic_s()
         self._summary = str(self.counts)
         while not isinstance(event := self._next(events), StopRequested):
@@ -159,7 +166,7 @@ class IngestLoop:
                 case MessageArrived(message, received_us):
                     self.counts.received += 1
                     arrival = self.identity_check.check(
-                        classify_message(message, received_us)
+                        classify_guarded(message, received_us, self.crash_guard)
                     )
                     self.batch.add(arrival, self.monotonic_s())
                 case None:
@@ -194,12 +201,7 @@ class IngestLoop:
         if batch.quarantine:
             if not self._append(self.quarantine, batch.quarantine):
                 return
-            log.warning(
-                "%d messages to quarantine, the first from %s: %s",
-                len(batch.quarantine),
-                batch.quarantine[0].topic,
-                batch.quarantine[0].reason,
-            )
+            self._log_quarantine(batch.quarantine)
         self.counts.logged += len(batch.log)
         self.counts.duplicates += batch.duplicates
         self.counts.quarantined += len(batch.quarantine)
@@ -210,6 +212,15 @@ class IngestLoop:
         self.connection.publish_together([
             Publication(*each) for each in make_receipts(arrivals)
         ])
+
+    def _log_quarantine(self, rows: Sequence[LogRow]) -> None:
+        if (count := self.log_limit.count("quarantine", len(rows))) is not None:
+            log.warning(
+                "%d messages to quarantine, the last from %.80s: %s",
+                count,
+                rows[-1].topic,
+                rows[-1].reason,
+            )
 
     def _append(self, writer: SegmentWriter, rows: list[LogRow]) -> bool:
         """Write rows; False if stopped before they were on disk."""

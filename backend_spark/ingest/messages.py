@@ -11,10 +11,12 @@ from typing import Final, NamedTuple
 
 from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.segment_log import LogRow
+from service_runtime.crash_guard import CrashGuard
 from spatial_mqtt.custody import CustodyReceipt, receipt_topic
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId, decode_message_id
+from spatial_mqtt.topics import MAX_TOPIC_CHARS
 from spatial_mqtt.transport import IncomingMessage
 
 MAX_MESSAGES: Final = 5000
@@ -58,6 +60,22 @@ class ClassifiedMessage(NamedTuple):
         return self.row.pri is not None and LADDER.is_urgent(self.row.pri)
 
 
+DEAD_LETTER: Final = "decoding it ended the program twice"
+"""Reason of a message that `CrashGuard` puts aside."""
+
+
+def classify_guarded(
+    message: IncomingMessage, received_us: int, guard: CrashGuard
+) -> ClassifiedMessage:
+    """Read a message; one that ended the program twice goes to quarantine unread."""
+    if not guard.begin(message.topic, message.payload):
+        row = LogRow(received_us, message.topic, message.payload, reason=DEAD_LETTER)
+        return ClassifiedMessage(message, row, None)
+    classified = classify_message(message, received_us)
+    guard.end()
+    return classified
+
+
 def classify_message(message: IncomingMessage, received_us: int) -> ClassifiedMessage:
     """Read the id and priority of a message; without an id the row has a reason."""
     try:
@@ -82,6 +100,9 @@ def classify_message(message: IncomingMessage, received_us: int) -> ClassifiedMe
 
 def _identify(message: IncomingMessage) -> tuple[MessageId, int]:
     """Id and priority from the payload, else from the user property."""
+    if len(message.topic) > MAX_TOPIC_CHARS:
+        rule = f"at most {MAX_TOPIC_CHARS} characters"
+        raise EnvelopeError("topic", rule, message.topic)
     try:
         return decode_message_id(message.payload)
     except EnvelopeError:

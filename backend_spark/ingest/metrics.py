@@ -63,6 +63,16 @@ class IngestMetrics:
             ("duplicates_total", "Messages already in the log.", counts.duplicates),
             ("quarantined_total", "Messages put into quarantine.", counts.quarantined),
             ("impostors_total", "Messages with another node's id.", counts.impostors),
+            (
+                "dead_letters_total",
+                "Messages put aside because decoding them ended the program twice.",
+                self.loop.crash_guard.put_aside,
+            ),
+            (
+                "forgotten_id_ranges_total",
+                "Ranges of ids that were forgotten because one node sent too many.",
+                self.loop.logged_ids.ranges.forgotten,
+            ),
             ("segments_total", "Segments written.", counts.segments),
             ("written_bytes_total", "Bytes written.", counts.written_bytes),
             (

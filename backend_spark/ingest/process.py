@@ -43,6 +43,7 @@ from backend_spark.ingest.retention import (
 )
 from backend_spark.ingest.segment_log import SegmentWriter, remove_unfinished
 from backend_spark.ingest.standby import IngesterLock
+from service_runtime.crash_guard import make_crash_guard
 from service_runtime.files import fsync_folder, is_disk_full
 from service_runtime.lifecycle import (
     EXIT_CRASH,
@@ -51,6 +52,7 @@ from service_runtime.lifecycle import (
     run_service,
     start_watched_loop,
 )
+from service_runtime.log_limit import LogLimit
 from service_runtime.metrics import MetricsServer, make_metrics_servers
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
@@ -326,6 +328,8 @@ def _make_ingester(
         identity_check=PublisherAreaCheck(
             Path(settings.places) if settings.places else None
         ),
+        crash_guard=make_crash_guard(data, settings.id),
+        log_limit=LogLimit(time.monotonic),
     )
 
 

@@ -23,10 +23,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from backend_spark.analysed_rain.cells import score_new_analyses
 from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.ingest.messages import DEAD_LETTER
 from backend_spark.scoring import decode, node_summary
 from backend_spark.scoring.arrow import CELL_SCORES, Scorer, collect_rows, table_to_ipc
 from backend_spark.scoring.cell_state import REREAD_S
@@ -69,6 +71,7 @@ from backend_spark.tables.schemas import (
     TABLES,
     format_ddl,
 )
+from service_runtime.crash_guard import CrashGuard, make_crash_guard
 
 log = logging.getLogger(__name__)
 
@@ -134,16 +137,24 @@ class LotWorker:
             in: schemas.LOG; schemas.BRONZE if `batch_id` is None.
             out: LOT_RESULT.
         """
+        task = TaskContext.get()
+        name = f"score-{task.partitionId() if task else 0}"
+        guard = make_crash_guard(self.tables.parent, name).open()
         for messages in _split_into_lots(batches):
-            yield from self._process(messages).to_batches()
+            refused = _find_refused(messages, guard)
+            guard.begin_group()
+            results = self._process(messages, refused)
+            guard.end_group()
+            yield from results.to_batches()
+        guard.close()
 
-    def _process(self, messages: pa.Table) -> pa.Table:
+    def _process(self, messages: pa.Table, refused: pa.Array) -> pa.Table:
         schema = BRONZE if self.batch_id is None else LOG
         messages = messages.select(schema.names)
         if self.batch_id is not None:
             number = pa.repeat(pa.scalar(self.batch_id, pa.int64()), len(messages))
             messages = messages.append_column(BRONZE.field("batch_id"), number)
-        rows = decode_messages(messages)
+        rows = _decode(messages, refused)
         counts = decode.has_plausible_time(rows, self.max_ahead_s, self.horizon_s)
         results = [
             {
@@ -168,6 +179,43 @@ class LotWorker:
                 data = json.dumps(asdict(part)).encode()
                 results.append({"table": name, "data": data})
         return pa.Table.from_pylist(results, schema=LOT_RESULT)
+
+
+def _find_refused(messages: pa.Table, guard: CrashGuard) -> pa.Array:
+    """Which messages the guard puts aside, as booleans.
+
+    A lot is marked as a whole. After a crash each message is tried alone first.
+    """
+    if not guard.is_cautious and not guard.has_refused():
+        return pa.repeat(pa.scalar(False), messages.num_rows)
+    refused = []
+    for row in messages.to_pylist():
+        is_decoded = guard.begin(row["topic"], row["payload"])
+        refused.append(not is_decoded)
+        if is_decoded:
+            if guard.is_cautious:
+                decode.parse_message(row)
+            guard.end()
+    return pa.array(refused, pa.bool_())
+
+
+def _decode(messages: pa.Table, refused: pa.Array) -> pa.Table:
+    """Rows of messages; of the refused ones only the reason.
+
+    Shape:
+        out: schemas.PARSED.
+    """
+    rows = decode_messages(messages.filter(pc.invert(refused)))
+    if not pc.any(refused).as_py():
+        return rows
+    unread = messages.filter(refused)
+    at = unread.schema.get_field_index("payload")
+    empty = pa.repeat(pa.scalar(b"", unread.schema.field(at).type), unread.num_rows)
+    unread = decode_messages(unread.set_column(at, unread.schema.field(at), empty))
+    at = unread.schema.get_field_index("reason")
+    reason = pa.repeat(pa.scalar(DEAD_LETTER), unread.num_rows)
+    unread = unread.set_column(at, unread.schema.field(at), reason)
+    return pa.concat_tables([rows, unread])
 
 
 def result_files(results: pa.Table, name: str) -> list[DataFile]:

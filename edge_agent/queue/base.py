@@ -237,6 +237,22 @@ class QueueFullError(QueueError, OSError):
         )
 
 
+class QueueShareError(QueueFullError):
+    """A node has used up its share of a queue; the rest is for other nodes.
+
+    Attributes:
+        node: The node.
+        draft: The message that was refused.
+    """
+
+    def __init__(self, node: str, draft: MessageDraft, held: int, share: float) -> None:
+        super().__init__(held, int(share))
+        self.node = node
+        self.draft = draft
+        text = f"the share of {node} is full: {held} bytes of {int(share)}"
+        self.args = (f"{text}; the rest is for other nodes, restore the uplink",)
+
+
 class QueueFileError(QueueError, OSError):
     """The queue file cannot be used.
 

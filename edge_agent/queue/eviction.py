@@ -6,8 +6,15 @@ Lower priorities go first: each is thinned, then dropped from the oldest message
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from edge_agent.queue.base import QueueFullError
-from edge_agent.queue.store import DROPPED_FULL, DROPPED_THINNED, CounterDeltas, Store
+from edge_agent.queue.base import MessageDraft, QueueFullError, QueueShareError
+from edge_agent.queue.fair_share import lowest_counted, share_bytes
+from edge_agent.queue.store import (
+    DROPPED_FULL,
+    DROPPED_THINNED,
+    CounterDeltas,
+    QueueRow,
+    Store,
+)
 from spatial_mqtt.priority import LADDER
 
 
@@ -21,12 +28,14 @@ class Budget:
         by_priority: Additional limits of single priorities.
         thin_below: A message below this priority may thin messages of its own
             priority.
+        is_shared: Whether several nodes share the queue, each up to its fair share.
     """
 
     max_bytes: int
     top_share: float = 0.05
     by_priority: Mapping[int, int] = field(default_factory=dict)
     thin_below: int = LADDER.urgent_from
+    is_shared: bool = False
 
     def limit_bytes(self, priority: int) -> int:
         """Maximum bytes of the whole queue after a put of this priority."""
@@ -70,11 +79,46 @@ class Evictor:
     def fits(
         self, store: Store, changes: CounterDeltas, costs: Mapping[int, int]
     ) -> bool:
-        """Whether messages fit without eviction, given their bytes by priority."""
+        """Whether messages fit without eviction, given their bytes by priority.
+
+        In a shared queue also: whatever nodes they are of.
+        """
         held = stored_bytes(store, changes)
         for priority, cost in costs.items():
             held[priority] += cost
-        return all(self._budget.excess_bytes(held, p, 0) <= 0 for p in costs)
+        return all(self._budget.excess_bytes(held, p, 0) <= 0 for p in costs) and (
+            not self._budget.is_shared
+            or all(self._is_share_of_any(held, priority) for priority in costs)
+        )
+
+    def check_share(
+        self, store: Store, changes: CounterDeltas, row: QueueRow, draft: MessageDraft
+    ) -> None:
+        """Check that a message is within the fair share of its node.
+
+        Raises:
+            QueueShareError: It is not.
+        """
+        if not self._budget.is_shared:
+            return
+        held = stored_bytes(store, changes)
+        held[row.priority] += row.cost_bytes
+        if self._is_share_of_any(held, row.priority):
+            return
+        lowest = lowest_counted(row.priority)
+        own = store.node_bytes(row.node, lowest) + row.cost_bytes
+        share = self._share_bytes(held, row.priority)
+        if own > share:
+            raise QueueShareError(row.node, draft, own, share)
+
+    def _is_share_of_any(self, held: Mapping[int, int], priority: int) -> bool:
+        """Whether all messages that count together are within the share of one node."""
+        return _counted_bytes(held, priority) <= self._share_bytes(held, priority)
+
+    def _share_bytes(self, held: Mapping[int, int], priority: int) -> float:
+        return share_bytes(
+            self._budget.limit_bytes(priority), _counted_bytes(held, priority), priority
+        )
 
     def evict_for(
         self, store: Store, changes: CounterDeltas, priority: int, cost_bytes: int
@@ -161,6 +205,11 @@ class Evictor:
         changes.add_dropped(priority, cost, reason)
         held[priority] -= cost
         return True
+
+
+def _counted_bytes(held: Mapping[int, int], priority: int) -> int:
+    lowest = lowest_counted(priority)
+    return sum(size for level, size in held.items() if level >= lowest)
 
 
 def stored_bytes(store: Store, changes: CounterDeltas) -> dict[int, int]:

@@ -298,7 +298,7 @@ def _copy_known_ids(store: Store, rows: list[Record]) -> None:
     for node, boot, low, high in _with_types(rows, (str, str, int, int)):
         # A wrong range would reject new messages; a lost one only costs duplicates.
         if 0 <= low <= high < HIGHEST_SEQ:
-            store.record_id_range(node, boot, low, high)
+            store.known_ids.record_range(node, boot, low, high)
 
 
 def _copy_state(store: Store, rows: list[Record]) -> None:

@@ -464,10 +464,9 @@ class _PutWriter:
             The id of each draft, None for a duplicate; and the rows stored.
         """
         is_new = [d.id is None or self._is_new(d, d.id, changes) for d in drafts]
-        ids, rows = self.rows(
-            [d for d, new in zip(drafts, is_new, strict=True) if new], first
-        )
-        self._insert(rows, changes)
+        new_drafts = [d for d, new in zip(drafts, is_new, strict=True) if new]
+        ids, rows = self.rows(new_drafts, first)
+        self._insert(rows, new_drafts, changes)
         new_ids = iter(ids)
         return [next(new_ids) if new else None for new in is_new], rows
 
@@ -479,12 +478,17 @@ class _PutWriter:
         if is_own and self._store.contains(message_id):
             is_new = False
         else:
-            is_new = self._store.record_id(message_id)
+            is_new = self._store.known_ids.record(message_id)
         if not is_new:
             changes.add_duplicate(draft.priority)
         return is_new
 
-    def _insert(self, rows: Sequence[QueueRow], changes: CounterDeltas) -> None:
+    def _insert(
+        self,
+        rows: Sequence[QueueRow],
+        drafts: Sequence[MessageDraft],
+        changes: CounterDeltas,
+    ) -> None:
         """Store messages, one by one when others must be evicted."""
         groups = group_by_priority(rows)
         costs = {
@@ -495,7 +499,8 @@ class _PutWriter:
             for priority, group in groups.items():
                 changes.add_put(priority, costs[priority], len(group))
             return
-        for row in rows:
+        for row, draft in zip(rows, drafts, strict=True):
+            self._evictor.check_share(self._store, changes, row, draft)
             self._evictor.evict_for(self._store, changes, row.priority, row.cost_bytes)
             self._store.insert([row], row.cost_bytes)
             changes.add_put(row.priority, row.cost_bytes)

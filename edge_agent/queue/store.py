@@ -16,6 +16,8 @@ from edge_agent.queue.base import (
     QueueFileError,
     cost_bytes,
 )
+from edge_agent.queue.fair_share import NodeBytes
+from edge_agent.queue.known_ids import KnownIds
 from edge_agent.queue.schema import decode_text
 from edge_agent.queue.space_reserve import RESERVE_BYTES
 from spatial_mqtt.priority import LADDER
@@ -246,15 +248,21 @@ class Store:
     Args:
         path: The file, for error messages.
         db: Its connection.
+
+    Attributes:
+        known_ids: Foreign ids that were stored.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path
         self._db = db
+        self.known_ids = KnownIds(db)
         # Cached values are valid until another process writes to the file.
         self._seen_version = -1
         self._values: dict[str, str | None] = {}
         self._held: dict[int, int] = {}
+        self._node_bytes: NodeBytes | None = None
+        self._counts_nodes = False
         self._grown_bytes = 0
 
     @contextmanager
@@ -268,10 +276,15 @@ class Store:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._forget_stale()
+            if self._counts_nodes:
+                self._loaded_node_bytes().begin()
             yield
             self._db.execute("COMMIT")
         except BaseException as error:
-            self._seen_version = -1
+            self._values.clear()
+            self._held.clear()
+            if self._node_bytes is not None and not self._node_bytes.undo():
+                self._node_bytes = None
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             if isinstance(error, sqlite3.DatabaseError):
@@ -284,6 +297,8 @@ class Store:
             # sqlite3 binds plain tuples faster than named ones.
             self._db.executemany(_INSERT, map(tuple, rows))
             self._grown_bytes += cost_bytes
+            if self._node_bytes is not None:
+                self._node_bytes.add(rows)
 
     def insert_if_absent(self, row: QueueRow) -> bool:
         """Store a recovered message; False when its key exists."""
@@ -303,14 +318,19 @@ class Store:
         else:
             missing = []
         self._db.execute("RELEASE gone")
+        if self._node_bytes is not None:
+            for row in rows if not missing else set(rows).difference(missing):
+                self._node_bytes.subtract(row.node, row.priority, row.cost_bytes)
         return missing
 
     def delete(self, priority: int, seq: int) -> int | None:
         """Delete a message; return its size, or None when it did not exist."""
         row = self._db.execute(
-            f"DELETE FROM {_ONE} RETURNING {_COST}",  # noqa: S608
+            f"DELETE FROM {_ONE} RETURNING {_COST}, node",  # noqa: S608
             (priority, seq),
         ).fetchone()
+        if row is not None and self._node_bytes is not None:
+            self._node_bytes.subtract(row[1], priority, int(row[0]))
         return None if row is None else int(row[0])
 
     def read_row(self, priority: int, seq: int) -> QueueRow | None:
@@ -394,36 +414,6 @@ class Store:
             for row in (self.read_row(p, message_id.seq) for p in LADDER.descending())
         )
 
-    def record_id(self, message_id: MessageId) -> bool:
-        """Record a foreign id; False when it was recorded before."""
-        node, boot, seq = message_id.node, message_id.boot, message_id.seq
-        below = self._db.execute(
-            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low <= ? "
-            "ORDER BY low DESC LIMIT 1",
-            (node, boot, seq),
-        ).fetchone()
-        if below and seq <= below[1]:
-            return False
-        above = self._db.execute(
-            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low = ?",
-            (node, boot, seq + 1),
-        ).fetchone()
-        low = below[0] if below and below[1] == seq - 1 else seq
-        high = above[1] if above else seq
-        if above:
-            self._db.execute(
-                "DELETE FROM taken WHERE node = ? AND boot = ? AND low = ?",
-                (node, boot, seq + 1),
-            )
-        self.record_id_range(node, boot, low, high)
-        return True
-
-    def record_id_range(self, node: str, boot: str, low: int, high: int) -> None:
-        """Record a range of foreign ids."""
-        self._db.execute(
-            "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (node, boot, low, high)
-        )
-
     def get_state(self, name: str) -> str | None:
         """Stored state value, or None."""
         if not self._db.in_transaction:
@@ -491,6 +481,20 @@ class Store:
             self._held = {p: row["bytes"] for p, row in self.read_counters().items()}
         return dict(self._held)
 
+    def node_bytes(self, node: str, lowest_priority: int) -> int:
+        """Stored bytes of a node from a priority upwards, in a transaction.
+
+        The first call reads the headers of all messages.
+        """
+        self._counts_nodes = True
+        return self._loaded_node_bytes().held_bytes(node, lowest_priority)
+
+    def _loaded_node_bytes(self) -> NodeBytes:
+        if self._node_bytes is None:
+            query = f"SELECT node, priority, sum({_COST}) FROM message GROUP BY 1, 2"  # noqa: S608
+            self._node_bytes = NodeBytes(self._db.execute(query))
+        return self._node_bytes
+
     def apply_deltas(self, changes: CounterDeltas) -> None:
         """Write counter deltas, in a transaction."""
         rows = list(changes.changed_rows())
@@ -536,6 +540,7 @@ class Store:
             self._seen_version = version
             self._values.clear()
             self._held.clear()
+            self._node_bytes = None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

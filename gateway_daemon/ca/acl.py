@@ -48,6 +48,7 @@ from spatial_mqtt.topics import (
     UNREGISTER,
     UNSUBSCRIBE_LOG,
     ForwardTopic,
+    cell_publication_topics,
     custody_topic,
     file_chunk_topic,
     file_request_topic,
@@ -123,7 +124,7 @@ def _renewal(name: str) -> Iterator[str]:
 
 def _node_at_gateway(node: Identity) -> Iterator[str]:
     (cell,) = node.cells
-    yield f"write {ForwardTopic(_below(cell), publisher=node.name)}"
+    yield from (f"write {each}" for each in cell_publication_topics(node.name, cell))
     yield f"read {custody_topic(node.name)}"
     yield from (f"read {each}" for each in notice_filters(cell))
     yield from (f"read {each}" for each in rollout_filters(cell))

@@ -5,7 +5,7 @@ A message that is not admitted gets no receipt, so its sender keeps it.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 BURST_S = 10.0
 """Size of a bucket in seconds of its rate: a node that was cut off has a backlog."""
+
+BYTES_PER_MESSAGE = 1024
+"""A message above this size counts as several."""
 
 MAX_ACCOUNTS = 50_000
 MAX_FILE_BYTES = 16 * 2**20
@@ -44,7 +47,8 @@ class SenderRateLimit:
     their own, so that a flood of readings does not block the node's own alarm.
 
     Args:
-        max_per_s: Messages per second for each bucket; None is no limit.
+        max_per_s: Messages of up to `BYTES_PER_MESSAGE` per second for each bucket;
+            None is no limit.
 
     Attributes:
         rejected: Publications that were rejected.
@@ -74,11 +78,19 @@ class SenderRateLimit:
             )
         return False
 
-    def charge(self, message: IncomingMessage, count: int, now_s: float) -> None:
+    def charge(
+        self,
+        publication: IncomingMessage,
+        messages: Sequence[IncomingMessage],
+        now_s: float,
+    ) -> None:
         """Charge the sender for the messages in a publication, and for at least one."""
         if self._per_s is not None:
-            account = self._account(_key(message), self._per_s)
-            account.bucket.spend(max(1, count), now_s)
+            account = self._account(_key(publication), self._per_s)
+            # A message takes space for its topic, too.
+            size_bytes = max(len(publication.payload), _size_bytes(messages))
+            tokens = max(1, len(messages), size_bytes // BYTES_PER_MESSAGE)
+            account.bucket.spend(tokens, now_s)
 
     def _account(self, key: tuple[str, bool], per_s: float) -> _Account:
         account = self._accounts.get(key)
@@ -89,6 +101,10 @@ class SenderRateLimit:
                 self._accounts.popitem(last=False)
         self._accounts.move_to_end(key)
         return account
+
+
+def _size_bytes(messages: Sequence[IncomingMessage]) -> int:
+    return sum(len(each.payload) + len(each.topic) for each in messages)
 
 
 def _key(message: IncomingMessage) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ from edge_agent.queue.base import MessageDraft, QueueFileError, QueueFullError
 from edge_agent.queue.inspection import format_depth
 from gateway_daemon.gateway.egress import Lane, LaneStatus
 from gateway_daemon.gateway.ingress_buffers import BatchQueue
-from gateway_daemon.gateway.ingress_messages import parse_delivery
+from gateway_daemon.gateway.ingress_messages import DeliveryParser
 from gateway_daemon.gateway.subscriptions import filters_by_broker
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
@@ -147,7 +147,7 @@ class Downstream:
         lane: Queue and uplink for the own broker.
         own_broker: The own broker; its messages need no transport.
         default_priority: Priority of a message that carries none.
-        watchdog: Watchdog of the uplink's loop.
+        parser: Parses the messages.
 
     Attributes:
         on_confirmed: Called when a broker has confirmed subscriptions, in a network
@@ -161,7 +161,7 @@ class Downstream:
         lane: Lane,
         own_broker: Endpoint,
         *,
-        default_priority: int,
+        parser: DeliveryParser,
         watchdog: LoopWatchdog,
     ) -> None:
         self._watchdog = watchdog
@@ -169,7 +169,7 @@ class Downstream:
         self._connect = connect
         self._lane = lane
         self._own_broker = own_broker
-        self._default_priority = default_priority
+        self._parser = parser
         self.on_confirmed: Callable[[], object] = lambda: None
         self._inbox: BatchQueue[ReceivedMessage] = BatchQueue(
             watchdog.clock,
@@ -236,6 +236,11 @@ class Downstream:
             subscribers = (self._subscribers.get(entry.broker_info) for entry in newest)
             return all(each is None or each.is_confirmed for each in subscribers)
 
+    @property
+    def put_aside(self) -> int:
+        """Messages put aside as dead letters since the start."""
+        return self._parser.crash_guard.put_aside
+
     def summary(self) -> str:
         """Summary of the messages that wait for the own broker."""
         return format_depth(self._lane.queue.stats(), self._lane.queue.oldest_s())
@@ -278,11 +283,12 @@ class Downstream:
         return (broker.host, broker.port) == (own.host, own.port)
 
     def _process(self, batch: Sequence[ReceivedMessage], heartbeat: Heartbeat) -> None:
-        drafts = [
-            parse_delivery(received.message, self._default_priority)
+        parsed = [
+            self._parser.parse(received.message)
             for received in batch
             if not is_system_topic(received.message.topic)
         ]
+        drafts = [draft for draft in parsed if draft is not None]
         while drafts and not self._store(drafts):
             heartbeat()
             if self._stopping.wait(RETRY_S):

@@ -14,6 +14,7 @@ from edge_agent.queue.base import (
     QueueDiskFullError,
     QueueFileError,
     QueueFullError,
+    QueueShareError,
 )
 from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
@@ -31,11 +32,19 @@ from gateway_daemon.gateway.ingress_messages import (
     declared_priority,
     parse_publication,
 )
+from service_runtime.crash_guard import CrashGuard
+from service_runtime.log_limit import LogLimit
 from service_runtime.watchdog import Heartbeat
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import CustodyOffer
+from spatial_mqtt.errors import TopicError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import FORWARD_FILTER, FROM_FILTER, offer_topic
+from spatial_mqtt.topics import (
+    FORWARD_FILTER,
+    FROM_FILTER,
+    ForwardTopic,
+    offer_topic,
+)
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
@@ -60,6 +69,7 @@ class AdmissionChecks:
 
     rate_limit: SenderRateLimit
     identity_check: IdentityCheck
+    crash_guard: CrashGuard
 
 
 class Ingress(BaseConnectionHandler):
@@ -92,12 +102,14 @@ class Ingress(BaseConnectionHandler):
             clock, lambda message: LADDER.is_urgent(declared_priority(message))
         )
         self._offer = CustodyOffer(gateway_id, (FORWARD_FILTER,), CONTENT_TYPES)
-        self._unpacker = Unpacker()
+        self._unpacker = Unpacker(clock)
         self._rate_limit = checks.rate_limit
         self._identity_check = checks.identity_check
+        self._crash_guard = checks.crash_guard
         self._receipts = ReceiptBatcher()
         self._redeliveries = RedeliveryFilter()
         self._retries = UrgentRetries()
+        self._log_limit = LogLimit(clock)
         session = Session(
             gateway_id,
             filters=((FORWARD_FILTER, 1), (FROM_FILTER, 1)),
@@ -128,6 +140,11 @@ class Ingress(BaseConnectionHandler):
     def quarantined(self) -> int:
         """Messages with a forged node id since the start."""
         return self._identity_check.quarantined
+
+    @property
+    def put_aside(self) -> int:
+        """Publications put aside as dead letters since the start."""
+        return self._crash_guard.put_aside
 
     def run(self, heartbeat: Heartbeat) -> None:
         """Serve until `stop`."""
@@ -172,11 +189,9 @@ class Ingress(BaseConnectionHandler):
 
     def _process(self, batch: Sequence[IncomingMessage]) -> None:
         new = [m for m in batch if not self._redeliveries.is_stored(m)]
-        parsed = [
-            parse_publication(message, self._default_priority)
-            for message in self._admit(new)
-        ]
-        stored = self._store(self._identity_check.filter_genuine(parsed))
+        parsed = [self._parse(message) for message in self._admit(new)]
+        decoded = [message for message in parsed if message is not None]
+        stored = self._store(self._identity_check.filter_genuine(decoded))
         self._redeliveries.discard(self._connection.acknowledge(*batch))
         self._add_receipts(stored)
 
@@ -185,11 +200,37 @@ class Ingress(BaseConnectionHandler):
         now_s = self._clock()
         admitted: list[IncomingMessage] = []
         for publication in publications:
-            if self._rate_limit.allows(publication, now_s):
-                messages = self._unpacker.unpack([publication])
-                self._rate_limit.charge(publication, len(messages), now_s)
+            if self._has_valid_topic(publication) and self._rate_limit.allows(
+                publication, now_s
+            ):
+                messages = self._unpack(publication)
+                self._rate_limit.charge(publication, messages, now_s)
                 admitted += messages
         return admitted
+
+    def _has_valid_topic(self, publication: IncomingMessage) -> bool:
+        try:
+            ForwardTopic.parse(publication.topic)
+        except TopicError as error:
+            self._log_refused(str(error), 1, cause=TopicError)
+            return False
+        return True
+
+    def _unpack(self, publication: IncomingMessage) -> list[IncomingMessage]:
+        if publication.content is None:
+            return [publication]
+        if not self._crash_guard.begin(publication.topic, publication.payload):
+            return []
+        messages = self._unpacker.unpack([publication])
+        self._crash_guard.end()
+        return messages
+
+    def _parse(self, message: IncomingMessage) -> ParsedMessage | None:
+        if not self._crash_guard.begin(message.topic, message.payload):
+            return None
+        parsed = parse_publication(message, self._default_priority)
+        self._crash_guard.end()
+        return parsed
 
     def _add_receipts(self, stored: Sequence[ParsedMessage]) -> None:
         for message in stored:
@@ -211,8 +252,9 @@ class Ingress(BaseConnectionHandler):
             The stored messages. The others get no receipt and stay with their senders.
         """
         if held := [message for message in batch if self._retries.must_wait(message)]:
-            log.error("%d messages not stored: more urgent ones come first", len(held))
-            batch = [message for message in batch if message not in held]
+            self._log_refused("more urgent ones come first", len(held))
+            kept = {id(message) for message in held}
+            batch = [message for message in batch if id(message) not in kept]
         if not batch:
             return []
         without_id = {
@@ -227,9 +269,13 @@ class Ingress(BaseConnectionHandler):
 
         try:
             self._lanes.put([message.draft for message in batch], state_of)
+        except QueueShareError as error:
+            refused, others = self._split_by_share(batch, error)
+            self._log_refused(str(error), len(refused), cause=error.node)
+            return self._store(others)
         except (QueueFullError, QueueFileError) as error:
             if len(batch) == 1:
-                log.error("cannot store %s: %s", batch[0].draft.topic, error)  # noqa: TRY400
+                self._log_refused(str(error), 1, cause=type(error))
                 is_disk_full = isinstance(error, QueueDiskFullError)
                 self._retries.add(batch[0], is_disk_full=is_disk_full)
                 return []
@@ -237,3 +283,27 @@ class Ingress(BaseConnectionHandler):
             return [stored for each in urgent_first for stored in self._store([each])]
         self._redeliveries.mark_stored(without_id.values())
         return batch
+
+    def _split_by_share(
+        self, batch: list[ParsedMessage], error: QueueShareError
+    ) -> tuple[list[ParsedMessage], list[ParsedMessage]]:
+        """Messages above the share of their node, and the others.
+
+        Refused are the message that did not fit and later ones of its node that are no
+        more urgent: each attempt is a transaction, and the alarms of others wait.
+        """
+        drafts = [message.draft for message in batch]
+        first = next(n for n, draft in enumerate(drafts) if draft is error.draft)
+        refused: list[ParsedMessage] = []
+        others = batch[:first]
+        for message in batch[first:]:
+            node = message.draft.id.node if message.draft.id else self._id
+            is_refused = (
+                node == error.node and message.draft.priority <= error.draft.priority
+            )
+            (refused if is_refused else others).append(message)
+        return refused, others
+
+    def _log_refused(self, why: str, count: int, cause: object = None) -> None:
+        if (total := self._log_limit.count(str(cause), count)) is not None:
+            log.error("%d messages not stored: %s", total, why)

@@ -2,12 +2,13 @@
 
 import math
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 from zlib import crc32
 
+from edge_agent.queue.base import cost_bytes
 from gateway_daemon.gateway.ingress_messages import ParsedMessage
 from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.priority import LADDER
@@ -29,6 +30,7 @@ MAX_INTERVAL_S = 0.1
 
 RETRY_S = 0.5
 MAX_WAITING = 500
+MAX_WAITING_BYTES = 8 * 2**20
 """Further messages are kept by their senders only."""
 
 REDELIVERY_STATE_KEY = "front/unacknowledged"
@@ -122,17 +124,25 @@ class UrgentRetries:
     """
 
     def __init__(self) -> None:
-        self._held: deque[ParsedMessage] = deque(maxlen=MAX_WAITING)
+        self._held: list[ParsedMessage] = []
+        self._held_bytes = 0
         self._is_disk_full = False
 
     def add(self, message: ParsedMessage, *, is_disk_full: bool = True) -> None:
-        """Hold a message that could not be stored, if it is urgent and has an id."""
+        """Hold a message that could not be stored, if it is urgent and has an id.
+
+        Of those that do not fit, the sender with the most bytes has one discarded: a
+        flood does not push out another's alarm.
+        """
         if (
             LADDER.is_urgent(message.draft.priority)
             and message.publication_without_id is None
         ):
             self._held.append(message)
+            self._held_bytes += _size_bytes(message)
             self._is_disk_full = is_disk_full
+            while len(self._held) > MAX_WAITING or self._held_bytes > MAX_WAITING_BYTES:
+                self._discard_one()
 
     def must_wait(self, message: ParsedMessage) -> bool:
         """Whether a more urgent message must be stored first.
@@ -158,12 +168,30 @@ class UrgentRetries:
         if not self._held:
             return []
         first, *others = sorted(self._held, key=lambda each: -each.draft.priority)
-        self._held.clear()
+        self._held, self._held_bytes = [], 0
         stored = store([first])
         if not stored:
-            self._held.extend(others)
+            self._held += others
+            self._held_bytes = sum(map(_size_bytes, self._held))
             return []
         return stored + (store(others) if others else [])
+
+    def _discard_one(self) -> None:
+        """Discard the last message of the sender whose messages are largest."""
+        sizes: Counter[str | None] = Counter()
+        for message in self._held:
+            sizes[_sender(message)] += _size_bytes(message)
+        sender, _ = sizes.most_common(1)[0]
+        last = max(n for n, each in enumerate(self._held) if _sender(each) == sender)
+        self._held_bytes -= _size_bytes(self._held.pop(last))
+
+
+def _sender(message: ParsedMessage) -> str | None:
+    return None if message.draft.id is None else message.draft.id.node
+
+
+def _size_bytes(message: ParsedMessage) -> int:
+    return cost_bytes(message.draft.topic, message.incoming.payload)
 
 
 class RedeliveryFilter:

@@ -6,10 +6,12 @@ properties give one.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from edge_agent.queue.base import MessageDraft
+from service_runtime.crash_guard import CrashGuard
+from service_runtime.log_limit import LogLimit
 from spatial_mqtt.batching import Fragment, FragmentJoiner, decode_batch
 from spatial_mqtt.custody import receipt_topic
 from spatial_mqtt.errors import BatchError, EnvelopeError, TopicError
@@ -68,6 +70,27 @@ def parse_delivery(incoming: IncomingMessage, default_priority: int) -> MessageD
     return _draft(incoming, incoming.topic, priority, default_priority)
 
 
+@dataclass(frozen=True)
+class DeliveryParser:
+    """Parses messages of distributed brokers.
+
+    Attributes:
+        default_priority: Priority of a message that carries none.
+        crash_guard: Puts messages aside that ended the gateway twice.
+    """
+
+    default_priority: int
+    crash_guard: CrashGuard
+
+    def parse(self, message: IncomingMessage) -> MessageDraft | None:
+        """The draft of a message; None if it is put aside."""
+        if not self.crash_guard.begin(message.topic, message.payload):
+            return None
+        draft = parse_delivery(message, self.default_priority)
+        self.crash_guard.end()
+        return draft
+
+
 def declared_priority(incoming: IncomingMessage) -> int:
     """Priority in the topic or the properties, 0 without one; not validated."""
     try:
@@ -114,10 +137,14 @@ class Unpacker:
 
     A publication that cannot be decoded is logged and dropped. Its sender gets no
     receipt and will send it again.
+
+    Args:
+        clock: Monotonic seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._joiner = FragmentJoiner()
+        self._log_limit = LogLimit(clock)
 
     def unpack(self, batch: Iterable[IncomingMessage]) -> list[IncomingMessage]:
         """Return the messages in some publications, in their order."""
@@ -137,6 +164,10 @@ class Unpacker:
                     return []
                 return [incoming._replace(payload=whole, content=None)]
         except BatchError as error:
-            log.error("cannot unpack %s: %s", incoming.topic, error)  # noqa: TRY400
+            cause = incoming.topic, incoming.content
+            if (count := self._log_limit.count(cause)) is not None:
+                log.error(  # noqa: TRY400 - no bug
+                    "cannot unpack %s (%d times): %s", incoming.topic, count, error
+                )
             return []
         return [incoming]

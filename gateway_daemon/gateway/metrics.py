@@ -106,6 +106,12 @@ class GatewayMetrics:
             ),
             *_ingress_metrics(self._ingress),
             Metric(
+                "yamamori_dead_letters_total",
+                "counter",
+                "Messages put aside because decoding them ended the program twice.",
+                (MetricSample(self._ingress.put_aside + self._downstream.put_aside),),
+            ),
+            Metric(
                 "yamamori_manager_up",
                 "gauge",
                 "Whether a Manager's broker is connected.",

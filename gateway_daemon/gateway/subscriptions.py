@@ -7,6 +7,7 @@ logs no subscriptions.
 
 import logging
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,11 +15,14 @@ from pathlib import Path
 import msgspec
 
 from service_runtime.decoding import decode_json
+from service_runtime.errors import MAX_SHOWN_CHARS
 from service_runtime.files import write_best_effort
+from service_runtime.log_limit import LogLimit
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.topics import (
     CLIENT_LOG,
+    MAX_TOPIC_CHARS,
     REGISTER,
     SUBSCRIBE_LOG,
     UNREGISTER,
@@ -41,6 +45,19 @@ SESSION_EXPIRY_S = 7 * 86_400
 DISCOVERY_TOPICS = (SUBSCRIBE_LOG, UNSUBSCRIBE_LOG, CLIENT_LOG, REGISTER, UNREGISTER)
 MAX_PRESUMED = 1000
 """Clients with random names leave one entry at each restart of their broker."""
+
+MAX_CLIENTS = 20_000
+MAX_FILTERS_OF_CLIENT = 100
+"""Further filters of a client are ignored; a siren or an analyst has a few."""
+
+MAX_REGISTERED = 1000
+"""Filters that Gamma clients register, which have no names."""
+
+CHANGE_INTERVAL_S = 0.5
+"""Shortest time between two changes. The first one takes effect at once."""
+
+MAX_LOGGED = 5
+"""Filters in a log line."""
 
 _SUBSCRIBED = re.compile(r"\d+: (?P<client>.+?) [012] (?P<filter>.+)")
 _UNSUBSCRIBED = re.compile(r"\d+: (?P<client>.+?) (?P<filter>[/+#].*)")
@@ -102,8 +119,15 @@ class SubscriptionTable:
     def on_subscribe_log(self, line: str) -> None:
         """Handle a log line about a SUBSCRIBE."""
         self._is_logged = True
-        if found := _SUBSCRIBED.fullmatch(line):
-            self._clients.setdefault(found["client"], set()).add(found["filter"])
+        found = _SUBSCRIBED.fullmatch(line)
+        if found is None or len(found["filter"]) > MAX_TOPIC_CHARS:
+            return
+        client = found["client"]
+        filters = self._clients.get(client, set())
+        is_known = client in self._clients or len(self._clients) < MAX_CLIENTS
+        if is_known and len(filters) < MAX_FILTERS_OF_CLIENT:
+            filters.add(found["filter"])
+            self._clients[client] = filters
 
     def on_unsubscribe_log(self, line: str) -> None:
         """Handle a log line about an UNSUBSCRIBE."""
@@ -120,7 +144,7 @@ class SubscriptionTable:
             client = found["client"]
             if found["clean"] == "1" or client in self._presumed:
                 self._remove(client)
-            if found["clean"] == "0":
+            if found["clean"] == "0" and len(self._persistent) < MAX_CLIENTS:
                 self._persistent.add(client)
         elif (found := _DISCONNECTED.fullmatch(line)) and (
             found["client"] not in self._persistent
@@ -129,11 +153,15 @@ class SubscriptionTable:
 
     def register(self, filter_: str) -> None:
         """Count a filter that a Gamma client registered."""
-        self._registered[filter_] += 1
+        is_known = filter_ in self._registered or len(self._registered) < MAX_REGISTERED
+        if is_known and len(filter_) <= MAX_TOPIC_CHARS:
+            self._registered[filter_] += 1
 
     def unregister(self, filter_: str) -> None:
         """Uncount a filter that a Gamma client unregistered."""
-        self._registered[filter_] = max(0, self._registered[filter_] - 1)
+        self._registered[filter_] -= 1
+        if self._registered[filter_] <= 0:
+            del self._registered[filter_]
 
     def on_broker_restart(self) -> None:
         """Presume that all subscribed clients reconnect to the restarted broker.
@@ -186,7 +214,8 @@ class SubscriptionDiscovery(BaseConnectionHandler):
         gateway_id: Name of the session.
         connect: Makes the connection to the gateway's own broker.
         path: File of the subscription table.
-        on_change: Called with all filters after a change, in the network thread.
+        on_change: Called with all filters after a change, in a thread of its own.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -195,8 +224,16 @@ class SubscriptionDiscovery(BaseConnectionHandler):
         connect: Connect,
         path: Path,
         on_change: Callable[[frozenset[str]], object],
+        clock: Callable[[], float],
     ) -> None:
         self._path = path
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="subscriptions", daemon=True
+        )
+        self._log_limit = LogLimit(clock)
         self._on_change = on_change
         self._table = SubscriptionTable(_read_saved(path))
         self._filters: frozenset[str] | None = None
@@ -216,16 +253,22 @@ class SubscriptionDiscovery(BaseConnectionHandler):
     def start(self) -> None:
         """Begin to connect, with the subscriptions of the last run."""
         self._apply_change()
+        self._thread.start()
         self._connection.start()
 
     def stop(self) -> None:
         """Disconnect."""
         self._connection.stop()
+        self._stopping.set()
+        self._changed.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         if not session_present:
-            self._table.on_broker_restart()
-            self._apply_change()
+            with self._lock:
+                self._table.on_broker_restart()
+            self._changed.set()
 
     def on_down(self, reason: str) -> None:
         self._is_subscribed = False
@@ -238,20 +281,42 @@ class SubscriptionDiscovery(BaseConnectionHandler):
             REGISTER: self._table.register,
         }
         handle = handlers.get(message.topic, self._table.unregister)
-        handle(message.payload.decode(errors="replace"))
-        self._apply_change()
+        with self._lock:
+            handle(message.payload.decode(errors="replace"))
+        self._changed.set()
 
     def on_subscribed(self) -> None:
         self._is_subscribed = True
 
+    def _run(self) -> None:
+        """Apply changes, many at once when they come fast.
+
+        Each writes the whole table and compares all filters: a client that subscribes
+        thousands of times would cost the square of that.
+        """
+        while self._changed.wait() and not self._stopping.is_set():
+            self._changed.clear()
+            self._apply_change()
+            self._stopping.wait(CHANGE_INTERVAL_S)
+
     def _apply_change(self) -> None:
-        filters = self._table.filters
+        with self._lock:
+            filters, state = self._table.filters, self._table.to_state()
         if filters == self._filters:
             return
         self._filters = filters
-        write_best_effort(self._path, msgspec.json.encode(self._table.to_state()))
-        log.info("clients listen to %s", ", ".join(sorted(filters)) or "nothing")
+        write_best_effort(self._path, msgspec.json.encode(state))
+        text = _shown(filters)
+        if self._log_limit.count(text) is not None:
+            log.info("clients listen to %s", text)
         self._on_change(filters)
+
+
+def _shown(filters: frozenset[str]) -> str:
+    shown = [each[:MAX_SHOWN_CHARS] for each in sorted(filters)[:MAX_LOGGED]]
+    if len(filters) > MAX_LOGGED:
+        shown.append(f"and {len(filters) - MAX_LOGGED} more")
+    return ", ".join(shown) or "nothing"
 
 
 def _read_saved(path: Path) -> SavedSubscriptions | None:

@@ -44,7 +44,7 @@ class BrokerRecorder(Client):
 
     def messages(self, store: str) -> list[Sent]:
         """First delivery of each message in order, with batches unpacked."""
-        unpacker = Unpacker()
+        unpacker = Unpacker(float)
         first: dict[str, Sent] = {}
         for at_s, incoming in list(self._received):
             for message in unpacker.unpack([incoming]):

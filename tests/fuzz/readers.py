@@ -129,7 +129,7 @@ def gateway_ingress(data: bytes) -> object:
     content, wants = (*words[1:], "", "")[:2]
     message = publish("/forward/" + words[0], payload, content=content)
     message = message._replace(response_topic=wants, message_id=wants)
-    parsed = [parse_publication(m, 2) for m in Unpacker().unpack([message])]
+    parsed = [parse_publication(m, 2) for m in Unpacker(float).unpack([message])]
     for each in parsed:
         receipt = each.receipt_topic
         assert receipt is None or topics.matches(topics.CUSTODY_FILTER, receipt)
@@ -262,7 +262,7 @@ READERS = (
     Reader(
         "gateway",
         gateway_ingress,
-        (),
+        (TopicError,),
         (
             b"3/1/pri5 parcel /custody/g\n" + encode_batch([BatchItem(CBOR)]),
             b"3/1 chunk n1:bb:7\n" + split_message("n1:bb:7", CBOR, 400)[0].encode(),

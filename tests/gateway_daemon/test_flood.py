@@ -1,5 +1,6 @@
 """A flooding node at a real broker and gateway does not affect other nodes."""
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -69,11 +70,11 @@ class Flood:
 @pytest.fixture
 def gateway(
     tmp_path: Path, make_broker: Callable[[], Broker]
-) -> Iterator[Callable[[str], Broker]]:
-    """A factory: start a gateway with additional settings, return its local broker."""
+) -> Iterator[Callable[[str], tuple[Broker, Broker]]]:
+    """A factory: start a gateway with more settings; local and distributed broker."""
     programs = Programs(tmp_path)
 
-    def start(more: str) -> Broker:
+    def start(more: str) -> tuple[Broker, Broker]:
         manager, local, distributed = (make_broker() for _ in range(3))
         programs.start(
             "manager",
@@ -88,17 +89,17 @@ def gateway(
             f'managers = ["{manager.url}"]\ndata = "{tmp_path}/gateway"\n{more}\n',
         )
         fetch_retained(local.endpoint, offer_topic("gw-1"), "probe", 120)
-        return local
+        return local, distributed
 
     yield start
     programs.kill_all()
 
 
 def test_flood_of_one_node_does_not_delay_alarms_of_others(
-    gateway: Callable[[str], Broker],
+    gateway: Callable[[str], tuple[Broker, Broker]],
 ) -> None:
     """During the flood every alarm is receipted, and the flood is held to its rate."""
-    local = gateway(f"node_per_s = {PER_S}")
+    local, _ = gateway(f"node_per_s = {PER_S}")
     started_s = time.monotonic()
     flood = Flood(local.endpoint)
     quiet = Client(local.endpoint, "quiet", "/custody/quiet")
@@ -113,3 +114,53 @@ def test_flood_of_one_node_does_not_delay_alarms_of_others(
     # A batch of publications is admitted together.
     assert admitted <= PER_S * (BURST_S + lasted_s) + BURST_SIZE, (admitted, lasted_s)
     assert sent > 2 * admitted
+
+
+@pytest.mark.attack("priority 5 of one node fills the queue", "no receipt in 30 s")
+def test_alarms_of_one_node_do_not_take_the_place_of_anothers(
+    gateway: Callable[[str], tuple[Broker, Broker]],
+    tmp_path: Path,
+    report: Callable[..., None],
+) -> None:
+    """With the uplink down, one node fills the queue with priority 5.
+
+    The other's alarms are stored and receipted within two seconds.
+    """
+    local, distributed = gateway("[queue]\nmax_bytes = 1000000\n")
+    distributed.kill()
+    greedy = Client(local.endpoint, "greedy", "/custody/greedy")
+    quiet = Client(local.endpoint, "quiet", "/custody/quiet")
+    quiet.publish("/forward/3/1/2/pri4", pack("quiet", 0, 4))
+    wait_until(lambda: receipted(quiet, "quiet") == 1)
+    for seq in range(400):
+        greedy.publish("/forward/3/1/1/pri5", large_pack("greedy", seq))
+    for seq in range(400, 500):  # the gap that is too small for a large one
+        greedy.publish("/forward/3/1/1/pri5", pack("greedy", seq, 5))
+    waits_s = []
+    for seq in range(1, 11):
+        began_s = time.monotonic()
+        quiet.publish("/forward/3/1/2/pri5", pack("quiet", seq, 5))
+        wait_until(lambda seq=seq: receipted(quiet, "quiet") == seq + 1, 30)
+        waits_s.append(time.monotonic() - began_s)
+    admitted = receipted(greedy, "greedy")
+    assert admitted < 300
+    for client in (greedy, quiet):
+        client.connection.stop()
+
+    report(bystander_s=waits_s)
+    assert max(waits_s[1:]) < 2, waits_s
+    lanes = tmp_path / "gateway" / "lanes"
+    rows = [
+        row
+        for path in lanes.glob("*.db")
+        for row in sqlite3.connect(path).execute("SELECT node, priority FROM message")
+    ]
+    assert rows.count(("quiet", 4)) == 1, "and no alarm of the other was evicted"
+    assert rows.count(("quiet", 5)) == 10
+    log = (tmp_path / "gateway.log").read_text()
+    assert 1 <= log.count("the share of greedy is full") < 5
+
+
+def large_pack(node: str, seq: int) -> bytes:
+    reading = Reading("wire", None, "x" * 5000)
+    return encode_cbor(Pack(MessageId(node, "bb", seq), 5, 1.7e9, (reading,)))

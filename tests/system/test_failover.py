@@ -182,5 +182,5 @@ def test_node_fails_over_to_the_next_gateway_and_returns(
 
 
 def arrived(client: Client) -> list[MessageId]:
-    messages = Unpacker().unpack(client.got)
+    messages = Unpacker(float).unpack(client.got)
     return [decode_message_id(message.payload)[0] for message in messages]

@@ -23,6 +23,7 @@ from backend_spark.ingest.segment_log import LogRow, SegmentWriter
 from backend_spark.tables import delta_writer
 from backend_spark.tables.delta_writer import DataFile, create_tables
 from backend_spark.tables.reader import DeltaTables, open_tables
+from service_runtime.crash_guard import make_crash_guard
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -63,7 +64,10 @@ def open_alerts(tmp_path: Path) -> Callable[[], AlertWriter]:
         follower = LogFollower(log, time.monotonic, read_offset(table, log))
         known = read_alert_ids(DeltaTables(tables))
         progress = AlertCheckpoint(tmp_path / "checkpoints" / "alerts")
-        return AlertWriter(table, follower, known, time.monotonic, list, progress)
+        guard = make_crash_guard(tmp_path, "alerts").open()
+        return AlertWriter(
+            table, follower, known, time.monotonic, list, progress, guard
+        )
 
     return make
 

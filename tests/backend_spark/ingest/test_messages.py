@@ -51,6 +51,17 @@ def test_age_of_a_message_is_stored() -> None:
     assert arrival(1).row.age_s is None
 
 
+def test_message_with_a_long_topic_is_quarantined() -> None:
+    """Readers of the log keep topics in caches."""
+    message = arrival(1).message._replace(topic="/4/" + "x" * 60_000)
+    found = classify_message(message, 5)
+
+    assert found.is_quarantined
+    assert found.id is None
+    assert "at most 512 characters" in str(found.row.reason)
+    assert len(str(found.row.reason)) < 300
+
+
 def test_user_property_overrides_the_priority_of_the_payload() -> None:
     """A hop may change the priority; a value out of range is ignored."""
     assert arrival(1, pri=2, hop=5).row.pri == 5

@@ -7,13 +7,16 @@ import pytest
 from conftest import wait_until
 from trust_bench import HOUR_S, IssuingAuthority, Join, Make, Person, TrustedBroker
 
+from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.shared_connection import ConnectionPool
+from spatial_mqtt.topics import cell_topic
 from spatial_mqtt.transport import MessageHandler, Session
 
 pytestmark = pytest.mark.broker
 
 CELL, OTHER = "/3/1/1/2", "/3/1/1/3"
+WHOLE_CELL = cell_topic(Cell.at(33.5588, 133.5312))
 REFUSED = "Not authorized"
 
 
@@ -66,6 +69,21 @@ def test_node_may_publish_only_for_its_cell(
     node = join(gateway_broker.nodes, authority.files("n1"), "n1")
 
     assert (node.say(topic) is None) == is_allowed
+
+
+@pytest.mark.attack("a node's retained messages", "200 MB accepted")
+def test_node_of_a_whole_cell_publishes_on_six_topics_only(
+    authority: IssuingAuthority, make_trusted: Make, join: Join
+) -> None:
+    """Each topic may hold a retained message: 200 MB of them were accepted."""
+    tls = authority.issue("node", "n5", WHOLE_CELL)
+    broker = make_trusted("gateway", "gw-1")
+    node = join(broker.nodes, tls, "n5")
+    topic = f"/from/n5{WHOLE_CELL}"
+    for tail in ("", "/pri1", "/pri5"):
+        assert node.say(topic + tail, retain=True) is None
+    for tail in ("/pri6", "/x", "/pri5/x", "/" + "x" * 5000):
+        assert node.say(topic + tail, retain=True) == REFUSED
 
 
 def test_node_receives_only_its_receipts_and_notices(

@@ -16,6 +16,7 @@ from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
+from service_runtime.crash_guard import make_crash_guard
 from service_runtime.watchdog import LoopWatchdog, no_heartbeat
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.transport import NO_SUBSCRIBERS, IncomingMessage, Publication, Session
@@ -107,7 +108,9 @@ def ingress(broker: Broker, tmp_path: Path) -> Iterator[Ingress]:
         egress,
         3,
         clock,
-        checks=AdmissionChecks(SenderRateLimit(100), identity_check),
+        checks=AdmissionChecks(
+            SenderRateLimit(100), identity_check, make_crash_guard(tmp_path, "ingress")
+        ),
     )
     yield created
     created.stop()
@@ -130,3 +133,23 @@ def test_ingress_is_subscribed_when_it_logs_that_it_is_up(
 
     assert on_line.done == [None], f"{NO_SUBSCRIBERS} means that the message is lost"
     assert ingress.is_up
+
+
+def test_invalid_topic_is_dropped_and_logged_once(
+    ingress: Ingress, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic of 60 KB would be stored with each message, and kept in caches."""
+    threading.Thread(target=ingress.run, args=(no_heartbeat,), daemon=True).start()
+    wait_until(lambda: ingress.is_up)
+    for n in range(20):
+        client.publish("/from/!/1/2")
+        client.publish(f"/forward/1/2/{n}/" + "x" * 60_000)
+    client.publish("/forward/1/2/pri5")
+    wait_until(lambda: _stored(ingress) == 1)
+
+    assert caplog.text.count("not stored") == 1
+
+
+def _stored(ingress: Ingress) -> int:
+    lanes = ingress._lanes.lane_status()  # noqa: SLF001
+    return sum(depth.rows for depth in lanes[None].stats.depth.values())

@@ -17,7 +17,7 @@ def count_allowed(limit: SenderRateLimit, topic: str, count: int, now_s: float) 
     allowed = 0
     for _ in range(count):
         if limit.allows(incoming(topic), now_s):
-            limit.charge(incoming(topic), 1, now_s)
+            limit.charge(incoming(topic), [incoming(topic)], now_s)
             allowed += 1
     return allowed
 
@@ -55,10 +55,31 @@ def test_batch_is_charged_for_the_messages_in_it() -> None:
     """A few publications may hold thousands of messages."""
     limit = SenderRateLimit(PER_S)
     batch = incoming("/forward/1/2/pri1")
-    limit.charge(batch, 1000, 0.0)
+    limit.charge(batch, [batch] * 1000, 0.0)
 
     assert not limit.allows(batch, 80.0)
     assert limit.allows(batch, 91.0)
+
+
+def test_large_message_counts_as_several() -> None:
+    """The disk and the link pay for bytes, not for messages."""
+    limit = SenderRateLimit(PER_S)
+    large = incoming("/forward/1/2/pri5")._replace(payload=bytes(1000 * 1024))
+    limit.charge(large, [large], 0.0)
+
+    assert not limit.allows(large, 80.0)
+    assert limit.allows(large, 91.0)
+    assert limit.allows(incoming("/forward/1/3/pri5"), 0.0)
+
+
+def test_topic_of_a_batch_is_charged_for_each_message() -> None:
+    """Each message is stored with its topic."""
+    limit = SenderRateLimit(PER_S)
+    batch = incoming("/forward/1/2/" + "x" * 500)
+    limit.charge(batch, [batch] * 4000, 0.0)
+
+    assert not limit.allows(batch, 380.0)
+    assert limit.allows(batch, 400.0)
 
 
 def test_invalid_priority_opens_no_new_account() -> None:
@@ -74,7 +95,7 @@ def test_account_count_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MAX_ACCOUNTS", 3)
     limit = SenderRateLimit(PER_S)
     for place in range(10):
-        limit.charge(incoming(f"/forward/{place}"), 1, 0.0)
+        limit.charge(incoming(f"/forward/{place}"), [], 0.0)
 
     assert len(limit._accounts) == 3  # noqa: SLF001
 

@@ -1,15 +1,25 @@
 """Subscriptions of the clients, and the brokers that must be subscribed to."""
 
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+from conftest import Broker, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import Client
 
+from gateway_daemon.gateway import subscriptions
 from gateway_daemon.gateway.subscriptions import (
     MAX_PRESUMED,
     SavedSubscriptions,
+    SubscriptionDiscovery,
     SubscriptionTable,
     filters_by_broker,
 )
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     BrokerEntry,
     BrokerInfo,
@@ -213,3 +223,72 @@ def test_arbitrary_log_lines_change_nothing_else(line: str) -> None:
     table.on_unsubscribe_log(line)
 
     assert table.filters <= {"/3/#"}
+
+
+def test_filters_of_one_client_are_bounded() -> None:
+    """Those of others are not affected."""
+    table = SubscriptionTable()
+    for n in range(2000):
+        table.on_subscribe_log(f"1: greedy 1 /3/{n}")
+    table.on_subscribe_log("1: greedy 1 /" + "x" * 60_000)
+    table.on_subscribe_log("1: siren 1 /5/#")
+
+    assert len(table.filters) == subscriptions.MAX_FILTERS_OF_CLIENT + 1
+    assert "/5/#" in table.filters
+
+
+@pytest.mark.attack("thousands of clients and registrations", "unbounded")
+def test_clients_and_registrations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without certificates a client may invent names."""
+    monkeypatch.setattr(subscriptions, "MAX_CLIENTS", 10)
+    monkeypatch.setattr(subscriptions, "MAX_REGISTERED", 10)
+    table = SubscriptionTable()
+    for n in range(100):
+        table.register(f"/4/{n}")
+    assert len(table.filters) == 10
+    for n in range(100):
+        line = f"as c{n} (p5, c0, k60)."
+        table.on_client_log(f"1: New client connected from 127.0.0.1:59845 {line}")
+        table.on_subscribe_log(f"1: c{n} 1 /3/{n}")
+
+    assert len(table.filters) == 10
+    assert len(table.to_state().lasting) == 10
+
+
+@pytest.mark.broker
+def test_thousands_of_subscriptions_are_applied_together(
+    make_broker: Callable[..., Broker],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Short log, few writes; the first and the last change take effect in a second."""
+    caplog.set_level(logging.INFO)
+    kinds = ("subscribe", "unsubscribe", "notice")
+    logged = [f"log_type {kind}" for kind in kinds]
+    broker, seen = make_broker("log_dest topic", *logged), list[frozenset[str]]()
+    discovery = SubscriptionDiscovery(
+        "gw",
+        lambda session, handler: Connection(broker.endpoint, session, handler),
+        tmp_path / "subscriptions.json",
+        seen.append,
+        time.monotonic,
+    )
+    discovery.start()
+    wait_until(lambda: discovery.is_up)
+    clients = [Client(broker.endpoint, f"c{n}", "/first") for n in range(2)]
+    wait_until(lambda: {"/first"} in seen)
+    for client in clients:
+        for n in range(0, 2000, 100):
+            filters = [(f"/3/{n + k}", 1) for k in range(100)]
+            client.connection.subscribe(filters)
+    limit = subscriptions.MAX_FILTERS_OF_CLIENT
+    wait_until(lambda: len(seen[-1]) >= limit)
+    siren = Client(broker.endpoint, "siren", "/5/#")
+    wait_until(lambda: "/5/#" in seen[-1])
+    for each in (*clients, siren):
+        each.connection.stop()
+    discovery.stop()
+
+    assert len(seen) < 20
+    lines = [r.getMessage() for r in caplog.records if "listen to" in r.getMessage()]
+    assert sum(map(len, lines)) < 10_000

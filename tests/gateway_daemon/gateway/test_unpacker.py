@@ -19,7 +19,7 @@ def incoming(payload: bytes, content: str | None = None) -> IncomingMessage:
 def test_messages_are_unpacked_in_order_with_their_ages() -> None:
     """A batch between two plain messages stays between them."""
     batch = encode_batch([BatchItem(b"b"), BatchItem(b"c", 90)])
-    unpacked = Unpacker().unpack([
+    unpacked = Unpacker(float).unpack([
         incoming(b"a"),
         incoming(batch, BATCH_CONTENT),
         incoming(b"d"),
@@ -36,7 +36,7 @@ def test_messages_are_unpacked_in_order_with_their_ages() -> None:
 
 def test_fragments_are_assembled_across_calls() -> None:
     """Fragments arrive over seconds; the last one completes the message."""
-    unpacker, payload = Unpacker(), bytes(range(256)) * 20
+    unpacker, payload = Unpacker(float), bytes(range(256)) * 20
     results = [
         unpacker.unpack([incoming(chunk.encode(), FRAGMENT_CONTENT)])
         for chunk in split_message("n:b:1", payload, 1200)
@@ -51,7 +51,7 @@ def test_undecodable_publication_is_logged_and_others_are_unpacked(
 ) -> None:
     """A faulty sender stops neither the others nor the daemon."""
     with caplog.at_level(logging.ERROR):
-        unpacked = Unpacker().unpack([
+        unpacked = Unpacker(float).unpack([
             incoming(b"junk", BATCH_CONTENT),
             incoming(b"junk", FRAGMENT_CONTENT),
             incoming(b"well"),
@@ -63,6 +63,6 @@ def test_undecodable_publication_is_logged_and_others_are_unpacked(
 
 def test_foreign_content_types_are_plain_messages() -> None:
     """A client may label its JSON with any content type."""
-    unpacked = Unpacker().unpack([incoming(b"{}", "application/json")])
+    unpacked = Unpacker(float).unpack([incoming(b"{}", "application/json")])
 
     assert [m.payload for m in unpacked] == [b"{}"]

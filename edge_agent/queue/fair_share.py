@@ -1,0 +1,118 @@
+"""Fair shares: how much of a shared queue the messages of one node may take.
+
+What a node stores is bounded by a multiple of what is left: a lone node may take three
+quarters of the queue, and k nodes that send without end 3/(3k + 1) each. So there is
+always space for the next node. While the queue is less than three quarters full no
+bound applies, and nothing is counted by node.
+
+Source: A. K. Choudhury, E. L. Hahne, "Dynamic queue length thresholds for shared-memory
+packet switches", IEEE/ACM Transactions on Networking 6(2), 1998.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from spatial_mqtt.priority import LADDER
+
+MULTIPLE: Final = 3.0
+"""Bytes of a node, as a multiple of the bytes that are left."""
+
+URGENT_FLOOR: Final = 0.01
+"""Share of the budget that each node has for urgent messages in any case."""
+
+ROUTINE_FLOOR: Final = 0.5
+"""The same for all its messages together. A queue that several nodes fill is thinned;
+one that a single node fills refuses that node, which keeps its messages."""
+
+
+class SharedMessage(Protocol):
+    """A stored message, as far as shares are concerned."""
+
+    @property
+    def node(self) -> str:
+        """Node of the message id."""
+
+    @property
+    def priority(self) -> int:
+        """On the ladder."""
+
+    @property
+    def cost_bytes(self) -> int:
+        """Bytes that it takes from the budget."""
+
+
+class NodeBytes:
+    """Stored bytes by node and priority.
+
+    A refused message rolls its transaction back; reading all rows again then would let
+    a flood of them stop the queue.
+
+    Args:
+        rows: Node, priority and bytes of what is stored.
+    """
+
+    def __init__(self, rows: Iterable[tuple[str, int, int]]) -> None:
+        self._bytes: Counter[tuple[str, int]] = Counter()
+        for node, priority, cost_bytes in rows:
+            self._bytes[node, priority] += cost_bytes
+        self._changes: list[tuple[str, int, int]] = []
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._changes.clear()
+        self._has_begun = True
+
+    def undo(self) -> bool:
+        """Undo the changes since `begin`; False without it, inside a transaction."""
+        for node, priority, cost_bytes in self._changes:
+            self._change(node, priority, -cost_bytes)
+        self._changes.clear()
+        return self._has_begun
+
+    def add(self, rows: Iterable[SharedMessage]) -> None:
+        """Count messages that are stored."""
+        for row in rows:
+            self._changes.append((row.node, row.priority, row.cost_bytes))
+            self._change(row.node, row.priority, row.cost_bytes)
+
+    def subtract(self, node: str, priority: int, cost_bytes: int) -> None:
+        """Count a message as removed."""
+        self._changes.append((node, priority, -cost_bytes))
+        self._change(node, priority, -cost_bytes)
+
+    def _change(self, node: str, priority: int, cost_bytes: int) -> None:
+        key = node, priority
+        self._bytes[key] += cost_bytes
+        if not self._bytes[key]:
+            del self._bytes[key]
+
+    def held_bytes(self, node: str, lowest_priority: int) -> int:
+        """Bytes of a node from a priority upwards."""
+        return sum(
+            self._bytes[node, priority]
+            for priority in LADDER.descending()
+            if priority >= lowest_priority
+        )
+
+
+def lowest_counted(priority: int) -> int:
+    """Lowest priority that shares the space with a message.
+
+    Urgent messages evict the others, so only urgent ones count for them.
+    """
+    return LADDER.urgent_from if LADDER.is_urgent(priority) else 1
+
+
+def share_bytes(limit_bytes: int, used_bytes: int, priority: int) -> float:
+    """Bytes that one node may hold.
+
+    Args:
+        limit_bytes: Limit for messages of this priority.
+        used_bytes: What all nodes hold from `lowest_counted` upwards, the new message
+            included.
+        priority: Of the new message.
+    """
+    floor = URGENT_FLOOR if LADDER.is_urgent(priority) else ROUTINE_FLOOR
+    return max(MULTIPLE * (limit_bytes - used_bytes), floor * limit_bytes)
