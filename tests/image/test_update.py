@@ -3,7 +3,7 @@
 import subprocess
 import tarfile
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -81,6 +81,7 @@ def test_bundle_is_written_to_the_slot(builder: Builder) -> None:
         ({"epoch": "10", "version": "0"}, "version must not be older than 1, got 0"),
     ],
 )
+@pytest.mark.attack("an older bundle of the same epoch", "installed")
 def test_bundle_for_another_machine_is_refused(
     builder: Builder, facts: dict[str, str], words: str
 ) -> None:
@@ -128,7 +129,10 @@ def test_running_version_may_be_written_to_the_other_slot(builder: Builder) -> N
     assert "Version 1 is written" in builder.apply()
 
 
-def test_extended_header_is_not_read_into_memory(builder: Builder) -> None:
+@pytest.mark.attack("a bundle with an unsigned header of 64 MiB", "129 MiB read")
+def test_extended_header_is_not_read_into_memory(
+    builder: Builder, report: Callable[..., None]
+) -> None:
     """The standard reader reads it before any check: 129 MiB for one of 64 MiB."""
     builder.make()
     header = tarfile.TarInfo("././@PaxHeader")
@@ -143,6 +147,7 @@ def test_extended_header_is_not_read_into_memory(builder: Builder) -> None:
         builder.apply()
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
+    report(memory_mib=[peak_bytes / 2**20])
     assert peak_bytes < 1 << 20
 
 
@@ -168,6 +173,7 @@ def test_every_key_of_the_list_may_sign(builder: Builder) -> None:
         assert "Version 2" in builder.apply()
 
 
+@pytest.mark.attack("a stolen update key signs a bundle", "accepted for ever")
 def test_revoked_key_is_refused_by_both_slots(builder: Builder) -> None:
     """The offline key revokes a stolen one without an image."""
     result = builder.take_back(builder.offline_key, revoked=[id_of(builder.key)])
@@ -193,6 +199,7 @@ def test_version_that_was_taken_back_is_refused(builder: Builder) -> None:
     assert '"from_epoch": 21' in builder.trust.read_text()
 
 
+@pytest.mark.attack("a stolen update key revokes the owner's", "no revocation")
 def test_stolen_daily_key_takes_nothing_back(builder: Builder) -> None:
     """It would lock the owner out."""
     stolen, offline = builder.key, builder.offline_key

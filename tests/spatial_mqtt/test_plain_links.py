@@ -95,6 +95,7 @@ def test_loopback_is_told_from_other_hosts(host: str, is_own: bool) -> None:
     assert Endpoint(host, 1883).is_loopback is is_own
 
 
+@pytest.mark.attack("mqtt:// to another machine", "sent in plain text")
 def test_plain_link_to_an_address_learnt_later_sends_nothing() -> None:
     """A gateway list or a broker table may contain any address.
 

@@ -120,12 +120,14 @@ def test_rules_are_valid() -> None:
     run(f"nft -c -f {RULES}")
 
 
+@pytest.mark.attack("a metrics port that is open by mistake", "reached")
 def test_only_ports_that_others_need_are_open(link: Link) -> None:
     """A metrics endpoint that listens everywhere by mistake is not reached."""
     assert link.count_connections(BYSTANDER, NODE_PORT) == 1
     assert link.count_connections(BYSTANDER, METRICS_PORT) == 0
 
 
+@pytest.mark.attack("1,100 silent TCP connections of one source", "1,100 accepted")
 def test_flood_of_one_source_leaves_the_others_their_connections(link: Link) -> None:
     """1,100 silent connections of one source; another source connects at once."""
     flood = link.count_connections(FLOODER, NODE_PORT, 1100, within_s=0.5)

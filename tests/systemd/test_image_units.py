@@ -39,6 +39,7 @@ def find_unit(name: str) -> Path:
     reason="systemd-analyze is missing; run scripts/setup",
 )
 @pytest.mark.parametrize("name", WORST_EXPOSURE)
+@pytest.mark.attack("a defect in a unit of the card", "exposure 9.5")
 def test_exposure_of_a_unit_is_low(name: str) -> None:
     """All of them had 9.5 or 9.6 of 10."""
     rule = f"--threshold={WORST_EXPOSURE[name]}"

@@ -123,6 +123,7 @@ def test_card_is_accepted_with_certificates_and_its_key_is_wiped(
     assert "active now: kochi-0001\r\n" in machine.report
 
 
+@pytest.mark.attack("a key is copied on its way to the node", "on the card")
 def test_node_makes_its_own_key_and_the_office_signs_the_request(
     machine: Machine, tmp_path: Path
 ) -> None:

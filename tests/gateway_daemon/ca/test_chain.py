@@ -33,6 +33,9 @@ def trusting(files: TlsFiles, ca: Path) -> TlsFiles:
 
 
 @pytest.mark.broker
+@pytest.mark.attack(
+    "the issuing authority's key is stolen", "the root was the only key"
+)
 def test_stolen_issuing_key_is_replaced_with_the_offline_root(
     authority: IssuingAuthority,
     root_key: Path,

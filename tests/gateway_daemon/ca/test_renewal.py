@@ -286,6 +286,9 @@ def test_missing_setting_or_signer_is_reported(
         renew_if_due(away, time.time(), is_forced=True)
 
 
+@pytest.mark.attack(
+    "a copied card renews again and again", "thief renewed 3 times, owner refused"
+)
 def test_copied_card_renews_once_at_most_and_the_owner_is_not_locked_out(
     node: TlsFiles,
     signer: TrustedBroker,
