@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ from service_runtime.tls import Endpoint
 # The time of an example depends on the load of the machine, not on the code.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+assert sqlite3.sqlite_version_info > (3, 35), "loaded before ecCodes brings an old one"
 
 AS_ON_A_PI = str(Path(__file__).parent / "as_on_a_pi")
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"

@@ -34,6 +34,8 @@ MANAGER = "--manager mqtt://127.0.0.1:1"
 COMMANDS = {
     "gateway_daemon admin --config": f"admin {WITH_CONFIG} gateways",
     "gateway_daemon ca --password-file": "ca --folder DIR --password-file FILE list",
+    "gateway_daemon ca issue --request":
+        "ca --folder DIR/new issue node n --area /1 --request FILE",
     "gateway_daemon ca sign --config": "ca --folder DIR sign --config FILE",
     "gateway_daemon rollout bundle": f"rollout {MANAGER} --key FILE FILE /1",
     "gateway_daemon rollout --key": f"rollout {MANAGER} --key FILE BUNDLE /1",

@@ -83,6 +83,7 @@ def test_enabled_units_are_ours_or_of_a_package(role: str) -> None:
             IMAGE / "files/etc/systemd/system",
             ROOT / "systemd",
             ROOT / "systemd/broker",
+            ROOT / "systemd/firewall",
         ),
         IMAGE / "roles" / role / "etc/systemd/system",
     )
