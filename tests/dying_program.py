@@ -1,6 +1,6 @@
 """A program whose decoder has a fault: some payloads end the process.
 
-``python dying_program.py <module> <arguments of its command>`` runs the real program.
+``python -P dying_program.py <module> <arguments>`` runs the real program.
 """
 
 import os

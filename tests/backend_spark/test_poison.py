@@ -59,7 +59,7 @@ def test_message_that_kills_ingest_is_put_aside_after_two_deaths(
     """The broker redelivers it; the message behind it is logged and receipted."""
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\n')
     ingester = IngestBench(data.config, data.folder)
-    ingester.module = [PROGRAM, "backend_spark"]
+    ingester.module = ["-P", PROGRAM, "backend_spark"]
     sender = Sender(broker)
     ingester.start()
     wait_until(lambda: bool(sender.offers))
@@ -91,7 +91,7 @@ def test_message_that_kills_alerts_becomes_an_alert_without_its_content(
     """Two deaths each; afterwards the analyst sees that urgent messages are unread."""
     data = make_data("")
     write_log(data.folder)
-    command = [sys.executable, PROGRAM, "backend_spark", "alerts", "--config"]
+    command = [sys.executable, "-P", PROGRAM, "backend_spark", "alerts", "--config"]
     ends: list[int | None] = []
     running: list[subprocess.Popen[bytes]] = []
 

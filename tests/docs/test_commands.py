@@ -75,6 +75,9 @@ again() { until "$@"; do sleep 1; done; }
 """
 """`again` repeats commands whose time-out is too short on a busy machine."""
 
+PLAIN_MANAGER = {
+    "mqtts://manager.example:8884 --config admin.toml": "mqtt://127.0.0.1:1883"
+}
 GATEWAY = "docs/how-to/gateway.md"
 OFFICE = (
     file_of(GATEWAY, 0, "manager.toml")
@@ -94,6 +97,7 @@ CERTIFIED = """
 mkdir /etc/yamamori/tls
 cp /var/lib/yamamori-ca/ca.pem /etc/yamamori/tls/
 cp /var/lib/yamamori-ca/issued/{signer,kochi-0001}.* /etc/yamamori/tls/
+cp bootfs/kochi-0001.key /etc/yamamori/tls/
 ca broker-config manager north --out broker --port 8883 --daemons-port 8884
 printf 'user %s\\ninclude_dir %s\\n' "$(id -un)" "$PWD/broker" > broker.conf
 mosquitto -c broker.conf &
@@ -137,10 +141,7 @@ RUN = {
     "README.md": Page(),
     "docs/how-to/autoscale.md": Page(
         {0: OFFICE},
-        {
-            "//manager:": "//127.0.0.1:",
-            "gateway-daemon admin": "again gateway-daemon admin",
-        },
+        PLAIN_MANAGER | {"gateway-daemon admin": "again gateway-daemon admin"},
     ),
     "docs/how-to/backend.md": Page(
         {
@@ -158,13 +159,20 @@ RUN = {
     "docs/how-to/certificates.md": Page(
         {
             0: "echo secret > /etc/yamamori/ca-password\n",
+            3: """mkdir bootfs
+cp /var/lib/yamamori-ca/issued/kochi-0001.key bootfs/
+openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi-0001 \\
+  -out bootfs/kochi-0001.csr
+""",
             4: CERTIFIED
             + file_of("docs/how-to/certificates.md", 1, "/etc/yamamori/signer.toml"),
             5: NODE
             + file_of("docs/how-to/certificates.md", 0, "tls.toml")
             + "cat tls.toml >> /etc/yamamori/node.toml\n",
         },
-        {"--owner mosquitto": '--owner "$(id -un)"', "yamamori-ca:": '"$(id -un):"'},
+        {"--owner mosquitto": '--owner "$(id -un)"', "yamamori-ca:": '"$(id -un):"'}
+        | {"/media/safe/root.key": "/var/lib/yamamori-ca/root.key"}
+        | {"/media/BOOTFS/yamamori": "bootfs"},
     ),
     "docs/how-to/commissioning.md": Page(
         {0: OFFICE + NODE},
@@ -197,11 +205,13 @@ RUN = {
     GATEWAY: Page({0: OFFICE.partition("gateway-daemon")[0]}),
     "docs/how-to/image.md": Page(
         {
-            1: OFFICE + "openssl genpkey -algorithm ed25519 -out rollout.pem\n"
+            3: OFFICE + "openssl genpkey -algorithm ed25519 -out rollout.pem\n"
             """echo '{"version": "0.2.0", "role": "node"}' > manifest.json\n"""
             "tar -cf yamamori-node.update manifest.json\n"
         },
-        {"//manager:": "//127.0.0.1:", "$(gateway-daemon": "$(again gateway-daemon"},
+        PLAIN_MANAGER
+        | {"$(gateway-daemon": "$(again gateway-daemon"}
+        | {"image/bundle.py": f"{ROOT}/image/bundle.py"},
     ),
     "docs/how-to/node.md": Page({0: NODE}),
     "docs/how-to/systemd.md": Page(

@@ -47,8 +47,9 @@ class Restarted:
         path.write_text(config)
         program = str(Path(dying_program.__file__))
         self._command = [
-            sys.executable, program, "gateway_daemon", "run", "--config", str(path)
-        ]  # fmt: skip
+            *(sys.executable, "-P", program, "gateway_daemon", "run"),
+            *("--config", str(path)),
+        ]
         self._start()
 
     def keep_up(self) -> None:
