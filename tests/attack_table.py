@@ -14,6 +14,8 @@ HEAD = (
     "attack", "before", "now", "alarms of others, p99 s", "memory MiB", "disk MiB",
 )  # fmt: skip
 NOT_MEASURED = "-"
+MEASURED = ("bystander_s", "memory_mib", "disk_mib")
+"""Arguments of `report` that the table shows."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -61,6 +63,6 @@ def _cells(
     p99 = f"{delays[int(0.99 * (len(delays) - 1))]:.2f}" if delays else NOT_MEASURED
     highest = (
         f"{max(measured[key]):.0f}" if measured.get(key) else NOT_MEASURED
-        for key in ("memory_mib", "disk_mib")
+        for key in MEASURED[1:]
     )
     return name, before, now, p99, *highest
