@@ -159,6 +159,7 @@ def test_gateway_that_dies_during_an_update_does_not_block_it(
     assert manager.listed_gateways() == [(first.port, "/")]
 
 
+@pytest.mark.long
 def test_silent_gateway_blocks_an_update_for_a_limited_time(
     manager: ManagerProcess, make_broker: Callable[[], Broker]
 ) -> None:

@@ -81,6 +81,7 @@ def test_silver_days_below_the_need_of_levels_are_rejected(tmp_path: Path) -> No
         read_settings(path)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_duckdb_pandas_and_spark_read_the_same_rows(
     spark: SparkSession, tmp_path: Path

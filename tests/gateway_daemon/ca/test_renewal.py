@@ -159,6 +159,7 @@ def test_newer_issued_certificate_has_precedence_over_an_older_renewed_one(
     assert select_certificate(node) == (node.certificate, node.key)
 
 
+@pytest.mark.long
 def test_short_lived_certificate_is_renewed_and_then_expires(
     signer: TrustedBroker, authority: IssuingAuthority, tmp_path: Path, join: Join
 ) -> None:
