@@ -50,6 +50,10 @@ JUDGED_BY_RULES: Final = frozenset({
 """Doubts that do not exclude a reading: the rules test single steps themselves, several
 fast readings in a row are movement, and durations need no exact clock."""
 
+JUDGED_OF_TILT: Final = JUDGED_BY_RULES | {ReasonCode.FLAT}
+"""One axis stands still while the slope moves along the other, and an axis that stands
+still is no evidence of movement."""
+
 EvidenceState = dict[str, Any]
 """State of the rules and of the judge as JSON values."""
 
@@ -237,16 +241,21 @@ def _target(o: Observation) -> tuple[str, str, str] | None:
 
 
 def _add(sample: SensorSample, part: str, o: Observation) -> None:
-    sample.is_suspect |= _is_suspect(o)
+    sample.is_suspect |= _is_suspect(o, JUDGED_OF_TILT if part else JUDGED_BY_RULES)
     if part:
         sample.parts[part] = o.value or 0.0
     else:
         sample.value = BOOLEAN_TEXTS.get(o.text or "", o.value)
 
 
-def _is_suspect(o: Observation) -> bool:
-    """Whether a reading raises a level only with another sensor's evidence."""
+def _is_suspect(o: Observation, judged: frozenset[ReasonCode]) -> bool:
+    """Whether a reading raises a level only with another sensor's evidence.
+
+    Args:
+        o: The reading.
+        judged: Doubts that do not exclude it.
+    """
     if o.flag != Flag.SUSPECT:
         return False
     codes = {reason.code for reason in o.reasons}
-    return not codes or not codes <= JUDGED_BY_RULES
+    return not codes or not codes <= judged
