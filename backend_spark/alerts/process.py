@@ -110,15 +110,16 @@ def alert_table(messages: Iterable[Mapping[str, Any]], guard: CrashGuard) -> pa.
 
 def _guarded_table(message: Mapping[str, Any], guard: CrashGuard) -> pa.Table:
     """Table of one message; one that ended the program twice is not decoded."""
-    is_decoded = guard.begin(message["topic"], message["payload"])
-    if is_decoded:
-        row = alert_row(message)
-    else:
-        row = alert_row({**message, "payload": b""}) | {"reason": DEAD_LETTER}
-    table = pa.Table.from_pylist([row], schema=ALERTS)
-    if is_decoded:
-        guard.end()
-    return table
+    table = guard.decode(
+        message["topic"], message["payload"], lambda: _table(alert_row(message))
+    )
+    if table is not None:
+        return table
+    return _table(alert_row({**message, "payload": b""}) | {"reason": DEAD_LETTER})
+
+
+def _table(row: Mapping[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist([row], schema=ALERTS)
 
 
 def alert_row(message: Mapping[str, Any]) -> dict[str, Any]:
