@@ -181,25 +181,26 @@ class LotWorker:
         return pa.Table.from_pylist(results, schema=LOT_RESULT)
 
 
-def _find_refused(messages: pa.Table, guard: CrashGuard) -> pa.Array:
+def _find_refused(messages: pa.Table, guard: CrashGuard) -> pa.ChunkedArray:
     """Which messages the guard puts aside, as booleans.
 
-    A lot is marked as a whole. After a crash each message is tried alone first.
+    A lot is marked as a whole. After a crash each message is tried alone first. A
+    message that was damaged in the log has a reason already.
     """
     if not guard.is_cautious and not guard.has_refused():
-        return pa.repeat(pa.scalar(False), messages.num_rows)
+        return pc.is_valid(messages["reason"])
     refused = []
     for row in messages.to_pylist():
-        is_decoded = guard.begin(row["topic"], row["payload"])
+        is_decoded = row["reason"] is None and guard.begin(row["topic"], row["payload"])
         refused.append(not is_decoded)
         if is_decoded:
             if guard.is_cautious:
                 decode.parse_message(row)
             guard.end()
-    return pa.array(refused, pa.bool_())
+    return pa.chunked_array([refused], pa.bool_())
 
 
-def _decode(messages: pa.Table, refused: pa.Array) -> pa.Table:
+def _decode(messages: pa.Table, refused: pa.ChunkedArray) -> pa.Table:
     """Rows of messages; of the refused ones only the reason.
 
     Shape:
@@ -211,9 +212,9 @@ def _decode(messages: pa.Table, refused: pa.Array) -> pa.Table:
     unread = messages.filter(refused)
     at = unread.schema.get_field_index("payload")
     empty = pa.repeat(pa.scalar(b"", unread.schema.field(at).type), unread.num_rows)
+    reason = pc.fill_null(unread["reason"], DEAD_LETTER)
     unread = decode_messages(unread.set_column(at, unread.schema.field(at), empty))
     at = unread.schema.get_field_index("reason")
-    reason = pa.repeat(pa.scalar(DEAD_LETTER), unread.num_rows)
     unread = unread.set_column(at, unread.schema.field(at), reason)
     return pa.concat_tables([rows, unread])
 
