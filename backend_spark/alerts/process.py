@@ -252,7 +252,8 @@ class AlertWriter:
             table = alert_table(rows, self.crash_guard)
             parts = [write_file(self.table, table, ALERTS)]
         properties = CommitProperties(app_transactions=transactions)
-        commit_files(DeltaTable(str(self.table)), self.table, parts, properties)
+        read = DeltaTable(str(self.table))
+        commit_files(self.table, parts, properties, read=read)
         self.checkpoint.write(self.follower.offset)
         maintain_tables([self.table], self.commits, MIN_WHOLE_BYTES, COMPACT_EVERY)
         self._uncommitted_streams.clear()

@@ -13,6 +13,7 @@ from backend_spark.ingest.segment_log import (
     read_intact_segment,
 )
 from backend_spark.streaming import pipeline
+from backend_spark.streaming.changes import ReceivedChanges
 from backend_spark.streaming.pipeline import (
     NODE_ROWS,
     RECEIVED,
@@ -128,3 +129,16 @@ def test_lot_returns_its_affected_range(tmp_path: Path) -> None:
     assert (node_row["node"], node_row["at"]) == ("n", (T0 + 8 * 600) * 1_000_000)
     assert node_row["received_at"] == node_row["at"] + 7200 * 1_000_000
     assert not tables.exists()
+
+
+def test_reading_before_the_horizon_changes_no_level() -> None:
+    """As dated by a clock that was set to 1980: only the horizon is scored again."""
+    day_us = 86_400_000_000
+    newest = {"a": 100 * day_us, "b": 100 * day_us}
+    changes = ReceivedChanges({"a": 0, "b": 90 * day_us, "c": 5}, 0, {})
+
+    assert changes.within_horizon(newest, 60 * day_us).earliest_us == {
+        "a": 40 * day_us,
+        "b": 90 * day_us,
+        "c": 5,
+    }

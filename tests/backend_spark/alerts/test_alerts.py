@@ -147,11 +147,11 @@ def test_death_around_a_commit_loses_and_duplicates_nothing(
     writer = SegmentWriter(tmp_path / "log", "i.0a")
     commit = delta_writer.commit_files
 
-    def die_after(*args: object) -> None:
-        commit(*args)  # type: ignore[arg-type]
+    def die_after(*args: object, read: DeltaTable) -> None:
+        commit(*args, read=read)  # type: ignore[arg-type]
         raise PowerCutError("power cut")
 
-    def die_before(*args: object) -> None:
+    def die_before(*args: object, read: DeltaTable) -> None:
         raise PowerCutError("power cut")
 
     for seq, die in enumerate((die_before, die_after, die_before, die_after)):
