@@ -141,7 +141,8 @@ def level_meaning(level: int, causes: Sequence[Cause], language: str) -> str:
         by_rain = Cause.RAIN in causes
         what = f"{japanese}に相当" if by_rain else f"{japanese or '観測値'}による"
         return f"{what}（市町村の避難情報では「{stage_ja}」の段階）"
-    return f'by {english or "observations"} (the stage of "{stage_en}")'
+    by = "" if Cause.RAIN in causes else "by "
+    return f'{by}{english or "observations"} (the stage of "{stage_en}")'
 
 
 REPORT_WORDS: Final = {

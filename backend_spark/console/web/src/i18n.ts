@@ -300,7 +300,7 @@ export function levelMeaning(level: number, causes: readonly string[]): string {
   const words = LEVELS[level]?.[language];
   if (!words) return "";
   const why = causeWords(level, causes) || t("cause_other");
-  if (language === "en") return `by ${why} (the stage of "${words[1]}")`;
+  if (language === "en") return `${causes.includes("rain") ? "" : "by "}${why} (the stage of "${words[1]}")`;
   return `${why}${causes.includes("rain") ? "に相当" : "による"}（市町村の避難情報では「${words[1]}」の段階）`;
 }
 
