@@ -196,6 +196,8 @@ def _since(since_s: int, now_s: float, words: dict[str, str]) -> str:
 
 def _duration(seconds: float, words: dict[str, str]) -> str:
     hours, minutes = divmod(max(0, int(seconds)) // 60, 60)
+    if hours >= 48:  # noqa: PLR2004 - days are easier to read
+        return words["days"].format(*divmod(hours, 24))
     if not hours:
         return words["minutes"].format(minutes)
     return words["hours"].format(hours, minutes)
