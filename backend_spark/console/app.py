@@ -35,6 +35,7 @@ from backend_spark.console.http import (
 from backend_spark.console.live_state import Clock, LiveState
 from backend_spark.console.node_table import ConsoleMetrics
 from backend_spark.console.panels import PanelReader
+from backend_spark.console.places import CONSOLE_FOLDER, StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import levels, session, skill, thresholds, time_travel
 from backend_spark.console.routes import log as alert_log
@@ -61,7 +62,6 @@ from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_LOCATIONS
 log = logging.getLogger(__name__)
 
 STATIC: Final = files("backend_spark.console") / "static"
-CONSOLE_FOLDER: Final = "console"
 JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
@@ -89,7 +89,11 @@ def report(services: Services, lang: str = "") -> Response:
     console = services.settings.console
     assumed = services.thresholds.for_cell("none of them").assumed
     made = SituationReport(
-        services.live_state, services.journal, console.place, assumed
+        services.live_state,
+        services.journal,
+        console.place,
+        assumed,
+        services.places.now,
     )
     language = lang if lang in REPORT_WORDS else console.language
     return HTMLResponse(made.render(language), headers={"Cache-Control": "no-store"})
@@ -243,6 +247,7 @@ def make_services(
     thresholds = _open_thresholds(settings, journal)
     if thresholds.table.exists():
         thresholds.write_table()  # a table of an earlier release lacks unknown cells
+    live_state.criteria = thresholds.lookup
     return ConsoleServices(
         settings=settings,
         live_state=live_state,
@@ -252,6 +257,7 @@ def make_services(
         alert_detector=AlertDetector(live_state, journal, live_state.tables),
         thresholds=thresholds,
         clock=clock,
+        places=StoredPlaces(Path(settings.backend.data)),
     )
 
 
@@ -270,11 +276,16 @@ def render_report(
     data, console = Path(settings.backend.data), settings.console
     limits = HoldLimits(settings.score.hold_s)
     live_state = LiveState(data / TABLES_FOLDER, clock, console.exercise, limits)
-    live_state.refresh()
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
-    assumed = _open_thresholds(settings, journal).for_cell("none of them").assumed
+    thresholds = _open_thresholds(settings, journal)
+    live_state.criteria = thresholds.lookup
+    live_state.refresh()
+    assumed = thresholds.for_cell("none of them").assumed
+    places = StoredPlaces(data).now
     return inline_assets(
-        SituationReport(live_state, journal, console.place, assumed).render(language)
+        SituationReport(live_state, journal, console.place, assumed, places).render(
+            language
+        )
     )
 
 

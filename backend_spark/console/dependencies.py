@@ -14,6 +14,7 @@ from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.panels import PanelReader
+from backend_spark.console.places import StoredPlaces
 from backend_spark.console.thresholds import Thresholds
 
 
@@ -30,6 +31,7 @@ class ConsoleServices:
         alert_detector: Writes alerts to the journal.
         thresholds: Criteria of the cells.
         clock: Unix time.
+        places: Names of cells and nodes.
     """
 
     settings: BackendSettings
@@ -40,6 +42,7 @@ class ConsoleServices:
     alert_detector: AlertDetector
     thresholds: Thresholds
     clock: Callable[[], float]
+    places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     @property

@@ -6,7 +6,7 @@ row may be read again; the state stores rows by key.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +18,20 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from backend_spark.console import level_grid, nodes
-from backend_spark.console.level_grid import LevelGrid
+from backend_spark.console.level_grid import LatestRow, LevelGrid, severity
+from backend_spark.console.level_runs import (
+    LevelRuns,
+    last_readings,
+    margin_mm,
+    silent_rows,
+)
 from backend_spark.console.nodes import GatewayList, NodeStates
 from backend_spark.scoring.holds import HELD, NO_LIMITS, HoldLimits, PresentLevel
 from backend_spark.scoring.observation import STEP_S
-from backend_spark.tables.schemas import LEVELS, NODES, SILVER
-from slope_science.findings import ADVISORY
+from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.schemas import LEVELS, NODES, SILVER, UTC_TIME
+from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.findings import ADVISORY, WARNING
 from spatial_mqtt.cells import Cell
 
 log = logging.getLogger(__name__)
@@ -47,22 +55,44 @@ class TableFeed:
         self._table: DeltaTable | None = None
         self._version: int | None = None
         self._seen: frozenset[str] = frozenset()
+        self._unread: list[str] = []
 
     def read_new(self, since_s: float) -> pa.Table | None:
         """Rows of unread files from a Unix time on; None if the table is unchanged."""
+        parts = list(self.read_parts(since_s, self._columns))
+        return pa.concat_tables(parts) if parts else None
+
+    def read_parts(self, since_s: float, columns: pa.Schema) -> Iterator[pa.Table]:
+        """Rows of unread files in parts, so that three days never are in memory.
+
+        Args:
+            since_s: Unix time of the first row.
+            columns: Columns to read; text is read as dictionaries where they say so.
+        """
         table = self._newest()
         if table is None or table.version() == self._version:
-            return None
+            return
         version, files = table.version(), self._files(table, since_s)
+        self._unread = [name for name in files if name not in self._seen]
         try:
-            new = [name for name in files if name not in self._seen]
-            parts = [self._read(name, since_s) for name in new]
+            for name in self._unread:
+                yield from self._read(name, self._is_since(since_s), columns)
         except FileNotFoundError as error:
             # Compacted between reading the log and the file: read the next version.
             log.info("%s was removed while being read; retrying", error.filename)
-            return None
+            return
         self._version, self._seen = version, frozenset(files)
-        return pa.concat_tables(parts) if parts else None
+
+    def read_times(self, times: pa.Array) -> Iterator[pa.Table]:
+        """Rows at some times in the files that `read_parts` has just read."""
+        try:
+            for name in self._unread:
+                yield from self._read(
+                    name, pc.is_in(pc.field("at"), times), self._columns
+                )
+        except FileNotFoundError as error:
+            log.info("%s was removed while being read; retrying", error.filename)
+            self._version = None
 
     def newest_s(self) -> float:
         """Unix time of the newest row, by the statistics in the log; 0 without any."""
@@ -94,12 +124,18 @@ class TableFeed:
             self._table = DeltaTable(path)
         return self._table
 
-    def _read(self, name: str, since_s: float) -> pa.Table:
-        """Rows of one file; the schema casts the view types that a merge writes."""
+    def _is_since(self, since_s: float) -> pc.Expression:
         since = pa.scalar(round(since_s * _MICRO), pa.timestamp("us", tz="UTC"))
-        path = str(self._path / name)
-        file = ds.dataset(path, schema=self._columns, format="parquet")
-        return file.to_table(filter=pc.field(self._time) >= since)
+        return pc.field(self._time) >= since
+
+    def _read(
+        self, name: str, wanted: pc.Expression, columns: pa.Schema
+    ) -> Iterator[pa.Table]:
+        """Rows of one file; the schema casts the view types that a merge writes."""
+        file = ds.dataset(str(self._path / name), schema=columns, format="parquet")
+        for batch in file.to_batches(filter=wanted, batch_readahead=2):
+            if batch.num_rows:
+                yield pa.table(batch)
 
 
 class CellCorners:
@@ -129,6 +165,11 @@ AHEAD_S: Final = 2 * STEP_S
 """A level belongs to the end of its step, which may be this far in the future."""
 
 Clock = Callable[[], float]
+CriteriaOfCell = Callable[[str], Criteria]
+
+
+def _default_criteria(_cell: str) -> Criteria:
+    return DEFAULT_CRITERIA
 
 
 def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
@@ -139,6 +180,10 @@ def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
         for name in names
     ]
     return pa.schema(fields)
+
+
+_ARRAY_COLUMNS: Final = _columns(LEVELS, level_grid.ARRAY_COLUMNS)
+"""Columns for the arrays; the others are read of the newest row of each cell."""
 
 
 @dataclass
@@ -160,6 +205,7 @@ class LiveState:
         grid: Levels of the last 72 hours.
         nodes: Nodes by id.
         gateways: Gateways that the Managers list.
+        criteria: Gives a function from a cell to its criteria.
         lock: Guards `grid` and `nodes`.
         corners: Corners of cells.
     """
@@ -175,12 +221,16 @@ class LiveState:
     grid: LevelGrid = field(default_factory=LevelGrid)
     nodes: NodeStates = field(default_factory=NodeStates)
     gateways: GatewayList = field(default_factory=GatewayList)
+    criteria: Callable[[], CriteriaOfCell] = lambda: _default_criteria
 
     def __post_init__(self) -> None:
         """Open the feeds."""
         self.lock = threading.Lock()
         self.corners = CellCorners()
         self._newest_s = 0.0
+        self._cells = 0
+        self._runs = LevelRuns(DeltaTables(self.tables))
+        self._runs_of: object = None
         self._cells_json = self._nodes_json = b""
         self._cached_now: tuple[object, dict[str, Any]] = (None, {})
         levels = _columns(LEVELS, level_grid.COLUMNS)
@@ -194,13 +244,12 @@ class LiveState:
         """Read new rows of the tables."""
         now_s = self.clock()
         present_s = self._levels.newest_s() if self.exercise else now_s
-        rows = self._levels.read_new(present_s - level_grid.HOURS * 3600 - STEP_S)
+        since_s = present_s - level_grid.HOURS * 3600 - STEP_S
         readings = self._silver.read_new(present_s - SILVER_HOURS * 3600)
         # Once only: later readings of these nodes are in silver.
         summaries = None if self.nodes.by_id else self._node_table.read_new(0.0)
+        changed = self._take_levels(since_s, now_s)
         with self.lock:
-            cells = len(self.grid.tokens)
-            changed = self._take_levels(rows, now_s)
             if readings is not None:
                 self.nodes.add_readings(readings)
                 changed = True
@@ -208,28 +257,67 @@ class LiveState:
                 self.nodes.add_summaries(summaries)
                 changed = True
             self.version += changed
-            self.geometry += len(self.grid.tokens) != cells
             self.read_s = now_s
-        if changed:
+        if self._runs_of is None or summaries is not None:
+            self._remember_silent()
+        if changed or self._runs_of is None:
+            with self.lock:
+                self._update_runs(self._present_levels()[0])
             # Encoded here, so that the first page does not wait for it.
             self._cells_json = msgspec.json.encode(self.cells())
             self._nodes_json = msgspec.json.encode(self.node_list())
+        self._runs.read_older(self.grid.end_s)
+
+    def _remember_silent(self) -> None:
+        """Add the cells that have been silent since before the grid begins."""
+        last_s = last_readings(self.nodes.by_id.values())
+        newest_s = self._levels.newest_s()
+        rows = silent_rows(self._runs.tables, self.grid, last_s, newest_s)
+        with self.lock:
+            self.grid.remember(rows)
+            self._count_cells()
+
+    def _update_runs(self, shown: level_grid.Bytes) -> None:
+        key = self.version, self.grid.end_s, shown.tobytes()
+        if key != self._runs_of:
+            self._runs.update(self.grid, shown)
+            self._runs_of = key
 
     def now_s(self) -> float:
         """Unix time of the present: of the newest data in an exercise."""
         return float(self.grid.end_s) if self.exercise else self.clock()
 
-    def _take_levels(self, rows: pa.Table | None, now_s: float) -> bool:
-        if rows is not None and rows.num_rows:
-            newest = rows["at"].cast(pa.int64()).to_numpy().max() / 1_000_000
-            self._newest_s = max(self._newest_s, newest)
+    def _take_levels(self, since_s: float, now_s: float) -> bool:
+        """Read new levels into the grid; whether anything has changed."""
+        changed = False
+        newest: dict[str, int] = {}
+        for rows in self._levels.read_parts(since_s, _ARRAY_COLUMNS):
+            last = rows["at"].cast(pa.int64()).to_numpy().max() / _MICRO
+            self._newest_s = max(self._newest_s, last)
+            with self.lock:
+                self._advance(now_s)
+                changed |= self.grid.store(rows, newest)
+                self._count_cells()
+        if newest:
+            times = pa.array(sorted(set(newest.values())), pa.int64())
+            for rows in self._levels.read_times(times.cast(UTC_TIME)):
+                with self.lock:
+                    self.grid.renew(rows)
+        with self.lock:
+            return self._advance(now_s) or changed
+
+    def _advance(self, now_s: float) -> bool:
+        """Move the grid to the present."""
         end_s = self._newest_s if self.exercise else now_s + AHEAD_S
         end = int(end_s // STEP_S * STEP_S)
         moved = end > self.grid.end_s
         self.grid.advance(end)
-        if rows is not None:
-            self.grid.store(rows)
-        return moved or rows is not None
+        return moved
+
+    def _count_cells(self) -> None:
+        """Increment `geometry` if there are more cells."""
+        self.geometry += len(self.grid.tokens) != self._cells
+        self._cells = len(self.grid.tokens)
 
     def present_step_s(self) -> int:
         """End of the step with the current levels."""
@@ -265,20 +353,25 @@ class LiveState:
         return now
 
     def _now(self) -> dict[str, Any]:
+        criteria = self.criteria()
         with self.lock:
-            at_s = self.present_step_s()
-            shown = self.grid.levels_at(max(at_s, self.grid.begin_s))
-            ahead = self.grid.levels_at(self.grid.end_s)
-            levels = shown if self.exercise else _newer(ahead, shown)
-            latest = self.grid.latest
-            present = [row.present(self.now_s(), self.limits) for row in latest]
-            _show_held(levels, present)
+            levels, present = self._present_levels()
+            self._update_runs(levels)
+            tokens, latest = self.grid.tokens, self.grid.latest
+            margins = [
+                margin_mm(row, severity(level)[0], criteria(token))
+                if severity(level)[0] >= ADVISORY
+                else None
+                for level, row, token in zip(
+                    levels.tolist(), latest, tokens, strict=True
+                )
+            ]
             return {
                 "version": self.version,
                 "geometry": self.geometry,
                 "now_s": self.now_s(),
                 "read_s": self.read_s,
-                "at_s": at_s,
+                "at_s": self.present_step_s(),
                 "begin_s": self.grid.begin_s,
                 "end_s": self.grid.end_s,
                 "step_s": STEP_S,
@@ -288,9 +381,23 @@ class LiveState:
                 "flags": [row.flags for row in latest],
                 "seen_s": [row.at_s for row in latest],
                 "known_s": [each.known_until_s or 0 for each in present],
+                "since_s": list(map(self._runs.begin_s, tokens)),
+                "margin_mm": margins,
+                "causes": [" ".join(row.causes) for row in latest],
                 "nodes": self._node_counts(),
                 "alerts": self.alerts or 0,
             }
+
+    def _present_levels(self) -> tuple[level_grid.Bytes, list[PresentLevel]]:
+        """Level of each cell as the map shows it, and its state."""
+        at_s = self.present_step_s()
+        shown = self.grid.levels_at(max(at_s, self.grid.begin_s))
+        ahead = self.grid.levels_at(self.grid.end_s)
+        levels = shown if self.exercise else _newer(ahead, shown)
+        latest, now_s = self.grid.latest, self.now_s()
+        present = [row.present(now_s, self.limits) for row in latest]
+        _show_held(levels, present, latest)
+        return levels, present
 
     def level_history(self) -> tuple[int, bytes]:
         """Unix time of the first column, and the levels of all cells, row by row."""
@@ -333,9 +440,20 @@ def _newer(ahead: level_grid.Bytes, shown: level_grid.Bytes) -> level_grid.Bytes
     return newer
 
 
-def _show_held(levels: level_grid.Bytes, present: Sequence[PresentLevel]) -> None:
-    """Show the held level of silent cells, if a criterion was reached."""
+def _show_held(
+    levels: level_grid.Bytes,
+    present: Sequence[PresentLevel],
+    latest: Sequence[LatestRow],
+) -> None:
+    """Show the last level of cells without a judgement, if a criterion was reached.
+
+    Level 3 and more are shown until there is another judgement, also after the hold for
+    notices has ended: without data nobody knows that the danger is over.
+    """
     for row, each in enumerate(present):
-        is_silent = levels[row] == level_grid.MISSING and each.state == HELD
-        if is_silent and each.level is not None and each.level >= ADVISORY:
-            levels[row] = each.level + level_grid.HELD_OFFSET
+        if levels[row] not in {level_grid.MISSING, level_grid.NO_JUDGEMENT}:
+            continue
+        last = latest[row].last_level or 0
+        is_held = each.state == HELD and levels[row] == level_grid.MISSING
+        if last >= WARNING or (is_held and last >= ADVISORY):
+            levels[row] = last + level_grid.HELD_OFFSET
