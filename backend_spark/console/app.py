@@ -22,10 +22,12 @@ from backend_spark.config import TABLES_FOLDER, BackendSettings, ConsoleSection
 from backend_spark.console import connections, nodes
 from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import AccountsFile
-from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
+from backend_spark.console.event_detector import EventDetector
+from backend_spark.console.events import EventBook
+from backend_spark.console.handover import render_handover
 from backend_spark.console.http import (
     HeadersMiddleware,
     ProxyMiddleware,
@@ -36,8 +38,14 @@ from backend_spark.console.live_state import Clock, LiveState
 from backend_spark.console.node_table import ConsoleMetrics
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.report import SituationReport, inline_assets
-from backend_spark.console.routes import levels, session, skill, thresholds, time_travel
-from backend_spark.console.routes import log as alert_log
+from backend_spark.console.routes import (
+    events,
+    levels,
+    session,
+    skill,
+    thresholds,
+    time_travel,
+)
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
@@ -95,6 +103,14 @@ def report(services: Services, lang: str = "") -> Response:
     return HTMLResponse(made.render(language), headers={"Cache-Control": "no-store"})
 
 
+@pages.get("/handover", dependencies=[Depends(viewer)])
+def handover(services: Services, lang: str = "") -> Response:
+    """The page for the next shift."""
+    language = lang if lang in REPORT_WORDS else services.settings.console.language
+    page = render_handover(services, language)
+    return HTMLResponse(page, headers={"Cache-Control": "no-store"})
+
+
 def make_app(services: ConsoleServices) -> FastAPI:
     """The app, ready to serve."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -102,7 +118,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.add_exception_handler(RequestValidationError, validation_error)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
-    for routes in (session, levels, alert_log, thresholds, time_travel, skill):
+    for routes in (session, levels, events, thresholds, time_travel, skill):
         app.include_router(routes.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))
@@ -237,6 +253,7 @@ def make_services(
     sessions = SessionStore(folder / SESSIONS_FILE)
     key = sessions.signing_key(lambda: secrets.token_bytes(32))
     journal = Journal(folder / JOURNAL_FILE)
+    book = EventBook(journal)
     access = AccessLog(journal)
     accounts.subscribe(lambda now: access.accounts(now, clock()))
     logins = LoginService(accounts, secrets.token_urlsafe, key, sessions, access)
@@ -249,7 +266,8 @@ def make_services(
         panels=PanelReader(live_state, live_state.tables, calibration),
         auth=Authenticator(console, logins, clock),
         journal=journal,
-        alert_detector=AlertDetector(live_state, journal, live_state.tables),
+        events=book,
+        event_detector=EventDetector(live_state, book, live_state.tables),
         thresholds=thresholds,
         clock=clock,
     )

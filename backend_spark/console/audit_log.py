@@ -1,4 +1,4 @@
-"""Journal of the console: alerts, acknowledgements, notes, thresholds, logins.
+"""Journal of the console: events and decisions about them, notes, thresholds, logins.
 
 One append-only SQLite table; triggers refuse updates, deletions and replacements. Each
 entry has a hash over itself and the hash before, so that a change behind the triggers
@@ -84,14 +84,26 @@ class JournalEntry:
     Attributes:
         id: Row number.
         at_s: Unix time of writing.
-        kind: ``alert``, ``acknowledge``, ``note``, ``threshold`` or ``event``.
-        subject: Key of an alert, token of a cell, or empty.
+        kind: ``alert`` (an event of a slope), ``event_state`` (a decision about one;
+            ``acknowledge`` in earlier releases), ``note``, ``threshold``, ``event`` (a
+            landslide), or a kind of `access_log`.
+        subject: Key of an alert, slope of a decision, token of a cell, or empty.
         who: Account name; empty if the console itself wrote the entry.
         body: Fields of the kind.
     """
 
     id: int
     at_s: float
+    kind: str
+    subject: str
+    who: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JournalDraft:
+    """An entry to write; the attributes are those of `JournalEntry`."""
+
     kind: str
     subject: str
     who: str
@@ -139,7 +151,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
@@ -151,27 +163,39 @@ class Journal:
         self, at_s: float, kind: str, subject: str, who: str, body: dict[str, Any]
     ) -> int:
         """Append an entry, and return its number."""
-        row = (at_s, kind, subject, who, msgspec.json.encode(body).decode())
-        with self._transaction():
-            number = self._append(row)
-            head = self._head()
-        log.info("journal head %s (%s)", head, kind)
-        return number
+        (entry,) = self.write_all(at_s, [JournalDraft(kind, subject, who, body)])
+        return entry.id if entry else 0
 
-    def write_alerts(self, at_s: float, alerts: Iterable[dict[str, Any]]) -> int:
-        """Append alerts that are new, in one transaction, and return their number."""
-        rows = [
-            (at_s, "alert", a["key"], "", msgspec.json.encode(a).decode())
-            for a in alerts
+    def write_all(
+        self, at_s: float, drafts: Iterable["JournalDraft"]
+    ) -> list["JournalEntry | None"]:
+        """Append entries in one transaction; None for an alert that is there."""
+        encoded = [(d, msgspec.json.encode(d.body).decode()) for d in drafts]
+        if not encoded:
+            return []
+        with self.batch():
+            numbers = [
+                self._append((at_s, d.kind, d.subject, d.who, text))
+                for d, text in encoded
+            ]
+        return [
+            JournalEntry(n, at_s, d.kind, d.subject, d.who, d.body) if n else None
+            for n, (d, _) in zip(numbers, encoded, strict=True)
         ]
-        if not rows:
-            return 0
-        with self._transaction():
-            written = sum(self._append(row) > 0 for row in rows)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Make one transaction of all entries that are written within."""
+        with self._lock:
+            if self._db.in_transaction:
+                yield
+                return
+            before = self._head()
+            with self._transaction():
+                yield
             head = self._head()
-        if written:
-            log.info("journal head %s (%d alerts)", head, written)
-        return written
+        if head != before:
+            log.info("journal head %s", head)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -216,29 +240,21 @@ class Journal:
         ).fetchone()
         return JournalHead(*row) if row else JournalHead(0, _FIRST)
 
-    def read(self, *kinds: str, limit: int = 500) -> list[JournalEntry]:
-        """Entries of some kinds, newest first."""
+    def read(self, *kinds: str, limit: int = -1) -> list[JournalEntry]:
+        """Entries of some kinds, newest first; all by default."""
         with self._lock:
             return _newest(self._db, kinds, limit)
 
-    def count_open_alerts(self) -> int:
-        """Number of alerts without an acknowledgement."""
+    def read_after(self, number: int, *kinds: str) -> list[JournalEntry]:
+        """Entries of some kinds after a number, oldest first."""
+        placeholders = ", ".join("?" * len(kinds))
         with self._lock:
-            row = self._db.execute(
-                "select count(*) from entry a where kind = 'alert' and not exists"
-                " (select 1 from entry b where b.kind = 'acknowledge'"
-                " and b.subject = a.subject)"
-            ).fetchone()
-        return int(row[0])
-
-    def find(self, number: int) -> JournalEntry | None:
-        """Entry with a number."""
-        with self._lock:
-            row = self._db.execute(
-                f"select {_COLUMNS} from entry where id = ?",  # noqa: S608
-                (number,),
-            ).fetchone()
-        return None if row is None else _entry(row)
+            rows = self._db.execute(
+                f"select {_COLUMNS} from entry"  # noqa: S608
+                f" where kind in ({placeholders}) and id > ? order by id",
+                (*kinds, number),
+            ).fetchall()
+        return [_entry(row) for row in rows]
 
 
 def _newest(

@@ -139,9 +139,9 @@ class ConsoleMetrics:
                 age,
             ),
             gauge(
-                "yamamori_alerts_waiting",
-                "Alerts that are not acknowledged.",
-                self.live_state.alerts or 0,
+                "yamamori_events_open",
+                "Events that are not acknowledged.",
+                self.live_state.events.count,
             ),
             collect_loop_silence(self.pulse),
         ]

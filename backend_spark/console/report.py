@@ -9,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
+from backend_spark.console.events import EventBook
 from backend_spark.console.level_grid import headline_order, severity
 from backend_spark.console.live_state import LiveState
 from backend_spark.i18n import LEVEL_MEANINGS, REPORT_WORDS, reasons_of, render_japanese
@@ -20,7 +21,7 @@ MAX_NOTES: Final = 3
 MAP_WIDTH: Final = 330.0
 MAP_HEIGHT: Final = 250.0
 
-_TEMPLATES: Final = Environment(
+TEMPLATES: Final = Environment(
     loader=FileSystemLoader(str(files("backend_spark.console") / "templates")),
     autoescape=select_autoescape(),
     trim_blocks=True,
@@ -57,12 +58,12 @@ class SituationReport:
         ]
         rows.sort(key=lambda row: (-severity(row[0])[0], row[1]))
         highest = max(levels, key=headline_order, default=0)
-        return _TEMPLATES.get_template("report.html").render(
+        return TEMPLATES.get_template("report.html").render(
             language=language,
             w=REPORT_WORDS[language],
             place=self.place,
-            now=_when(now["now_s"]),
-            data_at=None if now["newest_s"] is None else _when(now["newest_s"]),
+            now=when(now["now_s"]),
+            data_at=None if now["newest_s"] is None else when(now["newest_s"]),
             exercise=now["exercise"],
             highest=highest,
             meaning=LEVEL_MEANINGS[language].get(highest, ""),
@@ -73,9 +74,9 @@ class SituationReport:
             shapes=cell_polygons(cells["corners"], levels),
             width=MAP_WIDTH,
             height=MAP_HEIGHT,
-            waiting=self.journal.count_open_alerts(),
+            waiting=EventBook(self.journal).summary().count,
             notes=[
-                (_when(e.at_s), e.who, e.body["text"])
+                (when(e.at_s), e.who, e.body["text"])
                 for e in self.journal.read("note", limit=MAX_NOTES)
             ],
             nodes=now["nodes"],
@@ -135,13 +136,14 @@ def _cell(row: tuple[int, str, level_grid.LatestRow], language: str) -> dict[str
     return {
         "level": level,
         "token": token,
-        "at": _when(latest.at_s),
-        "known": _when(latest.known_until_s or latest.at_s),
+        "at": when(latest.at_s),
+        "known": when(latest.known_until_s or latest.at_s),
         "reasons": reasons,
         "r60": latest.r60_mm,
         "swi": None if latest.tanks is None else latest.tanks.index_mm,
     }
 
 
-def _when(at_s: float) -> str:
+def when(at_s: float) -> str:
+    """A Unix time in Japan, to the minute."""
     return datetime.fromtimestamp(at_s, JST).strftime("%Y-%m-%d %H:%M")
