@@ -4,6 +4,7 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Callable
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
@@ -35,12 +36,19 @@ from backend_spark.console.http import (
     validation_error,
 )
 from backend_spark.console.live_state import Clock, LiveState
-from backend_spark.console.node_table import ConsoleMetrics
+from backend_spark.console.metrics import ConsoleMetrics
+from backend_spark.console.notifications.outbox import Outbox
+from backend_spark.console.notifications.rules import NotificationRules
+from backend_spark.console.notifications.sender import (
+    NotificationSender,
+    check_addresses,
+)
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import (
     events,
     levels,
+    notifications,
     session,
     skill,
     thresholds,
@@ -73,6 +81,7 @@ CONSOLE_FOLDER: Final = "console"
 JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
+NOTIFICATIONS_FILE: Final = "notifications.sqlite"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -118,7 +127,15 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.add_exception_handler(RequestValidationError, validation_error)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
-    for routes in (session, levels, events, thresholds, time_travel, skill):
+    for routes in (
+        session,
+        levels,
+        events,
+        notifications,
+        thresholds,
+        time_travel,
+        skill,
+    ):
         app.include_router(routes.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))
@@ -156,16 +173,14 @@ def run(settings: BackendSettings) -> None:
         lambda: f"{len(services.live_state.grid.tokens)} cells",
     )
 
-    def renew(beat: Heartbeat) -> None:
-        while True:
-            beat()
-            services.refresh()
-            time.sleep(RENEW_INTERVAL_S)
-
-    start_watched_loop(pulse, "renew", RENEW_TIMEOUT_S, renew)
+    for name, step in (
+        ("renew", services.refresh),
+        ("notify", services.notifications.step),
+    ):
+        start_watched_loop(pulse, name, RENEW_TIMEOUT_S, _each_second(step))
     _start_manager_loop(services, settings, pulse)
     section = MetricsSection(listen=console.metrics)
-    collect = ConsoleMetrics(services.live_state, pulse).collect
+    collect = ConsoleMetrics(services.live_state, pulse, services.notifications).collect
     metrics = make_metrics_servers(section, collect, settings.tls, "console.metrics")
     for server in metrics:
         server.start()
@@ -173,9 +188,22 @@ def run(settings: BackendSettings) -> None:
     supervision.report_ready()
     log.info("console at http://%s:%d/", console.host, console.port)
     web.run()
+    services.notifications.close()
     for server in metrics:
         server.stop()
     supervision.close()
+
+
+def _each_second(step: Callable[[], None]) -> Callable[[Heartbeat], None]:
+    """A loop that takes a step every second."""
+
+    def loop(beat: Heartbeat) -> None:
+        while True:
+            beat()
+            step()
+            time.sleep(RENEW_INTERVAL_S)
+
+    return loop
 
 
 def _start_manager_loop(
@@ -248,6 +276,7 @@ def make_services(
         accounts = AccountsFile(Path(console.accounts) if console.accounts else None)
         _check_access(console)
         calibration = _open_calibration(console)
+        check_addresses(console)
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
     sessions = SessionStore(folder / SESSIONS_FILE)
@@ -269,7 +298,30 @@ def make_services(
         events=book,
         event_detector=EventDetector(live_state, book, live_state.tables),
         thresholds=thresholds,
+        notifications=make_sender(settings, journal, book, live_state),
         clock=clock,
+    )
+
+
+def outbox_path(settings: BackendSettings) -> Path:
+    """File of the notifications."""
+    return Path(settings.backend.data) / CONSOLE_FOLDER / NOTIFICATIONS_FILE
+
+
+def make_sender(
+    settings: BackendSettings, journal: Journal, book: EventBook, live_state: LiveState
+) -> NotificationSender:
+    """The sender of the notifications."""
+    console = settings.console
+    return NotificationSender(
+        console=console,
+        rules=NotificationRules(console.notifications, console.exercise),
+        journal=journal,
+        events=book,
+        outbox=Outbox(outbox_path(settings)),
+        clock=live_state.clock,
+        present=live_state.now_s,
+        read_s=lambda: live_state.read_s,
     )
 
 

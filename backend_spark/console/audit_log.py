@@ -256,6 +256,15 @@ class Journal:
             ).fetchall()
         return [_entry(row) for row in rows]
 
+    def find(self, number: int) -> JournalEntry | None:
+        """Entry with a number."""
+        with self._lock:
+            row = self._db.execute(
+                f"select {_COLUMNS} from entry where id = ?",  # noqa: S608
+                (number,),
+            ).fetchone()
+        return None if row is None else _entry(row)
+
 
 def _newest(
     db: sqlite3.Connection, kinds: Sequence[str], limit: int

@@ -14,6 +14,7 @@ from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
 from backend_spark.console.live_state import LiveState
+from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.thresholds import Thresholds
 
@@ -31,6 +32,7 @@ class ConsoleServices:
         events: Events of the slopes.
         event_detector: Detects events.
         thresholds: Criteria of the cells.
+        notifications: Sends notifications.
         clock: Unix time.
     """
 
@@ -42,6 +44,7 @@ class ConsoleServices:
     events: EventBook
     event_detector: EventDetector
     thresholds: Thresholds
+    notifications: NotificationSender
     clock: Callable[[], float]
     _counting: threading.Lock = field(default_factory=threading.Lock)
 

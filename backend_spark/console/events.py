@@ -116,6 +116,7 @@ class Event:
         text: Remark of that decision.
         failed_s: Earliest and latest time of the landslide, if the slope failed.
         entries: Its journal entries.
+        calls: Numbers of the entries that made it open: it opened, rose or reopened.
         reasons: Those of the peak: sentences and codes.
     """
 
@@ -135,6 +136,7 @@ class Event:
     text: str = ""
     failed_s: tuple[float, float] | None = None
     entries: list[JournalEntry] = field(default_factory=list)
+    calls: set[int] = field(default_factory=set)
     reasons: tuple[Reason, ...] = ()
     _keys: set[str] = field(default_factory=set)
 
@@ -311,6 +313,7 @@ class EventBook:
         if body["what"] == "message":
             event.count(_message_sign(slope, body))
         if event.state is EventState.OPEN and was != (event.state, event.peak):
+            event.calls.add(entry.id)
             self._newest = entry.id
 
     def _of_earlier_release(self, slope: str, at_s: int) -> Event | None:

@@ -15,6 +15,7 @@ from backend_spark.console.dependencies import (
 )
 from backend_spark.console.events import Event, EventBook, EventFilter, EventState
 from backend_spark.console.http import json_body, json_response
+from backend_spark.console.routes.notifications import lines_of_event
 from backend_spark.console.routes.time_travel import LAST_S, UnixTime
 from backend_spark.i18n import reasons_of, render_both
 from service_runtime.errors import shortened
@@ -95,7 +96,10 @@ def event(number: EventNumber, services: Services) -> Response:
     found = services.events.get(number)
     if found is None:
         raise HTTPException(404, f"there is no event {number}")
-    more = {"history": _history(found), "notifications": []}
+    more = {
+        "history": _history(found),
+        "notifications": lines_of_event(services.notifications.outbox, number),
+    }
     return json_response(_row(found) | more)
 
 

@@ -40,7 +40,7 @@ export interface NotificationLine {
   state: string;
   created_s: number;
   due_s: number;
-  attempts: { at_s: number; outcome: string }[];
+  attempts: { number: number; at_s: number; outcome: string }[];
 }
 
 export interface EventDetail extends EventRow {

@@ -5,7 +5,8 @@ import { ApiError, get, post, type Session } from "./api";
 import { currentLanguage, formatTime, t, type Key } from "./i18n";
 import { discardDraft, keepDraft } from "./drafts";
 import { placeOf, stateOf, timesOf } from "./events";
-import { STATES, type EventDetail, type EventState, type HistoryLine, type NotificationLine } from "./eventTypes";
+import { STATES, type EventDetail, type EventState, type HistoryLine } from "./eventTypes";
+import { notificationLine } from "./notifications";
 
 export function showEvent(number: number, session: Session, canEdit: boolean): void {
   const top = el("header", {});
@@ -66,12 +67,4 @@ function historyLine(line: HistoryLine): HTMLElement {
   const what = isDecision ? `${line.who}: ${t(`state_${line.what as EventState}`)}` : t(`history_${line.what}` as Key, { n: line.level ?? "", node: line.node ?? "" });
   const why = line.reasons?.find((reason) => reason.en)?.[currentLanguage()] ?? line.text ?? "";
   return el("li", {}, el("b", {}, `${when} ${what}`), why ? el("span", {}, ` – ${why}`) : null);
-}
-
-function notificationLine(line: NotificationLine): HTMLElement {
-  const last = line.attempts.at(-1);
-  const tries = line.attempts.length > 1 ? t("notificationTries", { n: line.attempts.length }) : "";
-  const outcome = last && last.outcome !== "delivered" ? ` – ${last.outcome}` : "";
-  const at = formatTime(last?.at_s ?? line.due_s);
-  return el("li", { "data-delivery": line.state }, el("b", {}, `${line.rule} `), `${line.to}: ${t(`notification_${line.state}` as Key)} ${at} ${tries}${outcome}`);
 }

@@ -7,6 +7,7 @@ import { attentionSwitches } from "./attention";
 import { currentLanguage, formatTime, fromDateField, t, type Key } from "./i18n";
 import { discardDraft, keepDraft } from "./drafts";
 import { showEvent } from "./eventWindow";
+import { Notifications } from "./notifications";
 import { STATES, type EventRow, type EventState } from "./eventTypes";
 
 interface Page {
@@ -48,6 +49,7 @@ class EventsPage {
   private readonly back = el("button", { type: "button", onclick: () => this.turn(-1) }, t("eventNewer"));
   private readonly on = el("button", { type: "button", class: "older", onclick: () => this.turn(1) }, t("eventOlder"));
   private readonly notes = el("ul", { class: "notes-list" });
+  private readonly notifications: Notifications;
   private wanted: EventState | "" = "open";
   private offset = 0;
   private loading = false;
@@ -57,6 +59,7 @@ class EventsPage {
   constructor(private readonly session: Session) {
     this.canEdit = session.role === "analyst" || session.role === "chief";
     this.bulk = this.bulkForm();
+    this.notifications = new Notifications(session);
     for (const field of [this.text, this.level, this.since, this.until]) field.addEventListener("input", () => this.restart());
     const filters = el("div", { class: "form filters" }, this.text, this.level, el("label", {}, t("from"), this.since), el("label", {}, t("until"), this.until));
     const names: Key[] = ["levelColumn", "eventWhere", "eventWhen", "reasons", "state"];
@@ -65,7 +68,7 @@ class EventsPage {
     const pages = el("div", { class: "pages" }, this.back, this.count, this.on);
     const handover = el("a", { href: `handover?lang=${currentLanguage()}`, target: "_blank", rel: "noopener" }, `${t("handover")} ↗`);
     const list = el("section", {}, el("h2", {}, t("events")), this.canEdit ? null : el("p", { class: "hint" }, t("needsAnalyst")), attentionSwitches(), this.states, filters, this.problem, this.canEdit ? this.bulk : null, table, pages);
-    this.box = el("div", { class: "events-page" }, list, el("section", {}, el("h2", {}, t("note")), handover, this.canEdit ? this.noteForm() : null, this.notes));
+    this.box = el("div", { class: "events-page" }, list, el("section", {}, el("h2", {}, t("note")), handover, this.canEdit ? this.noteForm() : null, this.notes, this.notifications.box));
     const refresh = () => (this.box.isConnected ? void this.load() : removeEventListener("yamamori-events", refresh));
     addEventListener("yamamori-events", refresh);
   }
@@ -86,7 +89,7 @@ class EventsPage {
     try {
       while (this.isStale) {
         this.isStale = false;
-        const [page, notes] = await Promise.all([get<Page>(`api/events?${this.query()}`), get<Note[]>("api/notes")]);
+        const [page, notes] = await Promise.all([get<Page>(`api/events?${this.query()}`), get<Note[]>("api/notes"), this.notifications.load()]);
         this.show(page);
         this.showNotes(notes);
         replace(this.problem);
