@@ -190,6 +190,19 @@ LEVEL_MEANINGS: Final = {
     },
 }
 
+CAUSES: Final = {
+    "rain": ("雨", "rain"),
+    "tilt": ("傾斜", "tilt"),
+    "displacement": ("変位", "displacement"),
+    "wire": ("ワイヤー", "wire"),
+    "vibration": ("振動", "vibration"),
+    "saturation": ("土壌水分", "soil moisture"),
+    "pore": ("間隙水圧", "pore pressure"),
+    "water_level": ("水位", "water level"),
+    "limit": ("基準値超過", "limit"),
+}
+"""What was measured, in Japanese and English."""
+
 EVENT_STATES: Final = {
     "open": ("未対応", "open"),
     "acknowledged": ("確認済み", "acknowledged"),

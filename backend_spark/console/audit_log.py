@@ -156,8 +156,7 @@ class Journal:
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_TABLE)
-        with self._transaction():
-            self._add_hashes()
+        self._add_hashes()
 
     def write(
         self, at_s: float, kind: str, subject: str, who: str, body: dict[str, Any]
@@ -190,19 +189,21 @@ class Journal:
             if self._db.in_transaction:
                 yield
                 return
-            before = self._head()
-            with self._transaction():
+            with self._transaction() as before:
                 yield
-            head = self._head()
+            head = self._newest
         if head != before:
             log.info("journal head %s", head)
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> Iterator["JournalHead"]:
+        """A transaction; yields the head before it."""
         with self._lock:
             self._db.execute("begin immediate")
             try:
-                yield
+                # Kept in memory within: another process cannot write meanwhile.
+                self._newest = self._head()
+                yield self._newest
             except BaseException:
                 self._db.execute("rollback")
                 raise
@@ -210,12 +211,12 @@ class Journal:
 
     def _append(self, row: tuple[Any, ...]) -> int:
         """Append an entry and its hash; 0 if it is an alert that is there already."""
-        before = self._head().hash
         inserted = self._db.execute(_INSERT, row)
         if inserted.rowcount != 1:
             return 0
         number = inserted.lastrowid or 0
-        self._add_hash(number, _hash(before, (number, *row)))
+        self._newest = JournalHead(number, _hash(self._newest.hash, (number, *row)))
+        self._add_hash(number, self._newest.hash)
         return number
 
     def _add_hashes(self) -> None:
@@ -223,6 +224,7 @@ class Journal:
         tables = "select 1 from sqlite_master where name = 'entry_hash'"
         if self._db.execute(tables).fetchone() is not None:
             return
+        self._db.execute("begin immediate")
         for statement in _HASHES:
             self._db.execute(statement)
         newest = _FIRST
@@ -230,6 +232,7 @@ class Journal:
         for row in entries.fetchall():
             newest = _hash(newest, row)
             self._add_hash(row[0], newest)
+        self._db.execute("commit")
 
     def _add_hash(self, number: int, digest: bytes) -> None:
         self._db.execute("insert into entry_hash values (?, ?)", (number, digest))

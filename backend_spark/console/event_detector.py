@@ -67,6 +67,7 @@ class EventDetector:
     _version: int | None = None
     _calm: "CalmSteps | None" = None
     _rows: dict[int, bytes] = field(default_factory=dict)
+    _known: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Open the feed of the messages."""
@@ -91,8 +92,16 @@ class EventDetector:
         return self.events.summary().revision
 
     def _message_signs(self) -> list[Sign]:
-        rows = self._messages.read_new(self.live_state.now_s() - _LOOK_BACK_S)
-        return [] if rows is None else list(map(message_sign, rows.to_pylist()))
+        """Signs of new messages; after a compaction all of the table are read again."""
+        since_s = self.live_state.now_s() - _LOOK_BACK_S
+        rows = self._messages.read_new(since_s)
+        if rows is None:
+            return []
+        found = {_message_key(row): row for row in rows.to_pylist()}
+        new = {key: row for key, row in found.items() if key not in self._known}
+        self._known |= {k: row["received_at"].timestamp() for k, row in new.items()}
+        self._known = {k: at_s for k, at_s in self._known.items() if at_s >= since_s}
+        return [message_sign(row) for row in new.values()]
 
     def _level_signs(self) -> list[Sign]:
         with self.live_state.lock:
@@ -124,7 +133,8 @@ class EventDetector:
             records = np.flatnonzero(np.diff(highest, prepend=0))
             for step in (first + records).tolist():
                 at_s = begin_s + step * STEP_S
-                why = latest if at_s == latest.at_s else None
+                is_current = last_s >= latest.at_s and known[step] == latest.level
+                why = latest if is_current else None
                 yield _level_sign(token, int(known[step]), at_s, last_s, why)
         if latest.level is not None and latest.level >= self.min_level:
             yield _level_sign(token, latest.level, latest.at_s, latest.at_s, latest)
@@ -212,6 +222,10 @@ def _level_sign(
     return Sign(token, None, level, at_s, last_s, "", reasons, codes)
 
 
+def _message_key(row: dict[str, Any]) -> str:
+    return f"{row['node']}:{row['boot']}:{row['seq']}"
+
+
 def message_sign(row: dict[str, Any]) -> Sign:
     """Sign of an urgent message; its level is the priority that the node chose."""
     error = () if row["why"] else (row["reason"] or "",)
@@ -226,7 +240,7 @@ def message_sign(row: dict[str, Any]) -> Sign:
         level=row["pri"],
         at_s=at_s,
         last_s=at_s,
-        key=f"{row['node']}:{row['boot']}:{row['seq']}",
+        key=_message_key(row),
         reasons=tuple(map(render_english, reasons)),
         reason_codes=tuple(map(reason_to_json, reasons)),
     )

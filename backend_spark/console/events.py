@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 from backend_spark.console.audit_log import Journal, JournalDraft, JournalEntry
@@ -92,7 +93,7 @@ class Sign:
     @property
     def causes(self) -> frozenset[str]:
         """What was measured."""
-        return causes_of(reasons_of(self.reason_codes, self.reasons))
+        return causes_of(_parsed(self.reason_codes, self.reasons))
 
 
 @dataclass(eq=False)
@@ -115,7 +116,7 @@ class Event:
         who: Who decided; empty for an event that nobody has seen.
         text: Remark of that decision.
         failed_s: Earliest and latest time of the landslide, if the slope failed.
-        entries: Its journal entries.
+        entries: Numbers of its journal entries.
         calls: Numbers of the entries that made it open: it opened, rose or reopened.
         reasons: Those of the peak: sentences and codes.
     """
@@ -135,7 +136,7 @@ class Event:
     who: str = ""
     text: str = ""
     failed_s: tuple[float, float] | None = None
-    entries: list[JournalEntry] = field(default_factory=list)
+    entries: list[int] = field(default_factory=list)
     calls: set[int] = field(default_factory=set)
     reasons: tuple[Reason, ...] = ()
     _keys: set[str] = field(default_factory=set)
@@ -171,13 +172,15 @@ class Event:
     def take(self, entry: JournalEntry) -> None:
         """Fold one more entry of kind ``alert``."""
         body = entry.body
-        self.entries.append(entry)
+        self.entries.append(entry.id)
         if body["what"] == "over":
             self.over_s = body["step_s"]
             self.last_s = max(self.last_s, body["last_s"])
             self.messages = max(self.messages, body["messages"])
+            self._keys.clear()
             return
-        reasons = reasons_of(body.get("reason_codes"), body["reasons"])
+        codes = tuple(body.get("reason_codes") or ())
+        reasons = _parsed(codes, tuple(body["reasons"]))
         causes = causes_of(reasons)
         if body["level"] > self.peak:
             self._rise(body["level"], body["step_s"], reasons)
@@ -203,7 +206,7 @@ class Event:
     def decide(self, entry: JournalEntry) -> None:
         """Fold the decision of a person."""
         body = entry.body
-        self.entries.append(entry)
+        self.entries.append(entry.id)
         self.state = EventState(body.get("state", EventState.ACKNOWLEDGED))
         self.state_s, self.who, self.text = entry.at_s, entry.who, body["text"]
         self.failed_s = None
@@ -445,6 +448,12 @@ def slope_of(cell: str | None, node: str | None) -> str:
 def causes_of(reasons: Iterable[Reason]) -> frozenset[str]:
     """What was measured, such as ``rain`` or ``wire``, by the reasons of a level."""
     return frozenset(filter(None, map(_cause, reasons)))
+
+
+@lru_cache(4096)
+def _parsed(codes: tuple[str, ...], texts: tuple[str, ...]) -> tuple[Reason, ...]:
+    """Reasons, which are asked for several times in a row."""
+    return reasons_of(codes, texts)
 
 
 def _cause(reason: Reason) -> str | None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from backend_spark.console.audit_log import JournalEntry
-from backend_spark.console.events import Event
+from backend_spark.console.events import Event, causes_of
 from backend_spark.console.notifications.channels import Message
 from backend_spark.console.report import when
-from backend_spark.i18n import reasons_of, render_both, render_japanese
+from backend_spark.i18n import CAUSES, reasons_of, render_both, render_japanese
 from slope_science.reason_text import render_english
 
 MAX_LISTED: Final = 10
@@ -85,13 +85,13 @@ class MessageTexts:
         return Message(message_id, f"{title} {self.town}".strip(), text, self.link, [])
 
     def _title(self, rises: Sequence[Rise]) -> str:
-        level, place = rises[0].level, self._place(rises[0].event)
+        place = self._place(rises[0].event)
         more = len(rises) - 1
         others = self._say(f"ほか {more} か所", f"and {more} more") if more else ""
         marks = [self._say("【訓練】", "[EXERCISE]")] if self.exercise else []
         if self.escalated:
             marks.append(self._say("【未対応】", "[NOT ACKNOWLEDGED]"))
-        said = self._say(f"レベル{level}相当", f"Equivalent to level {level}:")
+        said = self._said(rises[0])
         words = " ".join(filter(None, (self.town, said, place, others)))
         # A name with a line break must not end the header of a mail.
         return " ".join(("".join(marks) + words).split())
@@ -99,14 +99,26 @@ class MessageTexts:
     def _lines(self, rise: Rise) -> str:
         body = rise.entry.body
         at = when(body["step_s"])
-        level = self._say(
-            f"レベル{rise.level}相当", f"Equivalent to level {rise.level}"
-        )
         since = self._say(f"{at} から", f"since {at} JST")
         render = render_japanese if self.language == "ja" else render_english
         reasons = reasons_of(body.get("reason_codes"), body["reasons"])
         why = [f"- {render(reason)}" for reason in reasons[:MAX_REASONS]]
-        return "\n".join([f"{self._place(rise.event)}  {level}  {since}", *why])
+        head = f"{self._place(rise.event)}  {self._said(rise)}  {since}"
+        return "\n".join([head, *why])
+
+    def _said(self, rise: Rise) -> str:
+        """Level and what was measured: a wire is not the criterion of rain."""
+        causes = causes_of(
+            reasons_of(rise.entry.body.get("reason_codes"), rise.entry.body["reasons"])
+        )
+        at = ("ja", "en").index(self.language)
+        names = [CAUSES[each][at] for each in sorted(causes)]
+        if self.language == "ja":
+            return f"レベル{rise.level}相当" + (
+                f"（{'・'.join(names)}）" if names else ""
+            )
+        said = f"Equivalent to level {rise.level}"
+        return f"{said} ({', '.join(names)})" if names else said
 
     def _place(self, event: Event) -> str:
         nodes = ", ".join(sorted(event.nodes))

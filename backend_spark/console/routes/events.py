@@ -25,6 +25,9 @@ MAX_NUMBER: Final = 2**63 - 1
 """Largest number of an SQLite row."""
 
 MAX_PAGE: Final = 200
+MAX_HISTORY: Final = 500
+"""Newest entries of an event that are shown; an earlier release wrote many."""
+
 MAX_DECIDED: Final = 1000
 """Events that one request may change."""
 
@@ -97,7 +100,7 @@ def event(number: EventNumber, services: Services) -> Response:
     if found is None:
         raise HTTPException(404, f"there is no event {number}")
     more = {
-        "history": _history(found),
+        "history": _history(found, services.journal),
         "notifications": lines_of_event(services.notifications.outbox, number),
     }
     return json_response(_row(found) | more)
@@ -184,9 +187,10 @@ def _row(event: Event) -> dict[str, Any]:
     }
 
 
-def _history(event: Event) -> list[dict[str, Any]]:
+def _history(event: Event, journal: Journal) -> list[dict[str, Any]]:
     """What happened, newest first."""
-    return [_line(entry) for entry in reversed(event.entries)]
+    entries = map(journal.find, reversed(event.entries[-MAX_HISTORY:]))
+    return [_line(entry) for entry in entries if entry is not None]
 
 
 def _line(entry: JournalEntry) -> dict[str, Any]:

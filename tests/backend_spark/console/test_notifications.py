@@ -205,7 +205,7 @@ def test_rise_is_mailed_once(
 
     (mail,) = box.mails
     assert mail["to"] == "duty@city.example"
-    assert mail["subject"] == f"大谷町 レベル4相当 メッシュ {CELL}"
+    assert mail["subject"] == f"大谷町 レベル4相当（ワイヤー） メッシュ {CELL}"
     text = str(mail.get_content())
     assert "ワイヤーセンサー：w のワイヤーが切断" in text
     assert "https://console.city.example/" in text
