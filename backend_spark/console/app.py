@@ -44,6 +44,7 @@ from backend_spark.console.notifications.sender import (
     check_addresses,
 )
 from backend_spark.console.panels import PanelReader
+from backend_spark.console.places import CONSOLE_FOLDER, StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import (
     events,
@@ -77,7 +78,6 @@ from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_LOCATIONS
 log = logging.getLogger(__name__)
 
 STATIC: Final = files("backend_spark.console") / "static"
-CONSOLE_FOLDER: Final = "console"
 JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
@@ -106,7 +106,11 @@ def report(services: Services, lang: str = "") -> Response:
     console = services.settings.console
     assumed = services.thresholds.for_cell("none of them").assumed
     made = SituationReport(
-        services.live_state, services.journal, console.place, assumed
+        services.live_state,
+        services.journal,
+        console.place,
+        assumed,
+        services.places.now,
     )
     language = lang if lang in REPORT_WORDS else console.language
     return HTMLResponse(made.render(language), headers={"Cache-Control": "no-store"})
@@ -289,6 +293,7 @@ def make_services(
     thresholds = _open_thresholds(settings, journal)
     if thresholds.table.exists():
         thresholds.write_table()  # a table of an earlier release lacks unknown cells
+    live_state.criteria = thresholds.lookup
     return ConsoleServices(
         settings=settings,
         live_state=live_state,
@@ -300,6 +305,7 @@ def make_services(
         thresholds=thresholds,
         notifications=make_sender(settings, journal, book, live_state),
         clock=clock,
+        places=StoredPlaces(Path(settings.backend.data)),
     )
 
 
@@ -312,16 +318,24 @@ def make_sender(
     settings: BackendSettings, journal: Journal, book: EventBook, live_state: LiveState
 ) -> NotificationSender:
     """The sender of the notifications."""
-    console = settings.console
+    console, places = settings.console, StoredPlaces(Path(settings.backend.data))
+
+    def districts_of(cell: str) -> frozenset[str]:
+        return frozenset(place.district for place in places.now.in_cell(cell))
+
+    def name_of(cell: str) -> str:
+        return places.now.name(cell)
+
     return NotificationSender(
         console=console,
-        rules=NotificationRules(console.notifications, console.exercise),
+        rules=NotificationRules(console.notifications, console.exercise, districts_of),
         journal=journal,
         events=book,
         outbox=Outbox(outbox_path(settings)),
         clock=live_state.clock,
         present=live_state.now_s,
         read_s=lambda: live_state.read_s,
+        name_of=name_of,
     )
 
 
@@ -340,11 +354,16 @@ def render_report(
     data, console = Path(settings.backend.data), settings.console
     limits = HoldLimits(settings.score.hold_s)
     live_state = LiveState(data / TABLES_FOLDER, clock, console.exercise, limits)
-    live_state.refresh()
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
-    assumed = _open_thresholds(settings, journal).for_cell("none of them").assumed
+    thresholds = _open_thresholds(settings, journal)
+    live_state.criteria = thresholds.lookup
+    live_state.refresh()
+    assumed = thresholds.for_cell("none of them").assumed
+    places = StoredPlaces(data).now
     return inline_assets(
-        SituationReport(live_state, journal, console.place, assumed).render(language)
+        SituationReport(live_state, journal, console.place, assumed, places).render(
+            language
+        )
     )
 
 

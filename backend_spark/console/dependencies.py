@@ -16,6 +16,7 @@ from backend_spark.console.events import EventBook
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.console.panels import PanelReader
+from backend_spark.console.places import StoredPlaces
 from backend_spark.console.thresholds import Thresholds
 
 
@@ -34,6 +35,7 @@ class ConsoleServices:
         thresholds: Criteria of the cells.
         notifications: Sends notifications.
         clock: Unix time.
+        places: Names of cells and nodes.
     """
 
     settings: BackendSettings
@@ -46,6 +48,7 @@ class ConsoleServices:
     thresholds: Thresholds
     notifications: NotificationSender
     clock: Callable[[], float]
+    places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     @property

@@ -9,7 +9,7 @@ an entry for each message, folds into the same events.
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from backend_spark.console.audit_log import Journal, JournalDraft, JournalEntry
 from backend_spark.i18n import reasons_of
-from slope_science.reason_codes import ReasonCode
+from slope_science.causes import Cause, observed_causes
 from slope_science.reasons import Reason
 
 CLEAR_S: Final = 3600
@@ -48,23 +48,6 @@ class EventState(StrEnum):
 _JUDGED_FALSE: Final = (EventState.FALSE_ALARM, EventState.CLOSED)
 """States that hold for the causes known at the time: a new cause reopens the event."""
 
-_CAUSES: Final = {
-    ReasonCode.SOIL_WATER: "rain",
-    ReasonCode.TILT: "tilt",
-    ReasonCode.SPEED: "displacement",
-    ReasonCode.DISPLACEMENT_STEP: "displacement",
-    ReasonCode.DISPLACEMENT_DAYS: "displacement",
-    ReasonCode.FAILURE_TIME: "displacement",
-    ReasonCode.SHOCKS: "vibration",
-    ReasonCode.WIRE_CUT: "wire",
-    ReasonCode.SOIL_WET: "saturation",
-    ReasonCode.PORE_TURNED: "pore",
-    ReasonCode.PORE_POSITIVE: "pore",
-    ReasonCode.PORE_HIGH: "pore",
-    ReasonCode.WATER_LEVEL_STEP: "water_level",
-    ReasonCode.LIMIT: "limit",
-}
-
 
 @dataclass(frozen=True)
 class Sign:
@@ -91,9 +74,9 @@ class Sign:
     reason_codes: tuple[str, ...] = ()
 
     @property
-    def causes(self) -> frozenset[str]:
+    def causes(self) -> frozenset[Cause]:
         """What was measured."""
-        return causes_of(_parsed(self.reason_codes, self.reasons))
+        return observed_causes(_parsed(self.reason_codes, self.reasons))
 
 
 @dataclass(eq=False)
@@ -127,7 +110,7 @@ class Event:
     last_s: int
     peak: int
     peak_s: int
-    causes: frozenset[str] = frozenset()
+    causes: frozenset[Cause] = frozenset()
     nodes: frozenset[str] = frozenset()
     messages: int = 0
     over_s: int | None = None
@@ -181,7 +164,7 @@ class Event:
             return
         codes = tuple(body.get("reason_codes") or ())
         reasons = _parsed(codes, tuple(body["reasons"]))
-        causes = causes_of(reasons)
+        causes = observed_causes(reasons)
         if body["level"] > self.peak:
             self._rise(body["level"], body["step_s"], reasons)
         elif causes - self.causes and self.state in _JUDGED_FALSE:
@@ -223,16 +206,16 @@ class EventFilter:
         min_level: Lowest peak.
         from_s: Begin of a time; an event may have begun before.
         to_s: End of a time.
-        cells: Tokens of cells.
         text: Part of a cell's token or a node's id.
+        named: Tokens of cells whose places have the text in their names.
     """
 
     states: frozenset[EventState] | None = None
     min_level: int = 0
     from_s: float | None = None
     to_s: float | None = None
-    cells: frozenset[str] | None = None
     text: str = ""
+    named: frozenset[str] = frozenset()
 
     def accepts(self, event: Event) -> bool:
         """Whether an event is listed."""
@@ -248,11 +231,9 @@ class EventFilter:
         return begins and (self.from_s is None or event.last_s >= self.from_s)
 
     def _accepts_place(self, event: Event) -> bool:
-        if self.cells is not None and event.cell not in self.cells:
-            return False
-        return not self.text or any(
-            self.text in name for name in (event.slope, *event.nodes)
-        )
+        if not self.text or event.cell in self.named:
+            return True
+        return any(self.text in name for name in (event.slope, *event.nodes))
 
 
 @dataclass(frozen=True)
@@ -445,32 +426,10 @@ def slope_of(cell: str | None, node: str | None) -> str:
     return cell or f"node:{node}"
 
 
-def causes_of(reasons: Iterable[Reason]) -> frozenset[str]:
-    """What was measured, such as ``rain`` or ``wire``, by the reasons of a level."""
-    return frozenset(filter(None, map(_cause, reasons)))
-
-
 @lru_cache(4096)
 def _parsed(codes: tuple[str, ...], texts: tuple[str, ...]) -> tuple[Reason, ...]:
     """Reasons, which are asked for several times in a row."""
     return reasons_of(codes, texts)
-
-
-def _cause(reason: Reason) -> str | None:
-    for each in _within(reason):
-        if each.code is ReasonCode.RULE:
-            return str(each.params["rule"])
-        if isinstance(each.code, ReasonCode) and each.code in _CAUSES:
-            return _CAUSES[each.code]
-    return None
-
-
-def _within(reason: Reason) -> Iterator[Reason]:
-    """A reason, and those within it."""
-    yield reason
-    inner = reason.params.get("because") if reason.is_known else None
-    if isinstance(inner, Reason):
-        yield from _within(inner)
 
 
 def _message_sign(slope: str, body: dict[str, Any]) -> Sign:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.console.events import Event, EventFilter, EventState
+from backend_spark.console.places import Gazetteer
 from backend_spark.console.report import TEMPLATES, when
 from backend_spark.i18n import HANDOVER_WORDS, render_japanese
 from slope_science.reason_text import render_english
@@ -38,25 +39,27 @@ def render_handover(services: ConsoleServices, language: str) -> str:
         now=when(now_s),
         since=when(now_s - SHIFT_S),
         tables=[
-            ("open", *_rows(waiting, language)),
-            ("decided", *_rows(decided, language)),
+            ("open", *_rows(waiting, language, services.places.now)),
+            ("decided", *_rows(decided, language, services.places.now)),
         ],
         notes=notes,
         nodes=live["nodes"],
     )
 
 
-def _rows(events: list[Event], language: str) -> tuple[list[dict[str, Any]], int]:
+def _rows(
+    events: list[Event], language: str, places: Gazetteer
+) -> tuple[list[dict[str, Any]], int]:
     """Rows of a table, and how many more events there are."""
-    rows = [_row(event, language) for event in events[:MAX_ROWS]]
+    rows = [_row(event, language, places) for event in events[:MAX_ROWS]]
     return rows, len(events) - len(rows)
 
 
-def _row(event: Event, language: str) -> dict[str, Any]:
+def _row(event: Event, language: str, places: Gazetteer) -> dict[str, Any]:
     render = render_japanese if language == "ja" else render_english
     return {
         "level": event.peak,
-        "place": event.cell or ", ".join(sorted(event.nodes)),
+        "place": _place(event, places),
         "first": when(event.first_s),
         "over": None if event.over_s is None else when(event.over_s),
         "messages": event.messages,
@@ -66,3 +69,9 @@ def _row(event: Event, language: str) -> dict[str, Any]:
         "at": when(event.state_s),
         "text": event.text,
     }
+
+
+def _place(event: Event, places: Gazetteer) -> str:
+    if event.cell is None:
+        return ", ".join(sorted(event.nodes))
+    return f"{places.name(event.cell)} {event.cell}".strip()

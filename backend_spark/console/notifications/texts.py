@@ -5,16 +5,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from backend_spark.console.audit_log import JournalEntry
-from backend_spark.console.events import Event, causes_of
+from backend_spark.console.events import Event
 from backend_spark.console.notifications.channels import Message
 from backend_spark.console.report import when
 from backend_spark.i18n import CAUSES, reasons_of, render_both, render_japanese
+from slope_science.causes import Cause, observed_causes
 from slope_science.reason_text import render_english
 
 MAX_LISTED: Final = 10
 """Slopes that a text lists; more are counted."""
 
 MAX_REASONS: Final = 3
+
+_CAUSES: Final = {Cause.RAIN: ("雨", "rain"), **CAUSES}
 
 NameOf = Callable[[str], str]
 """Name of the place of a cell; empty if it has none."""
@@ -108,11 +111,11 @@ class MessageTexts:
 
     def _said(self, rise: Rise) -> str:
         """Level and what was measured: a wire is not the criterion of rain."""
-        causes = causes_of(
+        causes = observed_causes(
             reasons_of(rise.entry.body.get("reason_codes"), rise.entry.body["reasons"])
         )
         at = ("ja", "en").index(self.language)
-        names = [CAUSES[each][at] for each in sorted(causes)]
+        names = [_CAUSES[each][at] for each in sorted(causes)]
         if self.language == "ja":
             return f"レベル{rise.level}相当" + (
                 f"（{'・'.join(names)}）" if names else ""

@@ -66,6 +66,7 @@ Words = Annotated[str, Query(max_length=100)]
 
 
 def wanted_events(
+    services: Services,
     *,
     state: Words = "",
     level: Level = 0,
@@ -79,7 +80,9 @@ def wanted_events(
         HTTPException: 422 for a state that does not exist.
     """
     states = frozenset(map(_state, state.split(","))) if state else None
-    return EventFilter(states, level, since, until, text=text.strip())
+    found = (p for p in services.places.now.places if text.strip() in p.name)
+    named = frozenset(cell for place in found for cell in place.cells)
+    return EventFilter(states, level, since, until, text.strip(), named)
 
 
 Wanted = Annotated[EventFilter, Depends(wanted_events)]

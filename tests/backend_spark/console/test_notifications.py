@@ -38,6 +38,7 @@ from backend_spark.console.events import EventFilter, Sign
 from backend_spark.console.notifications.outbox import NotificationState
 from backend_spark.console.notifications.sender import MERGE_S
 from backend_spark.console.notifications.settings import JST, QuietHours
+from backend_spark.console.places import Place, write_places
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
 
@@ -205,7 +206,10 @@ def test_rise_is_mailed_once(
 
     (mail,) = box.mails
     assert mail["to"] == "duty@city.example"
-    assert mail["subject"] == f"大谷町 レベル4相当（ワイヤー） メッシュ {CELL}"
+    assert (
+        mail["subject"]
+        == f"大谷町 レベル4相当（ワイヤーセンサーの切断） メッシュ {CELL}"
+    )
     text = str(mail.get_content())
     assert "ワイヤーセンサー：w のワイヤーが切断" in text
     assert "https://console.city.example/" in text
@@ -363,6 +367,25 @@ def test_rule_selects_by_level_place_and_exercise(
 
     assert [each.target.rule for each in console.outbox.newest(9)] == ["here"]
     assert hook.bodies()[0]["title"].startswith("【訓練】")
+
+
+def test_districts_and_names_are_those_of_the_places(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path
+) -> None:
+    """A change of the places is followed at once."""
+    more = rule(hook.url, 'districts = ["大谷"]\nlanguage = "en"')
+    console = make_console(more)
+    console.rise(4)
+    console.step()
+    assert console.states() == []
+    places = [Place(district="大谷", slope="東", cells=(CELL,))]
+    write_places(tmp_path / "data", places)
+    console.rise(5)
+    console.step()
+
+    assert hook.bodies()[0]["title"].endswith(
+        "Equivalent to level 5 (a cut wire) 大谷 東"
+    )
 
 
 def test_escalation_only_while_nobody_has_decided(
