@@ -10,6 +10,8 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Final
 
+from backend_spark.console.notifications.settings import NotificationSection
+from backend_spark.criteria.settings import RainCriteriaSection
 from service_runtime.errors import FieldError
 from service_runtime.metrics import MetricsSection, parse_listen_address
 from service_runtime.settings import (
@@ -23,7 +25,6 @@ from service_runtime.settings import (
     read_settings_text,
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
-from slope_science.criteria import LOOK_AHEAD_H
 from slope_science.evidence.settings import EvidenceSettings
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
@@ -194,80 +195,6 @@ class ScoreSection:
             high=90 * 86_400,
         ),
         7 * 86_400.0,
-    )
-
-
-@dataclass(frozen=True)
-class RainCriteriaSection:
-    """``[criteria]``: criteria for the soil water index."""
-
-    warning_mm: float = key(
-        KeyRule(
-            "Warning criterion (level 3) for cells that no file covers.", "mm", 20, 1000
-        ),
-        150.0,
-    )
-    file: str | None = key(
-        KeyRule(
-            "Table of criteria by mesh as the prefecture or JMA publishes it (CSV), or "
-            "a folder of such tables, which complete each other; absent uses planning "
-            "defaults, which every reason marks as assumed. `backend-spark criteria` "
-            "checks it."
-        ),
-        None,
-    )
-    changes: str | None = key(
-        KeyRule(
-            "CSV that the console writes when a chief changes thresholds, "
-            "DATA/console/criteria.csv: its advisory, warning and special criteria "
-            "override those of the file; the file's critical line stays. Read again "
-            "when it changes; need not exist yet."
-        ),
-        None,
-    )
-    telegrams: str | None = key(
-        KeyRule(
-            "Folder of JMA's warning telegrams (VPWW56 and others, *.xml); their level "
-            "for the cell's municipality is stored beside the computed one. Needs "
-            "municipality in the file."
-        ),
-        None,
-    )
-    look_ahead: bool = key(
-        KeyRule(
-            "Whether a level from 2 to 4 also applies when an official rain forecast "
-            "reaches it within the look-ahead; the reason names the forecast."
-        ),
-        True,
-    )
-    look_ahead_same_rain: bool = key(
-        KeyRule(
-            "Whether, without a usable official forecast, the rain of the last hour "
-            "continued counts as one. That is a forecast of ours, and forecasts for "
-            "the public need a permit; the tables contain it in any case."
-        ),
-        False,
-    )
-    look_ahead_h: int = key(
-        KeyRule(
-            "Look-ahead of meshes whose table has no column LOOK_AHEAD_H: 2, or 3 in "
-            "some prefectures.",
-            "h",
-            LOOK_AHEAD_H[0],
-            LOOK_AHEAD_H[-1],
-        ),
-        LOOK_AHEAD_H[0],
-    )
-
-    rain_alone_level: int = key(
-        KeyRule(
-            "Highest level of rain of doubtful quality (above the limits, or "
-            "contradicted by the gauges around) while no second gauge, stream or soil "
-            "confirms it.",
-            low=1,
-            high=5,
-        ),
-        3,
     )
 
 
@@ -449,6 +376,31 @@ class ConsoleSection:
         ),
         None,
     )
+    address: str = key(
+        KeyRule(
+            "Address of the pages for links in notifications, such as "
+            "https://console.city.example/; empty: no links."
+        ),
+        "",
+    )
+    heartbeat: str | None = key(
+        KeyRule(
+            "URL of a dead man's switch, requested every minute while the console "
+            "reads the tables and delivers its notifications; or /path/of/a/file whose "
+            "first line it is."
+        ),
+        None,
+    )
+    notifications: tuple[NotificationSection, ...] = key(
+        KeyRule("Whom the console notifies of events."), ()
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse two rules of one name: the delivery log could not tell them apart."""
+        names = [rule.name for rule in self.notifications]
+        for name in names:
+            if names.count(name) > 1:
+                raise FieldError("notifications.name", "a name of its own", name)
 
 
 def _keep(rows: str) -> int:

@@ -181,7 +181,7 @@ REPORT_WORDS: Final = {
         "why": "理由",
         "swi": "土壌雨量指数",
         "r60": "60分雨量",
-        "open": "未確認の通知",
+        "open": "未対応の事象",
         "notes": "引き継ぎメモ",
         "nodes": "観測点",
         "well": "正常",
@@ -233,7 +233,7 @@ REPORT_WORDS: Final = {
         "why": "Reasons",
         "swi": "Soil water index",
         "r60": "60-min rain",
-        "open": "Unacknowledged alerts",
+        "open": "Open events",
         "notes": "Hand-over notes",
         "nodes": "Nodes",
         "well": "well",
@@ -257,3 +257,41 @@ HELD_MEANING: Final = {
     "ja": "最後の判定を保持しています。現在の状況は分かりません",
     "en": "the last judgement is held: the present state is not known",
 }
+
+EVENT_STATES: Final = {
+    "open": ("未対応", "open"),
+    "acknowledged": ("確認済み", "acknowledged"),
+    "checked": ("現地確認済み", "checked on site"),
+    "false_alarm": ("誤報", "false alarm"),
+    "slope_failed": ("崩壊を確認", "slope failed"),
+    "closed": ("対応終了", "closed"),
+}
+"""States of an event in Japanese and English."""
+
+_HANDOVER: Final = {
+    "title": ("引き継ぎ資料", "Hand-over"),
+    "open": ("未対応の事象", "Open events"),
+    "decided": ("{} 以降に対応した事象", "Decided since {}"),
+    "notes": ("{} 以降のメモ", "Notes since {}"),
+    "level_column": ("レベル", "Level"),
+    "place": ("場所", "Place"),
+    "time": ("時刻", "Time"),
+    "why": ("理由", "Reasons"),
+    "state": ("状態", "State"),
+    "since": ("{} から", "since {}"),
+    "over": ("{} に終息", "over at {}"),
+    "lasts": ("継続中", "goes on"),
+    "messages": ("緊急通報 {} 件", "{} urgent messages"),
+    "more": (
+        "ほか {} 件（コンソールで確認してください）",
+        "and {} more: see the console",
+    ),
+}
+
+HANDOVER_WORDS: Final = {
+    language: REPORT_WORDS[language]
+    | {name: texts[at] for name, texts in _HANDOVER.items()}
+    | {f"state_{name}": texts[at] for name, texts in EVENT_STATES.items()}
+    for at, language in enumerate(("ja", "en"))
+}
+"""Texts of the hand-over page."""

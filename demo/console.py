@@ -51,17 +51,17 @@ class Console:
         )
 
     def ask(self) -> dict[str, Any]:
-        """Return what an analyst would see: cells, alerts and the highest level."""
+        """Return what an analyst would see: cells, events and the highest level."""
         cookies = urllib.request.HTTPCookieProcessor(CookieJar())
         opener = urllib.request.build_opener(cookies)
         login = json.dumps({"name": NAME, "password": self.password}).encode()
         opener.open(f"{self.address}api/login", login, timeout=30).close()
         with opener.open(f"{self.address}api/cells", timeout=30) as answer:
             cells = json.load(answer)["tokens"]
-        with opener.open(f"{self.address}api/log", timeout=30) as answer:
-            alerts = json.load(answer)["alerts"]
+        with opener.open(f"{self.address}api/events", timeout=30) as answer:
+            events = json.load(answer)["events"]
         return {
             "cells": len(cells),
-            "alerts": len(alerts),
-            "highest_level": max((a["level"] for a in alerts), default=None),
+            "events": len(events),
+            "highest_level": max((e["peak"] for e in events), default=None),
         }

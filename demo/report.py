@@ -99,7 +99,7 @@ def table(summary_: Mapping[str, Any], cells: Sequence[CellReport]) -> str:
     lines.append("  " + ", ".join(f"{counts[kind]} {kind}" for kind in kinds))
     if shown := summary_.get("console"):
         lines.append(
-            f"  the console showed {shown['cells']} cells, {shown['alerts']} alerts, "
+            f"  the console showed {shown['cells']} cells, {shown['events']} events, "
             f"the highest of level {shown['highest_level']}"
         )
     return "\n".join(lines)

@@ -248,7 +248,7 @@ def replaced_entry(target: Target) -> str:
     with target.client() as owner:
         log_in(owner, "suzuki")
         note = {"text": "evacuated"}
-        owner.post("/api/log/note", json=note, headers=proof_of(owner))
+        owner.post("/api/notes", json=note, headers=proof_of(owner))
     path = target.folder / "data" / "console" / "journal.sqlite"
     with contextlib.closing(sqlite3.connect(path)) as db:
         (number,) = db.execute("select max(id) from entry").fetchone()
@@ -268,8 +268,7 @@ def long_number(target: Target) -> str:
     """A number of 23 digits in the address."""
     with target.client() as owner:
         log_in(owner, "suzuki")
-        path, note = f"/api/log/{BIG}/acknowledge", {"text": ""}
-        answer = owner.post(path, json=note, headers=proof_of(owner))
+        answer = owner.get(f"/api/events/{BIG}")
         return f"status {answer.status_code}"
 
 

@@ -70,6 +70,12 @@ def find_causes(level: int, reasons: Sequence[Reason]) -> tuple[Cause, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def observed_causes(reasons: Iterable[Reason]) -> frozenset[Cause]:
+    """Every kind of observation that reasons name, whatever level it gives."""
+    chains = (each.code for reason in reasons for each in iter_chain(reason))
+    return frozenset(_CAUSES[code] for code in chains if code in _CAUSES)
+
+
 def iter_chain(reason: Reason) -> Iterable[Reason]:
     """A reason and those that it contains, the outermost first."""
     inner: object = reason

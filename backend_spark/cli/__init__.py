@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "console": ("backend_spark.cli.console", "console"),
     "console-account": ("backend_spark.cli.console", "console_account"),
     "console-journal": ("backend_spark.cli.console", "console_journal"),
+    "console-notifications": ("backend_spark.cli.notifications", "notifications"),
     "criteria": ("backend_spark.cli.criteria", "criteria"),
     "evaluate": ("backend_spark.cli.evaluate", "evaluate"),
     "export": ("backend_spark.cli.data", "export"),

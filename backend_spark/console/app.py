@@ -4,6 +4,7 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Callable
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
@@ -22,10 +23,12 @@ from backend_spark.config import TABLES_FOLDER, BackendSettings, ConsoleSection
 from backend_spark.console import connections, nodes
 from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import AccountsFile
-from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
+from backend_spark.console.event_detector import EventDetector
+from backend_spark.console.events import EventBook
+from backend_spark.console.handover import render_handover
 from backend_spark.console.http import (
     HeadersMiddleware,
     ProxyMiddleware,
@@ -33,12 +36,25 @@ from backend_spark.console.http import (
     validation_error,
 )
 from backend_spark.console.live_state import Clock, LiveState
-from backend_spark.console.node_table import ConsoleMetrics
+from backend_spark.console.metrics import ConsoleMetrics
+from backend_spark.console.notifications.outbox import Outbox
+from backend_spark.console.notifications.rules import NotificationRules
+from backend_spark.console.notifications.sender import (
+    NotificationSender,
+    check_addresses,
+)
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import CONSOLE_FOLDER, StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
-from backend_spark.console.routes import levels, session, skill, thresholds, time_travel
-from backend_spark.console.routes import log as alert_log
+from backend_spark.console.routes import (
+    events,
+    levels,
+    notifications,
+    session,
+    skill,
+    thresholds,
+    time_travel,
+)
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
@@ -65,6 +81,7 @@ STATIC: Final = files("backend_spark.console") / "static"
 JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
+NOTIFICATIONS_FILE: Final = "notifications.sqlite"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -99,6 +116,14 @@ def report(services: Services, lang: str = "") -> Response:
     return HTMLResponse(made.render(language), headers={"Cache-Control": "no-store"})
 
 
+@pages.get("/handover", dependencies=[Depends(viewer)])
+def handover(services: Services, lang: str = "") -> Response:
+    """The page for the next shift."""
+    language = lang if lang in REPORT_WORDS else services.settings.console.language
+    page = render_handover(services, language)
+    return HTMLResponse(page, headers={"Cache-Control": "no-store"})
+
+
 def make_app(services: ConsoleServices) -> FastAPI:
     """The app, ready to serve."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -106,7 +131,15 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.add_exception_handler(RequestValidationError, validation_error)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
-    for routes in (session, levels, alert_log, thresholds, time_travel, skill):
+    for routes in (
+        session,
+        levels,
+        events,
+        notifications,
+        thresholds,
+        time_travel,
+        skill,
+    ):
         app.include_router(routes.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))
@@ -144,16 +177,14 @@ def run(settings: BackendSettings) -> None:
         lambda: f"{len(services.live_state.grid.tokens)} cells",
     )
 
-    def renew(beat: Heartbeat) -> None:
-        while True:
-            beat()
-            services.refresh()
-            time.sleep(RENEW_INTERVAL_S)
-
-    start_watched_loop(pulse, "renew", RENEW_TIMEOUT_S, renew)
+    for name, step in (
+        ("renew", services.refresh),
+        ("notify", services.notifications.step),
+    ):
+        start_watched_loop(pulse, name, RENEW_TIMEOUT_S, _each_second(step))
     _start_manager_loop(services, settings, pulse)
     section = MetricsSection(listen=console.metrics)
-    collect = ConsoleMetrics(services.live_state, pulse).collect
+    collect = ConsoleMetrics(services.live_state, pulse, services.notifications).collect
     metrics = make_metrics_servers(section, collect, settings.tls, "console.metrics")
     for server in metrics:
         server.start()
@@ -161,9 +192,22 @@ def run(settings: BackendSettings) -> None:
     supervision.report_ready()
     log.info("console at http://%s:%d/", console.host, console.port)
     web.run()
+    services.notifications.close()
     for server in metrics:
         server.stop()
     supervision.close()
+
+
+def _each_second(step: Callable[[], None]) -> Callable[[Heartbeat], None]:
+    """A loop that takes a step every second."""
+
+    def loop(beat: Heartbeat) -> None:
+        while True:
+            beat()
+            step()
+            time.sleep(RENEW_INTERVAL_S)
+
+    return loop
 
 
 def _start_manager_loop(
@@ -236,11 +280,13 @@ def make_services(
         accounts = AccountsFile(Path(console.accounts) if console.accounts else None)
         _check_access(console)
         calibration = _open_calibration(console)
+        check_addresses(console)
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
     sessions = SessionStore(folder / SESSIONS_FILE)
     key = sessions.signing_key(lambda: secrets.token_bytes(32))
     journal = Journal(folder / JOURNAL_FILE)
+    book = EventBook(journal)
     access = AccessLog(journal)
     accounts.subscribe(lambda now: access.accounts(now, clock()))
     logins = LoginService(accounts, secrets.token_urlsafe, key, sessions, access)
@@ -254,10 +300,42 @@ def make_services(
         panels=PanelReader(live_state, live_state.tables, calibration),
         auth=Authenticator(console, logins, clock),
         journal=journal,
-        alert_detector=AlertDetector(live_state, journal, live_state.tables),
+        events=book,
+        event_detector=EventDetector(live_state, book, live_state.tables),
         thresholds=thresholds,
+        notifications=make_sender(settings, journal, book, live_state),
         clock=clock,
         places=StoredPlaces(Path(settings.backend.data)),
+    )
+
+
+def outbox_path(settings: BackendSettings) -> Path:
+    """File of the notifications."""
+    return Path(settings.backend.data) / CONSOLE_FOLDER / NOTIFICATIONS_FILE
+
+
+def make_sender(
+    settings: BackendSettings, journal: Journal, book: EventBook, live_state: LiveState
+) -> NotificationSender:
+    """The sender of the notifications."""
+    console, places = settings.console, StoredPlaces(Path(settings.backend.data))
+
+    def districts_of(cell: str) -> frozenset[str]:
+        return frozenset(place.district for place in places.now.in_cell(cell))
+
+    def name_of(cell: str) -> str:
+        return places.now.name(cell)
+
+    return NotificationSender(
+        console=console,
+        rules=NotificationRules(console.notifications, console.exercise, districts_of),
+        journal=journal,
+        events=book,
+        outbox=Outbox(outbox_path(settings)),
+        clock=live_state.clock,
+        present=live_state.now_s,
+        read_s=lambda: live_state.read_s,
+        name_of=name_of,
     )
 
 

@@ -1,4 +1,4 @@
-"""Journal of the console: alerts, acknowledgements, notes, thresholds, logins.
+"""Journal of the console: events and decisions about them, notes, thresholds, logins.
 
 One append-only SQLite table; triggers refuse updates, deletions and replacements. Each
 entry has a hash over itself and the hash before, so that a change behind the triggers
@@ -84,14 +84,26 @@ class JournalEntry:
     Attributes:
         id: Row number.
         at_s: Unix time of writing.
-        kind: ``alert``, ``acknowledge``, ``note``, ``threshold`` or ``event``.
-        subject: Key of an alert, token of a cell, or empty.
+        kind: ``alert`` (an event of a slope), ``event_state`` (a decision about one;
+            ``acknowledge`` in earlier releases), ``note``, ``threshold``, ``event`` (a
+            landslide), or a kind of `access_log`.
+        subject: Key of an alert, slope of a decision, token of a cell, or empty.
         who: Account name; empty if the console itself wrote the entry.
         body: Fields of the kind.
     """
 
     id: int
     at_s: float
+    kind: str
+    subject: str
+    who: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JournalDraft:
+    """An entry to write; the attributes are those of `JournalEntry`."""
+
     kind: str
     subject: str
     who: str
@@ -139,46 +151,59 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_TABLE)
-        with self._transaction():
-            self._add_hashes()
+        self._add_hashes()
 
     def write(
         self, at_s: float, kind: str, subject: str, who: str, body: dict[str, Any]
     ) -> int:
         """Append an entry, and return its number."""
-        row = (at_s, kind, subject, who, msgspec.json.encode(body).decode())
-        with self._transaction():
-            number = self._append(row)
-            head = self._head()
-        log.info("journal head %s (%s)", head, kind)
-        return number
+        (entry,) = self.write_all(at_s, [JournalDraft(kind, subject, who, body)])
+        return entry.id if entry else 0
 
-    def write_alerts(self, at_s: float, alerts: Iterable[dict[str, Any]]) -> int:
-        """Append alerts that are new, in one transaction, and return their number."""
-        rows = [
-            (at_s, "alert", a["key"], "", msgspec.json.encode(a).decode())
-            for a in alerts
+    def write_all(
+        self, at_s: float, drafts: Iterable["JournalDraft"]
+    ) -> list["JournalEntry | None"]:
+        """Append entries in one transaction; None for an alert that is there."""
+        encoded = [(d, msgspec.json.encode(d.body).decode()) for d in drafts]
+        if not encoded:
+            return []
+        with self.batch():
+            numbers = [
+                self._append((at_s, d.kind, d.subject, d.who, text))
+                for d, text in encoded
+            ]
+        return [
+            JournalEntry(n, at_s, d.kind, d.subject, d.who, d.body) if n else None
+            for n, (d, _) in zip(numbers, encoded, strict=True)
         ]
-        if not rows:
-            return 0
-        with self._transaction():
-            written = sum(self._append(row) > 0 for row in rows)
-            head = self._head()
-        if written:
-            log.info("journal head %s (%d alerts)", head, written)
-        return written
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def batch(self) -> Iterator[None]:
+        """Make one transaction of all entries that are written within."""
+        with self._lock:
+            if self._db.in_transaction:
+                yield
+                return
+            with self._transaction() as before:
+                yield
+            head = self._newest
+        if head != before:
+            log.info("journal head %s", head)
+
+    @contextmanager
+    def _transaction(self) -> Iterator["JournalHead"]:
+        """A transaction; yields the head before it."""
         with self._lock:
             self._db.execute("begin immediate")
             try:
-                yield
+                # Kept in memory within: another process cannot write meanwhile.
+                self._newest = self._head()
+                yield self._newest
             except BaseException:
                 self._db.execute("rollback")
                 raise
@@ -186,12 +211,12 @@ class Journal:
 
     def _append(self, row: tuple[Any, ...]) -> int:
         """Append an entry and its hash; 0 if it is an alert that is there already."""
-        before = self._head().hash
         inserted = self._db.execute(_INSERT, row)
         if inserted.rowcount != 1:
             return 0
         number = inserted.lastrowid or 0
-        self._add_hash(number, _hash(before, (number, *row)))
+        self._newest = JournalHead(number, _hash(self._newest.hash, (number, *row)))
+        self._add_hash(number, self._newest.hash)
         return number
 
     def _add_hashes(self) -> None:
@@ -199,6 +224,7 @@ class Journal:
         tables = "select 1 from sqlite_master where name = 'entry_hash'"
         if self._db.execute(tables).fetchone() is not None:
             return
+        self._db.execute("begin immediate")
         for statement in _HASHES:
             self._db.execute(statement)
         newest = _FIRST
@@ -206,6 +232,7 @@ class Journal:
         for row in entries.fetchall():
             newest = _hash(newest, row)
             self._add_hash(row[0], newest)
+        self._db.execute("commit")
 
     def _add_hash(self, number: int, digest: bytes) -> None:
         self._db.execute("insert into entry_hash values (?, ?)", (number, digest))
@@ -216,20 +243,21 @@ class Journal:
         ).fetchone()
         return JournalHead(*row) if row else JournalHead(0, _FIRST)
 
-    def read(self, *kinds: str, limit: int = 500) -> list[JournalEntry]:
-        """Entries of some kinds, newest first."""
+    def read(self, *kinds: str, limit: int = -1) -> list[JournalEntry]:
+        """Entries of some kinds, newest first; all by default."""
         with self._lock:
             return _newest(self._db, kinds, limit)
 
-    def count_open_alerts(self) -> int:
-        """Number of alerts without an acknowledgement."""
+    def read_after(self, number: int, *kinds: str) -> list[JournalEntry]:
+        """Entries of some kinds after a number, oldest first."""
+        placeholders = ", ".join("?" * len(kinds))
         with self._lock:
-            row = self._db.execute(
-                "select count(*) from entry a where kind = 'alert' and not exists"
-                " (select 1 from entry b where b.kind = 'acknowledge'"
-                " and b.subject = a.subject)"
-            ).fetchone()
-        return int(row[0])
+            rows = self._db.execute(
+                f"select {_COLUMNS} from entry"  # noqa: S608
+                f" where kind in ({placeholders}) and id > ? order by id",
+                (*kinds, number),
+            ).fetchall()
+        return [_entry(row) for row in rows]
 
     def find(self, number: int) -> JournalEntry | None:
         """Entry with a number."""

@@ -9,10 +9,12 @@ from typing import Annotated
 from fastapi import Depends, HTTPException, Request
 
 from backend_spark.config import BackendSettings
-from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
+from backend_spark.console.event_detector import EventDetector
+from backend_spark.console.events import EventBook
 from backend_spark.console.live_state import LiveState
+from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.thresholds import Thresholds
@@ -27,9 +29,11 @@ class ConsoleServices:
         live_state: Live state.
         panels: Data of the panels.
         auth: Authenticates requests.
-        journal: Alerts, notes, thresholds, landslides.
-        alert_detector: Writes alerts to the journal.
+        journal: Events, notes, thresholds, landslides.
+        events: Events of the slopes.
+        event_detector: Detects events.
         thresholds: Criteria of the cells.
+        notifications: Sends notifications.
         clock: Unix time.
         places: Names of cells and nodes.
     """
@@ -39,8 +43,10 @@ class ConsoleServices:
     panels: PanelReader
     auth: Authenticator
     journal: Journal
-    alert_detector: AlertDetector
+    events: EventBook
+    event_detector: EventDetector
     thresholds: Thresholds
+    notifications: NotificationSender
     clock: Callable[[], float]
     places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)
@@ -51,16 +57,16 @@ class ConsoleServices:
         return self.live_state.tables
 
     def refresh(self) -> None:
-        """Read new rows of the tables, and write alerts."""
+        """Read new rows of the tables, and detect events."""
         self.live_state.refresh()
-        if self.alert_detector.detect() or self.live_state.alerts is None:
-            self.count_alerts()
+        self.event_detector.detect()
+        self.count_events()
 
-    def count_alerts(self) -> None:
-        """Update the number of open alerts that every page shows."""
-        # Without the lock an older count could overwrite a newer one.
+    def count_events(self) -> None:
+        """Update the summary of the open events that every page shows."""
+        # Without the lock an older summary could overwrite a newer one.
         with self._counting:
-            self.live_state.alerts = self.journal.count_open_alerts()
+            self.live_state.events = self.events.summary()
 
 
 async def get_services(request: Request) -> ConsoleServices:

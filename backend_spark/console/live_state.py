@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from backend_spark.console import level_grid, nodes
+from backend_spark.console.events import OpenEvents
 from backend_spark.console.level_grid import LatestRow, LevelGrid, severity
 from backend_spark.console.level_runs import (
     LevelRuns,
@@ -201,7 +202,7 @@ class LiveState:
         version: Incremented with every change.
         geometry: Incremented when cells are added.
         read_s: Unix time of the last reading of the tables.
-        alerts: Number of open alerts; None before the first count.
+        events: Summary of the open events.
         grid: Levels of the last 72 hours.
         nodes: Nodes by id.
         gateways: Gateways that the Managers list.
@@ -217,7 +218,7 @@ class LiveState:
     version: int = 0
     geometry: int = 0
     read_s: float = 0.0
-    alerts: int | None = None
+    events: OpenEvents = field(default_factory=OpenEvents)
     grid: LevelGrid = field(default_factory=LevelGrid)
     nodes: NodeStates = field(default_factory=NodeStates)
     gateways: GatewayList = field(default_factory=GatewayList)
@@ -345,7 +346,7 @@ class LiveState:
 
         Computed once a second at most, for all pages together.
         """
-        key = (self.version, int(self.clock()), self.alerts)
+        key = (self.version, int(self.clock()), self.events)
         cached_key, now = self._cached_now
         if key != cached_key:
             now = self._now()
@@ -385,7 +386,7 @@ class LiveState:
                 "margin_mm": margins,
                 "causes": [" ".join(row.causes) for row in latest],
                 "nodes": self._node_counts(),
-                "alerts": self.alerts or 0,
+                "events": self.events,
             }
 
     def _present_levels(self) -> tuple[level_grid.Bytes, list[PresentLevel]]:

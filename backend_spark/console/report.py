@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
+from backend_spark.console.events import EventBook
 from backend_spark.console.level_grid import headline_order, severity
 from backend_spark.console.level_runs import urgency
 from backend_spark.console.live_state import LiveState
@@ -34,7 +35,7 @@ MAX_NOTES: Final = 3
 MAP_WIDTH: Final = 330.0
 MAP_HEIGHT: Final = 250.0
 
-_TEMPLATES: Final = Environment(
+TEMPLATES: Final = Environment(
     loader=FileSystemLoader(str(files("backend_spark.console") / "templates")),
     autoescape=select_autoescape(),
     trim_blocks=True,
@@ -68,12 +69,12 @@ class SituationReport:
         highest = max(levels, key=headline_order, default=0)
         causes = {c for row in rows if row.level == highest for c in row.latest.causes}
         begins = [row.since_s for row in rows if row.level == highest and row.since_s]
-        return _TEMPLATES.get_template("report.html").render(
+        return TEMPLATES.get_template("report.html").render(
             language=language,
             w=words,
             place=self.place,
-            now=_when(now["now_s"]),
-            data_at=None if now["newest_s"] is None else _when(now["newest_s"]),
+            now=when(now["now_s"]),
+            data_at=None if now["newest_s"] is None else when(now["newest_s"]),
             exercise=now["exercise"],
             highest=highest,
             meaning=_meaning(highest, [c for c in Cause if c in causes], language),
@@ -87,9 +88,9 @@ class SituationReport:
             shapes=cell_polygons(cells["corners"], levels),
             width=MAP_WIDTH,
             height=MAP_HEIGHT,
-            waiting=self.journal.count_open_alerts(),
+            waiting=EventBook(self.journal).summary().count,
             notes=[
-                (_when(e.at_s), e.who, e.body["text"])
+                (when(e.at_s), e.who, e.body["text"])
                 for e in self.journal.read("note", limit=MAX_NOTES)
             ],
             nodes=now["nodes"],
@@ -134,8 +135,8 @@ class SituationReport:
             "households": self.places.households(row.token),
             "shelters": list(dict.fromkeys(p.shelter for p in here if p.shelter)),
             "contacts": list(dict.fromkeys(p.contact for p in here if p.contact)),
-            "at": _when(latest.at_s),
-            "known": _when(latest.known_until_s or latest.at_s),
+            "at": when(latest.at_s),
+            "known": when(latest.known_until_s or latest.at_s),
             "since": _since(row.since_s, now["now_s"], words),
             "margin": row.margin_mm,
             "reasons": [reason[language] for reason in reasons],
@@ -173,7 +174,7 @@ def _stale_words(now: dict[str, Any], words: dict[str, str]) -> str:
     if now["newest_s"] is None:
         return words["no_judgement_now"] + words["no_data_yet"]
     age = _duration(now["now_s"] - now["newest_s"], words)
-    last = words["last_data"].format(_when(now["newest_s"]), age)
+    last = words["last_data"].format(when(now["newest_s"]), age)
     return f"{words['no_judgement_now']} {last}"
 
 
@@ -189,7 +190,7 @@ def _since(since_s: int, now_s: float, words: dict[str, str]) -> str:
     """Begin of a level and its duration; without the date on the same day."""
     if not since_s:
         return ""
-    shown, today = _when(since_s), _when(now_s)[:10]
+    shown, today = when(since_s), when(now_s)[:10]
     shown = shown[11:] if shown[:10] == today else shown[5:]
     return words["since"].format(shown, _duration(now_s - since_s, words))
 
@@ -244,5 +245,6 @@ def cell_polygons(corners: list[list[int]], levels: list[int]) -> list[dict[str,
     ]
 
 
-def _when(at_s: float) -> str:
+def when(at_s: float) -> str:
+    """A Unix time in Japan, to the minute."""
     return datetime.fromtimestamp(at_s, JST).strftime("%Y-%m-%d %H:%M")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from backend_spark.analysed_rain.cells import cell_meshes
 from backend_spark.analysed_rain.table import AnalysisReader
-from backend_spark.config import RainCriteriaSection
 from backend_spark.criteria.jma import Telegram, parse_telegram
+from backend_spark.criteria.settings import RainCriteriaSection
 from backend_spark.criteria.tables import CriteriaTable, read_criteria
 from backend_spark.errors import CriteriaTableError, TelegramError
 from backend_spark.forecast.table import ForecastReader

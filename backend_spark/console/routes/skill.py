@@ -6,8 +6,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Depends, HTTPException, Response
 
-from backend_spark.console.audit_log import Journal
-from backend_spark.console.dependencies import Analyst, Services, viewer
+from backend_spark.console.dependencies import (
+    Analyst,
+    ConsoleServices,
+    Services,
+    viewer,
+)
+from backend_spark.console.events import Event
 from backend_spark.console.http import json_body, json_response
 from backend_spark.console.routes.time_travel import LAST_S
 from backend_spark.console.skill import DAY_S, JST_S, read_season
@@ -30,22 +35,22 @@ class LandslideBody(msgspec.Struct, forbid_unknown_fields=True):
     text: str = ""
 
 
-@router.get("/events")
-def events(services: Services) -> Response:
+@router.get("/landslides")
+def landslides(services: Services) -> Response:
     """Landslides, newest first."""
-    return json_response(_events(services.journal))
+    return json_response(_landslides(services))
 
 
-@router.post("/events")
-def add_event(
+@router.post("/landslides")
+def add_landslide(
     visitor: Analyst,
-    event: Annotated[LandslideBody, Depends(json_body(LandslideBody))],
+    landslide: Annotated[LandslideBody, Depends(json_body(LandslideBody))],
     services: Services,
 ) -> Response:
     """Append a landslide."""
-    body, name = _checked(event), visitor.account.name
+    body, name = _checked(landslide), visitor.account.name
     services.journal.write(services.clock(), "event", "", name, body)
-    return json_response(_events(services.journal))
+    return json_response(_landslides(services))
 
 
 @router.get("/skill")
@@ -54,36 +59,51 @@ def skill(services: Services, first: str, last: str) -> Response:
     from_s, to_s = _span(first, last)
     slides = [
         slide
-        for slide in (_slide(e.body) for e in services.journal.read("event"))
+        for slide in map(_slide, _landslides(services))
         if slide.from_s < to_s and slide.to_s >= from_s
     ]
     return json_response(read_season(services.tables, from_s, to_s).report(slides))
 
 
-def _events(journal: Journal) -> list[dict[str, Any]]:
-    entries = journal.read("event")
-    return [{"who": e.who, "at_s": e.at_s, **e.body} for e in entries]
+def _landslides(services: ConsoleServices) -> list[dict[str, Any]]:
+    """Landslides that were entered, and those of events whose slope failed."""
+    entered = [
+        {"who": e.who, "at_s": e.at_s, **e.body} for e in services.journal.read("event")
+    ]
+    failed = [_of_event(*each) for each in services.events.landslides()]
+    return sorted(entered + failed, key=lambda slide: -float(slide["from_s"]))
 
 
-def _checked(event: LandslideBody) -> dict[str, Any]:
-    if not 1 <= event.count <= MAX_COUNT:
+def _of_event(event: Event, failed_s: tuple[float, float]) -> dict[str, Any]:
+    from_s, to_s = failed_s
+    found = {"from_s": from_s, "to_s": to_s, "count": 1, "text": event.text}
+    return found | {"who": event.who, "at_s": event.state_s, "event": event.number}
+
+
+def _checked(landslide: LandslideBody) -> dict[str, Any]:
+    if not 1 <= landslide.count <= MAX_COUNT:
         rule = f"count must be between 1 and {MAX_COUNT}"
-        raise HTTPException(422, f"{rule}, got {event.count}")
-    if len(event.text) > MAX_TEXT_LENGTH:
+        raise HTTPException(422, f"{rule}, got {landslide.count}")
+    if len(landslide.text) > MAX_TEXT_LENGTH:
         rule = f"text must be at most {MAX_TEXT_LENGTH} characters long"
         raise HTTPException(422, rule)
     try:
-        at = datetime.fromisoformat(event.time).replace(tzinfo=JST)
+        at = datetime.fromisoformat(landslide.time).replace(tzinfo=JST)
     except ValueError as error:
         rule = "time must be a date or a time such as 2026-07-01T13:00"
-        raise HTTPException(422, f"{rule}, got {shortened(event.time)}") from error
-    is_day = len(event.time) <= len("2026-07-01")
+        raise HTTPException(422, f"{rule}, got {shortened(landslide.time)}") from error
+    is_day = len(landslide.time) <= len("2026-07-01")
     from_s = at.timestamp()
     if not 0 <= from_s <= LAST_S:
         rule = "time must be between the years 1970 and 2100"
-        raise HTTPException(422, f"{rule}, got {shortened(event.time)}")
+        raise HTTPException(422, f"{rule}, got {shortened(landslide.time)}")
     to_s = from_s + DAY_S - 1 if is_day else from_s
-    return {"from_s": from_s, "to_s": to_s, "count": event.count, "text": event.text}
+    return {
+        "from_s": from_s,
+        "to_s": to_s,
+        "count": landslide.count,
+        "text": landslide.text,
+    }
 
 
 def _span(first: str, last: str) -> tuple[int, int]:

@@ -84,7 +84,7 @@ def test_new_role_holds_at_the_next_request(
     """The session of the person stays."""
     client = open_app(workspace.with_accounts())
     proof, note = log_in(client, "a-analyst"), {"text": "x"}
-    assert client.post("/api/log/note", headers=proof, json=note).status_code == 200
+    assert client.post("/api/notes", headers=proof, json=note).status_code == 200
     (analyst,) = [
         account
         for account in accounts.read_accounts(workspace.folder / "accounts").values()
@@ -93,7 +93,7 @@ def test_new_role_holds_at_the_next_request(
     change(workspace, a_analyst=replace(analyst, role="viewer"))
 
     assert client.get("/api/session").json()["role"] == "viewer"
-    assert client.post("/api/log/note", headers=proof, json=note).status_code == 403
+    assert client.post("/api/notes", headers=proof, json=note).status_code == 403
 
 
 def test_new_password_ends_the_sessions_at_once(

@@ -182,7 +182,7 @@ def test_login_is_checked_before_query_and_body_are_parsed(
     answers = [
         client.get("/api/replay/levels?from_s=x"),
         client.post("/api/thresholds", content=b" " * 70_000),
-        client.post("/api/log/x/acknowledge", content=b"{"),
+        client.post("/api/events/state", content=b"{"),
     ]
 
     assert [answer.status_code for answer in answers] == [401] * 3
@@ -323,7 +323,7 @@ def test_session_and_csrf_token_survive_a_restart(
     with serve(make_test_services(workspace, clock, more), workspace.port) as client:
         client.cookies.update(cookies)
         assert client.get("/api/session").json()["user"] == "a-analyst"
-        answer = client.post("/api/log/note", json={"text": "on"}, headers=headers)
+        answer = client.post("/api/notes", json={"text": "on"}, headers=headers)
         assert answer.status_code == 200, answer.text
         client.post("/api/logout", headers=headers)
     with serve(make_test_services(workspace, clock, more), workspace.port) as client:

@@ -22,6 +22,13 @@ NUMBERS = ("-1", str(2**63), "9" * 23, "9" * 400, "9" * 5000, "1e999", "nan", ""
 DATES = ("0001-01-01", "9999-12-31", "2026-02-30", "9" * 400, "\x00", "")
 TEXTS = ("\x00" * 5000, "x" * 60_000)
 SPAN = {"from_s": "1793000000", "to_s": "1793000400"}
+EVENTS = {
+    "since": "0",
+    "until": "1793000400",
+    "level": "3",
+    "offset": "0",
+    "limit": "9",
+}
 SEASON = {"first": "2026-10-01", "last": "2026-10-31"}
 QUERIES = (
     ("/api/download/levels.geojson", {"at": "1793000400"}, NUMBERS),
@@ -30,15 +37,17 @@ QUERIES = (
     (f"/api/replay/cell/{CELL}", SPAN, NUMBERS),
     (f"/api/replay/cell/{CELL}/frame", SPAN, NUMBERS),
     ("/api/skill", SEASON, DATES),
+    ("/api/events", EVENTS, NUMBERS),
 )
 DRAFT = {"cell": CELL, "advisory_mm": 100, "warning_mm": 130, "special_mm": 200}
 BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/api/login", {"name": "a-chief", "password": "x", "code": "1"}),
-    ("/api/log/note", {"text": "x"}),
+    ("/api/notes", {"text": "x"}),
     ("/api/thresholds", {**DRAFT, "why": "x"}),
     ("/api/thresholds/preview", {**DRAFT, "why": "x"}),
     ("/api/what-if", {"mm_per_h": 30, "hours": 3}),
-    ("/api/events", {"time": "2026-07-01T13:00", "count": 1, "text": "x"}),
+    ("/api/landslides", {"time": "2026-07-01T13:00", "count": 1, "text": "x"}),
+    ("/api/events/state", {"events": [1], "state": "closed", "text": "x"}),
 )
 
 
@@ -70,10 +79,9 @@ def assert_names(answer: httpx.Response, field: str) -> None:
     "console: number of 23 digits in a path",
     "status 500",
 )
-def test_number_of_an_alert_is_bounded(chief: httpx.Client, number: str) -> None:
+def test_number_of_an_event_is_bounded(chief: httpx.Client, number: str) -> None:
     """SQLite's largest row number is 2^63 - 1."""
-    path = f"/api/log/{number}/acknowledge"
-    assert_names(chief.post(path, json={"text": ""}), "number")
+    assert_names(chief.get(f"/api/events/{number}"), "number")
 
 
 @pytest.mark.parametrize(("path", "query", "values"), QUERIES)

@@ -7,13 +7,17 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from backend_spark.cli import cli
-from backend_spark.console.audit_log import Journal, JournalHead, check_journal
+from backend_spark.console.audit_log import (
+    Journal,
+    JournalDraft,
+    JournalHead,
+    check_journal,
+)
 
 OLD_TABLE = """
 create table entry (
@@ -28,7 +32,7 @@ create trigger no_removal before delete on entry
 """
 """Tables of the release before the hashes."""
 
-ALERTS: tuple[dict[str, Any], ...] = ({"key": "a 4 1"}, {"key": "b 3 1"})
+ALERTS = tuple(JournalDraft("alert", key, "", {}) for key in ("a 4 1", "b 3 1"))
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     """A journal with five entries."""
     path = tmp_path / "journal.sqlite"
     journal = Journal(path)
-    journal.write_alerts(1.0, ALERTS)
+    journal.write_all(1.0, ALERTS)
     for n in range(3):
         journal.write(2.5 + n, "note", "", "鈴木", {"text": f"note {n}"})
     return path
@@ -95,7 +99,7 @@ def test_alert_is_not_replaced_by_another_of_its_key(path: Path) -> None:
     )
     journal = Journal(path)
 
-    assert journal.write_alerts(9.0, ALERTS) == 0
+    assert journal.write_all(9.0, ALERTS) == [None, None]
     assert [entry.at_s for entry in journal.read("alert")] == [1.0, 1.0]
     assert newest(path).number == 5
 
@@ -192,10 +196,10 @@ def test_journal_of_the_release_before_is_upgraded_in_place(tmp_path: Path) -> N
 
 def test_transaction_that_fails_leaves_no_entry(path: Path) -> None:
     """An alert that cannot be stored takes back those before it."""
-    bad = {"key": "\ud800"}
+    bad = JournalDraft("alert", "\ud800", "", {})
     journal = Journal(path)
     with pytest.raises(UnicodeEncodeError, match="surrogates"):
-        journal.write_alerts(3.0, [{"key": "c 3 1"}, bad])
+        journal.write_all(3.0, [JournalDraft("alert", "c 3 1", "", {}), bad])
     journal.write(4.0, "note", "", "x", {})
 
     assert newest(path).number == 6

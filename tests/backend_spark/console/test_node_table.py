@@ -12,7 +12,8 @@ from console_tables import MICRO
 from console_workspace import NOW_S, SLOPES, Clock, Workspace, make_test_services
 from deltalake import write_deltalake
 
-from backend_spark.console.node_table import ConsoleMetrics, build_node_table
+from backend_spark.console.metrics import ConsoleMetrics
+from backend_spark.console.node_table import build_node_table
 from backend_spark.console.nodes import NewestReading, NodeState, NodeStates
 from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
 from service_runtime.metrics import MetricFamilies, collect_certificate_end
@@ -193,11 +194,13 @@ def test_quality_flags_are_shown(open_app: OpenApp, workspace: Workspace) -> Non
 
 
 def test_metrics_match_the_reference(workspace: Workspace, clock: Clock) -> None:
-    """Node states, clocks and age of the levels, named as in docs/reference."""
+    """Nodes, levels, events and notifications, named as in docs/reference."""
     parts = make_test_services(workspace, clock)
     parts.refresh()
     parts.live_state.nodes.by_id[SLOPES[0].node].synchronised = False
-    families = ConsoleMetrics(parts.live_state, LoopWatchdog(clock)).collect()
+    families = ConsoleMetrics(
+        parts.live_state, LoopWatchdog(clock), parts.notifications
+    ).collect()
     values = {
         (sample.name, *sample.labels.values()): sample.value
         for family in MetricFamilies(lambda: families).collect()
@@ -210,6 +213,11 @@ def test_metrics_match_the_reference(workspace: Workspace, clock: Clock) -> None
     assert values["yamamori_nodes", "silent"] == 1
     assert values["yamamori_nodes_unsynchronised",] == 1
     assert values["yamamori_levels_age_seconds",] == 60
+    cells = {key[1:]: n for key, n in values.items() if key[0] == "yamamori_cells"}
+    assert cells["4", "held"] == 1
+    assert sum(cells.values()) == len(SLOPES)
+    assert values["yamamori_events_open", "4"] == 2
+    assert values["yamamori_notifications_waiting",] == 0
     assert [
         each.name for each in [*families, collect_certificate_end(TlsFiles())]
     ] == named

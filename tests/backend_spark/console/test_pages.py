@@ -184,27 +184,6 @@ def test_pages_fit_a_tablet(console: str, driver: Chrome) -> None:
             picture(driver, f"tablet-{width}-{language}")
 
 
-def test_alert_is_acknowledged_in_the_page(
-    run_console: RunConsole, driver: Chrome, workspace: Workspace
-) -> None:
-    """With a remark; the log shows the name, and a note is stored below it."""
-    driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
-    find(driver, "input[name=name]").send_keys("a-analyst")
-    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
-    wait_until(lambda: text(driver, ".headline .badge"))
-    find(driver, "[data-tab=alerts]").click()
-    find(driver, "tr[data-alert] input").send_keys("<b>確認</b>")
-    find(driver, "tr[data-alert] button").click()
-    wait_until(lambda: "a-analyst" in text(driver, ".seen"))
-    find(driver, "textarea").send_keys("橋の水位に注意")
-    find(driver, ".note button").click()
-    wait_until(lambda: "橋の水位に注意" in text(driver, ".notes-list"))
-
-    assert "<b>確認</b>" in text(driver, ".seen")
-    picture(driver, "alerts-ja")
-    no_problems(driver)
-
-
 def test_threshold_is_changed_in_the_page(
     run_console: RunConsole, driver: Chrome, workspace: Workspace
 ) -> None:

@@ -22,7 +22,7 @@ RunConsole = Callable[..., str]
 LISTED = (
     "return [...document.querySelectorAll('.pick .badge')].map(b => b.dataset.level)"
 )
-TABS = ("alerts", "health", "thresholds", "skill")
+TABS = ("events", "health", "thresholds", "skill")
 
 
 @pytest.fixture

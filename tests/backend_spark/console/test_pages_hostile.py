@@ -24,7 +24,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from backend_spark.console.alert_detector import MESSAGE_COLUMNS
+from backend_spark.console.event_detector import MESSAGE_COLUMNS
 from backend_spark.tables.schemas import LEVELS, SILVER
 from spatial_mqtt import senml
 from spatial_mqtt.cells import Cell
@@ -90,12 +90,12 @@ def open_tab(driver: Chrome, name: str, css: str) -> None:
 def test_html_in_messages_is_escaped(
     run_console: RunConsole, driver: Chrome, hostile: Workspace
 ) -> None:
-    """In reasons, alerts, the tables of nodes and gateways, and the report."""
+    """In reasons, events, the tables of nodes and gateways, and the report."""
     address = run_console(hostile.with_accounts())
     log_in(driver, address)
     find(driver, f".pick[data-token='{CELL}']").click()
     wait_until(lambda: HOSTILE in text(driver, ".panel .reasons"))
-    open_tab(driver, "alerts", "tr[data-alert]")
+    open_tab(driver, "events", "tr[data-event]")
     open_tab(driver, "health", "tr[data-gateway]")
     picture(driver, "hostile-health")
     driver.get(f"{address}report?lang=ja")
@@ -111,10 +111,10 @@ def test_html_in_user_input_is_escaped(
     """In notes, reasons of thresholds, landslides and the report."""
     address = run_console(workspace.with_accounts())
     log_in(driver, address)
-    find(driver, "[data-tab=alerts]").click()
+    find(driver, "[data-tab=events]").click()
     find(driver, "textarea").send_keys(HOSTILE)
     find(driver, ".note button").click()
-    open_tab(driver, "alerts", ".notes-list")
+    open_tab(driver, "events", ".notes-list")
     find(driver, "[data-tab=thresholds]").click()
     find(driver, "input[name=why]").send_keys(HOSTILE)
     find(driver, ".thresholds .primary").click()

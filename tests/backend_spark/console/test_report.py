@@ -45,7 +45,7 @@ def test_notes_in_the_report_are_escaped(
     """HTML in a note is shown as text."""
     client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
-    client.post("/api/log/note", headers=proof, json={"text": "<script>x()</script>"})
+    client.post("/api/notes", headers=proof, json={"text": "<script>x()</script>"})
     page = client.get("/report").text
 
     assert "<script>" not in page

@@ -60,7 +60,7 @@ def test_entered_landslide_counts_in_the_skill(
     """It is stored with its author and appears in the report."""
     client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
-    (event,) = client.post("/api/events", headers=proof, json=EVENT).json()
+    (event,) = client.post("/api/landslides", headers=proof, json=EVENT).json()
     days = {"first": "2026-10-24", "last": "2026-10-26"}
     report = client.get("/api/skill", params=days).json()
 
@@ -78,7 +78,7 @@ def test_landslide_with_a_date_covers_the_whole_day(
     client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
     event = EVENT | {"time": "2026-10-26"}
-    (stored,) = client.post("/api/events", headers=proof, json=event).json()
+    (stored,) = client.post("/api/landslides", headers=proof, json=event).json()
 
     assert stored["to_s"] - stored["from_s"] == DAY_S - 1
 
@@ -97,11 +97,11 @@ def test_invalid_events_are_rejected(
     """The error names field and rule; nothing is stored."""
     client = open_app(workspace.with_accounts())
     proof = log_in(client, "a-analyst")
-    answer = client.post("/api/events", headers=proof, json=EVENT | more)
+    answer = client.post("/api/landslides", headers=proof, json=EVENT | more)
 
     assert answer.status_code == 422
     assert message in answer.json()["detail"]
-    assert client.get("/api/events").json() == []
+    assert client.get("/api/landslides").json() == []
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 // The page: session, tabs, map, panel and slider.
 
 import { el, replace } from "./dom";
+import { Attention } from "./attention";
 import { loginForm } from "./login";
 import { LevelMap } from "./map";
 import { showNode } from "./node";
@@ -44,6 +45,7 @@ function show(session: Session): void {
   replace(app, head(session, home, other), status, home, other);
   slider.build();
   state.addEventListener("now", () => showStatus(status, state));
+  followEvents(state);
   state.addEventListener("levels", () => (state.selected ? void panel.draw() : overview.draw()));
   state.addEventListener("places", () => state.selected || overview.draw());
   const followHash = () => {
@@ -86,11 +88,23 @@ function head(session: Session, home: HTMLElement, other: HTMLElement): HTMLElem
   return el("header", { class: "top" }, el("h1", {}, el("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), `${session.place} ${t("title")}`.trim()), session.exercise ? el("span", { class: "exercise", title: t("exerciseLong") }, t("exercise")) : null, tabs, languageButton, logoutButton);
 }
 
+// Title, sound and notification, and lists that are open, follow the events.
+function followEvents(state: State): void {
+  const attention = new Attention(document.title);
+  let revision = -1;
+  state.addEventListener("now", () => {
+    if (!state.now || state.now.events.revision === revision) return;
+    revision = state.now.events.revision;
+    attention.update(state.now.events);
+    dispatchEvent(new Event("yamamori-events"));
+  });
+}
+
 function showStatus(status: HTMLElement, state: State): void {
   const { now } = state;
   if (!now) return;
-  const tab = document.querySelector<HTMLElement>("[data-tab=alerts]");
-  if (tab) tab.dataset["count"] = now.alerts ? String(now.alerts) : "";
+  const tab = document.querySelector<HTMLElement>("[data-tab=events]");
+  if (tab) tab.dataset["count"] = now.events.count ? String(now.events.count) : "";
   const age = now.newest_s === null ? Infinity : now.now_s - now.newest_s;
   const isStale = age > STALE_S;
   const words = !state.online ? t("offline") : now.newest_s === null ? t("noData") : isStale ? `${t("stale")}${formatTime(now.newest_s)}（${formatAgo(age)}）` : "";

@@ -25,7 +25,7 @@ interface Skill {
 }
 
 export async function drawSkill(container: HTMLElement, session: Session): Promise<void> {
-  show(container, session, await get<Slide[]>("api/events"));
+  show(container, session, await get<Slide[]>("api/landslides"));
 }
 
 function show(container: HTMLElement, session: Session, events: Slide[]): void {
@@ -54,7 +54,7 @@ function eventForm(container: HTMLElement, session: Session, showError: (error: 
   const form = el("form", { class: "form event" }, el("label", {}, t("timeColumn"), time), el("label", {}, t("count"), count), el("label", {}, t("what"), text), el("button", { type: "submit" }, t("write")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    post<Slide[]>("api/events", { time: time.value, count: Number(count.value), text: text.value })
+    post<Slide[]>("api/landslides", { time: time.value, count: Number(count.value), text: text.value })
       .then((events) => show(container, session, events))
       .catch(showError);
   });

@@ -2,6 +2,7 @@
 // server each second, or a replay of another time.
 import { fetchReplay, type Known, type Replay } from "./replayData";
 import { getBytes, get, type Session } from "./api";
+import type { OpenEvents } from "./attention";
 import { HELD_OFFSET, MISSING, severity } from "./i18n";
 
 export interface Now {
@@ -16,7 +17,7 @@ export interface Now {
   exercise: boolean;
   newest_s: number | null;
   nodes: Record<string, number>;
-  alerts: number;
+  events: OpenEvents;
   levels: number[];
   flags: number[];
   seen_s: number[];

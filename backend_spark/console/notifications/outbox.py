@@ -1,0 +1,299 @@
+"""Outbox: notifications that wait for delivery, and every attempt, in an SQLite file.
+
+A notification is stored with the journal entry up to which notifications are planned,
+in one transaction, so that none is lost or planned twice by a kill. It stays until it
+was delivered: at least once, twice if the program ends between delivery and commit.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from backend_spark.console.notifications.rules import Plan, Target
+from slope_science.findings import DANGER
+
+RETRY_S: Final = (5.0, 300.0)
+"""First and longest time between attempts; each is twice the one before."""
+
+GIVE_UP_S: Final = 24 * 3600.0
+"""Age at which a notification below level 4 is given up; others never are."""
+
+DELIVERED: Final = "delivered"
+
+MAX_ATTEMPTS: Final = 10
+"""Attempts of a notification that are shown."""
+
+_TABLES: Final = """
+create table if not exists planned (entry integer not null);
+create table if not exists notification (
+  id integer primary key, entry integer not null, event integer not null,
+  rule text not null, position integer not null, shown text not null,
+  level integer not null, created_s real not null, wanted_s real not null,
+  due_s real not null,
+  only_open integer not null, state text not null
+);
+create unique index if not exists once
+  on notification (entry, rule, position) where entry > 0;
+create index if not exists waiting on notification (due_s) where state = 'waiting';
+create index if not exists of_event on notification (event);
+create table if not exists attempt (
+  id integer primary key, notification integer not null, at_s real not null,
+  outcome text
+);
+create index if not exists of_notification on attempt (notification);
+"""
+_COLUMNS: Final = (
+    "id, entry, event, rule, position, shown, level, created_s, wanted_s, due_s,"
+    " only_open, state"
+)
+
+
+class NotificationState(StrEnum):
+    """What became of a notification."""
+
+    WAITING = "waiting"
+    DELIVERED = "delivered"
+    NOT_NEEDED = "not_needed"
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True)
+class StoredNotification:
+    """One notification.
+
+    Attributes:
+        id: Row number.
+        entry: Journal entry that it is about; 0 for a test.
+        event: Number of its event; 0 for a test.
+        target: Rule and position of the address.
+        shown: Address without its secrets.
+        level: Level that was reached.
+        created_s: Unix time.
+        wanted_s: Unix time of the first attempt.
+        due_s: Unix time of the next attempt.
+        only_open: See `Plan`.
+        state: What became of it.
+    """
+
+    id: int
+    entry: int
+    event: int
+    target: Target
+    shown: str
+    level: int
+    created_s: float
+    wanted_s: float
+    due_s: float
+    only_open: bool
+    state: NotificationState
+
+
+class Outbox:
+    """The file of the notifications; several threads may use it.
+
+    Args:
+        path: Of the file, which only its owner may read; its folder is made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("pragma journal_mode = wal")
+        self._db.execute("pragma synchronous = full")
+        self._db.executescript(_TABLES)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute("begin immediate")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
+
+    def planned(self) -> int:
+        """Number of the last journal entry whose notifications are planned."""
+        with self._lock:
+            row = self._db.execute("select max(entry) from planned").fetchone()
+        return int(row[0] or 0)
+
+    def plan(self, rows: Iterable[tuple[Any, ...]], entry: int) -> None:
+        """Store notifications, and that entries up to a number are planned.
+
+        Args:
+            rows: Made by `row_of`; one that is there already is ignored.
+            entry: Number of a journal entry.
+        """
+        insert = (
+            "insert or ignore into notification (entry, event, rule, position, shown,"
+            " level, created_s, wanted_s, due_s, only_open, state)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting')"
+        )
+        with self._transaction() as db:
+            db.executemany(insert, rows)
+            db.execute("delete from planned")
+            db.execute("insert into planned values (?)", (entry,))
+
+    def add_tests(self, targets: Sequence[tuple[Target, str]], now_s: float) -> None:
+        """Store a test for some targets, each with its address without secrets."""
+        insert = (
+            "insert into notification (entry, event, rule, position, shown, level,"
+            " created_s, wanted_s, due_s, only_open, state)"
+            " values (0, 0, ?, ?, ?, 0, ?, ?, ?, 0, 'waiting')"
+        )
+        with self._transaction() as db:
+            db.executemany(
+                insert,
+                [
+                    (t.rule, t.position, shown, now_s, now_s, now_s)
+                    for t, shown in targets
+                ],
+            )
+
+    def due(self, now_s: float) -> list[StoredNotification]:
+        """Waiting notifications whose time has come, the highest level first."""
+        return self._select(
+            "state = 'waiting' and due_s <= ? order by level desc, id", (now_s,)
+        )
+
+    def of_event(self, event: int) -> list[StoredNotification]:
+        """Notifications of an event, oldest first."""
+        return self._select("event = ? order by id", (event,))
+
+    def newest(self, limit: int) -> list[StoredNotification]:
+        """Newest notifications."""
+        return self._select("true order by id desc limit ?", (limit,))
+
+    def _select(
+        self, condition: str, values: tuple[object, ...]
+    ) -> list[StoredNotification]:
+        query = f"select {_COLUMNS} from notification where {condition}"  # noqa: S608
+        with self._lock:
+            rows = self._db.execute(query, values).fetchall()
+        return [_notification(row) for row in rows]
+
+    def attempts(self, number: int) -> list[dict[str, Any]]:
+        """Last attempts of a notification, numbered, oldest first.
+
+        The outcome is empty while an attempt lasts, or if the program ended in it.
+        """
+        with self._lock:
+            rows = self._db.execute(
+                "select row_number() over (order by id), at_s, outcome from attempt"
+                " where notification = ? order by id desc limit ?",
+                (number, MAX_ATTEMPTS),
+            ).fetchall()
+        return [
+            {"number": n, "at_s": at_s, "outcome": outcome or ""}
+            for n, at_s, outcome in reversed(rows)
+        ]
+
+    def begin(self, numbers: Sequence[int], now_s: float) -> None:
+        """Record the begin of an attempt, before anything is sent."""
+        with self._transaction() as db:
+            db.executemany(
+                "insert into attempt (notification, at_s) values (?, ?)",
+                [(number, now_s) for number in numbers],
+            )
+
+    def end(
+        self, batch: Sequence[StoredNotification], problem: str, now_s: float
+    ) -> None:
+        """Record the end of an attempt.
+
+        Args:
+            batch: Notifications that were sent together.
+            problem: Why it failed; empty if it did not.
+            now_s: Unix time.
+        """
+        with self._transaction() as db:
+            for each in batch:
+                count = self._finish(db, each.id, problem or DELIVERED)
+                state, due_s = _after(each, problem, count, now_s)
+                _set(db, each.id, state, due_s)
+
+    def _finish(self, db: sqlite3.Connection, number: int, outcome: str) -> int:
+        """Store the outcome of the last attempt, and return the number of attempts."""
+        last, count = db.execute(
+            "select max(id), count(*) from attempt where notification = ?", (number,)
+        ).fetchone()
+        db.execute("update attempt set outcome = ? where id = ?", (outcome, last))
+        return int(count)
+
+    def drop(self, number: int, state: NotificationState) -> None:
+        """Set the state of a notification that will not be sent."""
+        with self._transaction() as db:
+            _set(db, number, state, 0.0)
+
+    def overdue(self, now_s: float) -> list[StoredNotification]:
+        """Notifications that should have been delivered already."""
+        condition = "state = 'waiting' and wanted_s <= ? order by wanted_s"
+        return self._select(condition, (now_s,))
+
+
+def row_of(
+    about: tuple[int, int, int], plan: Plan, shown: str, now_s: float
+) -> tuple[Any, ...]:
+    """Row of a planned notification.
+
+    Args:
+        about: Numbers of journal entry and event, and the level.
+        plan: When it is due.
+        shown: Address without its secrets.
+        now_s: Unix time.
+    """
+    target = (plan.target.rule, plan.target.position)
+    times = (now_s, plan.due_s, plan.due_s)
+    entry, event, level = about
+    return (entry, event, *target, shown, level, *times, plan.only_open)
+
+
+def _notification(row: tuple[Any, ...]) -> StoredNotification:
+    number, entry, event, rule, position, shown, level, *times = row[:-2]
+    only_open, state = row[-2:]
+    created_s, wanted_s, due_s = times
+    return StoredNotification(
+        number,
+        entry,
+        event,
+        Target(rule, position),
+        shown,
+        level,
+        created_s,
+        wanted_s,
+        due_s,
+        bool(only_open),
+        NotificationState(state),
+    )
+
+
+def _after(
+    each: StoredNotification, problem: str, attempts: int, now_s: float
+) -> tuple[NotificationState, float]:
+    """State of a notification after an attempt, and when the next one is due."""
+    if not problem:
+        return NotificationState.DELIVERED, now_s
+    if each.level < DANGER and now_s - each.created_s > GIVE_UP_S:
+        return NotificationState.GIVEN_UP, now_s
+    first_s, longest_s = RETRY_S
+    wait_s = min(longest_s, first_s * 2.0 ** min(attempts - 1, 10))
+    return NotificationState.WAITING, now_s + wait_s
+
+
+def _set(
+    db: sqlite3.Connection, number: int, state: NotificationState, due_s: float
+) -> None:
+    db.execute(
+        "update notification set state = ?, due_s = ? where id = ?",
+        (str(state), due_s, number),
+    )

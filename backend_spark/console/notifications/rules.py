@@ -1,0 +1,100 @@
+"""Rules: who is notified of which event, and when."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from backend_spark.console.events import Event
+from backend_spark.console.notifications.settings import (
+    NotificationSection,
+    QuietHours,
+)
+from slope_science.findings import DANGER
+from spatial_mqtt.cells import Cell
+
+DistrictsOf = Callable[[str], frozenset[str]]
+"""Names of the districts in which a cell lies."""
+
+
+def no_districts(_cell: str) -> frozenset[str]:
+    """No cell lies in a district, as without a gazetteer."""
+    return frozenset()
+
+
+@dataclass(frozen=True)
+class Target:
+    """One address of a rule.
+
+    Attributes:
+        rule: Name of the rule.
+        position: Position of the address in the rule, from 0.
+    """
+
+    rule: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When to notify a target.
+
+    Attributes:
+        target: Of the notification.
+        due_s: Unix time.
+        only_open: Whether it is dropped if the event is not open any more by then.
+    """
+
+    target: Target
+    due_s: float
+    only_open: bool
+
+
+@dataclass(frozen=True)
+class NotificationRules:
+    """All rules of the settings.
+
+    Attributes:
+        sections: The rules.
+        exercise: Whether past data are taken as the present.
+        districts_of: Districts of a cell.
+    """
+
+    sections: tuple[NotificationSection, ...]
+    exercise: bool
+    districts_of: DistrictsOf = no_districts
+
+    def plan(self, event: Event, level: int, now_s: float) -> Iterator[Plan]:
+        """Notifications about a rise of an event to a level."""
+        for section in self.sections:
+            if not self._applies(section, event, level):
+                continue
+            wanted_s = now_s + 60.0 * section.unacknowledged_min
+            due_s = wanted_s
+            if section.quiet and level < DANGER:
+                due_s = QuietHours.parse(section.quiet).end_s(wanted_s)
+            only_open = section.unacknowledged_min > 0 or due_s > wanted_s
+            for position in range(len(section.to)):
+                yield Plan(Target(section.name, position), due_s, only_open)
+
+    def _applies(self, section: NotificationSection, event: Event, level: int) -> bool:
+        if level < section.from_level or (self.exercise and not section.exercises):
+            return False
+        if not section.cells and not section.districts:
+            return True
+        return event.cell is not None and self._is_inside(section, event.cell)
+
+    def _is_inside(self, section: NotificationSection, cell: str) -> bool:
+        if self.districts_of(cell) & set(section.districts):
+            return True
+        place = Cell.from_token(cell)
+        return any(Cell.from_token(token).contains(place) for token in section.cells)
+
+    def section(self, rule: str) -> NotificationSection | None:
+        """The rule with a name."""
+        return next((each for each in self.sections if each.name == rule), None)
+
+    def address(self, target: Target) -> str | None:
+        """Address of a target; None if the settings have it no more."""
+        section = self.section(target.rule)
+        if section is None or target.position >= len(section.to):
+            return None
+        return section.to[target.position]

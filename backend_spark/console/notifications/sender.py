@@ -1,0 +1,316 @@
+"""Sender: plans notifications from the journal, and delivers what is due.
+
+Each target has one delivery at a time, in a thread of its own, so that a receiver that
+does not answer delays no other. What is due for a target meanwhile is one message.
+"""
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from backend_spark.config import ConsoleSection
+from backend_spark.console.audit_log import Journal
+from backend_spark.console.events import EventBook, EventState
+from backend_spark.console.notifications import channels
+from backend_spark.console.notifications.channels import DeliveryError, Message
+from backend_spark.console.notifications.outbox import (
+    NotificationState,
+    Outbox,
+    StoredNotification,
+    row_of,
+)
+from backend_spark.console.notifications.rules import NotificationRules, Target
+from backend_spark.console.notifications.settings import NotificationSection
+from backend_spark.console.notifications.texts import MessageTexts, NameOf, Rise
+from service_runtime.errors import FieldError
+
+log = logging.getLogger(__name__)
+
+MAX_AGE_S: Final = 24 * 3600.0
+"""Rises of events whose last sign is older are not notified: after a long pause, or
+when the console first reads old tables."""
+
+MERGE_S: Final = 20.0
+"""Least time between two messages to one target; more rises meanwhile are merged."""
+
+MAX_WORKERS: Final = 8
+
+HEARTBEAT_S: Final = 60.0
+"""Time between two requests of the dead man's switch."""
+
+LATE_S: Final = 600.0
+"""Delay of a notification, or age of the last reading, that ends the heartbeat."""
+
+Clock = Callable[[], float]
+
+
+@dataclass
+class NotificationSender:
+    """Sends notifications.
+
+    Attributes:
+        console: Settings of the console.
+        rules: The rules.
+        journal: The journal.
+        events: The events.
+        outbox: The notifications.
+        clock: Unix time.
+        present: Unix time of the present: of the newest data in an exercise.
+        name_of: Names of cells.
+        read_s: Unix time at which the tables were read last.
+        heartbeat_at_s: Unix time of the last heartbeat that was accepted.
+    """
+
+    console: ConsoleSection
+    rules: NotificationRules
+    journal: Journal
+    events: EventBook
+    outbox: Outbox
+    clock: Clock
+    present: Clock
+    read_s: Clock
+    name_of: NameOf = lambda _: ""
+    heartbeat_at_s: float = 0.0
+    _busy: set[Target] = field(default_factory=set)
+    _sent_s: dict[Target, float] = field(default_factory=dict)
+    _pinged_s: float = 0.0
+    _pinging: bool = False
+
+    def __post_init__(self) -> None:
+        """Start no thread before the first delivery."""
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(MAX_WORKERS, "notify")
+
+    def step(self) -> None:
+        """Plan, and begin the deliveries that are due."""
+        now_s = self.clock()
+        self._plan(now_s)
+        due = sorted(self.outbox.due(now_s), key=lambda each: _order(each.target))
+        for target, group in groupby(due, key=lambda each: each.target):
+            batch = [each for each in group if not self._is_over(each)]
+            if batch and self._take(target, now_s):
+                self._pool.submit(self._deliver, target, batch)
+        self._ping(now_s)
+
+    def _plan(self, now_s: float) -> None:
+        after = self.outbox.planned()
+        entries = self.journal.read_after(after, "alert")
+        if not entries:
+            return
+        rows: list[tuple[Any, ...]] = []
+        for entry in entries:
+            event = self.events.event_of_entry(entry.id)
+            if event is None:
+                return  # it is being folded
+            if entry.id not in event.calls:
+                continue
+            if self.present() - event.last_s > MAX_AGE_S:
+                continue
+            level = int(entry.body["level"])
+            for plan in self.rules.plan(event, level, now_s):
+                about = (entry.id, event.number, level)
+                rows.append(row_of(about, plan, self._shown(plan.target), now_s))
+        self.outbox.plan(rows, entries[-1].id)
+        if rows:
+            log.info("%d notifications for %d entries", len(rows), len(entries))
+
+    def _shown(self, target: Target) -> str:
+        try:
+            return channels.masked(self._address(target))
+        except (DeliveryError, FieldError):
+            return ""
+
+    def _is_over(self, each: StoredNotification) -> bool:
+        """Drop a notification that is not wanted any more."""
+        if self.rules.address(each.target) is None:
+            self.outbox.drop(each.id, NotificationState.GIVEN_UP)
+            log.error("rule %s is gone: notification given up", each.target.rule)
+            return True
+        event = self.events.get(each.event)
+        if each.only_open and event is not None and event.state != EventState.OPEN:
+            self.outbox.drop(each.id, NotificationState.NOT_NEEDED)
+            return True
+        return False
+
+    def _take(self, target: Target, now_s: float) -> bool:
+        """Whether a delivery to a target may begin."""
+        with self._lock:
+            last_s = self._sent_s.get(target, 0.0)
+            if target in self._busy or 0 <= now_s - last_s < MERGE_S:
+                return False
+            self._busy.add(target)
+            return True
+
+    def _deliver(self, target: Target, batch: Sequence[StoredNotification]) -> None:
+        """Deliver a batch, in a thread of the pool."""
+        try:
+            self.outbox.begin([each.id for each in batch], self.clock())
+            problem = self._send(target, batch)
+            self.outbox.end(batch, problem, self.clock())
+            if not problem:
+                self._sent_s[target] = self.clock()
+        except Exception:
+            log.exception("delivery to %s failed; it is repeated", target.rule)
+        finally:
+            with self._lock:
+                self._busy.discard(target)
+
+    def _send(self, target: Target, batch: Sequence[StoredNotification]) -> str:
+        """Send one message, and return why it failed; empty if it did not."""
+        try:
+            section = self._section(target)
+            message = self._message(section, batch)
+            key = key_of(section)
+            address = self._address(target)
+            channels.deliver(address, section.format, key, message, self.clock())
+        except (DeliveryError, FieldError) as error:
+            log.warning("%s: %s was not delivered: %s", target.rule, batch[0].id, error)
+            return str(error)
+        log.info("%s: %d notifications delivered", target.rule, len(batch))
+        return ""
+
+    def _message(
+        self, section: NotificationSection, batch: Sequence[StoredNotification]
+    ) -> Message:
+        ids = ",".join(str(each.id) for each in batch)
+        made = f"{batch[0].created_s} {section.name} {ids}"
+        name = "msg_" + hashlib.sha256(made.encode()).hexdigest()[:24]
+        texts = texts_of(section, self.console, self.name_of)
+        rises = [rise for each in batch if (rise := self._rise(each)) is not None]
+        return texts.message(name, rises) if rises else texts.test(name)
+
+    def _rise(self, each: StoredNotification) -> Rise | None:
+        entry, event = self.journal.find(each.entry), self.events.get(each.event)
+        return None if entry is None or event is None else Rise(event, entry)
+
+    def _section(self, target: Target) -> NotificationSection:
+        section = self.rules.section(target.rule)
+        if section is None:
+            raise DeliveryError(f"there is no rule {target.rule}")
+        return section
+
+    def _address(self, target: Target) -> str:
+        address = self.rules.address(target)
+        if address is None:
+            raise DeliveryError(f"rule {target.rule} has no such address")
+        return read_address(address)
+
+    def test(self, rule: str, now_s: float) -> int:
+        """Store a test message for each address of a rule, and return their number.
+
+        Raises:
+            FieldError: There is no such rule.
+        """
+        section = self.rules.section(rule)
+        if section is None:
+            names = ", ".join(each.name for each in self.rules.sections) or "none"
+            raise FieldError("rule", f"the name of one ({names})", rule)
+        self.outbox.add_tests(
+            [
+                (Target(rule, position), self._shown(Target(rule, position)))
+                for position in range(len(section.to))
+            ],
+            now_s,
+        )
+        return len(section.to)
+
+    def _ping(self, now_s: float) -> None:
+        """Request the dead man's switch; not while it is being requested."""
+        is_due = now_s - self._pinged_s >= HEARTBEAT_S
+        if self.console.heartbeat is None or self._pinging or not is_due:
+            return
+        if not self._is_well(now_s):
+            log.warning("no heartbeat: tables are not read or notifications are late")
+            return
+        self._pinged_s, self._pinging = now_s, True
+        self._pool.submit(self._heartbeat, self.console.heartbeat)
+
+    def _is_well(self, now_s: float) -> bool:
+        late = self.outbox.overdue(now_s - LATE_S)
+        return now_s - self.read_s() < LATE_S and not late
+
+    def _heartbeat(self, url: str) -> None:
+        try:
+            channels.post_heartbeat(read_address(url))
+            self.heartbeat_at_s = self.clock()
+        except (DeliveryError, FieldError) as error:
+            log.warning("heartbeat was not accepted: %s", error)
+        finally:
+            self._pinging = False
+
+    def is_busy(self) -> bool:
+        """Whether a delivery or a heartbeat is being sent."""
+        with self._lock:
+            return bool(self._busy) or self._pinging
+
+    def close(self) -> None:
+        """Begin no more deliveries."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_addresses(console: ConsoleSection) -> None:
+    """Refuse addresses, keys and files of the settings that cannot be used.
+
+    Raises:
+        FieldError: One cannot.
+    """
+    for number, section in enumerate(console.notifications, start=1):
+        for address in section.to:
+            channels.check_address(read_address(address))
+        if section.key_file is not None:
+            _check_key(section.key_file, f"console.notifications[{number}].key_file")
+    if console.heartbeat is not None and not channels.is_webhook(
+        read_address(console.heartbeat)
+    ):
+        raise FieldError("console.heartbeat", "https://…", console.heartbeat)
+
+
+def _check_key(path: str, name: str) -> None:
+    if len(channels.read_secret(Path(path))) < 24:  # noqa: PLR2004 - as its doc says
+        rule = "a file whose first line has at least 24 characters"
+        raise FieldError(name, rule, path, "openssl rand -base64 32")
+
+
+def texts_of(
+    section: NotificationSection,
+    console: ConsoleSection,
+    name_of: NameOf = lambda _: "",
+) -> MessageTexts:
+    """Texts of a rule's messages."""
+    link = f"{console.address.rstrip('/')}/" if console.address else ""
+    is_escalation = section.unacknowledged_min > 0
+    return MessageTexts(
+        section.language, console.place, link, console.exercise, is_escalation, name_of
+    )
+
+
+def key_of(section: NotificationSection) -> bytes | None:
+    """Key of the signatures of a rule's webhooks; None without one.
+
+    Raises:
+        FieldError: Its file cannot be read.
+    """
+    if section.key_file is None:
+        return None
+    return channels.read_secret(Path(section.key_file)).encode()
+
+
+def read_address(address: str) -> str:
+    """An address, or that in the file of which it is the path.
+
+    Raises:
+        FieldError: The file cannot be read.
+    """
+    if address.startswith("/"):
+        return channels.read_secret(Path(address))
+    return address
+
+
+def _order(target: Target) -> tuple[str, int]:
+    return target.rule, target.position

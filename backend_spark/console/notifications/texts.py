@@ -1,0 +1,152 @@
+"""Texts of notifications, in English and Japanese."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from backend_spark.console.audit_log import JournalEntry
+from backend_spark.console.events import Event
+from backend_spark.console.notifications.channels import Message
+from backend_spark.console.report import when
+from backend_spark.i18n import CAUSES, reasons_of, render_both, render_japanese
+from slope_science.causes import Cause, observed_causes
+from slope_science.reason_text import render_english
+
+MAX_LISTED: Final = 10
+"""Slopes that a text lists; more are counted."""
+
+MAX_REASONS: Final = 3
+
+_CAUSES: Final = {Cause.RAIN: ("雨", "rain"), **CAUSES}
+
+NameOf = Callable[[str], str]
+"""Name of the place of a cell; empty if it has none."""
+
+
+@dataclass(frozen=True)
+class Rise:
+    """A rise of which is notified.
+
+    Attributes:
+        event: The event.
+        entry: Journal entry of the rise.
+    """
+
+    event: Event
+    entry: JournalEntry
+
+    @property
+    def level(self) -> int:
+        """Level that was reached."""
+        return int(self.entry.body["level"])
+
+
+@dataclass(frozen=True)
+class MessageTexts:
+    """Makes messages in one language.
+
+    Attributes:
+        language: ``ja`` or ``en``.
+        town: Name of the municipality.
+        link: Address of the pages; empty if unknown.
+        exercise: Whether past data are taken as the present.
+        escalated: Whether nobody had decided about the events in time.
+        name_of: Names of cells.
+    """
+
+    language: str
+    town: str
+    link: str
+    exercise: bool
+    escalated: bool = False
+    name_of: NameOf = lambda _: ""
+
+    def message(self, message_id: str, rises: Sequence[Rise]) -> Message:
+        """Message about some rises, the highest level first."""
+        ordered = sorted(rises, key=lambda rise: -rise.level)
+        lines = [self._lines(rise) for rise in ordered[:MAX_LISTED]]
+        more = len(ordered) - MAX_LISTED
+        if more > 0:
+            lines.append(self._say(f"ほか {more} か所", f"and {more} more"))
+        lines.append(
+            self._say(
+                "観測値と基準の比較であり、警報や避難情報ではありません。",
+                "Observations compared with criteria; no official warning.",
+            )
+        )
+        events = [self._data(rise) for rise in ordered]
+        title, text = self._title(ordered), "\n\n".join(lines)
+        return Message(message_id, title, text, self.link, events)
+
+    def test(self, message_id: str) -> Message:
+        """Message that shows that an address works."""
+        title = self._say("【試験】通知の試験", "[TEST] Test of the notifications")
+        text = self._say(
+            "これは試験です。危険は生じていません。",
+            "This is a test. There is no danger.",
+        )
+        return Message(message_id, f"{title} {self.town}".strip(), text, self.link, [])
+
+    def _title(self, rises: Sequence[Rise]) -> str:
+        place = self._place(rises[0].event)
+        more = len(rises) - 1
+        others = self._say(f"ほか {more} か所", f"and {more} more") if more else ""
+        marks = [self._say("【訓練】", "[EXERCISE]")] if self.exercise else []
+        if self.escalated:
+            marks.append(self._say("【未対応】", "[NOT ACKNOWLEDGED]"))
+        said = self._said(rises[0])
+        words = " ".join(filter(None, (self.town, said, place, others)))
+        # A name with a line break must not end the header of a mail.
+        return " ".join(("".join(marks) + words).split())
+
+    def _lines(self, rise: Rise) -> str:
+        body = rise.entry.body
+        at = when(body["step_s"])
+        since = self._say(f"{at} から", f"since {at} JST")
+        render = render_japanese if self.language == "ja" else render_english
+        reasons = reasons_of(body.get("reason_codes"), body["reasons"])
+        why = [f"- {render(reason)}" for reason in reasons[:MAX_REASONS]]
+        head = f"{self._place(rise.event)}  {self._said(rise)}  {since}"
+        return "\n".join([head, *why])
+
+    def _said(self, rise: Rise) -> str:
+        """Level and what was measured: a wire is not the criterion of rain."""
+        causes = observed_causes(
+            reasons_of(rise.entry.body.get("reason_codes"), rise.entry.body["reasons"])
+        )
+        at = ("ja", "en").index(self.language)
+        names = [_CAUSES[each][at] for each in sorted(causes)]
+        if self.language == "ja":
+            return f"レベル{rise.level}相当" + (
+                f"（{'・'.join(names)}）" if names else ""
+            )
+        said = f"Equivalent to level {rise.level}"
+        return f"{said} ({', '.join(names)})" if names else said
+
+    def _place(self, event: Event) -> str:
+        nodes = ", ".join(sorted(event.nodes))
+        if event.cell is None:
+            return nodes
+        return self.name_of(event.cell) or self._say(
+            f"メッシュ {event.cell}", f"cell {event.cell}"
+        )
+
+    def _data(self, rise: Rise) -> dict[str, Any]:
+        event, body = rise.event, rise.entry.body
+        return {
+            "event": event.number,
+            "change": rise.entry.id,
+            "cell": event.cell,
+            "place": event.cell and self.name_of(event.cell),
+            "nodes": sorted(event.nodes),
+            "level": rise.level,
+            "at_s": body["step_s"],
+            "causes": sorted(event.causes),
+            "reasons": render_both(
+                reasons_of(body.get("reason_codes"), body["reasons"])
+            ),
+            "exercise": self.exercise,
+        }
+
+    def _say(self, ja: str, en: str) -> str:
+        return ja if self.language == "ja" else en

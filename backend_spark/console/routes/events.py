@@ -1,0 +1,263 @@
+"""Routes of the events: list them, decide about them, write hand-over notes."""
+
+from datetime import datetime, timedelta, timezone
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Response
+
+from backend_spark.console.audit_log import Journal, JournalEntry
+from backend_spark.console.dependencies import (
+    Analyst,
+    ConsoleServices,
+    Services,
+    viewer,
+)
+from backend_spark.console.events import Event, EventBook, EventFilter, EventState
+from backend_spark.console.http import json_body, json_response
+from backend_spark.console.routes.notifications import lines_of_event
+from backend_spark.console.routes.time_travel import LAST_S, UnixTime
+from backend_spark.i18n import reasons_of, render_both
+from service_runtime.errors import shortened
+
+MAX_NOTE_LENGTH: Final = 2000
+MAX_NUMBER: Final = 2**63 - 1
+"""Largest number of an SQLite row."""
+
+MAX_PAGE: Final = 200
+MAX_HISTORY: Final = 500
+"""Newest entries of an event that are shown; an earlier release wrote many."""
+
+MAX_DECIDED: Final = 1000
+"""Events that one request may change."""
+
+JST: Final = timezone(timedelta(hours=9))
+
+router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
+
+
+class NoteBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a note."""
+
+    text: str
+
+
+class DecisionBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a decision about events.
+
+    Attributes:
+        events: Their numbers.
+        state: The new state.
+        text: Remark.
+        time: Time of the landslide in Japan, if the slope failed and it is known.
+    """
+
+    events: list[int]
+    state: str
+    text: str = ""
+    time: str = ""
+
+
+EventNumber = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
+Offset = Annotated[int, Query(ge=0, le=MAX_NUMBER)]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+Level = Annotated[int, Query(ge=0, le=5)]
+Words = Annotated[str, Query(max_length=100)]
+
+
+def wanted_events(
+    services: Services,
+    *,
+    state: Words = "",
+    level: Level = 0,
+    since: UnixTime = None,
+    until: UnixTime = None,
+    text: Words = "",
+) -> EventFilter:
+    """Filter of the query.
+
+    Raises:
+        HTTPException: 422 for a state that does not exist.
+    """
+    states = frozenset(map(_state, state.split(","))) if state else None
+    found = (p for p in services.places.now.places if text.strip() in p.name)
+    named = frozenset(cell for place in found for cell in place.cells)
+    return EventFilter(states, level, since, until, text.strip(), named)
+
+
+Wanted = Annotated[EventFilter, Depends(wanted_events)]
+
+
+@router.get("/events")
+def events(
+    services: Services, wanted: Wanted, offset: Offset = 0, limit: Limit = 50
+) -> Response:
+    """One page of the events, and how many there are in each state."""
+    return json_response(event_page(services.events, wanted, offset, limit))
+
+
+@router.get("/events/{number}")
+def event(number: EventNumber, services: Services) -> Response:
+    """One event with its history."""
+    found = services.events.get(number)
+    if found is None:
+        raise HTTPException(404, f"there is no event {number}")
+    more = {
+        "history": _history(found, services.journal),
+        "notifications": lines_of_event(services.notifications.outbox, number),
+    }
+    return json_response(_row(found) | more)
+
+
+@router.post("/events/state")
+def decide(
+    visitor: Analyst,
+    decision: Annotated[DecisionBody, Depends(json_body(DecisionBody))],
+    services: Services,
+) -> Response:
+    """Write a decision about one event or more."""
+    now_s, name = services.clock(), visitor.account.name
+    body: dict[str, Any] = {
+        "state": _state(decision.state),
+        "text": _checked(decision.text, min_length=0),
+    }
+    chosen = _chosen(decision, services)
+    if decision.time and body["state"] != EventState.SLOPE_FAILED:
+        raise HTTPException(422, "time must be given with slope_failed only")
+    failed_s = _failure_time(decision.time, now_s) if decision.time else None
+    with services.events.batch():
+        for each in chosen:
+            times: dict[str, Any] = {}
+            if body["state"] == EventState.SLOPE_FAILED:
+                times["from_s"] = each.first_s if failed_s is None else failed_s
+                times["to_s"] = now_s if failed_s is None else failed_s
+            services.events.decide(each.number, name, now_s, body | times)
+    services.count_events()
+    return json_response({"events": [_row(each) for each in chosen]})
+
+
+@router.get("/notes")
+def notes(services: Services, limit: Limit = 50) -> Response:
+    """Hand-over notes, newest first."""
+    return json_response(note_lines(services.journal, limit))
+
+
+@router.post("/notes")
+def write_note(
+    visitor: Analyst,
+    note: Annotated[NoteBody, Depends(json_body(NoteBody))],
+    services: Services,
+) -> Response:
+    """Append a note."""
+    body = {"text": _checked(note.text, min_length=1)}
+    services.journal.write(services.clock(), "note", "", visitor.account.name, body)
+    return json_response(note_lines(services.journal, 50))
+
+
+def event_page(
+    book: EventBook, wanted: EventFilter, offset: int, limit: int
+) -> dict[str, Any]:
+    """Rows of some events; `total` counts all that the filter accepts."""
+    found = book.select(wanted)
+    summary = book.summary()
+    return {
+        "revision": summary.revision,
+        "open": summary.count,
+        "total": len(found),
+        "states": book.count_states(),
+        "events": [_row(each) for each in found[offset : offset + limit]],
+    }
+
+
+def _row(event: Event) -> dict[str, Any]:
+    return {
+        "number": event.number,
+        "cell": event.cell,
+        "nodes": sorted(event.nodes),
+        "first_s": event.first_s,
+        "last_s": event.last_s,
+        "over_s": event.over_s,
+        "peak": event.peak,
+        "peak_s": event.peak_s,
+        "causes": sorted(event.causes),
+        "messages": event.messages,
+        "reasons": render_both(event.reasons),
+        "state": event.state,
+        "state_s": event.state_s,
+        "who": event.who,
+        "text": event.text,
+        "failed_s": event.failed_s,
+    }
+
+
+def _history(event: Event, journal: Journal) -> list[dict[str, Any]]:
+    """What happened, newest first."""
+    entries = map(journal.find, reversed(event.entries[-MAX_HISTORY:]))
+    return [_line(entry) for entry in entries if entry is not None]
+
+
+def _line(entry: JournalEntry) -> dict[str, Any]:
+    body = entry.body
+    line = {"at_s": entry.at_s, "who": entry.who}
+    if entry.kind != "alert":
+        state = body.get("state", EventState.ACKNOWLEDGED)
+        return line | {"what": state, "text": body["text"]}
+    reasons = reasons_of(body.get("reason_codes"), body.get("reasons", ()))
+    return line | {
+        "what": body["what"],
+        "step_s": body["step_s"],
+        "level": body["level"],
+        "node": body.get("node"),
+        "reasons": render_both(reasons),
+    }
+
+
+def note_lines(journal: Journal, limit: int) -> list[dict[str, Any]]:
+    """Notes, newest first."""
+    return [
+        {"at_s": e.at_s, "who": e.who, "text": e.body["text"]}
+        for e in journal.read("note", limit=limit)
+    ]
+
+
+def _chosen(decision: DecisionBody, services: ConsoleServices) -> list[Event]:
+    """Events of a decision.
+
+    Raises:
+        HTTPException: 422 for none or too many, 404 for one that does not exist.
+    """
+    if not 1 <= len(decision.events) <= MAX_DECIDED:
+        rule = f"events must be 1 to {MAX_DECIDED} numbers"
+        raise HTTPException(422, f"{rule}, got {len(decision.events)}")
+    found = {n: services.events.get(n) for n in decision.events}
+    missing = [n for n, each in found.items() if each is None]
+    if missing:
+        raise HTTPException(404, f"events: there is no event {missing[0]}")
+    return [each for each in found.values() if each is not None]
+
+
+def _state(text: str) -> EventState:
+    try:
+        return EventState(text)
+    except ValueError as error:
+        rule = f"state must be one of {', '.join(EventState)}"
+        raise HTTPException(422, f"{rule}, got {shortened(text)}") from error
+
+
+def _failure_time(text: str, now_s: float) -> float:
+    rule = "time must be a time in Japan that has passed, such as 2026-07-01T13:00"
+    try:
+        at_s = datetime.fromisoformat(text).replace(tzinfo=JST).timestamp()
+    except ValueError as error:
+        raise HTTPException(422, f"{rule}, got {shortened(text)}") from error
+    if not 0 <= at_s <= min(now_s, LAST_S):
+        raise HTTPException(422, f"{rule}, got {shortened(text)}")
+    return at_s
+
+
+def _checked(text: str, min_length: int) -> str:
+    text = text.strip()
+    if not min_length <= len(text) <= MAX_NOTE_LENGTH:
+        rule = f"text must be {min_length} to {MAX_NOTE_LENGTH} characters long"
+        raise HTTPException(422, f"{rule}, got {len(text)}")
+    return text

@@ -1,0 +1,70 @@
+// Window of an event: what happened, what was decided, who was notified, and a decision of one's own.
+import { el, replace } from "./dom";
+import { badge } from "./badges";
+import { ApiError, get, post, type Session } from "./api";
+import { currentLanguage, formatTime, t, type Key } from "./i18n";
+import { discardDraft, keepDraft } from "./drafts";
+import { placeOf, stateOf, timesOf } from "./events";
+import { STATES, type EventDetail, type EventState, type HistoryLine } from "./eventTypes";
+import { notificationLine } from "./notifications";
+
+export function showEvent(number: number, session: Session, canEdit: boolean): void {
+  const top = el("header", {});
+  const facts = el("div", {});
+  const history = el("div", { class: "history" });
+  const problem = el("p", { class: "problem", role: "alert" });
+  const load = async () => {
+    try {
+      draw(await get<EventDetail>(`api/events/${number}`), top, facts, history);
+      replace(problem);
+    } catch (error) {
+      fail(error);
+    }
+  };
+  const fail = (error: unknown) => (problem.textContent = error instanceof ApiError ? error.message : String(error));
+  const close = el("button", { type: "button", class: "close", onclick: () => window_.close() }, t("close"));
+  const form = canEdit ? decisionForm(number, session, load, fail) : null;
+  const window_ = el("dialog", { class: "node-window event-window", "aria-label": t("eventDetails") }, el("header", {}, top, close), facts, problem, form, history);
+  // The form is not drawn anew when others act: only the parts around it.
+  const refresh = () => void load();
+  addEventListener("yamamori-events", refresh);
+  window_.addEventListener("close", () => (removeEventListener("yamamori-events", refresh), window_.remove()));
+  document.body.append(window_);
+  window_.showModal();
+  void load();
+}
+
+function draw(event: EventDetail, top: HTMLElement, facts: HTMLElement, history: HTMLElement): void {
+  replace(top, badge(event.peak), placeOf(event));
+  const reasons = el("ul", { class: "reasons" }, ...event.reasons.filter((r) => r.en).map((reason) => el("li", {}, reason[currentLanguage()])));
+  replace(facts, ...timesOf(event), ...stateOf(event), reasons);
+  const notified = event.notifications.length ? [el("h3", {}, t("notifications")), el("ul", { class: "deliveries" }, ...event.notifications.map(notificationLine))] : [];
+  replace(history, el("h3", {}, t("eventHistory")), el("ul", {}, ...event.history.map(historyLine)), ...notified);
+}
+
+function decisionForm(number: number, session: Session, done: () => Promise<void>, fail: (error: unknown) => void): HTMLElement {
+  const name = `event ${number}`;
+  const state = el("select", { name: "state", "aria-label": t("state") }, ...STATES.slice(1).map((each) => el("option", { value: each }, t(`state_${each}`))), el("option", { value: "open" }, t("eventReopen")));
+  const time = el("input", { type: "datetime-local", name: "time" });
+  const timeLabel = el("label", { hidden: true }, t("eventFailedAt"), time);
+  state.addEventListener("change", () => (timeLabel.hidden = state.value !== "slope_failed"));
+  const remark = el("textarea", { name: "remark", placeholder: t("remark"), "aria-label": t("remark"), maxlength: 2000 });
+  keepDraft(remark, session, name);
+  const form = el("form", { class: "decision" }, el("div", { class: "form" }, state, timeLabel), remark, el("button", { class: "primary", type: "submit" }, t("eventDecide")));
+  form.addEventListener("submit", (submitted) => {
+    submitted.preventDefault();
+    const chosen = state.value as EventState;
+    post("api/events/state", { events: [number], state: chosen, text: remark.value, time: chosen === "slope_failed" ? time.value : "" })
+      .then(() => (discardDraft(remark, session, name), done()))
+      .catch(fail);
+  });
+  return form;
+}
+
+function historyLine(line: HistoryLine): HTMLElement {
+  const isDecision = (STATES as string[]).includes(line.what);
+  const when = formatTime(isDecision ? line.at_s : (line.step_s ?? line.at_s));
+  const what = isDecision ? `${line.who}: ${t(`state_${line.what as EventState}`)}` : t(`history_${line.what}` as Key, { n: line.level ?? "", node: line.node ?? "" });
+  const why = line.reasons?.find((reason) => reason.en)?.[currentLanguage()] ?? line.text ?? "";
+  return el("li", {}, el("b", {}, `${when} ${what}`), why ? el("span", {}, ` – ${why}`) : null);
+}

@@ -1,0 +1,279 @@
+// Events of the slopes: a page of them with filters, decisions about many at once, and hand-over notes.
+import { el, replace } from "./dom";
+import { badge } from "./badges";
+import { cellLabel } from "./cellNames";
+import { ApiError, get, post, type Session } from "./api";
+import { attentionSwitches } from "./attention";
+import { currentLanguage, formatTime, fromDateField, t, type Key } from "./i18n";
+import { discardDraft, keepDraft } from "./drafts";
+import { showEvent } from "./eventWindow";
+import { Notifications } from "./notifications";
+import { STATES, type EventRow, type EventState } from "./eventTypes";
+
+interface Page {
+  revision: number;
+  total: number;
+  states: Record<EventState, number>;
+  events: EventRow[];
+}
+
+interface Note {
+  at_s: number;
+  who: string;
+  text: string;
+}
+
+const PAGE_ROWS = 50;
+
+export async function drawEvents(container: HTMLElement, session: Session): Promise<void> {
+  const page = new EventsPage(session);
+  replace(container, page.box);
+  await page.load();
+}
+
+// Rows are kept and changed in place, so that a fresh list takes away neither the focus nor what is being written.
+class EventsPage {
+  private readonly canEdit: boolean;
+  private readonly problem = el("p", { class: "problem", role: "alert" });
+  private readonly body = el("tbody", {});
+  private readonly count = el("p", { class: "hint", role: "status" });
+  private readonly rows = new Map<number, Row>();
+  private readonly chosen = new Set<number>();
+  private readonly bulk: HTMLElement;
+  private readonly text = el("input", { type: "search", name: "text", placeholder: t("eventFind"), "aria-label": t("eventFind"), maxlength: 100 });
+  private readonly level = el("select", { name: "level", "aria-label": t("levelColumn") }, ...[0, 4, 5].map((n) => el("option", { value: n }, n ? t("eventFromLevel", { n }) : t("eventAllLevels"))));
+  private readonly since = el("input", { type: "datetime-local", name: "since" });
+  private readonly until = el("input", { type: "datetime-local", name: "until" });
+  private readonly all = el("input", { type: "checkbox", "aria-label": t("eventSelectAll"), onchange: () => this.chooseAll(this.all.checked) });
+  private readonly states = el("div", { class: "chips", role: "group", "aria-label": t("state") });
+  private readonly back = el("button", { type: "button", onclick: () => this.turn(-1) }, t("eventNewer"));
+  private readonly on = el("button", { type: "button", class: "older", onclick: () => this.turn(1) }, t("eventOlder"));
+  private readonly notes = el("ul", { class: "notes-list" });
+  private readonly notifications: Notifications;
+  private wanted: EventState | "" = "open";
+  private offset = 0;
+  private loading = false;
+  private isStale = false;
+  readonly box: HTMLElement;
+
+  constructor(private readonly session: Session) {
+    this.canEdit = session.role === "analyst" || session.role === "chief";
+    this.bulk = this.bulkForm();
+    this.notifications = new Notifications(session);
+    for (const field of [this.text, this.level, this.since, this.until]) field.addEventListener("input", () => this.restart());
+    const filters = el("div", { class: "form filters" }, this.text, this.level, el("label", {}, t("from"), this.since), el("label", {}, t("until"), this.until));
+    const names: Key[] = ["levelColumn", "eventWhere", "eventWhen", "reasons", "state"];
+    const head = el("tr", {}, el("th", { scope: "col" }, this.canEdit ? this.all : null), ...names.map((name) => el("th", { scope: "col" }, t(name))), el("td", {}));
+    const table = el("table", { class: "list events" }, el("thead", {}, head), this.body);
+    const pages = el("div", { class: "pages" }, this.back, this.count, this.on);
+    const handover = el("a", { href: `handover?lang=${currentLanguage()}`, target: "_blank", rel: "noopener" }, `${t("handover")} ↗`);
+    const list = el("section", {}, el("h2", {}, t("events")), this.canEdit ? null : el("p", { class: "hint" }, t("needsAnalyst")), attentionSwitches(), this.states, filters, this.problem, this.canEdit ? this.bulk : null, table, pages);
+    this.box = el("div", { class: "events-page" }, list, el("section", {}, el("h2", {}, t("note")), handover, this.canEdit ? this.noteForm() : null, this.notes, this.notifications.box));
+    const refresh = () => (this.box.isConnected ? void this.load() : removeEventListener("yamamori-events", refresh));
+    addEventListener("yamamori-events", refresh);
+  }
+
+  private query(): string {
+    const query = new URLSearchParams({ limit: String(PAGE_ROWS), offset: String(this.offset) });
+    const fields = { state: this.wanted, text: this.text.value, level: this.level.value };
+    for (const [name, value] of Object.entries(fields)) if (value) query.set(name, value);
+    for (const field of [this.since, this.until]) if (field.value) query.set(field.name, String(fromDateField(field.value)));
+    return query.toString();
+  }
+
+  // One request at a time; a change meanwhile is fetched afterwards.
+  async load(): Promise<void> {
+    this.isStale = true;
+    if (this.loading) return;
+    this.loading = true;
+    try {
+      while (this.isStale) {
+        this.isStale = false;
+        const [page, notes] = await Promise.all([get<Page>(`api/events?${this.query()}`), get<Note[]>("api/notes"), this.notifications.load()]);
+        this.show(page);
+        this.showNotes(notes);
+        replace(this.problem);
+      }
+    } catch (error) {
+      this.fail(error);
+    } finally {
+      this.loading = false;
+    }
+  }
+
+  private fail(error: unknown): void {
+    this.problem.textContent = error instanceof ApiError ? error.message : String(error);
+  }
+
+  private restart(): void {
+    this.offset = 0;
+    void this.load();
+  }
+
+  private turn(pages: number): void {
+    this.offset = Math.max(0, this.offset + pages * PAGE_ROWS);
+    void this.load();
+  }
+
+  private show(page: Page): void {
+    if (this.offset >= page.total && this.offset > 0) {
+      this.offset = Math.max(0, Math.floor((page.total - 1) / PAGE_ROWS) * PAGE_ROWS);
+      this.isStale = true;
+      return;
+    }
+    this.showStates(page.states);
+    const shown = page.events.map((event) => this.row(event));
+    const numbers = new Set(page.events.map((event) => event.number));
+    for (const number of this.rows.keys()) if (!numbers.has(number)) this.drop(number);
+    shown.forEach((row, at) => this.body.children[at] === row.line || this.body.insertBefore(row.line, this.body.children[at] ?? null));
+    const last = Math.min(page.total, this.offset + page.events.length);
+    this.count.textContent = page.total ? t("eventPage", { first: this.offset + 1, last, total: page.total }) : t("noEvents");
+    this.back.disabled = this.offset === 0;
+    this.on.disabled = last >= page.total;
+    this.box.dataset["total"] = String(page.total);
+    this.showBulk();
+  }
+
+  private drop(number: number): void {
+    this.rows.get(number)?.line.remove();
+    this.rows.delete(number);
+    this.chosen.delete(number);
+  }
+
+  private row(event: EventRow): Row {
+    let row = this.rows.get(event.number);
+    if (!row) {
+      const { number } = event;
+      row = new Row(number, this.canEdit, (on) => (on ? this.chosen.add(number) : this.chosen.delete(number), this.showBulk()), () => this.decide([number], "acknowledged", ""), () => showEvent(number, this.session, this.canEdit));
+      this.rows.set(number, row);
+    }
+    row.update(event);
+    return row;
+  }
+
+  private showStates(states: Record<EventState, number>): void {
+    const all = Object.values(states).reduce((sum, n) => sum + n, 0);
+    const choices: [EventState | "", string][] = [["", `${t("eventAll")} ${all}`], ...STATES.map((state): [EventState, string] => [state, `${t(`state_${state}`)} ${states[state]}`])];
+    if (!this.states.children.length) {
+      const choose = (state: EventState | "") => ((this.wanted = state), this.restart());
+      replace(this.states, ...choices.map(([state]) => el("button", { type: "button", "data-state": state || "all", onclick: () => choose(state) })));
+    }
+    choices.forEach(([state, words], at) => {
+      const button = this.states.children[at];
+      if (!button) return;
+      button.textContent = words;
+      button.setAttribute("aria-pressed", String(this.wanted === state));
+    });
+  }
+
+  private chooseAll(on: boolean): void {
+    for (const row of this.rows.values()) row.choose(on);
+  }
+
+  private showBulk(): void {
+    this.bulk.hidden = this.chosen.size === 0;
+    const words = this.bulk.querySelector("b");
+    if (words) words.textContent = t("eventsChosen", { n: this.chosen.size });
+  }
+
+  private bulkForm(): HTMLElement {
+    const state = el("select", { name: "bulk-state", "aria-label": t("state") }, ...STATES.slice(1).map((each) => el("option", { value: each }, t(`state_${each}`))));
+    const remark = el("input", { name: "bulk-remark", placeholder: t("remark"), "aria-label": t("remark"), maxlength: 2000 });
+    keepDraft(remark, this.session, "bulk");
+    const form = el("form", { class: "form bulk", hidden: true }, el("b", {}), state, remark, el("button", { class: "primary", type: "submit" }, t("eventDecide")));
+    form.addEventListener("submit", (submitted) => {
+      submitted.preventDefault();
+      void this.decide([...this.chosen], state.value as EventState, remark.value).then((done) => done && discardDraft(remark, this.session, "bulk"));
+    });
+    return form;
+  }
+
+  private async decide(events: number[], state: EventState, text: string): Promise<boolean> {
+    try {
+      await post("api/events/state", { events, state, text });
+      this.all.checked = false;
+      this.chooseAll(false);
+      await this.load();
+      return true;
+    } catch (error) {
+      this.fail(error);
+      return false;
+    }
+  }
+
+  private noteForm(): HTMLElement {
+    const text = el("textarea", { "aria-label": t("note"), maxlength: 2000 });
+    keepDraft(text, this.session, "note");
+    const form = el("form", { class: "note" }, text, el("button", { class: "primary", type: "submit" }, t("write")));
+    form.addEventListener("submit", (submitted) => {
+      submitted.preventDefault();
+      post<Note[]>("api/notes", { text: text.value })
+        .then((notes) => (this.showNotes(notes), discardDraft(text, this.session, "note")))
+        .catch((error: unknown) => this.fail(error));
+    });
+    return form;
+  }
+
+  private showNotes(notes: Note[]): void {
+    const items = notes.map((line) => el("li", {}, el("small", {}, `${line.who} – ${formatTime(line.at_s)}`), line.text));
+    replace(this.notes, ...(items.length ? items : [el("li", {}, t("noNotes"))]));
+  }
+}
+
+class Row {
+  private readonly check: HTMLInputElement;
+  private readonly cells = ["eventLevel", "eventWhere", "eventWhen", "eventWhy", "eventState"].map((name) => el("td", { class: name }));
+  private readonly acknowledge: HTMLButtonElement;
+  private shown = "";
+  readonly line: HTMLTableRowElement;
+
+  constructor(number: number, canEdit: boolean, choose: (on: boolean) => void, acknowledge: () => void, open: () => void) {
+    this.check = el("input", { type: "checkbox", "aria-label": t("eventSelect"), onchange: () => choose(this.check.checked) });
+    this.acknowledge = el("button", { type: "button", class: "primary acknowledge", onclick: acknowledge }, t("acknowledge"));
+    const details = el("button", { type: "button", class: "details", onclick: open }, t("eventDetails"));
+    const buttons = el("td", { class: "eventButtons" }, canEdit ? this.acknowledge : null, details);
+    this.line = el("tr", { "data-event": number }, el("td", { class: "eventCheck" }, canEdit ? this.check : null), ...this.cells, buttons);
+  }
+
+  choose(on: boolean): void {
+    if (this.check.checked !== on) this.check.click();
+  }
+
+  update(event: EventRow): void {
+    const shown = JSON.stringify(event);
+    if (shown === this.shown) return;
+    this.shown = shown;
+    const [level, where, when, why, state] = this.cells;
+    if (!level || !where || !when || !why || !state) return;
+    replace(level, badge(event.peak));
+    replace(where, placeOf(event));
+    replace(when, ...timesOf(event));
+    replace(why, ...reasonsOf(event));
+    replace(state, ...stateOf(event));
+    this.line.dataset["state"] = event.state;
+    this.acknowledge.hidden = event.state !== "open";
+  }
+}
+
+export function placeOf(event: EventRow): HTMLElement {
+  if (event.cell) return el("a", { href: `#${event.cell}`, class: "place" }, cellLabel(event.cell));
+  return el("b", {}, event.nodes.join(", "));
+}
+
+export function timesOf(event: EventRow): HTMLElement[] {
+  const lasting = event.over_s === null ? t("eventLasts") : t("eventOver", { t: formatTime(event.over_s) });
+  return [el("div", {}, t("eventSince", { t: formatTime(event.first_s) })), el("small", {}, lasting), event.messages ? el("small", {}, t("eventMessages", { n: event.messages })) : null].filter((part): part is HTMLElement => part !== null);
+}
+
+function reasonsOf(event: EventRow): HTMLElement[] {
+  const causes = event.causes.map((cause) => el("span", { class: "cause" }, t(`cause_${cause}` as Key)));
+  const first = event.reasons.find((reason) => reason.en);
+  return [el("div", { class: "causes" }, ...causes), el("div", {}, first?.[currentLanguage()] ?? "")];
+}
+
+export function stateOf(event: EventRow): HTMLElement[] {
+  const word = el("b", { class: `state ${event.state}` }, t(`state_${event.state}`));
+  if (!event.who) return [word];
+  const line = el("small", { class: "seen" }, `${event.who} ${formatTime(event.state_s)}${event.text && ` – ${event.text}`}`);
+  return [word, line];
+}

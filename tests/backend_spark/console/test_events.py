@@ -1,0 +1,455 @@
+"""Events of slopes: one per rise, decided by people, folded from the journal."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+from console_tables import MICRO, STEP_S, Slope, storm, write_tables
+from console_workspace import (
+    HIGHEST,
+    NOW_S,
+    SLOPES,
+    Clock,
+    Workspace,
+    log_in,
+    make_test_services,
+)
+from deltalake import write_deltalake
+
+from backend_spark.console.audit_log import Journal, JournalDraft, check_journal
+from backend_spark.console.event_detector import (
+    CLEAR_STEPS,
+    MESSAGE_COLUMNS,
+    hot_runs,
+)
+from backend_spark.console.events import EventBook, EventFilter, EventState, Sign
+from backend_spark.console.routes.events import event_page
+
+OpenApp = Callable[..., httpx.Client]
+CELL = SLOPES[0].cell.token
+WIRE = '["rule","wire",["wire_cut","w"]]'
+RAIN = '["soil_water",210.0,150.0,"warning"]'
+NODE_REASONS = {
+    "wire: w is cut: a flow may have occurred, confirmed by v": (
+        "ワイヤーセンサー：w のワイヤーが切断：土石流が発生したおそれ（v でも確認）"
+    ),
+    "vibration: v 40 shocks in 10 min >= 12 of its own past, unconfirmed": (
+        "振動：v の振動が10分間に 40 回（自身の過去による基準 12）"
+        "（ほかのセンサーでは未確認）"
+    ),
+}
+CODES = [
+    '["confirmed",["rule","wire",["wire_cut","w"]],"v"]',
+    '["unconfirmed",["rule","vibration",["shocks","v",40,12]]]',
+]
+
+
+def level(value: int, at_s: int, codes: Iterable[str] = ()) -> Sign:
+    """Sign of a cell's level."""
+    return Sign(CELL, None, value, at_s, at_s, "", tuple(codes), tuple(codes))
+
+
+def message(seq: int, at_s: int, pri: int = 5, codes: Iterable[str] = (WIRE,)) -> Sign:
+    """Sign of a node's message in the cell."""
+    key, codes = f"n:b:{seq}", tuple(codes)
+    return Sign(CELL, "n", pri, at_s, at_s, key, codes, codes)
+
+
+def decision(state: str) -> dict[str, Any]:
+    """Body of a decision."""
+    return {"state": state, "text": ""}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Path of the journal."""
+    return tmp_path / "journal.sqlite"
+
+
+@pytest.fixture
+def book(path: Path) -> EventBook:
+    """Events of an empty journal."""
+    return EventBook(Journal(path))
+
+
+def events_of(client: httpx.Client, **query: object) -> list[dict[str, Any]]:
+    """Events of the first page."""
+    answer = client.get("/api/events", params={k: str(v) for k, v in query.items()})
+    found: list[dict[str, Any]] = answer.json()["events"]
+    return found
+
+
+def append_messages(workspace: Workspace, rows: list[dict[str, Any]]) -> None:
+    """Add urgent messages to their table."""
+    base = {"node": "otani-3", "boot": "b", "pri": 5, "cell": CELL}
+    base |= {"why": "wire: w is cut: a flow may have occurred"}
+    base |= {"readings": ["wire true"], "received_at": (NOW_S + 30) * MICRO}
+    table = pa.Table.from_pylist([base | row for row in rows], schema=MESSAGE_COLUMNS)
+    path = str(workspace.data / "tables" / "alerts")
+    write_deltalake(path, table, mode="append", schema_mode="merge")
+
+
+def test_storm_gives_one_event_for_each_slope(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """With peak, times, cause and reasons, and however many messages; once."""
+    append_messages(workspace, [{"seq": n} for n in range(500)])
+    parts = make_test_services(workspace, clock)
+    parts.refresh()
+    before = len(parts.journal.read("alert"))
+    parts.refresh()
+    found = events_of(open_app())
+
+    slopes = [event["cell"] for event in found]
+    assert len(set(slopes)) == len(slopes) <= len(SLOPES)
+    assert SLOPES[2].cell.token not in slopes
+    mine = next(event for event in found if event["cell"] == CELL)
+    assert (mine["peak"], mine["messages"], mine["state"]) == (5, 500, "open")
+    assert {"rain", "wire"} <= set(mine["causes"])
+    assert mine["first_s"] < mine["last_s"]
+    assert mine["reasons"][0]["ja"]
+    assert len(parts.journal.read("alert")) == before < 20
+
+
+def test_rise_is_detected_though_the_console_was_down(
+    workspace: Workspace, clock: Clock
+) -> None:
+    """The level has fallen again when it starts; both ends of the event are known."""
+    fallen = Slope("kita-1", 33.7, 133.7, [*storm(60, 20), *[0.0] * 240])
+    write_tables(workspace.data, [fallen], NOW_S)
+    parts = make_test_services(workspace, clock)
+    parts.refresh()
+    (event,) = parts.events.select(EventFilter(text=fallen.cell.token))
+
+    assert event.peak >= 3
+    assert event.over_s is not None
+    assert event.first_s < event.peak_s <= event.last_s < event.over_s < NOW_S
+    assert event.state is EventState.OPEN
+
+
+def test_higher_level_is_the_same_event(workspace: Workspace, clock: Clock) -> None:
+    """The rise from 3 to 5 is one more entry; who has acknowledged 3 sees it again."""
+    parts = make_test_services(workspace, clock)
+    parts.refresh()
+    (event,) = parts.events.select(EventFilter(text=SLOPES[1].cell.token))
+    parts.events.decide(event.number, "suzuki", clock(), decision("acknowledged"))
+    before = (len(parts.events.select(EventFilter())), event.peak)
+    worse = Slope("otani-2b", SLOPES[1].latitude, SLOPES[1].longitude, storm(60, 48))
+    write_tables(workspace.data, [worse], NOW_S + STEP_S)
+    clock.now_s += STEP_S
+    parts.refresh()
+    now = (len(parts.events.select(EventFilter())), event.peak)
+
+    assert (before, now) == ((before[0], 3), (before[0], 5))
+    assert event.state is EventState.OPEN
+
+
+@pytest.mark.parametrize(
+    ("state", "sign", "after"),
+    [
+        ("acknowledged", level(5, 60), "open"),
+        ("checked", level(4, 60), "checked"),
+        ("acknowledged", message(1, 60, 4), "acknowledged"),
+        ("false_alarm", level(5, 60), "open"),
+        ("false_alarm", level(4, 60, [RAIN]), "false_alarm"),
+        ("false_alarm", message(1, 60, 4), "open"),
+        ("closed", message(1, 60, 4), "open"),
+        ("slope_failed", level(5, 60), "slope_failed"),
+    ],
+)
+def test_decision_holds_until_there_is_new_evidence(
+    book: EventBook, path: Path, state: str, sign: Sign, after: str
+) -> None:
+    """A higher level reopens an event; a new cause only what was judged harmless."""
+    book.add(level(4, 0, [RAIN]), 1.0)
+    (event,) = book.select(EventFilter())
+    times = {"from_s": 0.0, "to_s": 1.0}
+    book.decide(event.number, "suzuki", 2.0, decision(state) | times)
+    book.add(sign, 70.0)
+
+    assert event.state == after
+    (again,) = EventBook(Journal(path)).select(EventFilter())
+    assert (again.state, again.peak, again.causes) == (
+        event.state,
+        event.peak,
+        event.causes,
+    )
+
+
+def test_missing_data_end_no_event() -> None:
+    """Only judged steps count, and a short dip does not part a rise in two."""
+    calm, gap, dip = [1] * CLEAR_STEPS, [0] * 200, [2] * (CLEAR_STEPS - 1)
+    steps = [0, 3, 4, *gap, *dip, 13, *calm, 6, 3]
+
+    assert hot_runs(np.array(steps, np.uint8), 3) == [
+        (1, 3 + len(gap) + len(dip)),
+        (len(steps) - 1, len(steps) - 1),
+    ]
+
+
+def test_late_message_belongs_to_the_event_of_its_time(
+    book: EventBook, path: Path
+) -> None:
+    """Also after a restart; a message after the end opens a new event."""
+    book.add(level(3, 0), 1.0)
+    (event,) = book.select(EventFilter())
+    book.end(event, 7200, 7300.0)
+    for fresh in (book, EventBook(Journal(path))):
+        fresh.add(message(1, 3600), 8000.0)
+        fresh.add(message(1, 3600), 8000.0)
+    (event,) = EventBook(Journal(path)).select(EventFilter())
+    book.add(message(2, 7900), 8000.0)
+
+    assert (event.peak, event.messages, event.over_s) == (5, 1, 7200)
+    assert len(book.select(EventFilter())) == 2
+
+
+def test_journal_of_an_earlier_release_gives_events(path: Path) -> None:
+    """Its entries for each message fold into one event, with what was acknowledged."""
+    journal = Journal(path)
+    old = {"cell": CELL, "reasons": ["wire: w is cut: a flow may have occurred"]}
+    journal.write_all(
+        1.0,
+        [
+            JournalDraft(
+                "alert",
+                f"n:b:{seq}",
+                "",
+                old
+                | {"what": "message", "key": f"n:b:{seq}", "node": "n", "level": 5}
+                | {"step_s": 600 * seq},
+            )
+            for seq in range(575)
+        ],
+    )
+    journal.write(2.0, "acknowledge", "n:b:574", "sato", {"alert": 575, "text": "seen"})
+    (event,) = EventBook(journal).select(EventFilter())
+
+    assert (event.messages, event.last_s, event.causes) == (575, 574 * 600, {"wire"})
+    assert (event.state, event.who, event.text) == ("acknowledged", "sato", "seen")
+    assert check_journal(path).problems == ()
+
+
+def test_list_reaches_the_oldest_of_thousands_quickly(path: Path) -> None:
+    """A page of 5,000 events takes less than half a second, also the last one."""
+    journal = Journal(path)
+    body = {"what": "opened", "event": 0, "node": None, "level": 3, "messages": 0}
+    body |= {"reasons": [RAIN], "reason_codes": [RAIN], "last_s": 0}
+    places = [{"cell": f"{n:x}", "step_s": n} for n in range(5000)]
+    drafts = [JournalDraft("alert", str(p), "", body | p) for p in places]
+    journal.write_all(1.0, drafts)
+    book = EventBook(journal)
+    began_s = time.process_time()
+    first, last = (event_page(book, EventFilter(), n, 200) for n in (0, 4800))
+
+    assert (time.process_time() - began_s) / 2 < 0.5
+    assert first["total"] == first["open"] == 5000
+    assert last["events"][-1]["first_s"] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ({}, 4),
+        ({"state": "open,checked"}, 4),
+        ({"state": "closed"}, 0),
+        ({"level": 4}, 3),
+        ({"text": "otani-9"}, 1),
+        ({"since": NOW_S}, 3),
+        ({"until": 0}, 0),
+        ({"limit": 1}, 1),
+    ],
+)
+def test_list_is_filtered(
+    open_app: OpenApp, workspace: Workspace, query: dict[str, object], count: int
+) -> None:
+    """By state, level, time and place; the levels of the slopes are 4, 3 and 4."""
+    outside = {"node": "otani-9", "cell": None, "seq": 1, "pri": 4}
+    append_messages(workspace, [outside])
+
+    assert len(events_of(open_app(), **query)) == count
+
+
+@pytest.mark.parametrize("codes", [None, CODES])
+def test_node_reasons_are_shown_in_japanese(
+    open_app: OpenApp, workspace: Workspace, codes: list[str] | None
+) -> None:
+    """From reason codes, or from the sentences if the node sends no codes."""
+    row = {"cell": None, "seq": 8, "why": "; ".join(NODE_REASONS)}
+    append_messages(workspace, [row | {"reason_codes": codes}])
+    (event,) = events_of(open_app(), text="otani-3")
+
+    assert event["reasons"] == [
+        {"en": en, "ja": ja} for en, ja in NODE_REASONS.items()
+    ] + [{"en": "wire true", "ja": "wire true"}]
+    assert event["causes"] == ["vibration", "wire"]
+
+
+def test_decision_stores_name_time_and_remark(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """For many events at once; the history of each shows it."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-analyst")
+    numbers = [event["number"] for event in events_of(client)]
+    body = {"events": numbers, "state": "acknowledged", "text": "called the school"}
+    done = client.post("/api/events/state", headers=proof, json=body).json()["events"]
+    line = client.get(f"/api/events/{numbers[0]}").json()["history"][0]
+
+    assert [event["state"] for event in done] == ["acknowledged"] * len(numbers)
+    assert events_of(client, state="open") == []
+    assert line == {
+        "at_s": clock.now_s,
+        "who": "a-analyst",
+        "what": "acknowledged",
+        "text": "called the school",
+    }
+
+
+def test_failed_slope_is_a_landslide_of_the_skill_page(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
+    """While the verdict stands, with its time or else the time of the event."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-analyst")
+    first = events_of(client)[0]
+    body: dict[str, Any] = {"events": [first["number"]], "text": "road cut"}
+    failed = body | {"state": "slope_failed", "time": "2026-10-26T13:00"}
+    client.post("/api/events/state", headers=proof, json=failed)
+    days = {"first": "2026-10-24", "last": "2026-10-26"}
+    (slide,) = client.get("/api/landslides").json()
+    report = client.get("/api/skill", params=days).json()
+    client.post("/api/events/state", headers=proof, json=body | {"state": "checked"})
+
+    assert (slide["event"], slide["text"]) == (first["number"], "road cut")
+    assert slide["from_s"] == slide["to_s"] < NOW_S
+    assert [event["count"] for event in report["events"]] == [1]
+    assert client.get("/api/landslides").json() == []
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "message"),
+    [
+        ({"state": "asleep"}, 422, "state must be one of open, acknowledged"),
+        ({"events": []}, 422, "events must be 1 to 1000 numbers, got 0"),
+        ({"events": [9999]}, 404, "events: there is no event 9999"),
+        ({"text": "x" * 2001}, 422, "text must be 0 to 2000 characters long"),
+        ({"time": "2026-10-26T13:00"}, 422, "with slope_failed only"),
+        ({"state": "slope_failed", "time": "2031-01-01"}, 422, "that has passed"),
+    ],
+)
+def test_invalid_decisions_are_rejected(
+    open_app: OpenApp,
+    workspace: Workspace,
+    more: dict[str, Any],
+    status: int,
+    message: str,
+) -> None:
+    """The error names field and rule; nothing is stored."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-analyst")
+    number = events_of(client)[0]["number"]
+    body = {"events": [number], "state": "closed"} | more
+    answer = client.post("/api/events/state", headers=proof, json=body)
+
+    assert answer.status_code == status
+    assert message in answer.json()["detail"]
+    assert events_of(client)[0]["state"] == "open"
+
+
+def test_viewer_may_not_decide(open_app: OpenApp, workspace: Workspace) -> None:
+    """The error names the required role; nothing is stored."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-viewer")
+    body = {"events": [events_of(client)[0]["number"]], "state": "closed"}
+    answer = client.post("/api/events/state", headers=proof, json=body)
+
+    assert answer.status_code == 403
+    assert "role analyst" in answer.json()["detail"]
+    assert events_of(client)[0]["state"] == "open"
+
+
+def test_pages_learn_of_every_change(open_app: OpenApp, workspace: Workspace) -> None:
+    """The live state has the number, the peak and a revision of the events."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-analyst")
+
+    def live() -> dict[str, Any]:
+        with client.stream("GET", "/api/live") as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data: "):
+                    return httpx.Response(200, text=line[6:]).json()["events"]  # type: ignore[no-any-return]
+        return {}
+
+    before, first = live(), events_of(client)[0]
+    body = {"events": [first["number"]], "state": "checked"}
+    client.post("/api/events/state", headers=proof, json=body)
+    after = live()
+
+    assert before["peak"] == HIGHEST
+    assert after["count"] == before["count"] - 1
+    assert after["revision"] > before["revision"]
+
+
+@pytest.mark.parametrize("language", ["ja", "en"])
+def test_handover_page_has_events_decisions_and_notes(
+    open_app: OpenApp, workspace: Workspace, language: str
+) -> None:
+    """Open events, those decided in the shift, and notes; all escaped."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-analyst")
+    found = events_of(client)
+    body = {"events": [found[0]["number"]], "state": "checked", "text": "<i>dry</i>"}
+    client.post("/api/events/state", headers=proof, json=body)
+    client.post("/api/notes", headers=proof, json={"text": "<b>bridge</b>"})
+    page = client.get("/handover", params={"lang": language}).text
+    waiting, _, decided = page.partition("&lt;i&gt;dry&lt;/i&gt;")
+
+    assert all(event["cell"] in waiting for event in found)
+    assert "&lt;b&gt;bridge&lt;/b&gt;" in decided
+    assert ("現地確認済み" if language == "ja" else "checked on site") in page
+
+
+def test_note_is_stored_in_the_journal(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """It survives a restart."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-analyst")
+    note = {"text": "雨は夜半まで。<b>橋</b>を見に行く"}
+    assert client.post("/api/notes", headers=proof, json=note).status_code == 200
+
+    kept = make_test_services(workspace, clock).journal.read("note")
+    assert [(e.who, e.body) for e in kept] == [("a-analyst", note)]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "x" * 2001])
+def test_empty_and_too_long_notes_are_rejected(
+    open_app: OpenApp, workspace: Workspace, text: str
+) -> None:
+    """The error states the allowed length."""
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-analyst")
+    answer = client.post("/api/notes", headers=proof, json={"text": text})
+
+    assert answer.status_code == 422
+    assert "text must be 1 to 2000 characters long" in answer.json()["detail"]
+
+
+def test_journal_rejects_deletes_and_updates(
+    workspace: Workspace, clock: Clock
+) -> None:
+    """Triggers in the database keep the table append-only."""
+    parts = make_test_services(workspace, clock)
+    parts.refresh()
+    with sqlite3.connect(workspace.data / "console" / "journal.sqlite") as db:
+        with pytest.raises(sqlite3.IntegrityError, match="nothing leaves the book"):
+            db.execute("delete from entry")
+        with pytest.raises(sqlite3.IntegrityError, match="the book is not changed"):
+            db.execute("update entry set who = 'x'")

@@ -1,0 +1,581 @@
+"""Notifications reach real servers, and none is lost by a kill or a dead receiver."""
+
+import base64
+import hashlib
+import hmac
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, Envelope
+from aiosmtpd.smtp import Session as SmtpSession
+from click.testing import CliRunner
+from conftest import free_port, wait_until
+from console_workspace import SLOPES, Clock, Workspace, log_in, make_test_services
+from console_workspace import serve as serve_console
+from deltalake import write_deltalake
+
+from backend_spark.cli import cli
+from backend_spark.config import read_settings
+from backend_spark.console.app import make_services
+from backend_spark.console.event_detector import MESSAGE_COLUMNS
+from backend_spark.console.events import EventFilter, Sign
+from backend_spark.console.notifications.outbox import NotificationState
+from backend_spark.console.notifications.sender import MERGE_S
+from backend_spark.console.notifications.settings import JST, QuietHours
+from backend_spark.console.places import Place, write_places
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError
+
+CELL = SLOPES[0].cell.token
+KEY = "a key of at least 24 characters"
+WIRE = '["rule","wire",["wire_cut","w"]]'
+
+
+@dataclass
+class Receiver:
+    """A webhook receiver.
+
+    Attributes:
+        port: Its TCP port.
+        status: Status of its answers.
+        requests: Headers and bodies.
+    """
+
+    port: int
+    status: int = 200
+    answer: bytes = b"{}"
+    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Address of the webhook; its path is a secret."""
+        return f"http://127.0.0.1:{self.port}/hook/secret"
+
+    def bodies(self) -> list[dict[str, Any]]:
+        """Bodies of the requests."""
+        return [json.loads(body) for _, body in self.requests]
+
+
+@contextmanager
+def receiver(port: int) -> Iterator[Receiver]:
+    """A receiver on a real socket."""
+    made = Receiver(port)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length", 0))
+            made.requests.append((dict(self.headers), self.rfile.read(length)))
+            self.send_response(made.status)
+            self.end_headers()
+            self.wfile.write(made.answer)
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield made
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def hook() -> Iterator[Receiver]:
+    """A webhook receiver."""
+    with receiver(free_port()) as made:
+        yield made
+
+
+class Mailbox:
+    """Handler of the SMTP server: keeps what it accepts."""
+
+    def __init__(self) -> None:
+        self.mails: list[EmailMessage] = []
+
+    async def handle_DATA(  # noqa: N802 - name set by aiosmtpd
+        self, server: SMTP, session: SmtpSession, envelope: Envelope
+    ) -> str:
+        """Accept a mail."""
+        content = envelope.content
+        assert isinstance(content, bytes)
+        mail = message_from_bytes(content, policy=policy.default)
+        assert isinstance(mail, EmailMessage)
+        self.mails.append(mail)
+        return "250 OK"
+
+
+@pytest.fixture
+def mailbox() -> Iterator[tuple[str, Mailbox]]:
+    """Address of Apprise for a real SMTP server, and its mails."""
+    box, port = Mailbox(), free_port()
+    controller = Controller(box, "127.0.0.1", port)
+    controller.start()
+    address = (
+        f"mailto://127.0.0.1:{port}?from=console@city.example&to=duty@city.example"
+    )
+    yield address, box
+    controller.stop()
+
+
+def rule(address: str, more: str = "", name: str = "duty") -> str:
+    """Settings of a rule."""
+    head = f'[[console.notifications]]\nname = "{name}"\nto = ["{address}"]\n'
+    return f"{head}{more}\n"
+
+
+def sign(level: int, at_s: float, slope: str = CELL) -> Sign:
+    """A level of a cell."""
+    at = int(at_s)
+    return Sign(slope, None, level, at, at, "", ("wire: w is cut",), (WIRE,))
+
+
+class Console:
+    """The console's parts in this process, with a clock that a test sets."""
+
+    def __init__(self, workspace: Workspace, clock: Clock, more: str) -> None:
+        self.clock = clock
+        self.services = make_test_services(workspace, clock, more)
+        self.services.live_state.refresh()
+        self.sender = self.services.notifications
+        self.outbox = self.sender.outbox
+
+    def rise(self, level: int, slope: str = CELL) -> int:
+        """Let a slope rise to a level; returns the number of its event."""
+        self.services.events.add(sign(level, self.clock(), slope), self.clock())
+        return self.services.events.select(EventFilter(text=slope))[0].number
+
+    def step(self, after_s: float = 0.0) -> None:
+        """Plan and deliver, and wait until all deliveries have ended."""
+        self.clock.now_s += after_s
+        self.services.live_state.read_s = self.clock()
+        self.sender.step()
+        wait_until(lambda: not self.sender.is_busy())
+
+    def states(self) -> list[str]:
+        """States of all notifications, oldest first."""
+        return [each.state.value for each in reversed(self.outbox.newest(100))]
+
+
+MakeConsole = Callable[..., Console]
+
+
+@pytest.fixture
+def make_console(tmp_path: Path, clock: Clock) -> Iterator[MakeConsole]:
+    """Make a console without tables, with some rules."""
+    made: list[Console] = []
+
+    def make(more: str) -> Console:
+        made.append(Console(Workspace(tmp_path, 1), clock, more))
+        return made[-1]
+
+    yield make
+    for console in made:
+        console.sender.close()
+
+
+def test_rise_is_mailed_once(
+    make_console: MakeConsole, mailbox: tuple[str, Mailbox]
+) -> None:
+    """By a real SMTP server: place, level, time and reason, in Japanese."""
+    address, box = mailbox
+    console = make_console(f'address = "https://console.city.example"\n{rule(address)}')
+    console.rise(4)
+    console.step()
+    console.step(60)
+
+    (mail,) = box.mails
+    assert mail["to"] == "duty@city.example"
+    assert (
+        mail["subject"]
+        == f"大谷町 レベル4相当（ワイヤーセンサーの切断） メッシュ {CELL}"
+    )
+    text = str(mail.get_content())
+    assert "ワイヤーセンサー：w のワイヤーが切断" in text
+    assert "https://console.city.example/" in text
+    assert "警報や避難情報ではありません" in text
+    assert console.states() == ["delivered"]
+    assert console.outbox.newest(1)[0].shown.startswith("mailto://127.0.0.1")
+
+
+def test_webhook_is_signed(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path
+) -> None:
+    """By Standard Webhooks; the body has the event as data."""
+    key = tmp_path / "key"
+    key.write_text(f"{KEY}\n", encoding="utf-8")
+    console = make_console(rule(hook.url, f'key_file = "{key}"'))
+    number = console.rise(5)
+    console.step()
+
+    ((headers, body),) = hook.requests
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    digest = hmac.new(KEY.encode(), signed, hashlib.sha256).digest()
+    assert headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
+    (event,) = json.loads(body)["events"]
+    assert (event["event"], event["cell"], event["level"]) == (number, CELL, 5)
+    assert event["causes"] == ["wire"]
+    assert "secret" not in console.outbox.newest(1)[0].shown
+
+
+@pytest.mark.parametrize(
+    ("form", "answer", "path"),
+    [
+        ("lineworks", b'{"code":200,"description":"success"}', ["body", "text"]),
+        ("slack", b"ok", ["text"]),
+        ("teams", b"", ["attachments", 0, "content", "body", 1, "text"]),
+    ],
+)
+def test_formats_of_receivers(
+    make_console: MakeConsole,
+    hook: Receiver,
+    form: str,
+    answer: bytes,
+    path: list[str | int],
+) -> None:
+    """LINE WORKS, Slack and Teams get the text where they show it."""
+    hook.answer = answer
+    console = make_console(rule(hook.url, f'format = "{form}"\nlanguage = "en"'))
+    console.rise(4)
+    console.step()
+    (found,) = hook.bodies()
+    for part in path:
+        found = found[part]  # type: ignore[index]
+
+    assert "Equivalent to level 4" in str(found)
+    assert console.states() == ["delivered"]
+
+
+def test_refusal_within_an_answer_of_lineworks_counts(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Its HTTP status is 200, the code within is not."""
+    hook.answer = b'{"code":400,"description":"missing parameter"}'
+    console = make_console(rule(hook.url, 'format = "lineworks"'))
+    console.rise(4)
+    console.step()
+
+    assert console.states() == ["waiting"]
+    assert "code 400" in console.outbox.attempts(1)[0]["outcome"]
+
+
+def test_unreachable_receiver_is_tried_until_it_answers(
+    make_console: MakeConsole,
+) -> None:
+    """At level 4 without end; each attempt is recorded, also over a restart."""
+    port = free_port()
+    more = rule(Receiver(port).url)
+    console = make_console(more)
+    console.rise(4)
+    for _ in range(12):
+        console.step(400)
+    console.step(3 * 86_400)
+    assert console.states() == ["waiting"]
+    with receiver(port) as late:
+        again = make_console(more)
+        again.step(400)
+        attempts = again.outbox.attempts(1)
+
+    assert len(late.requests) == 1
+    assert attempts[-1]["number"] == 14
+    assert attempts[-1]["outcome"] == "delivered"
+    assert "refused" in attempts[0]["outcome"]
+
+
+def test_level_3_is_given_up_after_a_day(make_console: MakeConsole) -> None:
+    """It is of no use any more."""
+    console = make_console(rule(Receiver(free_port()).url))
+    console.rise(3)
+    console.step()
+    console.step(86_500)
+
+    assert console.states() == ["given_up"]
+
+
+def test_receiver_that_hangs_delays_no_other(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Each address has its own thread."""
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    silent = f"http://127.0.0.1:{listener.server_port}/"
+    console = make_console(rule(silent, name="a") + rule(hook.url, name="b"))
+    console.rise(5)
+    console.sender.step()
+    wait_until(lambda: hook.requests)
+    listener.server_close()
+
+    assert console.sender.is_busy()
+
+
+def test_rises_meanwhile_are_one_message(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """The first goes out at once, a thousand more together; the highest is named."""
+    console = make_console(rule(hook.url))
+    console.rise(3)
+    console.step()
+    for number in range(1000):
+        console.rise(4 if number == 500 else 3, f"{number:04x}")
+    console.step(1)
+    assert len(hook.requests) == 1
+    console.step(MERGE_S)
+    _, body = hook.bodies()
+
+    assert "レベル4相当" in body["title"]
+    assert "ほか 999 か所" in body["title"]
+    assert len(body["events"]) == 1000
+    assert set(console.states()) == {"delivered"}
+
+
+def test_rule_selects_by_level_place_and_exercise(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """An exercise notifies only where a rule says so, and the title says it."""
+    wide = SLOPES[0].cell.parent(8).token
+    other = SLOPES[2].cell.token
+    console = make_console(
+        "exercise = true\n"
+        + rule(hook.url, "exercises = true\nfrom_level = 5", "high")
+        + rule(hook.url, f'exercises = true\ncells = ["{wide}"]', "here")
+        + rule(hook.url, f'exercises = true\ncells = ["{other}"]', "there")
+        + rule(hook.url, 'exercises = true\ndistricts = ["大谷"]', "district")
+        + rule(hook.url, "", "real")
+    )
+    console.services.notifications.present = console.clock
+    console.rise(4)
+    console.step()
+
+    assert [each.target.rule for each in console.outbox.newest(9)] == ["here"]
+    assert hook.bodies()[0]["title"].startswith("【訓練】")
+
+
+def test_districts_and_names_are_those_of_the_places(
+    make_console: MakeConsole, hook: Receiver, tmp_path: Path
+) -> None:
+    """A change of the places is followed at once."""
+    more = rule(hook.url, 'districts = ["大谷"]\nlanguage = "en"')
+    console = make_console(more)
+    console.rise(4)
+    console.step()
+    assert console.states() == []
+    places = [Place(district="大谷", slope="東", cells=(CELL,))]
+    write_places(tmp_path / "data", places)
+    console.rise(5)
+    console.step()
+
+    assert hook.bodies()[0]["title"].endswith(
+        "Equivalent to level 5 (a cut wire) 大谷 東"
+    )
+
+
+def test_escalation_only_while_nobody_has_decided(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """After its minutes; a decision in time makes it unnecessary."""
+    console = make_console(rule(hook.url, "unacknowledged_min = 10"))
+    first = console.rise(4)
+    console.rise(4, SLOPES[1].cell.token)
+    console.step()
+    console.step(590)
+    assert hook.requests == []
+    decision = {"state": "acknowledged", "text": ""}
+    console.services.events.decide(first, "sato", console.clock(), decision)
+    console.step(20)
+
+    assert sorted(console.states()) == ["delivered", "not_needed"]
+    assert "【未対応】" in hook.bodies()[0]["title"]
+
+
+@pytest.mark.parametrize(("level", "states"), [(3, ["waiting"]), (4, ["delivered"])])
+def test_quiet_hours_never_hold_level_4(
+    make_console: MakeConsole, hook: Receiver, level: int, states: list[str]
+) -> None:
+    """Level 3 waits for their end; the slopes' present is 16:41 in Japan."""
+    console = make_console(rule(hook.url, 'quiet = "16:00-06:00"'))
+    console.rise(level)
+    console.step()
+    assert console.states() == states
+    console.step(14 * 3600)
+
+    assert console.states() == ["delivered"]
+
+
+@pytest.mark.parametrize(
+    ("hours", "clock", "end"),
+    [
+        ("22:00-06:00", "21:59", "21:59"),
+        ("22:00-06:00", "22:00", "06:00"),
+        ("22:00-06:00", "05:59", "06:00"),
+        ("12:00-13:00", "12:30", "13:00"),
+        ("12:00-13:00", "13:00", "13:00"),
+    ],
+)
+def test_end_of_quiet_hours(hours: str, clock: str, end: str) -> None:
+    """Also over midnight."""
+    at = datetime.fromisoformat(f"2026-07-01T{clock}:00+09:00")
+    found = datetime.fromtimestamp(QuietHours.parse(hours).end_s(at.timestamp()), JST)
+
+    assert f"{found:%H:%M}" == end
+    assert 0 <= (found - at).total_seconds() < 86_400
+
+
+def test_heartbeat_ends_when_notifications_are_late(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """Its receiver then raises the alarm."""
+    more = f'heartbeat = "{hook.url}"\n{rule(Receiver(free_port()).url)}'
+    console = make_console(more)
+    console.step()
+    console.step(60)
+    assert len(hook.requests) == 2
+    console.rise(4)
+    console.step(60)
+    console.step(700)
+
+    assert len(hook.requests) == 3
+
+
+def test_event_in_the_journal_is_notified_after_a_restart(
+    make_console: MakeConsole, hook: Receiver
+) -> None:
+    """The program may end before anything is planned; then it is planned once."""
+    make_console(rule(hook.url)).rise(4)
+    again = make_console(rule(hook.url))
+    again.step()
+    third = make_console(rule(hook.url))
+    third.step(60)
+
+    assert len(hook.requests) == 1
+    assert third.states() == ["delivered"]
+
+
+def test_old_tables_notify_nobody(make_console: MakeConsole, hook: Receiver) -> None:
+    """The console first reads them when they are older than a day."""
+    console = make_console(rule(hook.url))
+    console.rise(5)
+    console.clock.now_s += 90_000
+    console.step()
+
+    assert console.states() == []
+
+
+@contextmanager
+def running_console(config: Path) -> Iterator[None]:
+    """The program itself, ended by ``kill -9``."""
+    command = [sys.executable, "-m", "backend_spark", "console", "--config"]
+    process = subprocess.Popen([*command, str(config)], stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def test_console_killed_between_event_and_delivery_loses_nothing(
+    workspace: Workspace, hook: Receiver
+) -> None:
+    """The program itself, with ``kill -9``; no page is open."""
+    hook.status = 503
+    config = workspace.config(rule(hook.url, "from_level = 5"))
+    row = {"node": "otani-9", "boot": "b", "seq": 1, "pri": 5, "cell": CELL}
+    row |= {"why": "wire", "received_at": int(time.time() * 1e6)}
+    table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
+    write_deltalake(str(workspace.data / "tables" / "alerts"), table)
+    with running_console(config):
+        wait_until(lambda: hook.requests)
+    before, hook.status = len(hook.requests), 200
+    with running_console(config):
+        wait_until(lambda: len(hook.requests) > before)
+        outbox = make_services(read_settings(config)).notifications.outbox
+        wait_until(lambda: outbox.newest(1)[0].state is NotificationState.DELIVERED)
+
+    assert len(hook.requests) == before + 1
+    assert {each["webhook-id"] for each, _ in hook.requests} == {
+        hook.requests[0][0]["webhook-id"]
+    }
+    outcomes = [each["outcome"] for each in outbox.attempts(1)]
+    assert outcomes[-1] == "delivered"
+    assert len(outcomes) == before + 1
+
+
+def test_page_lists_deliveries_and_sends_a_test(
+    workspace: Workspace, clock: Clock, hook: Receiver
+) -> None:
+    """The chief may; the address is shown without its secret path."""
+    more = f"{workspace.with_accounts()}\n{rule(hook.url)}"
+    parts = make_test_services(workspace, clock, more)
+    with serve_console(parts, workspace.port) as client:
+        proof = log_in(client, "a-chief")
+        body = {"rule": "duty"}
+        view = client.post("/api/notifications/test", headers=proof, json=body).json()
+        wrong = client.post(
+            "/api/notifications/test", headers=proof, json={"rule": "x"}
+        )
+        proof = log_in(client, "a-analyst")
+        refused = client.post("/api/notifications/test", headers=proof, json=body)
+    parts.notifications.step()
+    wait_until(lambda: hook.requests)
+    parts.notifications.close()
+
+    assert view["rules"][0]["name"] == "duty"
+    assert view["notifications"][0]["to"] == "http://127.0.0.1/…"
+    assert (wrong.status_code, refused.status_code) == (404, 403)
+    assert "【試験】" in hook.bodies()[0]["title"]
+
+
+def test_command_tests_each_address(workspace: Workspace, hook: Receiver) -> None:
+    """Each result is one line; the status is 1 if one was not accepted."""
+    dead = Receiver(free_port()).url
+    config = workspace.config(rule(hook.url) + rule(dead, name="dead"))
+    command = ["console-notifications", "test", "--config", str(config)]
+    one = CliRunner().invoke(cli, [*command, "--rule", "duty"])
+    both = CliRunner().invoke(cli, command)
+    wrong = CliRunner().invoke(cli, [*command, "--rule", "x"])
+
+    assert (one.exit_code, one.output) == (0, "duty: http://127.0.0.1/…: accepted\n")
+    assert both.exit_code == 1
+    assert "dead: http://127.0.0.1/…: " in both.output
+    assert "secret" not in both.output
+    assert "there is no rule 'x'; there are: duty, dead" in wrong.output
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (rule("foo://x"), "appriseit.com/services"),
+        (rule("https://"), "https://… of a webhook"),
+        (rule("/nowhere/to"), "a readable text file"),
+        (rule("https://h/x", 'key_file = "/nowhere/key"'), "a readable text file"),
+        (rule("https://h/x") * 2, "a name of its own, got 'duty'"),
+        (rule("https://h/x", 'quiet = "22-6"'), "22:00-06:00"),
+        (rule("https://h/x", 'cells = ["otani"]'), "tokens of cells"),
+        (rule("https://h/x", "from_level = 2"), "from_level must be between 3 and 5"),
+        ('heartbeat = "ping"', "console.heartbeat must be https://"),
+    ],
+)
+def test_invalid_rules_stop_the_console_at_its_start(
+    workspace: Workspace, clock: Clock, more: str, message: str
+) -> None:
+    """The error names field and rule, and no secret."""
+    with pytest.raises((SettingsError, FieldError), match=message):
+        make_test_services(workspace, clock, more)

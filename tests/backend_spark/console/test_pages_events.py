@@ -1,0 +1,144 @@
+"""The page of the events, in a real browser: decisions, drafts, what others do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from browser import picture, resize
+from conftest import wait_until
+from console_pages import find, no_problems, text
+from console_workspace import NOW_S, PASSWORD, Workspace
+from console_workspace import log_in as log_in_client
+from deltalake import write_deltalake
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from sizes import sizes
+
+from backend_spark.console.event_detector import MESSAGE_COLUMNS
+
+RunConsole = Callable[..., str]
+
+
+def log_in(driver: Chrome) -> None:
+    """Log in as an analyst on the page that is open."""
+    find(driver, "input[name=name]").send_keys("a-analyst")
+    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+    wait_until(lambda: text(driver, ".headline .badge"))
+
+
+def open_events(driver: Chrome, address: str, language: str = "ja") -> None:
+    """Log in, and open the events."""
+    driver.get(f"{address}?lang={language}")
+    log_in(driver)
+    find(driver, "[data-tab=events]").click()
+    find(driver, "tr[data-event]")
+
+
+def rows(driver: Chrome) -> int:
+    """Number of events that are listed."""
+    return len(driver.find_elements(By.CSS_SELECTOR, "tr[data-event]"))
+
+
+def someone_else(address: str, path: str, body: dict[str, Any]) -> None:
+    """Change something as the chief, from another machine."""
+    with httpx.Client(base_url=address) as client:
+        proof = log_in_client(client, "a-chief")
+        assert client.post(path, headers=proof, json=body).status_code == 200
+
+
+@pytest.mark.parametrize("language", sizes("ja", "en"))
+def test_events_are_decided_one_by_one_and_together(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace, language: str
+) -> None:
+    """One click acknowledges; several are chosen and judged with a remark."""
+    open_events(driver, run_console(workspace.with_accounts()), language)
+    count = rows(driver)
+    assert driver.title.startswith(f"({count}) ")
+    picture(driver, f"events-{language}")
+    find(driver, ".acknowledge").click()
+    wait_until(lambda: rows(driver) == count - 1)
+    wait_until(lambda: driver.title.startswith(f"({count - 1}) "))
+    find(driver, "thead input[type=checkbox]").click()
+    find(driver, "input[name=bulk-remark]").send_keys("<b>見回り</b>")
+    find(driver, ".bulk button").click()
+    wait_until(lambda: rows(driver) == 0)
+    find(driver, "[data-state=all]").click()
+    wait_until(lambda: rows(driver) == count)
+    assert "a-analyst" in text(driver, ".seen")
+    assert "<b>見回り</b>" in text(driver, "tbody")
+    wait_until(lambda: not driver.title.startswith("("))
+    no_problems(driver)
+
+
+@pytest.mark.parametrize("language", sizes("ja", "en"))
+def test_event_and_note_are_written_on_a_phone(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace, language: str
+) -> None:
+    """Nothing is wider than the screen; the window has the history of the event."""
+    resize(driver, (390, 844))
+    open_events(driver, run_console(workspace.with_accounts()), language)
+    find(driver, "textarea").send_keys("橋の水位に注意")
+    find(driver, ".note button").click()
+    wait_until(lambda: "橋の水位に注意" in text(driver, ".notes-list"))
+    over = "return document.documentElement.scrollWidth - innerWidth"
+    picture(driver, f"events-phone-{language}")
+    assert driver.execute_script(over) <= 0
+    find(driver, ".details").click()
+    find(driver, ".event-window textarea").send_keys("見回り")
+    find(driver, ".event-window .primary").click()
+    wait_until(lambda: "見回り" in text(driver, ".event-window .history"))
+    picture(driver, f"event-window-phone-{language}")
+    assert driver.execute_script(over) <= 0
+    no_problems(driver)
+
+
+def test_remark_survives_what_others_do_and_the_end_of_the_session(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """Neither text, focus nor choice is lost when the list changes by itself."""
+    address = run_console(workspace.with_accounts())
+    open_events(driver, address)
+    number = int(find(driver, "tr[data-event]").get_attribute("data-event") or 0)
+    find(driver, ".details").click()
+    remark = find(driver, ".event-window textarea")
+    remark.send_keys("現地へ向か")
+    body = {"events": [number], "state": "acknowledged", "text": "mine"}
+    someone_else(address, "/api/events/state", body)
+    wait_until(lambda: "a-chief" in text(driver, ".event-window .history"))
+    remark.send_keys("う")
+    assert driver.switch_to.active_element == remark
+    someone_else(address, "/api/notes", {"text": "from the chief"})
+    driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    find(driver, ".event-window .primary").click()
+    find(driver, "input[name=name]")
+    log_in(driver)
+    find(driver, "[data-tab=events]").click()
+    find(driver, "[data-state=all]").click()
+    wait_until(lambda: rows(driver) >= 3)
+    find(driver, f"tr[data-event='{number}'] .details").click()
+    kept = find(driver, ".event-window textarea").get_attribute("value")
+
+    assert kept == "現地へ向かう"
+
+
+def test_new_event_rings_and_shows_in_the_title(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """On every tab, within seconds, when the sound is on."""
+    address = run_console(workspace.with_accounts())
+    open_events(driver, address)
+    find(driver, "input[name=yamamori-sound]").click()
+    wait_until(lambda: driver.execute_script("return document.body.dataset.rang"))
+    count = rows(driver)
+    find(driver, "[data-tab=health]").click()
+    row = {"node": "otani-9", "boot": "b", "seq": 1, "pri": 5, "why": "wire"}
+    row |= {"received_at": (NOW_S + 30) * 1_000_000}
+    table = pa.Table.from_pylist([row], schema=MESSAGE_COLUMNS)
+    path = str(workspace.data / "tables" / "alerts")
+    write_deltalake(path, table, mode="append", schema_mode="merge")
+    wait_until(lambda: driver.title.startswith(f"({count + 1}) レベル5相当"))
+
+    wait_until(lambda: driver.execute_script("return document.body.dataset.rang > 1"))
