@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from backend_spark.console import accounts
+from demo.terrain import PACK
 
 NAME = "demo"
 READY = "Uvicorn running"
@@ -48,6 +49,7 @@ class Console:
         return (
             f'\n[console]\nport = {self.port}\nplace = "大谷町"\nexercise = true\n'
             f'accounts = "{self.folder}/accounts"\n'
+            f'map_packs = ["{self.folder}/{PACK}"]\n'
         )
 
     def ask(self) -> dict[str, Any]:

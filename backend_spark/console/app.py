@@ -38,6 +38,7 @@ from backend_spark.console.panels import PanelReader
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import levels, session, skill, thresholds, time_travel
 from backend_spark.console.routes import log as alert_log
+from backend_spark.console.routes import map as map_tiles
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
@@ -45,6 +46,7 @@ from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
+from backend_spark.tile_packs.reader import open_pack
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
     SystemdSupervisor,
@@ -102,7 +104,15 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.add_exception_handler(RequestValidationError, validation_error)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
-    for routes in (session, levels, alert_log, thresholds, time_travel, skill):
+    for routes in (
+        session,
+        levels,
+        alert_log,
+        thresholds,
+        time_travel,
+        skill,
+        map_tiles,
+    ):
         app.include_router(routes.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))
@@ -232,6 +242,7 @@ def make_services(
         accounts = AccountsFile(Path(console.accounts) if console.accounts else None)
         _check_access(console)
         calibration = _open_calibration(console)
+        packs = tuple(open_pack(Path(path)) for path in console.map_packs)
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
     sessions = SessionStore(folder / SESSIONS_FILE)
@@ -251,6 +262,7 @@ def make_services(
         journal=journal,
         alert_detector=AlertDetector(live_state, journal, live_state.tables),
         thresholds=thresholds,
+        packs=packs,
         clock=clock,
     )
 

@@ -15,6 +15,7 @@ from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.thresholds import Thresholds
+from backend_spark.tile_packs.reader import TilePack
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class ConsoleServices:
         journal: Alerts, notes, thresholds, landslides.
         alert_detector: Writes alerts to the journal.
         thresholds: Criteria of the cells.
+        packs: Ground of the map, the lowest first.
         clock: Unix time.
     """
 
@@ -39,6 +41,7 @@ class ConsoleServices:
     journal: Journal
     alert_detector: AlertDetector
     thresholds: Thresholds
+    packs: tuple[TilePack, ...]
     clock: Callable[[], float]
     _counting: threading.Lock = field(default_factory=threading.Lock)
 

@@ -12,10 +12,22 @@ export class ApiError extends Error {
   }
 }
 
+// A tile pack that the console serves.
+export interface Pack {
+  tiles: string;
+  vector: boolean;
+  layers: string[];
+  min_zoom: number;
+  max_zoom: number;
+  bounds: [number, number, number, number];
+  attribution: string;
+}
+
 export interface Session {
   place: string;
   language: "ja" | "en";
   tiles: string | null;
+  packs?: Pack[];
   exercise: boolean;
   user: string | null;
   role?: "viewer" | "analyst" | "chief";

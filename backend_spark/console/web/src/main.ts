@@ -33,7 +33,7 @@ async function start(): Promise<void> {
 function show(session: Session): void {
   const state = new State();
   const openNode = (id: string) => void showNode(id);
-  const map = new LevelMap(state, session.tiles, openNode);
+  const map = new LevelMap(state, session, openNode);
   const overview = new Overview(state);
   const panel = new Panel(state, openNode);
   const slider = new Slider(state);

@@ -6,6 +6,8 @@ import type { Gateway } from "./types";
 import { COLOURS, LEVELS_BY_SEVERITY, gatewayIcon, patternTile } from "./levelPatterns";
 import { fetchNodes } from "./cellNames";
 import { get } from "./api";
+import { groundStyle, hasGround, levelOpacity } from "./ground";
+import type { Session } from "./api";
 import type { State } from "./state";
 import { formatAgo, t, type Key } from "./i18n";
 
@@ -26,7 +28,7 @@ export class LevelMap {
 
   constructor(
     private readonly state: State,
-    private readonly tiles: string | null,
+    private readonly session: Session,
     private readonly openNode: (id: string) => void,
   ) {
     state.addEventListener("cells", () => this.scheduleDraw());
@@ -39,11 +41,11 @@ export class LevelMap {
     try {
       this.map = new maplibre.Map({
         container: this.box,
-        style: this.style(),
+        style: groundStyle(this.session),
         center: [134, 34.5],
         zoom: 6,
         maxZoom: 17,
-        attributionControl: this.tiles ? {} : false,
+        attributionControl: hasGround(this.session) ? { compact: false } : false,
         fadeDuration: 0,
         dragRotate: false,
         pitchWithRotate: false,
@@ -59,19 +61,6 @@ export class LevelMap {
     this.map.on("load", () => this.addLayers());
   }
 
-  private style(): maplibre.StyleSpecification {
-    const style: maplibre.StyleSpecification = {
-      version: 8,
-      sources: {},
-      layers: [{ id: "ground", type: "background", paint: { "background-color": "#e9eef2" } }],
-    };
-    if (this.tiles) {
-      style.sources["tiles"] = { type: "raster", tiles: [this.tiles], tileSize: 256 };
-      style.layers.push({ id: "tiles", type: "raster", source: "tiles" });
-    }
-    return style;
-  }
-
   private addLayers(): void {
     const map = this.map;
     if (!map) return;
@@ -80,8 +69,8 @@ export class LevelMap {
     for (const state of GATEWAY_STATES) map.addImage(`gateway-${state}`, gatewayIcon(state));
     for (const id of ["cells", "mark", "nodes", "gateways"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
     const colour = ["match", ["get", "look"], ...LEVELS_BY_SEVERITY.flatMap((look) => [look, COLOURS[look]]), "#fff"];
-    const opacity = this.tiles ? 0.6 : 0.92;
-    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": opacity } });
+    const opacity = levelOpacity(hasGround(this.session));
+    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": opacity as never } });
     map.addLayer({
       id: "patterns",
       type: "fill",
