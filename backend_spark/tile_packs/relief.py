@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from backend_spark.tile_packs.writer import Tile, tile_bounds
+from service_runtime.errors import FieldError
 
 PIXELS: Final = 256
 MAX_TILES: Final = 3000
@@ -59,8 +60,18 @@ class Elevation(Protocol):
 
 
 def relief_tiles(elevation: Elevation, min_zoom: int) -> Iterator[Tile]:
-    """Tiles of the shaded relief in WebP, from the highest zoom to the lowest."""
-    level = {place: elevation.heights(place) for place in sorted(elevation.places())}
+    """Tiles of the shaded relief in WebP, from the highest zoom to the lowest.
+
+    Raises:
+        FieldError: The area is too large for the memory.
+    """
+    places = elevation.places()
+    if len(places) > MAX_TILES:
+        rule = f"at most {MAX_TILES} tiles of zoom {elevation.zoom}"
+        remedy = "make a pack for each part of the area"
+        raise FieldError("source", rule, str(len(places)), remedy)
+    level = {place: elevation.heights(place) for place in sorted(places)}
+    level = {place: each for place, each in level.items() if np.isfinite(each).any()}
     for zoom in range(elevation.zoom, min_zoom - 1, -1):
         for place in level:
             yield Tile(zoom, *place, _webp(_shaded(zoom, place, level)))

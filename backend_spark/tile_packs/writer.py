@@ -12,7 +12,7 @@ from typing import Final
 from backend_spark.tile_packs.reader import MAX_TILE_BYTES, MAX_ZOOM, Bounds
 from service_runtime.errors import FieldError
 
-TILE_FILE: Final = re.compile(r"([0-9]{1,7})\.(png|jpe?g|webp|pbf|mvt)")
+MAP_TILE: Final = re.compile(r"([0-9]{1,7})\.(png|jpe?g|webp|pbf|mvt)")
 FORMATS: Final = {"jpeg": "jpg", "mvt": "pbf"}
 NUMBER: Final = re.compile(r"[0-9]{1,7}")
 
@@ -126,7 +126,7 @@ def folder_format(folder: Path) -> str:
     Raises:
         FieldError: The folder has no ``zoom/column/row.ext``.
     """
-    for _, _, _, path in _tile_files(folder):
+    for _, _, _, path in tile_files(folder, MAP_TILE):
         suffix = path.suffix[1:]
         return FORMATS.get(suffix, suffix)
     rule = "a folder of tiles zoom/column/row.png, .jpg, .webp or .pbf"
@@ -144,25 +144,40 @@ def folder_tiles(folder: Path, form: str, *, tms: bool = False) -> Iterator[Tile
     Raises:
         FieldError: A tile is too large, has another format, or lies outside its zoom.
     """
-    for zoom, column, row, path in _tile_files(folder):
-        suffix = FORMATS.get(path.suffix[1:], path.suffix[1:])
-        if suffix != form:
-            raise FieldError("source", f"tiles of one format, {form}", str(path), "")
-        if path.stat().st_size > MAX_TILE_BYTES:
-            rule = f"tiles of at most {MAX_TILE_BYTES} bytes"
-            raise FieldError("source", rule, str(path), "")
-        if zoom > MAX_ZOOM or column >> zoom or row >> zoom:
-            rule = "tiles zoom/column/row within the zoom's range"
-            raise FieldError("source", rule, str(path), "")
+    for zoom, column, row, path in tile_files(folder, MAP_TILE):
+        problem = _problem(zoom, column, row, path, form)
+        if problem:
+            name = "/".join(path.parts[-3:])
+            raise FieldError("source", problem, name, "remove it from the folder")
         north = (1 << zoom) - 1 - row if tms else row
         yield Tile(zoom, column, north, path.read_bytes())
 
 
-def _tile_files(folder: Path) -> Iterator[tuple[int, int, int, Path]]:
+def _problem(zoom: int, column: int, row: int, path: Path, form: str) -> str:
+    """Rule that a file breaks; empty if none."""
+    suffix = path.suffix[1:]
+    if FORMATS.get(suffix, suffix) != form:
+        return f"tiles of one format, {form}"
+    if path.stat().st_size > MAX_TILE_BYTES:
+        return f"tiles of at most {MAX_TILE_BYTES} bytes"
+    if zoom > MAX_ZOOM or column >> zoom or row >> zoom:
+        return f"tiles zoom/column/row in the zoom's range, up to zoom {MAX_ZOOM}"
+    return ""
+
+
+def tile_files(
+    folder: Path, names: re.Pattern[str]
+) -> Iterator[tuple[int, int, int, Path]]:
+    """Zoom, column, row and path of each tile in a folder, in this order.
+
+    Args:
+        folder: Above the folders of the zooms.
+        names: Names of the files; the first group is the row.
+    """
     columns = (each for zoom in _numbered(folder) for each in _numbered(zoom))
     for column in columns:
         for path in sorted(column.iterdir()):
-            match = TILE_FILE.fullmatch(path.name)
+            match = names.fullmatch(path.name)
             if match:
                 zoom = int(column.parent.name)
                 yield zoom, int(column.name), int(match[1]), path

@@ -129,6 +129,12 @@ FORECAST = (
     + "END\ncp /var/lib/yamamori/forecast/jma.csv past/\n"
 )
 
+ELEVATIONS = """mkdir -p dem/14/14270 xyz/3/7
+awk 'BEGIN { for (y = 0; y < 256; y++) { for (x = 0; x < 255; x++) printf "%d,", x
+  print y } }' > dem/14/14270/6570.txt
+printf '\\211PNG' > xyz/3/7/2.png
+"""
+
 ONE_CORE = {"local[2]": "local[1]"}
 CLUSTER = {
     "spark://10.0.0.1:7077": "local[1]",
@@ -185,7 +191,8 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
         {
             0: BACKEND
             + file_of("docs/how-to/console.md", 0, "c.toml")
-            + "cat c.toml >> backend.toml\n"
+            + "cat c.toml >> backend.toml\n",
+            4: ELEVATIONS,
         },
         # The test of the second factor enters a code.
         PASSWORD

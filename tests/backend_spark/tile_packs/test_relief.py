@@ -97,9 +97,8 @@ def test_nodes_of_the_demo_stand_on_slopes(landscape: terrain.Terrain) -> None:
 
 
 def test_terrain_of_the_demo_is_repeatable(landscape: terrain.Terrain) -> None:
-    """The same heights in another run, without holes."""
-    again = terrain.Terrain()
+    """The same heights on every machine, without holes."""
+    heights = landscape.heights((terrain.FIRST[0] + 3, terrain.FIRST[1] + 2))
 
-    for place in sorted(landscape.places())[:4]:
-        assert np.isfinite(landscape.heights(place)).all()
-        assert np.array_equal(again.heights(place), landscape.heights(place))
+    assert np.isfinite(heights).all()
+    assert [round(float(each)) for each in heights[::80, 7]] == [547, 757, 545, 633]
