@@ -34,11 +34,13 @@ from backend_spark.console.http import (
 )
 from backend_spark.console.live_state import Clock, LiveState
 from backend_spark.console.node_table import ConsoleMetrics
+from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import levels, session, skill, thresholds, time_travel
 from backend_spark.console.routes import log as alert_log
 from backend_spark.console.routes import map as map_tiles
+from backend_spark.console.routes import overlays as map_overlays
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
@@ -67,6 +69,7 @@ CONSOLE_FOLDER: Final = "console"
 JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
+OVERLAYS_FOLDER: Final = "overlays"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -112,6 +115,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
         time_travel,
         skill,
         map_tiles,
+        map_overlays,
     ):
         app.include_router(routes.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
@@ -263,6 +267,7 @@ def make_services(
         alert_detector=AlertDetector(live_state, journal, live_state.tables),
         thresholds=thresholds,
         packs=packs,
+        overlays=Overlays(folder / OVERLAYS_FOLDER, journal),
         clock=clock,
     )
 

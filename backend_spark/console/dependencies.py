@@ -13,6 +13,7 @@ from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
 from backend_spark.console.live_state import LiveState
+from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.tile_packs.reader import TilePack
@@ -31,6 +32,7 @@ class ConsoleServices:
         alert_detector: Writes alerts to the journal.
         thresholds: Criteria of the cells.
         packs: Ground of the map, the lowest first.
+        overlays: Overlays of the map.
         clock: Unix time.
     """
 
@@ -42,6 +44,7 @@ class ConsoleServices:
     alert_detector: AlertDetector
     thresholds: Thresholds
     packs: tuple[TilePack, ...]
+    overlays: Overlays
     clock: Callable[[], float]
     _counting: threading.Lock = field(default_factory=threading.Lock)
 

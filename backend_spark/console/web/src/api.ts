@@ -66,4 +66,9 @@ export async function post<T>(path: string, body: unknown = {}): Promise<T> {
   return (await checked(answer)).json() as Promise<T>;
 }
 
+export async function upload<T>(path: string, file: Blob): Promise<T> {
+  const headers = { "Content-Type": "application/octet-stream", "X-Yamamori-Proof": proof };
+  return (await checked(await fetch(path, { method: "POST", headers, body: file }))).json() as Promise<T>;
+}
+
 export const encode = encodeURIComponent;

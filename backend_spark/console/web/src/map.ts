@@ -17,6 +17,13 @@ const NODE_COLOURS = ["match", ["get", "state"], "well", "#0a6cb5", "silent", "#
 
 const GATEWAY_STATES = ["well", "silent", "gone"];
 const REFRESH_MS = 60_000;
+const PLACE_ZOOM = 14;
+
+export interface MapPosition {
+  latitude: number;
+  longitude: number;
+  zoom: number;
+}
 
 export class LevelMap {
   readonly box = el("div", { class: "map", role: "application", tabindex: "-1" });
@@ -25,6 +32,7 @@ export class LevelMap {
   private ready = false;
   private frame = 0;
   private gateways: Gateway[] = [];
+  private waiting: (() => void)[] = [];
 
   constructor(
     private readonly state: State,
@@ -97,6 +105,50 @@ export class LevelMap {
     this.listen(map);
     this.ready = true;
     this.draw();
+    for (const run of this.waiting) run();
+  }
+
+  whenReady(run: () => void): void {
+    if (this.ready) run();
+    else this.waiting.push(run);
+  }
+
+  // Layers of one source, below another layer.
+  add(id: string, what: { source: maplibre.SourceSpecification; layers: maplibre.LayerSpecification[] }, below: string): void {
+    this.map?.addSource(id, what.source);
+    for (const layer of what.layers) this.map?.addLayer(layer, below);
+  }
+
+  remove(id: string): void {
+    for (const layer of this.layersOf(id)) this.map?.removeLayer(layer.id);
+    this.map?.removeSource(id);
+  }
+
+  look(id: string, on: boolean, opacity: number): void {
+    for (const layer of this.layersOf(id)) {
+      this.map?.setLayoutProperty(layer.id, "visibility", on ? "visible" : "none");
+      if (layer.type === "fill") this.map?.setPaintProperty(layer.id, "fill-opacity", opacity);
+    }
+  }
+
+  private layersOf(source: string): maplibre.LayerSpecification[] {
+    return (this.map?.getStyle().layers ?? []).filter((layer) => "source" in layer && layer.source === source);
+  }
+
+  position(): MapPosition | null {
+    const centre = this.map?.getCenter();
+    return this.map && centre && this.fitted ? { latitude: centre.lat, longitude: centre.lng, zoom: this.map.getZoom() } : null;
+  }
+
+  moveTo(place: MapPosition): void {
+    this.fitted = true;
+    this.map?.jumpTo({ center: [place.longitude, place.latitude], zoom: place.zoom });
+  }
+
+  showPlace(place: [number, number], name: string): void {
+    if (!this.map) return;
+    this.map.jumpTo({ center: place, zoom: Math.max(this.map.getZoom(), PLACE_ZOOM) });
+    new maplibre.Popup({ closeButton: false }).setLngLat(place).setText(name).addTo(this.map);
   }
 
   private scheduleDraw(): void {
@@ -116,6 +168,7 @@ export class LevelMap {
       map.on("mouseenter", layer, () => (map.getCanvas().style.cursor = "pointer"));
       map.on("mouseleave", layer, () => (map.getCanvas().style.cursor = ""));
     }
+    map.on("moveend", () => this.box.dispatchEvent(new Event("moved")));
     map.on("idle", () => {
       this.box.dataset["idle"] = performance.now().toFixed(0);
       const drawn = this.box.dataset["cells"];
