@@ -350,6 +350,13 @@ class ConsoleSection:
         KeyRule("URL of map tiles with {z}, {x} and {y}; absent: a plain map."),
         None,
     )
+    map_packs: tuple[str, ...] = key(
+        KeyRule(
+            "MBTiles or PMTiles files that the console serves as the ground of its "
+            "map, the lowest first; empty: a plain map."
+        ),
+        (),
+    )
     proxy_header: str | None = key(
         KeyRule("Header in which a reverse proxy passes the name of the user."), None
     )

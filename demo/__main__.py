@@ -120,6 +120,7 @@ def _open_console(system: System) -> None:
     system.start_console()
     _wait(system, "opening the console", system.is_console_up, WARM_UP_S)
     console = system.console
+    console.add_overlays()
     _line(f"console: {console.address}  name {NAME}, password {console.password}")
 
 

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from backend_spark.console import accounts
+from backend_spark.console.auth import PROOF_HEADER
+from demo.overlays import overlay_files
+from demo.terrain import PACK
 
 NAME = "demo"
 READY = "Uvicorn running"
@@ -48,14 +52,29 @@ class Console:
         return (
             f'\n[console]\nport = {self.port}\nplace = "大谷町"\nexercise = true\n'
             f'accounts = "{self.folder}/accounts"\n'
+            f'map_packs = ["{self.folder}/{PACK}"]\n'
         )
 
-    def ask(self) -> dict[str, Any]:
-        """Return what an analyst would see: cells, events and the highest level."""
+    def add_overlays(self) -> None:
+        """Upload the overlays of the map, as a chief does."""
+        opener = self._logged_in()
+        with opener.open(f"{self.address}api/session", timeout=30) as answer:
+            opener.addheaders.append((PROOF_HEADER, json.load(answer)["proof"]))
+        for title, kind, content in overlay_files():
+            query = urlencode({"title": title, "kind": kind})
+            address = f"{self.address}api/overlays?{query}"
+            opener.open(address, content, timeout=30).close()
+
+    def _logged_in(self) -> urllib.request.OpenerDirector:
         cookies = urllib.request.HTTPCookieProcessor(CookieJar())
         opener = urllib.request.build_opener(cookies)
         login = json.dumps({"name": NAME, "password": self.password}).encode()
         opener.open(f"{self.address}api/login", login, timeout=30).close()
+        return opener
+
+    def ask(self) -> dict[str, Any]:
+        """Return what an analyst would see: cells, events and the highest level."""
+        opener = self._logged_in()
         with opener.open(f"{self.address}api/cells", timeout=30) as answer:
             cells = json.load(answer)["tokens"]
         with opener.open(f"{self.address}api/events", timeout=30) as answer:

@@ -12,6 +12,7 @@ from demo.console import Console
 from demo.link import Link
 from demo.processes import Processes, free_port
 from demo.scenario import Storm
+from demo.terrain import write_terrain
 from demo.witness import Put, ToReal, Verdict, judge, read_ledgers
 from edge_agent.queue.base import QueueFileError
 from edge_agent.queue.inspection import read_counters
@@ -77,6 +78,7 @@ class System:
         write_places(self.backend, read_place_file(PLACES).places)
         # Another program may have taken the port chosen minutes ago.
         self.console = replace(self.console, port=free_port())
+        write_terrain(self.folder)
         config = self._write("console.toml", self._backend_toml())
         self.processes.python(
             "console", "backend_spark", "console", "--config", config, nice=5

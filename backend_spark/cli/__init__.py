@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "index": ("backend_spark.cli.data", "index"),
     "ingest": ("backend_spark.cli.jobs", "ingest"),
     "judge": ("backend_spark.cli.judge", "judge"),
+    "map-pack": ("backend_spark.cli.map_pack", "map_pack"),
     "notify": ("backend_spark.cli.jobs", "notify"),
     "places": ("backend_spark.cli.console", "places"),
     "plot": ("backend_spark.cli.data", "plot"),

@@ -43,6 +43,7 @@ from backend_spark.console.notifications.sender import (
     NotificationSender,
     check_addresses,
 )
+from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import CONSOLE_FOLDER, StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
@@ -55,6 +56,8 @@ from backend_spark.console.routes import (
     thresholds,
     time_travel,
 )
+from backend_spark.console.routes import map as map_tiles
+from backend_spark.console.routes import overlays as map_overlays
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
@@ -62,6 +65,7 @@ from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
+from backend_spark.tile_packs.reader import open_pack
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
     SystemdSupervisor,
@@ -82,6 +86,7 @@ JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
 NOTIFICATIONS_FILE: Final = "notifications.sqlite"
+OVERLAYS_FOLDER: Final = "overlays"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -139,6 +144,8 @@ def make_app(services: ConsoleServices) -> FastAPI:
         thresholds,
         time_travel,
         skill,
+        map_tiles,
+        map_overlays,
     ):
         app.include_router(routes.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
@@ -281,6 +288,7 @@ def make_services(
         _check_access(console)
         calibration = _open_calibration(console)
         check_addresses(console)
+        packs = tuple(open_pack(Path(path)) for path in console.map_packs)
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
     sessions = SessionStore(folder / SESSIONS_FILE)
@@ -304,6 +312,8 @@ def make_services(
         event_detector=EventDetector(live_state, book, live_state.tables),
         thresholds=thresholds,
         notifications=make_sender(settings, journal, book, live_state),
+        packs=packs,
+        overlays=Overlays(folder / OVERLAYS_FOLDER, journal),
         clock=clock,
         places=StoredPlaces(Path(settings.backend.data)),
     )

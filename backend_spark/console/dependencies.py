@@ -15,9 +15,11 @@ from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.notifications.sender import NotificationSender
+from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.thresholds import Thresholds
+from backend_spark.tile_packs.reader import TilePack
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class ConsoleServices:
         event_detector: Detects events.
         thresholds: Criteria of the cells.
         notifications: Sends notifications.
+        packs: Ground of the map, the lowest first.
+        overlays: Overlays of the map.
         clock: Unix time.
         places: Names of cells and nodes.
     """
@@ -47,6 +51,8 @@ class ConsoleServices:
     event_detector: EventDetector
     thresholds: Thresholds
     notifications: NotificationSender
+    packs: tuple[TilePack, ...]
+    overlays: Overlays
     clock: Callable[[], float]
     places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)

@@ -111,10 +111,7 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
     """
 
     async def read_body(request: Request) -> T:
-        try:
-            raw = await _read_bounded(request)
-        except ClientDisconnect as error:  # no traceback in the log for each of them
-            raise HTTPException(400, "the request has no end") from error
+        raw = await read_bounded(request, MAX_BODY_BYTES)
         try:
             return decode_json(raw, form)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -124,14 +121,22 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
     return read_body
 
 
-async def _read_bounded(request: Request) -> bytes:
-    raw = b""
-    async for part in request.stream():
-        raw += part
-        if len(raw) > MAX_BODY_BYTES:
-            rule = f"a request must be at most {MAX_BODY_BYTES} bytes"
-            raise HTTPException(413, rule)
-    return raw
+async def read_bounded(request: Request, max_bytes: int) -> bytes:
+    """Body of a request.
+
+    Raises:
+        HTTPException: 413 if it is longer than `max_bytes`, 400 if it has no end.
+    """
+    raw = bytearray()
+    try:
+        async for part in request.stream():
+            raw += part
+            if len(raw) > max_bytes:
+                rule = f"a request must be at most {max_bytes} bytes"
+                raise HTTPException(413, rule)
+    except ClientDisconnect as error:  # no traceback in the log for each of them
+        raise HTTPException(400, "the request has no end") from error
+    return bytes(raw)
 
 
 async def validation_error(_request: Request, error: Exception) -> Response:

@@ -165,6 +165,12 @@ WITHOUT_TLS = {
         "-h 127.0.0.1 -p 1884"
     )
 }
+ELEVATIONS = """mkdir -p dem/14/14270 xyz/3/7
+awk 'BEGIN { for (y = 0; y < 256; y++) { for (x = 0; x < 255; x++) printf "%d,", x
+  print y } }' > dem/14/14270/6570.txt
+printf '\\211PNG' > xyz/3/7/2.png
+"""
+
 ONE_CORE = {"local[2]": "local[1]"}
 CLUSTER = {
     "spark://10.0.0.1:7077": "local[1]",
@@ -224,7 +230,8 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
             0: BACKEND
             + file_of("docs/how-to/console.md", 0, "c.toml")
             + "cat c.toml >> backend.toml\n"
-            + file_of("docs/how-to/console.md", 0, "places.csv", "csv")
+            + file_of("docs/how-to/console.md", 0, "places.csv", "csv"),
+            "backend-spark map-pack": ELEVATIONS,
         },
         # The test of the second factor enters a code.
         PASSWORD

@@ -19,6 +19,7 @@ from backend_spark.console.auth import (
 )
 from backend_spark.console.dependencies import Services, editor
 from backend_spark.console.http import json_body, json_response
+from backend_spark.console.routes.map import pack_descriptions
 from backend_spark.console.throttle import TooManyAttemptsError
 
 router = APIRouter(prefix="/api")
@@ -49,6 +50,7 @@ def session(request: Request, services: Services) -> Response:
         "user": visitor.account.name,
         "role": visitor.account.role,
         "proof": services.auth.logins.proof(visitor.session),
+        "packs": pack_descriptions(services.packs),
     }
     return json_response(page | user)
 

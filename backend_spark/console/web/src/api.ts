@@ -12,10 +12,22 @@ export class ApiError extends Error {
   }
 }
 
+// A tile pack that the console serves.
+export interface Pack {
+  tiles: string;
+  vector: boolean;
+  layers: string[];
+  min_zoom: number;
+  max_zoom: number;
+  bounds: [number, number, number, number];
+  attribution: string;
+}
+
 export interface Session {
   place: string;
   language: "ja" | "en";
   tiles: string | null;
+  packs?: Pack[];
   exercise: boolean;
   user: string | null;
   role?: "viewer" | "analyst" | "chief";
@@ -52,6 +64,11 @@ export async function post<T>(path: string, body: unknown = {}): Promise<T> {
     body: JSON.stringify(body),
   });
   return (await checked(answer)).json() as Promise<T>;
+}
+
+export async function upload<T>(path: string, file: Blob): Promise<T> {
+  const headers = { "Content-Type": "application/octet-stream", "X-Yamamori-Proof": proof };
+  return (await checked(await fetch(path, { method: "POST", headers, body: file }))).json() as Promise<T>;
 }
 
 export const encode = encodeURIComponent;

@@ -1,11 +1,13 @@
 // The page: session, tabs, map, panel and slider.
 
+import { followAddress } from "./address";
 import { el, replace } from "./dom";
 import { Attention } from "./attention";
 import { loginForm } from "./login";
 import { LevelMap } from "./map";
 import { showNode } from "./node";
 import { Overview } from "./overview";
+import { Overlays } from "./overlays";
 import { Panel } from "./panel";
 import { get, post, setProof, type Session } from "./api";
 import { Slider } from "./slider";
@@ -34,7 +36,7 @@ async function start(): Promise<void> {
 function show(session: Session): void {
   const state = new State();
   const openNode = (id: string) => void showNode(id);
-  const map = new LevelMap(state, session.tiles, openNode);
+  const map = new LevelMap(state, session, openNode);
   const overview = new Overview(state);
   const panel = new Panel(state, openNode);
   const slider = new Slider(state);
@@ -48,14 +50,7 @@ function show(session: Session): void {
   followEvents(state);
   state.addEventListener("levels", () => (state.selected ? void panel.draw() : overview.draw()));
   state.addEventListener("places", () => state.selected || overview.draw());
-  const followHash = () => {
-    if (location.hash.slice(1)) document.querySelector<HTMLElement>("[data-tab=map]")?.click();
-    state.select(location.hash.slice(1) || null);
-  };
-  addEventListener("hashchange", followHash);
-  state.addEventListener("cells", () => location.hash && !state.selected && followHash());
   state.addEventListener("selected", () => {
-    if (location.hash.slice(1) !== (state.selected ?? "")) history.replaceState(null, "", `#${state.selected ?? ""}`);
     replace(side, state.selected ? panel.box : overview.box);
     if (state.selected) {
       map.goTo(state.selected);
@@ -66,6 +61,8 @@ function show(session: Session): void {
     if (event.key === "Escape" && !document.querySelector("dialog[open]")) state.select(null);
   });
   map.start();
+  new Overlays(map, session);
+  followAddress(state, map);
   state.listen();
   addEventListener("yamamori-login", () => (state.close(), location.reload()), { once: true });
 }
@@ -83,7 +80,7 @@ function head(session: Session, home: HTMLElement, other: HTMLElement): HTMLElem
   tabs.append(...names.map((name) => el("button", { type: "button", "data-tab": name, "aria-current": String(name === "map"), onclick: () => open(name) }, t(name))));
   tabs.append(el("a", { href: `report?lang=${currentLanguage()}`, target: "_blank", rel: "noopener", class: "report" }, `${t("report")} ↗`));
   const otherLanguage = currentLanguage() === "ja" ? "en" : "ja";
-  const languageButton = el("button", { type: "button", class: "language", onclick: () => (setLanguage(otherLanguage), location.assign("?")) }, otherLanguage === "en" ? "English" : "日本語");
+  const languageButton = el("button", { type: "button", class: "language", onclick: () => (setLanguage(otherLanguage), location.assign(`?lang=${otherLanguage}${location.hash}`)) }, otherLanguage === "en" ? "English" : "日本語");
   const logoutButton = session.user ? el("button", { type: "button", class: "logout", onclick: () => void post("api/logout").then(() => location.reload()) }, `${session.user} – ${t("logout")}`) : null;
   return el("header", { class: "top" }, el("h1", {}, el("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), `${session.place} ${t("title")}`.trim()), session.exercise ? el("span", { class: "exercise", title: t("exerciseLong") }, t("exercise")) : null, tabs, languageButton, logoutButton);
 }

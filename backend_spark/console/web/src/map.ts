@@ -6,6 +6,8 @@ import type { Gateway } from "./types";
 import { COLOURS, LEVELS_BY_SEVERITY, gatewayIcon, patternTile } from "./levelPatterns";
 import { cellName, fetchNodes, fetchPlaces, placesIn } from "./cellNames";
 import { get } from "./api";
+import { groundStyle, hasGround, levelOpacity } from "./ground";
+import type { Session } from "./api";
 import type { State } from "./state";
 import { formatAgo, severity, t, type Key } from "./i18n";
 
@@ -15,6 +17,13 @@ const NODE_COLOURS = ["match", ["get", "state"], "well", "#0a6cb5", "silent", "#
 
 const GATEWAY_STATES = ["well", "silent", "gone"];
 const REFRESH_MS = 60_000;
+const PLACE_ZOOM = 14;
+
+export interface MapPosition {
+  latitude: number;
+  longitude: number;
+  zoom: number;
+}
 
 export class LevelMap {
   readonly box = el("div", { class: "map", role: "application", tabindex: "-1" });
@@ -23,10 +32,11 @@ export class LevelMap {
   private ready = false;
   private frame = 0;
   private gateways: Gateway[] = [];
+  private waiting: (() => void)[] = [];
 
   constructor(
     private readonly state: State,
-    private readonly tiles: string | null,
+    private readonly session: Session,
     private readonly openNode: (id: string) => void,
   ) {
     state.addEventListener("cells", () => this.scheduleDraw());
@@ -39,11 +49,11 @@ export class LevelMap {
     try {
       this.map = new maplibre.Map({
         container: this.box,
-        style: this.style(),
+        style: groundStyle(this.session),
         center: [134, 34.5],
         zoom: 6,
         maxZoom: 17,
-        attributionControl: this.tiles ? {} : false,
+        attributionControl: hasGround(this.session) ? { compact: false } : false,
         fadeDuration: 0,
         dragRotate: false,
         pitchWithRotate: false,
@@ -71,19 +81,6 @@ export class LevelMap {
     this.box.append(copy);
   }
 
-  private style(): maplibre.StyleSpecification {
-    const style: maplibre.StyleSpecification = {
-      version: 8,
-      sources: {},
-      layers: [{ id: "ground", type: "background", paint: { "background-color": "#e9eef2" } }],
-    };
-    if (this.tiles) {
-      style.sources["tiles"] = { type: "raster", tiles: [this.tiles], tileSize: 256 };
-      style.layers.push({ id: "tiles", type: "raster", source: "tiles" });
-    }
-    return style;
-  }
-
   private addLayers(): void {
     const map = this.map;
     if (!map) return;
@@ -92,8 +89,8 @@ export class LevelMap {
     for (const state of GATEWAY_STATES) map.addImage(`gateway-${state}`, gatewayIcon(state));
     for (const id of ["cells", "mark", "nodes", "gateways", "names"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
     const colour = ["match", ["get", "look"], ...LEVELS_BY_SEVERITY.flatMap((look) => [look, COLOURS[look]]), "#fff"];
-    const opacity = this.tiles ? 0.6 : 0.92;
-    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": opacity } });
+    const opacity = levelOpacity(hasGround(this.session));
+    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": opacity as never } });
     map.addLayer({
       id: "patterns",
       type: "fill",
@@ -129,6 +126,50 @@ export class LevelMap {
     this.listen(map);
     this.ready = true;
     this.draw();
+    for (const run of this.waiting) run();
+  }
+
+  whenReady(run: () => void): void {
+    if (this.ready) run();
+    else this.waiting.push(run);
+  }
+
+  // Layers of one source, below another layer.
+  add(id: string, what: { source: maplibre.SourceSpecification; layers: maplibre.LayerSpecification[] }, below: string): void {
+    this.map?.addSource(id, what.source);
+    for (const layer of what.layers) this.map?.addLayer(layer, below);
+  }
+
+  remove(id: string): void {
+    for (const layer of this.layersOf(id)) this.map?.removeLayer(layer.id);
+    this.map?.removeSource(id);
+  }
+
+  look(id: string, on: boolean, opacity: number): void {
+    for (const layer of this.layersOf(id)) {
+      this.map?.setLayoutProperty(layer.id, "visibility", on ? "visible" : "none");
+      if (layer.type === "fill") this.map?.setPaintProperty(layer.id, "fill-opacity", opacity);
+    }
+  }
+
+  private layersOf(source: string): maplibre.LayerSpecification[] {
+    return (this.map?.getStyle().layers ?? []).filter((layer) => "source" in layer && layer.source === source);
+  }
+
+  position(): MapPosition | null {
+    const centre = this.map?.getCenter();
+    return this.map && centre && this.fitted ? { latitude: centre.lat, longitude: centre.lng, zoom: this.map.getZoom() } : null;
+  }
+
+  moveTo(place: MapPosition): void {
+    this.fitted = true;
+    this.map?.jumpTo({ center: [place.longitude, place.latitude], zoom: place.zoom });
+  }
+
+  showPlace(place: [number, number], name: string): void {
+    if (!this.map) return;
+    this.map.jumpTo({ center: place, zoom: Math.max(this.map.getZoom(), PLACE_ZOOM) });
+    new maplibre.Popup({ closeButton: false }).setLngLat(place).setText(name).addTo(this.map);
   }
 
   private scheduleDraw(): void {
@@ -148,6 +189,7 @@ export class LevelMap {
       map.on("mouseenter", layer, () => (map.getCanvas().style.cursor = "pointer"));
       map.on("mouseleave", layer, () => (map.getCanvas().style.cursor = ""));
     }
+    map.on("moveend", () => this.box.dispatchEvent(new Event("moved")));
     map.on("idle", () => {
       this.box.dataset["idle"] = performance.now().toFixed(0);
       const drawn = this.box.dataset["cells"];

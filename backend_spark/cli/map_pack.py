@@ -1,0 +1,95 @@
+"""Command ``map-pack``: make tile packs for the console from files that are there."""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from service_runtime.errors import FieldError
+
+
+@click.group("map-pack")
+def map_pack() -> None:
+    """Make and check tile packs for the console's map; nothing is fetched."""
+
+
+source_folder = click.argument("source", type=click.Path(path_type=Path))
+out_file = click.argument("out", type=click.Path(path_type=Path))
+
+
+def _explain(run: Callable[..., None]) -> Callable[..., None]:
+    """Turn a wrong file into a usage error."""
+
+    @wraps(run)
+    def explained(*args: Any, **options: Any) -> None:  # noqa: ANN401 - of any command
+        try:
+            run(*args, **options)
+        except FieldError as error:
+            raise click.UsageError(str(error)) from error
+
+    return explained
+
+
+@map_pack.command("tiles")
+@source_folder
+@out_file
+@click.option(
+    "--attribution",
+    required=True,
+    help="As the source demands it, shown on the map; may hold links.",
+)
+@click.option("--name", default="base", show_default=True, help="Name of the pack.")
+@click.option("--tms", is_flag=True, help="Rows are counted from the south.")
+@_explain
+def tiles(source: Path, out: Path, attribution: str, name: str, *, tms: bool) -> None:
+    """Pack a folder of map tiles, zoom/column/row.png (.jpg, .webp, .pbf)."""
+    from backend_spark.tile_packs import writer  # noqa: PLC0415 - pmtiles
+
+    form = writer.folder_format(source)
+    found = writer.folder_tiles(source, form, tms=tms)
+    count = writer.write_pack(out, form, writer.PackTexts(name, attribution), found)
+    click.echo(f"{out}: {count} tiles ({form})")
+
+
+@map_pack.command("relief")
+@source_folder
+@out_file
+@click.option(
+    "--attribution", help="Default: as the Geospatial Information Authority asks for."
+)
+@click.option(
+    "--min-zoom",
+    type=click.IntRange(0, 15),
+    default=8,
+    show_default=True,
+    help="Lowest zoom of the pack.",
+)
+@_explain
+def relief(source: Path, out: Path, attribution: str | None, min_zoom: int) -> None:
+    """Draw a shaded relief from GSI's elevation tiles or digital elevation model."""
+    from backend_spark.tile_packs import elevation, writer  # noqa: PLC0415 - numpy
+    from backend_spark.tile_packs import relief as shading  # noqa: PLC0415
+
+    heights, text = elevation.open_elevation(source)
+    texts = writer.PackTexts("relief", attribution or text)
+    found = shading.relief_tiles(heights, min_zoom)
+    count = writer.write_pack(out, "webp", texts, found)
+    click.echo(f"{out}: {count} tiles (webp), up to zoom {heights.zoom}")
+
+
+@map_pack.command("check")
+@click.argument("pack", type=click.Path(path_type=Path))
+@_explain
+def check(pack: Path) -> None:
+    """Check a pack as the console does, and show what it holds."""
+    from backend_spark.tile_packs.reader import open_pack  # noqa: PLC0415 - pmtiles
+
+    info = open_pack(pack).info
+    click.echo(f"format\t{info.format}")
+    click.echo(f"zooms\t{info.min_zoom} to {info.max_zoom}")
+    click.echo(f"bounds\t{', '.join(f'{side:g}' for side in info.bounds)}")
+    click.echo(f"attribution\t{info.attribution or '-'}")
+    for layer in info.layers:
+        click.echo(f"layer\t{layer}")

@@ -1,0 +1,60 @@
+// Search of places, addresses and nodes by name; a result is shown on the map.
+import { get } from "./api";
+import { fetchNodes } from "./cellNames";
+import { el, replace } from "./dom";
+import { t, type Key } from "./i18n";
+import type { LevelMap } from "./map";
+
+interface Found {
+  name: string;
+  kind: string;
+  title: string;
+  longitude: number;
+  latitude: number;
+}
+
+const DELAY_MS = 250;
+const MAX_NODES = 10;
+
+export function searchBox(map: LevelMap): HTMLElement {
+  const field = el("input", { type: "search", name: "place", placeholder: t("searchHint"), "aria-label": t("searchHint"), maxlength: 60 });
+  const list = el("ul", { class: "found", role: "status" });
+  let timer = 0;
+  let asked = 0;
+  const run = async () => {
+    const number = ++asked;
+    const text = field.value.trim();
+    const found = text ? await search(text) : [];
+    if (number !== asked) return;
+    const none = text ? [el("li", { class: "hint" }, t("nothingFound"))] : [];
+    replace(list, ...(found.length ? found.map((each) => row(map, each)) : none));
+  };
+  field.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = window.setTimeout(() => void run(), DELAY_MS);
+  });
+  const form = el("form", { class: "search", role: "search" }, field, list);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    void run().then(() => list.querySelector("button")?.click());
+  });
+  return form;
+}
+
+async function search(text: string): Promise<Found[]> {
+  const [places, nodes] = await Promise.all([get<Found[]>(`api/search?${new URLSearchParams({ q: text })}`), findNodes(text)]);
+  return [...nodes, ...places];
+}
+
+async function findNodes(text: string): Promise<Found[]> {
+  const wanted = text.toLowerCase();
+  const { id, longitude, latitude } = await fetchNodes();
+  const found = id.flatMap((name, at) => (name.toLowerCase().includes(wanted) ? [{ name, kind: "node", title: t("node"), longitude: longitude[at] ?? 0, latitude: latitude[at] ?? 0 }] : []));
+  return found.slice(0, MAX_NODES);
+}
+
+function row(map: LevelMap, found: Found): HTMLElement {
+  const kind = found.kind === "node" ? t("node") : t(`overlay_${found.kind}` as Key);
+  const show = () => map.showPlace([found.longitude, found.latitude], found.name);
+  return el("li", {}, el("button", { type: "button", class: "pick", onclick: show }, el("b", {}, found.name), el("small", {}, kind === found.title ? kind : `${kind} · ${found.title}`)));
+}

@@ -1,0 +1,1 @@
+"""Tile packs: files of map tiles that the console serves, and the command's makers."""

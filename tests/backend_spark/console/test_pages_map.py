@@ -1,0 +1,114 @@
+"""Overlays, search and addresses of the console's map in a real browser."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from browser import picture
+from conftest import wait_until
+from console_contrast import hard_to_read
+from console_pages import find, map_data, no_problems, shown, text
+from console_workspace import PASSWORD, SLOPES, Workspace
+from overlay_data import zones_shapefile
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+RunConsole = Callable[..., str]
+WET = SLOPES[0].cell.token
+
+
+def open_overlays(driver: Chrome, address: str) -> None:
+    """Log in as a chief and open the form of the overlays."""
+    driver.get(f"{address}?lang=ja")
+    find(driver, "input[name=name]").send_keys("a-chief")
+    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+    wait_until(lambda: map_data(driver).get("shownMs"))
+    find(driver, ".overlays > summary").click()
+    find(driver, ".overlay-add > summary").click()
+
+
+def upload(driver: Chrome, path: Path, kind: str) -> None:
+    """Fill the form of an overlay as a chief does, and send it."""
+    find(driver, "input[name=file]").send_keys(str(path))
+    find(driver, "input[name=title]").send_keys(path.stem)
+    Select(find(driver, "select[name=kind]")).select_by_value(kind)
+    find(driver, ".overlay-form .primary").click()
+
+
+def test_chief_adds_zones_and_finds_an_address(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace, tmp_path: Path
+) -> None:
+    """A zipped Shapefile is drawn with its legend; an address is found and shown."""
+    open_overlays(driver, run_console(workspace.with_accounts()))
+    zones, wrong = tmp_path / "zones.zip", tmp_path / "wrong.csv"
+    addresses = tmp_path / "addresses.csv"
+    zones.write_bytes(zones_shapefile())
+    wrong.write_text("name,x\n1,2\n")
+    addresses.write_text(
+        "住所,緯度,経度\n大谷12-3,33.5752,133.5011\n", encoding="cp932"
+    )
+
+    upload(driver, wrong, "road")
+    wait_until(lambda: "緯度" in text(driver, ".overlays .problem"))
+    driver.execute_script("document.querySelector('.overlay-form').reset()")
+    upload(driver, zones, "warning_zone")
+    wait_until(lambda: map_data(driver).get("overlays") == "1")
+    assert "土砂災害特別警戒区域" in text(driver, ".overlay-list")
+    upload(driver, addresses, "place")
+    wait_until(lambda: map_data(driver).get("overlays") == "2")
+    find(driver, ".search input").send_keys("大谷12")
+    wait_until(lambda: "大谷12-3" in text(driver, ".found"))
+    assert hard_to_read(driver) == []
+    find(driver, ".found button").click()
+    wait_until(lambda: text(driver, ".maplibregl-popup") == "大谷12-3")
+    wait_until(lambda: "map=33.57520,133.50110,14.00" in driver.current_url)
+    picture(driver, "map-overlays-ja")
+    logged = [each["message"] for each in driver.get_log("browser")]
+    assert not [each for each in logged if "Content Security Policy" in each]
+
+
+def test_address_opens_the_same_view(console: str, driver: Chrome) -> None:
+    """Cell, time, map, tab and language of one page are those of another."""
+    shown(driver, console, "en")
+    driver.execute_script("location.hash = arguments[0]", WET)
+    wait_until(lambda: WET in text(driver, ".panel code"))
+    find(driver, ".slider input").send_keys(Keys.HOME)
+    wait_until(lambda: f"cell={WET}&at=" in driver.current_url)
+    before = driver.current_url
+    find(driver, ".maplibregl-ctrl-zoom-out").click()
+    wait_until(lambda: driver.current_url != before)
+    past, address = text(driver, ".slider output"), driver.current_url
+
+    driver.switch_to.new_window("tab")
+    driver.get(address)
+    wait_until(lambda: WET in text(driver, ".panel code"))
+    wait_until(lambda: text(driver, ".slider output") == past)
+    assert past.startswith("Showing the past")
+    wait_until(lambda: driver.current_url == address)
+    find(driver, "[data-tab=health]").click()
+    wait_until(lambda: "tab=health" in driver.current_url)
+    driver.refresh()
+    wait_until(
+        lambda: (
+            find(driver, "[data-tab=health]").get_attribute("aria-current") == "true"
+        )
+    )
+    assert not driver.find_elements(By.CSS_SELECTOR, ".problem:not(:empty)")
+    no_problems(driver)
+
+
+@pytest.mark.parametrize(
+    "hash_", ["map=x,y,z&at=-1&tab=none&replay=5,1", "map=99,999,50&lang=xx"]
+)
+def test_damaged_address_opens_the_present(
+    console: str, driver: Chrome, hash_: str
+) -> None:
+    """What is no place, time, tab or cell is left out."""
+    driver.get(f"{console}?lang=en#{hash_}")
+    wait_until(lambda: map_data(driver).get("shownMs"))
+
+    assert text(driver, ".slider output").startswith("Now")
+    assert find(driver, "[data-tab=map]").get_attribute("aria-current") == "true"
+    no_problems(driver)
