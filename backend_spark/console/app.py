@@ -26,6 +26,7 @@ from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
+from backend_spark.console.features import CellFeatures
 from backend_spark.console.http import (
     HeadersMiddleware,
     ProxyMiddleware,
@@ -36,7 +37,15 @@ from backend_spark.console.live_state import Clock, LiveState
 from backend_spark.console.node_table import ConsoleMetrics
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.report import SituationReport, inline_assets
-from backend_spark.console.routes import levels, session, skill, thresholds, time_travel
+from backend_spark.console.routes import (
+    features,
+    levels,
+    sensorthings,
+    session,
+    skill,
+    thresholds,
+    time_travel,
+)
 from backend_spark.console.routes import log as alert_log
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.thresholds import Thresholds
@@ -45,6 +54,8 @@ from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
+from backend_spark.sensorthings.service import SensorThingsService
+from backend_spark.tables.answer_limits import AnswerLimits
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
     SystemdSupervisor,
@@ -104,6 +115,8 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.include_router(pages)
     for routes in (session, levels, alert_log, thresholds, time_travel, skill):
         app.include_router(routes.router)
+    for standard in (sensorthings, features):
+        app.include_router(standard.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))
     app.add_middleware(HeadersMiddleware, headers=headers)
@@ -243,6 +256,7 @@ def make_services(
     thresholds = _open_thresholds(settings, journal)
     if thresholds.table.exists():
         thresholds.write_table()  # a table of an earlier release lacks unknown cells
+    limits = AnswerLimits(time.monotonic)
     return ConsoleServices(
         settings=settings,
         live_state=live_state,
@@ -251,6 +265,8 @@ def make_services(
         journal=journal,
         alert_detector=AlertDetector(live_state, journal, live_state.tables),
         thresholds=thresholds,
+        things=SensorThingsService(live_state.tables, clock, time.monotonic, limits),
+        features=CellFeatures(live_state, limits),
         clock=clock,
     )
 

@@ -4,17 +4,20 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Depends, HTTPException, Request
 
 from backend_spark.config import BackendSettings
+from backend_spark.console.accounts import Account
 from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
+from backend_spark.console.features import CellFeatures
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.thresholds import Thresholds
+from backend_spark.sensorthings.service import SensorThingsService
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class ConsoleServices:
         journal: Alerts, notes, thresholds, landslides.
         alert_detector: Writes alerts to the journal.
         thresholds: Criteria of the cells.
+        things: Readings for other programs.
+        features: Levels for other programs.
         clock: Unix time.
     """
 
@@ -39,6 +44,8 @@ class ConsoleServices:
     journal: Journal
     alert_detector: AlertDetector
     thresholds: Thresholds
+    things: SensorThingsService
+    features: CellFeatures
     clock: Callable[[], float]
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,6 +89,22 @@ def viewer(request: Request, services: Services) -> Visitor:
 
 
 Viewer = Annotated[Visitor, Depends(viewer)]
+
+
+CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="Yamamori", charset="UTF-8"'}
+
+
+def client(request: Request, services: Services) -> Account:
+    """Account that reads by an interface for programs.
+
+    Raises:
+        HTTPException: 401 without a session and without a token.
+    """
+    account = services.auth.reader(request)
+    if account is None:
+        remedy = "send an account's token (console-account token) by HTTP Basic"
+        raise HTTPException(401, f"log in first, or {remedy}", CHALLENGE)
+    return account
 
 
 def editor(role: str) -> Callable[[Request, Visitor, ConsoleServices], Visitor]:

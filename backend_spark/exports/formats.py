@@ -113,7 +113,7 @@ def feature_collection(
         "type": "FeatureCollection",
         "valid_time": moment.isoformat(timespec="seconds"),
         "issued_at": issued_at.isoformat(timespec="seconds"),
-        "features": [_feature(state) for state in states],
+        "features": [cell_feature(state) for state in states],
     }
 
 
@@ -131,7 +131,8 @@ def finite_or_none(number: float | None) -> float | None:
     return round(number, 6) if number is not None and math.isfinite(number) else None
 
 
-def _feature(state: CellState) -> dict[str, Any]:
+def cell_feature(state: CellState) -> dict[str, Any]:
+    """A cell as a GeoJSON feature."""
     japanese, english = level_name(
         state.level, is_silent=state.is_silent, is_held=state.is_held
     )
@@ -160,8 +161,8 @@ def _feature(state: CellState) -> dict[str, Any]:
 
 
 _TYPES: Final = "http://www.opengis.net/def/observationType/OGC-OM/2.0/"
-_MEASURED: Final = f"{_TYPES}OM_Measurement"
-_TRUTH: Final = f"{_TYPES}OM_TruthObservation"
+MEASURED: Final = f"{_TYPES}OM_Measurement"
+TRUTH: Final = f"{_TYPES}OM_TruthObservation"
 _UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
 
 COUNTER_NOTE: Final = ", counted up since the counter began: take differences"
@@ -213,22 +214,26 @@ def _thing(node: str, streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _stream(row: dict[str, Any]) -> dict[str, Any]:
     is_boolean = row["value_text"] is not None
     is_counted = row["value"] is None
-    symbol = row["unit"] or ""
-    name, code = UNITS.get(symbol, (symbol, symbol))
-    unit = {"name": name, "symbol": symbol, "definition": f"{_UCUM}{code}"}
-    none = {"name": None, "symbol": None, "definition": None}
     return {
         "@iot.id": f"{row['node']}/{row['name']}",
         "name": row["name"],
         "description": f"{row['name']} of {row['node']}{COUNTER_NOTE * is_counted}",
-        "observationType": _TRUTH if is_boolean else _MEASURED,
-        "unitOfMeasurement": unit if symbol else none,
+        "observationType": TRUTH if is_boolean else MEASURED,
+        "unitOfMeasurement": unit_of_measurement(row["unit"] or ""),
         "ObservedProperty": {
             "name": row["name"].partition("/")[0],
             "description": f"{row['name']}{COUNTER_NOTE * is_counted}",
         },
         "Observations": [],
     }
+
+
+def unit_of_measurement(symbol: str) -> dict[str, str | None]:
+    """A unit of SenML as SensorThings writes it; all null without one."""
+    if not symbol:
+        return {"name": None, "symbol": None, "definition": None}
+    name, code = UNITS.get(symbol, (symbol, symbol))
+    return {"name": name, "symbol": symbol, "definition": f"{_UCUM}{code}"}
 
 
 def _observation(row: dict[str, Any]) -> dict[str, Any]:
