@@ -194,15 +194,15 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
     ),
     "docs/how-to/standards.md": Page(
         {
-            1: BACKEND + "echo '[console]' >> backend.toml\n"
+            1: BACKEND + "printf '[console]\\nport = 8088\\n' >> backend.toml\n"
             "echo 'accounts = \"/etc/yamamori/accounts\"' >> backend.toml\n"
             "TOKEN=$(backend-spark console-account token /etc/yamamori/accounts qgis)\n"
             "backend-spark console --config backend.toml\n"
         },
         PASSWORD
         | {
-            "--user qgis:TOKEN": "--fail --retry 30 --retry-connrefused "
-            "--user qgis:$TOKEN",
+            "curl --user qgis:TOKEN": "curl --fail --user qgis:$TOKEN "
+            "--retry 30 --retry-delay 1 --retry-connrefused",
             "https://console.city.example": "http://127.0.0.1:8088",
         },
         has_tables=True,
