@@ -6,6 +6,7 @@ BackendError
 ├── CriteriaTableError   also ValueError    a table of criteria breaks a rule
 ├── ForecastFileError    also ValueError    a forecast file breaks a rule
 ├── AnalysisFileError    also ValueError    a file of analysed rain breaks a rule
+├── PlaceFileError       also ValueError    a file of places breaks a rule
 ├── TelegramError        also ValueError    a file is not a JMA telegram
 ├── ExportError          also ValueError    a requested export is not possible
 ├── StandardsRequestError  also FieldError a request to an interface is not valid
@@ -75,6 +76,10 @@ class ForecastFileError(_FileRuleError):
 
 class AnalysisFileError(_FileRuleError):
     """A file of analysed rain or soil water breaks a rule; none of it was loaded."""
+
+
+class PlaceFileError(_FileRuleError):
+    """A file of places breaks one rule or more; none of it was loaded."""
 
 
 class TelegramError(BackendError, ValueError):

@@ -9,6 +9,8 @@ Source of the names of levels: in use from 2026-05-29.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from slope_science.causes import Cause
+from slope_science.findings import LOWEST
 from slope_science.reason_compat import parse_or_text, parse_why
 from slope_science.reason_text import render_english
 from slope_science.reason_text import render_japanese as japanese_of
@@ -64,26 +66,83 @@ def _loaded(code: str | None) -> Reason | None:
     return reason if reason and reason.is_known else None
 
 
-LEVEL_NAMES: Final = {
-    5: ("レベル5相当（土砂災害特別警報の基準）", "equivalent to level 5"),
-    4: ("レベル4相当（土砂災害危険警報の基準）", "equivalent to level 4"),
-    3: ("レベル3相当（土砂災害警報の基準）", "equivalent to level 3"),
-    2: ("レベル2相当（土砂災害注意報の基準）", "equivalent to level 2"),
-    1: ("レベル1相当", "equivalent to level 1"),
+RAIN_CRITERIA: Final = {
+    5: ("土砂災害特別警報の基準", "special-warning criterion"),
+    4: ("土砂災害危険警報の基準", "danger-warning criterion"),
+    3: ("土砂災害警報の基準", "warning criterion"),
+    2: ("土砂災害注意報の基準", "advisory criterion"),
 }
+"""Official criteria, which only rain reaches; in Japanese and English."""
+
+CAUSES: Final = {
+    Cause.TILT: ("傾斜の変化", "tilt"),
+    Cause.DISPLACEMENT: ("地表の変位", "displacement"),
+    Cause.WIRE: ("ワイヤーセンサーの切断", "a cut wire"),
+    Cause.VIBRATION: ("振動", "vibration"),
+    Cause.SATURATION: ("土壌水分の上昇", "soil moisture"),
+    Cause.PORE: ("間隙水圧の上昇", "pore pressure"),
+    Cause.WATER_LEVEL: ("水位の急変", "a sudden water level"),
+    Cause.LIMIT: ("設定値の超過", "a set limit"),
+    Cause.OTHER: ("観測値", "observations"),
+}
+STAGES: Final = {
+    5: ("緊急安全確保", "emergency safety measures"),
+    4: ("避難指示", "evacuation order"),
+    3: ("高齢者等避難", "evacuation of the elderly"),
+    2: ("避難行動の確認", "check evacuation routes"),
+}
+"""The municipality's evacuation information at a level."""
+
+CALM: Final = ("基準に達していません", "no criterion reached")
 NO_JUDGEMENT: Final = ("判定なし", "no judgement")
 NO_DATA: Final = ("データなし", "no data")
 
 
 def level_name(
-    level: int | None, *, is_silent: bool = False, is_held: bool = False
+    level: int | None,
+    causes: Sequence[Cause] = (),
+    *,
+    is_silent: bool = False,
+    is_held: bool = False,
 ) -> tuple[str, str]:
-    """Name of a level in Japanese and English; also held or without a level."""
+    """Name of a level in Japanese and English; also held or without a level.
+
+    Args:
+        level: 1 to 5; None without one.
+        causes: Its causes; without them none is named.
+        is_silent: Whether there are no data.
+        is_held: Whether the level is held.
+    """
     if level is None:
         return NO_DATA if is_silent else NO_JUDGEMENT
     if is_held:
         return f"判定不能（最終 レベル{level}相当）", f"unknown (last level {level})"
-    return LEVEL_NAMES[level]
+    if level == LOWEST:
+        return CALM
+    japanese, english = cause_names(level, causes)
+    why = f"（{japanese}）" if japanese else ""
+    of = f" ({english})" if english else ""
+    return f"レベル{level}相当{why}", f"equivalent to level {level}{of}"
+
+
+def cause_names(level: int, causes: Sequence[Cause]) -> tuple[str, str]:
+    """Causes of a level in Japanese and English; of rain the official criterion."""
+    pairs = [RAIN_CRITERIA[level] if c == Cause.RAIN else CAUSES[c] for c in causes]
+    return "、".join(ja for ja, _ in pairs), " and ".join(en for _, en in pairs)
+
+
+def level_meaning(level: int, causes: Sequence[Cause], language: str) -> str:
+    """What a level is equivalent to: its causes and the stage of the evacuation."""
+    if level == LOWEST:
+        return CALM[language != "ja"]
+    japanese, english = cause_names(level, causes)
+    stage_ja, stage_en = STAGES[level]
+    if language == "ja":
+        by_rain = Cause.RAIN in causes
+        what = f"{japanese}に相当" if by_rain else f"{japanese or '観測値'}による"
+        return f"{what}（市町村の避難情報では「{stage_ja}」の段階）"
+    by = "" if Cause.RAIN in causes else "by "
+    return f'{by}{english or "observations"} (the stage of "{stage_en}")'
 
 
 REPORT_WORDS: Final = {
@@ -99,17 +158,30 @@ REPORT_WORDS: Final = {
         "unjudged": "判定なし",
         "held": "判定不能（最終 レベル{}相当）",
         "held_since": "判定不能（最終 レベル{}相当 {}、以後データなし）",
-        "some_unknown": "基準に達したと判定されたメッシュはありません。"
-        "判定できないメッシュが {} あります。",
-        "cells": "レベル別メッシュ数",
-        "where": "注意が必要なメッシュ",
-        "nothing": "基準に達したメッシュはありません。",
-        "more": "ほか {} メッシュ（コンソールで確認してください）",
+        "calm": "基準に達していない",
+        "since": "{}から（{}）",
+        "hours": "{}時間{:02d}分",
+        "minutes": "{}分",
+        "no_judgement_now": "現在の状況は判定できません。",
+        "last_data": "最後のデータは {}（{}前）です。",
+        "no_data_yet": "データがまだありません。",
+        "some_unknown": "基準に達したと判定された区画はありません。"
+        "判定できない区画が {} あります。",
+        "cells": "レベル別の区画数",
+        "where": "注意が必要な区画",
+        "place": "場所",
+        "households": "{}世帯",
+        "shelter": "避難所",
+        "contact": "連絡先",
+        "districts": "地区別",
+        "next": "次のレベルまで",
+        "nothing": "基準に達した区画はありません。",
+        "more": "ほか {} 区画（コンソールで確認してください）",
         "at": "時刻",
         "why": "理由",
         "swi": "土壌雨量指数",
         "r60": "60分雨量",
-        "open": "未確認の警報",
+        "open": "未確認の通知",
         "notes": "引き継ぎメモ",
         "nodes": "観測点",
         "well": "正常",
@@ -120,8 +192,8 @@ REPORT_WORDS: Final = {
         "limits": "この報告の限界",
         "assumed": "基準値は仮の値です。県の基準表に置き換えるまで、"
         "判断の根拠にしないでください。",
-        "bounded": "雨量の欠測により、指数が下限値のメッシュが {} あります。",
-        "blind": "データのないメッシュは安全という意味ではありません。",
+        "bounded": "雨量の欠測により、指数が下限値の区画が {} あります。",
+        "blind": "データのない区画は安全という意味ではありません。",
         "law": "本報告は観測値と基準の比較であり、警報や避難情報ではありません。"
         "避難情報は市町村が発令します。",
         "print": "印刷するか PDF に保存できます",
@@ -138,10 +210,23 @@ REPORT_WORDS: Final = {
         "unjudged": "No judgement",
         "held": "Unknown (last level {})",
         "held_since": "Unknown (last judged level {} at {}, no data since)",
+        "calm": "No criterion reached",
+        "since": "since {} ({})",
+        "hours": "{} h {:02d} min",
+        "minutes": "{} min",
+        "no_judgement_now": "The present state cannot be judged.",
+        "last_data": "The last data are of {} ({} ago).",
+        "no_data_yet": "There are no data yet.",
         "some_unknown": "No judged cell has reached a criterion. {} cells cannot be "
         "judged.",
         "cells": "Cells by level",
         "where": "Cells that need attention",
+        "place": "Place",
+        "households": "{} households",
+        "shelter": "Shelter",
+        "contact": "Contact",
+        "districts": "By district",
+        "next": "To the next level",
         "nothing": "No cell has reached a criterion.",
         "more": "and {} more cells: see the console",
         "at": "Time",
@@ -168,24 +253,7 @@ REPORT_WORDS: Final = {
     },
 }
 
-_HELD_JA: Final = "最後の判定を保持しています。現在の状況は分かりません"
-_HELD_EN: Final = "the last judgement is held: the present state is not known"
-
-LEVEL_MEANINGS: Final = {
-    "ja": {
-        **dict.fromkeys(range(11, 16), _HELD_JA),
-        5: "土砂災害特別警報の基準に相当（市町村の避難情報では「緊急安全確保」の段階）",
-        4: "土砂災害危険警報の基準に相当（市町村の避難情報では「避難指示」の段階）",
-        3: "土砂災害警報の基準に相当（市町村の避難情報では「高齢者等避難」の段階）",
-        2: "土砂災害注意報の基準に相当",
-        1: "基準に達していない",
-    },
-    "en": {
-        **dict.fromkeys(range(11, 16), _HELD_EN),
-        5: 'special-warning criterion (the stage of "emergency safety measures")',
-        4: 'danger-warning criterion (the stage of "evacuation order")',
-        3: 'warning criterion (the stage of "evacuation of the elderly")',
-        2: "advisory criterion",
-        1: "no criterion reached",
-    },
+HELD_MEANING: Final = {
+    "ja": "最後の判定を保持しています。現在の状況は分かりません",
+    "en": "the last judgement is held: the present state is not known",
 }

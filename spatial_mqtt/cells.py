@@ -3,6 +3,7 @@
 Source: Gamma (seed 000) section 3.1 and tables 1-2; S2 geometry.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -177,6 +178,42 @@ def cover_circle(
     coverer.max_cells = max_cells
     covering = coverer.get_covering(s2sphere.Cap.from_axis_angle(center, angle))
     return tuple(sorted(Cell(c.id()) for c in covering))
+
+
+def cover_rectangle(
+    south_west_deg: tuple[float, float],
+    north_east_deg: tuple[float, float],
+    level: int,
+    *,
+    max_cells: int,
+) -> tuple[Cell, ...]:
+    """All cells of a level that a rectangle of latitude and longitude touches.
+
+    Args:
+        south_west_deg: Latitude and longitude of a corner.
+        north_east_deg: Those of the opposite corner, east of it.
+        level: Of the cells.
+        max_cells: Largest number of cells.
+
+    Raises:
+        PositionError: A corner is out of range, or there are more cells.
+    """
+    check_position(*south_west_deg)
+    check_position(*north_east_deg)
+    _check_level(level)
+    corners = [
+        s2sphere.LatLng.from_degrees(*deg) for deg in (south_west_deg, north_east_deg)
+    ]
+    rectangle = s2sphere.LatLngRect.from_point_pair(*corners)
+    # Before the cover is made, which takes a second for each 10,000 cells.
+    steradians = 4 * math.pi / (6 * 4**level)
+    if rectangle.area() / steradians > max_cells:
+        rule = f"a rectangle of at most {max_cells} cells of level {level}"
+        raise PositionError("area", rule, (south_west_deg, north_east_deg))
+    coverer = s2sphere.RegionCoverer()
+    coverer.min_level = coverer.max_level = level
+    coverer.max_cells = 2 * max_cells
+    return tuple(sorted(Cell(c.id()) for c in coverer.get_covering(rectangle)))
 
 
 @lru_cache(maxsize=4096)

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "ingest": ("backend_spark.cli.jobs", "ingest"),
     "judge": ("backend_spark.cli.judge", "judge"),
     "notify": ("backend_spark.cli.jobs", "notify"),
+    "places": ("backend_spark.cli.console", "places"),
     "plot": ("backend_spark.cli.data", "plot"),
     "replay": ("backend_spark.cli.jobs", "replay"),
     "report": ("backend_spark.cli.console", "report"),

@@ -1,4 +1,4 @@
-"""Commands ``console``, ``report``, ``console-account`` and ``console-journal``."""
+"""Commands ``console``, ``report``, ``places`` and the ``console-`` ones."""
 
 import secrets
 import sys
@@ -24,8 +24,12 @@ from backend_spark.console.accounts import (
 )
 from backend_spark.console.audit_log import JournalHead, check_journal, read_journal
 from backend_spark.console.totp import make_secret, matching_step, provisioning_uri
+from backend_spark.errors import PlaceFileError
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import log_to_stderr
+
+MAX_SHOWN = 20
+"""Names of nodes in one line."""
 
 
 @click.command()
@@ -59,6 +63,45 @@ def report(config_path: Path, out: Path, language: str | None) -> None:
 
     page = app.render_report(settings, language or settings.console.language)
     out.write_text(page, encoding="utf-8")
+
+
+@click.group()
+def places() -> None:
+    """Name the cells: districts and slopes, their households, shelter and contact."""
+
+
+@places.command("load")
+@config_option
+@click.argument("file", type=click.Path(path_type=Path))
+def load_places(config_path: Path, file: Path) -> None:
+    """Replace the places by those of a table (CSV) or of GeoJSON.
+
+    A running console shows them at once. With an error in the file nothing changes.
+    """
+    data = Path(read_settings(config_path).backend.data)
+    from backend_spark.console.place_files import read_place_file  # noqa: PLC0415 - matplotlib
+    from backend_spark.console.places import Gazetteer, write_places  # noqa: PLC0415
+    from backend_spark.tables.reader import open_tables  # noqa: PLC0415 - pyarrow
+
+    try:
+        rows = read_place_file(file)
+    except PlaceFileError as error:
+        raise click.UsageError(str(error)) from error
+    write_places(data, rows.places)
+    cells = {cell for place in rows.places for cell in place.cells}
+    click.echo(f"{len(rows.places)} places in {len(cells)} cells")
+    if rows.ignored:
+        click.echo(f"columns that are not used: {', '.join(rows.ignored)}")
+    gazetteer = Gazetteer(rows.places)
+    nodes = open_tables(data).nodes(["node", "cell"]).to_pylist()
+    nameless = [
+        node["node"]
+        for node in nodes
+        if gazetteer.of_node(node["node"], node["cell"], None) is None
+    ]
+    if nameless:
+        shown = ", ".join(sorted(nameless)[:MAX_SHOWN])
+        click.echo(f"nodes in cells without a place: {len(nameless)} ({shown})")
 
 
 @click.group("console-account")

@@ -36,6 +36,7 @@ from backend_spark.console.http import (
 from backend_spark.console.live_state import Clock, LiveState
 from backend_spark.console.node_table import ConsoleMetrics
 from backend_spark.console.panels import PanelReader
+from backend_spark.console.places import CONSOLE_FOLDER, StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import (
     features,
@@ -72,7 +73,6 @@ from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_LOCATIONS
 log = logging.getLogger(__name__)
 
 STATIC: Final = files("backend_spark.console") / "static"
-CONSOLE_FOLDER: Final = "console"
 JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
@@ -100,7 +100,11 @@ def report(services: Services, lang: str = "") -> Response:
     console = services.settings.console
     assumed = services.thresholds.for_cell("none of them").assumed
     made = SituationReport(
-        services.live_state, services.journal, console.place, assumed
+        services.live_state,
+        services.journal,
+        console.place,
+        assumed,
+        services.places.now,
     )
     language = lang if lang in REPORT_WORDS else console.language
     return HTMLResponse(made.render(language), headers={"Cache-Control": "no-store"})
@@ -257,6 +261,8 @@ def make_services(
     if thresholds.table.exists():
         thresholds.write_table()  # a table of an earlier release lacks unknown cells
     limits = AnswerLimits(time.monotonic)
+    places = StoredPlaces(Path(settings.backend.data))
+    live_state.criteria = thresholds.lookup
     return ConsoleServices(
         settings=settings,
         live_state=live_state,
@@ -266,8 +272,9 @@ def make_services(
         alert_detector=AlertDetector(live_state, journal, live_state.tables),
         thresholds=thresholds,
         things=SensorThingsService(live_state.tables, clock, time.monotonic, limits),
-        features=CellFeatures(live_state, limits),
+        features=CellFeatures(live_state, limits, places),
         clock=clock,
+        places=places,
     )
 
 
@@ -286,11 +293,16 @@ def render_report(
     data, console = Path(settings.backend.data), settings.console
     limits = HoldLimits(settings.score.hold_s)
     live_state = LiveState(data / TABLES_FOLDER, clock, console.exercise, limits)
-    live_state.refresh()
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
-    assumed = _open_thresholds(settings, journal).for_cell("none of them").assumed
+    thresholds = _open_thresholds(settings, journal)
+    live_state.criteria = thresholds.lookup
+    live_state.refresh()
+    assumed = thresholds.for_cell("none of them").assumed
+    places = StoredPlaces(data).now
     return inline_assets(
-        SituationReport(live_state, journal, console.place, assumed).render(language)
+        SituationReport(live_state, journal, console.place, assumed, places).render(
+            language
+        )
     )
 
 

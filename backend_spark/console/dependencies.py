@@ -16,6 +16,7 @@ from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
 from backend_spark.console.features import CellFeatures
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.panels import PanelReader
+from backend_spark.console.places import StoredPlaces
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.sensorthings.service import SensorThingsService
 
@@ -35,6 +36,7 @@ class ConsoleServices:
         things: Readings for other programs.
         features: Levels for other programs.
         clock: Unix time.
+        places: Names of cells and nodes.
     """
 
     settings: BackendSettings
@@ -47,6 +49,7 @@ class ConsoleServices:
     things: SensorThingsService
     features: CellFeatures
     clock: Callable[[], float]
+    places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, Final
 import shapely
 
 from backend_spark.console.live_state import LiveState
+from backend_spark.console.places import Gazetteer, StoredPlaces
 from backend_spark.errors import ExportError, StandardsRequestError
 from backend_spark.exports.cell_states import (
     COLUMNS,
@@ -80,10 +81,12 @@ class CellFeatures:
     Attributes:
         live_state: Live state, with the folder of the tables.
         limits: Of the work for answers.
+        places: Names of the cells.
     """
 
     live_state: LiveState
     limits: AnswerLimits
+    places: StoredPlaces
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _cached: tuple[object, list[CellState]] = (None, [])
 
@@ -121,10 +124,11 @@ class CellFeatures:
     def states(self) -> list[CellState]:
         """Present state of each cell; read once for each change and minute."""
         now_s = self.live_state.now_s()
-        key = self.live_state.version, int(now_s // 60)
+        places = self.places.now
+        key = self.live_state.version, int(now_s // 60), self.places.version
         with self._lock:
             if self._cached[0] != key:
-                self._cached = key, self._read_states(now_s)
+                self._cached = key, self._read_states(now_s, places)
             return self._cached[1]
 
     def bounds(self) -> list[float] | None:
@@ -145,11 +149,11 @@ class CellFeatures:
     def _tables(self) -> DeltaTables:
         return DeltaTables(self.live_state.tables)
 
-    def _read_states(self, now_s: float) -> list[CellState]:
+    def _read_states(self, now_s: float, places: Gazetteer) -> list[CellState]:
         now = datetime.fromtimestamp(now_s, UTC)
         try:
             limits = self.live_state.limits
-            return read_cell_states(self._tables, now, limits=limits)[1]
+            return read_cell_states(self._tables, now, None, limits, places)[1]
         except ExportError:
             return []  # no levels yet
 

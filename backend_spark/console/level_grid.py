@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backend_spark.i18n import reasons_of
 from backend_spark.scoring.holds import (
     HELD,
     JUDGED,
@@ -22,7 +23,11 @@ from backend_spark.scoring.holds import (
     PresentLevel,
 )
 from backend_spark.scoring.observation import STEP_S
+from slope_science.causes import Cause, find_causes
+from slope_science.findings import LOWEST
 from slope_science.rain import SoilWater
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 HOURS: Final = 72
 STEPS: Final = HOURS * 3600 // STEP_S + 1
@@ -83,6 +88,8 @@ class LatestRow:
         reason_codes: The reasons as JSON; empty in rows of an earlier program.
         state: Judged, held or unknown; see `scoring.holds`.
         known_until_s: Unix time of the last judgement, where it is not judged.
+        causes: Causes of the level from level 2 on, rain first.
+        last_level: Level of the last judgement, also after its hold has ended.
     """
 
     at_s: int
@@ -97,6 +104,8 @@ class LatestRow:
     reason_codes: tuple[str, ...] = ()
     state: str = JUDGED
     known_until_s: float | None = None
+    causes: tuple[Cause, ...] = ()
+    last_level: int | None = None
 
     def present(self, now_s: float, limits: HoldLimits = NO_LIMITS) -> PresentLevel:
         """Level and state at a moment, by this row."""
@@ -162,6 +171,14 @@ class LevelGrid:
             array[row, step] = rows[name].to_numpy().astype(np.float32)
         self._renew_latest(rows, row, at_s)
 
+    def remember(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Add cells that have been silent for longer, by the last row of each."""
+        if not rows:
+            return
+        tokens = pa.chunked_array([pa.array([row["cell"] for row in rows])])
+        for at, row in zip(self._rows_of(tokens).tolist(), rows, strict=True):
+            self.latest[at] = max(self.latest[at], latest_row(row), key=_row_time)
+
     def levels_at(self, at_s: int) -> Bytes:
         """Level of each cell at a Unix time, or of up to LATE_STEPS before."""
         step = (at_s - self.begin_s) // STEP_S
@@ -198,6 +215,10 @@ class LevelGrid:
             latest = latest_row(row)
             if latest.at_s >= self.latest[at].at_s:
                 self.latest[at] = latest
+
+
+def _row_time(row: LatestRow) -> int:
+    return row.at_s
 
 
 _NO_ROW: Final = LatestRow(0, None, (), None, None, 0, None, None, 0)
@@ -239,6 +260,7 @@ def latest_row(row: dict[str, Any]) -> LatestRow:
     if None not in {row["s1_mm"], row["s2_mm"], row["s3_mm"]}:
         tanks = SoilWater(row["s1_mm"], row["s2_mm"], row["s3_mm"])
     received, known = row["latest_received"], row["known_until"]
+    reasons = _reasons(row)
     return LatestRow(
         at_s=round(row["at"].timestamp()),
         level=row["level"],
@@ -252,7 +274,22 @@ def latest_row(row: dict[str, Any]) -> LatestRow:
         reason_codes=tuple(row["reason_codes"] or ()),
         state=row["state"] or (UNKNOWN if row["level"] is None else JUDGED),
         known_until_s=None if known is None else known.timestamp(),
+        causes=find_causes(row["level"] or LOWEST, reasons) if row["level"] else (),
+        last_level=row["level"] or _ended_level(reasons),
     )
+
+
+def _reasons(row: dict[str, Any]) -> tuple[Reason, ...]:
+    """Reasons of a row without a level, or of level 2 and more."""
+    if row["level"] == LOWEST:
+        return ()
+    return reasons_of(row["reason_codes"], row["reasons"] or ())
+
+
+def _ended_level(reasons: Sequence[Reason]) -> int | None:
+    """Level of a hold that has ended without evidence."""
+    ended = [each for each in reasons if each.code == ReasonCode.HOLD_ENDED]
+    return max((each.params["level"] for each in ended), default=None)
 
 
 def _bits(rain_known: bool | None, lower_bound: bool | None) -> int:

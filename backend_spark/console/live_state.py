@@ -18,12 +18,20 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from backend_spark.console import level_grid, nodes
-from backend_spark.console.level_grid import LevelGrid
+from backend_spark.console.level_grid import LatestRow, LevelGrid, severity
+from backend_spark.console.level_runs import (
+    LevelRuns,
+    last_readings,
+    margin_mm,
+    silent_rows,
+)
 from backend_spark.console.nodes import GatewayList, NodeStates
 from backend_spark.scoring.holds import HELD, NO_LIMITS, HoldLimits, PresentLevel
 from backend_spark.scoring.observation import STEP_S
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, NODES, SILVER
-from slope_science.findings import ADVISORY
+from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.findings import ADVISORY, WARNING
 from spatial_mqtt.cells import Cell
 
 log = logging.getLogger(__name__)
@@ -129,6 +137,11 @@ AHEAD_S: Final = 2 * STEP_S
 """A level belongs to the end of its step, which may be this far in the future."""
 
 Clock = Callable[[], float]
+CriteriaOfCell = Callable[[str], Criteria]
+
+
+def _default_criteria(_cell: str) -> Criteria:
+    return DEFAULT_CRITERIA
 
 
 def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
@@ -160,6 +173,7 @@ class LiveState:
         grid: Levels of the last 72 hours.
         nodes: Nodes by id.
         gateways: Gateways that the Managers list.
+        criteria: Gives a function from a cell to its criteria.
         lock: Guards `grid` and `nodes`.
         corners: Corners of cells.
     """
@@ -175,12 +189,16 @@ class LiveState:
     grid: LevelGrid = field(default_factory=LevelGrid)
     nodes: NodeStates = field(default_factory=NodeStates)
     gateways: GatewayList = field(default_factory=GatewayList)
+    criteria: Callable[[], CriteriaOfCell] = lambda: _default_criteria
 
     def __post_init__(self) -> None:
         """Open the feeds."""
         self.lock = threading.Lock()
         self.corners = CellCorners()
         self._newest_s = 0.0
+        self._cells = 0
+        self._runs = LevelRuns(DeltaTables(self.tables))
+        self._runs_of: object = None
         self._cells_json = self._nodes_json = b""
         self._cached_now: tuple[object, dict[str, Any]] = (None, {})
         levels = _columns(LEVELS, level_grid.COLUMNS)
@@ -199,7 +217,6 @@ class LiveState:
         # Once only: later readings of these nodes are in silver.
         summaries = None if self.nodes.by_id else self._node_table.read_new(0.0)
         with self.lock:
-            cells = len(self.grid.tokens)
             changed = self._take_levels(rows, now_s)
             if readings is not None:
                 self.nodes.add_readings(readings)
@@ -208,12 +225,31 @@ class LiveState:
                 self.nodes.add_summaries(summaries)
                 changed = True
             self.version += changed
-            self.geometry += len(self.grid.tokens) != cells
             self.read_s = now_s
-        if changed:
+        if self._runs_of is None or summaries is not None:
+            self._remember_silent()
+        if changed or self._runs_of is None:
+            with self.lock:
+                self._update_runs(self._present_levels()[0])
             # Encoded here, so that the first page does not wait for it.
             self._cells_json = msgspec.json.encode(self.cells())
             self._nodes_json = msgspec.json.encode(self.node_list())
+        self._runs.read_older(self.grid.end_s)
+
+    def _remember_silent(self) -> None:
+        """Add the cells that have been silent since before the grid begins."""
+        last_s = last_readings(self.nodes.by_id.values())
+        newest_s = self._levels.newest_s()
+        rows = silent_rows(self._runs.tables, self.grid, last_s, newest_s)
+        with self.lock:
+            self.grid.remember(rows)
+            self._count_cells()
+
+    def _update_runs(self, shown: level_grid.Bytes) -> None:
+        key = self.version, self.grid.end_s, shown.tobytes()
+        if key != self._runs_of:
+            self._runs.update(self.grid, shown)
+            self._runs_of = key
 
     def now_s(self) -> float:
         """Unix time of the present: of the newest data in an exercise."""
@@ -229,7 +265,13 @@ class LiveState:
         self.grid.advance(end)
         if rows is not None:
             self.grid.store(rows)
+            self._count_cells()
         return moved or rows is not None
+
+    def _count_cells(self) -> None:
+        """Increment `geometry` if there are more cells."""
+        self.geometry += len(self.grid.tokens) != self._cells
+        self._cells = len(self.grid.tokens)
 
     def present_step_s(self) -> int:
         """End of the step with the current levels."""
@@ -265,20 +307,25 @@ class LiveState:
         return now
 
     def _now(self) -> dict[str, Any]:
+        criteria = self.criteria()
         with self.lock:
-            at_s = self.present_step_s()
-            shown = self.grid.levels_at(max(at_s, self.grid.begin_s))
-            ahead = self.grid.levels_at(self.grid.end_s)
-            levels = shown if self.exercise else _newer(ahead, shown)
-            latest = self.grid.latest
-            present = [row.present(self.now_s(), self.limits) for row in latest]
-            _show_held(levels, present)
+            levels, present = self._present_levels()
+            self._update_runs(levels)
+            tokens, latest = self.grid.tokens, self.grid.latest
+            margins = [
+                margin_mm(row, severity(level)[0], criteria(token))
+                if severity(level)[0] >= ADVISORY
+                else None
+                for level, row, token in zip(
+                    levels.tolist(), latest, tokens, strict=True
+                )
+            ]
             return {
                 "version": self.version,
                 "geometry": self.geometry,
                 "now_s": self.now_s(),
                 "read_s": self.read_s,
-                "at_s": at_s,
+                "at_s": self.present_step_s(),
                 "begin_s": self.grid.begin_s,
                 "end_s": self.grid.end_s,
                 "step_s": STEP_S,
@@ -288,9 +335,23 @@ class LiveState:
                 "flags": [row.flags for row in latest],
                 "seen_s": [row.at_s for row in latest],
                 "known_s": [each.known_until_s or 0 for each in present],
+                "since_s": list(map(self._runs.begin_s, tokens)),
+                "margin_mm": margins,
+                "causes": [" ".join(row.causes) for row in latest],
                 "nodes": self._node_counts(),
                 "alerts": self.alerts or 0,
             }
+
+    def _present_levels(self) -> tuple[level_grid.Bytes, list[PresentLevel]]:
+        """Level of each cell as the map shows it, and its state."""
+        at_s = self.present_step_s()
+        shown = self.grid.levels_at(max(at_s, self.grid.begin_s))
+        ahead = self.grid.levels_at(self.grid.end_s)
+        levels = shown if self.exercise else _newer(ahead, shown)
+        latest, now_s = self.grid.latest, self.now_s()
+        present = [row.present(now_s, self.limits) for row in latest]
+        _show_held(levels, present, latest)
+        return levels, present
 
     def level_history(self) -> tuple[int, bytes]:
         """Unix time of the first column, and the levels of all cells, row by row."""
@@ -333,9 +394,20 @@ def _newer(ahead: level_grid.Bytes, shown: level_grid.Bytes) -> level_grid.Bytes
     return newer
 
 
-def _show_held(levels: level_grid.Bytes, present: Sequence[PresentLevel]) -> None:
-    """Show the held level of silent cells, if a criterion was reached."""
+def _show_held(
+    levels: level_grid.Bytes,
+    present: Sequence[PresentLevel],
+    latest: Sequence[LatestRow],
+) -> None:
+    """Show the last level of cells without a judgement, if a criterion was reached.
+
+    Level 3 and more are shown until there is another judgement, also after the hold for
+    notices has ended: without data nobody knows that the danger is over.
+    """
     for row, each in enumerate(present):
-        is_silent = levels[row] == level_grid.MISSING and each.state == HELD
-        if is_silent and each.level is not None and each.level >= ADVISORY:
-            levels[row] = each.level + level_grid.HELD_OFFSET
+        if levels[row] not in {level_grid.MISSING, level_grid.NO_JUDGEMENT}:
+            continue
+        last = latest[row].last_level or 0
+        is_held = each.state == HELD and levels[row] == level_grid.MISSING
+        if last >= WARNING or (is_held and last >= ADVISORY):
+            levels[row] = last + level_grid.HELD_OFFSET

@@ -73,6 +73,7 @@ class PanelReader:
                 "levels": board.grid.levels[row].tolist(),
                 "flags": board.grid.flags[row].tolist(),
                 "latest": asdict(latest),
+                "causes": list(latest.causes),
                 "reasons": render_both(reasons_of(latest.reason_codes, latest.reasons)),
                 "nodes": [
                     _node(node, board.now_s())

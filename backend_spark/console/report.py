@@ -1,21 +1,35 @@
 """Situation report: one page with levels, places, reasons and missing data."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.level_grid import headline_order, severity
+from backend_spark.console.level_runs import urgency
 from backend_spark.console.live_state import LiveState
-from backend_spark.i18n import LEVEL_MEANINGS, REPORT_WORDS, reasons_of, render_japanese
-from slope_science.findings import ADVISORY, EMERGENCY, WARNING
+from backend_spark.console.places import NO_PLACES, DistrictLevel, Gazetteer
+from backend_spark.i18n import (
+    HELD_MEANING,
+    REPORT_WORDS,
+    level_meaning,
+    reasons_of,
+    render_both,
+)
+from slope_science.causes import Cause
+from slope_science.findings import ADVISORY, EMERGENCY
 
 JST: Final = timezone(timedelta(hours=9))
 MAX_CELLS: Final = 12
+MAX_DISTRICTS: Final = 8
+STALE_S: Final = 1800
+"""Age of the newest data from which the present is not judged."""
+
 MAX_NOTES: Final = 3
 MAP_WIDTH: Final = 330.0
 MAP_HEIGHT: Final = 250.0
@@ -37,39 +51,39 @@ class SituationReport:
         journal: Alerts and notes.
         place: Name of the municipality.
         assumed: Whether the criteria are planning defaults.
+        places: Names of the cells.
     """
 
     live_state: LiveState
     journal: Journal
     place: str
     assumed: bool
+    places: Gazetteer = NO_PLACES
 
     def render(self, language: str) -> str:
         """HTML of the page; names and notes are escaped."""
         now, cells = self.live_state.snapshot(), self.live_state.cells()
-        levels = now["levels"]
-        with self.live_state.lock:
-            latest = list(self.live_state.grid.latest)
-        rows = [
-            (level, token, row)
-            for level, token, row in zip(levels, cells["tokens"], latest, strict=False)
-            if severity(level)[0] >= ADVISORY
-        ]
-        rows.sort(key=lambda row: (-severity(row[0])[0], row[1]))
+        words, levels = REPORT_WORDS[language], now["levels"]
+        rows = self._rows(now, cells["tokens"])
         highest = max(levels, key=headline_order, default=0)
+        causes = {c for row in rows if row.level == highest for c in row.latest.causes}
+        begins = [row.since_s for row in rows if row.level == highest and row.since_s]
         return _TEMPLATES.get_template("report.html").render(
             language=language,
-            w=REPORT_WORDS[language],
+            w=words,
             place=self.place,
             now=_when(now["now_s"]),
             data_at=None if now["newest_s"] is None else _when(now["newest_s"]),
             exercise=now["exercise"],
             highest=highest,
-            meaning=LEVEL_MEANINGS[language].get(highest, ""),
+            meaning=_meaning(highest, [c for c in Cause if c in causes], language),
+            since=_since(min(begins, default=0), now["now_s"], words),
+            unjudged=_stale_words(now, words) if _is_unjudged(now) else "",
             counts=_counts(levels),
             unknown=sum(not 1 <= level <= EMERGENCY for level in levels),
-            cells=[_cell(row, language) for row in rows[:MAX_CELLS]],
+            cells=[self._cell(row, now, language) for row in rows[:MAX_CELLS]],
             more=max(0, len(rows) - MAX_CELLS),
+            districts=self._districts(rows)[:MAX_DISTRICTS],
             shapes=cell_polygons(cells["corners"], levels),
             width=MAP_WIDTH,
             height=MAP_HEIGHT,
@@ -80,9 +94,111 @@ class SituationReport:
             ],
             nodes=now["nodes"],
             assumed=self.assumed,
-            bounded=sum(row[2].flags & level_grid.LOWER_BOUND > 0 for row in rows),
-            serious=sum(severity(level)[0] >= WARNING for level, *_ in rows),
+            bounded=sum(row.latest.flags & level_grid.LOWER_BOUND > 0 for row in rows),
         )
+
+    def _rows(self, now: dict[str, Any], tokens: Sequence[str]) -> list["ReportRow"]:
+        """Cells that reach a criterion, the most urgent first."""
+        with self.live_state.lock:
+            latest = list(self.live_state.grid.latest)
+        rows = [
+            ReportRow(*values)
+            for values in zip(
+                tokens,
+                now["levels"],
+                now["since_s"],
+                now["margin_mm"],
+                latest,
+                strict=False,
+            )
+            if severity(values[1])[0] >= ADVISORY
+        ]
+        households = self.places.households
+        return sorted(
+            rows, key=lambda r: urgency(r.level, r.margin_mm, households(r.token))
+        )
+
+    def _districts(self, rows: Sequence["ReportRow"]) -> list[DistrictLevel]:
+        return self.places.roll_up({row.token: row.level for row in rows})
+
+    def _cell(
+        self, row: "ReportRow", now: dict[str, Any], language: str
+    ) -> dict[str, Any]:
+        latest, words = row.latest, REPORT_WORDS[language]
+        reasons = render_both(reasons_of(latest.reason_codes, latest.reasons))
+        here = self.places.in_cell(row.token)
+        return {
+            "level": row.level,
+            "token": row.token,
+            "name": self.places.name(row.token),
+            "households": self.places.households(row.token),
+            "shelters": list(dict.fromkeys(p.shelter for p in here if p.shelter)),
+            "contacts": list(dict.fromkeys(p.contact for p in here if p.contact)),
+            "at": _when(latest.at_s),
+            "known": _when(latest.known_until_s or latest.at_s),
+            "since": _since(row.since_s, now["now_s"], words),
+            "margin": row.margin_mm,
+            "reasons": [reason[language] for reason in reasons],
+            "r60": latest.r60_mm,
+            "swi": None if latest.tanks is None else latest.tanks.index_mm,
+        }
+
+
+class ReportRow(NamedTuple):
+    """A cell that reaches a criterion.
+
+    Attributes:
+        token: Of the cell.
+        level: As in the array of levels.
+        since_s: Unix time of the begin of its level; 0 if unknown.
+        margin_mm: Soil water index missing to the next level.
+        latest: Its newest row.
+    """
+
+    token: str
+    level: int
+    since_s: int
+    margin_mm: float | None
+    latest: level_grid.LatestRow
+
+
+def _is_unjudged(now: dict[str, Any]) -> bool:
+    """Whether no cell is judged now."""
+    newest_s = now["newest_s"]
+    is_stale = newest_s is None or now["now_s"] - newest_s > STALE_S
+    return is_stale or not any(1 <= level <= EMERGENCY for level in now["levels"])
+
+
+def _stale_words(now: dict[str, Any], words: dict[str, str]) -> str:
+    if now["newest_s"] is None:
+        return words["no_judgement_now"] + words["no_data_yet"]
+    age = _duration(now["now_s"] - now["newest_s"], words)
+    last = words["last_data"].format(_when(now["newest_s"]), age)
+    return f"{words['no_judgement_now']} {last}"
+
+
+def _meaning(level: int, causes: Sequence[Cause], language: str) -> str:
+    if level > level_grid.HELD_OFFSET:
+        return HELD_MEANING[language]
+    if level in {level_grid.MISSING, level_grid.NO_JUDGEMENT}:
+        return ""
+    return level_meaning(level, causes, language)
+
+
+def _since(since_s: int, now_s: float, words: dict[str, str]) -> str:
+    """Begin of a level and its duration; without the date on the same day."""
+    if not since_s:
+        return ""
+    shown, today = _when(since_s), _when(now_s)[:10]
+    shown = shown[11:] if shown[:10] == today else shown[5:]
+    return words["since"].format(shown, _duration(now_s - since_s, words))
+
+
+def _duration(seconds: float, words: dict[str, str]) -> str:
+    hours, minutes = divmod(max(0, int(seconds)) // 60, 60)
+    if not hours:
+        return words["minutes"].format(minutes)
+    return words["hours"].format(hours, minutes)
 
 
 def _counts(levels: list[int]) -> list[tuple[int, int]]:
@@ -125,22 +241,6 @@ def cell_polygons(corners: list[list[int]], levels: list[int]) -> list[dict[str,
         }
         for cell, level in zip(corners, levels, strict=False)
     ]
-
-
-def _cell(row: tuple[int, str, level_grid.LatestRow], language: str) -> dict[str, Any]:
-    level, token, latest = row
-    reasons = latest.reasons
-    if language == "ja":
-        reasons = tuple(map(render_japanese, reasons_of(latest.reason_codes, reasons)))
-    return {
-        "level": level,
-        "token": token,
-        "at": _when(latest.at_s),
-        "known": _when(latest.known_until_s or latest.at_s),
-        "reasons": reasons,
-        "r60": latest.r60_mm,
-        "swi": None if latest.tanks is None else latest.tanks.index_mm,
-    }
 
 
 def _when(at_s: float) -> str:

@@ -280,6 +280,7 @@ class CellHistory:
         latest = level_grid.latest_row(row)
         return {
             "latest": asdict(latest),
+            "causes": list(latest.causes),
             "reasons": render_both(reasons_of(latest.reason_codes, latest.reasons)),
             "version": row["version"] or 1,
             "revised_because": row["revised_because"],

@@ -19,6 +19,7 @@ from backend_spark.exports.cell_states import CellState
 from backend_spark.exports.formats import cell_ring
 from backend_spark.i18n import level_name, reasons_of, render_japanese
 from backend_spark.scoring.holds import HELD, JUDGED
+from slope_science.causes import Cause
 from slope_science.findings import WARNING
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import find_restrictions, level_reasons
@@ -121,12 +122,15 @@ _URGENCY: Final = {  # by level: urgency, severity, responseType
     2: ("Future", "Minor", "Monitor"),
     1: ("Future", "Minor", "None"),
 }
+_UNKNOWN: Final = ("Unknown", "Unknown", "Assess")
+"""Of a held level: how urgent and severe the present is, nobody knows."""
+
 _HEADLINES: Final = {
-    "ja-JP": "{name}に達した区域があります（{count}区域）",
+    "ja-JP": "{name}に達した区画があります（{count}区画）",
     "en": "Landslide danger {name} (cells: {count})",
 }
 _HELD_HEADLINES: Final = {
-    "ja-JP": "データがなく判定できない区域があります（最終判定：{name}、{count}区域）",
+    "ja-JP": "データがなく判定できない区画があります（最終判定：{name}、{count}区画）",
     "en": "Landslide danger unknown for lack of data: last judged {name} "
     "(cells: {count})",
 }
@@ -175,8 +179,12 @@ def alert_xml(
     each certainty, with one `area` for each of its cells.
 
     Raises:
-        ExportError: No cell has such a level; the earlier message can be cancelled.
+        ExportError: No cell has such a level; the earlier message can be cancelled. Or
+            it is a draft, and the levels are not of the present.
     """
+    states = list(states)
+    if header.status is CapStatus.DRAFT and not header.is_cancel:
+        _check_present(states, header.sent)
     root = ET.Element("alert", xmlns=NAMESPACE)
     _add_text(root, "identifier", header.identifier)
     _add_text(root, "sender", header.sender)
@@ -191,6 +199,20 @@ def alert_xml(
     ET.indent(root)
     text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
+
+
+def _check_present(states: Sequence[CellState], sent: datetime) -> None:
+    """Refuse a draft that would state levels of the past as those of now."""
+    moment = max((s.moment for s in states if s.moment), default=sent)
+    if sent - moment > VALIDITY:
+        rule = "the present for a draft"
+        remedy = "give --status Exercise or Test for the past"
+        raise ExportError("--at", rule, cap_time(moment), remedy)
+    if states and not any(state.is_judged for state in states):
+        newest = cap_time(max(state.at for state in states))
+        rule = "judged now in one cell at least for a draft"
+        remedy = "restore the data; cancel an earlier message by --cancels"
+        raise ExportError("levels", rule, f"the newest of {newest}", remedy)
 
 
 def cap_time(time: datetime) -> str:
@@ -254,10 +276,10 @@ def _add_info(
     header: CapHeader,
 ) -> None:
     info, (level, certainty) = ET.SubElement(root, "info"), grade
-    urgency, severity, response = _URGENCY[level]
-    japanese, english = level_name(level)
-    name = japanese if language == "ja-JP" else english
     is_held = certainty is CapCertainty.UNKNOWN
+    urgency, severity, response = _UNKNOWN if is_held else _URGENCY[level]
+    names = level_name(level, () if is_held else _all_causes(states))
+    name = names[language != "ja-JP"]
     headlines = _HELD_HEADLINES if is_held else _HEADLINES
     since = max(s.moment if is_held and s.moment else s.at for s in states)
     _add_text(info, "language", language)
@@ -274,10 +296,16 @@ def _add_info(
     _add_text(info, "headline", headline)
     _add_text(info, "description", "\n".join(_lines(states, language)))
     _add_text(info, "instruction", _INSTRUCTIONS[language])
-    _add_parameter(info, "jp:keikai-level", str(level))
+    kind = "yamamori:last-level" if is_held else "jp:keikai-level"
+    _add_parameter(info, kind, str(level))
     _add_parameter(info, "yamamori:state", HELD if is_held else JUDGED)
     for state in states:
         _add_area(info, state, header)
+
+
+def _all_causes(states: Sequence[CellState]) -> list[Cause]:
+    found = {cause for state in states for cause in state.causes}
+    return [cause for cause in Cause if cause in found]
 
 
 def _add_parameter(info: ET.Element, name: str, value: str) -> None:
@@ -289,7 +317,8 @@ def _add_parameter(info: ET.Element, name: str, value: str) -> None:
 def _add_area(info: ET.Element, state: CellState, header: CapHeader) -> None:
     area = ET.SubElement(info, "area")
     place = "" if header.sender_name == header.sender else f"{header.sender_name} "
-    _add_text(area, "areaDesc", f"{place}S2 {state.cell}")
+    name = f"{state.place} " if state.place else ""
+    _add_text(area, "areaDesc", f"{place}{name}S2 {state.cell}")
     polygon = " ".join(f"{lat},{lon}" for lon, lat in cell_ring(state.cell))
     _add_text(area, "polygon", polygon)
     geocode = ET.SubElement(area, "geocode")
@@ -299,8 +328,12 @@ def _add_area(info: ET.Element, state: CellState, header: CapHeader) -> None:
 
 def _lines(states: Sequence[CellState], language: str) -> list[str]:
     if language == "ja-JP":
-        return [f"{s.cell}：{'、'.join(_japanese(s))}" for s in states]
-    return [f"{s.cell}: {'; '.join(_english(s))}" for s in states]
+        return [f"{_label(s)}：{'、'.join(_japanese(s))}" for s in states]
+    return [f"{_label(s)}: {'; '.join(_english(s))}" for s in states]
+
+
+def _label(state: CellState) -> str:
+    return f"{state.place} {state.cell}".strip()
 
 
 def _japanese(state: CellState) -> list[str]:

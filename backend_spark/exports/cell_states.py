@@ -1,13 +1,15 @@
 """Cell states: the level of each cell at one moment, for exports."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backend_spark.console.places import NO_PLACES, Gazetteer
 from backend_spark.errors import ExportError
+from backend_spark.i18n import reasons_of
 from backend_spark.scoring.holds import (
     GRACE_S,
     HELD,
@@ -18,6 +20,8 @@ from backend_spark.scoring.holds import (
 )
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
+from slope_science.causes import Cause, find_causes
+from slope_science.findings import LOWEST
 
 VALIDITY: Final = timedelta(seconds=GRACE_S)
 """Validity of a row after the end of its step; then its cell is silent."""
@@ -64,6 +68,7 @@ class CellState:
         state: Judged, held or unknown at the moment; see `scoring.holds`.
         known_until: End of the last judged step, where it is not judged.
         moment: The moment.
+        place: Name of the place; empty without one.
     """
 
     cell: str
@@ -82,6 +87,18 @@ class CellState:
     state: str = JUDGED
     known_until: datetime | None = None
     moment: datetime | None = None
+    place: str = ""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Causes of the level, rain first."""
+        reasons = reasons_of(self.reason_codes, self.reasons)
+        return find_causes(self.level or LOWEST, reasons)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the level is that of the moment."""
+        return self.level is not None and self.state == JUDGED
 
     @property
     def is_held(self) -> bool:
@@ -94,6 +111,7 @@ def read_cell_states(
     now: datetime,
     at: datetime | None = None,
     limits: HoldLimits = NO_LIMITS,
+    places: Gazetteer = NO_PLACES,
 ) -> tuple[datetime, list[CellState]]:
     """States of all cells at a moment, sorted by token.
 
@@ -104,6 +122,7 @@ def read_cell_states(
         now: The present, with its zone.
         at: The moment, with its zone; None means the present.
         limits: When holds of levels end.
+        places: Names of the cells.
 
     Returns:
         The moment, and one state for each cell with a row in the time before it for
@@ -119,7 +138,8 @@ def read_cell_states(
     rows = tables.newest_levels(COLUMNS, since, until)
     if not rows:
         raise _no_levels(tables, moment)
-    return moment, [state_of_row(row, moment, limits) for row in rows]
+    states = [state_of_row(row, moment, limits) for row in rows]
+    return moment, [replace(each, place=places.name(each.cell)) for each in states]
 
 
 def _no_levels(tables: DeltaTables, moment: datetime) -> ExportError:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from backend_spark.console.places import NO_PLACES, Gazetteer, StoredPlaces
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap, formats
 from backend_spark.exports.cell_states import CellState, read_cell_states
@@ -34,6 +35,7 @@ class ExportRequest:
         header: Header for cap.
         min_level: Lowest level for cap.
         limits: When holds of levels end.
+        places: Names of the cells.
     """
 
     tables: DeltaTables
@@ -46,10 +48,13 @@ class ExportRequest:
     header: cap.CapHeader | None
     min_level: int
     limits: HoldLimits = NO_LIMITS
+    places: Gazetteer = NO_PLACES
 
     def cell_states(self) -> tuple[datetime, list[CellState]]:
         """The moment, and the state of each cell."""
-        return read_cell_states(self.tables, self.now, self.at, self.limits)
+        return read_cell_states(
+            self.tables, self.now, self.at, self.limits, self.places
+        )
 
 
 def write_export(
@@ -76,7 +81,9 @@ def write_export(
         raise ExportError(
             "--table", rule, str(more["table"]), "see docs/reference/data"
         )
-    _WRITERS[form](replace(_request(open_tables(data), form, out, more), limits=limits))
+    request = _request(open_tables(data), form, out, more)
+    places = StoredPlaces(Path(data)).now
+    _WRITERS[form](replace(request, limits=limits, places=places))
 
 
 def _request(

@@ -134,7 +134,7 @@ def finite_or_none(number: float | None) -> float | None:
 def cell_feature(state: CellState) -> dict[str, Any]:
     """A cell as a GeoJSON feature."""
     japanese, english = level_name(
-        state.level, is_silent=state.is_silent, is_held=state.is_held
+        state.level, state.causes, is_silent=state.is_silent, is_held=state.is_held
     )
     return {
         "type": "Feature",
@@ -142,7 +142,9 @@ def cell_feature(state: CellState) -> dict[str, Any]:
         "geometry": {"type": "Polygon", "coordinates": [cell_ring(state.cell)]},
         "properties": {
             "s2_token": state.cell,
+            "place": state.place or None,
             "level": state.level,
+            "causes": list(state.causes),
             "state": state.state,
             "known_until": state.known_until and state.known_until.isoformat(),
             "level_name": english,

@@ -11,12 +11,13 @@ prefecture's are known here (to 1).
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from backend_spark.scoring.evidence import JUDGED_BY_RULES
 from backend_spark.scoring.observation import STEP_S, Observation
+from slope_science.causes import iter_chain
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.findings import LOWEST, WARNING, Finding
@@ -130,8 +131,19 @@ def make_node_findings(
     end_s: int,
     settings: EvidenceSettings,
     criteria: Criteria,
+    own: Iterable[Finding | None] = (),
 ) -> list[Finding]:
-    """Findings of a step: the highest level of each node and rule."""
+    """Findings of a step: the highest level of each node and rule.
+
+    Args:
+        levels: Levels of the cell's nodes.
+        end_s: End of the step.
+        settings: Settings of the rules.
+        criteria: Criteria for rain.
+        own: Findings of the cell. Where they confirm what a node could not, the node's
+            reason does not remain unconfirmed beside them.
+    """
+    confirmed = dict(_confirmed(own))
     highest: dict[tuple[str, str], NodeLevel] = {}
     for level in levels:
         if level.is_valid(end_s, settings):
@@ -139,7 +151,34 @@ def make_node_findings(
             known = highest.get(key)
             if known is None or (known.level, known.at_s) < (level.level, level.at_s):
                 highest[key] = level
-    return [highest[key].finding(settings, criteria) for key in sorted(highest)]
+    settled = [_settled(highest[key], confirmed) for key in sorted(highest)]
+    return [level.finding(settings, criteria) for level in settled]
+
+
+def _confirmed(own: Iterable[Finding | None]) -> Iterator[tuple[str, str]]:
+    """Confirmed sensors with the sensor that confirms each."""
+    for finding in own:
+        for each in iter_chain(finding.reason) if finding else ():
+            if each.code == ReasonCode.CONFIRMED:
+                yield str(_within(each, "sensor")), each.params["by"]
+
+
+def _settled(level: NodeLevel, confirmed: Mapping[str, str]) -> NodeLevel:
+    by = confirmed.get(f"{level.node} {_within(level.reason, 'sensor')}")
+    if by is None:
+        return level
+    return replace(level, reason=_with_confirmation(level.reason, by))
+
+
+def _with_confirmation(reason: Reason, by: str) -> Reason:
+    """A reason with "confirmed" in place of "unconfirmed"."""
+    inner = reason.params.get("because")
+    if not isinstance(inner, Reason) or not isinstance(reason.code, ReasonCode):
+        return reason
+    if reason.code in {ReasonCode.UNCONFIRMED, ReasonCode.UNCONFIRMED_LONG}:
+        return Reason(ReasonCode.CONFIRMED, because=inner, by=by)
+    because = _with_confirmation(inner, by)
+    return Reason(reason.code, **{**reason.params, "because": because})
 
 
 def _node_level(
@@ -173,21 +212,13 @@ def _sensor(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _chain(reason: Reason) -> Iterable[Reason]:
-    """A reason and those that it contains."""
-    inner: object = reason
-    while isinstance(inner, Reason):
-        yield inner
-        inner = inner.params.get("because")
-
-
 def _codes(reason: Reason) -> set[ReasonCode]:
-    return {ReasonCode(each.code) for each in _chain(reason)}
+    return {ReasonCode(each.code) for each in iter_chain(reason)}
 
 
 def _within(reason: Reason, param: str) -> object:
     """The outermost value of a parameter in a reason; None without one."""
-    values = (each.params.get(param) for each in _chain(reason))
+    values = (each.params.get(param) for each in iter_chain(reason))
     return next((value for value in values if value is not None), None)
 
 

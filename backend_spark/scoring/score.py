@@ -235,11 +235,14 @@ class CellPass:
         return judge_soil(self._probes, end_s, shares, rain_mm)
 
     def node_findings(
-        self, end_s: int, settings: EvidenceSettings
+        self,
+        end_s: int,
+        settings: EvidenceSettings,
+        own: Iterable[Finding | None],
     ) -> list[Finding | None]:
-        """Findings of the levels that nodes judged themselves."""
+        """Findings of the levels that nodes judged, beside the cell's own."""
         return list(
-            make_node_findings(self._node_levels, end_s, settings, self._criteria)
+            make_node_findings(self._node_levels, end_s, settings, self._criteria, own)
         )
 
     def outlook(self, at: int, rain: RainState) -> CellOutlook | None:
@@ -516,7 +519,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         rain = run.states[at]
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
-        motion += run.node_findings(end_s, rules.evidence)
+        motion += run.node_findings(end_s, rules.evidence, motion)
         view = run.outlook(at, rain)
         motion.append(run.ahead_finding(at, view))
         motion.append(rules.analysis_finding(end_s, rain))

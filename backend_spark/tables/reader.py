@@ -5,7 +5,7 @@ tables.levels().to_pandas()
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -266,6 +266,45 @@ class DeltaTables:
         found = rows.filter(pa.array(is_newest, pa.bool_())).sort_by("cell")
         return list(found.to_pylist())
 
+    def newest_of(
+        self, cells: Iterable[str], since: datetime, until: datetime
+    ) -> list[dict[str, Any]]:
+        """The newest row of each of some cells within two times, sorted by cell."""
+        nth = "row_number() OVER (PARTITION BY cell ORDER BY at DESC) AS nth"
+        wanted = f"{_is_one_of(cells)} AND {_is_between(since, until)}"
+        rows = f"(SELECT *, {nth} FROM t WHERE {wanted}) WHERE nth = 1 ORDER BY cell"  # noqa: S608 - the texts are literals
+        found = cast_to_schema(self._query("levels", rows), TABLES["levels"])
+        return list(found.to_pylist())
+
+    def level_begins(
+        self, level: int, cells: Sequence[str], look_back_s: float, until: datetime
+    ) -> dict[str, datetime]:
+        """First time of the last run of rows at a level, by cell.
+
+        Args:
+            level: 1 to 5.
+            cells: Tokens of cells; those whose newest row has another level are left
+                out.
+            look_back_s: How far before the newest row of each cell to read.
+            until: Last time.
+        """
+        path = str(self.path("levels").absolute())
+        if not cells or not DeltaTable.is_deltatable(path):
+            return {}
+        span = f"INTERVAL '{int(look_back_s)} seconds'"
+        wanted = f"{_is_one_of(cells)} AND at <= {sql_literal(until)}"
+        other = f"max(CASE WHEN level IS DISTINCT FROM {int(level)} THEN at END)"
+        query = (
+            "SELECT cell, min(at) AS at FROM (SELECT cell, at, "  # noqa: S608 - the texts are literals
+            f"{other} OVER (PARTITION BY cell) AS other, "
+            "max(at) OVER (PARTITION BY cell) AS newest "
+            f"FROM t WHERE {wanted}) WHERE (other IS NULL OR at > other) "
+            f"AND at >= newest - {span} GROUP BY cell"
+        )
+        result = QueryBuilder().register("t", DeltaTable(path)).execute(query)
+        rows = pa.table(result.read_all()).to_pylist()
+        return {str(row["cell"]): row["at"] for row in rows}
+
     def _query(self, name: str, rows: str) -> pa.Table:
         """Rows of a table by SQL; `rows` follows FROM and names the table ``t``."""
         path = str(self.path(name).absolute())
@@ -344,6 +383,14 @@ class DeltaTables:
 def open_tables(data: str | Path) -> DeltaTables:
     """Open the tables of a data folder (``backend.data`` of the settings)."""
     return DeltaTables(Path(data) / TABLES_FOLDER)
+
+
+def _is_one_of(cells: Iterable[str]) -> str:
+    return f"cell IN ({', '.join(map(sql_literal, cells))})"
+
+
+def _is_between(since: datetime, until: datetime) -> str:
+    return f"at >= {sql_literal(since)} AND at <= {sql_literal(until)}"
 
 
 def sql_literal(value: str | datetime) -> str:

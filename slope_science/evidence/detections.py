@@ -69,7 +69,9 @@ class Detection:
 class Corroboration:
     """Time of the last evidence of each sensor, and confirmed events.
 
-    A confirmed event stays confirmed, independent of the other sensor's later readings.
+    A confirmed event stays confirmed, independent of the other sensor's later readings:
+    an exceedance without a time of its own is one event as long as it lasts. Of two
+    sensors neither remains unconfirmed beside the other that it confirms.
 
     Args:
         confirm_s: Maximum time between two confirming pieces of evidence.
@@ -93,11 +95,17 @@ class Corroboration:
             since_s = at_s if claim.since_s is None else claim.since_s
             for sign in claim.evidence:
                 key = claim.sensor, sign
-                known = self._last.get(key)
-                if known is None or known[1] < at_s:
-                    self._last[key] = since_s, at_s
-                elif known[1] == at_s:
+                known = self._last.get(key, (since_s, at_s))
+                lasts = claim.at_s is None and at_s - known[1] <= self._confirm_s
+                if known[1] == at_s or (known[1] < at_s and lasts):
                     self._last[key] = min(since_s, known[0]), at_s
+                elif known[1] < at_s:
+                    self._last[key] = since_s, at_s
+                else:
+                    self._last[key] = known
+        for claim in detections:
+            if claim.level > LOWEST:
+                self._confirmation(claim, now_s)
 
     def find_confirmation(self, detection: Detection, now_s: float) -> str | None:
         """The other sensor with the nearest evidence in time; None if none is close."""
@@ -164,10 +172,30 @@ class Corroboration:
 
     def _confirmation(self, detection: Detection, now_s: float) -> str | None:
         event = _event(detection)
-        other = self._confirmed.get(event) or self.find_confirmation(detection, now_s)
-        if other is not None and detection.at_s is not None:
+        other = (
+            self._confirmed.get(event)
+            or self.find_confirmation(detection, now_s)
+            or self._find_confirmed(detection)
+        )
+        if other is not None:
             self._confirmed[event] = other
         return other
+
+    def _find_confirmed(self, detection: Detection) -> str | None:
+        """A sensor whose event this sensor confirms, and whose evidence is of use."""
+        sign = detection.needed_evidence
+        return next(
+            (
+                sensor
+                for (_, sensor, _), other in self._confirmed.items()
+                if other == detection.sensor
+                and sensor != detection.sensor
+                and any(
+                    name == sensor and sign in {kind, None} for name, kind in self._last
+                )
+            ),
+            None,
+        )
 
 
 def _unconfirmed(detection: Detection, reason: Reason) -> Finding | None:

@@ -47,9 +47,9 @@ def blocks(page: str, *languages: str) -> list[tuple[str, str]]:
     ]
 
 
-def file_of(page: str, number: int, path: str) -> str:
-    """Shell command that writes a page's TOML block to a file."""
-    _, text = blocks(page, "toml")[number]
+def file_of(page: str, number: int, path: str, language: str = "toml") -> str:
+    """Shell command that writes a page's TOML block to a file, or that of another."""
+    _, text = blocks(page, language)[number]
     return f"cat > {path} <<'END'\n{text}END\n"
 
 
@@ -186,6 +186,7 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
             0: BACKEND
             + file_of("docs/how-to/console.md", 0, "c.toml")
             + "cat c.toml >> backend.toml\n"
+            + file_of("docs/how-to/console.md", 0, "places.csv", "csv")
         },
         # The test of the second factor enters a code.
         PASSWORD
@@ -212,7 +213,7 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
         {0: BACKEND},
         {
             "geojson --out": f"geojson --at {END_TEXT} --out",
-            "cap --sender": f"cap --at {END_TEXT} --sender",
+            "cap --sender": f"cap --status Test --at {END_TEXT} --sender",
         },
         has_tables=True,
     ),

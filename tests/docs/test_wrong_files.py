@@ -66,6 +66,8 @@ COMMANDS = {
         "analysis load --config BACKEND --soil-water FILE",
     "backend_spark analysis load --rain": "analysis load --config BACKEND --rain FILE",
     "backend_spark judge --config": "judge FILE --config FILE",
+    "backend_spark places load --config": "places load --config FILE FILE",
+    "backend_spark places load file": "places load --config BACKEND FILE",
     "backend_spark plot --config": "plot --config FILE --cell 3 --out DIR/p.png snake",
     "backend_spark report --config": "report --config FILE --out DIR/r.html",
     "backend_spark index rain_csv": "index FILE",

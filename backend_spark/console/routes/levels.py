@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,6 +23,12 @@ from service_runtime.errors import shortened
 
 EVENT_INTERVAL_S: Final = 1.0
 
+MOVED_LISTS: Final = ("levels", "known_s", "since_s", "causes")
+"""Values of cells that an event has where they changed."""
+
+CELL_LISTS: Final = {*MOVED_LISTS, "flags", "seen_s", "margin_mm"}
+"""Values of cells; the others are sent with the whole state, every ten minutes."""
+
 Sleep = Callable[[float], Any]
 State = Callable[[], dict[str, Any]]
 
@@ -39,6 +45,18 @@ def cells(services: Services) -> Response:
 def nodes(services: Services) -> Response:
     """Place and state of all nodes."""
     return encoded_response(services.live_state.nodes_json())
+
+
+@router.get("/places")
+def places(services: Services) -> Response:
+    """Names of cells and nodes: districts, slopes, households, shelters, contacts."""
+    gazetteer, live_state = services.places.now, services.live_state
+    with live_state.lock:
+        nodes = [
+            (node.id, gazetteer.of_node(node.id, node.cell, node.place()))
+            for node in live_state.nodes.by_id.values()
+        ]
+    return encoded_response(msgspec.json.encode(gazetteer.as_json(nodes)))
 
 
 @router.get("/gateways")
@@ -95,11 +113,18 @@ def changes(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any
     same = before is not None and before["geometry"] == now["geometry"]
     if before is None or not same or before["begin_s"] != now["begin_s"]:
         return {"kind": "all", **now}
-    pairs = zip(before["levels"], now["levels"], strict=True)
-    moved = [[at, new] for at, (old, new) in enumerate(pairs) if old != new]
-    lists = {"levels", "flags", "seen_s", "known_s"}
-    rest = {name: value for name, value in now.items() if name not in lists}
+    moved = [
+        [at, *new]
+        for at, (old, new) in enumerate(zip(_lines(before), _lines(now), strict=True))
+        if old != new
+    ]
+    rest = {name: value for name, value in now.items() if name not in CELL_LISTS}
     return {"kind": "some", "moved": moved, **rest}
+
+
+def _lines(state: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Values of each cell that a page shows at once when they change."""
+    return zip(*(state[name] for name in MOVED_LISTS), strict=True)
 
 
 @router.get("/cell/{token}")
@@ -161,6 +186,7 @@ def _states(
             utc_time(live_state.now_s()),
             None if at is None else utc_time(at),
             live_state.limits,
+            services.places.now,
         )
     except (ExportError, OverflowError, ValueError) as error:
         raise HTTPException(404, str(error)) from error

@@ -143,7 +143,7 @@ def test_missing_cells_are_shown_as_missing(console: str, driver: Chrome) -> Non
     assert not is_side_too_wide(driver)
     picture(driver, "held-ja")
     driver.execute_script("location.hash = '../../etc/passwd'")
-    wait_until(lambda: text(driver, ".panel .warn") == "このメッシュはありません")
+    wait_until(lambda: text(driver, ".panel .warn") == "この区画はありません")
 
     assert map_data(driver)["cells"] == str(len(SLOPES))
 

@@ -81,17 +81,17 @@ def cap(
     """Export a CAP message and validate it by the CAP 1.2 schema."""
     done = export(
         "--format", "cap", "--sender", "bosai@a.example", "--out", path,
-        "--at", at.isoformat(), *args,
+        "--status", "Test", "--at", at.isoformat(), *args,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     xmlschema.XMLSchema(SCHEMA).validate(path)
     return ET.fromstring(path.read_bytes())  # noqa: S314 - our own file
 
 
-def test_draft_has_levels_and_areas_in_two_languages(
+def test_message_has_levels_and_areas_in_two_languages(
     export: Export, tmp_path: Path
 ) -> None:
-    """Cells without data and low levels are left out; the status is Draft."""
+    """Cells without data and low levels are left out."""
     alert = cap(export, tmp_path / "a.xml")
 
     infos = alert.findall(f"{CAP}info")
@@ -104,7 +104,8 @@ def test_draft_has_levels_and_areas_in_two_languages(
         assert info.findtext(f"{CAP}severity") == "Severe"
         assert [g.text for g in info.iterfind(f".//{CAP}geocode/{CAP}value")] == [HIGH]
         assert info.findtext(f"{CAP}effective") == "2026-07-01T12:00:00+09:00"
-    assert alert.findtext(f"{CAP}status") == "Draft"
+    assert {i.findtext(f"{CAP}severity") for i in held} == {"Unknown"}
+    assert alert.findtext(f"{CAP}status") == "Test"
     points = (infos[0].findtext(f".//{CAP}polygon") or "").split()
     assert len(points) == 5
     assert points[0] == points[-1]
@@ -120,9 +121,12 @@ def test_held_level_has_its_last_time_and_is_never_called_likely(
 
     infos = alert.findall(f"{CAP}info")
     assert {i.findtext(f"{CAP}certainty") for i in infos} == {"Unknown"}
+    assert {i.findtext(f"{CAP}severity") for i in infos} == {"Unknown"}
+    names = {i.findtext(f"{CAP}parameter/{CAP}valueName") for i in infos}
+    assert names == {"yamamori:last-level"}
     assert [i.findtext(f"{CAP}parameter/{CAP}value") for i in infos] == list("5544")
     assert infos[0].findtext(f"{CAP}effective") == "2026-07-03T12:00:00+09:00"
-    assert "判定できない区域" in (infos[0].findtext(f"{CAP}headline") or "")
+    assert "判定できない区画" in (infos[0].findtext(f"{CAP}headline") or "")
     assert (
         f"{SILENT}：判定不能（最終 レベル5相当 2026-07-01 10:00、以後データなし）"
         in (infos[0].findtext(f"{CAP}description") or "")
@@ -170,8 +174,9 @@ def test_message_without_a_cell_of_the_level_is_rejected(
     """Neither judged nor held."""
     append(tmp_path / "data", "levels", level(SILENT, 1, NOON, "calm again"))
     done = export(
-        "--format", "cap", "--sender", "a", "--min-level", "5", "--at", NOON.isoformat()
-    )
+        "--format", "cap", "--sender", "a", "--min-level", "5", "--status", "Test",
+        "--at", NOON.isoformat(),
+    )  # fmt: skip
 
     assert done.exit_code == 2
     assert "a cell of level 5" in " ".join(done.output.split())
@@ -232,6 +237,28 @@ def test_file_that_is_no_cap_message_is_rejected(
 
     assert done.exit_code == 2
     assert "CAP file must be a CAP 1.2 message" in " ".join(done.output.split())
+
+
+def test_draft_states_the_present_only(export: Export, tmp_path: Path) -> None:
+    """Not levels of months ago, nor the last levels of cells that are all silent."""
+    draft = ("--format", "cap", "--sender", "a@b.example")
+    past = export(*draft, "--at", NOON.isoformat())
+    assert past.exit_code == 2
+    assert "--at must be the present for a draft" in " ".join(past.output.split())
+
+    now = datetime.now(UTC)
+    three_hours = now - timedelta(hours=3)
+    append(tmp_path / "data", "levels", level(HIGH, 5, three_hours, "x"))
+    silent = export(*draft)
+    assert silent.exit_code == 2
+    assert "must be judged now in one cell at least" in " ".join(silent.output.split())
+
+    append(tmp_path / "data", "levels", level(LOW, 4, now, "x"))
+    fresh = export(*draft)
+    assert fresh.exit_code == 0, fresh.output
+    infos = ET.fromstring(fresh.stdout.encode()).findall(f"{CAP}info")  # noqa: S314 - our own
+    severities = [i.findtext(f"{CAP}severity") for i in infos]
+    assert severities == ["Unknown", "Unknown", "Severe", "Severe"]
 
 
 def test_geojson_follows_rfc_7946(export: Export) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import CellRules, score_cell
+from backend_spark.scoring.score import CellRules, LevelRow, score_cell
 from slope_science.criteria import Criteria
 
 T0 = 1_700_006_400  # a full hour
@@ -117,6 +117,66 @@ def test_unconfirmed_cut_sounds_sirens_for_half_an_hour() -> None:
         "n1 wire is cut: a flow may have occurred, unconfirmed for 72 h, so notices "
         "are of level 3"
     )
+
+
+def tilting(from_s: int, to_s: int, deg_per_h: float = 0.3) -> list[Observation]:
+    """A tilt meter that stands still, and moves between two times after `T0`."""
+    return [
+        Observation(
+            T0 + s, "n2", f"tilt/{axis}", "deg", share * deg_per_h / 3600 * moved
+        )
+        for s in range(0, to_s + 1, 120)
+        for moved in [max(0, s - from_s)]
+        for axis, share in (("x", 1.0), ("y", 0.5))
+    ]
+
+
+def of_wire(row: LevelRow) -> str:
+    """The reason of the wire in a row."""
+    return next(r for r in row.sentences if "n1 wire is cut" in r)
+
+
+HOUR = 3600
+
+
+def test_cut_while_a_tilt_meter_moves_is_confirmed_by_it() -> None:
+    """The movement began before the cut and goes on after it."""
+    moving = tilting(4 * HOUR, 9 * HOUR)
+    cut = wire({0: False, 7 * HOUR + 300: True, 9 * HOUR: True})
+    rows = score_cell([*moving, *cut], RULES).rows
+    after = [row for row in rows if row.end_s > T0 + 7 * HOUR + 300]
+
+    assert {"confirmed by n2 tilt" in of_wire(row) for row in after} == {True}
+    assert not any("unconfirmed" in r for row in after for r in row.sentences)
+
+
+def test_neither_sensor_is_unconfirmed_beside_the_one_that_it_confirms() -> None:
+    """A cut, and a tilt that shows only after the two minutes of the wire."""
+    moving = tilting(7 * HOUR, 10 * HOUR, 3.0)
+    cut = wire({0: False, 7 * HOUR + 120: True, 10 * HOUR: True})
+    rows = score_cell([*moving, *cut], RULES).rows
+    tilts = [row for row in rows if any("n2 tilt" in r for r in row.sentences)]
+
+    assert tilts
+    for row in tilts:
+        assert not any("unconfirmed" in reason for reason in row.sentences)
+
+
+def test_confirmation_lasts_as_long_as_the_exceedance() -> None:
+    """A rate has no time of its own; it is one event until it falls."""
+    moving = tilting(4 * HOUR, 12 * HOUR)
+    cut = wire({0: False, 6 * HOUR: True, 6 * HOUR + 60: False})
+    rows = score_cell([*moving, *cut], RULES).rows
+    tilt = [
+        reason
+        for row in rows
+        if row.end_s > T0 + 6 * HOUR
+        for reason in row.sentences
+        if reason.startswith("n2 tilt")
+    ]
+
+    assert len(tilt) > 30
+    assert {"confirmed by n1 wire" in reason for reason in tilt} == {True}
 
 
 def test_shocks_long_before_the_cut_confirm_nothing() -> None:

@@ -1,5 +1,6 @@
 """Levels that nodes judged appear in their cell, or the reason states why not."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,15 +16,23 @@ from backend_spark.scoring.arrow import (
     read_observations,
 )
 from backend_spark.scoring.decode import cut_silver, decode_messages
-from backend_spark.scoring.node_levels import find_node_levels
+from backend_spark.scoring.node_levels import (
+    NodeLevel,
+    find_node_levels,
+    make_node_findings,
+)
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.score import CellRules, score_cell
 from backend_spark.tables.schemas import BRONZE, LOG
 from edge_agent.triage import Triage
 from slope_science.criteria import Criteria
+from slope_science.evidence.settings import DEFAULT_EVIDENCE
+from slope_science.findings import Finding
 from slope_science.quality import Flag
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_why
-from slope_science.reasons import encode_reason, reason_to_json
+from slope_science.reason_text import render_english
+from slope_science.reasons import Reason, encode_reason, reason_to_json
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -247,3 +256,25 @@ def test_silver_of_an_older_program_has_no_levels() -> None:
     (observation,) = read_observations(silver)
     assert (observation.priority, observation.level_why) == (1, None)
     assert observation.level_reasons == ()
+
+
+def test_node_that_was_alone_is_not_unconfirmed_beside_the_cells_evidence() -> None:
+    """The node judged its wire alone; the cell has another node's tilt meter."""
+    cut = Reason(ReasonCode.WIRE_CUT, sensor="wire")
+    alone = Reason(ReasonCode.UNCONFIRMED, because=cut)
+    level = NodeLevel("n1", T0, math.inf, 5, rule_of("wire", alone), [])
+    own_cut = Reason(ReasonCode.WIRE_CUT, sensor="n1 wire")
+    own = Reason(ReasonCode.CONFIRMED, because=own_cut, by="n2 tilt")
+    rules = (DEFAULT_EVIDENCE, RULES.criteria)
+
+    (beside,) = make_node_findings([level], int(T0) + 600, *rules, [Finding(5, own)])
+    (without,) = make_node_findings([level], int(T0) + 600, *rules)
+
+    assert render_english(beside.reason).endswith(", confirmed by n2 tilt")
+    assert beside.notice_level is None
+    assert render_english(without.reason).endswith(", unconfirmed")
+    assert without.notice_level == 3
+
+
+def rule_of(rule: str, because: Reason) -> Reason:
+    return Reason(ReasonCode.RULE, rule=rule, because=because)

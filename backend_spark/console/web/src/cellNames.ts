@@ -1,4 +1,5 @@
-// Names of cells: the ids of their nodes, since a token means nothing to people.
+// Names of cells: their places, else the ids of their nodes, since a token means nothing
+// to people.
 import { el } from "./dom";
 import { get } from "./api";
 
@@ -10,24 +11,69 @@ export interface NodeList {
   state: string[];
 }
 
+export interface Place {
+  district: string;
+  town: string;
+  slope: string;
+  households: number | null;
+  shelter: string;
+  contact: string;
+  cells: string[];
+}
+
 const MAX_NAMES = 2;
-const names = new Map<string, string[]>();
+const nodesOf = new Map<string, string[]>();
+const placesOf = new Map<string, Place[]>();
+let placeOfNode: Record<string, Place | undefined> = {};
+let places: Place[] = [];
 
 export async function fetchNodes(): Promise<NodeList> {
   const nodes = await get<NodeList>("api/nodes");
-  names.clear();
+  nodesOf.clear();
   nodes.cell.forEach((cell, at) => {
     if (!cell) return;
-    const known = names.get(cell) ?? [];
-    names.set(cell, [...known, nodes.id[at] ?? ""]);
+    const known = nodesOf.get(cell) ?? [];
+    nodesOf.set(cell, [...known, nodes.id[at] ?? ""]);
   });
   return nodes;
 }
 
+export async function fetchPlaces(): Promise<void> {
+  const found = await get<{ places: Place[]; nodes: Record<string, number> }>("api/places");
+  places = found.places;
+  placesOf.clear();
+  for (const place of places) for (const cell of place.cells) placesOf.set(cell, [...(placesOf.get(cell) ?? []), place]);
+  for (const each of placesOf.values()) each.sort((a, b) => (b.households ?? 0) - (a.households ?? 0) || placeName(a).localeCompare(placeName(b)));
+  placeOfNode = Object.fromEntries(Object.entries(found.nodes).map(([node, at]) => [node, places[at]]));
+}
+
+export function placesIn(token: string): readonly Place[] {
+  return placesOf.get(token) ?? [];
+}
+
+export function allPlaces(): readonly Place[] {
+  return places;
+}
+
+export function placeName(place: Place): string {
+  return `${place.district} ${place.slope}`.trim();
+}
+
+export function nodePlace(node: string): string {
+  const place = placeOfNode[node];
+  return place ? placeName(place) : "";
+}
+
+export function householdsIn(token: string): number {
+  return placesIn(token).reduce((sum, place) => sum + (place.households ?? 0), 0);
+}
+
 export function cellName(token: string): string {
-  const known = names.get(token) ?? [];
-  const more = known.length > MAX_NAMES ? ` +${known.length - MAX_NAMES}` : "";
-  return known.slice(0, MAX_NAMES).join(", ") + more;
+  const named = placesIn(token).map(placeName);
+  const known = named.length ? named : (nodesOf.get(token) ?? []);
+  const shown = named.length ? 1 : MAX_NAMES;
+  const more = known.length > shown ? ` +${known.length - shown}` : "";
+  return known.slice(0, shown).join(", ") + more;
 }
 
 export function cellLabel(token: string): HTMLElement {

@@ -5,14 +5,14 @@ export type Language = "ja" | "en";
 const TEXTS = {
   title: ["土砂災害 監視コンソール", "Landslide console"],
   map: ["地図", "Map"],
-  alerts: ["警報の記録", "Alerts"],
+  alerts: ["通知の記録", "Alerts"],
   health: ["観測点の状態", "Nodes"],
   thresholds: ["基準値", "Thresholds"],
   skill: ["精度の検証", "Skill"],
   report: ["報告書", "Report"],
   downloads: ["書き出し", "Downloads"],
   capDraft: ["CAP 案（XML）", "CAP draft (XML)"],
-  geojson: ["メッシュ（GeoJSON）", "Cells (GeoJSON)"],
+  geojson: ["区画（GeoJSON）", "Cells (GeoJSON)"],
   login: ["ログイン", "Log in"],
   logout: ["ログアウト", "Log out"],
   name: ["名前", "Name"],
@@ -22,7 +22,7 @@ const TEXTS = {
   codeNeeded: ["認証アプリに表示されている認証コードを入力してください", "Enter the code that the authenticator app shows"],
   wrongCode: ["名前、パスワード、認証コードのいずれかが違うか、認証コードが使用済みです", "Name, password or code is wrong, or the code was used before"],
   tooManyTries: ["試した回数が多すぎます。{s} 秒待ってください", "Too many tries: wait {s} s"],
-  noSuchCell: ["このメッシュはありません", "There is no such cell"],
+  noSuchCell: ["この区画はありません", "There is no such cell"],
   exercise: ["訓練・再生", "EXERCISE"],
   exerciseLong: ["訓練・再生：最新のデータを現在として表示しています", "Exercise or replay: the newest data are shown as the present"],
   dataOf: ["データの時刻", "Data as of"],
@@ -30,18 +30,18 @@ const TEXTS = {
   stale: ["データが届いていません。最後のデータ：", "No data are arriving. Last data: "],
   offline: ["サーバーにつながりません。表示は古い可能性があります", "The server cannot be reached: the display may be out of date"],
   highest: ["いま最も高いレベル", "Highest level now"],
-  cellsByLevel: ["メッシュ数", "Cells by level"],
-  attention: ["注意が必要なメッシュ", "Cells that need attention"],
-  noCriterionReached: ["基準に達したメッシュはありません", "No cell has reached a criterion"],
+  cellsByLevel: ["区画数", "Cells by level"],
+  attention: ["注意が必要な区画", "Cells that need attention"],
+  noCriterionReached: ["基準に達した区画はありません", "No cell has reached a criterion"],
   missing: ["データなし", "No data"],
   noJudgement: ["判定なし", "No judgement"],
   level: ["レベル{n}相当", "Equivalent to level {n}"],
   held: ["判定不能（最終 レベル{n}相当）", "Unknown (last level {n})"],
   heldSince: ["判定不能（最終 レベル{n}相当 {t}、以後データなし）", "Unknown (last judged level {n} at {t}, no data since)"],
   heldMeaning: ["最後の判定を保持しています。現在の状況は分かりません", "The last judgement is held: the present state is not known"],
-  someUnknown: ["基準に達したと判定されたメッシュはありません。判定できないメッシュが {n}、途絶した観測点が {m} あります", "No judged cell has reached a criterion. Cells that cannot be judged: {n}; silent nodes: {m}"],
+  someUnknown: ["基準に達したと判定された区画はありません。判定できない区画が {n}、途絶した観測点が {m} あります", "No judged cell has reached a criterion. Cells that cannot be judged: {n}; silent nodes: {m}"],
   back: ["一覧へ戻る", "Back to the list"],
-  cell: ["メッシュ", "Cell"],
+  cell: ["区画", "Cell"],
   reasons: ["理由", "Reasons"],
   noReasons: ["基準に達していません", "No criterion is reached"],
   snake: ["スネークライン（60分雨量と土壌雨量指数）", "Snake line (60-minute rain against soil water index)"],
@@ -67,7 +67,7 @@ const TEXTS = {
   assumedLine: ["CL は仮の線です", "The critical line is assumed"],
   lowerBound: ["雨量に欠測があり、指数は実際より小さい可能性があります", "Rain data were missing: the index is a lower bound"],
   rainUnknown: ["雨量データが届いていません", "No rain data"],
-  nodesHere: ["このメッシュの観測点", "Nodes in this cell"],
+  nodesHere: ["この区画の観測点", "Nodes in this cell"],
   noNodes: ["直近の観測点データなし", "No recent data from nodes"],
   lastSeen: ["最終受信", "Last seen"],
   now: ["現在へ", "Now"],
@@ -130,7 +130,7 @@ const TEXTS = {
   what: ["内容", "What"],
   acknowledgedBy: ["確認", "Seen by"],
   notAcknowledged: ["未確認", "Not yet"],
-  noAlerts: ["警報の記録はまだありません", "No alerts yet"],
+  noAlerts: ["通知の記録はまだありません", "No alerts yet"],
   noNotes: ["メモはまだありません", "No notes yet"],
   needsAnalyst: ["確認や記録には analyst 以上のアカウントが必要です", "To acknowledge or write, an account with the role analyst is needed"],
   message: ["観測点からの緊急通報", "Urgent message of a node"],
@@ -173,8 +173,8 @@ const TEXTS = {
   perHour: ["mm/時", "mm/h"],
   hours: ["時間", "hours"],
   whatIfActive: ["試算：{mm} mm/時が {h} 時間続いた場合（実際の判定ではありません）", "What if: {mm} mm/h for {h} h (not the current levels)"],
-  allCells: ["すべてのメッシュ", "All cells"],
-  cellOr: ["メッシュ（空欄はすべて）", "Cell (empty: all)"],
+  allCells: ["すべての区画", "All cells"],
+  cellOr: ["区画（空欄はすべて）", "Cell (empty: all)"],
   advisoryMm: ["注意報基準 (mm)", "Advisory (mm)"],
   warningMm: ["警報基準 (mm)", "Warning (mm)"],
   specialMm: ["特別警報基準 (mm)", "Special warning (mm)"],
@@ -183,7 +183,7 @@ const TEXTS = {
   save: ["新しい版として保存", "Save as a new version"],
   saved: ["保存しました", "Saved"],
   needsChief: ["変更には chief のアカウントが必要です", "To change thresholds, an account with the role chief is needed"],
-  effect: ["過去72時間の最高レベル別メッシュ数（雨のみ）", "Cells by their highest level of the last 72 h (rain only)"],
+  effect: ["過去72時間の最高レベル別の区画数（雨のみ）", "Cells by their highest level of the last 72 h (rain only)"],
   before: ["いまの基準", "Present"],
   after: ["変更後", "Changed"],
   versions: ["版の一覧", "Versions"],
@@ -209,6 +209,31 @@ const TEXTS = {
   lag: ["届くまで", "Lag"],
   readings: ["最新の値", "Latest readings"],
   chartMissing: ["途切れは欠測です", "A gap is missing data"],
+  // Places, times and causes of levels.
+  calm: ["基準に達していない", "No criterion reached"],
+  sinceFor: ["{t}から（{m}）", "since {t} ({m})"],
+  lastJudged: ["最後の判定 {t}", "last judged {t}"],
+  cannotJudge: ["現在の状況は判定できません。最後のデータ：{t}（{m}前）", "The present state cannot be judged. Last data: {t} ({m} ago)"],
+  cannotJudgeYet: ["現在の状況は判定できません。データがまだありません", "The present state cannot be judged: there are no data yet"],
+  nextLevel: ["次のレベルまで {n} mm", "{n} mm to the next level"],
+  householdsOf: ["{n}世帯", "{n} households"],
+  households: ["世帯数", "Households"],
+  shelter: ["避難所", "Shelter"],
+  contact: ["連絡先", "Contact"],
+  byDistrict: ["地区別", "By district"],
+  otherDistrict: ["地区の登録なし", "No district set"],
+  placeName: ["場所", "Place"],
+  cellsShort: ["{n}区画", "{n} cells"],
+  onePoint: ["この期間の値は1つだけです：{v}（{t}）", "There is one value only: {v} ({t})"],
+  cause_tilt: ["傾斜の変化", "tilt"],
+  cause_displacement: ["地表の変位", "displacement"],
+  cause_wire: ["ワイヤーセンサーの切断", "a cut wire"],
+  cause_vibration: ["振動", "vibration"],
+  cause_saturation: ["土壌水分の上昇", "soil moisture"],
+  cause_pore: ["間隙水圧の上昇", "pore pressure"],
+  cause_water_level: ["水位の急変", "a sudden water level"],
+  cause_limit: ["設定値の超過", "a set limit"],
+  cause_other: ["観測値", "observations"],
 } as const;
 
 export type Key = keyof typeof TEXTS;
@@ -230,13 +255,13 @@ export function t(key: Key, values: Record<string, string | number> = {}): strin
   return text.replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
 }
 
-// Level names of 2026-05-29, and the municipality's evacuation information at that level.
+// Official criteria for rain, in use from 2026-05-29, and the municipality's evacuation
+// information at that level.
 const LEVELS: Record<number, { ja: [string, string]; en: [string, string] }> = {
   5: { ja: ["土砂災害特別警報の基準", "緊急安全確保"], en: ["special-warning criterion", "emergency safety measures"] },
   4: { ja: ["土砂災害危険警報の基準", "避難指示"], en: ["danger-warning criterion", "evacuation order"] },
   3: { ja: ["土砂災害警報の基準", "高齢者等避難"], en: ["warning criterion", "evacuation of the elderly"] },
   2: { ja: ["土砂災害注意報の基準", "避難行動の確認"], en: ["advisory criterion", "check evacuation routes"] },
-  1: { ja: ["基準に達していない", "－"], en: ["no criterion reached", "-"] },
 };
 
 export const MISSING = 0;
@@ -263,15 +288,38 @@ export function levelName(level: number): string {
   if (isHeld(level)) return t("held", { n: severity(level) });
   if (level === MISSING) return t("missing");
   if (level === NO_JUDGEMENT) return t("noJudgement");
+  if (level === 1) return t("calm");
   return t("level", { n: level });
 }
 
-export function levelMeaning(level: number): string {
+// What a level is equivalent to. Only rain has official criteria: a level by another cause
+// must not be called one of them.
+export function levelMeaning(level: number, causes: readonly string[]): string {
   if (isHeld(level)) return t("heldMeaning");
+  if (level === 1) return t("calm");
   const words = LEVELS[level]?.[language];
   if (!words) return "";
-  if (level === 1) return words[0];
-  return language === "ja" ? `${words[0]}に相当（市町村の避難情報では「${words[1]}」の段階）` : `${words[0]} (the stage of "${words[1]}")`;
+  const why = causeWords(level, causes) || t("cause_other");
+  if (language === "en") return `${causes.includes("rain") ? "" : "by "}${why} (the stage of "${words[1]}")`;
+  return `${why}${causes.includes("rain") ? "に相当" : "による"}（市町村の避難情報では「${words[1]}」の段階）`;
+}
+
+export function causeWords(level: number, causes: readonly string[]): string {
+  const words = causes.map((cause) => (cause === "rain" ? LEVELS[level]?.[language][0] : t(`cause_${cause}` as Key)) ?? "");
+  return words.filter(Boolean).join(language === "ja" ? "、" : " and ");
+}
+
+// "14:50から（9時間20分）", with the date on another day.
+export function sinceWords(sinceS: number, nowS: number): string {
+  const isToday = formatDay(sinceS) === formatDay(nowS);
+  return t("sinceFor", { t: isToday ? formatClock(sinceS) : formatTime(sinceS), m: formatHours(nowS - sinceS) });
+}
+
+export function formatHours(seconds: number): string {
+  const minutes = Math.max(0, Math.floor(seconds / 60));
+  const [h, m] = [Math.floor(minutes / 60), minutes % 60];
+  if (language === "ja") return h ? `${h}時間${String(m).padStart(2, "0")}分` : `${m}分`;
+  return h ? `${h} h ${String(m).padStart(2, "0")} min` : `${m} min`;
 }
 
 const ZONE = { timeZone: "Asia/Tokyo", hourCycle: "h23" } as const;

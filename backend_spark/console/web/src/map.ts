@@ -4,10 +4,10 @@ import * as maplibre from "maplibre-gl";
 import { el } from "./dom";
 import type { Gateway } from "./types";
 import { COLOURS, LEVELS_BY_SEVERITY, gatewayIcon, patternTile } from "./levelPatterns";
-import { fetchNodes } from "./cellNames";
+import { cellName, fetchNodes, fetchPlaces, placesIn } from "./cellNames";
 import { get } from "./api";
 import type { State } from "./state";
-import { formatAgo, t, type Key } from "./i18n";
+import { formatAgo, severity, t, type Key } from "./i18n";
 
 maplibre.setWorkerUrl(new URL("static/map-worker.mjs", document.baseURI).href);
 
@@ -78,7 +78,7 @@ export class LevelMap {
     for (const look of LEVELS_BY_SEVERITY) map.addImage(`look${look}`, patternTile(look, false), { pixelRatio: 1 });
     const empty = { type: "FeatureCollection" as const, features: [] };
     for (const state of GATEWAY_STATES) map.addImage(`gateway-${state}`, gatewayIcon(state));
-    for (const id of ["cells", "mark", "nodes", "gateways"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
+    for (const id of ["cells", "mark", "nodes", "gateways", "names"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
     const colour = ["match", ["get", "look"], ...LEVELS_BY_SEVERITY.flatMap((look) => [look, COLOURS[look]]), "#fff"];
     const opacity = this.tiles ? 0.6 : 0.92;
     map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": opacity } });
@@ -103,6 +103,15 @@ export class LevelMap {
       type: "symbol",
       source: "gateways",
       layout: { "icon-image": ["concat", "gateway-", ["get", "state"]] as never, "icon-allow-overlap": true },
+    });
+    // Without glyphs in the style, letters are drawn with the fonts of the machine.
+    map.addLayer({
+      id: "names",
+      type: "symbol",
+      source: "names",
+      minzoom: 10.5,
+      layout: { "text-field": ["get", "name"], "text-size": 13, "text-anchor": "top", "text-offset": [0, 0.7], "symbol-sort-key": ["get", "rank"], "text-max-width": 9 },
+      paint: { "text-color": "#12283d", "text-halo-color": "#ffffff", "text-halo-width": 2 },
     });
     map.addLayer({ id: "mark", type: "line", source: "mark", paint: { "line-color": "#00a2ff", "line-width": 4 } });
     this.listen(map);
@@ -149,7 +158,8 @@ export class LevelMap {
 
   private draw(): void {
     const { tokens, corners } = this.state.cells;
-    if (!this.ready || !tokens.length) return;
+    // A replay without cells clears the map, so that the present is not shown as the past.
+    if (!this.ready || !(tokens.length || this.state.replay)) return;
     if (!this.fitted) this.fit();
     const levels = this.state.levels();
     const features = tokens.map((token, at) => ({
@@ -159,7 +169,22 @@ export class LevelMap {
     }));
     this.source("cells")?.setData({ type: "FeatureCollection", features });
     this.box.dataset["cells"] = String(tokens.length);
+    this.drawNames(levels);
     this.drawSelection();
+  }
+
+  // Names of places; where they collide, that of the highest level is drawn.
+  private drawNames(levels: number[]): void {
+    const { tokens, corners } = this.state.cells;
+    const features = tokens.flatMap((token, at) => {
+      const name = placesIn(token).length ? cellName(token) : "";
+      if (!name) return [];
+      const [a, , c] = ring(corners[at] ?? []);
+      const middle = a && c ? [(a[0] + c[0]) / 2, (a[1] + c[1]) / 2] : [0, 0];
+      return [{ type: "Feature" as const, properties: { name, rank: -severity(levels[at] ?? 0) }, geometry: { type: "Point" as const, coordinates: middle } }];
+    });
+    this.source("names")?.setData({ type: "FeatureCollection", features });
+    this.box.dataset["names"] = String(features.length);
   }
 
   // A replay hides nodes and gateways, which are of the present, and shows its cells.
@@ -180,9 +205,10 @@ export class LevelMap {
   }
 
   private async drawNodes(): Promise<void> {
-    const nodes = await fetchNodes();
+    const [nodes] = await Promise.all([fetchNodes(), fetchPlaces()]);
     this.state.emit("places");
     if (!this.ready) return;
+    this.drawNames(this.state.levels());
     const features = nodes.id.map((id, at) => ({
       type: "Feature" as const,
       properties: { id, state: nodes.state[at] ?? "" },

@@ -1,15 +1,31 @@
-// Overview: the highest level, the number of cells at each level, and a list of cells.
+// Overview: the highest level, the number of cells at each level, districts, and the list
+// of cells by level, margin to the next level and households.
 import { el, replace } from "./dom";
 import { LEVELS_BY_SEVERITY, swatch } from "./levelPatterns";
 import { badge, NODE_STATES } from "./badges";
-import { cellLabel } from "./cellNames";
+import { allPlaces, cellLabel, householdsIn, type Place } from "./cellNames";
 import type { State } from "./state";
-import { formatAgo, isHeld, levelMeaning, levelName, severity, t, formatTime } from "./i18n";
+import { causeWords, formatAgo, formatHours, formatTime, isHeld, levelMeaning, levelName, severity, sinceWords, t } from "./i18n";
 
 const MAX_LISTED = 200;
+const MAX_DISTRICTS = 50;
+const STALE_S = 1800;
+
+interface Row {
+  token: string;
+  level: number;
+  seen: number;
+  known: number;
+  since: number;
+  margin: number | null;
+  causes: string[];
+}
 
 export class Overview {
   readonly box = el("section", { class: "overview" });
+
+  // Kept by token, so that a button stays the same while its words change.
+  private readonly picks = new Map<string, HTMLElement>();
 
   constructor(private readonly state: State) {}
 
@@ -19,14 +35,31 @@ export class Overview {
     const counts = new Map<number, number>();
     for (const level of levels) counts.set(level, (counts.get(level) ?? 0) + 1);
     const highest = LEVELS_BY_SEVERITY.find((each) => counts.get(each)) ?? 0;
-    const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), el("p", {}, levelMeaning(highest)));
-    replace(this.box, head, this.counts(counts, levels.length), this.list(levels), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files()]));
+    const causes = state.causesOf((at) => levels[at] === highest);
+    const meaning = state.atS === null ? levelMeaning(highest, causes) : "";
+    const rows = this.rows(levels);
+    const begins = rows.filter(({ level, since }) => level === highest && since).map(({ since }) => since);
+    const since = begins.length && !isHeld(highest) ? sinceWords(Math.min(...begins), state.now?.now_s ?? 0) : "";
+    const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), since ? el("span", { class: "since" }, since) : null, el("p", {}, meaning));
+    const focused = document.activeElement;
+    replace(this.box, this.unjudged(levels), head, this.counts(counts, levels.length), this.list(rows, levels), this.districts(rows), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files()]));
+    if (focused instanceof HTMLElement && this.box.contains(focused)) focused.focus({ preventScroll: true });
   }
 
   private what(): string {
     const { assumed, atS } = this.state;
     if (assumed) return t("highestIf");
     return atS === null ? t("highest") : `${t("highestThen")} ${formatTime(atS)}`;
+  }
+
+  // Whether there is any judgement of the present: without one no calm is stated.
+  private unjudged(levels: number[]): HTMLElement | null {
+    const { now, atS, assumed } = this.state;
+    if (!now || atS !== null || assumed) return null;
+    const age = now.newest_s === null ? Infinity : now.now_s - now.newest_s;
+    if (age <= STALE_S && levels.some((level) => level >= 1 && level <= 5)) return null;
+    const words = now.newest_s === null ? t("cannotJudgeYet") : t("cannotJudge", { t: formatTime(now.newest_s), m: formatHours(age) });
+    return el("p", { class: "warn unjudged" }, words);
   }
 
   private counts(counts: Map<number, number>, all: number): HTMLElement {
@@ -38,39 +71,71 @@ export class Overview {
     return el("div", {}, el("h3", {}, t("cellsByLevel")), el("ul", { class: "counts" }, ...rows));
   }
 
-  private list(levels: number[]): HTMLElement {
-    const { tokens } = this.state.cells;
-    const found = tokens.map((token, at) => ({ token, level: levels[at] ?? 0, seen: this.present(this.state.now?.seen_s, at), known: this.present(this.state.now?.known_s, at) }));
-    const urgent = found.filter(({ level }) => severity(level) >= 2).sort((a, b) => severity(b.level) - severity(a.level) || a.token.localeCompare(b.token));
-    const shown = urgent.length ? urgent : found.slice(0, 20);
-    const now = this.state.now?.now_s ?? 0;
-    const items = shown.slice(0, MAX_LISTED).map(({ token, level, seen, known }) =>
-      el(
-        "li",
-        {},
-        el("button", { type: "button", class: "pick", "data-token": token, onclick: () => this.state.select(token) }, badge(level, known), cellLabel(token), el("span", { class: "ago" }, seen ? formatAgo(now - seen) : "")),
-      ),
-    );
+  private rows(levels: number[]): Row[] {
+    const { now, cells } = this.state;
+    return cells.tokens.map((token, at) => ({
+      token,
+      level: levels[at] ?? 0,
+      seen: this.present(now?.seen_s, at) ?? 0,
+      known: this.present(now?.known_s, at) ?? 0,
+      since: this.present(now?.since_s, at) ?? 0,
+      margin: this.present(now?.margin_mm, at) ?? null,
+      causes: (this.present(now?.causes, at) ?? "").split(" ").filter(Boolean),
+    }));
+  }
+
+  private list(rows: Row[], levels: number[]): HTMLElement {
+    const urgent = rows.filter(({ level }) => severity(level) >= 2).sort(byUrgency);
+    const shown = urgent.length ? urgent : rows.slice(0, 20);
+    const items = shown.slice(0, MAX_LISTED).map((row) => this.item(row));
     return el("div", {}, el("h3", {}, `${t("attention")}（${urgent.length}）`), urgent.length ? null : el("p", {}, this.calm(levels)), el("ul", { class: "cells" }, ...items));
   }
 
-  // Times belong to the present; the past shows none.
-  private present(times: number[] | undefined, at: number): number {
-    return this.state.atS === null && !this.state.assumed ? (times?.[at] ?? 0) : 0;
+  private item({ token, level, known, since, margin, causes, seen }: Row): HTMLElement {
+    const nowS = this.state.now?.now_s ?? 0;
+    const households = householdsIn(token);
+    const facts = [
+      since && !isHeld(level) ? sinceWords(since, nowS) : "",
+      level > 1 && !isHeld(level) ? causeWords(level, causes) : "",
+      margin !== null && !isHeld(level) ? t("nextLevel", { n: Math.round(margin) }) : "",
+      households ? t("householdsOf", { n: households }) : "",
+      seen && !since ? formatAgo(nowS - seen) : "",
+    ].filter(Boolean);
+    const pick = this.picks.get(token) ?? el("button", { type: "button", class: "pick", "data-token": token, onclick: () => this.state.select(token) });
+    this.picks.set(token, pick);
+    replace(pick, badge(level, known), cellLabel(token), el("span", { class: "ago" }, facts.join(" · ")));
+    return el("li", {}, pick);
+  }
+
+  // Districts with a cell that reaches a criterion, the highest level first.
+  private districts(rows: Row[]): HTMLElement | null {
+    if (!allPlaces().length) return null;
+    const levels = new Map(rows.filter(({ level }) => severity(level) >= 2).map(({ token, level }) => [token, level]));
+    const found = rollUp(levels);
+    if (!found.length) return null;
+    const items = found.slice(0, MAX_DISTRICTS).map(({ name, level, households }) => el("li", {}, badge(level), el("b", {}, name), el("span", { class: "ago" }, households ? t("householdsOf", { n: households }) : "")));
+    return el("div", {}, el("h3", {}, t("byDistrict")), el("ul", { class: "districts" }, ...items));
+  }
+
+  // Times and causes belong to the present; the past shows none.
+  private present<T>(values: T[] | undefined, at: number): T | undefined {
+    return this.state.atS === null && !this.state.assumed ? values?.[at] : undefined;
   }
 
   // That no criterion is reached can be said only where every cell is judged.
   private calm(levels: number[]): string {
     const unknown = levels.filter((level) => level < 1 || level > 5).length;
     const silent = this.state.atS === null ? (this.state.now?.nodes["silent"] ?? 0) : 0;
+    if (!levels.length) return t("noData");
     return unknown || silent ? t("someUnknown", { n: unknown, m: silent }) : t("noCriterionReached");
   }
 
+  // A draft of CAP states the present; a moment of the past has none.
   private files(): HTMLElement {
     const { atS } = this.state;
     const at = atS === null ? "" : `?at=${atS}`;
     const link = (name: string, file: string) => el("a", { href: `api/download/${file}${at}`, download: "", "data-file": file }, name);
-    return el("div", {}, el("h3", {}, t("downloads")), el("ul", { class: "files" }, el("li", {}, link(t("geojson"), "levels.geojson")), el("li", {}, link(t("capDraft"), "draft.xml"))));
+    return el("div", {}, el("h3", {}, t("downloads")), el("ul", { class: "files" }, el("li", {}, link(t("geojson"), "levels.geojson")), atS === null ? el("li", {}, link(t("capDraft"), "draft.xml")) : null));
   }
 
   private nodes(): HTMLElement {
@@ -78,4 +143,32 @@ export class Overview {
     const items = NODE_STATES.map((name) => el("li", {}, el("i", { class: `node ${name}` }), `${t(name)} `, el("b", {}, String(counts[name] ?? 0))));
     return el("div", {}, el("h3", {}, t("nodeCount")), el("ul", { class: "states" }, ...items));
   }
+}
+
+function order(level: number): number {
+  return LEVELS_BY_SEVERITY.indexOf(level);
+}
+
+function byUrgency(a: Row, b: Row): number {
+  const margin = ({ margin }: Row) => margin ?? Infinity;
+  const [one, other] = [margin(a), margin(b)];
+  return order(a.level) - order(b.level) || (one === other ? 0 : one - other) || householdsIn(b.token) - householdsIn(a.token) || a.token.localeCompare(b.token);
+}
+
+// The highest level of each district, and the households of its places at that level.
+function rollUp(levels: Map<string, number>): { name: string; level: number; households: number }[] {
+  const towns = new Set(allPlaces().map((place) => place.town));
+  const found = new Map<string, { place: Place; level: number }[]>();
+  for (const place of allPlaces()) {
+    const shown = place.cells.flatMap((cell) => levels.get(cell) ?? []).sort((a, b) => order(a) - order(b))[0];
+    if (shown === undefined) continue;
+    const name = towns.size > 1 ? `${place.town} ${place.district}` : place.district;
+    found.set(name, [...(found.get(name) ?? []), { place, level: shown }]);
+  }
+  const rows = [...found].map(([name, places]) => {
+    const level = places.map((each) => each.level).sort((a, b) => order(a) - order(b))[0] ?? 0;
+    const households = places.filter((each) => each.level === level).reduce((sum, { place }) => sum + (place.households ?? 0), 0);
+    return { name, level, households };
+  });
+  return rows.sort((a, b) => order(a.level) - order(b.level) || b.households - a.households);
 }

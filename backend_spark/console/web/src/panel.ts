@@ -3,19 +3,20 @@ import { el, replace } from "./dom";
 import type { CellPanel, NodeState } from "./types";
 import { destroyCharts, timeChart } from "./timeChart";
 import { badge, flagBadge } from "./badges";
-import { cellLabel } from "./cellNames";
+import { cellLabel, nodePlace, placeName, placesIn, type Place } from "./cellNames";
 import { fetchMoment, fetchSeries, type Moment } from "./replayData";
 import { get, encode, ApiError } from "./api";
 import { snakeChart } from "./snakeChart";
 import type { State } from "./state";
-import { formatAgo, currentLanguage, isHeld, levelMeaning, levelName, NO_JUDGEMENT, t, formatTime, type Key } from "./i18n";
+import { formatAgo, currentLanguage, isHeld, levelMeaning, levelName, NO_JUDGEMENT, sinceWords, t, formatTime, type Key } from "./i18n";
 
 const STALE_S = 1800;
 
 // State of a cell at a time without data.
-const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "chance" | "more" | "futures"> = {
+const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "causes" | "chance" | "more" | "futures"> = {
   latest: { at_s: 0, level: null, n_nodes: 0, history_days: null, flags: 0, state: "unknown", known_until_s: null },
   reasons: [],
+  causes: [],
   chance: [],
   more: {},
   futures: [],
@@ -76,12 +77,19 @@ export class Panel {
     const isPast = atS !== null;
     const nodes = this.state.replay ? [] : [this.nodes(facts.nodes)];
     const knownS = panel.latest.known_until_s ?? panel.latest.at_s;
-    return [this.head(facts.token, level, knownS), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes];
+    return [this.head(facts.token, level, knownS, panel.causes), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes];
   }
 
-  private head(token: string, level: number, knownS = 0): HTMLElement {
+  private head(token: string, level: number, knownS = 0, causes: string[] = []): HTMLElement {
     const back = el("button", { type: "button", class: "back", onclick: () => this.state.select(null) }, `← ${t("back")}`);
-    return el("header", {}, back, el("h2", {}, `${t("cell")} `, cellLabel(token)), badge(level, knownS), el("p", { class: "meaning" }, levelMeaning(level)));
+    const since = this.since(token, level);
+    return el("header", {}, back, el("h2", {}, `${t("cell")} `, cellLabel(token)), badge(level, knownS), since ? el("span", { class: "since" }, since) : null, el("p", { class: "meaning" }, levelMeaning(level, causes)), ...placesIn(token).map(placeFacts));
+  }
+
+  private since(token: string, level: number): string {
+    const { now, atS, assumed, cells } = this.state;
+    const sinceS = now?.since_s[cells.tokens.indexOf(token)] ?? 0;
+    return now && sinceS && atS === null && !assumed && !isHeld(level) ? sinceWords(sinceS, now.now_s) : "";
   }
 
   private reasons(facts: CellPanel, level: number, atS: number | null, then: Moment | null): HTMLElement {
@@ -143,11 +151,21 @@ export class Panel {
       el(
         "li",
         {},
-        el("button", { type: "button", class: "pick", "data-node": node.id, onclick: () => this.openNode(node.id) }, el("i", { class: `node ${node.state}` }), el("b", {}, node.id), ` ${t(node.state as Key)} `, flagBadge(node.flag), el("span", { class: "ago" }, formatAgo(now - node.at_s))),
+        el("button", { type: "button", class: "pick", "data-node": node.id, onclick: () => this.openNode(node.id) }, el("i", { class: `node ${node.state}` }), el("b", {}, node.id), nodePlace(node.id) && ` ${nodePlace(node.id)}`, ` ${t(node.state as Key)} `, flagBadge(node.flag), el("span", { class: "ago" }, formatAgo(now - node.at_s))),
       ),
     );
     return el("div", {}, el("h3", {}, t("nodesHere")), rows.length ? el("ul", { class: "cells" }, ...rows) : el("p", {}, t("noNodes")));
   }
+}
+
+function placeFacts(place: Place): HTMLElement {
+  const rows: [Key, string][] = [
+    ["placeName", `${place.town} ${placeName(place)}`.trim()],
+    ["households", place.households === null ? "" : String(place.households)],
+    ["shelter", place.shelter],
+    ["contact", place.contact],
+  ];
+  return el("dl", { class: "facts place" }, ...rows.filter(([, words]) => words).flatMap(([name, words]) => [el("dt", {}, t(name)), el("dd", {}, words)]));
 }
 
 function nullIfNotFound(error: unknown): null {

@@ -28,7 +28,7 @@ export interface Replay {
   levels: Uint8Array;
 }
 
-export type Moment = Pick<CellPanel, "latest" | "reasons" | "more" | "futures"> & { version: number; revised_because: string | null };
+export type Moment = Pick<CellPanel, "latest" | "reasons" | "causes" | "more" | "futures"> & { version: number; revised_because: string | null };
 
 export async function fetchReplay(fromS: number, toS: number, known: Known): Promise<Replay> {
   const [content, headers] = await getBytes(`api/replay/levels?from_s=${fromS}&to_s=${toS}&known=${known}`);

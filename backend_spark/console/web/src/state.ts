@@ -21,9 +21,15 @@ export interface Now {
   flags: number[];
   seen_s: number[];
   known_s: number[];
+  // Begin of the present level from level 2 on, in gold too; 0: unknown.
+  since_s: number[];
+  margin_mm: (number | null)[];
+  // Causes of the level, rain first, with blanks between them.
+  causes: string[];
 }
 
-type LiveEvent = Now & { kind: "all" | "some"; moved?: [number, number][] };
+// Of a moved cell: its number, level, known_s, since_s and causes.
+type LiveEvent = Now & { kind: "all" | "some"; moved?: [number, number, number, number, string][] };
 
 export interface Cells {
   geometry: number;
@@ -32,8 +38,10 @@ export interface Cells {
 }
 
 const LATE_S = 1800;
+export const CAUSES = ["rain", "tilt", "displacement", "wire", "vibration", "saturation", "pore", "water_level", "limit", "other"];
 const DAY_S = 86_400;
 const HOURS_72 = 432;
+const HISTORY_STEPS = HOURS_72 + 1;
 
 // Range of the slider.
 export interface SliderRange {
@@ -84,7 +92,15 @@ export class State extends EventTarget {
       event.flags = before.flags;
       event.seen_s = before.seen_s;
       event.known_s = before.known_s;
-      for (const [at, level] of event.moved ?? []) event.levels[at] = level;
+      event.since_s = before.since_s;
+      event.margin_mm = before.margin_mm;
+      event.causes = before.causes;
+      for (const [at, level, knownS, sinceS, causes] of event.moved ?? []) {
+        event.levels[at] = level;
+        event.known_s[at] = knownS;
+        event.since_s[at] = sinceS;
+        event.causes[at] = causes;
+      }
     }
     this.now = event;
     this.online = true;
@@ -140,6 +156,13 @@ export class State extends EventTarget {
     this.emit("levels");
   }
 
+  // Causes of the levels of some cells, rain first; of the present only.
+  causesOf(wanted: (at: number) => boolean): string[] {
+    if (this.atS !== null || this.assumed) return this.assumed ? ["rain"] : [];
+    const found = new Set((this.now?.causes ?? []).filter((_, at) => wanted(at)).flatMap((causes) => causes.split(" ")));
+    return CAUSES.filter((cause) => found.has(cause));
+  }
+
   private async loadHistory(): Promise<void> {
     const version = this.now?.version ?? 0;
     if (this.history && this.history.version === version) return;
@@ -157,7 +180,9 @@ export class State extends EventTarget {
     const { replay, atS } = this;
     if (this.assumed) return this.assumed;
     if (replay) return this.levelsAt(replay.levels, ((atS ?? replay.toS) - replay.beginS) / replay.stepS, replay.stepS);
-    if (atS === null || !this.history) return this.present();
+    if (atS === null) return this.present();
+    // Never the present under "past", while the history is being fetched or failed.
+    if (!this.history) return this.live.tokens.map(() => MISSING);
     return this.levelsAt(this.history.levels, (atS - this.history.beginS) / this.now.step_s, this.now.step_s);
   }
 
@@ -167,8 +192,10 @@ export class State extends EventTarget {
   }
 
   private levelsAt(levels: Uint8Array, place: number, stepS: number): number[] {
+    const { replay } = this;
     const { tokens } = this.cells;
-    const steps = levels.length / Math.max(1, tokens.length);
+    // A history that was fetched before a cell was added lacks its row.
+    const steps = replay ? levels.length / Math.max(1, tokens.length) : HISTORY_STEPS;
     // The last frame may be shorter.
     const step = Math.ceil(place - 1e-6);
     return tokens.map((_, row) => {

@@ -26,6 +26,7 @@ export interface CellPanel {
   tilt_deg_per_h: [number, number];
   latest: { at_s: number; level: number | null; n_nodes: number; history_days: number | null; flags: number; state: string; known_until_s: number | null };
   reasons: Reason[];
+  causes: string[];
   chance: Reason[];
   more: Partial<Record<"margin_mm" | "effective_1h5_mm" | "effective_72h_mm" | "moisture_percentile" | "pore_percentile" | "completeness" | "official_level", number | null>>;
   lines: Lines;
