@@ -25,6 +25,7 @@ from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
+from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.features import CellFeatures
 from backend_spark.console.http import (
@@ -39,6 +40,7 @@ from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import CONSOLE_FOLDER, StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import (
+    cap_feed,
     features,
     levels,
     sensorthings,
@@ -76,6 +78,7 @@ STATIC: Final = files("backend_spark.console") / "static"
 JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
+CAP_FOLDER: Final = "cap"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -119,7 +122,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.include_router(pages)
     for routes in (session, levels, alert_log, thresholds, time_travel, skill):
         app.include_router(routes.router)
-    for standard in (sensorthings, features):
+    for standard in (sensorthings, features, cap_feed):
         app.include_router(standard.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))
@@ -273,6 +276,7 @@ def make_services(
         thresholds=thresholds,
         things=SensorThingsService(live_state.tables, clock, time.monotonic, limits),
         features=CellFeatures(live_state, limits, places),
+        cap_messages=CapMessages(journal, folder / CAP_FOLDER),
         clock=clock,
         places=places,
     )

@@ -84,8 +84,8 @@ class JournalEntry:
     Attributes:
         id: Row number.
         at_s: Unix time of writing.
-        kind: ``alert``, ``acknowledge``, ``note``, ``threshold`` or ``event``.
-        subject: Key of an alert, token of a cell, or empty.
+        kind: ``alert``, ``acknowledge``, ``note``, ``threshold``, ``event`` or ``cap``.
+        subject: Key of an alert, token of a cell, identifier of a message, or empty.
         who: Account name; empty if the console itself wrote the entry.
         body: Fields of the kind.
     """

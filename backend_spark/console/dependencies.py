@@ -13,6 +13,7 @@ from backend_spark.console.accounts import Account
 from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
+from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.features import CellFeatures
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.panels import PanelReader
@@ -35,6 +36,7 @@ class ConsoleServices:
         thresholds: Criteria of the cells.
         things: Readings for other programs.
         features: Levels for other programs.
+        cap_messages: CAP messages that analysts made.
         clock: Unix time.
         places: Names of cells and nodes.
     """
@@ -48,6 +50,7 @@ class ConsoleServices:
     thresholds: Thresholds
     things: SensorThingsService
     features: CellFeatures
+    cap_messages: CapMessages
     clock: Callable[[], float]
     places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)
