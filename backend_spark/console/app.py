@@ -41,6 +41,7 @@ from backend_spark.console.places import CONSOLE_FOLDER, StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import (
     cap_feed,
+    downloads,
     features,
     levels,
     sensorthings,
@@ -122,7 +123,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.include_router(pages)
     for routes in (session, levels, alert_log, thresholds, time_travel, skill):
         app.include_router(routes.router)
-    for standard in (sensorthings, features, cap_feed):
+    for standard in (sensorthings, features, cap_feed, downloads):
         app.include_router(standard.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))
@@ -277,6 +278,7 @@ def make_services(
         things=SensorThingsService(live_state.tables, clock, time.monotonic, limits),
         features=CellFeatures(live_state, limits, places),
         cap_messages=CapMessages(journal, folder / CAP_FOLDER),
+        limits=limits,
         clock=clock,
         places=places,
     )

@@ -20,6 +20,7 @@ from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.sensorthings.service import SensorThingsService
+from backend_spark.tables.answer_limits import AnswerLimits
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class ConsoleServices:
         things: Readings for other programs.
         features: Levels for other programs.
         cap_messages: CAP messages that analysts made.
+        limits: Of the work for answers to programs.
         clock: Unix time.
         places: Names of cells and nodes.
     """
@@ -51,6 +53,7 @@ class ConsoleServices:
     things: SensorThingsService
     features: CellFeatures
     cap_messages: CapMessages
+    limits: AnswerLimits
     clock: Callable[[], float]
     places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)

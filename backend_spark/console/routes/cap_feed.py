@@ -30,6 +30,7 @@ ROOT: Final = "/cap"
 _HEADERS: Final = {"Cache-Control": "no-store"}
 
 router = APIRouter()
+page = APIRouter(prefix="/api")
 
 
 class CapOrder(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,7 +58,7 @@ def message(identifier: str, services: Services) -> Response:
     return Response(content, headers=_HEADERS, media_type=CAP_TYPE)
 
 
-@router.get("/api/cap")
+@page.get("/cap")
 def messages(visitor: Viewer, services: Services) -> Response:
     """The newest messages, for the page."""
     return json_response(
@@ -65,7 +66,7 @@ def messages(visitor: Viewer, services: Services) -> Response:
     )
 
 
-@router.post("/api/cap")
+@page.post("/cap")
 def make(
     visitor: Analyst,
     order: Annotated[CapOrder, Depends(json_body(CapOrder))],
@@ -96,3 +97,6 @@ def _states(services: ConsoleServices) -> list[CellState]:
         live_state.limits,
         services.places.now,
     )[1]
+
+
+router.include_router(page)
