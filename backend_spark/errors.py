@@ -9,6 +9,7 @@ BackendError
 ├── PlaceFileError       also ValueError    a file of places breaks a rule
 ├── TelegramError        also ValueError    a file is not a JMA telegram
 ├── ExportError          also ValueError    a requested export is not possible
+├── StandardsRequestError  also FieldError a request to an interface is not valid
 ├── PlotError            also ValueError    a requested plot is not possible
 ├── SegmentError         also OSError       a log segment cannot be read
 ├── BatchAbandonedError  also RuntimeError  a batch must be run again
@@ -19,6 +20,8 @@ A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`
 
 from collections.abc import Sequence
 from pathlib import Path
+
+from service_runtime.errors import FieldError
 
 
 class BackendError(Exception):
@@ -101,6 +104,25 @@ class ExportError(BackendError, ValueError):
     def __init__(self, field: str, rule: str, value: str, remedy: str) -> None:
         self.field = field
         super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
+
+
+class StandardsRequestError(BackendError, FieldError):
+    """A request to an interface of a standard is not valid, or asks for too much.
+
+    Attributes:
+        status: HTTP status of the answer.
+    """
+
+    def __init__(
+        self,
+        field: str,
+        rule: str,
+        value: object,
+        remedy: str | None = None,
+        status: int = 400,
+    ) -> None:
+        super().__init__(field, rule, value, remedy)
+        self.status = status
 
 
 class PlotError(BackendError, ValueError):

@@ -17,6 +17,7 @@ from backend_spark.console.accounts import (
     Account,
     Accounts,
     check_account_name,
+    digest_token,
     hash_password,
     read_accounts,
     write_accounts,
@@ -127,8 +128,8 @@ def add(accounts_file: Path, name: str, role: str, password: str) -> None:
     try:
         found = read_accounts(accounts_file) if accounts_file.exists() else {}
         secret = hash_password(password, secrets.token_bytes)
-        totp_secret = found[name].totp_secret if name in found else ""
-        account = Account(check_account_name(name), role, secret, totp_secret)
+        new = found.get(name) or Account(check_account_name(name), role, secret)
+        account = replace(new, role=role, password_hash=secret)
         write_accounts(accounts_file, found | {name: account})
     except FieldError as error:
         raise click.UsageError(str(error)) from error
@@ -170,13 +171,33 @@ def totp(accounts_file: Path, name: str, *, remove: bool) -> None:
     click.echo(f"{name} logs in with {factors} now")
 
 
+@console_account.command()
+@accounts_file
+@click.argument("name")
+@click.option("--remove", is_flag=True, help="The token is not accepted any more.")
+def token(accounts_file: Path, name: str, *, remove: bool) -> None:
+    """Give an account a token, with which programs such as QGIS read.
+
+    It replaces the token before. It opens SensorThings, OGC API Features, the CAP feed
+    and downloads for reading, and no page.
+    """
+    found = _read_accounts(accounts_file)
+    account = _account(found, name)
+    made = "" if remove else secrets.token_urlsafe(32)
+    digest = digest_token(made) if made else ""
+    changed = replace(account, token_digest=digest)
+    write_accounts(accounts_file, found | {name: changed})
+    click.echo(made or f"{name} has no token now")
+
+
 @console_account.command("list")
 @accounts_file
 def list_accounts(accounts_file: Path) -> None:
-    """List the accounts, their roles and their second factors."""
+    """List the accounts, their roles, second factors and tokens."""
     for account in _read_accounts(accounts_file).values():
-        second = "totp" if account.totp_secret else "-"
-        click.echo(f"{account.name}\t{account.role}\t{second}")
+        more = {"totp": account.totp_secret, "token": account.token_digest}
+        shown = ",".join(name for name, is_set in more.items() if is_set) or "-"
+        click.echo(f"{account.name}\t{account.role}\t{shown}")
 
 
 def _read_accounts(path: Path) -> Accounts:

@@ -103,6 +103,16 @@ def index(
     "--from", "begin", callback=parse_time_option, help="Rows from this time on."
 )
 @click.option("--to", "end", callback=parse_time_option, help="Rows before this time.")
+@click.option("--cell", help="Rows of this cell (S2 token).")
+@click.option("--node", help="Rows of this node.")
+@click.option(
+    "--tz",
+    "zone",
+    type=click.Choice(["UTC", "JST"]),
+    default="UTC",
+    show_default=True,
+    help="For csv and parquet: zone of the times.",
+)
 @click.option("--sender", help="For cap: id without blanks, such as an address.")
 @click.option("--sender-name", default="", help="For cap: name shown to people.")
 @click.option(

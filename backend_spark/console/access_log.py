@@ -71,7 +71,10 @@ def _state(account: Account) -> dict[str, Any]:
     """State of an account; the fingerprint shows that its password changed."""
     secret = hashlib.sha256(account.password_hash.encode()).hexdigest()
     totp = bool(account.totp_secret)
-    return {"role": account.role, "password": secret[:16], "second_factor": totp}
+    state = {"role": account.role, "password": secret[:16], "second_factor": totp}
+    return state | (
+        {"token": account.token_digest[:16]} if account.token_digest else {}
+    )
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, list[str]]:

@@ -1,7 +1,8 @@
 """Accounts of the console: names, roles, password hashes, and the file of them.
 
 A line of the accounts file is ``name:role:scrypt$N$r$p$salt$hash``, with salt and hash
-in base64, and ``:totp$SECRET`` after it if the account has a second factor.
+in base64, ``:totp$SECRET`` after it if the account has a second factor, and
+``:token$DIGEST`` if programs may read with a token.
 """
 
 import base64
@@ -35,6 +36,7 @@ _SECRET: Final = re.compile(
     r"\$[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{86}=="
 )
 _TOTP: Final = re.compile(r"totp\$([A-Z2-7]{32})")
+_TOKEN: Final = re.compile(r"token\$([0-9a-f]{64})")
 
 SaltSource = Callable[[int], bytes]
 
@@ -48,12 +50,14 @@ class Account:
         role: One of `ROLES`.
         password_hash: Hashed password, with its salt and costs.
         totp_secret: Secret of the second factor in base32; empty without one.
+        token_digest: Digest of the token of programs; empty without one.
     """
 
     name: str
     role: str
     password_hash: str
     totp_secret: str = ""
+    token_digest: str = ""
 
     def has_role(self, role: str) -> bool:
         """Whether the account has at least a role."""
@@ -63,6 +67,16 @@ class Account:
         """Digest of what a login needs; a session ends when it changes."""
         secrets = self.password_hash + self.totp_secret
         return hashlib.sha256(secrets.encode()).hexdigest()
+
+    def has_token(self, token: str) -> bool:
+        """Whether a text is the token of the account."""
+        digest = digest_token(token).encode()
+        return hmac.compare_digest(self.token_digest.encode(), digest)
+
+
+def digest_token(token: str) -> str:
+    """Digest of a token: it has 256 random bits, so a fast hash is enough."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_account_name(name: str) -> str:
@@ -139,25 +153,38 @@ def _line(account: Account) -> str:
     fields = [account.name, account.role, account.password_hash]
     if account.totp_secret:
         fields.append(f"totp${account.totp_secret}")
+    if account.token_digest:
+        fields.append(f"token${account.token_digest}")
     return ":".join(fields) + "\n"
 
 
 def _parse(where: str, line: str) -> Account:
     name, _, rest = line.partition(":")
     role, _, rest = rest.partition(":")
-    secret, has_totp, totp = rest.partition(":")
+    secret, *more = rest.split(":")
     if role not in ROLES:
         raise FieldError(f"{where}: role", f"one of {', '.join(ROLES)}", role)
     if not _is_usable(secret):
         rule = "scrypt$N$r$p$salt$hash"
         remedy = "make the account again with console-account"
         raise FieldError(f"{where}: password", rule, "something else", remedy)
-    match = _TOTP.fullmatch(totp)
-    if has_totp and match is None:
-        rule, remedy = "totp$ and 32 letters of base32", "use console-account totp"
+    totp_secret = _take(_TOTP, more)
+    token_digest = _take(_TOKEN, more)
+    if more:
+        rule = "totp$ and 32 letters of base32, then token$ and 64 hexadecimal digits"
+        remedy = "use console-account totp or token"
         raise FieldError(f"{where}: second factor", rule, "something else", remedy)
-    totp_secret = match[1] if match else ""
-    return Account(check_account_name(name), role, secret, totp_secret)
+    name = check_account_name(name)
+    return Account(name, role, secret, totp_secret, token_digest)
+
+
+def _take(form: re.Pattern[str], fields: list[str]) -> str:
+    """Take the next field if it has a form; empty if it has another."""
+    match = form.fullmatch(fields[0]) if fields else None
+    if match is None:
+        return ""
+    del fields[0]
+    return match[1]
 
 
 def _is_usable(secret: str) -> bool:

@@ -25,9 +25,11 @@ from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
+from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
+from backend_spark.console.features import CellFeatures
 from backend_spark.console.handover import render_handover
 from backend_spark.console.http import (
     HeadersMiddleware,
@@ -48,9 +50,13 @@ from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import CONSOLE_FOLDER, StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import (
+    cap_feed,
+    downloads,
     events,
+    features,
     levels,
     notifications,
+    sensorthings,
     session,
     skill,
     thresholds,
@@ -65,6 +71,8 @@ from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
+from backend_spark.sensorthings.service import SensorThingsService
+from backend_spark.tables.answer_limits import AnswerLimits
 from backend_spark.tile_packs.reader import open_pack
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
@@ -87,6 +95,7 @@ SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
 NOTIFICATIONS_FILE: Final = "notifications.sqlite"
 OVERLAYS_FOLDER: Final = "overlays"
+CAP_FOLDER: Final = "cap"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -148,6 +157,8 @@ def make_app(services: ConsoleServices) -> FastAPI:
         map_overlays,
     ):
         app.include_router(routes.router)
+    for standard in (sensorthings, features, cap_feed, downloads):
+        app.include_router(standard.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))
     app.add_middleware(HeadersMiddleware, headers=headers)
@@ -292,15 +303,14 @@ def make_services(
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
     sessions = SessionStore(folder / SESSIONS_FILE)
-    key = sessions.signing_key(lambda: secrets.token_bytes(32))
     journal = Journal(folder / JOURNAL_FILE)
     book = EventBook(journal)
-    access = AccessLog(journal)
-    accounts.subscribe(lambda now: access.accounts(now, clock()))
-    logins = LoginService(accounts, secrets.token_urlsafe, key, sessions, access)
+    logins = _make_logins(accounts, sessions, journal, clock)
     thresholds = _open_thresholds(settings, journal)
     if thresholds.table.exists():
         thresholds.write_table()  # a table of an earlier release lacks unknown cells
+    limits = AnswerLimits(time.monotonic)
+    places = StoredPlaces(Path(settings.backend.data))
     live_state.criteria = thresholds.lookup
     return ConsoleServices(
         settings=settings,
@@ -314,9 +324,22 @@ def make_services(
         notifications=make_sender(settings, journal, book, live_state),
         packs=packs,
         overlays=Overlays(folder / OVERLAYS_FOLDER, journal),
+        things=SensorThingsService(live_state.tables, clock, time.monotonic, limits),
+        features=CellFeatures(live_state, limits, places),
+        cap_messages=CapMessages(journal, folder / CAP_FOLDER),
+        limits=limits,
         clock=clock,
-        places=StoredPlaces(Path(settings.backend.data)),
+        places=places,
     )
+
+
+def _make_logins(
+    accounts: AccountsFile, sessions: SessionStore, journal: Journal, clock: Clock
+) -> LoginService:
+    key = sessions.signing_key(lambda: secrets.token_bytes(32))
+    access = AccessLog(journal)
+    accounts.subscribe(lambda now: access.accounts(now, clock()))
+    return LoginService(accounts, secrets.token_urlsafe, key, sessions, access)
 
 
 def outbox_path(settings: BackendSettings) -> Path:

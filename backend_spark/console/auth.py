@@ -1,6 +1,7 @@
 """Authentication: logins, and the senders of requests."""
 
 import asyncio
+import base64
 import hashlib
 import hmac
 from collections.abc import Callable
@@ -252,11 +253,46 @@ class Authenticator:
             return Visitor(GUEST, "guest")
         return None
 
+    def reader(self, request: Request) -> Account | None:
+        """Account of a program, or of a person, that reads; None if there is none.
+
+        A program sends its token: as the password of HTTP Basic with the name of the
+        account, or as a Bearer token. A token is too long to guess, so that nobody is
+        kept waiting, and it opens nothing that changes something.
+        """
+        visitor = self.visitor(request)
+        if visitor is not None:
+            return visitor.account
+        header = request.headers.get("authorization", "")
+        if not header:
+            return None
+        name, token = _credentials(header)
+        known = self.logins.accounts.by_name
+        among = known.values() if name is None else filter(None, [known.get(name)])
+        account = next((each for each in among if each.has_token(token)), None)
+        if account is None:
+            address = client_address(request)
+            self.logins.log.failure(known.get(name or ""), address, self.clock())
+        return account
+
     def _name_by_proxy(self, request: Request) -> str | None:
         header = self.settings.proxy_header
         if header is None or not came_from_proxy(request):
             return None
         return request.headers.get(header) or None
+
+
+def _credentials(header: str) -> tuple[str | None, str]:
+    """Name and token of an Authorization header; no name with a Bearer token."""
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return None, value.strip()
+    try:
+        decoded = base64.b64decode(value.strip(), validate=True).decode()
+    except ValueError:
+        decoded = ""
+    name, _, token = decoded.partition(":")
+    return name, token if scheme.lower() == "basic" else ""
 
 
 def client_address(request: Request) -> str:

@@ -4,21 +4,26 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Depends, HTTPException, Request
 
 from backend_spark.config import BackendSettings
+from backend_spark.console.accounts import Account
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
+from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
+from backend_spark.console.features import CellFeatures
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.thresholds import Thresholds
+from backend_spark.sensorthings.service import SensorThingsService
+from backend_spark.tables.answer_limits import AnswerLimits
 from backend_spark.tile_packs.reader import TilePack
 
 
@@ -38,6 +43,10 @@ class ConsoleServices:
         notifications: Sends notifications.
         packs: Ground of the map, the lowest first.
         overlays: Overlays of the map.
+        things: Readings for other programs.
+        features: Levels for other programs.
+        cap_messages: CAP messages that analysts made.
+        limits: Of the work for answers to programs.
         clock: Unix time.
         places: Names of cells and nodes.
     """
@@ -53,6 +62,10 @@ class ConsoleServices:
     notifications: NotificationSender
     packs: tuple[TilePack, ...]
     overlays: Overlays
+    things: SensorThingsService
+    features: CellFeatures
+    cap_messages: CapMessages
+    limits: AnswerLimits
     clock: Callable[[], float]
     places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)
@@ -97,6 +110,22 @@ def viewer(request: Request, services: Services) -> Visitor:
 
 
 Viewer = Annotated[Visitor, Depends(viewer)]
+
+
+CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="Yamamori", charset="UTF-8"'}
+
+
+def client(request: Request, services: Services) -> Account:
+    """Account that reads by an interface for programs.
+
+    Raises:
+        HTTPException: 401 without a session and without a token.
+    """
+    account = services.auth.reader(request)
+    if account is None:
+        remedy = "send an account's token (console-account token) by HTTP Basic"
+        raise HTTPException(401, f"log in first, or {remedy}", CHALLENGE)
+    return account
 
 
 def editor(role: str) -> Callable[[Request, Visitor, ConsoleServices], Visitor]:

@@ -138,7 +138,7 @@ def read_cell_states(
     rows = tables.newest_levels(COLUMNS, since, until)
     if not rows:
         raise _no_levels(tables, moment)
-    states = [_state(row, moment, limits) for row in rows]
+    states = [state_of_row(row, moment, limits) for row in rows]
     return moment, [replace(each, place=places.name(each.cell)) for each in states]
 
 
@@ -153,7 +153,10 @@ def _no_levels(tables: DeltaTables, moment: datetime) -> ExportError:
     return ExportError("--at", rule, moment.isoformat(), remedy)
 
 
-def _state(row: dict[str, Any], moment: datetime, limits: HoldLimits) -> CellState:
+def state_of_row(
+    row: dict[str, Any], moment: datetime, limits: HoldLimits = NO_LIMITS
+) -> CellState:
+    """State of a cell at a moment by its newest row, which has all of `COLUMNS`."""
     present = PresentLevel.of_row(row, moment.timestamp(), limits)
     known_s = present.known_until_s
     return CellState(

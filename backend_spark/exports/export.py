@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
@@ -34,6 +35,9 @@ class ExportRequest:
         out: File to write; None means standard output.
         header: Header for cap.
         min_level: Lowest level for cap.
+        cell: Cell for the other formats; None means all.
+        node: Node for the other formats; None means all.
+        zone: Zone of the times for csv and parquet.
         limits: When holds of levels end.
         places: Names of the cells.
     """
@@ -47,6 +51,9 @@ class ExportRequest:
     out: Path | None
     header: cap.CapHeader | None
     min_level: int
+    cell: str | None = None
+    node: str | None = None
+    zone: str = "UTC"
     limits: HoldLimits = NO_LIMITS
     places: Gazetteer = NO_PLACES
 
@@ -86,6 +93,19 @@ def write_export(
     _WRITERS[form](replace(request, limits=limits, places=places))
 
 
+_OPTIONS: Final = (
+    "table",
+    "at",
+    "begin",
+    "end",
+    "min_level",
+    "cell",
+    "node",
+    "zone",
+)
+"""Options of the command that are attributes of a request."""
+
+
 def _request(
     tables: DeltaTables, form: str, out: Path | None, more: Mapping[str, object]
 ) -> ExportRequest:
@@ -98,7 +118,7 @@ def _request(
         now=now,
         out=out,
         header=header,
-        **{name: more[name] for name in ("table", "at", "begin", "end", "min_level")},  # type: ignore[arg-type]
+        **{name: more[name] for name in _OPTIONS},  # type: ignore[arg-type]
     )
 
 
@@ -148,7 +168,8 @@ def _geojson(request: ExportRequest) -> None:
 
 def _csv(request: ExportRequest) -> None:
     text = io.StringIO(newline="")
-    formats.write_csv(request.table, _rows(request, request.table), text)
+    rows = _rows(request, request.table)
+    formats.write_csv(request.table, rows, text, request.zone)
     # With a byte order mark; spreadsheets in Japan assume Shift JIS without one.
     _write(request.out, b"\xef\xbb\xbf" + text.getvalue().encode())
 
@@ -156,7 +177,7 @@ def _csv(request: ExportRequest) -> None:
 def _parquet(request: ExportRequest) -> None:
     if request.out is not None:
         count = formats.write_parquet(
-            request.table, _rows(request, request.table), request.out
+            request.table, _rows(request, request.table), request.out, request.zone
         )
         sys.stderr.write(f"{request.out}: {count} rows\n")
 
@@ -167,7 +188,10 @@ def _sensor_things(request: ExportRequest) -> None:
 
 
 def _rows(request: ExportRequest, table: str) -> Iterator[pa.RecordBatch]:
-    return formats.read_batches(request.tables, table, request.begin, request.end)
+    wanted = formats.RowSelection(
+        table, request.begin, request.end, request.cell, request.node
+    )
+    return formats.read_batches(request.tables, wanted)
 
 
 def _json(value: object) -> bytes:

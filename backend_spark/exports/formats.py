@@ -7,7 +7,8 @@ counter-clockwise); OGC SensorThings API part 1: sensing 1.1 (18-088), section 8
 import base64
 import csv
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -16,35 +17,77 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from backend_spark.errors import ExportError
 from backend_spark.exports.cell_states import CellState
 from backend_spark.i18n import level_name
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.schemas import TABLES
+from backend_spark.tables.schemas import TABLES, UTC_TIME
 from spatial_mqtt.cells import Cell
 
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 """First characters that make a spreadsheet treat text as a formula."""
 
 
-def read_batches(
-    tables: DeltaTables, name: str, begin: datetime | None, end: datetime | None
-) -> Iterator[pa.RecordBatch]:
-    """Rows of a table within a time range, in batches.
+ZONES: Final = {"UTC": "UTC", "JST": "Asia/Tokyo"}
+"""Zones of exported times, with their names in the time zone database."""
 
-    Args:
-        tables: Tables to read.
-        name: Name of the table.
+
+@dataclass(frozen=True)
+class RowSelection:
+    """Rows of a table that are exported.
+
+    Attributes:
+        table: Name of the table.
         begin: First moment, with its zone; None means the first row.
         end: Moment after the last; None means the last row.
+        cell: Token of a cell; None means all.
+        node: Id of a node; None means all.
+
+    Raises:
+        ExportError: The table has no cells or no nodes.
     """
+
+    table: str
+    begin: datetime | None = None
+    end: datetime | None = None
+    cell: str | None = None
+    node: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the table has the columns."""
+        for column in self.texts:
+            if column not in TABLES[self.table].names:
+                having = [name for name in TABLES if column in TABLES[name].names]
+                rule = f"given for a table with nodes or cells ({', '.join(having)})"
+                remedy = "choose another --table"
+                raise ExportError(f"--{column}", rule, self.table, remedy)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Columns whose value is given."""
+        given = {"cell": self.cell, "node": self.node}
+        return {column: text for column, text in given.items() if text is not None}
+
+
+def read_batches(tables: DeltaTables, wanted: RowSelection) -> Iterator[pa.RecordBatch]:
+    """Rows of a table, in batches."""
+    name, begin, end = wanted.table, wanted.begin, wanted.end
     time = pc.field(time_column(name))
-    wanted = None
+    within = None
     if begin is not None:
-        wanted = time >= begin
+        within = time >= begin
     if end is not None:
-        wanted = time < end if wanted is None else wanted & (time < end)
+        within = time < end if within is None else within & (time < end)
     columns = TABLES[name].names
-    yield from tables.dataset(name).to_batches(columns=columns, filter=wanted)
+    for batch in tables.dataset(name).to_batches(columns=columns, filter=within):
+        # Not in the filter: Arrow cannot compare the string views of merged files.
+        yield _with_texts(batch, wanted.texts)
+
+
+def _with_texts(batch: pa.RecordBatch, texts: Mapping[str, str]) -> pa.RecordBatch:
+    for column, text in texts.items():
+        batch = batch.filter(pc.equal(batch[column].cast(pa.string()), text))
+    return batch
 
 
 def time_column(name: str) -> str:
@@ -52,30 +95,50 @@ def time_column(name: str) -> str:
     return "at" if "at" in TABLES[name].names else "received_at"
 
 
-def write_csv(name: str, rows: Iterable[pa.RecordBatch], out: TextIO) -> int:
+def write_csv(
+    name: str, rows: Iterable[pa.RecordBatch], out: TextIO, zone: str = "UTC"
+) -> int:
     """Write a table with a header line, and return the number of rows.
 
-    Times are ISO 8601 in UTC, lists are joined by "; ", bytes are base64, and null is
-    empty.
+    Times are ISO 8601 with the offset of the zone, lists are joined by "; ", bytes are
+    base64, and null is empty.
+
+    Args:
+        name: Name of the table.
+        rows: Its rows.
+        out: Where to write.
+        zone: One of `ZONES`.
     """
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(TABLES[name].names)
     count = 0
     for batch in rows:
-        for row in batch.to_pylist():
+        for row in batch.cast(zoned_schema(name, zone)).to_pylist():
             writer.writerow([_cell(value) for value in row.values()])
         count += batch.num_rows
     return count
 
 
-def write_parquet(name: str, rows: Iterable[pa.RecordBatch], path: Path) -> int:
+def zoned_schema(name: str, zone: str) -> pa.Schema:
+    """Schema of a table with its times in a zone; they stay the same moments."""
+    time = pa.timestamp("us", tz=ZONES[zone])
+    return pa.schema([
+        field.with_type(time) if field.type == UTC_TIME else field
+        for field in TABLES[name]
+    ])
+
+
+def write_parquet(
+    name: str, rows: Iterable[pa.RecordBatch], path: Path, zone: str = "UTC"
+) -> int:
     """Write a table to one file atomically, and return the number of rows."""
+    schema = zoned_schema(name, zone)
     unfinished = path.with_name(f".{path.name}.unfinished")
     count = 0
     try:
-        with pq.ParquetWriter(unfinished, TABLES[name], compression="zstd") as writer:
+        with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
             for batch in rows:
-                writer.write_table(pa.Table.from_batches([batch]).cast(TABLES[name]))
+                writer.write_table(pa.Table.from_batches([batch]).cast(schema))
                 count += batch.num_rows
         unfinished.replace(path)
     finally:
@@ -113,7 +176,7 @@ def feature_collection(
         "type": "FeatureCollection",
         "valid_time": moment.isoformat(timespec="seconds"),
         "issued_at": issued_at.isoformat(timespec="seconds"),
-        "features": [_feature(state) for state in states],
+        "features": [cell_feature(state) for state in states],
     }
 
 
@@ -131,7 +194,8 @@ def finite_or_none(number: float | None) -> float | None:
     return round(number, 6) if number is not None and math.isfinite(number) else None
 
 
-def _feature(state: CellState) -> dict[str, Any]:
+def cell_feature(state: CellState) -> dict[str, Any]:
+    """A cell as a GeoJSON feature."""
     japanese, english = level_name(
         state.level, state.causes, is_silent=state.is_silent, is_held=state.is_held
     )
@@ -162,8 +226,8 @@ def _feature(state: CellState) -> dict[str, Any]:
 
 
 _TYPES: Final = "http://www.opengis.net/def/observationType/OGC-OM/2.0/"
-_MEASURED: Final = f"{_TYPES}OM_Measurement"
-_TRUTH: Final = f"{_TYPES}OM_TruthObservation"
+MEASURED: Final = f"{_TYPES}OM_Measurement"
+TRUTH: Final = f"{_TYPES}OM_TruthObservation"
 _UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
 
 COUNTER_NOTE: Final = ", counted up since the counter began: take differences"
@@ -215,22 +279,26 @@ def _thing(node: str, streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def _stream(row: dict[str, Any]) -> dict[str, Any]:
     is_boolean = row["value_text"] is not None
     is_counted = row["value"] is None
-    symbol = row["unit"] or ""
-    name, code = UNITS.get(symbol, (symbol, symbol))
-    unit = {"name": name, "symbol": symbol, "definition": f"{_UCUM}{code}"}
-    none = {"name": None, "symbol": None, "definition": None}
     return {
         "@iot.id": f"{row['node']}/{row['name']}",
         "name": row["name"],
         "description": f"{row['name']} of {row['node']}{COUNTER_NOTE * is_counted}",
-        "observationType": _TRUTH if is_boolean else _MEASURED,
-        "unitOfMeasurement": unit if symbol else none,
+        "observationType": TRUTH if is_boolean else MEASURED,
+        "unitOfMeasurement": unit_of_measurement(row["unit"] or ""),
         "ObservedProperty": {
             "name": row["name"].partition("/")[0],
             "description": f"{row['name']}{COUNTER_NOTE * is_counted}",
         },
         "Observations": [],
     }
+
+
+def unit_of_measurement(symbol: str) -> dict[str, str | None]:
+    """A unit of SenML as SensorThings writes it; all null without one."""
+    if not symbol:
+        return {"name": None, "symbol": None, "definition": None}
+    name, code = UNITS.get(symbol, (symbol, symbol))
+    return {"name": name, "symbol": symbol, "definition": f"{_UCUM}{code}"}
 
 
 def _observation(row: dict[str, Any]) -> dict[str, Any]:

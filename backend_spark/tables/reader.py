@@ -141,9 +141,9 @@ class DeltaTables:
             since: First time, with a zone; None: from the first row.
             until: Last time, with a zone; None: to the last row.
         """
-        conditions = [f"{column} = {_literal(text)}"]
-        conditions += [] if since is None else [f"at >= {_literal(since)}"]
-        conditions += [] if until is None else [f"at <= {_literal(until)}"]
+        conditions = [f"{column} = {sql_literal(text)}"]
+        conditions += [] if since is None else [f"at >= {sql_literal(since)}"]
+        conditions += [] if until is None else [f"at <= {sql_literal(until)}"]
         return self._query(name, f"t WHERE {' AND '.join(conditions)} ORDER BY at")
 
     def cell(
@@ -162,6 +162,80 @@ class DeltaTables:
         """Readings of one sensor of a node, sorted by time; times as in `of`."""
         rows = self.of("silver", "node", node, since, until)
         return rows.filter(pc.equal(rows["name"], name))
+
+    def select(
+        self,
+        name: str,
+        columns: Sequence[str],
+        conditions: Sequence[str],
+        order: str,
+        limit: tuple[int, int],
+    ) -> pa.Table:
+        """The first rows of a table in an order; no more than these are in memory.
+
+        Args:
+            name: Name of the table.
+            columns: Columns to read; one that is newer than the table is null.
+            conditions: Conditions in SQL, all of which hold; values by `sql_literal`.
+            order: Columns to sort by, in SQL.
+            limit: Number of rows, and of rows to leave out before them.
+        """
+        schema = pa.schema([TABLES[name].field(column) for column in columns])
+        path = str(self.path(name).absolute())
+        if not DeltaTable.is_deltatable(path):
+            return schema.empty_table()
+        table = DeltaTable(path)
+        present = {field.name for field in table.schema().fields}
+        known = ", ".join(f'"{column}"' for column in columns if column in present)
+        where = " AND ".join(["TRUE", *conditions])
+        query = (
+            f"SELECT {known} FROM t WHERE {where} ORDER BY {order}"  # noqa: S608 - values are literals
+            f" LIMIT {limit[0]} OFFSET {limit[1]}"
+        )
+        result = QueryBuilder().register("t", table).execute(query)
+        return cast_to_schema(pa.table(result.read_all()), schema)
+
+    def count(self, name: str, conditions: Sequence[str]) -> int:
+        """Number of rows with some conditions, which are as in `select`."""
+        path = str(self.path(name).absolute())
+        if not DeltaTable.is_deltatable(path):
+            return 0
+        where = " AND ".join(["TRUE", *conditions])
+        query = f"SELECT count(*) AS n FROM t WHERE {where}"  # noqa: S608 - values are literals
+        result = QueryBuilder().register("t", DeltaTable(path)).execute(query)
+        return int(pa.table(result.read_all())["n"][0].as_py())
+
+    def extent(
+        self, name: str, begin: datetime | None = None, end: datetime | None = None
+    ) -> tuple[datetime, datetime, int] | None:
+        """First and last time of a table, and rows of the files between two times.
+
+        By the statistics in the log, without reading a file; None without rows.
+        """
+        path = str(self.path(name).absolute())
+        if not DeltaTable.is_deltatable(path):
+            return None
+        actions = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+        parts = [
+            (low, high + _TIME_ROUNDING, rows)
+            for low, high, rows in zip(
+                *(
+                    _values(actions, each)
+                    for each in ("min.at", "max.at", "num_records")
+                ),
+                strict=True,
+            )
+            if low is not None and high is not None
+        ]
+        if not parts:
+            return None
+        first, last = min(part[0] for part in parts), max(part[1] for part in parts)
+        rows = sum(
+            count or 0
+            for low, high, count in parts
+            if (begin is None or high >= begin) and (end is None or low <= end)
+        )
+        return first, last, rows
 
     def newest(self) -> pa.Table:
         """Newest level of each cell, sorted by cell."""
@@ -218,7 +292,7 @@ class DeltaTables:
         if not cells or not DeltaTable.is_deltatable(path):
             return {}
         span = f"INTERVAL '{int(look_back_s)} seconds'"
-        wanted = f"{_is_one_of(cells)} AND at <= {_literal(until)}"
+        wanted = f"{_is_one_of(cells)} AND at <= {sql_literal(until)}"
         other = f"max(CASE WHEN level IS DISTINCT FROM {int(level)} THEN at END)"
         query = (
             "SELECT cell, min(at) AS at FROM (SELECT cell, at, "  # noqa: S608 - the texts are literals
@@ -312,14 +386,14 @@ def open_tables(data: str | Path) -> DeltaTables:
 
 
 def _is_one_of(cells: Iterable[str]) -> str:
-    return f"cell IN ({', '.join(map(_literal, cells))})"
+    return f"cell IN ({', '.join(map(sql_literal, cells))})"
 
 
 def _is_between(since: datetime, until: datetime) -> str:
-    return f"at >= {_literal(since)} AND at <= {_literal(until)}"
+    return f"at >= {sql_literal(since)} AND at <= {sql_literal(until)}"
 
 
-def _literal(value: str | datetime) -> str:
+def sql_literal(value: str | datetime) -> str:
     """SQL literal of a value, with quotation marks escaped."""
     if isinstance(value, datetime):
         return f"TIMESTAMP '{value.isoformat()}'"
@@ -395,6 +469,11 @@ class CellRowReader:
             return True
         at = bisect_left(self.cells, low)
         return at < len(self.cells) and self.cells[at] <= high
+
+
+def _values(adds: pa.Table, name: str) -> list[Any]:
+    present = name in adds.column_names
+    return list(adds[name].to_pylist()) if present else [None] * adds.num_rows
 
 
 def _column(adds: pa.Table, name: str) -> list[Any]:

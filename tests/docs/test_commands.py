@@ -238,6 +238,21 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
         | {"backend-spark console-account totp /etc/yamamori/accounts suzuki  ": "true"}
         | {" --head 1234:5f1c...": ""},
     ),
+    "docs/how-to/standards.md": Page(
+        {
+            1: BACKEND + "printf '[console]\\nport = 8088\\n' >> backend.toml\n"
+            "echo 'accounts = \"/etc/yamamori/accounts\"' >> backend.toml\n"
+            "TOKEN=$(backend-spark console-account token /etc/yamamori/accounts qgis)\n"
+            "backend-spark console --config backend.toml\n"
+        },
+        PASSWORD
+        | {
+            "curl --user qgis:TOKEN": "curl --fail --user qgis:$TOKEN "
+            "--retry 30 --retry-delay 1 --retry-connrefused",
+            "https://console.city.example": "http://127.0.0.1:8088",
+        },
+        has_tables=True,
+    ),
     # The tables end in the past, and an export of the present is refused then.
     "docs/how-to/export.md": Page(
         {0: BACKEND},

@@ -52,6 +52,8 @@ COMMANDS = {
         "console-account add FILE n --password p",
     "backend_spark console-account remove accounts_file":
         "console-account remove FILE n",
+    "backend_spark console-account token accounts_file":
+        "console-account token FILE n",
     "backend_spark console-account totp accounts_file":
         "console-account totp FILE n",
     "backend_spark export --config": "export --config FILE --format csv",

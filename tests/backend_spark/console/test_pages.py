@@ -88,6 +88,14 @@ def test_files_can_be_downloaded(console: str, driver: Chrome) -> None:
     assert "<msgType>Alert</msgType>" in driver.execute_async_script(
         fetched, "draft.xml"
     )
+    find(driver, f".pick[data-token='{WET}']").click()
+    link = find(driver, ".panel a[data-rows=csv-JST]")
+    driver.execute_script("arguments[0].scrollIntoView()", link)
+    picture(driver, "cell-week-en")
+    week = driver.execute_async_script(
+        fetched.replace("data-file", "data-rows"), "csv-JST"
+    )
+    assert week.splitlines()[-1].startswith(f"{WET},2026-10-26T16:40:00+09:00")
     no_problems(driver)
 
 

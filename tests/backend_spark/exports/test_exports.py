@@ -316,6 +316,25 @@ def test_parquet_is_read_by_other_programs(export: Export, tmp_path: Path) -> No
     assert list(tmp_path.glob(".*unfinished")) == []
 
 
+def test_rows_of_a_cell_or_a_node_in_japan_time(export: Export, tmp_path: Path) -> None:
+    """The same moments; a table without nodes refuses one."""
+    done = export("--format", "csv", "--cell", HIGH, "--tz", "JST")
+    rows = list(csv.DictReader(io.StringIO(done.stdout.removeprefix("\ufeff"))))
+    path = tmp_path / "n1.parquet"
+    options = ("--table", "silver", "--node", "n1", "--tz", "JST", "--out", path)
+    readings = export("--format", "parquet", *options)
+    refused = export("--format", "csv", "--node", "n1")
+
+    assert {row["cell"] for row in rows} == {HIGH}
+    assert rows[-1]["at"] == "2026-07-01T12:00:00+09:00"
+    assert readings.exit_code == 0, readings.output
+    frame = pd.read_parquet(path)
+    assert set(frame["node"]) == {"n1"}
+    assert str(frame["at"].dt.tz) == "Asia/Tokyo"
+    assert refused.exit_code == 2
+    assert "--node must be given for a table with nodes" in refused.output
+
+
 def test_readings_are_exported_as_sensorthings(export: Export) -> None:
     """By node and quantity, with unit, flag and cell; plain text is left out."""
     made = json.loads(export("--format", "sensorthings").stdout)

@@ -1,6 +1,7 @@
 // Overview: the highest level, the number of cells at each level, districts, and the list
 // of cells by level, margin to the next level and households.
 import { el, replace } from "./dom";
+import { CapMessages } from "./capMessages";
 import { LEVELS_BY_SEVERITY, swatch } from "./levelPatterns";
 import { badge, NODE_STATES } from "./badges";
 import { allPlaces, cellLabel, householdsIn, type Place } from "./cellNames";
@@ -27,6 +28,8 @@ export class Overview {
   // Kept by token, so that a button stays the same while its words change.
   private readonly picks = new Map<string, HTMLElement>();
 
+  private readonly cap = new CapMessages();
+
   constructor(private readonly state: State) {}
 
   draw(): void {
@@ -42,7 +45,7 @@ export class Overview {
     const since = begins.length && !isHeld(highest) ? sinceWords(Math.min(...begins), state.now?.now_s ?? 0) : "";
     const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), since ? el("span", { class: "since" }, since) : null, el("p", {}, meaning));
     const focused = document.activeElement;
-    replace(this.box, this.unjudged(levels), head, this.counts(counts, levels.length), this.list(rows, levels), this.districts(rows), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files()]));
+    replace(this.box, this.unjudged(levels), head, this.counts(counts, levels.length), this.list(rows, levels), this.districts(rows), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files(), this.cap.box]));
     if (focused instanceof HTMLElement && this.box.contains(focused)) focused.focus({ preventScroll: true });
   }
 

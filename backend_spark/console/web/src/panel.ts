@@ -1,5 +1,6 @@
 // Panel of a cell: level, reasons, snake line, rain, soil water, tilt, nodes.
 import { el, replace } from "./dom";
+import { weekLinks } from "./weekLinks";
 import type { CellPanel, NodeState } from "./types";
 import { destroyCharts, timeChart } from "./timeChart";
 import { badge, flagBadge } from "./badges";
@@ -77,7 +78,7 @@ export class Panel {
     const isPast = atS !== null;
     const nodes = this.state.replay ? [] : [this.nodes(facts.nodes)];
     const knownS = panel.latest.known_until_s ?? panel.latest.at_s;
-    return [this.head(facts.token, level, knownS, panel.causes), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes];
+    return [this.head(facts.token, level, knownS, panel.causes), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes, weekLinks("levels", { cell: facts.token }, atS ?? this.state.now?.now_s ?? 0)];
   }
 
   private head(token: string, level: number, knownS = 0, causes: string[] = []): HTMLElement {

@@ -1,0 +1,102 @@
+"""Routes of CAP messages: the feed for other programs, and the page's buttons."""
+
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+
+from backend_spark.console.cap_messages import (
+    ATOM_TYPE,
+    CAP_TYPE,
+    atom_feed,
+    page_view,
+)
+from backend_spark.console.dependencies import (
+    Analyst,
+    ConsoleServices,
+    Services,
+    Viewer,
+    client,
+)
+from backend_spark.console.http import json_body, json_response
+from backend_spark.console.panels import utc_time
+from backend_spark.errors import ExportError
+from backend_spark.exports import cap
+from backend_spark.exports.cell_states import CellState, read_cell_states
+from backend_spark.tables.reader import DeltaTables
+from service_runtime.errors import shortened
+
+ROOT: Final = "/cap"
+_HEADERS: Final = {"Cache-Control": "no-store"}
+
+router = APIRouter()
+page = APIRouter(prefix="/api")
+
+
+class CapOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request to make a message."""
+
+    type: cap.CapMessageType
+
+
+@router.get(f"{ROOT}/feed.atom", dependencies=[Depends(client)])
+def feed(request: Request, services: Services) -> Response:
+    """The newest messages as an Atom feed."""
+    root = f"{request.base_url}".rstrip("/") + ROOT
+    title = f"Yamamori {services.settings.console.place} CAP".replace("  ", " ")
+    now = utc_time(services.clock())
+    content = atom_feed(services.cap_messages.newest(), root, title, now)
+    return Response(content, headers=_HEADERS, media_type=ATOM_TYPE)
+
+
+@router.get(f"{ROOT}/{{identifier}}.xml", dependencies=[Depends(client)])
+def message(identifier: str, services: Services) -> Response:
+    """One message."""
+    content = services.cap_messages.read(identifier)
+    if content is None:
+        raise HTTPException(404, f"there is no message {shortened(identifier)}")
+    return Response(content, headers=_HEADERS, media_type=CAP_TYPE)
+
+
+@page.get("/cap")
+def messages(visitor: Viewer, services: Services) -> Response:
+    """The newest messages, for the page."""
+    return json_response(
+        page_view(services.cap_messages, visitor.account.has_role("analyst"))
+    )
+
+
+@page.post("/cap")
+def make(
+    visitor: Analyst,
+    order: Annotated[CapOrder, Depends(json_body(CapOrder))],
+    services: Services,
+) -> Response:
+    """Make a draft, or update or cancel the one in force."""
+    console = services.settings.console
+    status = cap.CapStatus.EXERCISE if console.exercise else cap.CapStatus.DRAFT
+    sender_name = console.place or console.sender
+    now = utc_time(services.clock())
+    try:
+        header = cap.CapHeader(console.sender, sender_name, now, status)
+        is_cancel = order.type is cap.CapMessageType.CANCEL
+        states = [] if is_cancel else _states(services)
+        name = visitor.account.name
+        services.cap_messages.make(order.type, states, header, name)
+    except ExportError as error:
+        raise HTTPException(409, str(error)) from error
+    return json_response(page_view(services.cap_messages, may_edit=True))
+
+
+def _states(services: ConsoleServices) -> list[CellState]:
+    live_state = services.live_state
+    return read_cell_states(
+        DeltaTables(services.tables),
+        utc_time(live_state.now_s()),
+        None,
+        live_state.limits,
+        services.places.now,
+    )[1]
+
+
+router.include_router(page)

@@ -1,0 +1,99 @@
+"""Routes to download rows of the tables: what a panel shows, as CSV or Parquet."""
+
+import io
+from typing import Annotated, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
+from pydantic import BaseModel, Field
+
+from backend_spark.console.dependencies import ConsoleServices, Services, client
+from backend_spark.console.panels import utc_time
+from backend_spark.errors import ExportError, StandardsRequestError
+from backend_spark.exports import formats
+from backend_spark.tables.reader import DeltaTables, sql_literal
+from backend_spark.tables.schemas import TABLES
+
+MAX_ROWS: Final = 100_000
+"""Rows of one file: a node with ten readings a minute fills it in a week."""
+
+LAST_S: Final = 4_102_444_800
+"""Unix time of 2100-01-01."""
+
+Name = Annotated[str | None, Field(max_length=100)]
+UnixTime = Annotated[int, Field(ge=0, le=LAST_S)]
+
+router = APIRouter(prefix="/api/download", dependencies=[Depends(client)])
+
+
+class RowOrder(BaseModel, extra="forbid"):
+    """Query of a download: a cell or a node between two times, with the second one."""
+
+    from_s: UnixTime
+    to_s: UnixTime
+    table: Literal["levels", "silver", "sensors"] = "levels"
+    zone: Literal["UTC", "JST"] = "UTC"
+    cell: Name = None
+    node: Name = None
+
+    def selection(self) -> formats.RowSelection:
+        """Rows that are wanted.
+
+        Raises:
+            ExportError: Neither a cell nor a node is given, or the table has none.
+        """
+        if self.cell is None and self.node is None:
+            rule, remedy = "given, or node", "use backend-spark export for all"
+            raise ExportError("cell", rule, "neither", remedy)
+        times = utc_time(self.from_s), utc_time(self.to_s)
+        return formats.RowSelection(self.table, *times, self.cell, self.node)
+
+
+@router.get("/rows.{form}")
+def rows(
+    form: Literal["csv", "parquet"],
+    order: Annotated[RowOrder, Query()],
+    services: Services,
+) -> Response:
+    """Rows of a cell or a node."""
+    try:
+        found = _read(services, order.selection())
+    except ExportError as error:
+        raise HTTPException(422, str(error)) from error
+    except StandardsRequestError as error:
+        raise HTTPException(error.status, str(error)) from error
+    begin, end = utc_time(order.from_s), utc_time(order.to_s)
+    name = f"{order.table}-{begin:%Y%m%dT%H%MZ}-{end:%Y%m%dT%H%MZ}.{form}"
+    return _file(found, order.table, order.zone, name)
+
+
+def _read(services: ConsoleServices, wanted: formats.RowSelection) -> pa.Table:
+    conditions = [f"{name} = {sql_literal(v)}" for name, v in wanted.texts.items()]
+    for sign, at in ((">=", wanted.begin), ("<=", wanted.end)):
+        conditions += [] if at is None else [f"at {sign} {sql_literal(at)}"]
+    names = TABLES[wanted.table].names
+    tables = DeltaTables(services.tables)
+    with services.limits.turn():
+        found = tables.select(wanted.table, names, conditions, "at", (MAX_ROWS + 1, 0))
+    if found.num_rows > MAX_ROWS:
+        rule, remedy = f"times with at most {MAX_ROWS} rows", "ask for fewer days"
+        raise ExportError("to_s", rule, "more", remedy)
+    return found
+
+
+def _file(found: pa.Table, table: str, zone: str, name: str) -> Response:
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "Cache-Control": "no-store",
+    }
+    if name.endswith(".parquet"):
+        buffer = io.BytesIO()
+        pq.write_table(found.cast(formats.zoned_schema(table, zone)), buffer)
+        kind = "application/vnd.apache.parquet"
+        return Response(buffer.getvalue(), headers=headers, media_type=kind)
+    text = io.StringIO(newline="")
+    formats.write_csv(table, found.to_batches(), text, zone)
+    # With a byte order mark; spreadsheets in Japan assume Shift JIS without one.
+    content = b"\xef\xbb\xbf" + text.getvalue().encode()
+    return Response(content, headers=headers, media_type="text/csv; charset=utf-8")

@@ -1,0 +1,173 @@
+"""CAP messages of the console: made, updated and cancelled in the page; the feed."""
+
+import io
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import httpx
+import xmlschema
+from browser import picture
+from console_pages import find, no_problems, text
+from console_workspace import NOW_S, PASSWORD, Clock, Workspace, log_in
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from backend_spark.console.cap_messages import ATOM
+from backend_spark.exports.cap import NAMESPACE
+
+OpenApp = Callable[..., httpx.Client]
+CAP, FEED = f"{{{NAMESPACE}}}", f"{{{ATOM}}}"
+SCHEMA = Path(__file__).parents[1] / "exports" / "cap-1.2.xsd"
+
+
+def entries(client: httpx.Client) -> list[ET.Element]:
+    """Entries of the feed."""
+    answer = client.get("/cap/feed.atom")
+    assert answer.headers["content-type"] == "application/atom+xml"
+    feed = ET.fromstring(answer.content)  # noqa: S314
+    for name in ("id", "title", "updated", "author", "link"):  # RFC 4287, 4.1.1
+        assert feed.find(f"{FEED}{name}") is not None
+    return feed.findall(f"{FEED}entry")
+
+
+def messages(client: httpx.Client) -> list[ET.Element]:
+    """Valid messages that the feed links to, newest first."""
+    schema, found = xmlschema.XMLSchema(SCHEMA), []
+    for entry in entries(client):
+        for name in ("id", "title", "updated"):
+            assert entry.findtext(f"{FEED}{name}")
+        link = entry.find(f"{FEED}link")
+        assert link is not None
+        answer = client.get(link.attrib["href"])
+        assert answer.headers["content-type"] == link.attrib["type"]
+        schema.validate(io.BytesIO(answer.content))
+        found.append(ET.fromstring(answer.content))  # noqa: S314
+    return found
+
+
+def make(
+    client: httpx.Client, kind: str, headers: dict[str, str], clock: Clock
+) -> httpx.Response:
+    """Make a message a second later."""
+    clock.now_s += 1
+    return client.post("/api/cap", json={"type": kind}, headers=headers)
+
+
+def test_draft_is_updated_and_cancelled(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """Each message names the one that it replaces; the feed has all, newest first."""
+    client = open_app(workspace.with_accounts())
+    headers = log_in(client, "a-analyst")
+    assert entries(client) == []
+    for kind in ("Alert", "Update", "Update", "Cancel", "Alert"):
+        answer = make(client, kind, headers, clock)
+        assert answer.status_code == 200, answer.text
+    view, found = answer.json(), messages(client)[::-1]
+
+    assert [each.findtext(f"{CAP}msgType") for each in found] == [
+        "Alert",
+        "Update",
+        "Update",
+        "Cancel",
+        "Alert",
+    ]
+    assert {each.findtext(f"{CAP}status") for each in found} == {"Draft"}
+    for before, after in pairwise(found[:4]):
+        names = ("sender", "identifier", "sent")
+        reference = ",".join(before.findtext(f"{CAP}{name}") or "" for name in names)
+        assert after.findtext(f"{CAP}references") == reference
+    assert found[4].find(f"{CAP}references") is None
+    assert view["in_force"] == found[4].findtext(f"{CAP}identifier")
+    assert {each["who"] for each in view["messages"]} == {"a-analyst"}
+
+
+def test_message_that_does_not_fit_is_refused(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """An update of nothing, a second alert, another type."""
+    client = open_app(workspace.with_accounts())
+    headers = log_in(client, "a-analyst")
+
+    assert make(client, "Update", headers, clock).status_code == 409
+    assert make(client, "Cancel", headers, clock).status_code == 409
+    assert make(client, "Alert", headers, clock).status_code == 200
+    assert make(client, "Alert", headers, clock).status_code == 409
+    assert make(client, "Actual", headers, clock).status_code == 422
+    assert len(entries(client)) == 1
+
+
+def test_messages_of_one_second_have_different_times(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
+    """A reference names sender, identifier and second."""
+    client = open_app(workspace.with_accounts())
+    headers = log_in(client, "a-analyst")
+    for kind in ("Alert", "Cancel", "Alert", "Update"):
+        answer = client.post("/api/cap", json={"type": kind}, headers=headers)
+        assert answer.status_code == 200, answer.text
+    found = messages(client)
+
+    for name in ("identifier", "sent"):
+        assert len({each.findtext(f"{CAP}{name}") for each in found}) == 4
+
+
+def test_stale_levels_make_no_draft(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """But the message in force can still be cancelled."""
+    client = open_app(workspace.with_accounts())
+    headers = log_in(client, "a-analyst")
+    assert make(client, "Alert", headers, clock).status_code == 200
+    clock.now_s = NOW_S + 5 * 3600
+    headers = log_in(client, "a-analyst")
+    refused = make(client, "Update", headers, clock)
+
+    assert refused.status_code == 409
+    assert "levels must be judged now" in refused.json()["detail"]
+    assert make(client, "Cancel", headers, clock).status_code == 200
+
+
+def test_viewer_and_program_only_read(
+    open_app: OpenApp, workspace: Workspace, clock: Clock
+) -> None:
+    """Without the role, the proof or a login nothing is made."""
+    client = open_app(workspace.with_accounts())
+    assert client.get("/cap/feed.atom").status_code == 401
+    assert client.get("/cap/x.xml").status_code == 401
+    assert client.get("/api/cap").status_code == 401
+    proof = log_in(client, "a-viewer")
+    assert make(client, "Alert", proof, clock).status_code == 403
+    log_in(client, "a-analyst")
+    assert make(client, "Alert", {}, clock).status_code == 403
+    for name in ("none", "..%2f..%2fjournal.sqlite", "x" * 5000):
+        assert client.get(f"/cap/{name}.xml").status_code == 404
+    assert client.get("/api/cap").json()["messages"] == []
+
+
+def test_page_makes_updates_and_cancels(
+    workspace: Workspace, run_console: Callable[..., str], driver: Chrome
+) -> None:
+    """With buttons below the downloads; the list survives new levels."""
+    driver.get(run_console(workspace.with_accounts()) + "?lang=ja")
+    find(driver, "input[name=name]").send_keys("a-analyst")
+    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+    find(driver, "details.cap summary").click()
+    for count, kind in enumerate(("Alert", "Update", "Cancel"), start=1):
+        find(driver, f"[data-cap={kind}]:enabled").click()
+        if kind == "Cancel":
+            driver.switch_to.alert.accept()
+        find(driver, f"details.cap li:nth-child({count})[data-type]")
+        picture(driver, f"cap-{kind.lower()}-ja")
+
+    kinds = driver.find_elements(By.CSS_SELECTOR, "details.cap li")
+    assert [each.get_attribute("data-type") for each in kinds] == [
+        "Cancel",
+        "Update",
+        "Alert",
+    ]
+    assert "有効な案はありません" in text(driver, "details.cap")
+    no_problems(driver)

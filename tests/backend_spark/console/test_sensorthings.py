@@ -1,0 +1,287 @@
+"""SensorThings API of a running console, read by an independent client and by QGIS."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import frost_sta_client as frost
+import httpx
+import pytest
+from conftest import free_port
+from console_workspace import (
+    HOSTILE,
+    SLOPES,
+    Clock,
+    Workspace,
+    make_test_services,
+    serve,
+)
+from frost_sta_client.service.auth_handler import AuthHandler
+
+from backend_spark.console import accounts
+from backend_spark.console.access_log import ACCESS_KINDS
+from backend_spark.console.audit_log import read_journal
+
+TOKEN = "t0ken-" + "x" * 37
+ROOT = "/sta/v1.1"
+STREAM = f"{ROOT}/Datastreams('otani-1/tilt/x')"
+AREA = "Polygon ((133.49 33.57, 133.53 33.57, 133.53 33.6, 133.49 33.6, 133.49 33.57))"
+
+
+@pytest.fixture(scope="module")
+def workspace_with_token(
+    tables: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Workspace:
+    """A workspace whose viewer has a token."""
+    workspace = Workspace(tmp_path_factory.mktemp("things"), free_port())
+    workspace.data.symlink_to(tables)
+    workspace.with_accounts()
+    path = workspace.folder / "accounts"
+    found = accounts.read_accounts(path)
+    viewer = replace(found["a-viewer"], token_digest=accounts.digest_token(TOKEN))
+    accounts.write_accounts(path, found | {"a-viewer": viewer})
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def client(workspace_with_token: Workspace) -> Iterator[httpx.Client]:
+    """A program that reads with the token."""
+    workspace = workspace_with_token
+    with ExitStack() as stack:
+        more = f'accounts = "{workspace.folder / "accounts"}"'
+        parts = make_test_services(workspace, Clock(), more)
+        parts.refresh()
+        client = stack.enter_context(serve(parts, workspace.port))
+        client.auth, client.timeout = ("a-viewer", TOKEN), httpx.Timeout(60)
+        yield client
+
+
+def get(client: httpx.Client, path: str, **options: str) -> dict[str, Any]:
+    """JSON of an answer; the options without their dollar signs."""
+    query = {f"${name}": value for name, value in options.items()}
+    answer = client.get(path, params=query or None)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:furl.pathstr is deprecated")  # of its own use
+def test_independent_client_reads_the_console(client: httpx.Client) -> None:
+    """All entity sets, relations and pages, by the client library of FROST."""
+    auth = AuthHandler("a-viewer", TOKEN)
+    service = frost.SensorThingsService(f"{client.base_url}{ROOT}")
+    service._auth_handler = auth  # noqa: SLF001 - its own setter does not accept one
+    things = service.things().query().count().orderby("name", "asc").list()
+    node = service.things().find("otani-1")
+    (place,) = node.get_locations().query().list().entities
+    streams = node.get_datastreams().query().expand("ObservedProperty").list()
+    tilt = service.datastreams().find("otani-1/tilt/x")
+    query = tilt.get_observations().query().top(50)
+    readings = list(query.filter("result gt 0.2").orderby("phenomenonTime").list())
+
+    assert things.count == len(SLOPES)
+    assert HOSTILE in {thing.name for thing in things}
+    assert place.location["coordinates"] == pytest.approx([133.5, 33.575], abs=0.001)
+    assert [s.observed_property.name for s in streams] == ["rain", "tilt/x", "tilt/y"]
+    assert [r.result for r in readings] == pytest.approx([
+        0.001 * n for n in range(287, 200, -1)
+    ])
+
+
+def test_requests_of_qgis(client: httpx.Client) -> None:
+    """Its list of sets, geometry types, count in an area, and pages."""
+    sets = {each["name"]: each["url"] for each in get(client, ROOT)["value"]}
+    of_type = "location/type eq 'Point' or location/geometry/type eq 'Point'"
+    area = f"geo.intersects(location, geography'{AREA}')"
+    count = get(client, sets["Locations"], top="0", count="true", filter=of_type)
+    found = get(
+        client,
+        sets["Locations"],
+        top="200",
+        count="false",
+        filter=f"({of_type}) and ({area})",
+        expand="Things($expand=Datastreams($expand=Observations($top=2)))",
+    )
+    page = get(client, sets["Things"], top="2", count="false")
+
+    assert count == {"@iot.count": len(SLOPES), "value": []}
+    assert [each["@iot.id"] for each in found["value"]] == ["otani-1", "otani-2"]
+    (thing,) = found["value"][0]["Things"]
+    assert [len(each["Observations"]) for each in thing["Datastreams"]] == [2, 2, 2]
+    assert "$top=2" in page["@iot.nextLink"]
+    assert len(get(client, page["@iot.nextLink"])["value"]) == 2
+
+
+def test_relations_lead_back(client: httpx.Client) -> None:
+    """From every set over every relation, one and many."""
+    for each in get(client, ROOT)["value"]:
+        entity = get(client, each["url"], top="1")["value"][0]
+        links = {name: url for name, url in entity.items() if name.endswith("Link")}
+        assert get(client, links.pop("@iot.selfLink")) == entity
+        assert links or each["name"] == "Nothing"
+        for name, link in links.items():
+            found = get(client, link)
+            expanded = get(client, entity["@iot.selfLink"], expand=name.split("@")[0])
+            assert expanded[name.split("@")[0]] == found.get("value", found)
+
+
+def test_filters_of_readings(client: httpx.Client) -> None:
+    """In SQL, or row by row, they accept the same."""
+    path = f"{ROOT}/Observations"
+    day = "phenomenonTime ge 2026-10-26T06:00:00Z"
+    exact = f"{day} and Datastream/name eq 'tilt/x' and result gt 0.28"
+    by_row = f"{day} and endswith(Datastream/name, '/x') and result mul 1 gt 0.28"
+    other = (
+        f"({exact}) or (FeatureOfInterest/id eq '{SLOPES[0].cell.token}' and "
+        "result lt 0 and phenomenonTime lt 2026-10-26T06:00:00Z)"
+    )
+    found = [get(client, path, filter=f, count="true") for f in (exact, by_row, other)]
+
+    assert [page["@iot.count"] for page in found] == [7, 7, 7]
+    assert found[0] == found[1] == found[2]
+    assert {each["result"] for each in found[0]["value"]} == {
+        round(0.001 * n, 6) for n in range(281, 288)
+    }
+
+
+def test_pages_of_readings(client: httpx.Client) -> None:
+    """Follow each other without a gap, in both directions."""
+    forward, back = [], []
+    for order, found in (("desc", back), ("asc", forward)):
+        query = quote(f"$orderby=phenomenonTime {order}&$top=100", safe="$=&")
+        link: str | None = f"{STREAM}/Observations?{query}&$select=phenomenonTime"
+        while link is not None:
+            page = get(client, link)
+            found += [each["phenomenonTime"] for each in page["value"]]
+            link = page.get("@iot.nextLink")
+
+    assert len(set(forward)) == len(forward) == 288
+    assert forward == sorted(forward) == back[::-1]
+
+
+def test_properties_and_references(client: httpx.Client) -> None:
+    """Of one entity, as JSON and as text."""
+    assert get(client, f"{STREAM}/name") == {"name": "tilt/x"}
+    assert client.get(f"{STREAM}/name/$value").text == "tilt/x"
+    reference = get(client, f"{STREAM}/Thing/Datastreams/$ref")
+    assert [set(each) for each in reference["value"]] == [{"@iot.selfLink"}] * 3
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("", 404),
+        ("Nothings", 404),
+        ("Things('nobody')", 404),
+        ("Things('otani-1')/Observations", 404),
+        ("Observations('a/b/1/99999999999999999/rain')", 404),
+        ("Observations('a/b/9999999999999999999/1/rain')", 404),
+        ("Datastreams('otani-1/rain')/Thing/Datastreams('otani-2/rain')", 404),
+        ("Things('otani-1')/Datastreams/" + "Thing/Datastreams/" * 5, 404),
+        ("Things?$select=nothing", 400),
+        ("Things?$expand=Nothing", 400),
+        ("Things?$filter=Datastreams/Observations/result gt 1", 400),
+        ("Things?$filter=Datastreams eq 1", 400),
+        ("Observations?$orderby=result", 400),
+        ("Observations?$skip=99999999999999", 400),
+    ],
+)
+def test_errors_have_the_form_of_the_standard(
+    client: httpx.Client, path: str, status: int
+) -> None:
+    """Code, type and a message that names field, rule and value."""
+    answer = client.get(f"{ROOT}/{path}" if path else f"{ROOT}//")
+
+    assert answer.status_code == status
+    assert answer.json()["code"] == status
+    assert " must be " in answer.json()["message"]
+
+
+DEEP = "Datastreams($expand=Thing($expand=Datastreams($expand=Observations)))"
+MANY = " or ".join(["substringof('a', concat(name, description))"] * 35)
+EVERY = " or ".join(["result mul 1 eq 1e300"] * 35)
+HEAVY = (
+    f"Things?$top=999999999&$expand={DEEP}",
+    f"Things?$filter={MANY}&$orderby=description,name desc",
+    f"Observations?$top=999999999&$filter={EVERY}",
+    f"Observations?$count=true&$filter={EVERY}",
+    "ObservedProperties?$filter=Datastreams/Thing/Datastreams/name eq Datastreams/name",
+    "Observations?$top=1000&$skip=9999&$expand=Datastream,FeatureOfInterest",
+)
+
+
+@pytest.mark.attack("console: SensorThings queries that ask for much", "no such route")
+def test_heavy_queries_keep_nobody_waiting(
+    client: httpx.Client, record_property: Callable[[str, object], None]
+) -> None:
+    """At once: an answer or a refusal each, while a page is served as always."""
+    statuses: list[int] = []
+
+    def send(path: str) -> None:
+        answer = httpx.get(
+            f"{client.base_url}{ROOT}/{path}", auth=client.auth, timeout=60
+        )
+        statuses.append(answer.status_code)
+        assert len(answer.content) < 20_000_000
+
+    senders = [threading.Thread(target=send, args=(each,)) for each in HEAVY]
+    for sender in senders:
+        sender.start()
+    waits_s = []
+    while any(sender.is_alive() for sender in senders):
+        begin_s = time.monotonic()
+        assert client.get("/api/session").status_code == 200
+        waits_s.append(time.monotonic() - begin_s)
+        time.sleep(0.05)
+    record_property("bystander_s", waits_s)
+
+    assert len(statuses) == len(senders)
+    assert set(statuses) <= {200, 400, 503}
+    assert max(waits_s) < 5
+
+
+def test_token_reads_and_changes_nothing(
+    client: httpx.Client, workspace_with_token: Workspace
+) -> None:
+    """By HTTP Basic or as a Bearer token; a page and a change need a login."""
+    bare = httpx.Client(base_url=client.base_url)
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    challenge = bare.get(ROOT)
+
+    assert challenge.status_code == 401
+    assert challenge.headers["www-authenticate"].startswith("Basic ")
+    assert bare.get(ROOT, headers=bearer).status_code == 200
+    assert bare.get("/api/cells", headers=bearer).status_code == 401
+    note = bare.post("/api/log/note", headers=bearer, json={"text": "x"})
+    assert note.status_code == 401
+
+
+@pytest.mark.attack("console: guesses at a token", "no tokens")
+def test_wrong_token_is_refused_and_logged(
+    client: httpx.Client, workspace_with_token: Workspace
+) -> None:
+    """Guesses keep nobody waiting; the journal counts them."""
+    bare = httpx.Client(base_url=client.base_url)
+    wrong = [
+        ("a-viewer", "wrong"),
+        ("a-viewer", ""),
+        ("a-viewer", TOKEN + "x"),
+        ("a-chief", TOKEN),
+        ("a-chief", ""),
+        ("", ""),
+    ]
+    for auth in wrong * 5:
+        assert bare.get(ROOT, auth=auth).status_code == 401
+    for header in ("Bearer", "Bearer x", "Basic !", "Basic /w==", "Digest x"):
+        headers = {"Authorization": header}
+        assert bare.get(ROOT, headers=headers).status_code == 401
+
+    assert client.get(ROOT).status_code == 200
+    journal = workspace_with_token.data / "console" / "journal.sqlite"
+    entries = read_journal(journal, *ACCESS_KINDS, limit=100)
+    assert any(entry.kind == "login_failed" for entry in entries)
