@@ -4,7 +4,7 @@ import * as maplibre from "maplibre-gl";
 import { el } from "./dom";
 import type { Gateway } from "./types";
 import { COLOURS, LEVELS_BY_SEVERITY, gatewayIcon, patternTile } from "./levelPatterns";
-import { cellName, fetchNodes, fetchPlaces, placesIn } from "./cellNames";
+import { allPlaces, cellName, fetchNodes, fetchPlaces, placesIn } from "./cellNames";
 import { get } from "./api";
 import { groundStyle, hasGround, levelOpacity } from "./ground";
 import type { Session } from "./api";
@@ -33,6 +33,9 @@ export class LevelMap {
   private frame = 0;
   private gateways: Gateway[] = [];
   private waiting: (() => void)[] = [];
+  // Cells whose names are drawn.
+  private named: string[] | null = null;
+  private names = "";
 
   constructor(
     private readonly state: State,
@@ -223,13 +226,15 @@ export class LevelMap {
     }));
     this.source("cells")?.setData({ type: "FeatureCollection", features });
     this.box.dataset["cells"] = String(tokens.length);
-    this.drawNames(levels);
+    if (this.named !== tokens) this.drawNames();
     this.drawSelection();
   }
 
   // Names of places; where they collide, that of the highest level is drawn.
-  private drawNames(levels: number[]): void {
+  private drawNames(): void {
     const { tokens, corners } = this.state.cells;
+    const levels = this.state.levels();
+    this.named = tokens;
     const features = tokens.flatMap((token, at) => {
       const name = placesIn(token).length ? cellName(token) : "";
       if (!name) return [];
@@ -261,8 +266,12 @@ export class LevelMap {
   private async drawNodes(): Promise<void> {
     const [nodes] = await Promise.all([fetchNodes(), fetchPlaces()]);
     this.state.emit("places");
+    const names = JSON.stringify([nodes.id, nodes.cell, allPlaces()]);
+    // An open panel is drawn again for new names only: it would lose the focus.
+    if (names !== this.names && this.state.selected) this.state.emit("selected");
+    this.names = names;
     if (!this.ready) return;
-    this.drawNames(this.state.levels());
+    this.drawNames();
     const features = nodes.id.map((id, at) => ({
       type: "Feature" as const,
       properties: { id, state: nodes.state[at] ?? "" },
