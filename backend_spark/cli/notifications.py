@@ -86,12 +86,12 @@ def _send_test(
 def show_log(config_path: Path, limit: int) -> None:
     """Show notifications with their last attempt, newest first."""
     from backend_spark.console.app import outbox_path  # noqa: PLC0415
-    from backend_spark.console.notifications.outbox import Outbox  # noqa: PLC0415
+    from backend_spark.console.notifications.outbox import NotificationOutbox  # noqa: PLC0415
 
     path = outbox_path(read_settings(config_path))
     if not path.exists():
         raise click.UsageError(f"there is no {path}: the console has not run yet")
-    outbox = Outbox(path)
+    outbox = NotificationOutbox(path)
     for each in outbox.newest(limit):
         attempts = outbox.attempts(each.id)
         last = attempts[-1] if attempts else {"number": 0, "outcome": ""}

@@ -39,7 +39,7 @@ from backend_spark.console.http import (
 )
 from backend_spark.console.live_state import Clock, LiveState
 from backend_spark.console.metrics import ConsoleMetrics
-from backend_spark.console.notifications.outbox import Outbox
+from backend_spark.console.notifications.outbox import NotificationOutbox
 from backend_spark.console.notifications.rules import NotificationRules
 from backend_spark.console.notifications.sender import (
     NotificationSender,
@@ -364,7 +364,7 @@ def make_sender(
         rules=NotificationRules(console.notifications, console.exercise, districts_of),
         journal=journal,
         events=book,
-        outbox=Outbox(outbox_path(settings)),
+        outbox=NotificationOutbox(outbox_path(settings)),
         clock=live_state.clock,
         present=live_state.now_s,
         read_s=lambda: live_state.read_s,

@@ -94,7 +94,7 @@ class StoredNotification:
     state: NotificationState
 
 
-class Outbox:
+class NotificationOutbox:
     """The file of the notifications; several threads may use it.
 
     Args:

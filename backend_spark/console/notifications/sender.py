@@ -20,8 +20,8 @@ from backend_spark.console.events import EventBook, EventState
 from backend_spark.console.notifications import channels
 from backend_spark.console.notifications.channels import DeliveryError, Message
 from backend_spark.console.notifications.outbox import (
+    NotificationOutbox,
     NotificationState,
-    Outbox,
     StoredNotification,
     row_of,
 )
@@ -71,7 +71,7 @@ class NotificationSender:
     rules: NotificationRules
     journal: Journal
     events: EventBook
-    outbox: Outbox
+    outbox: NotificationOutbox
     clock: Clock
     present: Clock
     read_s: Clock

@@ -12,7 +12,10 @@ from backend_spark.console.dependencies import (
     viewer,
 )
 from backend_spark.console.http import json_body, json_response
-from backend_spark.console.notifications.outbox import Outbox, StoredNotification
+from backend_spark.console.notifications.outbox import (
+    NotificationOutbox,
+    StoredNotification,
+)
 from service_runtime.errors import FieldError
 
 MAX_LINES: Final = 50
@@ -67,12 +70,12 @@ def _view(services: ConsoleServices) -> dict[str, Any]:
     }
 
 
-def lines_of_event(outbox: Outbox, number: int) -> list[dict[str, Any]]:
+def lines_of_event(outbox: NotificationOutbox, number: int) -> list[dict[str, Any]]:
     """Notifications of an event with their attempts, oldest first."""
     return [_line(outbox, each) for each in outbox.of_event(number)]
 
 
-def _line(outbox: Outbox, each: StoredNotification) -> dict[str, Any]:
+def _line(outbox: NotificationOutbox, each: StoredNotification) -> dict[str, Any]:
     return {
         "id": each.id,
         "event": each.event,

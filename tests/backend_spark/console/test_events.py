@@ -1,8 +1,9 @@
 """Events of slopes: one per rise, decided by people, folded from the journal."""
 
+import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import free_port
 from console_tables import MICRO, STEP_S, Slope, storm, write_tables
 from console_workspace import (
     HIGHEST,
@@ -19,6 +21,7 @@ from console_workspace import (
     Workspace,
     log_in,
     make_test_services,
+    serve,
 )
 from deltalake import write_deltalake
 
@@ -48,6 +51,27 @@ CODES = [
     '["confirmed",["rule","wire",["wire_cut","w"]],"v"]',
     '["unconfirmed",["rule","vibration",["shocks","v",40,12]]]',
 ]
+
+
+@pytest.fixture(scope="module")
+def shared(
+    tables: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx.Client]:
+    """The console on the slopes, and one message of a node outside all cells."""
+    workspace = Workspace(tmp_path_factory.mktemp("shared"), free_port())
+    shutil.copytree(tables, workspace.data)
+    outside = {"node": "otani-9", "cell": None, "seq": 1, "pri": 4}
+    append_messages(workspace, [outside])
+    parts = make_test_services(workspace, Clock(), workspace.with_accounts())
+    parts.refresh()
+    with serve(parts, workspace.port) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def proof(shared: httpx.Client) -> dict[str, str]:
+    """Headers of an analyst."""
+    return log_in(shared, "a-analyst")
 
 
 def level(value: int, at_s: int, codes: Iterable[str] = ()) -> Sign:
@@ -267,13 +291,13 @@ def test_list_reaches_the_oldest_of_thousands_quickly(path: Path) -> None:
     ],
 )
 def test_list_is_filtered(
-    open_app: OpenApp, workspace: Workspace, query: dict[str, object], count: int
+    shared: httpx.Client,
+    proof: dict[str, str],
+    query: dict[str, object],
+    count: int,
 ) -> None:
     """By state, level, time and place; the levels of the slopes are 4, 3 and 4."""
-    outside = {"node": "otani-9", "cell": None, "seq": 1, "pri": 4}
-    append_messages(workspace, [outside])
-
-    assert len(events_of(open_app(), **query)) == count
+    assert len(events_of(shared, **query)) == count
 
 
 @pytest.mark.parametrize("codes", [None, CODES])
@@ -345,22 +369,20 @@ def test_failed_slope_is_a_landslide_of_the_skill_page(
     ],
 )
 def test_invalid_decisions_are_rejected(
-    open_app: OpenApp,
-    workspace: Workspace,
+    shared: httpx.Client,
+    proof: dict[str, str],
     more: dict[str, Any],
     status: int,
     message: str,
 ) -> None:
     """The error names field and rule; nothing is stored."""
-    client = open_app(workspace.with_accounts())
-    proof = log_in(client, "a-analyst")
-    number = events_of(client)[0]["number"]
+    number = events_of(shared)[0]["number"]
     body = {"events": [number], "state": "closed"} | more
-    answer = client.post("/api/events/state", headers=proof, json=body)
+    answer = shared.post("/api/events/state", headers=proof, json=body)
 
     assert answer.status_code == status
     assert message in answer.json()["detail"]
-    assert events_of(client)[0]["state"] == "open"
+    assert events_of(shared)[0]["state"] == "open"
 
 
 def test_viewer_may_not_decide(open_app: OpenApp, workspace: Workspace) -> None:
@@ -431,12 +453,10 @@ def test_note_is_stored_in_the_journal(
 
 @pytest.mark.parametrize("text", ["", "  ", "x" * 2001])
 def test_empty_and_too_long_notes_are_rejected(
-    open_app: OpenApp, workspace: Workspace, text: str
+    shared: httpx.Client, proof: dict[str, str], text: str
 ) -> None:
     """The error states the allowed length."""
-    client = open_app(workspace.with_accounts())
-    proof = log_in(client, "a-analyst")
-    answer = client.post("/api/notes", headers=proof, json={"text": text})
+    answer = shared.post("/api/notes", headers=proof, json={"text": text})
 
     assert answer.status_code == 422
     assert "text must be 1 to 2000 characters long" in answer.json()["detail"]

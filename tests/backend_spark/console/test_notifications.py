@@ -328,14 +328,16 @@ def test_receiver_that_hangs_delays_no_other(
 
 
 def test_rises_meanwhile_are_one_message(
-    make_console: MakeConsole, hook: Receiver
+    make_console: MakeConsole, hook: Receiver, clock: Clock
 ) -> None:
     """The first goes out at once, a thousand more together; the highest is named."""
     console = make_console(rule(hook.url))
     console.rise(3)
     console.step()
-    for number in range(1000):
-        console.rise(4 if number == 500 else 3, f"{number:04x}")
+    with console.services.events.batch():
+        for number in range(1000):
+            level, slope = 4 if number == 500 else 3, f"{number:04x}"
+            console.services.events.add(sign(level, clock(), slope), clock())
     console.step(1)
     assert len(hook.requests) == 1
     console.step(MERGE_S)

@@ -64,7 +64,7 @@ class EventsPage {
     const filters = el("div", { class: "form filters" }, this.text, this.level, el("label", {}, t("from"), this.since), el("label", {}, t("until"), this.until));
     const names: Key[] = ["levelColumn", "eventWhere", "eventWhen", "reasons", "state"];
     const head = el("tr", {}, el("th", { scope: "col" }, this.canEdit ? this.all : null), ...names.map((name) => el("th", { scope: "col" }, t(name))), el("td", {}));
-    const table = el("table", { class: "list events" }, el("thead", {}, head), this.body);
+    const table = el("table", { class: "list event-list" }, el("thead", {}, head), this.body);
     const pages = el("div", { class: "pages" }, this.back, this.count, this.on);
     const handover = el("a", { href: `handover?lang=${currentLanguage()}`, target: "_blank", rel: "noopener" }, `${t("handover")} ↗`);
     const list = el("section", {}, el("h2", {}, t("events")), this.canEdit ? null : el("p", { class: "hint" }, t("needsAnalyst")), attentionSwitches(), this.states, filters, this.problem, this.canEdit ? this.bulk : null, table, pages);
