@@ -51,6 +51,11 @@ class IngestMetrics:
                 "Whether the disk is full and nothing is acknowledged.",
                 self.loop.disk_retry.is_full,
             ),
+            gauge(
+                "yamamori_ingest_clock_behind_seconds",
+                "Lead of most nodes' clocks by which times of receipt are corrected.",
+                self.loop.clock_correction.offset_s,
+            ),
             *self._log(),
             collect_loop_silence(self.pulse),
         ]
@@ -93,6 +98,11 @@ class IngestMetrics:
                 "yamamori_log_segments",
                 "Segments in the log, written by all ingesters.",
                 len(names),
+            ),
+            gauge(
+                "yamamori_log_unreadable_segments",
+                "Damaged segments in the log; their messages are in no table.",
+                len(self.loop.logged_ids.unreadable.intersection(names)),
             ),
             gauge(
                 "yamamori_log_unscored_segments",
