@@ -230,7 +230,7 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
             0: BACKEND
             + file_of("docs/how-to/console.md", 0, "c.toml")
             + "cat c.toml >> backend.toml\n",
-            4: ELEVATIONS,
+            "backend-spark map-pack relief": ELEVATIONS,
         },
         # The test of the second factor enters a code.
         PASSWORD
