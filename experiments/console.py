@@ -28,10 +28,10 @@ from selenium.webdriver import Chrome
 
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.schemas import LEVELS, SILVER, SPARK_TABLES
+from demo.processes import free_port
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.topics import cell_topic
 from tests.browser import browser
-from tests.conftest import free_port
 
 STEP_S = 600
 STEPS = 433
@@ -46,6 +46,7 @@ class Size:
 
     cells: int
     nodes: int
+    packs: tuple[Path, ...] = ()
 
 
 def write_tables(data: Path, size: Size, end_s: int) -> None:
@@ -147,7 +148,10 @@ def measure(folder: Path, size: Size, rounds: int) -> dict[str, Any]:
     write_tables(data, size, end_s)
     port = free_port()
     config = folder / "backend.toml"
-    config.write_text(f'[backend]\ndata = "{data}"\n[console]\nport = {port}\n')
+    packs = json.dumps([str(path.resolve()) for path in size.packs])
+    config.write_text(
+        f'[backend]\ndata = "{data}"\n[console]\nport = {port}\nmap_packs = {packs}\n'
+    )
     log = folder / "console.log"
     began_s = time.monotonic()
     command = [
@@ -173,6 +177,7 @@ def measure(folder: Path, size: Size, rounds: int) -> dict[str, Any]:
     return {
         "cells": size.cells,
         "nodes": size.nodes,
+        "map_packs": len(size.packs),
         "server_start_s": round(start_s, 2),
         "server_resident_mb": round(resident_mb),
         "replay_s": replays,
@@ -255,12 +260,21 @@ def _slide(driver: Chrome) -> float:
 @click.option("--nodes", default=20_000, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 @click.option(
+    "--map-pack",
+    "packs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Ground of the map; may be repeated.",
+)
+@click.option(
     "--out", type=click.Path(path_type=Path), default=Path("out/console.json")
 )
-def main(cells: int, nodes: int, rounds: int, out: Path) -> None:
+def main(
+    cells: int, nodes: int, rounds: int, packs: tuple[Path, ...], out: Path
+) -> None:
     """Measure the first view and write it as JSON."""
     with tempfile.TemporaryDirectory(prefix="yamamori-console-") as folder:
-        found = measure(Path(folder), Size(cells, nodes), rounds)
+        found = measure(Path(folder), Size(cells, nodes, packs), rounds)
     text = json.dumps(found, indent=2)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")

@@ -16,7 +16,12 @@ def map_pack() -> None:
 
 
 source_folder = click.argument("source", type=click.Path(path_type=Path))
-out_file = click.argument("out", type=click.Path(path_type=Path))
+out_file = click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Pack to write (MBTiles); an existing one is replaced.",
+)
 
 
 def _explain(run: Callable[..., None]) -> Callable[..., None]:

@@ -138,6 +138,12 @@ FORECAST = (
     + "END\ncp /var/lib/yamamori/forecast/jma.csv past/\n"
 )
 
+ELEVATIONS = """mkdir -p dem/14/14270 xyz/3/7
+awk 'BEGIN { for (y = 0; y < 256; y++) { for (x = 0; x < 255; x++) printf "%d,", x
+  print y } }' > dem/14/14270/6570.txt
+printf '\\211PNG' > xyz/3/7/2.png
+"""
+
 # Files of two analyses, in the folders of the settings and in that of the past.
 ANALYSES = f"""
 cat >> backend.toml <<'END'
@@ -165,12 +171,6 @@ WITHOUT_TLS = {
         "-h 127.0.0.1 -p 1884"
     )
 }
-ELEVATIONS = """mkdir -p dem/14/14270 xyz/3/7
-awk 'BEGIN { for (y = 0; y < 256; y++) { for (x = 0; x < 255; x++) printf "%d,", x
-  print y } }' > dem/14/14270/6570.txt
-printf '\\211PNG' > xyz/3/7/2.png
-"""
-
 ONE_CORE = {"local[2]": "local[1]"}
 CLUSTER = {
     "spark://10.0.0.1:7077": "local[1]",
@@ -231,7 +231,7 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
             + file_of("docs/how-to/console.md", 0, "c.toml")
             + "cat c.toml >> backend.toml\n"
             + file_of("docs/how-to/console.md", 0, "places.csv", "csv"),
-            "backend-spark map-pack": ELEVATIONS,
+            "backend-spark map-pack relief": ELEVATIONS,
         },
         # The test of the second factor enters a code.
         PASSWORD

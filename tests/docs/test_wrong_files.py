@@ -75,6 +75,10 @@ COMMANDS = {
     "backend_spark evaluate events_csv": "evaluate FILE FILE",
     "backend_spark evaluate --criteria":
         "evaluate DIR DIR --criteria FILE --cell 50330471",
+    "backend_spark map-pack tiles source":
+        "map-pack tiles FILE --out DIR/new.mbtiles --attribution a",
+    "backend_spark map-pack relief source":
+        "map-pack relief FILE --out DIR/new.mbtiles",
     "gateway_daemon topology evaluate topology": "topology evaluate FILE",
 }  # fmt: skip
 """Command lines of commands that need more than the file."""

@@ -1,14 +1,18 @@
 """Tiles of the console's map: served from packs, cached, and behind the login."""
 
 import gzip
+import io
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from browser import picture
 from console_pages import find, map_data, no_problems, shown
 from console_workspace import Workspace, log_in
+from PIL import Image
 from pmtiles.tile import TileType
 from selenium.webdriver import Chrome
 from tile_pack_files import pmtiles, vector_pack
@@ -100,6 +104,27 @@ def test_pack_damaged_while_it_is_served_leaves_the_levels(
     assert client.get("/api/cells").status_code == 200
 
 
+LOOKS = {
+    "level 3": (255, 40, 0),
+    "level 4": (170, 0, 170),
+    "held 3": (214, 115, 95),
+    "held 4": (166, 91, 169),
+    "level 2": (242, 231, 0),
+    "held 2": (204, 199, 91),
+}
+"""Colours of `levelPatterns.ts` that could be taken for one another."""
+
+
+def looks_on(picture: bytes) -> Counter[str]:
+    """Number of pixels by the look whose colour is nearest, greys left out."""
+    image = Image.open(io.BytesIO(picture)).convert("RGB").crop((0, 60, 860, 640))
+    pixels = np.asarray(image).reshape(-1, 3).astype(int)
+    vivid = pixels[np.ptp(pixels, axis=1) > 70]
+    distances = [np.abs(vivid - colour).sum(axis=1) for colour in LOOKS.values()]
+    names = list(LOOKS)
+    return Counter(names[at] for at in np.argmin(distances, axis=0))
+
+
 def test_map_opens_on_a_landscape(
     run_console: Callable[..., str], driver: Chrome, terrain: Path
 ) -> None:
@@ -114,5 +139,11 @@ def test_map_opens_on_a_landscape(
     )
     assert loaded >= 4
     assert map_data(driver)["cells"] != "0"
+    # Cells of level 3, of level 4 and a held one are shown, and look like no other.
+    found = looks_on(driver.get_screenshot_as_png())
+    assert min(found[name] for name in ("level 3", "level 4", "held 4")) > 500, found
+    # Stripes are mixed with the colour at their edges.
+    assert found["level 3"] > 3 * found["held 3"], found
+    assert found["held 4"] > 3 * found["held 2"], found
     picture(driver, "map-ground-ja")
     no_problems(driver)

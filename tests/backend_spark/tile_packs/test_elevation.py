@@ -151,7 +151,9 @@ def test_command_makes_a_pack_that_the_console_opens(tmp_path: Path) -> None:
     """From a download to a checked pack, with GSI's attribution."""
     out = tmp_path / "relief.mbtiles"
 
-    assert "up to zoom 14" in run("relief", str(download(tmp_path / "dem")), str(out))
+    assert "up to zoom 14" in run(
+        "relief", str(download(tmp_path / "dem")), "--out", str(out)
+    )
     info = open_pack(out).info
     west, south, east, north = info.bounds
     assert west <= WEST < EAST <= east
@@ -169,10 +171,12 @@ def test_command_packs_a_folder_of_tiles(tmp_path: Path) -> None:
     (folder / "3" / "7" / "2.jpg").write_bytes(file.getvalue())
     out = tmp_path / "base.mbtiles"
 
-    run("tiles", str(folder), str(out), "--attribution", "町", "--tms")
+    run("tiles", str(folder), "--out", str(out), "--attribution", "町", "--tms")
     assert open_pack(out).read(3, 7, 5) == file.getvalue()
     assert open_pack(out).read(3, 7, 2) is None
-    result = CliRunner().invoke(cli, ["map-pack", "tiles", str(folder), str(out)])
+    result = CliRunner().invoke(
+        cli, ["map-pack", "tiles", str(folder), "--out", str(out)]
+    )
     assert "--attribution" in result.output
 
 
@@ -182,7 +186,8 @@ def test_foreign_tile_in_a_folder_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "xyz" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"\x89PNG")
-    pack = ("tiles", str(tmp_path / "xyz"), str(tmp_path / "o"), "--attribution", "a")
+    pack = ["tiles", str(tmp_path / "xyz"), "--out", str(tmp_path / "o")]
+    pack += ["--attribution", "a"]
     mixed = CliRunner().invoke(cli, ["map-pack", *pack])
     (tmp_path / "xyz/3/7/3.jpg").rename(tmp_path / "xyz/3/7/8.png")
     outside = CliRunner().invoke(cli, ["map-pack", *pack])
@@ -220,7 +225,9 @@ def test_damaged_download_is_refused(
     folder = download(tmp_path / "dem")
     damage(folder)
     out = tmp_path / "relief.mbtiles"
-    result = CliRunner().invoke(cli, ["map-pack", "relief", str(folder), str(out)])
+    result = CliRunner().invoke(
+        cli, ["map-pack", "relief", str(folder), "--out", str(out)]
+    )
 
     assert result.exit_code == 2
     assert words in result.output.replace("\n", "")

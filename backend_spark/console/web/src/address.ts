@@ -73,7 +73,7 @@ export function followAddress(state: State, map: LevelMap): void {
   const apply = async () => {
     const view = readAddress();
     open(view.tab ?? "map");
-    state.select(view.cell);
+    if (view.cell !== state.selected) state.select(view.cell);
     await showTime(state, view);
     // The last, because a selection and a replay move the map to their cells.
     if (view.map) map.moveTo(view.map);

@@ -32,7 +32,6 @@ export class LevelMap {
   private ready = false;
   private frame = 0;
   private gateways: Gateway[] = [];
-  private waiting: (() => void)[] = [];
   // Cells whose names are drawn.
   private named: string[] | null = null;
   private names = "";
@@ -129,12 +128,11 @@ export class LevelMap {
     this.listen(map);
     this.ready = true;
     this.draw();
-    for (const run of this.waiting) run();
   }
 
-  whenReady(run: () => void): void {
-    if (this.ready) run();
-    else this.waiting.push(run);
+  // Once the first picture is there, so that nothing delays the levels.
+  whenDrawn(run: () => void): void {
+    this.map?.once("idle", run);
   }
 
   // Layers of one source, below another layer.

@@ -55,7 +55,7 @@ export class Overlays {
     const form = session.role === "chief" ? this.form() : null;
     const parts = [searchBox(map), el("h3", {}, t("overlays")), this.list, form, this.problem];
     map.box.append(el("details", { class: "overlays" }, el("summary", {}, t("overlaysAndSearch")), el("div", {}, ...parts)));
-    map.whenReady(() => void this.load());
+    map.whenDrawn(() => void this.load());
   }
 
   private async load(): Promise<void> {

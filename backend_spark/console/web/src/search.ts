@@ -41,9 +41,15 @@ export function searchBox(map: LevelMap): HTMLElement {
   return form;
 }
 
+// What is searched; results are listed in this order.
+const SOURCES: ((text: string) => Promise<Found[]>)[] = [findNodes, findInOverlays];
+
 async function search(text: string): Promise<Found[]> {
-  const [places, nodes] = await Promise.all([get<Found[]>(`api/search?${new URLSearchParams({ q: text })}`), findNodes(text)]);
-  return [...nodes, ...places];
+  return (await Promise.all(SOURCES.map((find) => find(text)))).flat();
+}
+
+async function findInOverlays(text: string): Promise<Found[]> {
+  return get<Found[]>(`api/search?${new URLSearchParams({ q: text })}`);
 }
 
 async function findNodes(text: string): Promise<Found[]> {
