@@ -17,6 +17,7 @@ from service_runtime.settings import (
     Problem,
     SettingsError,
     build_settings,
+    check_folder,
     key,
     parse_toml,
     read_settings_text,
@@ -32,7 +33,11 @@ from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 class BackendSection:
     """``[backend]``: the data folder."""
 
-    data: str = key(KeyRule("Folder of the log, the tables and the checkpoints."))
+    data: str = key(
+        KeyRule(
+            "Folder of the log, the tables and the checkpoints.", check=check_folder
+        )
+    )
 
 
 @dataclass(frozen=True)

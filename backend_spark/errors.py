@@ -147,8 +147,9 @@ class SegmentError(BackendError, OSError):
     def __init__(self, path: Path, reason: str) -> None:
         self.path = path
         super().__init__(
-            f"segment {path} cannot be read: {reason}; restore it from a backup, "
-            "or move it out of the log and its messages are lost"
+            f"segment {path} cannot be read: {reason}; its messages are missing from "
+            "the tables. Copy it from a backup into the log under another name, such "
+            "as restored.1-0000000000.arrow"
         )
 
 

@@ -4,6 +4,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from backend_spark.console.place_files import read_place_file
+from backend_spark.console.places import write_places
 from backend_spark.tables.reader import open_tables
 from demo import console, scenario
 from demo.console import Console
@@ -18,6 +20,7 @@ START_LEAD_S = 8.0
 """Real seconds between starting the nodes and the first drop of rain."""
 
 WARM_UP_S = 90.0
+PLACES = Path(__file__).parent / "places.csv"
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class System:
             )
 
     def start_console(self) -> None:
-        """Start the console."""
+        """Start the console, with the names of the slopes."""
+        write_places(self.backend, read_place_file(PLACES).places)
         # Another program may have taken the port chosen minutes ago.
         self.console = replace(self.console, port=free_port())
         config = self._write("console.toml", self._backend_toml())

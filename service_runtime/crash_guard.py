@@ -20,14 +20,17 @@ import mmap
 import os
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from service_runtime.files import make_folder, write_atomic
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 KERNEL_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 CRASHES: Final = 2
@@ -147,6 +150,14 @@ class CrashGuard:
         self._slot[_STATE] = _IDLE
         if self._suspects and self._suspects.pop(self._digest, None) is not None:
             self._write_suspects()
+
+    def decode(self, topic: str, payload: bytes, decode: Callable[[], T]) -> T | None:
+        """Decode a message between `begin` and `end`; None if it is put aside."""
+        if not self.begin(topic, payload):
+            return None
+        decoded = decode()
+        self.end()
+        return decoded
 
     def begin_group(self) -> None:
         """Mark a group of messages as being handled together."""

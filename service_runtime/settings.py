@@ -135,6 +135,20 @@ def key(rule: KeyRule, default: Any = MISSING) -> Any:
     return dataclasses.field(default=default, metadata={"rule": rule}, kw_only=True)
 
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def check_folder(folder: str) -> None:
+    """Refuse the URL of an object store: it would become a folder of that name.
+
+    Raises:
+        FieldError: It is a URL.
+    """
+    if _URL.match(folder):
+        remedy = "mount the store, and give the folder"
+        raise FieldError("folder", "on this machine, not a URL", folder, remedy)
+
+
 def read_settings_text(path: Path) -> str:
     """Read the text of a settings file.
 

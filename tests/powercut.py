@@ -107,7 +107,8 @@ def cut(store: Path, root: Path, *, keeps_names: bool = False) -> None:
     if keeps_names:
         folders = {str(p): _names(p) for p in (root, *root.rglob("*")) if p.is_dir()}
     else:
-        lines = (store / JOURNAL).read_text(encoding="utf-8").splitlines()
+        # A program that is killed can leave part of a line: that folder was not synced.
+        lines = (store / JOURNAL).read_text(encoding="utf-8").split("\n")[:-1]
         folders = {each["path"]: each["names"] for each in map(json.loads, lines)}
     _rebuild(store, folders, root, survivors)
     shutil.rmtree(root)

@@ -32,7 +32,7 @@ from backend_spark.ingest.segment_log import (
     LogOffset,
     SegmentName,
     list_segments,
-    read_segment,
+    read_intact_segment,
 )
 from backend_spark.scoring.decode import parse_message, read_reason_codes
 from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
@@ -109,16 +109,24 @@ def alert_table(messages: Iterable[Mapping[str, Any]], guard: CrashGuard) -> pa.
 
 
 def _guarded_table(message: Mapping[str, Any], guard: CrashGuard) -> pa.Table:
-    """Table of one message; one that ended the program twice is not decoded."""
-    is_decoded = guard.begin(message["topic"], message["payload"])
-    if is_decoded:
-        row = alert_row(message)
-    else:
-        row = alert_row({**message, "payload": b""}) | {"reason": DEAD_LETTER}
-    table = pa.Table.from_pylist([row], schema=ALERTS)
-    if is_decoded:
-        guard.end()
-    return table
+    """Table of one message, which is not decoded if it is damaged or dangerous.
+
+    A message that was damaged in the log has a reason; a dangerous one ended the
+    program twice.
+    """
+    reason, table = message["reason"], None
+    if reason is None:
+        table = guard.decode(
+            message["topic"], message["payload"], lambda: _table(alert_row(message))
+        )
+    if table is not None:
+        return table
+    row = alert_row({**message, "payload": b""})
+    return _table(row | {"reason": reason or DEAD_LETTER})
+
+
+def _table(row: Mapping[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist([row], schema=ALERTS)
 
 
 def alert_row(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +237,7 @@ class AlertWriter:
     def _read_new(self, name: SegmentName) -> list[dict[str, Any]]:
         """Urgent rows of a segment that are not in the table, each once."""
         rows = []
-        for row in urgent_rows(read_segment(self.follower.folder / str(name))):
+        for row in urgent_rows(read_intact_segment(self.follower.folder / str(name))):
             message_id = MessageId(row["node"], row["boot"], row["seq"])
             if message_id not in self.known_ids:
                 self.known_ids.add([message_id])
@@ -244,7 +252,8 @@ class AlertWriter:
             table = alert_table(rows, self.crash_guard)
             parts = [write_file(self.table, table, ALERTS)]
         properties = CommitProperties(app_transactions=transactions)
-        commit_files(DeltaTable(str(self.table)), self.table, parts, properties)
+        read = DeltaTable(str(self.table))
+        commit_files(self.table, parts, properties, read=read)
         self.checkpoint.write(self.follower.offset)
         maintain_tables([self.table], self.commits, MIN_WHOLE_BYTES, COMPACT_EVERY)
         self._uncommitted_streams.clear()
@@ -258,7 +267,6 @@ def run(settings: BackendSettings) -> None:
 
     Raises:
         AlreadyRunningError: Another process writes the alerts of this data folder.
-        SegmentError: The log is damaged.
     """
     exit_on_thread_error()
     data = Path(settings.backend.data)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 
 from backend_spark.analysed_rain.files import (
     MAX_BYTES,
@@ -157,7 +157,7 @@ class AnalysisImporter:
         arrays["mm"] = pa.array(values, mask=np.isnan(values))
         rows = pa.table({name: arrays[name] for name in ANALYSES.names})
         part = write_file(path, rows.cast(ANALYSES), ANALYSES)
-        commit_files(table, path, [part], CommitProperties())
+        commit_files(path, [part])
         maintain_tables([path], batch_id)
 
 

@@ -63,6 +63,10 @@ COLUMNS: Final = (
     "latest_received",
     "history_days",
 )
+ARRAY_COLUMNS: Final = (
+    *("cell", "at", "level", "state", "r60_mm", "swi_mm"),
+    *("tilt_rate_deg_per_h", "lower_bound", "rain_known"),
+)
 _MICRO: Final = 1_000_000
 _NUMBERS: Final = ("r60_mm", "swi_mm", "tilt_rate_deg_per_h")
 
@@ -156,20 +160,41 @@ class LevelGrid:
             numbers[:, STEPS - steps :] = np.nan
         self.end_s = end_s
 
-    def store(self, rows: pa.Table) -> None:
-        """Store rows of the levels table; a repeated row replaces the earlier one."""
-        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+    def store(self, rows: pa.Table, newest: dict[str, int]) -> bool:
+        """Store levels and numbers; a repeated row replaces the earlier one.
+
+        Args:
+            rows: Rows with `ARRAY_COLUMNS`.
+            newest: Time of the newest row of each cell in microseconds; updated.
+
+        Returns:
+            Whether any row is within the 72 hours.
+        """
+        at_us: Integers = rows["at"].cast(pa.int64()).to_numpy()
+        at_s = at_us // _MICRO
         wanted = (at_s >= self.begin_s) & (at_s <= self.end_s)
-        rows, at_s = rows.filter(pa.array(wanted)), at_s[wanted]
+        if not wanted.all():
+            rows = rows.filter(pa.array(wanted))
+            at_us, at_s = at_us[wanted], at_s[wanted]
         if not rows.num_rows:
-            return
+            return False
         row = self._rows_of(rows["cell"])
         step: Integers = (at_s - self.begin_s) // STEP_S
         self.levels[row, step] = shown_levels(rows)
         self.flags[row, step] = _flags(rows)
         for name, array in self.numbers.items():
             array[row, step] = rows[name].to_numpy().astype(np.float32)
-        self._renew_latest(rows, row, at_s)
+        last: Integers = np.zeros(len(self.tokens), np.int64)
+        np.maximum.at(last, row, at_us)
+        for at in np.flatnonzero(last).tolist():
+            token = self.tokens[at]
+            newest[token] = max(newest.get(token, 0), int(last[at]))
+        return True
+
+    def renew(self, rows: pa.Table) -> None:
+        """Renew the newest row of each cell from rows with all columns."""
+        at_s: Integers = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        self._renew_latest(rows, self._rows_of(rows["cell"]), at_s)
 
     def remember(self, rows: Sequence[dict[str, Any]]) -> None:
         """Add cells that have been silent for longer, by the last row of each."""

@@ -6,7 +6,7 @@ row may be read again; the state stores rows by key.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from backend_spark.console.nodes import GatewayList, NodeStates
 from backend_spark.scoring.holds import HELD, NO_LIMITS, HoldLimits, PresentLevel
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.schemas import LEVELS, NODES, SILVER
+from backend_spark.tables.schemas import LEVELS, NODES, SILVER, UTC_TIME
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.findings import ADVISORY, WARNING
 from spatial_mqtt.cells import Cell
@@ -55,22 +55,44 @@ class TableFeed:
         self._table: DeltaTable | None = None
         self._version: int | None = None
         self._seen: frozenset[str] = frozenset()
+        self._unread: list[str] = []
 
     def read_new(self, since_s: float) -> pa.Table | None:
         """Rows of unread files from a Unix time on; None if the table is unchanged."""
+        parts = list(self.read_parts(since_s, self._columns))
+        return pa.concat_tables(parts) if parts else None
+
+    def read_parts(self, since_s: float, columns: pa.Schema) -> Iterator[pa.Table]:
+        """Rows of unread files in parts, so that three days never are in memory.
+
+        Args:
+            since_s: Unix time of the first row.
+            columns: Columns to read; text is read as dictionaries where they say so.
+        """
         table = self._newest()
         if table is None or table.version() == self._version:
-            return None
+            return
         version, files = table.version(), self._files(table, since_s)
+        self._unread = [name for name in files if name not in self._seen]
         try:
-            new = [name for name in files if name not in self._seen]
-            parts = [self._read(name, since_s) for name in new]
+            for name in self._unread:
+                yield from self._read(name, self._is_since(since_s), columns)
         except FileNotFoundError as error:
             # Compacted between reading the log and the file: read the next version.
             log.info("%s was removed while being read; retrying", error.filename)
-            return None
+            return
         self._version, self._seen = version, frozenset(files)
-        return pa.concat_tables(parts) if parts else None
+
+    def read_times(self, times: pa.Array) -> Iterator[pa.Table]:
+        """Rows at some times in the files that `read_parts` has just read."""
+        try:
+            for name in self._unread:
+                yield from self._read(
+                    name, pc.is_in(pc.field("at"), times), self._columns
+                )
+        except FileNotFoundError as error:
+            log.info("%s was removed while being read; retrying", error.filename)
+            self._version = None
 
     def newest_s(self) -> float:
         """Unix time of the newest row, by the statistics in the log; 0 without any."""
@@ -102,12 +124,18 @@ class TableFeed:
             self._table = DeltaTable(path)
         return self._table
 
-    def _read(self, name: str, since_s: float) -> pa.Table:
-        """Rows of one file; the schema casts the view types that a merge writes."""
+    def _is_since(self, since_s: float) -> pc.Expression:
         since = pa.scalar(round(since_s * _MICRO), pa.timestamp("us", tz="UTC"))
-        path = str(self._path / name)
-        file = ds.dataset(path, schema=self._columns, format="parquet")
-        return file.to_table(filter=pc.field(self._time) >= since)
+        return pc.field(self._time) >= since
+
+    def _read(
+        self, name: str, wanted: pc.Expression, columns: pa.Schema
+    ) -> Iterator[pa.Table]:
+        """Rows of one file; the schema casts the view types that a merge writes."""
+        file = ds.dataset(str(self._path / name), schema=columns, format="parquet")
+        for batch in file.to_batches(filter=wanted, batch_readahead=2):
+            if batch.num_rows:
+                yield pa.table(batch)
 
 
 class CellCorners:
@@ -152,6 +180,10 @@ def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
         for name in names
     ]
     return pa.schema(fields)
+
+
+_ARRAY_COLUMNS: Final = _columns(LEVELS, level_grid.ARRAY_COLUMNS)
+"""Columns for the arrays; the others are read of the newest row of each cell."""
 
 
 @dataclass
@@ -212,12 +244,12 @@ class LiveState:
         """Read new rows of the tables."""
         now_s = self.clock()
         present_s = self._levels.newest_s() if self.exercise else now_s
-        rows = self._levels.read_new(present_s - level_grid.HOURS * 3600 - STEP_S)
+        since_s = present_s - level_grid.HOURS * 3600 - STEP_S
         readings = self._silver.read_new(present_s - SILVER_HOURS * 3600)
         # Once only: later readings of these nodes are in silver.
         summaries = None if self.nodes.by_id else self._node_table.read_new(0.0)
+        changed = self._take_levels(since_s, now_s)
         with self.lock:
-            changed = self._take_levels(rows, now_s)
             if readings is not None:
                 self.nodes.add_readings(readings)
                 changed = True
@@ -255,18 +287,32 @@ class LiveState:
         """Unix time of the present: of the newest data in an exercise."""
         return float(self.grid.end_s) if self.exercise else self.clock()
 
-    def _take_levels(self, rows: pa.Table | None, now_s: float) -> bool:
-        if rows is not None and rows.num_rows:
-            newest = rows["at"].cast(pa.int64()).to_numpy().max() / 1_000_000
-            self._newest_s = max(self._newest_s, newest)
+    def _take_levels(self, since_s: float, now_s: float) -> bool:
+        """Read new levels into the grid; whether anything has changed."""
+        changed = False
+        newest: dict[str, int] = {}
+        for rows in self._levels.read_parts(since_s, _ARRAY_COLUMNS):
+            last = rows["at"].cast(pa.int64()).to_numpy().max() / _MICRO
+            self._newest_s = max(self._newest_s, last)
+            with self.lock:
+                self._advance(now_s)
+                changed |= self.grid.store(rows, newest)
+                self._count_cells()
+        if newest:
+            times = pa.array(sorted(set(newest.values())), pa.int64())
+            for rows in self._levels.read_times(times.cast(UTC_TIME)):
+                with self.lock:
+                    self.grid.renew(rows)
+        with self.lock:
+            return self._advance(now_s) or changed
+
+    def _advance(self, now_s: float) -> bool:
+        """Move the grid to the present."""
         end_s = self._newest_s if self.exercise else now_s + AHEAD_S
         end = int(end_s // STEP_S * STEP_S)
         moved = end > self.grid.end_s
         self.grid.advance(end)
-        if rows is not None:
-            self.grid.store(rows)
-            self._count_cells()
-        return moved or rows is not None
+        return moved
 
     def _count_cells(self) -> None:
         """Increment `geometry` if there are more cells."""

@@ -25,7 +25,7 @@ from slope_science.causes import Cause
 from slope_science.findings import ADVISORY, EMERGENCY
 
 JST: Final = timezone(timedelta(hours=9))
-MAX_CELLS: Final = 12
+MAX_CELLS: Final = 7
 MAX_DISTRICTS: Final = 8
 STALE_S: Final = 1800
 """Age of the newest data from which the present is not judged."""
@@ -196,15 +196,16 @@ def _since(since_s: int, now_s: float, words: dict[str, str]) -> str:
 
 def _duration(seconds: float, words: dict[str, str]) -> str:
     hours, minutes = divmod(max(0, int(seconds)) // 60, 60)
+    if hours >= 48:  # noqa: PLR2004 - days are easier to read
+        return words["days"].format(*divmod(hours, 24))
     if not hours:
         return words["minutes"].format(minutes)
     return words["hours"].format(hours, minutes)
 
 
 def _counts(levels: list[int]) -> list[tuple[int, int]]:
-    """Number of cells at each value, the highest first; held ones only if any."""
-    held = {level for level in levels if level > level_grid.HELD_OFFSET}
-    shown = sorted({5, 4, 3, 2, 1, 6, 0} | held, key=headline_order, reverse=True)
+    """Number of cells at each value that there is, the highest first."""
+    shown = sorted(set(levels), key=headline_order, reverse=True)
     return [(level, levels.count(level)) for level in shown]
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 
 from backend_spark.config import KeepSection
 from backend_spark.criteria.tables import mesh_code_at
@@ -71,7 +71,7 @@ def add_rows(
     new = [_record(row, file, known_s) for row in rows if row.issue not in there]
     if new:
         part = write_file(path, pa.Table.from_pylist(new, FORECASTS), FORECASTS)
-        commit_files(DeltaTable(str(path)), path, [part], CommitProperties())
+        commit_files(path, [part])
         maintain_tables([path], DeltaTable(str(path)).version())
     return len(new)
 

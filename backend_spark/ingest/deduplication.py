@@ -4,23 +4,32 @@ At start they are read from the segments' id columns, and from one file per inge
 with the ids of segments that have been deleted.
 """
 
+import logging
 import os
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from backend_spark.errors import SegmentError
-from backend_spark.ingest.segment_log import SegmentName, list_segments, read_segment
+from backend_spark.ingest.segment_log import (
+    SegmentName,
+    list_segments,
+    read_segment_ids,
+)
 from service_runtime.files import fsync_folder
 from spatial_mqtt.custody import IntervalSet
 from spatial_mqtt.senml import MessageId
 
+log = logging.getLogger(__name__)
+
 _PREFIX = ".ids-"
 _UNFINISHED = ".unfinished-ids-"
+_DAMAGED = ".damaged-ids-"
 _SCHEMA = pa.schema([
     pa.field("node", pa.string()),
     pa.field("boot", pa.string()),
@@ -122,7 +131,6 @@ class ArchivedIds:
         last_us: Unix time of the last receipt of each (node, boot), in microseconds.
     """
 
-    COLUMNS: ClassVar = ("node", "boot", "seq", "received_at")
     path: Path
     ranges: IdRanges = field(default_factory=IdRanges)
     last_us: dict[_Key, int] = field(default_factory=dict)
@@ -131,17 +139,19 @@ class ArchivedIds:
     def load(cls, path: Path) -> "ArchivedIds":
         """Read the file; no ids if it does not exist.
 
-        Raises:
-            SegmentError: The file cannot be read.
+        A damaged one is moved aside: messages of deleted segments that are sent again
+        are then logged again, which is better than no ingest.
         """
         past = cls(path)
         if not path.exists():
             return past
         try:
-            with pa.memory_map(str(path)) as source:
-                rows = pa.ipc.open_file(source).read_all().to_pydict()
-        except (OSError, pa.ArrowInvalid) as error:
-            raise SegmentError(path, str(error)) from error
+            rows = _read_ids(path)
+        except (OSError, pa.ArrowException, ValueError, LookupError) as error:
+            aside = path.with_name(f"{_DAMAGED}{path.name.removeprefix(_PREFIX)}")
+            path.replace(aside)
+            log.error("%s cannot be read (%s); moved to %s", path, error, aside)  # noqa: TRY400
+            return past
         for node, boot, low, high, last_us in zip(*rows.values(), strict=True):
             past.add((node, boot), low, high, last_us)
         return past
@@ -152,7 +162,7 @@ class ArchivedIds:
         self.last_us[key] = max(last_us, self.last_us.get(key, last_us))
 
     def add_segment(self, rows: pa.Table) -> None:
-        """Add the ids of a segment, read with the columns `COLUMNS`."""
+        """Add the ids of a segment, read by `read_segment_ids`."""
         times = rows["received_at"].cast(pa.int64()).to_pylist()
         ids = (rows[name].to_pylist() for name in ("node", "boot", "seq"))
         for node, boot, seq, last_us in zip(*ids, times, strict=True):
@@ -186,6 +196,16 @@ class ArchivedIds:
         fsync_folder(self.path.parent)
 
 
+def _read_ids(path: Path) -> dict[str, list[Any]]:
+    with pa.memory_map(str(path)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    table.validate(full=True)
+    if table.schema != _SCHEMA:
+        raise ValueError(f"its columns are {table.column_names}")
+    rows: dict[str, list[Any]] = table.to_pydict()
+    return rows
+
+
 def archived_ids_path(folder: Path, ingester: str) -> Path:
     """Path of the id file of an ingester, in the folder of the log."""
     return folder / f"{_PREFIX}{ingester}"
@@ -197,51 +217,52 @@ class MessageIdSet:
 
     Attributes:
         ranges: Sequence numbers of each (node, boot).
+        unreadable: Segments whose ids are unknown because they are damaged.
     """
 
     ranges: IdRanges = field(default_factory=IdRanges)
+    unreadable: set[SegmentName] = field(default_factory=set)
     _segments: set[SegmentName] = field(default_factory=set)
     _file_versions: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def read_log(cls, folder: Path) -> "MessageIdSet":
-        """Read the ids of all segments in a folder.
-
-        Raises:
-            SegmentError: A segment cannot be read.
-        """
+        """Read the ids of all segments in a folder."""
         seen = cls()
         seen.read_new_segments(folder)
         return seen
 
     def read_new_segments(self, folder: Path) -> None:
-        """Read the ids of segments and id files that are new since the last call.
-
-        Raises:
-            SegmentError: A segment cannot be read.
-        """
+        """Read the ids of segments and id files that are new since the last call."""
         names = set(list_segments(folder))
         for name in sorted(names - self._segments):
             path = folder / str(name)
             try:
-                table = read_segment(path, ("node", "boot", "seq"))
-            except SegmentError:
+                table = read_segment_ids(path)
+            except SegmentError as error:
+                # Deleted meanwhile: its ids are in an id file. Damaged: a message that
+                # is sent again is logged again, which is better than none.
                 if path.exists():
-                    raise
-                continue  # deleted meanwhile; its ids are in an id file
+                    log.error("%s", error)  # noqa: TRY400 - the trace adds nothing
+                    self.unreadable.add(name)
+                continue
             columns = (table[name].to_pylist() for name in ("node", "boot", "seq"))
             self.add(MessageId(*parts) for parts in zip(*columns, strict=True))
         self._segments = names
         for path in sorted(folder.glob(f"{_PREFIX}*")):
-            status = path.stat()
-            version = (status.st_ino, status.st_mtime_ns)
-            if self._file_versions.get(path) == version:
-                continue
-            self._file_versions[path] = version
-            archived = ArchivedIds.load(path).ranges
-            for key in archived:
-                for low, high in archived[key]:
-                    self.ranges.add(key, low, high)
+            with suppress(FileNotFoundError):
+                self._read_archived(path)
+
+    def _read_archived(self, path: Path) -> None:
+        status = path.stat()
+        version = (status.st_ino, status.st_mtime_ns)
+        if self._file_versions.get(path) == version:
+            return
+        self._file_versions[path] = version
+        archived = ArchivedIds.load(path).ranges
+        for key in archived:
+            for low, high in archived[key]:
+                self.ranges.add(key, low, high)
 
     def __contains__(self, message_id: MessageId) -> bool:
         """Whether the set contains an id."""

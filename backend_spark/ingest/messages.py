@@ -68,12 +68,13 @@ def classify_guarded(
     message: IncomingMessage, received_us: int, guard: CrashGuard
 ) -> ClassifiedMessage:
     """Read a message; one that ended the program twice goes to quarantine unread."""
-    if not guard.begin(message.topic, message.payload):
-        row = LogRow(received_us, message.topic, message.payload, reason=DEAD_LETTER)
-        return ClassifiedMessage(message, row, None)
-    classified = classify_message(message, received_us)
-    guard.end()
-    return classified
+    classified = guard.decode(
+        message.topic, message.payload, lambda: classify_message(message, received_us)
+    )
+    if classified is not None:
+        return classified
+    row = LogRow(received_us, message.topic, message.payload, reason=DEAD_LETTER)
+    return ClassifiedMessage(message, row, None)
 
 
 def classify_message(message: IncomingMessage, received_us: int) -> ClassifiedMessage:

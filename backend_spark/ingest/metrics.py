@@ -95,6 +95,11 @@ class IngestMetrics:
                 len(names),
             ),
             gauge(
+                "yamamori_log_unreadable_segments",
+                "Damaged segments in the log; their messages are in no table.",
+                len(self.loop.logged_ids.unreadable.intersection(names)),
+            ),
+            gauge(
                 "yamamori_log_unscored_segments",
                 "Segments that at least one query has not committed.",
                 count_unscored(names, self.scored()),

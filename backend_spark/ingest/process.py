@@ -144,7 +144,7 @@ class IngestService:
 
         Raises:
             AlreadyRunningError: Another process holds the lock, and this is no standby.
-            SegmentError: The log is damaged.
+            SegmentError: A file of ids is damaged.
             SettingsError: The address for Prometheus cannot be used.
         """
         if not self._wait_for_lock():
@@ -242,7 +242,7 @@ def run(settings: BackendSettings, *, standby: bool = False) -> None:
     Raises:
         SettingsError: No broker is set.
         AlreadyRunningError: Another process ingests, and `standby` is False.
-        SegmentError: The log is damaged.
+        SegmentError: A file of ids is damaged.
     """
     endpoint = parse_broker(settings.ingest)
     exit_on_thread_error()

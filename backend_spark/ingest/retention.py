@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from backend_spark.errors import SegmentError
 from backend_spark.ingest.deduplication import ArchivedIds
-from backend_spark.ingest.segment_log import SegmentName, list_segments, read_segment
+from backend_spark.ingest.segment_log import (
+    SegmentName,
+    list_segments,
+    read_segment_ids,
+    set_segment_aside,
+)
 from service_runtime.files import fsync_file, fsync_folder, is_disk_full
 
 log = logging.getLogger(__name__)
@@ -127,8 +133,7 @@ class SegmentRetention:
             chunk = surplus_segments[first : first + SEGMENTS_AT_ONCE]
             paths = [self.folder / str(each.name) for each in chunk]
             if past is not None:
-                for path in paths:
-                    past.add_segment(read_segment(path, ArchivedIds.COLUMNS))
+                paths = [path for path in paths if _archive_ids(past, path)]
                 self._save(past, now_s)
             for path in paths:
                 path.unlink()
@@ -171,6 +176,16 @@ class SegmentRetention:
                 status = (self.folder / str(name)).stat()
                 kept.append(StoredSegment(name, status.st_size, status.st_mtime))
         return kept
+
+
+def _archive_ids(past: ArchivedIds, path: Path) -> bool:
+    """Add the ids of a segment; one that cannot be read is moved out of the log."""
+    try:
+        past.add_segment(read_segment_ids(path))
+    except SegmentError as error:
+        log.error("%s; moved to %s", error, set_segment_aside(path))  # noqa: TRY400
+        return False
+    return True
 
 
 def _reserve_path(past: Path) -> Path:

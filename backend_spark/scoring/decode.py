@@ -306,8 +306,12 @@ def cut_rejected(rows: pa.Table) -> pa.Table:
 
 
 def cut_message_ids(rows: pa.Table) -> pa.Table:
-    """One row per message id, including rejected ones, from schemas.PARSED."""
-    first = rows.filter(pc.equal(rows["position"], 0))
+    """One row per message id, including rejected ones, from schemas.PARSED.
+
+    A segment of the log that cannot be read has a row without an id.
+    """
+    is_first = pc.equal(rows["position"], 0)
+    first = rows.filter(pc.and_(is_first, pc.is_valid(rows["node"])))
     at = first.schema.get_field_index("at")
     return first.set_column(at, "at", first["pack_at"]).select(MESSAGES.names)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from backend_spark.scoring.features import SETTLED_DAYS
 from backend_spark.scoring.rain import SPREAD_S
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english_list
@@ -143,11 +144,14 @@ def revise_rows(
         unknown = new.set_column(at, new.schema.field(at), first)
         return RevisedRows(unknown, new.schema.empty_table(), past.empty_table())
     stored = {tuple(row[key] for key in keys): row for row in old.to_pylist()}
+    longest_days = _longest_history_days(stored.values())
     fresh: list[Row] = []
     changed: list[Row] = []
     superseded: list[Row] = []
     for row in new.to_pylist():
         before = stored.get(tuple(row[key] for key in keys))
+        if before and _lacks_history(row, before, longest_days.get(row["cell"], 0.0)):
+            continue
         readings = list(news.get(row["cell"], ()))
         after, gone = _revision(row, before, readings)
         into = fresh if before is None else changed
@@ -158,6 +162,27 @@ def revise_rows(
         pa.Table.from_pylist(changed, schema=new.schema),
         pa.Table.from_pylist(superseded, schema=past),
     )
+
+
+def _longest_history_days(rows: Iterable[Row]) -> dict[str, float]:
+    """Longest rain history of each cell, in days."""
+    longest: dict[str, float] = {}
+    for row in rows:
+        days = row.get("history_days") or 0.0
+        longest[row["cell"]] = max(days, longest.get(row["cell"], 0.0))
+    return longest
+
+
+def _lacks_history(row: Row, before: Row, longest_days: float) -> bool:
+    """Whether a row is computed from less rain than the stored one, which stays.
+
+    Where the states of an old cell are lost, scoring starts from dry soil within its
+    history: its first rows would be too low. A young cell is scored from its begin.
+    """
+    days = row.get("history_days")
+    if days is None or longest_days < SETTLED_DAYS:
+        return False
+    return bool(days < SETTLED_DAYS and days < (before["history_days"] or 0.0) - 1)
 
 
 def _revision(

@@ -15,9 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -40,10 +38,9 @@ from backend_spark.scoring.decode import (
 from backend_spark.scoring.nearby import find_nearby_cells
 from backend_spark.scoring.revisions import (
     NewReadings,
-    add_news,
-    merge_news,
     revise_rows,
 )
+from backend_spark.streaming.changes import ReceivedChanges, UnscoredChanges
 from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
@@ -107,6 +104,10 @@ ANALYSED_TRANSACTION_PREFIX: Final = "analysed "
 
 IMPORTS_AT_ONCE: Final = 50
 """Imports of analyses whose rows are in memory at a time."""
+
+RECENT_S: Final = 4 * 86_400
+"""Age since when most passes read; a cell that needs more is scored by itself, so that
+one late reading does not bring months of its neighbours into memory."""
 
 ANALYST: Final = "JMA"
 """Name in revisions that a later analysis causes."""
@@ -181,25 +182,26 @@ class LotWorker:
         return pa.Table.from_pylist(results, schema=LOT_RESULT)
 
 
-def _find_refused(messages: pa.Table, guard: CrashGuard) -> pa.Array:
+def _find_refused(messages: pa.Table, guard: CrashGuard) -> pa.ChunkedArray:
     """Which messages the guard puts aside, as booleans.
 
-    A lot is marked as a whole. After a crash each message is tried alone first.
+    A lot is marked as a whole. After a crash each message is tried alone first. A
+    message that was damaged in the log has a reason already.
     """
     if not guard.is_cautious and not guard.has_refused():
-        return pa.repeat(pa.scalar(False), messages.num_rows)
+        return pc.is_valid(messages["reason"])
     refused = []
     for row in messages.to_pylist():
-        is_decoded = guard.begin(row["topic"], row["payload"])
+        is_decoded = row["reason"] is None and guard.begin(row["topic"], row["payload"])
         refused.append(not is_decoded)
         if is_decoded:
             if guard.is_cautious:
                 decode.parse_message(row)
             guard.end()
-    return pa.array(refused, pa.bool_())
+    return pa.chunked_array([refused], pa.bool_())
 
 
-def _decode(messages: pa.Table, refused: pa.Array) -> pa.Table:
+def _decode(messages: pa.Table, refused: pa.ChunkedArray) -> pa.Table:
     """Rows of messages; of the refused ones only the reason.
 
     Shape:
@@ -211,9 +213,9 @@ def _decode(messages: pa.Table, refused: pa.Array) -> pa.Table:
     unread = messages.filter(refused)
     at = unread.schema.get_field_index("payload")
     empty = pa.repeat(pa.scalar(b"", unread.schema.field(at).type), unread.num_rows)
+    reason = pc.fill_null(unread["reason"], DEAD_LETTER)
     unread = decode_messages(unread.set_column(at, unread.schema.field(at), empty))
     at = unread.schema.get_field_index("reason")
-    reason = pa.repeat(pa.scalar(DEAD_LETTER), unread.num_rows)
     unread = unread.set_column(at, unread.schema.field(at), reason)
     return pa.concat_tables([rows, unread])
 
@@ -242,87 +244,6 @@ def _split_into_lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             lot = []
     if any(batch.num_rows for batch in lot):
         yield pa.Table.from_batches(lot)
-
-
-@dataclass(frozen=True)
-class ReceivedChanges:
-    """Cells and nodes that new messages change.
-
-    Attributes:
-        earliest_us: For each cell the Unix time, in microseconds, of its earliest
-            new reading.
-        rejected: Number of packs that cannot be decoded.
-        news: For each cell the messages of its nodes, as causes of revisions.
-        node_rows: Newest `node_summary` row of each node.
-    """
-
-    earliest_us: dict[str, int]
-    rejected: int
-    news: dict[str, list[NewReadings]]
-    node_rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def from_rows(
-        cls, rows: Iterable[dict[str, Any]], words: Iterable[node_summary.Row] = ()
-    ) -> "ReceivedChanges":
-        """Merge rows of schemas.TOUCHED and of `node_summary`."""
-        earliest_us: dict[str, int] = {}
-        news: dict[str, dict[str, NewReadings]] = {}
-        rejected = 0
-        newest: dict[str, node_summary.Row] = {}
-        node_summary.merge_into(newest, words)
-        for row in rows:
-            cell, at_us = row.pop("cell"), row.pop("earliest_us")
-            rejected += row.pop("rejected")
-            if cell is not None and at_us is not None:
-                earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
-                add_news(news.setdefault(cell, {}), NewReadings(**row))
-        news_of = {cell: list(by_node.values()) for cell, by_node in news.items()}
-        return cls(earliest_us, rejected, news_of, newest)
-
-
-@dataclass
-class UnscoredChanges:
-    """Changes by batches that no pass has scored yet.
-
-    Attributes:
-        changes: Changed cells and nodes.
-        batch_id: Last of the batches; None without any.
-        files: Files of silver from these batches.
-        lock: Held while a batch is committed and added, and while a pass takes all.
-    """
-
-    changes: ReceivedChanges = field(default_factory=lambda: ReceivedChanges({}, 0, {}))
-    batch_id: int | None = None
-    files: set[str] = field(default_factory=set)
-    lock: Lock = field(default_factory=Lock)
-
-    def take_all(self) -> "UnscoredChanges":
-        """Remove and return all changes; later ones are for the next pass."""
-        with self.lock:
-            pending = UnscoredChanges(self.changes, self.batch_id, self.files)
-            self.changes, self.batch_id, self.files = (
-                ReceivedChanges({}, 0, {}),
-                None,
-                set(),
-            )
-        return pending
-
-    def add(self, touched: ReceivedChanges, batch_id: int) -> None:
-        """Add the changes by a batch."""
-        earliest_us, news = self.changes.earliest_us, self.changes.news
-        for cell, at_us in touched.earliest_us.items():
-            earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
-            news[cell] = merge_news([*news.get(cell, ()), *touched.news[cell]])
-        node_summary.merge_into(self.changes.node_rows, touched.node_rows.values())
-        self.batch_id = max(batch_id, -1 if self.batch_id is None else self.batch_id)
-
-    def chunks(self, max_cells: int) -> Iterator[ReceivedChanges]:
-        """Cells sorted by token, in chunks of at most `max_cells` cells."""
-        cells = iter(sorted(self.changes.earliest_us.items()))
-        while earliest_us := dict(islice(cells, max_cells)):
-            news = {cell: self.changes.news[cell] for cell in earliest_us}
-            yield ReceivedChanges(earliest_us, 0, news)
 
 
 @dataclass(frozen=True)
@@ -401,7 +322,7 @@ class ScoringPipeline:
         levels = self.tables / "levels"
         upto = Transaction(SCORED_TRANSACTION_PREFIX + self.app_id, pending.batch_id)
         properties = CommitProperties(app_transactions=[upto])
-        commit_files(DeltaTable(str(levels)), levels, [], properties)
+        commit_files(levels, [], properties)
 
     def score_analyses(self) -> None:
         """Write levels of the cells without a node from new analyses; idempotent."""
@@ -414,7 +335,7 @@ class ScoringPipeline:
             upto = min(newest, after + IMPORTS_AT_ONCE)
             self._score_analyses(after, upto)
             done = CommitProperties(app_transactions=[Transaction(app, upto)])
-            commit_files(DeltaTable(str(levels)), levels, [], done)
+            commit_files(levels, [], done)
             after = upto
 
     def _score_analyses(self, after: int, upto: int) -> None:
@@ -503,6 +424,8 @@ class ScoringPipeline:
         until_us: int | None = None,
     ) -> pa.Table:
         """Score cells; returns the flags that change (schemas.FLAGS)."""
+        newest_us = self._newest_readings_us()
+        touched = touched.within_horizon(newest_us, self.horizon_s * 1_000_000)
         known = read_cell_states(self.tables / "memories", touched.earliest_us)
         scored = self._score_on_executors(session, touched, known, until_us)
         for table, keys in (("levels", LEVEL_KEY), ("sensors", SENSOR_KEY)):
@@ -510,6 +433,13 @@ class ScoringPipeline:
             self._revise(table, keys, rows, touched)
         known.replace(collect_rows(scored, "memories", CELL_STATES))
         return collect_rows(scored, "flags", FLAGS)
+
+    def _newest_readings_us(self) -> dict[str, int]:
+        """Unix time in microseconds of the newest reading of each cell."""
+        nodes = DeltaTables(self.tables).nodes(["cell", "at"])
+        newest = nodes.group_by("cell").aggregate([("at", "max")])
+        times = newest["at_max"].cast(pa.int64()).to_pylist()
+        return dict(zip(newest["cell"].to_pylist(), times, strict=True))
 
     def _score_on_executors(
         self,
@@ -519,12 +449,9 @@ class ScoringPipeline:
         until_us: int | None,
     ) -> pa.Table:
         """CELL_SCORES of cells, distributed over the executors."""
-        cells = sorted(touched.earliest_us)
-        count = min(session.sparkContext.defaultParallelism, len(cells))
-        shares = [
-            cells[len(cells) * n // count : len(cells) * (n + 1) // count]
-            for n in range(count)
-        ]
+        shares = self._share_cells(
+            touched, known, session.sparkContext.defaultParallelism
+        )
         occupied = DeltaTables(self.tables).occupied_cells()
         tasks = [self._make_task(share, touched, known, occupied) for share in shares]
         horizon_s, max_ahead_s = self.horizon_s, self.max_ahead_s
@@ -540,8 +467,38 @@ class ScoringPipeline:
                         rows = filter_received(rows, until_us)
                     yield from scorer.score(rows).to_batches()
 
-        numbers = session.range(0, count, 1, count)
+        numbers = session.range(0, len(tasks), 1, len(tasks))
         return numbers.mapInArrow(score, format_ddl(CELL_SCORES)).toArrow()
+
+    def _share_cells(
+        self, touched: ReceivedChanges, known: StoredCellStates, count: int
+    ) -> list[list[str]]:
+        """Cells of each task: `count` tasks, and one for each cell with late readings.
+
+        A cell that has states, but none of the last days that is valid, is read by
+        itself.
+        """
+        newest_s = known.newest_s()
+        late = {
+            cell
+            for cell in newest_s.keys() & touched.earliest_us.keys()
+            if self._since_s(cell, touched, known) < newest_s[cell] - RECENT_S
+        }
+        cells = sorted(touched.earliest_us.keys() - late)
+        count = min(count, len(cells))
+        shares = [
+            cells[len(cells) * n // count : len(cells) * (n + 1) // count]
+            for n in range(count)
+        ]
+        return [*shares, *([cell] for cell in sorted(late))]
+
+    def _since_s(
+        self, cell: str, touched: ReceivedChanges, known: StoredCellStates
+    ) -> float:
+        """Unix time of the first reading needed to score a cell."""
+        if cell in known.valid:
+            return known.valid[cell][0] - REREAD_S
+        return touched.earliest_us[cell] / 1_000_000 - self.horizon_s
 
     def _make_task(
         self,
@@ -553,12 +510,7 @@ class ScoringPipeline:
         """Reader, files and scorer of some cells, for an executor."""
         earliest_us = {cell: touched.earliest_us[cell] for cell in cells}
         last = {cell: known.valid[cell] for cell in cells if cell in known.valid}
-        since_s = min(
-            last[cell][0] - REREAD_S
-            if cell in last
-            else at_us / 1_000_000 - self.horizon_s
-            for cell, at_us in earliest_us.items()
-        )
+        since_s = min(self._since_s(cell, touched, known) for cell in cells)
         path = str(self.tables / "silver")
         memories = {cell: body for cell, (_, body) in last.items()}
         rules = self.cell_rules.rules_of(cells)

@@ -33,7 +33,7 @@ from backend_spark.ingest.segment_log import (
     advance_offset,
     end_offset,
     list_segments,
-    read_segment,
+    read_intact_segment,
     segments_between,
 )
 from backend_spark.tables.reader import open_dataset
@@ -157,7 +157,7 @@ class SegmentLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Rows of the segments of a task; runs on an executor."""
         assert isinstance(partition, SegmentPartition)  # noqa: S101 - made by partitions
         for path in partition.paths:
-            yield from read_segment(Path(path)).to_batches()
+            yield from read_intact_segment(Path(path)).to_batches()
 
     def _list(self) -> tuple[list[SegmentName], LogOffset]:
         """Segments in the folder, and the offset up to which the list is complete.

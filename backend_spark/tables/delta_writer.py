@@ -240,49 +240,68 @@ def append_files(
     path: Path, files: Sequence[DataFile], transaction: BatchTransaction
 ) -> None:
     """Commit the files of a batch to a table, unless it is committed already."""
-    table = DeltaTable(str(path))
-    if files and not transaction.is_committed(table):
-        commit_files(table, path, files, transaction.commit_properties())
+    with commit_lock(path):
+        # Opened under the lock: if a pass removed files in between, delta-rs would
+        # refuse the commit.
+        table = DeltaTable(str(path))
+        if files and not transaction.is_committed(table):
+            adds = [part.add_action() for part in files]
+            _commit(table, path, adds, transaction.commit_properties())
 
 
 def commit_files(
-    table: DeltaTable,
     path: Path,
     files: Sequence[DataFile],
     properties: CommitProperties | None = None,
     removed: Iterable[str] = (),
+    read: DeltaTable | None = None,
 ) -> None:
     """Add files, and remove those in `removed`, in one commit.
 
-    Without files, only the transactions of `properties` are committed. If a second
-    writer commits the same transaction in between, delta-rs raises, because `table` is
-    stale then.
+    Without files, only the transactions of `properties` are committed.
+
+    Args:
+        path: Folder of the table.
+        files: Files to add.
+        properties: Properties of the commit.
+        removed: Names of files to remove.
+        read: The version that the files follow from: delta-rs raises if another process
+            has committed one of the transactions since. By default the newest.
     """
     changes: list[AddAction | RemoveAction] = [part.add_action() for part in files]
     now_ms = max((part.modified_ms for part in files), default=0)
     changes += [RemoveAction(file, True, now_ms) for file in removed]
-    commit_actions(table, path, changes, properties)
+    commit_actions(path, changes, properties, read)
 
 
 def commit_actions(
-    table: DeltaTable,
     path: Path,
     actions: Sequence[AddAction | RemoveAction],
     properties: CommitProperties | None = None,
+    read: DeltaTable | None = None,
 ) -> None:
-    """Add and remove files in one commit."""
+    """Add and remove files in one commit; see `commit_files`."""
     with commit_lock(path):
-        table.create_write_transaction(
-            list(actions), "append", table.schema(), commit_properties=properties
-        )
-        sync_version(path, DeltaTable(str(path)).version())
+        _commit(read or DeltaTable(str(path)), path, actions, properties)
+
+
+def _commit(
+    table: DeltaTable,
+    path: Path,
+    actions: Sequence[AddAction | RemoveAction],
+    properties: CommitProperties | None,
+) -> None:
+    table.create_write_transaction(
+        list(actions), "append", table.schema(), commit_properties=properties
+    )
+    sync_version(path, DeltaTable(str(path)).version())
 
 
 def append_rows(path: Path, rows: pa.Table) -> None:
     """Append rows that are not in the table."""
     if rows.num_rows:
         part = write_file(path, rows, TABLES[path.name])
-        commit_files(DeltaTable(str(path)), path, [part])
+        commit_files(path, [part])
 
 
 def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:
@@ -357,7 +376,7 @@ def update_flags(path: Path, flags: pa.Table) -> None:
         file_flags = flags.filter(pc.equal(flags["file"], file)).sort_by("row")
         groups = _with_new_flags(path / file, file_flags)
         parts.append(write_row_groups(path, groups, SILVER))
-    commit_files(DeltaTable(str(path)), path, parts, removed=files)
+    commit_files(path, parts, removed=files)
 
 
 def _with_new_flags(file: Path, flags: pa.Table) -> Iterator[pa.Table]:
@@ -399,6 +418,13 @@ class StoredCellStates:
     path: Path
     valid: Mapping[str, tuple[int, bytes]]
     all_times: Sequence[tuple[str, int]]
+
+    def newest_s(self) -> dict[str, int]:
+        """Unix time of the newest state of each cell, valid or not."""
+        newest: dict[str, int] = {}
+        for cell, at_us in self.all_times:
+            newest[cell] = max(at_us // _MICRO, newest.get(cell, 0))
+        return newest
 
     def replace(self, new: pa.Table) -> None:
         """Append states, and delete those of their cells that are no longer valid.

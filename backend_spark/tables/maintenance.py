@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
@@ -26,6 +27,7 @@ from backend_spark.tables.delta_writer import (
     time_literal,
     write_file,
 )
+from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.recovery import DELTA_LOG, newest_commits
 from backend_spark.tables.schemas import TABLES, cast_to_schema
 from service_runtime.files import fsync_folder
@@ -52,6 +54,9 @@ DELETE_EVERY_S: Final = 6 * 3600.0
 """Time between two deletions of old rows in a running process."""
 
 DAY_US: Final = 86_400 * 1_000_000
+
+CLOCK_SLACK_S: Final = 86_400.0
+"""Time for which no node needs to send anything before the clock is doubted."""
 
 GOLD: Final = frozenset({"levels", "sensors", "revisions", "sensor_revisions"})
 """Tables whose age is by the time of a step; the others use the time of receipt."""
@@ -110,7 +115,7 @@ def compact(path: Path, min_whole_bytes: int = MIN_WHOLE_BYTES) -> None:
                 for file in files
             ),
         ]
-        commit_actions(DeltaTable(str(path)), path, changes)
+        commit_actions(path, changes)
 
 
 def shorten_log(path: Path) -> None:
@@ -137,6 +142,24 @@ def shorten_log(path: Path) -> None:
         fsync_folder(folder)
 
 
+def credible_now_s(tables: Path, now_s: float) -> float:
+    """The current time, but at most a day after the nodes' newest reading.
+
+    A clock that jumped ahead must not make everything too old. Only nodes with a set
+    clock count, and readings that are plausible beside the clock of their receipt.
+    """
+    nodes = DeltaTables(tables).nodes(["at", "synchronised"])
+    newest = pc.max(nodes.filter(nodes["synchronised"])["at"]).as_py()
+    if newest is None or now_s <= newest.timestamp() + CLOCK_SLACK_S:
+        return now_s
+    log.error(
+        "the clock is %.1f days after the newest reading of all nodes: rows are "
+        "deleted by their age on the day after that reading",
+        (now_s - newest.timestamp()) / CLOCK_SLACK_S,
+    )
+    return float(newest.timestamp() + CLOCK_SLACK_S)
+
+
 def delete_old_rows(
     tables: Path, names: Iterable[str], keep: KeepSection, now_s: float
 ) -> dict[str, int]:
@@ -149,14 +172,16 @@ def delete_old_rows(
         tables: Folder of the tables.
         names: Tables that only the caller writes.
         keep: Ages.
-        now_s: Unix time.
+        now_s: Unix time; see `credible_now_s`.
 
     Returns:
         Number of deleted rows by table.
     """
     deleted = {}
-    for name in names:
-        days = keep.days_of(name)
+    limited = [(name, keep.days_of(name)) for name in names]
+    if any(days for _, days in limited):
+        now_s = credible_now_s(tables, now_s)
+    for name, days in limited:
         if days:
             column = "at" if name in GOLD else "received_at"
             before_us = round(now_s * 1_000_000) - days * DAY_US

@@ -219,18 +219,19 @@ class Ingress(BaseConnectionHandler):
     def _unpack(self, publication: IncomingMessage) -> list[IncomingMessage]:
         if publication.content is None:
             return [publication]
-        if not self._crash_guard.begin(publication.topic, publication.payload):
-            return []
-        messages = self._unpacker.unpack([publication])
-        self._crash_guard.end()
-        return messages
+        messages = self._crash_guard.decode(
+            publication.topic,
+            publication.payload,
+            lambda: self._unpacker.unpack([publication]),
+        )
+        return messages or []
 
     def _parse(self, message: IncomingMessage) -> ParsedMessage | None:
-        if not self._crash_guard.begin(message.topic, message.payload):
-            return None
-        parsed = parse_publication(message, self._default_priority)
-        self._crash_guard.end()
-        return parsed
+        return self._crash_guard.decode(
+            message.topic,
+            message.payload,
+            lambda: parse_publication(message, self._default_priority),
+        )
 
     def _add_receipts(self, stored: Sequence[ParsedMessage]) -> None:
         for message in stored:

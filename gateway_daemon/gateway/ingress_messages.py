@@ -84,11 +84,11 @@ class DeliveryParser:
 
     def parse(self, message: IncomingMessage) -> MessageDraft | None:
         """The draft of a message; None if it is put aside."""
-        if not self.crash_guard.begin(message.topic, message.payload):
-            return None
-        draft = parse_delivery(message, self.default_priority)
-        self.crash_guard.end()
-        return draft
+        return self.crash_guard.decode(
+            message.topic,
+            message.payload,
+            lambda: parse_delivery(message, self.default_priority),
+        )
 
 
 def declared_priority(incoming: IncomingMessage) -> int:

@@ -7,7 +7,6 @@ Managers serves that broker too, for clients that have no other address.
 """
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +44,7 @@ from gateway_daemon.manager.replication import (
 )
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Service
+from service_runtime.log_limit import LogLimit
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.directory import (
     GatewayHeartbeat,
@@ -97,10 +97,6 @@ KEEPALIVE_S = 10
 STARTUP_HEARTBEAT_S = 10.0
 """Heartbeat interval assumed after a start; three missed ones end a lease."""
 
-REPEAT_S = 60.0
-MAX_REPORTED = 1000
-"""The same error of a message is reported once in this time; so many are known."""
-
 MAX_CLOCK_LEAD_MS = 3_600_000
 """A clock of another Manager that is further ahead is reported."""
 
@@ -137,7 +133,7 @@ class Manager:
         self._waits_since_s: float | None = None
         self._is_completion_pending = False
         self._checked_s = clocks.mono_s()
-        self._reported_s: dict[str, float] = {}
+        self._error_limit = LogLimit(clocks.mono_s)
         self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
             SimpleQueue()
         )
@@ -273,13 +269,8 @@ class Manager:
 
     def _report_once(self, text: str) -> None:
         """Report an error of a message, which may come with every heartbeat."""
-        now_s = self._clocks.mono_s()
-        if now_s - self._reported_s.get(text, -math.inf) < REPEAT_S:
-            return
-        if len(self._reported_s) >= MAX_REPORTED:
-            self._reported_s.clear()
-        self._reported_s[text] = now_s
-        self._publisher.report_error(text)
+        if self._error_limit.count(text) is not None:
+            self._publisher.report_error(text)
 
     def _on_up(self, session: BrokerSession) -> None:
         session.is_up = True

@@ -38,6 +38,13 @@ def test_all_invalid_settings_are_reported_at_once(tmp_path: Path) -> None:
     assert "score.trigger_s" in error
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/data", "abfss://c@a/x", "file:/data"])
+def test_url_as_data_folder_is_rejected(tmp_path: Path, url: str) -> None:
+    """Ingest would write, and give receipts for, a folder named ``s3:``."""
+    with pytest.raises(SettingsError, match=r"backend\.data: folder must be on this"):
+        read_settings(write(tmp_path, f'[backend]\ndata = "{url}"\n'))
+
+
 def test_ingest_without_a_broker_is_rejected(tmp_path: Path) -> None:
     """Only ingest needs a broker."""
     settings = read_settings(write(tmp_path, '[backend]\ndata = "/data"\n'))

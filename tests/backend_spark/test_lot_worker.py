@@ -6,7 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from backend_spark.ingest.segment_log import (
+    DAMAGED_ROW,
+    LogRow,
+    SegmentWriter,
+    read_intact_segment,
+)
 from backend_spark.streaming import pipeline
+from backend_spark.streaming.changes import ReceivedChanges
 from backend_spark.streaming.pipeline import (
     NODE_ROWS,
     RECEIVED,
@@ -72,6 +79,41 @@ def test_lots_of_any_size_write_every_row_once(
     assert failed == {4: "clock: the time is not believable beside its receipt"}
 
 
+def test_damage_in_the_log_costs_the_damaged_messages_only(tmp_path: Path) -> None:
+    """A flipped bit in a payload that still decodes, and a segment cut short."""
+    tables, writer = tmp_path / "tables", SegmentWriter(tmp_path / "log", "i.0a")
+    create_tables(tables, SPARK_TABLES)
+    paths = []
+    for batch in messages():
+        columns = batch.set_column(
+            0, "received_at", batch.column(0).cast(pa.int64())
+        ).to_pylist()
+        paths.append(writer.append([LogRow(*row.values()) for row in columns]))
+    whole = bytearray(paths[0].read_bytes())
+    # The last byte of the payload is the value of the wire: cut instead of whole.
+    payload = messages()[0].column("payload")[1].as_py()
+    whole[whole.index(payload) + len(payload) - 1] ^= 1
+    paths[0].write_bytes(whole)
+    paths[1].write_bytes(paths[1].read_bytes()[:300])
+    work = LotWorker(tables, frozenset(RECEIVED), 7, 600, 60 * 86_400).process
+    rows = pa.concat_tables([read_intact_segment(path) for path in paths])
+    results = pa.Table.from_batches(list(work(rows.to_batches())))
+    found = {
+        name: pa.concat_tables(
+            pq.read_table(tables / name / part.file, schema=TABLES[name])
+            for part in result_files(results, name)
+        )
+        for name in RECEIVED
+    }
+
+    assert sorted(found["messages"]["seq"].to_pylist()) == [0, 1, 2, 6, 7, 8]
+    assert set(found["silver"]["seq"].to_pylist()) == {0, 2, 6, 7, 8}
+    reasons = {r["seq"]: r["reason"] for r in found["rejected"].to_pylist()}
+    assert reasons[1] == DAMAGED_ROW
+    assert "cannot be read" in reasons[None]
+    assert reasons.keys() == {1, None}
+
+
 def test_lot_returns_its_affected_range(tmp_path: Path) -> None:
     """The earliest plausible reading and the late ones; no file is written."""
     tables = tmp_path / "tables"
@@ -87,3 +129,16 @@ def test_lot_returns_its_affected_range(tmp_path: Path) -> None:
     assert (node_row["node"], node_row["at"]) == ("n", (T0 + 8 * 600) * 1_000_000)
     assert node_row["received_at"] == node_row["at"] + 7200 * 1_000_000
     assert not tables.exists()
+
+
+def test_reading_before_the_horizon_changes_no_level() -> None:
+    """As dated by a clock that was set to 1980: only the horizon is scored again."""
+    day_us = 86_400_000_000
+    newest = {"a": 100 * day_us, "b": 100 * day_us}
+    changes = ReceivedChanges({"a": 0, "b": 90 * day_us, "c": 5}, 0, {})
+
+    assert changes.within_horizon(newest, 60 * day_us).earliest_us == {
+        "a": 40 * day_us,
+        "b": 90 * day_us,
+        "c": 5,
+    }

@@ -20,13 +20,15 @@ from backend_spark.scoring.arrow import (
 from backend_spark.scoring.revisions import is_unchanged
 from backend_spark.scoring.score import score_levels
 from backend_spark.streaming import job
+from backend_spark.streaming.changes import ReceivedChanges
 from backend_spark.streaming.job import RestartingQuery
-from backend_spark.streaming.pipeline import ReceivedChanges, ScoringPipeline
+from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.tables import delta_writer
 from backend_spark.tables.delta_writer import append_rows, create_tables
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import SILVER, SPARK_TABLES
 from slope_science.criteria import Criteria
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 
 pytestmark = pytest.mark.spark
 
@@ -177,3 +179,36 @@ def test_every_commit_of_two_threads_is_synced(
     assert DeltaTable(str(path)).version() == 20
     assert sorted(synced) == list(range(1, 21))
     assert ids(DeltaTables(tmp_path).silver()).total() == 20
+
+
+@pytest.mark.long
+def test_reading_older_than_the_horizon_revises_nothing(
+    spark: SparkSession, make_data: Callable[[str], Any]
+) -> None:
+    """One of five days before, and one of 1980: stored, and no level changes.
+
+    Scoring anew from there would start from dry soil within the history.
+    """
+    data = make_data("horizon_days = 2\n")
+    log, tables = data.folder / "log", open_tables(data.folder)
+    pipeline = open_pipeline(spark, data.settings)
+    for day in range(6):
+        steps = range(144 * day, 144 * (day + 1), 6)
+        write(log, f"0a{day}", [[message(s, n) for s in steps] for n in BOTH])
+        receive(spark, data.settings, pipeline)
+        pipeline.score(spark)
+    before = by_key(tables.levels())
+    late = message(31, 0, waited_s=600 * 832)
+    rain = (Reading("rain", "mm", 1.0),)
+    old = Pack(MessageId("node-0", "b", 32), 1, 315_532_800, rain)
+    week_rollover = late._replace(seq=32, payload=encode_cbor(old))
+    write(log, "0b", [[late, week_rollover, message(864, 1)]])
+    receive(spark, data.settings, pipeline)
+    pipeline.score(spark)
+
+    after = by_key(tables.levels())
+    new = [row for row in after if row["at"].timestamp() > T0 + 600 * 858]
+    assert {row["cell"] for row in new} == {TOKENS[1]}
+    assert [row for row in after if row not in new] == before
+    assert tables.revisions().num_rows == 0
+    assert {31, 32} <= set(tables.silver()["seq"].to_pylist())

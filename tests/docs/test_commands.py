@@ -58,20 +58,21 @@ class Page:
     """How to run the blocks of a page.
 
     Attributes:
-        before: Shell commands to run before a block, by its number: the steps that the
-            page or the pages that it links to assume.
+        before: Shell commands to run before a block, by the number of the block or the
+            first words in it: the steps that the page or the pages that it links to
+            assume.
         names: Replacements in the text of the blocks.
         has_tables: Whether the backend's folder has tables of a storm.
     """
 
-    before: Mapping[int, str] = field(default_factory=dict)
+    before: Mapping[int | str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     has_tables: bool = False
 
 
 RETRY = """
 shopt -s expand_aliases
-again() { until "$@"; do sleep 1; done; }
+again() { for _ in $(seq 60); do "$@" && return; sleep 1; done; return 1; }
 """
 """`again` repeats commands whose time-out is too short on a busy machine."""
 
@@ -120,6 +121,14 @@ READINGS = (
     f"cat > storm.csv <<'END'\n{blocks('docs/how-to/judge.md', 'csv')[0][1]}END\n"
 )
 
+# A criteria table of one's own.
+CRITERIA = (
+    "mkdir /etc/yamamori/criteria\n"
+    "printf 'mesh,LEVEL1,LEVEL2\\n52354500,100,150\\n' > /etc/yamamori/criteria/x.csv\n"
+    + file_of("docs/how-to/backend.md", 3, "criteria.toml")
+    + "cat criteria.toml >> backend.toml\n"
+)
+
 FORECAST = (
     "mkdir -p past /var/lib/yamamori/forecast\n"
     + file_of("docs/how-to/backend.md", 4, "forecast.toml")
@@ -129,6 +138,33 @@ FORECAST = (
     + "END\ncp /var/lib/yamamori/forecast/jma.csv past/\n"
 )
 
+# Files of two analyses, in the folders of the settings and in that of the past.
+ANALYSES = f"""
+cat >> backend.toml <<'END'
+{blocks("docs/how-to/backend.md", "toml")[5][1]}END
+{sys.executable} - <<'END'
+import sys
+sys.path.insert(0, "{ROOT}/tests")
+from datetime import timedelta
+from pathlib import Path
+import numpy as np
+from jma_grib import AT, index_file, rain_file
+values = np.full((60, 90), 12.0)
+for path, file in {{
+    "/var/lib/yamamori/psw/psw.bin": index_file(values, AT),
+    "/var/lib/yamamori/prr/prr.bin": rain_file(values, AT),
+    "past/prr/prr.bin": rain_file(values, AT - timedelta(minutes=10)),
+}}.items():
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    file.but(north=35.5, west=135.0).write(Path(path))
+END
+"""
+
+WITHOUT_TLS = {
+    "--cafile ca.pem --cert east.pem --key east.key -h broker.example -p 8883": (
+        "-h 127.0.0.1 -p 1884"
+    )
+}
 ONE_CORE = {"local[2]": "local[1]"}
 CLUSTER = {
     "spark://10.0.0.1:7077": "local[1]",
@@ -149,11 +185,13 @@ RUN = {
             1: f"{END}\n"
             + file_of("docs/how-to/backend.md", 1, "shards.toml")
             + "cat shards.toml >> backend.toml\n",
-            3: END,
-            5: FORECAST,
-            7: RAIN,
+            "from backend_spark": END,
+            "backend-spark criteria": CRITERIA,
+            "backend-spark forecast": FORECAST,
+            "backend-spark analysis": ANALYSES,
+            "backend-spark index": RAIN,
         },
-        ONE_CORE | CLUSTER,
+        ONE_CORE | CLUSTER | WITHOUT_TLS,
         has_tables=True,
     ),
     "docs/how-to/certificates.md": Page(
@@ -291,14 +329,23 @@ def machine(
     made.run(END)
 
 
+def steps_before(page: str, number: int, text: str) -> str:
+    """Shell commands to run before a block."""
+    return "".join(
+        commands
+        for key, commands in RUN[page].before.items()
+        if key == number or (isinstance(key, str) and text.startswith(key))
+    )
+
+
 def script_of(page: str) -> str:
     """Shell script of all blocks of a page; Python blocks share their state."""
     parts, python = [], ""
     for number, (language, text) in enumerate(blocks(page, "sh", "python")):
         python += text * (language == "python")
         script = f"{sys.executable} - <<'END'\n{python}END\n"
-        before = RUN[page].before.get(number, "")
-        parts.append(f"{before}\necho 'block {number} of {page}' >&2\n")
+        parts.append(steps_before(page, number, text))
+        parts.append(f"\necho 'block {number} of {page}' >&2\n")
         parts.append(script if language == "python" else text)
     return RETRY + "".join(parts)
 

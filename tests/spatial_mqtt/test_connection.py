@@ -3,11 +3,12 @@
 import random
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import paho.mqtt.client as paho
 import pytest
 from conftest import Broker, wait_until
+from connection_events import Recorder
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -15,42 +16,7 @@ from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.transport import IncomingMessage, Publication, Session
-
-
-@dataclass
-class Recorder:
-    """A handler that records its events."""
-
-    ups: list[tuple[bool, int]] = field(default_factory=list)
-    downs: list[str] = field(default_factory=list)
-    messages: list[IncomingMessage] = field(default_factory=list)
-    published: list[tuple[int, str | None]] = field(default_factory=list)
-    subscribed: int = 0
-
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `ConnectionHandler`."""
-        self.ups.append((session_present, receive_maximum))
-
-    def on_down(self, reason: str) -> None:
-        """See `ConnectionHandler`."""
-        self.downs.append(reason)
-
-    def on_message(self, message: IncomingMessage) -> None:
-        """See `ConnectionHandler`."""
-        self.messages.append(message)
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `ConnectionHandler`."""
-        self.published.append((token, refused))
-
-    def on_subscribed(self) -> None:
-        """See `ConnectionHandler`."""
-        self.subscribed += 1
-
-    def payloads(self) -> list[bytes]:
-        """Payloads in order of arrival."""
-        return [message.payload for message in self.messages]
+from spatial_mqtt.transport import Publication, Session
 
 
 @dataclass

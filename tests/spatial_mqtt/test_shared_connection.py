@@ -3,10 +3,10 @@
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import pytest
 from conftest import Broker, wait_until
+from connection_events import Recorder
 
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
@@ -15,42 +15,13 @@ from spatial_mqtt.shared_connection import (
     SharedConnection,
     SharedSession,
 )
-from spatial_mqtt.transport import IncomingMessage, Publication, Session
+from spatial_mqtt.transport import Publication, Session
 
 pytestmark = pytest.mark.broker
 
 TEMPLATE = Session("gw-ear", expiry_s=600, manual_ack=True, receive_maximum=2)
 LANE = Session("gw", (("/custody/gw", 1),))
 """A part with fixed filters, which does not acknowledge."""
-
-
-@dataclass
-class Recorder:
-    """A handler that records its events."""
-
-    ups: list[tuple[bool, int]] = field(default_factory=list)
-    downs: list[str] = field(default_factory=list)
-    messages: list[IncomingMessage] = field(default_factory=list)
-    published: dict[int, str | None] = field(default_factory=dict)
-    subscribed: int = 0
-
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        self.ups.append((session_present, receive_maximum))
-
-    def on_down(self, reason: str) -> None:
-        self.downs.append(reason)
-
-    def on_message(self, message: IncomingMessage) -> None:
-        self.messages.append(message)
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        self.published[token] = refused
-
-    def on_subscribed(self) -> None:
-        self.subscribed += 1
-
-    def payloads(self) -> list[bytes]:
-        return [message.payload for message in self.messages]
 
 
 class Program:
@@ -139,7 +110,7 @@ def test_each_part_gets_its_own_messages_and_events(
     say("/custody/gw", b"receipt")
     token = lane.publish(Publication("/3/2", b"sent"))
 
-    wait_until(lambda: token in lane_events.published)
+    wait_until(lambda: (token, None) in lane_events.published)
     wait_until(lambda: len(events.messages) == 2 and lane_events.messages)
     assert events.payloads() == [b"delivery", b"sent"]
     assert lane_events.payloads() == [b"receipt"]

@@ -129,12 +129,8 @@ class RainAccumulator:
         self.open_mm, self.last_s = 0.0, edge_s
 
     def _forget(self) -> None:
-        last = (self.last_s or 0.0) // _MINUTE_S
-        self.minutes = {
-            minute: mm
-            for minute, mm in self.minutes.items()
-            if self.first_minute <= minute <= last
-        }
+        first, last = self.first_minute, (self.last_s or 0.0) // _MINUTE_S
+        self.minutes = {m: mm for m, mm in self.minutes.items() if first <= m <= last}
 
 
 def restore_rain_accumulator(entry: Mapping[str, Any]) -> RainAccumulator:

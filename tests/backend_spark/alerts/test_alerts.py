@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 from backend_spark.alerts import process
 from backend_spark.alerts.log_follower import AlertCheckpoint, LogFollower
 from backend_spark.alerts.process import AlertWriter, read_alert_ids, read_offset
-from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.ingest.segment_log import DAMAGED_ROW, LogRow, SegmentWriter
 from backend_spark.tables import delta_writer
 from backend_spark.tables.delta_writer import DataFile, create_tables
 from backend_spark.tables.reader import DeltaTables, open_tables
@@ -50,6 +50,22 @@ def message(seq: int, pri: int, node: str = "n") -> LogRow:
     received_us = (T0 + 2) * 1_000_000
     topic = cell_topic(CELL)
     return LogRow(received_us, topic, encode_cbor(pack), node, "b", seq, pri)
+
+
+def test_damage_in_the_log_stops_no_alert(
+    open_alerts: Callable[[], AlertWriter], tmp_path: Path
+) -> None:
+    """An urgent message with a damaged payload is an alert with the reason."""
+    writer = SegmentWriter(tmp_path / "log", "i.0a")
+    paths = [writer.append([message(n, 5), message(n + 1, 5)]) for n in (0, 2, 4)]
+    whole = bytearray(paths[0].read_bytes())
+    whole[whole.index(message(1, 5).payload) + 1] ^= 1
+    paths[0].write_bytes(whole)
+    paths[1].write_bytes(paths[1].read_bytes()[:300])
+    drain(open_alerts())
+    rows = {r["seq"]: r["reason"] for r in open_tables(tmp_path).alerts().to_pylist()}
+
+    assert rows == {0: None, 1: DAMAGED_ROW, 4: None, 5: None}
 
 
 @pytest.fixture
@@ -131,11 +147,11 @@ def test_death_around_a_commit_loses_and_duplicates_nothing(
     writer = SegmentWriter(tmp_path / "log", "i.0a")
     commit = delta_writer.commit_files
 
-    def die_after(*args: object) -> None:
-        commit(*args)  # type: ignore[arg-type]
+    def die_after(*args: object, read: DeltaTable) -> None:
+        commit(*args, read=read)  # type: ignore[arg-type]
         raise PowerCutError("power cut")
 
-    def die_before(*args: object) -> None:
+    def die_before(*args: object, read: DeltaTable) -> None:
         raise PowerCutError("power cut")
 
     for seq, die in enumerate((die_before, die_after, die_before, die_after)):

@@ -147,7 +147,8 @@ def test_cell_that_is_silent_for_months_is_never_forgotten(empty: Workspace) -> 
     assert value(services, "known_s", A) == NOW_S
     assert now["newest_s"] == NOW_S
     page = report_of(services)
-    assert "現在の状況は判定できません。 最後のデータは 2026-10-26 16:40" in page
+    assert "現在の状況は判定できません。" in page
+    assert "最後のデータは 2026-10-26 16:40（144日0時間前）です。" in page
     assert "判定不能（最終 レベル5相当 10-26 16:40、以後データなし）" in page
     assert "基準に達した区画はありません" not in page
     assert "The present state cannot be judged" in report_of(services, "en")

@@ -135,6 +135,26 @@ def test_known_then_shows_the_first_version(
     no_problems(driver)
 
 
+def test_replay_without_data_does_not_show_the_present_as_the_past(
+    run_console: RunConsole, driver: Chrome
+) -> None:
+    """The map is empty, and the headline states that there are no data."""
+    shown(driver, run_console())
+    find(driver, ".dates").send_keys(Keys.ENTER)
+    find(driver, "input[name=from]")
+    fill(driver, "from", field(END_S + 5 * 86_400))
+    fill(driver, "to", field(END_S + 6 * 86_400))
+    find(driver, "select[name=known] option[value=then]").click()
+    find(driver, ".replay .primary").send_keys(Keys.ENTER)
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, ".present-level"))
+    wait_until(lambda: map_data(driver)["cells"] == "0")
+
+    assert text(driver, ".headline .badge") == "No data"
+    assert "No cell has reached a criterion" not in text(driver, ".overview")
+    picture(driver, "replay-empty")
+    no_problems(driver)
+
+
 def test_invalid_dates_are_rejected_with_a_message(
     run_console: RunConsole, driver: Chrome
 ) -> None:

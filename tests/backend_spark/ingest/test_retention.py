@@ -62,6 +62,35 @@ def retention(
     return SegmentRetention(folder, "ingest-0", limits, lambda: scored, past)
 
 
+def test_unreadable_segment_is_moved_aside_and_the_rest_is_trimmed(
+    tmp_path: Path,
+) -> None:
+    """Ingest starts with it, too, and knows the ids of the other segments."""
+    fill(tmp_path, 4)
+    bad = tmp_path / str(SegmentName(STREAM, 1))
+    bad.write_bytes(bad.read_bytes()[:300])
+    os.utime(bad, (NOW_S - 3,) * 2)
+    known = MessageIdSet.read_log(tmp_path)
+    trimmed = retention(tmp_path, LogLimits(2.5, 10**9, 10**9), {STREAM: 3})
+    result = trimmed.trim(NOW_S)
+
+    assert known.unreadable == {SegmentName(STREAM, 1)}
+    assert list(known.ranges["n", "b"]) == [(0, 0), (2, 3)]
+    assert result.removed == 2
+    assert [p.name for p in (tmp_path / "damaged").iterdir()] == [bad.name]
+    assert list(MessageIdSet.read_log(tmp_path).ranges["n", "b"]) == [(0, 0), (2, 3)]
+
+
+def test_damaged_id_file_is_moved_aside(tmp_path: Path) -> None:
+    fill(tmp_path, 3)
+    retention(tmp_path, LogLimits(1.5, 10**9, 10**9), {STREAM: 2}).trim(NOW_S)
+    path = archived_ids_path(tmp_path, "ingest-0")
+    path.write_bytes(path.read_bytes()[:100])
+
+    assert list(MessageIdSet.read_log(tmp_path).ranges["n", "b"]) == [(2, 2)]
+    assert [p.name for p in tmp_path.glob(".damaged*")] == [".damaged-ids-ingest-0"]
+
+
 @pytest.mark.parametrize(
     ("limits", "removed"),
     [

@@ -8,10 +8,13 @@ import pytest
 from backend_spark.errors import SegmentError
 from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.segment_log import (
+    DAMAGED_ROW,
     LogRow,
     SegmentName,
     SegmentWriter,
     list_segments,
+    read_intact_segment,
+    read_segment_ids,
     read_segments,
     remove_unfinished,
 )
@@ -43,13 +46,14 @@ def test_segment_of_an_earlier_version_gets_the_new_column(tmp_path: Path) -> No
     folder = tmp_path / "log"
     path = SegmentWriter(folder, "a.01").append([row(0)])
     ((_, today),) = read_segments(folder)
-    older = today.drop_columns(["age_s"])
+    older = today.drop_columns(["age_s"])  # and without checksums
     with pa.ipc.new_file(str(path), older.schema) as writer:
         writer.write_table(older)
 
     assert [table for _, table in read_segments(folder)] == [today]
     ((_, ids),) = read_segments(folder, ("seq", "age_s"))
     assert ids.to_pylist() == [{"seq": 0, "age_s": None}]
+    assert read_intact_segment(path) == today
 
 
 def test_unfinished_segment_is_invisible_until_removed(tmp_path: Path) -> None:
@@ -78,6 +82,33 @@ def test_damaged_segment_is_reported_by_name(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(SegmentError, match=r"a\.01-0000000000\.arrow.*restore"):
         list(read_segments(tmp_path))
+
+
+def test_flipped_bits_cost_the_damaged_rows_only(tmp_path: Path) -> None:
+    """Bits all over a segment: every row is intact or reported, and no id is false."""
+    writer = SegmentWriter(tmp_path, "a.01")
+    path = writer.append([row(n, f"node-{n}") for n in range(3)])
+    written = read_intact_segment(path).to_pylist()
+    ids = read_segment_ids(path).to_pylist()
+    whole = bytearray(path.read_bytes())
+    lost = reported = 0
+    for bit in range(0, 8 * len(whole), 41):
+        damaged = whole.copy()
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        rows = read_intact_segment(path).to_pylist()
+
+        if len(rows) == 1:
+            lost += 1
+            assert "cannot be read" in rows[0]["reason"]
+            continue
+        assert len(rows) == len(written)
+        bad = [r for r, w in zip(rows, written, strict=True) if r != w]
+        assert {(r["reason"], r["payload"]) for r in bad} <= {(DAMAGED_ROW, b"")}
+        reported += len(bad)
+        assert all(each in ids for each in read_segment_ids(path).to_pylist())
+    assert lost
+    assert reported
 
 
 def test_message_ids_are_rebuilt_from_the_log(tmp_path: Path) -> None:

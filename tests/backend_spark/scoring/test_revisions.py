@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,31 @@ def test_change_within_the_hour_keeps_the_version() -> None:
 def row_of(columns: dict[str, Any]) -> dict[str, Any]:
     """With all columns of the table."""
     return pa.Table.from_pylist([columns], schema=LEVELS).to_pylist()[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("days", "before_days", "oldest_days", "is_kept"),
+    [
+        (5.0, 70.0, 80.0, True),
+        (5.0, 6.5, 80.0, True),
+        (5.0, 5.5, 80.0, False),
+        (59.5, 70.0, 80.0, False),
+        (5.0, 20.0, 30.0, False),
+    ],
+)
+def test_row_from_less_rain_replaces_none_from_more(
+    days: float, before_days: float, oldest_days: float, is_kept: bool
+) -> None:
+    """In a cell that is older than the rain that matters, as without its states."""
+    new = pa.Table.from_pylist([row(level=1, history_days=days)], schema=LEVELS)
+    old = [
+        row(level=4, history_days=before_days, version=1),
+        row(at=AT + timedelta(days=1), history_days=oldest_days, version=1),
+    ]
+    stored = pa.Table.from_pylist(old, schema=LEVELS)
+    found = revise_rows(new, stored, LEVEL_KEY, {"c": [LATE]}, REVISIONS)
+
+    assert found.changed.num_rows == (0 if is_kept else 1)
 
 
 def test_later_change_is_a_new_version_with_a_reason() -> None:

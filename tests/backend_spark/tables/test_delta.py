@@ -1,18 +1,22 @@
 """The Delta writer and the history reader on real tables, without a JVM."""
 
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import RemoveAction
 
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     DataFile,
     append_files,
+    commit_lock,
     create_tables,
     format_statistics,
     merge_rows,
@@ -134,6 +138,31 @@ def test_second_driver_with_a_stale_table_is_rejected(tables: Path) -> None:
         stale.create_write_transaction(
             again, "append", stale.schema(), commit_properties=done
         )
+
+
+def test_batch_is_committed_while_a_pass_rewrites_files(tables: Path) -> None:
+    """The pass changes flags in silver, and removes the files with the old ones."""
+    path = tables / "silver"
+    append(tables, 0, silver("a", 1))
+    (old,) = parts(tables, silver("a", 1))
+    (file,) = DeltaTables(tables).dataset("silver").files
+    new = parts(tables, silver("a", 2))
+    with commit_lock(path):
+        batch = Thread(
+            target=append_files, args=(path, new, BatchTransaction("app", 1))
+        )
+        batch.start()
+        time.sleep(0.5)  # it waits for the lock
+        table = DeltaTable(str(path))
+        changes = [old.add_action(), RemoveAction(Path(file).name, True, 0)]
+        table.create_write_transaction(changes, "append", table.schema())
+    batch.join()
+
+    assert sorted(DeltaTables(tables).silver()["at"].cast(pa.int64()).to_pylist()) == [
+        1,
+        2,
+    ]
+    assert BatchTransaction("app", 1).is_committed(DeltaTable(str(path)))
 
 
 def test_merge_replaces_rows_of_the_same_key(tables: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from backend_spark.config import KeepSection, read_settings
@@ -40,8 +40,7 @@ def fill(tables: Path, name: str, days: int) -> None:
         known = {key: row[key] for key in row if key in TABLES[name].names}
         rows = pa.Table.from_pylist([known], schema=TABLES[name])
         part = write_file(tables / name, rows, TABLES[name])
-        table = DeltaTable(str(tables / name))
-        commit_files(table, tables / name, [part], CommitProperties())
+        commit_files(tables / name, [part])
 
 
 def test_rows_older_than_the_retention_are_deleted(tmp_path: Path) -> None:
@@ -58,6 +57,35 @@ def test_rows_older_than_the_retention_are_deleted(tmp_path: Path) -> None:
     assert sorted(tables.bronze()["seq"].to_pylist()) == [0, 1, 2]
     assert tables.levels().num_rows == 5
     assert tables.silver().num_rows == tables.messages().num_rows == 10
+
+
+@pytest.mark.parametrize("years", [2, 12])
+def test_clock_that_jumped_ahead_deletes_nothing_recent(
+    tmp_path: Path, years: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ages count from the newest reading of a node with a set clock."""
+    for name in ("bronze", "levels"):
+        fill(tmp_path, name, 10)
+    create_tables(tmp_path, ["nodes"])
+    newest = [
+        {"node": "n", "at": NOW_S * 1_000_000, "synchronised": True},
+        {
+            "node": "m",
+            "at": (NOW_S + years * 365 * DAY_S) * 10**6,
+            "synchronised": False,
+        },
+    ]
+    merge_rows(
+        tmp_path / "nodes",
+        pa.Table.from_pylist(newest, schema=TABLES["nodes"]),
+        ["node"],
+    )
+    keep = KeepSection(bronze_days=8, levels_days=100)
+    now_s = NOW_S + years * 365 * DAY_S + 1
+    gone = delete_old_rows(tmp_path, ["bronze", "levels"], keep, now_s)
+
+    assert gone == {"bronze": 2, "levels": 0}
+    assert f"the clock is {years * 365:.1f} days after" in caplog.text
 
 
 def test_trim_is_rejected_while_the_job_runs(make_data: Callable[[str], Any]) -> None:

@@ -332,7 +332,8 @@ export function sinceWords(sinceS: number, nowS: number): string {
 
 export function formatHours(seconds: number): string {
   const minutes = Math.max(0, Math.floor(seconds / 60));
-  const [h, m] = [Math.floor(minutes / 60), minutes % 60];
+  const [d, h, m] = [Math.floor(minutes / 1440), Math.floor(minutes / 60), minutes % 60];
+  if (d >= 2) return language === "ja" ? `${d}日${h % 24}時間` : `${d} d ${h % 24} h`;
   if (language === "ja") return h ? `${h}時間${String(m).padStart(2, "0")}分` : `${m}分`;
   return h ? `${h} h ${String(m).padStart(2, "0")} min` : `${m} min`;
 }

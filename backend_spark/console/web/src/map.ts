@@ -57,6 +57,18 @@ export class LevelMap {
     this.map.addControl(new maplibre.ScaleControl({}), "bottom-right");
     this.map.touchZoomRotate.disableRotation();
     this.map.on("load", () => this.addLayers());
+    addEventListener("beforeprint", () => this.copyForPrint());
+  }
+
+  // WebGL forgets what it has drawn: without a copy, paper shows an empty map.
+  private copyForPrint(): void {
+    const map = this.map?.redraw();
+    if (!map) return;
+    const drawn = map.getCanvas();
+    const copy = el("canvas", { class: "print-map", width: drawn.width, height: drawn.height });
+    copy.getContext("2d")?.drawImage(drawn, 0, 0);
+    this.box.querySelector(".print-map")?.remove();
+    this.box.append(copy);
   }
 
   private style(): maplibre.StyleSpecification {

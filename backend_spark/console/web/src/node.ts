@@ -4,6 +4,7 @@ import { weekLinks } from "./weekLinks";
 import type { NodeState } from "./types";
 import { timeChart } from "./timeChart";
 import { flagBadge } from "./badges";
+import { nodePlace } from "./cellNames";
 import { get, encode } from "./api";
 import { formatAgo, t, formatTime, type Key } from "./i18n";
 
@@ -54,6 +55,7 @@ function health(facts: NodeSeries): HTMLElement {
     [t("state"), t(facts.state as Key)],
     [t("lastSeen"), `${formatTime(facts.at_s)}（${formatAgo(facts.now_s - facts.at_s)}）`],
     [t("lag"), `${Math.max(0, Math.round(facts.age_s ?? 0))} s`],
+    [t("placeName"), nodePlace(facts.id) || "–"],
     [t("cell"), facts.cell ?? "–"],
     ["lat, lon", facts.place ? facts.place.map((degrees) => degrees.toFixed(5)).join(", ") : "–"],
   ];

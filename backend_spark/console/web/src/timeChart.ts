@@ -32,6 +32,11 @@ const charts = new Set<uPlot>();
 
 export function timeChart(chart: Chart): HTMLElement {
   const frame = el("figure", { class: "chart time" }, el("figcaption", {}, chart.title));
+  const single = singleValue(chart);
+  if (single) {
+    frame.append(el("p", { class: "single" }, single));
+    return frame;
+  }
   const plotArea = el("div", { class: "plot" });
   frame.append(plotArea);
   const limits = chart.limits ?? [];
@@ -47,7 +52,7 @@ export function timeChart(chart: Chart): HTMLElement {
       stroke: track.colour,
       width: 2,
       spanGaps: false,
-      points: { show: false },
+      points: { show: true, size: 6, filter: (plot: uPlot, at: number) => isolated(plot.data[at] ?? []) },
       fill: track.bars ? `${track.colour}55` : undefined,
       value: (_: uPlot, v: number | null) => (v === null ? "–" : `${+v.toPrecision(4)} ${track.unit}`),
     })),
@@ -79,10 +84,24 @@ export function timeChart(chart: Chart): HTMLElement {
   return frame;
 }
 
+// A single value has no axes: its numbers would be made up around it.
+function singleValue(chart: Chart): string | null {
+  const known = chart.tracks.flatMap(({ unit, values }) => values.flatMap((value, at) => (value === null ? [] : [{ time: chart.times[at] ?? 0, unit, value }])));
+  const first = known[0];
+  if (!first || known.some(({ time }) => time !== first.time)) return null;
+  return t("onePoint", { v: known.map(({ value, unit }) => `${+value.toPrecision(4)} ${unit}`.trim()).join(", "), t: formatTime(first.time) });
+}
+
+// Values between gaps, of which no line can be drawn.
+function isolated(values: ArrayLike<number | null | undefined>): number[] {
+  const has = (at: number) => values[at] !== null && values[at] !== undefined;
+  return Array.from({ length: values.length }, (_, at) => at).filter((at) => has(at) && !has(at - 1) && !has(at + 1));
+}
+
 function yRange(low: number | null, high: number | null, limits: Limit[]): [number, number] {
   const values = [low ?? 0, high ?? 1, ...limits.map((limit) => limit.value)];
   const [min, max] = [Math.min(...values), Math.max(...values)];
-  const margin = (max - min) * 0.08 || 1;
+  const margin = (max - min) * 0.08 || Math.abs(max) * 0.1 || 1;
   return [min >= 0 && min < margin * 4 ? 0 : min - margin, max + margin];
 }
 
