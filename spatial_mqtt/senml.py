@@ -200,6 +200,17 @@ def decode_message_id(payload: bytes) -> tuple[MessageId, int]:
     return message_id, _priority(first.get("pri", LADDER.default))
 
 
+def decode_time(payload: bytes) -> float | None:
+    """Decode only the Unix time of a pack; None if its clock was not set.
+
+    Raises:
+        EnvelopeError: The payload is not a pack.
+    """
+    first = _labelled(_load(payload)[0])
+    time_s = _number(first.get("bt", 0.0), "bt")
+    return time_s if time_s and _clock(first.get("tq", 1)) else None
+
+
 def _records(pack: Pack) -> list[dict[Any, Any]]:
     head: dict[str, Any] = {
         "bn": pack.id.node + "/",

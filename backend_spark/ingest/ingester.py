@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from backend_spark.ingest.clock_correction import ClockCorrection
 from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.identity_check import PublisherAreaCheck
 from backend_spark.ingest.messages import (
@@ -131,6 +132,7 @@ class IngestLoop:
         identity_check: Checks node ids against their areas.
         crash_guard: Puts messages aside that ended the program twice.
         log_limit: Limits the lines about quarantine.
+        clock_correction: Corrects times of receipt by the clocks of the nodes.
         counts: Counters.
     """
 
@@ -146,6 +148,7 @@ class IngestLoop:
     identity_check: PublisherAreaCheck
     crash_guard: CrashGuard
     log_limit: LogLimit
+    clock_correction: ClockCorrection
     counts: IngestCounts = field(default_factory=IngestCounts)
     _summary_at_s: float = 0.0
     _summary: str = ""
@@ -168,6 +171,7 @@ class IngestLoop:
                     arrival = self.identity_check.check(
                         classify_guarded(message, received_us, self.crash_guard)
                     )
+                    arrival = self.clock_correction.correct(arrival)
                     self.batch.add(arrival, self.monotonic_s())
                 case None:
                     pass  # timeout

@@ -51,6 +51,11 @@ class IngestMetrics:
                 "Whether the disk is full and nothing is acknowledged.",
                 self.loop.disk_retry.is_full,
             ),
+            gauge(
+                "yamamori_ingest_clock_behind_seconds",
+                "Lead of most nodes' clocks by which times of receipt are corrected.",
+                self.loop.clock_correction.offset_s,
+            ),
             *self._log(),
             collect_loop_silence(self.pulse),
         ]

@@ -23,6 +23,7 @@ from backend_spark.config import (
     IngestSection,
     parse_broker,
 )
+from backend_spark.ingest.clock_correction import ClockCorrection
 from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
 from backend_spark.ingest.identity_check import PublisherAreaCheck
 from backend_spark.ingest.ingester import DiskFullRetry, IngestLoop
@@ -174,6 +175,8 @@ class IngestService:
             return f"standby for {self.lock.path}"
         state = "up" if self.connection.is_up else "DOWN"
         full = "DISK FULL; " if self.loop.disk_retry.is_full else ""
+        behind_s = self.loop.clock_correction.offset_s
+        full += f"CLOCK {behind_s:.0f} s BEHIND the nodes'; " if behind_s else ""
         return f"{full}{self.connection.endpoint} {state}; {self.loop.counts}"
 
     def _ingest(self) -> None:
@@ -330,6 +333,7 @@ def _make_ingester(
         ),
         crash_guard=make_crash_guard(data, settings.id),
         log_limit=LogLimit(time.monotonic),
+        clock_correction=ClockCorrection(time.monotonic),
     )
 
 

@@ -1,0 +1,91 @@
+"""Correction of the ingester's clock where most nodes agree that it is behind.
+
+A reading that is dated after its receipt is not scored, because one node's clock may
+run ahead. If the clock of the ingester is behind, that concerns every node: all
+readings of a town would fail for good. No delay makes a reading newer than its receipt,
+so nodes that agree are right.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from backend_spark.ingest.messages import ClassifiedMessage
+from spatial_mqtt.errors import EnvelopeError
+from spatial_mqtt.senml import decode_time
+
+log = logging.getLogger(__name__)
+
+MIN_NODES: Final = 3
+"""Nodes that must have sent a time: with fewer it is open whose clock is wrong."""
+
+MIN_LEAD_S: Final = 300.0
+"""Lead of the nodes' clocks that is corrected; smaller ones harm nothing."""
+
+NODE_EVERY_S: Final = 60.0
+FORGET_S: Final = 3600.0
+MAX_NODES: Final = 1000
+"""The node that was read longest ago is forgotten first."""
+
+
+@dataclass
+class ClockCorrection:
+    """Lead of the nodes' clocks over that of the ingester.
+
+    Attributes:
+        monotonic_s: Clock.
+        offset_s: What is added to times of receipt: the median lead, if the clocks of
+            more than half of the nodes are ahead by `MIN_LEAD_S`; otherwise 0.
+    """
+
+    monotonic_s: Callable[[], float]
+    offset_s: float = 0.0
+    _leads: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+
+    def correct(self, arrival: ClassifiedMessage) -> ClassifiedMessage:
+        """Read the time of a message if that is due, and correct its receipt."""
+        row = arrival.row
+        if row.node is not None and self._is_due(row.node):
+            self._observe(row.node, row.payload, row.received_us)
+        if not self.offset_s:
+            return arrival
+        received_us = row.received_us + round(self.offset_s * 1e6)
+        return arrival._replace(row=row._replace(received_us=received_us))
+
+    def _is_due(self, node: str) -> bool:
+        at_s, _ = self._leads.get(node, (float("-inf"), 0.0))
+        return self.monotonic_s() - at_s >= NODE_EVERY_S
+
+    def _observe(self, node: str, payload: bytes, received_us: int) -> None:
+        try:
+            time_s = decode_time(payload)
+        except EnvelopeError:
+            return
+        if time_s is None:
+            return
+        now_s = self.monotonic_s()
+        self._leads[node] = now_s, time_s - received_us / 1e6
+        self._leads.move_to_end(node)
+        while len(self._leads) > MAX_NODES or self._oldest_s() < now_s - FORGET_S:
+            self._leads.popitem(last=False)
+        self._update()
+
+    def _oldest_s(self) -> float:
+        return next(iter(self._leads.values()))[0]
+
+    def _update(self) -> None:
+        leads = [lead for _, lead in self._leads.values()]
+        middle = median(leads) if len(leads) >= MIN_NODES else 0.0
+        offset_s = middle if middle >= MIN_LEAD_S else 0.0
+        if bool(offset_s) != bool(self.offset_s):
+            log.error(
+                "the clocks of most of %d nodes are %.0f s ahead of this machine's; "
+                "times of receipt are %s",
+                len(leads),
+                middle,
+                "corrected by that: set this clock" if offset_s else "not corrected",
+            )
+        self.offset_s = offset_s

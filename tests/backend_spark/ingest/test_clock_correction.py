@@ -1,0 +1,104 @@
+"""Correction of the ingester's clock by those of the nodes."""
+
+from itertools import count
+
+import pytest
+
+from backend_spark.ingest.clock_correction import FORGET_S, MAX_NODES, ClockCorrection
+from backend_spark.ingest.messages import ClassifiedMessage, classify_message
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+from spatial_mqtt.transport import IncomingMessage
+
+T0 = 1_780_000_000
+TOPIC = cell_topic(Cell.at(33.56, 133.53))
+seqs = count()
+
+
+def message(
+    node: str, lead_s: float, *, synchronised: bool = True, now_s: float = 0.0
+) -> ClassifiedMessage:
+    """A message that is received at `T0` plus `now_s`, dated later by the lead."""
+    pack = Pack(
+        MessageId(node, "b", next(seqs)),
+        1,
+        T0 + now_s + lead_s,
+        (Reading("rain", "mm", 0.0),),
+        synchronised=synchronised,
+    )
+    incoming = IncomingMessage(
+        TOPIC, encode_cbor(pack), 1, False, None, None, None, (1, 1)
+    )
+    return classify_message(incoming, round((T0 + now_s) * 1e6))
+
+
+def receipts(clock: ClockCorrection, *messages: ClassifiedMessage) -> list[float]:
+    """Correction of each message's time of receipt, in seconds."""
+    return [
+        (clock.correct(each).row.received_us - each.row.received_us) / 1e6
+        for each in messages
+    ]
+
+
+def test_clock_behind_those_of_most_nodes_is_corrected() -> None:
+    """20 minutes; a node whose clock is right by chance changes nothing."""
+    clock = ClockCorrection(lambda: 0.0)
+    leads = {"a": 1195.0, "b": 1170.0, "c": 0.0, "d": 1190.0, "e": 1198.0}
+    found = receipts(clock, *(message(node, lead) for node, lead in leads.items()))
+
+    assert found == [0.0, 0.0, 1170.0, 1180.0, 1190.0]
+    assert clock.offset_s == 1190.0
+
+
+@pytest.mark.parametrize(
+    "leads",
+    [
+        (5000.0, 5000.0),
+        (5000.0, -3.0, -60.0),
+        (-3.0, -60.0, -20.0, 5000.0, 5000.0),
+        (-3.0, -86_400.0, -86_400.0, -86_400.0),
+        (200.0, 200.0, 200.0, 200.0),
+    ],
+    ids=["two nodes", "one node ahead", "a minority", "a backlog", "little"],
+)
+def test_clock_stays_without_agreement(leads: tuple[float, ...]) -> None:
+    clock = ClockCorrection(lambda: 0.0)
+    found = receipts(clock, *(message(f"n{i}", lead) for i, lead in enumerate(leads)))
+
+    assert set(found) == {0.0}
+
+
+def test_clock_that_was_set_is_not_corrected_any_more() -> None:
+    now_s = 0.0
+    clock = ClockCorrection(lambda: now_s)
+    receipts(clock, *(message(node, 1200.0) for node in "abc"))
+    before = clock.offset_s
+    now_s = 120.0
+    found = receipts(clock, *(message(node, -2.0, now_s=now_s) for node in "abc"))
+
+    assert before == 1200.0
+    assert found[-1] == 0.0
+
+
+def test_nodes_without_a_set_clock_are_no_evidence() -> None:
+    clock = ClockCorrection(lambda: 0.0)
+    receipts(clock, *(message(node, 1200.0, synchronised=False) for node in "abcd"))
+
+    assert clock.offset_s == 0.0
+
+
+def test_node_counts_once_and_old_ones_are_forgotten() -> None:
+    """A stolen card that sends much is one node; memory is bounded."""
+    now_s = 0.0
+    clock = ClockCorrection(lambda: now_s)
+    for _ in range(5):
+        receipts(clock, message("a", 9000.0))
+        now_s += 61.0
+    one = clock.offset_s
+    receipts(clock, *(message(f"n{i}", -2.0) for i in range(MAX_NODES + 5)))
+    now_s += FORGET_S + 1
+    receipts(clock, *(message(node, 1200.0, now_s=now_s) for node in "bcd"))
+
+    assert one == 0.0
+    assert clock.offset_s == 1200.0
