@@ -25,9 +25,7 @@ from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
-from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
-from backend_spark.console.features import CellFeatures
 from backend_spark.console.http import (
     HeadersMiddleware,
     ProxyMiddleware,
@@ -52,14 +50,13 @@ from backend_spark.console.routes import (
 )
 from backend_spark.console.routes import log as alert_log
 from backend_spark.console.sessions import SessionStore
+from backend_spark.console.standards import open_standards
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
-from backend_spark.sensorthings.service import SensorThingsService
-from backend_spark.tables.answer_limits import AnswerLimits
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
     SystemdSupervisor,
@@ -79,7 +76,6 @@ STATIC: Final = files("backend_spark.console") / "static"
 JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
-CAP_FOLDER: Final = "cap"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -264,7 +260,6 @@ def make_services(
     thresholds = _open_thresholds(settings, journal)
     if thresholds.table.exists():
         thresholds.write_table()  # a table of an earlier release lacks unknown cells
-    limits = AnswerLimits(time.monotonic)
     places = StoredPlaces(Path(settings.backend.data))
     live_state.criteria = thresholds.lookup
     return ConsoleServices(
@@ -275,10 +270,7 @@ def make_services(
         journal=journal,
         alert_detector=AlertDetector(live_state, journal, live_state.tables),
         thresholds=thresholds,
-        things=SensorThingsService(live_state.tables, clock, time.monotonic, limits),
-        features=CellFeatures(live_state, limits, places),
-        cap_messages=CapMessages(journal, folder / CAP_FOLDER),
-        limits=limits,
+        standards=open_standards(live_state, places, journal, folder, time.monotonic),
         clock=clock,
         places=places,
     )

@@ -13,14 +13,11 @@ from backend_spark.console.accounts import Account
 from backend_spark.console.alert_detector import AlertDetector
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
-from backend_spark.console.cap_messages import CapMessages
-from backend_spark.console.features import CellFeatures
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
+from backend_spark.console.standards import StandardServices
 from backend_spark.console.thresholds import Thresholds
-from backend_spark.sensorthings.service import SensorThingsService
-from backend_spark.tables.answer_limits import AnswerLimits
 
 
 @dataclass(frozen=True)
@@ -35,10 +32,7 @@ class ConsoleServices:
         journal: Alerts, notes, thresholds, landslides.
         alert_detector: Writes alerts to the journal.
         thresholds: Criteria of the cells.
-        things: Readings for other programs.
-        features: Levels for other programs.
-        cap_messages: CAP messages that analysts made.
-        limits: Of the work for answers to programs.
+        standards: Services for other programs.
         clock: Unix time.
         places: Names of cells and nodes.
     """
@@ -50,10 +44,7 @@ class ConsoleServices:
     journal: Journal
     alert_detector: AlertDetector
     thresholds: Thresholds
-    things: SensorThingsService
-    features: CellFeatures
-    cap_messages: CapMessages
-    limits: AnswerLimits
+    standards: StandardServices
     clock: Callable[[], float]
     places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)
