@@ -23,10 +23,10 @@ from service_runtime.errors import shortened
 
 EVENT_INTERVAL_S: Final = 1.0
 
-MOVED_LISTS: Final = ("levels", "known_s", "since_s", "causes")
+MOVED_LISTS: Final = ("levels", "known_s", "since_s", "causes", "margin_mm")
 """Values of cells that an event has where they changed."""
 
-CELL_LISTS: Final = {*MOVED_LISTS, "flags", "seen_s", "margin_mm"}
+CELL_LISTS: Final = {*MOVED_LISTS, "flags", "seen_s"}
 """Values of cells; the others are sent with the whole state, every ten minutes."""
 
 Sleep = Callable[[float], Any]

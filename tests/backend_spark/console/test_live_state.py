@@ -194,8 +194,8 @@ def test_only_changes_are_pushed(live_state: LiveState, clock: Clock) -> None:
     assert (same["kind"], same["moved"]) == ("some", [])
 
     moved = {**first, "levels": [5, *first["levels"][1:]]}
-    known, since, causes = (first[name][0] for name in ("known_s", "since_s", "causes"))
-    assert changes(first, moved)["moved"] == [[0, 5, known, since, causes]]
+    others = [first[name][0] for name in ("known_s", "since_s", "causes", "margin_mm")]
+    assert changes(first, moved)["moved"] == [[0, 5, *others]]
 
 
 def test_cell_panel_has_reasons_lines_and_futures(

@@ -96,6 +96,7 @@ def check_paper(driver: Chrome) -> None:
     resize(driver)
 
 
+@pytest.mark.long
 def test_single_value_is_written_and_not_plotted(
     run_console: RunConsole, driver: Chrome
 ) -> None:
@@ -110,6 +111,7 @@ def test_single_value_is_written_and_not_plotted(
     no_problems(driver)
 
 
+@pytest.mark.long
 def test_page_of_stale_data_cannot_judge(
     run_console: RunConsole, driver: Chrome
 ) -> None:

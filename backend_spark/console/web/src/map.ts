@@ -23,6 +23,8 @@ export class LevelMap {
   private ready = false;
   private frame = 0;
   private gateways: Gateway[] = [];
+  // Cells whose names are drawn.
+  private named: string[] | null = null;
 
   constructor(
     private readonly state: State,
@@ -181,13 +183,15 @@ export class LevelMap {
     }));
     this.source("cells")?.setData({ type: "FeatureCollection", features });
     this.box.dataset["cells"] = String(tokens.length);
-    this.drawNames(levels);
+    if (this.named !== tokens) this.drawNames();
     this.drawSelection();
   }
 
   // Names of places; where they collide, that of the highest level is drawn.
-  private drawNames(levels: number[]): void {
+  private drawNames(): void {
     const { tokens, corners } = this.state.cells;
+    const levels = this.state.levels();
+    this.named = tokens;
     const features = tokens.flatMap((token, at) => {
       const name = placesIn(token).length ? cellName(token) : "";
       if (!name) return [];
@@ -220,7 +224,7 @@ export class LevelMap {
     const [nodes] = await Promise.all([fetchNodes(), fetchPlaces()]);
     this.state.emit("places");
     if (!this.ready) return;
-    this.drawNames(this.state.levels());
+    this.drawNames();
     const features = nodes.id.map((id, at) => ({
       type: "Feature" as const,
       properties: { id, state: nodes.state[at] ?? "" },

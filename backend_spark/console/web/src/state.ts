@@ -28,8 +28,8 @@ export interface Now {
   causes: string[];
 }
 
-// Of a moved cell: its number, level, known_s, since_s and causes.
-type LiveEvent = Now & { kind: "all" | "some"; moved?: [number, number, number, number, string][] };
+// Of a moved cell: its number, level, known_s, since_s, causes and margin_mm.
+type LiveEvent = Now & { kind: "all" | "some"; moved?: [number, number, number, number, string, number | null][] };
 
 export interface Cells {
   geometry: number;
@@ -95,11 +95,12 @@ export class State extends EventTarget {
       event.since_s = before.since_s;
       event.margin_mm = before.margin_mm;
       event.causes = before.causes;
-      for (const [at, level, knownS, sinceS, causes] of event.moved ?? []) {
+      for (const [at, level, knownS, sinceS, causes, margin] of event.moved ?? []) {
         event.levels[at] = level;
         event.known_s[at] = knownS;
         event.since_s[at] = sinceS;
         event.causes[at] = causes;
+        event.margin_mm[at] = margin;
       }
     }
     this.now = event;
