@@ -25,11 +25,9 @@ from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import AccountsFile
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import Authenticator, LoginService
-from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
-from backend_spark.console.features import CellFeatures
 from backend_spark.console.handover import render_handover
 from backend_spark.console.http import (
     HeadersMiddleware,
@@ -65,14 +63,13 @@ from backend_spark.console.routes import (
 from backend_spark.console.routes import map as map_tiles
 from backend_spark.console.routes import overlays as map_overlays
 from backend_spark.console.sessions import SessionStore
+from backend_spark.console.standards import open_standards
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
-from backend_spark.sensorthings.service import SensorThingsService
-from backend_spark.tables.answer_limits import AnswerLimits
 from backend_spark.tile_packs.reader import open_pack
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
@@ -95,7 +92,6 @@ SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
 NOTIFICATIONS_FILE: Final = "notifications.sqlite"
 OVERLAYS_FOLDER: Final = "overlays"
-CAP_FOLDER: Final = "cap"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
@@ -309,7 +305,6 @@ def make_services(
     thresholds = _open_thresholds(settings, journal)
     if thresholds.table.exists():
         thresholds.write_table()  # a table of an earlier release lacks unknown cells
-    limits = AnswerLimits(time.monotonic)
     places = StoredPlaces(Path(settings.backend.data))
     live_state.criteria = thresholds.lookup
     return ConsoleServices(
@@ -324,10 +319,7 @@ def make_services(
         notifications=make_sender(settings, journal, book, live_state),
         packs=packs,
         overlays=Overlays(folder / OVERLAYS_FOLDER, journal),
-        things=SensorThingsService(live_state.tables, clock, time.monotonic, limits),
-        features=CellFeatures(live_state, limits, places),
-        cap_messages=CapMessages(journal, folder / CAP_FOLDER),
-        limits=limits,
+        standards=open_standards(live_state, places, journal, folder, time.monotonic),
         clock=clock,
         places=places,
     )

@@ -12,18 +12,15 @@ from backend_spark.config import BackendSettings
 from backend_spark.console.accounts import Account
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.auth import PROOF_HEADER, Authenticator, Visitor
-from backend_spark.console.cap_messages import CapMessages
 from backend_spark.console.event_detector import EventDetector
 from backend_spark.console.events import EventBook
-from backend_spark.console.features import CellFeatures
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
+from backend_spark.console.standards import StandardServices
 from backend_spark.console.thresholds import Thresholds
-from backend_spark.sensorthings.service import SensorThingsService
-from backend_spark.tables.answer_limits import AnswerLimits
 from backend_spark.tile_packs.reader import TilePack
 
 
@@ -43,10 +40,7 @@ class ConsoleServices:
         notifications: Sends notifications.
         packs: Ground of the map, the lowest first.
         overlays: Overlays of the map.
-        things: Readings for other programs.
-        features: Levels for other programs.
-        cap_messages: CAP messages that analysts made.
-        limits: Of the work for answers to programs.
+        standards: Services for other programs.
         clock: Unix time.
         places: Names of cells and nodes.
     """
@@ -62,10 +56,7 @@ class ConsoleServices:
     notifications: NotificationSender
     packs: tuple[TilePack, ...]
     overlays: Overlays
-    things: SensorThingsService
-    features: CellFeatures
-    cap_messages: CapMessages
-    limits: AnswerLimits
+    standards: StandardServices
     clock: Callable[[], float]
     places: StoredPlaces
     _counting: threading.Lock = field(default_factory=threading.Lock)

@@ -45,14 +45,14 @@ def feed(request: Request, services: Services) -> Response:
     root = f"{request.base_url}".rstrip("/") + ROOT
     title = f"Yamamori {services.settings.console.place} CAP".replace("  ", " ")
     now = utc_time(services.clock())
-    content = atom_feed(services.cap_messages.newest(), root, title, now)
+    content = atom_feed(services.standards.cap_messages.newest(), root, title, now)
     return Response(content, headers=_HEADERS, media_type=ATOM_TYPE)
 
 
 @router.get(f"{ROOT}/{{identifier}}.xml", dependencies=[Depends(client)])
 def message(identifier: str, services: Services) -> Response:
     """One message."""
-    content = services.cap_messages.read(identifier)
+    content = services.standards.cap_messages.read(identifier)
     if content is None:
         raise HTTPException(404, f"there is no message {shortened(identifier)}")
     return Response(content, headers=_HEADERS, media_type=CAP_TYPE)
@@ -62,7 +62,7 @@ def message(identifier: str, services: Services) -> Response:
 def messages(visitor: Viewer, services: Services) -> Response:
     """The newest messages, for the page."""
     return json_response(
-        page_view(services.cap_messages, visitor.account.has_role("analyst"))
+        page_view(services.standards.cap_messages, visitor.account.has_role("analyst"))
     )
 
 
@@ -82,10 +82,10 @@ def make(
         is_cancel = order.type is cap.CapMessageType.CANCEL
         states = [] if is_cancel else _states(services)
         name = visitor.account.name
-        services.cap_messages.make(order.type, states, header, name)
+        services.standards.cap_messages.make(order.type, states, header, name)
     except ExportError as error:
         raise HTTPException(409, str(error)) from error
-    return json_response(page_view(services.cap_messages, may_edit=True))
+    return json_response(page_view(services.standards.cap_messages, may_edit=True))
 
 
 def _states(services: ConsoleServices) -> list[CellState]:

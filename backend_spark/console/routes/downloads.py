@@ -24,7 +24,7 @@ LAST_S: Final = 4_102_444_800
 Name = Annotated[str | None, Field(max_length=100)]
 UnixTime = Annotated[int, Field(ge=0, le=LAST_S)]
 
-router = APIRouter(prefix="/api/download", dependencies=[Depends(client)])
+router = APIRouter(prefix="/api", dependencies=[Depends(client)])
 
 
 class RowOrder(BaseModel, extra="forbid"):
@@ -50,7 +50,7 @@ class RowOrder(BaseModel, extra="forbid"):
         return formats.RowSelection(self.table, *times, self.cell, self.node)
 
 
-@router.get("/rows.{form}")
+@router.get("/download/rows.{form}")
 def rows(
     form: Literal["csv", "parquet"],
     order: Annotated[RowOrder, Query()],
@@ -74,7 +74,7 @@ def _read(services: ConsoleServices, wanted: formats.RowSelection) -> pa.Table:
         conditions += [] if at is None else [f"at {sign} {sql_literal(at)}"]
     names = TABLES[wanted.table].names
     tables = DeltaTables(services.tables)
-    with services.limits.turn():
+    with services.standards.limits.turn():
         found = tables.select(wanted.table, names, conditions, "at", (MAX_ROWS + 1, 0))
     if found.num_rows > MAX_ROWS:
         rule, remedy = f"times with at most {MAX_ROWS} rows", "ask for fewer days"

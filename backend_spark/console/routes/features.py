@@ -102,7 +102,10 @@ def collection(name: str, request: Request, root: Root, services: Services) -> R
 def _collection(root: str, name: str, services: ConsoleServices) -> dict[str, Any]:
     if name not in {CELLS, LEVELS}:
         raise missing_error("collection", name)
-    bounds, times = services.features.bounds(), services.features.times()
+    bounds, times = (
+        services.standards.features.bounds(),
+        services.standards.features.times(),
+    )
     return documents.collection_document(root, name, bounds, times)
 
 
@@ -111,7 +114,7 @@ def items(name: str, request: Request, root: Root, services: Services) -> Respon
     """Features of a collection."""
 
     def make() -> dict[str, Any]:
-        page = services.features.select(
+        page = services.standards.features.select(
             name, parse_selection(request.query_params.multi_items())
         )
         here = f"{root}/collections/{name}"
@@ -133,7 +136,7 @@ def item(
     def make() -> dict[str, Any]:
         parse_format(request)
         here = f"{root}/collections/{name}"
-        feature = services.features.find(name, key)
+        feature = services.standards.features.find(name, key)
         return documents.feature_document(feature, str(request.url), here)
 
     return _answer(make, documents.GEOJSON, request)

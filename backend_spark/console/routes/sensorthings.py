@@ -46,7 +46,7 @@ def entities(path: str, request: Request, root: Root, services: Services) -> Res
     """Entities, one entity, or one of its properties."""
     try:
         options = parse_options(request.query_params.multi_items())
-        found = services.things.answer(root, path, options)
+        found = services.standards.things.answer(root, path, options)
     except StandardsRequestError as error:
         return error_response(error)
     if isinstance(found, BareValue):

@@ -1,6 +1,7 @@
 """OGC API Features of a running console, by the published schemas and a client."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -39,7 +40,7 @@ def client(
 ) -> Iterator[httpx.Client]:
     """Client of a console without accounts."""
     workspace = Workspace(tmp_path_factory.mktemp("features"), free_port())
-    workspace.data.symlink_to(tables)
+    shutil.copytree(tables, workspace.data)
     with ExitStack() as stack:
         parts = make_test_services(workspace, Clock())
         parts.refresh()

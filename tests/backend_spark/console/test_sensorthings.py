@@ -1,5 +1,6 @@
 """SensorThings API of a running console, read by an independent client and by QGIS."""
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ def workspace_with_token(
 ) -> Workspace:
     """A workspace whose viewer has a token."""
     workspace = Workspace(tmp_path_factory.mktemp("things"), free_port())
-    workspace.data.symlink_to(tables)
+    shutil.copytree(tables, workspace.data)
     workspace.with_accounts()
     path = workspace.folder / "accounts"
     found = accounts.read_accounts(path)
@@ -204,7 +205,7 @@ def test_errors_have_the_form_of_the_standard(
 
 DEEP = "Datastreams($expand=Thing($expand=Datastreams($expand=Observations)))"
 MANY = " or ".join(["substringof('a', concat(name, description))"] * 35)
-EVERY = " or ".join(["result mul 1 eq 1e300"] * 35)
+EVERY = " or ".join(["result mul 1 eq 1e300"] * 12)
 HEAVY = (
     f"Things?$top=999999999&$expand={DEEP}",
     f"Things?$filter={MANY}&$orderby=description,name desc",
