@@ -282,6 +282,7 @@ _HANDOVER: Final = {
     "over": ("{} に終息", "over at {}"),
     "lasts": ("継続中", "goes on"),
     "messages": ("緊急通報 {} 件", "{} urgent messages"),
+    "late_notifications": ("未送信の通知", "Notifications not delivered"),
     "more": (
         "ほか {} 件（コンソールで確認してください）",
         "and {} more: see the console",

@@ -44,6 +44,7 @@ def render_handover(services: ConsoleServices, language: str) -> str:
         ],
         notes=notes,
         nodes=live["nodes"],
+        late=len(services.notifications.outbox.overdue(now_s)),
     )
 
 

@@ -435,6 +435,8 @@ def test_handover_page_has_events_decisions_and_notes(
 
     assert all(event["cell"] in waiting for event in found)
     assert "&lt;b&gt;bridge&lt;/b&gt;" in decided
+    late = "未送信の通知" if language == "ja" else "Notifications not delivered"
+    assert f"{late} <b>0</b>" in page
     assert ("現地確認済み" if language == "ja" else "checked on site") in page
 
 
