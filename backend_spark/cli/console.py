@@ -76,7 +76,7 @@ def places() -> None:
 def load_places(config_path: Path, file: Path) -> None:
     """Replace the places by those of a table (CSV) or of GeoJSON.
 
-    A running console shows them at once. With an error in the file nothing changes.
+    Open pages show them within a minute. With an error in the file nothing changes.
     """
     data = Path(read_settings(config_path).backend.data)
     from backend_spark.console.place_files import read_place_file  # noqa: PLC0415 - matplotlib

@@ -189,11 +189,6 @@ class StoredPlaces:
             self._gazetteer = Gazetteer(self._read())
         return self._gazetteer
 
-    @property
-    def version(self) -> int:
-        """A number that differs after each change."""
-        return hash(self._version)
-
     def _read(self) -> Sequence[Place]:
         if self._version is None:
             return ()

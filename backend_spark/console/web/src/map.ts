@@ -4,7 +4,7 @@ import * as maplibre from "maplibre-gl";
 import { el } from "./dom";
 import type { Gateway } from "./types";
 import { COLOURS, LEVELS_BY_SEVERITY, gatewayIcon, patternTile } from "./levelPatterns";
-import { cellName, fetchNodes, fetchPlaces, placesIn } from "./cellNames";
+import { allPlaces, cellName, fetchNodes, fetchPlaces, placesIn } from "./cellNames";
 import { get } from "./api";
 import type { State } from "./state";
 import { formatAgo, severity, t, type Key } from "./i18n";
@@ -25,6 +25,7 @@ export class LevelMap {
   private gateways: Gateway[] = [];
   // Cells whose names are drawn.
   private named: string[] | null = null;
+  private names = "";
 
   constructor(
     private readonly state: State,
@@ -223,6 +224,10 @@ export class LevelMap {
   private async drawNodes(): Promise<void> {
     const [nodes] = await Promise.all([fetchNodes(), fetchPlaces()]);
     this.state.emit("places");
+    const names = JSON.stringify([nodes.id, nodes.cell, allPlaces()]);
+    // An open panel is drawn again for new names only: it would lose the focus.
+    if (names !== this.names && this.state.selected) this.state.emit("selected");
+    this.names = names;
     if (!this.ready) return;
     this.drawNames();
     const features = nodes.id.map((id, at) => ({
