@@ -125,7 +125,7 @@ class CellFeatures:
         """Present state of each cell; read once for each change and minute."""
         now_s = self.live_state.now_s()
         places = self.places.now
-        key = self.live_state.version, int(now_s // 60), self.places.version
+        key = self.live_state.version, int(now_s // 60), places
         with self._lock:
             if self._cached[0] != key:
                 self._cached = key, self._read_states(now_s, places)
