@@ -74,7 +74,8 @@ export function followAddress(state: State, map: LevelMap): void {
     const view = readAddress();
     open(view.tab ?? "map");
     if (view.cell !== state.selected) state.select(view.cell);
-    await showTime(state, view);
+    // The link of a cell leaves time and map as they are.
+    if (location.hash.includes("=")) await showTime(state, view);
     // The last, because a selection and a replay move the map to their cells.
     if (view.map) map.moveTo(view.map);
     applied = true;
