@@ -298,13 +298,11 @@ def make_services(
         packs = tuple(open_pack(Path(path)) for path in console.map_packs)
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
-    sessions = SessionStore(folder / SESSIONS_FILE)
     journal = Journal(folder / JOURNAL_FILE)
     book = EventBook(journal)
+    sessions = SessionStore(folder / SESSIONS_FILE)
     logins = _make_logins(accounts, sessions, journal, clock)
     thresholds = _open_thresholds(settings, journal)
-    if thresholds.table.exists():
-        thresholds.write_table()  # a table of an earlier release lacks unknown cells
     places = StoredPlaces(Path(settings.backend.data))
     live_state.criteria = thresholds.lookup
     return ConsoleServices(
@@ -395,7 +393,10 @@ def render_report(
 def _open_thresholds(settings: BackendSettings, journal: Journal) -> Thresholds:
     base = CellRuleProvider.from_settings(settings.criteria).table
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
-    return Thresholds(journal, base, folder / CRITERIA_FILE)
+    thresholds = Thresholds(journal, base, folder / CRITERIA_FILE)
+    if thresholds.table.exists():
+        thresholds.write_table()  # a table of an earlier release lacks unknown cells
+    return thresholds
 
 
 def _open_calibration(console: ConsoleSection) -> Calibration | None:
