@@ -258,7 +258,7 @@ def test_token_reads_and_changes_nothing(
     assert challenge.headers["www-authenticate"].startswith("Basic ")
     assert bare.get(ROOT, headers=bearer).status_code == 200
     assert bare.get("/api/cells", headers=bearer).status_code == 401
-    note = bare.post("/api/log/note", headers=bearer, json={"text": "x"})
+    note = bare.post("/api/notes", headers=bearer, json={"text": "x"})
     assert note.status_code == 401
 
 
