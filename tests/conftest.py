@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -56,14 +57,17 @@ PORTS = range(10000, 32768)
 """Below the range of ports that Linux uses for outgoing connections."""
 
 PORT_CHANCE = random.Random()
-_claims: list[socket.socket] = []
+_claims: deque[socket.socket] = deque()
+MAX_CLAIMS = 200
+"""Ports claimed at a time; select() of paho takes no descriptor above 1023."""
 
 
 def free_port() -> int:
     """A free TCP port that is not given to another test on this machine.
 
     Another test process may call this before the port is bound, so each port is claimed
-    by an abstract socket with its number; the kernel frees it when the process ends.
+    by an abstract socket with its number. It is closed after `MAX_CLAIMS` other ports,
+    when the port is in use or the test is over.
     """
     for _ in range(1000):
         port = PORT_CHANCE.choice(PORTS)
@@ -76,6 +80,8 @@ def free_port() -> int:
                 claim.close()
                 continue
         _claims.append(claim)
+        if len(_claims) > MAX_CLAIMS:
+            _claims.popleft().close()
         return port
     raise RuntimeError("no TCP port is free")
 

@@ -524,7 +524,8 @@ def test_page_lists_deliveries_and_sends_a_test(
     workspace: Workspace, clock: Clock, hook: Receiver
 ) -> None:
     """The chief may; the address is shown without its secret path."""
-    more = f"{workspace.with_accounts()}\n{rule(hook.url)}"
+    elsewhere = 'cells = ["0001"]'  # no rise of the storm comes before the test
+    more = f"{workspace.with_accounts()}\n{rule(hook.url, elsewhere)}"
     parts = make_test_services(workspace, clock, more)
     with serve_console(parts, workspace.port) as client:
         proof = log_in(client, "a-chief")

@@ -265,8 +265,9 @@ export class LevelMap {
     const [nodes] = await Promise.all([fetchNodes(), fetchPlaces()]);
     this.state.emit("places");
     const names = JSON.stringify([nodes.id, nodes.cell, allPlaces()]);
-    // An open panel is drawn again for new names only: it would lose the focus.
-    if (names !== this.names && this.state.selected) this.state.emit("selected");
+    // An open panel is drawn again for new names only: it would lose the focus. The map
+    // stays where it is.
+    if (names !== this.names && this.state.selected) this.state.emit("levels");
     this.names = names;
     if (!this.ready) return;
     this.drawNames();
