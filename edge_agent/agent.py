@@ -60,6 +60,7 @@ class Agent:
         self._pulse = pulse
         self._steps = clock_steps
         self._is_resting = False
+        self._is_stopped = False
         self._scheduler_beat: Heartbeat = no_heartbeat
         warm_up_s = max((sensor.warm_up_s for sensor in self._sensors), default=0.0)
         self._limit_s = DEADLINE_S + warm_up_s + MAX_STORE_S
@@ -90,6 +91,10 @@ class Agent:
                 self._schedule()
             self._scheduler.start()
             self._serve_events(beat)
+        # Shutting down holds a lock of the scheduler while it waits for the jobs; a job
+        # that changed the schedule meanwhile would wait for that lock for ever.
+        with self._adapting:
+            self._is_stopped = True
         self._scheduler.shutdown()
 
     def stop(self) -> None:
@@ -155,6 +160,8 @@ class Agent:
 
     def _schedule(self) -> None:
         """Replace all jobs: one for each interval, with the sensors that share it."""
+        if self._is_stopped:
+            return
         self._scheduler.remove_all_jobs()
         self._scheduler.add_job(
             self._scheduler_beat,

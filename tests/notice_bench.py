@@ -1,6 +1,7 @@
 """Both ends of the path of notices: a table of levels, and an agent with a lamp."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -63,7 +64,13 @@ class Agent:
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
-        self.process.wait(60)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # its stacks go to the log
+            self.process.wait()
+            log = (self._folder / "node.log").read_text()
+            raise AssertionError(f"the node does not stop:\n{log}") from None
 
 
 def _drain(notify: socket.socket) -> None:

@@ -540,7 +540,8 @@ class _CommitThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while True:
+        # `close` may set both events just before `clear`: `_stop` is checked after it.
+        while not self._stop.is_set():
             self._woken.wait()
             if self._stop.wait(self._window_s):
                 return

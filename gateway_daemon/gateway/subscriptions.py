@@ -294,7 +294,9 @@ class SubscriptionDiscovery(BaseConnectionHandler):
         Each writes the whole table and compares all filters: a client that subscribes
         thousands of times would cost the square of that.
         """
-        while self._changed.wait() and not self._stopping.is_set():
+        # Checked after `clear`: `stop` may set both events just before it.
+        while not self._stopping.is_set():
+            self._changed.wait()
             self._changed.clear()
             self._apply_change()
             self._stopping.wait(CHANGE_INTERVAL_S)

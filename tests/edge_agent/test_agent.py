@@ -57,15 +57,19 @@ class FakeSampler:
     Attributes:
         at_s: Monotonic time of each call.
         hang: Event that a call waits for, if given.
+        after: Called at the end of each call, as a node does with the level.
     """
 
     at_s: list[float] = field(default_factory=list)
     hang: threading.Event | None = None
+    after: Callable[[], None] | None = None
 
     def sample(self, sensors: object = None) -> None:
         self.at_s.append(time.monotonic())
         if self.hang is not None:
             self.hang.wait(10)
+        if self.after is not None:
+            self.after()
 
     def calls_since(self, start_s: float) -> list[float]:
         return [at for at in self.at_s if at >= start_s]
@@ -109,7 +113,8 @@ def start(
     yield run
     for created, thread in running:
         created.stop()
-        thread.join()
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("step_s", [YEAR_S, -3600.0, -YEAR_S, 30.0])
@@ -175,6 +180,19 @@ def test_silent_scheduler_is_reported(
     )
 
     assert before == ()
+
+
+def test_stop_while_a_job_raises_the_level(start: Callable[..., Agent]) -> None:
+    """The job changes the schedule while the scheduler waits for the job to end."""
+    sampler = FakeSampler(hang=threading.Event())
+    created = start(sampler, FakeSensor("rain", interval_s=60.0))
+    sampler.after = lambda: created.adapt_rate(5)
+    wait_until(lambda: sampler.at_s)
+    created.stop()
+    time.sleep(0.5)  # long enough for `shutdown` to wait for the job
+    sampler.hang.set()
+
+    # The fixture joins the agent's thread.
 
 
 def test_paused_node_is_healthy_and_does_not_sample(

@@ -5,17 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from conftest import wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge_agent.queue.base import COMMIT_EVERY_PUT, Durability, MessageDraft
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.inspection import read_counters
-from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.sqlite_queue import SqliteQueue, _CommitThread
 from edge_agent.queue.store import QueueRow
 from edge_agent.queue.write_journal import WriteJournal, journal_path, recover_journal
 from spatial_mqtt.senml import MessageId
@@ -29,7 +31,7 @@ from edge_agent.queue.base import Durability
 from edge_agent.queue.write_journal import WriteJournal, journal_path, recover_journal
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.store import QueueRow
-from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.sqlite_queue import SqliteQueue, _CommitThread
 queue = SqliteQueue(
     sys.argv[1], "n1", "boot", 10_000_000, durability=Durability(window_s=3600.0)
 )
@@ -276,6 +278,34 @@ def test_removal_is_committed_while_the_journal_has_entries(tmp_path: Path) -> N
     while read_counters(tmp_path / "q.db")[5]["rows"]:
         pass
     queue.close()
+
+
+class CloseAfterWindow(threading.Event):
+    """Event of a commit thread that lets `close` run as the window ends."""
+
+    def __init__(self, thread: _CommitThread) -> None:
+        super().__init__()
+        self.closing = threading.Thread(target=thread.close, daemon=True)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        was_set = super().wait(timeout)
+        if not was_set:
+            self.closing.start()
+            wait_until(self.is_set)
+            time.sleep(0.1)  # for the second event that `close` sets
+        return was_set
+
+
+def test_close_ends_while_a_window_ends() -> None:
+    """A stop just before the commit begins: the thread that it joins must end."""
+    commits = []
+    thread = _CommitThread(0.0, lambda: commits.append(1))
+    stop = thread._stop = CloseAfterWindow(thread)  # noqa: SLF001 - forces the race
+    thread.wake()
+    wait_until(lambda: commits)
+    stop.closing.join(10)
+
+    assert not stop.closing.is_alive()
 
 
 def test_zero_removal_delay_removes_at_once(tmp_path: Path) -> None:
