@@ -19,7 +19,9 @@ from backend_spark.errors import SegmentError
 from backend_spark.ingest.segment_log import (
     SegmentName,
     list_segments,
+    open_arrow_file,
     read_segment_ids,
+    report_damage,
 )
 from service_runtime.files import fsync_folder
 from spatial_mqtt.custody import IntervalSet
@@ -147,10 +149,10 @@ class ArchivedIds:
             return past
         try:
             rows = _read_ids(path)
-        except (OSError, pa.ArrowException, ValueError, LookupError) as error:
+        except ValueError as error:
             aside = path.with_name(f"{_DAMAGED}{path.name.removeprefix(_PREFIX)}")
             path.replace(aside)
-            log.error("%s cannot be read (%s); moved to %s", path, error, aside)  # noqa: TRY400
+            log.error("%s; moved to %s", error, aside)  # noqa: TRY400
             return past
         for node, boot, low, high, last_us in zip(*rows.values(), strict=True):
             past.add((node, boot), low, high, last_us)
@@ -197,12 +199,13 @@ class ArchivedIds:
 
 
 def _read_ids(path: Path) -> dict[str, list[Any]]:
-    with pa.memory_map(str(path)) as source:
-        table = pa.ipc.open_file(source).read_all()
-    table.validate(full=True)
-    if table.schema != _SCHEMA:
-        raise ValueError(f"its columns are {table.column_names}")
-    rows: dict[str, list[Any]] = table.to_pydict()
+    with report_damage(lambda error: ValueError(f"{path} cannot be read: {error}")):
+        with open_arrow_file(path) as source:
+            table = pa.ipc.open_file(source).read_all()
+        table.validate(full=True)
+        if table.schema != _SCHEMA:
+            raise ValueError(f"its columns are {table.column_names}")
+        rows: dict[str, list[Any]] = table.to_pydict()
     return rows
 
 
@@ -239,12 +242,12 @@ class MessageIdSet:
             path = folder / str(name)
             try:
                 table = read_segment_ids(path)
+            except FileNotFoundError:
+                continue  # deleted meanwhile; its ids are in an id file
             except SegmentError as error:
-                # Deleted meanwhile: its ids are in an id file. Damaged: a message that
-                # is sent again is logged again, which is better than none.
-                if path.exists():
-                    log.error("%s", error)  # noqa: TRY400 - the trace adds nothing
-                    self.unreadable.add(name)
+                # A message that is sent again is logged again: better than none.
+                log.error("%s", error)  # noqa: TRY400 - the trace adds nothing
+                self.unreadable.add(name)
                 continue
             columns = (table[name].to_pylist() for name in ("node", "boot", "seq"))
             self.add(MessageId(*parts) for parts in zip(*columns, strict=True))

@@ -8,11 +8,13 @@ so that two ingesters started by mistake never overwrite each other's segments (
 rename and without a run, 2,342 of 5,000 messages were lost in a test).
 """
 
+import errno
 import logging
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -43,6 +45,9 @@ _ADDED_LATER = {"age_s", PAYLOAD_SUM, ROW_SUM}
 DAMAGED_ROW = "damaged in the log: its checksum does not match"
 DAMAGED_FOLDER = "damaged"
 """Folder in that of the log for segments that cannot be read."""
+
+_BAD_SECTORS = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
+"""Errors of a disk or file system that reading again does not mend."""
 
 
 @dataclass(frozen=True, order=True)
@@ -208,13 +213,12 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Rows of one segment, with all columns of `schemas.LOG` or some of `SEGMENT`.
 
     Raises:
-        SegmentError: The segment cannot be read.
+        SegmentError: The segment is damaged.
+        OSError: It is not there, or the system cannot read it now.
     """
     wanted = LOG.names if columns is None else list(columns)
-    try:
+    with report_damage(lambda error: SegmentError(path, str(error))):
         table = _read(path, wanted)
-    except (OSError, pa.ArrowException, ValueError, LookupError) as error:
-        raise SegmentError(path, str(error)) from error
     for name in set(wanted).difference(table.column_names):
         nulls = pa.nulls(table.num_rows, SEGMENT.field(name).type)
         table = table.append_column(SEGMENT.field(name), nulls)
@@ -234,8 +238,6 @@ def read_intact_segment(path: Path) -> pa.Table:
     try:
         table = read_segment(path, SEGMENT.names)
     except SegmentError as error:
-        if not path.exists():
-            raise
         log.error("%s", error)  # noqa: TRY400 - the trace adds nothing
         return _table([_lost_row(path, str(error))]).select(LOG.names)
     rows = _rows(table)
@@ -260,11 +262,39 @@ def _lost_row(path: Path, reason: str) -> LogRow:
     return LogRow(written_us, "", b"", reason=reason)
 
 
+def open_arrow_file(path: Path) -> pa.OSFile:
+    """Open an Arrow file for reading.
+
+    Not memory-mapped: a bad sector of a mapped file ends the process by SIGBUS.
+    """
+    return pa.OSFile(str(path))
+
+
+@contextmanager
+def report_damage(make_error: Callable[[Exception], Exception]) -> Iterator[None]:
+    """Raise another error for damage of an Arrow file or of its sectors.
+
+    Any other error of the system, such as too many open files, passes: the file is
+    intact and can be read later.
+    """
+    try:
+        yield
+    except (pa.ArrowMemoryError, pa.ArrowCancelled):
+        raise
+    except OSError as error:
+        if error.errno is not None and error.errno not in _BAD_SECTORS:
+            raise
+        raise make_error(error) from error
+    except (pa.ArrowException, ValueError, LookupError) as error:
+        raise make_error(error) from error
+
+
 def read_segment_ids(path: Path) -> pa.Table:
     """The columns node, boot, seq and received_at of the intact rows of a segment.
 
     Raises:
-        SegmentError: The segment cannot be read.
+        SegmentError: The segment is damaged.
+        OSError: It is not there, or the system cannot read it now.
     """
     names = [n for n in SEGMENT.names if n not in {"payload", PAYLOAD_SUM}]
     table = read_segment(path, names)
@@ -280,7 +310,7 @@ def set_segment_aside(path: Path) -> Path:
 
 
 def _read(path: Path, wanted: Sequence[str]) -> pa.Table:
-    with pa.memory_map(str(path)) as source:
+    with open_arrow_file(path) as source:
         schema = pa.ipc.open_file(source).schema
         _check_schema(schema)
         indices = [schema.get_field_index(n) for n in wanted if n in schema.names]

@@ -427,7 +427,7 @@ class ScoringPipeline:
         newest_us = self._newest_readings_us()
         touched = touched.within_horizon(newest_us, self.horizon_s * 1_000_000)
         known = read_cell_states(self.tables / "memories", touched.earliest_us)
-        scored = self._score_on_executors(session, touched, known, until_us)
+        scored = self._score_on_executors(session, touched, known, newest_us, until_us)
         for table, keys in (("levels", LEVEL_KEY), ("sensors", SENSOR_KEY)):
             rows = collect_rows(scored, table, TABLES[table])
             self._revise(table, keys, rows, touched)
@@ -435,8 +435,9 @@ class ScoringPipeline:
         return collect_rows(scored, "flags", FLAGS)
 
     def _newest_readings_us(self) -> dict[str, int]:
-        """Unix time in microseconds of the newest reading of each cell."""
+        """Unix time in microseconds of the newest reading of each cell with a node."""
         nodes = DeltaTables(self.tables).nodes(["cell", "at"])
+        nodes = nodes.filter(pc.is_valid(nodes["cell"]))
         newest = nodes.group_by("cell").aggregate([("at", "max")])
         times = newest["at_max"].cast(pa.int64()).to_pylist()
         return dict(zip(newest["cell"].to_pylist(), times, strict=True))
@@ -446,13 +447,13 @@ class ScoringPipeline:
         session: SparkSession,
         touched: ReceivedChanges,
         known: StoredCellStates,
+        occupied: Collection[str],
         until_us: int | None,
     ) -> pa.Table:
         """CELL_SCORES of cells, distributed over the executors."""
         shares = self._share_cells(
             touched, known, session.sparkContext.defaultParallelism
         )
-        occupied = DeltaTables(self.tables).occupied_cells()
         tasks = [self._make_task(share, touched, known, occupied) for share in shares]
         horizon_s, max_ahead_s = self.horizon_s, self.max_ahead_s
 

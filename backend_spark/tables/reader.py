@@ -374,11 +374,6 @@ class DeltaTables:
         """One row per node: its last message, and its last report of itself."""
         return self.read("nodes", columns)
 
-    def occupied_cells(self) -> list[str]:
-        """Tokens of the cells in which there are nodes."""
-        cells = pc.unique(self.nodes(["cell"])["cell"]).to_pylist()
-        return [cell for cell in cells if cell is not None]
-
 
 def open_tables(data: str | Path) -> DeltaTables:
     """Open the tables of a data folder (``backend.data`` of the settings)."""

@@ -1,12 +1,21 @@
 """The segment log on a real disk."""
 
+import errno
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from backend_spark.errors import SegmentError
-from backend_spark.ingest.deduplication import MessageIdSet
+from backend_spark.ingest import segment_log
+from backend_spark.ingest.deduplication import (
+    ArchivedIds,
+    MessageIdSet,
+    archived_ids_path,
+)
 from backend_spark.ingest.segment_log import (
     DAMAGED_ROW,
     LogRow,
@@ -22,6 +31,17 @@ from backend_spark.tables.schemas import LOG
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.locks import acquire_lock
 from spatial_mqtt.senml import MessageId
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open no file."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def row(seq: int, node: str = "node-1") -> LogRow:
@@ -82,6 +102,38 @@ def test_damaged_segment_is_reported_by_name(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(SegmentError, match=r"a\.01-0000000000\.arrow.*restore"):
         list(read_segments(tmp_path))
+
+
+def test_bad_sector_costs_the_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk's error is reported as damage: readers go on behind the segment."""
+    path = SegmentWriter(tmp_path, "a.01").append([row(0)])
+
+    def fail(path: Path) -> pa.OSFile:
+        raise OSError(errno.EIO, f"cannot read {path}")
+
+    monkeypatch.setattr(segment_log, "open_arrow_file", fail)
+
+    assert "cannot be read" in read_intact_segment(path)["reason"].to_pylist()[0]
+    with pytest.raises(SegmentError, match="cannot read"):
+        read_segment_ids(path)
+
+
+def test_shortage_of_descriptors_is_no_damage(tmp_path: Path) -> None:
+    """The reader ends or tries again; no intact segment or id file is given up."""
+    path = SegmentWriter(tmp_path, "a.01").append([row(0)])
+    ids = ArchivedIds(archived_ids_path(tmp_path, "a"))
+    ids.add_segment(read_segment_ids(path))
+    ids.save(0)
+    for read in (read_intact_segment, read_segment_ids):
+        with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+            read(path)
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        ArchivedIds.load(ids.path)
+
+    assert read_intact_segment(path)["seq"].to_pylist() == [0]
+    assert ("node-1", "b") in ArchivedIds.load(ids.path).last_us
 
 
 def test_flipped_bits_cost_the_damaged_rows_only(tmp_path: Path) -> None:
