@@ -161,9 +161,16 @@ class NotificationOutbox:
             )
 
     def due(self, now_s: float) -> list[StoredNotification]:
-        """Waiting notifications whose time has come, the highest level first."""
+        """Waiting notifications whose time has come, the highest level first.
+
+        After the clock was set back, what was created later than now is due at once,
+        and so is a repetition that would be later than the longest time between two.
+        """
+        longest_s = now_s + RETRY_S[1]
         return self._select(
-            "state = 'waiting' and due_s <= ? order by level desc, id", (now_s,)
+            "state = 'waiting' and (due_s <= ? or created_s > ?"
+            " or (due_s > ? and due_s != wanted_s)) order by level desc, id",
+            (now_s, now_s, longest_s),
         )
 
     def of_event(self, event: int) -> list[StoredNotification]:

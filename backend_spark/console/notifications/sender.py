@@ -222,7 +222,7 @@ class NotificationSender:
 
     def _ping(self, now_s: float) -> None:
         """Request the dead man's switch; not while it is being requested."""
-        is_due = now_s - self._pinged_s >= HEARTBEAT_S
+        is_due = not 0 <= now_s - self._pinged_s < HEARTBEAT_S  # also after a step back
         if self.console.heartbeat is None or self._pinging or not is_due:
             return
         if not self._is_well(now_s):

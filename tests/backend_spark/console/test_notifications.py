@@ -302,6 +302,28 @@ def test_unreachable_receiver_is_tried_until_it_answers(
     assert "refused" in attempts[0]["outcome"]
 
 
+@pytest.mark.parametrize("is_created_ahead", [True, False])
+def test_clock_set_back_delays_no_repetition(
+    make_console: MakeConsole, *, is_created_ahead: bool
+) -> None:
+    """The clock was a month ahead when it was created, or only when it was tried."""
+    month_s, port = 30 * 86_400.0, free_port()
+    console = make_console(rule(Receiver(port).url))
+    if is_created_ahead:
+        console.clock.now_s += month_s
+        console.rise(4)
+        console.step(400)
+    else:
+        console.rise(4)
+        console.step()
+        console.step(month_s)
+    with receiver(port) as late:
+        console.step(-month_s)
+
+    assert len(late.requests) == 1
+    assert console.states() == ["delivered"]
+
+
 def test_level_3_is_given_up_after_a_day(make_console: MakeConsole) -> None:
     """It is of no use any more."""
     console = make_console(rule(Receiver(free_port()).url))
