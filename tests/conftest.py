@@ -3,15 +3,18 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
@@ -51,6 +54,28 @@ def pytest_collection_modifyitems(
         item.fixturenames = ["quick_java", *names]  # type: ignore[attr-defined]
     if hasattr(config, "workerinput"):
         arrange(items)
+
+
+def list_descriptors() -> Counter[str]:
+    """Open descriptors of this process; select() of paho takes none above 1023."""
+    kinds: Counter[str] = Counter()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            kinds[re.sub(r"\d+", "", link.readlink().name)] += 1
+    return kinds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[
+    None, pytest.TestReport, pytest.TestReport
+]:
+    """Show the state of the test process beside a failure."""
+    report = yield
+    if report.failed:
+        threads = ", ".join(thread.name for thread in threading.enumerate())
+        state = f"descriptors: {dict(list_descriptors())}\nthreads: {threads}"
+        report.sections.append(("test process", state))
+    return report
 
 
 PORTS = range(10000, 32768)

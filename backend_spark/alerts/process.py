@@ -41,7 +41,7 @@ from backend_spark.tables.maintenance import (
     delete_old_rows,
     maintain_tables,
 )
-from backend_spark.tables.reader import DeltaTables, open_tables
+from backend_spark.tables.reader import DeltaTables, open_tables, read_transactions
 from backend_spark.tables.schemas import ALERTS
 from service_runtime.crash_guard import CrashGuard, make_crash_guard
 from service_runtime.lifecycle import (
@@ -154,12 +154,8 @@ def _format_readings(readings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 def read_offset(table: Path, folder: Path) -> LogOffset:
     """Read the committed offset; streams that the table does not have are unread."""
-    delta = DeltaTable(str(table))
-    versions = {
-        stream: delta.transaction_version(stream)
-        for stream in {name.stream for name in list_segments(folder)}
-    }
-    return {s: seq for s, seq in sorted(versions.items()) if seq is not None}
+    streams = {name.stream for name in list_segments(folder)}
+    return read_transactions(DeltaTable(str(table)), streams)
 
 
 def read_alert_ids(tables: DeltaTables) -> MessageIdSet:

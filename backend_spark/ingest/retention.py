@@ -243,9 +243,17 @@ def _last_offset(checkpoint: Path) -> dict[str, int] | None:
         for path in (offset, commit):
             fsync_file(path)
             fsync_folder(path.parent)
-        lines = offset.read_text(encoding="utf-8").splitlines()[_HEADER_LINES:]
+    except FileNotFoundError:
+        return {}  # Spark is writing it; the next pass reads it
+    return read_planned_offset(offset)
+
+
+def read_planned_offset(plan: Path) -> dict[str, int] | None:
+    """Offset of the log in a file ``offsets/N``; None if it has none of a log."""
+    try:
+        lines = plan.read_text(encoding="utf-8").splitlines()[_HEADER_LINES:]
         sources = [json.loads(line) for line in lines if line.startswith("{")]
     except (FileNotFoundError, json.JSONDecodeError):
-        return {}  # Spark is writing it; the next pass reads it
+        return {}  # Spark is writing it
     logs = [each for each in sources if all(_STREAM.fullmatch(name) for name in each)]
     return logs[0] if logs else None

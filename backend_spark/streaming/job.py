@@ -1,10 +1,10 @@
 """Scoring job: composes Spark session, query, pipeline and scoring schedule."""
 
+import json
 import logging
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,19 +25,27 @@ from backend_spark.config import (
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.errors import BatchAbandonedError, UnfinishedReplayError
 from backend_spark.forecast.table import ForecastReader
+from backend_spark.ingest.retention import read_planned_offset
+from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring.holds import HoldLimits
+from backend_spark.streaming.checkpoint import (
+    QueryStart,
+    check_checkpoint,
+    read_app_id,
+    repair_checkpoint,
+    sync_plan,
+)
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.replay import (
     ReceiptInterval,
     read_unfinished_replay,
     rebuild,
 )
-from backend_spark.streaming.session import open_session, repair_checkpoint, sync_plan
+from backend_spark.streaming.session import open_session
 from backend_spark.streaming.sources import SegmentLogSource, TableSource
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.maintenance import DELETE_EVERY_S, delete_old_rows
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
-from service_runtime.files import make_folder, write_atomic
 from service_runtime.lifecycle import SystemdSupervisor, call_on_stop_signals
 from service_runtime.locks import acquire_lock
 from service_runtime.watchdog import LoopWatchdog
@@ -47,11 +55,13 @@ log = logging.getLogger(__name__)
 LATE_WORKER_ERROR: Final = "Python worker failed to connect back"
 MAX_STARTS: Final = 6
 CHECKPOINT: Final = "score"
-APP_ID_FILE: Final = "app_id"
 DAY_S: Final = 86_400
 POLL_S: Final = 1
 PEEK_S: Final = 0.001
 """Shortest time-out; Spark does not accept 0."""
+
+RunBatch = Callable[[DataFrame, int], None]
+"""Runs a batch of Spark by its messages and number."""
 
 SILENCE_S: Final = 120.0
 """Longest time until Spark's JVM answers."""
@@ -179,7 +189,7 @@ def run_job(settings: BackendSettings, *, once: bool, master: str | None) -> Non
         raise UnfinishedReplayError(data / TABLES_FOLDER)
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     session = open_session(choose_master(master, settings.score.master))
-    gate, scoring = _make_gate_and_passes(session, settings)
+    gate, scoring, start = _prepare(session, settings)
     supervision = SystemdSupervisor.from_environment(
         os.environ, os.getpid(), gate.pulse, gate.status
     )
@@ -189,7 +199,9 @@ def run_job(settings: BackendSettings, *, once: bool, master: str | None) -> Non
         gate.stop.set()
 
     call_on_stop_signals(stop)
-    query = RestartingQuery(lambda: start_query(session, settings, gate, once=once))
+    query = RestartingQuery(
+        lambda: start_query(session, settings, gate, start.offset, once=once)
+    )
     log.info("scoring %s with %s", data, session.sparkContext.master)
     supervision.report_ready()
     try:
@@ -257,22 +269,22 @@ def run_trim(settings: BackendSettings) -> dict[str, int]:
 
 def _hold_tables(data: Path) -> int:
     lock = acquire_lock(data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}")
-    repair_checkpoint(data / CHECKPOINTS_FOLDER / CHECKPOINT)
+    repair_checkpoint(_checkpoint(data))
     create_tables(data / TABLES_FOLDER, SPARK_TABLES)
     return lock
 
 
-def _make_gate_and_passes(
+def _checkpoint(data: Path) -> Path:
+    return data / CHECKPOINTS_FOLDER / CHECKPOINT
+
+
+def _prepare(
     session: SparkSession, settings: BackendSettings
-) -> tuple[BatchGate, "ScoringSchedule"]:
+) -> tuple[BatchGate, "ScoringSchedule", QueryStart]:
     register(session)
     scored = make_pipeline(settings)
+    start = find_start(session, settings, scored)
     scored.recover(session)
-    checkpoint = Path(settings.backend.data) / CHECKPOINTS_FOLDER / CHECKPOINT
-
-    def run_batch(messages: DataFrame, batch_id: int) -> None:
-        sync_plan(checkpoint, batch_id)
-        scored.run_batch(messages, batch_id)
 
     def score(must_stop: Callable[[], bool]) -> None:
         scored.score(session, must_stop)
@@ -283,7 +295,35 @@ def _make_gate_and_passes(
     passes = ScoringSchedule(
         score, settings.score.every_s, scored.maintain, trim_tables
     )
-    return BatchGate(run_batch), passes
+    return BatchGate(number_batches(settings, scored, start)), passes, start
+
+
+def find_start(
+    session: SparkSession, settings: BackendSettings, pipeline: ScoringPipeline
+) -> QueryStart:
+    """Check the checkpoint against the tables, and complete their last batch."""
+    data = Path(settings.backend.data)
+    bronze = pipeline.tables / "bronze"
+    start = check_checkpoint(
+        _checkpoint(data), bronze, data / LOG_FOLDER, pipeline.app_id
+    )
+    if start.is_new:
+        pipeline.complete_batch(session)
+    return start
+
+
+def number_batches(
+    settings: BackendSettings, pipeline: ScoringPipeline, start: QueryStart
+) -> RunBatch:
+    """Function that runs Spark's batches with their numbers in the tables."""
+    checkpoint = _checkpoint(Path(settings.backend.data))
+
+    def run_batch(messages: DataFrame, batch_id: int) -> None:
+        sync_plan(checkpoint, batch_id)
+        offset = read_planned_offset(checkpoint / "offsets" / str(batch_id))
+        pipeline.run_batch(messages, start.first_batch + batch_id, offset)
+
+    return run_batch
 
 
 def choose_master(option: str | None, configured: str) -> str | None:
@@ -298,11 +338,11 @@ def choose_master(option: str | None, configured: str) -> str | None:
 
 
 def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
-    """Make the pipeline of a data folder, with the app id of its checkpoint."""
+    """Make the pipeline of a data folder."""
     data = Path(settings.backend.data)
     return ScoringPipeline(
         tables=data / TABLES_FOLDER,
-        app_id=read_app_id(data / CHECKPOINTS_FOLDER / CHECKPOINT),
+        app_id=read_app_id(data / TABLES_FOLDER, _checkpoint(data)),
         cell_rules=CellRuleProvider.from_settings(
             settings.criteria,
             ForecastReader(data / TABLES_FOLDER, settings.forecast.max_age_s),
@@ -316,15 +356,6 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
     )
 
 
-def read_app_id(checkpoint: Path) -> str:
-    """Transaction id of this checkpoint's batches in the tables; made if missing."""
-    make_folder(checkpoint)
-    path = checkpoint / APP_ID_FILE
-    if not path.exists():
-        write_atomic(path, str(uuid.uuid4()).encode())
-    return path.read_text(encoding="ascii")
-
-
 def register(session: SparkSession) -> None:
     """Register the data sources of `streaming.sources`."""
     for source in (SegmentLogSource, TableSource):
@@ -334,11 +365,12 @@ def register(session: SparkSession) -> None:
 def start_query(
     session: SparkSession,
     settings: BackendSettings,
-    run_batch: Callable[[DataFrame, int], None],
+    run_batch: RunBatch,
+    offset: LogOffset,
     *,
     once: bool,
 ) -> StreamingQuery:
-    """Start the streaming query over the log."""
+    """Start the streaming query over the log; a new checkpoint at an offset."""
     register(session)
     data = Path(settings.backend.data)
     messages = (
@@ -347,12 +379,13 @@ def start_query(
         .option("path", str(data / LOG_FOLDER))
         .option("max_segments", str(settings.score.max_segments_per_batch))
         .option("tasks", str(session.sparkContext.defaultParallelism))
+        .option("start", json.dumps(offset))
         .load()
     )
     writer = (
         messages.writeStream
         .queryName(CHECKPOINT)
-        .option("checkpointLocation", str(data / CHECKPOINTS_FOLDER / CHECKPOINT))
+        .option("checkpointLocation", str(_checkpoint(data)))
         .foreachBatch(run_batch)
     )
     if once:

@@ -14,7 +14,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from backend_spark.analysed_rain.cells import score_new_analyses
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.ingest.messages import DEAD_LETTER
+from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring import decode, node_summary
 from backend_spark.scoring.arrow import CELL_SCORES, Scorer, collect_rows, table_to_ipc
 from backend_spark.scoring.cell_state import REREAD_S
@@ -252,7 +253,7 @@ class ScoringPipeline:
 
     Attributes:
         tables: Folder of the tables, which exist.
-        app_id: Id of the checkpoint in transactions.
+        app_id: Id of the batches in transactions of the tables.
         cell_rules: Rules of cells.
         horizon_s: Age from which readings are not scored.
         max_ahead_s: Readings dated further after their receipt are not scored.
@@ -270,9 +271,17 @@ class ScoringPipeline:
     pending: UnscoredChanges = field(default_factory=UnscoredChanges)
     batches_to_maintain: deque[int] = field(default_factory=deque)
 
-    def run_batch(self, messages: DataFrame, batch_id: int) -> None:
-        """Run one batch; idempotent."""
-        self._receive(messages, RECEIVED, batch_id, batch_id)
+    def run_batch(
+        self, messages: DataFrame, batch_id: int, offset: LogOffset | None = None
+    ) -> None:
+        """Run one batch; idempotent.
+
+        Args:
+            messages: Messages of the batch.
+            batch_id: Number of the batch.
+            offset: Offset of the log after the batch.
+        """
+        self._receive(messages, RECEIVED, batch_id, batch_id, offset)
         self.batches_to_maintain.append(batch_id)
 
     def maintain(self) -> None:
@@ -282,7 +291,7 @@ class ScoringPipeline:
             maintain_tables(paths, self.batches_to_maintain.popleft())
 
     def derive_tables(self, bronze: DataFrame, batch_id: int) -> None:
-        """Write silver, rejected and messages from rows of bronze."""
+        """Write silver, rejected and messages from rows of bronze; idempotent."""
         self._receive(bronze, RECEIVED[1:], batch_id, None)
 
     def mark_for_scoring(self, bronze: DataFrame, batch_id: int) -> None:
@@ -363,6 +372,18 @@ class ScoringPipeline:
         bronze = read_table_rows(session, self.tables, "bronze", bounds)
         self.mark_for_scoring(bronze, last)
 
+    def complete_batch(self, session: SparkSession) -> None:
+        """Write the tables that lack the last batch of bronze, from its rows.
+
+        For a new checkpoint, in which Spark does not repeat that batch.
+        """
+        last = DeltaTable(str(self.tables / "bronze")).transaction_version(self.app_id)
+        if last is None:
+            return
+        bounds = {"batch_id": (last, last)}
+        bronze = read_table_rows(session, self.tables, "bronze", bounds)
+        self.derive_tables(bronze, last)
+
     def _initialise_nodes(self) -> None:
         """Fill the table of nodes from messages of versions without that table."""
         tables = DeltaTables(self.tables)
@@ -383,6 +404,7 @@ class ScoringPipeline:
         names: Sequence[str],
         batch_id: int,
         lot_batch_id: int | None,
+        offset: LogOffset | None = None,
     ) -> None:
         """Write tables from messages, one commit each, and add the changed cells."""
         once = BatchTransaction(self.app_id, batch_id)
@@ -414,7 +436,9 @@ class ScoringPipeline:
             # A running pass must know the files before it can see them in the table.
             self.pending.files |= {part.file for part in parts.get("silver", ())}
             for name in missing:
-                append_files(self.tables / name, parts[name], once)
+                is_first = name == RECEIVED[0]
+                batch = replace(once, offset=offset or {}) if is_first else once
+                append_files(self.tables / name, parts[name], batch)
             self.pending.add(touched, batch_id)
 
     def _score(

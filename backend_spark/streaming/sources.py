@@ -80,6 +80,8 @@ class SegmentLogSource(DataSource):
         path: Folder of the log.
         max_segments: Maximum number of segments per batch; default 200.
         tasks: Maximum number of tasks per batch; default 2.
+        start: Offset at which a new checkpoint starts, as JSON; default: before the
+            first segment.
 
     Schema:
         schemas.LOG
@@ -104,6 +106,7 @@ class SegmentLogSource(DataSource):
             self.options["path"],
             int(self.options.get("max_segments", "200")),
             int(self.options.get("tasks", "2")),
+            json.loads(self.options.get("start", "{}")),
         )
 
 
@@ -115,15 +118,18 @@ class SegmentLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     when it plans the next one, so segments are deleted elsewhere (`ingest.retention`).
     """
 
-    def __init__(self, path: str, max_segments: int, tasks: int) -> None:
+    def __init__(
+        self, path: str, max_segments: int, tasks: int, start: LogOffset | None = None
+    ) -> None:
         self.path = path
         self.max_segments = max_segments
         self.tasks = tasks
+        self.start = start or {}
         self.end: LogOffset | None = None
 
     def initialOffset(self) -> LogOffset:  # noqa: N802
-        """Offset before the first segment."""
-        return {}
+        """Offset at which a new checkpoint starts."""
+        return self.start
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Limit the batch size, so that a backlog does not delay an alarm."""

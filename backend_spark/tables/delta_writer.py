@@ -9,7 +9,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
@@ -28,7 +28,7 @@ from backend_spark.scoring.cell_state import (
     keeps_state,
     last_valid_state_s,
 )
-from backend_spark.tables.reader import CellRowReader
+from backend_spark.tables.reader import CellRowReader, read_transactions
 from backend_spark.tables.recovery import (
     DELTA_LOG,
     MAX_UNSYNCED_COMMITS,
@@ -179,23 +179,26 @@ class BatchTransaction:
     """Transaction id of a batch, so that it is committed once to each table.
 
     Attributes:
-        app_id: Id of the checkpoint. A new checkpoint counts its batches from 0, and
-            with an old id they would count as committed.
+        app_id: Id of the batches.
         batch_id: Number of the batch.
+        offset: Last segment of each stream of the log up to the end of the batch.
     """
 
     app_id: str
     batch_id: int
+    offset: Mapping[str, int] = field(default_factory=dict)
 
     def is_committed(self, table: DeltaTable) -> bool:
         """Whether the batch is committed to a table."""
         version = table.transaction_version(self.app_id)
         return version is not None and version >= self.batch_id
 
-    def commit_properties(self) -> CommitProperties:
-        """Properties of the commit of this batch."""
-        transaction = Transaction(self.app_id, self.batch_id)
-        return CommitProperties(app_transactions=[transaction])
+    def commit_properties(self, table: DeltaTable) -> CommitProperties:
+        """Properties of the commit of this batch: its number, and what it read."""
+        known = read_transactions(table, self.offset)
+        read = [Transaction(s, n) for s, n in self.offset.items() if known.get(s) != n]
+        number = Transaction(self.app_id, self.batch_id)
+        return CommitProperties(app_transactions=[number, *read])
 
 
 def create_tables(folder: Path, names: Iterable[str]) -> None:
@@ -246,7 +249,7 @@ def append_files(
         table = DeltaTable(str(path))
         if files and not transaction.is_committed(table):
             adds = [part.add_action() for part in files]
-            _commit(table, path, adds, transaction.commit_properties())
+            _commit(table, path, adds, transaction.commit_properties(table))
 
 
 def commit_files(

@@ -375,6 +375,12 @@ class DeltaTables:
         return self.read("nodes", columns)
 
 
+def read_transactions(table: DeltaTable, apps: Iterable[str]) -> dict[str, int]:
+    """Version that a table has of each application; without those that it lacks."""
+    versions = ((app, table.transaction_version(app)) for app in sorted(apps))
+    return {app: version for app, version in versions if version is not None}
+
+
 def open_tables(data: str | Path) -> DeltaTables:
     """Open the tables of a data folder (``backend.data`` of the settings)."""
     return DeltaTables(Path(data) / TABLES_FOLDER)

@@ -48,10 +48,11 @@ def run_once(
     delta_writer.create_tables(Path(settings.backend.data) / "tables", SPARK_TABLES)
     pipeline = job.make_pipeline(settings)
     job.register(spark)
+    start = job.find_start(spark, settings, pipeline)
     pipeline.recover(spark)
-    run_batch = run_batch or pipeline.run_batch
+    run_batch = run_batch or job.number_batches(settings, pipeline, start)
     RestartingQuery(
-        lambda: job.start_query(spark, settings, run_batch, once=True)
+        lambda: job.start_query(spark, settings, run_batch, start.offset, once=True)
     ).wait_until_ended()
     pipeline.score(spark)
 
@@ -267,6 +268,113 @@ def test_batch_that_dies_between_tables_is_finished_without_duplicates(
     assert ids(tables.bronze()) == {("node-0", s): 1 for s in range(3)}
     assert tables.silver().num_rows == 12
     assert tables.levels().num_rows == 3
+
+
+def copy_aside(folder: Path) -> Path:
+    """Copy a folder of the data, as a backup does."""
+    return shutil.copytree(folder, folder.with_name(f"backup-{folder.name}"))
+
+
+def restore(folder: Path) -> None:
+    """Replace a folder of the data by its copy; delete it without one."""
+    shutil.rmtree(folder)
+    copy = folder.with_name(f"backup-{folder.name}")
+    if copy.exists():
+        shutil.copytree(copy, folder)
+
+
+@pytest.mark.parametrize(
+    ("copied", "restored"),
+    [
+        ([], ["checkpoints"]),
+        (["tables"], ["tables"]),
+        pytest.param([], ["tables"], marks=pytest.mark.long),
+        pytest.param(["checkpoints"], ["checkpoints"], marks=pytest.mark.long),
+        pytest.param(["tables"], ["tables", "checkpoints"], marks=pytest.mark.long),
+        pytest.param(
+            ["tables", "checkpoints"],
+            ["tables", "checkpoints"],
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=lambda names: "+".join(names) or "nothing",
+)
+def test_tables_and_checkpoint_of_different_times(
+    spark: SparkSession,
+    make_data: Callable[[], Any],
+    copied: list[str],
+    restored: list[str],
+) -> None:
+    """A backup of one of them is restored, or one is deleted: each message once."""
+    data = make_data()
+    write(data.folder / "log", "0a", [[message(s)] for s in range(5)])
+    run_once(spark, data.settings)
+    for name in copied:
+        copy_aside(data.folder / name)
+    write(data.folder / "log", "0b", [[message(s)] for s in range(5, 10)])
+    run_once(spark, data.settings)
+    for name in restored:
+        restore(data.folder / name)
+    write(data.folder / "log", "0c", [[message(s)] for s in range(10, 12)])
+    run_once(spark, data.settings)
+    run_once(spark, data.settings)
+    tables = open_tables(data.folder)
+
+    once = {("node-0", s): 1 for s in range(12)}
+    assert ids(tables.bronze()) == ids(tables.messages()) == once
+    assert tables.silver().num_rows == 4 * len(once)
+    assert [row["at"].timestamp() for row in by_key(tables.levels())] == [
+        T0 + 600 * s for s in range(12)
+    ]
+    numbers = {row["batch_id"] for row in tables.bronze().to_pylist()}
+    assert numbers == set(range(len(numbers)))
+
+
+@pytest.mark.long
+def test_checkpoint_is_deleted_while_a_batch_is_half_written(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """The tables that lack the batch are completed from bronze."""
+    data = make_data()
+    write(data.folder / "log", "0a", [[message(s)] for s in range(3)])
+    run_once(spark, data.settings)
+    earlier = copy_aside(data.folder / "tables")
+    write(data.folder / "log", "0b", [[message(s)] for s in range(3, 6)])
+    run_once(spark, data.settings)
+    # As if the job had died after bronze; its levels are from before the batch, too.
+    for name in SPARK_TABLES[1:]:
+        shutil.rmtree(data.folder / "tables" / name)
+        shutil.copytree(earlier / name, data.folder / "tables" / name)
+    restore(data.folder / "checkpoints")
+    run_once(spark, data.settings)
+    tables = open_tables(data.folder)
+
+    once = {("node-0", s): 1 for s in range(6)}
+    assert ids(tables.bronze()) == ids(tables.messages()) == once
+    assert tables.silver().num_rows == 4 * len(once)
+    assert tables.levels().num_rows == len(once)
+
+
+@pytest.mark.long
+def test_segments_missing_after_a_restore_are_counted(
+    spark: SparkSession, make_data: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log was trimmed after the backup of the tables: the job says what is lost."""
+    data = make_data()
+    write(data.folder / "log", "0a", [[message(s)] for s in range(3)])
+    run_once(spark, data.settings)
+    copy_aside(data.folder / "tables")
+    write(data.folder / "log", "0b", [[message(s)] for s in range(3, 7)])
+    run_once(spark, data.settings)
+    restore(data.folder / "tables")
+    for path in sorted((data.folder / "log").glob("*.0b-*"))[:2]:
+        path.unlink()
+    run_once(spark, data.settings)
+
+    assert "2 segments are neither in the tables nor in the log" in caplog.text
+    assert set(ids(open_tables(data.folder).messages())) == {
+        ("node-0", s) for s in (0, 1, 2, 5, 6)
+    }
 
 
 def test_interrupted_scoring_is_finished_by_the_next_process(

@@ -48,7 +48,7 @@ def receive(
 ) -> None:
     """Run batches over what is in the log."""
     RestartingQuery(
-        lambda: job.start_query(spark, settings, pipeline.run_batch, once=True)
+        lambda: job.start_query(spark, settings, pipeline.run_batch, {}, once=True)
     ).wait_until_ended()
 
 

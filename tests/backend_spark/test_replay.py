@@ -127,7 +127,7 @@ def scored(
 
     settings = data.settings
     RestartingQuery(
-        lambda: job.start_query(spark, settings, run_and_score, once=True)
+        lambda: job.start_query(spark, settings, run_and_score, {}, once=True)
     ).wait_until_ended()
     live.score(spark)
     return data

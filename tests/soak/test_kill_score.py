@@ -122,7 +122,7 @@ class Job:
     def _where(self) -> str | None:
         batch = self.newest("offsets")
         if batch > self.newest("commits"):
-            app_id = (self._checkpoint / "app_id").read_text()
+            app_id = (self._tables / ".app_id").read_text()
             has = [
                 name
                 for name in RECEIVED

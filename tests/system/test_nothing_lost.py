@@ -202,8 +202,7 @@ class System:
 
     def is_scored(self) -> bool:
         """Whether the levels table covers all batches of the silver table."""
-        checkpoint = self.folder / "backend" / "checkpoints" / "score"
-        app_id = (checkpoint / "app_id").read_text()
+        app_id = (self.tables / ".app_id").read_text()
         silver, levels = (
             DeltaTable(str(self.tables / name)) for name in ("silver", "levels")
         )

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from sizes import sizes
 
-from backend_spark.streaming.session import repair_checkpoint, sync_plan
+from backend_spark.streaming.checkpoint import repair_checkpoint, sync_plan
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     append_files,
