@@ -116,6 +116,7 @@ class SkipGraphNode:
         self._vector = _vector(key)
         self.links: list[RingLink[OverlayKey]] = [RingLink(key, times)]
         self._seek_s: float | None = None
+        self._is_leaving = False
         self._next_level = 0
         self._entering_since_s = 0.0
 
@@ -137,6 +138,7 @@ class SkipGraphNode:
     def leave(self, now_s: float) -> list[AddressedPacket]:
         """Leave all lists; `has_left` when the neighbours have confirmed."""
         self._seek_s = None
+        self._is_leaving = True
         return [
             mail
             for level, link in enumerate(self.links)
@@ -218,6 +220,8 @@ class SkipGraphNode:
 
     def _located(self, near: OverlayKey, now_s: float) -> list[AddressedPacket]:
         link = self.links[0]
+        if self._is_leaving:  # an answer that came late
+            return []
         if link.status is LinkStatus.OUT:
             return self.join(near, now_s)
         link.set_start(near)

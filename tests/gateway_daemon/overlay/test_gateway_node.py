@@ -179,6 +179,22 @@ def test_partition_makes_two_overlays_and_its_end_merges_them(seed: int) -> None
     assert all(ids.count("outside") == 1 for ids in gateways.received.values())
 
 
+def test_late_answer_to_a_search_does_not_undo_a_leave() -> None:
+    """It left level 0 while it still waited for the others, and was located again."""
+    gateways = SimulatedGateways(1_635_085_739)
+    gateways.start(name_of(0), "/3/1/#")
+    gateways.run(5.0)
+    for number in (7, 8):
+        gateways.start(name_of(number), "/#")
+    gateways.run(1.3)
+    gateways.start(name_of(5), "/3/1/2/0/#")
+    gateways.run(3.0)
+    gateways.leave(name_of(7))
+    gateways.run(30.0)
+
+    assert gateways.nodes[name_of(7)].joined_keys() == []
+
+
 class Churn(RuleBasedStateMachine):
     """Gateways join, leave, crash and come back at any moment, in any order."""
 
