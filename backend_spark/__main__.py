@@ -14,6 +14,7 @@ from backend_spark.errors import (
     CalibrationError,
     CriteriaTableError,
     RainTableError,
+    SupersededError,
     UnfinishedReplayError,
 )
 from service_runtime.errors import AlreadyRunningError
@@ -39,7 +40,7 @@ def main() -> None:
         _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(str(error).splitlines()))
     except (RainTableError, ReadingTableError, CalibrationError) as error:
         _fail(EXIT_USAGE_DATA, str(error))
-    except (AlreadyRunningError, UnfinishedReplayError) as error:
+    except (AlreadyRunningError, SupersededError, UnfinishedReplayError) as error:
         _fail(EXIT_BUSY, str(error))
 
 

@@ -13,6 +13,7 @@ BackendError
 ├── PlotError            also ValueError    a requested plot is not possible
 ├── SegmentError         also OSError       a log segment cannot be read
 ├── BatchAbandonedError  also RuntimeError  a batch must be run again
+├── SupersededError      also RuntimeError  a later job has claimed the tables
 └── HalfReplayedError    also RuntimeError  a replay left tables half rebuilt
 
 A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`.
@@ -150,6 +151,21 @@ class SegmentError(BackendError, OSError):
             f"segment {path} cannot be read: {reason}; its messages are missing from "
             "the tables. Copy it from a backup into the log under another name, such "
             "as restored.1-0000000000.arrow"
+        )
+
+
+class SupersededError(BackendError, RuntimeError):
+    """A later job has claimed the tables of this one.
+
+    Attributes:
+        table: Folder of a table.
+    """
+
+    def __init__(self, table: Path) -> None:
+        self.table = table
+        super().__init__(
+            f"{table} was claimed by a job that started later, though only one may run:"
+            " this one ends; never delete a file .lock-*"
         )
 
 

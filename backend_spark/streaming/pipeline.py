@@ -46,6 +46,7 @@ from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import (
     BatchTransaction,
     DataFile,
+    JobClaim,
     StoredCellStates,
     append_files,
     append_rows,
@@ -253,6 +254,7 @@ class ScoringPipeline:
 
     Attributes:
         tables: Folder of the tables, which exist.
+        claim: Claim on the tables of levels and sensors.
         app_id: Id of the batches in transactions of the tables.
         cell_rules: Rules of cells.
         horizon_s: Age from which readings are not scored.
@@ -263,6 +265,7 @@ class ScoringPipeline:
     """
 
     tables: Path
+    claim: JobClaim
     app_id: str
     cell_rules: CellRuleProvider
     horizon_s: int
@@ -331,7 +334,7 @@ class ScoringPipeline:
         levels = self.tables / "levels"
         upto = Transaction(SCORED_TRANSACTION_PREFIX + self.app_id, pending.batch_id)
         properties = CommitProperties(app_transactions=[upto])
-        commit_files(levels, [], properties)
+        commit_files(levels, [], properties, read=self.claim.open(levels))
 
     def score_analyses(self) -> None:
         """Write levels of the cells without a node from new analyses; idempotent."""
@@ -557,11 +560,12 @@ class ScoringPipeline:
         past, path = REVISION_TABLES[table], self.tables / table
         if not rows.num_rows:
             return
+        read = self.claim.open(path)
         since_us = pc.min(rows["at"].cast(pa.int64())).as_py()
         cells = sorted(touched.earliest_us)
         reader = CellRowReader(str(path), TABLES[table], cells, since_us)
         old = reader.read(reader.list_files()).select(TABLES[table].names)
         revision = revise_rows(rows, old, keys, touched.news, TABLES[past])
         merge_rows(self.tables / past, revision.superseded, (*keys, "version"))
-        append_rows(path, revision.fresh)
+        append_rows(path, revision.fresh, self.claim, read)
         merge_rows(path, revision.changed, keys)

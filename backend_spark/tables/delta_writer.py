@@ -23,6 +23,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.transaction import AddAction, RemoveAction
 
+from backend_spark.errors import SupersededError
 from backend_spark.scoring.cell_state import (
     STATE_FORMAT,
     keeps_state,
@@ -58,6 +59,8 @@ TABLE_PROPERTIES: Final = {
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 _MICRO: Final = 1_000_000
+_JOB: Final = "job"
+"""App id of the transaction with the number of the job that writes a table."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,45 @@ class BatchTransaction:
         return CommitProperties(app_transactions=[number, *read])
 
 
+@dataclass(frozen=True)
+class JobClaim:
+    """Claim on tables by the job that started last; an earlier job cannot append.
+
+    The lock file excludes two jobs at a time. If it was deleted, both would append the
+    same levels.
+
+    Attributes:
+        number: Of this job; each start has a higher one.
+    """
+
+    number: int
+
+    @classmethod
+    def make(cls, paths: Sequence[Path]) -> "JobClaim":
+        """Claim tables, which ends the claim of an earlier job."""
+        tables = [DeltaTable(str(path)) for path in paths]
+        numbers = [table.transaction_version(_JOB) or 0 for table in tables]
+        claim = cls(1 + max(numbers))
+        for path, table in zip(paths, tables, strict=True):
+            commit_files(path, [], claim.commit_properties(), read=table)
+        return claim
+
+    def open(self, path: Path) -> DeltaTable:
+        """Open a table for `append_rows`.
+
+        Raises:
+            SupersededError: A later job has claimed it.
+        """
+        table = DeltaTable(str(path))
+        if (table.transaction_version(_JOB) or 0) > self.number:
+            raise SupersededError(path)
+        return table
+
+    def commit_properties(self) -> CommitProperties:
+        """Properties of a commit that fails if another job has claimed the table."""
+        return CommitProperties(app_transactions=[Transaction(_JOB, self.number)])
+
+
 def create_tables(folder: Path, names: Iterable[str]) -> None:
     """Create missing tables and columns, and recover tables after a crash.
 
@@ -300,11 +342,25 @@ def _commit(
     sync_version(path, DeltaTable(str(path)).version())
 
 
-def append_rows(path: Path, rows: pa.Table) -> None:
-    """Append rows that are not in the table."""
+def append_rows(
+    path: Path,
+    rows: pa.Table,
+    claim: JobClaim | None = None,
+    read: DeltaTable | None = None,
+) -> None:
+    """Append rows that are not in the table.
+
+    Args:
+        path: Folder of the table.
+        rows: Its rows.
+        claim: Claim on the table; None if it has none.
+        read: The version in which the rows are missing, opened by the claim: delta-rs
+            raises if another job has claimed the table or appended since.
+    """
     if rows.num_rows:
         part = write_file(path, rows, TABLES[path.name])
-        commit_files(path, [part])
+        properties = None if claim is None else claim.commit_properties()
+        commit_files(path, [part], properties, read=read)
 
 
 def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:

@@ -243,6 +243,7 @@ def test_batch_that_dies_between_tables_is_finished_without_duplicates(
     """The batch dies after each table in turn; its next run adds the missing rows."""
     data = make_data()
     write(data.folder / "log", "0a", [[message(s)] for s in range(3)])
+    delta_writer.create_tables(data.folder / "tables", SPARK_TABLES)
     pipeline = job.make_pipeline(data.settings)
     ran: list[int] = []
 

@@ -133,7 +133,7 @@ def test_second_driver_with_a_stale_table_is_rejected(tables: Path) -> None:
     stale = DeltaTable(str(path))
     append(tables, 0, silver("a", 1))
     again = [part.add_action() for part in parts(tables, silver("a", 1))]
-    done = BatchTransaction("app", 0).commit_properties()
+    done = BatchTransaction("app", 0).commit_properties(stale)
     with pytest.raises(CommitFailedError, match=r"(?i)transaction"):
         stale.create_write_transaction(
             again, "append", stale.schema(), commit_properties=done

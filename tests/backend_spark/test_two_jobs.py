@@ -1,0 +1,91 @@
+"""Two jobs on the same tables, because the file of the lock was deleted."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import SparkSession
+from storm_log import message, write
+
+from backend_spark.config import BackendSettings
+from backend_spark.errors import SupersededError
+from backend_spark.streaming import job, pipeline
+from backend_spark.streaming.pipeline import ScoringPipeline
+from backend_spark.streaming.sources import read_table_rows
+from backend_spark.tables.delta_writer import JobClaim, append_rows, create_tables
+from backend_spark.tables.reader import open_tables
+from backend_spark.tables.schemas import SPARK_TABLES
+
+pytestmark = pytest.mark.spark
+STEPS = 4
+LAST_BATCH = 1
+"""The tests' jobs read at most three segments in a batch."""
+
+
+class Jobs:
+    """Jobs of one data folder, which holds messages that are not scored.
+
+    Attributes:
+        settings: Settings of the data folder.
+    """
+
+    def __init__(self, spark: SparkSession, settings: BackendSettings) -> None:
+        self._spark, self.settings = spark, settings
+        self._tables = Path(settings.backend.data) / "tables"
+        write(self._tables.parent / "log", "0a", [[message(s)] for s in range(STEPS)])
+        create_tables(self._tables, SPARK_TABLES)
+        job.register(spark)
+        received = job.make_pipeline(settings)
+        start = job.find_start(spark, settings, received)
+        batches = job.number_batches(settings, received, start)
+        job.start_query(spark, settings, batches, {}, once=True).awaitTermination()
+
+    def start(self) -> ScoringPipeline:
+        """Start another job, which has to score all messages."""
+        started = job.make_pipeline(self.settings)
+        bronze = read_table_rows(self._spark, self._tables, "bronze", {})
+        started.mark_for_scoring(bronze, LAST_BATCH)
+        return started
+
+    def times(self) -> list[object]:
+        """Times of the rows of levels."""
+        return open_tables(self.settings.backend.data).levels()["at"].to_pylist()
+
+
+@pytest.fixture
+def jobs(spark: SparkSession, make_data: Callable[[], object]) -> Jobs:
+    data = make_data()
+    return Jobs(spark, data.settings)  # type: ignore[attr-defined]
+
+
+def test_second_job_ends_the_first(spark: SparkSession, jobs: Jobs) -> None:
+    """Its next pass fails, and writes nothing."""
+    first, second = jobs.start(), jobs.start()
+    second.score(spark)
+    with pytest.raises(SupersededError, match=r"only one may run.*\.lock-"):
+        first.score(spark)
+
+    assert len(jobs.times()) == len(set(jobs.times())) == STEPS
+
+
+def test_second_job_starts_within_a_pass_of_the_first(
+    spark: SparkSession, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have read that the rows are missing; one of them appends them."""
+    first = jobs.start()
+
+    def append_late(
+        path: Path, rows: pa.Table, claim: JobClaim, read: DeltaTable
+    ) -> None:
+        monkeypatch.setattr(pipeline, "append_rows", append_rows)
+        jobs.start().score(spark)
+        append_rows(path, rows, claim, read)
+
+    monkeypatch.setattr(pipeline, "append_rows", append_late)
+    with pytest.raises(CommitFailedError, match="transaction"):
+        first.score(spark)
+
+    assert len(jobs.times()) == len(set(jobs.times())) == STEPS
