@@ -5,6 +5,8 @@ fsync; both are done here.
 """
 
 import json
+import math
+import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,8 +42,8 @@ from backend_spark.tables.recovery import (
 from backend_spark.tables.schemas import CELL_STATES, SILVER, TABLES, cast_to_schema
 from service_runtime.files import fsync_file, fsync_folder, make_folder
 
-_STATISTICS: Final = ("cell", "at", "received_at", "batch_id")
-"""Columns whose range is written to the log, so that readers skip files."""
+_STATISTICS_CHARS: Final = 32
+"""Longest text in statistics."""
 
 CELL_AND_TIME: Final = ("cell", "at")
 """Sort order of rows in a file, so that a reader of some cells skips row groups; also
@@ -57,6 +59,8 @@ TABLE_PROPERTIES: Final = {
     "delta.enableExpiredLogCleanup": "false",
     # A checkpoint names all files that were removed less than this ago.
     "delta.deletedFileRetentionDuration": "interval 1 days",
+    # Statistics of all columns also from merges, see `_statistics_of`.
+    "delta.dataSkippingNumIndexedCols": "-1",
 }
 _MICRO: Final = 1_000_000
 _JOB: Final = "job"
@@ -118,27 +122,71 @@ def write_row_groups(
 
 
 def format_statistics(rows: pa.Table) -> str:
-    """Delta's statistics of a file as JSON: row count and ranges of some columns."""
+    """Delta's statistics of a file as JSON: row count, and ranges of the columns."""
     return _merge_statistics([_statistics_of(rows)])
 
 
 def _statistics_of(rows: pa.Table) -> dict[str, Any]:
-    low: dict[str, str | int] = {}
-    high: dict[str, str | int] = {}
+    """Statistics of all columns with values that have an order.
+
+    Other readers must be able to filter by any of them: delta-rs (1.6.6) skips every
+    file that has no statistics of the column (no level of 4 or more).
+    """
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for name in set(_STATISTICS) & set(rows.column_names):
-        nulls[name] = rows[name].null_count
-        ends = pc.min_max(rows[name]).as_py()
+    for name in rows.column_names:
+        column = rows[name]
+        nulls[name] = column.null_count
+        if not _has_order(column.type):
+            continue
+        ends = pc.min_max(column).as_py()
         if ends["min"] is not None:
-            low[name] = _to_json_value(ends["min"], timedelta(0))
-            # Times have milliseconds in the log: the upper end is rounded up.
-            high[name] = _to_json_value(ends["max"], timedelta(microseconds=999))
+            low[name], high[name] = _lower_end(ends["min"]), _upper_end(ends["max"])
     return {
         "numRecords": rows.num_rows,
         "minValues": low,
         "maxValues": high,
         "nullCount": nulls,
     }
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    is_any_of = (
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_timestamp,
+    )
+    return any(is_one(kind) for is_one in is_any_of)
+
+
+def _lower_end(value: object) -> object:
+    """Lower end in JSON: at most the value."""
+    if isinstance(value, datetime):
+        return _format_time(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else -sys.float_info.max
+    return value[:_STATISTICS_CHARS] if isinstance(value, str) else value
+
+
+def _upper_end(value: object) -> object:
+    """Upper end in JSON: at least the value."""
+    if isinstance(value, datetime):
+        # Times have milliseconds in the log.
+        return _format_time(value + timedelta(microseconds=999))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else sys.float_info.max
+    if isinstance(value, str) and len(value) > _STATISTICS_CHARS:
+        return value[:_STATISTICS_CHARS] + chr(sys.maxunicode)
+    return value
+
+
+def _format_time(value: datetime) -> str:
+    text = value.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
 def _merge_statistics(groups: Sequence[dict[str, Any]]) -> str:
@@ -156,13 +204,6 @@ def _merge_statistics(groups: Sequence[dict[str, Any]]) -> str:
                 values.setdefault(name, []).append(value)
         merged[kind] = {name: aggregate(each) for name, each in values.items()}
     return json.dumps(merged)
-
-
-def _to_json_value(value: str | int | datetime, add: timedelta) -> str | int:
-    if isinstance(value, str | int):
-        return value
-    text = (value + add).astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 _COMMIT_LOCKS: defaultdict[Path, Lock] = defaultdict(Lock)

@@ -1,12 +1,14 @@
 """The Delta writer and the history reader on real tables, without a JVM."""
 
 import json
+import sys
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -16,15 +18,16 @@ from backend_spark.tables.delta_writer import (
     BatchTransaction,
     DataFile,
     append_files,
+    append_rows,
     commit_lock,
     create_tables,
     format_statistics,
     merge_rows,
     write_file,
 )
-from backend_spark.tables.maintenance import COMPACT_EVERY, maintain_tables
+from backend_spark.tables.maintenance import COMPACT_EVERY, compact, maintain_tables
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader, DeltaTables
-from backend_spark.tables.schemas import ALERTS, LEVELS, SILVER, SPARK_TABLES
+from backend_spark.tables.schemas import ALERTS, LEVELS, SILVER, SPARK_TABLES, TABLES
 
 
 @pytest.fixture
@@ -183,8 +186,63 @@ def test_statistics_enclose_every_row() -> None:
     )
 
     assert statistics["numRecords"] == 1
-    assert statistics["minValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.000Z"}
-    assert statistics["maxValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.001Z"}
+    texts = {"cell": "a", "node": "n", "name": "rain"}
+    assert statistics["minValues"] == {**texts, "at": "1970-01-01T00:00:01.000Z"}
+    assert statistics["maxValues"] == {**texts, "at": "1970-01-01T00:00:01.001Z"}
+
+
+def test_statistics_enclose_long_texts_and_infinite_numbers() -> None:
+    """Texts are cut at the lower end, and raised at the upper end; JSON has no inf."""
+    rows = pa.table({
+        "node": ["谷" * 33, "谷" * 32],
+        "value": [float("nan"), float("-inf")],
+        "is_set": [True, None],
+    })
+    statistics = json.loads(format_statistics(rows))
+    low, high = statistics["minValues"], statistics["maxValues"]
+
+    assert low["node"] == "谷" * 32
+    assert high["node"] > "谷" * 33
+    assert (low["value"], high["value"]) == (-sys.float_info.max, sys.float_info.max)
+    assert (low["is_set"], high["is_set"]) == (True, True)
+    assert statistics["nullCount"] == {"node": 0, "value": 0, "is_set": 1}
+
+
+def make_value(kind: pa.DataType, number: int) -> object:
+    """Value of a type; of two numbers the values differ."""
+    if pa.types.is_boolean(kind):
+        return bool(number % 2)
+    if pa.types.is_timestamp(kind):
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)
+    if pa.types.is_string(kind):
+        return f"text {number}" + "." * 40
+    return number if pa.types.is_integer(kind) else number + 0.5
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_other_readers_can_filter_by_any_column(tmp_path: Path, name: str) -> None:
+    """As pandas and DuckDB do by delta-rs, also after a merge and a compaction."""
+    create_tables(tmp_path, [name])
+    path, schema = tmp_path / name, TABLES[name]
+    columns = [field for field in schema if not pa.types.is_nested(field.type)]
+    columns = [field for field in columns if not pa.types.is_binary(field.type)]
+    rows = [{c.name: make_value(c.type, number) for c in columns} for number in (0, 1)]
+    rows.append({})  # nulls
+
+    def assert_each_value_is_found() -> None:
+        dataset = DeltaTable(str(path)).to_pyarrow_dataset()
+        for each in columns:
+            found = dataset.filter(pc.field(each.name) == rows[1][each.name])
+            assert found.count_rows() == 1, each.name
+
+    append_rows(path, pa.Table.from_pylist(rows, schema))
+    assert_each_value_is_found()
+    key = next(each.name for each in columns if not pa.types.is_boolean(each.type))
+    merge_rows(path, pa.Table.from_pylist(rows[1:2], schema), [key])
+    assert_each_value_is_found()
+    append_rows(path, pa.Table.from_pylist(rows[:1], schema))
+    compact(path)
+    assert_each_value_is_found()
 
 
 def test_history_reads_only_files_that_may_hold_a_cell(tables: Path) -> None:
