@@ -13,7 +13,7 @@ BackendError
 ├── PlotError            also ValueError    a requested plot is not possible
 ├── SegmentError         also OSError       a log segment cannot be read
 ├── BatchAbandonedError  also RuntimeError  a batch must be run again
-├── SupersededError      also RuntimeError  a later job has claimed the tables
+├── SupersededError      also RuntimeError  another job has claimed the tables
 └── HalfReplayedError    also RuntimeError  a replay left tables half rebuilt
 
 A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`.
@@ -155,7 +155,7 @@ class SegmentError(BackendError, OSError):
 
 
 class SupersededError(BackendError, RuntimeError):
-    """A later job has claimed the tables of this one.
+    """Another job has claimed the tables of this one.
 
     Attributes:
         table: Folder of a table.
@@ -164,7 +164,7 @@ class SupersededError(BackendError, RuntimeError):
     def __init__(self, table: Path) -> None:
         self.table = table
         super().__init__(
-            f"{table} was claimed by a job that started later, though only one may run:"
+            f"{table} was claimed by another job since, though only one may run:"
             " this one ends; never delete a file .lock-*"
         )
 

@@ -35,7 +35,7 @@ from backend_spark.streaming.checkpoint import (
     repair_checkpoint,
     sync_plan,
 )
-from backend_spark.streaming.pipeline import REVISION_TABLES, ScoringPipeline
+from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.replay import (
     ReceiptInterval,
     read_unfinished_replay,
@@ -43,7 +43,7 @@ from backend_spark.streaming.replay import (
 )
 from backend_spark.streaming.session import open_session
 from backend_spark.streaming.sources import SegmentLogSource, TableSource
-from backend_spark.tables.delta_writer import JobClaim, create_tables
+from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.maintenance import DELETE_EVERY_S, delete_old_rows
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
 from service_runtime.lifecycle import SystemdSupervisor, call_on_stop_signals
@@ -338,12 +338,10 @@ def choose_master(option: str | None, configured: str) -> str | None:
 
 
 def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
-    """Make the pipeline of a data folder, and claim its tables."""
+    """Make the pipeline of a data folder."""
     data = Path(settings.backend.data)
-    tables = data / TABLES_FOLDER
     return ScoringPipeline(
-        tables=tables,
-        claim=JobClaim.make([tables / name for name in REVISION_TABLES]),
+        tables=data / TABLES_FOLDER,
         app_id=read_app_id(data / TABLES_FOLDER, _checkpoint(data)),
         cell_rules=CellRuleProvider.from_settings(
             settings.criteria,

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -254,7 +255,6 @@ class ScoringPipeline:
 
     Attributes:
         tables: Folder of the tables, which exist.
-        claim: Claim on the tables of levels and sensors.
         app_id: Id of the batches in transactions of the tables.
         cell_rules: Rules of cells.
         horizon_s: Age from which readings are not scored.
@@ -265,7 +265,6 @@ class ScoringPipeline:
     """
 
     tables: Path
-    claim: JobClaim
     app_id: str
     cell_rules: CellRuleProvider
     horizon_s: int
@@ -273,6 +272,11 @@ class ScoringPipeline:
     nearby_km: float = 5.0
     pending: UnscoredChanges = field(default_factory=UnscoredChanges)
     batches_to_maintain: deque[int] = field(default_factory=deque)
+
+    @cached_property
+    def claim(self) -> JobClaim:
+        """Claim on the tables that passes append to."""
+        return JobClaim([self.tables / name for name in REVISION_TABLES])
 
     def run_batch(
         self, messages: DataFrame, batch_id: int, offset: LogOffset | None = None

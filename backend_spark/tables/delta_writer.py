@@ -245,35 +245,29 @@ class BatchTransaction:
         return CommitProperties(app_transactions=[number, *read])
 
 
-@dataclass(frozen=True)
+@dataclass
 class JobClaim:
-    """Claim on tables by the job that started last; an earlier job cannot append.
+    """Claim on tables by the job that wrote last; an earlier job cannot append.
 
     The lock file excludes two jobs at a time. If it was deleted, both would append the
     same levels.
 
     Attributes:
-        number: Of this job; each start has a higher one.
+        paths: Folders of the tables.
+        number: Of this claim, higher than those before; 0 before the first `open`.
     """
 
-    number: int
-
-    @classmethod
-    def make(cls, paths: Sequence[Path]) -> "JobClaim":
-        """Claim tables, which ends the claim of an earlier job."""
-        tables = [DeltaTable(str(path)) for path in paths]
-        numbers = [table.transaction_version(_JOB) or 0 for table in tables]
-        claim = cls(1 + max(numbers))
-        for path, table in zip(paths, tables, strict=True):
-            commit_files(path, [], claim.commit_properties(), read=table)
-        return claim
+    paths: Sequence[Path]
+    number: int = 0
 
     def open(self, path: Path) -> DeltaTable:
         """Open a table for `append_rows`.
 
         Raises:
-            SupersededError: A later job has claimed it.
+            SupersededError: Another job has claimed it since.
         """
+        if not self.number:
+            self._claim()
         table = DeltaTable(str(path))
         if (table.transaction_version(_JOB) or 0) > self.number:
             raise SupersededError(path)
@@ -282,6 +276,13 @@ class JobClaim:
     def commit_properties(self) -> CommitProperties:
         """Properties of a commit that fails if another job has claimed the table."""
         return CommitProperties(app_transactions=[Transaction(_JOB, self.number)])
+
+    def _claim(self) -> None:
+        tables = [DeltaTable(str(path)) for path in self.paths]
+        numbers = [table.transaction_version(_JOB) or 0 for table in tables]
+        self.number = 1 + max(numbers)
+        for path, table in zip(self.paths, tables, strict=True):
+            commit_files(path, [], self.commit_properties(), read=table)
 
 
 def create_tables(folder: Path, names: Iterable[str]) -> None:

@@ -46,9 +46,13 @@ class Jobs:
     def start(self) -> ScoringPipeline:
         """Start another job, which has to score all messages."""
         started = job.make_pipeline(self.settings)
+        self.mark(started)
+        return started
+
+    def mark(self, started: ScoringPipeline) -> None:
+        """Let a job score all messages at its next pass."""
         bronze = read_table_rows(self._spark, self._tables, "bronze", {})
         started.mark_for_scoring(bronze, LAST_BATCH)
-        return started
 
     def times(self) -> list[object]:
         """Times of the rows of levels."""
@@ -64,7 +68,9 @@ def jobs(spark: SparkSession, make_data: Callable[[], object]) -> Jobs:
 def test_second_job_ends_the_first(spark: SparkSession, jobs: Jobs) -> None:
     """Its next pass fails, and writes nothing."""
     first, second = jobs.start(), jobs.start()
+    first.score(spark)
     second.score(spark)
+    jobs.mark(first)
     with pytest.raises(SupersededError, match=r"only one may run.*\.lock-"):
         first.score(spark)
 
