@@ -92,18 +92,23 @@ class DescriptorLimit:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[
-    None, pytest.TestReport, pytest.TestReport
-]:
-    """Show the state of the test process beside a failure."""
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the state of the test process, and logs of programs, beside a failure."""
     report = yield
     if report.failed:
         threads = ", ".join(thread.name for thread in threading.enumerate())
         state = f"descriptors: {dict(list_descriptors())}\nthreads: {threads}"
         report.sections.append(("test process", state))
+        folder = getattr(item, "funcargs", {}).get("tmp_path", Path("/nowhere"))
+        for path in sorted(folder.glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+            report.sections.append((f"end of {path.name}", "\n".join(lines)))
     return report
 
 
+LOG_LINES = 30
 PORTS = range(10000, 32768)
 """Below the range of ports that Linux uses for outgoing connections."""
 

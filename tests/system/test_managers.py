@@ -39,6 +39,7 @@ class Deployment:
         names: str,
     ) -> None:
         self.programs, self.folder, self.make_broker = programs, folder, make_broker
+        self.loads: list[Load] = []
         self.at = {name: make_broker() for name in names}
         self.first = make_broker()
         self.local = {name: make_broker(*LOG_SETTINGS) for name in ("g1", "g2")}
@@ -116,6 +117,8 @@ class Deployment:
         return (self.folder / f"{name}.log").read_text()
 
     def close(self) -> None:
+        for load in self.loads:
+            load.stop()
         for client in self.admin.values():
             client.connection.stop()
         for relay in self.relays.values():
@@ -151,6 +154,7 @@ class Load:
         wait_until(self.flows)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+        deployment.loads.append(self)
 
     def flows(self) -> bool:
         """Whether messages arrive; everything sent from now on must arrive."""
@@ -163,11 +167,14 @@ class Load:
 
     def end(self) -> None:
         """Stop sending, and check that every message arrives once."""
-        self._stop.set()
-        self._thread.join()
+        self.stop()
         first = min(each.seq for each in self.arrived())
         wait_until(lambda: len(set(self.arrived())) == self.sent - first + 1, 60)
         assert len(self.arrived()) == len(set(self.arrived()))
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(0.02):
