@@ -67,7 +67,7 @@ def list_descriptors() -> Counter[str]:
     return kinds
 
 
-@dataclass
+@dataclass(eq=False)  # a plugin must be hashable
 class DescriptorLimit:
     """Frees descriptors that finished tests left to the garbage collector.
 
