@@ -236,6 +236,8 @@ class Connection:
         """Connect, wait for the end of the connection, and return its reason."""
         self._generation += 1
         self._down.clear()
+        if self._stopping.is_set():  # `stop` set both events just before `clear`
+            return "stopped"
         was_up = threading.Event()
         reasons: list[str] = []
         try:

@@ -2,6 +2,7 @@
 
 import random
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -283,6 +284,31 @@ def test_stopped_connection_does_not_reconnect(
     assert len(link.recorder.downs) == 1
     assert not link.connection.is_up
     assert link.connection.publish(Publication("/1", b"x")) is None
+
+
+class StopBeforeClear(threading.Event):
+    """Event of a connection that lets `stop` run just before it is cleared."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self.stopping = threading.Thread(target=connection.stop, daemon=True)
+
+    def clear(self) -> None:
+        self.stopping.start()
+        wait_until(self.is_set)
+        super().clear()
+
+
+@pytest.mark.broker
+def test_stop_ends_a_connection_that_begins_an_attempt(broker: Broker) -> None:
+    """The event that ends the wait for the connection's end is not lost."""
+    connection = Connection(broker.endpoint, Session("c"), Recorder())
+    down = connection._down = StopBeforeClear(connection)  # noqa: SLF001 - forces the race
+    connection.start()
+    wait_until(lambda: down.stopping.ident)
+    down.stopping.join(10)
+
+    assert not down.stopping.is_alive()
 
 
 @pytest.mark.broker
