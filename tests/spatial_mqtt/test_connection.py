@@ -292,10 +292,12 @@ class StopBeforeClear(threading.Event):
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self.stopping = threading.Thread(target=connection.stop, daemon=True)
+        self.was_cleared = False
 
     def clear(self) -> None:
         self.stopping.start()
         wait_until(self.is_set)
+        self.was_cleared = True
         super().clear()
 
 
@@ -305,7 +307,7 @@ def test_stop_ends_a_connection_that_begins_an_attempt(broker: Broker) -> None:
     connection = Connection(broker.endpoint, Session("c"), Recorder())
     down = connection._down = StopBeforeClear(connection)  # noqa: SLF001 - forces the race
     connection.start()
-    wait_until(lambda: down.stopping.ident)
+    wait_until(lambda: down.was_cleared)
     down.stopping.join(10)
 
     assert not down.stopping.is_alive()
