@@ -14,7 +14,7 @@ BackendError
 ├── SegmentError         also OSError       a log segment cannot be read
 ├── BatchAbandonedError  also RuntimeError  a batch must be run again
 ├── SupersededError      also RuntimeError  another job has claimed the tables
-└── HalfReplayedError    also RuntimeError  a replay left tables half rebuilt
+└── UnfinishedReplayError  also RuntimeError  a replay left tables half rebuilt
 
 A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`.
 """

@@ -180,7 +180,8 @@ def run_job(settings: BackendSettings, *, once: bool, master: str | None) -> Non
 
     Raises:
         AlreadyRunningError: Another job scores this data folder.
-        HalfReplayedError: An interrupted replay must be finished first.
+        UnfinishedReplayError: An interrupted replay must be finished first.
+        SupersededError: Another job has claimed the tables since.
         StreamingQueryException: A batch failed; it is run again at the next start.
     """
     data = Path(settings.backend.data)

@@ -31,7 +31,7 @@ from edge_agent.queue.base import Durability
 from edge_agent.queue.write_journal import WriteJournal, journal_path, recover_journal
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.store import QueueRow
-from edge_agent.queue.sqlite_queue import SqliteQueue, _CommitThread
+from edge_agent.queue.sqlite_queue import SqliteQueue
 queue = SqliteQueue(
     sys.argv[1], "n1", "boot", 10_000_000, durability=Durability(window_s=3600.0)
 )
