@@ -20,7 +20,8 @@ class LazyGroup(click.Group):
     """Group of commands that are imported on demand.
 
     Args:
-        modules: Module and name in it, by command. A command of `STUDIES` is listed
+        places: By command, its place as ``module:name`` and its summary, which the
+            list of commands shows without an import. A command of `STUDIES` is listed
             only where the source tree is present.
         settings: Settings of `click.Group`.
     """
@@ -28,27 +29,36 @@ class LazyGroup(click.Group):
     def __init__(
         self,
         *,
-        modules: Mapping[str, tuple[str, str]],
+        places: Mapping[str, tuple[str, str]],
         **settings: Any,  # noqa: ANN401 - those of click
     ) -> None:
         super().__init__(**settings)
         has_studies = (SOURCE_TREE / STUDIES).is_dir()
-        self._modules = {
-            command: place
-            for command, place in modules.items()
-            if has_studies or not place[0].startswith(STUDIES)
+        self._places = {
+            command: (place, summary)
+            for command, (place, summary) in places.items()
+            if has_studies or not place.startswith(STUDIES)
         }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands, without importing them."""
-        return list(self._modules)
+        return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; None when there is none of that name."""
-        if cmd_name not in self._modules:
+        if cmd_name not in self._places:
             return None
-        module, name = self._modules[cmd_name]
+        module, _, name = self._places[cmd_name][0].partition(":")
         if module.startswith(STUDIES) and str(SOURCE_TREE) not in sys.path:
             sys.path.append(str(SOURCE_TREE))
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write the list of commands, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([
+                (command, summary) for command, (_, summary) in self._places.items()
+            ])

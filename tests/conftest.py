@@ -33,16 +33,12 @@ settings.load_profile("patient")
 
 assert sqlite3.sqlite_version_info > (3, 35), "loaded before ecCodes brings an old one"
 
-AS_ON_A_PI = str(Path(__file__).parent / "as_on_a_pi")
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the programs that tests start find `sitecustomize`; free descriptors."""
+    """Free descriptors."""
     config.pluginmanager.register(DescriptorLimit())
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if AS_ON_A_PI not in path:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [AS_ON_A_PI, *path]))
 
 
 @pytest.hookimpl(tryfirst=True)

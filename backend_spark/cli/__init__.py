@@ -11,29 +11,92 @@ import click
 from service_runtime.cli import LazyGroup
 
 COMMANDS: Final = {
-    "alerts": ("backend_spark.cli.jobs", "alerts"),
-    "analysis": ("backend_spark.cli.analysis", "analysis"),
-    "console": ("backend_spark.cli.console", "console"),
-    "console-account": ("backend_spark.cli.console", "console_account"),
-    "console-journal": ("backend_spark.cli.console", "console_journal"),
-    "console-notifications": ("backend_spark.cli.notifications", "notifications"),
-    "criteria": ("backend_spark.cli.criteria", "criteria"),
-    "evaluate": ("backend_spark.cli.evaluate", "evaluate"),
-    "export": ("backend_spark.cli.data", "export"),
-    "forecast": ("backend_spark.cli.data", "forecast"),
-    "index": ("backend_spark.cli.data", "index"),
-    "ingest": ("backend_spark.cli.jobs", "ingest"),
-    "judge": ("backend_spark.cli.judge", "judge"),
-    "map-pack": ("backend_spark.cli.map_pack", "map_pack"),
-    "notify": ("backend_spark.cli.jobs", "notify"),
-    "places": ("backend_spark.cli.console", "places"),
-    "plot": ("backend_spark.cli.data", "plot"),
-    "replay": ("backend_spark.cli.jobs", "replay"),
-    "report": ("backend_spark.cli.console", "report"),
-    "score": ("backend_spark.cli.jobs", "score"),
-    "trim": ("backend_spark.cli.jobs", "trim"),
+    "alerts": (
+        "backend_spark.cli.jobs:alerts",
+        "Write urgent messages of the log into the alerts table; until SIGTERM.",
+    ),
+    "analysis": (
+        "backend_spark.cli.analysis:analysis",
+        "Load JMA's analysed rain and soil water index on the 1 km grid.",
+    ),
+    "console": (
+        "backend_spark.cli.console:console",
+        "Show the tables as web pages for analysts; until SIGTERM.",
+    ),
+    "console-account": (
+        "backend_spark.cli.console:console_account",
+        "Add, list and remove console accounts; a running console follows at once.",
+    ),
+    "console-journal": (
+        "backend_spark.cli.console:console_journal",
+        "Check the console's journal, and show the logins in it.",
+    ),
+    "console-notifications": (
+        "backend_spark.cli.notifications:notifications",
+        "Test the rules of the notifications, and show the delivery log.",
+    ),
+    "criteria": (
+        "backend_spark.cli.criteria:criteria",
+        "Check tables of criteria: files as published, or folders of them.",
+    ),
+    "evaluate": (
+        "backend_spark.cli.evaluate:evaluate",
+        "Evaluate rain predictors and levels against the landslides of some years.",
+    ),
+    "export": (
+        "backend_spark.cli.data:export",
+        "Write levels, readings or a table for other programs.",
+    ),
+    "forecast": (
+        "backend_spark.cli.data:forecast",
+        "Load official rain forecasts for the next two hours.",
+    ),
+    "index": (
+        "backend_spark.cli.data:index",
+        "Print the soil water index of a table of rain ('-' reads standard input).",
+    ),
+    "ingest": (
+        "backend_spark.cli.jobs:ingest",
+        "Write messages to the log, then acknowledge them; until SIGTERM.",
+    ),
+    "judge": (
+        "backend_spark.cli.judge:judge",
+        "Judge a table of readings as the pipeline does ('-' reads standard input).",
+    ),
+    "map-pack": (
+        "backend_spark.cli.map_pack:map_pack",
+        "Make and check tile packs for the console's map; nothing is fetched.",
+    ),
+    "notify": (
+        "backend_spark.cli.jobs:notify",
+        "Publish the levels of cells as notices for their nodes; until SIGTERM.",
+    ),
+    "places": (
+        "backend_spark.cli.console:places",
+        "Name the cells: districts and slopes, their households, shelter and contact.",
+    ),
+    "plot": (
+        "backend_spark.cli.data:plot",
+        "Draw the snake line of a cell, its rain and level, or an inverse velocity.",
+    ),
+    "replay": (
+        "backend_spark.cli.jobs:replay",
+        "Rebuild silver and gold from bronze; the scoring job must not run.",
+    ),
+    "report": (
+        "backend_spark.cli.console:report",
+        "Write a one-page situation report: levels, reasons, missing data.",
+    ),
+    "score": (
+        "backend_spark.cli.jobs:score",
+        "Score the log into the tables; until SIGTERM, or once.",
+    ),
+    "trim": (
+        "backend_spark.cli.jobs:trim",
+        "Delete rows older than the settings allow; the job must not run.",
+    ),
 }
-"""Module and name of each command."""
+"""Place and summary of each command."""
 
 config_option = click.option(
     "--config",
@@ -44,7 +107,7 @@ config_option = click.option(
 )
 
 
-@click.group(cls=LazyGroup, modules=COMMANDS)
+@click.group(cls=LazyGroup, places=COMMANDS)
 @click.version_option(package_name="yamamori")
 def cli() -> None:
     """Carry landslide messages from a broker to scored tables."""

@@ -131,7 +131,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "--to", "target", required=True, type=_FOLDER, help="Folder of the active settings."
 )
 def first_boot(source: Path, target: Path) -> None:
-    """Install node.toml from the card, if it is new and valid; write a report there.
+    """Install node.toml from the card, if it is new and valid; write a report.
 
     Certificates that [tls] names are installed as well, and the key is wiped from the
     card. Runs at every start before the agent, and is quick when nothing is new.

@@ -5,8 +5,6 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from sqlite_utils import Database
-
 from edge_agent.queue.base import MessageDraft, OnPut, QueueFileError, QueueStats
 from spatial_mqtt.senml import MessageId
 
@@ -24,9 +22,9 @@ def read_counters(path: Path) -> dict[int, dict[str, int]]:
         raise QueueFileError(str(path), "there is no such file; has the agent run yet?")
     try:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-        rows = list(
-            Database(connection).table("tally").rows_where(order_by="priority desc")
-        )
+        connection.row_factory = sqlite3.Row
+        found = connection.execute("SELECT * FROM tally ORDER BY priority DESC")
+        rows = [dict(row) for row in found]
     except sqlite3.DatabaseError as error:
         raise QueueFileError(str(path), str(error)) from error
     connection.close()

@@ -9,19 +9,40 @@ import click
 from service_runtime.cli import LazyGroup
 
 COMMANDS = {
-    "admin": ("gateway_daemon.cli.admin", "admin_commands"),
-    "ca": ("gateway_daemon.cli.ca", "ca_commands"),
-    "manager": ("gateway_daemon.cli.run", "manager"),
-    "overlay": ("experiments.studies", "overlay_commands"),
-    "rollout": ("gateway_daemon.cli.rollout", "rollout"),
-    "run": ("gateway_daemon.cli.run", "run"),
-    "topology": ("experiments.studies", "topology_commands"),
+    "admin": (
+        "gateway_daemon.cli.admin:admin_commands",
+        "Inspect and change a running system.",
+    ),
+    "ca": (
+        "gateway_daemon.cli.ca:ca_commands",
+        "Issue and revoke certificates, and write the brokers' access rules.",
+    ),
+    "manager": (
+        "gateway_daemon.cli.run:manager",
+        "Run a Manager.",
+    ),
+    "overlay": (
+        "experiments.studies:overlay_commands",
+        "Simulate the overlay among gateways.",
+    ),
+    "rollout": (
+        "gateway_daemon.cli.rollout:rollout",
+        "Roll BUNDLE out to the nodes in AREAS, such as /1/2/2.",
+    ),
+    "run": (
+        "gateway_daemon.cli.run:run",
+        "Run a gateway.",
+    ),
+    "topology": (
+        "experiments.studies:topology_commands",
+        "Evaluate federations of brokers and choose one.",
+    ),
 }
-"""Module and name of each command. Studies are research code that only the source
+"""Place and summary of each command. Studies are research code that only the source
 tree contains; an installed gateway does not list them."""
 
 
-@click.group(cls=LazyGroup, modules=COMMANDS)
+@click.group(cls=LazyGroup, places=COMMANDS)
 @click.version_option(package_name="yamamori")
 def cli() -> None:
     """Gateway and Manager: store clients' messages and forward them by priority."""
