@@ -13,7 +13,7 @@ TEST_JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 pytest_parallel = .venv/bin/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup demo test test-long soak chaos attack fuzz sbom audit check clean lock image image-test
+.PHONY: help setup demo test test-long soak chaos attack fuzz sbom audit docs check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,10 @@ audit: setup ## Compare the lock with advisories of OSV (OSV=folder or all.zip, 
 
 check: setup ## Run the formatter, linters, types and import contracts
 	@scripts/check
+
+docs: setup ## Write the documentation as web pages and man pages to out/
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	@.venv/bin/python scripts/man_pages.py out/man
 
 lock: setup ## Write requirements.lock anew from pyproject.toml
 	@scripts/lock

@@ -1,0 +1,56 @@
+"""The Japanese pages keep step with the English ones."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(each.name for each in (DOCS / "ja").glob("*.md"))
+
+
+def read(page: Path) -> str:
+    """Text of a page without the link to its translation."""
+    _, _, text = page.read_text(encoding="utf-8").partition("\n\n")
+    return text
+
+
+def outline(text: str) -> list[str]:
+    """Headings, tables and lists in their order, without their words."""
+    marks = re.findall(r"^ *(#+ |\|(?!-)|\* |\d+\. |!\[|```)", text, re.MULTILINE)
+    return [mark.strip() for mark in marks]
+
+
+def code(text: str) -> Counter[str]:
+    """Commands, keys and file names, in spans and blocks."""
+    blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    return Counter(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text) + blocks)
+
+
+def anchors(text: str) -> Counter[str]:
+    """Other pages that a page points to."""
+    links = re.findall(r"\]\((?:\.\./(?:how-to|ja)/)?([^)]+)\)", text)
+    return Counter(link for link in links if not link.endswith(".svg"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_japanese_page_has_the_parts_of_the_english_one(page: str) -> None:
+    """A step, a remedy or a command that is added is translated."""
+    english, japanese = read(DOCS / "how-to" / page), read(DOCS / "ja" / page)
+
+    assert outline(japanese) == outline(english)
+    assert code(japanese) == code(english)
+    assert anchors(japanese) == anchors(english)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pictures_of_a_japanese_page_are_those_of_the_english_one(page: str) -> None:
+    """The same drawings, with Japanese labels."""
+    english, japanese = DOCS / "how-to", DOCS / "ja"
+    for picture in re.findall(r"!\[[^]]*\]\(([^)]+)\)", read(japanese / page)):
+        ours, theirs = (
+            re.sub(r">[^<>]+</text>|aria-label=\"[^\"]*\"", "", path.read_text())
+            for path in (english / picture, japanese / picture)
+        )
+        assert ours == theirs, picture
