@@ -148,6 +148,7 @@ def level_meaning(level: int, causes: Sequence[Cause], language: str) -> str:
 REPORT_WORDS: Final = {
     "ja": {
         "title": "土砂災害 状況報告",
+        "level_column": "レベル",
         "now": "作成時刻",
         "data": "データの時刻",
         "none": "なし",
@@ -200,6 +201,7 @@ REPORT_WORDS: Final = {
     },
     "en": {
         "title": "Landslide situation report",
+        "level_column": "Level",
         "now": "Created at",
         "data": "Data as of",
         "none": "none",
@@ -273,7 +275,6 @@ _HANDOVER: Final = {
     "open": ("未対応の事象", "Open events"),
     "decided": ("{} 以降に対応した事象", "Decided since {}"),
     "notes": ("{} 以降のメモ", "Notes since {}"),
-    "level_column": ("レベル", "Level"),
     "place": ("場所", "Place"),
     "time": ("時刻", "Time"),
     "why": ("理由", "Reasons"),

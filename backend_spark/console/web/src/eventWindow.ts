@@ -9,7 +9,7 @@ import { STATES, type EventDetail, type EventState, type HistoryLine } from "./e
 import { notificationLine } from "./notifications";
 
 export function showEvent(number: number, session: Session, canEdit: boolean): void {
-  const top = el("header", {});
+  const top = el("div", {});
   const facts = el("div", {});
   const history = el("div", { class: "history" });
   const problem = el("p", { class: "problem", role: "alert" });
@@ -24,7 +24,7 @@ export function showEvent(number: number, session: Session, canEdit: boolean): v
   const fail = (error: unknown) => (problem.textContent = error instanceof ApiError ? error.message : String(error));
   const close = el("button", { type: "button", class: "close", onclick: () => window_.close() }, t("close"));
   const form = canEdit ? decisionForm(number, session, load, fail) : null;
-  const window_ = el("dialog", { class: "node-window event-window", "aria-label": t("eventDetails") }, el("header", {}, top, close), facts, problem, form, history);
+  const window_ = el("dialog", { class: "node-window event-window", "aria-label": t("eventDetails") }, el("div", { class: "head" }, top, close), facts, problem, form, history);
   // The form is not drawn anew when others act: only the parts around it.
   const refresh = () => void load();
   addEventListener("yamamori-events", refresh);

@@ -1,4 +1,5 @@
 // Table of nodes and gateways: last seen, delay, clock, power, quality flags; worst first.
+import { table } from "./tables";
 import { el, replace } from "./dom";
 import type { Gateway } from "./types";
 import { flagBadge } from "./badges";
@@ -44,22 +45,17 @@ export async function drawHealth(container: HTMLElement): Promise<void> {
   const response = await get<HealthResponse>("api/health");
   const { now_s, rows } = response;
   const filter = el("input", { type: "search", "aria-label": t("filter"), placeholder: t("filter") });
-  const body = el("tbody", {});
   const count = el("p", { class: "hint" });
+  const names: Key[] = ["node", "state", "lastSeen", "lag", "queued", "oldest", "gateway", "battery", "dropped", "remarks", "cell"];
+  const nodes = table("", names.map((name) => t(name)));
   const fill = () => {
     const wanted = rows.filter((row) => row.id.toLowerCase().includes(filter.value.toLowerCase()));
-    replace(body, ...wanted.slice(0, MAX_ROWS).map((row) => nodeRow(row, now_s)));
+    nodes.fill(wanted.slice(0, MAX_ROWS).map((row) => nodeRow(row, now_s)));
     count.textContent = t("nodesShown", { n: Math.min(wanted.length, MAX_ROWS), all: rows.length });
   };
   filter.addEventListener("input", fill);
-  const names: Key[] = ["node", "state", "lastSeen", "lag", "queued", "oldest", "gateway", "battery", "dropped", "remarks", "cell"];
-  const table = el("table", { class: "list" }, tableHead(names), body);
-  replace(container, el("div", { class: "health-page" }, el("h2", {}, t("gateways")), ...gatewayTable(response), el("h2", {}, t("nodes")), el("div", { class: "form" }, filter, count), table));
+  replace(container, el("div", { class: "health-page" }, el("h2", {}, t("gateways")), ...gatewayTable(response), el("h2", {}, t("nodes")), el("div", { class: "form" }, filter, count), nodes.box));
   fill();
-}
-
-function tableHead(names: Key[]): HTMLElement {
-  return el("thead", {}, el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, t(name)))));
 }
 
 function gatewayTable({ gateways: all, managers, now_s }: HealthResponse): HTMLElement[] {
@@ -79,7 +75,7 @@ function gatewayTable({ gateways: all, managers, now_s }: HealthResponse): HTMLE
       el("td", {}, each.heard_s === null ? "–" : `${formatTime(each.heard_s)}（${formatAgo(now_s - each.heard_s)}）`),
     ),
   );
-  return [hint, el("table", { class: "list narrow" }, tableHead(names), el("tbody", {}, ...rows))];
+  return [hint, table("narrow", names.map((name) => t(name)), rows).box];
 }
 
 // State of a node's queue, with the age of the status report that contains it.
@@ -89,7 +85,7 @@ function queueCell(row: Row, now: number): HTMLElement {
   return el("td", {}, el("b", {}, words), el("small", { class: "hint" }, t("reportedAt", { t: formatAgo(now - row.reported_s) })));
 }
 
-function nodeRow(row: Row, now: number): HTMLElement {
+function nodeRow(row: Row, now: number): HTMLTableRowElement {
   const open = el("button", { type: "button", onclick: () => void showNode(row.id) }, row.id);
   return el(
     "tr",

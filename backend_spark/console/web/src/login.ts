@@ -22,7 +22,7 @@ export function loginForm(app: Element, place: string, done: () => void): void {
         if (!codeLabel.hidden) code.focus();
       });
   });
-  replace(app, form);
+  replace(app, el("main", {}, form));
   name.focus();
 }
 

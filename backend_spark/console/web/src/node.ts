@@ -44,7 +44,7 @@ export async function showNode(id: string): Promise<void> {
   const facts = await get<NodeSeries>(`api/node/${encode(id)}`);
   document.querySelector("dialog.node-window")?.remove();
   const close = el("button", { type: "button", class: "close", onclick: () => window.close() }, t("close"));
-  const window = el("dialog", { class: "node-window", "data-node": id }, el("header", {}, el("h2", {}, el("i", { class: `node ${facts.state}` }), facts.id), close), health(facts), ...motion(facts), ...charts(facts), weekLinks("silver", { node: facts.id }, facts.now_s));
+  const window = el("dialog", { class: "node-window", "data-node": id }, el("div", { class: "head" }, el("h2", {}, el("i", { class: `node ${facts.state}` }), facts.id), close), health(facts), ...motion(facts), ...charts(facts), weekLinks("silver", { node: facts.id }, facts.now_s));
   window.addEventListener("close", () => window.remove());
   document.body.append(window);
   window.showModal();

@@ -53,7 +53,7 @@ export class Overlays {
     private readonly session: Session,
   ) {
     const form = session.role === "chief" ? this.form() : null;
-    const parts = [searchBox(map), el("h3", {}, t("overlays")), this.list, form, this.problem];
+    const parts = [searchBox(map), el("h2", {}, t("overlays")), this.list, form, this.problem];
     map.box.append(el("details", { class: "overlays" }, el("summary", {}, t("overlaysAndSearch")), el("div", {}, ...parts)));
     map.whenDrawn(() => void this.load());
   }

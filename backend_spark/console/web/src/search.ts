@@ -18,7 +18,7 @@ const MAX_NODES = 10;
 
 export function searchBox(map: LevelMap): HTMLElement {
   const field = el("input", { type: "search", name: "place", placeholder: t("searchHint"), "aria-label": t("searchHint"), maxlength: 60 });
-  const list = el("ul", { class: "found", role: "status" });
+  const list = el("ul", { class: "found", "aria-live": "polite" });
   let timer = 0;
   let asked = 0;
   const run = async () => {

@@ -1,4 +1,5 @@
 // Skill of a season: levels compared with landslides by days, hours and lead times.
+import { table } from "./tables";
 import { el, replace, type Child } from "./dom";
 import { badge } from "./badges";
 import { get, post, ApiError, type Session } from "./api";
@@ -61,9 +62,9 @@ function eventForm(container: HTMLElement, session: Session, showError: (error: 
   return form;
 }
 
-function table(name: string, head: string[], rows: Child[][]): HTMLElement {
+function columns(name: string, head: string[], rows: Child[][]): HTMLElement {
   const line = (cells: Child[]) => el("tr", {}, ...cells.map((cell, at) => el("td", { class: at ? "number" : "" }, cell)));
-  return el("table", { class: `list ${name}` }, el("thead", {}, el("tr", {}, ...head.map((words) => el("th", { scope: "col" }, words)))), el("tbody", {}, ...rows.map(line)));
+  return table(name, head, rows.map(line)).box;
 }
 
 function tables(found: Skill): HTMLElement[] {
@@ -76,11 +77,11 @@ function tables(found: Skill): HTMLElement[] {
     el("p", {}, t("seasonSummary", { days: found.days, events: found.events.length, missing: found.missing_h.toFixed(0) })),
     found.events.length < 20 ? el("p", { class: "hint" }, t("fewEvents")) : null,
     el("h3", {}, t("byDays")),
-    table("scores", [t("state"), "TP", "FP", "FN", "TN", "POD", "FAR", "TSS", "CSI"], scores),
+    columns("scores", [t("state"), "TP", "FP", "FN", "TN", "POD", "FAR", "TSS", "CSI"], scores),
     el("h3", {}, t("byHours")),
-    table("hours", [t("state"), ...found.classes.map((name) => t(`class_${name}` as "class_none"))], hours),
+    columns("hours", [t("state"), ...found.classes.map((name) => t(`class_${name}` as "class_none"))], hours),
     leads.length ? el("h3", {}, t("leadTimes")) : null,
-    leads.length ? table("leads", [t("slides"), t("count"), ...levels], leads) : null,
+    leads.length ? columns("leads", [t("slides"), t("count"), ...levels], leads) : null,
   ].filter((part): part is HTMLElement => part !== null);
 }
 
@@ -91,5 +92,5 @@ function hoursText(minS: number, maxS: number): string {
 
 function eventTable(events: Slide[]): HTMLElement {
   const rows = events.map((event) => [formatTime(event.from_s), String(event.count), event.text ?? "", event.who ?? ""]);
-  return table("events", [t("timeColumn"), t("count"), t("what"), t("who")], rows);
+  return columns("events", [t("timeColumn"), t("count"), t("what"), t("who")], rows);
 }

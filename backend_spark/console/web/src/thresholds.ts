@@ -1,4 +1,5 @@
 // Thresholds: present values, effect of a change, and history of versions.
+import { table } from "./tables";
 import { el, replace } from "./dom";
 import { badge } from "./badges";
 import { get, post, ApiError, type Session } from "./api";
@@ -78,9 +79,8 @@ function show(container: HTMLElement, session: Session, view: ThresholdsView, me
 }
 
 function effectTable(effect: Effect): HTMLElement {
-  const head = el("tr", {}, ...["", t("before"), t("after")].map((name) => el("th", { scope: "col" }, name)));
   const rows = [5, 4, 3, 2, 1].map((level) => el("tr", {}, el("td", {}, badge(level)), el("td", { class: "number" }, String(effect.before[level - 1] ?? 0)), el("td", { class: "number" }, String(effect.after[level - 1] ?? 0))));
-  return el("div", {}, el("h3", {}, t("effect")), el("table", { class: "list narrow" }, el("thead", {}, head), el("tbody", {}, ...rows)));
+  return el("div", {}, el("h3", {}, t("effect")), table("narrow", [t("levelColumn"), t("before"), t("after")], rows).box);
 }
 
 function versions(view: ThresholdsView): HTMLElement {
@@ -89,5 +89,5 @@ function versions(view: ThresholdsView): HTMLElement {
   const mm = (limits: Limits) => [limits.advisory_mm, limits.warning_mm, limits.special_mm].map((n) => n.toFixed(1));
   const rows = view.versions.map((v) => line([v.who, v.cell || t("allCells"), ...mm(v), v.why], formatTime(v.at_s)));
   rows.push(line(["–", t("allCells"), ...mm(view.default), ""], t("defaultVersion")));
-  return el("table", { class: "list versions" }, el("thead", {}, el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, ...rows));
+  return table("versions", names, rows).box;
 }
