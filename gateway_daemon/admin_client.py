@@ -98,11 +98,12 @@ class AdminClient(BaseConnectionHandler):
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._gateways: tuple[BrokerEntry, ...] | None = None
-        self._table: BrokerTable | None = None
+        self._table = BrokerTable(0, ())
         self._report: AutoscaleReport | None = None
         self._refusals: list[str] = []
         self._published: dict[int, str | None] = {}
-        filters = ((GATEWAY_INFO, 2), (BROKER_TABLE, 2), (MANAGER_LOAD, 1), (ERRORS, 1))
+        # The list comes last: without a table there never was a broker.
+        filters = ((BROKER_TABLE, 2), (GATEWAY_INFO, 2), (MANAGER_LOAD, 1), (ERRORS, 1))
         session = Session("yamamori-admin", filters)
         self._connection = Connection(manager, session, self, tls)
 
@@ -114,7 +115,9 @@ class AdminClient(BaseConnectionHandler):
         """
         self._connection.start()
         with self._changed:
-            is_ready = self._changed.wait_for(self._has_state, self._timeout_s)
+            is_ready = self._changed.wait_for(
+                lambda: self._gateways is not None, self._timeout_s
+            )
         if not is_ready:
             self._connection.stop()
             reason = self._connection.last_reason or "no manager publishes there"
@@ -128,8 +131,7 @@ class AdminClient(BaseConnectionHandler):
     @property
     def directory(self) -> PublishedDirectory:
         """The newest published state."""
-        assert self._gateways is not None  # noqa: S101 - __enter__ waited for both
-        assert self._table is not None  # noqa: S101
+        assert self._gateways is not None  # noqa: S101 - __enter__ waited for it
         return PublishedDirectory(self._gateways, self._table, self._report)
 
     def wait_for_report(self) -> AutoscaleReport:
@@ -175,7 +177,10 @@ class AdminClient(BaseConnectionHandler):
         with self._changed:
             has_answer = self._changed.wait_for(is_answered, wait_s)
             if not has_answer and is_done is not None:
-                reason = "the manager does not answer"
+                reason = (
+                    "the manager does not answer, or lets the change wait for gateways "
+                    "that apply the last one: its status and log name them"
+                )
                 raise BrokerError(str(self._connection.endpoint), reason)
         if refusal := self._refusal(topic):
             raise ChangeRefusedError(refusal)
@@ -217,9 +222,6 @@ class AdminClient(BaseConnectionHandler):
             except DirectoryError as error:
                 self._refusals.append(f"{message.topic}: {error}")
             self._changed.notify_all()
-
-    def _has_state(self) -> bool:
-        return self._gateways is not None and self._table is not None
 
     def _refusal(self, topic: str) -> str | None:
         mine = [text for text in self._refusals if text.startswith(f"{topic}: ")]

@@ -155,6 +155,7 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor
         BrokerConnectors(
             links.to_own(section.broker),
             [links.to(url, PEER_RETRY_CAP_S) for url in section.peers],
+            None if tls else links.to_own(section.broker),
         ),
         path,
         registry,

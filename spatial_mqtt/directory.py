@@ -102,7 +102,8 @@ class GatewayHeartbeat(msgspec.Struct, frozen=True):
 class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
     """Areas of a gateway as set by an administrator.
 
-    ``topics`` replaces all areas; the older ``topic`` adds one.
+    ``topics`` replaces all areas, and unlists the gateway if it is empty; the older
+    ``topic`` adds one.
     """
 
     broker_info: BrokerInfo
@@ -113,10 +114,8 @@ class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
         """Reject a message without areas, or with a malformed one."""
         if (self.topics is None) == (self.topic is None):
             raise ValueError("topics or topic must be given, and not both")
-        if self.topics == ():
-            raise ValueError("topics must hold an area; / is the whole world")
-        for area in self.topics or (self.topic,):
-            check_area(area or "")
+        for area in (self.topic or "",) if self.topics is None else self.topics:
+            check_area(area)
 
 
 def encode_directory_message(message: msgspec.Struct | Sequence[BrokerEntry]) -> bytes:

@@ -34,6 +34,7 @@ ADD, SET = "/api/tool/distributedbroker/add", "/api/tool/gatewaybroker/set"
 REGISTER, UNREGISTER = "/api/register", "/api/unregister"
 
 CALL_TIMEOUT_S = 30.0
+POLL_S = 0.05
 AREA = re.compile(r"/|/[0-9]+(/[0-3])*")
 FILTER = re.compile(r"(/[0-9]+(/[0-3])*)?(/#|/\w+)?")
 HOST = re.compile(
@@ -135,7 +136,17 @@ class Program:
         self._inbox: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
         self._handlers: dict[str, Callable[[bytes], object]] = {}
         self._clients: list[paho.Client] = []
+        self._may_run = threading.Event()
+        self._may_run.set()
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def pause(self) -> None:
+        """Handle no messages until `resume`, as a program that hangs."""
+        self._may_run.clear()
+
+    def resume(self) -> None:
+        """Handle messages again."""
+        self._may_run.set()
 
     def start(self) -> None:
         """Connect and subscribe; the program serves until `stop`.
@@ -149,6 +160,7 @@ class Program:
     def stop(self) -> None:
         """End the program as if it was killed: nothing is published."""
         self._inbox.put(None)
+        self._may_run.set()
         if self._thread.is_alive():
             self._thread.join()
         self._close()
@@ -178,7 +190,8 @@ class Program:
 
     def _serve_next(self) -> bool:
         try:
-            item = self._inbox.get(timeout=0.05)
+            item = self._inbox.get(timeout=POLL_S)
+            self._may_run.wait()
         except Empty:
             return True
         if item is None:
@@ -313,6 +326,7 @@ class GammaGateway(Program):
         own: Its own broker.
 
     Attributes:
+        own: The same.
         version: Version of the last table; -1 before the first.
         pending: New broker that waits for ``complete``.
         root: Its broker table.
@@ -324,7 +338,7 @@ class GammaGateway(Program):
         self.pending: Entry | None = None
         self.is_started = False
         self.root = Node()
-        self._manager, self._own = manager, own
+        self._manager, self.own = manager, own
         self._pool: dict[Endpoint, PooledBroker] = {}
 
     @property
@@ -338,7 +352,7 @@ class GammaGateway(Program):
 
     def set_up(self) -> None:
         self._manager_client = self._connect(self._manager)
-        self._own_client = self._connect(self._own)
+        self._own_client = self._connect(self.own)
         self._handlers = {
             TABLE: self._on_table,
             STATUS: self._on_status,
@@ -361,7 +375,7 @@ class GammaGateway(Program):
 
     def _notify(self, status: str) -> None:
         notice = {
-            "broker_info": info_of(self._own),
+            "broker_info": info_of(self.own),
             "status": status,
             "version": self.version,
         }

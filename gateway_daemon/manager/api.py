@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway_daemon.gateway.load_report import decode_load_report
 from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.table_changes import add_broker, remove_broker
 from spatial_mqtt.directory import (
     BrokerInfo,
     decode_area_setting,
@@ -71,9 +72,9 @@ def apply_message(
         GATEWAY_FORGET: lambda: registry.without_gateway(
             decode_gateway_reference(payload), now_ms
         ),
-        BROKER_ADD: lambda: registry.with_broker(decode_broker_entry(payload), now_ms),
-        BROKER_REMOVE: lambda: registry.without_broker(
-            decode_broker_entry(payload), now_ms
+        BROKER_ADD: lambda: add_broker(registry, decode_broker_entry(payload), now_ms),
+        BROKER_REMOVE: lambda: remove_broker(
+            registry, decode_broker_entry(payload), now_ms
         ),
     }
     return changes[incoming.topic]()

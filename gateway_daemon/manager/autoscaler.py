@@ -25,6 +25,7 @@ from gateway_daemon.manager.scaling_policy import (
     ScalingSituation,
     ServerKind,
 )
+from gateway_daemon.manager.table_changes import add_broker, remove_broker
 from service_runtime.decoding import decode_json
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
@@ -244,8 +245,8 @@ def apply_decision(
     if decision.kind == "broker":
         entry = BrokerEntry(decision.area, server)
         if decision.action == "split":
-            return registry.with_broker(entry, now_ms)
-        return registry.without_broker(entry, now_ms)
+            return add_broker(registry, entry, now_ms)
+        return remove_broker(registry, entry, now_ms)
     area = decision.area if decision.action == "split" else WHOLE_WORLD
     return registry.with_areas(AreaSetting(server, topics=(area,)), now_ms)
 

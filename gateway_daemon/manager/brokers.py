@@ -24,6 +24,7 @@ from spatial_mqtt.topics import (
     COMPLETE,
     ERRORS,
     GATEWAY_INFO,
+    GATEWAY_NOTICE,
     MANAGER_LOAD,
     MANAGER_VIEW,
     record_topic,
@@ -39,6 +40,8 @@ from spatial_mqtt.transport import (
 log = logging.getLogger(__name__)
 
 DIRECTORY_QOS = 2
+NOTICE_EXPIRY_S = 86_400
+"""How long a Manager may be down without missing a notice."""
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
@@ -50,10 +53,14 @@ class BrokerConnectors:
     Attributes:
         own: To the Manager's own broker.
         peers: To the brokers of the other Managers.
+        notices: To the Manager's own broker, for a session that stores the notices of
+            gateways while the Manager is down; None on a link with certificates, which
+            allow one session.
     """
 
     own: Connect
     peers: Sequence[Connect] = ()
+    notices: Connect | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,7 @@ class BrokerSession(BaseConnectionHandler):
         is_subscribed: Whether the broker has confirmed the subscriptions.
         view: Last view of the broker's own Manager; None before it, and for our own.
         last_view: Its last view while it was running.
+        table: The retained broker table, as far as known.
     """
 
     def __init__(
@@ -105,6 +113,7 @@ class BrokerSession(BaseConnectionHandler):
         self.is_up = self.is_subscribed = False
         self.view: ManagerView | None = None
         self.last_view: ManagerView | None = None
+        self.table = b""
         self._on_event = on_event
         self._connection = connect(session, self)
 
@@ -151,6 +160,40 @@ class BrokerSession(BaseConnectionHandler):
         log.info("the manager is up on %s", self)
 
 
+class StoredNotices(BaseConnectionHandler):
+    """Session at the Manager's own broker that stores notices while it is down.
+
+    A gateway of the original Gamma sends each notice once.
+
+    Args:
+        connect: Makes the connection.
+        on_notice: Receives notices; called in the network thread, must not block.
+    """
+
+    def __init__(
+        self, connect: Connect, on_notice: Callable[[IncomingMessage], object]
+    ) -> None:
+        session = Session(
+            "yamamori-manager-notices",
+            ((GATEWAY_NOTICE, 1),),
+            expiry_s=NOTICE_EXPIRY_S,
+            keepalive_s=10,
+        )
+        self._on_notice = on_notice
+        self._connection = connect(session, self)
+
+    def on_message(self, message: IncomingMessage) -> None:
+        self._on_notice(message)
+
+    def start(self) -> None:
+        """Start to connect."""
+        self._connection.start()
+
+    def stop(self) -> None:
+        """Disconnect; the broker keeps the session."""
+        self._connection.stop()
+
+
 class DirectoryPublisher:
     """Publishes a registry.
 
@@ -169,16 +212,22 @@ class DirectoryPublisher:
         self.adopted: list[BrokerSession] = []
 
     def publish_all(self, registry: Registry) -> None:
-        """Publish records and directory, as our broker may have lost them."""
+        """Publish records and directory, as our broker may have lost them.
+
+        The table follows when our view, which is not retained here, returns: then it is
+        known which table the broker retains.
+        """
         for key, record in registry.records.items():
             self._record(key, record)
-        self.publish_directory(registry, self._own)
+        self._publish_list(registry, self._own)
+        view = msgspec.json.encode(registry.own_view)
+        self._own.publish(MANAGER_VIEW, view, retain=False)
         self._published_view = None
 
     def publish_directory(self, registry: Registry, session: BrokerSession) -> None:
         """Publish gateway list and broker table on one broker."""
-        session.publish(GATEWAY_INFO, encode_directory_message(registry.gateways))
-        session.publish(BROKER_TABLE, encode_directory_message(registry.table))
+        self._publish_list(registry, session)
+        self.publish_table(registry, session)
 
     def publish_changes(self, before: Registry, after: Registry) -> None:
         """Publish what differs between two states of the registry."""
@@ -189,9 +238,9 @@ class DirectoryPublisher:
             self.clear_record(key)
         for session in self._served:
             if after.gateways != before.gateways:
-                session.publish(GATEWAY_INFO, encode_directory_message(after.gateways))
+                self._publish_list(after, session)
             if after.table != before.table:
-                session.publish(BROKER_TABLE, encode_directory_message(after.table))
+                self.publish_table(after, session)
 
     def clear_record(self, key: RecordKey) -> None:
         """Delete a retained record from our broker."""
@@ -228,6 +277,22 @@ class DirectoryPublisher:
     @property
     def _served(self) -> list[BrokerSession]:
         return [self._own, *self.adopted]
+
+    @staticmethod
+    def publish_table(registry: Registry, session: BrokerSession) -> None:
+        """Publish the table on one broker, unless it retains the same one.
+
+        A gateway of the original Gamma ends when it receives a table again before
+        "complete". It refuses a table that has never had a broker.
+        """
+        table = encode_directory_message(registry.table)
+        if registry.table.version and table != session.table:
+            session.publish(BROKER_TABLE, table)
+            session.table = table
+
+    @staticmethod
+    def _publish_list(registry: Registry, session: BrokerSession) -> None:
+        session.publish(GATEWAY_INFO, encode_directory_message(registry.gateways))
 
     def _record(self, key: RecordKey, record: Record) -> None:
         self._own.publish(_topic(key), msgspec.json.encode(KeyedRecord(key, record)))

@@ -7,8 +7,8 @@ Managers serves that broker too, for clients that have no other address.
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -25,6 +25,7 @@ from gateway_daemon.manager.brokers import (
     BrokerSession,
     BrokerUp,
     DirectoryPublisher,
+    StoredNotices,
 )
 from gateway_daemon.manager.health_probes import HealthProbes, ProbeResult
 from gateway_daemon.manager.registry import (
@@ -42,6 +43,7 @@ from gateway_daemon.manager.replication import (
     decode_record,
     decode_view,
 )
+from gateway_daemon.manager.table_changes import find_obstacles, next_table
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Service
 from service_runtime.log_limit import LogLimit
@@ -54,6 +56,7 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
+    BROKER_TABLE,
     GATEWAY_DOWN,
     GATEWAY_HEARTBEAT,
     GATEWAY_LOAD,
@@ -97,6 +100,9 @@ KEEPALIVE_S = 10
 STARTUP_HEARTBEAT_S = 10.0
 """Heartbeat interval assumed after a start; three missed ones end a lease."""
 
+SHARED_TOPICS = (MANAGER_RECORDS, MANAGER_VIEW, BROKER_TABLE)
+"""What Managers publish, on their own brokers and on those they serve."""
+
 MAX_CLOCK_LEAD_MS = 3_600_000
 """A clock of another Manager that is further ahead is reported."""
 
@@ -127,41 +133,45 @@ class Manager:
         self._clocks = clocks
         self._probes = probes
         self._scaler = autoscaler
-        self._registry = registry
+        self._registry = replace(registry, announced=registry.table)
         self._saved: storage.RegistrySnapshot | None = None
         self._leases = GatewayLeases()
-        self._waits_since_s: float | None = None
+        self._waits_since_s: float | None = clocks.mono_s()
         self._is_completion_pending = False
         self._checked_s = clocks.mono_s()
         self._error_limit = LogLimit(clocks.mono_s)
         self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
             SimpleQueue()
         )
-        topics = (*api.API_TOPICS, GATEWAY_LOCATIONS, MANAGER_RECORDS)
+        topics = (*api.API_TOPICS, GATEWAY_LOCATIONS, *SHARED_TOPICS)
         filters = tuple((topic, 1) for topic in topics)
         away = ManagerView(registry.manager_id, is_away=True)
         will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
         session = Session(
             "yamamori-manager",
-            (*filters, (MANAGER_LOAD, 1)),
+            _without_stored((*filters, (MANAGER_LOAD, 1)), connectors),
             keepalive_s=KEEPALIVE_S,
             will=will,
         )
         self._own = BrokerSession(connectors.own, session, self._inbox.put)
         at_peers = Session(
             f"yamamori-manager-{registry.manager_id}",
-            (*filters, (MANAGER_VIEW, 1)),
+            filters,
             keepalive_s=KEEPALIVE_S,
         )
         self._peers = [
             BrokerSession(peer, at_peers, self._inbox.put) for peer in connectors.peers
         ]
         self._publisher = DirectoryPublisher(self._own)
-        self._parts: tuple[Service, ...] = ()
+        self._parts: tuple[Service, ...] = tuple(
+            StoredNotices(connect, self._on_stored_notice)
+            for connect in (connectors.notices,)
+            if connect is not None
+        )
 
     def attach(self, *services: Service) -> None:
         """Add services that start and stop with the Manager; call before `run`."""
-        self._parts = services
+        self._parts += services
 
     @property
     def registry(self) -> Registry:
@@ -216,10 +226,12 @@ class Manager:
         words = [
             f"{self._own} {'up' if self._own.is_up else 'DOWN'}",
             f"{gateways} gateways, {brokers} brokers",
-            f"table {registry.version}",
+            f"table {registry.table.version}",
         ]
         if registry.laggards:
             words[-1] += f" waits for {', '.join(map(str, registry.laggards))}"
+        if registry.table.brokers != registry.newest_table.brokers:
+            words.append(f"changes up to table {registry.version} wait for it")
         if self._peers:
             others = len(registry.views)
             words.append(f"{others} of {len(self._peers)} other managers")
@@ -237,6 +249,9 @@ class Manager:
         for part in (*self._parts, self._own, *self._peers):
             part.stop()
         self._inbox.put(None)
+
+    def _on_stored_notice(self, message: IncomingMessage) -> None:
+        self._inbox.put(BrokerMessage(self._own, message))
 
     def _serve_next(self) -> bool:
         """Process the next event, waiting at most one interval; False at the end."""
@@ -273,7 +288,7 @@ class Manager:
             self._publisher.report_error(text)
 
     def _on_up(self, session: BrokerSession) -> None:
-        session.is_up = True
+        session.is_up, session.table = True, b""
         if session is self._own:
             self._expect_gateways()
             self._publisher.publish_all(self._registry)
@@ -287,17 +302,19 @@ class Manager:
 
     def _handle_message(self, session: BrokerSession, message: IncomingMessage) -> None:
         if message.topic == MANAGER_VIEW:
-            self._handle_view(session, decode_view(message.payload))
+            self._handle_view(session, message)
+        elif message.topic == BROKER_TABLE:
+            session.table = message.payload
         elif matches(MANAGER_RECORDS, message.topic):
-            if message.payload:  # empty: another Manager has dropped it
-                keyed = decode_record(message.payload)
-                self._merge(keyed.key, keyed.record)
+            self._handle_record(message.payload)
         elif message.topic == MANAGER_LOAD:
             if self._scaler is not None:
                 self._scaler.on_autoscale_report(message.payload)
-        elif session is not self._own and session not in self._publisher.adopted:
-            return
-        elif matches(GATEWAY_LOCATIONS, message.topic):
+        elif session is self._own or session in self._publisher.adopted:
+            self._handle_api(session, message)
+
+    def _handle_api(self, session: BrokerSession, message: IncomingMessage) -> None:
+        if matches(GATEWAY_LOCATIONS, message.topic):
             self._check_location(session, message)
         else:
             self._change_to(self._changed(session, message))
@@ -313,7 +330,12 @@ class Manager:
             rule = "the address of the gateway in the topic"
             raise DirectoryError("broker_info", rule, f"{gateway} of {owner}")
 
-    def _handle_view(self, session: BrokerSession, view: ManagerView) -> None:
+    def _handle_view(self, session: BrokerSession, message: IncomingMessage) -> None:
+        if session is self._own:
+            if not message.retain:  # what the broker retains came before it
+                self._publisher.publish_table(self._registry, session)
+            return
+        view = decode_view(message.payload)
         if view.manager == self._registry.manager_id:
             self._publisher.report_error(
                 f"manager.id {view.manager!r} is also the id of {session}"
@@ -323,6 +345,11 @@ class Manager:
         known = self._registry.with_view(view)
         self._change_to(collect_tombstones(known, view.horizon))
         self._adopt()
+
+    def _handle_record(self, payload: bytes) -> None:
+        if payload:  # empty: another Manager has dropped it
+            keyed = decode_record(payload)
+            self._merge(keyed.key, keyed.record)
 
     def _merge(self, key: RecordKey, record: Record) -> None:
         if is_forgotten(self._registry, key, record):
@@ -402,6 +429,8 @@ class Manager:
         since_s = self._waits_since_s
         if since_s is not None and now_s - since_s >= APPLY_TIMEOUT_S:
             self._drop_laggards()
+        for obstacle in find_obstacles(self._registry):
+            self._report_once(f"table {self._registry.version}: {obstacle}")
         if self._scaler is not None and self._is_first:
             self._scale(self._scaler, now_s)
 
@@ -410,7 +439,7 @@ class Manager:
             wall_ms = self._clocks.wall_ms()
             self._change_to(scaler.run_once(self._registry, now_s, wall_ms))
         except DirectoryError as error:
-            self._publisher.report_error(f"autoscale: {error}")
+            self._report_once(f"autoscale: {error}")
         report = scaler.report_if_due(self._registry, now_s)
         if report is not None:
             self._publisher.publish_report(report, self._peers)
@@ -436,7 +465,7 @@ class Manager:
         if laggards:
             names = ", ".join(map(str, laggards))
             self._publisher.report_error(
-                f"table {self._registry.version}: no word of {names}"
+                f"table {self._registry.table.version}: no word of {names}"
             )
             self._change_to(self._registry.without_laggards())
 
@@ -471,7 +500,9 @@ class Manager:
         self._publisher.publish_changes(before, registry)
         if self._probes is not None:
             self._probes.set_targets(registry)
-        if registry.version != before.version:
+        if not registry.laggards:
+            self._waits_since_s = None
+        elif registry.table != before.table or not before.laggards:
             self._waits_since_s = self._clocks.mono_s()
         is_news = registry.is_complete and not before.is_complete
         self._is_completion_pending |= (
@@ -490,3 +521,14 @@ class Manager:
         if self._is_completion_pending and self._registry.is_complete:
             self._publisher.publish_complete()
         self._is_completion_pending = False
+        # After "complete", which belongs to the table before.
+        table = next_table(self._registry)
+        self._change_to(replace(self._registry, announced=table))
+
+
+def _without_stored(
+    filters: Sequence[tuple[str, int]], connectors: BrokerConnectors
+) -> tuple[tuple[str, int], ...]:
+    """Filters without that of `StoredNotices`, if there is such a session."""
+    is_stored = connectors.notices is not None
+    return tuple(f for f in filters if not (is_stored and f[0] == GATEWAY_NOTICE))

@@ -33,7 +33,7 @@ class ManagerMetrics:
             gauge(
                 "yamamori_table_version",
                 "Version of the broker table.",
-                registry.version,
+                registry.table.version,
             ),
             gauge(
                 "yamamori_table_laggards",

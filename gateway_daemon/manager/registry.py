@@ -64,6 +64,7 @@ class Registry:
         day: Today, in days since 1970; 0 before it is set.
         created_ms: When this registry was created; older records are always accepted.
         horizon: Up to when tombstones have been dropped.
+        announced: The broker table that was announced last; None: the newest one.
     """
 
     manager_id: str = ""
@@ -76,15 +77,16 @@ class Registry:
     day: int = 0
     created_ms: int = 0
     horizon: TombstoneHorizon = NO_HORIZON
+    announced: BrokerTable | None = None
 
     @cached_property
     def areas(self) -> dict[BrokerInfo, tuple[str, ...]]:
-        """Areas of each gateway, in the order they were set."""
+        """Areas of each gateway, in the order they were set; none: it is unlisted."""
         gateways = {
             parse_gateway_key(key) for key in self.records if key.is_gateway_areas
         }
         areas_of = {gateway: self._areas_of(gateway) for gateway in sorted(gateways)}
-        return {gateway: areas for gateway, areas in areas_of.items() if areas}
+        return {g: areas for g, areas in areas_of.items() if areas is not None}
 
     @cached_property
     def brokers(self) -> tuple[BrokerEntry, ...]:
@@ -109,10 +111,15 @@ class Registry:
             if key.kind == "broker"
         )
 
+    @cached_property
+    def newest_table(self) -> BrokerTable:
+        """The broker table of the records."""
+        return BrokerTable(self.version, self.brokers)
+
     @property
     def table(self) -> BrokerTable:
-        """The broker table to publish."""
-        return BrokerTable(self.version, self.brokers)
+        """The broker table to publish: the newest one, or one on the way to it."""
+        return self.announced or self.newest_table
 
     @cached_property
     def gateways(self) -> tuple[BrokerEntry, ...]:
@@ -135,25 +142,39 @@ class Registry:
         return found
 
     @cached_property
+    def original_gateways(self) -> tuple[BrokerInfo, ...]:
+        """Present gateways without heartbeats: those of the published Gamma."""
+        silent = {g for view in self.views.values() for g in view.without_heartbeat}
+        mine = (self.seen - self.away) | silent
+        return tuple(g for g in self.areas if g in mine - self.heartbeating)
+
+    @cached_property
     def laggards(self) -> tuple[BrokerInfo, ...]:
-        """Present gateways that have not applied the newest table."""
+        """Present gateways that have not applied the table; none for an empty one."""
         here = (self.seen - self.away) | self.seen_by_others
+        version = self.table.version
         return tuple(
-            g for g in self.areas if g in here and self._reported(g) < self.version
+            g
+            for g in (self.areas if self.table.brokers else ())
+            if g in here and self._reported(g) < version
         )
 
     @property
     def is_complete(self) -> bool:
-        """Whether every present gateway has applied the newest table."""
+        """Whether every present gateway has applied the table."""
         return not self.laggards
 
     @property
     def own_view(self) -> ManagerView:
         """Our view, for the other Managers."""
-        here = tuple(sorted(self.seen - self.away))
-        applied = tuple(sorted(self.applied_versions.items()))
+        here = self.seen - self.away
         return ManagerView(
-            self.manager_id, here, applied, day=self.day, horizon=self.horizon
+            self.manager_id,
+            tuple(sorted(here)),
+            tuple(sorted(self.applied_versions.items())),
+            day=self.day,
+            horizon=self.horizon,
+            without_heartbeat=tuple(sorted(here - self.heartbeating)),
         )
 
     def owner_of(self, gateway: BrokerInfo) -> str | None:
@@ -217,19 +238,14 @@ class Registry:
     def with_notice(self, notice: GatewayNotice, now_ms: int = 0) -> "Registry":
         """With a gateway that started, or applied a table.
 
-        A new gateway serves the whole world until its areas are set.
-
-        Raises:
-            DirectoryError: An unregistered gateway sent "complete".
+        A new gateway serves the whole world until its areas are set. One that starts
+        has no table. The original's gateways send "up" once, when no Manager may be
+        subscribed, so "complete" registers them too.
         """
         gateway = notice.broker_info
-        updated = replace(self, seen=self.seen | {gateway})
-        if notice.status == "up":
-            return updated.with_returned(gateway).with_gateway(gateway, now_ms)
-        self._check_known(gateway)
-        return replace(
-            updated, applied_versions={**self.applied_versions, gateway: notice.version}
-        )
+        applied = {**self.applied_versions, gateway: notice.version}
+        updated = replace(self, seen=self.seen | {gateway}, applied_versions=applied)
+        return updated.with_returned(gateway).with_gateway(gateway, now_ms)
 
     def with_gateway(self, gateway: BrokerInfo, now_ms: int) -> "Registry":
         """With a gateway in the list; a new one serves the whole world."""
@@ -288,11 +304,13 @@ class Registry:
 
         They still receive by the old route, as both are in use during a change.
         """
-        applied = dict.fromkeys(self.laggards, self.version)
+        applied = dict.fromkeys(self.laggards, self.table.version)
         return replace(self, applied_versions={**self.applied_versions, **applied})
 
     def with_areas(self, setting: AreaSetting, now_ms: int = 0) -> "Registry":
         """With the areas of a gateway replaced (``topics``) or one added (``topic``).
+
+        Without areas the gateway is unlisted: no new client chooses it.
 
         Raises:
             DirectoryError: The gateway is not registered.
@@ -337,13 +355,11 @@ class Registry:
         """
         if entry in self.brokers:
             return self
-        if any(known.topic == entry.topic for known in self.brokers):
-            raise DirectoryError(
-                "topic",
-                "an area without a broker",
-                entry.topic,
-                "remove its broker first",
-            )
+        holders = [e.broker_info for e in self.brokers if e.topic == entry.topic]
+        if holders:
+            rule = "an area without a broker"
+            remedy = f"remove its broker {holders[0]} first"
+            raise DirectoryError("topic", rule, _format_entry(entry), remedy)
         return self.with_value("broker", entry.topic, entry.broker_info, now_ms)
 
     def without_broker(self, entry: BrokerEntry, now_ms: int = 0) -> "Registry":
@@ -435,18 +451,18 @@ class Registry:
             self, seen=self.seen | frozenset(view.here), applied_versions=applied
         )
 
-    def _areas_of(self, gateway: BrokerInfo) -> tuple[str, ...]:
-        """Areas by the later of request and administrator; empty after deletion."""
+    def _areas_of(self, gateway: BrokerInfo) -> tuple[str, ...] | None:
+        """Areas by the later of request and administrator; None after deletion."""
         both = [self.records.get(RecordKey(k, str(gateway))) for k in ("wish", "areas")]
         latest = max((r for r in both if r), key=lambda r: r.stamp)
-        return latest.value if isinstance(latest.value, tuple) else ()
+        return latest.value if isinstance(latest.value, tuple) else None
 
     def _reported(self, gateway: BrokerInfo) -> int:
         return self.reported_versions.get(gateway, -1)
 
     def _check_known(self, gateway: BrokerInfo) -> None:
         if gateway not in self.areas:
-            rule = "a gateway that sent its 'up' notice"
+            rule = "a gateway that sent a notice"
             raise DirectoryError("broker_info", rule, str(gateway))
 
 

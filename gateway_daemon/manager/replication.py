@@ -148,6 +148,7 @@ class ManagerView(msgspec.Struct, frozen=True):
         is_away: Whether its process has ended, as its broker reports.
         day: Since 1970, by its clock; 0 if unknown.
         horizon: Up to when it has dropped tombstones.
+        without_heartbeat: Those of ``here`` that send it no heartbeats.
     """
 
     manager: str
@@ -156,6 +157,7 @@ class ManagerView(msgspec.Struct, frozen=True):
     is_away: bool = False
     day: int = 0
     horizon: TombstoneHorizon = NO_HORIZON
+    without_heartbeat: tuple[BrokerInfo, ...] = ()
 
 
 def merge_records(one: Record, other: Record) -> Record:

@@ -8,7 +8,7 @@ from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import NO_HORIZON, KeyedRecord, TombstoneHorizon
 from service_runtime.decoding import decode_json
 from service_runtime.files import write_atomic
-from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.directory import BrokerInfo, BrokerTable
 
 
 class RegistryFileError(Exception):
@@ -30,6 +30,8 @@ class RegistrySnapshot(msgspec.Struct, frozen=True):
     faithful: tuple[BrokerInfo, ...] = ()
     since_ms: int = 0
     horizon: TombstoneHorizon = NO_HORIZON
+    announced: BrokerTable | None = None
+    applied: tuple[tuple[BrokerInfo, int], ...] = ()
 
     @classmethod
     def from_registry(cls, registry: Registry) -> "RegistrySnapshot":
@@ -44,6 +46,8 @@ class RegistrySnapshot(msgspec.Struct, frozen=True):
             tuple(sorted(registry.heartbeating)),
             registry.created_ms,
             registry.horizon,
+            registry.announced,
+            tuple(sorted(registry.applied_versions.items())),
         )
 
 
@@ -73,9 +77,11 @@ def load_registry(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry
     return Registry(
         manager_id,
         {keyed.key: keyed.record for keyed in snapshot.records},
+        applied_versions=dict(snapshot.applied),
         seen=frozenset(snapshot.heard),
         away=frozenset(snapshot.away),
         heartbeating=frozenset(snapshot.faithful),
         created_ms=snapshot.since_ms,
         horizon=snapshot.horizon,
+        announced=snapshot.announced,
     )

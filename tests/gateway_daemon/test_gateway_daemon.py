@@ -312,8 +312,8 @@ def test_refused_admin_command_states_the_reason(system: System) -> None:
     for words, reason in (
         (("add-broker", "/", "mqtt://other:1883"), "an area without a broker"),
         (("remove-broker", "/9", broker), "one of the table"),
-        (("set-area", "mqtt://nobody:1883", "/1"), "sent its 'up' notice"),
-        (("forget", "mqtt://nobody:1883"), "sent its 'up' notice"),
+        (("set-area", "mqtt://nobody:1883", "/1"), "sent a notice"),
+        (("forget", "mqtt://nobody:1883"), "sent a notice"),
         (("add-broker", "1/2", broker), "levels such as"),
         (("why", "/1/#"), "without + and #"),
     ):

@@ -17,6 +17,7 @@ from gateway_daemon.manager.manager import APPLY_TIMEOUT_S
 pytestmark = pytest.mark.broker
 
 NOTICE, ERRORS = "/api/notice/gatewaybroker", "/api/errors"
+INFO = "/api/gateway/info/all"
 TABLE, STATUS = "/api/brokertable/all/info", "/api/brokertable/update/status"
 ADD, SET = "/api/tool/distributedbroker/add", "/api/tool/gatewaybroker/set"
 
@@ -28,7 +29,7 @@ class ManagerProcess:
         self.broker, self._programs, self._folder = broker, programs, folder
         self.start()
         self.client = Client(broker.endpoint, "watcher", "/api/#")
-        wait_until(lambda: self.client.on(TABLE))
+        wait_until(lambda: self.client.on(INFO))
 
     def start(self) -> None:
         self._programs.start(
@@ -50,13 +51,15 @@ class ManagerProcess:
         )
 
     def add_broker(self, area: str) -> None:
-        self.publish(ADD, {"topic": area, "broker_info": {"host": "b", "port": 1}})
+        info = {"host": "localhost", "port": 1}
+        self.publish(ADD, {"topic": area, "broker_info": info})
 
     def version(self) -> int:
-        return int(json.loads(self.client.on(TABLE)[-1])["version"])
+        tables = self.client.on(TABLE)
+        return int(json.loads(tables[-1])["version"]) if tables else 0
 
     def listed_gateways(self) -> list[tuple[int, str]]:
-        entries = json.loads(self.client.on("/api/gateway/info/all")[-1])
+        entries = json.loads(self.client.on(INFO)[-1])
         return [(e["broker_info"]["port"], e["topic"]) for e in entries]
 
     def completions(self) -> int:
@@ -133,11 +136,12 @@ def test_duplicates_and_unknown_gateways_change_nothing(
     for _ in range(3):
         manager.gateway(known, "up")
         manager.add_broker("/1")
-    manager.gateway(unknown, "complete", 1)
+    setting = {"host": "127.0.0.1", "port": unknown.port}
+    manager.publish(SET, {"topics": ["/1"], "broker_info": setting})
     wait_until(lambda: any(str(unknown.port) in error for error in manager.errors()))
 
+    wait_until(lambda: manager.version() == 1)
     assert manager.listed_gateways() == [(known.port, "/")]
-    assert manager.version() == 1
 
 
 def test_gateway_that_dies_during_an_update_does_not_block_it(

@@ -132,7 +132,6 @@ def test_messages_to_gamma_have_its_names() -> None:
     [
         {"broker_info": {"host": "h", "port": 1}},
         {"broker_info": {"host": "h", "port": 1}, "topic": "/0", "topics": ["/0"]},
-        {"broker_info": {"host": "h", "port": 1}, "topics": []},
         {"broker_info": {"host": "h", "port": 1}, "topics": None},
         {"broker_info": {"host": "h", "port": 1}, "topics": ["/0", "/+"]},
         {"broker_info": {"host": "h", "port": 1}, "topic": "0"},

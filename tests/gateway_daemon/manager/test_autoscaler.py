@@ -63,7 +63,7 @@ def test_stale_load_report_is_ignored() -> None:
 
 def test_split_and_join_restore_the_registry() -> None:
     """A decision makes the same changes as an administrator's commands."""
-    before = registry(G1, G2)
+    before = registry(G1, G2).with_heartbeat(G1).with_heartbeat(G2)
     for part, server in (("broker", B2), ("gateway", G2)):
         split = ScalingDecision("split", part, "/3/1", server, "hot")
         after = apply_decision(before, split, 1)

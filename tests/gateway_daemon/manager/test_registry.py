@@ -41,11 +41,22 @@ def test_topics_replace_areas_and_the_older_topic_adds_one() -> None:
     assert [e.topic for e in registry.gateways] == ["/3"]
 
 
+def test_gateway_without_areas_is_unlisted_until_it_has_some() -> None:
+    """As in Gamma: it stays known, is waited for, and does not list itself again."""
+    registry = registry_with(GW1, GW2).with_areas(AreaSetting(GW1, topics=()))
+    registry = registry.with_broker(B1).with_notice(GatewayNotice(GW1, "up"))
+    assert registry.gateways == (BrokerEntry("/", GW2),)
+    assert registry.laggards == (GW1, GW2)
+
+    registry = registry.with_areas(AreaSetting(GW1, topic="/1"))
+    assert registry.gateways == (BrokerEntry("/1", GW1), BrokerEntry("/", GW2))
+
+
 def test_areas_of_an_unknown_gateway_are_refused() -> None:
     """A typing error creates no gateway."""
     with pytest.raises(
         DirectoryError,
-        match="a gateway that sent its 'up' notice, got 'h:2'",
+        match="a gateway that sent a notice, got 'h:2'",
     ):
         registry_with(GW1).with_areas(AreaSetting(GW2, topics=("/1",)))
 
@@ -74,6 +85,24 @@ def test_update_is_complete_when_every_gateway_applied_it() -> None:
     assert not registry.is_complete
 
     assert registry.with_notice(GatewayNotice(GW2, "complete", 1)).is_complete
+
+
+def test_gateway_that_starts_has_no_table() -> None:
+    """Gamma's Manager takes the version -1 of "up" for what the gateway has."""
+    registry = registry_with(GW1).with_broker(B1)
+    registry = registry.with_notice(GatewayNotice(GW1, "complete", 1))
+    assert registry.is_complete
+
+    assert registry.with_notice(GatewayNotice(GW1, "up")).laggards == (GW1,)
+
+
+def test_gateway_that_reports_a_table_is_registered() -> None:
+    """A gateway of Gamma sends "up" once, before our Manager may be there."""
+    registry = Registry().with_broker(B1)
+    registry = registry.with_notice(GatewayNotice(GW1, "complete", 1))
+
+    assert registry.gateways == (BrokerEntry("/", GW1),)
+    assert registry.is_complete
 
 
 def test_departed_gateway_is_unlisted_and_keeps_its_areas() -> None:
@@ -112,7 +141,7 @@ def test_gateway_can_be_removed() -> None:
     registry = registry_with(GW1, GW2).with_departed(GW1).without_gateway(GW1)
     assert registry.gateways == (BrokerEntry("/", GW2),)
 
-    with pytest.raises(DirectoryError, match="up"):
+    with pytest.raises(DirectoryError, match="sent a notice"):
         registry.without_gateway(GW1)
 
 

@@ -53,6 +53,7 @@ class RegistryMachine(RuleBasedStateMachine):
         assert self.try_change("with_notice", GatewayNotice(gateway, "up"))
         self.areas.setdefault(gateway, ("/",))
         self.away.discard(gateway)
+        self.applied[gateway] = -1
 
     @rule(gateway=GATEWAYS)
     def gateway_departs(self, gateway: BrokerInfo) -> None:
@@ -65,7 +66,7 @@ class RegistryMachine(RuleBasedStateMachine):
         assert self.try_change("with_heartbeat", gateway)
         self.away.discard(gateway)
 
-    @rule(gateway=GATEWAYS, areas=st.lists(AREAS, min_size=1, max_size=3))
+    @rule(gateway=GATEWAYS, areas=st.lists(AREAS, max_size=3))
     def areas_are_set(self, gateway: BrokerInfo, areas: list[str]) -> None:
         setting = AreaSetting(gateway, topics=tuple(areas))
         if self.try_change("with_areas", setting):
@@ -109,10 +110,10 @@ class RegistryMachine(RuleBasedStateMachine):
     def table_is_applied(self, gateway: BrokerInfo, behind: int) -> None:
         version = self.registry.version - behind
         notice = GatewayNotice(gateway, "complete", version)
-        if self.try_change("with_notice", notice):
-            self.applied[gateway] = version
-        else:
-            assert gateway not in self.areas
+        assert self.try_change("with_notice", notice)
+        self.applied[gateway] = version
+        self.areas.setdefault(gateway, ("/",))
+        self.away.discard(gateway)
 
     @rule()
     def laggards_are_dropped(self) -> None:
@@ -123,14 +124,13 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule()
     def manager_restarts(self) -> None:
-        """Applied versions are not stored; gateways report them again."""
+        """The original's gateways do not report again what they applied."""
         storage.save_registry(
             self.path, storage.RegistrySnapshot.from_registry(self.registry)
         )
         self.registry = storage.load_registry(self.path, "m").with_configured_brokers(
             SETTINGS
         )
-        self.applied.clear()
 
     @invariant()
     def directory_matches_the_model(self) -> None:
@@ -152,7 +152,7 @@ class RegistryMachine(RuleBasedStateMachine):
         waits = {
             g
             for g in self.areas.keys() - self.away
-            if self.applied.get(g, -1) < self.changes
+            if self.brokers and self.applied.get(g, -1) < self.changes
         }
         assert set(self.registry.laggards) == waits & set(self.registry.seen)
         assert waits <= set(self.registry.seen)
