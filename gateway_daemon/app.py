@@ -66,7 +66,7 @@ from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.announcements import NoticeVerifier, OpenNotice
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import BrokerEntry, BrokerInfo
+from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo
 from spatial_mqtt.shared_connection import ConnectionPool
 from spatial_mqtt.topics import ROLLOUT_FILTER
 from spatial_mqtt.transport import ConnectionHandler, Session
@@ -415,10 +415,10 @@ def _manager_links(
     managers = [
         ManagerLink(
             section.id,
-            _public(settings),
-            section.areas,
+            AreaSetting(_public(settings), topics=tuple(section.areas)),
             partial(links.to_managers, Endpoint.parse(url)),
             gateway,
+            time.monotonic,
             has_certificates=Endpoint.parse(url).tls,
         )
         for url in section.managers

@@ -1,16 +1,17 @@
 """Link of a gateway to one Manager: announces the gateway, receives broker tables."""
 
 import logging
+import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from gateway_daemon.gateway.load_report import LoadReport
+from spatial_mqtt.connection import Backoff
 from spatial_mqtt.directory import (
     AreaSetting,
     BrokerEntry,
-    BrokerInfo,
     BrokerTable,
     GatewayHeartbeat,
     GatewayLocation,
@@ -48,6 +49,12 @@ from spatial_mqtt.transport import (
 
 log = logging.getLogger(__name__)
 
+UNLISTED_BASE_S = 2.0
+UNLISTED_CAP_S = 600.0
+"""Shortest and longest wait between announcements to a Manager without our entry."""
+
+WHOLE_WORLD = "/"
+
 Connect = Callable[[Session, ConnectionHandler], SessionConnection]
 
 
@@ -70,10 +77,11 @@ class ManagerLink(BaseConnectionHandler):
 
     Args:
         gateway_id: Name of the MQTT session, and of the certificate.
-        public_address: Address where clients reach this gateway.
-        areas: Areas to request; empty leaves them to an administrator.
+        request: Address where clients reach this gateway, and the areas to request;
+            none leaves them to an administrator.
         connect: Makes the connection to the Manager's broker.
         listener: Receives broker tables, in the network thread.
+        clock: Monotonic seconds.
         has_certificates: Whether the broker checks this gateway's certificate.
 
     Attributes:
@@ -86,10 +94,10 @@ class ManagerLink(BaseConnectionHandler):
     def __init__(
         self,
         gateway_id: str,
-        public_address: BrokerInfo,
-        areas: Sequence[str],
+        request: AreaSetting,
         connect: Connect,
         listener: BrokerTableListener,
+        clock: Callable[[], float],
         *,
         has_certificates: bool,
     ) -> None:
@@ -100,9 +108,16 @@ class ManagerLink(BaseConnectionHandler):
         self._named: set[int] = set()
         self._location_topic = gateway_location_topic(gateway_id)
         self.on_gateway_list: Callable[[Sequence[BrokerEntry]], object] = len
-        self._public = public_address
-        self._areas = tuple(areas)
+        self._public = request.broker_info
+        self._request, self._areas = request, request.topics or ()
         self._listener = listener
+        self._clock = clock
+        self._backoff = _new_backoff()
+        self._again_s = 0.0
+        self._listed: tuple[str, ...] | None = None
+        self._applied: int | None = None
+        self._has_set_areas = False
+        self._reported_areas = self._areas
         filters = ((BROKER_TABLE, 2), (GATEWAY_INFO, 2), (BROKER_UPDATE, 2))
         session = Session(
             f"{gateway_id}-presence", filters, will=self._down(), keepalive_s=10
@@ -128,7 +143,22 @@ class ManagerLink(BaseConnectionHandler):
         self._connection.stop()
 
     def send_heartbeat(self) -> None:
-        """Publish that the gateway is up."""
+        """Publish that the gateway is up, and repeat the notice of its start if due."""
+        self._send_heartbeat()
+        if self._listed == () and self.is_up:
+            self._announce_again()
+        if self._listed and set(self._listed) != set(self._reported_areas):
+            self._reported_areas = self._listed
+            if self._areas:
+                log.info(
+                    "manager %s: areas %s, not those of the settings (%s): a later "
+                    "setting of an administrator is in force",
+                    self._connection.endpoint,
+                    ", ".join(self._listed),
+                    ", ".join(self._areas),
+                )
+
+    def _send_heartbeat(self) -> None:
         here = encode_directory_message(
             GatewayHeartbeat(self._public, self.heartbeat_s)
         )
@@ -141,12 +171,16 @@ class ManagerLink(BaseConnectionHandler):
 
     def report_applied(self, version: int) -> None:
         """Report that a table is in use."""
+        self._applied = version
         self._notify(GatewayNotice(self._public, "complete", version))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         log.info("connected to manager %s", self._connection.endpoint)
         self._uses_name = self._has_certificates
         self._named.clear()
+        self._has_set_areas = False
+        self._applied = None
+        self._again_s = self._clock()
         self._announce()
 
     def on_down(self, reason: str) -> None:
@@ -182,26 +216,53 @@ class ManagerLink(BaseConnectionHandler):
         """Announce this gateway again to a Manager that does not list it.
 
         The broker stores no announcement for a Manager that starts after its gateways
-        or lost its registry.
+        or lost its registry. An administrator may also have unlisted the gateway, and
+        the original's Manager publishes its list after each announcement.
         """
-        if all(entry.broker_info != self._public for entry in gateways):
+        listed = tuple(e.topic for e in gateways if e.broker_info == self._public)
+        self._listed = listed
+        if not listed:
+            self._announce_again()
+            return
+        self._backoff = _new_backoff()
+        if listed == (WHOLE_WORLD,):
+            self._set_areas()
+
+    def _announce_again(self) -> None:
+        now_s = self._clock()
+        if now_s >= self._again_s:
+            self._again_s = now_s + self._backoff.next_wait_s()
             self._announce()
+            if self._applied is not None:  # "up" says that there is no table
+                self.report_applied(self._applied)
 
     def _announce(self) -> None:
+        # First: a gateway without heartbeats is taken for one of the original Gamma.
+        self._send_heartbeat()
         self._notify(GatewayNotice(self._public, "up"))
         # An empty payload removes a location that an earlier run retained.
         location = encode_directory_message(self.location) if self.location else b""
         self._connection.publish(
             Publication(self._location_topic, location, retain=True)
         )
-        self.send_heartbeat()
         if self._areas:
-            setting = encode_directory_message(
-                AreaSetting(self._public, topics=self._areas)
+            request = encode_directory_message(self._request)
+            self._publish(Publication(GATEWAY_AREA_REQUEST, request))
+
+    def _set_areas(self) -> None:
+        """Set the areas at the original's Manager, which knows no requests.
+
+        It lists a new gateway under ``/``; any other area is an administrator's. Ours
+        takes the content type for a request. With certificates only administrators may
+        publish there.
+        """
+        is_needed = self._areas and self._areas != (WHOLE_WORLD,)
+        if is_needed and not self._has_certificates and not self._has_set_areas:
+            self._has_set_areas = True
+            setting = encode_directory_message(self._request)
+            self._publish(
+                Publication(GATEWAY_SET, setting, content=AREA_REQUEST_CONTENT)
             )
-            # With certificates only administrators may publish on Gamma's topic.
-            topic = GATEWAY_AREA_REQUEST if self._has_certificates else GATEWAY_SET
-            self._publish(Publication(topic, setting, content=AREA_REQUEST_CONTENT))
 
     def _down(self) -> Publication:
         reference = encode_directory_message(GatewayReference(self._public))
@@ -220,3 +281,7 @@ class ManagerLink(BaseConnectionHandler):
             return publication
         topic = named_api_topic(publication.topic, self._id)
         return publication._replace(topic=topic)
+
+
+def _new_backoff() -> Backoff:
+    return Backoff(random.Random(), UNLISTED_BASE_S, UNLISTED_CAP_S)  # noqa: S311 - jitter

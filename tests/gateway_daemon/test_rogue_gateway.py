@@ -24,7 +24,7 @@ from service_runtime.tls import Endpoint
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
-from spatial_mqtt.directory import BrokerInfo, BrokerTable
+from spatial_mqtt.directory import AreaSetting, BrokerInfo, BrokerTable
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import BATCH_CONTENT, offer_topic
 from spatial_mqtt.transport import IncomingMessage, Publication
@@ -466,10 +466,10 @@ def test_gateway_announces_itself_at_a_broker_with_earlier_rights(
     tls = authority.files("gw-1")
     link = ManagerLink(
         "gw-1",
-        BrokerInfo("gw.example", 1001),
-        ["/3/1"],
+        AreaSetting(BrokerInfo("gw.example", 1001), topics=("/3/1",)),
         lambda session, handler: Connection(broker.daemons, session, handler, tls),
         NoTables(),
+        time.monotonic,
         has_certificates=True,
     )
     link.start()

@@ -350,6 +350,51 @@ def test_broker_of_a_taken_area_is_reported_once(mix: Mix) -> None:
     assert f"{mix.first.endpoint}" in mix.errors("a")[0]
 
 
+@pytest.mark.parametrize("is_original", [True, False], ids=["theirs", "ours"])
+def test_unlisted_gateway_does_not_flood_the_manager(
+    mix: Mix, is_original: bool
+) -> None:
+    """The original's Manager publishes its list after every announcement."""
+    mix.prepare("a")
+    if is_original:
+        manager = mix.start(GammaManager(mix.at["a"].endpoint))
+        mix.announce("a", "/")
+    else:
+        mix.manager("a", world(mix.first))
+    mix.original_gateway("a")
+    gateway = mix.gateway("g").endpoint
+    wait_until(lambda: mix.areas("a", gateway) == ["/"])
+    mix.set_areas("a", gateway)
+    wait_until(lambda: mix.areas("a", gateway) == [])
+    before = mix.ups("a", gateway)
+    mix.wait_for_heartbeats("a", 10)
+
+    assert mix.ups("a", gateway) - before <= 4
+    assert mix.areas("a", gateway) == []
+    if is_original:  # "up" without "complete" would block every change
+        wait_until(lambda: not manager.is_updating)
+    second = mix.announce("a", "/1")
+    wait_until(lambda: mix.table("a").get("/1") == second)
+
+
+def test_areas_of_an_administrator_stay_at_an_original_manager(mix: Mix) -> None:
+    """The settings count until an administrator has set others."""
+    mix.prepare("a")
+    mix.start(GammaManager(mix.at["a"].endpoint))
+    local = mix.gateway("g", "/3")
+    wait_until(lambda: mix.areas("a", local.endpoint) == ["/3"])
+    mix.set_areas("a", local.endpoint, "/1")
+    wait_until(lambda: mix.areas("a", local.endpoint) == ["/1"])
+    mix.programs.kill("g")
+    ups = mix.ups("a", local.endpoint)
+    mix.restart_gateway("g", local, "/3")
+    wait_until(lambda: mix.ups("a", local.endpoint) > ups)
+    mix.wait_for_heartbeats("a", 3)
+
+    assert mix.areas("a", local.endpoint) == ["/1"]
+    assert "areas /1, not those of the settings (/3)" in mix.log("g")
+
+
 class Crossing:
     """Plain and original clients at gateways of both kinds.
 
