@@ -141,6 +141,15 @@ def decode_broker_table(payload: bytes) -> BrokerTable:
     return _decode(payload, BrokerTable, "broker table")
 
 
+def decode_version(payload: bytes) -> int:
+    """Decode the version on `topics.BROKER_READY`.
+
+    Raises:
+        DirectoryError: The payload does not parse.
+    """
+    return _decode(payload, int, "table version")
+
+
 def decode_gateway_notice(payload: bytes) -> GatewayNotice:
     """Decode a gateway's notice.
 

@@ -61,6 +61,10 @@ BROKER_UPDATE: Final = "/api/brokertable/update/status"
 COMPLETE: Final = b"complete"
 """Payload on `BROKER_UPDATE`: every gateway has the newest table."""
 
+BROKER_READY: Final = "/api/brokertable/update/ready"
+"""Extension: version of the newest table that every gateway has, retained. It comes
+before `COMPLETE`, at which gateways of the original drop their old subscriptions."""
+
 GATEWAY_LOAD: Final = "/api/notice/gatewaybroker/load"
 """Extension: load of a gateway."""
 

@@ -328,13 +328,14 @@ class GammaGateway(Program):
     Attributes:
         own: The same.
         version: Version of the last table; -1 before the first.
+        reported: Last version that it reported as complete.
         pending: New broker that waits for ``complete``.
         root: Its broker table.
     """
 
     def __init__(self, manager: Endpoint, own: Endpoint) -> None:
         super().__init__()
-        self.version = -1
+        self.version = self.reported = -1
         self.pending: Entry | None = None
         self.is_started = False
         self.root = Node()
@@ -380,6 +381,7 @@ class GammaGateway(Program):
             "version": self.version,
         }
         publish(self._manager_client, NOTICE, json.dumps(notice).encode(), 1)
+        self.reported = self.version
 
     def _on_table(self, payload: bytes) -> None:
         table = decode(payload)

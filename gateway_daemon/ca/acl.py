@@ -22,6 +22,7 @@ from gateway_daemon.ca.authority import GATEWAY, INFRASTRUCTURE, NODE, Identity
 from gateway_daemon.ca.store import CRL_FILE, INFRASTRUCTURE_CRL_FILE
 from spatial_mqtt.topics import (
     ADMIN_FILTER,
+    BROKER_READY,
     BROKER_TABLE,
     BROKER_UPDATE,
     CELL_FILTERS,
@@ -171,7 +172,8 @@ def _reader_of_gateways(_: Identity) -> Iterator[str]:
 
 
 def _gateway_at_manager(gateway: Identity) -> Iterator[str]:
-    yield from (f"read {t}" for t in (GATEWAY_INFO, BROKER_TABLE, BROKER_UPDATE))
+    tables = (BROKER_TABLE, BROKER_READY, BROKER_UPDATE)
+    yield from (f"read {topic}" for topic in (GATEWAY_INFO, *tables))
     yield from (f"read {each}" for each in (NOTICE_FILTER, ROLLOUT_FILTER))
     yield f"write {named_api_topic(_below(GATEWAY_NOTICE), gateway.name)}"
     yield f"write {gateway_location_topic(gateway.name)}"

@@ -99,6 +99,7 @@ class Egress:
         self._tls = tls
         self._lock = threading.RLock()
         self._table = BrokerTable(-1, ())
+        self._second: BrokerTable | None = None
         self._lanes: dict[BrokerInfo | None, Lane] = {None: Lane(make_queue(None))}
 
     @property
@@ -114,11 +115,27 @@ class Egress:
     def apply_table(self, table: BrokerTable) -> None:
         """Use a new broker table: open its lanes and move messages between lanes."""
         with self._lock:
-            self._table = table
+            self._table, self._second = table, None
             for entry in table.brokers:
                 self._lane(entry.broker_info)
             for broker, lane in list(self._lanes.items()):
                 self._reroute(broker, lane)
+
+    def publish_to_both(self, table: BrokerTable) -> None:
+        """Store new messages also in the lanes of another table until `apply_table`."""
+        with self._lock:
+            self._second = table
+
+    @property
+    def publishes_to_both(self) -> bool:
+        """Whether new messages are also stored by a second table."""
+        return self._second is not None
+
+    def is_sent(self, age_s: float) -> bool:
+        """Whether the brokers that are up have all messages older than this."""
+        with self._lock:
+            ages_s = [e.queue.oldest_s() for e in self._lanes.values() if e.is_up]
+        return all(each is None or each < age_s for each in ages_s)
 
     def put(
         self, drafts: Iterable[MessageDraft], state_of: StateOf = lambda _: {}
@@ -178,25 +195,43 @@ class Egress:
     def _put(
         self, drafts: Iterable[MessageDraft], state_of: StateOf = lambda _: {}
     ) -> int:
-        by_broker: dict[BrokerInfo | None, list[MessageDraft]] = {}
         with self._lock:
-            for draft in drafts:
-                broker = find_responsible_broker(self._table.brokers, draft.topic)
-                by_broker.setdefault(broker, []).append(draft)
-            return sum(
-                self._store(self._lane(broker), batch, state_of(batch))
+            by_broker = _by_broker(self._table, drafts)
+            ids = {
+                broker: self._store(self._lane(broker), batch, state_of(batch))
                 for broker, batch in by_broker.items()
-            )
+            }
+            if self._second is not None:
+                for broker, batch in by_broker.items():
+                    self._store_again(self._second, broker, batch, ids[broker])
+            return sum(map(_count_new, ids.values()))
+
+    def _store_again(
+        self,
+        table: BrokerTable,
+        first: BrokerInfo | None,
+        drafts: Sequence[MessageDraft],
+        ids: Sequence[MessageId | None],
+    ) -> None:
+        """Store messages also where a second table assigns them, with the same ids."""
+        stored = [
+            draft._replace(id=message_id)
+            for draft, message_id in zip(drafts, ids, strict=True)
+            if message_id is not None
+        ]
+        for broker, batch in _by_broker(table, stored).items():
+            if broker not in {first, None}:
+                self._store(self._lane(broker), batch, {})
 
     def _store(
         self, lane: Lane, drafts: list[MessageDraft], state: Mapping[str, str]
-    ) -> int:
+    ) -> Sequence[MessageId | None]:
         ids = lane.queue.put(drafts, state)
         if lane.uplink is not None:
             lane.uplink.wake()
         if self._fallback is not None:
             self._fallback.on_stored(drafts, ids, lane.uplink)
-        return _count_new(ids)
+        return ids
 
     def _lane(self, broker: BrokerInfo | None) -> Lane:
         lane = self._lanes.get(broker)
@@ -247,6 +282,17 @@ class Egress:
             log.info(
                 "%d messages moved from the lane to %s", moved, broker or "nowhere"
             )
+
+
+def _by_broker(
+    table: BrokerTable, drafts: Iterable[MessageDraft]
+) -> dict[BrokerInfo | None, list[MessageDraft]]:
+    """Drafts by the broker that a table makes responsible."""
+    found: dict[BrokerInfo | None, list[MessageDraft]] = {}
+    for draft in drafts:
+        broker = find_responsible_broker(table.brokers, draft.topic)
+        found.setdefault(broker, []).append(draft)
+    return found
 
 
 def _to_draft(message: QueuedMessage, age_s: float | None) -> MessageDraft:

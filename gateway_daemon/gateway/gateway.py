@@ -5,6 +5,11 @@ table in addition to the old one, and reports that to the Manager. When every ga
 has done so, the Manager publishes "complete", and only then messages are published by
 the new table: no message reaches a broker where a subscription is still missing.
 
+At "complete" a gateway of the original Gamma drops its old subscriptions at once. Our
+Manager therefore publishes the version of the table before it. Without that, at a
+Manager of the original, messages are published by both tables during a change, as the
+original's gateways do; subscribers with ids drop the second one.
+
 Source: Gamma (seed 000) section 3.4.
 """
 
@@ -36,6 +41,10 @@ RECALLED_VALID_S = 60.0
 COMPLETE_TIMEOUT_S = 60.0
 """A Manager that does not publish "complete" in this time may be down, or may wait for
 a gateway that is."""
+
+SETTLE_S, SEND_TIMEOUT_S = 1.0, 20.0
+"""Shortest and longest wait for what was stored before messages went to both brokers;
+less than the time-out of a Manager."""
 
 LINGER_S = 90.0
 """How long the subscriptions of the old table are kept: other gateways may still
@@ -149,8 +158,8 @@ class Gateway:
     def on_table(self, table: BrokerTable, link: ManagerLink) -> None:
         self._events.put(lambda: self._add_table(table, link))
 
-    def on_complete(self, link: ManagerLink) -> None:
-        self._events.put(lambda: self._complete(link))
+    def on_complete(self, link: ManagerLink, version: int | None) -> None:
+        self._events.put(lambda: self._complete(link, version))
 
     def stop(self) -> None:
         """End `run`; every message stays in its queue."""
@@ -211,16 +220,30 @@ class Gateway:
         else:
             self._next, self._next_since_s = table, self._clock()
             self._downstream.use_tables(current, table)
+            if not any(link.announces_ready for link in self._links):
+                self._egress.publish_to_both(table)
 
     def _report_applied(self) -> None:
-        if not self._downstream.is_confirmed:
+        if not self._downstream.is_confirmed or not self._is_sent():
             return
         unreported, self._unreported = self._unreported, []
         for link, version in unreported:
             link.report_applied(version)
 
-    def _complete(self, link: ManagerLink) -> None:
-        if self._tables.latest_of(link) == self._next:
+    def _is_sent(self) -> bool:
+        """Whether what was stored before messages went to both brokers has been sent.
+
+        After "complete" gateways of the original receive nothing from the old broker.
+        """
+        age_s = self._clock() - self._next_since_s
+        if not self._egress.publishes_to_both or age_s >= SEND_TIMEOUT_S:
+            return True
+        return age_s >= SETTLE_S and self._egress.is_sent(age_s)
+
+    def _complete(self, link: ManagerLink, version: int | None) -> None:
+        table = self._tables.latest_of(link)
+        is_newest = table is not None and version in {None, table.version}
+        if is_newest and table == self._next:
             self._apply_next()
 
     def _apply_next(self) -> None:
@@ -230,6 +253,7 @@ class Gateway:
 
     def _check_timeouts(self) -> None:
         self._follow_newest()
+        self._report_applied()
         until_s = self._linger_until_s
         if until_s is not None and self._next is None and self._clock() >= until_s:
             self._linger_until_s = None

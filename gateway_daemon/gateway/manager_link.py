@@ -19,11 +19,13 @@ from spatial_mqtt.directory import (
     GatewayReference,
     decode_broker_table,
     decode_gateways,
+    decode_version,
     encode_directory_message,
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
     AREA_REQUEST_CONTENT,
+    BROKER_READY,
     BROKER_TABLE,
     BROKER_UPDATE,
     COMPLETE,
@@ -64,8 +66,8 @@ class BrokerTableListener(Protocol):
     def on_table(self, table: BrokerTable, link: "ManagerLink") -> None:
         """A Manager published a broker table."""
 
-    def on_complete(self, link: "ManagerLink") -> None:
-        """Every gateway has subscribed by the Manager's newest table."""
+    def on_complete(self, link: "ManagerLink", version: int | None) -> None:
+        """Every gateway has subscribed by a version, or by the newest table (None)."""
 
 
 class ManagerLink(BaseConnectionHandler):
@@ -89,6 +91,8 @@ class ManagerLink(BaseConnectionHandler):
         location: Location of the gateway; None is unknown.
         on_gateway_list: Called with the Manager's list of gateways, in the network
             thread.
+        announces_ready: Whether the Manager publishes `BROKER_READY`; the original's
+            does not.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class ManagerLink(BaseConnectionHandler):
         has_certificates: bool,
     ) -> None:
         self.heartbeat_s = 0.0
+        self.announces_ready = False
         self.location: GatewayLocation | None = None
         self._id = gateway_id
         self._has_certificates = self._uses_name = has_certificates
@@ -118,7 +123,8 @@ class ManagerLink(BaseConnectionHandler):
         self._applied: int | None = None
         self._has_set_areas = False
         self._reported_areas = self._areas
-        filters = ((BROKER_TABLE, 2), (GATEWAY_INFO, 2), (BROKER_UPDATE, 2))
+        topics = (BROKER_TABLE, BROKER_READY, GATEWAY_INFO, BROKER_UPDATE)
+        filters = tuple((topic, 2) for topic in topics)
         session = Session(
             f"{gateway_id}-presence", filters, will=self._down(), keepalive_s=10
         )
@@ -207,8 +213,11 @@ class ManagerLink(BaseConnectionHandler):
                 self.on_gateway_list(gateways)
             elif message.topic == BROKER_TABLE:
                 self._listener.on_table(decode_broker_table(message.payload), self)
+            elif message.topic == BROKER_READY:
+                self.announces_ready = True
+                self._listener.on_complete(self, decode_version(message.payload))
             elif message.payload == COMPLETE:
-                self._listener.on_complete(self)
+                self._listener.on_complete(self, None)
         except DirectoryError as error:
             log.warning("from manager %s: %s", self._connection.endpoint, error)
 

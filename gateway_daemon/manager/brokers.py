@@ -19,6 +19,7 @@ from gateway_daemon.manager.replication import (
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import encode_directory_message
 from spatial_mqtt.topics import (
+    BROKER_READY,
     BROKER_TABLE,
     BROKER_UPDATE,
     COMPLETE,
@@ -257,6 +258,11 @@ class DirectoryPublisher:
         self.error_count += 1
         for session in {*self._served, *peers}:
             session.publish(ERRORS, text.encode(), retain=False)
+
+    def publish_ready(self, version: int) -> None:
+        """Announce to our gateways that every gateway has applied a table."""
+        for session in self._served:
+            session.publish(BROKER_READY, str(version).encode())
 
     def publish_complete(self) -> None:
         """Announce that every gateway has applied the newest table."""

@@ -96,6 +96,10 @@ SILENCE_S = 60.0
 APPLY_TIMEOUT_S = 30.0
 """A gateway that has not applied a new table after this time is skipped."""
 
+COMPLETE_DELAY_S = 5.0
+"""From `BROKER_READY` to "complete" while gateways of the original Gamma are present:
+what ours published by the old table arrives before these unsubscribe."""
+
 KEEPALIVE_S = 10
 STARTUP_HEARTBEAT_S = 10.0
 """Heartbeat interval assumed after a start; three missed ones end a lease."""
@@ -138,6 +142,7 @@ class Manager:
         self._leases = GatewayLeases()
         self._waits_since_s: float | None = clocks.mono_s()
         self._is_completion_pending = False
+        self._complete_at_s: float | None = None
         self._checked_s = clocks.mono_s()
         self._error_limit = LogLimit(clocks.mono_s)
         self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
@@ -292,6 +297,7 @@ class Manager:
         if session is self._own:
             self._expect_gateways()
             self._publisher.publish_all(self._registry)
+            self._is_completion_pending = True
         self._adopt()
 
     def _on_down(self, session: BrokerSession) -> None:
@@ -482,6 +488,7 @@ class Manager:
         before, self._publisher.adopted = self._publisher.adopted, adopted
         for session in adopted:
             if session not in before:
+                self._is_completion_pending = True
                 log.warning("serving %s, whose manager is away", session)
                 self._publisher.publish_directory(self._registry, session)
                 if session.last_view is not None:
@@ -518,12 +525,19 @@ class Manager:
     def _publish_pending(self) -> None:
         """Publish what is sent once for many events."""
         self._publisher.publish_view(self._registry.own_view)
-        if self._is_completion_pending and self._registry.is_complete:
+        now_s, registry = self._clocks.mono_s(), self._registry
+        is_due = self._is_completion_pending and registry.is_complete
+        if is_due and self._own.is_up:
+            self._publisher.publish_ready(registry.table.version)
+            delay_s = COMPLETE_DELAY_S if registry.original_gateways else 0.0
+            self._complete_at_s = now_s + delay_s
+            self._is_completion_pending = is_due = False
+        if self._complete_at_s is not None and now_s >= self._complete_at_s:
             self._publisher.publish_complete()
-        self._is_completion_pending = False
-        # After "complete", which belongs to the table before.
-        table = next_table(self._registry)
-        self._change_to(replace(self._registry, announced=table))
+            self._complete_at_s = None
+        if self._complete_at_s is None and not is_due:
+            table = next_table(registry)
+            self._change_to(replace(registry, announced=table))
 
 
 def _without_stored(

@@ -446,7 +446,7 @@ class NoTables:
     def on_table(self, table: BrokerTable, link: ManagerLink) -> None:
         pass
 
-    def on_complete(self, link: ManagerLink) -> None:
+    def on_complete(self, link: ManagerLink, version: int | None) -> None:
         pass
 
 

@@ -108,3 +108,23 @@ def test_message_without_broker_waits_for_a_table_that_covers_its_topic(
 
     assert [m.topic for m in queues[broker].lease(9)] == [TOPIC]
     assert not queues[None].lease()
+
+
+def test_message_for_both_brokers_has_one_id(
+    egress: Egress, queues: dict[BrokerInfo | None, MemoryQueue]
+) -> None:
+    """Subscribers of both drop the second one; the next table ends it."""
+    old, new = (BrokerInfo("127.0.0.1", free_port()) for _ in range(2))
+    root = BrokerEntry("/", old)
+    table = BrokerTable(2, (root, BrokerEntry("/3", new)))
+    egress.apply_table(BrokerTable(1, (root,)))
+    egress.publish_to_both(table)
+    assert egress.put([MessageDraft(p, TOPIC, lambda _id: b"x") for p in (5, 4)]) == 2
+    egress.put([MessageDraft(3, "/4/1", lambda _id: b"x")])
+    twice = [[m.id for m in queues[broker].lease(9)] for broker in (old, new)]
+    assert twice[0][:2] == twice[1]
+    assert len(twice[0]) == 3
+
+    egress.apply_table(table)
+    egress.put([MessageDraft(2, TOPIC, lambda _id: b"x")])
+    assert [m.priority for m in queues[new].lease(9)] == [2]
