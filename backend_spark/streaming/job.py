@@ -43,6 +43,7 @@ from backend_spark.streaming.replay import (
 )
 from backend_spark.streaming.session import open_session
 from backend_spark.streaming.sources import SegmentLogSource, TableSource
+from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.maintenance import DELETE_EVERY_S, delete_old_rows
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
@@ -289,6 +290,7 @@ def _prepare(
 
     def score(must_stop: Callable[[], bool]) -> None:
         scored.score(session, must_stop)
+        renew_current(scored.tables)
 
     def trim_tables() -> None:
         delete_old_rows(scored.tables, SPARK_TABLES, settings.keep, time.time())
