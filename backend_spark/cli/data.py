@@ -86,10 +86,17 @@ def index(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["cap", "csv", "geojson", "parquet", "sensorthings"]),
+    type=click.Choice([
+        "cap",
+        "csv",
+        "geojson",
+        "geoparquet",
+        "parquet",
+        "sensorthings",
+    ]),
     required=True,
-    help="cap and geojson: levels at one time. csv and parquet: rows of a table. "
-    "sensorthings: readings.",
+    help="cap, geojson and geoparquet: levels at one time. csv and parquet: rows of a "
+    "table. sensorthings: readings.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Default: stdout.")
 @click.option(
