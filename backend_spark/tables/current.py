@@ -429,11 +429,10 @@ class _Merge:
         """Seconds from the receipt of the last reading to gold, where known."""
         received = rows["latest_received"].cast(pa.int64()).to_pylist()
         at = rows["at"].cast(pa.int64()).to_pylist()
-        known = self._prior["latency_s"].to_pylist()
         found: list[float | None] = []
         for cell, us, at_us in zip(cells.tolist(), received, at, strict=True):
-            if cell < len(known) and self._known["last"][cell] == at_us:
-                found.append(known[cell])
+            if cell < len(self._known) and self._known["last"][cell] == at_us:
+                found.append(self._prior["latency_s"][cell].as_py())
             elif us is None or file.written_ms is None:
                 found.append(None)
             else:
