@@ -289,8 +289,7 @@ def _prepare(
     scored.recover(session)
 
     def score(must_stop: Callable[[], bool]) -> None:
-        scored.score(session, must_stop)
-        renew_current(scored.tables)
+        run_pass(session, scored, must_stop)
 
     def trim_tables() -> None:
         delete_old_rows(scored.tables, SPARK_TABLES, settings.keep, time.time())
@@ -299,6 +298,16 @@ def _prepare(
         score, settings.score.every_s, scored.maintain, trim_tables
     )
     return BatchGate(number_batches(settings, scored, start)), passes, start
+
+
+def run_pass(
+    session: SparkSession,
+    pipeline: ScoringPipeline,
+    must_stop: Callable[[], bool] | None = None,
+) -> None:
+    """Score all pending cells, and store the newest level of each cell; idempotent."""
+    pipeline.score(session, must_stop)
+    renew_current(pipeline.tables)
 
 
 def find_start(
