@@ -431,7 +431,7 @@ class KeepSection:
 
     def days_of(self, table: str) -> int:
         """Days that rows of a table are kept; 0 is for ever."""
-        if table == "memories":  # trimmed by the scoring itself
+        if table in {"memories", "current"}:  # trimmed by the scoring itself
             return 0
         gold = dict.fromkeys(("sensors", "revisions", "sensor_revisions"), "levels")
         key_of = {"rejected": "silver", **gold}

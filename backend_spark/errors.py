@@ -9,6 +9,7 @@ BackendError
 ├── PlaceFileError       also ValueError    a file of places breaks a rule
 ├── TelegramError        also ValueError    a file is not a JMA telegram
 ├── ExportError          also ValueError    a requested export is not possible
+├── SqlError             also ValueError    a query cannot be answered
 ├── StandardsRequestError  also FieldError a request to an interface is not valid
 ├── PlotError            also ValueError    a requested plot is not possible
 ├── SegmentError         also OSError       a log segment cannot be read
@@ -105,6 +106,18 @@ class ExportError(BackendError, ValueError):
     def __init__(self, field: str, rule: str, value: str, remedy: str) -> None:
         self.field = field
         super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
+
+
+class SqlError(BackendError, ValueError):
+    """A query on the tables cannot be answered.
+
+    Attributes:
+        query: The query.
+    """
+
+    def __init__(self, query: str, problem: str, remedy: str) -> None:
+        self.query = query
+        super().__init__(f"{problem.rstrip()}\n{remedy}")
 
 
 class StandardsRequestError(BackendError, FieldError):

@@ -91,6 +91,10 @@ COMMANDS: Final = {
         "backend_spark.cli.jobs:score",
         "Score the log into the tables; until SIGTERM, or once.",
     ),
+    "sql": (
+        "backend_spark.cli.data:sql",
+        "Answer a QUERY in SQL on the tables, by DuckDB; nothing can be changed.",
+    ),
     "trim": (
         "backend_spark.cli.jobs:trim",
         "Delete rows older than the settings allow; the job must not run.",

@@ -1,4 +1,4 @@
-"""Commands ``index``, ``export``, ``forecast`` and ``plot``."""
+"""Commands ``index``, ``export``, ``sql``, ``forecast`` and ``plot``."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ import click
 from backend_spark import rain_table
 from backend_spark.cli import config_option
 from backend_spark.config import TABLES_FOLDER, read_settings
-from backend_spark.errors import ExportError, ForecastFileError, PlotError
+from backend_spark.errors import ExportError, ForecastFileError, PlotError, SqlError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 
 
@@ -86,10 +86,17 @@ def index(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["cap", "csv", "geojson", "parquet", "sensorthings"]),
+    type=click.Choice([
+        "cap",
+        "csv",
+        "geojson",
+        "geoparquet",
+        "parquet",
+        "sensorthings",
+    ]),
     required=True,
-    help="cap and geojson: levels at one time. csv and parquet: rows of a table. "
-    "sensorthings: readings.",
+    help="cap, geojson and geoparquet: levels at one time. csv and parquet: rows of a "
+    "table. sensorthings: readings.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Default: stdout.")
 @click.option(
@@ -152,6 +159,31 @@ def export(config_path: Path, form: str, out: Path | None, **more: object) -> No
     try:
         run(settings.backend.data, form, out, more, HoldLimits(settings.score.hold_s))
     except ExportError as error:
+        raise click.UsageError(str(error)) from error
+
+
+@click.command()
+@config_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help="table: shortened above 1000 rows. csv and json: all rows.",
+)
+@click.argument("query", required=False)
+def sql(config_path: Path, form: str, query: str | None) -> None:
+    """Answer a QUERY in SQL on the tables, by DuckDB; nothing can be changed.
+
+    Without QUERY it is read from standard input; from a terminal, one after the other.
+    """
+    settings = read_settings(config_path)
+    from backend_spark.exports.sql_shell import run_sql  # noqa: PLC0415 - DuckDB
+
+    try:
+        run_sql(settings.backend.data, query, form)
+    except SqlError as error:
         raise click.UsageError(str(error)) from error
 
 

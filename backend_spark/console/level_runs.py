@@ -1,7 +1,7 @@
 """Runs of levels: since when each cell has had its present level.
 
-The grid has 72 hours. For a run that began before them, and for the last row of a cell
-that has been silent for longer, the gold table is read once.
+The grid has 72 hours. A run that began before them, and the last row of a cell that has
+been silent for longer, are in the newest levels of the tables.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +18,7 @@ from backend_spark.tables.reader import DeltaTables
 from slope_science.criteria import Criteria
 from slope_science.findings import ADVISORY, EMERGENCY
 
-LOOK_BACK_S: Final = 30 * 86_400.0
-"""A run that is longer is shown as having begun then."""
+LAST_WEEK_S: Final = 7 * 86_400.0
 
 _SEVERITY: Final = np.array([level_grid.severity(n)[0] for n in range(16)], np.uint8)
 
@@ -68,12 +67,12 @@ class LevelRuns:
                 self._unknown[token] = level
 
     def read_older(self, until_s: float) -> None:
-        """Read the begins that are older than the grid from the gold table."""
+        """Read the begins that are older than the grid from the tables."""
         wanted, self._unknown = self._unknown, {}
         until = datetime.fromtimestamp(until_s, UTC)
         for level in sorted(set(wanted.values())):
             cells = [token for token, each in wanted.items() if each == level]
-            found = self.tables.level_begins(level, cells, LOOK_BACK_S, until)
+            found = self.tables.level_begins(level, cells, until)
             for token, at in found.items():
                 self._begins[token] = level, round(at.timestamp())
 
@@ -120,7 +119,7 @@ def silent_rows(
     """
     until = datetime.fromtimestamp(grid.begin_s, UTC)
     if not grid.tokens:  # nothing for 72 hours: the last week that has levels
-        since_s = min(newest_s, grid.begin_s) - LOOK_BACK_S / 4
+        since_s = min(newest_s, grid.begin_s) - LAST_WEEK_S
         since = datetime.fromtimestamp(max(since_s, 0.0), UTC)
         return tables.newest_levels(level_grid.COLUMNS, since, until)
     silent = {cell: at_s for cell, at_s in last_s.items() if cell not in grid.row_of}
@@ -128,7 +127,7 @@ def silent_rows(
         return []
     since_s = max(min(silent.values()) - 86_400.0, 0.0)
     since = datetime.fromtimestamp(since_s, UTC)
-    return tables.newest_of(silent, since, until)
+    return tables.newest_levels(level_grid.COLUMNS, since, until, silent)
 
 
 def last_readings(nodes: Iterable[Any]) -> dict[str, float]:

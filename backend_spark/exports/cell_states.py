@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from backend_spark.console.places import NO_PLACES, Gazetteer
@@ -143,8 +142,7 @@ def read_cell_states(
 
 
 def _no_levels(tables: DeltaTables, moment: datetime) -> ExportError:
-    times = tables.levels(["at"])["at"]
-    newest = pc.max(times).as_py() if isinstance(times, pa.ChunkedArray) else None
+    newest = pc.max(tables.newest()["at"]).as_py()
     if newest is None:
         remedy = "score first: backend-spark score"
         return ExportError("levels", "a table with rows", "none", remedy)

@@ -29,7 +29,7 @@ class ExportRequest:
         tables: Tables to read.
         now: Time of the export.
         table: Name of the table, for csv and parquet.
-        at: Moment for cap and geojson; None means the present.
+        at: Moment for cap, geojson and geoparquet; None means the present.
         begin: First moment for the other formats; None means the first row.
         end: Moment after the last for the other formats; None means the last row.
         out: File to write; None means standard output.
@@ -75,7 +75,7 @@ def write_export(
 
     Args:
         data: Folder of the backend.
-        form: cap, csv, geojson, parquet or sensorthings.
+        form: Format, a key of `_WRITERS`.
         out: File to write; None means standard output.
         more: The other options by name.
         limits: When holds of levels end.
@@ -111,7 +111,7 @@ def _request(
 ) -> ExportRequest:
     now = datetime.now(UTC)  # noqa: TID251 - composition root of the command
     header = _header(now, more) if form == "cap" else None
-    if form == "parquet" and out is None:
+    if form in {"parquet", "geoparquet"} and out is None:
         raise ExportError("--out", "a file", "none", "Parquet cannot go to a screen")
     return ExportRequest(
         tables=tables,
@@ -166,6 +166,19 @@ def _geojson(request: ExportRequest) -> None:
     _write(request.out, _json(formats.feature_collection(states, moment, request.now)))
 
 
+def _geoparquet(request: ExportRequest) -> None:
+    if request.out is None:  # for mypy: _request refused it
+        raise AssertionError
+    from backend_spark.exports.geoparquet import write_geoparquet  # noqa: PLC0415 - Shapely
+
+    moment, states = request.cell_states()
+    try:
+        count = write_geoparquet(states, moment, request.now, request.out)
+    except OSError as error:
+        raise _not_writable(request.out, error) from error
+    sys.stderr.write(f"{request.out}: {count} cells\n")
+
+
 def _csv(request: ExportRequest) -> None:
     text = io.StringIO(newline="")
     rows = _rows(request, request.table)
@@ -206,14 +219,18 @@ def _write(out: Path | None, content: bytes) -> None:
     try:
         write_atomic(out, content)
     except OSError as error:
-        problem = error.strerror or str(error)
-        raise ExportError("--out", "writable", str(out), problem) from error
+        raise _not_writable(out, error) from error
+
+
+def _not_writable(out: Path, error: OSError) -> ExportError:
+    return ExportError("--out", "writable", str(out), error.strerror or str(error))
 
 
 _WRITERS: dict[str, Callable[[ExportRequest], None]] = {
     "cap": _cap,
     "csv": _csv,
     "geojson": _geojson,
+    "geoparquet": _geoparquet,
     "parquet": _parquet,
     "sensorthings": _sensor_things,
 }

@@ -114,7 +114,7 @@ def write_csv(
     count = 0
     for batch in rows:
         for row in batch.cast(zoned_schema(name, zone)).to_pylist():
-            writer.writerow([_cell(value) for value in row.values()])
+            writer.writerow([csv_value(value) for value in row.values()])
         count += batch.num_rows
     return count
 
@@ -146,7 +146,8 @@ def write_parquet(
     return count
 
 
-def _cell(value: Any) -> str | int | float | bool | None:  # noqa: ANN401 - any column
+def csv_value(value: Any) -> str | int | float | bool | None:  # noqa: ANN401 - any column
+    """A value as a field of CSV: no formula, times in ISO 8601, bytes in base64."""
     if isinstance(value, str):
         return f"'{value}" if value.startswith(_FORMULAS) else value
     if isinstance(value, datetime):
@@ -154,7 +155,7 @@ def _cell(value: Any) -> str | int | float | bool | None:  # noqa: ANN401 - any 
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, list):
-        return _cell("; ".join(map(str, value)))
+        return csv_value("; ".join(map(str, value)))
     return value  # type: ignore[no-any-return]
 
 

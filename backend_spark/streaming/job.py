@@ -43,6 +43,7 @@ from backend_spark.streaming.replay import (
 )
 from backend_spark.streaming.session import open_session
 from backend_spark.streaming.sources import SegmentLogSource, TableSource
+from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.maintenance import DELETE_EVERY_S, delete_old_rows
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
@@ -288,7 +289,7 @@ def _prepare(
     scored.recover(session)
 
     def score(must_stop: Callable[[], bool]) -> None:
-        scored.score(session, must_stop)
+        run_pass(session, scored, must_stop)
 
     def trim_tables() -> None:
         delete_old_rows(scored.tables, SPARK_TABLES, settings.keep, time.time())
@@ -297,6 +298,16 @@ def _prepare(
         score, settings.score.every_s, scored.maintain, trim_tables
     )
     return BatchGate(number_batches(settings, scored, start)), passes, start
+
+
+def run_pass(
+    session: SparkSession,
+    pipeline: ScoringPipeline,
+    must_stop: Callable[[], bool] | None = None,
+) -> None:
+    """Score all pending cells, and store the newest level of each cell; idempotent."""
+    pipeline.score(session, must_stop)
+    renew_current(pipeline.tables)
 
 
 def find_start(

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from backend_spark.streaming.changes import UnscoredChanges
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.sources import read_table_rows
+from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import delete_rows, time_literal
 from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import DeltaTables
@@ -102,6 +103,7 @@ def rebuild(
         last = datetime.fromtimestamp(received[1] / 1e6, tz=UTC)
         log.info("replayed rows received up to %s", last)
     again.score(session)
+    renew_current(pipeline.tables)
     for name in SPARK_TABLES:
         compact(pipeline.tables / name)
     (pipeline.tables / MARKER_FILE).unlink()

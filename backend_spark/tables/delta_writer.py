@@ -35,11 +35,18 @@ from backend_spark.tables.reader import CellRowReader, read_transactions
 from backend_spark.tables.recovery import (
     DELTA_LOG,
     MAX_UNSYNCED_COMMITS,
+    discard_damaged,
     newest_commits,
     read_actions,
     recover_table,
 )
-from backend_spark.tables.schemas import CELL_STATES, SILVER, TABLES, cast_to_schema
+from backend_spark.tables.schemas import (
+    CELL_STATES,
+    DERIVED_TABLES,
+    SILVER,
+    TABLES,
+    cast_to_schema,
+)
 from service_runtime.files import fsync_file, fsync_folder, make_folder
 
 _STATISTICS_CHARS: Final = 32
@@ -293,8 +300,10 @@ def create_tables(folder: Path, names: Iterable[str]) -> None:
     """
     for name in names:
         path, schema = folder / name, TABLES[name]
-        make_folder(path)
         recover_table(path)
+        if name in DERIVED_TABLES:
+            discard_damaged(path)
+        make_folder(path)
         if not DeltaTable.is_deltatable(str(path)):
             DeltaTable.create(
                 str(path), schema, mode="ignore", configuration=TABLE_PROPERTIES

@@ -21,6 +21,7 @@ from pyarrow import fs
 
 from backend_spark.config import TABLES_FOLDER
 from backend_spark.scoring.arrow import HISTORY_COLUMNS
+from backend_spark.tables.current import read_current
 from backend_spark.tables.schemas import NODES, SILVER, TABLES, UTC_TIME, cast_to_schema
 
 _FILTER_COLUMNS: Final = ("cell", "at", "received_at", "batch_id")
@@ -238,13 +239,19 @@ class DeltaTables:
         return first, last, rows
 
     def newest(self) -> pa.Table:
-        """Newest level of each cell, sorted by cell."""
-        nth = "row_number() OVER (PARTITION BY cell ORDER BY at DESC) AS nth"
-        rows = f"(SELECT *, {nth} FROM t) WHERE nth = 1 ORDER BY cell"  # noqa: S608 - no input
-        return self._query("levels", rows)
+        """Newest level of each cell, sorted by cell, as of the newest gold.
+
+        Columns are those of ``current``: `read` gives that table as the last pass wrote
+        it, this adds what gold has gained since.
+        """
+        return read_current(self.folder).rows
 
     def newest_levels(
-        self, columns: Sequence[str], since: datetime, until: datetime
+        self,
+        columns: Sequence[str],
+        since: datetime,
+        until: datetime,
+        cells: Iterable[str] | None = None,
     ) -> list[dict[str, Any]]:
         """The newest row of each cell within two times, sorted by cell.
 
@@ -252,58 +259,60 @@ class DeltaTables:
             columns: Columns to read, with `cell` and `at`.
             since: First time, with its zone.
             until: Last time.
+            cells: Cells to read; None for all.
         """
+        newest = self.newest()
+        if cells is not None:
+            wanted = pa.array(list(cells), pa.string())
+            newest = newest.filter(pc.is_in(newest["cell"], wanted))
+        at = newest["at"]
+        is_within = pc.and_(pc.greater_equal(at, since), pc.less_equal(at, until))
+        rows = list(newest.filter(is_within).select(list(columns)).to_pylist())
+        later = newest.filter(pc.greater(at, until))["cell"].to_pylist()
+        if later:
+            rows += self._newest_before(columns, later, since, until)
+        return sorted(rows, key=lambda row: str(row["cell"]))
+
+    def _newest_before(
+        self,
+        columns: Sequence[str],
+        cells: Iterable[str],
+        since: datetime,
+        until: datetime,
+    ) -> list[dict[str, Any]]:
+        """The newest rows within two times of cells that have later ones."""
         dataset = self.dataset("levels")
         at = ds.field("at")
         is_within = (at >= since) & (at <= until)
         times = dataset.to_table(columns=["cell", "at"], filter=is_within)
+        times = times.filter(pc.is_in(times["cell"].cast(pa.string()), pa.array(cells)))
         last = times.group_by("cell").aggregate([("at", "max")]).to_pylist()
         newest = {row["cell"]: row["at_max"] for row in last}
         steps = pa.array(sorted(set(newest.values())), UTC_TIME)
         rows = dataset.to_table(columns=list(columns), filter=at.isin(steps))
         pairs = zip(rows["cell"].to_pylist(), rows["at"].to_pylist(), strict=True)
         is_newest = [newest.get(cell) == time for cell, time in pairs]
-        found = rows.filter(pa.array(is_newest, pa.bool_())).sort_by("cell")
-        return list(found.to_pylist())
-
-    def newest_of(
-        self, cells: Iterable[str], since: datetime, until: datetime
-    ) -> list[dict[str, Any]]:
-        """The newest row of each of some cells within two times, sorted by cell."""
-        nth = "row_number() OVER (PARTITION BY cell ORDER BY at DESC) AS nth"
-        wanted = f"{_is_one_of(cells)} AND {_is_between(since, until)}"
-        rows = f"(SELECT *, {nth} FROM t WHERE {wanted}) WHERE nth = 1 ORDER BY cell"  # noqa: S608 - the texts are literals
-        found = cast_to_schema(self._query("levels", rows), TABLES["levels"])
-        return list(found.to_pylist())
+        return list(rows.filter(pa.array(is_newest, pa.bool_())).to_pylist())
 
     def level_begins(
-        self, level: int, cells: Sequence[str], look_back_s: float, until: datetime
+        self, level: int, cells: Iterable[str], until: datetime
     ) -> dict[str, datetime]:
         """First time of the last run of rows at a level, by cell.
 
         Args:
             level: 1 to 5.
-            cells: Tokens of cells; those whose newest row has another level are left
-                out.
-            look_back_s: How far before the newest row of each cell to read.
+            cells: Tokens of cells; those whose newest row has another level, or whose
+                run begins later, are left out.
             until: Last time.
         """
-        path = str(self.path("levels").absolute())
-        if not cells or not DeltaTable.is_deltatable(path):
-            return {}
-        span = f"INTERVAL '{int(look_back_s)} seconds'"
-        wanted = f"{_is_one_of(cells)} AND at <= {sql_literal(until)}"
-        other = f"max(CASE WHEN level IS DISTINCT FROM {int(level)} THEN at END)"
-        query = (
-            "SELECT cell, min(at) AS at FROM (SELECT cell, at, "  # noqa: S608 - the texts are literals
-            f"{other} OVER (PARTITION BY cell) AS other, "
-            "max(at) OVER (PARTITION BY cell) AS newest "
-            f"FROM t WHERE {wanted}) WHERE (other IS NULL OR at > other) "
-            f"AND at >= newest - {span} GROUP BY cell"
+        newest = self.newest().select(["cell", "level", "level_since"])
+        is_wanted = pc.is_in(newest["cell"], pa.array(list(cells), pa.string()))
+        is_run = pc.and_(
+            pc.equal(newest["level"], level),
+            pc.less_equal(newest["level_since"], until),
         )
-        result = QueryBuilder().register("t", DeltaTable(path)).execute(query)
-        rows = pa.table(result.read_all()).to_pylist()
-        return {str(row["cell"]): row["at"] for row in rows}
+        runs = newest.filter(pc.and_(is_wanted, is_run)).to_pylist()
+        return {str(row["cell"]): row["level_since"] for row in runs}
 
     def _query(self, name: str, rows: str) -> pa.Table:
         """Rows of a table by SQL; `rows` follows FROM and names the table ``t``."""
@@ -384,14 +393,6 @@ def read_transactions(table: DeltaTable, apps: Iterable[str]) -> dict[str, int]:
 def open_tables(data: str | Path) -> DeltaTables:
     """Open the tables of a data folder (``backend.data`` of the settings)."""
     return DeltaTables(Path(data) / TABLES_FOLDER)
-
-
-def _is_one_of(cells: Iterable[str]) -> str:
-    return f"cell IN ({', '.join(map(sql_literal, cells))})"
-
-
-def _is_between(since: datetime, until: datetime) -> str:
-    return f"at >= {sql_literal(since)} AND at <= {sql_literal(until)}"
 
 
 def sql_literal(value: str | datetime) -> str:

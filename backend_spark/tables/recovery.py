@@ -8,11 +8,14 @@ its bytes, and then no reader can open the table.
 import json
 import logging
 import math
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from service_runtime.files import fsync_folder
 
@@ -50,6 +53,21 @@ def recover_table(path: Path) -> list[str]:
     if torn:
         fsync_folder(folder)
     return [file.name for file in torn]
+
+
+def discard_damaged(path: Path) -> None:
+    """Delete a table that cannot be opened, and whose rows follow from other tables.
+
+    Only the writer of the table may call it.
+    """
+    if not DeltaTable.is_deltatable(str(path)):
+        return
+    try:
+        DeltaTable(str(path))
+    except (DeltaError, OSError) as error:
+        log.warning("%s is damaged, and is made anew: %s", path, error)
+        shutil.rmtree(path)
+        fsync_folder(path.parent)
 
 
 def newest_commits(path: Path, max_count: int) -> list[Path]:

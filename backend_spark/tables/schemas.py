@@ -149,6 +149,13 @@ LEVELS: Final = pa.schema([
 ])
 """One row per cell and step; (cell, at) is unique."""
 
+CURRENT: Final = pa.schema([
+    *LEVELS,
+    pa.field("level_since", UTC_TIME),  # first of the unbroken rows of this level
+    pa.field("latency_s", pa.float64()),  # last reading to gold; null: unknown
+])
+"""The newest row of levels of each cell; the cell is unique."""
+
 SENSORS: Final = pa.schema([
     pa.field("cell", pa.string()),
     pa.field("node", pa.string()),
@@ -271,6 +278,7 @@ TABLES: Final = {
     "messages": MESSAGES,
     "nodes": NODES,
     "levels": LEVELS,
+    "current": CURRENT,
     "sensors": SENSORS,
     "revisions": REVISIONS,
     "sensor_revisions": SENSOR_REVISIONS,
@@ -284,6 +292,9 @@ SPARK_TABLES: Final = tuple(
     name for name in TABLES if name not in {"alerts", "forecasts", "analyses"}
 )
 """Tables that the Spark job writes; the others have their own writers."""
+
+DERIVED_TABLES: Final = frozenset({"current"})
+"""Tables that are made anew from others when they are damaged."""
 
 _DDL = {
     pa.string(): "string",

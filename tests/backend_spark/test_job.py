@@ -28,6 +28,7 @@ from backend_spark.streaming.changes import ReceivedChanges
 from backend_spark.streaming.job import RestartingQuery
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.tables import delta_writer
+from backend_spark.tables.current import read_current
 from backend_spark.tables.delta_writer import delete_rows, time_literal
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
@@ -54,7 +55,7 @@ def run_once(
     RestartingQuery(
         lambda: job.start_query(spark, settings, run_batch, start.offset, once=True)
     ).wait_until_ended()
-    pipeline.score(spark)
+    job.run_pass(spark, pipeline)
 
 
 def assert_node_summaries(tables: DeltaTables) -> None:
@@ -69,6 +70,17 @@ def assert_node_summaries(tables: DeltaTables) -> None:
     assert nodes["node-1"]["cell"] == TOKENS[1]
     assert nodes["node-1"]["received_at"].timestamp() == T0 + 8 * 600 + 2
     assert nodes["node-1"]["reported_at"] == nodes["node-1"]["at"]
+
+
+def assert_newest_levels(tables: DeltaTables) -> None:
+    """Assert that the pass stored the newest level of each cell."""
+    current = read_current(tables.folder)
+    newest = dict(zip(*current.rows.select(["cell", "level"]), strict=True))
+    assert current.is_stored
+    assert {str(cell): level.as_py() for cell, level in newest.items()} == {
+        TOKENS[0]: by_key(tables.levels())[9]["level"],
+        TOKENS[1]: 5,
+    }
 
 
 def test_job_fills_every_table_and_a_second_run_adds_nothing(
@@ -102,6 +114,7 @@ def test_job_fills_every_table_and_a_second_run_adds_nothing(
     assert Counter(row["cell"] for row in levels) == {TOKENS[0]: 10, TOKENS[1]: 9}
     assert [r["level"] for r in levels if r["cell"] == TOKENS[1]][-2:] == [2, 5]
     assert_node_summaries(tables)
+    assert_newest_levels(tables)
     assert versions == {
         name: DeltaTable(str(tables.path(name))).version() for name in SPARK_TABLES
     }

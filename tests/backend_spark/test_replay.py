@@ -19,6 +19,7 @@ from backend_spark.streaming import job, pipeline, replay
 from backend_spark.streaming.job import RestartingQuery
 from backend_spark.streaming.replay import ReceiptInterval, read_unfinished_replay
 from backend_spark.tables import delta_writer
+from backend_spark.tables.current import read_current
 from backend_spark.tables.delta_writer import delete_rows
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SPARK_TABLES
@@ -184,3 +185,4 @@ def test_job_is_rejected_after_an_interrupted_replay(
     assert left == SPAN
     assert read_unfinished_replay(tables) is None
     assert snapshot(scored.folder) == wanted
+    assert read_current(tables).is_stored

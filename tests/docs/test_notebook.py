@@ -73,7 +73,7 @@ def test_every_line_of_python_runs(
 def test_every_command_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each writes the file that it names."""
     monkeypatch.chdir(folder)
-    (commands,) = blocks(folder, "sh")
+    commands = "".join(blocks(folder, "sh"))
     for line in commands.splitlines():
         program, *arguments = shlex.split(line)
         assert program == "backend-spark"

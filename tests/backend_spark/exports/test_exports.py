@@ -13,7 +13,10 @@ from xml.etree import ElementTree as ET
 import duckdb
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import shapely
+import shapely.geometry
 import xmlschema
 from click.testing import CliRunner, Result
 from deltalake import write_deltalake
@@ -288,6 +291,39 @@ def test_export_of_an_earlier_time_ignores_later_rows(export: Export) -> None:
 
     levels = {f["id"]: f["properties"]["level"] for f in made["features"]}
     assert levels == {HIGH: 2, SILENT: 5}
+
+
+def test_geoparquet_has_the_polygons_of_geojson(export: Export, tmp_path: Path) -> None:
+    """By the specification 1.1, with the same values and the times as times."""
+    path = tmp_path / "levels.parquet"
+    at = ("--at", NOON.isoformat())
+    done = export("--format", "geoparquet", "--out", path, *at)
+    assert done.exit_code == 0, done.output
+    features = json.loads(export("--format", "geojson", *at).stdout)["features"]
+    table = pq.read_table(path)
+    geo = json.loads(table.schema.metadata[b"geo"])
+    column = geo["columns"][geo["primary_column"]]
+    polygons = shapely.from_wkb(table["geometry"].to_pylist())
+
+    assert geo["version"] == "1.1.0"
+    assert (column["encoding"], column["geometry_types"]) == ("WKB", ["Polygon"])
+    assert column["bbox"] == shapely.total_bounds(polygons).tolist()
+    assert "crs" not in column, "longitude before latitude, WGS 84"
+    assert all(shapely.is_ccw(polygon.exterior) for polygon in polygons)
+    rows = table.drop_columns(["geometry"]).to_pylist()
+    for feature, row, polygon in zip(features, rows, polygons, strict=True):
+        properties = feature["properties"]
+        for name in ("valid_time", "known_until"):
+            properties[name] = row[name] and datetime.fromisoformat(properties[name])
+        assert row == properties
+        assert shapely.equals(polygon, shapely.geometry.shape(feature["geometry"]))
+
+
+def test_geoparquet_needs_a_file(export: Export) -> None:
+    """It is no text, and its folder must exist."""
+    assert "--out must be a file" in export("--format", "geoparquet").output
+    at = ("--at", NOON.isoformat(), "--out", "/nowhere/levels.parquet")
+    assert "--out must be writable" in export("--format", "geoparquet", *at).output
 
 
 def test_csv_contains_no_formulas(export: Export) -> None:

@@ -1,0 +1,496 @@
+"""Newest level of each cell: the table ``current``, brought up to date from gold.
+
+Gold has a row per cell and step, so that the newest ones would be found by reading all
+of it. The table has one row per cell, and names the version of gold that it rests on.
+Readers add what gold has gained since: the result never depends on when the table was
+written, and is computed from all of gold if the table is missing, damaged, or of
+another gold.
+
+A file of gold is reduced to runs, rows of a cell that follow each other at the same
+level. The newest run of a cell has its newest row, and begins when the level began.
+Where runs do not settle that, because rows of several files interleave, the rows are
+read.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from backend_spark.tables.recovery import DELTA_LOG
+from backend_spark.tables.schemas import CURRENT, LEVELS, UTC_TIME, cast_to_schema
+
+log = logging.getLogger(__name__)
+
+GOLD: Final = "levels"
+GOLD_VERSION: Final = "version of levels"
+GOLD_COMMITTED: Final = "commit time of levels"
+"""App ids of the transactions in ``current`` that name a version of gold."""
+
+SCAN_ROWS: Final = 131_072
+"""Rows of gold in memory at a time."""
+
+CELLS_AT_ONCE: Final = 200
+LOOK_BACK_DAYS: Final = (3, 30, None)
+"""How far before the newest row the begin of a run is searched, in turn."""
+
+_MICRO: Final = 1_000_000
+_NEVER: Final = int(np.iinfo(np.int64).min)
+_PRIOR: Final = -1
+"""File of a run that the table has, and that is not read from gold."""
+
+_KEYS: Final = ("cell", "at", "level")
+_TRIM: Final = re.compile(
+    r"at < arrow_cast\('([^']+)', 'Timestamp\(Microsecond, Some\(\"UTC\"\)\)'\)"
+)
+"""Predicate of a deletion of old rows, as the log has it."""
+
+_RUN: Final = np.dtype([
+    ("cell", np.int32),
+    ("first", np.int64),
+    ("last", np.int64),
+    ("level", np.int8),
+    ("file", np.int32),
+    ("row", np.int64),
+])
+"""Run: number of the cell, times in microseconds, level (0: none), place of its end."""
+
+Runs = npt.NDArray[Any]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class GoldVersion:
+    """Version of gold.
+
+    Attributes:
+        number: Number of the version.
+        committed_ms: Unix time of its commit; another one means another gold, such as
+            one from a backup.
+    """
+
+    number: int
+    committed_ms: int
+
+
+@dataclass(frozen=True)
+class GoldFile:
+    """File of gold.
+
+    Attributes:
+        name: Name within the folder of the table.
+        written_ms: Unix time at which its rows came into gold; None if they may be
+            older than the file.
+    """
+
+    name: str
+    written_ms: int | None
+
+
+@dataclass(frozen=True)
+class CurrentLevels:
+    """Newest row of each cell.
+
+    Attributes:
+        rows: schemas.CURRENT, sorted by cell.
+        gold: Version of gold that they rest on; None without a table.
+        stored: Version that the table rests on; None if it cannot be used.
+        is_stored: Whether the table has just these rows.
+    """
+
+    rows: pa.Table
+    gold: GoldVersion | None
+    stored: GoldVersion | None
+    is_stored: bool
+
+
+def read_current(tables: Path) -> CurrentLevels:
+    """Newest row of each cell, as of the newest version of gold.
+
+    Args:
+        tables: Folder of the tables.
+    """
+    path = tables / GOLD
+    if not DeltaTable.is_deltatable(str(path)):
+        return CurrentLevels(CURRENT.empty_table(), None, None, is_stored=False)
+    levels = DeltaTable(str(path))
+    gold = _version_of(path, levels.version())
+    prior, stored = _read_stored(tables, gold)
+    if stored == gold:
+        return CurrentLevels(prior, gold, stored, is_stored=True)
+    changes = None if stored is None else _changes(path, stored.number, gold.number)
+    if changes is None:
+        log.info("computing the newest level of each cell from all of gold")
+        prior, changes = CURRENT.empty_table(), GoldChanges(_all_files(levels))
+    rows = prior
+    if changes.trimmed_until is not None:
+        rows = prior.filter(pc.greater_equal(prior["at"], changes.trimmed_until))
+    if changes.files:
+        rows = _Merge(levels, path, rows).add(changes.files)
+    is_stored = stored is not None and rows is prior
+    return CurrentLevels(rows, gold, stored, is_stored)
+
+
+def _version_of(path: Path, number: int) -> GoldVersion:
+    return GoldVersion(number, int(_read_commit(path, number).info["timestamp"]))
+
+
+def _read_stored(
+    tables: Path, gold: GoldVersion
+) -> tuple[pa.Table, GoldVersion | None]:
+    """Rows of the table, and the version of gold that they rest on."""
+    path = str(tables / "current")
+    try:
+        if DeltaTable.is_deltatable(path):
+            table = DeltaTable(path)
+            stored = _stored_version(tables / GOLD, table, gold)
+            if stored is not None:
+                return _read_rows(table), stored
+    except (DeltaError, OSError, pa.ArrowInvalid) as error:
+        # Damaged; or the log of gold was shortened since.
+        log.warning("%s cannot be used, gold is read instead: %s", path, error)
+    return CURRENT.empty_table(), None
+
+
+def _stored_version(
+    path: Path, table: DeltaTable, gold: GoldVersion
+) -> GoldVersion | None:
+    """Version of gold that the table rests on; None if gold does not have it."""
+    number, committed_ms = map(
+        table.transaction_version, (GOLD_VERSION, GOLD_COMMITTED)
+    )
+    if number is None or number > gold.number:
+        return None
+    stored = _version_of(path, number)
+    return stored if stored.committed_ms == committed_ms else None
+
+
+def _read_rows(table: DeltaTable) -> pa.Table:
+    files = [pq.ParquetFile(file).read() for file in table.file_uris()]
+    rows = [cast_to_schema(each, CURRENT) for each in files]
+    return pa.concat_tables([CURRENT.empty_table(), *rows])
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """Actions of one commit of gold."""
+
+    info: dict[str, Any]
+    added: Sequence[dict[str, Any]]
+    removed: Sequence[dict[str, Any]]
+
+    @property
+    def trimmed_until(self) -> datetime | None:
+        """Time before which it deletes all rows, and no others; None if it does not."""
+        predicate = self.info.get("operationParameters", {}).get("predicate") or ""
+        found = _TRIM.fullmatch(predicate)
+        if self._operation != "DELETE" or found is None:
+            return None
+        return datetime.fromisoformat(found.group(1)).replace(tzinfo=UTC)
+
+    @property
+    def loses_rows(self) -> bool:
+        """Whether rows may be gone for another reason than their age."""
+        if self.trimmed_until is not None:
+            return False
+        metrics = self.info.get("operationMetrics", {})
+        mode = self.info.get("operationParameters", {}).get("mode")
+        return (
+            self._operation not in {"WRITE", "MERGE", "OPTIMIZE"}
+            and bool(self.added or self.removed)
+        ) or bool(
+            mode == "Overwrite"
+            or metrics.get("num_target_rows_deleted")
+            or (self.removed and not self.added)
+        )
+
+    @property
+    def _operation(self) -> str:
+        return str(self.info.get("operation"))
+
+
+def _read_commit(path: Path, number: int) -> _Commit:
+    file = path / DELTA_LOG / f"{number:020d}.json"
+    info: dict[str, Any] = {}
+    added, removed = [], []
+    for line in file.read_text("utf-8").splitlines():
+        action = json.loads(line)
+        info |= action.get("commitInfo", {})
+        added += [action["add"]] if "add" in action else []
+        removed += [action["remove"]] if "remove" in action else []
+    return _Commit(info, added, removed)
+
+
+@dataclass
+class GoldChanges:
+    """What gold has gained and lost between two versions.
+
+    Attributes:
+        files: Files with rows that are new or changed; those of the later version.
+        trimmed_until: Time before which rows were deleted; None if none were.
+    """
+
+    files: list[GoldFile] = field(default_factory=list)
+    trimmed_until: datetime | None = None
+
+
+def _changes(path: Path, after: int, upto: int) -> GoldChanges | None:
+    """Changes after one version up to another; None if only all of gold tells them."""
+    files: dict[str, GoldFile] = {}
+    trims: list[datetime] = []
+    for number in range(after + 1, upto + 1):
+        try:
+            commit = _read_commit(path, number)
+        except FileNotFoundError:
+            return None
+        if commit.loses_rows:
+            return None
+        until = commit.trimmed_until
+        trims += [] if until is None else [until]
+        gone = {each["path"] for each in commit.removed}
+        is_rewritten = bool(gone & files.keys())
+        files = {name: file for name, file in files.items() if name not in gone}
+        for each in commit.added:
+            if is_rewritten or (each["dataChange"] and until is None):
+                written_ms = None if gone else int(each["modificationTime"])
+                files[each["path"]] = GoldFile(each["path"], written_ms)
+    return GoldChanges(list(files.values()), max(trims, default=None))
+
+
+def _all_files(levels: DeltaTable) -> list[GoldFile]:
+    return [GoldFile(Path(name).name, None) for name in levels.file_uris()]
+
+
+class _Merge:
+    """Adds files of gold to the newest rows of the cells.
+
+    Args:
+        levels: Opened gold.
+        path: Its folder.
+        prior: Newest rows before the files (schemas.CURRENT), sorted by cell.
+    """
+
+    def __init__(self, levels: DeltaTable, path: Path, prior: pa.Table) -> None:
+        self._levels, self._path, self._prior = levels, path, prior
+        self._tokens: list[str] = prior["cell"].to_pylist()
+        self._ids = {token: at for at, token in enumerate(self._tokens)}
+        at = prior["at"].cast(pa.int64()).to_numpy()
+        since = prior["level_since"].cast(pa.int64()).fill_null(0).to_numpy()
+        level = prior["level"].fill_null(0).to_numpy()
+        runs = np.zeros(prior.num_rows, _RUN)
+        runs["cell"], runs["first"], runs["last"] = np.arange(len(runs)), since, at
+        runs["level"], runs["file"] = level, _PRIOR
+        self._known = runs
+
+    def add(self, files: Sequence[GoldFile]) -> pa.Table:
+        """Newest rows with the files."""
+        found = np.zeros(0, _RUN)
+        for number, file in enumerate(files):
+            runs = [found, *self._runs_of(number, file)]
+            found = _coalesce(np.concatenate(runs))
+        newest, since, is_open = _resolve(
+            np.concatenate([self._known, found]), len(self._tokens)
+        )
+        is_open |= self._contradicted(found, newest, since)
+        touched = np.zeros(len(self._tokens), np.bool_)
+        touched[found["cell"]] = True
+        self._read_begins(newest, since, np.flatnonzero(is_open & touched))
+        return self._assemble(newest, since, files)
+
+    def _runs_of(self, number: int, file: GoldFile) -> Iterator[Runs]:
+        """Runs of a file, a part of it at a time."""
+        begin = 0
+        with pq.ParquetFile(
+            self._path / file.name, read_dictionary=["cell"]
+        ) as parquet:
+            for batch in parquet.iter_batches(SCAN_ROWS, columns=list(_KEYS)):
+                runs = self._runs_in(batch)
+                runs["file"] = number
+                runs["row"] += begin
+                begin += batch.num_rows
+                yield runs
+
+    def _runs_in(self, batch: pa.RecordBatch) -> Runs:
+        cells = batch["cell"]
+        known = [self._number(token) for token in cells.dictionary.to_pylist()]
+        cell = np.array(known, np.int32)[cells.indices.to_numpy()]
+        at = batch["at"].cast(pa.int64()).to_numpy()
+        level = batch["level"].fill_null(0).to_numpy().astype(np.int8)
+        begins = np.ones(len(at), np.bool_)
+        is_next = (cell[1:] == cell[:-1]) & (at[1:] > at[:-1])
+        begins[1:] = ~(is_next & (level[1:] == level[:-1]))
+        first = np.flatnonzero(begins)
+        last = np.append(first[1:] - 1, len(at) - 1)[: len(first)]
+        runs = np.zeros(len(first), _RUN)
+        runs["cell"], runs["level"], runs["row"] = cell[first], level[first], last
+        runs["first"], runs["last"] = at[first], at[last]
+        return runs
+
+    def _number(self, token: str) -> int:
+        if token not in self._ids:
+            self._ids[token] = len(self._tokens)
+            self._tokens.append(token)
+        return self._ids[token]
+
+    def _contradicted(self, found: Runs, newest: Runs, since: Integers) -> Flags:
+        """Cells whose known run is not what it was, by new or changed rows in it."""
+        wrong = np.zeros(len(newest), np.bool_)
+        count = len(self._known)
+        again = found[found["cell"] < count]
+        before = self._known[again["cell"]]
+        overlaps = (again["first"] <= before["last"]) & (
+            again["last"] >= before["first"]
+        )
+        wrong[again["cell"][overlaps & (again["level"] != before["level"])]] = True
+        is_same = newest["level"][:count] == self._known["level"]
+        wrong[:count] |= is_same & (since[:count] < self._known["first"])
+        return wrong
+
+    def _read_begins(self, newest: Runs, since: Integers, cells: Integers) -> None:
+        """Find the begins of the newest runs of some cells by their rows."""
+        order = sorted(cells.tolist(), key=lambda cell: self._tokens[cell])
+        for begin in range(0, len(order), CELLS_AT_ONCE):
+            rest = order[begin : begin + CELLS_AT_ONCE]
+            for days in LOOK_BACK_DAYS:
+                rest = self._read_back(newest, since, rest, days) if rest else []
+
+    def _read_back(
+        self, newest: Runs, since: Integers, cells: list[int], days: int | None
+    ) -> list[int]:
+        """Find begins within some days; returns the cells that began before."""
+        last = newest["last"][cells]
+        reach_us = _NEVER if days is None else int(last.min()) - days * 86_400 * _MICRO
+        rows = self._read_rows([self._tokens[cell] for cell in cells], reach_us)
+        runs = _coalesce(self._runs_in(rows))
+        _, begins, _ = _resolve(runs, len(self._tokens))
+        earliest = np.full(len(self._tokens), np.iinfo(np.int64).max)
+        np.minimum.at(earliest, runs["cell"], runs["first"])
+        rest = []
+        for cell in cells:
+            if days is None or begins[cell] > earliest[cell]:
+                since[cell] = begins[cell]
+            else:
+                rest.append(cell)
+        return rest
+
+    def _read_rows(self, tokens: list[str], reach_us: int) -> pa.RecordBatch:
+        """Rows of some cells from a time on, sorted by cell and time."""
+        texts = ["'" + token.replace("'", "''") + "'" for token in tokens]
+        # The bounds exclude row groups, as a long list does not.
+        where = f"cell >= {texts[0]} AND cell <= {texts[-1]}"
+        where += f" AND cell IN ({', '.join(texts)})"
+        if reach_us > 0:
+            reach = datetime.fromtimestamp(reach_us // _MICRO, UTC)
+            where += f" AND at >= TIMESTAMP '{reach.isoformat()}'"
+        query = f"SELECT cell, at, level FROM t WHERE {where} ORDER BY cell, at"  # noqa: S608 - literals
+        result = QueryBuilder().register("t", self._levels).execute(query)
+        schema = pa.schema([LEVELS.field(name) for name in _KEYS])
+        rows = cast_to_schema(pa.table(result.read_all()), schema).combine_chunks()
+        cell = rows["cell"].combine_chunks().dictionary_encode()
+        columns = [cell, *(rows[name].combine_chunks() for name in _KEYS[1:])]
+        return pa.RecordBatch.from_arrays(columns, list(_KEYS))
+
+    def _assemble(
+        self, newest: Runs, since: Integers, files: Sequence[GoldFile]
+    ) -> pa.Table:
+        kept = newest["file"][: len(self._known)] == _PRIOR
+        tables = [self._prior.filter(pa.array(kept)).select(LEVELS.names)]
+        cells = [np.flatnonzero(kept)]
+        latency = self._prior["latency_s"].filter(pa.array(kept)).to_pylist()
+        for number in np.unique(newest["file"][newest["file"] != _PRIOR]).tolist():
+            chosen = np.flatnonzero(newest["file"] == number)
+            chosen = chosen[np.argsort(newest["row"][chosen])]
+            rows = _take_rows(self._path / files[number].name, newest["row"][chosen])
+            tables.append(rows)
+            cells.append(chosen)
+            latency += self._latency(rows, files[number], chosen)
+        at = pa.array(since[np.concatenate(cells)]).cast(UTC_TIME)
+        whole = pa.concat_tables(tables)
+        whole = whole.append_column(CURRENT.field("level_since"), at)
+        seconds = pa.array(latency, pa.float64())
+        return whole.append_column(CURRENT.field("latency_s"), seconds).sort_by("cell")
+
+    def _latency(
+        self, rows: pa.Table, file: GoldFile, cells: Integers
+    ) -> list[float | None]:
+        """Seconds from the receipt of the last reading to gold, where known."""
+        received = rows["latest_received"].cast(pa.int64()).to_pylist()
+        at = rows["at"].cast(pa.int64()).to_pylist()
+        found: list[float | None] = []
+        for cell, us, at_us in zip(cells.tolist(), received, at, strict=True):
+            if cell < len(self._known) and self._known["last"][cell] == at_us:
+                found.append(self._prior["latency_s"][cell].as_py())
+            elif us is None or file.written_ms is None:
+                found.append(None)
+            else:
+                found.append(max(0.0, file.written_ms / 1000 - us / _MICRO))
+        return found
+
+
+def _coalesce(runs: Runs) -> Runs:
+    """Join runs of a cell and level between which no run of another level is known."""
+    if not len(runs):
+        return runs
+    runs = runs[np.lexsort((runs["first"], runs["cell"]))]
+    begins = np.ones(len(runs), np.bool_)
+    begins[1:] = (runs["cell"][1:] != runs["cell"][:-1]) | (
+        runs["level"][1:] != runs["level"][:-1]
+    )
+    group = np.cumsum(begins) - 1
+    by_end = np.lexsort((runs["last"], group))
+    ends = np.append(np.flatnonzero(begins)[1:] - 1, len(runs) - 1)
+    joined: Runs = runs[by_end[ends]]
+    joined["first"] = runs["first"][begins]
+    return joined
+
+
+def _resolve(runs: Runs, count: int) -> tuple[Runs, Integers, Flags]:
+    """Newest run of each cell, its begin, and whether that is open.
+
+    Of two runs that end at the same time, that of the later file counts.
+
+    Args:
+        runs: Runs; of a cell without any, the result has no meaning.
+        count: Number of cells.
+    """
+    order = np.lexsort((runs["file"], runs["last"], runs["cell"]))
+    newest = np.zeros(count, _RUN)
+    newest[runs["cell"][order]] = runs[order]  # the last of each cell stays
+    is_other = runs["level"] != newest["level"][runs["cell"]]
+    broken = np.full(count, _NEVER)
+    np.maximum.at(broken, runs["cell"][is_other], runs["last"][is_other])
+    same = runs[~is_other]
+    is_after = same["first"] > broken[same["cell"]]
+    since = newest["last"].copy()
+    np.minimum.at(since, same["cell"][is_after], same["first"][is_after])
+    is_open = np.zeros(count, np.bool_)
+    spans = ~is_after & (same["last"] > broken[same["cell"]])
+    is_open[same["cell"][spans]] = True
+    return newest, since, is_open
+
+
+def _take_rows(file: Path, numbers: Integers) -> pa.Table:
+    """Rows of a file of gold by their numbers, ascending."""
+    tables, first = [], 0
+    with pq.ParquetFile(file) as parquet:
+        for group in range(parquet.num_row_groups):
+            end = first + parquet.metadata.row_group(group).num_rows
+            begin, stop = np.searchsorted(numbers, (first, end))
+            if begin < stop:
+                rows = cast_to_schema(parquet.read_row_group(group), LEVELS)
+                tables.append(rows.take(pa.array(numbers[begin:stop] - first)))
+            first = end
+    return pa.concat_tables(tables)

@@ -1,0 +1,97 @@
+"""SQL on the tables by DuckDB, read only: views with the columns' standard names.
+
+The column ``at`` is ``time`` in the views, because AT is a keyword of SQL: DuckDB 2
+refuses ``SELECT at``. Other names are the same.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from backend_spark.errors import SqlError
+from backend_spark.tables.reader import DeltaTables, open_tables
+from backend_spark.tables.schemas import TABLES
+
+STANDARD_NAMES: Final = {"at": "time"}
+"""Columns with another name in the views."""
+
+_CATALOG: Final = re.compile(r"\b(show|information_schema|duckdb_\w+)\b", re.IGNORECASE)
+_OPTIONS: Final = {
+    # No file but through the views, no extension from the network, no Python variable.
+    "enable_external_access": "false",
+    "python_enable_replacements": "false",
+    "TimeZone": "UTC",
+}
+
+
+class SqlTables:
+    """Answers queries on the tables; each reads the newest version.
+
+    A query can neither change the tables nor read or write other files.
+
+    Args:
+        tables: The tables.
+    """
+
+    def __init__(self, tables: DeltaTables) -> None:
+        self._tables = tables
+        self._connection = duckdb.connect(":memory:")
+        for name, value in _OPTIONS.items():
+            self._connection.execute(f"SET {name} = '{value}'")
+        self._connection.execute("SET lock_configuration = true")
+
+    def query(self, text: str) -> duckdb.DuckDBPyRelation | None:
+        """Run statements of SQL; returns the result of the last, None without one.
+
+        Raises:
+            SqlError: A statement is wrong, or not allowed.
+        """
+        is_listed = _CATALOG.search(text) is not None
+        words = {word.lower() for word in re.findall(r"\w+", text)}
+        for name in TABLES:
+            if is_listed or name in words:
+                self._create_view(name)
+        try:
+            return self._connection.sql(text)
+        except duckdb.Error as error:
+            raise SqlError(text, str(error), _remedy(error, words)) from error
+
+    def _create_view(self, name: str) -> None:
+        is_current = name == "current"
+        rows = self._tables.newest() if is_current else self._tables.dataset(name)
+        columns = (
+            f'"{column}" AS "{STANDARD_NAMES.get(column, column)}"'
+            for column in TABLES[name].names
+        )
+        relation = self._connection.from_arrow(rows)
+        relation.project(", ".join(columns)).create_view(name, replace=True)
+
+
+def open_sql(data: str | Path) -> SqlTables:
+    """Open the tables of a data folder (``backend.data`` of the settings) for SQL.
+
+    Raises:
+        SqlError: The folder has no tables.
+    """
+    tables = open_tables(data)
+    if not any((tables.folder / name).exists() for name in TABLES):
+        problem = f"no tables in {tables.folder}"
+        raise SqlError(
+            "", problem, "check backend.data; backend-spark score makes them"
+        )
+    return SqlTables(tables)
+
+
+def _remedy(error: duckdb.Error, words: set[str]) -> str:
+    """What to do about an error of DuckDB."""
+    if "at" in words and isinstance(error, duckdb.ParserException):
+        return "the time of a row is the column time"
+    if isinstance(error, duckdb.PermissionException):
+        return "queries only read the tables; save a result by --format csv > FILE"
+    if isinstance(error, duckdb.CatalogException):
+        return f"the tables are {', '.join(TABLES)}"
+    if "configuration" in str(error):
+        return "the settings of DuckDB are fixed, so that queries only read the tables"
+    return "the columns are those of DESCRIBE levels, or of another table"

@@ -1,0 +1,206 @@
+"""``backend-spark sql`` and `open_sql`: queries on the tables."""
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from backend_spark import open_sql
+from backend_spark.cli import cli
+from backend_spark.errors import SqlError
+from backend_spark.tables.delta_writer import append_rows, create_tables, merge_rows
+from backend_spark.tables.schemas import LEVEL_KEY, LEVELS, TABLES
+
+T0 = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+def levels(cell: str, steps: range, level: int) -> pa.Table:
+    """Rows of a cell at one level."""
+    rows = [
+        {"cell": cell, "at": T0 + timedelta(minutes=10 * step), "level": level}
+        | {"reasons": ["=rain", "tilt"]}
+        for step in steps
+    ]
+    return pa.Table.from_pylist(rows, schema=LEVELS)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Levels of two cells, appended and merged as the job does."""
+    tables = tmp_path / "tables"
+    create_tables(tables, TABLES)
+    append_rows(tables / "levels", levels("354e18bc", range(3), 1))
+    append_rows(tables / "levels", levels("354e18c4", range(3), 3))
+    merge_rows(tables / "levels", levels("354e18bc", range(1, 2), 2), LEVEL_KEY)
+    return tmp_path
+
+
+@pytest.fixture
+def ask(data: Path, tmp_path: Path) -> Callable[..., Result]:
+    """Function that runs the command."""
+    config = tmp_path / "backend.toml"
+    config.write_text(f'[backend]\ndata = "{data}"\n')
+
+    def run(*arguments: str, text: str | None = None) -> Result:
+        command = ["sql", "--config", str(config), *arguments]
+        return CliRunner().invoke(cli, command, input=text)
+
+    return run
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_column_of_a_view_is_selected_without_quotes(
+    data: Path, name: str
+) -> None:
+    """None is a keyword that DuckDB refuses; the time is called time."""
+    columns = ["time" if each == "at" else each for each in TABLES[name].names]
+    result = open_sql(data).query(f"SELECT {', '.join(columns)} FROM {name}")  # noqa: S608
+
+    assert result is not None
+    assert result.columns == columns
+
+
+def test_query_prints_a_table(ask: Callable[..., Result]) -> None:
+    """Also one from standard input."""
+    query = "SELECT cell, max(level) AS top FROM levels GROUP BY cell ORDER BY cell"
+    for printed in (ask(query), ask(text=f"{query};\n")):
+        assert printed.exit_code == 0, printed.output
+        assert [line.split() for line in printed.output.splitlines()[4:6]] == [
+            ["│", "354e18bc", "│", "2", "│"],
+            ["│", "354e18c4", "│", "3", "│"],
+        ]
+
+
+def test_csv_and_json_have_all_values(ask: Callable[..., Result]) -> None:
+    """Times with their offset, lists, sums as numbers; no formulas in CSV."""
+    query = (
+        "SELECT cell, time, reasons, sum(level) OVER () AS s, r60_mm FROM levels "
+        "WHERE cell = '354e18c4' AND time > TIMESTAMPTZ '2026-07-01 09:05+09:00' "
+        "ORDER BY time"
+    )
+    (first, _) = csv.DictReader(io.StringIO(ask("--format", "csv", query).output))
+    found = json.loads(ask("--format", "json", query).output)
+
+    assert first == {
+        "cell": "354e18c4",
+        "time": "2026-07-01T00:10:00+00:00",
+        "reasons": "'=rain; tilt",
+        "s": "6",
+        "r60_mm": "",
+    }
+    assert [row["time"] for row in found] == [
+        "2026-07-01T00:10:00Z",
+        "2026-07-01T00:20:00Z",
+    ]
+    assert found[0]["reasons"] == ["=rain", "tilt"]
+    assert (found[0]["s"], found[0]["r60_mm"]) == (6, None)
+    nothing = ask("--format", "json", "SELECT * FROM levels WHERE cell = 'x'")
+    assert json.loads(nothing.output) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "remedy"),
+    [
+        ("SELECT at FROM levels", "the time of a row is the column time"),
+        ("SELECT * FROM gold", "the tables are bronze, silver"),
+        ("SELECT cell::INT FROM levels", "ends at that row"),
+        ("SELECT depth FROM levels", "DESCRIBE levels"),
+        ("COPY levels TO '{data}/x.csv'", "--format csv > FILE"),
+        ("COPY levels TO '{data}/tables/levels/x.parquet'", "--format csv > FILE"),
+        ("EXPLAIN ANALYZE COPY levels TO '{data}/x.csv'", "--format csv > FILE"),
+        ("SELECT * FROM read_text('/etc/hostname')", "only read the tables"),
+        ("ATTACH '{data}/x.db'", "only read the tables"),
+        ("INSTALL spatial", "only read the tables"),
+        ("SET enable_external_access = true", "only read the tables"),
+        ("RESET lock_configuration", "only read the tables"),
+    ],
+)
+def test_wrong_query_is_refused_with_a_remedy(
+    ask: Callable[..., Result], data: Path, query: str, remedy: str
+) -> None:
+    """It neither reads nor writes another file."""
+    before = sorted(data.rglob("*"))
+    refused = ask(query.format(data=data))
+
+    assert refused.exit_code == 2
+    assert remedy in refused.output
+    assert sorted(data.rglob("*")) == before
+
+
+@pytest.mark.parametrize("query", ["DELETE FROM levels", "DROP VIEW levels"])
+def test_statement_cannot_change_the_tables(data: Path, query: str) -> None:
+    """What it changes is gone with the next query."""
+    tables = open_sql(data)
+    with suppress(SqlError):
+        tables.query(query)
+    counted = tables.query("SELECT count(*) FROM levels")
+
+    assert counted is not None
+    assert counted.fetchall() == [(6,)]
+
+
+def test_each_query_reads_the_newest_rows(data: Path) -> None:
+    """Names in any case; the newest levels also where their table is behind."""
+    tables = open_sql(data)
+    query = 'SELECT max(level) FROM "CURRENT" JOIN Levels USING (cell, time, level)'
+    for level in (4, 5):
+        append_rows(
+            data / "tables" / "levels", levels("new", range(level, level + 1), level)
+        )
+        found = tables.query(query)
+        assert found is not None
+        assert found.fetchall() == [(level,)]
+
+
+def test_tables_are_listed(ask: Callable[..., Result]) -> None:
+    """Although none was named before."""
+    names = [
+        row["name"] for row in json.loads(ask("--format=json", "SHOW TABLES").output)
+    ]
+
+    assert names == sorted(TABLES)
+
+
+def test_folder_without_tables_is_named(tmp_path: Path) -> None:
+    """It is a wrong setting, or nothing was scored."""
+    with pytest.raises(SqlError, match=r"no tables in .*\n.*backend\.data"):
+        open_sql(tmp_path / "nowhere")
+
+
+def test_terminal_answers_one_query_after_the_other(
+    ask: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Over several lines; an error does not end it, .quit does."""
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-m", "backend_spark", "sql", "--format", "csv"]
+    program = subprocess.Popen(
+        [*command, "--config", str(tmp_path / "backend.toml")],
+        stdin=inner,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    os.close(inner)
+    os.write(
+        outer, b"SELECT count(*)\n  AS rows FROM levels;\nSELEC;\nSELECT 7;\n.quit\n"
+    )
+    printed, _ = program.communicate(timeout=60)
+    os.close(outer)
+
+    assert program.returncode == 0, printed
+    lines = printed.splitlines()
+    assert any(line.endswith("rows") for line in lines)
+    assert "6" in lines
+    assert "syntax error" in printed
+    assert "7" in lines
