@@ -80,6 +80,13 @@ class RainRecord:
         if first > 0:
             del self.times_s[:first], self.totals_mm[:first], self.blind_s[:first]
 
+    def between(self, from_s: float, to_s: float) -> "RainRecord":
+        """The intervals up to a moment, from the second before another one."""
+        first = max(0, bisect_right(self.times_s, from_s) - 2)
+        end = bisect_right(self.times_s, to_s)
+        columns = (self.times_s, self.totals_mm, self.blind_s)
+        return RainRecord(*(column[first:end] for column in columns))
+
     def rain_mm(self, from_s: float, to_s: float) -> float:
         """Rain between two moments, as far as it was reported."""
         return self._at(self.totals_mm, to_s) - self._at(self.totals_mm, from_s)

@@ -14,7 +14,7 @@ from backend_spark.errors import CriteriaTableError, TelegramError
 from backend_spark.forecast.table import ForecastReader
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.scoring.rain import ALONE_LEVEL
-from backend_spark.scoring.score import CellRules
+from backend_spark.scoring.rules import CellRules
 from slope_science.criteria import Criteria
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 

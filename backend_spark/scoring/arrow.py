@@ -14,6 +14,7 @@ from backend_spark.scoring.cell_state import (
     decode_state,
     encode_state,
 )
+from backend_spark.scoring.hot_state import HotState, encode_hot
 from backend_spark.scoring.nearby import (
     NO_NEARBY_RAIN,
     CellDistances,
@@ -21,7 +22,14 @@ from backend_spark.scoring.nearby import (
     collect_nearby_rain,
 )
 from backend_spark.scoring.observation import RAIN, Observation
-from backend_spark.scoring.score import DAY_S, CellRules, LevelRow, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import (
+    DAY_S,
+    CellScores,
+    LevelRow,
+    score_cell,
+    score_from_hot,
+)
 from backend_spark.tables.schemas import CELL_STATES, FLAGS, LEVELS, SENSORS
 from slope_science.reasons import reason_to_json
 
@@ -45,6 +53,42 @@ CELL_SCORES = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.bin
 _MICRO = 1_000_000
 
 
+class ScoreCollector:
+    """Collects the scores of cells as rows of tables.
+
+    Attributes:
+        hot: The newest hot state of each cell, encoded; None for a cell without one.
+    """
+
+    def __init__(self) -> None:
+        self._levels: list[dict[str, Any]] = []
+        self._sensors: list[dict[str, Any]] = []
+        self._others: dict[str, list[pa.Table]] = {"flags": [], "memories": []}
+        self.hot: dict[str, bytes | None] = {}
+
+    def add(self, cell: str, found: CellScores, rows: pa.Table) -> None:
+        """Add the scores of a cell; `rows` contains its new readings."""
+        self._levels += [_row(cell, row) for row in found.rows]
+        self._sensors += [{"cell": cell} | row for row in found.sensors]
+        flags = make_flags_table(rows, found.reflagged)
+        memories = make_memories_table(cell, found.memories)
+        for name, more in (("flags", flags), ("memories", memories)):
+            if more.num_rows:
+                self._others[name].append(more)
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Rows of each table of `SCORE_TABLES`."""
+        others = {
+            name: pa.concat_tables([SCORE_TABLES[name].empty_table(), *parts])
+            for name, parts in self._others.items()
+        }
+        return {
+            "levels": pa.Table.from_pylist(self._levels, schema=LEVELS),
+            "sensors": pa.Table.from_pylist(self._sensors, schema=SENSORS),
+            **others,
+        }
+
+
 @dataclass(frozen=True)
 class Scorer:
     """Scores cells on the executors.
@@ -56,6 +100,7 @@ class Scorer:
         touched_us: Unix microseconds of the earliest new reading, by cell.
         memories: Encoded saved states by cell.
         around: Cells around each cell whose rain it is compared with.
+        makes_hot: Whether hot states are wanted.
     """
 
     rules: Mapping[str, CellRules]
@@ -63,6 +108,7 @@ class Scorer:
     touched_us: Mapping[str, int]
     memories: Mapping[str, bytes] = field(default_factory=dict)
     around: Mapping[str, CellDistances] = field(default_factory=dict)
+    makes_hot: bool = False
 
     @property
     def cells(self) -> set[str]:
@@ -79,21 +125,23 @@ class Scorer:
             out: CELL_SCORES: rows of schemas.LEVELS, SENSORS and FLAGS that new
                 readings can have changed, and of schemas.MEMORIES.
         """
-        found: dict[str, list[pa.Table]] = {name: [] for name in SCORE_TABLES}
+        found = ScoreCollector()
+        self.collect(history, found)
+        rows = found.tables().items()
+        return pa.Table.from_pylist(
+            [{"table": name, "rows": table_to_ipc(each)} for name, each in rows],
+            schema=CELL_SCORES,
+        )
+
+    def collect(self, history: pa.Table, into: ScoreCollector) -> None:
+        """Score cells from their saved states; `history` is that of `score`."""
         nearby = self._nearby(history)
         ours = pc.is_in(history["cell"], pa.array(sorted(self.rules), pa.string()))
         for cell, rows in _by_cell(history.filter(ours)):
-            rain = nearby.get(cell, NO_NEARBY_RAIN)
-            for name, scored in self._cell(cell, rows, rain).items():
-                found[name].append(scored)
-        whole = {
-            name: pa.concat_tables([SCORE_TABLES[name].empty_table(), *tables])
-            for name, tables in found.items()
-        }
-        return pa.Table.from_pylist(
-            [{"table": n, "rows": table_to_ipc(rows)} for n, rows in whole.items()],
-            schema=CELL_SCORES,
-        )
+            found = self._cell(cell, rows, nearby.get(cell, NO_NEARBY_RAIN))
+            into.add(cell, found, rows)
+            if self.makes_hot:
+                into.hot[cell] = None if found.hot is None else encode_hot(found.hot)
 
     def _nearby(self, history: pa.Table) -> dict[str, NearbyRain]:
         """Rain around each cell."""
@@ -103,9 +151,7 @@ class Scorer:
         rain = {cell: read_observations(part) for cell, part in _by_cell(rows)}
         return collect_nearby_rain(rain, self.around)
 
-    def _cell(
-        self, cell: str, rows: pa.Table, nearby: NearbyRain
-    ) -> dict[str, pa.Table]:
+    def _cell(self, cell: str, rows: pa.Table, nearby: NearbyRain) -> CellScores:
         body, touched_us = self.memories.get(cell), self.touched_us.get(cell)
         past = decode_state(body) if body else None
         known = read_observations(rows)
@@ -114,13 +160,89 @@ class Scorer:
         else:
             known = [o for o in known if o.at_s > past.at_s - REREAD_S]
         touched_s = None if touched_us is None else touched_us / _MICRO
-        found = score_cell(known, self.rules[cell], touched_s, past, nearby)
-        return {
-            "levels": make_levels_table(cell, found.rows),
-            "sensors": make_sensors_table(cell, found.sensors),
-            "flags": make_flags_table(rows, found.reflagged),
-            "memories": make_memories_table(cell, found.memories),
+        return score_cell(
+            *(known, self.rules[cell], touched_s, past, nearby),
+            makes_hot=self.makes_hot,
+        )
+
+
+@dataclass(frozen=True)
+class HotScorer:
+    """Scores cells from hot states on the executors.
+
+    Attributes:
+        rules: Rules of the cells to score.
+        touched_us: Unix microseconds of the earliest new reading, by cell.
+        states: Hot states of these cells, and of those around them.
+        around: Cells around each cell whose rain it is compared with.
+        rain: Rain of cells around without a hot state: a day before the new readings.
+    """
+
+    rules: Mapping[str, CellRules]
+    touched_us: Mapping[str, int]
+    states: Mapping[str, HotState]
+    around: Mapping[str, CellDistances]
+    rain: Mapping[str, list[Observation]] = field(default_factory=dict)
+
+    def collect(self, history: pa.Table, into: ScoreCollector) -> list[str]:
+        """Score cells.
+
+        Args:
+            history: Readings of the cells in `states` since the earliest of them, as of
+                `Scorer.score`.
+            into: Where the scores are added.
+
+        Returns:
+            Cells that must be scored from saved states.
+        """
+        rows = dict(_by_cell(history))
+        readings = {
+            cell: [o for o in each if o.at_s > self.states[cell].at_s]
+            for cell, each in _observations_by_cell(history)
         }
+        nearby = self._nearby(readings)
+        rest = []
+        for cell, rules in self.rules.items():
+            state = self.states[cell]
+            rain = nearby.get(cell, NO_NEARBY_RAIN)
+            touched_s = self.touched_us[cell] / _MICRO
+            new = readings.get(cell, [])
+            found = score_from_hot(new, rules, touched_s, state, rain) if new else None
+            if found is None:
+                rest.append(cell)
+                continue
+            into.add(cell, found, rows[cell])
+            if found.hot is not None:
+                into.hot[cell] = encode_hot(found.hot)
+        return rest
+
+    def _nearby(
+        self, readings: Mapping[str, list[Observation]]
+    ) -> dict[str, NearbyRain]:
+        """Rain around each cell."""
+        others = {token for each in self.around.values() for _, token in each}
+        rain = dict(self.rain)
+        for token in others & self.states.keys():
+            state = self.states[token]
+            kept = (o for o in state.last if o.at_s > state.at_s - REREAD_S)
+            known = (*kept, *readings.get(token, ()))
+            rain[token] = [o for o in known if o.is_rain]
+        past = {
+            token: self.states[token].gauges for token in others & self.states.keys()
+        }
+        return collect_nearby_rain(rain, self.around, past)
+
+
+def _observations_by_cell(
+    history: pa.Table,
+) -> Iterator[tuple[str, list[Observation]]]:
+    """Readings of each cell, in the order of time."""
+    rows = history.sort_by([("cell", "ascending"), ("at", "ascending")])
+    readings, first = read_observations(rows), 0
+    for count in pc.value_counts(rows["cell"]).to_pylist():
+        end = first + count["counts"]
+        yield count["values"], readings[first:end]
+        first = end
 
 
 def _by_cell(history: pa.Table) -> Iterator[tuple[str, pa.Table]]:

@@ -1,13 +1,12 @@
 """Readings of one cell, grouped by rain and sensors."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from backend_spark.scoring.cell_state import (
     MIN_STATE_AGE_S,
     ScoringState,
-    state_times_s,
 )
 from backend_spark.scoring.evidence import NO_STATE, CellEvidence
 from backend_spark.scoring.movement import MovementSensors, group_extensometers
@@ -18,16 +17,19 @@ from backend_spark.scoring.observation import (
     step_end_s,
     step_ends,
 )
+from backend_spark.scoring.quality import FLAG_REACH_S
 from backend_spark.scoring.rain import (
     MAX_CATCH_UP_S,
     Gauge,
     RainReading,
     StepRain,
     cell_rain,
+    gap_begins,
     rain_reading,
     read_gauge,
 )
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
+from slope_science.quality import NEIGHBOUR_S
 
 DAY_S: Final = 86_400 + STEP_S
 STEPS_PER_HOUR: Final = 3600 // STEP_S
@@ -67,6 +69,7 @@ class CellReadings:
         from_s: float = float("-inf"),
         past: ScoringState | None = None,
         settings: EvidenceSettings = DEFAULT_EVIDENCE,
+        due: Collection[int] = (),
     ) -> "CellReadings":
         """Group readings.
 
@@ -76,10 +79,9 @@ class CellReadings:
             from_s: Start of the steps to score.
             past: Saved state; steps up to its end are left out.
             settings: Rules of movement and water.
+            due: Ends of the steps at which the state of the rules is needed.
         """
-        times_s = [o.at_s for o in observations]
-        first_s = past.at_s + STEP_S if past else step_end_s(min(times_s))
-        ends_s = step_ends(first_s, step_end_s(max(times_s)))
+        ends_s = list_steps(observations, past)
         gauges: dict[str, list[RainReading]] = {}
         spoken: dict[int, list[Observation]] = {}
         for o in observations:
@@ -90,8 +92,17 @@ class CellReadings:
         found = [read_gauge(reports) for reports in gauges.values()]
         rain = cell_rain(found, ends_s)
         hours = list(zip(ends_s, _hourly_mm(rain, past), strict=True))
-        signs = _signs(observations, hours, past, settings)
+        signs = _signs(observations, hours, past, settings, due)
         return cls(ends_s, rain, signs, spoken, found)
+
+
+def list_steps(
+    observations: Iterable[Observation], past: ScoringState | None
+) -> Sequence[int]:
+    """Ends of the steps from a saved state or the first reading to the last one."""
+    times_s = [o.at_s for o in observations]
+    first_s = past.at_s + STEP_S if past else step_end_s(min(times_s))
+    return step_ends(first_s, step_end_s(max(times_s)))
 
 
 def _hourly_mm(rain: Sequence[StepRain], past: ScoringState | None) -> Iterator[float]:
@@ -107,6 +118,7 @@ def _signs(
     steps: Sequence[tuple[int, float]],
     past: ScoringState | None,
     settings: EvidenceSettings,
+    due: Collection[int],
 ) -> MovementSensors:
     moved = [
         (f"{o.node} {o.name}", o.at_s, o.value)
@@ -115,10 +127,22 @@ def _signs(
         if o.counts and o.value is not None
     ]
     past_s = past.at_s if past else float("-inf")
-    after_s = past.at_s if past else steps[0][0]
-    due = set(state_times_s(after_s, max(o.at_s for o in observations)))
     known = past.evidence if past else NO_STATE
     evidence = CellEvidence(
         observations, steps, settings, past=known, past_s=past_s, due=due
     )
     return MovementSensors(evidence, group_extensometers(moved))
+
+
+def first_changed_s(
+    observations: Iterable[Observation], touched_s: float | None
+) -> float:
+    """Unix time from which new readings can change rows.
+
+    Includes the steps since the last older reading, which have no rows yet.
+    """
+    if touched_s is None:
+        return float("-inf")
+    earlier = [o.at_s for o in observations if o.at_s < touched_s]
+    from_s = min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
+    return min([from_s, *gap_begins(observations, touched_s - NEIGHBOUR_S)])

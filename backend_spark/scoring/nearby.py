@@ -5,10 +5,13 @@ cell therefore gets the rain of the nearest gauges around it: at most `MAX_GAUGE
 so that the cost per cell does not grow with the density of the network.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
+
+import numpy as np
 
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import make_rain_record
@@ -32,15 +35,19 @@ class GaugeReports:
 
     Args:
         observations: Its readings in any order, with silver's flags.
+        past: Rain up to a report that is among them; None without.
     """
 
-    def __init__(self, observations: Iterable[Observation]) -> None:
+    def __init__(
+        self, observations: Iterable[Observation], past: RainRecord | None = None
+    ) -> None:
         self._observations = sorted(observations, key=lambda o: (o.at_s, o.seq))
+        self._past = past
 
     @cached_property
     def record(self) -> RainRecord:
         """Rain between the reports, for comparison."""
-        return make_rain_record(self._observations)
+        return make_rain_record(self._observations, self._past)
 
     @cached_property
     def steps(self) -> Gauge:
@@ -137,25 +144,59 @@ def find_nearby_cells(
     Returns:
         At most `MAX_GAUGES` other cells of each; a cell itself is not among them.
     """
-    places = [(token, _center(token)) for token in sorted(set(others))]
-    return {cell: _nearest(cell, places, radius_km) for cell in cells}
+    places = CellPlaces(others)
+    return {cell: places.nearest(cell, radius_km) for cell in cells}
 
 
-def _nearest(
-    cell: str, places: Iterable[tuple[str, tuple[float, float]]], radius_km: float
-) -> CellDistances:
-    here = _center(cell)
-    # A degree of latitude is 111 km: most cells need no distance on the sphere.
-    reach_deg = radius_km / 111.0
-    found = (
-        (distance_km(here, there), token)
-        for token, there in places
-        if token != cell and abs(there[0] - here[0]) <= reach_deg
-    )
-    return sorted(each for each in found if each[0] <= radius_km)[:MAX_GAUGES]
+class CellPlaces:
+    """Centres of cells, to find those near others.
+
+    Args:
+        tokens: Tokens of the cells.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        centers = sorted((_center(token), token) for token in set(tokens))
+        self._tokens = [token for _, token in centers]
+        self._degrees = np.array([place for place, _ in centers]).reshape(-1, 2)
+
+    def nearest(self, cell: str, radius_km: float) -> CellDistances:
+        """Result of `find_nearby_cells` of one cell."""
+        here = _center(cell)
+        found = (
+            (distance_km(here, (float(lat), float(lng))), self._tokens[at])
+            for at in self._within(*here, *here, radius_km)
+            for lat, lng in [self._degrees[at]]
+            if self._tokens[at] != cell
+        )
+        return sorted(each for each in found if each[0] <= radius_km)[:MAX_GAUGES]
+
+    def around(self, cells: Iterable[str], radius_km: float) -> list[str]:
+        """Cells in the rectangle around some cells, with a margin."""
+        degrees = np.array([_center(cell) for cell in cells])
+        (south, west), (north, east) = degrees.min(axis=0), degrees.max(axis=0)
+        found = self._within(south, west, north, east, radius_km)
+        return [self._tokens[at] for at in found]
+
+    def _within(
+        self, south: float, west: float, north: float, east: float, margin_km: float
+    ) -> Iterator[int]:
+        """Places of the cells in a rectangle with a margin, which may be wider."""
+        # A degree of latitude is 111 km: most cells need no distance on the sphere.
+        reach = margin_km / 111.0
+        lats, lngs = self._degrees[:, 0], self._degrees[:, 1]
+        first, last = np.searchsorted(lats, (south - reach, north + reach))
+        cosine = math.cos(math.radians(min(89.0, max(abs(south), abs(north)) + reach)))
+        far = reach / cosine * 1.01
+        # Beyond the date line a distance in degrees is of no use.
+        is_near = (lngs[first:last] >= west - far) & (lngs[first:last] <= east + far)
+        is_edge = west - far < -180.0 or east + far > 180.0  # noqa: PLR2004 - degrees
+        yield from (
+            first + (np.arange(last - first) if is_edge else np.nonzero(is_near)[0])
+        ).tolist()
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1_048_576)
 def _center(token: str) -> tuple[float, float]:
     return Cell.from_token(token).center()
 
@@ -163,14 +204,16 @@ def _center(token: str) -> tuple[float, float]:
 def collect_nearby_rain(
     rain: Mapping[str, Sequence[Observation]],
     around: Mapping[str, CellDistances],
+    past: Mapping[str, Mapping[str, RainRecord]] = {},
 ) -> dict[str, NearbyRain]:
     """Rain around each of some cells.
 
     Args:
         rain: Reports of rain gauges by cell, of the cells and those around them.
         around: Result of `find_nearby_cells`.
+        past: Rain of gauges up to one of those reports, by cell and node.
     """
-    gauges = {cell: _by_node(observations) for cell, observations in rain.items()}
+    gauges = {cell: _by_node(each, past.get(cell, {})) for cell, each in rain.items()}
     return {
         cell: NearbyRain(
             tuple(
@@ -183,9 +226,11 @@ def collect_nearby_rain(
     }
 
 
-def _by_node(observations: Iterable[Observation]) -> dict[str, GaugeReports]:
+def _by_node(
+    observations: Iterable[Observation], past: Mapping[str, RainRecord]
+) -> dict[str, GaugeReports]:
     nodes: dict[str, list[Observation]] = {}
     for o in observations:
         if o.is_rain:
             nodes.setdefault(o.node, []).append(o)
-    return {node: GaugeReports(nodes[node]) for node in sorted(nodes)}
+    return {node: GaugeReports(nodes[node], past.get(node)) for node in sorted(nodes)}

@@ -5,7 +5,7 @@ the flags of earlier ones, and scoring returns these changes.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -105,6 +105,7 @@ def flag_with_neighbours(
     observations: Sequence[Observation],
     from_s: float = float("-inf"),
     nearby: Sequence[NeighbourGauge] = (),
+    records: Mapping[str, RainRecord] | None = None,
 ) -> list[Observation]:
     """Flag observations with their neighbours.
 
@@ -113,6 +114,7 @@ def flag_with_neighbours(
         from_s: Unix time of the earliest new reading; flags that it cannot change are
             kept.
         nearby: Gauges in other cells.
+        records: Result of `find_rain_records`, where it is known.
 
     Returns:
         All observations in time order.
@@ -127,7 +129,9 @@ def flag_with_neighbours(
         # The last one before is needed for the rain in between.
         series[key] = whole[max(begin - 1, 0) :]
         flagged += whole[: max(begin - 1, 0)]
-    gauges, clocks = _Gauges(series, nearby), _Clocks(series)
+    if records is None:
+        records = find_rain_records(each for part in series.values() for each in part)
+    gauges, clocks = _Gauges(records, nearby), _Clocks(series)
     for (node, name), readings in series.items():
         limits = reading_limits(name, readings[0].unit)
         start = bisect_left(readings, since_s, key=lambda o: o.at_s)
@@ -223,16 +227,43 @@ def _flat(
     )
 
 
-def make_rain_record(readings: Iterable[Observation]) -> RainRecord:
-    """Rain between the reports of one gauge, in time order; failed ones are blind."""
+def make_rain_record(
+    readings: Iterable[Observation], past: RainRecord | None = None
+) -> RainRecord:
+    """Rain between the reports of one gauge; failed ones are blind.
+
+    Args:
+        readings: Reports in time order.
+        past: Record up to a report, which is one of `readings`; not changed.
+    """
     record, before_mm = RainRecord(), None
+    known_s = -inf
+    if past is not None:
+        record, known_s = past.between(-inf, inf), past.times_s[-1]
     for o in readings:
-        depth_mm = None
-        if flag_single(o).flag <= Flag.SUSPECT:
-            depth_mm = report_depth_mm(before_mm, o.sum, o.value)
-        record.add(o.at_s, depth_mm or 0.0, failed=depth_mm is None)
+        if o.at_s > known_s:
+            depth_mm = None
+            if flag_single(o).flag <= Flag.SUSPECT:
+                depth_mm = report_depth_mm(before_mm, o.sum, o.value)
+            record.add(o.at_s, depth_mm or 0.0, failed=depth_mm is None)
         before_mm = o.sum
     return record
+
+
+def find_rain_records(
+    observations: Iterable[Observation], past: Mapping[str, RainRecord] = {}
+) -> dict[str, RainRecord]:
+    """Rain between the reports of each gauge, by node.
+
+    Args:
+        observations: Readings in any order.
+        past: Records up to a moment; the observations include the last report of each.
+    """
+    reports: dict[str, list[Observation]] = {}
+    for o in sorted(observations, key=lambda o: (o.at_s, o.seq)):
+        if o.name == RAIN:
+            reports.setdefault(o.node, []).append(o)
+    return {n: make_rain_record(each, past.get(n)) for n, each in reports.items()}
 
 
 class _Clocks:
@@ -275,17 +306,15 @@ class _Gauges:
     """The gauges of a cell, for comparison with each other and with those around.
 
     Args:
-        series: Readings of the cell by node and name.
+        records: Rain of the cell's own gauges by node.
         nearby: Gauges in other cells.
     """
 
-    def __init__(self, series: Series, nearby: Sequence[NeighbourGauge]) -> None:
+    def __init__(
+        self, records: Mapping[str, RainRecord], nearby: Sequence[NeighbourGauge]
+    ) -> None:
         self._nearby = list(nearby)
-        self._records = {
-            node: make_rain_record(readings)
-            for (node, name), readings in series.items()
-            if name == RAIN
-        }
+        self._records = records
 
     def of(self, node: str) -> tuple[RainRecord, list[NeighbourGauge]]:
         """A node's own gauge, and the others."""

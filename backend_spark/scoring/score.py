@@ -7,18 +7,18 @@ judgement by rain; only a held level, movement and other evidence give one.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from backend_spark.criteria.jma import Telegram, find_official_level
 from backend_spark.scoring.analysed import (
-    CellAnalyses,
-    find_analysed,
     flag_beside_analysis,
-    substitute_analysed,
 )
-from backend_spark.scoring.cell_readings import CellReadings
+from backend_spark.scoring.cell_readings import (
+    CellReadings,
+    first_changed_s,
+    list_steps,
+)
 from backend_spark.scoring.cell_state import (
     ScoringState,
     last_observations,
@@ -37,46 +37,52 @@ from backend_spark.scoring.features import (
 from backend_spark.scoring.holds import (
     JUDGED,
     NO_HOLD,
-    NO_LIMITS,
     HeldLevel,
-    HoldLimits,
     RainHold,
     SensorHolds,
     StepHolds,
     rain_holds,
+)
+from backend_spark.scoring.hot_state import (
+    NO_HOT_TIMES,
+    HotState,
+    HotTimes,
+    keep_readings,
+    tail_s,
+    trim_records,
 )
 from backend_spark.scoring.judgement import has_recent_rain, judge_step, list_doubts
 from backend_spark.scoring.movement import make_sensor_rows
 from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation
-from backend_spark.scoring.quality import FLAG_REACH_S, flag_with_neighbours
+from backend_spark.scoring.quality import (
+    FLAG_REACH_S,
+    find_rain_records,
+    flag_with_neighbours,
+)
 from backend_spark.scoring.rain import (
-    ALONE_LEVEL,
     NO_RAIN_PAST,
     RainPast,
     RainState,
     StepRain,
-    Substitute,
-    SubstituteRain,
     fill_missing,
-    gap_begins,
     rain_states,
     undoubted_states,
 )
+from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.soil import group_soil, judge_soil
 from slope_science.criteria import Criteria
-from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
+from slope_science.evidence.settings import EvidenceSettings
 from slope_science.findings import (
     LOWEST,
+    WARNING,
     Finding,
     combine_findings,
     noticed,
 )
-from slope_science.quality import NEIGHBOUR_S
 from slope_science.rain import ANTECEDENT_DAYS, STEPS_PER_HOUR
-from slope_science.rain_forecast import NO_FORECAST, ForecastRain
-from slope_science.reason_codes import ReasonCode
+from slope_science.rain_quality import RainRecord
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
 from slope_science.soil_moisture import RAIN_H
@@ -90,6 +96,7 @@ class CellPass:
         observations: The same in time order, with flags.
         rules: Rules of the cell.
         past: Saved state before the first step.
+        due: Ends of the steps at which a state may be taken, ascending.
 
     Attributes:
         cell: As given.
@@ -97,6 +104,7 @@ class CellPass:
         sure: The same without doubtful rain.
         sources: Where the rain of a step is from, if it is not the cell's own.
         rain_holds: Hold of the level by rain at each step.
+        rules: As given.
         sensor_holds: Holds of the other sensors.
     """
 
@@ -104,13 +112,16 @@ class CellPass:
         self,
         cell: CellReadings,
         observations: Sequence[Observation],
-        rules: "CellRules",
+        rules: CellRules,
         past: ScoringState | None = None,
+        due: Sequence[int] = (),
     ) -> None:
         self.cell = cell
-        self._rules = rules
+        self.rules = rules
         self._coming = rules.forecast_rain
         self._probes = group_soil(observations)
+        self._state = past
+        self._outlooks: dict[int, CellOutlook | None] = {}
         self._past = past.rain if past else NO_RAIN_PAST
         self._criteria = rules.criteria
         self._node_levels = find_node_levels(observations)
@@ -120,15 +131,11 @@ class CellPass:
         self.sure = list(undoubted_states(filled, rain))
         self._rain = RainSums.from_steps(cell.rain, rain)
         self._hours = [*rain.hour, *filled]
-        # States are saved after the end of the first step at the earliest.
-        after_s = past.at_s if past else cell.ends_s[0]
-        due = state_times_s(after_s, observations[-1].at_s)
-        self._due = [at_s for at_s in due if cell.is_settled(at_s)]
         self._percentiles, self._pasts = find_percentiles(
             observations,
             past.pasts if past else {},
             past.at_s if past else float("-inf"),
-            self._due,
+            due,
         )
         self._node_ends: dict[str, list[int]] = {}
         for end_s in sorted(cell.by_step):
@@ -152,9 +159,9 @@ class CellPass:
         Where rain is doubtful, it restricts this finding as it does that of the rain.
         """
         is_usable = has_recent_rain(self.states[at]) or at in self.sources
-        if view is None or not self._rules.look_ahead or not is_usable:
+        if view is None or not self.rules.look_ahead or not is_usable:
             return None
-        same_rain, sure = self._rules.same_rain, self.sure[at]
+        same_rain, sure = self.rules.same_rain, self.sure[at]
         found = view.finding(self._criteria, same_rain=same_rain)
         if found is None or sure is None or sure.tanks is None:
             return found
@@ -163,7 +170,7 @@ class CellPass:
         coming = self._coming(self.cell.ends_s[at])
         without = make_outlook(sure.tanks, hour, self._criteria, coming)
         surely = without.finding(self._criteria, same_rain=same_rain)
-        ceiling = max(surely.level if surely else LOWEST, self._rules.alone_level)
+        ceiling = max(surely.level if surely else LOWEST, self.rules.alone_level)
         return replace(found, level=min(found.level, ceiling))
 
     def judge(
@@ -185,7 +192,7 @@ class CellPass:
     def _holds(self, at: int) -> StepHolds:
         end_s = self.cell.ends_s[at]
         sensors = self.sensor_holds.at(end_s)
-        return StepHolds(self.rain_holds[at], sensors, self._rules.limits, end_s)
+        return StepHolds(self.rain_holds[at], sensors, self.rules.limits, end_s)
 
     def notice_level(self, at: int, motion: Sequence[Finding | None]) -> int | None:
         """Level of a step for notices and sirens; None if it is the level."""
@@ -209,12 +216,12 @@ class CellPass:
             self.sure[at],
             held=held,
             source=self.sources.get(at),
-            alone_level=self._rules.alone_level,
+            alone_level=self.rules.alone_level,
         )
 
     def _judge_rain(self, at: int) -> HeldLevel:
         """The judgement of a step by rain alone."""
-        ahead = self.ahead_finding(at, self.outlook(at, self.states[at]))
+        ahead = self.ahead_finding(at, self.outlook(at))
         level, reasons = self._judge(at, [ahead])
         return HeldLevel.of(level or LOWEST, self.cell.ends_s[at], reasons)
 
@@ -245,8 +252,13 @@ class CellPass:
             make_node_findings(self._node_levels, end_s, settings, self._criteria, own)
         )
 
-    def outlook(self, at: int, rain: RainState) -> CellOutlook | None:
+    def outlook(self, at: int) -> CellOutlook | None:
         """The two hours ahead of a step; None before the first rain data."""
+        if at not in self._outlooks:
+            self._outlooks[at] = self._look_ahead(at, self.states[at])
+        return self._outlooks[at]
+
+    def _look_ahead(self, at: int, rain: RainState) -> CellOutlook | None:
         if rain.tanks is None:
             return None
         hour = last_hour(self._hours, at + len(self._past.hour))
@@ -283,21 +295,42 @@ class CellPass:
             }
         )
 
-    def memories(self, observations: Sequence[Observation]) -> list[ScoringState]:
-        """The states to save."""
-        places = {at_s: self.cell.ends_s.index(at_s) for at_s in self._due}
-        return [
-            ScoringState(
-                at_s,
-                self._rain_past(places[at_s]),
-                self.cell.sensors.evidence.states[at_s],
-                self._pasts[at_s],
-                tuple(last_observations(observations, at_s)),
-                self._rain_hold_to_save(places[at_s]),
-                self.sensor_holds.saved(at_s),
+    def state(self, at_s: int, last: Iterable[Observation]) -> ScoringState:
+        """The state at the end of a step that is due.
+
+        Args:
+            at_s: End of the step.
+            last: `ScoringState.last`.
+        """
+        at = self.cell.ends_s.index(at_s)
+        return ScoringState(
+            at_s,
+            self._rain_past(at),
+            self.cell.sensors.evidence.states[at_s],
+            self._pasts[at_s],
+            tuple(last),
+            self._rain_hold_to_save(at),
+            self.sensor_holds.saved(at_s),
+        )
+
+    def is_certain(self, at_s: int) -> bool:
+        """Whether later readings that change no flag change nothing up to a step.
+
+        So its rain is known for as long as that of neighbours is awaited, and no
+        sensor has a finding that is held if it becomes silent.
+        """
+        at, begin_s = self.cell.ends_s.index(at_s), at_s - FLAG_REACH_S
+        first = max(0, at + 1 - round(FLAG_REACH_S / STEP_S))
+        past = self._state
+        is_whole = past is None or past.at_s <= begin_s
+        return (
+            (is_whole or (isinstance(past, HotState) and not past.margin_s))
+            and all(s.is_known or s.tanks is None for s in self.states[first : at + 1])
+            and all(
+                f.level < WARNING for f in self.cell.sensors.evidence.at(at_s).findings
             )
-            for at_s in self._due
-        ]
+            and not self.sensor_holds.saved(at_s)
+        )
 
     def _rain_past(self, at: int) -> RainPast:
         rain, end = self._rain, self._rain.before + at + 1
@@ -348,84 +381,6 @@ class LevelRow:
 
 
 @dataclass(frozen=True)
-class CellRules:
-    """Rules for scoring a cell.
-
-    Attributes:
-        criteria: Criteria for rain.
-        look_ahead: Whether an official forecast of rain may raise a level. The columns
-            of the look-ahead are written in any case.
-        municipality: Code of the cell's municipality; None if unknown.
-        telegrams: JMA's telegrams.
-        forecast: Function from a Unix time to the official forecast; None without one.
-        limits: When holds end without evidence.
-        alone_level: Highest level of doubtful rain that nothing else confirms.
-        substitutes: Functions from the end of a step to the rain that takes the place
-            of missing rain, the best first; analysed rain comes before, an official
-            forecast after them.
-        analyses: Analysed rain and soil water index of the cell; None without.
-        same_rain: Whether the rain of the last hour, continued, may raise a level
-            without a usable forecast.
-        evidence: Rules of movement and water.
-    """
-
-    criteria: Criteria
-    look_ahead: bool = True
-    municipality: str | None = None
-    telegrams: Sequence[Telegram] = ()
-    forecast: Callable[[float], ForecastRain] | None = None
-    limits: HoldLimits = NO_LIMITS
-    substitutes: Sequence[Substitute] = ()
-    alone_level: int = ALONE_LEVEL
-    analyses: CellAnalyses | None = None
-    same_rain: bool = False
-    evidence: EvidenceSettings = DEFAULT_EVIDENCE
-
-    def substitute(self, end_s: int) -> SubstituteRain | None:
-        """Rain of a step in place of missing rain; None if there is none."""
-        sources = (self._analysed_step, *self.substitutes, self._forecast_step)
-        found = (each(end_s) for each in sources)
-        return next((rain for rain in found if rain is not None), None)
-
-    def _analysed_step(self, end_s: int) -> SubstituteRain | None:
-        return substitute_analysed(self.analyses, end_s)
-
-    def _forecast_step(self, end_s: int) -> SubstituteRain | None:
-        coming = self.forecast_rain(end_s - STEP_S)
-        if coming.depths_mm is None or coming.issued_s is None:
-            return None
-        reason = Reason(
-            ReasonCode.RAIN_FROM_FORECAST,
-            source=coming.source or "",
-            issued_s=coming.issued_s,
-        )
-        return SubstituteRain(coming.depths_mm[0], reason)
-
-    def forecast_rain(self, at_s: float) -> ForecastRain:
-        """Forecast rain after a moment."""
-        return self.forecast(at_s) if self.forecast else NO_FORECAST
-
-    def analysis_finding(self, at_s: float, rain: RainState) -> Finding | None:
-        """Finding of the analyses known at a moment; the gauges' fill what is absent.
-
-        Args:
-            at_s: Unix time of the end of a step.
-            rain: Rain and soil water by the gauges.
-        """
-        index_mm = rain.tanks.index_mm if has_recent_rain(rain) and rain.tanks else None
-        return find_analysed(self.analyses, at_s, self.criteria, index_mm, rain.r60_mm)
-
-    def official_columns(self, at_s: float) -> dict[str, int | None]:
-        """Columns with JMA's level for the cell's municipality."""
-        if self.municipality is None:
-            return {}
-        found = find_official_level(self.telegrams, self.municipality, at_s)
-        level, reported_s = found or (None, None)
-        reported_us = None if reported_s is None else round(reported_s * 1_000_000)
-        return {"official_level": level, "official_at": reported_us}
-
-
-@dataclass(frozen=True)
 class CellScores:
     """Results of scoring a cell.
 
@@ -434,12 +389,14 @@ class CellScores:
         sensors: Rows of schemas.SENSORS, likewise, without the cell.
         reflagged: Readings whose flag differs from silver's.
         memories: States to save for later readings.
+        hot: Hot state for the next readings; None if there is no new one.
     """
 
     rows: list[LevelRow]
     sensors: list[dict[str, Any]]
     reflagged: list[Observation]
     memories: list[ScoringState] = field(default_factory=list)
+    hot: HotState | None = None
 
 
 def score_cell(
@@ -448,6 +405,8 @@ def score_cell(
     touched_s: float | None = None,
     past: ScoringState | None = None,
     nearby: NearbyRain = NO_NEARBY_RAIN,
+    *,
+    makes_hot: bool = False,
 ) -> CellScores:
     """Flag the readings of a cell, then score it.
 
@@ -459,27 +418,124 @@ def score_cell(
             are returned. None returns all.
         past: A saved state that is valid for the new readings.
         nearby: Rain of the gauges in other cells.
+        makes_hot: Whether a hot state is wanted.
     """
     if not observations:
         return CellScores([], [], [])
-    since_s = float("-inf") if touched_s is None else touched_s
     observations = [*(past.last if past else ()), *observations]
-    known = flag_with_neighbours(observations, since_s, nearby.neighbours())
+    known, changed = _flag(observations, rules, touched_s, nearby)
+    # States are saved after the end of the first step at the earliest.
+    ends_s = list_steps(known, past)
+    after_s = past.at_s if past else ends_s[0]
+    due = state_times_s(after_s, known[-1].at_s)
+    times = HotTimes.of(ends_s, known) if makes_hot else NO_HOT_TIMES
+    run, scores = _score(known, rules, touched_s, past, nearby, [*due, *times])
+    memories = [
+        run.state(at_s, last_observations(known, at_s))
+        for at_s in due
+        if run.cell.is_settled(at_s)
+    ]
+    records = find_rain_records(known) if makes_hot else {}
+    hot = make_hot_state(run, times, known, records, known[-1].at_s)
+    return replace(scores, reflagged=changed, memories=memories, hot=hot)
+
+
+def score_from_hot(
+    observations: Sequence[Observation],
+    rules: CellRules,
+    touched_s: float,
+    past: HotState,
+    nearby: NearbyRain = NO_NEARBY_RAIN,
+) -> CellScores | None:
+    """Flag and score the new readings of a cell.
+
+    Args:
+        observations: Readings of the cell after the state, in any order.
+        rules: Rules of the cell.
+        touched_s: Unix time of the earliest new reading.
+        past: A state that `HotState.holds_for` these.
+        nearby: Rain of the gauges in other cells.
+
+    Returns:
+        None if the cell must be scored from a saved state. Without a new hot state the
+        past one remains the newest.
+    """
+    observations = [*past.last, *observations]
+    records = find_rain_records(observations, past.gauges)
+    known, changed = _flag(observations, rules, touched_s, nearby, records)
+    if not past.still_holds(known, changed, touched_s):
+        return None
+    times = HotTimes.of(list_steps(known, past), known)
+    run, scores = _score(known, rules, touched_s, past, nearby, list(times))
+    hot = make_hot_state(run, times, known, records, past.cold_s)
+    return replace(scores, reflagged=changed, hot=hot)
+
+
+def _flag(
+    observations: Sequence[Observation],
+    rules: CellRules,
+    touched_s: float | None,
+    nearby: NearbyRain,
+    records: Mapping[str, RainRecord] | None = None,
+) -> tuple[list[Observation], list[Observation]]:
+    """All readings with their flags in time order, and those with a new flag."""
+    since_s = float("-inf") if touched_s is None else touched_s
+    known = flag_with_neighbours(observations, since_s, nearby.neighbours(), records)
     known = flag_beside_analysis(known, rules.analyses, since_s)
     had = {_flag_of(o) for o in observations}
-    changed = [o for o in known if _flag_of(o) not in had]
+    return known, [o for o in known if _flag_of(o) not in had]
+
+
+def _score(  # noqa: PLR0917 - one step of two functions
+    known: Sequence[Observation],
+    rules: CellRules,
+    touched_s: float | None,
+    past: ScoringState | None,
+    nearby: NearbyRain,
+    due: Iterable[int],
+) -> tuple[CellPass, CellScores]:
+    """Score readings with flags; without the states to save."""
     from_s = first_changed_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
-    cell = CellReadings.from_observations(known, from_s, past, rules.evidence)
+    due = sorted(set(due))
+    cell = CellReadings.from_observations(known, from_s, past, rules.evidence, due)
     rules = replace(rules, substitutes=(*rules.substitutes, nearby.substitute))
-    run = CellPass(cell, known, rules, past)
+    run = CellPass(cell, known, rules, past, due)
     rows = _rows(run, rules, from_s)
-    return CellScores(
-        rows,
-        make_sensor_rows(cell.sensors, known, from_s),
-        changed,
-        run.memories(known),
+    return run, CellScores(rows, make_sensor_rows(cell.sensors, known, from_s), [])
+
+
+def make_hot_state(
+    run: CellPass,
+    times: HotTimes,
+    known: Sequence[Observation],
+    records: Mapping[str, RainRecord],
+    cold_s: float,
+) -> HotState | None:
+    """The newest hot state of a pass; None if there is none.
+
+    Args:
+        run: The pass.
+        times: Its times of hot states.
+        known: Readings in time order, with flags.
+        records: Their rain by gauge.
+        cold_s: See `HotState`.
+    """
+    at_s, margin_s, rules = times.newest_s, 0.0, run.rules
+    if at_s is None or not run.is_certain(at_s):
+        at_s, margin_s = times.older_s, FLAG_REACH_S
+        if at_s is None:
+            return None
+    tail = tail_s(rules.evidence)
+    kept = keep_readings(known, at_s, tail, all_rain=rules.analyses is not None)
+    state = run.state(at_s, kept)
+    return HotState(
+        **vars(state),
+        gauges=trim_records(records, at_s),
+        margin_s=margin_s,
+        cold_s=cold_s,
+        digest=rules.digest(at_s),
     )
 
 
@@ -520,7 +576,7 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         rate, motion = cell.sensors.findings(end_s)
         motion += run.soil_findings(at)
         motion += run.node_findings(end_s, rules.evidence, motion)
-        view = run.outlook(at, rain)
+        view = run.outlook(at)
         motion.append(run.ahead_finding(at, view))
         motion.append(rules.analysis_finding(end_s, rain))
         level, reasons, state, known_until_s = run.judge(at, motion)
@@ -541,17 +597,3 @@ def _rows(run: CellPass, rules: CellRules, from_s: float) -> list[LevelRow]:
         )
         rows.append(row)
     return rows
-
-
-def first_changed_s(
-    observations: Iterable[Observation], touched_s: float | None
-) -> float:
-    """Unix time from which new readings can change rows.
-
-    Includes the steps since the last older reading, which have no rows yet.
-    """
-    if touched_s is None:
-        return float("-inf")
-    earlier = [o.at_s for o in observations if o.at_s < touched_s]
-    from_s = min(max(earlier, default=touched_s), touched_s - FLAG_REACH_S)
-    return min([from_s, *gap_begins(observations, touched_s - NEIGHBOUR_S)])

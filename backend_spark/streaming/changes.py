@@ -1,13 +1,13 @@
 """Changes by received messages: which cells to score, and why rows of them change."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from threading import Lock
 from typing import Any
 
 from backend_spark.scoring import node_summary
+from backend_spark.scoring.nearby import CellPlaces
 from backend_spark.scoring.revisions import NewReadings, add_news, merge_news
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,43 @@ class ReceivedChanges:
                 )
         return replace(self, earliest_us=earliest_us)
 
+    def groups(
+        self, max_cost: float, cost_of: Callable[[str], float]
+    ) -> Iterator["ReceivedChanges"]:
+        """Cells sorted by token, in groups with a limit of their cost.
+
+        Args:
+            max_cost: Cost of a group of several cells.
+            cost_of: Gives the cost of a cell.
+        """
+        group: list[str] = []
+        cost = 0.0
+        for cell in sorted(self.earliest_us):
+            cost += cost_of(cell)
+            if group and cost > max_cost:
+                yield self._only(group)
+                group, cost = [], cost_of(cell)
+            group.append(cell)
+        if group:
+            yield self._only(group)
+
+    def _only(self, cells: Sequence[str]) -> "ReceivedChanges":
+        earliest_us = {cell: self.earliest_us[cell] for cell in cells}
+        return ReceivedChanges(earliest_us, 0, {c: self.news[c] for c in cells})
+
+
+@dataclass(frozen=True)
+class PassCells:
+    """Cells of a pass.
+
+    Attributes:
+        places: Cells with a node.
+        changes: Changes that the pass scores.
+    """
+
+    places: CellPlaces
+    changes: ReceivedChanges
+
 
 @dataclass
 class UnscoredChanges:
@@ -108,10 +145,3 @@ class UnscoredChanges:
             news[cell] = merge_news([*news.get(cell, ()), *touched.news[cell]])
         node_summary.merge_into(self.changes.node_rows, touched.node_rows.values())
         self.batch_id = max(batch_id, -1 if self.batch_id is None else self.batch_id)
-
-    def chunks(self, max_cells: int) -> Iterator[ReceivedChanges]:
-        """Cells sorted by token, in chunks of at most `max_cells` cells."""
-        cells = iter(sorted(self.changes.earliest_us.items()))
-        while earliest_us := dict(islice(cells, max_cells)):
-            news = {cell: self.changes.news[cell] for cell in earliest_us}
-            yield ReceivedChanges(earliest_us, 0, news)

@@ -13,7 +13,7 @@ other: a pass ignores files of silver that are committed while it runs.
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,35 +30,45 @@ from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.ingest.messages import DEAD_LETTER
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring import decode, node_summary
-from backend_spark.scoring.arrow import CELL_SCORES, Scorer, collect_rows, table_to_ipc
-from backend_spark.scoring.cell_state import REREAD_S
-from backend_spark.scoring.decode import (
-    decode_messages,
-    filter_received,
-    has_plausible_time,
-)
-from backend_spark.scoring.nearby import find_nearby_cells
+from backend_spark.scoring.arrow import table_to_ipc
+from backend_spark.scoring.decode import decode_messages
+from backend_spark.scoring.nearby import CellPlaces
 from backend_spark.scoring.revisions import (
     NewReadings,
     revise_rows,
 )
-from backend_spark.streaming.changes import ReceivedChanges, UnscoredChanges
+from backend_spark.streaming.changes import (
+    PassCells,
+    ReceivedChanges,
+    UnscoredChanges,
+)
+from backend_spark.streaming.hot_files import HotFiles
+from backend_spark.streaming.scoring_tasks import (
+    HOT_FOLDER,
+    REVISION_TABLES,
+    ROW_KEYS,
+    SHARE_RESULT,
+    CellShare,
+    ShareWorker,
+    collect_shares,
+    results_of,
+)
 from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import (
+    STATE_KEYS,
     BatchTransaction,
     DataFile,
     JobClaim,
-    StoredCellStates,
     append_files,
     append_rows,
     commit_files,
     merge_rows,
-    read_cell_states,
+    replace_cell_states,
     update_flags,
     write_file,
 )
 from backend_spark.tables.maintenance import maintain_tables
-from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader, DeltaTables
+from backend_spark.tables.reader import CellRowReader, DeltaTables
 from backend_spark.tables.schemas import (
     BRONZE,
     CELL_STATES,
@@ -66,7 +76,6 @@ from backend_spark.tables.schemas import (
     LEVEL_KEY,
     LOG,
     NODE_KEY,
-    SENSOR_KEY,
     SPARK_TABLES,
     TABLES,
     format_ddl,
@@ -90,11 +99,11 @@ LOT_RESULT: Final = pa.schema([
 """Results of a lot: a file as JSON, or rows as an Arrow stream (schemas.TOUCHED, or
 `node_summary.PLAIN`)."""
 
-REVISION_TABLES: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
-"""Tables of the rows that a revision replaces."""
-
 CELLS_AT_ONCE: Final = 120
-"""Cells whose history is in memory at a time, and whose rows are one commit."""
+"""Cells that are scored from saved states and whose rows are one commit."""
+
+HOT_COST: Final = 1 / 16
+"""Cost of scoring a cell from its hot state, as a part of that."""
 
 FLAGS_AT_ONCE: Final = 500_000
 """Changed flags in memory above which they are written before the end of a pass."""
@@ -107,10 +116,6 @@ ANALYSED_TRANSACTION_PREFIX: Final = "analysed "
 
 IMPORTS_AT_ONCE: Final = 50
 """Imports of analyses whose rows are in memory at a time."""
-
-RECENT_S: Final = 4 * 86_400
-"""Age since when most passes read; a cell that needs more is scored by itself, so that
-one late reading does not bring months of its neighbours into memory."""
 
 ANALYST: Final = "JMA"
 """Name in revisions that a later analysis causes."""
@@ -274,6 +279,13 @@ class ScoringPipeline:
     batches_to_maintain: deque[int] = field(default_factory=deque)
 
     @cached_property
+    def hot(self) -> HotFiles:
+        """Hot states of cells; none at first."""
+        files = HotFiles(self.tables / HOT_FOLDER)
+        files.clear()
+        return files
+
+    @cached_property
     def claim(self) -> JobClaim:
         """Claim on the tables that passes append to."""
         return JobClaim([self.tables / name for name in REVISION_TABLES])
@@ -324,12 +336,14 @@ class ScoringPipeline:
         if pending.batch_id is None:
             return
         self._renew_nodes(pending.changes.node_rows)
+        self.hot.begin()
+        cells = self._find_cells(pending.changes)
         flags = FLAGS.empty_table()
-        for touched in pending.chunks(CELLS_AT_ONCE):
+        for touched in cells.changes.groups(CELLS_AT_ONCE, self._cost_of):
             if must_stop is not None and must_stop():
                 self.pending.add(pending.changes, pending.batch_id)
                 return
-            new_flags = self._score(session, touched, until_us)
+            new_flags = self._score(session, touched, cells, until_us)
             flags = pa.concat_tables([flags, new_flags])
             if flags.num_rows > FLAGS_AT_ONCE:
                 update_flags(self.tables / "silver", flags)
@@ -339,6 +353,21 @@ class ScoringPipeline:
         upto = Transaction(SCORED_TRANSACTION_PREFIX + self.app_id, pending.batch_id)
         properties = CommitProperties(app_transactions=[upto])
         commit_files(levels, [], properties, read=self.claim.open(levels))
+        self.hot.end()
+
+    def _find_cells(self, changes: ReceivedChanges) -> PassCells:
+        """Cells with a node, and the changes that a pass scores."""
+        nodes = DeltaTables(self.tables).nodes(["cell", "at"])
+        nodes = nodes.filter(pc.is_valid(nodes["cell"]))
+        newest = nodes.group_by("cell").aggregate([("at", "max")])
+        times = newest["at_max"].cast(pa.int64()).to_pylist()
+        newest_us = dict(zip(newest["cell"].to_pylist(), times, strict=True))
+        scored = changes.within_horizon(newest_us, self.horizon_s * 1_000_000)
+        return PassCells(CellPlaces(newest_us), scored)
+
+    def _cost_of(self, cell: str) -> float:
+        """Cost of scoring a cell, as a part of that from a saved state."""
+        return HOT_COST if cell in self.hot else 1.0
 
     def score_analyses(self) -> None:
         """Write levels of the cells without a node from new analyses; idempotent."""
@@ -452,106 +481,94 @@ class ScoringPipeline:
         self,
         session: SparkSession,
         touched: ReceivedChanges,
+        cells: PassCells,
         until_us: int | None = None,
     ) -> pa.Table:
-        """Score cells; returns the flags that change (schemas.FLAGS)."""
-        newest_us = self._newest_readings_us()
-        touched = touched.within_horizon(newest_us, self.horizon_s * 1_000_000)
-        known = read_cell_states(self.tables / "memories", touched.earliest_us)
-        scored = self._score_on_executors(session, touched, known, newest_us, until_us)
-        for table, keys in (("levels", LEVEL_KEY), ("sensors", SENSOR_KEY)):
-            rows = collect_rows(scored, table, TABLES[table])
-            self._revise(table, keys, rows, touched)
-        known.replace(collect_rows(scored, "memories", CELL_STATES))
-        return collect_rows(scored, "flags", FLAGS)
-
-    def _newest_readings_us(self) -> dict[str, int]:
-        """Unix time in microseconds of the newest reading of each cell with a node."""
-        nodes = DeltaTables(self.tables).nodes(["cell", "at"])
-        nodes = nodes.filter(pc.is_valid(nodes["cell"]))
-        newest = nodes.group_by("cell").aggregate([("at", "max")])
-        times = newest["at_max"].cast(pa.int64()).to_pylist()
-        return dict(zip(newest["cell"].to_pylist(), times, strict=True))
-
-    def _score_on_executors(
-        self,
-        session: SparkSession,
-        touched: ReceivedChanges,
-        known: StoredCellStates,
-        occupied: Collection[str],
-        until_us: int | None,
-    ) -> pa.Table:
-        """CELL_SCORES of cells, distributed over the executors."""
-        shares = self._share_cells(
-            touched, known, session.sparkContext.defaultParallelism
-        )
-        tasks = [self._make_task(share, touched, known, occupied) for share in shares]
-        horizon_s, max_ahead_s = self.horizon_s, self.max_ahead_s
+        """Score a group of cells; returns the flags that change (schemas.FLAGS)."""
+        read = {name: self.claim.open(self.tables / name) for name in REVISION_TABLES}
+        tasks = session.sparkContext.defaultParallelism
+        shares = [each.encode() for each in self._make_shares(touched, cells, tasks)]
+        worker = self._make_worker(read, until_us)
 
         # Spark counts parameters, and would count the self of a method.
         def score(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    reader, files, scorer = tasks[number]
-                    rows = reader.read(files)
-                    rows = rows.filter(has_plausible_time(rows, max_ahead_s, horizon_s))
-                    if until_us is not None:
-                        rows = filter_received(rows, until_us)
-                    yield from scorer.score(rows).to_batches()
+                    share = CellShare.decode(shares[number])
+                    yield from worker.process(share).to_batches()
 
-        numbers = session.range(0, len(tasks), 1, len(tasks))
-        return numbers.mapInArrow(score, format_ddl(CELL_SCORES)).toArrow()
+        numbers = session.range(0, len(shares), 1, len(shares))
+        results = numbers.mapInArrow(score, format_ddl(SHARE_RESULT)).toArrow()
+        for table in REVISION_TABLES:
+            self._write(table, results, read[table])
+        stale = collect_shares(results, "stale", STATE_KEYS)
+        new = collect_shares(results, "memories", CELL_STATES)
+        replace_cell_states(self.tables / "memories", stale, new)
+        for change in results_of(results, "hot"):
+            file, tokens = json.loads(change.as_py())
+            self.hot.change(tokens, file)
+        return collect_shares(results, "flags", FLAGS)
 
-    def _share_cells(
-        self, touched: ReceivedChanges, known: StoredCellStates, count: int
-    ) -> list[list[str]]:
-        """Cells of each task: `count` tasks, and one for each cell with late readings.
+    def _write(self, table: str, results: pa.Table, read: DeltaTable) -> None:
+        """Write rows of gold, after storing the rows that they replace as revisions.
 
-        A cell that has states, but none of the last days that is valid, is read by
-        itself.
+        Args:
+            table: `levels` or `sensors`.
+            results: SHARE_RESULT.
+            read: The version that the rows were compared with.
         """
-        newest_s = known.newest_s()
-        late = {
-            cell
-            for cell in newest_s.keys() & touched.earliest_us.keys()
-            if self._since_s(cell, touched, known) < newest_s[cell] - RECENT_S
-        }
-        cells = sorted(touched.earliest_us.keys() - late)
-        count = min(count, len(cells))
-        shares = [
-            cells[len(cells) * n // count : len(cells) * (n + 1) // count]
-            for n in range(count)
+        past, path = REVISION_TABLES[table], self.tables / table
+        keys, schema = ROW_KEYS[table], TABLES[table]
+        superseded = collect_shares(results, f"superseded {table}", TABLES[past])
+        merge_rows(self.tables / past, superseded, (*keys, "version"))
+        files = [
+            DataFile(**json.loads(each.as_py()))
+            for each in results_of(results, f"file {table}")
         ]
-        return [*shares, *([cell] for cell in sorted(late))]
+        if files:
+            commit_files(path, files, self.claim.commit_properties(), read=read)
+        merge_rows(path, collect_shares(results, f"changed {table}", schema), keys)
 
-    def _since_s(
-        self, cell: str, touched: ReceivedChanges, known: StoredCellStates
-    ) -> float:
-        """Unix time of the first reading needed to score a cell."""
-        if cell in known.valid:
-            return known.valid[cell][0] - REREAD_S
-        return touched.earliest_us[cell] / 1_000_000 - self.horizon_s
+    def _make_worker(
+        self, read: Mapping[str, DeltaTable], until_us: int | None
+    ) -> ShareWorker:
+        """The worker of a group of cells."""
+        versions = {name: table.version() for name, table in read.items()}
+        versions["silver"] = DeltaTable(str(self.tables / "silver")).version()
+        # Files are recorded before they are committed, so after the version.
+        with self.pending.lock:
+            hidden = frozenset(self.pending.files)
+        return ShareWorker(
+            self.tables,
+            self.cell_rules,
+            self.horizon_s,
+            self.max_ahead_s,
+            self.nearby_km,
+            versions,
+            hidden,
+            until_us,
+        )
 
-    def _make_task(
-        self,
-        cells: Sequence[str],
-        touched: ReceivedChanges,
-        known: StoredCellStates,
-        occupied: Collection[str],
-    ) -> tuple[CellRowReader, list[str], Scorer]:
-        """Reader, files and scorer of some cells, for an executor."""
-        earliest_us = {cell: touched.earliest_us[cell] for cell in cells}
-        last = {cell: known.valid[cell] for cell in cells if cell in known.valid}
-        since_s = min(self._since_s(cell, touched, known) for cell in cells)
-        path = str(self.tables / "silver")
-        memories = {cell: body for cell, (_, body) in last.items()}
-        rules = self.cell_rules.rules_of(cells)
-        around = find_nearby_cells(cells, occupied, self.nearby_km)
-        scorer = Scorer(rules, self.horizon_s, earliest_us, memories, around)
-        since_us = round(since_s * 1_000_000)
-        reader = CellRowReader(path, HISTORY_SCHEMA, sorted(scorer.cells), since_us)
-        files = [file for file in reader.list_files() if file not in self.pending.files]
-        return reader, files, scorer
+    def _make_shares(
+        self, touched: ReceivedChanges, cells: PassCells, tasks: int
+    ) -> Iterator[CellShare]:
+        """Cells of each task, those with hot states apart from the others."""
+        tokens = sorted(touched.earliest_us)
+        hot = [cell for cell in tokens if cell in self.hot]
+        cold = [cell for cell in tokens if cell not in self.hot]
+        for some in (hot, cold):
+            size = max(1, -(-len(some) // tasks))
+            for first in range(0, len(some), size):
+                share = some[first : first + size]
+                near = cells.places.around(share, self.nearby_km)
+                others_us = cells.changes.earliest_us
+                yield CellShare(
+                    {cell: touched.earliest_us[cell] for cell in share},
+                    {cell: touched.news[cell] for cell in share},
+                    near,
+                    {cell: others_us[cell] for cell in near if cell in others_us},
+                    self.hot.of_cells({*share, *near}),
+                )
 
     def _revise(
         self,

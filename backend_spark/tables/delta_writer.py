@@ -519,13 +519,11 @@ class StoredCellStates:
     """Stored scoring states of some cells, at the arrival of new readings.
 
     Attributes:
-        path: Folder of the table ``memories``.
         valid: For each cell the last state that the readings do not change: its Unix
             time in seconds, and its encoding by `scoring.cell_state`.
         all_times: (cell, Unix time in microseconds) of all stored states.
     """
 
-    path: Path
     valid: Mapping[str, tuple[int, bytes]]
     all_times: Sequence[tuple[str, int]]
 
@@ -536,11 +534,11 @@ class StoredCellStates:
             newest[cell] = max(at_us // _MICRO, newest.get(cell, 0))
         return newest
 
-    def replace(self, new: pa.Table) -> None:
-        """Append states, and delete those of their cells that are no longer valid.
+    def stale(self, new: pa.Table) -> pa.Table:
+        """Keys of the states that are no longer valid, or no longer kept.
 
         Args:
-            new: schemas.CELL_STATES.
+            new: States to be stored; schemas.CELL_STATES.
         """
         latest = {cell: at_s for cell, (at_s, _) in self.valid.items()}
         times_s = [us // _MICRO for us in new["at"].cast(pa.int64()).to_pylist()]
@@ -551,22 +549,32 @@ class StoredCellStates:
             if at_us > latest.get(cell, 0) * _MICRO
             or (new.num_rows and not keeps_state(at_us / _MICRO, newest.get(cell, 0)))
         ]
-        self._delete(invalid)
-        append_rows(self.path, new)
+        return pa.Table.from_pylist(invalid, schema=STATE_KEYS)
 
-    def _delete(self, keys: Sequence[dict[str, object]]) -> None:
-        if not keys:
-            return
-        schema = pa.schema([CELL_STATES.field(name) for name in CELL_AND_TIME])
+
+STATE_KEYS: Final = pa.schema([CELL_STATES.field(name) for name in CELL_AND_TIME])
+"""Key of a cell state."""
+
+
+def replace_cell_states(path: Path, stale: pa.Table, new: pa.Table) -> None:
+    """Delete states, and append others.
+
+    Args:
+        path: Folder of the table ``memories``.
+        stale: Keys of states to delete.
+        new: schemas.CELL_STATES.
+    """
+    if stale.num_rows:
         matches = (f"target.{key} = source.{key}" for key in CELL_AND_TIME)
-        DeltaTable(str(self.path)).merge(
-            pa.Table.from_pylist(list(keys), schema=schema),
+        DeltaTable(str(path)).merge(
+            stale,
             predicate=" AND ".join(matches),
             source_alias="source",
             target_alias="target",
             streamed_exec=False,
         ).when_matched_delete().execute()
-        sync_version(self.path, DeltaTable(str(self.path)).version())
+        sync_version(path, DeltaTable(str(path)).version())
+    append_rows(path, new)
 
 
 def read_cell_states(path: Path, earliest_us: Mapping[str, int]) -> StoredCellStates:
@@ -586,4 +594,4 @@ def read_cell_states(path: Path, earliest_us: Mapping[str, int]) -> StoredCellSt
         is_valid = at_us / _MICRO <= last_valid_state_s(earliest_us[cell] / _MICRO)
         if is_valid and row["format"] == STATE_FORMAT:
             last[cell] = (at_us // _MICRO, row["body"])
-    return StoredCellStates(path, last, others)
+    return StoredCellStates(last, others)

@@ -414,16 +414,19 @@ class CellRowReader:
         schema: Columns to read, among them ``cell`` and ``at``.
         cells: Tokens of the cells, ascending.
         since_us: Unix time of the earliest row, in microseconds.
+        version: Version of the table; None for the newest.
     """
 
     path: str
     schema: pa.Schema
     cells: Sequence[str]
     since_us: int
+    version: int | None = None
 
     def list_files(self) -> list[str]:
         """Names of the files that may contain such rows."""
-        adds = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
+        table = DeltaTable(self.path, self.version)
+        adds = pa.table(table.get_add_actions(flatten=True))
         lowest, highest = (_column(adds, f"{bound}.cell") for bound in ("min", "max"))
         return [
             path

@@ -9,7 +9,8 @@ from backend_spark.i18n import message_reasons, reasons_of, render_both, render_
 from backend_spark.scoring.judgement import judge_step
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import RainState
-from backend_spark.scoring.score import CellRules, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import score_cell
 from slope_science.criteria import Criteria
 from slope_science.findings import judge_rain
 from slope_science.rain import SoilWater

@@ -20,7 +20,7 @@ from backend_spark.scoring.arrow import (
 from backend_spark.scoring.revisions import is_unchanged
 from backend_spark.scoring.score import score_levels
 from backend_spark.streaming import job
-from backend_spark.streaming.changes import ReceivedChanges
+from backend_spark.streaming.changes import PassCells, ReceivedChanges
 from backend_spark.streaming.job import RestartingQuery
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.tables import delta_writer
@@ -62,12 +62,13 @@ def run_before_a_pass(
         self: ScoringPipeline,
         session: SparkSession,
         touched: ReceivedChanges,
+        cells: PassCells,
         until_us: int | None,
     ) -> pa.Table:
         if not begun.is_set():
             begun.set()
             work()
-        return score_cells(self, session, touched, until_us)
+        return score_cells(self, session, touched, cells, until_us)
 
     monkeypatch.setattr(ScoringPipeline, "_score", score_after_it)
 

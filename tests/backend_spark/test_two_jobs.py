@@ -1,11 +1,10 @@
 """Two jobs on the same tables, because the file of the lock was deleted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 from storm_log import message, write
@@ -15,7 +14,7 @@ from backend_spark.errors import SupersededError
 from backend_spark.streaming import job, pipeline
 from backend_spark.streaming.pipeline import ScoringPipeline
 from backend_spark.streaming.sources import read_table_rows
-from backend_spark.tables.delta_writer import JobClaim, append_rows, create_tables
+from backend_spark.tables.delta_writer import DataFile, commit_files, create_tables
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SPARK_TABLES
 
@@ -83,14 +82,17 @@ def test_second_job_starts_within_a_pass_of_the_first(
     """Both have read that the rows are missing; one of them appends them."""
     first = jobs.start()
 
-    def append_late(
-        path: Path, rows: pa.Table, claim: JobClaim, read: DeltaTable
+    def commit_late(
+        path: Path,
+        files: Sequence[DataFile],
+        properties: CommitProperties,
+        read: DeltaTable,
     ) -> None:
-        monkeypatch.setattr(pipeline, "append_rows", append_rows)
+        monkeypatch.setattr(pipeline, "commit_files", commit_files)
         jobs.start().score(spark)
-        append_rows(path, rows, claim, read)
+        commit_files(path, files, properties, read=read)
 
-    monkeypatch.setattr(pipeline, "append_rows", append_late)
+    monkeypatch.setattr(pipeline, "commit_files", commit_late)
     with pytest.raises(CommitFailedError, match="transaction"):
         first.score(spark)
 

@@ -17,7 +17,8 @@ from backend_spark.analysed_rain.table import (
 )
 from backend_spark.config import KeepSection
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import CellRules, LevelRow, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import LevelRow, score_cell
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.reason_codes import ReasonCode

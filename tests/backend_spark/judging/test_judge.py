@@ -25,7 +25,8 @@ from backend_spark.judging.memory_pipeline import decode_table
 from backend_spark.judging.receipt_clock import SHORTEST_S, Effort, iso_time
 from backend_spark.judging.report import judge_table, to_json
 from backend_spark.scoring.arrow import read_observations
-from backend_spark.scoring.score import CellRules, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import score_cell
 from service_runtime.settings import build_settings
 from slope_science.criteria import Criteria
 from spatial_mqtt.reading_table import read_table

@@ -18,7 +18,8 @@ from backend_spark import open_tables, plots
 from backend_spark.errors import PlotError
 from backend_spark.scoring.arrow import make_levels_table
 from backend_spark.scoring.observation import STEP_S
-from backend_spark.scoring.score import CellRules, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import score_cell
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, SILVER
 from slope_science.creep import fukuzono_displacement_mm

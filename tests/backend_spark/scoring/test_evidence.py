@@ -3,7 +3,8 @@
 import pytest
 
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import CellRules, LevelRow, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import LevelRow, score_cell
 from slope_science.criteria import Criteria
 
 T0 = 1_700_006_400  # a full hour

@@ -13,7 +13,8 @@ from itertools import product
 import pytest
 
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import CellRules, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import score_cell
 from edge_agent.triage import Triage
 from slope_science.criteria import Criteria
 from spatial_mqtt.senml import Reading

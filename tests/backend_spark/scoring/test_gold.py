@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import CellRules, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import score_cell
 from backend_spark.tables.schemas import LEVELS, SENSORS
 from slope_science.creep import fukuzono_displacement_mm
 from slope_science.criteria import NO_LINE, NOT_JUDGED_MM, Criteria

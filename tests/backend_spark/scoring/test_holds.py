@@ -15,7 +15,8 @@ from backend_spark.scoring.holds import LOW_HOLD_S, HoldLimits
 from backend_spark.scoring.nearby import GaugeReports, NearbyGauge, NearbyRain
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SubstituteRain
-from backend_spark.scoring.score import CellRules, LevelRow, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import LevelRow, score_cell
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.rain_forecast import ForecastRain

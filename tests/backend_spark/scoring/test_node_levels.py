@@ -22,7 +22,8 @@ from backend_spark.scoring.node_levels import (
     make_node_findings,
 )
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import CellRules, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import score_cell
 from backend_spark.tables.schemas import BRONZE, LOG
 from edge_agent.triage import Triage
 from slope_science.criteria import Criteria

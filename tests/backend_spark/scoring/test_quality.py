@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import flag_single, flag_with_neighbours
-from backend_spark.scoring.score import CellRules, score_cell, score_levels
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import score_cell, score_levels
 from slope_science.criteria import Criteria
 
 T0 = 1_700_000_400

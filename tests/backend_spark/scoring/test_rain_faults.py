@@ -17,7 +17,8 @@ from backend_spark.scoring.nearby import (
 )
 from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.quality import flag_with_neighbours
-from backend_spark.scoring.score import CellRules, CellScores, score_cell, score_levels
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import CellScores, score_cell, score_levels
 from slope_science.criteria import Criteria
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 

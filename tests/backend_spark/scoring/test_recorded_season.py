@@ -8,7 +8,8 @@ import pytest
 from measurements import seattle
 
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import CellRules, score_cell
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import score_cell
 from slope_science.criteria import Criteria
 
 T0 = 1_280_000_400  # a full hour

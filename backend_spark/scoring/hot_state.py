@@ -1,0 +1,336 @@
+"""Hot state of a cell: the newest state, from which only new readings are scored.
+
+A saved state of `cell_state` is up to a day old, and scoring from it reads 26 hours
+before it again. A hot state is that of the newest closed step, and contains what later
+steps need of the readings before it: the rain of a day by gauge, and few readings of
+each series. It is a cache. It is used only where scoring from it gives what scoring
+from a saved state gives; everywhere else it is discarded (`HotState.holds_for`).
+
+Two kinds of states are kept. The newest one has no margin: it needs evidence that later
+readings cannot change. Where rain is missing, or evidence may be held, the state is
+three hours old, as saved states are when they are saved.
+"""
+
+import math
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from backend_spark.scoring.cell_state import (
+    MIN_STATE_AGE_S,
+    REREAD_S,
+    STATE_INTERVAL_S,
+    ScoringState,
+)
+from backend_spark.scoring.holds import USUAL_READINGS
+from backend_spark.scoring.observation import (
+    PORE_UNIT,
+    RAIN_UNIT,
+    STEP_S,
+    Observation,
+    reading_limits,
+    step_end_s,
+)
+from backend_spark.scoring.quality import LOOK_BACK_S, flag_single
+from backend_spark.scoring.rain import MAX_CATCH_UP_S
+from slope_science.evidence.settings import EvidenceSettings
+from slope_science.quality import CLOCK_LAG_S, NEIGHBOUR_S, Flag
+from slope_science.rain_quality import FIRST_REPORT_S, RainRecord
+from slope_science.reason_codes import ReasonCode
+from slope_science.soil_moisture import SUCTION_H
+
+TAIL_S: Final = 2 * NEIGHBOUR_S
+"""Time before a state of which all readings are kept: flags of the last hour are
+checked again, and a test uses readings up to an hour before."""
+
+RAIN_TAIL_S: Final = MIN_STATE_AGE_S + TAIL_S
+"""The same for rain, which takes the place of a neighbour's missing rain."""
+
+RECOMPUTE_SPREAD_S: Final = 20 * 3600
+"""Time over which cells are scored from their saved state again, once a day."""
+
+
+@dataclass(frozen=True)
+class HotState(ScoringState):
+    """State of a cell at the end of a recent step; `last` has the kept readings.
+
+    Attributes:
+        gauges: Rain of a day before the state, by node.
+        margin_s: Time after the state in which a new reading makes it invalid.
+        cold_s: Unix time of the newest reading when the cell was last scored without a
+            hot state.
+        digest: Of the rules at the state's step (`CellRules.digest`).
+    """
+
+    gauges: dict[str, RainRecord] = field(default_factory=dict)
+    margin_s: float = 0.0
+    cold_s: float = 0.0
+    digest: int = 0
+
+    def holds_for(self, cell: str, touched_s: float, digest: int) -> bool:
+        """Whether new readings may be scored from it; `still_holds` tests the rest.
+
+        Once a day it does not hold, so that a cell is scored from its saved state, and
+        saves the next one.
+
+        Args:
+            cell: Token of the cell.
+            touched_s: Unix time of the earliest new reading.
+            digest: Of the present rules at this step.
+        """
+        spread_s = zlib.crc32(cell.encode()) % RECOMPUTE_SPREAD_S + MIN_STATE_AGE_S
+        days = [
+            (at_s - spread_s) // STATE_INTERVAL_S for at_s in (self.cold_s, touched_s)
+        ]
+        is_later = touched_s > self.at_s and touched_s >= self.at_s + self.margin_s
+        return is_later and days[0] == days[1] and digest == self.digest
+
+    def still_holds(
+        self,
+        known: Sequence[Observation],
+        changed: Iterable[Observation],
+        touched_s: float,
+    ) -> bool:
+        """Whether new readings change nothing up to the state.
+
+        Args:
+            known: Kept and new readings with their flags, in time order.
+            changed: Those whose flag is a new one.
+            touched_s: Unix time of the earliest new reading.
+        """
+        reports: dict[str, list[float]] = {}
+        for o in known:
+            if o.is_rain:
+                reports.setdefault(o.node, []).append(o.at_s)
+            is_late = o.received_us / 1e6 - o.at_s >= CLOCK_LAG_S
+            # The age of messages is compared over hours of receipt.
+            if is_late and o.synchronised and o.at_s >= touched_s - NEIGHBOUR_S:
+                return False
+        begins_s = (_begin_s(o, reports.get(o.node, ())) for o in changed)
+        news_s = (
+            _interval_begin_s(times, bisect_left(times, touched_s))
+            for times in reports.values()
+            if times[-1] >= touched_s
+        )
+        return all(begin_s >= self.at_s for begin_s in chain(begins_s, news_s))
+
+
+@dataclass(frozen=True)
+class HotTimes:
+    """Times at which a pass may take a hot state.
+
+    Attributes:
+        newest_s: The last closed step; None if it is not after the pass's own state.
+        older_s: The last step with the age of saved states, likewise.
+    """
+
+    newest_s: int | None = None
+    older_s: int | None = None
+
+    @classmethod
+    def of(cls, ends_s: Sequence[int], known: Sequence[Observation]) -> "HotTimes":
+        """Of the steps of a pass.
+
+        Args:
+            ends_s: Ends of the steps.
+            known: Readings in time order.
+        """
+        older_s = int((known[-1].at_s - MIN_STATE_AGE_S) // STEP_S * STEP_S)
+        first_s, newest_s = ends_s[0], ends_s[-1] - STEP_S
+        # Between its reports a gauge's rain is not known yet.
+        reports = {o.node: o.at_s for o in known if o.is_rain}
+        for last_s in reports.values():
+            if last_s >= older_s:
+                newest_s = min(newest_s, int(last_s // STEP_S) * STEP_S)
+        return cls(
+            newest_s if newest_s >= first_s else None,
+            older_s if older_s >= first_s else None,
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        """Those that exist, ascending."""
+        yield from sorted({s for s in (self.newest_s, self.older_s) if s is not None})
+
+
+def _begin_s(o: Observation, reports_s: Sequence[float]) -> float:
+    """Begin of what a reading tells; of rain the report before, as it is spread."""
+    if o.is_rain:
+        return _interval_begin_s(reports_s, bisect_left(reports_s, o.at_s))
+    return math.nextafter(o.at_s, -math.inf)  # at the state it belongs to it
+
+
+def _interval_begin_s(reports_s: Sequence[float], at: int) -> float:
+    """Begin of the interval over which the rain of a report is spread."""
+    if not at:
+        return reports_s[0] - FIRST_REPORT_S
+    return max(reports_s[at - 1], reports_s[at] - MAX_CATCH_UP_S)
+
+
+NO_HOT_TIMES: Final = HotTimes()
+
+
+def tail_s(settings: EvidenceSettings) -> float:
+    """Time before a state of which all readings are kept.
+
+    The level that a node states counts for the hold time of its rule.
+    """
+    rules = vars(settings.rules).values()
+    holds_s = (getattr(rule, "hold_s", 0.0) for rule in rules)
+    return max(TAIL_S, max(holds_s, default=0.0) + STEP_S)
+
+
+def keep_readings(
+    known: Iterable[Observation], at_s: float, tail: float, *, all_rain: bool
+) -> Iterator[Observation]:
+    """Readings up to a moment that later steps need.
+
+    Args:
+        known: Readings in time order, with flags.
+        at_s: The moment.
+        tail: Result of `tail_s`.
+        all_rain: Whether the reports of a day are needed, for analysed rain.
+    """
+    series: dict[tuple[str, str], list[Observation]] = {}
+    for o in known:
+        if o.at_s <= at_s:
+            series.setdefault((o.node, o.name), []).append(o)
+    # The closures that a switch refused are counted since the report before.
+    begins_s = {
+        o.node: o.at_s
+        for each in series.values()
+        for o in each
+        if o.is_rain and o.at_s < at_s - NEIGHBOUR_S
+    }
+    for (node, _), readings in series.items():
+        since_s = min(at_s - tail, begins_s.get(node, at_s))
+        if readings[0].is_rain:
+            since_s = min(since_s, at_s - (REREAD_S if all_rain else RAIN_TAIL_S))
+        places = {*range(_first_of_tail(readings, since_s), len(readings))}
+        places |= _places_of_last(readings)
+        places |= _places_by_kind(readings, at_s)
+        yield from (readings[place] for place in sorted(places))
+
+
+def _first_of_tail(readings: Sequence[Observation], since_s: float) -> int:
+    """Index of the last reading before a time that is no spike.
+
+    After a spike the next reading is compared with the one before.
+    """
+    first = sum(o.at_s <= since_s for o in readings) - 1
+    while first > 0 and _is_spike(readings[first]):
+        first -= 1
+    return max(0, first)
+
+
+def _is_spike(o: Observation) -> bool:
+    return any(reason.code == ReasonCode.SPIKE for reason in o.reasons)
+
+
+def _places_of_last(readings: Sequence[Observation]) -> set[int]:
+    """The last readings that count, for the usual interval, and the last of all."""
+    counted = [place for place, o in enumerate(readings) if o.counts]
+    return {len(readings) - 1, *counted[-(USUAL_READINGS + 1) :]}
+
+
+def _places_by_kind(readings: Sequence[Observation], at_s: float) -> set[int]:
+    """Older readings of sensors whose tests or findings need a day."""
+    o = readings[-1]
+    limits = reading_limits(o.name, o.unit)
+    if o.is_rain:
+        return set()
+    places: set[int] = set()
+    if limits is not None and limits.flat is not None:
+        places |= _places_of_line(readings, at_s - LOOK_BACK_S, limits.flat)
+    if o.unit == RAIN_UNIT and "/" not in o.name:
+        places |= _last_by_step(readings, at_s - REREAD_S)
+    if o.unit == PORE_UNIT and "/" not in o.name:
+        places |= _places_of_minima(readings, at_s - SUCTION_H * 3600.0)
+    return places
+
+
+def _places_of_line(
+    readings: Sequence[Observation], since_s: float, min_jump: float
+) -> set[int]:
+    """Readings since the one before the last jump, at most since a time.
+
+    Of equal ones in a row the first and the last.
+    """
+    good = [
+        place
+        for place, o in enumerate(readings)
+        if o.value is not None and flag_single(o).flag <= Flag.SUSPECT
+    ]
+    places: set[int] = set()
+    after: float | None = None
+    for index in range(len(good) - 1, -1, -1):
+        o = readings[good[index]]
+        value = o.value or 0.0
+        before = readings[good[index - 1]].value if index else None
+        if not value == before == after:
+            places.add(good[index])
+        if o.at_s <= since_s:
+            places.add(good[index])
+            break
+        if before is not None and abs(value - before) >= min_jump:
+            places.add(good[index - 1])
+            break
+        after = value
+    return places
+
+
+def _last_by_step(readings: Sequence[Observation], since_s: float) -> set[int]:
+    """The last reading of each step that counts, since a time."""
+    last = {
+        step_end_s(o.at_s): place
+        for place, o in enumerate(readings)
+        if o.at_s > since_s and o.counts and o.value is not None
+    }
+    return set(last.values())
+
+
+def _places_of_minima(readings: Sequence[Observation], since_s: float) -> set[int]:
+    """Readings since a time that are lower than all later ones."""
+    places: set[int] = set()
+    lowest = float("inf")
+    for place in range(len(readings) - 1, -1, -1):
+        o = readings[place]
+        if o.at_s < since_s:
+            break
+        if o.counts and o.flag != Flag.SUSPECT and o.value is not None:
+            if o.value < lowest:
+                places.add(place)
+            lowest = min(lowest, o.value)
+    return places
+
+
+def trim_records(
+    records: Mapping[str, RainRecord], at_s: float
+) -> dict[str, RainRecord]:
+    """Rain by gauge up to a moment, of a day before it.
+
+    Two intervals before that day remain, because the first one is of unknown length.
+    """
+    return {
+        node: record.between(at_s - REREAD_S, at_s)
+        for node, record in records.items()
+        if record.times_s[1] <= at_s
+    }
+
+
+def encode_hot(state: HotState) -> bytes:
+    """Encode a hot state."""
+    return msgspec.msgpack.encode(state)
+
+
+def decode_hot(body: bytes | pa.Buffer) -> HotState:
+    """Decode a hot state."""
+    return _DECODER.decode(body)
+
+
+_DECODER = msgspec.msgpack.Decoder(HotState)

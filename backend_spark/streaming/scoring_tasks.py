@@ -1,0 +1,339 @@
+"""Executor-side part of a scoring pass: reads, scores and compares shares of cells.
+
+A task reads the hot states of its cells and the readings since then. Cells without a
+usable hot state are scored from their saved state. It compares the new rows with the
+stored ones, writes the files of rows that are in no table, and returns their names;
+only rows that replace others, changed flags and saved states return to the driver.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.scoring.arrow import (
+    HotScorer,
+    ScoreCollector,
+    Scorer,
+    read_observations,
+    table_to_ipc,
+)
+from backend_spark.scoring.cell_state import REREAD_S
+from backend_spark.scoring.decode import filter_received, has_plausible_time
+from backend_spark.scoring.hot_state import HotState
+from backend_spark.scoring.nearby import CellDistances, find_nearby_cells
+from backend_spark.scoring.observation import RAIN, Observation
+from backend_spark.scoring.rain import SPREAD_S
+from backend_spark.scoring.revisions import NewReadings, revise_rows
+from backend_spark.scoring.rules import CellRules
+from backend_spark.streaming.hot_files import read_hot_states, write_hot_states
+from backend_spark.tables.delta_writer import (
+    StoredCellStates,
+    read_cell_states,
+    write_file,
+)
+from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader
+from backend_spark.tables.schemas import (
+    LEVEL_KEY,
+    SENSOR_KEY,
+    TABLES,
+)
+from service_runtime.decoding import decode_msgpack
+
+HOT_FOLDER: Final = ".hot"
+REVISION_TABLES: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
+"""Tables of the rows that a revision replaces."""
+
+ROW_KEYS: Final = {"levels": LEVEL_KEY, "sensors": SENSOR_KEY}
+"""Keys of the rows of gold."""
+
+COLD_AT_ONCE: Final = 60
+"""Cells whose history is in memory at a time."""
+
+RECENT_S: Final = 4 * 86_400
+"""Age since when most passes read; a cell that needs more is scored by itself, so that
+one late reading does not bring months of its neighbours into memory."""
+
+SHARE_RESULT: Final = pa.schema([
+    pa.field("kind", pa.string()),
+    pa.field("data", pa.binary()),
+])
+"""Results of a share: ``file``, ``changed`` or ``superseded`` and a table's name, with
+a file as JSON or rows as an Arrow stream; ``flags``, ``memories`` and ``stale`` with
+rows; ``hot`` with the file of hot states and its cells as JSON."""
+
+_MICRO: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class CellShare:
+    """Cells of a task.
+
+    Attributes:
+        earliest_us: For each cell the Unix time, in microseconds, of its earliest new
+            reading.
+        news: For each cell the messages of its nodes, as causes of revisions.
+        occupied: Cells with a node, at least those near the share's.
+        others_us: As `earliest_us`, for cells near the share's.
+        hot: Files of the hot states of these cells.
+    """
+
+    earliest_us: dict[str, int]
+    news: dict[str, list[NewReadings]]
+    occupied: list[str]
+    others_us: dict[str, int] = field(default_factory=dict)
+    hot: dict[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Encode it for an executor."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "CellShare":
+        """Decode what `encode` gives."""
+        return decode_msgpack(data, cls)
+
+
+@dataclass(frozen=True)
+class ShareWorker:
+    """Scores shares of cells.
+
+    Attributes:
+        tables: Folder of the tables.
+        rules: Rules of cells.
+        horizon_s: Age from which readings are not scored.
+        max_ahead_s: Readings dated further after their receipt are not scored.
+        nearby_km: Radius in which the gauges of other cells are compared.
+        versions: Versions of the tables to read.
+        hidden: Files of silver that a later pass includes.
+        until_us: Unix time, in microseconds; rows received later are ignored. None uses
+            all rows.
+    """
+
+    tables: Path
+    rules: CellRuleProvider
+    horizon_s: int
+    max_ahead_s: int
+    nearby_km: float
+    versions: Mapping[str, int]
+    hidden: frozenset[str] = frozenset()
+    until_us: int | None = None
+
+    def process(self, share: CellShare) -> pa.Table:
+        """Score a share of cells.
+
+        Shape:
+            out: SHARE_RESULT.
+        """
+        found = ScoreCollector()
+        cells = sorted(share.earliest_us)
+        rules = self.rules.rules_of(cells)
+        around = find_nearby_cells(cells, share.occupied, self.nearby_km)
+        states = read_hot_states(self.tables / HOT_FOLDER, share.hot)
+        hot = {
+            cell
+            for cell in cells
+            if cell in states
+            and states[cell].holds_for(
+                cell,
+                share.earliest_us[cell] / _MICRO,
+                rules[cell].digest(states[cell].at_s),
+            )
+        }
+        rest = set(self._score_hot(share, sorted(hot), (rules, around, states), found))
+        stale = self._score_cold(
+            share, sorted({*cells} - hot | rest), (rules, around), found
+        )
+        rows = found.tables()
+        results = [
+            *self._written(share, rows),
+            *_changed_states(rows["memories"], stale),
+            *self._hot_files(found.hot),
+        ]
+        return pa.Table.from_pylist(results, schema=SHARE_RESULT)
+
+    def _score_hot(
+        self,
+        share: CellShare,
+        cells: Sequence[str],
+        known: tuple[
+            Mapping[str, CellRules], Mapping[str, CellDistances], Mapping[str, HotState]
+        ],
+        into: ScoreCollector,
+    ) -> list[str]:
+        """Score cells from hot states; returns those for which these do not hold."""
+        if not cells:
+            return []
+        rules, around, states = known
+        since_s = min(states[cell].at_s for cell in cells)
+        others = {token for cell in cells for _, token in around[cell]} - set(cells)
+        touched = {**share.others_us, **share.earliest_us}
+        usable = {
+            token
+            for token in others & states.keys()
+            if since_s <= states[token].at_s
+            and touched.get(token, states[token].at_s * _MICRO + 1)
+            > states[token].at_s * _MICRO
+        }
+        first_us = min(share.earliest_us[cell] for cell in cells)
+        scorer = HotScorer(
+            {cell: rules[cell] for cell in cells},
+            share.earliest_us,
+            {token: states[token] for token in usable | set(cells)},
+            {cell: around[cell] for cell in cells},
+            self._read_rain(sorted(others - usable), first_us / _MICRO),
+        )
+        history = self._read_silver(sorted(scorer.states), since_s)
+        return scorer.collect(history, into)
+
+    def _score_cold(
+        self,
+        share: CellShare,
+        cells: Sequence[str],
+        known: tuple[Mapping[str, CellRules], Mapping[str, CellDistances]],
+        into: ScoreCollector,
+    ) -> list[StoredCellStates]:
+        """Score cells from saved states; returns the stored states of these cells."""
+        if not cells:
+            return []
+        touched = {cell: share.earliest_us[cell] for cell in cells}
+        stored = read_cell_states(self.tables / "memories", touched)
+        for some in self._cold_chunks(cells, touched, stored):
+            rules, around = ({cell: each[cell] for cell in some} for each in known)
+            bodies = {
+                cell: stored.valid[cell][1] for cell in some if cell in stored.valid
+            }
+            scorer = Scorer(
+                rules,  # type: ignore[arg-type]
+                self.horizon_s,
+                touched,
+                bodies,
+                around,  # type: ignore[arg-type]
+                makes_hot=True,
+            )
+            since_s = min(self._since_s(cell, touched, stored) for cell in some)
+            scorer.collect(self._read_silver(sorted(scorer.cells), since_s), into)
+        return [stored]
+
+    def _cold_chunks(
+        self,
+        cells: Sequence[str],
+        touched: Mapping[str, int],
+        stored: StoredCellStates,
+    ) -> Iterator[Sequence[str]]:
+        """Cells to score at once; one that needs months of readings is by itself.
+
+        So is a cell that has states, but none of the last days that is valid.
+        """
+        newest_s = stored.newest_s()
+        late = {
+            cell
+            for cell in newest_s.keys() & touched.keys()
+            if self._since_s(cell, touched, stored) < newest_s[cell] - RECENT_S
+        }
+        usual = [cell for cell in cells if cell not in late]
+        for first in range(0, len(usual), COLD_AT_ONCE):
+            yield usual[first : first + COLD_AT_ONCE]
+        for cell in sorted(late):
+            yield [cell]
+
+    def _since_s(
+        self, cell: str, touched: Mapping[str, int], stored: StoredCellStates
+    ) -> float:
+        """Unix time of the first reading needed to score from the saved state."""
+        if cell in stored.valid:
+            return stored.valid[cell][0] - REREAD_S
+        return touched[cell] / _MICRO - self.horizon_s
+
+    def _read_silver(self, cells: Sequence[str], since_s: float) -> pa.Table:
+        """Readings of some cells since a time, with their locations."""
+        since_us, path = round(since_s * _MICRO), str(self.tables / "silver")
+        reader = CellRowReader(
+            path, HISTORY_SCHEMA, cells, since_us, self.versions["silver"]
+        )
+        files = [file for file in reader.list_files() if file not in self.hidden]
+        rows = reader.read(files)
+        rows = rows.filter(has_plausible_time(rows, self.max_ahead_s, self.horizon_s))
+        return rows if self.until_us is None else filter_received(rows, self.until_us)
+
+    def _read_rain(
+        self, cells: Sequence[str], touched_s: float
+    ) -> dict[str, list[Observation]]:
+        """Rain of some cells in the day before new readings."""
+        if not cells:
+            return {}
+        rows = self._read_silver(cells, touched_s - REREAD_S - SPREAD_S)
+        rows = rows.filter(pc.equal(rows["name"], RAIN))
+        rain: dict[str, list[Observation]] = {}
+        tokens = rows["cell"].to_pylist()
+        for token, o in zip(tokens, read_observations(rows), strict=True):
+            rain.setdefault(token, []).append(o)
+        return rain
+
+    def _written(
+        self, share: CellShare, scored: Mapping[str, pa.Table]
+    ) -> Iterator[dict[str, object]]:
+        """Compare rows with the stored ones, and write those that are new."""
+        for table, rows in scored.items():
+            if not rows.num_rows:
+                continue
+            if table not in REVISION_TABLES:
+                yield {"kind": table, "data": table_to_ipc(rows)}
+                continue
+            since_us = pc.min(rows["at"].cast(pa.int64())).as_py()
+            cells = sorted(share.earliest_us)
+            path, version = self.tables / table, self.versions[table]
+            reader = CellRowReader(str(path), TABLES[table], cells, since_us, version)
+            old = reader.read(reader.list_files()).select(TABLES[table].names)
+            past = TABLES[REVISION_TABLES[table]]
+            revision = revise_rows(rows, old, ROW_KEYS[table], share.news, past)
+            if revision.fresh.num_rows:
+                part = write_file(path, revision.fresh, TABLES[table])
+                data = json.dumps(asdict(part)).encode()
+                yield {"kind": f"file {table}", "data": data}
+            for kind in ("changed", "superseded"):
+                each = getattr(revision, kind)
+                if each.num_rows:
+                    yield {"kind": f"{kind} {table}", "data": table_to_ipc(each)}
+
+    def _hot_files(
+        self, states: Mapping[str, bytes | None]
+    ) -> Iterator[dict[str, object]]:
+        """Write the hot states of a share."""
+        bodies = {cell: body for cell, body in states.items() if body is not None}
+        gone = [cell for cell, body in states.items() if body is None]
+        if bodies:
+            file = write_hot_states(self.tables / HOT_FOLDER, bodies)
+            yield {"kind": "hot", "data": json.dumps([file, list(bodies)]).encode()}
+        if gone:
+            yield {"kind": "hot", "data": json.dumps([None, gone]).encode()}
+
+
+def _changed_states(
+    new: pa.Table, stored: Iterable[StoredCellStates]
+) -> Iterator[dict[str, object]]:
+    """Saved states that are no longer valid."""
+    for each in stored:
+        stale = each.stale(new)
+        if stale.num_rows:
+            yield {"kind": "stale", "data": table_to_ipc(stale)}
+
+
+def collect_shares(results: pa.Table, kind: str, schema: pa.Schema) -> pa.Table:
+    """Rows of one kind from the results of all shares."""
+    parts = [
+        pa.ipc.open_stream(data.as_buffer()).read_all()
+        for data in results_of(results, kind)
+    ]
+    return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def results_of(results: pa.Table, kind: str) -> pa.ChunkedArray:
+    """Data of one kind."""
+    return results.filter(pc.equal(results["kind"], kind))["data"]

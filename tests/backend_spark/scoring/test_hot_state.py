@@ -1,0 +1,245 @@
+"""Scoring from hot states gives the same rows as scoring from saved states."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import pytest
+from cell_days import (
+    RULES,
+    T0,
+    Store,
+    readings,
+)
+
+from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
+from backend_spark.scoring.cell_state import (
+    REREAD_S,
+    decode_state,
+    encode_state,
+    last_valid_state_s,
+)
+from backend_spark.scoring.hot_state import HotState, decode_hot, encode_hot
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.quality import REFUSED
+from backend_spark.scoring.revisions import is_unchanged
+from backend_spark.scoring.score import CellScores, score_cell, score_from_hot
+from slope_science.criteria import Criteria
+
+
+@dataclass
+class HotStore(Store):
+    """The same with a hot state.
+
+    Attributes:
+        hot: The encoded hot state; None without.
+        ways: How each scoring was done.
+    """
+
+    hot: bytes | None = None
+    ways: list[str] = field(default_factory=list)
+
+    def add(self, new: Sequence[Observation]) -> None:
+        """Store readings and score the steps that they affect."""
+        self.silver |= {(o.node, o.name, o.at_s): o for o in new}
+        touched_s = min(o.at_s for o in new)
+        found = self._hot_scores(touched_s) or self._cold_scores(touched_s)
+        self.silver |= {(o.node, o.name, o.at_s): o for o in found.reflagged}
+        levels = make_levels_table("c", found.rows).to_pylist()
+        sensors = make_sensors_table("c", found.sensors).to_pylist()
+        self.gold |= {row["at"]: row for row in levels}
+        self.gold |= {(row["at"], row["node"], row["sensor"]): row for row in sensors}
+
+    def _hot_scores(self, touched_s: float) -> CellScores | None:
+        hot = None if self.hot is None else decode_hot(self.hot)
+        if hot is None or not hot.holds_for("c", touched_s, RULES.digest(hot.at_s)):
+            return None
+        new = [o for o in self.silver.values() if o.at_s > hot.at_s]
+        found = score_from_hot(new, RULES, touched_s, hot)
+        if found is not None:
+            self.ways.append("older" if hot.margin_s else "newest")
+            self._keep(found.hot or hot)
+        return found
+
+    def _cold_scores(self, touched_s: float) -> CellScores:
+        self.states = {
+            at: body
+            for at, body in self.states.items()
+            if at <= last_valid_state_s(touched_s)
+        }
+        past = decode_state(self.states[max(self.states)]) if self.states else None
+        since_s = past.at_s - REREAD_S if past else float("-inf")
+        read = [o for o in self.silver.values() if o.at_s > since_s]
+        found = score_cell(read, RULES, touched_s, past, makes_hot=True)
+        self.states |= {m.at_s: encode_state(m) for m in found.memories}
+        self.ways.append("saved")
+        self._keep(found.hot)
+        return found
+
+    def _keep(self, hot: HotState | None) -> None:
+        self.hot = None if hot is None else encode_hot(hot)
+
+
+def packs(observations: Sequence[Observation], every_s: int) -> list[list[Observation]]:
+    """Readings in time order, in passes of some seconds."""
+    order = sorted(observations, key=lambda o: o.at_s)
+    return [list(each) for _, each in groupby(order, lambda o: o.at_s // every_s)]
+
+
+def assert_equal(hot: HotStore, plain: Store, at: object) -> None:
+    """Rows and flags do not differ."""
+    assert hot.gold.keys() == plain.gold.keys(), at
+    for key, row in plain.gold.items():
+        assert is_unchanged(row, hot.gold[key]), (at, key, row, hot.gold[key])
+        for name in ("state", "known_until", "latest_received"):
+            assert row.get(name) == hot.gold[key].get(name), (at, key, name)
+    flags = {key: (o.flag, o.why) for key, o in plain.silver.items()}
+    assert flags == {key: (o.flag, o.why) for key, o in hot.silver.items()}, at
+
+
+RAIN_WHY = "rain: rain soil water index 100.0 mm >= warning criterion 90.0 mm"
+
+
+def all_kinds(rng: random.Random, days: int) -> list[Observation]:
+    """Readings of all kinds, each received a second later, some in urgent messages."""
+    made = readings(rng, days)
+    urgent = {o.seq for o in made if rng.random() < 0.002}
+    for o in [each for each in made if each.name == "rain"]:
+        turn = 30 * math.sin(o.at_s / 2e4) + rng.gauss(0, 5)
+        made.append(replace(o, name="pore", unit="hPa", sum=None, value=turn))
+        if rng.random() < 0.05:
+            made.append(replace(o, name=REFUSED, unit="count", sum=None, value=1.0))
+    return [
+        replace(
+            o,
+            received_us=round((o.at_s + 1) * 1e6),
+            priority=3 if o.seq in urgent else 1,
+            level_why=RAIN_WHY if o.seq in urgent else None,
+        )
+        for o in made
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seed", "every_s", "days"),
+    [
+        (0, 1800, 1),
+        *(pytest.param(seed, 600, 3, marks=pytest.mark.long) for seed in range(1, 4)),
+        *(pytest.param(seed, 60, 1, marks=pytest.mark.long) for seed in range(3, 6)),
+    ],
+)
+def test_scoring_from_hot_states_equals_scoring_all_at_once(
+    seed: int, every_s: int, days: int
+) -> None:
+    """As scoring all at once: storms, spikes, gaps, held levels, late readings."""
+    rng = random.Random(seed)
+    observations = all_kinds(rng, days)
+    late = {id(o) for o in observations[:-100] if rng.random() < 0.0005}
+    on_time = [o for o in observations if id(o) not in late]
+    hot, whole = HotStore(), Store()
+    whole.add(observations)
+    for batch in packs(on_time, every_s):
+        before_s = batch[-1].at_s - 9000
+        back = [o for o in observations if id(o) in late and o.at_s < before_s]
+        late -= {id(o) for o in back}
+        hot.add([*batch, *back])
+    if late:
+        hot.add([o for o in observations if id(o) in late])
+    assert_equal(hot, whole, seed)
+    assert {"saved", "newest"} <= set(hot.ways)
+    assert hot.ways.count("saved") < len(hot.ways) / 2
+
+
+def pack(at_s: float, node: str = "a", rain_mm: float = 0.0) -> list[Observation]:
+    """A message of a gauge and a tilt meter."""
+    base = Observation(at_s, node, "", received_us=round((at_s + 1) * 1e6), boot="b")
+    base = replace(base, seq=round(at_s))
+    return [
+        replace(base, name="rain", unit="mm", sum=rain_mm),
+        replace(base, name="tilt/x", unit="deg", value=at_s % 7 / 1000),
+        replace(base, name="tilt/y", unit="deg", value=at_s % 5 / 1000),
+    ]
+
+
+def run_of(hours: float, node: str = "a") -> list[list[Observation]]:
+    """Messages every ten minutes from `T0` on."""
+    return [pack(T0 + 600.0 * n + 3, node) for n in range(round(6 * hours))]
+
+
+def test_quiet_passes_read_only_new_readings() -> None:
+    """Each state is that of the last closed step, without a margin."""
+    store = HotStore()
+    for message in run_of(4):
+        store.add(message)
+
+    assert store.ways[2:] == ["newest"] * 22
+    state = decode_hot(store.hot or b"")
+    assert (state.at_s, state.margin_s) == (T0 + 23 * 600, 0)
+    assert len(state.last) < 3 * 40
+
+
+def test_late_reading_is_scored_from_a_saved_state() -> None:
+    """A reading before the hot state makes it invalid."""
+    store, messages = HotStore(), run_of(3)
+    for message in messages[:10] + messages[11:]:
+        store.add(message)
+    store.add(messages[10])
+
+    assert store.ways[-2:] == ["newest", "saved"]
+
+
+def test_gauge_that_returns_is_scored_from_a_saved_state() -> None:
+    """Its catch-up changes the rain of steps before the hot state."""
+    store = HotStore()
+    for message in run_of(1):
+        store.add([*message, *pack(message[0].at_s, "b")])
+    for n in range(6, 30):
+        store.add(pack(T0 + 600.0 * n + 3))
+    store.add(pack(T0 + 600.0 * 30 + 3, "b", 8.0))
+
+    assert store.ways[-2:] == ["newest", "saved"]
+    rain_mm = [row["r60_mm"] for row in store.gold.values() if "r60_mm" in row]
+    assert sum(bool(each) for each in rain_mm) >= 10
+
+
+def test_missing_rain_keeps_the_state_three_hours_back() -> None:
+    """A neighbour's rain may still take its place."""
+    store = HotStore()
+    for number, message in enumerate(run_of(7)):
+        store.add(message if number < 12 else message[1:])
+
+    state = decode_hot(store.hot or b"")
+    assert state.margin_s > 0
+    assert state.at_s == T0 + 41 * 600 - 3 * 3600
+    assert store.ways.count("older") > 10
+
+
+def test_new_rules_are_applied_from_a_saved_state() -> None:
+    """A state of other criteria does not hold."""
+    store = HotStore()
+    for message in run_of(3):
+        store.add(message)
+    state = decode_hot(store.hot or b"")
+    other = replace(RULES, criteria=Criteria.assumed_from(80.0))
+    touched_s = T0 + 18 * 600.0 + 3
+
+    assert state.holds_for("c", touched_s, RULES.digest(state.at_s))
+    assert not state.holds_for("c", touched_s, other.digest(state.at_s))
+
+
+def test_cell_is_scored_from_its_saved_state_once_a_day() -> None:
+    """So that the next state is saved, however quiet the cell is."""
+    store = HotStore()
+    for message in run_of(1):
+        store.add(message)
+    state = decode_hot(store.hot or b"")
+    held = []
+    for hour in range(48):
+        later = replace(state, at_s=state.at_s + hour * 3600)
+        held.append(later.holds_for("c", later.at_s + 603.0, state.digest))
+
+    assert held[0]
+    assert not held[25]
+    assert held == sorted(held, reverse=True)
