@@ -36,6 +36,7 @@ from spatial_mqtt.transport import (
     ConnectionHandler,
     IncomingMessage,
     Publication,
+    RetainHandling,
     SentPublication,
     Session,
 )
@@ -196,11 +197,15 @@ class Connection:
         if client is not None:
             client.heartbeat()
 
-    def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+    def subscribe(
+        self,
+        filters: Sequence[tuple[str, int]],
+        retain_handling: RetainHandling = RetainHandling.ALWAYS,
+    ) -> None:
         """Add subscriptions for the current connection."""
         client = self._client
         if client is not None and filters:
-            client.subscribe([(f, _subscribe_options(qos)) for f, qos in filters])
+            client.subscribe(_with_options(filters, retain_handling))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Remove subscriptions."""
@@ -313,9 +318,8 @@ class Connection:
             client.aliases = TopicAliases(
                 codec.get_property(properties, "TopicAliasMaximum") or 0
             )
-            filters = self.session.filters
-            if filters:
-                client.subscribe([(f, _subscribe_options(qos)) for f, qos in filters])
+            if filters := self.session.filters:
+                client.subscribe(_with_options(filters, self.session.retain_handling))
             limit = getattr(properties, "ReceiveMaximum", MQTT_RECEIVE_MAXIMUM)
             self.handler.on_up(flags.session_present, limit)
             was_up.set()
@@ -392,5 +396,10 @@ def _wait_any(
     return False
 
 
-def _subscribe_options(qos: int) -> SubscribeOptions:
-    return SubscribeOptions(qos=qos, retainAsPublished=True)
+def _with_options(
+    filters: Sequence[tuple[str, int]], retain_handling: RetainHandling
+) -> list[tuple[str, SubscribeOptions]]:
+    return [
+        (each, SubscribeOptions(qos=qos, retainHandling=retain_handling.value))
+        for each, qos in filters
+    ]
