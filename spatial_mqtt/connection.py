@@ -14,6 +14,7 @@ that a broker that accepts and drops at once is not flooded.
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -91,6 +92,8 @@ CONNECT_TIMEOUT_S: Final = 10.0
 CALLBACK_TIMEOUT_S: Final = 60.0
 """Longest time that a callback may block paho's thread."""
 WAKE_INTERVAL_S: Final = 0.2
+MAX_OBSOLETE: Final = 10_000
+"""Further subscriptions that are removed while the link is down stay in the session."""
 
 
 @dataclass
@@ -115,6 +118,9 @@ class Connection:
     last_reason: str = ""
     watchdog: LoopWatchdog = field(default_factory=lambda: LoopWatchdog(monotonic))
     _client: BatchingClient | None = None
+    _filters_lock: threading.RLock = field(default_factory=threading.RLock)
+    _obsolete: dict[str, None] = field(default_factory=dict)
+    _unsubscribing: deque[tuple[str, ...]] = field(default_factory=deque)
     _generation: int = 0
     _stopping: threading.Event = field(default_factory=threading.Event)
     _hurry: threading.Event = field(default_factory=threading.Event)
@@ -203,14 +209,28 @@ class Connection:
         retain_handling: RetainHandling = RetainHandling.ALWAYS,
     ) -> None:
         """Add subscriptions for the current connection."""
-        client = self._client
-        if client is not None and filters:
-            client.subscribe(_with_options(filters, retain_handling))
+        with self._filters_lock:
+            for each, _ in filters:
+                self._obsolete.pop(each, None)
+            client = self._client
+            if client is not None and filters:
+                client.subscribe(_with_options(filters, retain_handling))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Remove subscriptions."""
-        client = self._client
-        if client is not None and filters:
+        """Remove subscriptions, after a reconnect if the link is down.
+
+        The broker keeps those of a persistent session.
+        """
+        with self._filters_lock:
+            if len(self._obsolete) < MAX_OBSOLETE:
+                self._obsolete.update(dict.fromkeys(filters))
+            client = self._client
+            if client is not None:
+                self._send_unsubscribe(client, filters)
+
+    def _send_unsubscribe(self, client: BatchingClient, filters: Sequence[str]) -> None:
+        if filters:
+            self._unsubscribing.append(tuple(filters))
             client.unsubscribe(list(filters))
 
     @property
@@ -299,6 +319,7 @@ class Connection:
         client.on_message = self._message_callback(generation)
         client.on_publish = self._publish_callback
         client.on_subscribe = self._subscribe_callback
+        client.on_unsubscribe = self._unsubscribe_callback
         return client
 
     def _connect_callback(
@@ -321,7 +342,13 @@ class Connection:
             if filters := self.session.filters:
                 client.subscribe(_with_options(filters, self.session.retain_handling))
             limit = getattr(properties, "ReceiveMaximum", MQTT_RECEIVE_MAXIMUM)
+            if not flags.session_present:
+                self._obsolete.clear()
+            self._unsubscribing.clear()
             self.handler.on_up(flags.session_present, limit)
+            # After the subscriptions of `on_up`, which may replace some of these.
+            with self._filters_lock:
+                self._send_unsubscribe(client, tuple(self._obsolete))
             was_up.set()
 
         return on_connect
@@ -383,6 +410,12 @@ class Connection:
             if code.is_failure:
                 log.error("%s refused a subscription: %s", self.endpoint, code)
         self.handler.on_subscribed()
+
+    def _unsubscribe_callback(self, *_: object) -> None:
+        """Forget the filters; the broker confirms in the order of the requests."""
+        if self._unsubscribing:
+            for each in self._unsubscribing.popleft():
+                self._obsolete.pop(each, None)
 
 
 def _wait_any(
