@@ -181,6 +181,27 @@ def test_node_fails_over_to_the_original_gateway_and_back(
     assert set(ids(at_broker)) == set(sent)
 
 
+def test_urgent_messages_that_the_original_loses_are_delivered_by_ours(
+    deployment: Deployment, make_client: Callable[..., Client], tmp_path: Path
+) -> None:
+    """It acknowledges them, and publishes at QoS 0 to a broker that is away."""
+    topic = cell_topic(Cell.at(*ELSEWHERE))
+    node = Node(deployment.manager.endpoint, topic, tmp_path)
+    wait_until(lambda: node.uplink.endpoint == deployment.at_original.endpoint)
+    wait_until(lambda: not node.uplink.gives_receipts)
+    deployment.distributed.kill()
+    sent = [node.put(5 - n % 2) for n in range(20)]
+    wait_until(lambda: node.uplink.held_count == 20)
+    time.sleep(0.5)  # until the original has handled them
+    deployment.distributed.start()
+    at_broker = make_client(deployment.distributed, face(topic))
+    deployment.original.stop()
+    sent.append(node.put(5))
+    wait_until(lambda: node.uplink.endpoint == deployment.at_ours.endpoint)
+    wait_until(lambda: set(ids(at_broker)) == set(sent))
+    node.stop()
+
+
 def test_node_leaves_an_original_gateway_whose_daemon_ended(
     deployment: Deployment, make_client: Callable[..., Client], tmp_path: Path
 ) -> None:
