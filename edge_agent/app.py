@@ -244,9 +244,11 @@ def make_sender(node: NodeSettings) -> SenderProfile:
     settings = node.settings
     id_, section = settings.node.id, settings.uplink
     by = id_ if settings.tls.has_certificate else None
-    return section.sender_profile(
+    profile = section.sender_profile(
         id_, is_relay=False, gather_s=section.gather_s, publisher_id=by
     )
+    held_bytes = min(profile.limits.held_bytes, settings.queue.max_bytes // 10)
+    return replace(profile, limits=replace(profile.limits, held_bytes=held_bytes))
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class NodeStatus:
         gateway: The gateway in use.
         is_up: Whether the link to it is up.
         is_served: Whether it accepts the node's messages.
+        gives_receipts: Whether it gives receipts, or may still offer them.
+        held: Urgent messages that are held until a store gives a receipt.
         queued: Messages by priority.
         oldest_s: Age of the oldest one; None when there is none.
         dropped: Messages dropped so far, by priority.
@@ -66,6 +68,8 @@ class NodeStatus:
     notice: str | None
     refused: str | None
     update: str | None = None
+    gives_receipts: bool = True
+    held: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ def make_status(
         notice=inputs.notice,
         refused=inputs.refused,
         update=inputs.update,
+        gives_receipts=uplink.gives_receipts,
+        held=uplink.held_count,
     )
 
 

@@ -172,9 +172,9 @@ class Client:
         link = self._link
         if link is None:
             return False
-        return link.publish(
-            Publication(str(ForwardTopic(topic, priority)), payload, qos)
-        )
+        # As a property: a Gamma gateway drops a message with a priority in its topic.
+        forward = str(ForwardTopic(topic))
+        return link.publish(Publication(forward, payload, qos, priority=priority))
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> bool:
         """Wait for all acknowledgements; returns whether they came in time."""

@@ -14,6 +14,7 @@ that a broker that accepts and drops at once is not flooded.
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -36,6 +37,7 @@ from spatial_mqtt.transport import (
     ConnectionHandler,
     IncomingMessage,
     Publication,
+    RetainHandling,
     SentPublication,
     Session,
 )
@@ -90,6 +92,8 @@ CONNECT_TIMEOUT_S: Final = 10.0
 CALLBACK_TIMEOUT_S: Final = 60.0
 """Longest time that a callback may block paho's thread."""
 WAKE_INTERVAL_S: Final = 0.2
+MAX_OBSOLETE: Final = 10_000
+"""Further subscriptions that are removed while the link is down stay in the session."""
 
 
 @dataclass
@@ -114,6 +118,9 @@ class Connection:
     last_reason: str = ""
     watchdog: LoopWatchdog = field(default_factory=lambda: LoopWatchdog(monotonic))
     _client: BatchingClient | None = None
+    _filters_lock: threading.RLock = field(default_factory=threading.RLock)
+    _obsolete: dict[str, None] = field(default_factory=dict)
+    _unsubscribing: deque[tuple[str, ...]] = field(default_factory=deque)
     _generation: int = 0
     _stopping: threading.Event = field(default_factory=threading.Event)
     _hurry: threading.Event = field(default_factory=threading.Event)
@@ -196,16 +203,34 @@ class Connection:
         if client is not None:
             client.heartbeat()
 
-    def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+    def subscribe(
+        self,
+        filters: Sequence[tuple[str, int]],
+        retain_handling: RetainHandling = RetainHandling.ALWAYS,
+    ) -> None:
         """Add subscriptions for the current connection."""
-        client = self._client
-        if client is not None and filters:
-            client.subscribe([(f, _subscribe_options(qos)) for f, qos in filters])
+        with self._filters_lock:
+            for each, _ in filters:
+                self._obsolete.pop(each, None)
+            client = self._client
+            if client is not None and filters:
+                client.subscribe(_with_options(filters, retain_handling))
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Remove subscriptions."""
-        client = self._client
-        if client is not None and filters:
+        """Remove subscriptions, after a reconnect if the link is down.
+
+        The broker keeps those of a persistent session.
+        """
+        with self._filters_lock:
+            if len(self._obsolete) < MAX_OBSOLETE:
+                self._obsolete.update(dict.fromkeys(filters))
+            client = self._client
+            if client is not None:
+                self._send_unsubscribe(client, filters)
+
+    def _send_unsubscribe(self, client: BatchingClient, filters: Sequence[str]) -> None:
+        if filters:
+            self._unsubscribing.append(tuple(filters))
             client.unsubscribe(list(filters))
 
     @property
@@ -294,6 +319,7 @@ class Connection:
         client.on_message = self._message_callback(generation)
         client.on_publish = self._publish_callback
         client.on_subscribe = self._subscribe_callback
+        client.on_unsubscribe = self._unsubscribe_callback
         return client
 
     def _connect_callback(
@@ -313,11 +339,16 @@ class Connection:
             client.aliases = TopicAliases(
                 codec.get_property(properties, "TopicAliasMaximum") or 0
             )
-            filters = self.session.filters
-            if filters:
-                client.subscribe([(f, _subscribe_options(qos)) for f, qos in filters])
+            if filters := self.session.filters:
+                client.subscribe(_with_options(filters, self.session.retain_handling))
             limit = getattr(properties, "ReceiveMaximum", MQTT_RECEIVE_MAXIMUM)
+            if not flags.session_present:
+                self._obsolete.clear()
+            self._unsubscribing.clear()
             self.handler.on_up(flags.session_present, limit)
+            # After the subscriptions of `on_up`, which may replace some of these.
+            with self._filters_lock:
+                self._send_unsubscribe(client, tuple(self._obsolete))
             was_up.set()
 
         return on_connect
@@ -380,6 +411,12 @@ class Connection:
                 log.error("%s refused a subscription: %s", self.endpoint, code)
         self.handler.on_subscribed()
 
+    def _unsubscribe_callback(self, *_: object) -> None:
+        """Forget the filters; the broker confirms in the order of the requests."""
+        if self._unsubscribing:
+            for each in self._unsubscribing.popleft():
+                self._obsolete.pop(each, None)
+
 
 def _wait_any(
     first: threading.Event, second: threading.Event, timeout_s: float
@@ -392,5 +429,10 @@ def _wait_any(
     return False
 
 
-def _subscribe_options(qos: int) -> SubscribeOptions:
-    return SubscribeOptions(qos=qos, retainAsPublished=True)
+def _with_options(
+    filters: Sequence[tuple[str, int]], retain_handling: RetainHandling
+) -> list[tuple[str, SubscribeOptions]]:
+    return [
+        (each, SubscribeOptions(qos=qos, retainHandling=retain_handling.value))
+        for each, qos in filters
+    ]

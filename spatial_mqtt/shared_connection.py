@@ -18,6 +18,7 @@ from spatial_mqtt.transport import (
     ConnectionHandler,
     IncomingMessage,
     Publication,
+    RetainHandling,
     SentPublication,
     Session,
     SessionConnection,
@@ -82,9 +83,13 @@ class SharedSession:
         connection = self._shared.connection
         return () if connection is None else connection.acknowledge(*messages)
 
-    def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+    def subscribe(
+        self,
+        filters: Sequence[tuple[str, int]],
+        retain_handling: RetainHandling = RetainHandling.ALWAYS,
+    ) -> None:
         """Add subscriptions for the current connection."""
-        self._shared.subscribe(self, filters)
+        self._shared.subscribe(self, filters, retain_handling)
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Remove subscriptions."""
@@ -162,7 +167,10 @@ class SharedConnection:
             connection.unsubscribe([filter_ for filter_, _ in part.session.filters])
 
     def subscribe(
-        self, part: SharedSession, filters: Sequence[tuple[str, int]]
+        self,
+        part: SharedSession,
+        filters: Sequence[tuple[str, int]],
+        retain_handling: RetainHandling,
     ) -> None:
         """Subscribe for a part; `on_subscribed` of its handler follows."""
         with self._lock:  # the broker confirms in the order of the requests
@@ -171,7 +179,7 @@ class SharedConnection:
             self._subscribing.append(part)
             if self.template.manual_ack and not part.session.manual_ack:
                 filters = [(filter_, 0) for filter_, _ in filters]
-            self.connection.subscribe(filters)
+            self.connection.subscribe(filters, retain_handling)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         with self._lock:
@@ -221,7 +229,7 @@ class SharedConnection:
             if not part.session.filters:
                 held, self._unclaimed = self._unclaimed, []
         part.handler.on_up(*up)
-        self.subscribe(part, part.session.filters)
+        self.subscribe(part, part.session.filters, part.session.retain_handling)
         for message in held:
             part.handler.on_message(message)
 

@@ -20,7 +20,8 @@ Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -307,6 +308,47 @@ def overlaps(first: str, second: str) -> bool:
     shorter = min(len(ones), len(others))
     # "a/#" matches "a", too.
     return max(ones, others, key=len)[shorter:] in ([], ["#"])
+
+
+@dataclass(frozen=True)
+class _FilterTree:
+    """Filters by level: `filters` end here, the others continue in `branches`."""
+
+    branches: "dict[str, _FilterTree]" = field(default_factory=dict)
+    filters: list[str] = field(default_factory=list)
+
+    def add(self, filter_: str) -> None:
+        """Add a filter to the root."""
+        tree = self
+        for level in filter_.split("/"):
+            tree = tree.branches.setdefault(level, _FilterTree())
+        tree.filters.append(filter_)
+
+    def including(self, levels: Sequence[str], depth: int = 0) -> set[str]:
+        """Filters that match every topic that the filter with these levels matches.
+
+        Wildcards do not match topics that start with ``$``.
+        """
+        level = levels[depth] if depth < len(levels) else None
+        is_plain = depth > 0 or level is None or not level.startswith("$")
+        found = set[str]()
+        if "#" in self.branches and is_plain:
+            found.update(self.branches["#"].filters)
+        if level is None:
+            return found.union(self.filters)
+        for each in {level, "+"} if is_plain else {level}:
+            if level != "#" and each in self.branches:
+                found |= self.branches[each].including(levels, depth + 1)
+        return found
+
+
+def maximal_filters(filters: Iterable[str]) -> frozenset[str]:
+    """The filters that no other one of them includes; they match the same topics."""
+    unique = frozenset(filters)
+    tree = _FilterTree()
+    for each in unique:
+        tree.add(each)
+    return frozenset(f for f in unique if tree.including(f.split("/")) == {f})
 
 
 def filter_area(filter_: str) -> str:

@@ -1,5 +1,6 @@
 """Messages, sessions and event handlers of a connection, independent of paho."""
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -11,6 +12,23 @@ MQTT_RECEIVE_MAXIMUM: Final = 65535
 NO_SUBSCRIBERS: Final = "no matching subscribers"
 """Reason passed to `ConnectionHandler.on_published` when the broker accepted a message
 without subscribers (MQTT 5 reason code 0x10): a failure only for custody."""
+
+
+class RetainHandling(enum.IntEnum):
+    """When a subscription makes the broker send its retained messages.
+
+    Attributes:
+        ALWAYS: With each SUBSCRIBE.
+        IF_NEW: Only if the session did not have the subscription.
+        NEVER: Not at all.
+
+    Source:
+        MQTT 5.0 section 3.8.3.1.
+    """
+
+    ALWAYS = 0
+    IF_NEW = 1
+    NEVER = 2
 
 
 class Publication(NamedTuple):
@@ -60,7 +78,7 @@ class IncomingMessage(NamedTuple):
         topic: Topic it was published on.
         payload: Payload.
         qos: QoS of the delivery.
-        retain: Whether it is a retained message.
+        retain: Whether it was sent because of a subscription, as a retained message.
         priority: User property as sent; None when absent or not a number.
         response_topic: Topic for an answer.
         message_id: User property as sent.
@@ -119,6 +137,7 @@ class Session:
         receive_maximum: Largest number of unacknowledged messages from the broker.
         keepalive_s: Keep-alive interval; the connection ends after 1.5 times that.
         will: Published by the broker when the connection is lost.
+        retain_handling: Retained messages that the subscriptions request.
     """
 
     client_id: str
@@ -128,6 +147,7 @@ class Session:
     receive_maximum: int = MQTT_RECEIVE_MAXIMUM
     keepalive_s: int = 30
     will: Publication | None = None
+    retain_handling: RetainHandling = RetainHandling.ALWAYS
 
 
 class SessionConnection(Protocol):
@@ -161,7 +181,11 @@ class SessionConnection(Protocol):
     def acknowledge(self, *messages: IncomingMessage) -> Sequence[IncomingMessage]:
         """Acknowledge deliveries; return those that were acknowledged."""
 
-    def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+    def subscribe(
+        self,
+        filters: Sequence[tuple[str, int]],
+        retain_handling: RetainHandling = RetainHandling.ALWAYS,
+    ) -> None:
         """Add subscriptions for the current connection."""
 
     def unsubscribe(self, filters: Sequence[str]) -> None:

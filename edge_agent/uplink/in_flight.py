@@ -2,7 +2,8 @@
 
 A message is in flight until the broker acknowledges it, and counts against the window.
 Then it awaits a receipt, unless the peer gives none. Only the receipt (or, without
-receipts, the PUBACK) permits its removal from the queue.
+receipts, the PUBACK) permits its removal from the queue. A node holds the latest urgent
+messages even after such a PUBACK, and sends them again where a store gives receipts.
 """
 
 import enum
@@ -14,6 +15,7 @@ from edge_agent.queue.base import QueuedMessage
 from edge_agent.uplink.congestion import CongestionWindow, LinkEstimate, SendSample
 from edge_agent.uplink.rate_limit import SEGMENT_BYTES
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.transport import NO_SUBSCRIBERS
 
 SILENCE_S = 10.0
@@ -45,6 +47,7 @@ class FlightLimits:
         refused_pause_s: Pause before a refused message is sent again.
         no_subscriber_pause_s: Pause of the link while nothing subscribes to its
             messages.
+        held_bytes: Maximum bytes of urgent messages that a node holds without receipts.
     """
 
     window_bytes: int = 1_048_576
@@ -53,6 +56,7 @@ class FlightLimits:
     offer_grace_s: float = 3.0
     refused_pause_s: float = 5.0
     no_subscriber_pause_s: float = 1.0
+    held_bytes: int = 16_384
 
 
 @dataclass
@@ -95,9 +99,9 @@ class InFlight:
         limits: Limits and timeouts.
         custody: When a message may leave the queue.
         needs_subscriber: Whether a message without subscribers must be kept even
-            without
-            receipts: true for a node, which needs a gateway; false for a gateway,
-            whose messages may have no subscribers.
+            without receipts, and an urgent one until there are some: true for a node,
+            which needs a gateway; false for a gateway, whose messages may have no
+            subscribers.
 
     Attributes:
         custody: The mode in force.
@@ -119,6 +123,8 @@ class InFlight:
         self._receive_maximum = 0
         self._in_flight: dict[int, _Packet] = {}
         self._awaiting: dict[int, _Sent] = {}
+        self._held: dict[int, QueuedMessage] = {}
+        self._has_taker = True
         self._refused: list[_Sent] = []
         self._offers: dict[str, CustodyOffer] = {}
         self._offline: set[str] = set()
@@ -131,6 +137,11 @@ class InFlight:
     def bytes_in_flight(self) -> int:
         """Bytes that the broker has not acknowledged."""
         return self._window.bytes_in_flight
+
+    @property
+    def held_count(self) -> int:
+        """Number of urgent messages that are held until a store gives a receipt."""
+        return len(self._held)
 
     def link_estimate(self) -> LinkEstimate | None:
         """What is known of the link; None while its rate is unknown."""
@@ -162,10 +173,14 @@ class InFlight:
         self._up_at_s = now_s
         self._receive_maximum = receive_maximum
         self.custody = self._configured
-        self._offers = {offer.receiver: offer for offer in known_offers}
+        self._has_taker = True
+        is_puback = self._configured is CustodyMode.PUBACK
+        offers = () if is_puback else known_offers
+        self._offers = {offer.receiver: offer for offer in offers}
         self._offline.clear()
         if self._offers and self.custody is CustodyMode.AUTO:
             self.custody = CustodyMode.RECEIPTS
+            self._release_held()
 
     def on_down(self) -> None:
         """End with a lost link: everything without a receipt is to be sent again."""
@@ -196,6 +211,7 @@ class InFlight:
         is_new_mode = self.custody is not CustodyMode.RECEIPTS
         if self._configured is CustodyMode.AUTO and is_new_mode:
             self.custody = self._due.decided_custody = CustodyMode.RECEIPTS
+            self._release_held()
 
     def on_withdrawn(self, receiver: str, now_s: float) -> None:
         """Handle the end of an offer; the remaining ones count from now on.
@@ -219,9 +235,12 @@ class InFlight:
             self.custody, self._up_at_s = self._configured, now_s
 
     def is_served(self, now_s: float) -> bool:
-        """Whether messages can be delivered: link, broker and store are available."""
+        """Whether messages can be delivered: link, broker and store are available.
+
+        Without an offer a subscriber must be there, such as a Gamma gateway.
+        """
         stores = self._offers.keys()
-        has_store = not stores or bool(stores - self._offline)
+        has_store = bool(stores - self._offline) if stores else self._has_taker
         return self._is_up and has_store and not self._is_silent(now_s)
 
     def _is_silent(self, now_s: float) -> bool:
@@ -260,6 +279,10 @@ class InFlight:
     def free_slots(self) -> int:
         """Number of further publications that the broker's receive maximum permits."""
         return self._receive_maximum - len(self._in_flight)
+
+    def reads_priority(self, topic: str) -> bool:
+        """Whether the topic may have its ``priN``; a Gamma gateway would drop it."""
+        return any(offer.covers(topic) for offer in self._offers.values())
 
     def accepts(self, content: str, topic: str) -> bool:
         """Whether every store of a topic decodes a content type."""
@@ -329,6 +352,7 @@ class InFlight:
 
     def _answered(self, sent: _Sent, refused: str | None, now_s: float) -> None:
         seq = sent.message.seq
+        self._has_taker = refused != NO_SUBSCRIBERS or not self._needs_taker
         is_kept = self._needs_taker or self.expects_receipt(sent.message.topic)
         if refused == NO_SUBSCRIBERS and is_kept:
             # The store behind the broker is offline: the broker has discarded the
@@ -340,8 +364,10 @@ class InFlight:
         elif refused not in {None, NO_SUBSCRIBERS}:
             sent.at_s = now_s
             self._refused.append(sent)
-        elif sent.is_receipted or not self.expects_receipt(sent.message.topic):
+        elif sent.is_receipted:
             self._due.ack.append(seq)
+        elif not self.expects_receipt(sent.message.topic):
+            self._end_without_receipt(sent.message)
         else:
             self._awaiting[seq] = sent
 
@@ -364,11 +390,36 @@ class InFlight:
         is_grace_over = now_s - self._up_at_s >= self._limits.offer_grace_s
         if self._is_up and self.custody is CustodyMode.AUTO and is_grace_over:
             self.custody = self._due.decided_custody = CustodyMode.PUBACK
-            self._due.ack += self._awaiting
+            for sent in self._awaiting.values():
+                self._end_without_receipt(sent.message)
             self._awaiting.clear()
         self._expire(now_s)
         due, self._due = self._due, QueueActions()
         return due
+
+    def _end_without_receipt(self, message: QueuedMessage) -> None:
+        """End custody with the PUBACK, but hold the latest urgent messages.
+
+        They stay leased, so that they are not sent again to this broker, and the queue
+        cannot fill with them.
+        """
+        is_auto = self._configured is CustodyMode.AUTO
+        if not (self._needs_taker and is_auto and LADDER.is_urgent(message.priority)):
+            self._due.ack.append(message.seq)
+            return
+        self._held[message.seq] = message
+        size_bytes = sum(len(m.topic) + len(m.payload) for m in self._held.values())
+        for seq, oldest in list(self._held.items()):
+            if size_bytes <= self._limits.held_bytes:
+                return
+            size_bytes -= len(oldest.topic) + len(oldest.payload)
+            del self._held[seq]
+            self._due.ack.append(seq)
+
+    def _release_held(self) -> None:
+        """Send what is held again: this link gives receipts."""
+        self._due.release += self._held
+        self._held.clear()
 
     def _expire(self, now_s: float) -> None:
         sent_before_s = now_s - self._limits.resend_after_s

@@ -7,6 +7,7 @@ from edge_agent.queue.base import Queue, QueuedMessage
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
 from edge_agent.uplink.scheduler import FULL_BATCH_MESSAGES, PriorityScheduler
 from spatial_mqtt.batching import BatchItem, Fragment, encode_batch, split_message
+from spatial_mqtt.errors import TopicError
 from spatial_mqtt.priority import LADDER, QosPolicy
 from spatial_mqtt.topics import (
     BATCH_CONTENT,
@@ -56,11 +57,21 @@ class SenderProfile:
     always_sends_ids: bool = False
     publisher_id: str | None = None
 
-    def publish_topic(self, topic: str) -> str:
-        """Topic on which a message for a ``/forward`` topic is published."""
-        if self.publisher_id is None:
+    def publish_topic(self, topic: str, *, has_priority: bool) -> str:
+        """Topic on which a queued message is published.
+
+        Args:
+            topic: A ``/forward`` topic with its priority; others are not changed.
+            has_priority: Whether the priority stays in it.
+        """
+        if self.is_relay or (has_priority and self.publisher_id is None):
             return topic
-        return str(replace(ForwardTopic.parse(topic), publisher=self.publisher_id))
+        try:
+            forward = ForwardTopic.parse(topic)
+        except TopicError:
+            return topic
+        priority = forward.priority if has_priority else None
+        return str(replace(forward, priority=priority, publisher=self.publisher_id))
 
 
 class OutgoingPublication(NamedTuple):
@@ -225,12 +236,14 @@ class PublicationBuilder:
         is_opaque = is_relay and message.id.node == self._sender.id
         names_all = self._sender.always_sends_ids
         is_parcel = content == BATCH_CONTENT
+        is_in_topic = not is_relay and flight.reads_priority(message.topic)
+        has_property = names_all or not is_in_topic
         return Publication(
-            topic=self._sender.publish_topic(message.topic),
+            topic=self._sender.publish_topic(message.topic, has_priority=is_in_topic),
             payload=message.payload if payload is None else payload,
             qos=delivery.qos,
             retain=delivery.retain,
-            priority=message.priority if is_relay or names_all else None,
+            priority=message.priority if has_property else None,
             response_topic=custody_topic(self._sender.id) if is_answered else None,
             message_id=str(message.id) if is_opaque or names_all else None,
             expiry_s=delivery.expiry_s,

@@ -147,6 +147,14 @@ class UplinkState(Protocol):
     def unserved_since_s(self) -> float | None:
         """Monotonic time since when messages are not accepted; None if they are."""
 
+    @property
+    def gives_receipts(self) -> bool:
+        """Whether the broker in use gives receipts, or may still offer them."""
+
+    @property
+    def held_count(self) -> int:
+        """Number of urgent messages that are held until a store gives a receipt."""
+
 
 def format_link(uplink: UplinkState, now_s: float) -> str:
     """Status text such as ``gw:1884 is up`` or ``gw:1884 is down for 12 s``.
@@ -162,4 +170,9 @@ def format_link(uplink: UplinkState, now_s: float) -> str:
         return f"{uplink.endpoint} is down for {now_s - down_s:.0f} s"
     if unserved_s is not None:
         return f"{uplink.endpoint} takes nothing for {now_s - unserved_s:.0f} s"
-    return f"{uplink.endpoint} is up"
+    text = f"{uplink.endpoint} is up"
+    if not uplink.gives_receipts:
+        text += ", gives no receipts"
+    if uplink.held_count:
+        text += f", {uplink.held_count} urgent held until a gateway does"
+    return text

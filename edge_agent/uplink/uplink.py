@@ -72,20 +72,29 @@ class _LinkHandler:
         self._clock = clock
         self._receive_maximum = 0
         self._up_at_s = 0.0
+        self._early: list[IncomingMessage] | None = None
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         self._receive_maximum = receive_maximum
         self._up_at_s = self._clock()
+        self._early = []
 
     def on_subscribed(self) -> None:
         limit, round_trip_s = self._receive_maximum, self._clock() - self._up_at_s
         self._uplink.post(lambda: self._uplink.on_link_up(limit, round_trip_s), self)
+        early, self._early = self._early or [], None
+        for message in early:
+            self.on_message(message)
 
     def on_down(self, reason: str) -> None:
         self._uplink.post(lambda: self._uplink.on_link_down(reason), self)
 
     def on_message(self, message: IncomingMessage) -> None:
-        self._uplink.post(lambda: self._uplink.on_message(message), self)
+        # A broker may send the retained offer before it confirms the subscription.
+        if self._early is not None:
+            self._early.append(message)
+        else:
+            self._uplink.post(lambda: self._uplink.on_message(message), self)
 
     def on_published(self, token: int, refused: str | None) -> None:
         self._uplink.on_answer(_PublishResult(self, token, refused, self._clock()))
@@ -169,6 +178,16 @@ class Uplink:
     def endpoint(self) -> Endpoint | None:
         """The broker in use."""
         return self._connection.endpoint if self._connection else None
+
+    @property
+    def gives_receipts(self) -> bool:
+        """Whether the broker in use gives receipts, or may still offer them."""
+        return self._in_flight.custody is not CustodyMode.PUBACK
+
+    @property
+    def held_count(self) -> int:
+        """Number of urgent messages that are held until a store gives a receipt."""
+        return self._in_flight.held_count
 
     def switch_to(self, endpoint: Endpoint) -> None:
         """Switch to a broker."""
@@ -442,8 +461,9 @@ class Uplink:
         elif due.decided_custody is CustodyMode.PUBACK:
             log.warning(
                 "%s gives no receipts: custody ends with its PUBACK, although the "
-                "message is only in its memory; messages that it loses are lost",
+                "message is only in its memory; messages that it loses are lost%s",
                 self.endpoint,
+                "" if self._sender.is_relay else "; the latest urgent ones are held",
             )
 
     def _store_link(self, now_s: float) -> None:

@@ -307,6 +307,7 @@ class MosquittoConfig:
         if self.kind == "gateway":
             # The gateway discovers subscriptions in these log topics.
             yield from ("log_dest topic", "log_type subscribe", "log_type unsubscribe")
+            yield "queue_qos0_messages true"  # for the daemon, while it is away
         is_shared = self.kind != "distributed"
         yield from self._listener(self.port, self.bind, for_nodes=is_shared)
         yield "use_identity_as_username true"

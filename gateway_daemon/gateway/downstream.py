@@ -20,11 +20,12 @@ from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import is_system_topic
+from spatial_mqtt.topics import is_system_topic, maximal_filters
 from spatial_mqtt.transport import (
     BaseConnectionHandler,
     ConnectionHandler,
     IncomingMessage,
+    RetainHandling,
     Session,
     SessionConnection,
 )
@@ -63,6 +64,9 @@ def receiving_session(gateway_id: str) -> Session:
 class BrokerSubscriber(BaseConnectionHandler):
     """Persistent subscriber session at one distributed broker.
 
+    A broker sends a copy of a message for each filter that matches, so it gets only the
+    filters that no other one includes.
+
     Args:
         gateway_id: Name of the session.
         endpoint: The broker.
@@ -84,7 +88,7 @@ class BrokerSubscriber(BaseConnectionHandler):
         self._lock = threading.Lock()
         self._filters: frozenset[str] = frozenset()
         self._confirmed: frozenset[str] | None = None
-        self._requested: list[frozenset[str]] = []
+        self._requested: list[frozenset[str] | None] = []
         self._connection = connect(endpoint, receiving_session(gateway_id), self)
         self._connection.start()
 
@@ -95,15 +99,29 @@ class BrokerSubscriber(BaseConnectionHandler):
             return not self._filters or self._confirmed == self._filters
 
     def set_filters(self, filters: frozenset[str]) -> None:
-        """Subscribe to these filters and to no others."""
+        """Subscribe to what these filters match, and to nothing else.
+
+        Make before break: the broker handles the requests in their order. It sends the
+        retained messages of a new filter, unless an earlier one includes it.
+        """
+        needed = maximal_filters(filters)
         with self._lock:
-            added, removed = filters - self._filters, self._filters - filters
-            self._filters = filters
-            if added:
-                self._requested.append(filters)
+            before, self._filters = self._filters, needed
+            new = needed - before
+            narrower = new - maximal_filters(before | needed)
+            # At first: an earlier version left subscriptions for all in the session.
+            removed = (before or filters) - needed
+            requests = [
+                (new - narrower, RetainHandling.IF_NEW),
+                (narrower, RetainHandling.NEVER),
+            ]
+            requests = [(added, retained) for added, retained in requests if added]
+            if requests:
+                self._requested += [None] * (len(requests) - 1) + [needed]
             elif removed:
-                self._confirmed = filters if self._confirmed is not None else None
-        self._connection.subscribe([(each, 1) for each in sorted(added)])
+                self._confirmed = needed if self._confirmed is not None else None
+        for added, retained in requests:
+            self._connection.subscribe([(each, 1) for each in sorted(added)], retained)
         self._connection.unsubscribe(sorted(removed))
 
     def acknowledge(self, *messages: IncomingMessage) -> None:
@@ -119,7 +137,9 @@ class BrokerSubscriber(BaseConnectionHandler):
         with self._lock:
             filters = self._filters
             self._requested = [filters] if filters else []
-        self._connection.subscribe([(each, 1) for each in sorted(filters)])
+        self._connection.subscribe(
+            [(each, 1) for each in sorted(filters)], RetainHandling.IF_NEW
+        )
 
     def on_down(self, reason: str) -> None:
         with self._lock:
@@ -131,8 +151,10 @@ class BrokerSubscriber(BaseConnectionHandler):
 
     def on_subscribed(self) -> None:
         with self._lock:
-            if self._requested:
-                self._confirmed = self._requested.pop(0)
+            confirmed = self._requested.pop(0) if self._requested else None
+            if confirmed is None:
+                return
+            self._confirmed = confirmed
             filters = ", ".join(sorted(self._confirmed or ()))
         log.info("%s is listened to for %s", self._connection.endpoint, filters)
         self._on_confirmed()

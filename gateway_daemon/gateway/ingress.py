@@ -50,6 +50,7 @@ from spatial_mqtt.transport import (
     ConnectionHandler,
     IncomingMessage,
     Publication,
+    RetainHandling,
     Session,
 )
 
@@ -117,6 +118,9 @@ class Ingress(BaseConnectionHandler):
             manual_ack=True,
             receive_maximum=RECEIVE_MAXIMUM,
             will=self._offer_publication(is_away=True),
+            # Without a session, what was retained meanwhile arrives as well; with one,
+            # the session has it, and the older ones were forwarded before.
+            retain_handling=RetainHandling.IF_NEW,
         )
         self._is_subscribed = False
         self._connection = connect(session, self)

@@ -25,6 +25,8 @@ class Link:
     endpoint: Endpoint | None = GATEWAY
     down_since_s: float | None = None
     unserved_since_s: float | None = None
+    gives_receipts: bool = True
+    held_count: int = 0
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,11 @@ class Link:
         (Link(down_since_s=88.0, unserved_since_s=88.0), "gw:1884 is down for 12 s"),
         (Link(unserved_since_s=95.0), "gw:1884 takes nothing for 5 s"),
         (Link(None, down_since_s=0.0), "no gateway is known"),
+        (Link(gives_receipts=False), "gw:1884 is up, gives no receipts"),
+        (
+            Link(gives_receipts=False, held_count=2),
+            "gw:1884 is up, gives no receipts, 2 urgent held until a gateway does",
+        ),
     ],
 )
 def test_link_state_is_formatted(link: Link, expected: str) -> None:

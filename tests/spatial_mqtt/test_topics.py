@@ -21,6 +21,7 @@ from spatial_mqtt.topics import (
     covers,
     custody_topic,
     matches,
+    maximal_filters,
     offer_topic,
     overlaps,
     parse_cell_topic,
@@ -358,3 +359,69 @@ def test_overlap_of_filters(first: str, second: str, expected: bool) -> None:
     """In both orders."""
     assert overlaps(first, second) is expected
     assert overlaps(second, first) is expected
+
+
+@given(filters=st.lists(FILTERS, max_size=6), topic=TOPICS)
+def test_maximal_filters_match_the_same_topics(filters: list[str], topic: str) -> None:
+    """A broker that gets these alone sends everything that the others match."""
+    kept = maximal_filters(filters)
+
+    assert kept <= set(filters)
+    assert any(matches(f, topic) for f in kept) == any(
+        matches(f, topic) for f in filters
+    )
+
+
+@given(filters=st.lists(FILTERS, max_size=6))
+def test_maximal_filters_do_not_include_each_other(filters: list[str]) -> None:
+    """Each one matches a topic of its own, so none of them could be left out."""
+    kept = maximal_filters(filters)
+
+    for filter_ in kept:
+        topics = _examples(filter_)
+        for other in kept - {filter_}:
+            assert not all(matches(other, topic) for topic in topics)
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [
+        ("/1/#", "/1"),
+        ("/1/#", "/1/2/#"),
+        ("/1/#", "/1/+/3"),
+        ("/+/2/#", "/1/2/3/#"),
+        ("/+/+", "/1/+"),
+        ("#", "/1/#"),
+        ("#", "+/#"),
+        ("/#", "/+/#"),
+    ],
+)
+def test_wider_filter_includes_a_narrower_one(wide: str, narrow: str) -> None:
+    """Literal examples beside the properties."""
+    assert maximal_filters([narrow, wide]) == {wide}
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"/1/+", "/1"},
+        {"/1/#", "/12/#"},
+        {"/1/+/3", "/1/2/+"},
+        {"#", "$SYS/#"},
+        {"+/a", "$s/a"},
+        {"/1/+/#", "/1"},
+    ],
+)
+def test_filters_that_do_not_include_each_other_stay(filters: set[str]) -> None:
+    """They may overlap."""
+    assert maximal_filters(filters) == filters
+
+
+def _examples(filter_: str) -> list[str]:
+    """Topics that match a filter; one of them fails any filter not including it."""
+    levels = ["new" if level == "+" else level for level in filter_.split("/")]
+    if levels[-1] != "#":
+        return ["/".join(levels)]
+    tails = [["new"] * count for count in range(6)]
+    # With the empty topic, which "/#" matches but nothing may be published on.
+    return ["/".join(levels[:-1] + tail) for tail in tails]

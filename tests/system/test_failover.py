@@ -1,28 +1,17 @@
 """A gateway is killed: the node fails over and returns without losing messages."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
+from field_node import Node
 from programs import Client, Programs
 
-from edge_agent.queue.base import MessageDraft
-from edge_agent.queue.sqlite_queue import SqliteQueue
-from edge_agent.uplink.gateway_selection import (
-    FailoverTimeouts,
-    GatewaySelector,
-    ManagedGateways,
-)
-from edge_agent.uplink.publications import SenderProfile
-from edge_agent.uplink.rate_limit import RateLimiter
-from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.ingress_messages import Unpacker
-from spatial_mqtt.connection import Connection
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
+from spatial_mqtt.senml import MessageId, decode_message_id
 from spatial_mqtt.topics import GATEWAY_INFO, offer_topic
 
 pytestmark = pytest.mark.broker
@@ -76,55 +65,6 @@ class Deployment:
         return fetch_retained(self.manager.endpoint, GATEWAY_INFO, "probe", 60)
 
 
-class Node:
-    """The real queue, uplink and gateway selection of a node, without sensors."""
-
-    def __init__(self, deployment: Deployment, folder: Path) -> None:
-        self.queue = SqliteQueue(folder / "node.db", "n1", "boot", 10_000_000)
-        self.uplink = Uplink(
-            self.queue, SenderProfile("n1"), Connection, RateLimiter(), time.monotonic
-        )
-        self._stop = threading.Event()
-        selector = GatewaySelector(
-            self.uplink,
-            ManagedGateways(
-                [deployment.manager.endpoint],
-                TOPIC,
-                folder / "gateways.json",
-                lambda at, topic: fetch_retained(at, topic, "n1-probe", 5),
-                "n1",
-            ),
-            self._stop,
-            time.monotonic,
-            FailoverTimeouts(check_interval_s=2.0),
-        )
-        loops = (self.uplink.run, selector.run, selector.run_checks)
-        self._threads = [threading.Thread(target=run, daemon=True) for run in loops]
-        for thread in self._threads:
-            thread.start()
-
-    def put(self, priority: int) -> MessageId:
-        def encode(message_id: MessageId) -> bytes:
-            reading = Reading("rain", "mm", 0.5)
-            return encode_cbor(Pack(message_id, priority, 1.7e9, (reading,)))
-
-        topic = f"/forward{TOPIC}/pri{priority}"
-        (message_id,) = self.queue.put([MessageDraft(priority, topic, encode)])
-        self.uplink.wake()
-        assert message_id is not None
-        return message_id
-
-    def is_empty(self) -> bool:
-        return not self.queue.stats().leased and not self.queue.waiting_priorities()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self.uplink.stop()
-        for thread in self._threads:
-            thread.join()
-        self.queue.close()
-
-
 @pytest.fixture
 def deployment(
     make_broker: Callable[[], Broker], tmp_path: Path
@@ -138,7 +78,7 @@ def deployment(
 
 @pytest.fixture
 def node(deployment: Deployment, tmp_path: Path) -> Iterator[Node]:
-    made = Node(deployment, tmp_path)
+    made = Node(deployment.manager.endpoint, TOPIC, tmp_path)
     wait_until(lambda: made.uplink.unserved_since_s is None)
     yield made
     made.stop()

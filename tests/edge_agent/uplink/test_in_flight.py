@@ -1,5 +1,7 @@
 """Custody and congestion window of messages in flight, without a network."""
 
+from dataclasses import replace
+
 import pytest
 
 from edge_agent.queue.base import QueuedMessage
@@ -352,3 +354,102 @@ def test_withdrawal_of_the_last_offer_leaves_a_plain_broker() -> None:
 
     assert f.take_actions(6.9).ack == []
     assert f.take_actions(7.0).ack == [1]
+
+
+def urgent(seq: int, size: int = 10) -> QueuedMessage:
+    return QueuedMessage(seq, MessageId("n", "b", seq), 5, "/t", b"x" * size)
+
+
+def make_node(custody: CustodyMode = CustodyMode.AUTO) -> InFlight:
+    """State of a node's link to a plain broker that has a subscriber."""
+    limits = replace(LIMITS, held_bytes=100)
+    in_flight = InFlight(limits, custody, needs_subscriber=True)
+    in_flight.on_up(0.0, receive_maximum=20)
+    in_flight.take_actions(9.0)
+    return in_flight
+
+
+def deliver(in_flight: InFlight, *messages: QueuedMessage) -> None:
+    for each in messages:
+        in_flight.on_sent(each.seq, (each,), 1, 9.0)
+        in_flight.on_published(each.seq, None, 9.0)
+
+
+def test_urgent_message_is_held_until_a_link_gives_receipts() -> None:
+    """It is not sent again at brokers that give none."""
+    f = make_node()
+    deliver(f, message(1), urgent(2))
+    assert f.take_actions(9.1).ack == [1]
+    f.on_down()
+    f.on_up(10.0, 20)
+    actions = f.take_actions(20.0)
+    assert (actions.ack, actions.release, f.held_count) == ([], [], 1)
+
+    f.on_down()
+    f.on_up(30.0, 20, known_offers=[OFFER])
+
+    assert (f.take_actions(30.0).release, f.held_count) == ([2], 0)
+
+
+def test_urgent_message_sent_within_the_grace_is_held() -> None:
+    """The offer of the same link may come late."""
+    f = InFlight(LIMITS, needs_subscriber=True)
+    f.on_up(0.0, 20)
+    deliver(f, urgent(1), message(2))
+    assert f.take_actions(9.0).ack == [2]
+    f.on_offer(OFFER)
+
+    assert f.take_actions(9.1).release == [1]
+
+
+def test_held_messages_are_bounded() -> None:
+    """The oldest ones leave the queue, as they did before they were held."""
+    f = make_node()
+    deliver(f, *(urgent(seq, size=28) for seq in range(1, 6)))
+    assert (f.take_actions(9.1).ack, f.held_count) == ([1, 2], 3)
+    deliver(f, urgent(6, size=1000))
+
+    assert (f.take_actions(9.2).ack, f.held_count) == ([3, 4, 5, 6], 0)
+
+
+@pytest.mark.parametrize(
+    ("custody", "is_node"), [(CustodyMode.PUBACK, True), (CustodyMode.AUTO, False)]
+)
+def test_nothing_is_held_by_a_gateway_or_against_the_settings(
+    custody: CustodyMode, is_node: bool
+) -> None:
+    """A plain distributed broker is the rule in a system of Gamma."""
+    f = InFlight(LIMITS, custody, needs_subscriber=is_node)
+    f.on_up(0.0, 20)
+    f.take_actions(9.0)
+    deliver(f, urgent(1))
+
+    assert f.take_actions(9.1).ack == [1]
+
+
+def test_broker_without_a_subscriber_does_not_serve_a_node() -> None:
+    """A Gamma gateway whose daemon ended: the node fails over."""
+    f = make_node()
+    f.on_sent(1, (urgent(1),), 1, 9.0)
+    f.on_published(1, NO_SUBSCRIBERS, 9.0)
+    assert not f.is_served(9.1)
+    deliver(f, urgent(1))
+
+    assert f.is_served(9.2)
+
+
+def test_offer_is_needed_for_the_priority_in_the_topic() -> None:
+    """Also where the settings rely on PUBACK; an earlier offer is none there."""
+    for custody, expected in (
+        (CustodyMode.AUTO, True),
+        (CustodyMode.RECEIPTS, True),
+        (CustodyMode.PUBACK, False),
+    ):
+        f = InFlight(LIMITS, custody)
+        f.on_up(0.0, 20)
+        assert not f.reads_priority("/t")
+        f.on_up(0.0, 20, known_offers=[OFFER])
+        assert f.reads_priority("/t") is expected
+        f.on_offer(OFFER)
+        assert f.reads_priority("/t")
+        assert not f.reads_priority("/other")

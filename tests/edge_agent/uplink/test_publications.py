@@ -162,7 +162,21 @@ def test_large_message_is_not_fragmented_for_a_plain_broker() -> None:
     harness.put(3, bytes(5000))
     (outgoing,) = harness.build_all()
 
-    assert outgoing.publication == Publication("/forward/1/2/pri3", bytes(5000))
+    assert outgoing.publication == Publication("/forward/1/2", bytes(5000), priority=3)
+
+
+def test_priority_is_in_the_topic_only_for_a_store_that_reads_it() -> None:
+    """A Gamma gateway takes ``pri5`` for a cell, and drops the message."""
+    for offers, topic, priority in (
+        ([BATCH_RECEIVER], "/forward/1/2/pri5", None),
+        ([], "/forward/1/2", 5),
+        ([CustodyOffer("other", ("/1/#",))], "/forward/1/2", 5),
+    ):
+        harness = BuilderHarness(*offers)
+        harness.put(5, b"alarm")
+        (outgoing,) = harness.build_all()
+
+        assert outgoing.publication == Publication(topic, b"alarm", priority=priority)
 
 
 def test_released_publications_return_to_the_queue() -> None:
@@ -224,16 +238,16 @@ def test_unbatched_messages_are_built_as_a_burst() -> None:
     """For a receiver that decodes no batches: one each, of any topic, in order."""
     harness = BuilderHarness()
     harness.queue.put([
-        MessageDraft(1, f"/1/{number}", lambda _, n=number: b"%d" % n)
+        MessageDraft(1, f"/forward/1/{number}", lambda _, n=number: b"%d" % n)
         for number in range(5)
     ])
 
     built = harness.builder.build_burst(1, 3, 1000)
 
     assert [outgoing.publication.topic for outgoing in built] == [
-        "/1/0",
-        "/1/1",
-        "/1/2",
+        "/forward/1/0",
+        "/forward/1/1",
+        "/forward/1/2",
     ]
     assert [outgoing.publication.payload for outgoing in built] == [b"0", b"1", b"2"]
     assert harness.free() == 2

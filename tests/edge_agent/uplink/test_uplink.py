@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from conftest import Broker, wait_until
+from connection_events import Recorder
 
 from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.memory import MemoryQueue
@@ -155,7 +156,7 @@ def test_urgent_message_overtakes_a_backlog_on_a_slow_link(
     uplink.wake()
     wait_until(lambda: len(receiver.received) == 61)
 
-    position = [m.topic for m in receiver.received].index("/forward/1/2/pri5")
+    position = [m.priority for m in receiver.received].index(5)
     assert position <= before + 4
 
 
@@ -168,7 +169,7 @@ def test_urgent_messages_are_written_separately(
 
     send(queue, broker, FlightLimits(window_bytes=3000), count=5)
 
-    urgent = [[p.topic.endswith("pri5") for p in write] for write in writes]
+    urgent = [[p.priority == 5 for p in write] for write in writes]
     assert urgent[0] == [True, True]
     assert not any(any(write) for write in urgent[1:])
 
@@ -223,13 +224,74 @@ def test_receipts_empty_the_queue_and_pubacks_do_not(
 def test_plain_broker_ends_custody_with_its_puback(
     queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
 ) -> None:
-    """A peer without receipts empties the queue too."""
+    """A peer without receipts empties the queue too, except of urgent messages."""
     receiver = Receiver(broker.endpoint)
     receiver.is_ready.wait(60)
     put(queue, 2, count=5)
-    run_uplink(broker.endpoint, FlightLimits(offer_grace_s=0.3))
+    put(queue, 5)
+    uplink = run_uplink(broker.endpoint, FlightLimits(offer_grace_s=0.3))
 
     wait_until(lambda: queue.stats().acked[2] == 5)
+    assert (uplink.gives_receipts, uplink.held_count) == (False, 1)
+    assert {(m.topic, m.priority) for m in receiver.received} == {
+        ("/forward/1/2", 2),
+        ("/forward/1/2", 5),
+    }
+
+
+def test_held_message_is_delivered_where_receipts_are_given(
+    queue: MemoryQueue,
+    make_broker: Callable[[], Broker],
+    run_uplink: Callable[..., Uplink],
+) -> None:
+    """A plain broker acknowledged it; reconnecting there sends it no second time."""
+    plain, other = make_broker(), make_broker()
+    at_plain = Receiver(plain.endpoint)
+    at_plain.is_ready.wait(60)
+    (urgent,) = put(queue, 5)
+    uplink = run_uplink(plain.endpoint, FlightLimits(offer_grace_s=0.3))
+    wait_until(lambda: uplink.held_count == 1)
+    uplink.switch_to(plain.endpoint)
+    put(queue, 1)
+    wait_until(lambda: queue.stats().acked[1] == 1)
+    assert [m.priority for m in at_plain.received] == [5, 1]
+
+    store = Receiver(other.endpoint, gives_receipts=True)
+    store.is_ready.wait(60)
+    uplink.switch_to(other.endpoint)
+    wait_until(lambda: store.received)
+    store.receipt(urgent)
+    wait_until(lambda: queue.stats().acked[5] == 1)
+    assert uplink.held_count == 0
+    assert {m.topic for m in store.received} == {"/forward/1/2/pri5"}
+
+
+def test_offer_before_the_confirmed_subscription_counts(queue: MemoryQueue) -> None:
+    """MQTT permits that order. Mosquitto has the other, so a script is the peer."""
+    handlers: list[ConnectionHandler] = []
+
+    def connect_script(
+        endpoint: Endpoint, session: Session, handler: ConnectionHandler
+    ) -> Connection:
+        handlers.append(handler)
+        return Connection(endpoint, session, Recorder())
+
+    sender = SenderProfile("n1", limits=FlightLimits(offer_grace_s=0.0))
+    uplink = Uplink(queue, sender, connect_script, RateLimiter(), time.monotonic)
+    thread = threading.Thread(target=uplink.run, daemon=True)
+    thread.start()
+    uplink.switch_to(Endpoint("127.0.0.1", 1))
+    offer = CustodyOffer("gw", ("/forward/#",)).encode()
+    handlers[0].on_up(False, 20)
+    handlers[0].on_message(
+        IncomingMessage(offer_topic("gw"), offer, 1, True, None, None, None, (1, 1))
+    )
+    handlers[0].on_subscribed()
+    wait_until(lambda: queue.get_state("uplink/offers/127.0.0.1:1"))
+    uplink.stop()
+    thread.join()
+
+    assert uplink.gives_receipts
 
 
 def test_first_contact_while_the_gateway_is_offline_loses_nothing(
@@ -299,9 +361,9 @@ def test_urgent_message_shortens_a_long_backoff(
     broker.start()
     put(queue, 5)
 
-    wait_until(lambda: uplink.unserved_since_s is None)
+    wait_until(lambda: uplink.down_since_s is None)
     Receiver(broker.endpoint)
-    wait_until(lambda: queue.stats().acked[5] == 1)
+    wait_until(lambda: uplink.held_count == 1)
     uplink.stop()
     thread.join()
 

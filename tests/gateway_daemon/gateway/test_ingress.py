@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,9 @@ class Client:
         self._connection.start()
         assert self.is_ready.wait(60)
 
-    def publish(self, topic: str) -> str | None:
+    def publish(self, topic: str, payload: bytes = b"x", **more: object) -> str | None:
         """Publish and return the broker's reason code, None for success."""
-        token = self._connection.publish(Publication(topic, b"x"))
+        token = self._connection.publish(Publication(topic, payload, **more))
         wait_until(lambda: token in self.answers)
         return self.answers[token or 0]
 
@@ -90,6 +91,13 @@ def client(broker: Broker) -> Iterator[Client]:
 @pytest.fixture
 def ingress(broker: Broker, tmp_path: Path) -> Iterator[Ingress]:
     """An ingress that is not yet running and stores in memory."""
+    with make_ingress(broker, tmp_path) as created:
+        yield created
+
+
+@contextmanager
+def make_ingress(broker: Broker, tmp_path: Path) -> Iterator[Ingress]:
+    """Make an ingress that is not yet running and stores in memory; stop it."""
     clock = time.monotonic
     egress = Egress(
         lambda _broker: MemoryQueue("gw", "b", 10**6, clock),
@@ -148,6 +156,41 @@ def test_invalid_topic_is_dropped_and_logged_once(
     wait_until(lambda: _stored(ingress) == 1)
 
     assert caplog.text.count("not stored") == 1
+
+
+def test_retained_publication_is_forwarded_once(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """Also one made while the gateway is away, at any QoS; restarts add no copies."""
+    broker = make_broker("queue_qos0_messages true")
+    client, forwarded = Client(broker), []
+    client.publish("/forward/1/2", b"before the first session", retain=True)
+    for number in range(3):
+        with make_ingress(broker, tmp_path) as ingress:
+            forwarded += _run_once(ingress, client, b"end %d" % number)
+        client.publish("/forward/1/3", b"away %d" % number, retain=True)
+        client.publish("/forward/1/4", b"QoS 0 %d" % number, retain=True, qos=0)
+    client.stop()
+
+    away = [b"%s %d" % (kind, n) for n in range(2) for kind in (b"away", b"QoS 0")]
+    ends = [b"end %d" % n for n in range(3)]
+    assert sorted(forwarded) == sorted([b"before the first session", *away, *ends])
+
+
+def _run_once(ingress: Ingress, client: Client, last: bytes) -> list[bytes]:
+    """Run until a last publication is stored; return all that was stored."""
+    thread = threading.Thread(target=ingress.run, args=(no_heartbeat,), daemon=True)
+    thread.start()
+    wait_until(lambda: ingress.is_up)
+    client.publish("/forward/1/2/0", last)
+    lane = ingress._lanes._lanes[None].queue  # noqa: SLF001
+    stored: list[bytes] = []
+    while last not in stored:
+        stored += [message.payload for message in lane.lease(100)]
+        time.sleep(0.01)
+    ingress.stop()
+    thread.join()
+    return stored
 
 
 def _stored(ingress: Ingress) -> int:
