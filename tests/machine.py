@@ -16,13 +16,6 @@ from conftest import wait_until
 ROOT = Path(__file__).parents[1]
 SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 PACKAGES = "systemd,systemd-sysv,dbus,udev,python3,python3-venv,mosquitto,openssl"
-BUILT_FROM = (
-    "service_runtime",
-    "spatial_mqtt",
-    "slope_science",
-    "edge_agent",
-    "gateway_daemon",
-)
 UNITS = tuple(sorted(path.stem for path in (ROOT / "systemd").glob("*.service")))
 VENV = Path("opt/yamamori")
 DEPENDENCIES = "/opt/dependencies"
@@ -85,17 +78,8 @@ def _make(made: Path, suite: str) -> None:
 
 
 def wheel(folder: Path) -> Path:
-    """Our wheel, built from a copy of the sources."""
-    sources = folder / "sources"
-    for name in (*BUILT_FROM, "backend_spark"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, sources / name, ignore=ignored)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, sources / name)
-    build = "pip wheel --quiet --no-deps --no-build-isolation --no-index -w"
-    subprocess.run(
-        [sys.executable, "-m", *build.split(), str(folder), str(sources)], check=True
-    )
+    """Our wheel, of the files that Git knows."""
+    subprocess.run([ROOT / "scripts/dist", "--wheel", folder], check=True)
     (made,) = folder.glob("*.whl")
     return made
 
