@@ -13,7 +13,7 @@ TEST_JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 pytest_parallel = .venv/bin/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup demo test test-long soak chaos attack fuzz dist sbom audit docs check clean lock image image-test
+.PHONY: help setup demo test test-long soak chaos attack fuzz dist deb deb-test sbom audit docs check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,13 @@ fuzz: setup ## Feed every reader a million hostile messages (FUZZ_CASES=.. for m
 
 dist: setup ## Build wheel and sdist, with bill of materials and provenance, in out/dist/
 	@scripts/dist
+
+deb: setup ## Build Debian packages in out/deb/ (ROLE="gateway backend console"; DEB_ARCH=arm64 for a Pi)
+	@scripts/deb $(ROLE)
+
+deb-test: setup ## Build two versions of the packages, and install, upgrade and remove them in a container
+	@rm -rf out/deb-test
+	@scripts/deb-test
 
 sbom: setup ## Write what the product is made of (CycloneDX), and from which commit (SLSA provenance), to out/
 	@.venv/bin/python scripts/sbom.py requirements.lock out/sbom.json --built "$$(git log -1 --format=%ct)"

@@ -9,15 +9,15 @@ import re
 from collections.abc import Iterator
 
 STARTS = re.compile(r"(subprocess\.\w+|(shutil\.)?which|os\.exec\w+)$")
-BUILT_IN = frozenset(
-    """. : [ } alias bg break builtin cd command continue declare disown done echo esac
-    eval exit export false fg fi for function getopts hash in jobs let local mapfile
-    printf pwd read readonly return select set shift shopt source test times trap true
-    type ulimit umask unalias unset wait""".split()
-)
-PREFIXES = frozenset(
-    """if then else elif while until do ! { exec time nice nohup sudo""".split()
-)
+_BUILT_IN = """
+. : [ } alias bg break builtin cd command continue declare disown done echo esac eval
+exit export false fg fi for function getopts hash in jobs let local mapfile printf pwd
+read readonly return select set shift shopt source test times trap true type ulimit
+umask unalias unset wait
+"""
+BUILT_IN = frozenset(_BUILT_IN.split())
+_PREFIXES = "if then else elif while until do ! { exec time nice nohup sudo"
+PREFIXES = frozenset(_PREFIXES.split())
 """Words after which another command begins."""
 
 BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)

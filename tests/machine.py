@@ -89,14 +89,13 @@ def _mount(kind: str, options: str, at: Path) -> None:
     subprocess.run(command, check=True)
 
 
-class Machine:
-    """One container: install, boot, run commands in it, power off."""
+class DebianMachine:
+    """One container: boot, run commands in it, power off."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
         self._memory = folder / "memory"
         self._mount_overlay(tree())
-        self._install(wheel(folder))
 
     def boot(self) -> None:
         """Start it, and wait until systemd is running."""
@@ -186,6 +185,14 @@ class Machine:
                 self._leader = int(process.name)
                 return True
         return False
+
+
+class Machine(DebianMachine):
+    """A container with our wheel and units."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._install(wheel(folder))
 
     def _install(self, ours: Path) -> None:
         shutil.copy(ours, self.root / "opt")
