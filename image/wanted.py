@@ -28,11 +28,16 @@ UNUSED = frozenset({"pip", "setuptools"})
 colorzero requires setuptools without importing it."""
 
 
-def blocks() -> dict[str, str]:
-    """Return the blocks of the lock file, by name of the distribution."""
+def blocks(target: dict[str, str]) -> dict[str, str]:
+    """Return the blocks of the lock file that apply to a target, by distribution."""
     text = (ROOT / "requirements.lock").read_text()
     found = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
-    return {canonicalize_name(b.partition("==")[0]): b for b in found}
+    return {
+        canonicalize_name(block.partition("==")[0]): block
+        for block in found
+        # A distribution may have several versions, for different Pythons.
+        if _applies(Requirement(block.partition("\\")[0].strip()), target)
+    }
 
 
 def closure(extras: list[str], target: dict[str, str]) -> set[str]:
@@ -70,7 +75,7 @@ def main() -> None:
         "python_full_version": f"{given.python}.2",
         "platform_machine": given.machine,
     }
-    locked = blocks()
+    locked = blocks(target)
     for name in sorted(closure(given.extras, target)):
         # pip would evaluate the marker for the machine it runs on, not the target.
         print(re.sub(r" ; [^\\\n]*", " ", locked[name], count=1), end="")

@@ -28,7 +28,15 @@ def test_node_has_only_the_packages_it_needs_on_arm64() -> None:
 
     assert {"lgpio", "gpiozero", "paho-mqtt", "sqlite-utils"} <= names
     assert not {"pip", "pandas", "pyspark", "numpy", "adafruit-lgpio"} & names
-    assert names <= blocks().keys()
+    assert names <= blocks(PI).keys()
+
+
+def test_version_of_a_library_is_that_for_the_python_of_the_target() -> None:
+    """The lock has two versions of some; pip would refuse the other."""
+    newer = PI | {"python_version": "3.13", "python_full_version": "3.13.5"}
+    found = {blocks(target)["contourpy"].split()[0] for target in (PI, newer)}
+
+    assert len(found) == 2
 
 
 def test_requirements_are_pinned_by_hash() -> None:
