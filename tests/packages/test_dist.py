@@ -158,6 +158,9 @@ def test_node_runs_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
     for program in ("edge-agent", "spatial-mqtt", "gateway-daemon", "backend-spark"):
         assert run(program, "--version").stdout.endswith(f"{version}\n")
     assert "rain" in run("edge-agent", "check", "--config", "node.toml").stdout
-    for program, extra in (("gateway-daemon", "gateway"), ("backend-spark", "backend")):
-        error = run(program, "run", "--help").stderr + run(program, "--help").stderr
+    for command, extra in (
+        ("gateway-daemon run", "gateway"),
+        ("backend-spark ingest", "backend"),
+    ):
+        error = run(*command.split(), "--help").stderr
         assert f'install with: pip install "yamamori[{extra}]"' in error
