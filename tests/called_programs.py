@@ -44,6 +44,8 @@ NAME = re.compile(r"(?:/usr/s?bin/|/s?bin/)?([A-Za-z][\w.+-]*)$")
 
 def programs_in_python(text: str) -> Iterator[str]:
     """First words of the command lists in calls of `subprocess`, `which` and `exec`."""
+    if re.search(r"\b(subprocess|which|os\.exec)", text) is None:
+        return  # most files; parsing is slow
     lists: dict[str, list[ast.expr]] = {}
     calls: list[ast.expr] = []
     for node in ast.walk(ast.parse(text)):
