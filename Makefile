@@ -13,7 +13,7 @@ TEST_JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 pytest_parallel = .venv/bin/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup demo test test-long soak chaos attack fuzz sbom audit docs check clean lock image image-test
+.PHONY: help setup demo test test-long soak chaos attack fuzz dist deb deb-test sbom audit docs check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -43,8 +43,18 @@ attack: setup ## Make every attack of docs/explanation/trust.md, and print what 
 fuzz: setup ## Feed every reader a million hostile messages (FUZZ_CASES=.. for more or fewer)
 	@FUZZ_CASES=$${FUZZ_CASES:-1000000} .venv/bin/python -m pytest tests/fuzz -q --durations=5
 
+dist: setup ## Build wheel and sdist, with bill of materials and provenance, in out/dist/
+	@scripts/dist
+
+deb: setup ## Build Debian packages in out/deb/ (ROLE="gateway backend console"; DEB_ARCH=arm64 for a Pi)
+	@scripts/deb $(ROLE)
+
+deb-test: setup ## Build two versions of the packages, and install, upgrade and remove them in a container
+	@rm -rf out/deb-test
+	@scripts/deb-test
+
 sbom: setup ## Write what the product is made of (CycloneDX), and from which commit (SLSA provenance), to out/
-	@.venv/bin/python scripts/sbom.py requirements.lock out/sbom.json
+	@.venv/bin/python scripts/sbom.py requirements.lock out/sbom.json --built "$$(git log -1 --format=%ct)"
 	@.venv/bin/python scripts/provenance.py out/provenance.json out/sbom.json --lock requirements.lock
 
 audit: setup ## Compare the lock with advisories of OSV (OSV=folder or all.zip, from osv.dev)

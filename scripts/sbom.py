@@ -1,16 +1,15 @@
 """Write the bill of materials of the product or of an image: CycloneDX 1.6 in JSON.
 
-    sbom.py requirements.lock out/sbom.json
+    sbom.py requirements.lock out/sbom.json [--built UNIX_S]
     sbom.py LOCK OUT --image yamamori-node --version 1.2 --built UNIX_S --packages LIST
 
 Lists what pip would install: each library with its version, hashes, environment
 markers and dependants. For an image also Debian's packages, one per line of LIST: name,
-version, architecture. The bill of an image is reproducible byte for byte.
+version, architecture. The bill is reproducible byte for byte.
 """
 
 import argparse
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,8 +21,10 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
+from setuptools_scm import get_version
 
 ROOT = Path(__file__).parents[1]
+NAME = "yamamori"
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;\\]+)(?P<rest>.*)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _ASKED_BY = re.compile(r"#\s+(?:via\s+)?([A-Za-z0-9._-]+)")
@@ -86,20 +87,17 @@ def bill(lock: str) -> Bom:
 
 def ours() -> Component:
     """Return the component of the product itself."""
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    project = tomllib.loads(text)["project"]
     return Component(
-        name=project["name"],
-        version=project["version"],
+        name=NAME,
+        version=get_version(ROOT, fallback_root=ROOT),
         type=ComponentType.APPLICATION,
-        bom_ref=project["name"],
+        bom_ref=NAME,
     )
 
 
-def put_into(image: Component, built_s: int, packages: str, bom: Bom) -> None:
+def put_into(image: Component, packages: str, bom: Bom) -> None:
     """Make a bill that of an image, with Debian's packages added."""
     bom.metadata.component = image
-    bom.metadata.timestamp = datetime.fromtimestamp(built_s, UTC)
     bom.serial_number = uuid5(bom.serial_number, f"{image.version}\n{packages}")
     parts = [ours(), *(_package(*line.split()) for line in packages.splitlines())]
     bom.components.update(parts)
@@ -141,10 +139,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--image", help="its name")
     parser.add_argument("--version", default="", help="of the image")
-    parser.add_argument("--built", type=int, default=0, help="Unix time of the image")
+    parser.add_argument("--built", type=int, default=0, help="Unix time")
     parser.add_argument("--packages", type=Path, help="Debian's, in the image")
     given = parser.parse_args()
     bom = bill(given.lock.read_text(encoding="utf-8"))
+    bom.metadata.timestamp = datetime.fromtimestamp(given.built, UTC)
     if given.image:
         packages = given.packages.read_text(encoding="utf-8")
         image = Component(
@@ -153,7 +152,7 @@ def main() -> None:
             type=ComponentType.FIRMWARE,
             bom_ref=given.image,
         )
-        put_into(image, given.built, packages, bom)
+        put_into(image, packages, bom)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(JsonV1Dot6(bom).output_as_string(indent=1), encoding="utf-8")
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 SOURCE_TREE: Final = Path(__file__).parents[1]
+DISTRIBUTION: Final = "yamamori"
 STUDIES: Final = "experiments"
 """Package of research code that only the source tree contains."""
 
@@ -23,6 +24,7 @@ class LazyGroup(click.Group):
         places: By command, its place as ``module:name`` and its summary, which the
             list of commands shows without an import. A command of `STUDIES` is listed
             only where the source tree is present.
+        extra: Extra of the distribution whose libraries the commands import.
         settings: Settings of `click.Group`.
     """
 
@@ -30,9 +32,11 @@ class LazyGroup(click.Group):
         self,
         *,
         places: Mapping[str, tuple[str, str]],
+        extra: str,
         **settings: Any,  # noqa: ANN401 - those of click
     ) -> None:
         super().__init__(**settings)
+        self._extra = extra
         has_studies = (SOURCE_TREE / STUDIES).is_dir()
         self._places = {
             command: (place, summary)
@@ -45,13 +49,24 @@ class LazyGroup(click.Group):
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None when there is none of that name."""
+        """Import a command; None when there is none of that name.
+
+        Raises:
+            click.ClickException: A library of the extra is not installed.
+        """
         if cmd_name not in self._places:
             return None
         module, _, name = self._places[cmd_name][0].partition(":")
         if module.startswith(STUDIES) and str(SOURCE_TREE) not in sys.path:
             sys.path.append(str(SOURCE_TREE))
-        command: click.Command = getattr(import_module(module), name)
+        try:
+            command: click.Command = getattr(import_module(module), name)
+        except ModuleNotFoundError as error:
+            program = ctx.find_root().info_name
+            raise click.ClickException(
+                f"{program} {cmd_name} needs {error.name}; "
+                f'install with: pip install "{DISTRIBUTION}[{self._extra}]"'
+            ) from error
         return command
 
     def format_commands(

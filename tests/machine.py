@@ -16,13 +16,6 @@ from conftest import wait_until
 ROOT = Path(__file__).parents[1]
 SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 PACKAGES = "systemd,systemd-sysv,dbus,udev,python3,python3-venv,mosquitto,openssl"
-BUILT_FROM = (
-    "service_runtime",
-    "spatial_mqtt",
-    "slope_science",
-    "edge_agent",
-    "gateway_daemon",
-)
 UNITS = tuple(sorted(path.stem for path in (ROOT / "systemd").glob("*.service")))
 VENV = Path("opt/yamamori")
 DEPENDENCIES = "/opt/dependencies"
@@ -85,17 +78,8 @@ def _make(made: Path, suite: str) -> None:
 
 
 def wheel(folder: Path) -> Path:
-    """Our wheel, built from a copy of the sources."""
-    sources = folder / "sources"
-    for name in (*BUILT_FROM, "backend_spark"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, sources / name, ignore=ignored)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, sources / name)
-    build = "pip wheel --quiet --no-deps --no-build-isolation --no-index -w"
-    subprocess.run(
-        [sys.executable, "-m", *build.split(), str(folder), str(sources)], check=True
-    )
+    """Our wheel, of the files that Git knows."""
+    subprocess.run([ROOT / "scripts/dist", "--wheel", folder], check=True)
     (made,) = folder.glob("*.whl")
     return made
 
@@ -105,14 +89,13 @@ def _mount(kind: str, options: str, at: Path) -> None:
     subprocess.run(command, check=True)
 
 
-class Machine:
-    """One container: install, boot, run commands in it, power off."""
+class DebianMachine:
+    """One container: boot, run commands in it, power off."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
         self._memory = folder / "memory"
         self._mount_overlay(tree())
-        self._install(wheel(folder))
 
     def boot(self) -> None:
         """Start it, and wait until systemd is running."""
@@ -202,6 +185,14 @@ class Machine:
                 self._leader = int(process.name)
                 return True
         return False
+
+
+class Machine(DebianMachine):
+    """A container with our wheel and units."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._install(wheel(folder))
 
     def _install(self, ours: Path) -> None:
         shutil.copy(ours, self.root / "opt")

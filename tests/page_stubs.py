@@ -66,6 +66,22 @@ sed -n '/^\\[project.scripts/,/^$/s/ = .*//p' "$ROOT/pyproject.toml" \\
   | while read -r name; do ln -s "$ROOT/.venv/bin/$name" "$3/bin/$name"; done
 """
 
+APT = """
+# Each package must be one of ours, and the action one of apt's.
+case $1 in install|remove|purge) shift;; *) echo "no action $1" >&2; exit 100;; esac
+for word in "$@"; do
+  name=${word#./}
+  case $name in
+    -*) ;;
+    yamamori-*)
+      grep -qx "Package: ${name%%_*}" "$ROOT/debian/control" \\
+        || { echo "no package $word" >&2; exit 100; };;
+    *) grep -q "^$name " "$ROOT/scripts/programs.txt" \\
+        || { echo "no package $word" >&2; exit 100; };;
+  esac
+done
+"""
+
 SCP = """
 # The file must exist, and the remote folder must be one of ours.
 test -f "$1"
@@ -85,6 +101,7 @@ STUBS = {
     "systemctl": SYSTEMCTL,
     "sudo": SUDO,
     "make": MAKE,
+    "apt": APT,
     "pip": PIP,
     "python3": PYTHON3,
     "scp": SCP,

@@ -111,7 +111,7 @@ config_option = click.option(
 )
 
 
-@click.group(cls=LazyGroup, places=COMMANDS)
+@click.group(cls=LazyGroup, places=COMMANDS, extra="backend")
 @click.version_option(package_name="yamamori")
 def cli() -> None:
     """Carry landslide messages from a broker to scored tables."""

@@ -45,7 +45,7 @@ COMMANDS = {
 """Place and summary of each command."""
 
 
-@click.group(cls=LazyGroup, places=COMMANDS)
+@click.group(cls=LazyGroup, places=COMMANDS, extra="edge")
 @click.version_option(package_name="yamamori")
 def cli() -> None:
     """A node on the slope: sensors to queue to uplink, urgent messages first."""

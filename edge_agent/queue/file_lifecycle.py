@@ -9,7 +9,14 @@ from typing import IO
 
 from edge_agent.queue.base import QueueFileError
 from edge_agent.queue.recovery import count_lost_commits, salvage
-from edge_agent.queue.schema import check_integrity, check_tables, connect, migrate
+from edge_agent.queue.schema import (
+    FORMAT,
+    check_integrity,
+    check_tables,
+    connect,
+    migrate,
+    stored_format,
+)
 from edge_agent.queue.space_reserve import SpaceReserve
 from edge_agent.queue.store import Store
 
@@ -226,9 +233,20 @@ def _with_log_files(path: Path) -> list[Path]:
 def _connect_migrated(path: Path) -> sqlite3.Connection:
     db = connect(str(path))
     try:
+        _check_format(db, path)
         migrate(db)
         check_tables(db)
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, QueueFileError):
         db.close()
         raise
     return db
+
+
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
+    """Raise QueueFileError for a newer format, which would look like damage."""
+    if (stored := stored_format(db)) > FORMAT:
+        raise QueueFileError(
+            str(path),
+            f"it has format {stored}, this version reads up to {FORMAT}; "
+            "install the newer version again",
+        )

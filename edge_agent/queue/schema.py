@@ -34,6 +34,13 @@ with _hidden("pandas", "numpy"):
     from sqlite_utils import Database
     from sqlite_utils.migrations import Migrations
 
+FORMAT = 1
+"""Format of the rows. It grows with a migration that an older version cannot work with,
+and not with one that only adds."""
+
+_EACH_BYTE = 0x01010101
+"""Factor of the stored format: a bit error does not look like a newer one."""
+
 migrations = Migrations("queue")
 
 
@@ -178,3 +185,13 @@ def check_tables(connection: sqlite3.Connection) -> None:
 def migrate(connection: sqlite3.Connection) -> None:
     """Upgrade the tables to this version."""
     migrations.apply(Database(connection))
+    if stored_format(connection) != FORMAT:
+        connection.execute(f"PRAGMA user_version = {FORMAT * _EACH_BYTE}")
+        # Into the file's header, where a Debian package reads it before a downgrade.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+
+def stored_format(connection: sqlite3.Connection) -> int:
+    """Format of the file; 0 for a new file, an early one or a damaged number."""
+    stored: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return stored // _EACH_BYTE if stored % _EACH_BYTE == 0 else 0

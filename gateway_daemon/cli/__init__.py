@@ -42,7 +42,7 @@ COMMANDS = {
 tree contains; an installed gateway does not list them."""
 
 
-@click.group(cls=LazyGroup, places=COMMANDS)
+@click.group(cls=LazyGroup, places=COMMANDS, extra="gateway")
 @click.version_option(package_name="yamamori")
 def cli() -> None:
     """Gateway and Manager: store clients' messages and forward them by priority."""

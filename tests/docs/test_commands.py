@@ -253,6 +253,9 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
         },
         has_tables=True,
     ),
+    "docs/how-to/install-packages.md": Page({
+        "sudo apt install ./yamamori-common_*.deb ./yamamori-node_*.deb     #": NODE
+    }),
     # The tables end in the past, and an export of the present is refused then.
     "docs/how-to/export.md": Page(
         {0: BACKEND},

@@ -15,15 +15,28 @@ from image.manifest import entry
 from image.wanted import blocks, closure
 
 MAX_BYTES = 100_000_000
+PI = {
+    "python_version": "3.11",
+    "python_full_version": "3.11.2",
+    "platform_machine": "aarch64",
+}
 
 
 def test_node_has_only_the_packages_it_needs_on_arm64() -> None:
     """The GPIO library of the target, and no packages of the backend."""
-    names = closure(["edge", "pi"])
+    names = closure(["edge", "pi"], PI)
 
     assert {"lgpio", "gpiozero", "paho-mqtt", "sqlite-utils"} <= names
     assert not {"pip", "pandas", "pyspark", "numpy", "adafruit-lgpio"} & names
-    assert names <= blocks().keys()
+    assert names <= blocks(PI).keys()
+
+
+def test_version_of_a_library_is_that_for_the_python_of_the_target() -> None:
+    """The lock has two versions of some; pip would refuse the other."""
+    newer = PI | {"python_version": "3.13", "python_full_version": "3.13.5"}
+    found = {blocks(target)["contourpy"].split()[0] for target in (PI, newer)}
+
+    assert len(found) == 2
 
 
 def test_requirements_are_pinned_by_hash() -> None:
@@ -37,7 +50,7 @@ def test_requirements_are_pinned_by_hash() -> None:
     )
     pins = re.findall(r"^(\S+)==\S+", done.stdout, re.MULTILINE)
 
-    assert len(pins) == len(closure(["edge", "pi"]))
+    assert len(pins) == len(closure(["edge", "pi"], PI))
     assert done.stdout.count("--hash=sha256:") >= len(pins)
     assert "platform_machine" not in done.stdout
 

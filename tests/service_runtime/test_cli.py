@@ -3,8 +3,12 @@
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from service_runtime.cli import LazyGroup
 
 PROGRAMS = ["edge_agent", "gateway_daemon", "backend_spark"]
 
@@ -36,3 +40,36 @@ def test_the_list_of_commands_imports_none_of_them(program: str) -> None:
     assert done.stdout.endswith("set()\n"), done.stderr
     for command in import_module(f"{program}.cli").COMMANDS:
         assert f"  {command} " in done.stdout
+
+
+def test_missing_library_is_named_with_the_extra_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel without the extra has every program, but not the libraries of each."""
+    (tmp_path / "needs_much.py").write_text("import not_installed_here\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    group = LazyGroup(
+        name="x", places={"run": ("needs_much:run", "Run.")}, extra="backend"
+    )
+    done = CliRunner().invoke(group, ["run"], prog_name="backend-spark")
+
+    assert done.exit_code == 1
+    assert done.output == (
+        "Error: backend-spark run needs not_installed_here; "
+        'install with: pip install "yamamori[backend]"\n'
+    )
+
+
+def test_command_is_imported_when_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one_command.py").write_text(
+        "import click\n@click.command()\ndef run() -> None:\n    click.echo('ran')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    group = LazyGroup(
+        name="x", places={"run": ("one_command:run", "Run.")}, extra="edge"
+    )
+
+    assert "one_command" not in sys.modules
+    assert CliRunner().invoke(group, ["run"]).output == "ran\n"

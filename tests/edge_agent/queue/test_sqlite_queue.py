@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.queue.base import MessageDraft
+from edge_agent.queue.base import MessageDraft, QueueFileError
 from edge_agent.queue.file_lifecycle import QueueFile
 from edge_agent.queue.inspection import ledger_writer
+from edge_agent.queue.schema import FORMAT
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import CounterDeltas
 from spatial_mqtt.senml import MessageId
 
 PUT_PROGRAM = """
 import sys
-from edge_agent.queue.base import MessageDraft
+from edge_agent.queue.base import MessageDraft, QueueFileError
 from edge_agent.queue.inspection import ledger_writer
 from edge_agent.queue.sqlite_queue import SqliteQueue
 queue = SqliteQueue(sys.argv[1], "n1", "boot", 10_000_000)
@@ -128,6 +129,31 @@ def test_damaged_file_is_kept_and_a_new_queue_is_opened(tmp_path: Path) -> None:
 
     assert put[0] is not None
     assert (tmp_path / "q.db.damaged-1").read_bytes().startswith(b"this is not")
+
+
+def test_file_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """An older version would take its rows for damaged; a bit error is no format."""
+    path = tmp_path / "q.db"
+    queue = open_queue(path)
+    queue.put([draft()])
+    queue.close()
+    assert path.read_bytes()[60:64] == bytes([FORMAT] * 4)
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {0x01010101 * (FORMAT + 1)}")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(
+        QueueFileError, match=f"reads up to {FORMAT}; install the newer"
+    ):
+        open_queue(path)
+    assert path.read_bytes() == before
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version = {0x01010141}")
+    db.close()
+    queue = open_queue(path)
+
+    assert len(queue.lease(9)) == 1
+    queue.close()
 
 
 def test_known_ids_are_stored_as_ranges(tmp_path: Path) -> None:
