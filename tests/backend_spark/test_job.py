@@ -405,12 +405,12 @@ def test_interrupted_scoring_is_finished_by_the_next_process(
         self: ScoringPipeline,
         session: SparkSession,
         touched: ReceivedChanges,
-        until_us: int | None,
+        *more: object,
     ) -> pa.Table:
         if scored:
             raise PowerCutError("power cut")
         scored.extend(touched.earliest_us)
-        return commit(self, session, touched, until_us)
+        return commit(self, session, touched, *more)
 
     monkeypatch.setattr(ScoringPipeline, "_score", die_after_a_cell)
     with pytest.raises(PowerCutError, match="power cut"):

@@ -1,6 +1,7 @@
 """Half requests, endless heads and clients that do not read must stop nothing."""
 
 import contextlib
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ def client(
 ) -> Iterator[httpx.Client]:
     """A client of a console on a real port that is logged in."""
     workspace = Workspace(tmp_path_factory.mktemp("connections"), free_port())
-    workspace.data.symlink_to(tables)
+    shutil.copytree(tables, workspace.data)  # the console writes beside the tables
     parts = make_test_services(workspace, Clock(), workspace.with_accounts())
     parts.refresh()
     with serve(parts, workspace.port) as client:
