@@ -6,12 +6,13 @@ TO ?=
 DEMO_FOREVER ?=
 ROLE ?= node
 OSV ?= out/osv
-# Two processors and much waiting: four test processes keep both busy.
-TEST_JOBS ?= 4
+# Tests wait more than they compute: two processors need as many processes.
+TEST_JOBS ?= 7
+LONG_TEST_JOBS ?= 4
 # Some environments forbid byte code; each program that a test starts would then compile
 # its modules anew, which takes as long as half of its start.
 unexport PYTHONDONTWRITEBYTECODE
-pytest_parallel = .venv/bin/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
+pytest_parallel = .venv/bin/python -m pytest --dist loadgroup --no-loadscope-reorder -n
 
 .PHONY: help setup demo test test-long soak chaos attack fuzz dist deb deb-test sbom audit docs check clean lock image image-test
 
@@ -26,10 +27,10 @@ demo: setup ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM
 	  $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(if $(DEMO_FOREVER),--forever)
 
 test: setup ## Run every test in its short form (TEST_JOBS=n processes)
-	@$(pytest_parallel) -m "not long"
+	@$(pytest_parallel) $(TEST_JOBS) -m "not long"
 
 test-long: setup ## Run what repeats a promise at a larger size or over a longer time
-	@$(pytest_parallel) -m long
+	@$(pytest_parallel) $(LONG_TEST_JOBS) -m long
 
 soak: setup ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change and repeat)
 	@scripts/soak
