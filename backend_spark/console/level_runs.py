@@ -70,11 +70,8 @@ class LevelRuns:
         """Read the begins that are older than the grid from the tables."""
         wanted, self._unknown = self._unknown, {}
         until = datetime.fromtimestamp(until_s, UTC)
-        for level in sorted(set(wanted.values())):
-            cells = [token for token, each in wanted.items() if each == level]
-            found = self.tables.level_begins(level, cells, until)
-            for token, at in found.items():
-                self._begins[token] = level, round(at.timestamp())
+        for token, at in self.tables.level_begins(wanted, until).items():
+            self._begins[token] = wanted[token], round(at.timestamp())
 
     def begin_s(self, token: str) -> int:
         """Unix time of the begin of a run; 0 if unknown or below level 2."""

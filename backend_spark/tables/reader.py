@@ -5,7 +5,7 @@ tables.levels().to_pandas()
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -295,24 +295,22 @@ class DeltaTables:
         return list(rows.filter(pa.array(is_newest, pa.bool_())).to_pylist())
 
     def level_begins(
-        self, level: int, cells: Iterable[str], until: datetime
+        self, levels: Mapping[str, int], until: datetime
     ) -> dict[str, datetime]:
         """First time of the last run of rows at a level, by cell.
 
         Args:
-            level: 1 to 5.
-            cells: Tokens of cells; those whose newest row has another level, or whose
+            levels: 1 to 5, by cell; cells whose newest row has another level, or whose
                 run begins later, are left out.
             until: Last time.
         """
         newest = self.newest().select(["cell", "level", "level_since"])
-        is_wanted = pc.is_in(newest["cell"], pa.array(list(cells), pa.string()))
-        is_run = pc.and_(
-            pc.equal(newest["level"], level),
-            pc.less_equal(newest["level_since"], until),
-        )
-        runs = newest.filter(pc.and_(is_wanted, is_run)).to_pylist()
-        return {str(row["cell"]): row["level_since"] for row in runs}
+        rows = newest.filter(pc.is_in(newest["cell"], pa.array(levels, pa.string())))
+        return {
+            row["cell"]: row["level_since"]
+            for row in rows.to_pylist()
+            if row["level"] == levels[row["cell"]] and row["level_since"] <= until
+        }
 
     def _query(self, name: str, rows: str) -> pa.Table:
         """Rows of a table by SQL; `rows` follows FROM and names the table ``t``."""

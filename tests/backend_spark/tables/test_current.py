@@ -367,5 +367,5 @@ def test_reader_gives_the_newest_rows(gold: Gold) -> None:
     assert newest(1, 4) == [("a", 2)]
     assert newest(0, 3) == [("a", 1), ("b", 3)]
     assert newest(5, 9) == []
-    assert tables.level_begins(2, ["a", "b"], T0 + 4 * STEP) == {"a": T0 + 4 * STEP}
-    assert tables.level_begins(2, ["a", "b"], T0 + 3 * STEP) == {}
+    assert tables.level_begins({"a": 2, "b": 2}, T0 + 4 * STEP) == {"a": T0 + 4 * STEP}
+    assert tables.level_begins({"a": 2, "b": 2}, T0 + 3 * STEP) == {}
