@@ -62,7 +62,7 @@ function eventForm(container: HTMLElement, session: Session, showError: (error: 
   return form;
 }
 
-function columns(name: string, head: string[], rows: Child[][]): HTMLElement {
+function numberTable(name: string, head: string[], rows: Child[][]): HTMLElement {
   const line = (cells: Child[]) => el("tr", {}, ...cells.map((cell, at) => el("td", { class: at ? "number" : "" }, cell)));
   return table(name, head, rows.map(line)).box;
 }
@@ -77,11 +77,11 @@ function tables(found: Skill): HTMLElement[] {
     el("p", {}, t("seasonSummary", { days: found.days, events: found.events.length, missing: found.missing_h.toFixed(0) })),
     found.events.length < 20 ? el("p", { class: "hint" }, t("fewEvents")) : null,
     el("h3", {}, t("byDays")),
-    columns("scores", [t("state"), "TP", "FP", "FN", "TN", "POD", "FAR", "TSS", "CSI"], scores),
+    numberTable("scores", [t("state"), "TP", "FP", "FN", "TN", "POD", "FAR", "TSS", "CSI"], scores),
     el("h3", {}, t("byHours")),
-    columns("hours", [t("state"), ...found.classes.map((name) => t(`class_${name}` as "class_none"))], hours),
+    numberTable("hours", [t("state"), ...found.classes.map((name) => t(`class_${name}` as "class_none"))], hours),
     leads.length ? el("h3", {}, t("leadTimes")) : null,
-    leads.length ? columns("leads", [t("slides"), t("count"), ...levels], leads) : null,
+    leads.length ? numberTable("leads", [t("slides"), t("count"), ...levels], leads) : null,
   ].filter((part): part is HTMLElement => part !== null);
 }
 
@@ -92,5 +92,5 @@ function hoursText(minS: number, maxS: number): string {
 
 function eventTable(events: Slide[]): HTMLElement {
   const rows = events.map((event) => [formatTime(event.from_s), String(event.count), event.text ?? "", event.who ?? ""]);
-  return columns("events", [t("timeColumn"), t("count"), t("what"), t("who")], rows);
+  return numberTable("events", [t("timeColumn"), t("count"), t("what"), t("who")], rows);
 }
