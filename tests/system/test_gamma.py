@@ -206,6 +206,25 @@ def world(broker: Broker) -> str:
     return f'[[broker]]\ntopic = "/"\nurl = "{broker.url}"\n'
 
 
+def add_three_brokers_while_one_hangs(
+    mix: Mix,
+) -> tuple[list[GammaGateway], dict[str, Endpoint]]:
+    """Start our Manager and two gateways of the original, of which the second hangs.
+
+    Returns:
+        The gateways, and the added brokers by area, which the Manager has stored.
+    """
+    mix.prepare("a")
+    mix.manager("a", world(mix.first))
+    gateways = [mix.original_gateway("a") for _ in range(2)]
+    wait_until(lambda: all(g.is_started for g in gateways))
+    wait_until(lambda: len(mix.listed("a")) == len(gateways))
+    gateways[1].pause()
+    brokers = {area: mix.announce("a", area) for area in ("/1", "/2", "/3")}
+    wait_until(lambda: mix.has_stored("a", brokers))
+    return gateways, brokers
+
+
 def test_the_originals_among_themselves_deliver_and_double(mix: Mix) -> None:
     """A gateway that died blocks an update; until it ends, two brokers deliver."""
     mix.prepare("a")
@@ -232,14 +251,7 @@ def test_the_originals_among_themselves_deliver_and_double(mix: Mix) -> None:
 
 def test_brokers_that_start_together_are_announced_one_by_one(mix: Mix) -> None:
     """The original remembers one new broker until "complete"."""
-    mix.prepare("a")
-    mix.manager("a", world(mix.first))
-    gateways = [mix.original_gateway("a") for _ in range(2)]
-    wait_until(lambda: all(g.is_started for g in gateways))
-    wait_until(lambda: len(mix.listed("a")) == len(gateways))
-    gateways[1].pause()
-    brokers = {area: mix.announce("a", area) for area in ("/1", "/2", "/3")}
-    wait_until(lambda: mix.has_stored("a", brokers))
+    gateways, brokers = add_three_brokers_while_one_hangs(mix)
     gateways[1].resume()
 
     wait_until(lambda: all(routes(g, brokers) for g in gateways))
@@ -250,14 +262,7 @@ def test_brokers_that_start_together_are_announced_one_by_one(mix: Mix) -> None:
 
 def test_waiting_additions_survive_a_kill_of_the_manager(mix: Mix) -> None:
     """The restarted one continues, and repeats no table that a gateway works on."""
-    mix.prepare("a")
-    mix.manager("a", world(mix.first))
-    gateways = [mix.original_gateway("a") for _ in range(2)]
-    wait_until(lambda: all(g.is_started for g in gateways))
-    wait_until(lambda: len(mix.listed("a")) == len(gateways))
-    gateways[1].pause()
-    brokers = {area: mix.announce("a", area) for area in ("/1", "/2", "/3")}
-    wait_until(lambda: mix.has_stored("a", brokers))
+    gateways, brokers = add_three_brokers_while_one_hangs(mix)
     wait_until(lambda: gateways[0].pending is not None)
     mix.programs.kill("a")
     mix.manager("a", world(mix.first))
