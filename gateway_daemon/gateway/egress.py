@@ -101,6 +101,7 @@ class Egress:
         self._table = BrokerTable(-1, ())
         self._second: BrokerTable | None = None
         self._lanes: dict[BrokerInfo | None, Lane] = {None: Lane(make_queue(None))}
+        self._leftovers: dict[BrokerInfo, bool] = {}
 
     @property
     def needs_table(self) -> bool:
@@ -120,6 +121,24 @@ class Egress:
                 self._lane(entry.broker_info)
             for broker, lane in list(self._lanes.items()):
                 self._reroute(broker, lane)
+            self._leftovers = {each: False for each in self._lanes if each is not None}
+
+    def move_leftovers(self) -> None:
+        """Move messages of areas that went to other brokers out of lanes that are up.
+
+        Until the subscribers leave the old brokers, such messages are delivered there
+        (see `apply_table`). To be called repeatedly when that time ends: what is in
+        flight at the first call returns to the queue when the broker goes down.
+        """
+        with self._lock:
+            for broker, is_searched in list(self._leftovers.items()):
+                lane = self._lanes[broker]
+                if is_searched and lane.is_up:
+                    continue
+                self._move(broker, lane)
+                self._leftovers[broker] = True
+                if not lane.queue.stats().leased:
+                    del self._leftovers[broker]
 
     def publish_to_both(self, table: BrokerTable) -> None:
         """Store new messages also in the lanes of another table until `apply_table`."""
@@ -249,8 +268,8 @@ class Egress:
         """Move messages to the lanes that the current table assigns them to.
 
         A broker that is up also receives what is left of areas that went to another
-        one. Behind a broker that is down such messages would wait as long as it keeps
-        any area.
+        one, until `move_leftovers`. Behind a broker that is down such messages would
+        wait as long as it keeps any area.
         """
         known = {entry.broker_info for entry in self._table.brokers}
         is_removed = broker is not None and broker not in known
@@ -258,6 +277,13 @@ class Egress:
             lane.retire()
         elif lane.is_up or not known:
             return
+        self._move(broker, lane, is_removed=is_removed)
+        if is_removed:
+            self._lanes.pop(broker).queue.close()
+
+    def _move(
+        self, broker: BrokerInfo | None, lane: Lane, *, is_removed: bool = False
+    ) -> None:
         moved, remaining = 0, list[int]()
         while batch := lane.queue.lease(REROUTE_BATCH):
             targets = [
@@ -274,9 +300,7 @@ class Egress:
             remaining += {message.seq for message in batch}.difference(left)
             moved += len(leaving)
         lane.queue.release(remaining)
-        if is_removed:
-            self._lanes.pop(broker).queue.close()
-        elif lane.uplink is not None:
+        if lane.uplink is not None:
             lane.uplink.wake()
         if moved:
             log.info(

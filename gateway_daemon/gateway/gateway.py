@@ -14,6 +14,7 @@ Source: Gamma (seed 000) section 3.4.
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -49,6 +50,10 @@ less than the time-out of a Manager."""
 LINGER_S = 90.0
 """How long the subscriptions of the old table are kept: other gateways may still
 publish by it."""
+
+LEFTOVERS_S = 45.0
+"""When messages that wait for a broker of the old table move to one of the new table:
+subscribers leave the old one after `LINGER_S`, on their own clocks."""
 
 POLL_S = 1.0
 SILENCE_S = 60.0
@@ -135,6 +140,7 @@ class Gateway:
         self._next: BrokerTable | None = None
         self._next_since_s = 0.0
         self._linger_until_s: float | None = None
+        self._leftovers_from_s = math.inf
         self._unreported: list[tuple[ManagerLink, int]] = []
         self._threads: list[threading.Thread] = []
 
@@ -258,6 +264,8 @@ class Gateway:
         if until_s is not None and self._next is None and self._clock() >= until_s:
             self._linger_until_s = None
             self._downstream.use_tables(self._egress.table)
+        if self._clock() >= self._leftovers_from_s:
+            self._egress.move_leftovers()
         is_waiting = self._next is not None
         if is_waiting and self._clock() - self._next_since_s >= COMPLETE_TIMEOUT_S:
             log.warning("no manager reported the new table as complete; using it")
@@ -269,6 +277,7 @@ class Gateway:
         self._egress.apply_table(table)
         self._downstream.use_tables(old, table)
         self._linger_until_s = self._clock() + LINGER_S
+        self._leftovers_from_s = self._clock() + LEFTOVERS_S
         write_best_effort(self._table_path, encode_directory_message(table))
         if table.brokers:
             self._serve_clients()

@@ -1,6 +1,7 @@
 """Clients of two gateways receive messages once while brokers come and go."""
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 from sizes import sizes
 
+from gateway_daemon.gateway.gateway import LINGER_S
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 from spatial_mqtt.topics import offer_topic
@@ -56,6 +58,14 @@ class Deployment:
             f'managers = ["{self.manager.url}"]\ndata = "{self.folder}/{name}"\n',
         )
         fetch_retained(broker.endpoint, offer_topic(name), "probe", 60)
+
+    def add_second(self, area: str) -> None:
+        """Give an area to the second broker; return when the gateways use it."""
+        admin = Client(self.manager.endpoint, "admin")
+        info = {"host": "127.0.0.1", "port": self.second.port}
+        entry = json.dumps({"topic": area, "broker_info": info}).encode()
+        admin.publish("/api/tool/distributedbroker/add", entry)
+        wait_until(lambda: all("table 2" in self.log(name) for name in self.local), 120)
 
     def client(self, name: str, at: str, *filters: str) -> Client:
         return Client(self.local[at].endpoint, name, *filters)
@@ -132,11 +142,7 @@ def test_nothing_is_lost_or_doubled_while_a_broker_is_added(
     thread = threading.Thread(target=write)
     thread.start()
     wait_until(lambda: len(near.got) > 30)
-    admin = Client(deployment.manager.endpoint, "admin")
-    info = {"host": "127.0.0.1", "port": deployment.second.port}
-    entry = json.dumps({"topic": "/3/1", "broker_info": info}).encode()
-    admin.publish("/api/tool/distributedbroker/add", entry)
-    wait_until(lambda: all("table 2" in deployment.log(name) for name in "ab"))
+    deployment.add_second("/3/1")
     before = len(near.got)
     wait_until(lambda: len(near.got) > before + 50)
     stop.set()
@@ -145,6 +151,30 @@ def test_nothing_is_lost_or_doubled_while_a_broker_is_added(
     time.sleep(1.0)
 
     assert sorted(seqs(near)) == sent
+
+
+@pytest.mark.long
+def test_what_waits_for_a_broker_follows_its_area_to_another(
+    deployment: Deployment,
+) -> None:
+    """The broker hangs, and restarts when the subscribers of the area have left it.
+
+    A client of another filter still receives there, so that the broker accepts them.
+    """
+    near = deployment.client("near", "a", "/3/1/#")
+    deployment.client("wide", "b", "/+/1/2/#")
+    for name, filter_ in (("a", "/3/1/#"), ("b", "/+/1/2/#")):
+        wait_until(lambda n=name, f=filter_: f in deployment.log(n))
+    time.sleep(0.5)
+    deployment.first.signal(signal.SIGSTOP)
+    writer = deployment.client("writer", "b")
+    for seq in range(300):
+        writer.publish("/forward/3/1/2/0/pri2", pack(seq))
+    deployment.add_second("/3/1")
+    time.sleep(LINGER_S + 5)
+    deployment.first.kill()
+    deployment.first.start()
+    wait_until(lambda: set(seqs(near)) == set(range(300)))
 
 
 def test_siren_that_reconnects_before_its_gateway_is_served(

@@ -1,10 +1,11 @@
 """Egress when the broker table changes, with real uplinks to unreachable brokers."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from signal import SIGSTOP
 
 import pytest
-from conftest import free_port
+from conftest import Broker, free_port, wait_until
 
 from edge_agent.queue.base import MessageDraft, Queue
 from edge_agent.queue.memory import MemoryQueue
@@ -93,6 +94,42 @@ def test_area_moved_from_an_unreachable_broker_takes_its_messages_along(
 
     assert [m.priority for m in queues[alive].lease(9)] == [5, 3]
     assert [m.priority for m in queues[dead].lease(9)] == [4, 2]
+
+
+def test_area_moved_from_a_slow_broker_takes_its_messages_along_in_the_end(
+    egress: Egress,
+    queues: dict[BrokerInfo | None, MemoryQueue],
+    make_broker: Callable[..., Broker],
+) -> None:
+    """What waits moves when subscribers leave, what is in flight when the link ends."""
+    broker = make_broker()
+    slow = BrokerInfo(broker.endpoint.host, broker.endpoint.port)
+    new = BrokerInfo("127.0.0.1", free_port())
+    root = BrokerEntry("/", slow)
+    egress.apply_table(BrokerTable(1, (root,)))
+    wait_until(lambda: egress.lane_status()[slow].is_up)
+    broker.signal(SIGSTOP)
+    egress.put([MessageDraft(2, TOPIC, lambda _id: bytes(1000))] * 300)
+    egress.put([MessageDraft(3, "/4/1", lambda _id: b"x")])
+    wait_until(lambda: queues[slow].stats().leased)
+    egress.apply_table(BrokerTable(2, (root, BrokerEntry("/3", new))))
+    assert not queues[new].ages_s()
+
+    egress.move_leftovers()
+    waited = queues[new].stats().depth[2].rows
+    assert 0 < waited < 300
+    egress.move_leftovers()
+    assert queues[new].stats().depth[2].rows == waited
+
+    broker.kill()
+    wait_until(lambda: not egress.lane_status()[slow].is_up)
+
+    def all_moved() -> bool:
+        egress.move_leftovers()
+        return queues[new].stats().depth[2].rows == 300
+
+    wait_until(all_moved)
+    assert set(queues[slow].ages_s()) == {3}
 
 
 def test_message_without_broker_waits_for_a_table_that_covers_its_topic(
