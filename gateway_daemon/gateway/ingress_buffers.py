@@ -19,14 +19,17 @@ T = TypeVar("T")
 
 MAX_BATCH = 500
 FULL_BATCH = 100
-"""After a batch of this size the next one is due after `MIN_INTERVAL_S`."""
+"""After a batch of this size the next one is processed at once."""
 
-MIN_INTERVAL_S = 0.010
-"""Minimum interval between batches, except for urgent messages. A message that arrives
-alone is processed at once. In a stream the interval is about the commit time of a
-memory card; committing every second message by itself would cost five times the CPU."""
+GATHERED_BATCH = 8
+"""Items that do not wait for more."""
 
-MAX_INTERVAL_S = 0.1
+GATHER_S = 0.030
+"""Minimum interval between smaller batches, except for urgent messages. A message that
+arrives alone is processed at once; in a stream, some share the fixed cost of a batch:
+a commit, a write to the next broker, and the wake-ups of five threads."""
+
+MAX_PAUSE_S = 0.05
 
 RETRY_S = 0.5
 MAX_WAITING = 500
@@ -36,7 +39,7 @@ MAX_WAITING_BYTES = 8 * 2**20
 REDELIVERY_STATE_KEY = "front/unacknowledged"
 """Key under which a lane stores the state of `RedeliveryFilter`."""
 
-GATHER_S = 1.0
+GATHER_RECEIPTS_S = 1.0
 """Delay of a receipt for batching; senders ask again much later."""
 
 MAX_GATHERED = 64
@@ -57,7 +60,8 @@ class BatchQueue(Generic[T]):
         self._is_urgent = is_urgent
         self._arrived: SimpleQueue[T | None] = SimpleQueue()
         self._has_urgent = threading.Event()
-        self._batch_at_s = clock() - MIN_INTERVAL_S
+        self._has_enough = threading.Event()
+        self._batch_at_s = clock() - GATHER_S
         self._batch_size = 0
 
     def put(self, item: T) -> None:
@@ -65,41 +69,51 @@ class BatchQueue(Generic[T]):
         self._arrived.put(item)
         if self._is_urgent(item):
             self._has_urgent.set()
+            self._has_enough.set()
+        elif self._arrived.qsize() >= GATHERED_BATCH - 1:  # one is already taken
+            self._has_enough.set()
 
     def close(self) -> None:
         """End the batches after the items that have arrived."""
         self._arrived.put(None)
         self._has_urgent.set()
+        self._has_enough.set()
 
     def next_batch(self, timeout_s: float) -> list[T] | None:
         """Return the items that have arrived.
 
         The list is empty after `timeout_s` without an item; None means closed.
         """
-        not_before_s = self._batch_at_s + self._interval_s()
+        pause_ends_s = self._clock() + self._pause_s()
         try:
             first = self._arrived.get(timeout=timeout_s)
         except Empty:
             return []
         if first is None:
             return None
-        self._has_urgent.wait(max(0.0, not_before_s - self._clock()))
+        self._wait_until(pause_ends_s, self._has_urgent)
+        self._wait_until(self._batch_at_s + GATHER_S, self._has_enough)
         self._has_urgent.clear()  # before reading: later items apply to the next batch
+        self._has_enough.clear()
         self._batch_at_s = self._clock()
         batch = [first, *self._following()]
         self._batch_size = len(batch)
         return batch
 
-    def _interval_s(self) -> float:
-        """Interval to the next batch, longer on a slow machine.
+    def _pause_s(self) -> float:
+        """Pause after a batch that was not full, as long as it took.
 
-        At most half of the time is spent on batches: where the machine is short of
-        time, more messages share the fixed cost of a batch.
+        At most half of the time is spent on such batches: where the machine is short of
+        time, more messages share their fixed cost.
         """
-        busy_s = self._clock() - self._batch_at_s
         if self._batch_size >= FULL_BATCH:
-            return MIN_INTERVAL_S
-        return max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, 2 * busy_s))
+            return 0.0
+        return min(MAX_PAUSE_S, self._clock() - self._batch_at_s)
+
+    def _wait_until(self, at_s: float, or_event: threading.Event) -> None:
+        wait_s = at_s - self._clock()
+        if wait_s > 0:
+            or_event.wait(wait_s)
 
     def _following(self) -> list[T]:
         batch: list[T] = []
@@ -255,7 +269,7 @@ def _checksum(message: IncomingMessage) -> int:
 class ReceiptBatcher:
     """Ids of stored messages, batched by the topic of their receipt.
 
-    Urgent messages are receipted at once, the others within `GATHER_S`.
+    Urgent messages are receipted at once, the others within `GATHER_RECEIPTS_S`.
 
     Attributes:
         sent_count: Number of ids that were receipted.
@@ -273,7 +287,7 @@ class ReceiptBatcher:
             return
         ids = self._ids.setdefault(topic, [])
         ids.append(message_id)
-        due_s = self._due_s.setdefault(topic, now_s + GATHER_S)
+        due_s = self._due_s.setdefault(topic, now_s + GATHER_RECEIPTS_S)
         if LADDER.is_urgent(message.draft.priority) or len(ids) >= MAX_GATHERED:
             self._due_s[topic] = min(due_s, now_s)
 

@@ -5,7 +5,11 @@ import time
 
 import pytest
 
-from gateway_daemon.gateway.ingress_buffers import MAX_BATCH, BatchQueue
+from gateway_daemon.gateway.ingress_buffers import (
+    GATHERED_BATCH,
+    MAX_BATCH,
+    BatchQueue,
+)
 
 
 def test_batch_holds_all_that_has_arrived() -> None:
@@ -37,11 +41,12 @@ def test_items_put_before_close_are_returned() -> None:
     assert queue.next_batch(5.0) is None
 
 
-def test_urgent_item_ends_the_wait_for_the_next_batch(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("more", [("urgent",), ("routine",) * (GATHERED_BATCH - 1)])
+def test_urgent_item_or_enough_items_end_the_wait_for_the_next_batch(
+    monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
     """The minimum interval of an hour would otherwise hold the batch back."""
-    monkeypatch.setattr("gateway_daemon.gateway.ingress_buffers.MIN_INTERVAL_S", 3600.0)
+    monkeypatch.setattr("gateway_daemon.gateway.ingress_buffers.GATHER_S", 3600.0)
     queue: BatchQueue[str] = BatchQueue(lambda: 0.0, lambda item: item == "urgent")
     queue.put("routine")
     assert queue.next_batch(5.0) == ["routine"]
@@ -51,7 +56,9 @@ def test_urgent_item_ends_the_wait_for_the_next_batch(
         target=lambda: batches.append(queue.next_batch(5.0)), daemon=True
     )
     consumer.start()
-    queue.put("urgent")
+    for item in more:
+        queue.put(item)
     consumer.join(60)
 
-    assert batches in [[["routine", "urgent"]], [["routine"]]]
+    assert batches
+    assert batches[0] == ["routine", *more][: len(batches[0] or ())]
