@@ -50,9 +50,9 @@ def make_verifier(keys: Sequence[str]) -> OpenNotice:
     Raises:
         FieldError: A key file cannot be used.
     """
-    from spatial_mqtt.announcements import NoticeVerifier as Verifier  # noqa: PLC0415 - megabytes of memory
+    from spatial_mqtt.notice_signatures import NoticeVerifier  # noqa: PLC0415 - megabytes of memory
 
-    return Verifier(keys).verify
+    return NoticeVerifier(keys).verify
 
 
 def check_notice_keys(keys: Sequence[str]) -> list[str]:

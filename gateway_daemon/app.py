@@ -1,6 +1,6 @@
-"""Composition of the gateway, the Manager and the signer of certificates.
+"""Composition of the gateway and the Manager.
 
-Only this module reads clocks, randomness and the environment.
+Only this module and `signer_app` read clocks, randomness and the environment.
 """
 
 import os
@@ -18,13 +18,9 @@ from edge_agent.uplink.in_flight import CustodyMode
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.ca.authority import DAY_S
-from gateway_daemon.ca.signer import RenewalSigner
-from gateway_daemon.ca.store import AuthorityFolder
 from gateway_daemon.config import (
     GatewaySettings,
     ManagerSettings,
-    SignerSettings,
     parse_broker_info,
 )
 from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
@@ -64,7 +60,7 @@ from service_runtime.metrics import make_metrics_servers
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import LoopWatchdog
-from spatial_mqtt.announcements import NoticeVerifier, OpenNotice
+from spatial_mqtt.announcements import OpenNotice
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo
 from spatial_mqtt.shared_connection import ConnectionPool
@@ -123,7 +119,7 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, SystemdSupervisor
         ),
         *make_metrics_servers(settings.metrics, metrics.collect, settings.tls),
     )
-    return gateway, _supervision(
+    return gateway, supervision(
         links.watchdog, gateway.status, lambda: gateway.is_up and discovery.is_up
     )
 
@@ -141,7 +137,7 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor
     registry = storage.load_registry(
         path, section.id, _wall_ms()
     ).with_configured_brokers(brokers, _wall_ms())
-    links = _Links(settings.tls, LoopWatchdog(time.monotonic))
+    links = Links(settings.tls, LoopWatchdog(time.monotonic))
     tls = Endpoint.parse(section.broker).tls
     rates = BrokerRateMonitor(
         section.id,
@@ -167,29 +163,10 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor
     manager.attach(
         *make_metrics_servers(settings.metrics, metrics.collect, settings.tls)
     )
-    return manager, _supervision(links.watchdog, manager.status, lambda: manager.is_up)
+    return manager, supervision(links.watchdog, manager.status, lambda: manager.is_up)
 
 
-def build_signer(
-    settings: SignerSettings, folder: AuthorityFolder
-) -> tuple[RenewalSigner, SystemdSupervisor]:
-    """Build a signer of certificates and its systemd supervision."""
-    section = settings.signer
-    links = _Links(settings.tls, LoopWatchdog(time.monotonic))
-    signer = RenewalSigner(
-        folder,
-        section.id,
-        links.to_own(section.broker),
-        lifetime_s=section.life_days * DAY_S,
-        watchdog=links.watchdog,
-    )
-    signer.attach(
-        *make_metrics_servers(settings.metrics, signer.collect_metrics, settings.tls)
-    )
-    return signer, _supervision(links.watchdog, signer.status, lambda: signer.is_up)
-
-
-class _Links:
+class Links:
     """Makes connections with one set of TLS files and one watchdog."""
 
     def __init__(self, tls: TlsFiles, watchdog: LoopWatchdog) -> None:
@@ -221,7 +198,7 @@ class _Links:
         return Connection(endpoint, session, handler, self._tls, watchdog=self.watchdog)
 
 
-class _GatewayLinks(_Links):
+class _GatewayLinks(Links):
     """Connections of a gateway; one session at each broker of other machines."""
 
     def __init__(self, tls: TlsFiles, watchdog: LoopWatchdog, gateway_id: str) -> None:
@@ -242,13 +219,13 @@ def _load_reporter(
 
 
 def _periodic(
-    links: _Links, interval_s: float, *calls: Callable[[], object]
+    links: Links, interval_s: float, *calls: Callable[[], object]
 ) -> PeriodicCaller:
     return PeriodicCaller(calls, interval_s, links.watchdog)
 
 
 def _fallback(
-    settings: GatewaySettings, data: Path, links: _Links
+    settings: GatewaySettings, data: Path, links: Links
 ) -> OverlayFallback | None:
     """The fallback to the overlay, if the settings name peers."""
     section = settings.overlay
@@ -267,7 +244,7 @@ def _fallback(
 def _overlay(
     settings: GatewaySettings,
     data: Path,
-    links: _Links,
+    links: Links,
     fallback: OverlayFallback | None,
     downstream: Downstream,
 ) -> OverlayMembership:
@@ -297,7 +274,7 @@ def _overlay(
 
 
 def _ingress(
-    settings: GatewaySettings, data: Path, links: _Links, egress: Egress
+    settings: GatewaySettings, data: Path, links: Links, egress: Egress
 ) -> Ingress:
     section = settings.gateway
     has_certificates = Endpoint.parse(section.broker).tls
@@ -346,7 +323,7 @@ def _downstream(
 def _discovery(
     settings: GatewaySettings,
     data: Path,
-    links: _Links,
+    links: Links,
     downstream: Downstream,
     overlay: OverlayMembership,
 ) -> SubscriptionDiscovery:
@@ -382,6 +359,8 @@ def _relays(settings: GatewaySettings, links: _GatewayLinks) -> list[NoticeRelay
 def _verifier(keys: Sequence[str]) -> OpenNotice | None:
     if not keys:
         return None
+    from spatial_mqtt.notice_signatures import NoticeVerifier  # noqa: PLC0415 - megabytes of memory
+
     try:
         return NoticeVerifier(keys).verify
     except FieldError as error:
@@ -461,9 +440,10 @@ def _uplink(settings: GatewaySettings, queue: Queue, links: _GatewayLinks) -> Up
     )
 
 
-def _supervision(
+def supervision(
     watchdog: LoopWatchdog, status: Callable[[], str], serves: Callable[[], bool]
 ) -> SystemdSupervisor:
+    """Supervision of a program by systemd, from its environment."""
     return SystemdSupervisor.from_environment(
         os.environ, os.getpid(), watchdog, status, is_serving=serves
     )

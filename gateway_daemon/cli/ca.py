@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from gateway_daemon import app, config
+from gateway_daemon import config, signer_app
 from gateway_daemon.ca import acl
 from gateway_daemon.ca.acl import MosquittoConfig
 from gateway_daemon.ca.authority import (
@@ -280,7 +280,7 @@ def sign(folder: AuthorityFolder, path: Path, verbose: bool) -> None:
     _try(folder.load_authority)
     lifecycle.log_to_stderr(verbose)
     lifecycle.exit_on_thread_error()
-    run_service(*app.build_signer(settings, folder))
+    run_service(*signer_app.build_signer(settings, folder))
 
 
 def _try(call: Callable[[], T]) -> T:

@@ -42,6 +42,19 @@ def test_the_list_of_commands_imports_none_of_them(program: str) -> None:
         assert f"  {command} " in done.stdout
 
 
+def test_daemons_import_cryptography_only_for_keys_and_certificates() -> None:
+    """It takes 10 MB, which is much of what a gateway may have."""
+    code = (
+        "import sys, gateway_daemon.cli.run, edge_agent.app\n"
+        "print({'cryptography', 'pandas', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == "set()\n", done.stderr
+
+
 def test_missing_library_is_named_with_the_extra_that_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
