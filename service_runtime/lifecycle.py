@@ -7,6 +7,7 @@ threads in the journal, and restarts it.
 
 import contextlib
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -279,6 +280,7 @@ def run_service(program: Program, supervisor: SystemdSupervisor) -> None:
         program.stop()
 
     call_on_stop_signals(stop)
+    gc.freeze()  # collections need not go through the objects of imported modules
     supervisor.report_ready()
     program.run()
     supervisor.report_stopping()

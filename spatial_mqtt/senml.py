@@ -190,7 +190,7 @@ def decode_message_id(payload: bytes) -> tuple[MessageId, int]:
     Raises:
         EnvelopeError: The payload has no message id.
     """
-    if not _may_be_list(payload):  # cheap test for most other payloads
+    if not may_be_pack(payload):
         raise EnvelopeError(
             "payload", "SenML in CBOR or JSON", payload[:MAX_SHOWN_CHARS]
         )
@@ -272,8 +272,11 @@ def _labelled(record: dict[Any, Any]) -> dict[str, Any]:
     return {_LABEL_NAMES.get(label, label): value for label, value in record.items()}
 
 
-def _may_be_list(payload: bytes) -> bool:
-    """Whether a payload starts like a CBOR list, possibly tagged, or a JSON list."""
+def may_be_pack(payload: bytes) -> bool:
+    """Whether a payload starts like a CBOR list, possibly tagged, or a JSON list.
+
+    A cheap test: most payloads of plain clients do not.
+    """
     kind = payload[0] >> 5 if payload else 0
     return kind in {4, 6} or payload.lstrip()[:1] == b"["
 

@@ -351,6 +351,14 @@ class ReadyCache:
         """Clear the cache after stored messages were dropped."""
         self._pages.clear()
 
+    def has_any(self, priority: int) -> bool:
+        """Whether a priority has an unleased message."""
+        return (
+            self._pending.peek(priority, newest=False) is not None
+            or bool(self._page(priority, newest=False, limit=1).rows)
+            or self._first_released(priority, newest=False) is not None
+        )
+
     def peek(
         self, priority: int, newest: bool = False, limit: int = 1
     ) -> list[QueueRow]:

@@ -158,7 +158,7 @@ class SqliteQueue:
     def waiting_priorities(self) -> frozenset[int]:
         with self._lock:
             self._ready.refresh()
-            return frozenset(p for p in LADDER.descending() if self._ready.peek(p))
+            return frozenset(filter(self._ready.has_any, LADDER.descending()))
 
     def lease(
         self,

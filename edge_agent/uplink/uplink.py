@@ -327,15 +327,15 @@ class Uplink:
 
     def _send_all(self) -> float:
         """Send as much as is permitted; return the seconds to wait for more."""
-        self._wakes_on_answers = True
         while self._events.empty():
             self._handle_answers()
             now_s = self._clock()
             loads, wait_s = self._burst(now_s)
+            if not loads and self._wakes_on_answers and self._answers:
+                continue  # they came before they could wake the loop
             if not loads:
-                self._wakes_on_answers = self._builder.next_priority(now_s) is not None
                 return wait_s
-            if not self._publish(loads, now_s):
+            if not self._publish(loads, now_s) or not self._wakes_on_answers:
                 return IDLE_POLL_S
         return 0.0
 
@@ -347,7 +347,11 @@ class Uplink:
         """
         loads: list[OutgoingPublication] = []
         free_bytes, is_urgent = 0, False
-        while (priority := self._builder.next_priority(now_s)) is not None:
+        while True:
+            priority = self._builder.next_priority(now_s)
+            self._wakes_on_answers = priority is not None
+            if priority is None:
+                break
             if not loads:
                 is_urgent = LADDER.is_urgent(priority)
                 free_bytes = self._in_flight.sendable_bytes(now_s, is_urgent=is_urgent)

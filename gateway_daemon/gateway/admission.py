@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.uplink.rate_limit import TokenBucket
-from gateway_daemon.gateway.ingress_messages import ParsedMessage, declared_priority
+from gateway_daemon.gateway.ingress_messages import ParsedMessage
 from spatial_mqtt.errors import TopicError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import ForwardTopic
@@ -108,11 +108,11 @@ def _size_bytes(messages: Sequence[IncomingMessage]) -> int:
 
 
 def _key(message: IncomingMessage) -> tuple[str, bool]:
-    is_urgent = LADDER.is_urgent(declared_priority(message))
     try:
         forward = ForwardTopic.parse(message.topic)
     except TopicError:
-        return message.topic, is_urgent
+        return message.topic, LADDER.is_urgent(message.priority or 0)
+    is_urgent = LADDER.is_urgent(forward.priority or message.priority or 0)
     return forward.publisher or forward.topic, is_urgent
 
 

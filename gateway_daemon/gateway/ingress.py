@@ -24,6 +24,7 @@ from gateway_daemon.gateway.ingress_buffers import (
     ReceiptBatcher,
     RedeliveryFilter,
     UrgentRetries,
+    make_mark,
 )
 from gateway_daemon.gateway.ingress_messages import (
     CONTENT_TYPES,
@@ -262,14 +263,12 @@ class Ingress(BaseConnectionHandler):
             batch = [message for message in batch if id(message) not in kept]
         if not batch:
             return []
-        without_id = {
-            id(m.draft): m.publication_without_id
-            for m in batch
-            if m.publication_without_id is not None
+        marks = {
+            id(m.draft): make_mark(m.incoming) for m in batch if m.draft.id is None
         }
 
         def state_of(drafts: Sequence[MessageDraft]) -> dict[str, str]:
-            found = [without_id[id(d)] for d in drafts if id(d) in without_id]
+            found = [marks[id(d)] for d in drafts if id(d) in marks]
             return {REDELIVERY_STATE_KEY: self._redeliveries.to_state(found)}
 
         try:
@@ -286,7 +285,7 @@ class Ingress(BaseConnectionHandler):
                 return []
             urgent_first = sorted(batch, key=lambda message: -message.draft.priority)
             return [stored for each in urgent_first for stored in self._store([each])]
-        self._redeliveries.mark_stored(without_id.values())
+        self._redeliveries.mark_stored(marks.values())
         return batch
 
     def _split_by_share(

@@ -24,10 +24,14 @@ FULL_BATCH = 100
 GATHERED_BATCH = 8
 """Items that do not wait for more."""
 
-GATHER_S = 0.030
+GATHER_S = 0.060
 """Minimum interval between smaller batches, except for urgent messages. A message that
 arrives alone is processed at once; in a stream, some share the fixed cost of a batch:
 a commit, a write to the next broker, and the wake-ups of five threads."""
+
+IN_VAIN_S = 1.0
+"""Time without waits after one that brought no second item: a client that sends one
+message after the acknowledgement of the other would wait for each."""
 
 MAX_PAUSE_S = 0.05
 
@@ -61,7 +65,7 @@ class BatchQueue(Generic[T]):
         self._arrived: SimpleQueue[T | None] = SimpleQueue()
         self._has_urgent = threading.Event()
         self._has_enough = threading.Event()
-        self._batch_at_s = clock() - GATHER_S
+        self._batch_at_s = self._gathers_from_s = clock() - GATHER_S
         self._batch_size = 0
 
     def put(self, item: T) -> None:
@@ -92,12 +96,17 @@ class BatchQueue(Generic[T]):
         if first is None:
             return None
         self._wait_until(pause_ends_s, self._has_urgent)
-        self._wait_until(self._batch_at_s + GATHER_S, self._has_enough)
+        is_gathered = False
+        if self._clock() >= self._gathers_from_s:
+            due_s = self._batch_at_s + GATHER_S
+            is_gathered = self._wait_until(due_s, self._has_enough)
         self._has_urgent.clear()  # before reading: later items apply to the next batch
         self._has_enough.clear()
         self._batch_at_s = self._clock()
         batch = [first, *self._following()]
         self._batch_size = len(batch)
+        if is_gathered and self._batch_size == 1:
+            self._gathers_from_s = self._batch_at_s + IN_VAIN_S
         return batch
 
     def _pause_s(self) -> float:
@@ -110,10 +119,10 @@ class BatchQueue(Generic[T]):
             return 0.0
         return min(MAX_PAUSE_S, self._clock() - self._batch_at_s)
 
-    def _wait_until(self, at_s: float, or_event: threading.Event) -> None:
+    def _wait_until(self, at_s: float, or_event: threading.Event) -> bool:
+        """Wait until a time or an event; whether the whole time was waited for."""
         wait_s = at_s - self._clock()
-        if wait_s > 0:
-            or_event.wait(wait_s)
+        return wait_s > 0 and not or_event.wait(wait_s)
 
     def _following(self) -> list[T]:
         batch: list[T] = []
@@ -208,6 +217,15 @@ def _size_bytes(message: ParsedMessage) -> int:
     return cost_bytes(message.draft.topic, message.incoming.payload)
 
 
+RedeliveryMark = tuple[int, int]
+"""Packet id and checksum of a publication without an id."""
+
+
+def make_mark(message: IncomingMessage) -> RedeliveryMark:
+    """The mark of a publication."""
+    return _mid(message), _checksum(message)
+
+
 class RedeliveryFilter:
     """Publications without an id that are stored but not yet acknowledged.
 
@@ -239,23 +257,19 @@ class RedeliveryFilter:
             message
         )
 
-    def to_state(self, messages: Iterable[IncomingMessage]) -> str:
-        """State to store with some messages, as ``packet id:checksum`` pairs."""
-        marks = self._stored | _marks(messages)
-        return " ".join(f"{mid}:{checksum}" for mid, checksum in marks.items())
+    def to_state(self, marks: Iterable[RedeliveryMark]) -> str:
+        """State to store with the messages of some marks, as pairs with a colon."""
+        pairs = (self._stored | dict(marks)).items()
+        return " ".join(f"{mid}:{checksum}" for mid, checksum in pairs)
 
-    def mark_stored(self, messages: Iterable[IncomingMessage]) -> None:
-        """Record that messages are stored."""
-        self._stored.update(_marks(messages))
+    def mark_stored(self, marks: Iterable[RedeliveryMark]) -> None:
+        """Record that the messages of some marks are stored."""
+        self._stored.update(marks)
 
     def discard(self, messages: Iterable[IncomingMessage]) -> None:
         """Remove acknowledged messages: the broker does not deliver them again."""
         for message in messages:
             self._stored.pop(_mid(message), None)
-
-
-def _marks(messages: Iterable[IncomingMessage]) -> dict[int, int]:
-    return {_mid(message): _checksum(message) for message in messages}
 
 
 def _mid(message: IncomingMessage) -> int:

@@ -7,6 +7,7 @@ properties give one.
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from edge_agent.queue.base import MessageDraft
@@ -16,7 +17,7 @@ from spatial_mqtt.batching import Fragment, FragmentJoiner, decode_batch
 from spatial_mqtt.custody import receipt_topic
 from spatial_mqtt.errors import BatchError, EnvelopeError, TopicError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.senml import MessageId, decode_message_id
+from spatial_mqtt.senml import MessageId, decode_message_id, may_be_pack
 from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT, ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
 
@@ -116,15 +117,14 @@ def _draft(
 
 def _id_and_priority(incoming: IncomingMessage) -> tuple[MessageId | None, int | None]:
     """Id and priority that the sender gave, in the envelope or as properties."""
-    try:
-        return decode_message_id(incoming.payload)
-    except EnvelopeError:
-        pass
-    priority = _valid_priority(incoming.priority)
-    try:
-        return MessageId.parse(incoming.message_id or ""), priority
-    except EnvelopeError:
-        return None, priority
+    if may_be_pack(incoming.payload):
+        with suppress(EnvelopeError):
+            return decode_message_id(incoming.payload)
+    message_id = None
+    if incoming.message_id is not None:
+        with suppress(EnvelopeError):
+            message_id = MessageId.parse(incoming.message_id)
+    return message_id, _valid_priority(incoming.priority)
 
 
 def _valid_priority(priority: int | None) -> int | None:

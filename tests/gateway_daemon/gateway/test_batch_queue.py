@@ -6,6 +6,7 @@ import time
 import pytest
 
 from gateway_daemon.gateway.ingress_buffers import (
+    GATHER_S,
     GATHERED_BATCH,
     MAX_BATCH,
     BatchQueue,
@@ -62,3 +63,24 @@ def test_urgent_item_or_enough_items_end_the_wait_for_the_next_batch(
 
     assert batches
     assert batches[0] == ["routine", *more][: len(batches[0] or ())]
+
+
+def test_items_that_come_one_after_the_other_wait_once_in_a_second() -> None:
+    """A client may send each message after the acknowledgement of the one before."""
+    now_s = 0.0
+    queue: BatchQueue[int] = BatchQueue(lambda: now_s, lambda _: False)
+    waits: list[float] = []
+
+    def wait(timeout: float | None = None) -> bool:
+        nonlocal now_s
+        waits.append(timeout or 0.0)
+        now_s += timeout or 0.0
+        return False
+
+    queue._has_enough.wait = wait  # type: ignore[method-assign]  # noqa: SLF001
+    for number in range(50):
+        queue.put(number)
+        assert queue.next_batch(5.0) == [number]
+        now_s += 0.010
+
+    assert waits == [pytest.approx(GATHER_S - 0.010)]

@@ -2,7 +2,7 @@
 
 from edge_agent.queue.base import MessageDraft
 from gateway_daemon.gateway.ingress_buffers import (
-    GATHER_S,
+    GATHER_RECEIPTS_S,
     MAX_GATHERED,
     ReceiptBatcher,
 )
@@ -33,8 +33,8 @@ def test_routine_receipts_are_gathered() -> None:
     batcher.add(parsed(2), 10.5)
 
     assert batcher.pop_due(10.5) == []
-    assert batcher.wait_s(10.5) == GATHER_S - 0.5
-    assert batcher.pop_due(10.0 + GATHER_S) == [("/custody/n", receipt(1, 2))]
+    assert batcher.wait_s(10.5) == GATHER_RECEIPTS_S - 0.5
+    assert batcher.pop_due(10.0 + GATHER_RECEIPTS_S) == [("/custody/n", receipt(1, 2))]
     assert batcher.wait_s(20.0) is None
 
 
