@@ -176,6 +176,7 @@ class Links:
     def to(
         self, url: str, cap_s: float | None = None
     ) -> Callable[[Session, ConnectionHandler], Connection]:
+        """Make connections to a broker, with at most `cap_s` between attempts."""
         endpoint = Endpoint.parse(url)
 
         def connect(session: Session, handler: ConnectionHandler) -> Connection:
@@ -187,9 +188,11 @@ class Links:
         return connect
 
     def to_own(self, url: str) -> Callable[[Session, ConnectionHandler], Connection]:
+        """Make connections to the own broker."""
         return self.to(url, RETRY_CAP_S)
 
     def pool(self, template: Session) -> ConnectionPool:
+        """A pool of connections with one session at each broker."""
         return ConnectionPool(template, self.connect, time.monotonic)
 
     def connect(
