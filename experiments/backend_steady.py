@@ -8,7 +8,8 @@ resident set of each kind of process. CPU time depends little on other programs 
 machine, wall time does. With two numbers of nodes, the cost of a pass is given as a
 fixed part and a part for each cell, and extrapolated to ``--extrapolate`` cells.
 
-The western half of the cells has rain of 2 mm/h; a tilt meter has noise and a daily wave.
+The western half of the cells has rain of 2 mm/h; a tilt meter has noise and a daily
+wave.
 """
 
 import cProfile
