@@ -158,7 +158,7 @@ class ScoreSection:
     every_s: float = key(
         KeyRule(
             "Time between two scorings of the cells that have new messages; a scoring "
-            "that takes longer is followed by a pause of the same length.",
+            "that takes longer is followed by a pause of a quarter of its length.",
             "s",
             0,
             3600,

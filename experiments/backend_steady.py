@@ -8,7 +8,8 @@ resident set of each kind of process. CPU time depends little on other programs 
 machine, wall time does. With two numbers of nodes, the cost of a pass is given as a
 fixed part and a part for each cell, and extrapolated to ``--extrapolate`` cells.
 
-Half of the cells have rain of 2 mm/h; a tilt meter has noise and a daily wave.
+The western half of the cells has rain of 2 mm/h; a tilt meter has noise and a daily
+wave.
 """
 
 import cProfile
@@ -131,12 +132,13 @@ class Network:
         self._seq += 1
         warm = 15 + 8 * math.sin(2 * math.pi * at_s / 86_400)
         for node, topic in enumerate(self._topics):
+            is_wet = 2 * (node % COLUMNS) < COLUMNS
             self._rain_mm[node] += 0.5 * (
-                node % 2 and self._random.random() < every_s / 900
+                is_wet and self._random.random() < every_s / 900
             )
             sigma = self._random.gauss
             readings = (
-                Reading("rain", "mm", None, None, self._rain_mm[node]),
+                Reading("rain", "mm", sum=self._rain_mm[node]),
                 Reading("soil", "/", round(0.3 + sigma(0, 2e-4), 4)),
                 Reading("tilt/x", "deg", round(0.002 * warm + sigma(0, 1e-3), 4)),
                 Reading("tilt/y", "deg", round(sigma(0, 1e-3), 4)),

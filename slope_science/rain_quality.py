@@ -99,20 +99,30 @@ class RainRecord:
         times_s = self.times_s
         if not times_s or from_s < times_s[0] or to_s > times_s[-1] + MAX_REPORT_S:
             return None
-        if self._at(self.blind_s, to_s) > self._at(self.blind_s, from_s):
+        begin, end = self._place(from_s), self._place(to_s)
+        if _interpolate(self.blind_s, *end) > _interpolate(self.blind_s, *begin):
             return None
-        return self.rain_mm(from_s, to_s)
+        return _interpolate(self.totals_mm, *end) - _interpolate(self.totals_mm, *begin)
 
     def _at(self, sums: list[float], at_s: float) -> float:
+        return _interpolate(sums, *self._place(at_s)) if sums else 0.0
+
+    def _place(self, at_s: float) -> tuple[int, float]:
+        """Index of the time before a moment, and the share of the interval since it."""
         times_s = self.times_s
         after = bisect_left(times_s, at_s)
         if after == len(times_s):
-            return sums[-1] if sums else 0.0
+            return after - 1, 0.0
         if not after or times_s[after] == at_s:
-            return sums[after]
-        begin_s, begin = times_s[after - 1], sums[after - 1]
-        share = (at_s - begin_s) / (times_s[after] - begin_s)
-        return begin + share * (sums[after] - begin)
+            return after, 0.0
+        begin_s = times_s[after - 1]
+        return after - 1, (at_s - begin_s) / (times_s[after] - begin_s)
+
+
+def _interpolate(sums: list[float], at: int, share: float) -> float:
+    """Sum at a place of `RainRecord`."""
+    begin = sums[at]
+    return begin + share * (sums[at + 1] - begin) if share else begin
 
 
 @dataclass(frozen=True)
@@ -217,16 +227,23 @@ def find_extreme_sums(
     begin_s = since_s - ROLLING_S[-1]
     if record.rain_mm(begin_s, times_s[-1]) <= ROLLING_LIMITS[0][1]:
         return []
+    exceeded = [
+        (seconds, limit_mm)
+        for seconds, limit_mm in ROLLING_LIMITS
+        if record.rain_mm(since_s - seconds, times_s[-1]) > limit_mm
+    ]
     return [
         each
         for end_s in times_s[first:]
-        for each in _sums_until(record, end_s)
+        for each in _sums_until(record, end_s, exceeded)
         if not _is_confirmed(each, neighbours)
     ]
 
 
-def _sums_until(record: RainRecord, end_s: float) -> Iterator[RainSum]:
-    for seconds, limit_mm in ROLLING_LIMITS:
+def _sums_until(
+    record: RainRecord, end_s: float, limits: Iterable[tuple[float, float]]
+) -> Iterator[RainSum]:
+    for seconds, limit_mm in limits:
         rain_mm = record.rain_mm(end_s - seconds, end_s)
         if rain_mm > limit_mm + ROUNDING_MM:
             yield RainSum(end_s - seconds, end_s, rain_mm, limit_mm)
@@ -278,6 +295,10 @@ not begin and end within that minute three times an hour; a bouncing switch does
 
 def find_bursts(record: RainRecord, since_s: float) -> list[tuple[float, float]]:
     """Begin and end of short spells of heavy rain that recur between dry pauses."""
+    before = max(0, bisect_left(record.times_s, since_s - 2 * DOUBT_S) - 1)
+    wet_mm = record.totals_mm[-1] - record.totals_mm[before]
+    if wet_mm < MIN_BURSTS * MIN_BURST_MM - ROUNDING_MM:
+        return []
     spells = _wet_spells(record, since_s - 2 * DOUBT_S)
     bursts = [
         (begin_s, end_s)
@@ -443,6 +464,14 @@ def _compare(
     own_mm = record.known_mm(from_s, at_s)
     if own_mm is None:
         return NOT_EVALUATED
+    if own_mm < limits.excess_mm and not any(
+        gauge.record.rain_mm(from_s, at_s) >= _most_beside_mm(own_mm, limits)
+        for gauge in neighbours
+    ):
+        # Nothing contradicts it; of the neighbours only whether one is known matters.
+        known_mm = (gauge.record.known_mm(from_s, at_s) for gauge in neighbours)
+        is_known = any(theirs_mm is not None for theirs_mm in known_mm)
+        return GOOD if is_known else NOT_EVALUATED
     known = [
         (theirs_mm, _votes(theirs_mm, gauge.distance_km))
         for gauge in neighbours
@@ -466,8 +495,8 @@ def _check_low(
 ) -> Verdict:
     """Suspect a gauge with no rain, or much less than those around it."""
     is_dry = own_mm < ROUNDING_MM
-    least_mm = limits.clog_mm if is_dry else limits.low_mm
-    more = [each for each in known if each[0] >= max(least_mm, own_mm * RATIO)]
+    least_mm = _most_beside_mm(own_mm, limits)
+    more = [each for each in known if each[0] >= least_mm]
     # Of two gauges with rain, the one with more may be the faulty one.
     if not _is_outvoted(more, known, own_mm) or not (is_dry or len(more) > 1):
         return GOOD
@@ -476,6 +505,12 @@ def _check_low(
         shown_mm = round(other_mm, 1)
         return suspect_because(ReasonCode.CLOGGED, hours=hours, other_mm=shown_mm)
     return _contradicted(ReasonCode.UNDERCATCH, own_mm, hours, other_mm)
+
+
+def _most_beside_mm(own_mm: float, limits: ComparisonLimits) -> float:
+    """Rain of a neighbour from which a gauge has too little."""
+    least_mm = limits.clog_mm if own_mm < ROUNDING_MM else limits.low_mm
+    return max(least_mm, own_mm * RATIO)
 
 
 def _contradicted(

@@ -1,6 +1,6 @@
 """Scoring as Spark runs it: silver rows of cells in, rows of levels out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,15 +66,17 @@ class ScoreCollector:
         self._others: dict[str, list[pa.Table]] = {"flags": [], "memories": []}
         self.hot: dict[str, bytes | None] = {}
 
-    def add(self, cell: str, found: CellScores, rows: pa.Table) -> None:
-        """Add the scores of a cell; `rows` contains its new readings."""
+    def add(self, cell: str, found: CellScores) -> None:
+        """Add the scores of a cell, without its changed flags."""
         self._levels += [_row(cell, row) for row in found.rows]
         self._sensors += [{"cell": cell} | row for row in found.sensors]
-        flags = make_flags_table(rows, found.reflagged)
-        memories = make_memories_table(cell, found.memories)
-        for name, more in (("flags", flags), ("memories", memories)):
-            if more.num_rows:
-                self._others[name].append(more)
+        if found.memories:
+            self._others["memories"].append(make_memories_table(cell, found.memories))
+
+    def add_flags(self, flags: pa.Table) -> None:
+        """Add changed flags; schemas.FLAGS."""
+        if flags.num_rows:
+            self._others["flags"].append(flags)
 
     def tables(self) -> dict[str, pa.Table]:
         """Rows of each table of `SCORE_TABLES`."""
@@ -139,7 +141,8 @@ class Scorer:
         ours = pc.is_in(history["cell"], pa.array(sorted(self.rules), pa.string()))
         for cell, rows in _by_cell(history.filter(ours)):
             found = self._cell(cell, rows, nearby.get(cell, NO_NEARBY_RAIN))
-            into.add(cell, found, rows)
+            into.add(cell, found)
+            into.add_flags(make_flags_table(rows, found.reflagged))
             if self.makes_hot:
                 into.hot[cell] = None if found.hot is None else encode_hot(found.hot)
 
@@ -195,12 +198,15 @@ class HotScorer:
         Returns:
             Cells that must be scored from saved states.
         """
-        rows = dict(_by_cell(history))
-        readings = {
-            cell: [o for o in each if o.at_s > self.states[cell].at_s]
-            for cell, each in _observations_by_cell(history)
+        history = history.sort_by([("cell", "ascending"), ("at", "ascending")])
+        known = read_observations(history)
+        numbers = {
+            cell: [n for n in each if known[n].at_s > self.states[cell].at_s]
+            for cell, each in _numbers_by_cell(history)
         }
+        readings = {cell: [known[n] for n in each] for cell, each in numbers.items()}
         nearby = self._nearby(readings)
+        flags: list[tuple[int, Observation]] = []
         rest = []
         for cell, rules in self.rules.items():
             state = self.states[cell]
@@ -211,9 +217,13 @@ class HotScorer:
             if found is None:
                 rest.append(cell)
                 continue
-            into.add(cell, found, rows[cell])
+            into.add(cell, found)
+            if found.reflagged:
+                places = {_key_of(known[n]): n for n in numbers[cell]}
+                flags += ((places[_key_of(o)], o) for o in found.reflagged)
             if found.hot is not None:
                 into.hot[cell] = encode_hot(found.hot)
+        into.add_flags(_flags_table(history, flags))
         return rest
 
     def _nearby(
@@ -233,25 +243,24 @@ class HotScorer:
         return collect_nearby_rain(rain, self.around, past)
 
 
-def _observations_by_cell(
-    history: pa.Table,
-) -> Iterator[tuple[str, list[Observation]]]:
-    """Readings of each cell, in the order of time."""
-    rows = history.sort_by([("cell", "ascending"), ("at", "ascending")])
-    readings, first = read_observations(rows), 0
+def _key_of(o: Observation) -> tuple[float, str, str, int, str]:
+    """What identifies a reading of a cell."""
+    return o.at_s, o.node, o.boot, o.seq, o.name
+
+
+def _numbers_by_cell(rows: pa.Table) -> Iterator[tuple[str, range]]:
+    """Numbers of the rows of each cell; the rows are sorted by cell."""
+    first = 0
     for count in pc.value_counts(rows["cell"]).to_pylist():
-        end = first + count["counts"]
-        yield count["values"], readings[first:end]
-        first = end
+        yield count["values"], range(first, first + count["counts"])
+        first += count["counts"]
 
 
 def _by_cell(history: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Rows of each cell, in the order of time."""
     rows = history.sort_by([("cell", "ascending"), ("at", "ascending")])
-    first = 0
-    for count in pc.value_counts(rows["cell"]).to_pylist():
-        yield count["values"], rows.slice(first, count["counts"])
-        first += count["counts"]
+    for cell, numbers in _numbers_by_cell(rows):
+        yield cell, rows.slice(numbers.start, len(numbers))
 
 
 def table_to_ipc(rows: pa.Table) -> bytes:
@@ -305,14 +314,22 @@ def make_flags_table(rows: pa.Table, changed: list[Observation]) -> pa.Table:
         return FLAGS.empty_table()
     ids = [_micros(rows, "at"), *(rows[name].to_pylist() for name in READING_KEY)]
     places = {key: at for at, key in enumerate(zip(*ids, strict=True))}
-    ours = pa.array([
+    ours = (
         places[round(o.at_s * _MICRO), o.node, o.boot, o.seq, o.name] for o in changed
-    ])
+    )
+    return _flags_table(rows, list(zip(ours, changed, strict=True)))
+
+
+def _flags_table(
+    rows: pa.Table, changed: Sequence[tuple[int, Observation]]
+) -> pa.Table:
+    """Positions of readings with new flags, by their numbers in `rows`."""
+    ours = pa.array([number for number, _ in changed], pa.int64())
     columns = {
         "file": rows["file"].take(ours),
         "row": rows["row"].take(ours),
-        "flag": [o.flag for o in changed],
-        "flag_why": [o.why for o in changed],
+        "flag": [o.flag for _, o in changed],
+        "flag_why": [o.why for _, o in changed],
     }
     return pa.table(columns, schema=FLAGS)
 

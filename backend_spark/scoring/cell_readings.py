@@ -21,7 +21,6 @@ from backend_spark.scoring.quality import FLAG_REACH_S
 from backend_spark.scoring.rain import (
     MAX_CATCH_UP_S,
     Gauge,
-    RainReading,
     StepRain,
     cell_rain,
     gap_begins,
@@ -82,18 +81,39 @@ class CellReadings:
             due: Ends of the steps at which the state of the rules is needed.
         """
         ends_s = list_steps(observations, past)
-        gauges: dict[str, list[RainReading]] = {}
         spoken: dict[int, list[Observation]] = {}
         for o in observations:
             if o.at_s > from_s - DAY_S:
                 spoken.setdefault(step_end_s(o.at_s), []).append(o)
-            if o.is_rain:
-                gauges.setdefault(o.node, []).append(rain_reading(o))
-        found = [read_gauge(reports) for reports in gauges.values()]
+        past_s = past.at_s if past else float("-inf")
+        gauges = _reports_since(observations, past_s).values()
+        found = [read_gauge(map(rain_reading, reports)) for reports in gauges]
         rain = cell_rain(found, ends_s)
         hours = list(zip(ends_s, _hourly_mm(rain, past), strict=True))
         signs = _signs(observations, hours, past, settings, due)
         return cls(ends_s, rain, signs, spoken, found)
+
+
+def _reports_since(
+    observations: Iterable[Observation], past_s: float
+) -> dict[str, list[Observation]]:
+    """Reports of each gauge after a moment, and the last one before.
+
+    The rain of the others is in steps up to the moment.
+    """
+    last: dict[str, Observation] = {}
+    later: dict[str, list[Observation]] = {}
+    for o in observations:
+        if not o.is_rain:
+            continue
+        if o.at_s > past_s:
+            later.setdefault(o.node, []).append(o)
+        elif o.node not in last or last[o.node].at_s <= o.at_s:
+            last[o.node] = o
+    return {
+        node: [*([last[node]] if node in last else ()), *later.get(node, ())]
+        for node in sorted({*last, *later})
+    }
 
 
 def list_steps(

@@ -271,10 +271,15 @@ class SensorHolds:
     ) -> None:
         self._findings = findings
         times: dict[str, list[float]] = {}
+        sensors: dict[tuple[str, str], str] = {}
         self._switches: set[str] = set()
         for o in observations:
             if o.counts and not o.is_rain:
-                sensor = f"{o.node} {o.name.rpartition('/')[0] or o.name}"
+                key = o.node, o.name
+                sensor = sensors.get(key)
+                if sensor is None:
+                    sensor = f"{o.node} {o.name.rpartition('/')[0] or o.name}"
+                    sensors[key] = sensor
                 if o.text is not None:
                     self._switches.add(sensor)
                 series = times.setdefault(sensor, [])

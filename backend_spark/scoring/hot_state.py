@@ -33,6 +33,7 @@ from backend_spark.scoring.observation import (
     PORE_UNIT,
     RAIN_UNIT,
     STEP_S,
+    TILT_UNIT,
     Observation,
     reading_limits,
     step_end_s,
@@ -40,6 +41,7 @@ from backend_spark.scoring.observation import (
 from backend_spark.scoring.quality import LOOK_BACK_S, flag_single
 from backend_spark.scoring.rain import MAX_CATCH_UP_S
 from slope_science.evidence.settings import EvidenceSettings
+from slope_science.findings import WARNING
 from slope_science.quality import CLOCK_LAG_S, NEIGHBOUR_S, Flag
 from slope_science.rain_quality import FIRST_REPORT_S, RainRecord
 from slope_science.reason_codes import ReasonCode
@@ -207,14 +209,28 @@ def keep_readings(
         for o in each
         if o.is_rain and o.at_s < at_s - NEIGHBOUR_S
     }
+    # A level that a node states counts until its sensor has a reading again.
+    has_levels = any(o.priority >= WARNING for each in series.values() for o in each)
     for (node, _), readings in series.items():
-        since_s = min(at_s - tail, begins_s.get(node, at_s))
+        if _is_in_state(readings[-1]) and not has_levels:
+            since_s = at_s
+        else:
+            since_s = min(at_s - tail, begins_s.get(node, at_s))
         if readings[0].is_rain:
             since_s = min(since_s, at_s - (REREAD_S if all_rain else RAIN_TAIL_S))
         places = {*range(_first_of_tail(readings, since_s), len(readings))}
         places |= _places_of_last(readings)
         places |= _places_by_kind(readings, at_s)
         yield from (readings[place] for place in sorted(places))
+
+
+def _is_in_state(o: Observation) -> bool:
+    """Whether the state has what later findings need of a sensor's older readings.
+
+    That of the rules of tilt meters and wires has. Flags need the last reading that is
+    no spike, and those for the flat line.
+    """
+    return o.unit == TILT_UNIT or o.text is not None
 
 
 def _first_of_tail(readings: Sequence[Observation], since_s: float) -> int:

@@ -164,10 +164,9 @@ class CellPlaces:
         """Result of `find_nearby_cells` of one cell."""
         here = _center(cell)
         found = (
-            (distance_km(here, (float(lat), float(lng))), self._tokens[at])
+            (_distance_km(here, _center(other)), other)
             for at in self._within(*here, *here, radius_km)
-            for lat, lng in [self._degrees[at]]
-            if self._tokens[at] != cell
+            if (other := self._tokens[at]) != cell
         )
         return sorted(each for each in found if each[0] <= radius_km)[:MAX_GAUGES]
 
@@ -194,6 +193,11 @@ class CellPlaces:
         yield from (
             first + (np.arange(last - first) if is_edge else np.nonzero(is_near)[0])
         ).tolist()
+
+
+@lru_cache(maxsize=262_144)
+def _distance_km(one: tuple[float, float], other: tuple[float, float]) -> float:
+    return distance_km(one, other)
 
 
 @lru_cache(maxsize=1_048_576)

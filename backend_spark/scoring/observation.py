@@ -54,7 +54,7 @@ _UNUSED: Final = frozenset(map(int, (Flag.FAIL, Flag.MISSING)))
 """As numbers: the hash of an enum is slow."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Observation:
     """One reading of a cell as in silver.
 

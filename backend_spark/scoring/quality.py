@@ -8,6 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from operator import attrgetter
+from typing import Final
 
 from backend_spark.scoring.observation import (
     RAIN,
@@ -75,6 +77,11 @@ FLAG_REACH_S = NEIGHBOUR_S + SPREAD_S
 a changed flag the rain since the previous reading."""
 
 
+_BY_RECEIPT: Final = attrgetter("at_s", "seq")
+_BY_SERIES: Final = attrgetter("at_s", "node", "name")
+_AT_S: Final = attrgetter("at_s")
+
+
 def flag_single(o: Observation) -> Verdict:
     """Verdict of a reading from its own columns."""
     if o.value is not None and o.node_flag is None and o.synchronised:
@@ -106,6 +113,8 @@ def flag_with_neighbours(
     from_s: float = float("-inf"),
     nearby: Sequence[NeighbourGauge] = (),
     records: Mapping[str, RainRecord] | None = None,
+    *,
+    is_checked: bool = False,
 ) -> list[Observation]:
     """Flag observations with their neighbours.
 
@@ -115,17 +124,20 @@ def flag_with_neighbours(
             kept.
         nearby: Gauges in other cells.
         records: Result of `find_rain_records`, where it is known.
+        is_checked: Whether all earlier readings have the flags of an earlier call, and
+            none of them was late. Then a new reading changes no more than the flag of
+            the one before it, except for rain, which has neighbours.
 
     Returns:
         All observations in time order.
     """
     series: Series = {}
-    for o in sorted(observations, key=lambda o: (o.at_s, o.seq)):
+    for o in sorted(observations, key=_BY_RECEIPT):
         series.setdefault((o.node, o.name), []).append(o)
-    since_s = from_s - NEIGHBOUR_S
     flagged: list[Observation] = []
     for key, whole in series.items():
-        begin = bisect_left(whole, since_s - LOOK_BACK_S, key=lambda o: o.at_s)
+        since_s = from_s - NEIGHBOUR_S - LOOK_BACK_S
+        begin = bisect_left(whole, since_s, key=_AT_S)
         # The last one before is needed for the rain in between.
         series[key] = whole[max(begin - 1, 0) :]
         flagged += whole[: max(begin - 1, 0)]
@@ -134,9 +146,10 @@ def flag_with_neighbours(
     gauges, clocks = _Gauges(records, nearby), _Clocks(series)
     for (node, name), readings in series.items():
         limits = reading_limits(name, readings[0].unit)
-        start = bisect_left(readings, since_s, key=lambda o: o.at_s)
+        is_gauge = name == RAIN and limits is not None
+        start = _first_to_check(readings, from_s, only_last=is_checked and not is_gauge)
         flagged += readings[:start]
-        if name == RAIN and limits is not None:
+        if is_gauge:
             others = _other_readings(series, node)
             verdicts = _gauge(readings, start, gauges.of(node), others)
         elif limits is not None:
@@ -147,7 +160,31 @@ def flag_with_neighbours(
             _flagged(o, [*each, clocks.check(o)])
             for o, each in zip(readings[start:], verdicts, strict=True)
         ]
-    return sorted(flagged, key=lambda o: (o.at_s, o.node, o.name))
+    return sorted(flagged, key=_BY_SERIES)
+
+
+def _first_to_check(
+    readings: Sequence[Observation], from_s: float, *, only_last: bool
+) -> int:
+    """Index of the first reading whose flag readings from a time on may change.
+
+    Args:
+        readings: Of one series.
+        from_s: The time.
+        only_last: Whether of the earlier ones it is only the last usable one, which is
+            compared with the next.
+    """
+    begin = bisect_left(readings, from_s - NEIGHBOUR_S, key=_AT_S)
+    if not only_last:
+        return begin
+    first = bisect_left(readings, from_s, begin, key=_AT_S)
+    before = (at for at in range(first - 1, begin - 1, -1) if _is_usable(readings[at]))
+    return next(before, first)
+
+
+def _is_usable(o: Observation) -> bool:
+    """Whether a reading has a number to compare others with."""
+    return o.value is not None and flag_single(o).flag <= Flag.SUSPECT
 
 
 def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
@@ -162,28 +199,51 @@ def _sensor(
     readings: Sequence[Observation], start: int, limits: QuantityLimits
 ) -> Iterator[list[Verdict]]:
     """Verdicts of readings from an index on with their neighbours."""
-    good = [
-        o
-        for o in readings
-        if o.value is not None and flag_single(o).flag <= Flag.SUSPECT
-    ]
-    times_s = [o.at_s for o in good]
-    values = [o.value or 0.0 for o in good]
-    places = {id(o): at for at, o in enumerate(good)}
-    was_spike, jumped, min_jump = False, 0, limits.flat or 0.0
-    for place, o in enumerate(readings):
-        at = places.get(id(o))
-        if at is None:
-            verdicts: list[Verdict] = []
-        else:
-            if at and abs(values[at] - values[at - 1]) >= min_jump:
-                jumped = at
-            verdicts = [*_changes(times_s, values, at, limits, was_spike)]
-            codes = {reason.code for verdict in verdicts for reason in verdict.reasons}
-            was_spike = ReasonCode.SPIKE in codes
-            verdicts.append(_flat(times_s, values, at, limits, jumped))
-        if place >= start:
-            yield verdicts
+    good = [place for place, o in enumerate(readings) if _is_usable(o)]
+    times_s = [readings[place].at_s for place in good]
+    values = [readings[place].value or 0.0 for place in good]
+    first = bisect_left(good, start)
+    was_spike, jumped = _before(times_s, values, first, limits)
+    min_jump, at = limits.flat or 0.0, first
+    for place in range(start, len(readings)):
+        if at == len(good) or good[at] != place:
+            yield []
+            continue
+        if at and abs(values[at] - values[at - 1]) >= min_jump:
+            jumped = at
+        verdicts = [*_changes(times_s, values, at, limits, was_spike)]
+        was_spike = _has_spike(verdicts)
+        yield [*verdicts, _flat(times_s, values, at, limits, jumped)]
+        at += 1
+
+
+def _before(
+    times_s: Sequence[float], values: Sequence[float], end: int, limits: QuantityLimits
+) -> tuple[bool, int]:
+    """Whether the reading before an index is a spike, and the index of the last jump.
+
+    A reading is compared with the one before the last where that is a spike, so the
+    result depends on all those before, up to the last one without a sharp change.
+    """
+    was_spike, min_jump = False, limits.flat or 0.0
+    jumps = (at for at in range(end - 1, 0, -1)
+             if abs(values[at] - values[at - 1]) >= min_jump)  # fmt: skip
+    jumped = next(jumps, 0)
+    if limits.step is not None:
+        sharp, first = limits.step * SPIKE_SHARE, end
+        while first > 1 and abs(values[first - 1] - values[first - 2]) > sharp:
+            first -= 1
+        for at in range(max(0, first - 1), end):
+            was_spike = _has_spike(_changes(times_s, values, at, limits, was_spike))
+    return was_spike, jumped
+
+
+def _has_spike(verdicts: Iterable[Verdict]) -> bool:
+    return any(
+        reason.code is ReasonCode.SPIKE
+        for verdict in verdicts
+        for reason in verdict.reasons
+    )
 
 
 def _changes(

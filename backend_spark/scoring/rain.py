@@ -43,7 +43,7 @@ LOW_CODES: Final = frozenset({ReasonCode.CLOGGED, ReasonCode.UNDERCATCH})
 """Reasons of suspect rain whose true value is higher."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class RainReading:
     """One report of a gauge.
 

@@ -480,10 +480,19 @@ def _flag(
 ) -> tuple[list[Observation], list[Observation]]:
     """All readings with their flags in time order, and those with a new flag."""
     since_s = float("-inf") if touched_s is None else touched_s
-    known = flag_with_neighbours(observations, since_s, nearby.neighbours(), records)
+    known = flag_with_neighbours(
+        observations,
+        since_s,
+        nearby.neighbours(),
+        records,
+        is_checked=records is not None,
+    )
     known = flag_beside_analysis(known, rules.analyses, since_s)
-    had = {_flag_of(o) for o in observations}
-    return known, [o for o in known if _flag_of(o) not in had]
+    # A reading whose flag did not change is the same object.
+    same = set(map(id, observations))
+    others = [o for o in known if id(o) not in same]
+    had = {_flag_of(o) for o in observations} if others else set()
+    return known, [o for o in others if _flag_of(o) not in had]
 
 
 def _score(  # noqa: PLR0917 - one step of two functions

@@ -41,7 +41,7 @@ from backend_spark.streaming.replay import (
     read_unfinished_replay,
     rebuild,
 )
-from backend_spark.streaming.session import open_session
+from backend_spark.streaming.session import SCORING_POOL, open_session, use_pool
 from backend_spark.streaming.sources import SegmentLogSource, TableSource
 from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import create_tables
@@ -58,6 +58,9 @@ MAX_STARTS: Final = 6
 CHECKPOINT: Final = "score"
 DAY_S: Final = 86_400
 POLL_S: Final = 1
+PAUSE_SHARE: Final = 0.25
+"""Shortest pause between two passes, as a part of the first."""
+
 PEEK_S: Final = 0.001
 """Shortest time-out; Spark does not accept 0."""
 
@@ -306,7 +309,8 @@ def run_pass(
     must_stop: Callable[[], bool] | None = None,
 ) -> None:
     """Score all pending cells, and store the newest level of each cell; idempotent."""
-    pipeline.score(session, must_stop)
+    with use_pool(session, SCORING_POOL):
+        pipeline.score(session, must_stop)
     renew_current(pipeline.tables)
 
 
@@ -408,7 +412,10 @@ def start_query(
 
 @dataclass
 class ScoringSchedule:
-    """Schedule of scoring passes: at most half of the time, while batches continue.
+    """Schedule of scoring passes: at most four fifths of the time.
+
+    A pause of a quarter of the pass before is left to other programs of the machine;
+    batches continue during a pass.
 
     Batches run in a thread of Spark.
 
@@ -443,7 +450,7 @@ class ScoringSchedule:
             self.score(must_stop)
         gate.passes += 1
         ended_s = time.monotonic()
-        self._due_s = ended_s + max(self.every_s, ended_s - began_s)
+        self._due_s = ended_s + max(self.every_s, PAUSE_SHARE * (ended_s - began_s))
 
 
 def _score_until_stopped(

@@ -99,11 +99,17 @@ LOT_RESULT: Final = pa.schema([
 """Results of a lot: a file as JSON, or rows as an Arrow stream (schemas.TOUCHED, or
 `node_summary.PLAIN`)."""
 
-CELLS_AT_ONCE: Final = 120
-"""Cells that are scored from saved states and whose rows are one commit."""
+CELLS_AT_ONCE: Final = 600
+"""Cells that are scored from saved states in one Spark job, whose rows are one commit.
+
+A stop waits for the end of a job: half a minute of CPU time."""
 
 HOT_COST: Final = 1 / 16
 """Cost of scoring a cell from its hot state, as a part of that."""
+
+CELLS_IN_TASK: Final = 480
+"""Cells of a task with hot states, and a quarter of them without: a task is in memory
+as a whole, and a batch that waits for a core waits for its end."""
 
 FLAGS_AT_ONCE: Final = 500_000
 """Changed flags in memory above which they are written before the end of a pass."""
@@ -556,8 +562,8 @@ class ScoringPipeline:
         tokens = sorted(touched.earliest_us)
         hot = [cell for cell in tokens if cell in self.hot]
         cold = [cell for cell in tokens if cell not in self.hot]
-        for some in (hot, cold):
-            size = max(1, -(-len(some) // tasks))
+        for some, largest in ((hot, CELLS_IN_TASK), (cold, CELLS_IN_TASK // 4)):
+            size = min(largest, max(1, -(-len(some) // tasks)))
             for first in range(0, len(some), size):
                 share = some[first : first + size]
                 near = cells.places.around(share, self.nearby_km)

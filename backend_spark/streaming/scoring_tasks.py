@@ -6,8 +6,10 @@ stored ones, writes the files of rows that are in no table, and returns their na
 only rows that replace others, changed flags and saved states return to the driver.
 """
 
+import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -131,6 +133,10 @@ class ShareWorker:
         Shape:
             out: SHARE_RESULT.
         """
+        with _without_collection():
+            return self._process(share)
+
+    def _process(self, share: CellShare) -> pa.Table:
         found = ScoreCollector()
         cells = sorted(share.earliest_us)
         rules = self.rules.rules_of(cells)
@@ -313,6 +319,17 @@ class ShareWorker:
             yield {"kind": "hot", "data": json.dumps([file, list(bodies)]).encode()}
         if gone:
             yield {"kind": "hot", "data": json.dumps([None, gone]).encode()}
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Without searches for reference cycles, which visit each reading many times."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def _changed_states(

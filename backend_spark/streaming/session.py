@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -11,6 +13,8 @@ SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    # A batch gets the next free core, though the tasks of a pass wait for one, too.
+    "spark.scheduler.mode": "FAIR",
     # Stored in the checkpoint with the first batch, so it cannot be changed later.
     "spark.sql.shuffle.partitions": "2",
     # Python workers start slowly on a busy machine; the default of 15 s ends the job.
@@ -42,6 +46,21 @@ ENVIRONMENT: Final = {
     "MALLOC_ARENA_MAX": "2",
 }
 """Environment of the JVM and of its Python workers, unless set already."""
+
+
+SCORING_POOL: Final = "scoring"
+"""Scheduler pool of passes; batches are in the default one."""
+
+
+@contextmanager
+def use_pool(session: SparkSession, name: str) -> Iterator[None]:
+    """Run the jobs of this thread in a scheduler pool."""
+    context = session.sparkContext
+    context.setLocalProperty("spark.scheduler.pool", name)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
 
 def open_session(master: str | None) -> SparkSession:

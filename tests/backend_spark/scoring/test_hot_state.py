@@ -21,7 +21,12 @@ from backend_spark.scoring.cell_state import (
     encode_state,
     last_valid_state_s,
 )
-from backend_spark.scoring.hot_state import HotState, decode_hot, encode_hot
+from backend_spark.scoring.hot_state import (
+    HotState,
+    decode_hot,
+    encode_hot,
+    keep_readings,
+)
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import REFUSED
 from backend_spark.scoring.revisions import is_unchanged
@@ -178,6 +183,18 @@ def test_quiet_passes_read_only_new_readings() -> None:
     state = decode_hot(store.hot or b"")
     assert (state.at_s, state.margin_s) == (T0 + 23 * 600, 0)
     assert len(state.last) < 3 * 40
+
+
+@pytest.mark.parametrize(("priority", "kept"), [(1, 13), (3, 121)])
+def test_few_readings_of_tilt_meters_are_kept(priority: int, kept: int) -> None:
+    """Their rules have a state; the level of an urgent message counts for a time."""
+    messages = [pack(T0 + 60.0 * n + 3) for n in range(240)]
+    messages[200] = [replace(o, priority=priority) for o in messages[200]]
+    known = [o for message in messages for o in message]
+    found = [o.name for o in keep_readings(known, T0 + 14_400, 7200.0, all_rain=False)]
+
+    assert found.count("tilt/x") == kept
+    assert found.count("rain") == 240
 
 
 def test_late_reading_is_scored_from_a_saved_state() -> None:

@@ -209,3 +209,29 @@ def test_heavy_rain_is_never_dropped(depths: list[float], data: st.DataObject) -
         strict=True,
     ):
         assert min(less_row.level or 0, 3) <= (more_row.level or 0)
+
+
+VALUES = st.sampled_from([0.0, 0.01, 0.01, 0.6, 3.0, 95.0, None])
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([60, 600, 600, 4000, 90_000]), VALUES),
+        min_size=2,
+        max_size=40,
+    )
+)
+def test_new_reading_changes_the_flag_of_the_last_usable_one_at_most(
+    steps: list[tuple[int, float | None]],
+) -> None:
+    """Checking only that one gives the flags of checking all of the last hour."""
+    at_s, few, all_ = 0.0, list[Observation](), list[Observation]()
+    for number, (gap_s, value) in enumerate(steps):
+        at_s += gap_s
+        o = Observation(at_s, "n1", "tilt/x", "deg", value, seq=number)
+        o = replace(o, received_us=round(at_s * 1e6))
+        few = flag_with_neighbours([*few, o], at_s, is_checked=True)
+        all_ = flag_with_neighbours([*all_, o], at_s)
+
+    assert few == all_
