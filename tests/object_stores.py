@@ -4,7 +4,9 @@ Both are servers of their own. `make stores` installs Azurite.
 """
 
 import http.client
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
@@ -74,14 +76,18 @@ def run_store(scheme: str, log: Path) -> Iterator[ObjectStore]:
     port = free_port()
     with log.open("wb") as out:
         server = subprocess.Popen(
-            _command(scheme, port), stdout=out, stderr=out, cwd=log.parent
+            _command(scheme, port),
+            stdout=out,
+            stderr=out,
+            cwd=log.parent,
+            start_new_session=True,
         )
     try:
         wait_until(lambda: _answers(port) or server.poll() is not None, START_S)
         assert server.poll() is None, log.read_text(errors="replace")
         yield ObjectStore(scheme, port, _environment(scheme, port))
     finally:
-        server.kill()
+        os.killpg(server.pid, signal.SIGKILL)  # the command node starts another one
         server.wait()
 
 

@@ -34,10 +34,7 @@ from backend_spark.scoring import decode, node_summary
 from backend_spark.scoring.arrow import table_to_ipc
 from backend_spark.scoring.decode import decode_messages
 from backend_spark.scoring.nearby import CellPlaces
-from backend_spark.scoring.revisions import (
-    NewReadings,
-    revise_rows,
-)
+from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.streaming.changes import (
     PassCells,
     ReceivedChanges,
@@ -92,8 +89,7 @@ RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
 """Tables of received data, in the order of their commits."""
 
 CLAIMED: Final = (RECEIVED[0], *REVISION_TABLES)
-"""Tables that only the last job may append to. Without bronze a job with another log
-would skip batches whose numbers the other has used."""
+"""Tables that only the last job may append to."""
 
 LOT_ROWS: Final = 20_000
 """Messages that an executor has in memory at a time."""
@@ -116,7 +112,6 @@ FLAGS_AT_ONCE: Final = 500_000
 
 SCORED_TRANSACTION_PREFIX: Final = "scored "
 """Prefix of the app id for the transaction in levels with the last scored batch."""
-
 ANALYSED_TRANSACTION_PREFIX: Final = "analysed "
 """Prefix of the app id for that with the last scored import of JMA's analyses."""
 

@@ -4,18 +4,14 @@ delta-rs does not check whether a transaction was committed before, and never ca
 fsync in a folder; both are done here.
 """
 
-import json
-import math
-import sys
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +43,7 @@ from backend_spark.tables.schemas import (
     TABLES,
     cast_to_schema,
 )
+from backend_spark.tables.statistics import merge_statistics, statistics_of
 from backend_spark.tables.store import (
     Folder,
     is_table,
@@ -55,9 +52,6 @@ from backend_spark.tables.store import (
     table_url,
 )
 from service_runtime.files import fsync_file, fsync_folder, make_folder
-
-_STATISTICS_CHARS: Final = 32
-"""Longest text in statistics."""
 
 CELL_AND_TIME: Final = ("cell", "at")
 """Sort order of rows in a file, so that a reader of some cells skips row groups; also
@@ -73,7 +67,7 @@ TABLE_PROPERTIES: Final = {
     "delta.enableExpiredLogCleanup": "false",
     # A checkpoint names all files that were removed less than this ago.
     "delta.deletedFileRetentionDuration": "interval 1 days",
-    # Statistics of all columns also from merges, see `_statistics_of`.
+    # Statistics of all columns also from merges, see `statistics`.
     "delta.dataSkippingNumIndexedCols": "-1",
 }
 _MICRO: Final = 1_000_000
@@ -126,99 +120,14 @@ def write_row_groups(
     with pq.ParquetWriter(name, schema, filesystem=files, compression="zstd") as writer:
         for rows in groups:
             writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-            group_statistics.append(_statistics_of(rows))
+            group_statistics.append(statistics_of(rows))
     if isinstance(folder, Path):
         fsync_file(folder / name)
         fsync_folder(folder)
     status = files.get_file_info(name)
     modified_ms = status.mtime_ns // 1_000_000
-    statistics_json = _merge_statistics(group_statistics)
+    statistics_json = merge_statistics(group_statistics)
     return DataFile(name, status.size, modified_ms, statistics_json)
-
-
-def format_statistics(rows: pa.Table) -> str:
-    """Delta's statistics of a file as JSON: row count, and ranges of the columns."""
-    return _merge_statistics([_statistics_of(rows)])
-
-
-def _statistics_of(rows: pa.Table) -> dict[str, Any]:
-    """Statistics of all columns with values that have an order.
-
-    Other readers must be able to filter by any of them: delta-rs (1.6.6) skips every
-    file that has no statistics of the column (no level of 4 or more).
-    """
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for name in rows.column_names:
-        column = rows[name]
-        nulls[name] = column.null_count
-        if not _has_order(column.type):
-            continue
-        ends = pc.min_max(column).as_py()
-        if ends["min"] is not None:
-            low[name], high[name] = _lower_end(ends["min"]), _upper_end(ends["max"])
-    return {
-        "numRecords": rows.num_rows,
-        "minValues": low,
-        "maxValues": high,
-        "nullCount": nulls,
-    }
-
-
-def _has_order(kind: pa.DataType) -> bool:
-    is_any_of = (
-        pa.types.is_boolean,
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_timestamp,
-    )
-    return any(is_one(kind) for is_one in is_any_of)
-
-
-def _lower_end(value: object) -> object:
-    """Lower end in JSON: at most the value."""
-    if isinstance(value, datetime):
-        return _format_time(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else -sys.float_info.max
-    return value[:_STATISTICS_CHARS] if isinstance(value, str) else value
-
-
-def _upper_end(value: object) -> object:
-    """Upper end in JSON: at least the value."""
-    if isinstance(value, datetime):
-        # Times have milliseconds in the log.
-        return _format_time(value + timedelta(microseconds=999))
-    if isinstance(value, float):
-        return value if math.isfinite(value) else sys.float_info.max
-    if isinstance(value, str) and len(value) > _STATISTICS_CHARS:
-        return value[:_STATISTICS_CHARS] + chr(sys.maxunicode)
-    return value
-
-
-def _format_time(value: datetime) -> str:
-    text = value.astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
-
-
-def _merge_statistics(groups: Sequence[dict[str, Any]]) -> str:
-    """Statistics of all row groups of a file, as JSON."""
-    merged: dict[str, Any] = {"numRecords": sum(each["numRecords"] for each in groups)}
-    aggregates: dict[str, Callable[[list[Any]], Any]] = {
-        "minValues": min,
-        "maxValues": max,
-        "nullCount": sum,
-    }
-    for kind, aggregate in aggregates.items():
-        values: dict[str, list[Any]] = {}
-        for each in groups:
-            for name, value in each[kind].items():
-                values.setdefault(name, []).append(value)
-        merged[kind] = {name: aggregate(each) for name, each in values.items()}
-    return json.dumps(merged)
 
 
 _COMMIT_LOCKS: defaultdict[Folder, Lock] = defaultdict(Lock)

@@ -403,7 +403,8 @@ def open_tables(data: str | Path | BackendSection) -> DeltaTables:
             (``backend.tables``), or the section ``[backend]`` with both.
 
     Raises:
-        FieldError: The URL is none of tables, or the environment refuses the store.
+        FieldError: The URL is none of tables, or the environment does not fit it.
+        SettingsError: The same of the URL of a section.
     """
     if isinstance(data, BackendSection):
         return DeltaTables(tables_folder(data))

@@ -24,6 +24,7 @@ from pyarrow import fs
 from backend_spark.config import TABLES_FOLDER, BackendSection, parse_tables_url
 from service_runtime.errors import FieldError
 from service_runtime.files import fsync_folder, make_folder, write_atomic
+from service_runtime.settings import Problem, SettingsError
 
 _EMULATOR_URL: Final = "http://127.0.0.1:10000"
 """Azurite, unless ``AZURITE_BLOB_STORAGE_URL`` says where it is."""
@@ -66,18 +67,21 @@ def tables_folder(section: BackendSection) -> Folder:
     """Where the settings have the tables: ``backend.tables``, else in the data folder.
 
     Raises:
-        FieldError: The environment refuses the store of ``backend.tables``.
+        SettingsError: The environment does not fit ``backend.tables``.
     """
     if section.tables is None:
         return Path(section.data) / TABLES_FOLDER
-    return parse_folder(section.tables)
+    try:
+        return parse_folder(section.tables)
+    except FieldError as error:
+        raise SettingsError([Problem.of(error)]) from error
 
 
 def parse_folder(text: str) -> Folder:
     """Parse a URL, or the path of a folder.
 
     Raises:
-        FieldError: It is no URL of a store, or the environment refuses the store.
+        FieldError: It is no URL of a store, or the environment does not fit it.
     """
     url = parse_tables_url(text)
     if url is None:

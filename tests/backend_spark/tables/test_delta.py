@@ -21,13 +21,13 @@ from backend_spark.tables.delta_writer import (
     append_rows,
     commit_lock,
     create_tables,
-    format_statistics,
     merge_rows,
     write_file,
 )
 from backend_spark.tables.maintenance import COMPACT_EVERY, compact, maintain_tables
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader, DeltaTables
 from backend_spark.tables.schemas import ALERTS, LEVELS, SILVER, SPARK_TABLES, TABLES
+from backend_spark.tables.statistics import format_statistics
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 from object_stores import ObjectStore, run_store
 
-from backend_spark.config import read_settings
+from backend_spark.config import BackendSection, read_settings
 from backend_spark.errors import SupersededError
 from backend_spark.streaming.checkpoint import read_app_id
 from backend_spark.tables import maintenance
@@ -42,7 +42,7 @@ from backend_spark.tables.schemas import (
     SILVER,
 )
 from backend_spark.tables.sql import open_sql
-from backend_spark.tables.store import Folder, open_table, parse_folder
+from backend_spark.tables.store import Folder, open_table, parse_folder, tables_folder
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
 
@@ -261,8 +261,9 @@ def test_credentials_in_the_url_are_rejected_and_not_shown(
 def test_signature_for_azure_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors of pyarrow contain the URL with the token."""
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=SECRET")
-    with pytest.raises(FieldError, match="ACCOUNT_KEY, or use a managed") as caught:
-        parse_folder("az://container/backend")
+    section = BackendSection(data="/data", tables="az://container/backend")
+    with pytest.raises(SettingsError, match="ACCOUNT_KEY, or use a managed") as caught:
+        tables_folder(section)
 
     assert "SECRET" not in str(caught.value)
 
