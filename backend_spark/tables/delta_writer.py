@@ -70,6 +70,13 @@ TABLE_PROPERTIES: Final = {
     # Statistics of all columns also from merges, see `statistics`.
     "delta.dataSkippingNumIndexedCols": "-1",
 }
+STORE_PROPERTIES: Final = {
+    **TABLE_PROPERTIES,
+    # Each commit since the checkpoint is a request of whoever opens the table.
+    "delta.checkpointInterval": "10",
+}
+"""Properties of a table in an object store."""
+
 _MICRO: Final = 1_000_000
 _JOB: Final = "job"
 """App id of the transaction with the number of the job that writes a table."""
@@ -235,7 +242,10 @@ def create_tables(folder: Folder, names: Iterable[str]) -> None:
             make_folder(path)
         if not is_table(path):
             DeltaTable.create(
-                table_url(path), schema, mode="ignore", configuration=TABLE_PROPERTIES
+                table_url(path),
+                schema,
+                mode="ignore",
+                configuration=_properties(path),
             )
         if isinstance(path, Path):
             for commit in newest_commits(path, MAX_UNSYNCED_COMMITS):
@@ -244,11 +254,16 @@ def create_tables(folder: Folder, names: Iterable[str]) -> None:
         _add_columns(path, schema)
 
 
+def _properties(path: Folder) -> dict[str, str]:
+    return TABLE_PROPERTIES if isinstance(path, Path) else STORE_PROPERTIES
+
+
 def _configure(path: Folder) -> None:
     table = open_table(path)
     before, current = table.version(), table.metadata().configuration
-    if any(current.get(name) != value for name, value in TABLE_PROPERTIES.items()):
-        table.alter.set_table_properties(TABLE_PROPERTIES)
+    wanted = _properties(path)
+    if any(current.get(name) != value for name, value in wanted.items()):
+        table.alter.set_table_properties(wanted)
         sync_since(path, before)
 
 
