@@ -14,7 +14,7 @@ LONG_TEST_JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 pytest_parallel = .venv/bin/python -m pytest --dist loadgroup --no-loadscope-reorder -n
 
-.PHONY: help setup demo test test-long soak chaos attack fuzz dist deb deb-test sbom audit docs check clean lock image image-test
+.PHONY: help setup stores demo test test-long soak chaos attack fuzz dist deb deb-test sbom audit docs check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -26,13 +26,17 @@ demo: setup ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM
 	@.venv/bin/python -m demo $(if $(RAIN),--rain "$(RAIN)") $(if $(STATION),--station "$(STATION)") \
 	  $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(if $(DEMO_FOREVER),--forever)
 
-test: setup ## Run every test in its short form (TEST_JOBS=n processes)
+stores: setup ## Install the object store that tests need besides .venv (Azurite)
+	@cd tests/stores && { cmp -s package-lock.json node_modules/.installed || \
+	  { PATH="$(CURDIR)/.venv/bin:$$PATH" npm ci --silent --ignore-scripts && cp package-lock.json node_modules/.installed; }; }
+
+test: setup stores ## Run every test in its short form (TEST_JOBS=n processes)
 	@$(pytest_parallel) $(TEST_JOBS) -m "not long"
 
-test-long: setup ## Run what repeats a promise at a larger size or over a longer time
+test-long: setup stores ## Run what repeats a promise at a larger size or over a longer time
 	@$(pytest_parallel) $(LONG_TEST_JOBS) -m long
 
-soak: setup ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change and repeat)
+soak: setup stores ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change and repeat)
 	@scripts/soak
 
 chaos: setup ## Break everything by a seeded plan (CHAOS_SECONDS=600 for longer, CHAOS_SEED=.. to repeat)

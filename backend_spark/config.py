@@ -9,6 +9,7 @@ from ipaddress import ip_network
 from itertools import combinations, product
 from pathlib import Path
 from typing import Final
+from urllib.parse import SplitResult, urlsplit
 
 from backend_spark.console.notifications.settings import NotificationSection
 from backend_spark.criteria.settings import RainCriteriaSection
@@ -29,6 +30,34 @@ from slope_science.evidence.settings import EvidenceSettings
 from spatial_mqtt.topics import CELL_FILTERS, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 
+STORES: Final = ("file", "s3", "az", "gs")
+"""Schemes of the URLs of tables."""
+
+
+def parse_tables_url(text: str) -> SplitResult | None:
+    """Parse the URL of tables; None if the text is the path of a folder.
+
+    Raises:
+        FieldError: It is a URL of another form.
+    """
+    if "://" not in text:
+        check_folder(text)
+        return None
+    url = urlsplit(text)
+    if "@" in url.netloc or url.query or url.fragment:
+        # The value is not shown: it may contain a key.
+        remedy = "remove what follows ? or precedes @; set keys in the environment"
+        rule = "a URL without credentials"
+        raise FieldError("tables", rule, f"{url.scheme}://...", remedy)
+    has_place = url.path.startswith("/") if url.scheme == "file" else url.netloc
+    if url.scheme not in STORES or not has_place:
+        rule = "a folder, file:///folder, s3://bucket/prefix, az:// or gs://"
+        raise FieldError("tables", rule, text)
+    if url.scheme == "file" and url.netloc:
+        remedy = "write three slashes before the path"
+        raise FieldError("tables", "on this machine for file://", text, remedy)
+    return url
+
 
 @dataclass(frozen=True)
 class BackendSection:
@@ -36,8 +65,19 @@ class BackendSection:
 
     data: str = key(
         KeyRule(
-            "Folder of the log, the tables and the checkpoints.", check=check_folder
+            "Folder of the log and the checkpoints; of the tables too, unless "
+            "backend.tables names another place.",
+            check=check_folder,
         )
+    )
+    tables: str | None = key(
+        KeyRule(
+            "Place of the tables: a folder, or a URL s3://bucket/prefix, "
+            "az://container/prefix or gs://bucket/prefix, with credentials in the "
+            "environment; absent: the folder tables in backend.data.",
+            check=lambda place: place is None or parse_tables_url(place),
+        ),
+        None,
     )
 
 

@@ -174,11 +174,11 @@ class SupersededError(BackendError, RuntimeError):
         table: Folder of a table.
     """
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: object) -> None:
         self.table = table
         super().__init__(
-            f"{table} was claimed by another job since, though only one may run:"
-            " this one ends; never delete a file .lock-*"
+            f"{table} was claimed by another job since, though only one may run, on "
+            "whatever machine: this one ends; never delete a file .lock-*"
         )
 
 
@@ -197,7 +197,7 @@ class UnfinishedReplayError(BackendError, RuntimeError):
         tables: Folder of the tables.
     """
 
-    def __init__(self, tables: Path) -> None:
+    def __init__(self, tables: object) -> None:
         self.tables = tables
         super().__init__(
             f"cannot score while a replay of {tables} is unfinished; run "

@@ -145,7 +145,7 @@ def check_folder(folder: str) -> None:
         FieldError: It is a URL.
     """
     if _URL.match(folder):
-        remedy = "mount the store, and give the folder"
+        remedy = "the log needs a disk; give the URL to backend.tables"
         raise FieldError("folder", "on this machine, not a URL", folder, remedy)
 
 

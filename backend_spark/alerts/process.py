@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, Transaction
 
 from backend_spark.alerts.log_follower import AlertCheckpoint, LogFollower
 from backend_spark.config import (
@@ -41,8 +41,9 @@ from backend_spark.tables.maintenance import (
     delete_old_rows,
     maintain_tables,
 )
-from backend_spark.tables.reader import DeltaTables, open_tables, read_transactions
+from backend_spark.tables.reader import DeltaTables, read_transactions
 from backend_spark.tables.schemas import ALERTS
+from backend_spark.tables.store import Folder, open_table, tables_folder
 from service_runtime.crash_guard import CrashGuard, make_crash_guard
 from service_runtime.lifecycle import (
     LoopService,
@@ -152,10 +153,10 @@ def _format_readings(readings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield " ".join(filter(None, (reading["name"], text, reading["unit"])))
 
 
-def read_offset(table: Path, folder: Path) -> LogOffset:
+def read_offset(table: Folder, folder: Path) -> LogOffset:
     """Read the committed offset; streams that the table does not have are unread."""
     streams = {name.stream for name in list_segments(folder)}
-    return read_transactions(DeltaTable(str(table)), streams)
+    return read_transactions(open_table(table), streams)
 
 
 def read_alert_ids(tables: DeltaTables) -> MessageIdSet:
@@ -184,7 +185,7 @@ class AlertWriter:
         commits: Commits since the start.
     """
 
-    table: Path
+    table: Folder
     follower: LogFollower
     known_ids: MessageIdSet
     monotonic_s: Callable[[], float]
@@ -248,7 +249,7 @@ class AlertWriter:
             table = alert_table(rows, self.crash_guard)
             parts = [write_file(self.table, table, ALERTS)]
         properties = CommitProperties(app_transactions=transactions)
-        read = DeltaTable(str(self.table))
+        read = open_table(self.table)
         commit_files(self.table, parts, properties, read=read)
         self.checkpoint.write(self.follower.offset)
         maintain_tables([self.table], self.commits, MIN_WHOLE_BYTES, COMPACT_EVERY)
@@ -265,9 +266,8 @@ def run(settings: BackendSettings) -> None:
         AlreadyRunningError: Another process writes the alerts of this data folder.
     """
     exit_on_thread_error()
-    data = Path(settings.backend.data)
-    tables = data / TABLES_FOLDER
-    lock = acquire_lock(tables / f".lock-{TABLE}")
+    data, tables = Path(settings.backend.data), tables_folder(settings.backend)
+    lock = acquire_lock(data / TABLES_FOLDER / f".lock-{TABLE}")
     folder = data / LOG_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     create_tables(tables, [TABLE])
@@ -277,7 +277,7 @@ def run(settings: BackendSettings) -> None:
     def trim_alerts() -> None:
         delete_old_rows(tables, [TABLE], settings.keep, time.time())
 
-    known = read_alert_ids(open_tables(data))
+    known = read_alert_ids(DeltaTables(tables))
     progress = AlertCheckpoint(data / CHECKPOINTS_FOLDER / TABLE)
     progress.write(tail.offset)
     guard = make_crash_guard(data, TABLE).open()

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from backend_spark.criteria.tables import (
 )
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, UTC_TIME
+from backend_spark.tables.store import Folder
 from service_runtime.errors import FieldError
 from slope_science.analysed_rain import AnalysedState, judge_analysis
 from slope_science.findings import LOWEST
@@ -81,7 +81,7 @@ def criteria_cells(table: CriteriaTable) -> dict[str, tuple[int, ...]]:
 
 
 def score_new_analyses(
-    tables: Path,
+    tables: Folder,
     table: CriteriaTable,
     with_nodes: Collection[str],
     imports: tuple[int, int],

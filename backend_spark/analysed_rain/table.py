@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from backend_spark.analysed_rain.files import (
     MAX_BYTES,
@@ -33,6 +32,7 @@ from backend_spark.tables.delta_writer import commit_files, create_tables, write
 from backend_spark.tables.maintenance import delete_old_rows, maintain_tables
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import ANALYSES, UTC_TIME
+from backend_spark.tables.store import Folder, is_table, open_table
 from service_runtime.files import make_folder, write_atomic
 from service_runtime.locks import acquire_lock
 from slope_science.analysed_rain import AnalysedRain, AnalysedState
@@ -80,13 +80,15 @@ class AnalysisImporter:
         meshes: Codes of the meshes of interest, ascending.
         now_s: Unix time: what is loaded is known from now on.
         as_issued: Whether an analysis counts as known since its time; for past ones.
+        locks: Folder of the lock; None: that of the tables.
     """
 
-    tables: Path
+    tables: Folder
     keep: KeepSection
     meshes: np.ndarray
     now_s: float
     as_issued: bool = False
+    locks: Path | None = None
 
     def import_folders(
         self, folders: Mapping[Product, Path]
@@ -98,7 +100,7 @@ class AnalysisImporter:
         Raises:
             AlreadyRunningError: Another process loads.
         """
-        lock = acquire_lock(self.tables / LOCK_FILE)
+        lock = acquire_lock((self.locks or Path(str(self.tables))) / LOCK_FILE)
         try:
             create_tables(self.tables, [TABLE])
             for product, folder in folders.items():
@@ -137,7 +139,7 @@ class AnalysisImporter:
 
     def _add(self, analysis: Analysis, values: np.ndarray, file: str) -> None:
         path = self.tables / TABLE
-        table = DeltaTable(str(path))
+        table = open_table(path)
         count, batch_id = len(values), table.version() + 1
         known_s = analysis.at_s if self.as_issued else self.now_s
         columns = {
@@ -195,13 +197,13 @@ def _put_aside(path: Path, why: str) -> None:
     write_atomic(folder / f"{path.name}.why.txt", f"{why}\n".encode())
 
 
-def _is_there(tables: Path, issue: str) -> bool:
+def _is_there(tables: Folder, issue: str) -> bool:
     """Whether a file was imported before; reads a column of few distinct values."""
-    return issue in _issues(tables, DeltaTable(str(tables / TABLE)).version())
+    return issue in _issues(tables, open_table(tables / TABLE).version())
 
 
 @lru_cache(maxsize=1)
-def _issues(tables: Path, version: int) -> frozenset[str]:
+def _issues(tables: Folder, version: int) -> frozenset[str]:
     column = DeltaTables(tables).dataset(TABLE, version).to_table(columns=["issue"])
     return frozenset(pc.unique(column["issue"]).to_pylist())
 
@@ -210,12 +212,12 @@ def _us(unix_s: float) -> int:
     return round(unix_s * _MICRO)
 
 
-def table_version(tables: Path) -> int | None:
+def table_version(tables: Folder) -> int | None:
     """Newest version of the table with an analysis; None without any."""
-    path = str(tables / TABLE)
-    if not DeltaTable.is_deltatable(path):
+    path = tables / TABLE
+    if not is_table(path):
         return None
-    table = DeltaTable(path)
+    table = open_table(path)
     return table.version() if table.file_uris() else None
 
 
@@ -247,7 +249,9 @@ class MeshSeries:
 
 
 @lru_cache(maxsize=8)
-def _day(tables: Path, version: int, day: int) -> Mapping[tuple[str, int], MeshSeries]:
+def _day(
+    tables: Folder, version: int, day: int
+) -> Mapping[tuple[str, int], MeshSeries]:
     """Analyses that became known on a day since 1970, in UTC."""
     known = ds.field("received_at")
     first, beyond = (pa.scalar(n * DAY_S * _MICRO, UTC_TIME) for n in (day, day + 1))
@@ -290,7 +294,7 @@ class TableAnalyses:
         max_age_s: Age from which an analysis is not used.
     """
 
-    tables: Path
+    tables: Folder
     version: int
     meshes: tuple[int, ...]
     max_age_s: float
@@ -360,7 +364,7 @@ class AnalysisReader:
         max_age_s: See `TableAnalyses`.
     """
 
-    tables: Path
+    tables: Folder
     max_age_s: float = float(HOUR_S)
 
     def newest_version(self) -> int | None:

@@ -74,8 +74,10 @@ def _importer(settings: BackendSettings, *, as_issued: bool) -> "AnalysisImporte
     from backend_spark.analysed_rain.table import AnalysisImporter  # noqa: PLC0415
     from backend_spark.criteria.cell_rules import CellRuleProvider  # noqa: PLC0415
     from backend_spark.tables.reader import DeltaTables  # noqa: PLC0415
+    from backend_spark.tables.store import tables_folder  # noqa: PLC0415
 
-    tables = Path(settings.backend.data) / TABLES_FOLDER
+    tables = tables_folder(settings.backend)
+    locks = Path(settings.backend.data) / TABLES_FOLDER
     criteria = CellRuleProvider.from_settings(settings.criteria).current_table()
     cells = DeltaTables(tables).nodes(["cell"])["cell"].to_pylist()
     meshes = meshes_of_interest(criteria, cells)
@@ -84,4 +86,6 @@ def _importer(settings: BackendSettings, *, as_issued: bool) -> "AnalysisImporte
             "there is no mesh to load: set criteria.file in the settings, or wait for "
             "the first message of a node"
         )
-    return AnalysisImporter(tables, settings.keep, meshes, time.time(), as_issued)
+    return AnalysisImporter(
+        tables, settings.keep, meshes, time.time(), as_issued, locks
+    )

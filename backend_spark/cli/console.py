@@ -78,7 +78,7 @@ def load_places(config_path: Path, file: Path) -> None:
 
     Open pages show them within a minute. With an error in the file nothing changes.
     """
-    data = Path(read_settings(config_path).backend.data)
+    section = read_settings(config_path).backend
     from backend_spark.console.place_files import read_place_file  # noqa: PLC0415 - matplotlib
     from backend_spark.console.places import Gazetteer, write_places  # noqa: PLC0415
     from backend_spark.tables.reader import open_tables  # noqa: PLC0415 - pyarrow
@@ -87,13 +87,13 @@ def load_places(config_path: Path, file: Path) -> None:
         rows = read_place_file(file)
     except PlaceFileError as error:
         raise click.UsageError(str(error)) from error
-    write_places(data, rows.places)
+    write_places(Path(section.data), rows.places)
     cells = {cell for place in rows.places for cell in place.cells}
     click.echo(f"{len(rows.places)} places in {len(cells)} cells")
     if rows.ignored:
         click.echo(f"columns that are not used: {', '.join(rows.ignored)}")
     gazetteer = Gazetteer(rows.places)
-    nodes = open_tables(data).nodes(["node", "cell"]).to_pylist()
+    nodes = open_tables(section).nodes(["node", "cell"]).to_pylist()
     nameless = [
         node["node"]
         for node in nodes

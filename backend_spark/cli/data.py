@@ -157,7 +157,7 @@ def export(config_path: Path, form: str, out: Path | None, **more: object) -> No
     from backend_spark.scoring.holds import HoldLimits  # noqa: PLC0415
 
     try:
-        run(settings.backend.data, form, out, more, HoldLimits(settings.score.hold_s))
+        run(settings.backend, form, out, more, HoldLimits(settings.score.hold_s))
     except ExportError as error:
         raise click.UsageError(str(error)) from error
 
@@ -182,7 +182,7 @@ def sql(config_path: Path, form: str, query: str | None) -> None:
     from backend_spark.exports.sql_shell import run_sql  # noqa: PLC0415 - DuckDB
 
     try:
-        run_sql(settings.backend.data, query, form)
+        run_sql(settings.backend, query, form)
     except SqlError as error:
         raise click.UsageError(str(error)) from error
 
@@ -212,9 +212,15 @@ def load_files(config_path: Path, as_issued: bool, paths: tuple[Path, ...]) -> N
     if not sources:
         raise click.UsageError("give PATHS, or set forecast.folder in the settings")
     from backend_spark.forecast.table import ForecastImporter as Loader  # noqa: PLC0415 - delta-rs is slow
+    from backend_spark.tables.store import tables_folder  # noqa: PLC0415 - the same
 
-    tables = Path(settings.backend.data) / TABLES_FOLDER
-    loader = Loader(tables, settings.keep, time.time(), as_issued)
+    loader = Loader(
+        tables_folder(settings.backend),
+        settings.keep,
+        time.time(),
+        as_issued,
+        Path(settings.backend.data) / TABLES_FOLDER,
+    )
     has_failed = False
     for result in loader.import_files(sources):
         is_error = isinstance(result, ForecastFileError)

@@ -19,7 +19,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
 
-from backend_spark.config import TABLES_FOLDER, BackendSettings, ConsoleSection
+from backend_spark.config import BackendSettings, ConsoleSection
 from backend_spark.console import connections, nodes
 from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import AccountsFile
@@ -70,6 +70,7 @@ from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
+from backend_spark.tables.store import tables_folder
 from backend_spark.tile_packs.reader import open_pack
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import (
@@ -285,7 +286,7 @@ def make_services(
     console = settings.console
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
     live_state = LiveState(
-        Path(settings.backend.data) / TABLES_FOLDER,
+        tables_folder(settings.backend),
         clock,
         console.exercise,
         HoldLimits(settings.score.hold_s),
@@ -376,7 +377,9 @@ def render_report(
     """
     data, console = Path(settings.backend.data), settings.console
     limits = HoldLimits(settings.score.hold_s)
-    live_state = LiveState(data / TABLES_FOLDER, clock, console.exercise, limits)
+    live_state = LiveState(
+        tables_folder(settings.backend), clock, console.exercise, limits
+    )
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
     thresholds = _open_thresholds(settings, journal)
     live_state.criteria = thresholds.lookup

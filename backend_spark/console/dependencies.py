@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Final
 
 from fastapi import Depends, HTTPException, Request
@@ -21,6 +20,7 @@ from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.standards import StandardServices
 from backend_spark.console.thresholds import Thresholds
+from backend_spark.tables.store import Folder
 from backend_spark.tile_packs.reader import TilePack
 
 
@@ -62,7 +62,7 @@ class ConsoleServices:
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def tables(self) -> Path:
+    def tables(self) -> Folder:
         """Folder of the tables."""
         return self.live_state.tables
 

@@ -6,7 +6,6 @@ did not run.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from backend_spark.console.live_state import LiveState, TableFeed
 from backend_spark.i18n import message_reasons
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.schemas import TEXTS, UTC_TIME
+from backend_spark.tables.store import Folder
 from slope_science.findings import WARNING
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
@@ -62,7 +62,7 @@ class EventDetector:
 
     live_state: LiveState
     events: EventBook
-    tables: Path
+    tables: Folder
     min_level: int = WARNING
     _version: int | None = None
     _calm: "CalmSteps | None" = None

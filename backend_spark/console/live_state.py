@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +30,7 @@ from backend_spark.scoring.holds import HELD, NO_LIMITS, HoldLimits, PresentLeve
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS, NODES, SILVER, UTC_TIME
+from backend_spark.tables.store import Folder, is_table, open_files, open_table
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.findings import ADVISORY, WARNING
 from spatial_mqtt.cells import Cell
@@ -49,7 +49,7 @@ class TableFeed:
         time: Column with the time of a row.
     """
 
-    def __init__(self, path: Path, columns: pa.Schema, time: str = "at") -> None:
+    def __init__(self, path: Folder, columns: pa.Schema, time: str = "at") -> None:
         self._time = time
         self._path = path
         self._columns = columns
@@ -118,11 +118,10 @@ class TableFeed:
         return list(zip(names, lasts, strict=True))
 
     def _newest(self) -> DeltaTable | None:
-        path = str(self._path.absolute())
         if self._table is not None:
             self._table.update_incremental()
-        elif DeltaTable.is_deltatable(path):
-            self._table = DeltaTable(path)
+        elif is_table(self._path):
+            self._table = open_table(self._path)
         return self._table
 
     def _is_since(self, since_s: float) -> pc.Expression:
@@ -133,7 +132,8 @@ class TableFeed:
         self, name: str, wanted: pc.Expression, columns: pa.Schema
     ) -> Iterator[pa.Table]:
         """Rows of one file; the schema casts the view types that a merge writes."""
-        file = ds.dataset(str(self._path / name), schema=columns, format="parquet")
+        files = open_files(self._path)
+        file = ds.dataset(name, schema=columns, format="parquet", filesystem=files)
         for batch in file.to_batches(filter=wanted, batch_readahead=2):
             if batch.num_rows:
                 yield pa.table(batch)
@@ -211,7 +211,7 @@ class LiveState:
         corners: Corners of cells.
     """
 
-    tables: Path
+    tables: Folder
     clock: Clock
     exercise: bool = False
     limits: HoldLimits = NO_LIMITS

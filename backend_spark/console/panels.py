@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from backend_spark.console import level_grid, snake_line
@@ -13,6 +12,7 @@ from backend_spark.evaluation.chance import Calibration
 from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.store import Folder
 from slope_science.creep import CAUTION_MM_PER_H, EVACUATION_MM_PER_H
 from slope_science.criteria import Criteria
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
@@ -42,7 +42,7 @@ class PanelReader:
     """
 
     live_state: LiveState
-    tables: Path
+    tables: Folder
     calibration: Calibration | None = None
 
     def cell_panel(

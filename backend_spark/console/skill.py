@@ -7,7 +7,6 @@ days hides how long a level lasted. Steps without any level are counted as missi
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from backend_spark.console.level_grid import MISSING
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.store import Folder
 from slope_science.findings import ADVISORY, EMERGENCY
 from slope_science.skill import (
     EVENT_CLASSES,
@@ -86,7 +86,7 @@ class SeasonLevels:
         return days
 
 
-def read_season(tables: Path, from_s: int, to_s: int) -> SeasonLevels:
+def read_season(tables: Folder, from_s: int, to_s: int) -> SeasonLevels:
     """Read the highest level of all cells in each step of some days.
 
     Args:

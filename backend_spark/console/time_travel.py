@@ -8,13 +8,11 @@ unknown.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from backend_spark.console import level_grid, snake_line
 from backend_spark.console.level_grid import (
@@ -33,6 +31,7 @@ from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS
+from backend_spark.tables.store import Folder, is_table, open_table
 from slope_science.criteria import Criteria
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
 
@@ -182,10 +181,10 @@ class TableExtent:
 
 def levels_extent(tables: DeltaTables) -> TableExtent:
     """Extent of the levels table, without files that lack statistics."""
-    path = str(tables.path("levels").absolute())
-    if not DeltaTable.is_deltatable(path):
+    path = tables.path("levels")
+    if not is_table(path):
         return TableExtent(())
-    actions = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    actions = pa.table(open_table(path).get_add_actions(flatten=True))
     names = ("min.at", "max.at", "num_records")
     if not set(names) <= set(actions.column_names):
         return TableExtent(())
@@ -229,7 +228,7 @@ class CellHistory:
         tables: Folder of the tables.
     """
 
-    tables: Path
+    tables: Folder
 
     def numbers(
         self, token: str, span: ReplaySpan, criteria: Criteria

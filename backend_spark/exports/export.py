@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from backend_spark.config import BackendSection
 from backend_spark.console.places import NO_PLACES, Gazetteer, StoredPlaces
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap, formats
@@ -65,7 +66,7 @@ class ExportRequest:
 
 
 def write_export(
-    data: str,
+    section: BackendSection,
     form: str,
     out: Path | None,
     more: Mapping[str, object],
@@ -74,7 +75,7 @@ def write_export(
     """Write an export.
 
     Args:
-        data: Folder of the backend.
+        section: Place of the tables.
         form: Format, a key of `_WRITERS`.
         out: File to write; None means standard output.
         more: The other options by name.
@@ -88,8 +89,8 @@ def write_export(
         raise ExportError(
             "--table", rule, str(more["table"]), "see docs/reference/data"
         )
-    request = _request(open_tables(data), form, out, more)
-    places = StoredPlaces(Path(data)).now
+    request = _request(open_tables(section), form, out, more)
+    places = StoredPlaces(Path(section.data)).now
     _WRITERS[form](replace(request, limits=limits, places=places))
 
 

@@ -13,6 +13,7 @@ import duckdb
 import msgspec
 from duckdb import DuckDBPyRelation
 
+from backend_spark.config import BackendSection
 from backend_spark.errors import SqlError
 from backend_spark.exports.formats import csv_value
 from backend_spark.tables.sql import SqlTables, open_sql
@@ -28,18 +29,18 @@ HELP: Final = (
 )
 
 
-def run_sql(data: str, query: str | None, form: str) -> None:
+def run_sql(section: BackendSection, query: str | None, form: str) -> None:
     """Answer a query.
 
     Args:
-        data: Folder of the backend.
+        section: Place of the tables.
         query: The query; None reads it from standard input.
         form: table, csv or json.
 
     Raises:
-        SqlError: The folder has no tables, or the query cannot be answered.
+        SqlError: There are no tables, or the query cannot be answered.
     """
-    tables = open_sql(data)
+    tables = open_sql(section)
     if query is None and sys.stdin.isatty():
         _converse(tables, form)
     else:

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 
 from backend_spark.config import KeepSection
 from backend_spark.criteria.tables import mesh_code_at
@@ -29,6 +28,7 @@ from backend_spark.tables.delta_writer import commit_files, create_tables, write
 from backend_spark.tables.maintenance import delete_old_rows, maintain_tables
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import FORECASTS, UTC_TIME
+from backend_spark.tables.store import Folder, is_table, open_table
 from service_runtime.errors import FieldError
 from service_runtime.locks import acquire_lock
 from slope_science.quality import Flag
@@ -53,7 +53,7 @@ ForecastPlace = tuple[str, str]
 
 
 def add_rows(
-    tables: Path, rows: Sequence[ForecastRow], file: str, known_s: float | None
+    tables: Folder, rows: Sequence[ForecastRow], file: str, known_s: float | None
 ) -> int:
     """Add new issues in one commit; return the number of their rows.
 
@@ -72,22 +72,22 @@ def add_rows(
     if new:
         part = write_file(path, pa.Table.from_pylist(new, FORECASTS), FORECASTS)
         commit_files(path, [part])
-        maintain_tables([path], DeltaTable(str(path)).version())
+        maintain_tables([path], open_table(path).version())
     return len(new)
 
 
-def table_version(tables: Path) -> int | None:
+def table_version(tables: Folder) -> int | None:
     """Newest version of the table with a forecast; None without any."""
-    path = str(tables / TABLE)
-    if not DeltaTable.is_deltatable(path):
+    path = tables / TABLE
+    if not is_table(path):
         return None
-    table = DeltaTable(path)
+    table = open_table(path)
     return table.version() if table.file_uris() else None
 
 
 @lru_cache(maxsize=4096)
 def read_issues(
-    tables: Path, version: int, day: int, places: tuple[ForecastPlace, ...]
+    tables: Folder, version: int, day: int, places: tuple[ForecastPlace, ...]
 ) -> tuple[ForecastIssue, ...]:
     """Issues for some places that became known on a day since 1970, in UTC.
 
@@ -104,7 +104,7 @@ def read_issues(
 
 
 @lru_cache(maxsize=8)
-def _day(tables: Path, version: int, day: int) -> dict[ForecastPlace, pa.Table]:
+def _day(tables: Folder, version: int, day: int) -> dict[ForecastPlace, pa.Table]:
     """Rows that became known on a day, by their area."""
     known = ds.field("received_at")
     first, beyond = (pa.scalar(n * DAY_S * _MICRO, UTC_TIME) for n in (day, day + 1))
@@ -135,7 +135,7 @@ def _runs(rows: pa.Table) -> Iterator[ForecastIssue]:
         yield ForecastIssue(source, issued_s, known_s, pieces)
 
 
-def _issues(tables: Path, since_s: float) -> set[tuple[str, str, str, float]]:
+def _issues(tables: Folder, since_s: float) -> set[tuple[str, str, str, float]]:
     """Names of the issues that are there, as `ForecastRow.issue`."""
     # No forecast is received much before its issue, so older files can be skipped.
     since = pa.scalar(round((since_s - MAX_CLOCK_ERROR_S) * _MICRO), UTC_TIME)
@@ -199,12 +199,14 @@ class ForecastImporter:
         now_s: Unix time: what is loaded is known from now on.
         as_issued: Whether each forecast counts as known since its issue; for
             forecasts of the past.
+        locks: Folder of the lock; None: that of the tables.
     """
 
-    tables: Path
+    tables: Folder
     keep: KeepSection
     now_s: float
     as_issued: bool = False
+    locks: Path | None = None
 
     def import_files(
         self, paths: Iterable[Path]
@@ -214,7 +216,7 @@ class ForecastImporter:
         Raises:
             AlreadyRunningError: Another process loads.
         """
-        lock = acquire_lock(self.tables / LOCK_FILE)
+        lock = acquire_lock((self.locks or Path(str(self.tables))) / LOCK_FILE)
         try:
             create_tables(self.tables, [TABLE])
             for path in find_files(paths):
@@ -263,7 +265,7 @@ class CellForecast:
         steps: Steps of ten minutes of the look-ahead.
     """
 
-    tables: Path
+    tables: Folder
     version: int
     places: tuple[ForecastPlace, ...]
     max_age_s: float
@@ -288,7 +290,7 @@ class ForecastReader:
         max_age_s: See `CellForecast`.
     """
 
-    tables: Path
+    tables: Folder
     max_age_s: float = MAX_AGE_S
 
     def newest_version(self) -> int | None:

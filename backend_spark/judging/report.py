@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from backend_spark.analysed_rain.table import AnalysisReader
-from backend_spark.config import TABLES_FOLDER, BackendSettings
+from backend_spark.config import BackendSettings
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.forecast.table import ForecastReader
 from backend_spark.judging.memory_pipeline import MemoryPipeline, decode_table
@@ -25,6 +24,7 @@ from backend_spark.judging.receipt_clock import (
 from backend_spark.notices.notice_state import NoticePolicy
 from backend_spark.scoring.holds import HoldLimits
 from backend_spark.scoring.observation import flag_reasons
+from backend_spark.tables.store import tables_folder
 from slope_science.quality import Flag
 from slope_science.reason_text import describe_reason
 from slope_science.reasons import reason_from_json
@@ -107,7 +107,7 @@ def judge_table(
 
 def _make_rules(settings: BackendSettings) -> CellRuleProvider:
     """Rules of cells, as `streaming.job.make_pipeline` makes them."""
-    tables = Path(settings.backend.data) / TABLES_FOLDER
+    tables = tables_folder(settings.backend)
     feed = ForecastReader(tables, settings.forecast.max_age_s)
     limits = HoldLimits(settings.score.hold_s)
     analyses = AnalysisReader(tables, settings.analysis.max_age_s)

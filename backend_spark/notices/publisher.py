@@ -177,7 +177,7 @@ def run(settings: BackendSettings) -> None:
     exit_on_thread_error()
     data = Path(settings.backend.data)
     lock = acquire_lock(data / ".lock-notify")
-    tables, pulse = open_tables(data), LoopWatchdog(time.monotonic)
+    tables, pulse = open_tables(settings.backend), LoopWatchdog(time.monotonic)
     terms = NoticePolicy(section.from_level, section.hold_s, section.calm_s)
     limits = HoldLimits(settings.score.hold_s)
     notify = NoticePublisher(

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -363,7 +362,7 @@ def draw_chart(settings: BackendSettings, kind: str, subject: ChartSubject) -> F
     Raises:
         PlotError: The tables have no such rows.
     """
-    tables = open_tables(Path(settings.backend.data))
+    tables = open_tables(settings.backend)
     if kind == "velocity":
         rows = tables.sensor(subject.node, subject.sensor, None, subject.until)
     else:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from deltalake import DeltaTable
 from backend_spark.console.nodes import cell_center, topic_center
 from backend_spark.errors import StandardsRequestError
 from backend_spark.tables.schemas import SILVER
+from backend_spark.tables.store import Folder, is_table, open_files, open_table
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class CatalogueReader:
 
     def __init__(
         self,
-        path: Path,
+        path: Folder,
         monotonic: Callable[[], float],
     ) -> None:
         self._path = path
@@ -170,10 +170,9 @@ class CatalogueReader:
                 is to be sent again.
         """
         with self._lock:
-            path = str(self._path.absolute())
-            if not DeltaTable.is_deltatable(path):
+            if not is_table(self._path):
                 return self._made
-            table = DeltaTable(path)
+            table = open_table(self._path)
             if table.version() != self._version:
                 self._read_files(table)
                 self._version = table.version()
@@ -196,7 +195,8 @@ class CatalogueReader:
         self._seen &= set(names)
 
     def _read_file(self, name: str) -> None:
-        file = ds.dataset(str(self._path / name), schema=_COLUMNS, format="parquet")
+        files = open_files(self._path)
+        file = ds.dataset(name, schema=_COLUMNS, format="parquet", filesystem=files)
         for batch in file.to_batches(batch_size=65_536):
             for row in _groups(batch):
                 self._add(row)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -43,6 +42,7 @@ from backend_spark.sensorthings.resolver import (
 )
 from backend_spark.tables.answer_limits import ANSWER_S, AnswerBudget, AnswerLimits
 from backend_spark.tables.reader import DeltaTables, sql_literal
+from backend_spark.tables.store import Folder
 from backend_spark.tables.time_walk import TimeWalk
 
 MAX_SKIP: Final = 10_000
@@ -82,7 +82,7 @@ class SensorThingsService:
 
     def __init__(
         self,
-        tables: Path,
+        tables: Folder,
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         limits: AnswerLimits,

@@ -17,11 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deltalake import DeltaTable
-
 from backend_spark.ingest.retention import read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset, SegmentName, list_segments
 from backend_spark.tables.reader import read_transactions
+from backend_spark.tables.store import (
+    Folder,
+    has_file,
+    open_table,
+    read_text,
+    write_text,
+)
 from service_runtime.files import fsync_file, fsync_folder, make_folder, write_atomic
 
 log = logging.getLogger(__name__)
@@ -49,21 +54,20 @@ class QueryStart:
     is_new: bool
 
 
-def read_app_id(tables: Path, checkpoint: Path) -> str:
+def read_app_id(tables: Folder, checkpoint: Path) -> str:
     """Id of the batches in transactions of the tables; made if missing.
 
     Earlier versions had it in the checkpoint only.
     """
-    path, earlier = tables / f".{APP_ID_FILE}", checkpoint / APP_ID_FILE
-    if not path.exists():
+    name, earlier = f".{APP_ID_FILE}", checkpoint / APP_ID_FILE
+    if not has_file(tables, name):
         known = earlier.read_text(encoding="ascii") if earlier.exists() else ""
-        make_folder(tables)
-        write_atomic(path, (known or str(uuid.uuid4())).encode())
-    return path.read_text(encoding="ascii")
+        write_text(tables, name, known or str(uuid.uuid4()))
+    return read_text(tables, name)
 
 
 def check_checkpoint(
-    checkpoint: Path, bronze: Path, log_folder: Path, app_id: str
+    checkpoint: Path, bronze: Folder, log_folder: Path, app_id: str
 ) -> QueryStart:
     """Discard a checkpoint that does not agree with bronze; where the query continues.
 
@@ -75,7 +79,7 @@ def check_checkpoint(
     """
     shutil.rmtree(checkpoint.parent / _DISCARDED, ignore_errors=True)
     make_folder(checkpoint)
-    table, names = DeltaTable(str(bronze)), list_segments(log_folder)
+    table, names = open_table(bronze), list_segments(log_folder)
     version = table.transaction_version(app_id)
     last = -1 if version is None else version
     plans = _newest_first(checkpoint / "offsets")

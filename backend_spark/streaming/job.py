@@ -20,6 +20,7 @@ from backend_spark.config import (
     CHECKPOINTS_FOLDER,
     LOG_FOLDER,
     TABLES_FOLDER,
+    BackendSection,
     BackendSettings,
 )
 from backend_spark.criteria.cell_rules import CellRuleProvider
@@ -47,6 +48,7 @@ from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.maintenance import DELETE_EVERY_S, delete_old_rows
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
+from backend_spark.tables.store import Folder, tables_folder
 from service_runtime.lifecycle import SystemdSupervisor, call_on_stop_signals
 from service_runtime.locks import acquire_lock
 from service_runtime.watchdog import LoopWatchdog
@@ -189,9 +191,8 @@ def run_job(settings: BackendSettings, *, once: bool, master: str | None) -> Non
         StreamingQueryException: A batch failed; it is run again at the next start.
     """
     data = Path(settings.backend.data)
-    lock = _hold_tables(data)
-    if read_unfinished_replay(data / TABLES_FOLDER) is not None:
-        raise UnfinishedReplayError(data / TABLES_FOLDER)
+    lock = _hold_tables(settings.backend)
+    _check_replay(tables_folder(settings.backend))
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     session = open_session(choose_master(master, settings.score.master))
     gate, scoring, start = _prepare(session, settings)
@@ -222,6 +223,11 @@ def run_job(settings: BackendSettings, *, once: bool, master: str | None) -> Non
     os.close(lock)
 
 
+def _check_replay(tables: Folder) -> None:
+    if read_unfinished_replay(tables) is not None:
+        raise UnfinishedReplayError(tables)
+
+
 def run_replay(
     settings: BackendSettings, span: ReceiptInterval, master: str | None
 ) -> int:
@@ -235,11 +241,10 @@ def run_replay(
     Raises:
         AlreadyRunningError: A job scores this data folder.
     """
-    data = Path(settings.backend.data)
-    lock = _hold_tables(data)
+    lock = _hold_tables(settings.backend)
     session = open_session(choose_master(master, settings.score.master))
     register(session)
-    first = read_unfinished_replay(data / TABLES_FOLDER)
+    first = read_unfinished_replay(tables_folder(settings.backend))
     spans = (
         [span] if first is None or span.is_unbounded else dict.fromkeys((first, span))
     )
@@ -259,11 +264,11 @@ def run_trim(settings: BackendSettings) -> dict[str, int]:
         AlreadyRunningError: A job or the alerts process runs, and deletes them itself.
     """
     data = Path(settings.backend.data)
-    tables = data / TABLES_FOLDER
+    tables = tables_folder(settings.backend)
     others = ("alerts", "forecasts", "analyses")
     locks = [
-        _hold_tables(data),
-        *(acquire_lock(tables / f".lock-{name}") for name in others),
+        _hold_tables(settings.backend),
+        *(acquire_lock(data / TABLES_FOLDER / f".lock-{name}") for name in others),
     ]
     create_tables(tables, others)
     deleted = delete_old_rows(tables, TABLES, settings.keep, time.time())
@@ -272,10 +277,11 @@ def run_trim(settings: BackendSettings) -> dict[str, int]:
     return deleted
 
 
-def _hold_tables(data: Path) -> int:
+def _hold_tables(section: BackendSection) -> int:
+    data = Path(section.data)
     lock = acquire_lock(data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}")
     repair_checkpoint(_checkpoint(data))
-    create_tables(data / TABLES_FOLDER, SPARK_TABLES)
+    create_tables(tables_folder(section), SPARK_TABLES)
     return lock
 
 
@@ -319,6 +325,8 @@ def find_start(
 ) -> QueryStart:
     """Check the checkpoint against the tables, and complete their last batch."""
     data = Path(settings.backend.data)
+    # An earlier job must not commit a batch after the offset is read.
+    pipeline.claim.take()
     bronze = pipeline.tables / "bronze"
     start = check_checkpoint(
         _checkpoint(data), bronze, data / LOG_FOLDER, pipeline.app_id
@@ -355,15 +363,16 @@ def choose_master(option: str | None, configured: str) -> str | None:
 
 def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
     """Make the pipeline of a data folder."""
-    data = Path(settings.backend.data)
+    data, tables = Path(settings.backend.data), tables_folder(settings.backend)
     return ScoringPipeline(
-        tables=data / TABLES_FOLDER,
-        app_id=read_app_id(data / TABLES_FOLDER, _checkpoint(data)),
+        data=data,
+        tables=tables,
+        app_id=read_app_id(tables, _checkpoint(data)),
         cell_rules=CellRuleProvider.from_settings(
             settings.criteria,
-            ForecastReader(data / TABLES_FOLDER, settings.forecast.max_age_s),
+            ForecastReader(tables, settings.forecast.max_age_s),
             HoldLimits(settings.score.hold_s),
-            AnalysisReader(data / TABLES_FOLDER, settings.analysis.max_age_s),
+            AnalysisReader(tables, settings.analysis.max_age_s),
             evidence=settings.evidence,
         ),
         horizon_s=settings.score.horizon_days * DAY_S,

@@ -26,6 +26,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from backend_spark.analysed_rain.cells import score_new_analyses
+from backend_spark.config import TABLES_FOLDER
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.ingest.messages import DEAD_LETTER
 from backend_spark.ingest.segment_log import LogOffset
@@ -33,10 +34,7 @@ from backend_spark.scoring import decode, node_summary
 from backend_spark.scoring.arrow import table_to_ipc
 from backend_spark.scoring.decode import decode_messages
 from backend_spark.scoring.nearby import CellPlaces
-from backend_spark.scoring.revisions import (
-    NewReadings,
-    revise_rows,
-)
+from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.streaming.changes import (
     PassCells,
     ReceivedChanges,
@@ -80,6 +78,7 @@ from backend_spark.tables.schemas import (
     TABLES,
     format_ddl,
 )
+from backend_spark.tables.store import Folder, open_table
 from service_runtime.crash_guard import CrashGuard, make_crash_guard
 
 log = logging.getLogger(__name__)
@@ -88,6 +87,9 @@ TOUCHED_ROWS: Final = "touched"
 NODE_ROWS: Final = "words"
 RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
 """Tables of received data, in the order of their commits."""
+
+CLAIMED: Final = (RECEIVED[0], *REVISION_TABLES)
+"""Tables that only the last job may append to."""
 
 LOT_ROWS: Final = 20_000
 """Messages that an executor has in memory at a time."""
@@ -116,7 +118,6 @@ FLAGS_AT_ONCE: Final = 500_000
 
 SCORED_TRANSACTION_PREFIX: Final = "scored "
 """Prefix of the app id for the transaction in levels with the last scored batch."""
-
 ANALYSED_TRANSACTION_PREFIX: Final = "analysed "
 """Prefix of the app id for that with the last scored import of JMA's analyses."""
 
@@ -133,13 +134,15 @@ class LotWorker:
 
     Attributes:
         tables: Folder of the tables.
+        data: Folder for the files of the crash guard.
         names: Tables to write.
         batch_id: Id of a batch from the log; None: the messages come from bronze.
         max_ahead_s: Limit of `decode.can_count`.
         horizon_s: Limit of `decode.can_count`.
     """
 
-    tables: Path
+    tables: Folder
+    data: Path
     names: frozenset[str]
     batch_id: int | None
     max_ahead_s: int
@@ -154,7 +157,7 @@ class LotWorker:
         """
         task = TaskContext.get()
         name = f"score-{task.partitionId() if task else 0}"
-        guard = make_crash_guard(self.tables.parent, name).open()
+        guard = make_crash_guard(self.data, name).open()
         for messages in _split_into_lots(batches):
             refused = _find_refused(messages, guard)
             guard.begin_group()
@@ -265,6 +268,7 @@ class ScoringPipeline:
     """Runs batches, and scores the cells that they change.
 
     Attributes:
+        data: Folder of hot states and crash guards; all executors see it.
         tables: Folder of the tables, which exist.
         app_id: Id of the batches in transactions of the tables.
         cell_rules: Rules of cells.
@@ -275,7 +279,8 @@ class ScoringPipeline:
         batches_to_maintain: Batches after which maintenance has not run yet.
     """
 
-    tables: Path
+    data: Path
+    tables: Folder
     app_id: str
     cell_rules: CellRuleProvider
     horizon_s: int
@@ -287,14 +292,14 @@ class ScoringPipeline:
     @cached_property
     def hot(self) -> HotFiles:
         """Hot states of cells; none at first."""
-        files = HotFiles(self.tables / HOT_FOLDER)
+        files = HotFiles(self.data / TABLES_FOLDER / HOT_FOLDER)
         files.clear()
         return files
 
     @cached_property
     def claim(self) -> JobClaim:
-        """Claim on the tables that passes append to."""
-        return JobClaim([self.tables / name for name in REVISION_TABLES])
+        """Claim on the tables that batches and passes append to."""
+        return JobClaim([self.tables / name for name in CLAIMED])
 
     def run_batch(
         self, messages: DataFrame, batch_id: int, offset: LogOffset | None = None
@@ -380,7 +385,7 @@ class ScoringPipeline:
         reader, levels = self.cell_rules.analyses, self.tables / "levels"
         newest = reader.newest_version() if reader else None
         app = ANALYSED_TRANSACTION_PREFIX + self.app_id
-        scored = DeltaTable(str(levels)).transaction_version(app)
+        scored = open_table(levels).transaction_version(app)
         after = -1 if scored is None else scored
         while newest is not None and after < newest:
             upto = min(newest, after + IMPORTS_AT_ONCE)
@@ -405,9 +410,9 @@ class ScoringPipeline:
     def recover(self, session: SparkSession) -> None:
         """Mark cells whose messages an earlier process received but did not score."""
         self._initialise_nodes()
-        levels = DeltaTable(str(self.tables / "levels"))
+        levels = open_table(self.tables / "levels")
         scored = levels.transaction_version(SCORED_TRANSACTION_PREFIX + self.app_id)
-        last = DeltaTable(str(self.tables / "silver")).transaction_version(self.app_id)
+        last = open_table(self.tables / "silver").transaction_version(self.app_id)
         if last is None or (scored is not None and scored >= last):
             return
         bounds = {"batch_id": (0 if scored is None else scored + 1, last)}
@@ -419,7 +424,7 @@ class ScoringPipeline:
 
         For a new checkpoint, in which Spark does not repeat that batch.
         """
-        last = DeltaTable(str(self.tables / "bronze")).transaction_version(self.app_id)
+        last = open_table(self.tables / "bronze").transaction_version(self.app_id)
         if last is None:
             return
         bounds = {"batch_id": (last, last)}
@@ -453,10 +458,11 @@ class ScoringPipeline:
         missing = [
             name
             for name in names
-            if not once.is_committed(DeltaTable(str(self.tables / name)))
+            if not once.is_committed(open_table(self.tables / name))
         ]
         lots = LotWorker(
             self.tables,
+            self.data,
             frozenset(missing),
             lot_batch_id,
             self.max_ahead_s,
@@ -480,7 +486,8 @@ class ScoringPipeline:
             for name in missing:
                 is_first = name == RECEIVED[0]
                 batch = replace(once, offset=offset or {}) if is_first else once
-                append_files(self.tables / name, parts[name], batch)
+                claim = self.claim if name in CLAIMED else None
+                append_files(self.tables / name, parts[name], batch, claim)
             self.pending.add(touched, batch_id)
 
     def _score(
@@ -540,12 +547,13 @@ class ScoringPipeline:
     ) -> ShareWorker:
         """The worker of a group of cells."""
         versions = {name: table.version() for name, table in read.items()}
-        versions["silver"] = DeltaTable(str(self.tables / "silver")).version()
+        versions["silver"] = open_table(self.tables / "silver").version()
         # Files are recorded before they are committed, so after the version.
         with self.pending.lock:
             hidden = frozenset(self.pending.files)
         return ShareWorker(
             self.tables,
+            self.hot.folder,
             self.cell_rules,
             self.horizon_s,
             self.max_ahead_s,
@@ -590,7 +598,7 @@ class ScoringPipeline:
         read = self.claim.open(path)
         since_us = pc.min(rows["at"].cast(pa.int64())).as_py()
         cells = sorted(touched.earliest_us)
-        reader = CellRowReader(str(path), TABLES[table], cells, since_us)
+        reader = CellRowReader(path, TABLES[table], cells, since_us)
         old = reader.read(reader.list_files()).select(TABLES[table].names)
         revision = revise_rows(rows, old, keys, touched.news, TABLES[past])
         merge_rows(self.tables / past, revision.superseded, (*keys, "version"))

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -27,7 +26,13 @@ from backend_spark.tables.delta_writer import delete_rows, time_literal
 from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import SPARK_TABLES
-from service_runtime.files import fsync_folder, write_atomic
+from backend_spark.tables.store import (
+    Folder,
+    delete_file,
+    has_file,
+    read_text,
+    write_text,
+)
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +68,11 @@ class ReceiptInterval:
         return " AND ".join(conditions) or None
 
 
-def read_unfinished_replay(tables: Path) -> ReceiptInterval | None:
+def read_unfinished_replay(tables: Folder) -> ReceiptInterval | None:
     """Interval of a replay that was interrupted; None if there is none."""
-    marker = tables / MARKER_FILE
-    if not marker.exists():
+    if not has_file(tables, MARKER_FILE):
         return None
-    return ReceiptInterval(**json.loads(marker.read_text(encoding="ascii")))
+    return ReceiptInterval(**json.loads(read_text(tables, MARKER_FILE)))
 
 
 def rebuild(
@@ -106,12 +110,11 @@ def rebuild(
     renew_current(pipeline.tables)
     for name in SPARK_TABLES:
         compact(pipeline.tables / name)
-    (pipeline.tables / MARKER_FILE).unlink()
-    fsync_folder(pipeline.tables)
+    delete_file(pipeline.tables, MARKER_FILE)
     return count
 
 
-def _slices(tables: Path, span: ReceiptInterval) -> Iterator[tuple[int, int]]:
+def _slices(tables: Folder, span: ReceiptInterval) -> Iterator[tuple[int, int]]:
     """First and last time of receipt of each slice that has rows, clipped to `span`."""
     received = (
         DeltaTables(tables).bronze(["received_at"])["received_at"].cast(pa.int64())
@@ -125,6 +128,6 @@ def _slices(tables: Path, span: ReceiptInterval) -> Iterator[tuple[int, int]]:
         yield max(first_us, span.from_us or 0), min(next_us, span.to_us or next_us) - 1
 
 
-def _write_marker(tables: Path, span: ReceiptInterval) -> None:
+def _write_marker(tables: Folder, span: ReceiptInterval) -> None:
     text = json.dumps({"from_us": span.from_us, "to_us": span.to_us})
-    write_atomic(tables / MARKER_FILE, text.encode())
+    write_text(tables, MARKER_FILE, text)

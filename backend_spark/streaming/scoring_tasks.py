@@ -46,6 +46,7 @@ from backend_spark.tables.schemas import (
     SENSOR_KEY,
     TABLES,
 )
+from backend_spark.tables.store import Folder
 from service_runtime.decoding import decode_msgpack
 
 HOT_FOLDER: Final = ".hot"
@@ -108,6 +109,7 @@ class ShareWorker:
 
     Attributes:
         tables: Folder of the tables.
+        hot: Folder of the hot states.
         rules: Rules of cells.
         horizon_s: Age from which readings are not scored.
         max_ahead_s: Readings dated further after their receipt are not scored.
@@ -118,7 +120,8 @@ class ShareWorker:
             all rows.
     """
 
-    tables: Path
+    tables: Folder
+    hot: Path
     rules: CellRuleProvider
     horizon_s: int
     max_ahead_s: int
@@ -141,7 +144,7 @@ class ShareWorker:
         cells = sorted(share.earliest_us)
         rules = self.rules.rules_of(cells)
         around = find_nearby_cells(cells, share.occupied, self.nearby_km)
-        states = read_hot_states(self.tables / HOT_FOLDER, share.hot)
+        states = read_hot_states(self.hot, share.hot)
         hot = {
             cell
             for cell in cells
@@ -259,7 +262,7 @@ class ShareWorker:
 
     def _read_silver(self, cells: Sequence[str], since_s: float) -> pa.Table:
         """Readings of some cells since a time, with their locations."""
-        since_us, path = round(since_s * _MICRO), str(self.tables / "silver")
+        since_us, path = round(since_s * _MICRO), self.tables / "silver"
         reader = CellRowReader(
             path, HISTORY_SCHEMA, cells, since_us, self.versions["silver"]
         )
@@ -295,7 +298,7 @@ class ShareWorker:
             since_us = pc.min(rows["at"].cast(pa.int64())).as_py()
             cells = sorted(share.earliest_us)
             path, version = self.tables / table, self.versions[table]
-            reader = CellRowReader(str(path), TABLES[table], cells, since_us, version)
+            reader = CellRowReader(path, TABLES[table], cells, since_us, version)
             old = reader.read(reader.list_files()).select(TABLES[table].names)
             past = TABLES[REVISION_TABLES[table]]
             revision = revise_rows(rows, old, ROW_KEYS[table], share.news, past)
@@ -315,7 +318,7 @@ class ShareWorker:
         bodies = {cell: body for cell, body in states.items() if body is not None}
         gone = [cell for cell, body in states.items() if body is None]
         if bodies:
-            file = write_hot_states(self.tables / HOT_FOLDER, bodies)
+            file = write_hot_states(self.hot, bodies)
             yield {"kind": "hot", "data": json.dumps([file, list(bodies)]).encode()}
         if gone:
             yield {"kind": "hot", "data": json.dumps([None, gone]).encode()}

@@ -12,7 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -38,6 +37,7 @@ from backend_spark.ingest.segment_log import (
 )
 from backend_spark.tables.reader import open_dataset
 from backend_spark.tables.schemas import LOG, TABLES, format_ddl
+from backend_spark.tables.store import Folder, open_files, open_table, parse_folder
 
 
 def group_segments(
@@ -190,10 +190,10 @@ class TablePartition(InputPartition):
     """Files of one task.
 
     Attributes:
-        paths: Parquet files of the table.
+        names: Parquet files within the folder of the table.
     """
 
-    paths: tuple[str, ...]
+    names: tuple[str, ...]
 
 
 class TableSource(DataSource):
@@ -203,7 +203,7 @@ class TableSource(DataSource):
         ``yamamori_table``
 
     Options:
-        path: Folder of the table.
+        path: Folder or URL of the table.
         table: Its name in schemas.TABLES.
         bounds: `ColumnBounds` as JSON; default: all rows.
         tasks: Maximum number of tasks; default 2.
@@ -246,14 +246,12 @@ class TableSourceReader(DataSourceReader):
 
     def partitions(self) -> Sequence[TablePartition]:
         """Tasks that read the files which may contain a row within the bounds."""
-        dataset = open_dataset(DeltaTable(self.path), str(Path(self.path).absolute()))
+        folder = parse_folder(self.path)
+        dataset = open_dataset(open_table(folder), folder)
         rows = bounds_filter(self.bounds, dataset.schema)
-        paths = [
-            f"{self.path}/{Path(fragment.path).name}"
-            for fragment in dataset.get_fragments(filter=rows)
-        ]
-        count = min(self.tasks, len(paths))
-        return [TablePartition(tuple(paths[i::count])) for i in range(count)]
+        names = [file.path for file in dataset.get_fragments(filter=rows)]
+        count = min(self.tasks, len(names))
+        return [TablePartition(tuple(names[i::count])) for i in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows within the bounds of the files of a task; runs on an executor."""
@@ -261,9 +259,10 @@ class TableSourceReader(DataSourceReader):
             return  # Spark calls it once even without any partition
         schema = TABLES[self.table]
         rows = bounds_filter(self.bounds, schema)
-        for path in partition.paths:
+        files = open_files(parse_folder(self.path))
+        for name in partition.names:
             # A file of an earlier version lacks columns that were added later.
-            file = ds.dataset(path, schema=schema)
+            file = ds.dataset(name, schema=schema, filesystem=files, format="parquet")
             yield from file.to_batches(filter=rows, batch_size=BATCH_ROWS)
 
 
@@ -280,7 +279,7 @@ def bounds_filter(bounds: ColumnBounds, schema: pa.Schema) -> ds.Expression:
 
 
 def read_table_rows(
-    session: SparkSession, tables: Path, table: str, bounds: ColumnBounds
+    session: SparkSession, tables: Folder, table: str, bounds: ColumnBounds
 ) -> DataFrame:
     """Rows of a table between bounds, by `TableSource`."""
     return (

@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +30,14 @@ from deltalake.exceptions import DeltaError
 
 from backend_spark.tables.recovery import DELTA_LOG
 from backend_spark.tables.schemas import CURRENT, LEVELS, UTC_TIME, cast_to_schema
+from backend_spark.tables.store import (
+    Folder,
+    file_names,
+    is_table,
+    open_files,
+    open_table,
+    read_text,
+)
 
 log = logging.getLogger(__name__)
 
@@ -117,16 +124,16 @@ class CurrentLevels:
     is_stored: bool
 
 
-def read_current(tables: Path) -> CurrentLevels:
+def read_current(tables: Folder) -> CurrentLevels:
     """Newest row of each cell, as of the newest version of gold.
 
     Args:
         tables: Folder of the tables.
     """
     path = tables / GOLD
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_table(path):
         return CurrentLevels(CURRENT.empty_table(), None, None, is_stored=False)
-    levels = DeltaTable(str(path))
+    levels = open_table(path)
     gold = _version_of(path, levels.version())
     prior, stored = _read_stored(tables, gold)
     if stored == gold:
@@ -144,21 +151,21 @@ def read_current(tables: Path) -> CurrentLevels:
     return CurrentLevels(rows, gold, stored, is_stored)
 
 
-def _version_of(path: Path, number: int) -> GoldVersion:
+def _version_of(path: Folder, number: int) -> GoldVersion:
     return GoldVersion(number, int(_read_commit(path, number).info["timestamp"]))
 
 
 def _read_stored(
-    tables: Path, gold: GoldVersion
+    tables: Folder, gold: GoldVersion
 ) -> tuple[pa.Table, GoldVersion | None]:
     """Rows of the table, and the version of gold that they rest on."""
-    path = str(tables / "current")
+    path = tables / "current"
     try:
-        if DeltaTable.is_deltatable(path):
-            table = DeltaTable(path)
+        if is_table(path):
+            table = open_table(path)
             stored = _stored_version(tables / GOLD, table, gold)
             if stored is not None:
-                return _read_rows(table), stored
+                return _read_rows(path, table), stored
     except (DeltaError, OSError, pa.ArrowInvalid) as error:
         # Damaged; or the log of gold was shortened since.
         log.warning("%s cannot be used, gold is read instead: %s", path, error)
@@ -166,7 +173,7 @@ def _read_stored(
 
 
 def _stored_version(
-    path: Path, table: DeltaTable, gold: GoldVersion
+    path: Folder, table: DeltaTable, gold: GoldVersion
 ) -> GoldVersion | None:
     """Version of gold that the table rests on; None if gold does not have it."""
     number, committed_ms = map(
@@ -178,8 +185,9 @@ def _stored_version(
     return stored if stored.committed_ms == committed_ms else None
 
 
-def _read_rows(table: DeltaTable) -> pa.Table:
-    files = [pq.ParquetFile(file).read() for file in table.file_uris()]
+def _read_rows(path: Folder, table: DeltaTable) -> pa.Table:
+    opened, names = open_files(path), file_names(table)
+    files = [pq.ParquetFile(name, filesystem=opened).read() for name in names]
     rows = [cast_to_schema(each, CURRENT) for each in files]
     return pa.concat_tables([CURRENT.empty_table(), *rows])
 
@@ -222,11 +230,11 @@ class _Commit:
         return str(self.info.get("operation"))
 
 
-def _read_commit(path: Path, number: int) -> _Commit:
-    file = path / DELTA_LOG / f"{number:020d}.json"
+def _read_commit(path: Folder, number: int) -> _Commit:
+    name = f"{DELTA_LOG}/{number:020d}.json"
     info: dict[str, Any] = {}
     added, removed = [], []
-    for line in file.read_text("utf-8").splitlines():
+    for line in read_text(path, name).splitlines():
         action = json.loads(line)
         info |= action.get("commitInfo", {})
         added += [action["add"]] if "add" in action else []
@@ -247,7 +255,7 @@ class GoldChanges:
     trimmed_until: datetime | None = None
 
 
-def _changes(path: Path, after: int, upto: int) -> GoldChanges | None:
+def _changes(path: Folder, after: int, upto: int) -> GoldChanges | None:
     """Changes after one version up to another; None if only all of gold tells them."""
     files: dict[str, GoldFile] = {}
     trims: list[datetime] = []
@@ -271,7 +279,7 @@ def _changes(path: Path, after: int, upto: int) -> GoldChanges | None:
 
 
 def _all_files(levels: DeltaTable) -> list[GoldFile]:
-    return [GoldFile(Path(name).name, None) for name in levels.file_uris()]
+    return [GoldFile(name, None) for name in file_names(levels)]
 
 
 class _Merge:
@@ -283,7 +291,7 @@ class _Merge:
         prior: Newest rows before the files (schemas.CURRENT), sorted by cell.
     """
 
-    def __init__(self, levels: DeltaTable, path: Path, prior: pa.Table) -> None:
+    def __init__(self, levels: DeltaTable, path: Folder, prior: pa.Table) -> None:
         self._levels, self._path, self._prior = levels, path, prior
         self._tokens: list[str] = prior["cell"].to_pylist()
         self._ids = {token: at for at, token in enumerate(self._tokens)}
@@ -314,7 +322,7 @@ class _Merge:
         """Runs of a file, a part of it at a time."""
         begin = 0
         with pq.ParquetFile(
-            self._path / file.name, read_dictionary=["cell"]
+            file.name, read_dictionary=["cell"], filesystem=open_files(self._path)
         ) as parquet:
             for batch in parquet.iter_batches(SCAN_ROWS, columns=list(_KEYS)):
                 runs = self._runs_in(batch)
@@ -413,7 +421,7 @@ class _Merge:
         for number in np.unique(newest["file"][newest["file"] != _PRIOR]).tolist():
             chosen = np.flatnonzero(newest["file"] == number)
             chosen = chosen[np.argsort(newest["row"][chosen])]
-            rows = _take_rows(self._path / files[number].name, newest["row"][chosen])
+            rows = _take_rows(self._path, files[number].name, newest["row"][chosen])
             tables.append(rows)
             cells.append(chosen)
             latency += self._latency(rows, files[number], chosen)
@@ -482,10 +490,10 @@ def _resolve(runs: Runs, count: int) -> tuple[Runs, Integers, Flags]:
     return newest, since, is_open
 
 
-def _take_rows(file: Path, numbers: Integers) -> pa.Table:
+def _take_rows(path: Folder, file: str, numbers: Integers) -> pa.Table:
     """Rows of a file of gold by their numbers, ascending."""
     tables, first = [], 0
-    with pq.ParquetFile(file) as parquet:
+    with pq.ParquetFile(file, filesystem=open_files(path)) as parquet:
         for group in range(parquet.num_row_groups):
             end = first + parquet.metadata.row_group(group).num_rows
             begin, stop = np.searchsorted(numbers, (first, end))

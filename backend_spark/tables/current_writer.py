@@ -5,7 +5,6 @@ file before. After a crash between a commit of gold and this one the table is ol
 gold, and the next call adds the difference; so does every reader meanwhile.
 """
 
-from pathlib import Path
 from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -14,6 +13,7 @@ from deltalake.exceptions import DeltaError
 from backend_spark.tables.current import GOLD_COMMITTED, GOLD_VERSION, read_current
 from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
 from backend_spark.tables.schemas import CURRENT
+from backend_spark.tables.store import Folder, file_names, open_table
 
 TABLE: Final = "current"
 MAX_BEHIND: Final = 100
@@ -21,7 +21,7 @@ MAX_BEHIND: Final = 100
 readers need not read their commits."""
 
 
-def renew_current(tables: Path) -> bool:
+def renew_current(tables: Folder) -> bool:
     """Bring the table up to the newest version of gold; idempotent.
 
     Only the writer of gold may call it.
@@ -48,17 +48,17 @@ def renew_current(tables: Path) -> bool:
     if found.is_stored:
         commit_files(path, [], properties, read=table)
         return True
-    removed = [Path(name).name for name in table.file_uris()]
+    removed = file_names(table)
     files = [write_file(path, found.rows, CURRENT)] if found.rows.num_rows else []
     commit_files(path, files, properties, removed, table)
     return True
 
 
-def _open_table(tables: Path) -> DeltaTable:
+def _open_table(tables: Folder) -> DeltaTable:
     """Open the table; a new one if there is none, or its log is damaged."""
-    path = str(tables / TABLE)
+    path = tables / TABLE
     try:
-        return DeltaTable(path)
+        return open_table(path)
     except (DeltaError, OSError):
         create_tables(tables, [TABLE])
-        return DeltaTable(path)
+        return open_table(path)

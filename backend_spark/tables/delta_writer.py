@@ -1,21 +1,17 @@
 """Writer of Delta tables: idempotent, fsynced commits of Parquet files.
 
 delta-rs does not check whether a transaction was committed before, and never calls
-fsync; both are done here.
+fsync in a folder; both are done here.
 """
 
-import json
-import math
-import sys
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -47,10 +43,15 @@ from backend_spark.tables.schemas import (
     TABLES,
     cast_to_schema,
 )
+from backend_spark.tables.statistics import merge_statistics, statistics_of
+from backend_spark.tables.store import (
+    Folder,
+    is_table,
+    open_files,
+    open_table,
+    table_url,
+)
 from service_runtime.files import fsync_file, fsync_folder, make_folder
-
-_STATISTICS_CHARS: Final = 32
-"""Longest text in statistics."""
 
 CELL_AND_TIME: Final = ("cell", "at")
 """Sort order of rows in a file, so that a reader of some cells skips row groups; also
@@ -66,9 +67,16 @@ TABLE_PROPERTIES: Final = {
     "delta.enableExpiredLogCleanup": "false",
     # A checkpoint names all files that were removed less than this ago.
     "delta.deletedFileRetentionDuration": "interval 1 days",
-    # Statistics of all columns also from merges, see `_statistics_of`.
+    # Statistics of all columns also from merges, see `statistics`.
     "delta.dataSkippingNumIndexedCols": "-1",
 }
+STORE_PROPERTIES: Final = {
+    **TABLE_PROPERTIES,
+    # Each commit since the checkpoint is a request of whoever opens the table.
+    "delta.checkpointInterval": "10",
+}
+"""Properties of a table in an object store."""
+
 _MICRO: Final = 1_000_000
 _JOB: Final = "job"
 """App id of the transaction with the number of the job that writes a table."""
@@ -102,7 +110,7 @@ class DataFile:
         )
 
 
-def write_file(folder: Path, rows: pa.Table, schema: pa.Schema) -> DataFile:
+def write_file(folder: Folder, rows: pa.Table, schema: pa.Schema) -> DataFile:
     """Write rows, sorted by cell and time, to one fsynced file with a unique name."""
     rows = rows.select(schema.names).cast(schema)
     if {*CELL_AND_TIME} <= set(schema.names):
@@ -111,112 +119,28 @@ def write_file(folder: Path, rows: pa.Table, schema: pa.Schema) -> DataFile:
 
 
 def write_row_groups(
-    folder: Path, groups: Iterable[pa.Table], schema: pa.Schema
+    folder: Folder, groups: Iterable[pa.Table], schema: pa.Schema
 ) -> DataFile:
-    """Write row groups to one fsynced file, without holding all of them in memory."""
-    file = folder / f"part-{uuid.uuid4()}.parquet"
+    """Write row groups to one durable file, without holding all of them in memory."""
+    files, name = open_files(folder), f"part-{uuid.uuid4()}.parquet"
     group_statistics = []
-    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(name, schema, filesystem=files, compression="zstd") as writer:
         for rows in groups:
             writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-            group_statistics.append(_statistics_of(rows))
-    fsync_file(file)
-    fsync_folder(folder)
-    status = file.stat()
-    modified_ms = status.st_mtime_ns // 1_000_000
-    statistics_json = _merge_statistics(group_statistics)
-    return DataFile(file.name, status.st_size, modified_ms, statistics_json)
+            group_statistics.append(statistics_of(rows))
+    if isinstance(folder, Path):
+        fsync_file(folder / name)
+        fsync_folder(folder)
+    status = files.get_file_info(name)
+    modified_ms = status.mtime_ns // 1_000_000
+    statistics_json = merge_statistics(group_statistics)
+    return DataFile(name, status.size, modified_ms, statistics_json)
 
 
-def format_statistics(rows: pa.Table) -> str:
-    """Delta's statistics of a file as JSON: row count, and ranges of the columns."""
-    return _merge_statistics([_statistics_of(rows)])
+_COMMIT_LOCKS: defaultdict[Folder, Lock] = defaultdict(Lock)
 
 
-def _statistics_of(rows: pa.Table) -> dict[str, Any]:
-    """Statistics of all columns with values that have an order.
-
-    Other readers must be able to filter by any of them: delta-rs (1.6.6) skips every
-    file that has no statistics of the column (no level of 4 or more).
-    """
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    nulls: dict[str, int] = {}
-    for name in rows.column_names:
-        column = rows[name]
-        nulls[name] = column.null_count
-        if not _has_order(column.type):
-            continue
-        ends = pc.min_max(column).as_py()
-        if ends["min"] is not None:
-            low[name], high[name] = _lower_end(ends["min"]), _upper_end(ends["max"])
-    return {
-        "numRecords": rows.num_rows,
-        "minValues": low,
-        "maxValues": high,
-        "nullCount": nulls,
-    }
-
-
-def _has_order(kind: pa.DataType) -> bool:
-    is_any_of = (
-        pa.types.is_boolean,
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_timestamp,
-    )
-    return any(is_one(kind) for is_one in is_any_of)
-
-
-def _lower_end(value: object) -> object:
-    """Lower end in JSON: at most the value."""
-    if isinstance(value, datetime):
-        return _format_time(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else -sys.float_info.max
-    return value[:_STATISTICS_CHARS] if isinstance(value, str) else value
-
-
-def _upper_end(value: object) -> object:
-    """Upper end in JSON: at least the value."""
-    if isinstance(value, datetime):
-        # Times have milliseconds in the log.
-        return _format_time(value + timedelta(microseconds=999))
-    if isinstance(value, float):
-        return value if math.isfinite(value) else sys.float_info.max
-    if isinstance(value, str) and len(value) > _STATISTICS_CHARS:
-        return value[:_STATISTICS_CHARS] + chr(sys.maxunicode)
-    return value
-
-
-def _format_time(value: datetime) -> str:
-    text = value.astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
-
-
-def _merge_statistics(groups: Sequence[dict[str, Any]]) -> str:
-    """Statistics of all row groups of a file, as JSON."""
-    merged: dict[str, Any] = {"numRecords": sum(each["numRecords"] for each in groups)}
-    aggregates: dict[str, Callable[[list[Any]], Any]] = {
-        "minValues": min,
-        "maxValues": max,
-        "nullCount": sum,
-    }
-    for kind, aggregate in aggregates.items():
-        values: dict[str, list[Any]] = {}
-        for each in groups:
-            for name, value in each[kind].items():
-                values.setdefault(name, []).append(value)
-        merged[kind] = {name: aggregate(each) for name, each in values.items()}
-    return json.dumps(merged)
-
-
-_COMMIT_LOCKS: defaultdict[Path, Lock] = defaultdict(Lock)
-
-
-def commit_lock(path: Path) -> Lock:
+def commit_lock(path: Folder) -> Lock:
     """Lock of a table, held during a commit until its version is synced.
 
     Of two commits made at the same time only the later would be synced, and a power
@@ -244,12 +168,15 @@ class BatchTransaction:
         version = table.transaction_version(self.app_id)
         return version is not None and version >= self.batch_id
 
-    def commit_properties(self, table: DeltaTable) -> CommitProperties:
-        """Properties of the commit of this batch: its number, and what it read."""
+    def commit_properties(
+        self, table: DeltaTable, claim: "JobClaim | None" = None
+    ) -> CommitProperties:
+        """Properties of its commit: number, claim, and what it read."""
         known = read_transactions(table, self.offset)
         read = [Transaction(s, n) for s, n in self.offset.items() if known.get(s) != n]
         number = Transaction(self.app_id, self.batch_id)
-        return CommitProperties(app_transactions=[number, *read])
+        claimed = [] if claim is None else [claim.transaction()]
+        return CommitProperties(app_transactions=[number, *claimed, *read])
 
 
 @dataclass
@@ -264,89 +191,122 @@ class JobClaim:
         number: Of this claim, higher than those before; 0 before the first `open`.
     """
 
-    paths: Sequence[Path]
+    paths: Sequence[Folder]
     number: int = 0
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
-    def open(self, path: Path) -> DeltaTable:
+    def open(self, path: Folder) -> DeltaTable:
         """Open a table for `append_rows`.
 
         Raises:
             SupersededError: Another job has claimed it since.
         """
-        if not self.number:
-            self._claim()
-        table = DeltaTable(str(path))
+        self.take()
+        table = open_table(path)
         if (table.transaction_version(_JOB) or 0) > self.number:
             raise SupersededError(path)
         return table
 
     def commit_properties(self) -> CommitProperties:
         """Properties of a commit that fails if another job has claimed the table."""
-        return CommitProperties(app_transactions=[Transaction(_JOB, self.number)])
+        return CommitProperties(app_transactions=[self.transaction()])
 
-    def _claim(self) -> None:
-        tables = [DeltaTable(str(path)) for path in self.paths]
-        numbers = [table.transaction_version(_JOB) or 0 for table in tables]
-        self.number = 1 + max(numbers)
-        for path, table in zip(self.paths, tables, strict=True):
-            commit_files(path, [], self.commit_properties(), read=table)
+    def transaction(self) -> Transaction:
+        """Transaction with the number of the claim."""
+        return Transaction(_JOB, self.number)
+
+    def take(self) -> None:
+        """Claim the tables, unless that is done."""
+        with self._lock:
+            if self.number:
+                return
+            tables = [open_table(path) for path in self.paths]
+            numbers = [table.transaction_version(_JOB) or 0 for table in tables]
+            self.number = 1 + max(numbers)
+            for path, table in zip(self.paths, tables, strict=True):
+                commit_files(path, [], self.commit_properties(), read=table)
 
 
-def create_tables(folder: Path, names: Iterable[str]) -> None:
+def create_tables(folder: Folder, names: Iterable[str]) -> None:
     """Create missing tables and columns, and recover tables after a crash.
 
-    Torn commits are moved out of the log, commits that a killed process left unsynced
-    are synced. Only one process may call this for a table.
+    In a folder torn commits are moved out of the log, commits that a killed process
+    left unsynced are synced. Only one process may call this for a table.
     """
     for name in names:
         path, schema = folder / name, TABLES[name]
-        recover_table(path)
-        if name in DERIVED_TABLES:
-            discard_damaged(path)
-        make_folder(path)
-        if not DeltaTable.is_deltatable(str(path)):
+        if isinstance(path, Path):
+            recover_table(path)
+            if name in DERIVED_TABLES:
+                discard_damaged(path)
+            make_folder(path)
+        if not is_table(path):
             DeltaTable.create(
-                str(path), schema, mode="ignore", configuration=TABLE_PROPERTIES
+                table_url(path),
+                schema,
+                mode="ignore",
+                configuration=_properties(path),
             )
-        for commit in newest_commits(path, MAX_UNSYNCED_COMMITS):
-            sync_version(path, int(commit.stem))
+        if isinstance(path, Path):
+            for commit in newest_commits(path, MAX_UNSYNCED_COMMITS):
+                sync_version(path, int(commit.stem))
         _configure(path)
         _add_columns(path, schema)
 
 
-def _configure(path: Path) -> None:
-    table = DeltaTable(str(path))
+def _properties(path: Folder) -> dict[str, str]:
+    return TABLE_PROPERTIES if isinstance(path, Path) else STORE_PROPERTIES
+
+
+def _configure(path: Folder) -> None:
+    table = open_table(path)
     before, current = table.version(), table.metadata().configuration
-    if any(current.get(name) != value for name, value in TABLE_PROPERTIES.items()):
-        table.alter.set_table_properties(TABLE_PROPERTIES)
+    wanted = _properties(path)
+    if any(current.get(name) != value for name, value in wanted.items()):
+        table.alter.set_table_properties(wanted)
         sync_since(path, before)
 
 
-def _add_columns(path: Path, schema: pa.Schema) -> None:
-    table = DeltaTable(str(path))
+def _add_columns(path: Folder, schema: pa.Schema) -> None:
+    table = open_table(path)
     present = {field.name for field in table.schema().fields}
     fields = DeltaSchema.from_arrow(schema).fields
     missing = [field for field in fields if field.name not in present]
     if missing:
         table.alter.add_columns(missing)
-        sync_version(path, DeltaTable(str(path)).version())
+        sync_newest(path)
 
 
 def append_files(
-    path: Path, files: Sequence[DataFile], transaction: BatchTransaction
+    path: Folder,
+    files: Sequence[DataFile],
+    transaction: BatchTransaction,
+    claim: JobClaim | None = None,
 ) -> None:
-    """Commit the files of a batch to a table, unless it is committed already."""
+    """Commit the files of a batch to a table, unless it is committed already.
+
+    Args:
+        path: Folder of the table.
+        files: Files to add.
+        transaction: The batch.
+        claim: Claim on the table; None if it has none.
+
+    Raises:
+        SupersededError: Another job has claimed the table since.
+    """
+    if claim is not None:
+        claim.take()
     with commit_lock(path):
         # Opened under the lock: if a pass removed files in between, delta-rs would
         # refuse the commit.
-        table = DeltaTable(str(path))
+        table = open_table(path) if claim is None else claim.open(path)
         if files and not transaction.is_committed(table):
             adds = [part.add_action() for part in files]
-            _commit(table, path, adds, transaction.commit_properties(table))
+            _commit(table, path, adds, transaction.commit_properties(table, claim))
 
 
 def commit_files(
-    path: Path,
+    path: Folder,
     files: Sequence[DataFile],
     properties: CommitProperties | None = None,
     removed: Iterable[str] = (),
@@ -371,30 +331,30 @@ def commit_files(
 
 
 def commit_actions(
-    path: Path,
+    path: Folder,
     actions: Sequence[AddAction | RemoveAction],
     properties: CommitProperties | None = None,
     read: DeltaTable | None = None,
 ) -> None:
     """Add and remove files in one commit; see `commit_files`."""
     with commit_lock(path):
-        _commit(read or DeltaTable(str(path)), path, actions, properties)
+        _commit(read or open_table(path), path, actions, properties)
 
 
 def _commit(
     table: DeltaTable,
-    path: Path,
+    path: Folder,
     actions: Sequence[AddAction | RemoveAction],
     properties: CommitProperties | None,
 ) -> None:
     table.create_write_transaction(
         list(actions), "append", table.schema(), commit_properties=properties
     )
-    sync_version(path, DeltaTable(str(path)).version())
+    sync_newest(path)
 
 
 def append_rows(
-    path: Path,
+    path: Folder,
     rows: pa.Table,
     claim: JobClaim | None = None,
     read: DeltaTable | None = None,
@@ -414,12 +374,12 @@ def append_rows(
         commit_files(path, [part], properties, read=read)
 
 
-def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:
+def merge_rows(path: Folder, rows: pa.Table, keys: Iterable[str]) -> None:
     """Insert rows or replace those with the same key; idempotent."""
     if not rows.num_rows:
         return
     with commit_lock(path):
-        DeltaTable(str(path)).merge(
+        open_table(path).merge(
             rows,
             predicate=" AND ".join(f"target.{key} = source.{key}" for key in keys),
             source_alias="source",
@@ -427,18 +387,16 @@ def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:
             # So that statistics of the source exclude files of the target.
             streamed_exec=False,
         ).when_matched_update_all().when_not_matched_insert_all().execute()
-        sync_version(path, DeltaTable(str(path)).version())
+        sync_newest(path)
 
 
-def delete_rows(path: Path, predicate: str | None) -> int:
+def delete_rows(path: Folder, predicate: str | None) -> int:
     """Delete rows of a table, all if the predicate is None; returns their number."""
     with commit_lock(path):
-        table = DeltaTable(str(path))
+        table = open_table(path)
         before = table.version()
         metrics = table.delete(predicate)
-        after = DeltaTable(str(path)).version()
-        if after != before:
-            sync_version(path, after)
+        sync_since(path, before)
     return int(metrics["num_deleted_rows"])
 
 
@@ -447,9 +405,17 @@ def time_literal(unix_us: int) -> str:
     return f"arrow_cast({unix_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
-def sync_since(path: Path, before: int) -> None:
-    """Fsync all versions after `before`."""
-    for version in range(before + 1, DeltaTable(str(path)).version() + 1):
+def sync_newest(path: Folder) -> None:
+    """Make the newest version durable; at a store it is."""
+    if isinstance(path, Path):
+        sync_version(path, open_table(path).version())
+
+
+def sync_since(path: Folder, before: int) -> None:
+    """Make all versions after `before` durable; at a store they are."""
+    if not isinstance(path, Path):
+        return
+    for version in range(before + 1, open_table(path).version() + 1):
         sync_version(path, version)
 
 
@@ -469,7 +435,7 @@ def sync_version(path: Path, version: int) -> None:
     fsync_folder(path)
 
 
-def update_flags(path: Path, flags: pa.Table) -> None:
+def update_flags(path: Folder, flags: pa.Table) -> None:
     """Change the flags of readings in silver; rewrites each file that contains one.
 
     A merge would search for the readings by key in every file, once per lot of cells;
@@ -484,15 +450,15 @@ def update_flags(path: Path, flags: pa.Table) -> None:
     parts, files = [], pc.unique(flags["file"]).to_pylist()
     for file in files:
         file_flags = flags.filter(pc.equal(flags["file"], file)).sort_by("row")
-        groups = _with_new_flags(path / file, file_flags)
+        groups = _with_new_flags(path, file, file_flags)
         parts.append(write_row_groups(path, groups, SILVER))
     commit_files(path, parts, removed=files)
 
 
-def _with_new_flags(file: Path, flags: pa.Table) -> Iterator[pa.Table]:
+def _with_new_flags(path: Folder, file: str, flags: pa.Table) -> Iterator[pa.Table]:
     indices = flags["row"].to_numpy()
     first = 0
-    with pq.ParquetFile(file) as parquet:
+    with pq.ParquetFile(file, filesystem=open_files(path)) as parquet:
         for number in range(parquet.num_row_groups):
             rows = cast_to_schema(parquet.read_row_group(number), SILVER)
             begin, end = np.searchsorted(indices, (first, first + rows.num_rows))
@@ -556,7 +522,7 @@ STATE_KEYS: Final = pa.schema([CELL_STATES.field(name) for name in CELL_AND_TIME
 """Key of a cell state."""
 
 
-def replace_cell_states(path: Path, stale: pa.Table, new: pa.Table) -> None:
+def replace_cell_states(path: Folder, stale: pa.Table, new: pa.Table) -> None:
     """Delete states, and append others.
 
     Args:
@@ -566,18 +532,18 @@ def replace_cell_states(path: Path, stale: pa.Table, new: pa.Table) -> None:
     """
     if stale.num_rows:
         matches = (f"target.{key} = source.{key}" for key in CELL_AND_TIME)
-        DeltaTable(str(path)).merge(
+        open_table(path).merge(
             stale,
             predicate=" AND ".join(matches),
             source_alias="source",
             target_alias="target",
             streamed_exec=False,
         ).when_matched_delete().execute()
-        sync_version(path, DeltaTable(str(path)).version())
+        sync_newest(path)
     append_rows(path, new)
 
 
-def read_cell_states(path: Path, earliest_us: Mapping[str, int]) -> StoredCellStates:
+def read_cell_states(path: Folder, earliest_us: Mapping[str, int]) -> StoredCellStates:
     """Read the stored states of the cells that have new readings.
 
     Args:
@@ -585,7 +551,7 @@ def read_cell_states(path: Path, earliest_us: Mapping[str, int]) -> StoredCellSt
         earliest_us: For each cell the Unix time, in microseconds, of its earliest
             new reading.
     """
-    rows = CellRowReader(str(path), CELL_STATES, sorted(earliest_us), 0)
+    rows = CellRowReader(path, CELL_STATES, sorted(earliest_us), 0)
     last: dict[str, tuple[int, bytes]] = {}
     others = []
     for row in rows.read(rows.list_files()).sort_by("at").to_pylist():

@@ -6,6 +6,7 @@ commit.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
 
 from backend_spark.config import KeepSection
 from backend_spark.tables.delta_writer import (
@@ -28,8 +30,9 @@ from backend_spark.tables.delta_writer import (
     write_file,
 )
 from backend_spark.tables.reader import DeltaTables
-from backend_spark.tables.recovery import DELTA_LOG, newest_commits
+from backend_spark.tables.recovery import DELTA_LOG
 from backend_spark.tables.schemas import TABLES, cast_to_schema
+from backend_spark.tables.store import Folder, open_files, open_table
 from service_runtime.files import fsync_folder
 
 log = logging.getLogger(__name__)
@@ -53,6 +56,8 @@ MIN_WHOLE_BYTES: Final = 32_000_000
 DELETE_EVERY_S: Final = 6 * 3600.0
 """Time between two deletions of old rows in a running process."""
 
+_NUMBERED: Final = re.compile(r"\d{20}\.(json|checkpoint.*parquet)")
+
 DAY_US: Final = 86_400 * 1_000_000
 
 CLOCK_SLACK_S: Final = 86_400.0
@@ -69,7 +74,7 @@ class _File:
 
 
 def maintain_tables(
-    paths: Iterable[Path],
+    paths: Iterable[Folder],
     batch_id: int,
     min_whole_bytes: int = MIN_WHOLE_BYTES,
     every: int | None = None,
@@ -92,19 +97,20 @@ def maintain_tables(
             log.info("%s: removed %d old files", path.name, _vacuum(path))
 
 
-def compact(path: Path, min_whole_bytes: int = MIN_WHOLE_BYTES) -> None:
+def compact(path: Folder, min_whole_bytes: int = MIN_WHOLE_BYTES) -> None:
     """Merge the small files of a table, sorted by cell and time.
 
     Readers see the same rows. delta-rs would keep the order of the files, so that every
     row group would contain every cell.
     """
-    table, schema = DeltaTable(str(path)), TABLES[path.name]
+    table, schema = open_table(path), TABLES[path.name]
     if not {field.name for field in table.schema().fields} <= {*schema.names}:
         return  # would drop columns of a newer version
     for files in _bins(_small_files(table, min_whole_bytes), min_whole_bytes):
         # One by one: a file that delta-rs merged has other column types.
+        opened = open_files(path)
         rows = (
-            cast_to_schema(pq.ParquetFile(path / file.name).read(), schema)
+            cast_to_schema(pq.ParquetFile(file.name, filesystem=opened).read(), schema)
             for file in files
         )
         part = write_file(path, pa.concat_tables(rows), schema)
@@ -118,31 +124,30 @@ def compact(path: Path, min_whole_bytes: int = MIN_WHOLE_BYTES) -> None:
         commit_actions(path, changes)
 
 
-def shorten_log(path: Path) -> None:
+def shorten_log(path: Folder) -> None:
     """Delete commits that only older versions need.
 
-    The checkpoint that replaces them is fsynced first: a power cut that lost it after
+    The checkpoint that replaces them is durable first: a power cut that lost it after
     its commits were deleted would lose the table.
     """
-    table = DeltaTable(str(path))
+    table = open_table(path)
     table.create_checkpoint()
-    sync_version(path, table.version())
-    folder = path / DELTA_LOG
-    last = newest_commits(path, KEEP_COMMITS)[-1]
-    numbers = {
-        checkpoint: int(checkpoint.name.partition(".")[0])
-        for checkpoint in folder.glob("*.checkpoint*.parquet")
-    }
-    floor = max((n for n in numbers.values() if n <= int(last.stem)), default=0)
-    old = [p for p in folder.glob("*.json") if p.stem.isdigit() and int(p.stem) < floor]
-    old += [checkpoint for checkpoint, number in numbers.items() if number < floor]
-    for file in old:
-        file.unlink()
-    if old:
-        fsync_folder(folder)
+    if isinstance(path, Path):
+        sync_version(path, table.version())
+    last = max(0, table.version() - KEEP_COMMITS + 1)
+    files = open_files(path / DELTA_LOG)
+    names = [file.base_name for file in files.get_file_info(fs.FileSelector(""))]
+    numbers = {name: int(name[:20]) for name in names if _NUMBERED.match(name)}
+    checkpoints = [n for name, n in numbers.items() if ".checkpoint" in name]
+    floor = max((n for n in checkpoints if n <= last), default=0)
+    old = [name for name, number in numbers.items() if number < floor]
+    for name in old:
+        files.delete_file(name)
+    if old and isinstance(path, Path):
+        fsync_folder(path / DELTA_LOG)
 
 
-def credible_now_s(tables: Path, now_s: float) -> float:
+def credible_now_s(tables: Folder, now_s: float) -> float:
     """The current time, but at most a day after the nodes' newest reading.
 
     A clock that jumped ahead must not make everything too old. Only nodes with a set
@@ -161,7 +166,7 @@ def credible_now_s(tables: Path, now_s: float) -> float:
 
 
 def delete_old_rows(
-    tables: Path, names: Iterable[str], keep: KeepSection, now_s: float
+    tables: Folder, names: Iterable[str], keep: KeepSection, now_s: float
 ) -> dict[str, int]:
     """Delete rows that are older than the settings allow.
 
@@ -193,9 +198,9 @@ def delete_old_rows(
     return deleted
 
 
-def _vacuum(path: Path) -> int:
+def _vacuum(path: Folder) -> int:
     with commit_lock(path):
-        table = DeltaTable(str(path))
+        table = open_table(path)
         before = table.version()
         # full: also files of failed attempts, which no log names.
         deleted = table.vacuum(VACUUM_AFTER_H, dry_run=False, full=True)

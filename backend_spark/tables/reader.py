@@ -17,12 +17,19 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
-from pyarrow import fs
 
-from backend_spark.config import TABLES_FOLDER
+from backend_spark.config import TABLES_FOLDER, BackendSection
 from backend_spark.scoring.arrow import HISTORY_COLUMNS
 from backend_spark.tables.current import read_current
 from backend_spark.tables.schemas import NODES, SILVER, TABLES, UTC_TIME, cast_to_schema
+from backend_spark.tables.store import (
+    Folder,
+    is_table,
+    open_files,
+    open_table,
+    parse_folder,
+    tables_folder,
+)
 
 _FILTER_COLUMNS: Final = ("cell", "at", "received_at", "batch_id")
 """Columns whose statistics exclude files; longer texts may be truncated there."""
@@ -41,7 +48,7 @@ ROW_LOCATION = (pa.field("file", pa.string()), pa.field("row", pa.int64()))
 """Location of a row: file within the table's folder, and number of the row in it."""
 
 
-def open_dataset(table: DeltaTable, folder: str) -> ds.FileSystemDataset:
+def open_dataset(table: DeltaTable, folder: Folder) -> ds.FileSystemDataset:
     """A Delta table, at the opened version, as a pyarrow dataset.
 
     For a column without statistics, ``to_pyarrow_dataset`` of delta-rs (1.6.6) declares
@@ -51,11 +58,11 @@ def open_dataset(table: DeltaTable, folder: str) -> ds.FileSystemDataset:
 
     Args:
         table: The opened table.
-        folder: Absolute path of its folder.
+        folder: Its folder.
     """
-    # The default file system runs in Python, in threads of Arrow that outlive the
+    # That of delta-rs runs in Python, in threads of Arrow that outlive the
     # interpreter: one reader in four ended with "Aborted" after its work.
-    file_system = fs.SubTreeFileSystem(folder, fs.LocalFileSystem())
+    file_system = open_files(folder)
     parquet = ds.ParquetFileFormat(
         default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
     )
@@ -94,9 +101,9 @@ class DeltaTables:
         folder: Folder of the tables.
     """
 
-    folder: Path
+    folder: Folder
 
-    def path(self, name: str) -> Path:
+    def path(self, name: str) -> Folder:
         """Folder of a table."""
         return self.folder / name
 
@@ -109,10 +116,10 @@ class DeltaTables:
             name: Name of the table.
             version: Version to read; None is the newest.
         """
-        path = str(self.path(name).absolute())
-        if not DeltaTable.is_deltatable(path):
+        path = self.path(name)
+        if not is_table(path):
             return ds.dataset(TABLES[name].empty_table())
-        found = open_dataset(DeltaTable(path, version), path)
+        found = open_dataset(open_table(path, version), path)
         there = set(found.schema.names)
         later = [field for field in TABLES[name] if field.name not in there]
         return found.replace_schema(pa.schema([*found.schema, *later]))
@@ -182,10 +189,10 @@ class DeltaTables:
             limit: Number of rows, and of rows to leave out before them.
         """
         schema = pa.schema([TABLES[name].field(column) for column in columns])
-        path = str(self.path(name).absolute())
-        if not DeltaTable.is_deltatable(path):
+        path = self.path(name)
+        if not is_table(path):
             return schema.empty_table()
-        table = DeltaTable(path)
+        table = open_table(path)
         present = {field.name for field in table.schema().fields}
         known = ", ".join(f'"{column}"' for column in columns if column in present)
         where = " AND ".join(["TRUE", *conditions])
@@ -198,12 +205,12 @@ class DeltaTables:
 
     def count(self, name: str, conditions: Sequence[str]) -> int:
         """Number of rows with some conditions, which are as in `select`."""
-        path = str(self.path(name).absolute())
-        if not DeltaTable.is_deltatable(path):
+        path = self.path(name)
+        if not is_table(path):
             return 0
         where = " AND ".join(["TRUE", *conditions])
         query = f"SELECT count(*) AS n FROM t WHERE {where}"  # noqa: S608 - values are literals
-        result = QueryBuilder().register("t", DeltaTable(path)).execute(query)
+        result = QueryBuilder().register("t", open_table(path)).execute(query)
         return int(pa.table(result.read_all())["n"][0].as_py())
 
     def extent(
@@ -213,10 +220,10 @@ class DeltaTables:
 
         By the statistics in the log, without reading a file; None without rows.
         """
-        path = str(self.path(name).absolute())
-        if not DeltaTable.is_deltatable(path):
+        path = self.path(name)
+        if not is_table(path):
             return None
-        actions = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+        actions = pa.table(open_table(path).get_add_actions(flatten=True))
         parts = [
             (low, high + _TIME_ROUNDING, rows)
             for low, high, rows in zip(
@@ -314,10 +321,10 @@ class DeltaTables:
 
     def _query(self, name: str, rows: str) -> pa.Table:
         """Rows of a table by SQL; `rows` follows FROM and names the table ``t``."""
-        path = str(self.path(name).absolute())
-        if not DeltaTable.is_deltatable(path):
+        path = self.path(name)
+        if not is_table(path):
             return TABLES[name].empty_table()
-        table = DeltaTable(path)
+        table = open_table(path)
         present = {field.name for field in table.schema().fields}
         schema = pa.schema([field for field in TABLES[name] if field.name in present])
         columns = ", ".join(f'"{column}"' for column in schema.names)
@@ -327,14 +334,14 @@ class DeltaTables:
 
     def last_messages(self) -> pa.Table:
         """Cell and time of the last message of each node, from ``messages``."""
-        path = str(self.path("messages").absolute())
-        if not DeltaTable.is_deltatable(path):
+        path = self.path("messages")
+        if not is_table(path):
             return NODES.empty_table()
         query = (
             "SELECT node, max(cell) AS cell, max(at) AS at, "
             "max(received_at) AS received_at FROM t WHERE at IS NOT NULL GROUP BY node"
         )
-        result = QueryBuilder().register("t", DeltaTable(path)).execute(query)
+        result = QueryBuilder().register("t", open_table(path)).execute(query)
         return pa.table(result.read_all())
 
     def bronze(self, columns: list[str] | None = None) -> pa.Table:
@@ -388,8 +395,21 @@ def read_transactions(table: DeltaTable, apps: Iterable[str]) -> dict[str, int]:
     return {app: version for app, version in versions if version is not None}
 
 
-def open_tables(data: str | Path) -> DeltaTables:
-    """Open the tables of a data folder (``backend.data`` of the settings)."""
+def open_tables(data: str | Path | BackendSection) -> DeltaTables:
+    """Open the tables of a backend.
+
+    Args:
+        data: The data folder (``backend.data`` of the settings), a URL of tables
+            (``backend.tables``), or the section ``[backend]`` with both.
+
+    Raises:
+        FieldError: The URL is none of tables, or the environment does not fit it.
+        SettingsError: The same of the URL of a section.
+    """
+    if isinstance(data, BackendSection):
+        return DeltaTables(tables_folder(data))
+    if isinstance(data, str) and "://" in data:
+        return DeltaTables(parse_folder(data))
     return DeltaTables(Path(data) / TABLES_FOLDER)
 
 
@@ -415,7 +435,7 @@ class CellRowReader:
         version: Version of the table; None for the newest.
     """
 
-    path: str
+    path: Folder
     schema: pa.Schema
     cells: Sequence[str]
     since_us: int
@@ -423,7 +443,7 @@ class CellRowReader:
 
     def list_files(self) -> list[str]:
         """Names of the files that may contain such rows."""
-        table = DeltaTable(self.path, self.version)
+        table = open_table(self.path, self.version)
         adds = pa.table(table.get_add_actions(flatten=True))
         lowest, highest = (_column(adds, f"{bound}.cell") for bound in ("min", "max"))
         return [
@@ -446,7 +466,7 @@ class CellRowReader:
         return pa.concat_tables([schema.empty_table(), *tables])
 
     def _read_file(self, file: str) -> Iterator[pa.Table]:
-        with pq.ParquetFile(Path(self.path) / file) as parquet:
+        with pq.ParquetFile(file, filesystem=open_files(self.path)) as parquet:
             present = set(parquet.schema_arrow.names)
             columns = [name for name in self.schema.names if name in present]
             first = 0

@@ -10,9 +10,11 @@ from typing import Final
 
 import duckdb
 
+from backend_spark.config import BackendSection
 from backend_spark.errors import SqlError
 from backend_spark.tables.reader import DeltaTables, open_tables
 from backend_spark.tables.schemas import TABLES
+from backend_spark.tables.store import is_table
 
 STANDARD_NAMES: Final = {"at": "time"}
 """Columns with another name in the views."""
@@ -69,17 +71,19 @@ class SqlTables:
         relation.project(", ".join(columns)).create_view(name, replace=True)
 
 
-def open_sql(data: str | Path) -> SqlTables:
-    """Open the tables of a data folder (``backend.data`` of the settings) for SQL.
+def open_sql(data: str | Path | BackendSection) -> SqlTables:
+    """Open the tables of a backend for SQL, as `open_tables` does.
 
     Raises:
-        SqlError: The folder has no tables.
+        SqlError: There are no tables.
     """
     tables = open_tables(data)
-    if not any((tables.folder / name).exists() for name in TABLES):
+    if not any(is_table(tables.path(name)) for name in TABLES):
         problem = f"no tables in {tables.folder}"
         raise SqlError(
-            "", problem, "check backend.data; backend-spark score makes them"
+            "",
+            problem,
+            "check backend.data and backend.tables; backend-spark score makes them",
         )
     return SqlTables(tables)
 

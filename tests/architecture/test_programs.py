@@ -18,7 +18,7 @@ from docs.programs_page import page, rows
 
 ROOT = Path(__file__).parents[2]
 OURS = {"backend-spark", "edge-agent", "gateway-daemon", "spatial-mqtt"}
-FROM_VENV = {"npm", "python"}
+FROM_VENV = {"node", "npm", "python"}
 BUSYBOX_ONLY = "image/initrd/"
 SHELL = re.compile(r"#!.*\b(ba|da)?sh\b")
 

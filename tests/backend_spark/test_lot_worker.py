@@ -48,8 +48,8 @@ def messages(late_s: int = 2) -> list[pa.RecordBatch]:
 
 def process_messages(tables: Path, names: tuple[str, ...], late_s: int = 2) -> pa.Table:
     """Result rows of the lots of those messages."""
-    work = LotWorker(tables, frozenset(names), 7, 600, 60 * 86_400).process
-    return pa.Table.from_batches(list(work(messages(late_s))))
+    lots = LotWorker(tables, tables.parent, frozenset(names), 7, 600, 60 * 86_400)
+    return pa.Table.from_batches(list(lots.process(messages(late_s))))
 
 
 @pytest.mark.parametrize("rows", [1, 5, 100])
@@ -95,9 +95,9 @@ def test_damage_in_the_log_costs_the_damaged_messages_only(tmp_path: Path) -> No
     whole[whole.index(payload) + len(payload) - 1] ^= 1
     paths[0].write_bytes(whole)
     paths[1].write_bytes(paths[1].read_bytes()[:300])
-    work = LotWorker(tables, frozenset(RECEIVED), 7, 600, 60 * 86_400).process
+    lots = LotWorker(tables, tables.parent, frozenset(RECEIVED), 7, 600, 60 * 86_400)
     rows = pa.concat_tables([read_intact_segment(path) for path in paths])
-    results = pa.Table.from_batches(list(work(rows.to_batches())))
+    results = pa.Table.from_batches(list(lots.process(rows.to_batches())))
     found = {
         name: pa.concat_tables(
             pq.read_table(tables / name / part.file, schema=TABLES[name])

@@ -120,7 +120,7 @@ import dying_program
 from backend_spark.ingest.segment_log import read_segments
 from backend_spark.streaming.pipeline import RECEIVED, LotWorker
 data = Path(sys.argv[1])
-worker = LotWorker(data / "tables", frozenset(RECEIVED), 7, 600, 60 * 86_400)
+worker = LotWorker(data / "tables", data, frozenset(RECEIVED), 7, 600, 60 * 86_400)
 batches = [b for _, t in read_segments(data / "log") for b in t.to_batches()]
 for result in worker.process(batches):
     for row in result.to_pylist():

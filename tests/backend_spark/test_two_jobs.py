@@ -76,6 +76,22 @@ def test_second_job_ends_the_first(spark: SparkSession, jobs: Jobs) -> None:
     assert len(jobs.times()) == len(set(jobs.times())) == STEPS
 
 
+def test_second_job_ends_the_batches_of_the_first(
+    spark: SparkSession, jobs: Jobs
+) -> None:
+    """With a log of its own it would skip a batch whose number the first has used."""
+    first = jobs.start()
+    first.claim.take()
+    second = job.make_pipeline(jobs.settings)
+    start = job.find_start(spark, jobs.settings, second)
+    messages = read_table_rows(spark, second.tables, "bronze", {})
+    with pytest.raises(SupersededError, match="claimed by another job"):
+        first.run_batch(messages, start.first_batch + LAST_BATCH + 1)
+    second.run_batch(messages, start.first_batch + LAST_BATCH + 1)
+
+    assert open_tables(jobs.settings.backend.data).bronze().num_rows == 2 * STEPS
+
+
 def test_second_job_starts_within_a_pass_of_the_first(
     spark: SparkSession, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

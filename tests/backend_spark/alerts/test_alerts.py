@@ -182,7 +182,7 @@ def test_second_writer_of_the_same_segments_is_rejected(
 
     stale = DeltaTable(str(slow.table))
     monkeypatch.setattr(process, "write_file", overtaken)
-    monkeypatch.setattr(process, "DeltaTable", lambda _path: stale)
+    monkeypatch.setattr(process, "open_table", lambda _path: stale)
     with pytest.raises(CommitFailedError, match="oncurrent"):
         slow.step()
 

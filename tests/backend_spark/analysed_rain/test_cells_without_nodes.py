@@ -47,7 +47,7 @@ def pipeline(tmp_path: Path, table: CriteriaTable) -> ScoringPipeline:
     node = {"node": "n1", "cell": cell_at_mesh(WITH_NODE)}
     append_rows(tables / "nodes", pa.Table.from_pylist([node], schema=NODES))
     rules = CellRuleProvider(table, analyses=AnalysisReader(tables))
-    return ScoringPipeline(tables, "app", rules, 60 * 86_400, 600)
+    return ScoringPipeline(tables.parent, tables, "app", rules, 60 * 86_400, 600)
 
 
 @pytest.fixture
@@ -111,7 +111,12 @@ def test_each_time_has_one_row(pipeline: ScoringPipeline, load: Drop) -> None:
     pipeline.score_analyses()
     pipeline.score_analyses()
     again = ScoringPipeline(
-        pipeline.tables, "other", pipeline.cell_rules, pipeline.horizon_s, 600
+        pipeline.data,
+        pipeline.tables,
+        "other",
+        pipeline.cell_rules,
+        pipeline.horizon_s,
+        600,
     )
     again.score_analyses()
 

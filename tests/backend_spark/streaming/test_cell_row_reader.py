@@ -29,7 +29,7 @@ def readings(first: int) -> pa.Table:
 
 def history(silver: Path, cells: set[str], since_us: int) -> pa.Table:
     """Rows of some cells, by cell and time."""
-    reader = CellRowReader(str(silver), HISTORY_SCHEMA, sorted(cells), since_us)
+    reader = CellRowReader(silver, HISTORY_SCHEMA, sorted(cells), since_us)
     return reader.read(reader.list_files()).sort_by([
         ("cell", "ascending"),
         ("at", "ascending"),

@@ -21,13 +21,13 @@ from backend_spark.tables.delta_writer import (
     append_rows,
     commit_lock,
     create_tables,
-    format_statistics,
     merge_rows,
     write_file,
 )
 from backend_spark.tables.maintenance import COMPACT_EVERY, compact, maintain_tables
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader, DeltaTables
 from backend_spark.tables.schemas import ALERTS, LEVELS, SILVER, SPARK_TABLES, TABLES
+from backend_spark.tables.statistics import format_statistics
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_history_reads_only_files_that_may_hold_a_cell(tables: Path) -> None:
     append(tables, 0, silver("a", 10), silver("b", 20))
     append(tables, 1, silver("a", 5_000_000), silver("c", 5_000_000))
     append(tables, 2, silver(None, 5_000_000))
-    reader = CellRowReader(str(tables / "silver"), HISTORY_SCHEMA, ["a"], 1_000_000)
+    reader = CellRowReader(tables / "silver", HISTORY_SCHEMA, ["a"], 1_000_000)
     opened = reader.list_files()
     rows = reader.read(opened)
 
@@ -266,7 +266,7 @@ def test_compaction_merges_small_files_and_keeps_all_rows(tables: Path) -> None:
     maintain_tables([tables / "silver"], 3)
     many = len(DeltaTable(str(tables / "silver")).file_uris())
     maintain_tables([tables / "silver"], COMPACT_EVERY - 1)
-    reader = CellRowReader(str(tables / "silver"), HISTORY_SCHEMA, ["a"], 0)
+    reader = CellRowReader(tables / "silver", HISTORY_SCHEMA, ["a"], 0)
     history = reader.read(reader.list_files())
     table = DeltaTable(str(tables / "silver"))
 
