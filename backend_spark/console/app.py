@@ -78,7 +78,6 @@ from backend_spark.criteria.cell_rules import make_cell_rules
 from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
-from backend_spark.notices.drill_requests import DRILLS_FILE, DrillRequests
 from backend_spark.scoring.holds import HoldLimits
 from backend_spark.tile_packs.reader import open_pack
 from service_runtime.errors import FieldError
@@ -311,8 +310,7 @@ def make_services(
         raise SettingsError([Problem.of(error)]) from error
     journal = Journal(folder / JOURNAL_FILE)
     book = EventBook(journal)
-    sessions = SessionStore(folder / SESSIONS_FILE)
-    logins = _make_logins(accounts, sessions, journal, clock)
+    logins = _make_logins(accounts, folder, journal, clock)
     thresholds = _open_thresholds(settings, journal)
     places = StoredPlaces(Path(settings.backend.data))
     live_state.criteria = thresholds.lookup
@@ -332,15 +330,14 @@ def make_services(
         standards=open_standards(live_state, places, journal, folder, time.monotonic),
         clock=clock,
         places=places,
-        way_back=WayBack(
-            Path(settings.backend.data), DrillRequests(folder / DRILLS_FILE)
-        ),
+        way_back=WayBack.open(Path(settings.backend.data)),
     )
 
 
 def _make_logins(
-    accounts: AccountsFile, sessions: SessionStore, journal: Journal, clock: Clock
+    accounts: AccountsFile, folder: Path, journal: Journal, clock: Clock
 ) -> LoginService:
+    sessions = SessionStore(folder / SESSIONS_FILE)
     key = sessions.signing_key(lambda: secrets.token_bytes(32))
     access = AccessLog(journal)
     accounts.subscribe(lambda now: access.accounts(now, clock()))

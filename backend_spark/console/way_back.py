@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from backend_spark.config import CONSOLE_FOLDER
 from backend_spark.console.nodes import NewestReading, NodeState
 from backend_spark.notices.delivery import SentOrder, read_sent
-from backend_spark.notices.drill_requests import DrillRequests
+from backend_spark.notices.drill_requests import DRILLS_FILE, DrillRequests
 from backend_spark.notices.notice_state import read_notices
 from spatial_mqtt import senml
 from spatial_mqtt.announcements import Drill, Notice
@@ -59,6 +60,11 @@ class WayBack:
 
     data: Path
     drills: DrillRequests
+
+    @classmethod
+    def open(cls, data: Path) -> "WayBack":
+        """The way back of a data folder."""
+        return cls(data, DrillRequests(data / CONSOLE_FOLDER / DRILLS_FILE))
 
     def of_cell(
         self, token: str, nodes: Iterable[NodeState], now_s: float

@@ -1,7 +1,8 @@
 // Way back of a cell: notice and drill from the backend to the alarms on the slope.
+import { outputBadge } from "./badges";
 import { el, replace } from "./dom";
 import { get, post, encode, ApiError, type Session } from "./api";
-import { formatAgo, formatClock, formatSeconds, levelName, t, type Key } from "./i18n";
+import { formatAgo, formatClock, formatSeconds, formatTime, levelName, t } from "./i18n";
 
 interface Order {
   level: number;
@@ -38,8 +39,8 @@ interface View {
 }
 
 const POLL_MS = 4000;
+const HALF_DAY_S = 43_200;
 const MINUTES = [1, 3, 5, 10];
-const OUTPUT_STATES = ["on", "off", "limited", "unknown", "drill", "failed"];
 
 // One element for the whole life of the page, since the panel around it is drawn anew.
 export class WayBack {
@@ -78,7 +79,7 @@ export class WayBack {
   private notice(view: View): HTMLElement[] {
     const { notice, nodes } = view;
     const silent = notice?.in_force && !notice.accepted.length ? el("li", { class: "late" }, t("notAccepted")) : null;
-    const sent = notice?.in_force ? [el("li", { class: "done" }, el("b", {}, t("noticeSent", { level: levelName(notice.level), t: formatSeconds(notice.at_s) })), ` ${t("validUntil", { t: formatClock(notice.until_s) })}${notice.held ? ` – ${t("noticeHeld")}` : ""}`), ...accepted(notice), silent] : [el("li", {}, t("noNotice"))];
+    const sent = notice?.in_force ? [el("li", { class: "done" }, el("b", {}, t("noticeSent", { level: levelName(notice.level), t: at(notice.at_s) })), ` ${t("validUntil", { t: formatClock(notice.until_s) })}${notice.held ? ` – ${t("noticeHeld")}` : ""}`), ...accepted(notice), silent] : [el("li", {}, t("noNotice"))];
     const rows = nodes.map((node) => el("li", { class: node.outputs ? "" : "none", "data-alarm": node.id }, el("b", {}, node.id), " ", received(node, notice?.in_force ? notice : null, node.notice), outputs(node, view.now_s)));
     return [el("ol", { class: "stages" }, ...sent, ...rows)];
   }
@@ -89,9 +90,9 @@ export class WayBack {
     if (drill?.in_force) {
       const button = canStart ? el("button", { type: "button", class: "end-drill", onclick: () => void this.order({ end: true }) }, t("endDrill")) : null;
       const rows = nodes.map((node) => el("li", {}, el("b", {}, node.id), " ", received(node, drill, node.drill)));
-      return [el("div", { class: "drill-banner", role: "status" }, el("strong", {}, t("drillNow", { level: levelName(drill.level), t: formatSeconds(drill.until_s) })), el("span", {}, t("notAnAlarm")), button), el("ol", { class: "stages" }, el("li", { class: "done" }, t("drillOrdered", { who: view.drill_by ?? "", t: formatSeconds(drill.at_s) })), ...accepted(drill), ...rows)];
+      return [el("div", { class: "drill-banner", role: "status" }, el("strong", {}, t("drillNow", { level: levelName(drill.level), t: at(drill.until_s) })), el("span", {}, t("notAnAlarm")), button), el("ol", { class: "stages" }, el("li", { class: "done" }, t("drillOrdered", { who: view.drill_by ?? "", t: at(drill.at_s) })), ...accepted(drill), ...rows)];
     }
-    const last = drill ? el("p", { class: "hint" }, t("lastDrill", { level: levelName(drill.level), t: formatSeconds(drill.at_s), who: view.drill_by ?? "" })) : null;
+    const last = drill ? el("p", { class: "hint" }, t("lastDrill", { level: levelName(drill.level), t: at(drill.at_s), who: view.drill_by ?? "" })) : null;
     return [canStart ? el("button", { type: "button", class: "start-drill", onclick: () => this.ask() }, t("startDrill")) : null, last].filter((part): part is NonNullable<typeof part> => part !== null);
   }
 
@@ -120,19 +121,24 @@ export class WayBack {
   }
 }
 
+// With the day where a time alone could be taken for one of today.
+function at(seconds: number): string {
+  return Date.now() / 1000 - seconds > HALF_DAY_S ? formatTime(seconds) : formatSeconds(seconds);
+}
+
 function accepted(order: Order): HTMLElement[] {
-  return order.accepted.map(({ broker, at_s }) => el("li", { class: "done" }, t("acceptedBy", { broker, t: formatSeconds(at_s) })));
+  return order.accepted.map(({ broker, at_s }) => el("li", { class: "done" }, t("acceptedBy", { broker, t: at(at_s) })));
 }
 
 function received(node: NodeReport, order: Order | null, receipt: Receipt | null): HTMLElement | null {
   if (!order) return null;
   if (!receipt?.is_newest) return el("span", { class: "late" }, t(node.outputs ? "notReceived" : "noReport"));
-  const at = receipt.received_s ? formatSeconds(receipt.received_s) : t("beforeRestart");
-  return el("span", { class: "received" }, t("receivedVia", { gateway: node.gateway ?? "–", t: at }));
+  const time = receipt.received_s ? at(receipt.received_s) : t("beforeRestart");
+  return el("span", { class: "received passed" }, t("receivedVia", { gateway: node.gateway ?? "–", t: time }));
 }
 
 function outputs(node: NodeReport, nowS: number): HTMLElement {
   if (!node.outputs) return el("span", { class: "hint" }, t("noOutputs"));
-  const words = Object.entries(node.outputs).map(([name, state]) => el("span", { class: `output ${state}`, "data-output": name }, `${name}: ${t((OUTPUT_STATES.includes(state) ? `output_${state}` : "output_failed") as Key)}`));
+  const words = Object.entries(node.outputs).map(([name, state]) => outputBadge(name, state));
   return el("span", { class: "outputs" }, ...words, el("small", {}, t("reportedAt", { t: formatAgo(nowS - (node.reported_s ?? nowS)) })));
 }
