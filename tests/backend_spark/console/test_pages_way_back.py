@@ -22,7 +22,7 @@ SLOPE = SLOPES[0]
 CELL = SLOPE.cell.token
 PHONE = (390, 844)
 WORDS = {
-    "ja": ("作動中", "訓練中", "【訓練】", "実際の警報ではありません"),
+    "ja": ("作動中", "訓練中", "【訓練】", "実際の危険を知らせるものではありません"),
     "en": ("ON", "DRILL", "DRILL:", "This is not an alarm"),
 }
 
