@@ -149,7 +149,7 @@ class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         level: Outputs from this level on take part.
         until_s: Unix time of its end, at most `MAX_DRILL_S` after `at_s`.
         at_s: Unix time of creation; the newest drill of an area is in force.
-        withdrawn: Ends the earlier drill.
+        withdrawn: Ends the earlier drill; the level is then 1, as in a notice.
         drill: Always true, so that the text of the message says what it is.
     """
 
@@ -164,6 +164,8 @@ class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         LADDER.check(self.level)
         if not self.drill:
             raise ValueError("drill must be true")
+        if self.withdrawn and self.level > 1:
+            raise ValueError("withdrawn must come without level")
         if not 0 < self.at_s <= MAX_TIME_S:
             raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
         if not self.at_s <= self.until_s <= self.at_s + MAX_DRILL_S:

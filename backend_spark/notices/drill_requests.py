@@ -14,6 +14,7 @@ import msgspec
 from service_runtime.decoding import decode_json
 from service_runtime.errors import FieldError
 from service_runtime.files import write_atomic
+from slope_science.findings import LOWEST
 from spatial_mqtt.announcements import MAX_DRILL_S, Drill
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic, drill_topic
@@ -63,6 +64,8 @@ class DrillRequests:
             FieldError: Level, duration or cell are out of range; nothing is written.
         """
         topic_of_drill(cell)
+        if level < MIN_DRILL_LEVEL:
+            raise FieldError("level", f"{MIN_DRILL_LEVEL} or more", level)
         if not 1 <= duration_s <= MAX_DRILL_S:
             raise FieldError("duration_s", f"1 to {MAX_DRILL_S:g}", duration_s)
         try:
@@ -75,7 +78,7 @@ class DrillRequests:
 
     def end(self, cell: str, now_s: float) -> Drill:
         """End the drill of a cell before its time."""
-        drill = Drill(MIN_DRILL_LEVEL, now_s, now_s, withdrawn=True)
+        drill = Drill(LOWEST, now_s, now_s, withdrawn=True)
         self._write(cell, drill, now_s)
         return drill
 

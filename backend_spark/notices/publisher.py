@@ -53,6 +53,9 @@ log = logging.getLogger(__name__)
 Connector = Callable[[Session, ConnectionHandler], Connection]
 Seal = Callable[[str, bytes], bytes]
 
+SAVE_EVERY_S = 1.0
+"""Shortest time between two writings of the record within a round."""
+
 BEAT_S = 5.0
 """Longest time between two heartbeats of the loop."""
 
@@ -89,6 +92,7 @@ class NoticePublisher:
         self.drills: DrillRequests | None = None
         self.record: DeliveryRecord | None = None
         self._published: dict[str, Drill] = {}
+        self._saved_s = 0.0
         self._unacknowledged: dict[tuple[int, int], tuple[str, float]] = {}
         self._board = state
         self._levels = read_levels
@@ -166,6 +170,9 @@ class NoticePublisher:
         return f"{links}; {len(notices)} notices{of_them}"
 
     def _publish_all(self, number: int) -> None:
+        lost = [key for key in self._unacknowledged if key[0] == number]
+        for key in lost:  # answers of the connection before never come
+            del self._unacknowledged[key]
         for topic, notice in self._board.notices.items():
             self._publish(number, topic, notice)
         for topic, drill in self._published.items():
@@ -186,6 +193,9 @@ class NoticePublisher:
         if refused in {None, NO_SUBSCRIBERS}:
             broker = str(self._links[number].endpoint)
             self.record.accept(*order, broker, self._wall_s())
+        # A burst of answers must not write the file for each of them.
+        if self._events.empty() and self._mono_s() - self._saved_s >= SAVE_EVERY_S:
+            self._saved_s = self._mono_s()
             self.record.save()
 
 

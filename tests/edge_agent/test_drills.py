@@ -9,7 +9,12 @@ from notice_bench import write_keys
 
 from edge_agent.drills import Drills, ReceivedOrder
 from edge_agent.notices import Notices, make_verifier
-from spatial_mqtt.announcements import Drill, Notice, NoticeSigner
+from spatial_mqtt.announcements import (
+    Drill,
+    Notice,
+    NoticeSigner,
+    read_notice_time_s,
+)
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.topics import drill_topic, notice_topic
 from spatial_mqtt.transport import IncomingMessage
@@ -53,11 +58,18 @@ def test_drill_is_in_force_until_its_end() -> None:
 def test_withdrawal_ends_a_drill_and_an_older_one_does_not_return() -> None:
     """The newest message of an area counts."""
     drills = Drills(Wall())
-    end = Drill(2, NOW_S + 3.0, NOW_S + 3.0, withdrawn=True)
+    end = Drill(1, NOW_S + 3.0, NOW_S + 3.0, withdrawn=True)
     for payload in (DRILL.encode(), end.encode(), DRILL.encode()):
         drills.on_message(message(payload))
 
     assert drills.level() == 1
+
+
+def test_relay_can_order_drills_by_time() -> None:
+    """Gateways read the time of every form, so that no older one replaces an end."""
+    end = Drill(1, NOW_S, NOW_S, withdrawn=True)
+
+    assert [read_notice_time_s(d.encode()) for d in (DRILL, end)] == [NOW_S] * 2
 
 
 def test_drill_leaves_notices_alone() -> None:
@@ -95,6 +107,7 @@ def test_unsigned_drill_is_refused(
         ({"level": 9}, "priority"),
         ({"until_s": NOW_S + 901.0}, "until_s must be at most 900 s after at_s"),
         ({"until_s": NOW_S - 1.0}, "until_s must be at most 900 s after at_s"),
+        ({"level": 2, "withdrawn": True}, "withdrawn must come without level"),
         ({"drill": False}, "drill must be true"),
         ({"criteria": None}, "unknown field"),
     ],

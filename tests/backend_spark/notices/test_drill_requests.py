@@ -47,6 +47,7 @@ def test_end_of_a_drill_is_published(tmp_path: Path) -> None:
     [
         ("nonsense", 4, 60.0, "cell"),
         (CELL, 9, 60.0, "level"),
+        (CELL, 1, 60.0, "level"),
         (CELL, 4, 901.0, "duration_s"),
         (CELL, 4, 0.0, "duration_s"),
     ],
