@@ -478,6 +478,7 @@ class KeepSection:
         return int(getattr(self, f"{key_of.get(table, table)}_days"))
 
 
+CONSOLE_FOLDER: Final = "console"
 LOG_FOLDER: Final = "log"
 QUARANTINE_FOLDER: Final = "quarantine"
 TABLES_FOLDER: Final = "tables"

@@ -19,12 +19,21 @@ from edge_agent.sensors.errors import pin_error_types
 from edge_agent.sensors.registry import find_user
 from service_runtime.errors import FieldError
 from service_runtime.settings import KeyRule, Problem, key
+from slope_science.findings import LOWEST
 
 log = logging.getLogger(__name__)
 
 
-ON, OFF, LIMITED, UNKNOWN = "on", "off", "limited", "unknown"
-"""States of an output; it flashes when limited by `most_s`, and when unknown."""
+ON, OFF, LIMITED, UNKNOWN, DRILL = "on", "off", "limited", "unknown", "drill"
+"""States of an output; it flashes when limited by `most_s`, when unknown, and in a
+drill, which any of the others but `OFF` replaces."""
+
+FAILED = "failed"
+"""Reported of an output that cannot be switched."""
+
+DRILL_PERIOD_S = 10.0
+DRILL_FLASHES = (0, 2, 4)
+"""Seconds of a period in which an output is on in a drill: three short signals."""
 
 FLASH_S = 1.0
 """Time on of one flash: one interval between two updates."""
@@ -120,6 +129,7 @@ class AlarmOutput:
         now_s: float,
         *,
         is_unknown: bool = False,
+        drill_level: int = LOWEST,
     ) -> None:
         """Switch the output by level and time.
 
@@ -128,6 +138,7 @@ class AlarmOutput:
             notice_level: The level of the notices.
             now_s: Monotonic time.
             is_unknown: Whether a notice expired without withdrawal.
+            drill_level: The level of a drill; 1 without one.
         """
         s = self.settings
         level = max(own_level, notice_level) if s.by_notice else own_level
@@ -135,23 +146,32 @@ class AlarmOutput:
             self._since = None
         elif self._since is None or level > self._since[0]:
             self._since = level, now_s
-        start_s = None if self._since is None else self._since[1]
-        is_expired = start_s is not None and 0 < s.most_s <= now_s - start_s
-        if start_s is not None and not is_expired:
-            state = ON
-        elif s.unknown_every_s and is_expired:
-            state = LIMITED
-        elif s.unknown_every_s and is_unknown and s.by_notice:
-            state = UNKNOWN
-        else:
-            state = OFF
+        state = self._state(now_s)
+        if state == OFF and s.by_notice:
+            state = self._weaker_state(is_unknown, is_drill=drill_level >= s.from_level)
         self._switch(state, level)
         if state in {LIMITED, UNKNOWN}:
             self._flash(now_s)
+        elif state == DRILL:
+            self._light(int(now_s % DRILL_PERIOD_S) in DRILL_FLASHES)
 
     def close(self) -> None:
         """Switch the output off and release its pin."""
         self._device.close()
+
+    def _state(self, now_s: float) -> str:
+        """State by the level."""
+        if self._since is None:
+            return OFF
+        if not 0 < self.settings.most_s <= now_s - self._since[1]:
+            return ON
+        return LIMITED if self.settings.unknown_every_s else OFF
+
+    def _weaker_state(self, is_unknown: bool, *, is_drill: bool) -> str:
+        """State where the level switches nothing on."""
+        if is_unknown and self.settings.unknown_every_s:
+            return UNKNOWN
+        return DRILL if is_drill and self._since is None else OFF
 
     def _switch(self, state: str, level: int) -> None:
         if state == self.state:
@@ -167,7 +187,9 @@ class AlarmOutput:
 
     def _flash(self, now_s: float) -> None:
         every_s = self.settings.unknown_every_s
-        is_lit = now_s % every_s >= every_s - FLASH_S
+        self._light(now_s % every_s >= every_s - FLASH_S)
+
+    def _light(self, is_lit: bool) -> None:
         if is_lit != self._device.value:
             self._device.value = is_lit
 
@@ -198,16 +220,33 @@ class AlarmOutputs:
                 self._failed[each.name] = str(error)
 
     def update(
-        self, own_level: int, notice_level: int, *, is_unknown: bool = False
+        self,
+        own_level: int,
+        notice_level: int,
+        *,
+        is_unknown: bool = False,
+        drill_level: int = LOWEST,
     ) -> None:
         """Switch all outputs by the current levels; see `AlarmOutput.update`."""
         for alarm in self._alarms:
-            alarm.update(own_level, notice_level, self._clock(), is_unknown=is_unknown)
+            alarm.update(
+                own_level,
+                notice_level,
+                self._clock(),
+                is_unknown=is_unknown,
+                drill_level=drill_level,
+            )
 
     def states(self) -> Mapping[str, str]:
         """State of each output by name, or why it cannot be switched."""
         states = {a.settings.name: a.state for a in self._alarms}
         return {**states, **self._failed}
+
+    def summary(self) -> str | None:
+        """State of each output, such as ``siren:on lamp:off``; None without outputs."""
+        states = {a.settings.name: a.state for a in self._alarms}
+        states |= dict.fromkeys(self._failed, FAILED)
+        return " ".join(f"{name}:{state}" for name, state in states.items()) or None
 
     def close(self) -> None:
         """Switch all outputs off and release their pins."""

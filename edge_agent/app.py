@@ -23,6 +23,7 @@ from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.config import NodeSettings
 from edge_agent.coordinator import Coordinator, MoveSlope, NodeParts
+from edge_agent.drills import Drills
 from edge_agent.notices import NOTICES_STATE, Notices, make_state_writer, make_verifier
 from edge_agent.queue.base import (
     COMMIT_EVERY_PUT,
@@ -77,7 +78,12 @@ from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.shared_connection import ConnectionPool
-from spatial_mqtt.topics import cell_topic, notice_filters, rollout_filters
+from spatial_mqtt.topics import (
+    cell_topic,
+    drill_filters,
+    notice_filters,
+    rollout_filters,
+)
 from spatial_mqtt.transport import IncomingMessage, Session
 
 if TYPE_CHECKING:
@@ -345,8 +351,10 @@ def build_safe_node(safe: RecoveredSettings) -> tuple[Coordinator, SystemdSuperv
 def _parts(shared: _Shared, backend: HardwareBackend) -> NodeParts:
     node, machine = shared.node, SystemClock()
     notices, rollouts = _notices(shared), _rollouts(shared)
+    verify = _notice_verifier(node.settings.notices.keys)
+    drills = Drills(backend.clock.wall_s, verify)
     links = _connections(shared)
-    uplink = _uplink(shared, _subscriptions(node, notices, rollouts), links)
+    uplink = _uplink(shared, _subscriptions(node, notices, drills, rollouts), links)
     updater = None if rollouts is None else _updater(shared, rollouts, uplink, links)
     alarms = AlarmOutputs(node.settings.alarm, backend.pin_factory, time.monotonic)
 
@@ -371,6 +379,7 @@ def _parts(shared: _Shared, backend: HardwareBackend) -> NodeParts:
         uplink,
         GatewaySelector(uplink, make_gateway_source(node), shared.stop, time.monotonic),
         notices,
+        drills,
         updater,
         alarms,
         opened,
@@ -433,7 +442,10 @@ def _notices(shared: _Shared) -> Notices:
     state = shared.queue.get_state(NOTICES_STATE)
     section, store = shared.node.settings.notices, make_state_writer(shared.queue)
     verify = _notice_verifier(section.keys)
-    return Notices(state, store, verify=verify, unknown_s=section.unknown_s)
+    clock = SystemClock()
+    return Notices(
+        state, store, verify=verify, unknown_s=section.unknown_s, wall_s=clock.wall_s
+    )
 
 
 def _notice_verifier(keys: Sequence[str]) -> OpenNotice | None:
@@ -468,19 +480,19 @@ def _rollouts(shared: _Shared) -> Rollouts | None:
 
 
 def _subscriptions(
-    node: NodeSettings, notices: Notices, rollouts: Rollouts | None
+    node: NodeSettings, notices: Notices, drills: Drills, rollouts: Rollouts | None
 ) -> ExtraSubscriptions:
     """Subscriptions of the uplink beside receipts."""
     topic = cell_topic(find_node_cell(node))
-    filters = notice_filters(topic)
-    if rollouts is None:
-        return ExtraSubscriptions(filters, notices.on_message)
-    rollout_topics = rollout_filters(topic)
+    handlers = dict.fromkeys(notice_filters(topic), notices.on_message)
+    handlers |= dict.fromkeys(drill_filters(topic), drills.on_message)
+    if rollouts is not None:
+        handlers |= dict.fromkeys(rollout_filters(topic), rollouts.on_message)
 
     def on_message(incoming: IncomingMessage) -> None:
-        (rollouts if incoming.topic in rollout_topics else notices).on_message(incoming)
+        handlers.get(incoming.topic, notices.on_message)(incoming)
 
-    return ExtraSubscriptions((*filters, *rollout_topics), on_message)
+    return ExtraSubscriptions(tuple(handlers), on_message)
 
 
 def _connections(shared: _Shared) -> ConnectionPool:

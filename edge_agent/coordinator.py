@@ -12,6 +12,7 @@ from pathlib import Path
 from edge_agent.agent import Agent
 from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock
+from edge_agent.drills import Drills
 from edge_agent.notices import Notices
 from edge_agent.queue.base import Queue
 from edge_agent.sampler import Sampler
@@ -52,6 +53,7 @@ class NodeParts:
         uplink: Sends from the queue to a gateway.
         selection: Chooses the gateway of the uplink.
         notices: Levels and criteria that analysts published for the position.
+        drills: Drills of the alarm outputs.
         updater: Fetches updates of the image; None where none are taken.
         alarms: The alarm outputs.
         sensors: All sensors, open.
@@ -66,6 +68,7 @@ class NodeParts:
     uplink: Uplink
     selection: GatewaySelector
     notices: Notices
+    drills: Drills
     updater: Updater | None
     alarms: AlarmOutputs
     sensors: Sequence[Sensor]
@@ -156,7 +159,14 @@ class Coordinator:
         queue, endpoint = self._parts.queue, self._parts.uplink.endpoint
         stats, oldest_s = queue.stats(), queue.oldest_s()
         return HealthSnapshot(
-            stats, oldest_s, endpoint, self._battery_v, self._update_words()
+            stats,
+            oldest_s,
+            endpoint,
+            self._battery_v,
+            self._update_words(),
+            self._parts.alarms.summary(),
+            self._parts.notices.current(self._parts.clock.wall_s()),
+            self._parts.drills.current(),
         )
 
     def update_status(self) -> str:
@@ -172,8 +182,9 @@ class Coordinator:
             self._mistakes,
             parts.alarms.states(),
             parts.notices.summary(parts.clock.wall_s()),
-            parts.notices.refused,
+            parts.notices.refused or parts.drills.refused,
             self._update_words(),
+            parts.drills.summary(),
         )
         at_s, mono_s = parts.machine_clock.wall_s(), parts.machine_clock.mono_s()
         status = make_status(
@@ -211,7 +222,7 @@ class Coordinator:
 
     def _switch_alarms(self, beat: Heartbeat) -> None:
         """Switch the alarm outputs; no other thread does."""
-        was_unknown = False
+        was_unknown, reported = False, self._way_back()
         while not self._stop.wait(ALARMS_INTERVAL_S):
             beat()
             now_s = self._parts.clock.wall_s()
@@ -221,8 +232,23 @@ class Coordinator:
                 log.warning("notices: %s", words or "the level is known again")
                 was_unknown = is_unknown
             self._parts.alarms.update(
-                self._alarm_level(now_s), self._notice_level(), is_unknown=is_unknown
+                self._alarm_level(now_s),
+                self._notice_level(),
+                is_unknown=is_unknown,
+                drill_level=self._parts.drills.level(),
             )
+            if self._way_back() != reported:
+                reported = self._way_back()
+                self._parts.sampler.report(self.health_snapshot().readings())
+                self._parts.uplink.wake()
+
+    def _way_back(self) -> tuple[object, ...]:
+        """What is reported at once when it changes; empty without outputs."""
+        states = self._parts.alarms.summary()
+        if states is None:
+            return ()
+        notice = self._parts.notices.current(self._parts.clock.wall_s())
+        return states, notice and notice.level, self._parts.drills.current()
 
     def _move_slope(self, beat: Heartbeat) -> None:
         move_slope = self._parts.move_slope

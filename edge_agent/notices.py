@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
+from edge_agent.drills import ReceivedOrder
 from edge_agent.queue.base import Queue, QueueFileError
 from service_runtime.errors import FieldError
 from slope_science.findings import ADVISORY, WARNING
@@ -77,6 +78,7 @@ class Notices:
         verify: Checks the signature of a topic and payload and returns the notice's
             JSON, or raises `NoticeError`; None where notices need no signature.
         unknown_s: How long a level is unknown after its notice expired.
+        wall_s: Unix time, for the times of receipt.
 
     Attributes:
         refused: Reason of the last refusal; None when none was refused.
@@ -90,11 +92,14 @@ class Notices:
         *,
         verify: OpenNotice | None = None,
         unknown_s: float = UNKNOWN_S,
+        wall_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._by_topic = _restored(state, is_signed=verify is not None)
         self._remember = store_state
         self._opened = verify
         self._unknown_s = unknown_s
+        self._wall_s = wall_s
+        self._received_s: dict[str, float] = {}
         self.on_change = on_change
         self.refused: str | None = None
 
@@ -118,6 +123,7 @@ class Notices:
             del self._by_topic[topic]
         else:
             self._by_topic[topic] = notice
+            self._received_s[topic] = self._wall_s()
         log.info("notice on %s: %s", topic, notice or "withdrawn")
         state = {name: each.encode().decode() for name, each in self._by_topic.items()}
         self._remember({NOTICES_STATE: json.dumps(state)})
@@ -128,6 +134,18 @@ class Notices:
     def level(self, now_s: float) -> int:
         """The highest level in force; 1 without notices."""
         return max((n.level for _, n in self._in_force(now_s)), default=1)
+
+    def current(self, now_s: float) -> ReceivedOrder | None:
+        """The notice of the highest level in force; None without one.
+
+        Its time of receipt is 0 after a restart, which keeps the notice only.
+        """
+        found = [
+            ReceivedOrder(n.level, n.at_s, self._received_s.get(topic, 0.0))
+            for topic, n in self._in_force(now_s)
+            if not n.withdrawn
+        ]
+        return max(found, key=lambda each: (each.level, each.at_s), default=None)
 
     def is_unknown(self, now_s: float) -> bool:
         """Whether a notice of level 3 or more expired without withdrawal or renewal.

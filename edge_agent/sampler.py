@@ -11,6 +11,7 @@ from edge_agent.sensor_reader import SensorReader
 from edge_agent.sensors.base import Sensor
 from edge_agent.triage.engine import Triage, TriageResult
 from edge_agent.triage.samples import Instant
+from slope_science.findings import LOWEST
 from slope_science.reasons import encode_reason
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.cells import Cell
@@ -21,6 +22,8 @@ from spatial_mqtt.topics import ForwardTopic, cell_topic
 log = logging.getLogger(__name__)
 
 TRIAGE_STATE = "triage"
+REPORT_PRIORITY = 2
+"""Before routine readings, and below the priorities that state a level."""
 
 
 def make_draft(pack: Pack, cell: Cell) -> MessageDraft:
@@ -127,6 +130,12 @@ class Sampler:
             readings += self.health_readings(assessment.priority)
             self._put(readings, assessment, now_s, chosen)
         self.on_put(assessment, readings)
+
+    def report(self, readings: Sequence[Reading]) -> None:
+        """Queue readings of the node's own state at once, in a pack of their own."""
+        with self._assessing:
+            result = TriageResult(REPORT_PRIORITY, None, LOWEST)
+            self._put(list(readings), result, self._clock.wall_s(), ())
 
     def apply_criteria(
         self, criteria: CriteriaNotice | None, *, withdrawn: bool

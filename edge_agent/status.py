@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from edge_agent.drills import ReceivedOrder
 from edge_agent.queue.base import QueueStats
 from edge_agent.queue.inspection import format_depth, format_waiting
 from edge_agent.safe_mode import format_safe_mode
@@ -48,6 +49,7 @@ class NodeStatus:
         notice: Highest level of the notices, as text; None for level 1.
         refused: Reason of the last refused notice; None when none was refused.
         update: State of an update; None when there is none.
+        drill: The drill in force, as text; None without one.
     """
 
     line: str
@@ -70,6 +72,7 @@ class NodeStatus:
     update: str | None = None
     gives_receipts: bool = True
     held: int = 0
+    drill: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class StatusInputs:
         notice: Highest level of the notices, as text.
         refused: Reason of the last refused notice.
         update: State of an update.
+        drill: The drill in force, as text.
     """
 
     uplink: UplinkState
@@ -101,6 +105,7 @@ class StatusInputs:
     notice: str | None = None
     refused: str | None = None
     update: str | None = None
+    drill: str | None = None
 
 
 def make_status(
@@ -129,6 +134,7 @@ def make_status(
         update=inputs.update,
         gives_receipts=uplink.gives_receipts,
         held=uplink.held_count,
+        drill=inputs.drill,
     )
 
 
@@ -159,6 +165,8 @@ def _line(parts: StatusInputs) -> str:
     items = [format_safe_mode(parts.mistakes)] if parts.mistakes else []
     if parts.notice is not None:
         items.append(parts.notice)
+    if parts.drill is not None:
+        items.append(parts.drill)
     items.append(format_link(parts.uplink, parts.now_s))
     items.append(format_depth(parts.stats, parts.oldest_s))
     if parts.problems:
@@ -183,6 +191,9 @@ class HealthSnapshot:
         gateway: The gateway in use.
         battery_v: Voltage of the battery; None where there is none.
         update: State of an update; None when there is none.
+        alarms: States of the alarm outputs as `AlarmOutputs.summary` gives them.
+        notice: The notice in force; None without one.
+        drill: The drill in force; None without one.
     """
 
     stats: QueueStats
@@ -190,6 +201,9 @@ class HealthSnapshot:
     gateway: Endpoint | None
     battery_v: float | None
     update: str | None = None
+    alarms: str | None = None
+    notice: ReceivedOrder | None = None
+    drill: ReceivedOrder | None = None
 
     def readings(self) -> list[Reading]:
         """The readings that `spatial_mqtt.senml` names."""
@@ -206,6 +220,7 @@ class HealthSnapshot:
             Reading(senml.STATUS_GATEWAY, None, where),
             Reading(senml.STATUS_DROPPED, "count", float(dropped)),
         ]
+        readings += self.alarm_readings()
         if self.battery_v is not None:
             readings.append(
                 Reading(senml.STATUS_BATTERY, "V", round(self.battery_v, 2))
@@ -215,6 +230,19 @@ class HealthSnapshot:
                 Reading(senml.STATUS_UPDATE, None, self.update[:MAX_UPDATE_CHARS])
             )
         return readings
+
+    def alarm_readings(self) -> list[Reading]:
+        """The readings about the way back; none at a node without outputs."""
+        if self.alarms is None:
+            return []
+        orders = ((senml.STATUS_NOTICE, self.notice), (senml.STATUS_DRILL, self.drill))
+        return [
+            Reading(senml.STATUS_ALARMS, None, self.alarms),
+            *(
+                Reading(name, None, str(order) if order else senml.STATUS_NO_VALUE)
+                for name, order in orders
+            ),
+        ]
 
 
 class HealthReporter:

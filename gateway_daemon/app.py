@@ -64,7 +64,7 @@ from spatial_mqtt.announcements import OpenNotice
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo
 from spatial_mqtt.shared_connection import ConnectionPool
-from spatial_mqtt.topics import ROLLOUT_FILTER
+from spatial_mqtt.topics import DRILL_FILTER, NOTICE_FILTER, ROLLOUT_FILTER
 from spatial_mqtt.transport import ConnectionHandler, Session
 
 PROBE_TIMEOUT_S = 3.0
@@ -345,17 +345,28 @@ def _discovery(
 
 
 def _relays(settings: GatewaySettings, links: _GatewayLinks) -> list[NoticeRelay]:
-    """Relays of notices and of rollouts; nodes verify the rollouts themselves."""
+    """Relays of notices, drills and rollouts; nodes verify rollouts themselves."""
     section = settings.gateway
     managers = [
         partial(links.to_managers, Endpoint.parse(url)) for url in section.managers
     ]
     own = links.to_own(section.broker)
     verify = _verifier(section.notice_keys)
-    notices, updates = f"{section.id}-notices", f"{section.id}-updates"
+    relays = (
+        ("notices", NOTICE_FILTER, verify),
+        ("drills", DRILL_FILTER, verify),
+        ("updates", ROLLOUT_FILTER, None),
+    )
     return [
-        NoticeRelay(notices, managers, own, links.watchdog, verify=verify),
-        NoticeRelay(updates, managers, own, links.watchdog, filter_=ROLLOUT_FILTER),
+        NoticeRelay(
+            f"{section.id}-{name}",
+            managers,
+            own,
+            links.watchdog,
+            filter_=filter_,
+            verify=check,
+        )
+        for name, filter_, check in relays
     ]
 
 

@@ -10,7 +10,7 @@ A prefecture does not judge every level everywhere. Such a criterion is infinite
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
@@ -30,6 +30,8 @@ LOOK_AHEAD_H: Final = (2, 3)
 ADVISORY_LEVEL, WARNING_LEVEL, LINE_LEVEL, SPECIAL_LEVEL = range(2, 6)
 JUDGED_LEVELS: Final = (ADVISORY_LEVEL, WARNING_LEVEL, LINE_LEVEL, SPECIAL_LEVEL)
 """Levels that rain can reach, each with a criterion."""
+
+FULL_PERCENT: Final = 100.0
 
 CriticalLine = tuple[tuple[float, ...], ...]
 NO_LINE: Final[CriticalLine] = ((0.0, NOT_JUDGED_MM), (1.0, NOT_JUDGED_MM))
@@ -115,6 +117,19 @@ class Criteria:
         criterion is 1.25 of the critical line without rain.
         """
         return cls(warning_mm, 0.75 * warning_mm, 1.25 * 1.478 * warning_mm)
+
+    def with_line_percent(self, percent: float) -> "Criteria":
+        """These criteria with the critical line at a percentage of itself.
+
+        After a strong earthquake prefectures lower their criteria like this (暫定基準).
+        """
+        if percent == FULL_PERCENT:
+            return self
+        share = percent / FULL_PERCENT
+        points = self.line or tuple(
+            (float(r60), self.critical_line_mm(r60)) for r60 in range(MAX_LINE_POINTS)
+        )
+        return replace(self, line=tuple((r60, mm * share) for r60, mm in points))
 
     @property
     def look_ahead_steps(self) -> int:

@@ -121,8 +121,66 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
             ) from error
 
 
+MAX_DRILL_S: Final = 900.0
+"""Longest drill: people must not get used to an alarm that goes on."""
+
+
+class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A drill of the alarm outputs of an area.
+
+    It has a topic of its own (`topics.drill_topic`), so that it never takes the place
+    of a notice, and programs of earlier versions never take it for one.
+
+    Attributes:
+        level: Outputs from this level on take part.
+        until_s: Unix time of its end, at most `MAX_DRILL_S` after `at_s`.
+        at_s: Unix time of creation; the newest drill of an area is in force.
+        withdrawn: Ends the earlier drill; the level is then 1, as in a notice.
+        drill: Always true, so that the text of the message says what it is.
+    """
+
+    level: int
+    until_s: float
+    at_s: float
+    withdrawn: bool = False
+    drill: bool = True
+
+    def __post_init__(self) -> None:
+        """Reject levels off the ladder and times out of range."""
+        LADDER.check(self.level)
+        if not self.drill:
+            raise ValueError("drill must be true")
+        if self.withdrawn and self.level > 1:
+            raise ValueError("withdrawn must come without level")
+        if not 0 < self.at_s <= MAX_TIME_S:
+            raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
+        if not self.at_s <= self.until_s <= self.at_s + MAX_DRILL_S:
+            rule = f"until_s must be at most {MAX_DRILL_S:g} s after at_s"
+            raise ValueError(f"{rule}, got {self.until_s - self.at_s:g} s")
+
+    def encode(self) -> bytes:
+        """Encode as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Drill":
+        """Decode a drill.
+
+        Raises:
+            NoticeError: The payload does not parse.
+        """
+        if len(payload) > MAX_NOTICE_BYTES:
+            rule = f"at most {MAX_NOTICE_BYTES} bytes"
+            raise NoticeError("drill", rule, f"{len(payload)} bytes")
+        try:
+            return decode_json(payload, cls)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            rule = f"JSON of its form ({error})"
+            raise NoticeError("drill", rule, payload) from error
+
+
 class SignedNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A notice or rollout with its signature.
+    """A notice, drill or rollout with its signature.
 
     Attributes:
         body: JSON of the message.

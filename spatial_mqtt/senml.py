@@ -433,6 +433,14 @@ STATUS_GATEWAY: Final = f"{STATUS_PREFIX}gateway"
 STATUS_DROPPED: Final = f"{STATUS_PREFIX}dropped"
 STATUS_BATTERY: Final = f"{STATUS_PREFIX}battery"
 STATUS_UPDATE: Final = f"{STATUS_PREFIX}update"
+STATUS_ALARMS: Final = f"{STATUS_PREFIX}alarms"
+"""States of the alarm outputs, such as ``siren:on lamp:drill``."""
+
+STATUS_NOTICE: Final = f"{STATUS_PREFIX}notice"
+"""The notice in force: level, its time of creation and of receipt in Unix seconds."""
+
+STATUS_DRILL: Final = f"{STATUS_PREFIX}drill"
+"""The drill in force, likewise."""
 
 STATUS_NO_VALUE: Final = "none"
 """Value for an empty queue, and for a node without a gateway."""

@@ -7,6 +7,7 @@
     /custody/<sender>                     receipts for a sender
     /custody/offer/<receiver>             offer of receipts, retained
     /notice/<area>                        notice for an area, retained
+    /drill/<area>                         drill of the alarms of an area, retained
     /update/<area>                        rollout for an area, retained
     /piece/want/<name>                    request for a chunk of a file
     /piece/for/<name>                     the chunk
@@ -102,6 +103,7 @@ FORWARD_FILTER: Final = "/forward/#"
 FROM_FILTER: Final = "/from/#"
 CUSTODY_FILTER: Final = "/custody/+"
 NOTICE_FILTER: Final = "/notice/#"
+DRILL_FILTER: Final = "/drill/#"
 ADMIN_FILTER: Final = "/api/tool/#"
 """Commands of administrators to Managers."""
 
@@ -146,7 +148,7 @@ _FORWARD = "/forward"
 _FROM = "/from/"
 _CUSTODY = "/custody/"
 _API, _API_FROM = "/api", "/api/from/"
-_OTHER_PREFIXES = ("/update/", "/piece/", "/api/", "/overlay/")
+_OTHER_PREFIXES = ("/drill/", "/update/", "/piece/", "/api/", "/overlay/")
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")
 _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -379,6 +381,20 @@ def notice_topic(area: str) -> str:
 def notice_filters(topic: str) -> tuple[str, ...]:
     """Filters of a node at a topic: its own cell and every area around it."""
     return tuple(notice_topic(area) for area in areas_around(topic))
+
+
+def drill_topic(area: str) -> str:
+    """Topic of the retained drill for an area, apart from its notice.
+
+    Raises:
+        TopicError: The text is not an area.
+    """
+    return f"/drill{check_area(area)}"
+
+
+def drill_filters(topic: str) -> tuple[str, ...]:
+    """Filters of a node at a topic: its own cell and every area around it."""
+    return tuple(drill_topic(area) for area in areas_around(topic))
 
 
 def check_area(area: str) -> str:

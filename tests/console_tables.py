@@ -89,12 +89,13 @@ def write_tables(data: Path, slopes: Iterable[Slope], end_s: int) -> None:
         known = list(slope.observations(end_s))
         rows = make_levels_table(slope.cell.token, score_levels(known, CRITERIA))
         write_deltalake(str(folder / "levels"), rows.cast(LEVELS), mode="append")
-        silver = [_silver(slope, o, seq) for seq, o in enumerate(known)]
+        silver = [silver_row(slope, o, seq) for seq, o in enumerate(known)]
         table = pa.Table.from_pylist(silver, schema=SILVER)
         write_deltalake(str(folder / "silver"), table, mode="append")
 
 
-def _silver(slope: Slope, observation: Observation, seq: int) -> dict[str, Any]:
+def silver_row(slope: Slope, observation: Observation, seq: int) -> dict[str, Any]:
+    """Row of silver for an observation of a slope."""
     position = Cell.at(slope.latitude, slope.longitude)
     return {
         "node": slope.node,

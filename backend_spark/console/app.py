@@ -5,6 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,7 +20,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.staticfiles import StaticFiles
 
-from backend_spark.config import BackendSettings, ConsoleSection
+from backend_spark.config import CONSOLE_FOLDER, BackendSettings, ConsoleSection
 from backend_spark.console import connections, nodes
 from backend_spark.console.access_log import AccessLog
 from backend_spark.console.accounts import AccountsFile
@@ -45,7 +46,7 @@ from backend_spark.console.notifications.sender import (
 )
 from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
-from backend_spark.console.places import CONSOLE_FOLDER, StoredPlaces
+from backend_spark.console.places import StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
 from backend_spark.console.routes import (
     cap_feed,
@@ -59,13 +60,16 @@ from backend_spark.console.routes import (
     skill,
     thresholds,
     time_travel,
+    way_back,
 )
 from backend_spark.console.routes import map as map_tiles
 from backend_spark.console.routes import overlays as map_overlays
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.standards import open_standards
+from backend_spark.console.threshold_preview import PastPreview
 from backend_spark.console.thresholds import Thresholds
-from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.console.way_back import WayBack
+from backend_spark.criteria.cell_rules import make_cell_rules
 from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.chance import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
@@ -149,6 +153,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
         notifications,
         thresholds,
         time_travel,
+        way_back,
         skill,
         map_tiles,
         map_overlays,
@@ -301,8 +306,7 @@ def make_services(
         raise SettingsError([Problem.of(error)]) from error
     journal = Journal(folder / JOURNAL_FILE)
     book = EventBook(journal)
-    sessions = SessionStore(folder / SESSIONS_FILE)
-    logins = _make_logins(accounts, sessions, journal, clock)
+    logins = _make_logins(accounts, folder, journal, clock)
     thresholds = _open_thresholds(settings, journal)
     places = StoredPlaces(Path(settings.backend.data))
     live_state.criteria = thresholds.lookup
@@ -315,18 +319,21 @@ def make_services(
         events=book,
         event_detector=EventDetector(live_state, book, live_state.tables),
         thresholds=thresholds,
+        preview=PastPreview(live_state.tables, thresholds, settings.score),
         notifications=make_sender(settings, journal, book, live_state),
         packs=packs,
         overlays=Overlays(folder / OVERLAYS_FOLDER, journal),
         standards=open_standards(live_state, places, journal, folder, time.monotonic),
         clock=clock,
         places=places,
+        way_back=WayBack.open(Path(settings.backend.data)),
     )
 
 
 def _make_logins(
-    accounts: AccountsFile, sessions: SessionStore, journal: Journal, clock: Clock
+    accounts: AccountsFile, folder: Path, journal: Journal, clock: Clock
 ) -> LoginService:
+    sessions = SessionStore(folder / SESSIONS_FILE)
     key = sessions.signing_key(lambda: secrets.token_bytes(32))
     access = AccessLog(journal)
     accounts.subscribe(lambda now: access.accounts(now, clock()))
@@ -394,11 +401,10 @@ def render_report(
 
 
 def _open_thresholds(settings: BackendSettings, journal: Journal) -> Thresholds:
-    base = CellRuleProvider.from_settings(settings.criteria).table
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
-    thresholds = Thresholds(journal, base, folder / CRITERIA_FILE)
-    if thresholds.table.exists():
-        thresholds.write_table()  # a table of an earlier release lacks unknown cells
+    rules = replace(make_cell_rules(settings), changes=folder / CRITERIA_FILE)
+    thresholds = Thresholds(journal, rules)
+    thresholds.write_table()  # a table of an earlier release lacks columns
     return thresholds
 
 

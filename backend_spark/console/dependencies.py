@@ -19,7 +19,9 @@ from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.standards import StandardServices
+from backend_spark.console.threshold_preview import PastPreview
 from backend_spark.console.thresholds import Thresholds
+from backend_spark.console.way_back import WayBack
 from backend_spark.tables.store import Folder
 from backend_spark.tile_packs.reader import TilePack
 
@@ -37,12 +39,14 @@ class ConsoleServices:
         events: Events of the slopes.
         event_detector: Detects events.
         thresholds: Criteria of the cells.
+        preview: Judges the past with other thresholds.
         notifications: Sends notifications.
         packs: Ground of the map, the lowest first.
         overlays: Overlays of the map.
         standards: Services for other programs.
         clock: Unix time.
         places: Names of cells and nodes.
+        way_back: Notices, receipts and alarms of cells.
     """
 
     settings: BackendSettings
@@ -53,12 +57,14 @@ class ConsoleServices:
     events: EventBook
     event_detector: EventDetector
     thresholds: Thresholds
+    preview: PastPreview
     notifications: NotificationSender
     packs: tuple[TilePack, ...]
     overlays: Overlays
     standards: StandardServices
     clock: Callable[[], float]
     places: StoredPlaces
+    way_back: WayBack
     _counting: threading.Lock = field(default_factory=threading.Lock)
 
     @property

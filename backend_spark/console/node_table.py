@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.nodes import NewestReading, NodeState
+from backend_spark.console.way_back import alarm_states
 from spatial_mqtt import senml
 
 NODE_STATES: Final = ("silent", "suspect", "late", "clock", "well")
@@ -69,11 +70,13 @@ def status_report(node: NodeState) -> dict[str, Any]:
         oldest_s: Age of the oldest message without a receipt, in seconds.
         gateway: Gateway in use, ``host:port``, or ``none``.
         dropped: Number of messages ever evicted.
+        alarms: State of each alarm output by name.
     """
     queued = node.readings.get(senml.STATUS_QUEUED)
     readings = {key: node.readings.get(name) for key, name in REPORT_READINGS.items()}
     values = {key: reading and _plain(reading) for key, reading in readings.items()}
-    return {"reported_s": queued and queued.at_s, **values}
+    alarms = alarm_states(node.readings)
+    return {"reported_s": queued and queued.at_s, **values, "alarms": alarms}
 
 
 def _plain(reading: NewestReading) -> float | str | None:

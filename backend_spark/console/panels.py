@@ -1,6 +1,6 @@
 """Panels: the data of one cell or one node over 72 hours."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,7 +15,8 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.store import Folder
 from slope_science.creep import CAUTION_MM_PER_H, EVACUATION_MM_PER_H
 from slope_science.criteria import Criteria
-from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
+from slope_science.evidence.settings import LevelThresholds
+from slope_science.findings import DANGER, WARNING
 
 MAX_POINTS: Final = 20_000
 EXTRA_COLUMNS: Final = (
@@ -46,13 +47,19 @@ class PanelReader:
     calibration: Calibration | None = None
 
     def cell_panel(
-        self, token: str, criteria: Criteria, *, use_gold: bool = True
+        self,
+        token: str,
+        criteria: Criteria,
+        tilt: LevelThresholds,
+        *,
+        use_gold: bool = True,
     ) -> dict[str, Any] | None:
         """Panel of a cell; None if there is no such cell.
 
         Args:
             token: Of the cell.
             criteria: Of the cell.
+            tilt: Levels and rates of tilt of the cell.
             use_gold: Whether gold was scored with these criteria. If so, its
                 futures are shown; otherwise they are computed here.
         """
@@ -92,7 +99,7 @@ class PanelReader:
                 "futures": two_hour_futures(
                     latest, criteria, newest if use_gold else {}
                 ),
-                "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
+                "tilt_deg_per_h": tilt_limits(tilt),
             }
         )
 
@@ -128,8 +135,15 @@ class PanelReader:
         rows: list[dict[str, Any]] = found.to_pylist()
         return rows
 
-    def node_panel(self, node_id: str) -> dict[str, Any] | None:
-        """Panel of a node; None if there is no such node."""
+    def node_panel(
+        self, node_id: str, tilt_of: Callable[[str], LevelThresholds]
+    ) -> dict[str, Any] | None:
+        """Panel of a node; None if there is no such node.
+
+        Args:
+            node_id: Of the node.
+            tilt_of: Levels and rates of tilt of a cell.
+        """
         with self.live_state.lock:
             node = self.live_state.nodes.by_id.get(node_id)
             if node is None:
@@ -141,7 +155,7 @@ class PanelReader:
             "now_s": now_s,
             "series": self._readings(node_id, since_s),
             "sensors": self.sensor_rows(node_id, since_s),
-            "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
+            "tilt_deg_per_h": tilt_limits(tilt_of(node.cell or "")),
             "velocity_mm_per_h": [CAUTION_MM_PER_H, EVACUATION_MM_PER_H],
         }
 
@@ -159,6 +173,12 @@ class PanelReader:
             series["value"].append(round(value, 6))
             series["flag"].append(row.get("flag"))
         return found
+
+
+def tilt_limits(tilt: LevelThresholds) -> list[float | None]:
+    """Rates of tilt of levels 3 and 4 for a chart; None without one."""
+    rates = dict(tilt)
+    return [rates.get(level) for level in (WARNING, DANGER)]
 
 
 def two_hour_futures(

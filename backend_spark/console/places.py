@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from backend_spark.config import CONSOLE_FOLDER
 from backend_spark.console.level_grid import headline_order
 from service_runtime.decoding import decode_json
 from service_runtime.files import write_atomic
@@ -19,7 +20,6 @@ from spatial_mqtt.cells import distance_km
 
 log = logging.getLogger(__name__)
 
-CONSOLE_FOLDER: Final = "console"
 PLACES_FILE: Final = "places.json"
 """Folder in the data folder, and file in it."""
 

@@ -1,8 +1,9 @@
 """Thresholds set in the console, their versions, and levels under assumed rain.
 
-The newest version of a cell, or of all cells, is used in the console at once; the
-prefecture's critical line stays. The same thresholds are written as a table for the
-scoring job, which reads it if ``criteria.changes`` names it.
+The newest version of a cell, or of all cells, is used in the console at once. It has
+its own criteria, a percentage for the prefecture's critical line, and rates of tilt.
+The same thresholds are written as a table for the scoring job, which reads it if
+``criteria.changes`` names it.
 """
 
 import csv
@@ -14,6 +15,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from backend_spark.console import level_grid
@@ -21,16 +23,12 @@ from backend_spark.console.audit_log import Journal, JournalEntry
 from backend_spark.console.level_grid import LevelGrid
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
-from backend_spark.criteria.tables import OTHER_CELLS, CriteriaTable
+from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.criteria.tables import OTHER_CELLS, CriteriaRow, CriteriaTable
+from service_runtime.decoding import convert
 from service_runtime.files import write_atomic
-from slope_science.criteria import (
-    ADVISORY_LEVEL,
-    JUDGED_LEVELS,
-    NOT_JUDGED_MM,
-    SPECIAL_LEVEL,
-    WARNING_LEVEL,
-    Criteria,
-)
+from slope_science.criteria import FULL_PERCENT, JUDGED_LEVELS, Criteria
+from slope_science.evidence.settings import LevelThresholds, with_tilt_rates
 from slope_science.findings import EMERGENCY, LOWEST
 from slope_science.rain import STEPS_PER_HOUR, assumed_levels
 from slope_science.reason_codes import ReasonCode
@@ -43,28 +41,90 @@ MAX_VERSIONS: Final = 10_000
 MAX_HOURS: Final = 6
 MAX_MM_PER_H: Final = 200.0
 FAR_MM: Final = 1e9
+TABLE_COLUMNS: Final = (
+    *("cell", "LEVEL1", "LEVEL2", "SPECIAL", "VERSION", "LINE_PERCENT"),
+    *("TILT3_DEG_PER_H", "TILT4_DEG_PER_H"),
+)
 _LEVELS: Final = range(LOWEST, EMERGENCY + 1)
+
+
+class ThresholdVersion(msgspec.Struct, frozen=True):
+    """Thresholds of one cell or of all cells, as the journal holds them.
+
+    Attributes:
+        advisory_mm: Criterion of level 2, soil water index.
+        warning_mm: Of level 3.
+        special_mm: Of level 5.
+        why: Reason of the change.
+        line_percent: Critical line in percent of the prefecture's.
+        tilt_3_deg_per_h: Rate of tilt of level 3; None for that of the settings, as
+            is the next one.
+        tilt_4_deg_per_h: Of level 4.
+        withdrawn: Whether the earlier versions end instead, and the values above do
+            not count.
+    """
+
+    advisory_mm: float = 0.0
+    warning_mm: float = 0.0
+    special_mm: float = 0.0
+    why: str = ""
+    line_percent: float = FULL_PERCENT
+    tilt_3_deg_per_h: float | None = None
+    tilt_4_deg_per_h: float | None = None
+    withdrawn: bool = False
+
+    def row(self, version: str = "") -> CriteriaRow | None:
+        """The row for the job's table; None where the version ends earlier ones.
+
+        Args:
+            version: Author and day, shown in reasons.
+        """
+        if self.withdrawn:
+            return None
+        tilt = (self.tilt_3_deg_per_h, self.tilt_4_deg_per_h)
+        return CriteriaRow(
+            self.advisory_mm,
+            self.warning_mm,
+            special_mm=self.special_mm,
+            version=version,
+            line_percent=None
+            if self.line_percent == FULL_PERCENT
+            else self.line_percent,
+            tilt_deg_per_h=tuple(rate for rate in tilt if rate is not None),
+        )
 
 
 @dataclass(frozen=True)
 class Thresholds:
     """Criteria of each cell in the console.
 
+    The job and the console read the same file with the same code (`CellRuleProvider`).
+
     Attributes:
         journal: Stores the versions.
-        base: The prefecture's table, with the default of cells that it lacks.
-        table: The file for the job.
+        rules: Rules of cells with the prefecture's criteria; `rules.changes` is the
+            file for the job.
     """
 
     journal: Journal
-    base: CriteriaTable
-    table: Path
+    rules: CellRuleProvider
     _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def table(self) -> Path:
+        """The file for the job.
+
+        Raises:
+            ValueError: The rules name none.
+        """
+        if self.rules.changes is None:
+            raise ValueError("the rules of the console must name a file of changes")
+        return self.rules.changes
 
     @property
     def default(self) -> Criteria:
         """Criteria of cells without a version and without a row in the base."""
-        return self.base.default
+        return self.rules.table.default
 
     def for_cell(self, cell: str) -> Criteria:
         """Criteria of a cell: its newest version, or that of all cells, or the base.
@@ -74,100 +134,98 @@ class Thresholds:
         """
         return self.lookup()(cell)
 
+    def tilt_of(self, cell: str) -> LevelThresholds:
+        """Levels and rates of tilt of a cell, the fastest first."""
+        row = self.rules.current_table().row(cell)
+        return self.rules.evidence_of(row).rules.tilt.thresholds
+
     def has_version(self, cell: str) -> bool:
         """Whether the cell has a version, which gold may not have been scored with."""
-        own, common = self._set()
-        return cell in own or common is not None
+        return self.rules.change_of(cell) is not None
 
     def lookup(self) -> Callable[[str], Criteria]:
         """Criteria of many cells, as `for_cell` gives them, after one reading."""
-        own, common = self._set()
+        return self.rules.current_table().criteria_of
 
-        def criteria(cell: str) -> Criteria:
-            base = self.base.criteria_of(cell)
-            if cell in own:
-                return _changed(base, own[cell])
-            return _changed(base, common, base.not_judged) if common else base
-
-        return criteria
-
-    def _set(self) -> tuple[dict[str, Criteria], Criteria | None]:
-        """Versions of single cells, and of all others if there is one."""
-        own: dict[str, Criteria] = {}
+    def changes(self) -> CriteriaTable:
+        """The versions in force: of single cells, and of all others if there is one."""
+        own: dict[str, CriteriaRow | None] = {}
+        common = None
         for entry in self.versions():
+            row = _row(entry)
             if entry.subject == ALL_CELLS:
-                return own, _version(entry)
-            own.setdefault(entry.subject, _version(entry))
-        return own, None
+                common = row
+                break
+            own.setdefault(entry.subject, row)
+        rows = {cell: row for cell, row in own.items() if row is not None}
+        return CriteriaTable(self.default, rows, others=common)
+
+    def changes_with(self, cell: str, version: ThresholdVersion) -> CriteriaTable:
+        """The versions in force if this one were saved."""
+        row = version.row()
+        if cell == ALL_CELLS:
+            return CriteriaTable(self.default, others=row)
+        now = self.changes()
+        rows = {c: r for c, r in now.by_cell.items() if c != cell}
+        return replace(now, by_cell=rows if row is None else {**rows, cell: row})
 
     def versions(self) -> list[JournalEntry]:
         """Versions, newest first."""
         return self.journal.read("threshold", limit=MAX_VERSIONS)
 
+    def check(self, version: ThresholdVersion) -> None:
+        """Check a version.
+
+        Raises:
+            ScienceError: The criteria or the rates of tilt are out of order.
+        """
+        row = version.row()
+        if row is not None:
+            row.criteria()
+        if row is not None and row.tilt_deg_per_h:
+            with_tilt_rates(self.rules.evidence, *row.tilt_deg_per_h)
+
     def add_version(
-        self, at_s: float, who: str, cell: str, body: dict[str, Any]
+        self, at_s: float, who: str, cell: str, version: ThresholdVersion
     ) -> None:
         """Write a new version, and the table for the job.
 
         Raises:
             ScienceError: The criteria are out of order; nothing is written.
         """
-        criteria_from_body(body)
+        self.check(version)
         # Without the lock an older table could overwrite a newer one.
         with self._writing:
+            body = msgspec.to_builtins(version)
             self.journal.write(at_s, "threshold", cell, who, body)
             self.write_table()
 
     def write_table(self) -> None:
-        """Write the table for the job atomically."""
+        """Write the table for the job atomically; none without versions in force."""
+        now = self.changes()
+        # The job applies the last row to cells that are unknown today, too.
+        rows = {**now.by_cell} | (
+            {} if now.others is None else {OTHER_CELLS: now.others}
+        )
+        if not rows:
+            self.table.unlink(missing_ok=True)
+            return
         text = io.StringIO()
         out = csv.writer(text)
-        out.writerow(["cell", "LEVEL1", "LEVEL2", "SPECIAL", "VERSION"])
-        own, common = self._set()
-        # The job applies this row to cells that are unknown today, too.
-        rows = own | ({} if common is None else {OTHER_CELLS: common})
-        for cell, criteria in rows.items():
-            limits = (criteria.advisory_mm, criteria.warning_mm)
-            basis = render_english(criteria.basis) if criteria.basis else ""
-            out.writerow([cell, *limits, criteria.special_mm, basis])
+        out.writerow(TABLE_COLUMNS)
+        for cell, row in rows.items():
+            tilt = row.tilt_deg_per_h or ("", "")
+            limits = (row.advisory_mm, row.warning_mm, row.special_mm)
+            out.writerow([cell, *limits, row.version, row.line_percent or "", *tilt])
         write_atomic(self.table, text.getvalue().encode())
 
 
-def _changed(
-    base: Criteria, version: Criteria, not_judged: Iterable[int] = ()
-) -> Criteria:
-    """Criteria of a version with the prefecture's critical line and look-ahead."""
-    given = {
-        ADVISORY_LEVEL: version.advisory_mm,
-        WARNING_LEVEL: version.warning_mm,
-        SPECIAL_LEVEL: version.special_mm,
-    } | dict.fromkeys(not_judged, NOT_JUDGED_MM)
-    return replace(
-        version,
-        advisory_mm=given[ADVISORY_LEVEL],
-        warning_mm=given[WARNING_LEVEL],
-        special_mm=given[SPECIAL_LEVEL],
-        line=base.line,
-        look_ahead_h=base.look_ahead_h,
-    )
-
-
-def _version(entry: JournalEntry) -> Criteria:
-    """Criteria of a journal entry; the version names the account and the day (JST)."""
+def _row(entry: JournalEntry) -> CriteriaRow | None:
+    """Row of a journal entry; its version names the account and the day (JST)."""
     day = datetime.fromtimestamp(entry.at_s, JAPAN)
     basis = Reason(ReasonCode.SET_BY, person=entry.who, day=f"{day:%Y-%m-%d}")
-    return replace(criteria_from_body(entry.body), basis=basis)
-
-
-def criteria_from_body(body: dict[str, Any]) -> Criteria:
-    """Criteria of a version, without the critical line of the base.
-
-    Raises:
-        ScienceError: They are out of order.
-    """
-    return Criteria(
-        body["warning_mm"], body["advisory_mm"], body["special_mm"], assumed=False
-    )
+    version: ThresholdVersion = convert(entry.body, ThresholdVersion)
+    return version.row(render_english(basis))
 
 
 def count_highest_levels(

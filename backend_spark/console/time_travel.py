@@ -25,7 +25,12 @@ from backend_spark.console.level_grid import (
     severity,
     shown_levels,
 )
-from backend_spark.console.panels import EXTRA_COLUMNS, two_hour_futures, utc_time
+from backend_spark.console.panels import (
+    EXTRA_COLUMNS,
+    tilt_limits,
+    two_hour_futures,
+    utc_time,
+)
 from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import SETTLED_S
@@ -33,7 +38,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVELS
 from backend_spark.tables.store import Folder, is_table, open_table
 from slope_science.criteria import Criteria
-from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
+from slope_science.evidence.settings import LevelThresholds
 
 MAX_FRAMES: Final = 1008
 """Seven days of steps; in a longer span a frame covers several steps."""
@@ -231,7 +236,11 @@ class CellHistory:
     tables: Folder
 
     def numbers(
-        self, token: str, span: ReplaySpan, criteria: Criteria
+        self,
+        token: str,
+        span: ReplaySpan,
+        criteria: Criteria,
+        tilt: LevelThresholds,
     ) -> dict[str, Any] | None:
         """Numbers of a cell at each step of a span; None without any row.
 
@@ -239,6 +248,7 @@ class CellHistory:
             token: Of the cell.
             span: Steps to read.
             criteria: Of today, for the lines of the charts.
+            tilt: Levels and rates of tilt of today.
         """
         rows = self._rows(token, span)
         if not rows.num_rows:
@@ -255,7 +265,7 @@ class CellHistory:
             "begin_s": span.begin_s,
             "step_s": STEP_S,
             "lines": snake_line.criteria_lines(criteria),
-            "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
+            "tilt_deg_per_h": tilt_limits(tilt),
         }
 
     def frame(

@@ -7,16 +7,23 @@ from pathlib import Path
 
 from backend_spark.analysed_rain.cells import cell_meshes
 from backend_spark.analysed_rain.table import AnalysisReader
+from backend_spark.config import BackendSettings
 from backend_spark.criteria.jma import Telegram, parse_telegram
 from backend_spark.criteria.settings import RainCriteriaSection
-from backend_spark.criteria.tables import CriteriaTable, read_criteria
+from backend_spark.criteria.tables import CriteriaRow, CriteriaTable, read_criteria
 from backend_spark.errors import CriteriaTableError, TelegramError
 from backend_spark.forecast.table import ForecastReader
 from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.scoring.rain import ALONE_LEVEL
 from backend_spark.scoring.rules import CellRules
+from backend_spark.tables.store import tables_folder
 from slope_science.criteria import Criteria
-from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
+from slope_science.errors import ScienceError
+from slope_science.evidence.settings import (
+    DEFAULT_EVIDENCE,
+    EvidenceSettings,
+    with_tilt_rates,
+)
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +117,7 @@ class CellRuleProvider:
                 self.feed.cell_forecast(cell, code, newest, criteria.look_ahead_steps)
                 if self.feed and newest
                 else None,
-                evidence=self.evidence,
+                evidence=self.evidence_of(table.row(cell)),
                 limits=self.limits,
                 alone_level=self.alone_level,
                 analyses=self.analyses.of_cell(cell_meshes(cell), analysed)
@@ -119,6 +126,21 @@ class CellRuleProvider:
                 same_rain=self.same_rain,
             )
         return rules
+
+    def evidence_of(self, row: CriteriaRow | None) -> EvidenceSettings:
+        """Rules of movement and water of a cell, with the rates of tilt of its row."""
+        if row is None or not row.tilt_deg_per_h:
+            return self.evidence
+        try:
+            return with_tilt_rates(self.evidence, *row.tilt_deg_per_h)
+        except ScienceError as error:
+            log.error("%s; the rates of the settings count", error)  # noqa: TRY400
+            return self.evidence
+
+    def change_of(self, cell: str) -> CriteriaRow | None:
+        """What the console set for a cell; None without."""
+        changes = self.current_table().changes
+        return None if changes is None else changes.row(cell)
 
     def current_table(self) -> CriteriaTable:
         """The table with the changes made in the console so far.
@@ -156,3 +178,19 @@ class CellRuleProvider:
                 except (OSError, TelegramError) as error:
                     log.warning("%s", error)
         return [t for t in self._read.values() if t is not None]
+
+
+def make_cell_rules(settings: BackendSettings) -> CellRuleProvider:
+    """Rules of cells with the forecasts and analyses of a data folder.
+
+    Raises:
+        CriteriaTableError: The file of criteria is invalid.
+    """
+    tables = tables_folder(settings.backend)
+    return CellRuleProvider.from_settings(
+        settings.criteria,
+        ForecastReader(tables, settings.forecast.max_age_s),
+        HoldLimits(settings.score.hold_s),
+        AnalysisReader(tables, settings.analysis.max_age_s),
+        evidence=settings.evidence,
+    )

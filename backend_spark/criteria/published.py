@@ -12,7 +12,8 @@ Forms, told apart by their header, of which letter case, width and blanks do not
   2): a title line that names the level, then 二次細分区域コ－ド, 格子番号 and
   60分雨量0ミリの時の土壌雨量指数 to 150ミリ.
 * Our own: ``mesh`` or ``cell`` instead of ``GRIDNO``, ``municipality``, ``SPECIAL``,
-  ``VERSION``, ``LOOK_AHEAD_H``.
+  ``VERSION``, ``LOOK_AHEAD_H``, ``LINE_PERCENT``, ``TILT3_DEG_PER_H`` and
+  ``TILT4_DEG_PER_H``.
 
 999, 9999 and a dash (－) are "not judged"; 0 is "beyond the table". Encodings: UTF-8,
 UTF-16 or cp932; separators: comma, tab or semicolon.
@@ -72,6 +73,9 @@ _PLAIN_COLUMNS: Final = {
     "special": "special",
     "version": "version",
     "look_ahead_h": "look_ahead_h",
+    "line_percent": "line_percent",
+    "tilt3_deg_per_h": "tilt3_deg_per_h",
+    "tilt4_deg_per_h": "tilt4_deg_per_h",
 }
 _LEVEL_COLUMNS: Final = {"level1": ADVISORY_LEVEL, "level2": WARNING_LEVEL}
 _TOTALS: Final = {"合計", "計", "総計", "小計", "総合計", "total", "sum", "件数"}
@@ -94,7 +98,7 @@ class CriteriaColumns:
     Attributes:
         names: Names as in the header.
         places: Use of a column (``mesh``, ``cell``, ``municipality``, ``special``,
-            ``version``, ``look_ahead_h``) to its place.
+            ``version`` and others of our own form) to its place.
         levels: Level to the place of its constant criterion.
         line: Places of the 151 points of a line; empty without.
         line_level: Level of that line.

@@ -28,9 +28,10 @@ class RainCriteriaSection:
     changes: str | None = key(
         KeyRule(
             "CSV that the console writes when a chief changes thresholds, "
-            "DATA/console/criteria.csv: its advisory, warning and special criteria "
-            "override those of the file; the file's critical line stays. Read again "
-            "when it changes; need not exist yet."
+            "DATA/console/criteria.csv: its advisory, warning and special criteria and "
+            "rates of tilt override those of the file and of [evidence]; the file's "
+            "critical line counts by the percentage. Read again when it changes; need "
+            "not exist yet."
         ),
         None,
     )

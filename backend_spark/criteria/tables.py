@@ -26,6 +26,7 @@ from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
 from slope_science.criteria import (
     ADVISORY_LEVEL,
+    FULL_PERCENT,
     LINE_LEVEL,
     LOOK_AHEAD_H,
     NOT_JUDGED_MM,
@@ -81,6 +82,10 @@ def cell_at_mesh(code: str) -> str:
 
 
 OTHER_CELLS: Final = "*"
+MIN_LINE_PERCENT: Final = 30.0
+MAX_LINE_PERCENT: Final = 150.0
+MIN_TILT_DEG_PER_H: Final = 0.001
+MAX_TILT_DEG_PER_H: Final = 90.0
 MAX_PROBLEMS: Final = 20
 
 
@@ -98,6 +103,8 @@ class CriteriaRow:
         advisory_line_mm: Level 2 for 0, 1, 2 mm of rain and so on; empty without.
         special_line_mm: Level 5 likewise.
         look_ahead_h: Hours ahead of levels 2 to 4; None without.
+        line_percent: Critical line in percent of the table's; None: 100.
+        tilt_deg_per_h: Rates of tilt of levels 3 and 4; empty: those of the settings.
     """
 
     advisory_mm: float | None = None
@@ -109,6 +116,8 @@ class CriteriaRow:
     advisory_line_mm: tuple[float, ...] = ()
     special_line_mm: tuple[float, ...] = ()
     look_ahead_h: int | None = None
+    line_percent: float | None = None
+    tilt_deg_per_h: tuple[float, ...] = ()
 
     def criteria(self, look_ahead_h: int = LOOK_AHEAD_H[0]) -> Criteria:
         """Convert to `Criteria`.
@@ -129,7 +138,7 @@ class CriteriaRow:
             line_mm = _at_rest_mm(self.line_mm, 1.478 * warning_mm)
             special_mm = 1.25 * (line_mm or NOT_JUDGED_MM)
         has_special = self.special_mm is not None or self.special_line_mm
-        return Criteria(
+        found = Criteria(
             warning_mm,
             NOT_JUDGED_MM if advisory_mm is None else advisory_mm,
             special_mm,
@@ -141,6 +150,8 @@ class CriteriaRow:
             special_line=_points(self.special_line_mm),
             look_ahead_h=self.look_ahead_h or look_ahead_h,
         )
+        percent = FULL_PERCENT if self.line_percent is None else self.line_percent
+        return found.with_line_percent(percent)
 
     def replacing(
         self, table: "CriteriaRow | None", *, is_for_cell: bool = True
@@ -183,6 +194,8 @@ class CriteriaRow:
             _lower_line(self.advisory_line_mm, other.advisory_line_mm),
             _lower_line(self.special_line_mm, other.special_line_mm),
             max(self.look_ahead_h or 0, other.look_ahead_h or 0) or None,
+            _lower(self.line_percent, other.line_percent),
+            self.tilt_deg_per_h or other.tilt_deg_per_h,
         )
 
     def differs_from(self, other: "CriteriaRow") -> bool:
@@ -449,6 +462,8 @@ def _row(published: PublishedRow) -> CriteriaRow:
         line.get(ADVISORY_LEVEL, ()),
         line.get(SPECIAL_LEVEL, ()),
         _look_ahead_h(published.text("look_ahead_h")),
+        _number(published, "line_percent", MIN_LINE_PERCENT, MAX_LINE_PERCENT),
+        _tilt_rates(published),
     )
     row.criteria()
     return row
@@ -461,6 +476,33 @@ def _cell(row: PublishedRow, place: int) -> str:
 def _constant(row: PublishedRow, level: int) -> float | None:
     place = row.columns.levels.get(level)
     return None if place is None else row.criterion(place)
+
+
+def _number(row: PublishedRow, use: str, low: float, high: float) -> float | None:
+    """Number of a column; None if it is empty."""
+    text = row.text(use)
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:  # false for nan
+        raise FieldError(use.upper(), f"a number from {low:g} to {high:g}", text)
+    return number
+
+
+def _tilt_rates(row: PublishedRow) -> tuple[float, ...]:
+    """Rates of tilt of levels 3 and 4; empty without both."""
+    uses = ("tilt3_deg_per_h", "tilt4_deg_per_h")
+    rates = [_number(row, use, MIN_TILT_DEG_PER_H, MAX_TILT_DEG_PER_H) for use in uses]
+    given = tuple(rate for rate in rates if rate is not None)
+    if not given:
+        return ()
+    if len(given) < len(uses) or given[0] >= given[1]:
+        rule = "given together with a larger TILT4_DEG_PER_H"
+        raise FieldError("TILT3_DEG_PER_H", rule, row.text(uses[0]))
+    return given
 
 
 def _look_ahead_h(text: str) -> int | None:

@@ -7,10 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from backend_spark.analysed_rain.table import AnalysisReader
 from backend_spark.config import BackendSettings
-from backend_spark.criteria.cell_rules import CellRuleProvider
-from backend_spark.forecast.table import ForecastReader
+from backend_spark.criteria.cell_rules import make_cell_rules
 from backend_spark.judging.memory_pipeline import MemoryPipeline, decode_table
 from backend_spark.judging.receipt_clock import (
     NORMAL_EFFORT,
@@ -24,7 +22,6 @@ from backend_spark.judging.receipt_clock import (
 from backend_spark.notices.notice_state import NoticePolicy
 from backend_spark.scoring.holds import HoldLimits
 from backend_spark.scoring.observation import flag_reasons
-from backend_spark.tables.store import tables_folder
 from slope_science.quality import Flag
 from slope_science.reason_text import describe_reason
 from slope_science.reasons import reason_from_json
@@ -90,7 +87,7 @@ def judge_table(
     horizon_s = score.horizon_days * 86_400
     silver, gold = decode_table(table.messages, score.max_ahead_s, horizon_s)
     pipeline = MemoryPipeline(
-        silver, gold, _make_rules(settings), horizon_s, score.nearby_km
+        silver, gold, make_cell_rules(settings), horizon_s, score.nearby_km
     )
     clock = ReceiptClock(
         pipeline,
@@ -103,17 +100,6 @@ def judge_table(
     last_s = float(silver.received_us[-1]) / _MICRO
     end_s = last_s if until_s is None else max(until_s, last_s)
     return TableJudgement(table, pipeline, clock.run(end_s), end_s)
-
-
-def _make_rules(settings: BackendSettings) -> CellRuleProvider:
-    """Rules of cells, as `streaming.job.make_pipeline` makes them."""
-    tables = tables_folder(settings.backend)
-    feed = ForecastReader(tables, settings.forecast.max_age_s)
-    limits = HoldLimits(settings.score.hold_s)
-    analyses = AnalysisReader(tables, settings.analysis.max_age_s)
-    return CellRuleProvider.from_settings(
-        settings.criteria, feed, limits, analyses, evidence=settings.evidence
-    )
 
 
 def to_json(judged: TableJudgement, *, with_revisions: bool = False) -> Json:

@@ -88,7 +88,7 @@ class NoticeState:
         self._terms = policy
         self._path = path
         self._limits = limits
-        self.notices: dict[str, Notice] = _read_notices(path)
+        self.notices: dict[str, Notice] = read_notices(path)
         self._last_at_s: dict[str, dict[int, float]] = {}
         self._seen_s: dict[str, float] = {}
 
@@ -233,7 +233,8 @@ class NoticeState:
         write_atomic(self._path, json.dumps(texts).encode())
 
 
-def _read_notices(path: Path) -> dict[str, Notice]:
+def read_notices(path: Path) -> dict[str, Notice]:
+    """Published notices by topic; none if the file is missing or damaged."""
     try:
         texts = json.loads(path.read_text())
         return {t: Notice.decode(text.encode()) for t, text in texts.items()}

@@ -12,7 +12,13 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from backend_spark.config import BackendSettings
+from backend_spark.config import CONSOLE_FOLDER, BackendSettings
+from backend_spark.notices.delivery import DeliveryRecord
+from backend_spark.notices.drill_requests import (
+    DRILLS_FILE,
+    DrillRequests,
+    due_drills,
+)
 from backend_spark.notices.notice_state import (
     CurrentLevel,
     LevelReader,
@@ -32,7 +38,7 @@ from service_runtime.locks import acquire_lock
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
-from spatial_mqtt.announcements import Notice
+from spatial_mqtt.announcements import Drill, Notice
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.notice_signatures import NoticeSigner
 from spatial_mqtt.transport import (
@@ -47,6 +53,9 @@ log = logging.getLogger(__name__)
 
 Connector = Callable[[Session, ConnectionHandler], Connection]
 Seal = Callable[[str, bytes], bytes]
+
+SAVE_EVERY_S = 1.0
+"""Shortest time between two writings of the record within a round."""
 
 BEAT_S = 5.0
 """Longest time between two heartbeats of the loop."""
@@ -65,6 +74,10 @@ class NoticePublisher:
         unix_s: Unix time.
         monotonic_s: Monotonic time.
         every_s: Time between two readings of the levels.
+
+    Attributes:
+        drills: Requests of the console for drills; None without. Set before `run`.
+        record: Record of what the brokers accepted; None for none. Likewise.
     """
 
     def __init__(
@@ -77,6 +90,11 @@ class NoticePublisher:
         monotonic_s: Callable[[], float],
         every_s: float,
     ) -> None:
+        self.drills: DrillRequests | None = None
+        self.record: DeliveryRecord | None = None
+        self._published: dict[str, Drill] = {}
+        self._saved_s = 0.0
+        self._unacknowledged: dict[tuple[int, int], tuple[str, float]] = {}
         self._board = state
         self._levels = read_levels
         self._seal = seal
@@ -90,7 +108,11 @@ class NoticePublisher:
     def connect(self, session: Session, connects: Sequence[Connector]) -> None:
         """Connect to the brokers; call it before `run`."""
         for number, connect in enumerate(connects):
-            handler = _BrokerHandler(self._events, partial(self._publish_all, number))
+            handler = _BrokerHandler(
+                self._events,
+                partial(self._publish_all, number),
+                partial(self._accepted, number),
+            )
             self._links.append(connect(session, handler))
 
     def run(self, beat: Heartbeat) -> None:
@@ -120,8 +142,24 @@ class NoticePublisher:
         new = self._board.update(self._levels(self._wall_s()), self._wall_s())
         for topic, notice in new.items():
             log.info("%s: %s", topic, notice)
-            for link in self._links:
-                self._publish(link, topic, notice)
+            for number in range(len(self._links)):
+                self._publish(number, topic, notice)
+        self._publish_drills()
+        if self.record is not None:
+            self.record.save()
+
+    def _publish_drills(self) -> None:
+        """Publish the drills that were requested since the last round."""
+        if self.drills is None:
+            return
+        due = due_drills(self.drills, self._wall_s())
+        for topic, drill in due.items():
+            if self._published.get(topic) == drill:
+                continue
+            log.warning("DRILL %s: %s", topic, drill)
+            for number in range(len(self._links)):
+                self._publish(number, topic, drill)
+        self._published = due
 
     def status(self) -> str:
         """Status line."""
@@ -133,23 +171,47 @@ class NoticePublisher:
         return f"{links}; {len(notices)} notices{of_them}"
 
     def _publish_all(self, number: int) -> None:
+        lost = [key for key in self._unacknowledged if key[0] == number]
+        for key in lost:  # answers of the connection before never come
+            del self._unacknowledged[key]
         for topic, notice in self._board.notices.items():
-            self._publish(self._links[number], topic, notice)
+            self._publish(number, topic, notice)
+        for topic, drill in self._published.items():
+            self._publish(number, topic, drill)
 
-    def _publish(self, link: Connection, topic: str, notice: Notice) -> None:
+    def _publish(self, number: int, topic: str, order: Notice | Drill) -> None:
         """Publish a notice; if the broker is down, `_publish_all` does it later."""
-        payload = self._seal(topic, notice.encode())
-        link.publish(Publication(topic, payload, retain=True))
+        payload = self._seal(topic, order.encode())
+        token = self._links[number].publish(Publication(topic, payload, retain=True))
+        if token is not None:
+            self._unacknowledged[number, token] = topic, order.at_s
+
+    def _accepted(self, number: int, token: int, refused: str | None) -> None:
+        """A broker has answered a publication."""
+        order = self._unacknowledged.pop((number, token), None)
+        if order is None or self.record is None:
+            return
+        if refused in {None, NO_SUBSCRIBERS}:
+            broker = str(self._links[number].endpoint)
+            self.record.accept(*order, broker, self._wall_s())
+        # A burst of answers must not write the file for each of them.
+        if self._events.empty() and self._mono_s() - self._saved_s >= SAVE_EVERY_S:
+            self._saved_s = self._mono_s()
+            self.record.save()
 
 
 class _BrokerHandler(BaseConnectionHandler):
     """Connection handler that publishes all notices when the broker is up again."""
 
     def __init__(
-        self, events: SimpleQueue[Callable[[], None]], publish_all: Callable[[], None]
+        self,
+        events: SimpleQueue[Callable[[], None]],
+        publish_all: Callable[[], None],
+        on_answer: Callable[[int, str | None], None],
     ) -> None:
         self._events = events
         self._publish_all = publish_all
+        self._on_answer = on_answer
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         self._events.put(self._publish_all)
@@ -160,6 +222,7 @@ class _BrokerHandler(BaseConnectionHandler):
     def on_published(self, token: int, refused: str | None) -> None:
         if refused not in {None, NO_SUBSCRIBERS}:
             log.error("a broker refused a notice: %s", refused)
+        self._events.put(lambda: self._on_answer(token, refused))
 
 
 def run(settings: BackendSettings) -> None:
@@ -188,6 +251,8 @@ def run(settings: BackendSettings) -> None:
         monotonic_s=time.monotonic,
         every_s=section.every_s,
     )
+    notify.drills = DrillRequests(data / CONSOLE_FOLDER / DRILLS_FILE)
+    notify.record = DeliveryRecord(data)
     session = Session(section.id, keepalive_s=10)
     connects = [_connector(url, settings.tls, pulse) for url in section.brokers]
     notify.connect(session, connects)

@@ -100,6 +100,7 @@ class CellRules:
         judged = (
             *(self.criteria, self.look_ahead, self.municipality, self.limits),
             *(self.alone_level, self.same_rain, self.official_columns(at_s)),
+            self.evidence,
             self.forecast_rain(at_s),
             None if self.analyses is None else self.analyses.state(at_s),
         )

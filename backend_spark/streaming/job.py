@@ -15,7 +15,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from backend_spark.analysed_rain.table import AnalysisReader
 from backend_spark.config import (
     CHECKPOINTS_FOLDER,
     LOG_FOLDER,
@@ -23,12 +22,11 @@ from backend_spark.config import (
     BackendSection,
     BackendSettings,
 )
-from backend_spark.criteria.cell_rules import CellRuleProvider
+from backend_spark.criteria.applied import AppliedChanges
+from backend_spark.criteria.cell_rules import make_cell_rules
 from backend_spark.errors import BatchAbandonedError, UnfinishedReplayError
-from backend_spark.forecast.table import ForecastReader
 from backend_spark.ingest.retention import read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset
-from backend_spark.scoring.holds import HoldLimits
 from backend_spark.streaming.checkpoint import (
     QueryStart,
     check_checkpoint,
@@ -364,17 +362,13 @@ def choose_master(option: str | None, configured: str) -> str | None:
 def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
     """Make the pipeline of a data folder."""
     data, tables = Path(settings.backend.data), tables_folder(settings.backend)
+    rules = make_cell_rules(settings)
     return ScoringPipeline(
         data=data,
         tables=tables,
         app_id=read_app_id(tables, _checkpoint(data)),
-        cell_rules=CellRuleProvider.from_settings(
-            settings.criteria,
-            ForecastReader(tables, settings.forecast.max_age_s),
-            HoldLimits(settings.score.hold_s),
-            AnalysisReader(tables, settings.analysis.max_age_s),
-            evidence=settings.evidence,
-        ),
+        cell_rules=rules,
+        applied=AppliedChanges(data, rules, time.time),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
         nearby_km=settings.score.nearby_km,

@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backend_spark.analysed_rain.cells import score_new_analyses
 from backend_spark.config import TABLES_FOLDER
+from backend_spark.criteria.applied import AppliedChanges
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.ingest.messages import DEAD_LETTER
 from backend_spark.ingest.segment_log import LogOffset
@@ -276,6 +277,7 @@ class ScoringPipeline:
         max_ahead_s: Readings dated further after their receipt are not scored.
         nearby_km: Radius in which the gauges of other cells are compared.
         pending: Changes to score.
+        applied: Changes of criteria that passes have applied; None: not reported.
         batches_to_maintain: Batches after which maintenance has not run yet.
     """
 
@@ -286,6 +288,7 @@ class ScoringPipeline:
     horizon_s: int
     max_ahead_s: int
     nearby_km: float = 5.0
+    applied: AppliedChanges | None = None
     pending: UnscoredChanges = field(default_factory=UnscoredChanges)
     batches_to_maintain: deque[int] = field(default_factory=deque)
 
@@ -365,6 +368,8 @@ class ScoringPipeline:
         properties = CommitProperties(app_transactions=[upto])
         commit_files(levels, [], properties, read=self.claim.open(levels))
         self.hot.end()
+        if self.applied:
+            self.applied.save()
 
     def _find_cells(self, changes: ReceivedChanges) -> PassCells:
         """Cells with a node, and the changes that a pass scores."""
@@ -409,6 +414,8 @@ class ScoringPipeline:
 
     def recover(self, session: SparkSession) -> None:
         """Mark cells whose messages an earlier process received but did not score."""
+        if self.applied:
+            self.applied.save()
         self._initialise_nodes()
         levels = open_table(self.tables / "levels")
         scored = levels.transaction_version(SCORED_TRANSACTION_PREFIX + self.app_id)
@@ -498,6 +505,7 @@ class ScoringPipeline:
         until_us: int | None = None,
     ) -> pa.Table:
         """Score a group of cells; returns the flags that change (schemas.FLAGS)."""
+        changes = self.applied.numbers(touched.earliest_us) if self.applied else {}
         read = {name: self.claim.open(self.tables / name) for name in REVISION_TABLES}
         tasks = session.sparkContext.defaultParallelism
         shares = [each.encode() for each in self._make_shares(touched, cells, tasks)]
@@ -520,6 +528,8 @@ class ScoringPipeline:
         for change in results_of(results, "hot"):
             file, tokens = json.loads(change.as_py())
             self.hot.change(tokens, file)
+        if self.applied:
+            self.applied.add(changes)
         return collect_shares(results, "flags", FLAGS)
 
     def _write(self, table: str, results: pa.Table, read: DeltaTable) -> None:

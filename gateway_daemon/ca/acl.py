@@ -28,6 +28,7 @@ from spatial_mqtt.topics import (
     CELL_FILTERS,
     CLIENT_LOG,
     CUSTODY_FILTER,
+    DRILL_FILTER,
     ERRORS,
     FILE_CHUNKS,
     FILE_REQUESTS,
@@ -51,6 +52,7 @@ from spatial_mqtt.topics import (
     ForwardTopic,
     cell_publication_topics,
     custody_topic,
+    drill_filters,
     file_chunk_topic,
     file_request_topic,
     gateway_location_topic,
@@ -117,6 +119,10 @@ def _offers(kind: str, owner: str, holders: Iterable[Identity]) -> Iterator[str]
         yield from (f"read {offer_topic(name)}" for name in stores)
 
 
+RELAYED: Final = (NOTICE_FILTER, DRILL_FILTER, ROLLOUT_FILTER)
+"""Messages for areas that gateways relay from the Managers to their nodes."""
+
+
 def _renewal(name: str) -> Iterator[str]:
     """Rights of `ACL_PATTERNS` for a user name that is not the holder's name."""
     yield f"write {renewal_topic(name)}"
@@ -128,6 +134,7 @@ def _node_at_gateway(node: Identity) -> Iterator[str]:
     yield from (f"write {each}" for each in cell_publication_topics(node.name, cell))
     yield f"read {custody_topic(node.name)}"
     yield from (f"read {each}" for each in notice_filters(cell))
+    yield from (f"read {each}" for each in drill_filters(cell))
     yield from (f"read {each}" for each in rollout_filters(cell))
     yield f"write {file_request_topic(node.name)}"
     yield f"read {file_chunk_topic(node.name)}"
@@ -141,9 +148,7 @@ def _gateway_at_its_own(gateway: Identity) -> Iterator[str]:
     yield f"read {overlay_topic(gateway.name)}"
     yield f"write {overlay_name_topic(gateway.name)}"
     yield from (f"write {each}" for each in CELL_FILTERS)
-    yield from (
-        f"write {each}" for each in (NOTICE_FILTER, ROLLOUT_FILTER, FILE_CHUNKS)
-    )
+    yield from (f"write {each}" for each in (*RELAYED, FILE_CHUNKS))
     yield f"read {FILE_REQUESTS}"
     watched = (SUBSCRIBE_LOG, UNSUBSCRIBE_LOG, CLIENT_LOG, REGISTER, UNREGISTER)
     yield from (f"read {each}" for each in watched)
@@ -164,7 +169,7 @@ def _client_at_gateway(client: Identity) -> Iterator[str]:
 
 def _admin_at_gateway(admin: Identity) -> Iterator[str]:
     yield from _client_at_gateway(admin)
-    yield from (f"readwrite {each}" for each in (NOTICE_FILTER, ROLLOUT_FILTER))
+    yield from (f"readwrite {each}" for each in RELAYED)
 
 
 def _reader_of_gateways(_: Identity) -> Iterator[str]:
@@ -174,7 +179,7 @@ def _reader_of_gateways(_: Identity) -> Iterator[str]:
 def _gateway_at_manager(gateway: Identity) -> Iterator[str]:
     tables = (BROKER_TABLE, BROKER_READY, BROKER_UPDATE)
     yield from (f"read {topic}" for topic in (GATEWAY_INFO, *tables))
-    yield from (f"read {each}" for each in (NOTICE_FILTER, ROLLOUT_FILTER))
+    yield from (f"read {each}" for each in RELAYED)
     yield f"write {named_api_topic(_below(GATEWAY_NOTICE), gateway.name)}"
     yield f"write {gateway_location_topic(gateway.name)}"
 
@@ -184,15 +189,13 @@ def _manager_at_manager(_: Identity) -> Iterator[str]:
 
 
 def _admin_at_manager(_: Identity) -> Iterator[str]:
-    yield from (
-        f"readwrite {each}" for each in (ADMIN_FILTER, NOTICE_FILTER, ROLLOUT_FILTER)
-    )
+    yield from (f"readwrite {each}" for each in (ADMIN_FILTER, *RELAYED))
     read = (GATEWAY_INFO, BROKER_TABLE, MANAGER_LOAD, ERRORS)
     yield from (f"read {topic}" for topic in read)
 
 
 def _backend_at_manager(_: Identity) -> Iterator[str]:
-    yield f"write {NOTICE_FILTER}"
+    yield from (f"write {each}" for each in (NOTICE_FILTER, DRILL_FILTER))
     yield from (f"read {t}" for t in (GATEWAY_INFO, GATEWAY_LOCATIONS))  # for the map
 
 

@@ -416,3 +416,20 @@ class EvidenceSettings:
 
 
 DEFAULT_EVIDENCE = EvidenceSettings()
+
+
+def with_tilt_rates(
+    settings: EvidenceSettings, level_3_deg_per_h: float, level_4_deg_per_h: float
+) -> EvidenceSettings:
+    """Settings with other rates of tilt for levels 3 and 4.
+
+    Raises:
+        ScienceError: They are out of order among themselves or with the other levels.
+    """
+    tilt = dataclasses.replace(
+        settings.rules.tilt,
+        level_3_deg_per_h=level_3_deg_per_h,
+        level_4_deg_per_h=level_4_deg_per_h,
+    )
+    rules = dataclasses.replace(settings.rules, tilt=tilt)
+    return dataclasses.replace(settings, rules=rules)

@@ -1,6 +1,7 @@
 """Batches and scoring passes that run at the same time."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from storm_log import CELLS, T0, TOKENS, by_key, ids, message, write
 
 from backend_spark.config import BackendSettings
+from backend_spark.criteria.applied import change_number, read_applied
 from backend_spark.scoring.arrow import (
     HISTORY_COLUMNS,
     make_levels_table,
@@ -213,3 +215,38 @@ def test_reading_older_than_the_horizon_revises_nothing(
     assert [row for row in after if row not in new] == before
     assert tables.revisions().num_rows == 0
     assert {31, 32} <= set(tables.silver()["seq"].to_pylist())
+
+
+def test_pass_reports_the_thresholds_with_which_it_scored(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """A change in the console reaches the levels of its cell, as reported."""
+    data = make_data()
+    log, changes = data.folder / "log", data.folder / "console" / "criteria.csv"
+    criteria = replace(data.settings.criteria, changes=str(changes))
+    settings = replace(data.settings, criteria=criteria)
+    pipeline = open_pipeline(spark, settings)
+    write(log, "0a", [[message(s, n) for n in BOTH] for s in range(20)])
+    receive(spark, settings, pipeline)
+    pipeline.score(spark)
+    before = read_applied(data.folder)
+    changes.parent.mkdir()
+    row = f"{TOKENS[0]},10,11,900,set by suzuki on 2026-11-21"
+    changes.write_text(f"cell,LEVEL1,LEVEL2,SPECIAL,VERSION\n{row}\n")
+    write(log, "0b", [[message(20, n) for n in BOTH]])
+    receive(spark, settings, pipeline)
+    pipeline.score(spark)
+    after = read_applied(data.folder)
+    number = change_number(pipeline.cell_rules.change_of(TOKENS[0]))
+    changed = {
+        row["cell"]
+        for row in by_key(open_tables(data.folder).levels())
+        if "set by suzuki" in " ".join(row["reasons"])
+    }
+
+    assert before
+    assert after
+    assert (before.changes, before.cells) == (str(changes), {})
+    assert set(after.cells) == {TOKENS[0]}
+    assert (after.applied_s(TOKENS[0], number) or 0.0) > 0
+    assert changed == {TOKENS[0]}

@@ -186,3 +186,61 @@ def test_interval_must_be_longer_than_the_flash() -> None:
     with pytest.raises(SettingsError, match="0, or 2 or more") as caught:
         parse_node_settings({**NODE, "alarm": [alarm]})
     assert "take 5 for a lamp" in str(caught.value)
+
+
+def lit_seconds(
+    pins: MockFactory, outputs: AlarmOutputs, clock: FakeClock, seconds: int, **now: int
+) -> list[int]:
+    """Seconds in which the lamp is on, of some seconds of a drill."""
+    clock.s, lit = 200.0, []
+    for second in range(seconds):
+        outputs.update(now.get("own", 1), now.get("notice", 1), drill_level=4)
+        lit += [second] if pins.pin(5).state else []
+        clock.s += 1.0
+    return lit
+
+
+def test_drill_has_a_rhythm_of_its_own(pins: MockFactory) -> None:
+    """Three short signals every ten seconds, and the state says what it is."""
+    outputs, clock = alarms(pins, LAMP)
+
+    assert lit_seconds(pins, outputs, clock, 20) == [0, 2, 4, 10, 12, 14]
+    assert outputs.states() == {"lamp": "drill"}
+    assert outputs.summary() == "lamp:drill"
+    outputs.update(1, 1)
+    assert outputs.states() == {"lamp": "off"}
+
+
+@pytest.mark.parametrize("now", [{"own": 4}, {"notice": 4}, {"own": 5, "notice": 2}])
+def test_drill_never_hides_a_level(pins: MockFactory, now: dict[str, int]) -> None:
+    """The output is steadily on, as without the drill."""
+    outputs, clock = alarms(pins, LAMP)
+
+    assert lit_seconds(pins, outputs, clock, 12, **now) == list(range(12))
+    assert outputs.states() == {"lamp": "on"}
+
+
+def test_drill_never_hides_an_unknown_level_or_the_longest_time(
+    pins: MockFactory,
+) -> None:
+    """Flashes of both stay what they are."""
+    short = AlarmOutputSettings(name="lamp", pin=5, from_level=4, most_s=5.0)
+    outputs, clock = alarms(pins, short)
+    outputs.update(1, 1, is_unknown=True, drill_level=5)
+    assert outputs.states() == {"lamp": "unknown"}
+    for _ in range(2):
+        outputs.update(4, 1, drill_level=5)
+        clock.s += 6.0
+    assert outputs.states() == {"lamp": "limited"}
+
+
+def test_drill_leaves_outputs_of_other_levels_and_of_the_node_alone(
+    pins: MockFactory,
+) -> None:
+    """An output from level 5, and one that follows only the node itself."""
+    high = AlarmOutputSettings(name="siren", pin=6, from_level=5)
+    own = AlarmOutputSettings(name="gate", pin=7, from_level=3, by_notice=False)
+    outputs, _ = alarms(pins, LAMP, high, own)
+    outputs.update(1, 1, drill_level=4)
+
+    assert outputs.states() == {"lamp": "drill", "siren": "off", "gate": "off"}

@@ -1,5 +1,8 @@
 """Health readings of the node: when they are due, and their names and values."""
 
+from dataclasses import replace
+
+from edge_agent.drills import ReceivedOrder
 from edge_agent.queue.base import Depth, QueueStats
 from edge_agent.status import HealthReporter, HealthSnapshot
 from service_runtime.tls import Endpoint
@@ -61,3 +64,14 @@ def test_urgent_pack_postpones_readings_at_most_one_interval() -> None:
     now_s[0] = HOUR_S
     assert report.due_readings(5)
     assert not report.due_readings(1)
+
+
+def test_report_has_the_alarms_and_what_they_follow() -> None:
+    """Outputs, notice and drill with the times of creation and receipt."""
+    order = ReceivedOrder(4, 1_800_000_000.0, 1_800_000_003.25)
+    report = replace(EMPTY, alarms="siren:on lamp:drill", notice=order)
+    found = values_by_name(report.readings())
+
+    assert found["agent/alarms"] == "siren:on lamp:drill"
+    assert found["agent/notice"] == "4 1800000000.000 1800000003.250"
+    assert found["agent/drill"] == "none"

@@ -134,6 +134,7 @@ def cell(token: str, services: Services) -> Response:
     panel = services.panels.cell_panel(
         token,
         thresholds.for_cell(token),
+        thresholds.tilt_of(token),
         use_gold=not thresholds.has_version(token),
     )
     return _panel_response(panel, "cell", token)
@@ -142,7 +143,11 @@ def cell(token: str, services: Services) -> Response:
 @router.get("/node/{node_id}")
 def node(node_id: str, services: Services) -> Response:
     """Panel of a node."""
-    return _panel_response(services.panels.node_panel(node_id), "node", node_id)
+    return _panel_response(
+        services.panels.node_panel(node_id, services.thresholds.tilt_of),
+        "node",
+        node_id,
+    )
 
 
 def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Response:

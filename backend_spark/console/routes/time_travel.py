@@ -99,8 +99,9 @@ def levels(span: RequestedSpan, services: Services) -> Response:
 @router.get("/replay/cell/{token}")
 def cell(token: str, span: RequestedSpan, services: Services) -> Response:
     """Numbers of a cell over the span."""
-    criteria = services.thresholds.for_cell(token)
-    return json_response(CellHistory(services.tables).numbers(token, span, criteria))
+    thresholds = services.thresholds
+    lines = (thresholds.for_cell(token), thresholds.tilt_of(token))
+    return json_response(CellHistory(services.tables).numbers(token, span, *lines))
 
 
 @router.get("/replay/cell/{token}/frame")

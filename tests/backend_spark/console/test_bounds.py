@@ -40,12 +40,13 @@ QUERIES = (
     ("/api/skill", SEASON, DATES),
     ("/api/events", EVENTS, NUMBERS),
 )
-DRAFT = {"cell": CELL, "advisory_mm": 100, "warning_mm": 130, "special_mm": 200}
+VERSION = {"advisory_mm": 100, "warning_mm": 130, "special_mm": 200, "why": "x"}
+DRAFT = {"cell": CELL, "version": VERSION}
 BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/api/login", {"name": "a-chief", "password": "x", "code": "1"}),
     ("/api/notes", {"text": "x"}),
-    ("/api/thresholds", {**DRAFT, "why": "x"}),
-    ("/api/thresholds/preview", {**DRAFT, "why": "x"}),
+    ("/api/thresholds", DRAFT),
+    ("/api/thresholds/preview", DRAFT),
     ("/api/what-if", {"mm_per_h": 30, "hours": 3}),
     ("/api/landslides", {"time": "2026-07-01T13:00", "count": 1, "text": "x"}),
     ("/api/events/state", {"events": [1], "state": "closed", "text": "x"}),

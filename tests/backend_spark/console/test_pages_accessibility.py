@@ -1,12 +1,12 @@
 """Accessibility and width of the console's pages, checked in a real browser."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from browser import OFFICE_SCREEN, picture, resize
 from conftest import wait_until
+from console_axe import find_violations
 from console_contrast import hard_to_read
 from console_pages import find, text
 from console_workspace import NOW_S, PASSWORD, Workspace
@@ -23,16 +23,6 @@ LISTED = (
     "return [...document.querySelectorAll('.pick .badge')].map(b => b.dataset.level)"
 )
 PHONE = (390, 844)
-WEB = Path(__file__).parents[3] / "backend_spark/console/web"
-AXE = WEB / "node_modules/axe-core/axe.min.js"
-RUN_AXE = """
-const done = arguments[arguments.length - 1];
-axe.run({resultTypes: ["violations"]}).then(
-  (found) => done(found.violations.map(
-    ({id, help, nodes}) => [id, help, ...nodes.map(({html}) => html.slice(0, 200))])),
-  (error) => done([String(error)]));
-"""
-IS_WIDER = "return document.documentElement.scrollWidth > innerWidth"
 
 
 @pytest.fixture
@@ -67,18 +57,11 @@ class Tour:
     def __init__(self, driver: Chrome, name: str) -> None:
         self._driver, self._name = driver, name
         self.problems: dict[str, list[object]] = {}
-        driver.set_script_timeout(60)
 
     def check(self, page: str) -> None:
         """Check what is on the screen by axe-core and by its width."""
         picture(self._driver, f"{page}-{self._name}")
-        self._driver.execute_script(AXE.read_text(encoding="utf-8"))
-        problems = [
-            *self._driver.execute_async_script(RUN_AXE),
-            *hard_to_read(self._driver),
-        ]
-        if self._driver.execute_script(IS_WIDER):
-            problems.append("wider than the screen")
+        problems = find_violations(self._driver)
         if problems:
             self.problems[page] = problems
 
@@ -99,11 +82,20 @@ class Tour:
         self.press(".pick", ".panel .reasons")
         self.check("panel")
 
+    def visit_preview(self) -> None:
+        """The confirmation for all cells, and the effect of a change."""
+        self.press("input[value=all]", ".thresholds .confirm")
+        self.press("input[name=sure]", ".thresholds .confirm")
+        self.press(".thresholds .preview", ".effect .rises")
+        self.check("thresholds-preview")
+
     def visit_tabs(self) -> None:
         """The other pages, and the window of an event and of a node."""
         for tab in ("thresholds", "skill", "health", "events"):
             self.press(f"[data-tab={tab}]", ".other h2")
             self.check(tab)
+            if tab == "thresholds":
+                self.visit_preview()
             if tab == "health":
                 self.press("tr[data-node] button", "dialog[data-node] h2")
                 self.check("node")

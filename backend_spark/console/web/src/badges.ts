@@ -18,3 +18,11 @@ export function flagBadge(flag: number | null): HTMLElement | null {
   if (flag === null || flag < 2) return null;
   return el("span", { class: `flag flag${flag}` }, `${t("qc")}: ${t(`flag${flag}` as Key)}`);
 }
+
+const OUTPUT_STATES = ["on", "off", "limited", "unknown", "drill", "failed"];
+
+// State of a siren or lamp, as its node reports it.
+export function outputBadge(name: string, state: string): HTMLElement {
+  const known = OUTPUT_STATES.includes(state) ? state : "failed";
+  return el("span", { class: `output ${known}`, "data-output": name }, `${name}: ${t(`output_${known}` as Key)}`);
+}

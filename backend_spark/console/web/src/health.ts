@@ -2,7 +2,7 @@
 import { table } from "./tables";
 import { el, replace } from "./dom";
 import type { Gateway } from "./types";
-import { flagBadge } from "./badges";
+import { flagBadge, outputBadge } from "./badges";
 import { showNode } from "./node";
 import { get } from "./api";
 import { formatAgo, formatDuration, t, formatTime, type Key } from "./i18n";
@@ -30,6 +30,7 @@ interface Row {
   oldest_s: number | null;
   gateway: string | null;
   dropped: number | null;
+  alarms: Record<string, string> | null;
 }
 
 interface HealthResponse {
@@ -108,7 +109,8 @@ function remarksCell(row: Row): HTMLElement {
   const clock = row.synchronised ? null : el("div", {}, `${t("clockLabel")}: ${t("no")}`);
   const machine = row.machine.map((reading) => el("div", {}, readingText(reading)));
   const doubts = row.doubts.map((doubt) => el("div", {}, doubt.name, " ", flagBadge(doubt.flag)));
-  return el("td", {}, clock, ...machine, ...doubts);
+  const alarms = Object.entries(row.alarms ?? {}).filter(([, state]) => state !== "off");
+  return el("td", {}, clock, ...alarms.map(([name, state]) => outputBadge(name, state)), ...machine, ...doubts);
 }
 
 // Value without the name of the reading, which the node's window shows.

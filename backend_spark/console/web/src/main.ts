@@ -38,13 +38,13 @@ function show(session: Session): void {
   const openNode = (id: string) => void showNode(id);
   const map = new LevelMap(state, session, openNode);
   const overview = new Overview(state);
-  const panel = new Panel(state, openNode);
+  const panel = new Panel(state, openNode, session);
   const slider = new Slider(state);
   const side = el("aside", { class: "side" }, overview.box);
   const home = el("main", { class: "home", id: "home" }, map.box, side, slider.box);
   const other = el("main", { class: "other", hidden: true });
   const status = el("div", { class: "status", role: "status" });
-  replace(app, head(session, home, other), status, home, other);
+  replace(app, head(session, state, home, other), status, home, other);
   slider.build();
   state.addEventListener("now", () => showStatus(status, state));
   followEvents(state);
@@ -67,14 +67,14 @@ function show(session: Session): void {
   addEventListener("yamamori-login", () => (state.close(), location.reload()), { once: true });
 }
 
-function head(session: Session, home: HTMLElement, other: HTMLElement): HTMLElement {
+function head(session: Session, state: State, home: HTMLElement, other: HTMLElement): HTMLElement {
   const tabs = el("nav", { class: "tabs" });
   const open = (name: string) => {
     for (const tab of tabs.children) tab.setAttribute("aria-current", String(tab.getAttribute("data-tab") === name));
     home.hidden = name !== "map";
     other.hidden = name === "map";
     const tab = TABS.find((each) => each.name === name);
-    if (tab) void tab.draw(other, session);
+    if (tab) void tab.draw(other, session, state.selected);
   };
   const names = ["map" as const, ...TABS.map((tab) => tab.name)];
   tabs.append(...names.map((name) => el("button", { type: "button", "data-tab": name, "aria-current": String(name === "map"), onclick: () => open(name) }, t(name))));

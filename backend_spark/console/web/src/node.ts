@@ -57,9 +57,16 @@ function health(facts: NodeSeries): HTMLElement {
     [t("lag"), `${Math.max(0, Math.round(facts.age_s ?? 0))} s`],
     [t("placeName"), nodePlace(facts.id) || "–"],
     [t("cell"), facts.cell ?? "–"],
+    [t("alarmOutputs"), alarms(facts)],
     ["lat, lon", facts.place ? facts.place.map((degrees) => degrees.toFixed(5)).join(", ") : "–"],
   ];
   return el("dl", { class: "facts" }, ...rows.flatMap(([name, words]) => [el("dt", {}, name), el("dd", {}, words)]), flagBadge(facts.flag));
+}
+
+function alarms(facts: NodeSeries): string {
+  const text = facts.readings["agent/alarms"]?.text;
+  if (!text) return t("noOutputs");
+  return text.split(" ").map((part) => part.replace(/:(\w+)$/, (_, state: string) => `: ${t(`output_${state}` as Key)}`)).join(", ");
 }
 
 function charts(facts: NodeSeries): HTMLElement[] {

@@ -6,7 +6,9 @@ import { destroyCharts, timeChart } from "./timeChart";
 import { badge, flagBadge } from "./badges";
 import { cellLabel, nodePlace, placeName, placesIn, type Place } from "./cellNames";
 import { fetchMoment, fetchSeries, type Moment } from "./replayData";
-import { get, encode, ApiError } from "./api";
+import { get, encode, ApiError, type Session } from "./api";
+import { WayBack } from "./wayBack";
+import { openTab } from "./tabs";
 import { snakeChart } from "./snakeChart";
 import type { State } from "./state";
 import { formatAgo, currentLanguage, isHeld, levelMeaning, levelName, NO_JUDGEMENT, sinceWords, t, formatTime, type Key } from "./i18n";
@@ -28,11 +30,15 @@ export class Panel {
   private drawing = false;
   private redraw = false;
   private shown = "";
+  private readonly wayBack: WayBack;
 
   constructor(
     private readonly state: State,
     private readonly openNode: (id: string) => void,
-  ) {}
+    session: Session,
+  ) {
+    this.wayBack = new WayBack(session);
+  }
 
   // Draws are serialised; in a fast replay the frames in between are skipped.
   async draw(): Promise<void> {
@@ -77,14 +83,16 @@ export class Panel {
     const until = atS === null ? facts.swi_mm.length - 1 : Math.round((atS - facts.begin_s) / facts.step_s);
     const isPast = atS !== null;
     const nodes = this.state.replay ? [] : [this.nodes(facts.nodes)];
+    const wayBack = isPast || this.state.replay ? [] : [this.wayBack.box];
+    this.wayBack.show(facts.token);
     const knownS = panel.latest.known_until_s ?? panel.latest.at_s;
-    return [this.head(facts.token, level, knownS, panel.causes), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes, weekLinks("levels", { cell: facts.token }, atS ?? this.state.now?.now_s ?? 0)];
+    return [this.head(facts.token, level, knownS, panel.causes), this.reasons(panel, level, atS, then), ...wayBack, snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes, weekLinks("levels", { cell: facts.token }, atS ?? this.state.now?.now_s ?? 0)];
   }
 
   private head(token: string, level: number, knownS = 0, causes: string[] = []): HTMLElement {
     const back = el("button", { type: "button", class: "back", onclick: () => this.state.select(null) }, `← ${t("back")}`);
     const since = this.since(token, level);
-    return el("header", {}, back, el("h2", {}, `${t("cell")} `, cellLabel(token)), badge(level, knownS), since ? el("span", { class: "since" }, since) : null, el("p", { class: "meaning" }, levelMeaning(level, causes)), ...placesIn(token).map(placeFacts));
+    return el("header", {}, back, el("h2", {}, `${t("cell")} `, cellLabel(token)), badge(level, knownS), since ? el("span", { class: "since" }, since) : null, el("p", { class: "meaning" }, levelMeaning(level, causes)), el("button", { type: "button", class: "open-thresholds", onclick: () => openTab("thresholds") }, t("thresholdsHere")), ...placesIn(token).map(placeFacts));
   }
 
   private since(token: string, level: number): string {

@@ -31,6 +31,8 @@ export interface Snake {
   r60_mm: (number | null)[];
   until: number;
   isPast: boolean;
+  // Criteria to preview; the present ones are then pale.
+  changed?: Lines;
 }
 
 const WIDTH = 520;
@@ -50,26 +52,30 @@ const LINES: ["advisory_mm" | "warning_mm" | "special_mm", Key, string, string][
 const FUTURES: Record<string, string> = { none: "#2f7d32", same: "#8d4a00", given: "#6a1b9a" };
 
 export function snakeChart(snake: Snake): HTMLElement {
-  const { lines, futures } = snake;
+  const { futures } = snake;
+  const lines = snake.changed ?? snake.lines;
   const points = path(snake);
   // Scaled to the whole span, so that the axes stay fixed during a replay.
-  const swiTop = roundUp(Math.max(lines.special_mm ?? highest([...lines.critical_mm, lines.warning_mm, lines.advisory_mm]), highest(snake.swi_mm), ...futures.flatMap((f) => f.swi_mm)) * 1.06, 50);
+  const swiTop = roundUp(Math.max(lines.special_mm ?? highest([...lines.critical_mm, lines.warning_mm, lines.advisory_mm]), snake.lines.special_mm ?? 0, highest(snake.swi_mm), ...futures.flatMap((f) => f.swi_mm)) * 1.06, 50);
   const r60Top = roundUp(Math.max(60, highest(snake.r60_mm), ...futures.flatMap((f) => f.r60_mm)) * 1.15, 20);
   const x = (swi: number) => LEFT + (swi / swiTop) * (WIDTH - LEFT - RIGHT);
   const y = (r60: number) => HEIGHT - BOTTOM - (r60 / r60Top) * (HEIGHT - TOP - BOTTOM);
   const line = (pairs: [number, number][]) => pairs.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ");
   const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "snake", "aria-label": t("snake") });
   axes(chart, x, y, swiTop, r60Top);
-  const overRain = (limits: (number | null)[]) => lines.r60_mm.flatMap((r, at): [number, number][] => (limits[at] === null || limits[at] === undefined || r > r60Top ? [] : [[limits[at], r]]));
-  for (const [key, , colour, dash] of LINES) {
-    const limit = lines[key];
-    const byRain = key === "special_mm" ? lines.special_line_mm : key === "advisory_mm" ? lines.advisory_line_mm : null;
-    const style = { fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash };
-    if (byRain) chart.append(svg("polyline", { points: line(overRain(byRain)), ...style }));
-    else if (limit !== null) chart.append(svg("line", { x1: x(limit), x2: x(limit), y1: TOP, y2: HEIGHT - BOTTOM, ...style }));
-  }
-  const critical = overRain(lines.critical_mm);
-  chart.append(svg("polyline", { points: line(critical), fill: "none", stroke: "#aa00aa", "stroke-width": 3.5 }));
+  const draw = (limits: Lines, opacity: number) => {
+    const overRain = (byRain: (number | null)[]) => limits.r60_mm.flatMap((r, at): [number, number][] => (byRain[at] === null || byRain[at] === undefined || r > r60Top ? [] : [[byRain[at], r]]));
+    for (const [key, , colour, dash] of LINES) {
+      const limit = limits[key];
+      const byRain = key === "special_mm" ? limits.special_line_mm : key === "advisory_mm" ? limits.advisory_line_mm : null;
+      const style = { fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash, opacity };
+      if (byRain) chart.append(svg("polyline", { points: line(overRain(byRain)), ...style }));
+      else if (limit !== null) chart.append(svg("line", { x1: x(limit), x2: x(limit), y1: TOP, y2: HEIGHT - BOTTOM, ...style }));
+    }
+    chart.append(svg("polyline", { points: line(overRain(limits.critical_mm)), fill: "none", stroke: "#aa00aa", "stroke-width": 3.5, opacity }));
+  };
+  if (snake.changed) draw(snake.lines, 0.3);
+  draw(lines, 1);
   chart.append(svg("polyline", { points: line(points), fill: "none", stroke: "#1565c0", "stroke-width": 2.2, "stroke-linejoin": "round", class: "past" }));
   const last = points[points.length - 1];
   if (last) {
@@ -82,7 +88,8 @@ export function snakeChart(snake: Snake): HTMLElement {
     }
     chart.append(svg("circle", { cx: x(last[0]), cy: y(last[1]), r: 6, fill: "#ffd000", stroke: "#222", "stroke-width": 1.6, class: "present" }));
   }
-  return el("figure", { class: "chart" }, el("figcaption", {}, t("snake")), chart as unknown as HTMLElement, legend(snake));
+  const pale = snake.changed ? el("p", { class: "hint" }, t("paleLines")) : null;
+  return el("figure", { class: "chart" }, el("figcaption", {}, t("snake")), chart as unknown as HTMLElement, legend(snake), pale);
 }
 
 function path(snake: Snake): [number, number][] {

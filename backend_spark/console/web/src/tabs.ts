@@ -7,7 +7,12 @@ import type { Session } from "./api";
 
 export interface Tab {
   name: "events" | "health" | "thresholds" | "skill";
-  draw: (container: HTMLElement, session: Session) => Promise<void>;
+  // `cell` is the token of the selected cell.
+  draw: (container: HTMLElement, session: Session, cell: string | null) => Promise<void>;
+}
+
+export function openTab(name: Tab["name"]): void {
+  document.querySelector<HTMLElement>(`[data-tab=${name}]`)?.click();
 }
 
 export const TABS: Tab[] = [{ name: "events", draw: drawEvents }, { name: "health", draw: drawHealth }, { name: "thresholds", draw: drawThresholds }, { name: "skill", draw: drawSkill }];

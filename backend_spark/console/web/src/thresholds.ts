@@ -1,93 +1,248 @@
-// Thresholds: present values, effect of a change, and history of versions.
-import { table } from "./tables";
+// Thresholds: those in force, the effect of a change, and the versions with their state.
 import { el, replace } from "./dom";
-import { badge } from "./badges";
-import { get, post, ApiError, type Session } from "./api";
-import { t, formatTime } from "./i18n";
+import { get, post, encode, ApiError, type Session } from "./api";
+import { cellLabel, cellName } from "./cellNames";
+import { drawEffect, type Effect } from "./thresholdEffect";
+import { table } from "./tables";
+import { t, formatTime, type Key } from "./i18n";
 
 interface Limits {
-  advisory_mm: number;
-  warning_mm: number;
-  special_mm: number;
+  advisory_mm: number | null;
+  warning_mm: number | null;
+  special_mm: number | null;
 }
 
-interface Version extends Limits {
+interface Values extends Limits {
+  line_percent?: number;
+  tilt_3_deg_per_h?: number | null;
+  tilt_4_deg_per_h?: number | null;
+}
+
+interface Version extends Values {
+  id: number;
   at_s: number;
   who: string;
   cell: string;
   why: string;
+  withdrawn?: boolean;
+  state: "replaced" | "waiting" | "applied" | "not_read";
+  n_cells: number;
+  n_applied: number;
+  applied_s: number | null;
 }
 
-interface ThresholdsView {
+interface View {
+  cells: string[];
+  cell: string;
   default: Limits;
+  current: Values & { has_own_tilt: boolean };
+  job: { state: "reads" | "unreported" | "reads_none" | "reads_other"; path: string | null; expected: string };
   versions: Version[];
 }
 
-interface Effect {
-  cells: number;
-  before: number[];
-  after: number[];
+const POLL_MS = 10_000;
+const NUMBERS = ["advisory_mm", "warning_mm", "special_mm", "line_percent", "tilt_3_deg_per_h", "tilt_4_deg_per_h"] as const;
+const LABELS: Record<(typeof NUMBERS)[number], Key> = { advisory_mm: "advisoryMm", warning_mm: "warningMm", special_mm: "specialMm", line_percent: "linePercent", tilt_3_deg_per_h: "tilt3", tilt_4_deg_per_h: "tilt4" };
+
+export async function drawThresholds(container: HTMLElement, session: Session, cell: string | null): Promise<void> {
+  const view = await get<View>(`api/thresholds?cell=${encode(cell ?? "")}`);
+  new ThresholdsPage(container, session, view).draw("");
 }
 
-export async function drawThresholds(container: HTMLElement, session: Session): Promise<void> {
-  show(container, session, await get<ThresholdsView>("api/thresholds"), "");
+class ThresholdsPage {
+  private readonly canEdit: boolean;
+  private readonly problem = el("p", { class: "problem", role: "alert" });
+  private readonly effect = el("div", { class: "effect", "aria-live": "polite" });
+  private readonly job = el("div", {});
+  private readonly list = el("div", {});
+  private form: ThresholdForm;
+
+  constructor(
+    private readonly container: HTMLElement,
+    session: Session,
+    private view: View,
+  ) {
+    this.canEdit = session.role === "chief";
+    this.form = this.newForm();
+  }
+
+  draw(message: string): void {
+    this.say(message, "done");
+    replace(this.effect);
+    const hint = this.canEdit ? null : el("p", { class: "hint" }, t("needsChief"));
+    replace(this.container, el("h2", {}, t("thresholds")), this.job, hint, this.form.box, this.problem, this.effect, el("h3", {}, t("versions")), this.list);
+    this.drawStates();
+    window.setTimeout(() => void this.poll(), POLL_MS);
+  }
+
+  private newForm(): ThresholdForm {
+    return new ThresholdForm(this.view, this.canEdit, (draft) => void this.preview(draft), (draft) => void this.save(draft));
+  }
+
+  // The state of versions changes when the job has scored; the form stays as it is.
+  private async poll(): Promise<void> {
+    if (!this.form.box.isConnected) return;
+    this.view = await get<View>(`api/thresholds?cell=${encode(this.view.cell)}`).catch(() => this.view);
+    this.drawStates();
+    window.setTimeout(() => void this.poll(), POLL_MS);
+  }
+
+  private drawStates(): void {
+    replace(this.job, jobState(this.view));
+    const revert = this.canEdit ? (version: Version | null) => this.form.revert(version) : null;
+    replace(this.list, versions(this.view, revert));
+  }
+
+  private say(words: string, style: "done" | "problem"): void {
+    this.problem.className = style;
+    this.problem.textContent = words;
+  }
+
+  private async preview(draft: unknown): Promise<void> {
+    this.say("", "done");
+    replace(this.effect, el("p", { class: "hint" }, t("previewing")));
+    try {
+      replace(this.effect, ...drawEffect(await post<Effect>("api/thresholds/preview", draft)));
+    } catch (error) {
+      replace(this.effect);
+      this.fail(error);
+    }
+  }
+
+  private async save(draft: unknown): Promise<void> {
+    try {
+      this.view = await post<View>("api/thresholds", draft);
+      this.form = this.newForm();
+      this.draw(t("saved"));
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  private fail(error: unknown): void {
+    this.say(error instanceof ApiError ? error.message : String(error), "problem");
+  }
 }
 
-function show(container: HTMLElement, session: Session, view: ThresholdsView, message: string): void {
-  const now = view.versions.find((version) => version.cell === "") ?? view.default;
-  const number = (name: string, value: number) => el("input", { type: "number", name, value: Math.round(value * 10) / 10, step: 0.5, required: true });
-  const fields = {
-    cell: el("input", { name: "cell", placeholder: t("allCells") }),
-    advisory_mm: number("advisory_mm", now.advisory_mm),
-    warning_mm: number("warning_mm", now.warning_mm),
-    special_mm: number("special_mm", now.special_mm),
-    why: el("input", { name: "why", maxlength: 500, size: 30 }),
-  };
-  const canEdit = session.role === "chief";
-  const problem = el("p", { class: message ? "done" : "problem", role: "alert" }, message);
-  const effect = el("div", { class: "effect" });
-  const draft = () => ({
-    cell: fields.cell.value.trim(),
-    advisory_mm: Number(fields.advisory_mm.value),
-    warning_mm: Number(fields.warning_mm.value),
-    special_mm: Number(fields.special_mm.value),
-    why: fields.why.value,
-  });
-  const showError = (error: unknown) => {
-    problem.className = "problem";
-    problem.textContent = error instanceof ApiError ? error.message : String(error);
-  };
-  const preview = el("button", { type: "button", class: "preview", onclick: () => void post<Effect>("api/thresholds/preview", draft()).then((found) => (replace(problem), replace(effect, effectTable(found)))).catch(showError) }, t("preview"));
-  const form = el(
-    "form",
-    { class: "form thresholds" },
-    el("label", {}, t("cellOr"), fields.cell),
-    el("label", {}, t("advisoryMm"), fields.advisory_mm),
-    el("label", {}, t("warningMm"), fields.warning_mm),
-    el("label", {}, t("specialMm"), fields.special_mm),
-    el("label", {}, t("why"), fields.why),
-    preview,
-    canEdit ? el("button", { class: "primary", type: "submit" }, t("save")) : null,
-  );
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    post<ThresholdsView>("api/thresholds", draft())
-      .then((fresh) => show(container, session, fresh, t("saved")))
-      .catch(showError);
-  });
-  replace(container, el("h2", {}, t("thresholds")), canEdit ? null : el("p", { class: "hint" }, t("needsChief")), el("p", { class: "hint" }, t("jobHint")), form, problem, effect, el("h3", {}, t("versions")), versions(view));
+class ThresholdForm {
+  readonly box: HTMLFormElement;
+  private readonly fields: Record<(typeof NUMBERS)[number], HTMLInputElement>;
+  private readonly cell: HTMLInputElement;
+  private readonly why = el("input", { name: "why", maxlength: 500, size: 40, required: true });
+  private readonly one: HTMLInputElement;
+  private readonly all: HTMLInputElement;
+  private readonly sure = el("input", { type: "checkbox", name: "sure" });
+  private readonly confirmation: HTMLElement;
+  private readonly note = el("p", { class: "revert-note", hidden: true });
+  private readonly saveButton: HTMLButtonElement | null;
+  private withdrawn = false;
+
+  constructor(
+    private readonly view: View,
+    canEdit: boolean,
+    onPreview: (draft: unknown) => void,
+    onSave: (draft: unknown) => void,
+  ) {
+    const n = view.cells.length;
+    this.one = el("input", { type: "radio", name: "scope", value: "cell", checked: true, onchange: () => this.onScope() });
+    this.all = el("input", { type: "radio", name: "scope", value: "all", onchange: () => this.onScope() });
+    this.cell = el("input", { name: "cell", list: "threshold-cells", value: view.cell, size: 14, "aria-label": t("cellToken"), required: true });
+    const field = (name: (typeof NUMBERS)[number]) => {
+      const value = view.current[name];
+      const isOwn = !name.startsWith("tilt") || view.current.has_own_tilt;
+      const shown = typeof value === "number" ? String(Math.round(value * 1000) / 1000) : "";
+      return el("input", { type: "number", name, step: "any", value: isOwn ? shown : undefined, placeholder: shown, required: !name.startsWith("tilt") });
+    };
+    this.fields = Object.fromEntries(NUMBERS.map((name) => [name, field(name)])) as typeof this.fields;
+    this.confirmation = el("label", { class: "confirm", hidden: true }, this.sure, el("span", {}, t("confirmAll", { n })));
+    this.saveButton = canEdit ? el("button", { class: "primary", type: "submit" }, t("save")) : null;
+    const known = el("span", { class: "hint" }, view.cell ? cellName(view.cell) : "");
+    const cells = el("datalist", { id: "threshold-cells" }, ...view.cells.map((token) => el("option", { value: token }, cellName(token))));
+    this.box = el(
+      "form",
+      { class: "form thresholds" },
+      el("fieldset", { class: "scope" }, el("legend", {}, t("scope")), el("label", {}, this.one, el("span", {}, t("oneCell"))), this.cell, cells, known, el("label", {}, this.all, el("span", {}, t("allOfThem", { n })))),
+      ...NUMBERS.map((name) => el("label", { class: "value" }, t(LABELS[name]), this.fields[name])),
+      this.note,
+      el("label", { class: "wide" }, t("why"), this.why),
+      this.confirmation,
+      el("div", { class: "buttons" }, el("button", { type: "button", class: "preview", onclick: () => this.hasValues() && onPreview(this.draft()) }, t("preview")), this.saveButton),
+    );
+    this.box.addEventListener("submit", (event) => {
+      event.preventDefault();
+      onSave(this.draft());
+    });
+  }
+
+  // Fill the form with an earlier version, or with the return to the prefecture's values.
+  revert(version: Version | null): void {
+    this.withdrawn = version === null || version.withdrawn === true;
+    if (version) {
+      (version.cell ? this.one : this.all).checked = true;
+      this.cell.value = version.cell;
+    }
+    for (const name of NUMBERS) {
+      const value = version?.[name];
+      if (!this.withdrawn) this.fields[name].value = value === null || value === undefined ? (name === "line_percent" ? "100" : "") : String(value);
+      this.fields[name].disabled = this.withdrawn;
+    }
+    this.note.hidden = false;
+    this.note.textContent = version && !this.withdrawn ? t("reverting", { t: formatTime(version.at_s) }) : t("withdrawing");
+    this.onScope();
+    this.box.scrollIntoView({ block: "center" });
+    this.why.focus();
+  }
+
+  // A preview needs neither a reason nor the confirmation.
+  private hasValues(): boolean {
+    return [this.cell, ...NUMBERS.map((name) => this.fields[name])].every((field) => field.reportValidity());
+  }
+
+  private onScope(): void {
+    const isAll = this.all.checked;
+    this.cell.disabled = isAll;
+    this.confirmation.hidden = !isAll;
+    this.sure.required = isAll;
+    this.sure.checked = false;
+    if (this.saveButton) this.saveButton.textContent = t(isAll ? "saveAll" : "save");
+  }
+
+  private draft(): unknown {
+    const number = (name: (typeof NUMBERS)[number]) => (this.fields[name].value === "" ? null : Number(this.fields[name].value));
+    const values = this.withdrawn ? { withdrawn: true } : Object.fromEntries(NUMBERS.map((name) => [name, number(name)]));
+    const isAll = this.all.checked;
+    return { cell: isAll ? "" : this.cell.value.trim(), all_cells: isAll, confirmed_cells: isAll && this.sure.checked ? this.view.cells.length : 0, version: { ...values, why: this.why.value.trim() } };
+  }
 }
 
-function effectTable(effect: Effect): HTMLElement {
-  const rows = [5, 4, 3, 2, 1].map((level) => el("tr", {}, el("td", {}, badge(level)), el("td", { class: "number" }, String(effect.before[level - 1] ?? 0)), el("td", { class: "number" }, String(effect.after[level - 1] ?? 0))));
-  return el("div", {}, el("h3", {}, t("effect")), table("narrow", [t("levelColumn"), t("before"), t("after")], rows).box);
+function jobState({ job }: View): HTMLElement {
+  if (job.state === "reads") return el("p", { class: "hint job-reads" }, t("jobReads"));
+  const words = { unreported: t("jobUnreported"), reads_none: t("jobReadsNone"), reads_other: t("jobReadsOther", { path: job.path ?? "" }) }[job.state];
+  const line = job.state === "unreported" ? null : el("code", { class: "setting" }, `changes = "${job.expected}"`);
+  return el("div", { class: "warn job-state", role: "status" }, words, line);
 }
 
-function versions(view: ThresholdsView): HTMLElement {
-  const names = [t("timeColumn"), t("who"), t("cell"), t("advisoryMm"), t("warningMm"), t("specialMm"), t("why")];
-  const line = (cells: string[], first: string) => el("tr", {}, el("td", {}, first), ...cells.map((words) => el("td", {}, words)));
-  const mm = (limits: Limits) => [limits.advisory_mm, limits.warning_mm, limits.special_mm].map((n) => n.toFixed(1));
-  const rows = view.versions.map((v) => line([v.who, v.cell || t("allCells"), ...mm(v), v.why], formatTime(v.at_s)));
-  rows.push(line(["–", t("allCells"), ...mm(view.default), ""], t("defaultVersion")));
+function versions(view: View, revert: ((version: Version | null) => void) | null): HTMLElement {
+  const names = [t("timeColumn"), t("who"), t("cell"), t("versionValues"), t("why"), t("versionState"), t("actions")];
+  const button = (version: Version | null) => (revert ? el("button", { type: "button", class: "revert", onclick: () => revert(version) }, t(version ? "revert" : "versionWithdrawn")) : "");
+  const line = (...cells: (Node | string)[]) => el("tr", {}, ...cells.map((each) => el("td", {}, each)));
+  const rows = view.versions.map((v) => line(formatTime(v.at_s), v.who, v.cell ? cellLabel(v.cell) : t("allCells"), v.withdrawn ? t("versionWithdrawn") : values(v), v.why, stateOf(v), v.withdrawn ? "" : button(v)));
+  rows.push(line(t("defaultVersion"), "–", t("allCells"), values(view.default), "", "", button(null)));
   return table("versions", names, rows).box;
+}
+
+function values(v: Values): HTMLElement {
+  const mm = [v.advisory_mm, v.warning_mm, v.special_mm].map((n) => (n === null ? "–" : n.toFixed(1))).join(" / ");
+  const more = [v.line_percent !== undefined && v.line_percent !== 100 && `CL ${v.line_percent} %`, v.tilt_3_deg_per_h && `${t("tilt")} ${v.tilt_3_deg_per_h} / ${v.tilt_4_deg_per_h} °/h`];
+  return el("span", {}, `${mm} mm`, ...more.map((words) => (words ? el("small", {}, words) : null)));
+}
+
+function stateOf(v: Version): HTMLElement {
+  const words = {
+    replaced: t("versionReplaced"),
+    not_read: t("versionNotRead"),
+    waiting: t("versionWaiting", { n: v.n_applied, all: v.n_cells }),
+    applied: v.applied_s ? t("versionAppliedAt", { t: formatTime(v.applied_s) }) : t("versionApplied"),
+  }[v.state];
+  return el("span", { class: `version-state ${v.state}` }, words);
 }
