@@ -4,6 +4,7 @@ Source: WCAG 2.1, success criterion 1.4.3 and its definitions of relative lumina
 contrast ratio and large text.
 """
 
+from pathlib import Path
 from typing import Any
 
 from selenium.webdriver import Chrome
@@ -66,3 +67,25 @@ def hard_to_read(driver: Chrome) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = driver.execute_script(SCRIPT)
     assert found, "no text on the page"
     return [each for each in found if each["value"] < each["least"]]
+
+
+WEB = Path(__file__).parents[1] / "backend_spark/console/web"
+AXE = WEB / "node_modules/axe-core/axe.min.js"
+RUN_AXE = """
+const done = arguments[arguments.length - 1];
+axe.run({resultTypes: ["violations"]}).then(
+  (found) => done(found.violations.map(
+    ({id, help, nodes}) => [id, help, ...nodes.map(({html}) => html.slice(0, 200))])),
+  (error) => done([String(error)]));
+"""
+IS_WIDER = "return document.documentElement.scrollWidth > innerWidth"
+
+
+def violations(driver: Chrome) -> list[object]:
+    """What axe-core and the check of contrast find on the screen, and its width."""
+    driver.set_script_timeout(60)
+    driver.execute_script(AXE.read_text(encoding="utf-8"))
+    problems = [*driver.execute_async_script(RUN_AXE), *hard_to_read(driver)]
+    if driver.execute_script(IS_WIDER):
+        problems.append("wider than the screen")
+    return problems

@@ -55,6 +55,7 @@ from backend_spark.console.routes import (
     levels,
     notifications,
     sensorthings,
+    series,
     session,
     skill,
     thresholds,
@@ -144,6 +145,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
     for routes in (
         session,
         levels,
+        series,
         events,
         notifications,
         thresholds,

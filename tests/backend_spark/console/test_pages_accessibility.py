@@ -1,13 +1,12 @@
 """Accessibility and width of the console's pages, checked in a real browser."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from browser import OFFICE_SCREEN, picture, resize
 from conftest import wait_until
-from console_contrast import hard_to_read
+from console_contrast import hard_to_read, violations
 from console_pages import find, text
 from console_workspace import NOW_S, PASSWORD, Workspace
 from deltalake import write_deltalake
@@ -23,16 +22,6 @@ LISTED = (
     "return [...document.querySelectorAll('.pick .badge')].map(b => b.dataset.level)"
 )
 PHONE = (390, 844)
-WEB = Path(__file__).parents[3] / "backend_spark/console/web"
-AXE = WEB / "node_modules/axe-core/axe.min.js"
-RUN_AXE = """
-const done = arguments[arguments.length - 1];
-axe.run({resultTypes: ["violations"]}).then(
-  (found) => done(found.violations.map(
-    ({id, help, nodes}) => [id, help, ...nodes.map(({html}) => html.slice(0, 200))])),
-  (error) => done([String(error)]));
-"""
-IS_WIDER = "return document.documentElement.scrollWidth > innerWidth"
 
 
 @pytest.fixture
@@ -67,19 +56,11 @@ class Tour:
     def __init__(self, driver: Chrome, name: str) -> None:
         self._driver, self._name = driver, name
         self.problems: dict[str, list[object]] = {}
-        driver.set_script_timeout(60)
 
     def check(self, page: str) -> None:
         """Check what is on the screen by axe-core and by its width."""
         picture(self._driver, f"{page}-{self._name}")
-        self._driver.execute_script(AXE.read_text(encoding="utf-8"))
-        problems = [
-            *self._driver.execute_async_script(RUN_AXE),
-            *hard_to_read(self._driver),
-        ]
-        if self._driver.execute_script(IS_WIDER):
-            problems.append("wider than the screen")
-        if problems:
+        if problems := violations(self._driver):
             self.problems[page] = problems
 
     def press(self, css: str, wait_for: str) -> None:
@@ -101,7 +82,7 @@ class Tour:
 
     def visit_tabs(self) -> None:
         """The other pages, and the window of an event and of a node."""
-        for tab in ("thresholds", "skill", "health", "events"):
+        for tab in ("series", "thresholds", "skill", "health", "events"):
             self.press(f"[data-tab={tab}]", ".other h2")
             self.check(tab)
             if tab == "health":

@@ -10,6 +10,8 @@ import { Overview } from "./overview";
 import { Overlays } from "./overlays";
 import { Panel } from "./panel";
 import { get, post, setProof, type Session } from "./api";
+import { nodesIn } from "./cellNames";
+import { presetNodes } from "./series";
 import { Slider } from "./slider";
 import { State } from "./state";
 import { TABS } from "./tabs";
@@ -60,6 +62,7 @@ function show(session: Session): void {
   addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !document.querySelector("dialog[open]")) state.select(null);
   });
+  presetNodes(() => nodesIn(state.selected ?? state.worst() ?? ""));
   map.start();
   new Overlays(map, session);
   followAddress(state, map);
