@@ -55,7 +55,6 @@ from backend_spark.console.routes import (
     levels,
     notifications,
     sensorthings,
-    series,
     session,
     skill,
     thresholds,
@@ -145,7 +144,6 @@ def make_app(services: ConsoleServices) -> FastAPI:
     for routes in (
         session,
         levels,
-        series,
         events,
         notifications,
         thresholds,
