@@ -150,7 +150,9 @@ async function load(box: HTMLElement): Promise<void> {
     destroyCharts();
     replace(box, ...parts(series));
   } catch (error) {
-    replace(box, el("p", { class: "problem", role: "alert" }, error instanceof ApiError ? error.message : t("offline")));
+    const problem = el("p", { class: "problem", role: "alert" }, error instanceof ApiError ? error.message : t("offline"));
+    replace(box, problem);
+    addEventListener("yamamori-online", () => problem.isConnected && void load(box), { once: true });
   } finally {
     box.removeAttribute("aria-busy");
   }
