@@ -223,6 +223,7 @@ const TEXTS = {
   eventFind: ["場所・観測点でさがす", "Find by place or node"],
   eventFromLevel: ["レベル{n}相当以上", "Level {n} and above"],
   eventAllLevels: ["すべてのレベル", "All levels"],
+  eventAllCauses: ["すべての要因", "All causes"],
   eventAll: ["すべて", "All"],
   eventNewer: ["← 前のページ", "← Previous"],
   eventOlder: ["次のページ →", "Next →"],
