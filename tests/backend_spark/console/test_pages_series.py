@@ -32,7 +32,7 @@ def test_series_of_a_slope_and_of_another_node(
 
     assert "速度の逆数 (h/mm)" in captions
     assert "接線角 (°)" in captions
-    assert "体積含水率（soil）" in captions
+    assert "体積含水率（soil） (m³/m³)" in captions
     assert "範囲" in text(driver, "tr[data-doubt='creep-1 soil']")
     field = find(driver, "input[name=series-node]")
     field.send_keys("otani-1")
@@ -44,6 +44,10 @@ def test_series_of_a_slope_and_of_another_node(
     assert "node=creep-1&node=otani-1" in (links[0].get_attribute("href") or "")
     found = violations(driver)
     picture(driver, "series-ja-1366")
+    driver.execute_script("document.querySelector('.doubts').scrollIntoView()")
+    picture(driver, "series-doubts-ja")
+    driver.execute_script("document.querySelector('.other').scrollTop -= 1100")
+    picture(driver, "series-movement-ja")
     resize(driver, PHONE)
     found += violations(driver)
     picture(driver, "series-ja-390")

@@ -7,7 +7,7 @@ import { flagBadge } from "./badges";
 import { nodePlace } from "./cellNames";
 import { get, encode } from "./api";
 import { openSeries } from "./series";
-import { sensorName } from "./sensorNames";
+import { sensorName, unitName } from "./sensorNames";
 import { formatAgo, t, formatTime, type Key } from "./i18n";
 
 interface Readings {
@@ -67,8 +67,8 @@ function health(facts: NodeSeries): HTMLElement {
 function charts(facts: NodeSeries): HTMLElement[] {
   return Object.entries(facts.series).map(([name, readings], at) => {
     const { times, values, flags } = withGaps(readings);
-    const unit = readings.unit ?? "";
-    return timeChart({ title: `${sensorName(name, unit)} ${unit && `(${unit})`}`, times, height: 120, tracks: [{ label: sensorName(name, unit), unit, colour: COLOURS[at % COLOURS.length] ?? "#333", values, flags }] });
+    const unit = unitName(readings.unit);
+    return timeChart({ title: `${sensorName(name, readings.unit)} ${unit && `(${unit})`}`, times, height: 120, tracks: [{ label: sensorName(name, readings.unit), unit, colour: COLOURS[at % COLOURS.length] ?? "#333", values, flags }] });
   });
 }
 

@@ -37,6 +37,13 @@ const NAMES: Record<string, [string, string]> = {
   "life-used": ["記録媒体の消耗", "Wear of storage"],
 };
 
+const SIGNS: Record<string, string> = { "/": "m³/m³", deg: "°", Cel: "°C", "%RH": "%", count: "" };
+
+// Unit as it is written for people; SenML's codes are for programs.
+export function unitName(unit: string | null): string {
+  return SIGNS[unit ?? ""] ?? unit ?? "";
+}
+
 export function sensorName(name: string, unit: string | null = null): string {
   const [sensor = "", part] = name.split(/\/(?=[^/]*$)/);
   const known = part === undefined ? (NAMES[name] ?? UNITS[unit ?? ""]) : (NAMES[part] ?? PARTS[part]);

@@ -4,7 +4,7 @@ import { flagBadge } from "./badges";
 import { fetchNodes, nodePlace } from "./cellNames";
 import { get, ApiError } from "./api";
 import { rowLinks } from "./rowLinks";
-import { sensorName } from "./sensorNames";
+import { sensorName, unitName } from "./sensorNames";
 import { destroyCharts, timeChart, type Limit, type Track } from "./timeChart";
 import { table } from "./tables";
 import { currentLanguage, formatTime, t, type Key } from "./i18n";
@@ -188,7 +188,7 @@ function totals(nodes: NodeSeries[]): HTMLElement {
   return table("narrow totals", columns, rows).box;
 }
 
-function rainChart({ node, rain }: NodeSeries, { step_s: stepS }: Series): HTMLElement {
+function rainChart({ node, rain }: NodeSeries, { step_s: stepS, begin_s: fromS, end_s: toS }: Series): HTMLElement {
   if (!rain) return el("div", {});
   const size = isHourly() ? 6 : 1;
   const depths = sums(rain, size, stepS);
@@ -197,7 +197,7 @@ function rainChart({ node, rain }: NodeSeries, { step_s: stepS }: Series): HTMLE
     { label: t(isHourly() ? "rainHour" : "rainTen"), unit: "mm", colour: colour(chosen.indexOf(node)), bars: true, values: depths.map(({ mm }) => mm) },
     { label: t("cumulative"), unit: "mm", colour: "#12283d", right: true, values: depths.map(({ total }) => total) },
   ];
-  return timeChart({ title: `${node} ${nodePlace(node)} – ${t("rainOf")} (mm)`, times, tracks, height: 190, sync: "series" });
+  return timeChart({ title: `${node} ${nodePlace(node)} – ${t("rainOf")} (mm)`, times, tracks, height: 190, sync: "series", span: [fromS, toS] });
 }
 
 interface Bar {
@@ -236,7 +236,7 @@ function motionCharts(series: Series): HTMLElement[] {
     if (!having.length) return [];
     const joined = join(having.map(({ sensor }) => ({ times: sensor.at_s, values: sensor[rate] })));
     const tracks = having.map(({ node, sensor }, at): Track => ({ label: `${node} ${sensorName(sensor.sensor)}`, unit, colour: colour(having.length > series.nodes.length ? at : chosen.indexOf(node)), values: joined.values[at] ?? [] }));
-    const chart = timeChart({ title: `${t(name)} (${unit})`, times: joined.times, tracks, sync: "series", limits: limit ? limits(series.limits[limit], limit) : [] });
+    const chart = timeChart({ title: `${t(name)} (${unit})`, times: joined.times, tracks, sync: "series", span: [series.begin_s, series.end_s], limits: limit ? limits(series.limits[limit], limit) : [] });
     if (rate !== "angle_deg") return [chart];
     const steady = having.map(({ node, sensor }) => `${node} ${(sensor.steady_mm_per_h ?? 0).toPrecision(3)} mm/h`);
     return [chart, el("p", { class: "hint" }, t("steadyHint", { v: steady.join(", ") }))];
@@ -263,8 +263,8 @@ function readingCharts(series: Series): HTMLElement[] {
   return [...kinds.values()].map((lines) => {
     const { name, unit } = (lines[0] as { readings: Readings }).readings;
     const joined = join(lines.map(({ readings }) => withGaps(readings)));
-    const tracks = lines.map(({ node }, at): Track => ({ label: node, unit: unit ?? "", colour: colour(chosen.indexOf(node)), values: joined.values[at] ?? [], flags: joined.flags[at] ?? [] }));
-    return timeChart({ title: `${sensorName(name, unit)}${unit ? ` (${unit})` : ""}`, times: joined.times, tracks, height: 130, sync: "series" });
+    const tracks = lines.map(({ node }, at): Track => ({ label: node, unit: unitName(unit), colour: colour(chosen.indexOf(node)), values: joined.values[at] ?? [], flags: joined.flags[at] ?? [] }));
+    return timeChart({ title: `${sensorName(name, unit)}${unitName(unit) && ` (${unitName(unit)})`}`, times: joined.times, tracks, height: 130, sync: "series", span: [series.begin_s, series.end_s] });
   });
 }
 
@@ -310,7 +310,7 @@ function doubts(nodes: NodeSeries[]): HTMLElement {
       el("td", {}, el("b", {}, node), ` ${sensorName(run.name, run.unit)}`),
       el("td", {}, formatTime(run.from_s), run.to_s > run.from_s ? ` – ${formatTime(run.to_s)}` : ""),
       el("td", { class: "number" }, String(run.count)),
-      el("td", { class: "number" }, run.low === run.high ? `${run.low}` : `${run.low} – ${run.high}`, ` ${run.unit ?? ""}`),
+      el("td", { class: "number" }, run.low === run.high ? `${run.low}` : `${run.low} – ${run.high}`, ` ${unitName(run.unit)}`),
       el("td", {}, flagBadge(run.flag), " ", run.reasons.map((reason) => reason[currentLanguage()]).join(t("separator"))),
     ),
   );
