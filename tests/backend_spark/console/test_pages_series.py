@@ -19,6 +19,20 @@ CAPTIONS = (
 )
 
 
+def look_at_all(driver: Chrome) -> list[object]:
+    """Pictures of the page; what is wrong in the office and on a phone."""
+    found = violations(driver)
+    picture(driver, "series-ja-1366")
+    driver.execute_script("document.querySelector('.doubts').scrollIntoView()")
+    picture(driver, "series-doubts-ja")
+    driver.execute_script("document.querySelector('.other').scrollTop -= 1100")
+    picture(driver, "series-movement-ja")
+    resize(driver, PHONE)
+    found += violations(driver)
+    picture(driver, "series-ja-390")
+    return found
+
+
 @pytest.mark.usefixtures("creep")
 def test_series_of_a_slope_and_of_another_node(
     run_console: RunConsole, driver: Chrome
@@ -42,14 +56,6 @@ def test_series_of_a_slope_and_of_another_node(
     wait_until(lambda: "1時間雨量:" in text(driver, ".series-found"))
     links = driver.find_elements(By.CSS_SELECTOR, ".series-page a[data-rows=csv-JST]")
     assert "node=creep-1&node=otani-1" in (links[0].get_attribute("href") or "")
-    found = violations(driver)
-    picture(driver, "series-ja-1366")
-    driver.execute_script("document.querySelector('.doubts').scrollIntoView()")
-    picture(driver, "series-doubts-ja")
-    driver.execute_script("document.querySelector('.other').scrollTop -= 1100")
-    picture(driver, "series-movement-ja")
-    resize(driver, PHONE)
-    found += violations(driver)
-    picture(driver, "series-ja-390")
+    found = look_at_all(driver)
     assert found == []
     no_problems(driver)

@@ -92,8 +92,7 @@ def look(analyst: Analyst) -> None:
         row = f".totals tr[data-node={WORST.node}]"
         wait_until(lambda: analyst.see(row))
         rain = f"{sum(mm or 0 for mm in WORST.rain_mm[-144:]):.1f} mm"
-        assert analyst.see(row, rain)
-        assert analyst.see(".totals", "24時間雨量")
+        assert analyst.see(f"{row} td[data-column='24時間雨量']", rain)
 
 
 def look_further(analyst: Analyst) -> None:
@@ -102,7 +101,7 @@ def look_further(analyst: Analyst) -> None:
         analyst.click("[data-tab=health]")
         wait_until(lambda: analyst.see("tr[data-node]"))
         assert analyst.see("tr[data-node]", "途絶")
-        assert analyst.see(".health-page", "電源")
+        assert analyst.see("tr[data-node] td[data-column='電源']")
     with analyst.task("page of the mayor"):
         analyst.click(".tabs .report")
         first, second = analyst.driver.window_handles
@@ -135,7 +134,7 @@ def decide(analyst: Analyst) -> None:
         analyst.type("warning_mm", "120")
         analyst.type("why", "前回の崩壊")
         analyst.click(".preview")
-        wait_until(lambda: analyst.see(".effect", "いまの基準"))
+        wait_until(lambda: analyst.see(".effect td[data-column='いまの基準']"))
         analyst.click("form.thresholds .primary")
         wait_until(lambda: analyst.see(".versions", "前回の崩壊"))
     with analyst.task("acknowledge and judge"):
