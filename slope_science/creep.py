@@ -3,7 +3,7 @@
 Sources: management values of ground extensometers: 道路土工 切土工・斜面安定工指針
 (2009) and 現場に役立つ地すべり工学; tertiary creep: Fukuzono 1985, Voight 1988,
 d2x/dt2 = A (dx/dt)^alpha, so that v^(1-alpha) = A (alpha-1) (tf - t). The time of
-failure is in `slope_science.failure_time`.
+failure is in `slope_science.failure_time`. Tangent angle: Xu, Zeng, Qian et al. 2011.
 """
 
 import math
@@ -19,6 +19,9 @@ slide is banned."""
 
 EVACUATION_MM_PER_H = 4.0
 """Upper end of 警戒 (避難準備, 2 to 4 mm/h), so surely within 避難 (2 to 10)."""
+
+ALERT_ANGLE_DEG, EMERGENCY_ANGLE_DEG = 80.0, 85.0
+"""Tangent angles from which tertiary creep is in its middle and in its last stage."""
 
 FALSE_SHARE = 1e-3
 """Share of windows in which noise alone may exceed the bound."""
@@ -80,6 +83,26 @@ def fit_velocities(
             fitted = fit_velocity(times_h[begin : end + 1], moved_mm[begin : end + 1])
             found += [fitted] if fitted else []
     return found
+
+
+def tangent_angle_deg(mm_per_h: float, steady_mm_per_h: float) -> float:
+    """Tangent angle of the curve of displacement, both axes in units of time.
+
+    45 degrees in secondary creep, where the speed is steady; 90 at failure.
+
+    Args:
+        mm_per_h: Speed; a slope that moves back has a negative angle.
+        steady_mm_per_h: Speed of the secondary creep, more than 0.
+
+    Raises:
+        ScienceError: The steady speed is not positive.
+
+    Source:
+        Xu et al. 2011, improved tangential angle: arctan of v over the steady speed.
+    """
+    if steady_mm_per_h <= 0:
+        raise ScienceError("steady_mm_per_h", "more than 0", steady_mm_per_h)
+    return math.degrees(math.atan(mm_per_h / steady_mm_per_h))
 
 
 def thin_out(

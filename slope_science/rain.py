@@ -34,6 +34,9 @@ SHORT_HALF_LIFE_H = 1.5
 LONG_HALF_LIFE_H = 72.0
 ANTECEDENT_DAYS = 7
 
+DRY_HOURS = 24.0
+"""Time without rain that ends a series of rain (一連の降雨)."""
+
 
 def rain_60min(rain_mm: Sequence[float], step_h: float) -> list[float]:
     """Rain of the last 60 minutes at the end of each step, in mm.
@@ -51,6 +54,33 @@ def rain_60min(rain_mm: Sequence[float], step_h: float) -> list[float]:
     return [
         sum(rain_mm[max(0, end - steps) : end]) for end in range(1, len(rain_mm) + 1)
     ]
+
+
+def cumulative_rain(rain_mm: Sequence[float | None], step_h: float) -> list[float]:
+    """Rain since its series began (累加雨量), at the end of each step, in mm.
+
+    A series of rain ends with `DRY_HOURS` without any. Unknown rain adds nothing, and
+    its step does not count as dry.
+
+    Args:
+        rain_mm: Depth of rain in each step; None is unknown.
+        step_h: Length of a step in hours.
+
+    Source:
+        都道府県と気象庁が共同して土砂災害警戒情報を作成・発表するための手引き (2005):
+        24 hours without rain before and after a series.
+    """
+    totals, total_mm, dry_h = [], 0.0, 0.0
+    for depth_mm in rain_mm:
+        if depth_mm == 0:
+            dry_h += step_h
+        elif depth_mm is not None:
+            dry_h = 0.0
+        if dry_h > DRY_HOURS - step_h / 2:
+            total_mm = 0.0
+        total_mm += depth_mm or 0.0
+        totals.append(total_mm)
+    return totals
 
 
 def effective_rain(

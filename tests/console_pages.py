@@ -15,6 +15,12 @@ def find(driver: Chrome, css: str) -> WebElement:
     return driver.find_element(By.CSS_SELECTOR, css)
 
 
+def press(driver: Chrome, css: str) -> None:
+    """Wait for an element and click on it; a panel may be drawn anew in between."""
+    find(driver, css)
+    driver.execute_script("document.querySelector(arguments[0]).click()", css)
+
+
 def text(driver: Chrome, css: str) -> str:
     """Text of the first element; empty if there is none."""
     return str(

@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from backend_spark.scoring.arrow import make_levels_table
+from backend_spark.scoring.arrow import make_levels_table, make_sensors_table
 from backend_spark.scoring.observation import Observation
-from backend_spark.scoring.score import score_levels
+from backend_spark.scoring.rules import CellRules
+from backend_spark.scoring.score import score_cell, score_levels
 from backend_spark.tables.delta_writer import create_tables
-from backend_spark.tables.schemas import LEVELS, SILVER, SPARK_TABLES
+from backend_spark.tables.schemas import LEVELS, SENSORS, SILVER, SPARK_TABLES
 from slope_science.criteria import Criteria
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.topics import cell_topic
@@ -92,6 +93,26 @@ def write_tables(data: Path, slopes: Iterable[Slope], end_s: int) -> None:
         silver = [silver_row(slope, o, seq) for seq, o in enumerate(known)]
         table = pa.Table.from_pylist(silver, schema=SILVER)
         write_deltalake(str(folder / "silver"), table, mode="append")
+
+
+def write_scored(data: Path, slope: Slope, observations: Sequence[Observation]) -> None:
+    """Append the readings of a slope with the flags and rates that scoring gives."""
+    folder, cell = data / "tables", slope.cell.token
+    create_tables(folder, SPARK_TABLES)
+    found = score_cell(observations, CellRules(CRITERIA))
+    flagged = {(o.name, o.at_s): o for o in found.reflagged}
+    silver = [
+        silver_row(slope, o, seq) | {"flag": new.flag, "flag_why": new.why}
+        for seq, o in enumerate(observations)
+        for new in [flagged.get((o.name, o.at_s), o)]
+    ]
+    levels = make_levels_table(cell, found.rows)
+    for name, table in (
+        ("levels", levels.cast(LEVELS)),
+        ("sensors", make_sensors_table(cell, found.sensors).cast(SENSORS)),
+        ("silver", pa.Table.from_pylist(silver, schema=SILVER)),
+    ):
+        write_deltalake(str(folder / name), table, mode="append")
 
 
 def silver_row(slope: Slope, observation: Observation, seq: int) -> dict[str, Any]:

@@ -55,8 +55,14 @@ class AccessLog:
         body = {"address": address, "count": count}
         self.journal.write(now_s, "login_failed", name, "", body)
 
-    def accounts(self, accounts: Accounts, now_s: float) -> None:
-        """Write which accounts were added, removed or changed since the last entry."""
+    def accounts(self, accounts: Accounts, now_s: float, who: str = "") -> None:
+        """Write which accounts were added, removed or changed since the last entry.
+
+        Args:
+            accounts: The accounts now.
+            now_s: Unix time.
+            who: Account that changed them in the page; empty for the command line.
+        """
         with self._lock:
             newest = self.journal.read("accounts", limit=1)
             before = newest[0].body["accounts"] if newest else {}
@@ -64,7 +70,7 @@ class AccessLog:
             if before == after:
                 return
             body = {"accounts": after, **_changes(before, after)}
-            self.journal.write(now_s, "accounts", "", "", body)
+            self.journal.write(now_s, "accounts", "", who, body)
 
 
 def _state(account: Account) -> dict[str, Any]:
@@ -72,9 +78,8 @@ def _state(account: Account) -> dict[str, Any]:
     secret = hashlib.sha256(account.password_hash.encode()).hexdigest()
     totp = bool(account.totp_secret)
     state = {"role": account.role, "password": secret[:16], "second_factor": totp}
-    return state | (
-        {"token": account.token_digest[:16]} if account.token_digest else {}
-    )
+    token = {"token": account.token_digest[:16]} if account.token_digest else {}
+    return state | token | ({"locked": True} if account.is_locked else {})
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, list[str]]:

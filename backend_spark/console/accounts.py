@@ -2,7 +2,8 @@
 
 A line of the accounts file is ``name:role:scrypt$N$r$p$salt$hash``, with salt and hash
 in base64, ``:totp$SECRET`` after it if the account has a second factor, and
-``:token$DIGEST`` if programs may read with a token.
+``:token$DIGEST`` if programs may read with a token, and ``:locked`` at its end while
+nobody may use it.
 """
 
 import base64
@@ -51,6 +52,7 @@ class Account:
         password_hash: Hashed password, with its salt and costs.
         totp_secret: Secret of the second factor in base32; empty without one.
         token_digest: Digest of the token of programs; empty without one.
+        is_locked: Whether nobody may use it.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Account:
     password_hash: str
     totp_secret: str = ""
     token_digest: str = ""
+    is_locked: bool = False
 
     def has_role(self, role: str) -> bool:
         """Whether the account has at least a role."""
@@ -71,7 +74,9 @@ class Account:
     def has_token(self, token: str) -> bool:
         """Whether a text is the token of the account."""
         digest = digest_token(token).encode()
-        return hmac.compare_digest(self.token_digest.encode(), digest)
+        return not self.is_locked and hmac.compare_digest(
+            self.token_digest.encode(), digest
+        )
 
 
 def digest_token(token: str) -> str:
@@ -155,6 +160,8 @@ def _line(account: Account) -> str:
         fields.append(f"totp${account.totp_secret}")
     if account.token_digest:
         fields.append(f"token${account.token_digest}")
+    if account.is_locked:
+        fields.append("locked")
     return ":".join(fields) + "\n"
 
 
@@ -170,12 +177,13 @@ def _parse(where: str, line: str) -> Account:
         raise FieldError(f"{where}: password", rule, "something else", remedy)
     totp_secret = _take(_TOTP, more)
     token_digest = _take(_TOKEN, more)
-    if more:
-        rule = "totp$ and 32 letters of base32, then token$ and 64 hexadecimal digits"
+    is_locked = more == ["locked"]
+    if more and not is_locked:
+        rule = "totp$ and 32 of base32, token$ and 64 hexadecimal digits, then locked"
         remedy = "use console-account totp or token"
         raise FieldError(f"{where}: second factor", rule, "something else", remedy)
     name = check_account_name(name)
-    return Account(name, role, secret, totp_secret, token_digest)
+    return Account(name, role, secret, totp_secret, token_digest, is_locked)
 
 
 def _take(form: re.Pattern[str], fields: list[str]) -> str:
@@ -208,6 +216,8 @@ def _text(raw: bytes) -> str:
 
 
 Accounts = dict[str, Account]
+AccountsListener = Callable[[Accounts, str], object]
+"""Takes the accounts, and the name of the account that changed them in the page."""
 
 
 class AccountsFile:
@@ -226,12 +236,38 @@ class AccountsFile:
         self._lock = threading.Lock()
         self._version = self._stat()
         self._accounts = read_accounts(path) if path else {}
-        self._on_change: Callable[[Accounts], object] = len
+        self._on_change: AccountsListener = lambda _now, _who: None
 
-    def subscribe(self, on_change: Callable[[Accounts], object]) -> None:
+    def subscribe(self, on_change: AccountsListener) -> None:
         """Call a function with the accounts now, and after each change."""
         self._on_change = on_change
-        on_change(self._accounts)
+        on_change(self._accounts, "")
+
+    def change(self, edit: Callable[[Accounts], Accounts], who: str) -> None:
+        """Replace the accounts in the file.
+
+        Args:
+            edit: Gives the new accounts from those in the file.
+            who: Name of the account that changes them.
+
+        Raises:
+            FieldError: The file cannot be read or written, or `edit` refuses.
+        """
+        with self._lock:
+            if self._path is None:
+                rule, remedy = "set", "start the console with an accounts file"
+                raise FieldError("console.accounts", rule, "none", remedy)
+            changed = edit(read_accounts(self._path))
+            try:
+                write_accounts(self._path, changed)
+            except OSError as error:
+                rule = "in a folder that the console may write"
+                remedy = "use backend-spark console-account on its machine"
+                raise FieldError(
+                    "console.accounts", rule, self._name, remedy
+                ) from error
+            self._version, self._accounts = self._stat(), changed
+            self._on_change(changed, who)
 
     @property
     def by_name(self) -> Accounts:
@@ -253,7 +289,7 @@ class AccountsFile:
         except FieldError as error:
             log.error("the accounts before the change stay in force: %s", error)  # noqa: TRY400 - the error says it all
         else:
-            self._on_change(self._accounts)
+            self._on_change(self._accounts, "")
 
     def _stat(self) -> tuple[int, int, int] | None:
         if self._path is None:

@@ -48,6 +48,7 @@ from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
+from backend_spark.console.routes import accounts as account_changes
 from backend_spark.console.routes import (
     cap_feed,
     downloads,
@@ -148,6 +149,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.include_router(pages)
     for routes in (
         session,
+        account_changes,
         levels,
         events,
         notifications,
@@ -336,7 +338,7 @@ def _make_logins(
     sessions = SessionStore(folder / SESSIONS_FILE)
     key = sessions.signing_key(lambda: secrets.token_bytes(32))
     access = AccessLog(journal)
-    accounts.subscribe(lambda now: access.accounts(now, clock()))
+    accounts.subscribe(lambda now, who: access.accounts(now, clock(), who))
     return LoginService(accounts, secrets.token_urlsafe, key, sessions, access)
 
 

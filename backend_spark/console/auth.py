@@ -4,16 +4,23 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from fastapi import Request
 
 from backend_spark.config import ConsoleSection
 from backend_spark.console.access_log import AccessLog
-from backend_spark.console.accounts import Account, AccountsFile, verify_password
+from backend_spark.console.accounts import (
+    Account,
+    Accounts,
+    AccountsFile,
+    hash_password,
+    verify_password,
+)
 from backend_spark.console.http import came_from_proxy
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.throttle import LoginThrottle, TooManyAttemptsError
@@ -154,6 +161,8 @@ class LoginService:
         self, attempt: LoginAttempt, device: str | None, now_s: float
     ) -> OpenedSession:
         account = self.accounts.by_name.get(attempt.name)
+        if account is not None and account.is_locked:
+            account = None
         if not self._is_right(account, attempt, now_s) or account is None:
             self.log.failure(account, attempt.address, now_s)
             raise WrongLoginError
@@ -181,6 +190,47 @@ class LoginService:
         step = matching_step(account.totp_secret, attempt.code, now_s)
         return step is not None and self.sessions.use_code(account.name, step)
 
+    async def change_password(
+        self, attempt: LoginAttempt, session: str, new: str, now_s: float
+    ) -> None:
+        """Replace the password of an account; its other sessions end.
+
+        Args:
+            attempt: The account, and its password until now; guesses are slowed down
+                as at the login.
+            session: Session that goes on.
+            new: The new password.
+            now_s: Unix time.
+
+        Raises:
+            FieldError: The new password is refused, or the file cannot be written.
+            TooManyAttemptsError: The name or the address must wait.
+            WrongLoginError: The password is wrong.
+        """
+        lane = self._known_lane
+        lane.check_room()
+        counted = self._throttle.count(attempt.name, attempt.address, None, now_s)
+        await lane.run(lambda: self._replace(attempt, session, new, now_s))
+        self._throttle.forgive(counted, now_s)
+
+    def _replace(
+        self, attempt: LoginAttempt, session: str, new: str, now_s: float
+    ) -> None:
+        name = attempt.name
+        if not verify_password(
+            self.accounts.by_name[name].password_hash, attempt.password
+        ):
+            raise WrongLoginError
+        secret = hash_password(new, os.urandom)
+
+        def edit(accounts: Accounts) -> Accounts:
+            changed = replace(accounts[name], password_hash=secret)
+            return accounts | {name: changed}
+
+        self.accounts.change(edit, name)
+        account = self.accounts.by_name[name]
+        self.sessions.add(session, account, now_s + SESSION_S, now_s)
+
     def log_out(self, visitor: "Visitor", now_s: float) -> None:
         """End a session; nothing for a guest or a user of the proxy, who has none."""
         if self.sessions.delete(visitor.session):
@@ -189,12 +239,14 @@ class LoginService:
     def account_of(self, session: str, now_s: float) -> Account | None:
         """Account of a session; None if the session is unknown or over.
 
-        A session also ends when its account is removed or its password or second
-        factor changes.
+        A session also ends when its account is removed or locked, or its password
+        or second factor changes.
         """
         name, digest = self.sessions.find(session, now_s) or ("", "")
         account = self.accounts.by_name.get(name)
-        return account if account and account.credentials_digest() == digest else None
+        if account is None or account.is_locked:
+            return None
+        return account if account.credentials_digest() == digest else None
 
     def proof(self, session: str) -> str:
         """Token that the pages send with every change (CSRF protection)."""
@@ -244,6 +296,8 @@ class Authenticator:
         name = self._name_by_proxy(request)
         if name is not None:
             known = self.logins.accounts.by_name.get(name)
+            if known is not None and known.is_locked:
+                return None
             return Visitor(known or Account(name, "viewer", ""), f"proxy {name}")
         session = request.cookies.get(SESSION_COOKIE, "")
         account = self.logins.account_of(session, self.clock())

@@ -208,6 +208,7 @@ class EventFilter:
         to_s: End of a time.
         text: Part of a cell's token or a node's id.
         named: Tokens of cells whose places have the text in their names.
+        cause: Cause that an event has among others; empty for any.
     """
 
     states: frozenset[EventState] | None = None
@@ -216,12 +217,14 @@ class EventFilter:
     to_s: float | None = None
     text: str = ""
     named: frozenset[str] = frozenset()
+    cause: str = ""
 
     def accepts(self, event: Event) -> bool:
         """Whether an event is listed."""
         return (
             (self.states is None or event.state in self.states)
             and event.peak >= self.min_level
+            and (not self.cause or self.cause in event.causes)
             and self._accepts_time(event)
             and self._accepts_place(event)
         )

@@ -12,6 +12,7 @@ from slope_science.creep import (
     fit_velocity,
     fukuzono_displacement_mm,
     fukuzono_speed_mm_per_h,
+    tangent_angle_deg,
     thin_out,
 )
 from slope_science.errors import ScienceError
@@ -85,3 +86,19 @@ def test_overlapping_velocities_are_thinned_out() -> None:
     assert gaps[1:] == pytest.approx([1.0] * 11)
     assert kept[-1] == fit_velocities(hours, [2.0 * h for h in hours])[-1]
     assert thin_out([]) == []
+
+
+@pytest.mark.parametrize(
+    ("speed", "angle"), [(0.0, 0.0), (0.5, 45.0), (2.836, 80.0), (5.715, 85.0)]
+)
+def test_tangent_angle_is_45_degrees_in_steady_creep(
+    speed: float, angle: float
+) -> None:
+    """The angles of the stages, for a steady speed of 0.5 mm/h."""
+    assert tangent_angle_deg(speed, 0.5) == pytest.approx(angle, abs=0.01)
+
+
+def test_tangent_angle_needs_a_steady_speed() -> None:
+    """Without secondary creep there is no unit of displacement."""
+    with pytest.raises(ScienceError, match="steady_mm_per_h"):
+        tangent_angle_deg(1.0, 0.0)

@@ -10,6 +10,7 @@ from slope_science.errors import ScienceError
 from slope_science.rain import (
     LONG_HALF_LIFE_H,
     SHORT_HALF_LIFE_H,
+    cumulative_rain,
     effective_rain,
     rain_60min,
 )
@@ -113,3 +114,14 @@ def test_step_that_does_not_divide_an_hour_is_refused(step_h: float) -> None:
         ScienceError, match="step_h must be a whole fraction of an hour"
     ):
         rain_60min([1.0], step_h)
+
+
+def test_cumulative_rain_starts_again_after_a_dry_day() -> None:
+    """23 dry hours are within a series of rain, 24 end it."""
+    assert cumulative_rain([5.0, *[0.0] * 23, 2.0], 1.0)[-1] == 7.0
+    assert cumulative_rain([5.0, *[0.0] * 24, 2.0], 1.0)[-1] == 2.0
+
+
+def test_unknown_rain_does_not_end_a_series() -> None:
+    """Missing is never zero: the hours without data may have been wet."""
+    assert cumulative_rain([5.0, *[None] * 24, 2.0], 1.0)[-1] == 7.0

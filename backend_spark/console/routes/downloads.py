@@ -22,32 +22,40 @@ LAST_S: Final = 4_102_444_800
 """Unix time of 2100-01-01."""
 
 Name = Annotated[str | None, Field(max_length=100)]
+Nodes = Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=6)]
 UnixTime = Annotated[int, Field(ge=0, le=LAST_S)]
 
 router = APIRouter(prefix="/api", dependencies=[Depends(client)])
 
 
 class RowOrder(BaseModel, extra="forbid"):
-    """Query of a download: a cell or a node between two times, with the second one."""
+    """Query of a download: a cell or nodes between two times, with the second one."""
 
     from_s: UnixTime
     to_s: UnixTime
     table: Literal["levels", "silver", "sensors"] = "levels"
     zone: Literal["UTC", "JST"] = "UTC"
     cell: Name = None
-    node: Name = None
+    node: Nodes = []
 
-    def selection(self) -> formats.RowSelection:
-        """Rows that are wanted.
+    def conditions(self) -> list[str]:
+        """Conditions in SQL that the rows meet.
 
         Raises:
             ExportError: Neither a cell nor a node is given, or the table has none.
         """
-        if self.cell is None and self.node is None:
+        if self.cell is None and not self.node:
             rule, remedy = "given, or node", "use backend-spark export for all"
             raise ExportError("cell", rule, "neither", remedy)
-        times = utc_time(self.from_s), utc_time(self.to_s)
-        return formats.RowSelection(self.table, *times, self.cell, self.node)
+        first = self.node[0] if self.node else None
+        formats.RowSelection(self.table, cell=self.cell, node=first)  # checks columns
+        times = [sql_literal(utc_time(at_s)) for at_s in (self.from_s, self.to_s)]
+        nodes = ", ".join(map(sql_literal, self.node))
+        return [
+            *([f"cell = {sql_literal(self.cell)}"] if self.cell is not None else []),
+            *([f"node IN ({nodes})"] if nodes else []),
+            f"at BETWEEN {times[0]} AND {times[1]}",
+        ]
 
 
 @router.get("/download/rows.{form}")
@@ -58,7 +66,7 @@ def rows(
 ) -> Response:
     """Rows of a cell or a node."""
     try:
-        found = _read(services, order.selection())
+        found = _read(services, order)
     except ExportError as error:
         raise HTTPException(422, str(error)) from error
     except StandardsRequestError as error:
@@ -68,14 +76,11 @@ def rows(
     return _file(found, order.table, order.zone, name)
 
 
-def _read(services: ConsoleServices, wanted: formats.RowSelection) -> pa.Table:
-    conditions = [f"{name} = {sql_literal(v)}" for name, v in wanted.texts.items()]
-    for sign, at in ((">=", wanted.begin), ("<=", wanted.end)):
-        conditions += [] if at is None else [f"at {sign} {sql_literal(at)}"]
-    names = TABLES[wanted.table].names
+def _read(services: ConsoleServices, order: RowOrder) -> pa.Table:
+    names, conditions = TABLES[order.table].names, order.conditions()
     tables = DeltaTables(services.tables)
     with services.standards.limits.turn():
-        found = tables.select(wanted.table, names, conditions, "at", (MAX_ROWS + 1, 0))
+        found = tables.select(order.table, names, conditions, "at", (MAX_ROWS + 1, 0))
     if found.num_rows > MAX_ROWS:
         rule, remedy = f"times with at most {MAX_ROWS} rows", "ask for fewer days"
         raise ExportError("to_s", rule, "more", remedy)

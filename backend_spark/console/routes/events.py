@@ -65,7 +65,7 @@ Level = Annotated[int, Query(ge=0, le=5)]
 Words = Annotated[str, Query(max_length=100)]
 
 
-def wanted_events(
+def wanted_events(  # noqa: PLR0913 - FastAPI gives each field by name
     services: Services,
     *,
     state: Words = "",
@@ -73,6 +73,7 @@ def wanted_events(
     since: UnixTime = None,
     until: UnixTime = None,
     text: Words = "",
+    cause: Words = "",
 ) -> EventFilter:
     """Filter of the query.
 
@@ -82,7 +83,7 @@ def wanted_events(
     states = frozenset(map(_state, state.split(","))) if state else None
     found = (p for p in services.places.now.places if text.strip() in p.name)
     named = frozenset(cell for place in found for cell in place.cells)
-    return EventFilter(states, level, since, until, text.strip(), named)
+    return EventFilter(states, level, since, until, text.strip(), named, cause)
 
 
 Wanted = Annotated[EventFilter, Depends(wanted_events)]

@@ -4,20 +4,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from backend_spark.console.dependencies import ConsoleServices, Services, viewer
 from backend_spark.console.http import encoded_response, json_response
 from backend_spark.console.node_table import build_node_table
 from backend_spark.console.panels import utc_time
-from backend_spark.console.routes.time_travel import check_moment
-from backend_spark.errors import ExportError
+from backend_spark.console.routes.time_travel import UnixTime, check_moment
+from backend_spark.console.series import LIMITS, SeriesSpan, node_series
+from backend_spark.errors import ExportError, StandardsRequestError
 from backend_spark.exports import cap, formats
 from backend_spark.exports.cell_states import CellState, read_cell_states
+from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import shortened
 
@@ -31,6 +33,13 @@ CELL_LISTS: Final = {*MOVED_LISTS, "flags", "seen_s"}
 
 Sleep = Callable[[float], Any]
 State = Callable[[], dict[str, Any]]
+
+MAX_NODES: Final = 6
+"""Nodes whose series one request may read."""
+
+Node = Annotated[str, Query(max_length=100)]
+Nodes = Annotated[list[Node], Query(min_length=1, max_length=MAX_NODES)]
+Hours = Annotated[int, Query(ge=6, le=720)]
 
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
@@ -148,6 +157,30 @@ def node(node_id: str, services: Services) -> Response:
         "node",
         node_id,
     )
+
+
+@router.get("/series")
+def series(
+    services: Services,
+    node: Nodes,
+    hours: Hours = 24,
+    end_s: UnixTime = None,
+) -> Response:
+    """Rain, readings and movement of nodes until a time, the present by default."""
+    span = SeriesSpan.ending(end_s or services.live_state.now_s(), hours)
+    tables = DeltaTables(services.tables)
+    try:
+        with services.standards.limits.turn():
+            found = [node_series(tables, name, span) for name in node]
+    except StandardsRequestError as error:
+        raise HTTPException(error.status, str(error)) from error
+    return json_response({
+        "begin_s": span.begin_s,
+        "end_s": span.end_s,
+        "step_s": STEP_S,
+        "limits": LIMITS,
+        "nodes": found,
+    })
 
 
 def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Response:

@@ -12,8 +12,9 @@ import httpx
 import pytest
 from browser import browser, forget, resize
 from conftest import free_port, wait_until
-from console_tables import write_tables
+from console_tables import write_scored, write_tables
 from console_workspace import NOW_S, SLOPES, Clock, Workspace, make_test_services, serve
+from creeping_slope import CREEP, creep_readings
 from selenium.webdriver import Chrome
 
 
@@ -31,6 +32,21 @@ def workspace(tmp_path: Path, tables: Path) -> Workspace:
     workspace = Workspace(tmp_path, free_port())
     shutil.copytree(tables, workspace.data)
     return workspace
+
+
+@pytest.fixture(scope="session")
+def creep_tables(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data folder with a creeping slope besides the five."""
+    folder = tmp_path_factory.mktemp("creep") / "data"
+    shutil.copytree(tables, folder)
+    write_scored(folder, CREEP, list(creep_readings()))
+    return folder
+
+
+@pytest.fixture
+def creep(workspace: Workspace, creep_tables: Path) -> None:
+    """A creeping slope besides the five in the data folder."""
+    shutil.copytree(creep_tables, workspace.data, dirs_exist_ok=True)
 
 
 @pytest.fixture

@@ -285,6 +285,8 @@ def test_list_reaches_the_oldest_of_thousands_quickly(path: Path) -> None:
         ({"state": "closed"}, 0),
         ({"level": 4}, 3),
         ({"text": "otani-9"}, 1),
+        ({"cause": "rain"}, 3),
+        ({"cause": "displacement"}, 0),
         ({"since": NOW_S}, 3),
         ({"until": 0}, 0),
         ({"limit": 1}, 1),

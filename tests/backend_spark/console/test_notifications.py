@@ -7,17 +7,14 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,6 +26,7 @@ from conftest import free_port, wait_until
 from console_workspace import SLOPES, Clock, Workspace, log_in, make_test_services
 from console_workspace import serve as serve_console
 from deltalake import write_deltalake
+from webhook_receiver import Receiver, receiver
 
 from backend_spark.cli import cli
 from backend_spark.config import read_settings
@@ -45,59 +43,6 @@ from service_runtime.settings import SettingsError
 CELL = SLOPES[0].cell.token
 KEY = "a key of at least 24 characters"
 WIRE = '["rule","wire",["wire_cut","w"]]'
-
-
-@dataclass
-class Receiver:
-    """A webhook receiver.
-
-    Attributes:
-        port: Its TCP port.
-        status: Status of its answers.
-        requests: Headers and bodies.
-    """
-
-    port: int
-    status: int = 200
-    answer: bytes = b"{}"
-    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        """Address of the webhook; its path is a secret."""
-        return f"http://127.0.0.1:{self.port}/hook/secret"
-
-    def bodies(self) -> list[dict[str, Any]]:
-        """Bodies of the requests."""
-        return [json.loads(body) for _, body in self.requests]
-
-
-@contextmanager
-def receiver(port: int) -> Iterator[Receiver]:
-    """A receiver on a real socket."""
-    made = Receiver(port)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length", 0))
-            made.requests.append((dict(self.headers), self.rfile.read(length)))
-            self.send_response(made.status)
-            self.end_headers()
-            self.wfile.write(made.answer)
-
-        def do_GET(self) -> None:
-            self.do_POST()
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield made
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 from browser import OFFICE_SCREEN, picture, resize
 from conftest import wait_until
 from console_axe import find_violations
-from console_contrast import hard_to_read
 from console_pages import find, text
 from console_workspace import NOW_S, PASSWORD, Workspace
 from deltalake import write_deltalake
@@ -61,8 +60,7 @@ class Tour:
     def check(self, page: str) -> None:
         """Check what is on the screen by axe-core and by its width."""
         picture(self._driver, f"{page}-{self._name}")
-        problems = find_violations(self._driver)
-        if problems:
+        if problems := find_violations(self._driver):
             self.problems[page] = problems
 
     def press(self, css: str, wait_for: str) -> None:
@@ -91,7 +89,7 @@ class Tour:
 
     def visit_tabs(self) -> None:
         """The other pages, and the window of an event and of a node."""
-        for tab in ("thresholds", "skill", "health", "events"):
+        for tab in ("series", "thresholds", "skill", "health", "events"):
             self.press(f"[data-tab={tab}]", ".other h2")
             self.check(tab)
             if tab == "thresholds":

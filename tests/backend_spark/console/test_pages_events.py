@@ -92,7 +92,7 @@ def test_event_and_note_are_written_on_a_phone(
     assert driver.execute_script(over) <= 0
     find(driver, ".details").click()
     find(driver, ".event-window textarea").send_keys("見回り")
-    find(driver, ".event-window .primary").click()
+    find(driver, "[data-decide=acknowledged]").click()
     wait_until(lambda: "見回り" in text(driver, ".event-window .history"))
     picture(driver, f"event-window-phone-{language}")
     assert driver.execute_script(over) <= 0
@@ -116,7 +116,7 @@ def test_remark_survives_what_others_do_and_the_end_of_the_session(
     assert driver.switch_to.active_element == remark
     someone_else(address, "/api/notes", {"text": "from the chief"})
     driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
-    find(driver, ".event-window .primary").click()
+    find(driver, "[data-decide=acknowledged]").click()
     find(driver, "input[name=name]")
     log_in(driver)
     find(driver, "[data-tab=events]").click()

@@ -64,6 +64,10 @@ export function nodePlace(node: string): string {
   return place ? placeName(place) : "";
 }
 
+export function nodesIn(token: string): readonly string[] {
+  return nodesOf.get(token) ?? [];
+}
+
 export function householdsIn(token: string): number {
   return placesIn(token).reduce((sum, place) => sum + (place.households ?? 0), 0);
 }

@@ -42,23 +42,22 @@ function draw(event: EventDetail, top: HTMLElement, facts: HTMLElement, history:
   replace(history, el("h3", {}, t("eventHistory")), el("ul", {}, ...event.history.map(historyLine)), ...notified);
 }
 
+// One click decides; the time of a failure is asked for before it is recorded.
 function decisionForm(number: number, session: Session, done: () => Promise<void>, fail: (error: unknown) => void): HTMLElement {
   const name = `event ${number}`;
-  const state = el("select", { name: "state", "aria-label": t("state") }, ...STATES.slice(1).map((each) => el("option", { value: each }, t(`state_${each}`))), el("option", { value: "open" }, t("eventReopen")));
-  const time = el("input", { type: "datetime-local", name: "time" });
-  const timeLabel = el("label", { hidden: true }, t("eventFailedAt"), time);
-  state.addEventListener("change", () => (timeLabel.hidden = state.value !== "slope_failed"));
   const remark = el("textarea", { name: "remark", placeholder: t("remark"), "aria-label": t("remark"), maxlength: 2000 });
   keepDraft(remark, session, name);
-  const form = el("form", { class: "decision" }, el("div", { class: "form" }, state, timeLabel), remark, el("button", { class: "primary", type: "submit" }, t("eventDecide")));
-  form.addEventListener("submit", (submitted) => {
-    submitted.preventDefault();
-    const chosen = state.value as EventState;
-    post("api/events/state", { events: [number], state: chosen, text: remark.value, time: chosen === "slope_failed" ? time.value : "" })
-      .then(() => (discardDraft(remark, session, name), done()))
+  const decide = (state: EventState, time = "") =>
+    void post("api/events/state", { events: [number], state, text: remark.value, time })
+      .then(() => (discardDraft(remark, session, name), (failed.hidden = true), done()))
       .catch(fail);
-  });
-  return form;
+  const time = el("input", { type: "datetime-local", name: "time" });
+  const failed = el("form", { class: "form", hidden: true }, el("label", {}, t("eventFailedAt"), time), el("button", { class: "primary", type: "submit" }, t("eventDecide")));
+  failed.addEventListener("submit", (submitted) => (submitted.preventDefault(), decide("slope_failed", time.value)));
+  const choose = (state: EventState) => (state === "slope_failed" ? ((failed.hidden = false), time.focus()) : decide(state));
+  const states: EventState[] = [...STATES.slice(1), "open"];
+  const buttons = states.map((state) => el("button", { type: "button", "data-decide": state, onclick: () => choose(state) }, t(state === "open" ? "eventReopen" : `state_${state}`)));
+  return el("div", { class: "decision" }, remark, el("div", { class: "chips" }, ...buttons), failed);
 }
 
 function historyLine(line: HistoryLine): HTMLElement {

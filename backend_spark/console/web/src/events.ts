@@ -3,6 +3,7 @@ import { el, replace } from "./dom";
 import { badge } from "./badges";
 import { cellLabel } from "./cellNames";
 import { ApiError, get, post, type Session } from "./api";
+import { CAUSES } from "./state";
 import { attentionSwitches } from "./attention";
 import { currentLanguage, formatTime, fromDateField, t, type Key } from "./i18n";
 import { discardDraft, keepDraft } from "./drafts";
@@ -42,6 +43,7 @@ class EventsPage {
   private readonly bulk: HTMLElement;
   private readonly text = el("input", { type: "search", name: "text", placeholder: t("eventFind"), "aria-label": t("eventFind"), maxlength: 100 });
   private readonly level = el("select", { name: "level", "aria-label": t("levelColumn") }, ...[0, 4, 5].map((n) => el("option", { value: n }, n ? t("eventFromLevel", { n }) : t("eventAllLevels"))));
+  private readonly cause = el("select", { name: "cause", "aria-label": t("reasons") }, el("option", { value: "" }, t("eventAllCauses")), ...CAUSES.map((cause) => el("option", { value: cause }, t(`cause_${cause}` as Key))));
   private readonly since = el("input", { type: "datetime-local", name: "since" });
   private readonly until = el("input", { type: "datetime-local", name: "until" });
   private readonly all = el("input", { type: "checkbox", "aria-label": t("eventSelectAll"), onchange: () => this.chooseAll(this.all.checked) });
@@ -60,8 +62,8 @@ class EventsPage {
     this.canEdit = session.role === "analyst" || session.role === "chief";
     this.bulk = this.bulkForm();
     this.notifications = new Notifications(session);
-    for (const field of [this.text, this.level, this.since, this.until]) field.addEventListener("input", () => this.restart());
-    const filters = el("div", { class: "form filters" }, this.text, this.level, el("label", {}, t("from"), this.since), el("label", {}, t("until"), this.until));
+    for (const field of [this.text, this.level, this.cause, this.since, this.until]) field.addEventListener("input", () => this.restart());
+    const filters = el("div", { class: "form filters" }, this.text, this.level, this.cause, el("label", {}, t("from"), this.since), el("label", {}, t("until"), this.until));
     const names: Key[] = ["levelColumn", "eventWhere", "eventWhen", "reasons", "state"];
     const head = el("tr", {}, el("th", { scope: "col" }, this.canEdit ? this.all : null), ...names.map((name) => el("th", { scope: "col" }, t(name))), el("td", {}));
     const table = el("table", { class: "list event-list" }, el("thead", {}, head), this.body);
@@ -75,7 +77,7 @@ class EventsPage {
 
   private query(): string {
     const query = new URLSearchParams({ limit: String(PAGE_ROWS), offset: String(this.offset) });
-    const fields = { state: this.wanted, text: this.text.value, level: this.level.value };
+    const fields = { state: this.wanted, text: this.text.value, level: this.level.value, cause: this.cause.value };
     for (const [name, value] of Object.entries(fields)) if (value) query.set(name, value);
     for (const field of [this.since, this.until]) if (field.value) query.set(field.name, String(fromDateField(field.value)));
     return query.toString();

@@ -1,6 +1,7 @@
 // The page: session, tabs, map, panel and slider.
 
 import { followAddress } from "./address";
+import { showAccount } from "./account";
 import { el, replace } from "./dom";
 import { Attention } from "./attention";
 import { loginForm } from "./login";
@@ -9,10 +10,12 @@ import { showNode } from "./node";
 import { Overview } from "./overview";
 import { Overlays } from "./overlays";
 import { Panel } from "./panel";
-import { get, post, setProof, type Session } from "./api";
+import { ApiError, get, post, setProof, type Session } from "./api";
+import { nodesIn } from "./cellNames";
+import { presetNodes } from "./series";
 import { Slider } from "./slider";
 import { State } from "./state";
-import { TABS } from "./tabs";
+import { TABS, type Tab } from "./tabs";
 import { formatAgo, setLanguage, currentLanguage, t, formatTime, type Language } from "./i18n";
 
 const STALE_S = 1800;
@@ -46,7 +49,12 @@ function show(session: Session): void {
   const status = el("div", { class: "status", role: "status" });
   replace(app, head(session, state, home, other), status, home, other);
   slider.build();
-  state.addEventListener("now", () => showStatus(status, state));
+  let isOnline = true;
+  state.addEventListener("now", () => {
+    showStatus(status, state);
+    if (state.online && !isOnline) dispatchEvent(new Event("yamamori-online"));
+    isOnline = state.online;
+  });
   followEvents(state);
   state.addEventListener("levels", () => (state.selected ? void panel.draw() : overview.draw()));
   state.addEventListener("places", () => state.selected || overview.draw());
@@ -60,6 +68,7 @@ function show(session: Session): void {
   addEventListener("keydown", (event) => {
     if (event.key === "Escape" && !document.querySelector("dialog[open]")) state.select(null);
   });
+  presetNodes(() => nodesIn(state.selected ?? state.worst() ?? ""));
   map.start();
   new Overlays(map, session);
   followAddress(state, map);
@@ -74,15 +83,27 @@ function head(session: Session, state: State, home: HTMLElement, other: HTMLElem
     home.hidden = name !== "map";
     other.hidden = name === "map";
     const tab = TABS.find((each) => each.name === name);
-    if (tab) void tab.draw(other, session, state.selected);
+    if (tab) void drawTab(tab, other, session, state);
   };
   const names = ["map" as const, ...TABS.map((tab) => tab.name)];
   tabs.append(...names.map((name) => el("button", { type: "button", "data-tab": name, "aria-current": String(name === "map"), onclick: () => open(name) }, t(name))));
   tabs.append(el("a", { href: `report?lang=${currentLanguage()}`, target: "_blank", rel: "noopener", class: "report" }, `${t("report")} ↗`));
   const otherLanguage = currentLanguage() === "ja" ? "en" : "ja";
   const languageButton = el("button", { type: "button", class: "language", onclick: () => (setLanguage(otherLanguage), location.assign(`?lang=${otherLanguage}${location.hash}`)) }, otherLanguage === "en" ? "English" : "日本語");
-  const logoutButton = session.user ? el("button", { type: "button", class: "logout", onclick: () => void post("api/logout").then(() => location.reload()) }, `${session.user} – ${t("logout")}`) : null;
-  return el("header", { class: "top" }, el("h1", {}, el("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), `${session.place} ${t("title")}`.trim()), session.exercise ? el("span", { class: "exercise", title: t("exerciseLong") }, t("exercise")) : null, tabs, languageButton, logoutButton);
+  const accountButton = session.user ? el("button", { type: "button", class: "account", onclick: () => showAccount(session) }, session.user) : null;
+  const logoutButton = session.user ? el("button", { type: "button", class: "logout", onclick: () => void post("api/logout").then(() => location.reload()) }, t("logout")) : null;
+  return el("header", { class: "top" }, el("h1", {}, el("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), `${session.place} ${t("title")}`.trim()), session.exercise ? el("span", { class: "exercise", title: t("exerciseLong") }, t("exercise")) : null, tabs, languageButton, accountButton, logoutButton);
+}
+
+// After an outage the page that could not be drawn is drawn, if it is still open.
+async function drawTab(tab: Tab, other: HTMLElement, session: Session, state: State): Promise<void> {
+  try {
+    await tab.draw(other, session, state.selected);
+  } catch (error) {
+    const box = el("p", { class: "problem", role: "alert" }, error instanceof ApiError ? error.message : t("offline"));
+    replace(other, box);
+    addEventListener("yamamori-online", () => box.isConnected && void drawTab(tab, other, session, state), { once: true });
+  }
 }
 
 // Title, sound and notification, and lists that are open, follow the events.

@@ -1,11 +1,13 @@
 // Window of a node: its readings over 72 hours, with flags and limits.
 import { el } from "./dom";
-import { weekLinks } from "./weekLinks";
+import { weekLinks } from "./rowLinks";
 import type { NodeState } from "./types";
 import { timeChart } from "./timeChart";
 import { flagBadge } from "./badges";
 import { nodePlace } from "./cellNames";
 import { get, encode } from "./api";
+import { openSeries } from "./series";
+import { sensorName, unitName } from "./sensorNames";
 import { formatAgo, t, formatTime, type Key } from "./i18n";
 
 interface Readings {
@@ -44,7 +46,7 @@ export async function showNode(id: string): Promise<void> {
   const facts = await get<NodeSeries>(`api/node/${encode(id)}`);
   document.querySelector("dialog.node-window")?.remove();
   const close = el("button", { type: "button", class: "close", onclick: () => window.close() }, t("close"));
-  const window = el("dialog", { class: "node-window", "data-node": id }, el("div", { class: "head" }, el("h2", {}, el("i", { class: `node ${facts.state}` }), facts.id), close), health(facts), ...motion(facts), ...charts(facts), weekLinks("silver", { node: facts.id }, facts.now_s));
+  const window = el("dialog", { class: "node-window", "data-node": id }, el("div", { class: "head" }, el("h2", {}, el("i", { class: `node ${facts.state}` }), facts.id), close), health(facts), el("button", { type: "button", class: "open-series", onclick: () => (window.close(), openSeries([facts.id])) }, t("seriesOfNode")), ...motion(facts), ...charts(facts), weekLinks("silver", { node: facts.id }, facts.now_s));
   window.addEventListener("close", () => window.remove());
   document.body.append(window);
   window.showModal();
@@ -72,8 +74,8 @@ function alarms(facts: NodeSeries): string {
 function charts(facts: NodeSeries): HTMLElement[] {
   return Object.entries(facts.series).map(([name, readings], at) => {
     const { times, values, flags } = withGaps(readings);
-    const unit = readings.unit ?? "";
-    return timeChart({ title: `${name} ${unit && `(${unit})`}`, times, flags, height: 120, tracks: [{ label: name, unit, colour: COLOURS[at % COLOURS.length] ?? "#333", values }] });
+    const unit = unitName(readings.unit);
+    return timeChart({ title: `${sensorName(name, readings.unit)} ${unit && `(${unit})`}`, times, height: 120, tracks: [{ label: sensorName(name, readings.unit), unit, colour: COLOURS[at % COLOURS.length] ?? "#333", values, flags }] });
   });
 }
 
@@ -91,7 +93,7 @@ function motion(facts: NodeSeries): HTMLElement[] {
     return [
       tilt.some((rate) => rate !== null) &&
         timeChart({
-          title: `${name}: ${t("tilt")} (°/h)`,
+          title: `${sensorName(name)}: ${t("tilt")} (°/h)`,
           times,
           limits: limits(facts.tilt_deg_per_h),
           tracks: [
@@ -99,7 +101,7 @@ function motion(facts: NodeSeries): HTMLElement[] {
             { label: t("noise"), unit: "°/h", colour: "#a1a1a1", values: rows.map((row) => row.tilt_noise_deg_per_h) },
           ],
         }),
-      speed.some((rate) => rate !== null) && timeChart({ title: `${name}: ${t("velocity")} (mm/h)`, times, limits: limits(facts.velocity_mm_per_h), tracks: [{ label: t("velocity"), unit: "mm/h", colour: "#6a1b9a", values: speed }] }),
+      speed.some((rate) => rate !== null) && timeChart({ title: `${sensorName(name)}: ${t("velocity")} (mm/h)`, times, limits: limits(facts.velocity_mm_per_h), tracks: [{ label: t("velocity"), unit: "mm/h", colour: "#6a1b9a", values: speed }] }),
       last && last.failure_at !== null && failure(last),
     ].filter((part): part is HTMLElement => !!part);
   });

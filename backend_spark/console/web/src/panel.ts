@@ -1,12 +1,13 @@
 // Panel of a cell: level, reasons, snake line, rain, soil water, tilt, nodes.
 import { el, replace } from "./dom";
-import { weekLinks } from "./weekLinks";
+import { weekLinks } from "./rowLinks";
 import type { CellPanel, NodeState } from "./types";
 import { destroyCharts, timeChart } from "./timeChart";
 import { badge, flagBadge } from "./badges";
 import { cellLabel, nodePlace, placeName, placesIn, type Place } from "./cellNames";
 import { fetchMoment, fetchSeries, type Moment } from "./replayData";
 import { get, encode, ApiError, type Session } from "./api";
+import { openSeries } from "./series";
 import { WayBack } from "./wayBack";
 import { openTab } from "./tabs";
 import { snakeChart } from "./snakeChart";
@@ -131,7 +132,7 @@ export class Panel {
     const times = facts.swi_mm.map((_, at) => facts.begin_s + at * facts.step_s);
     const common = { times, marker: atS };
     const charts = [
-      timeChart({ ...common, title: `${t("r60")} (mm)`, height: 120, tracks: [{ label: t("r60"), unit: "mm", colour: "#1565c0", values: facts.r60_mm, bars: true }] }),
+      timeChart({ ...common, title: `${t("r60")} (mm)`, height: 120, tracks: [{ label: t("r60"), unit: "mm", colour: "#1565c0", values: facts.r60_mm, area: true }] }),
       timeChart({
         ...common,
         title: t("swiUnit"),
@@ -163,7 +164,8 @@ export class Panel {
         el("button", { type: "button", class: "pick", "data-node": node.id, onclick: () => this.openNode(node.id) }, el("i", { class: `node ${node.state}` }), el("b", {}, node.id), nodePlace(node.id) && ` ${nodePlace(node.id)}`, ` ${t(node.state as Key)} `, flagBadge(node.flag), el("span", { class: "ago" }, formatAgo(now - node.at_s))),
       ),
     );
-    return el("div", {}, el("h3", {}, t("nodesHere")), rows.length ? el("ul", { class: "cells" }, ...rows) : el("p", {}, t("noNodes")));
+    const open = el("button", { type: "button", class: "open-series", onclick: () => openSeries(nodes.map((node) => node.id)) }, t("seriesOfCell"));
+    return el("div", {}, el("h3", {}, t("nodesHere")), nodes.length ? open : null, rows.length ? el("ul", { class: "cells" }, ...rows) : el("p", {}, t("noNodes")));
   }
 }
 

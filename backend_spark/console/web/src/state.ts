@@ -193,6 +193,12 @@ export class State extends EventTarget {
     return this.now?.levels.slice(0, this.live.tokens.length) ?? [];
   }
 
+  // Cell with the highest present level; null without cells.
+  worst(): string | null {
+    const levels = this.present().map(severity);
+    return this.live.tokens[levels.indexOf(Math.max(...levels))] ?? null;
+  }
+
   private levelsAt(levels: Uint8Array, place: number, stepS: number): number[] {
     const { replay } = this;
     const { tokens } = this.cells;

@@ -8,8 +8,15 @@ export interface Track {
   label: string;
   unit: string;
   colour: string;
-  values: (number | null)[];
+  // null: a gap; undefined: another track has a value at this time, this one none.
+  values: (number | null | undefined)[];
+  // Bars that end at their times.
   bars?: boolean;
+  // Filled down to zero.
+  area?: boolean;
+  // Scale of its own, at the right side.
+  right?: boolean;
+  flags?: (number | null | undefined)[];
 }
 
 export interface Limit {
@@ -23,10 +30,15 @@ export interface Chart {
   times: number[];
   tracks: Track[];
   limits?: Limit[];
-  flags?: (number | null)[];
   marker?: number | null;
   height?: number;
+  // Begin and end of the time axis; by default those of the data.
+  span?: [number, number];
+  // Charts with the same key show the same moment under the pointer.
+  sync?: string;
 }
+
+const bars = uPlot.paths.bars?.({ size: [0.9, 60], align: -1 });
 
 const charts = new Set<uPlot>();
 
@@ -45,15 +57,18 @@ export function timeChart(chart: Chart): HTMLElement {
     ...chart.tracks.map((track) => track.values),
     ...limits.map((limit) => chart.times.map(() => limit.value)),
   ];
+  const hasRight = chart.tracks.some((track) => track.right);
   const series: uPlot.Series[] = [
     { label: t("time"), value: (_: uPlot, v: number | null) => (v === null ? "–" : formatTime(v)) },
     ...chart.tracks.map((track) => ({
       label: track.label,
       stroke: track.colour,
-      width: 2,
+      width: track.bars ? 0 : 2,
+      scale: track.right ? "right" : "y",
       spanGaps: false,
-      points: { show: true, size: 6, filter: (plot: uPlot, at: number) => isolated(plot.data[at] ?? []) },
-      fill: track.bars ? `${track.colour}55` : undefined,
+      ...(track.bars ? { paths: bars } : {}),
+      points: track.bars ? { show: false } : { show: true, size: 6, filter: (plot: uPlot, at: number) => isolated(plot.data[at] ?? []) },
+      fill: track.bars ? track.colour : track.area ? `${track.colour}55` : undefined,
       value: (_: uPlot, v: number | null) => (v === null ? "–" : `${+v.toPrecision(4)} ${track.unit}`),
     })),
     ...limits.map((limit) => ({ label: `${limit.label} ${limit.value}`, stroke: limit.colour, width: 1.6, dash: [7, 4], points: { show: false }, value: () => "" })),
@@ -65,17 +80,19 @@ export function timeChart(chart: Chart): HTMLElement {
       series,
       legend: { live: true },
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Asia/Tokyo"),
-      cursor: { drag: { x: true, y: false } },
+      cursor: { drag: { x: true, y: false }, ...(chart.sync ? { sync: { key: chart.sync } } : {}) },
       axes: [
         { values: (_, splits) => splits.map((s, at) => (at === 0 || formatClock(s) === "00:00" ? formatDay(s) : formatClock(s))), space: 80 },
         { size: 54 },
+        ...(hasRight ? [{ scale: "right", side: 1 as const, size: 54, grid: { show: false } }] : []),
       ],
-      scales: { y: { range: (_, low, high) => yRange(low, high, limits) } },
+      scales: { ...(chart.span ? { x: { min: chart.span[0], max: chart.span[1] } } : {}), y: { range: (_, low, high) => yRange(low, high, limits) }, ...(hasRight ? { right: { range: (_: uPlot, _low: number, high: number): [number, number] => [0, Math.max(1, high * 1.08)] } } : {}) },
       hooks: { draw: [(u) => drawMarks(u, chart)] },
     },
     data,
     plotArea,
   );
+  frame.append(...chart.tracks.map((track) => summary(chart.times, track)));
   charts.add(plot);
   new ResizeObserver(([entry]) => {
     const width = Math.floor(entry?.contentRect.width ?? 0);
@@ -84,9 +101,19 @@ export function timeChart(chart: Chart): HTMLElement {
   return frame;
 }
 
+// The chart in words: its newest and its highest value.
+function summary(times: number[], track: Track): HTMLElement {
+  const known = track.values.flatMap((value, at) => (value === null || value === undefined ? [] : [{ value, time: times[at] ?? 0 }]));
+  const last = known[known.length - 1];
+  if (!last) return el("p", { class: "summary" }, `${track.label}: ${t("missing")}`);
+  const top = known.reduce((high, each) => (each.value > high.value ? each : high), last);
+  const words = ({ value, time }: { value: number; time: number }) => `${+value.toPrecision(4)} ${track.unit}（${formatTime(time)}）`;
+  return el("p", { class: "summary" }, `${track.label}: ${t("newestHighest", { last: words(last), top: words(top) })}`);
+}
+
 // A single value has no axes: its numbers would be made up around it.
 function singleValue(chart: Chart): string | null {
-  const known = chart.tracks.flatMap(({ unit, values }) => values.flatMap((value, at) => (value === null ? [] : [{ time: chart.times[at] ?? 0, unit, value }])));
+  const known = chart.tracks.flatMap(({ unit, values }) => values.flatMap((value, at) => (value === null || value === undefined ? [] : [{ time: chart.times[at] ?? 0, unit, value }])));
   const first = known[0];
   if (!first || known.some(({ time }) => time !== first.time)) return null;
   return t("onePoint", { v: known.map(({ value, unit }) => `${+value.toPrecision(4)} ${unit}`.trim()).join(", "), t: formatTime(first.time) });
@@ -94,8 +121,9 @@ function singleValue(chart: Chart): string | null {
 
 // Values between gaps, of which no line can be drawn.
 function isolated(values: ArrayLike<number | null | undefined>): number[] {
-  const has = (at: number) => values[at] !== null && values[at] !== undefined;
-  return Array.from({ length: values.length }, (_, at) => at).filter((at) => has(at) && !has(at - 1) && !has(at + 1));
+  const own = Array.from({ length: values.length }, (_, at) => at).filter((at) => values[at] !== undefined);
+  const has = (place: number) => values[own[place] ?? -1] !== null && values[own[place] ?? -1] !== undefined;
+  return own.filter((_, place) => has(place) && !has(place - 1) && !has(place + 1));
 }
 
 function yRange(low: number | null, high: number | null, limits: Limit[]): [number, number] {
@@ -109,16 +137,17 @@ function drawMarks(plot: uPlot, chart: Chart): void {
   const context = plot.ctx;
   const { left, top, height } = plot.bbox;
   context.save();
-  chart.flags?.forEach((flag, at) => {
-    if (flag === null || flag < 3) return;
-    const time = chart.times[at] ?? 0;
-    const value = chart.tracks[0]?.values[at];
-    const x = plot.valToPos(time, "x", true);
-    const y = value === null || value === undefined ? top + height - 8 : plot.valToPos(value, "y", true);
-    context.strokeStyle = flag === 4 ? "#c00" : "#b36b00";
-    context.lineWidth = 2;
-    context.strokeRect(x - 4, y - 4, 8, 8);
-  });
+  for (const track of chart.tracks) {
+    track.flags?.forEach((flag, at) => {
+      if (!flag || flag < 3) return;
+      const value = track.values[at];
+      const x = plot.valToPos(chart.times[at] ?? 0, "x", true);
+      const y = value === null || value === undefined ? top + height - 8 : plot.valToPos(value, "y", true);
+      context.strokeStyle = flag === 4 ? "#c00" : "#b36b00";
+      context.lineWidth = 2;
+      context.strokeRect(x - 4, y - 4, 8, 8);
+    });
+  }
   if (chart.marker) {
     const x = plot.valToPos(chart.marker, "x", true);
     if (x >= left) {
