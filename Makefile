@@ -22,7 +22,8 @@ help: ## Show the commands
 setup: ## Install what is missing: Debian packages and .venv
 	@scripts/setup
 
-demo: setup ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM=.. TO=.. for recorded rain)
+demo: ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM=.. TO=.. for recorded rain)
+	@scripts/setup demo
 	@.venv/bin/python -m demo $(if $(RAIN),--rain "$(RAIN)") $(if $(STATION),--station "$(STATION)") \
 	  $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(if $(DEMO_FOREVER),--forever)
 
