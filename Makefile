@@ -5,6 +5,9 @@ FROM ?=
 TO ?=
 DEMO_FOREVER ?=
 ROLE ?= node
+DEBIAN ?= 12 13
+ACCOUNT ?= root sudo
+COMMANDS ?= demo test
 OSV ?= out/osv
 # Tests wait more than they compute: two processors need as many processes.
 TEST_JOBS ?= 7
@@ -14,7 +17,7 @@ LONG_TEST_JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 pytest_parallel = .venv/bin/python -m pytest --dist loadgroup --no-loadscope-reorder -n
 
-.PHONY: help setup demo test test-long soak chaos attack fuzz dist deb deb-test sbom audit docs check clean lock image image-test
+.PHONY: help setup fresh demo test test-long soak chaos attack fuzz dist deb deb-test sbom audit docs check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -29,6 +32,9 @@ demo: ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM=.. TO
 
 test: setup ## Run every test in its short form (TEST_JOBS=n processes)
 	@$(pytest_parallel) $(TEST_JOBS) -m "not long"
+
+fresh: ## Run demo and test on bare Debian systems, as root (DEBIAN="12 13" ACCOUNT="root sudo" COMMANDS="demo test")
+	@DEBIAN="$(DEBIAN)" ACCOUNT="$(ACCOUNT)" COMMANDS="$(COMMANDS)" scripts/fresh
 
 test-long: setup ## Run what repeats a promise at a larger size or over a longer time
 	@$(pytest_parallel) $(LONG_TEST_JOBS) -m long
