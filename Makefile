@@ -5,6 +5,9 @@ FROM ?=
 TO ?=
 DEMO_FOREVER ?=
 ROLE ?= node
+DEBIAN ?= 12 13
+ACCOUNT ?= root sudo
+COMMANDS ?= demo test
 OSV ?= out/osv
 # Tests wait more than they compute: two processors need as many processes.
 TEST_JOBS ?= 7
@@ -14,7 +17,7 @@ LONG_TEST_JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 pytest_parallel = .venv/bin/python -m pytest --dist loadgroup --no-loadscope-reorder -n
 
-.PHONY: help setup stores demo test test-long soak chaos attack fuzz dist deb deb-test sbom audit docs check clean lock image image-test
+.PHONY: help setup stores fresh demo test test-long soak chaos attack fuzz dist deb deb-test sbom audit docs check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -22,7 +25,8 @@ help: ## Show the commands
 setup: ## Install what is missing: Debian packages and .venv
 	@scripts/setup
 
-demo: setup ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM=.. TO=.. for recorded rain)
+demo: ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM=.. TO=.. for recorded rain)
+	@scripts/setup demo
 	@.venv/bin/python -m demo $(if $(RAIN),--rain "$(RAIN)") $(if $(STATION),--station "$(STATION)") \
 	  $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(if $(DEMO_FOREVER),--forever)
 
@@ -32,6 +36,9 @@ stores: setup ## Install the object store that tests need besides .venv (Azurite
 
 test: setup stores ## Run every test in its short form (TEST_JOBS=n processes)
 	@$(pytest_parallel) $(TEST_JOBS) -m "not long"
+
+fresh: ## Run demo and test on bare Debian systems, as root (DEBIAN="12 13" ACCOUNT="root sudo" COMMANDS="demo test")
+	@DEBIAN="$(DEBIAN)" ACCOUNT="$(ACCOUNT)" COMMANDS="$(COMMANDS)" scripts/fresh
 
 test-long: setup stores ## Run what repeats a promise at a larger size or over a longer time
 	@$(pytest_parallel) $(LONG_TEST_JOBS) -m long

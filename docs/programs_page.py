@@ -7,7 +7,8 @@ TABLE = Path(__file__).parents[1] / "scripts/programs.txt"
 HEAD = """# Programs of Debian
 
 What the product, its tests and these pages call, made from `scripts/programs.txt` by
-`scripts/write-reference`. `make setup` installs what *develop* needs; the packages for
+`scripts/write-reference`. `make setup` installs what *develop* needs and `make demo`
+what *demo* needs; the packages for
 [a node, a gateway and a backend](../how-to/install-packages.md) depend on theirs. What
 is in every Debian is left out.
 

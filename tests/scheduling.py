@@ -24,6 +24,7 @@ SLOW = (
     "chaos",
     "system",
     "soak",
+    "packages",
     "docs",
     "backend_spark/console",
     "gateway_daemon",

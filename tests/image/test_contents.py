@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from image.forms import only_long
 from image.vm import ROOT, built
 
 from image.manifest import entry
-from image.wanted import blocks, closure
+from scripts.wanted import wanted
 
 MAX_BYTES = 100_000_000
 PI = {
@@ -24,33 +25,48 @@ PI = {
 
 def test_node_has_only_the_packages_it_needs_on_arm64() -> None:
     """The GPIO library of the target, and no packages of the backend."""
-    names = closure(["edge", "pi"], PI)
+    names = wanted(["edge", "pi"], PI).keys()
 
     assert {"lgpio", "gpiozero", "paho-mqtt", "sqlite-utils"} <= names
     assert not {"pip", "pandas", "pyspark", "numpy", "adafruit-lgpio"} & names
-    assert names <= blocks(PI).keys()
 
 
 def test_version_of_a_library_is_that_for_the_python_of_the_target() -> None:
     """The lock has two versions of some; pip would refuse the other."""
     newer = PI | {"python_version": "3.13", "python_full_version": "3.13.5"}
-    found = {blocks(target)["contourpy"].split()[0] for target in (PI, newer)}
+    found = {
+        wanted(["backend"], target)["contourpy"].split()[0] for target in (PI, newer)
+    }
 
     assert len(found) == 2
 
 
+def test_setup_installs_the_whole_lock() -> None:
+    """Each extra is in its list or installed first, and no library is in none."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"])
+    setup = (ROOT / "scripts/setup").read_text()
+    (named,) = re.findall(r'use=develop extras="(.*)"', setup)
+    lock = (ROOT / "requirements.lock").read_text()
+
+    assert {*named.split(), "build"} == extras
+    assert wanted(sorted(extras)).keys() == set(
+        re.findall(r"^(\S+)==", lock, re.MULTILINE)
+    )
+
+
 def test_requirements_are_pinned_by_hash() -> None:
     """Pip installs the reviewed files on any machine."""
-    script = ROOT / "image/wanted.py"
+    script = ROOT / "scripts/wanted.py"
     done = subprocess.run(
-        [sys.executable, script, "edge", "pi"],
+        [sys.executable, script, "--python", "3.11", "edge", "pi"],
         capture_output=True,
         text=True,
         check=True,
     )
     pins = re.findall(r"^(\S+)==\S+", done.stdout, re.MULTILINE)
 
-    assert len(pins) == len(closure(["edge", "pi"], PI))
+    assert len(pins) == len(wanted(["edge", "pi"], PI))
     assert done.stdout.count("--hash=sha256:") >= len(pins)
     assert "platform_machine" not in done.stdout
 

@@ -7,6 +7,7 @@ import pytest
 from browser import OFFICE_SCREEN, picture, resize
 from conftest import wait_until
 from console_axe import find_violations
+from console_contrast import hard_to_read
 from console_pages import find, text
 from console_workspace import NOW_S, PASSWORD, Workspace
 from deltalake import write_deltalake
