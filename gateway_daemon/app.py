@@ -1,6 +1,6 @@
 """Composition of the gateway and the Manager.
 
-Only this module and `signer_app` read clocks, randomness and the environment.
+Only this module reads clocks, randomness and the environment.
 """
 
 import os

@@ -12,7 +12,8 @@ from typing import TypeVar
 import click
 import msgspec
 
-from gateway_daemon import config, signer_app
+from gateway_daemon import config
+from gateway_daemon.app import Links, supervision
 from gateway_daemon.ca import acl
 from gateway_daemon.ca.acl import MosquittoConfig
 from gateway_daemon.ca.authority import (
@@ -24,6 +25,7 @@ from gateway_daemon.ca.authority import (
     IssuedCertificate,
     is_same_crl,
 )
+from gateway_daemon.ca.signer import RenewalSigner
 from gateway_daemon.ca.store import (
     AUTHORITY_FILE,
     CRL_FILE,
@@ -42,8 +44,11 @@ from gateway_daemon.cli._options import (
     read_settings,
     verbose_option,
 )
+from gateway_daemon.config import SignerSettings
 from service_runtime import lifecycle
-from service_runtime.lifecycle import run_service
+from service_runtime.lifecycle import SystemdSupervisor, run_service
+from service_runtime.metrics import make_metrics_servers
+from service_runtime.watchdog import LoopWatchdog
 
 T = TypeVar("T")
 LIFE_DAYS = 398.0
@@ -280,7 +285,26 @@ def sign(folder: AuthorityFolder, path: Path, verbose: bool) -> None:
     _try(folder.load_authority)
     lifecycle.log_to_stderr(verbose)
     lifecycle.exit_on_thread_error()
-    run_service(*signer_app.build_signer(settings, folder))
+    run_service(*_build_signer(settings, folder))
+
+
+def _build_signer(
+    settings: SignerSettings, folder: AuthorityFolder
+) -> tuple[RenewalSigner, SystemdSupervisor]:
+    """Build a signer of certificates and its systemd supervision."""
+    section = settings.signer
+    links = Links(settings.tls, LoopWatchdog(time.monotonic))  # noqa: TID251 - a command's clock
+    signer = RenewalSigner(
+        folder,
+        section.id,
+        links.to_own(section.broker),
+        lifetime_s=section.life_days * DAY_S,
+        watchdog=links.watchdog,
+    )
+    signer.attach(
+        *make_metrics_servers(settings.metrics, signer.collect_metrics, settings.tls)
+    )
+    return signer, supervision(links.watchdog, signer.status, lambda: signer.is_up)
 
 
 def _try(call: Callable[[], T]) -> T:
