@@ -7,12 +7,10 @@ scores them: with the thresholds in force and with those to preview.
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from backend_spark.config import ScoreSection
 from backend_spark.console.thresholds import Thresholds
@@ -23,6 +21,7 @@ from backend_spark.scoring.nearby import find_nearby_cells
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.rules import CellRules
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader
+from backend_spark.tables.store import Folder, is_table
 from slope_science.findings import ADVISORY, EMERGENCY, LOWEST
 
 PREVIEW_DAYS: Final = 30
@@ -77,7 +76,7 @@ class PastPreview:
         settings: Of the scoring.
     """
 
-    tables: Path
+    tables: Folder
     thresholds: Thresholds
     settings: ScoreSection
     _busy: threading.Lock = field(default_factory=threading.Lock)
@@ -121,8 +120,8 @@ class PastPreview:
         )
 
     def _history(self, cells: Sequence[str], now_s: float) -> pa.Table:
-        path = str(self.tables / "silver")
-        if not DeltaTable.is_deltatable(path):
+        path = self.tables / "silver"
+        if not is_table(path):
             return CellRowReader(path, HISTORY_SCHEMA, cells, 0).read([])
         since_us = round((now_s - PREVIEW_DAYS * 86_400) * _MICRO)
         reader = CellRowReader(path, HISTORY_SCHEMA, cells, since_us)
