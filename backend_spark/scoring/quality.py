@@ -108,6 +108,21 @@ def flag_number(name: str, unit: str | None, value: float) -> Verdict:
     return check_range(value, limits.fail, limits.suspect)
 
 
+def with_new_flags(
+    known: Sequence[Observation], before: Sequence[Observation]
+) -> list[Observation]:
+    """Readings whose flag is not the one that they had before."""
+    same = set(map(id, before))  # a reading whose flag stays is the same object
+    others = [o for o in known if id(o) not in same]
+    had = {_flag_of(o) for o in before} if others else set()
+    return [o for o in others if _flag_of(o) not in had]
+
+
+def _flag_of(o: Observation) -> tuple[object, ...]:
+    """A reading with its flag; equal if the flag did not change."""
+    return o.node, o.boot, o.seq, o.name, o.at_s, o.flag, o.why
+
+
 def flag_with_neighbours(
     observations: Sequence[Observation],
     from_s: float = float("-inf"),

@@ -60,6 +60,7 @@ from backend_spark.scoring.quality import (
     FLAG_REACH_S,
     find_rain_records,
     flag_with_neighbours,
+    with_new_flags,
 )
 from backend_spark.scoring.rain import (
     NO_RAIN_PAST,
@@ -488,11 +489,7 @@ def _flag(
         is_checked=records is not None,
     )
     known = flag_beside_analysis(known, rules.analyses, since_s)
-    # A reading whose flag did not change is the same object.
-    same = set(map(id, observations))
-    others = [o for o in known if id(o) not in same]
-    had = {_flag_of(o) for o in observations} if others else set()
-    return known, [o for o in others if _flag_of(o) not in had]
+    return known, with_new_flags(known, observations)
 
 
 def _score(  # noqa: PLR0917 - one step of two functions
@@ -546,11 +543,6 @@ def make_hot_state(
         cold_s=cold_s,
         digest=rules.digest(at_s),
     )
-
-
-def _flag_of(o: Observation) -> tuple[object, ...]:
-    """A reading with its flag; equal if the flag did not change."""
-    return o.node, o.boot, o.seq, o.name, o.at_s, o.flag, o.why
 
 
 def score_levels(

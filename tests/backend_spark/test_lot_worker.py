@@ -14,14 +14,14 @@ from backend_spark.ingest.segment_log import (
 )
 from backend_spark.streaming import pipeline
 from backend_spark.streaming.changes import ReceivedChanges
-from backend_spark.streaming.pipeline import (
+from backend_spark.streaming.lots import (
     NODE_ROWS,
-    RECEIVED,
     TOUCHED_ROWS,
     LotWorker,
     result_files,
     result_rows,
 )
+from backend_spark.streaming.pipeline import RECEIVED
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.schemas import LOG, SPARK_TABLES, TABLES
 from spatial_mqtt.cells import Cell
