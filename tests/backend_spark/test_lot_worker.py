@@ -12,7 +12,7 @@ from backend_spark.ingest.segment_log import (
     SegmentWriter,
     read_intact_segment,
 )
-from backend_spark.streaming import pipeline
+from backend_spark.streaming import lots
 from backend_spark.streaming.changes import ReceivedChanges
 from backend_spark.streaming.lots import (
     NODE_ROWS,
@@ -57,7 +57,7 @@ def test_lots_of_any_size_write_every_row_once(
     tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To bronze, silver, rejected and messages."""
-    monkeypatch.setattr(pipeline, "LOT_ROWS", rows)
+    monkeypatch.setattr(lots, "LOT_ROWS", rows)
     tables = tmp_path / "tables"
     create_tables(tables, SPARK_TABLES)
     results = process_messages(tables, RECEIVED)

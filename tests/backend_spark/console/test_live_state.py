@@ -7,11 +7,9 @@ import httpx
 import pyarrow as pa
 import pytest
 from console_tables import STEP_S, Slope, storm, write_tables
-from console_workspace import HOSTILE, NOW_S, SLOPES, Clock, Workspace
+from console_workspace import HOSTILE, NOW_S, SLOPES, Clock, Workspace, log_in
 from deltalake import DeltaTable
 
-from backend_spark.console.app import CONSOLE_FOLDER, JOURNAL_FILE
-from backend_spark.console.audit_log import Journal
 from backend_spark.console.level_grid import (
     HELD_OFFSET,
     MISSING,
@@ -218,15 +216,14 @@ def test_futures_equal_gold_until_criteria_change(
 ) -> None:
     """Futures and forecast come from gold; after a change the console computes them."""
     token = SLOPES[0].cell.token
-    tables = DeltaTables(workspace.data / "tables")
     at = datetime.fromtimestamp(NOW_S, UTC)
+    tables = DeltaTables(workspace.data / "tables")
     (row,) = tables.of("levels", "cell", token, at, at).to_pylist()
     forecast = {"forecast_mm": [9.0] * 12, "level_forecast": 5, "level_dry": 2}
-    forecast_row = pa.Table.from_pylist(
-        [row | forecast | {"margin_forecast_mm": -7.5}], LEVELS
-    )
-    merge_rows(tables.path("levels"), forecast_row, LEVEL_KEY)
-    client = open_app()
+    rows = [row | forecast | {"margin_forecast_mm": -7.5}]
+    merge_rows(tables.path("levels"), pa.Table.from_pylist(rows, LEVELS), LEVEL_KEY)
+    client = open_app(workspace.with_accounts())
+    proof = log_in(client, "a-chief")
     dry, same, given = client.get(f"/api/cell/{token}").json()["futures"]
 
     assert (dry["level"], given["level"], given["margin_mm"]) == (2, 5, -7.5)
@@ -234,13 +231,13 @@ def test_futures_equal_gold_until_criteria_change(
     assert same["margin_mm"] == row["margin_same_mm"]
     assert given["swi_mm"][-1] > dry["swi_mm"][-1]
 
-    journal = Journal(workspace.data / CONSOLE_FOLDER / JOURNAL_FILE)
-    body = {"advisory_mm": 100.0, "warning_mm": 900.0, "special_mm": 1400.0}
-    journal.write(NOW_S, "threshold", token, "chief", body)
-    computed = client.get(f"/api/cell/{token}").json()["futures"]
+    limits = {"advisory_mm": 100.0, "warning_mm": 900.0, "special_mm": 990.0}
+    body = {"cell": token, "version": limits | {"why": "the slope of 2024"}}
+    client.post("/api/thresholds", headers=proof, json=body).raise_for_status()
+    dry, same = client.get(f"/api/cell/{token}").json()["futures"]
 
-    assert [each["name"] for each in computed] == ["none", "same"]
-    assert computed[0]["margin_mm"] > 500
+    assert (dry["name"], same["name"]) == ("none", "same")
+    assert dry["margin_mm"] > 500
 
 
 def test_node_panel_has_readings_and_state(

@@ -173,7 +173,7 @@ def test_login_form_shows_a_wrong_password(
     find(driver, "input[name=password]").clear()
     find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
 
-    wait_until(lambda: "a-chief" in text(driver, ".logout"))
+    wait_until(lambda: "a-chief" in text(driver, ".account"))
 
 
 def test_pages_fit_a_tablet(console: str, driver: Chrome) -> None:

@@ -85,7 +85,7 @@ export class Panel {
     const isPast = atS !== null;
     const nodes = this.state.replay ? [] : [this.nodes(facts.nodes)];
     const wayBack = isPast || this.state.replay ? [] : [this.wayBack.box];
-    this.wayBack.show(facts.token);
+    if (wayBack.length) this.wayBack.show(facts.token);
     const knownS = panel.latest.known_until_s ?? panel.latest.at_s;
     return [this.head(facts.token, level, knownS, panel.causes), this.reasons(panel, level, atS, then), ...wayBack, snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes, weekLinks("levels", { cell: facts.token }, atS ?? this.state.now?.now_s ?? 0)];
   }
