@@ -19,6 +19,7 @@ pytestmark = pytest.mark.broker
 NOTICE, ERRORS = "/api/notice/gatewaybroker", "/api/errors"
 INFO = "/api/gateway/info/all"
 TABLE, READY = "/api/brokertable/all/info", "/api/brokertable/update/ready"
+PROBE = b"probe"
 ADD, SET = "/api/tool/distributedbroker/add", "/api/tool/gatewaybroker/set"
 
 
@@ -30,6 +31,12 @@ class ManagerProcess:
         self.start()
         self.client = Client(broker.endpoint, "watcher", "/api/#")
         wait_until(lambda: self.client.on(INFO))
+        wait_until(self._reads_notices)
+
+    def _reads_notices(self) -> bool:
+        """Whether its session for notices is subscribed; it is one of its own."""
+        self.publish(NOTICE, PROBE)
+        return any(PROBE in error for error in self.client.on(ERRORS))
 
     def start(self) -> None:
         self._programs.start(
@@ -67,7 +74,8 @@ class ManagerProcess:
         return bool(ready) and int(ready[-1]) == version
 
     def errors(self) -> list[str]:
-        return [error.decode() for error in self.client.on(ERRORS)]
+        errors = self.client.on(ERRORS)
+        return [error.decode() for error in errors if PROBE not in error]
 
 
 @pytest.fixture
