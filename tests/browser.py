@@ -2,9 +2,10 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
@@ -61,7 +62,9 @@ def forget(driver: Chrome) -> None:
     driver.switch_to.new_window("tab")
     fresh = driver.current_window_handle
     driver.switch_to.window(used)
-    driver.close()
+    driver.get("about:blank")  # a busy page would delay the closing
+    with suppress(WebDriverException):  # of the window: 20 s at most
+        driver.close()
     driver.switch_to.window(fresh)
     driver.get_log("browser")
 
