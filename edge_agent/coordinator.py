@@ -37,6 +37,7 @@ DIRECTORY_SILENCE_S = 600.0
 SLOPE_SILENCE_S = 60.0
 ALARMS_SILENCE_S = 30.0
 ALARMS_INTERVAL_S = 1.0
+REPORTS_SILENCE_S = 60.0
 UPDATE_SILENCE_S = 600.0
 """A worn card takes minutes to read a whole bundle."""
 
@@ -203,6 +204,8 @@ class Coordinator:
         yield "gateway choice", SELECTION_SILENCE_S, parts.selection.run
         yield "gateway list", DIRECTORY_SILENCE_S, parts.selection.run_checks
         yield "alarms", ALARMS_SILENCE_S, self._switch_alarms
+        if parts.alarms.summary() is not None:
+            yield "alarm reports", REPORTS_SILENCE_S, self._report_alarms
         if parts.move_slope is not None:
             yield "slope", SLOPE_SILENCE_S, self._move_slope
         if parts.updater is not None:
@@ -222,7 +225,7 @@ class Coordinator:
 
     def _switch_alarms(self, beat: Heartbeat) -> None:
         """Switch the alarm outputs; no other thread does."""
-        was_unknown, reported = False, self._way_back()
+        was_unknown = False
         while not self._stop.wait(ALARMS_INTERVAL_S):
             beat()
             now_s = self._parts.clock.wall_s()
@@ -237,16 +240,25 @@ class Coordinator:
                 is_unknown=is_unknown,
                 drill_level=self._parts.drills.level(),
             )
-            if self._way_back() != reported:
-                reported = self._way_back()
+
+    def _report_alarms(self, beat: Heartbeat) -> None:
+        """Report changes of the way back.
+
+        Apart from `_switch_alarms`, which neither a slow disk nor the assessment of
+        samples may delay.
+        """
+        reported = self._way_back()
+        while not self._stop.wait(ALARMS_INTERVAL_S):
+            beat()
+            current = self._way_back()
+            if current != reported:
+                reported = current
                 self._parts.sampler.report(self.health_snapshot().readings())
                 self._parts.uplink.wake()
 
     def _way_back(self) -> tuple[object, ...]:
-        """What is reported at once when it changes; empty without outputs."""
+        """What is reported at once when it changes."""
         states = self._parts.alarms.summary()
-        if states is None:
-            return ()
         notice = self._parts.notices.current(self._parts.clock.wall_s())
         return states, notice and notice.level, self._parts.drills.current()
 
