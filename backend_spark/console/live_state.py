@@ -232,7 +232,8 @@ class LiveState:
         self._cells = 0
         self._runs = LevelRuns(DeltaTables(self.tables))
         self._runs_of: object = None
-        self._cells_json = self._nodes_json = b""
+        self._nodes_json = b""
+        self._cells_json: tuple[int, bytes] = (-1, b"")
         self._cached_now: tuple[object, dict[str, Any]] = (None, {})
         levels = _columns(LEVELS, level_grid.COLUMNS)
         self._levels = TableFeed(self.tables / "levels", levels)
@@ -262,11 +263,11 @@ class LiveState:
         if self._runs_of is None or summaries is not None:
             self._remember_silent()
         if changed or self._runs_of is None:
+            # Encoded here, so that the first page does not wait for it.
+            self.cells_json()
+            self._nodes_json = msgspec.json.encode(self.node_list())
             with self.lock:
                 self._update_runs(self._present_levels()[0])
-            # Encoded here, so that the first page does not wait for it.
-            self._cells_json = msgspec.json.encode(self.cells())
-            self._nodes_json = msgspec.json.encode(self.node_list())
         self._runs.read_older(self.grid.end_s)
 
     def _remember_silent(self) -> None:
@@ -327,8 +328,13 @@ class LiveState:
         return int(self.clock() // STEP_S * STEP_S)
 
     def cells_json(self) -> bytes:
-        """`cells` as JSON."""
-        return self._cells_json or msgspec.json.encode(self.cells())
+        """`cells` as JSON, encoded once for each `geometry`."""
+        geometry, encoded = self._cells_json
+        if geometry != self.geometry:
+            cells = self.cells()
+            encoded = msgspec.json.encode(cells)
+            self._cells_json = cells["geometry"], encoded
+        return encoded
 
     def nodes_json(self) -> bytes:
         """`node_list` as JSON, as of the last change."""

@@ -1,5 +1,6 @@
 """Live state of cells and nodes: levels, history, panels and pushed changes."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -16,6 +17,7 @@ from backend_spark.console.level_grid import (
     NO_JUDGEMENT,
     STEPS,
 )
+from backend_spark.console.level_runs import LevelRuns
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.routes.levels import changes
 from backend_spark.tables.delta_writer import merge_rows
@@ -254,6 +256,27 @@ def test_node_panel_has_readings_and_state(
     state = dict(zip(listed["id"], listed["state"], strict=True))
     assert state["nishi-2"] == "silent"
     assert HOSTILE in state
+
+
+def test_cells_are_those_of_the_snapshot_while_a_refresh_goes_on(
+    live_state: LiveState, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a page would show the levels without the new cell."""
+    new = Slope("yama-5", 33.68, 133.58, storm(60))
+    write_tables(workspace.data, [new], NOW_S)
+    known: list[tuple[int, int]] = []
+
+    def update(*_: object) -> None:
+        cells = json.loads(live_state.cells_json())
+        known.append((cells["geometry"], len(cells["tokens"])))
+
+    before = live_state.geometry
+    live_state.cells_json()
+    monkeypatch.setattr(LevelRuns, "update", update)
+    live_state.refresh()
+
+    assert known == [(live_state.geometry, len(SLOPES) + 1)]
+    assert live_state.geometry > before
 
 
 def test_unknown_cell_returns_404(open_app: Callable[..., httpx.Client]) -> None:

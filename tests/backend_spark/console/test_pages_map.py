@@ -99,6 +99,39 @@ def test_address_opens_the_same_view(console: str, driver: Chrome) -> None:
     no_problems(driver)
 
 
+LATE_CELLS = """
+const original = window.fetch;
+window.fetch = async (...request) => {
+  const answer = await original(...request);
+  const address = String(request[0]?.url ?? request[0]);
+  const isDrawn = document.querySelector(".map")?.dataset.nodes;
+  if (isDrawn || !address.endsWith("api/cells")) return answer;
+  const { tokens, corners } = await answer.json();
+  const at = tokens.indexOf("WET");
+  tokens.splice(at, 1);
+  corners.splice(at, 1);
+  return Response.json({ geometry: -2, tokens, corners });
+};
+""".replace("WET", WET)
+"""Until the map is drawn, the list lacks a cell."""
+
+
+def test_list_of_cells_that_is_late_is_completed(console: str, driver: Chrome) -> None:
+    """Though no level changes after it, the list and the map show all cells."""
+    added = driver.execute_cdp_cmd(
+        "Page.addScriptToEvaluateOnNewDocument", {"source": LATE_CELLS}
+    )
+    try:
+        driver.get(f"{console}?lang=en")
+        wait_until(lambda: map_data(driver).get("nodes"))
+    finally:
+        driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+    wait_until(lambda: map_data(driver)["cells"] == str(len(SLOPES)))
+    pick = f".pick[data-token='{WET}']"
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, pick), timeout_s=20)
+
+
 @pytest.mark.parametrize(
     "hash_", ["map=x,y,z&at=-1&tab=none&replay=5,1", "map=99,999,50&lang=xx"]
 )

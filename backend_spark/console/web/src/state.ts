@@ -106,12 +106,14 @@ export class State extends EventTarget {
     }
     this.now = event;
     this.online = true;
-    if (event.geometry !== this.live.geometry) {
+    // The list may be older than the event: it is fetched again with the next one.
+    const hasNewCells = event.geometry !== this.live.geometry;
+    if (hasNewCells) {
       this.live = await get<Cells>("api/cells");
       this.emit("cells");
     }
     this.emit("now");
-    if (event.kind === "all" || event.moved?.length) this.emit("levels");
+    if (event.kind === "all" || hasNewCells || event.moved?.length) this.emit("levels");
   }
 
   // Cells on the map; a replay may have other cells than today.
