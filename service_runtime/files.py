@@ -38,16 +38,21 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
     fsync_folder(path.parent)
 
 
-def write_best_effort(path: Path, data: bytes) -> None:
+def write_best_effort(path: Path, data: bytes) -> bool:
     """Replace a file atomically, or log the error and keep the old one.
 
     For state that a daemon also holds in memory: a full disk must not end a daemon
     that still carries alarms.
+
+    Returns:
+        Whether the file was written.
     """
     try:
         write_atomic(path, data)
     except OSError as error:
         log.error("cannot write %s: %s", path, error)  # noqa: TRY400
+        return False
+    return True
 
 
 def fsync_file(path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from service_runtime.decoding import decode_json
-from service_runtime.files import write_atomic
+from service_runtime.files import write_best_effort
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +70,14 @@ class DeliveryRecord:
             self._is_new = True
 
     def save(self) -> None:
-        """Write the record if it is new; the oldest topics are dropped."""
+        """Write the record if it is new; the oldest topics are dropped.
+
+        If it cannot be written, the next call tries again.
+        """
         if not self._is_new:
             return
         newest = sorted(self._sent.items(), key=lambda each: -each[1].at_s)
         self._sent = dict(newest[:MAX_TOPICS])
         rows = msgspec.to_builtins(self._sent)
-        write_atomic(self.data / SENT_FILE, json.dumps(rows).encode())
-        self._is_new = False
+        path = self.data / SENT_FILE
+        self._is_new = not write_best_effort(path, json.dumps(rows).encode())

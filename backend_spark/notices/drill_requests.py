@@ -7,6 +7,7 @@ alone has the key and the connections to the Managers.
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 import msgspec
@@ -44,6 +45,7 @@ class DrillRequests:
 
     path: Path
     _warned: list[str] = field(default_factory=list)
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def read(self) -> dict[str, Drill]:
         """The newest request of each cell; those of a damaged file are ignored."""
@@ -83,10 +85,11 @@ class DrillRequests:
         return drill
 
     def _write(self, cell: str, drill: Drill, now_s: float) -> None:
-        known = self.read()
-        kept = {c: d for c, d in known.items() if now_s - d.at_s <= KEPT_S}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.path, msgspec.json.encode({**kept, cell: drill}))
+        with self._lock:  # two requests at once must not replace one another
+            known = self.read()
+            kept = {c: d for c, d in known.items() if now_s - d.at_s <= KEPT_S}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path, msgspec.json.encode({**kept, cell: drill}))
 
 
 KEPT_S: Final = 7 * 86_400.0

@@ -18,7 +18,7 @@ from backend_spark.scoring.holds import (
 )
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import FieldError
-from service_runtime.files import write_atomic
+from service_runtime.files import write_best_effort
 from slope_science.reasons import find_restrictions, level_reasons
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import Cell
@@ -89,6 +89,7 @@ class NoticeState:
         self._path = path
         self._limits = limits
         self.notices: dict[str, Notice] = read_notices(path)
+        self._is_saved = True
         self._last_at_s: dict[str, dict[int, float]] = {}
         self._seen_s: dict[str, float] = {}
 
@@ -107,7 +108,8 @@ class NoticeState:
             now_s: Unix time.
 
         Returns:
-            New notices by topic; they are in the file.
+            New notices by topic. They are in the file, unless that cannot be written:
+            then they are published all the same, and each call tries again.
         """
         new: dict[str, Notice] = {}
         current = dict(self._by_topic(levels))
@@ -125,7 +127,8 @@ class NoticeState:
             del self.notices[topic]
             self._last_at_s.pop(topic, None)
             self._seen_s.pop(topic, None)
-        if new or expired:
+        self._is_saved = self._is_saved and not (new or expired)
+        if not self._is_saved:
             self._write()
         return new
 
@@ -228,9 +231,8 @@ class NoticeState:
         return now_s - max(notice.until_s, notice.at_s) > 2 * self._terms.hold_s
 
     def _write(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         texts = {topic: n.encode().decode() for topic, n in self.notices.items()}
-        write_atomic(self._path, json.dumps(texts).encode())
+        self._is_saved = write_best_effort(self._path, json.dumps(texts).encode())
 
 
 def read_notices(path: Path) -> dict[str, Notice]:

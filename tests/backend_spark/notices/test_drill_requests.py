@@ -1,5 +1,6 @@
 """Requests for drills, and the record of what brokers accepted."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,16 @@ def test_requests_of_other_cells_stay_and_old_ones_go(tmp_path: Path) -> None:
     assert set(requests.read()) == {CELL, OTHER}
     requests.start(CELL, 4, 60.0, NOW_S + KEPT_S + 0.5)
     assert set(requests.read()) == {CELL}
+
+
+def test_requests_made_at_once_do_not_replace_one_another(tmp_path: Path) -> None:
+    """A lost end would leave the sirens on until the time of the drill is over."""
+    requests = DrillRequests(tmp_path / "drills.json")
+    cells = [Cell.at(33.0 + 0.05 * at, 133.5, 13).token for at in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda cell: requests.start(cell, 4, 60.0, NOW_S), cells))
+
+    assert set(requests.read()) == set(cells)
 
 
 def test_damaged_file_gives_no_drill(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import itertools
 from pathlib import Path
 
 import pytest
+from soak.disk import fill, mounted
 
+from backend_spark.notices.delivery import DeliveryRecord, read_sent
 from backend_spark.notices.notice_state import (
     CurrentLevel,
     NoticePolicy,
@@ -225,3 +227,26 @@ def test_restart_starts_the_calm_time_again(tmp_path: Path, at_s: float) -> None
     withdrawal = update(again, 1, at_s + 3601)
     assert withdrawal is not None
     assert withdrawal.withdrawn
+
+
+def test_full_disk_stops_no_notice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is published without the file, which is written when there is space again."""
+    with mounted(tmp_path / "disk", "1m") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        state, record = open_state(disk), DeliveryRecord(disk)
+        filler = fill(disk)
+        notice = update(state, 4, 0.0)
+        record.accept(TOPIC, NOW_S, "a-broker:1883", NOW_S)
+        record.save()
+
+        assert notice == Notice(4, NOW_S + 3600.0, at_s=NOW_S)
+        assert f"cannot write {disk}/notices.json: " in caplog.text
+        assert (open_state(disk).notices, read_sent(disk)) == ({}, {})
+        filler.unlink()
+        assert update(state, 4, 10.0) is None
+        record.save()
+        assert open_state(disk).notices == {TOPIC: notice}
+        assert set(read_sent(disk)) == {TOPIC}
