@@ -17,7 +17,7 @@ import msgspec
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaRow
 from service_runtime.decoding import decode_json
-from service_runtime.files import write_atomic
+from service_runtime.files import write_best_effort
 
 log = logging.getLogger(__name__)
 
@@ -104,11 +104,11 @@ class AppliedChanges:
                 self._is_new = True
 
     def save(self) -> None:
-        """Write the report if it is new."""
+        """Write the report if it is new; if that fails, the next call tries again."""
         if not self._is_new:
             return
-        path = self.rules.changes
-        changes = None if path is None else str(path.absolute())
+        source = self.rules.changes
+        changes = None if source is None else str(source.absolute())
         text = json.dumps({"changes": changes, "cells": self._cells})
-        write_atomic(self.data / APPLIED_FILE, text.encode())
-        self._is_new = False
+        path = self.data / APPLIED_FILE
+        self._is_new = not write_best_effort(path, text.encode())

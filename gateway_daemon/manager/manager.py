@@ -93,6 +93,9 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 1.0
 SILENCE_S = 60.0
+SAVE_AGAIN_S = 10.0
+"""After a failed writing of the registry."""
+
 APPLY_TIMEOUT_S = 30.0
 """A gateway that has not applied a new table after this time is skipped."""
 
@@ -139,6 +142,7 @@ class Manager:
         self._scaler = autoscaler
         self._registry = replace(registry, announced=registry.table)
         self._saved: storage.RegistrySnapshot | None = None
+        self._is_saved, self._save_tried_s = True, 0.0
         self._leases = GatewayLeases()
         self._waits_since_s: float | None = clocks.mono_s()
         self._is_completion_pending = False
@@ -240,6 +244,8 @@ class Manager:
         if self._peers:
             others = len(registry.views)
             words.append(f"{others} of {len(self._peers)} other managers")
+        if not self._is_saved:
+            words.append("REGISTRY NOT SAVED")
         words += [f"serving {session} too" for session in self._publisher.adopted]
         return "; ".join(words)
 
@@ -435,6 +441,8 @@ class Manager:
         since_s = self._waits_since_s
         if since_s is not None and now_s - since_s >= APPLY_TIMEOUT_S:
             self._drop_laggards()
+        if not self._is_saved and now_s - self._save_tried_s >= SAVE_AGAIN_S:
+            self._keep()
         for obstacle in find_obstacles(self._registry):
             self._report_once(f"table {self._registry.version}: {obstacle}")
         if self._scaler is not None and self._is_first:
@@ -518,8 +526,11 @@ class Manager:
 
     def _keep(self) -> None:
         snapshot = storage.RegistrySnapshot.from_registry(self._registry)
-        if snapshot != self._saved:
-            storage.save_registry(self._path, snapshot)
+        if snapshot == self._saved:
+            return
+        self._save_tried_s = self._clocks.mono_s()
+        self._is_saved = storage.save_registry(self._path, snapshot)
+        if self._is_saved:
             self._saved = snapshot
 
     def _publish_pending(self) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import NO_HORIZON, KeyedRecord, TombstoneHorizon
 from service_runtime.decoding import decode_json
-from service_runtime.files import write_atomic
+from service_runtime.files import write_best_effort
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 
 
@@ -51,10 +51,15 @@ class RegistrySnapshot(msgspec.Struct, frozen=True):
         )
 
 
-def save_registry(path: Path, snapshot: RegistrySnapshot) -> None:
-    """Replace the file; after a crash it holds the old state or the new one."""
+def save_registry(path: Path, snapshot: RegistrySnapshot) -> bool:
+    """Replace the file; after a crash it holds the old state or the new one.
+
+    Returns:
+        Whether it was written. A full disk must not end the Manager: without it no
+        gateway is registered or replaced.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, msgspec.json.encode(snapshot))
+    return write_best_effort(path, msgspec.json.encode(snapshot))
 
 
 def load_registry(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry:

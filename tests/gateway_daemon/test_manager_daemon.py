@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
+from soak.disk import fill, mounted
 
+from gateway_daemon.manager import storage
 from gateway_daemon.manager.manager import APPLY_TIMEOUT_S
 
 pytestmark = pytest.mark.broker
@@ -169,6 +171,31 @@ def test_gateway_that_dies_during_an_update_does_not_block_it(
 
     wait_until(lambda: manager.is_complete(1))
     assert manager.listed_gateways() == [(first.port, "/")]
+
+
+def test_full_disk_stops_no_registration(
+    programs: Programs,
+    broker: Broker,
+    tmp_path: Path,
+    make_broker: Callable[[], Broker],
+) -> None:
+    """The registry is written when there is space again."""
+    with mounted(tmp_path / "data", "1m") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        manager = ManagerProcess(programs, broker, tmp_path)
+        wait_until((disk / "registry.json").exists)
+        filler = fill(disk)
+        gateway = make_broker()
+        manager.gateway(gateway, "up")
+        wait_until(lambda: manager.listed_gateways() == [(gateway.port, "/")])
+        assert not storage.load_registry(disk / "registry.json").gateways
+        filler.unlink()
+        wait_until(lambda: storage.load_registry(disk / "registry.json").gateways)
+
+        assert "cannot write" in (tmp_path / "manager.log").read_text()
+        manager.client.connection.stop()
+        assert programs.kill("manager", signal.SIGTERM) == 0
 
 
 @pytest.mark.long
