@@ -1,12 +1,15 @@
 """Lock files: one process per name and data folder."""
 
 import fcntl
+import logging
 import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 from service_runtime.errors import AlreadyRunningError
+
+log = logging.getLogger(__name__)
 
 _START_TIME_FIELD = 19
 """Index in ``/proc/<pid>/stat``, counted after the name of the program."""
@@ -16,7 +19,7 @@ def acquire_lock(path: Path) -> int:
     """Lock a file for the life of this process, and write the process into it.
 
     The kernel releases the lock when the process ends. Keep the returned descriptor
-    open.
+    open. On a full disk the file may name no process, or one that has ended.
 
     Raises:
         AlreadyRunningError: Another process holds it.
@@ -28,8 +31,13 @@ def acquire_lock(path: Path) -> int:
     except BlockingIOError as error:
         os.close(descriptor)
         raise AlreadyRunningError(path) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()} {_start_time(os.getpid())}".encode(), 0)
+    holder = f"{os.getpid()} {_start_time(os.getpid())}".encode()
+    try:
+        # Over the text of the last process: that takes no space, as an empty file does.
+        os.pwrite(descriptor, holder, 0)
+        os.ftruncate(descriptor, len(holder))
+    except OSError as error:
+        log.warning("%s does not name this process: %s", path, error)
     return descriptor
 
 
