@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -388,7 +388,7 @@ def _egress(
     meter: TopicMeter,
     fallback: OverlayFallback | None,
 ) -> Egress:
-    return Egress(
+    egress = Egress(
         make_queue=lambda broker: _queue(settings, data, _lane_file(broker)),
         make_uplink=lambda _broker, queue: _uplink(settings, queue, links),
         tls=Endpoint.parse(settings.gateway.broker).tls,
@@ -396,6 +396,8 @@ def _egress(
         count_topics=meter.count,
         fallback=fallback,
     )
+    egress.adopt(_stored_lanes(data))
+    return egress
 
 
 def _manager_links(
@@ -429,6 +431,14 @@ def _public(settings: GatewaySettings) -> BrokerInfo:
 
 def _lane_file(broker: BrokerInfo | None) -> str:
     return f"{broker.host}-{broker.port}" if broker else "nowhere"
+
+
+def _stored_lanes(data: Path) -> Iterator[BrokerInfo]:
+    """Brokers whose lanes have a file."""
+    for path in sorted((data / "lanes").glob("*-*.db")):
+        host, _, port = path.stem.rpartition("-")
+        if port.isdecimal():
+            yield BrokerInfo(host, int(port))
 
 
 def _queue(

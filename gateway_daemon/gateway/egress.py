@@ -1,7 +1,8 @@
 """Egress: one lane for each distributed broker, with a durable queue and an uplink.
 
 A broker that is down blocks its own lane only. Messages no broker is responsible for
-wait in a lane of their own until the broker table names one.
+wait in a lane of their own until the broker table names one. So do those of a lane that
+cannot be opened, on a full disk; see `Egress.settle`.
 """
 
 import logging
@@ -9,7 +10,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edge_agent.queue.base import MessageDraft, Queue, QueuedMessage, QueueStats
+from edge_agent.queue.base import (
+    MessageDraft,
+    Queue,
+    QueuedMessage,
+    QueueError,
+    QueueFileError,
+    QueueStats,
+)
 from edge_agent.queue.inspection import format_depth
 from edge_agent.uplink.settings import format_link
 from edge_agent.uplink.uplink import Uplink
@@ -101,6 +109,7 @@ class Egress:
         self._table = BrokerTable(-1, ())
         self._second: BrokerTable | None = None
         self._lanes: dict[BrokerInfo | None, Lane] = {None: Lane(make_queue(None))}
+        self._is_settled = True
         self._leftovers: dict[BrokerInfo, bool] = {}
 
     @property
@@ -113,15 +122,38 @@ class Egress:
         """The broker table in use; version -1 before the first one."""
         return self._table
 
+    def adopt(self, stored: Iterable[BrokerInfo]) -> None:
+        """Open the queues of lanes that an earlier process left, without an uplink.
+
+        The next table moves their messages, also if it lacks their brokers: the table
+        that they rest on may be lost, as a damaged file or with a card.
+        """
+        with self._lock:
+            for broker in stored:
+                if broker in self._lanes:
+                    continue
+                try:
+                    self._lanes[broker] = Lane(self._make_queue(broker))
+                except QueueFileError as error:
+                    log.error("the lane to %s is not used: %s", broker, error)  # noqa: TRY400
+
     def apply_table(self, table: BrokerTable) -> None:
         """Use a new broker table: open its lanes and move messages between lanes."""
         with self._lock:
             self._table, self._second = table, None
-            for entry in table.brokers:
-                self._lane(entry.broker_info)
-            for broker, lane in list(self._lanes.items()):
-                self._reroute(broker, lane)
+            self._settle()
             self._leftovers = {each: False for each in self._lanes if each is not None}
+
+    def settle(self) -> None:
+        """Try again what a full disk or lane did not allow; to be called repeatedly.
+
+        Meanwhile the messages stay where they are.
+        """
+        with self._lock:
+            if not self._is_settled:
+                self._settle()
+                kept = self._leftovers.items()
+                self._leftovers = {b: each for b, each in kept if b in self._lanes}
 
     def move_leftovers(self) -> None:
         """Move messages of areas that went to other brokers out of lanes that are up.
@@ -135,15 +167,17 @@ class Egress:
                 lane = self._lanes[broker]
                 if is_searched and lane.is_up:
                     continue
-                self._move(broker, lane)
+                is_moved = self._move(broker, lane)
                 self._leftovers[broker] = True
-                if not lane.queue.stats().leased:
+                if is_moved and not lane.queue.stats().leased:
                     del self._leftovers[broker]
 
     def publish_to_both(self, table: BrokerTable) -> None:
         """Store new messages also in the lanes of another table until `apply_table`."""
         with self._lock:
             self._second = table
+            for entry in table.brokers:
+                self._open_lane(entry.broker_info)
 
     @property
     def publishes_to_both(self) -> bool:
@@ -215,9 +249,9 @@ class Egress:
         self, drafts: Iterable[MessageDraft], state_of: StateOf = lambda _: {}
     ) -> int:
         with self._lock:
-            by_broker = _by_broker(self._table, drafts)
+            by_broker = self._by_broker(self._table, drafts)
             ids = {
-                broker: self._store(self._lane(broker), batch, state_of(batch))
+                broker: self._store(self._lanes[broker], batch, state_of(batch))
                 for broker, batch in by_broker.items()
             }
             if self._second is not None:
@@ -238,9 +272,9 @@ class Egress:
             for draft, message_id in zip(drafts, ids, strict=True)
             if message_id is not None
         ]
-        for broker, batch in _by_broker(table, stored).items():
+        for broker, batch in self._by_broker(table, stored).items():
             if broker not in {first, None}:
-                self._store(self._lane(broker), batch, {})
+                self._store(self._lanes[broker], batch, {})
 
     def _store(
         self, lane: Lane, drafts: list[MessageDraft], state: Mapping[str, str]
@@ -252,71 +286,105 @@ class Egress:
             self._fallback.on_stored(drafts, ids, lane.uplink)
         return ids
 
-    def _lane(self, broker: BrokerInfo | None) -> Lane:
-        lane = self._lanes.get(broker)
-        if lane is None and broker is not None:
-            queue = self._make_queue(broker)
-            uplink = self._make_uplink(broker, queue)
-            name = f"lane {broker}"
-            thread = start_watched_loop(self._watchdog, name, SILENCE_S, uplink.run)
-            lane = self._lanes[broker] = Lane(queue, uplink, thread)
-            uplink.switch_to(Endpoint(broker.host, broker.port, self._tls))
-        assert lane is not None  # noqa: S101 - the lane without broker always exists
-        return lane
+    def _settle(self) -> None:
+        """Open the lanes of the table, and move messages to them."""
+        opened = [self._open_lane(entry.broker_info) for entry in self._table.brokers]
+        moved = [self._reroute(*each) for each in list(self._lanes.items())]
+        self._is_settled = all(opened) and all(moved)
 
-    def _reroute(self, broker: BrokerInfo | None, lane: Lane) -> None:
+    def _open_lane(self, broker: BrokerInfo) -> bool:
+        """Open the lane to a broker, unless it is open; whether it is then."""
+        lane = self._lanes.get(broker)
+        if lane is not None and lane.uplink is not None:
+            return True
+        try:
+            queue = self._make_queue(broker) if lane is None else lane.queue
+        except QueueFileError as error:
+            log.error("messages to %s wait without a lane: %s", broker, error)  # noqa: TRY400
+            return False
+        uplink = self._make_uplink(broker, queue)
+        name = f"lane {broker}"
+        thread = start_watched_loop(self._watchdog, name, SILENCE_S, uplink.run)
+        self._lanes[broker] = Lane(queue, uplink, thread)
+        uplink.switch_to(Endpoint(broker.host, broker.port, self._tls))
+        return True
+
+    def _responsible(self, table: BrokerTable, topic: str) -> BrokerInfo | None:
+        """Broker that a table makes responsible; None if it has no open lane."""
+        broker = find_responsible_broker(table.brokers, topic)
+        return broker if broker in self._lanes else None
+
+    def _by_broker(
+        self, table: BrokerTable, drafts: Iterable[MessageDraft]
+    ) -> dict[BrokerInfo | None, list[MessageDraft]]:
+        found: dict[BrokerInfo | None, list[MessageDraft]] = {}
+        for draft in drafts:
+            broker = self._responsible(table, draft.topic)
+            found.setdefault(broker, []).append(draft)
+        return found
+
+    def _reroute(self, broker: BrokerInfo | None, lane: Lane) -> bool:
         """Move messages to the lanes that the current table assigns them to.
 
         A broker that is up also receives what is left of areas that went to another
         one, until `move_leftovers`. Behind a broker that is down such messages would
         wait as long as it keeps any area.
+
+        Returns:
+            Whether all have been moved that should be.
         """
         known = {entry.broker_info for entry in self._table.brokers}
         is_removed = broker is not None and broker not in known
         if is_removed:
             lane.retire()
         elif lane.is_up or not known:
-            return
-        self._move(broker, lane, is_removed=is_removed)
-        if is_removed:
+            return True
+        is_done = self._move(broker, lane, is_removed=is_removed)
+        if is_removed and is_done:
             self._lanes.pop(broker).queue.close()
+        elif is_removed:
+            self._lanes[broker] = Lane(lane.queue)
+        return is_done
 
     def _move(
         self, broker: BrokerInfo | None, lane: Lane, *, is_removed: bool = False
-    ) -> None:
+    ) -> bool:
+        """Move messages; whether the other lanes took all of them."""
         moved, remaining = 0, list[int]()
+        refused: QueueError | None = None
         while batch := lane.queue.lease(REROUTE_BATCH):
-            targets = [
-                find_responsible_broker(self._table.brokers, m.topic) for m in batch
-            ]
-            leaving = [
-                message
-                for message, target in zip(batch, targets, strict=True)
-                if is_removed or target not in {broker, None}
-            ]
-            self._put([_to_draft(m, lane.queue.age_s(m)) for m in leaving])
-            left = [message.seq for message in leaving]
-            lane.queue.ack(left)
-            remaining += {message.seq for message in batch}.difference(left)
-            moved += len(leaving)
+            by_target: dict[BrokerInfo | None, list[QueuedMessage]] = {}
+            for message in batch:
+                target = self._responsible(self._table, message.topic)
+                by_target.setdefault(target, []).append(message)
+            for target, messages in by_target.items():
+                seqs = [message.seq for message in messages]
+                if not is_removed and target in {broker, None}:
+                    remaining += seqs
+                    continue
+                try:
+                    self._put([_to_draft(m, lane.queue.age_s(m)) for m in messages])
+                except QueueError as error:
+                    refused = error
+                    remaining += seqs
+                else:
+                    lane.queue.ack(seqs)
+                    moved += len(seqs)
         lane.queue.release(remaining)
         if lane.uplink is not None:
             lane.uplink.wake()
-        if moved:
-            log.info(
-                "%d messages moved from the lane to %s", moved, broker or "nowhere"
-            )
+        _log_move(broker, moved, refused)
+        return refused is None
 
 
-def _by_broker(
-    table: BrokerTable, drafts: Iterable[MessageDraft]
-) -> dict[BrokerInfo | None, list[MessageDraft]]:
-    """Drafts by the broker that a table makes responsible."""
-    found: dict[BrokerInfo | None, list[MessageDraft]] = {}
-    for draft in drafts:
-        broker = find_responsible_broker(table.brokers, draft.topic)
-        found.setdefault(broker, []).append(draft)
-    return found
+def _log_move(
+    broker: BrokerInfo | None, moved: int, refused: QueueError | None
+) -> None:
+    name = broker or "nowhere"
+    if moved:
+        log.info("%d messages moved from the lane to %s", moved, name)
+    if refused is not None:
+        log.error("messages stay in the lane to %s: %s", name, refused)
 
 
 def _to_draft(message: QueuedMessage, age_s: float | None) -> MessageDraft:

@@ -51,6 +51,9 @@ LINGER_S = 90.0
 """How long the subscriptions of the old table are kept: other gateways may still
 publish by it."""
 
+SETTLE_EVERY_S = 10.0
+"""How often moves between lanes that failed, as on a full disk, are tried again."""
+
 LEFTOVERS_S = 45.0
 """When messages that wait for a broker of the old table move to one of the new table:
 subscribers leave the old one after `LINGER_S`, on their own clocks."""
@@ -140,7 +143,7 @@ class Gateway:
         self._next: BrokerTable | None = None
         self._next_since_s = 0.0
         self._linger_until_s: float | None = None
-        self._leftovers_from_s = math.inf
+        self._leftovers_from_s = self._settle_at_s = math.inf
         self._unreported: list[tuple[ManagerLink, int]] = []
         self._threads: list[threading.Thread] = []
 
@@ -266,6 +269,9 @@ class Gateway:
             self._downstream.use_tables(self._egress.table)
         if self._clock() >= self._leftovers_from_s:
             self._egress.move_leftovers()
+        if self._clock() >= self._settle_at_s:
+            self._settle_at_s = self._clock() + SETTLE_EVERY_S
+            self._egress.settle()
         is_waiting = self._next is not None
         if is_waiting and self._clock() - self._next_since_s >= COMPLETE_TIMEOUT_S:
             log.warning("no manager reported the new table as complete; using it")
@@ -278,6 +284,7 @@ class Gateway:
         self._downstream.use_tables(old, table)
         self._linger_until_s = self._clock() + LINGER_S
         self._leftovers_from_s = self._clock() + LEFTOVERS_S
+        self._settle_at_s = self._clock() + SETTLE_EVERY_S
         write_best_effort(self._table_path, encode_directory_message(table))
         if table.brokers:
             self._serve_clients()

@@ -1,0 +1,139 @@
+"""A broker table that comes while the disk of a gateway is full; real queue files."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import free_port, wait_until
+from soak.disk import fill, mounted
+
+from edge_agent.queue.base import COMMIT_PUTS_DEFER_ACKS, MessageDraft, Queue
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.uplink.publications import SenderProfile
+from edge_agent.uplink.rate_limit import RateLimiter
+from edge_agent.uplink.uplink import Uplink
+from gateway_daemon.gateway.egress import Egress
+from service_runtime.watchdog import LoopWatchdog
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.directory import BrokerEntry, BrokerInfo, BrokerTable
+
+TOPIC = "/3/1/2"
+COUNT = 50
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 16 megabytes."""
+    with mounted(tmp_path / "disk", "16m") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        yield disk
+
+
+@pytest.fixture
+def open_egress(disk: Path) -> Iterator[Callable[[], Egress]]:
+    """Opens the lanes of a gateway whose brokers cannot be reached."""
+    opened: list[Egress] = []
+
+    def make_queue(broker: BrokerInfo | None) -> Queue:
+        name = f"{broker.host}-{broker.port}" if broker else "nowhere"
+        path, at = disk / f"{name}.db", COMMIT_PUTS_DEFER_ACKS
+        return SqliteQueue(path, "gw", "b", 10**7, durability=at)
+
+    def make_uplink(_broker: BrokerInfo, queue: Queue) -> Uplink:
+        profile, limit = SenderProfile("gw"), RateLimiter()
+        return Uplink(queue, profile, Connection, limit, time.monotonic)
+
+    def open_one() -> Egress:
+        watchdog = LoopWatchdog(time.monotonic)
+        opened.append(Egress(make_queue, make_uplink, tls=False, watchdog=watchdog))
+        return opened[-1]
+
+    yield open_one
+    for egress in opened:
+        egress.close()
+
+
+def table(version: int, *brokers: BrokerInfo) -> BrokerTable:
+    """A table that gives `TOPIC` to the last broker."""
+    topics = ("/", "/3", "/3/1")
+    entries = [BrokerEntry(t, b) for t, b in zip(topics, brokers, strict=False)]
+    return BrokerTable(version, tuple(entries))
+
+
+def broker() -> BrokerInfo:
+    return BrokerInfo("127.0.0.1", free_port())
+
+
+def drafts() -> list[MessageDraft]:
+    return [MessageDraft(2, TOPIC, lambda _id: bytes(20_000)) for _ in range(COUNT)]
+
+
+def waiting(egress: Egress) -> dict[BrokerInfo | None, int]:
+    """Messages in each lane that has any."""
+    rows = {
+        each: sum(depth.rows for depth in status.stats.depth.values())
+        for each, status in egress.lane_status().items()
+    }
+    return {each: count for each, count in rows.items() if count}
+
+
+def test_lane_that_cannot_be_opened_is_opened_when_there_is_space(
+    disk: Path, open_egress: Callable[[], Egress]
+) -> None:
+    """Neither the gateway nor its other lanes stop, and nothing is lost."""
+    old, new = broker(), broker()
+    egress = open_egress()
+    egress.apply_table(table(1, old))
+    egress.put(drafts())
+    filler = fill(disk)
+    egress.apply_table(table(2, old, new))
+    urgent = MessageDraft(5, TOPIC, lambda _id: b"alarm")
+    assert egress.put([urgent]) == 1
+    egress.settle()
+    assert waiting(egress) == {old: COUNT, None: 1}
+
+    filler.unlink()
+    egress.settle()
+    assert waiting(egress) == {new: COUNT + 1}
+
+
+@pytest.mark.parametrize("keeps_area", [True, False])
+def test_messages_stay_until_the_other_lane_takes_them(
+    disk: Path, open_egress: Callable[[], Egress], keeps_area: bool
+) -> None:
+    """Whether their broker is still in the table or not."""
+    old, new = broker(), broker()
+    egress = open_egress()
+    egress.apply_table(table(1, new, old))
+    egress.put(drafts())
+    filler = fill(disk)
+    egress.apply_table(table(2, *([old] if keeps_area else []), new))
+    assert waiting(egress) == {old: COUNT}
+
+    filler.unlink()
+    egress.settle()
+    assert waiting(egress) == {new: COUNT}
+    egress.move_leftovers()
+    assert (old in egress.lane_status()) == keeps_area
+
+
+def test_lane_of_a_lost_table_is_moved(
+    disk: Path, open_egress: Callable[[], Egress]
+) -> None:
+    """A gateway that restarts without its table still has the file of the lane."""
+    old, new = broker(), broker()
+    before = open_egress()
+    before.apply_table(table(1, old))
+    before.put(drafts())
+    before.close()
+    egress = open_egress()
+    egress.adopt([old])
+    assert waiting(egress) == {old: COUNT}
+    egress.apply_table(table(2, new))
+
+    assert waiting(egress) == {new: COUNT}
+    assert old not in egress.lane_status()
+    egress.apply_table(table(3, old))
+    wait_until(lambda: waiting(egress) == {old: COUNT})
