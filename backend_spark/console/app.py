@@ -201,7 +201,7 @@ def run(settings: BackendSettings) -> None:
 
     for name, step in (
         ("renew", services.refresh),
-        ("notify", services.notifications.step),
+        ("notify", services.notify),
     ):
         start_watched_loop(pulse, name, RENEW_TIMEOUT_S, _each_second(step))
     _start_manager_loop(services, settings, pulse)
@@ -367,7 +367,8 @@ def make_sender(
         outbox=NotificationOutbox(outbox_path(settings)),
         clock=live_state.clock,
         present=live_state.now_s,
-        read_s=lambda: live_state.read_s,
+        # The heartbeat ends at once while nothing is saved: no notification is sent.
+        read_s=lambda: 0.0 if live_state.unsaved else live_state.read_s,
         name_of=name_of,
     )
 

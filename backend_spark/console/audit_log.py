@@ -205,10 +205,11 @@ class Journal:
                 # Kept in memory within: another process cannot write meanwhile.
                 self._newest = self._head()
                 yield self._newest
+                self._db.execute("commit")
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:  # SQLite ends it itself on a full disk
+                    self._db.execute("rollback")
                 raise
-            self._db.execute("commit")
 
     def _append(self, row: tuple[Any, ...]) -> int:
         """Append an entry and its hash; 0 if it is an alert that is there already."""

@@ -1,7 +1,11 @@
 """Dependencies of the routes: the console's services, and the sender's role."""
 
+import errno
+import logging
+import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -24,6 +28,8 @@ from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.tables.store import Folder
 from backend_spark.tile_packs.reader import TilePack
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,14 +81,45 @@ class ConsoleServices:
     def refresh(self) -> None:
         """Read new rows of the tables, and detect events."""
         self.live_state.refresh()
-        self.event_detector.detect()
+        with self._saving("events"):
+            self.event_detector.detect()
         self.count_events()
+
+    def notify(self) -> None:
+        """Plan notifications, and begin the deliveries that are due."""
+        with self._saving("notifications"):
+            self.notifications.step()
+
+    @contextmanager
+    def _saving(self, what: str) -> Iterator[None]:
+        """Go on without saving while the disk is full; every page says so."""
+        unsaved = self.live_state.unsaved
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            if not _is_full(error):
+                raise
+            if what not in unsaved:
+                log.error("%s are not saved: %s", what, error)  # noqa: TRY400
+            unsaved.add(what)
+        else:
+            if what in unsaved:
+                log.warning("%s are saved again", what)
+            unsaved.discard(what)
 
     def count_events(self) -> None:
         """Update the summary of the open events that every page shows."""
         # Without the lock an older summary could overwrite a newer one.
         with self._counting:
             self.live_state.events = self.events.summary()
+
+
+def _is_full(error: OSError | sqlite3.Error) -> bool:
+    """Whether a write failed for want of space."""
+    if isinstance(error, OSError):
+        return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
 
 async def get_services(request: Request) -> ConsoleServices:

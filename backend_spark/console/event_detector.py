@@ -68,6 +68,7 @@ class EventDetector:
     _calm: "CalmSteps | None" = None
     _rows: dict[int, bytes] = field(default_factory=dict)
     _known: dict[str, float] = field(default_factory=dict)
+    _unwritten: list[Sign] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Open the feed of the messages."""
@@ -76,19 +77,24 @@ class EventDetector:
         )
 
     def detect(self) -> int:
-        """Write what changed the events, and return their revision."""
-        signs = self._message_signs()
-        is_new = self.live_state.version != self._version
+        """Write what changed the events, and return their revision.
+
+        What cannot be written is written by a later call.
+        """
+        self._unwritten += self._message_signs()
+        version = self.live_state.version
+        is_new = version != self._version
         if is_new:
-            self._version = self.live_state.version
-            signs += self._level_signs()
+            self._unwritten += self._level_signs()
         now_s = self.live_state.clock()
         with self.events.batch():
-            for sign in sorted(signs, key=lambda sign: sign.at_s):
+            for sign in sorted(self._unwritten, key=lambda sign: sign.at_s):
                 self._end(self.events.in_force(sign.slope), sign.at_s, now_s)
                 self.events.add(sign, now_s)
             if is_new:
                 self._end(self.events.in_force(), self.live_state.now_s(), now_s)
+        self._version = version
+        self._unwritten.clear()
         return self.events.summary().revision
 
     def _message_signs(self) -> list[Sign]:

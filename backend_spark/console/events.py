@@ -266,12 +266,16 @@ class EventBook:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._lock = threading.RLock()
+        self._revision = 0
+        self._read()
+
+    def _read(self) -> None:
+        """Fold the whole journal."""
         self._events: dict[int, Event] = {}
         self._by_slope: dict[str, list[Event]] = {}
         self._event_of: dict[int, Event] = {}
-        self._revision = 0
         self._newest = 0
-        for entry in journal.read_after(0, *KINDS):
+        for entry in self._journal.read_after(0, *KINDS):
             self._fold(entry)
 
     def _fold(self, entry: JournalEntry) -> None:
@@ -312,9 +316,17 @@ class EventBook:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Write the entries of all changes within in one transaction."""
-        with self._lock, self._journal.batch():  # always in this order
-            yield
+        """Write the entries of all changes within in one transaction.
+
+        If they cannot be written, none of the changes has happened.
+        """
+        with self._lock:  # always before that of the journal
+            try:
+                with self._journal.batch():
+                    yield
+            except BaseException:
+                self._read()
+                raise
 
     def add(self, sign: Sign, now_s: float) -> None:
         """Fold a sign, and write what it changes."""

@@ -208,6 +208,7 @@ class LiveState:
         gateways: Gateways that the Managers list.
         criteria: Gives a function from a cell to its criteria.
         lock: Guards `grid` and `nodes`.
+        unsaved: What the console cannot save, because its disk is full.
         corners: Corners of cells.
     """
 
@@ -226,6 +227,7 @@ class LiveState:
 
     def __post_init__(self) -> None:
         """Open the feeds."""
+        self.unsaved: set[str] = set()
         self.lock = threading.Lock()
         self.corners = CellCorners()
         self._newest_s = 0.0
@@ -393,6 +395,7 @@ class LiveState:
                 "causes": [" ".join(row.causes) for row in latest],
                 "nodes": self._node_counts(),
                 "events": self.events,
+                "unsaved": bool(self.unsaved),
             }
 
     def _present_levels(self) -> tuple[level_grid.Bytes, list[PresentLevel]]:

@@ -217,7 +217,10 @@ class Thresholds:
             tilt = row.tilt_deg_per_h or ("", "")
             limits = (row.advisory_mm, row.warning_mm, row.special_mm)
             out.writerow([cell, *limits, row.version, row.line_percent or "", *tilt])
-        write_atomic(self.table, text.getvalue().encode())
+        content = text.getvalue().encode()
+        # Not written anew at each start, which a full disk would prevent.
+        if not self.table.exists() or self.table.read_bytes() != content:
+            write_atomic(self.table, content)
 
 
 def _row(entry: JournalEntry) -> CriteriaRow | None:

@@ -116,10 +116,11 @@ class NotificationOutbox:
             self._db.execute("begin immediate")
             try:
                 yield self._db
+                self._db.execute("commit")
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:  # SQLite ends it itself on a full disk
+                    self._db.execute("rollback")
                 raise
-            self._db.execute("commit")
 
     def planned(self) -> int:
         """Number of the last journal entry whose notifications are planned."""

@@ -42,6 +42,7 @@ const TEXTS = {
   dataOf: ["データの時刻", "Data as of"],
   noData: ["データがありません", "No data yet"],
   stale: ["データが届いていません。最後のデータ：", "No data are arriving. Last data: "],
+  unsaved: ["サーバーのディスクに空きがありません。イベントは記録されず、通知は送られません", "The server's disk is full: no event is recorded and no notification is sent"],
   offline: ["サーバーにつながりません。表示は古い可能性があります", "The server cannot be reached: the display may be out of date"],
   highest: ["いま最も高いレベル", "Highest level now"],
   cellsByLevel: ["区画数", "Cells by level"],

@@ -125,7 +125,7 @@ function showStatus(status: HTMLElement, state: State): void {
   if (tab) tab.dataset["count"] = now.events.count ? String(now.events.count) : "";
   const age = now.newest_s === null ? Infinity : now.now_s - now.newest_s;
   const isStale = age > STALE_S;
-  const words = !state.online ? t("offline") : now.newest_s === null ? t("noData") : isStale ? `${t("stale")}${formatTime(now.newest_s)}（${formatAgo(age)}）` : "";
+  const words = !state.online ? t("offline") : now.unsaved ? t("unsaved") : now.newest_s === null ? t("noData") : isStale ? `${t("stale")}${formatTime(now.newest_s)}（${formatAgo(age)}）` : "";
   status.textContent = words;
   status.classList.toggle("alarm", words !== "");
 }

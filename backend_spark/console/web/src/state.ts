@@ -15,6 +15,8 @@ export interface Now {
   end_s: number;
   step_s: number;
   exercise: boolean;
+  // Whether events and notifications are not saved, because the disk is full.
+  unsaved: boolean;
   newest_s: number | null;
   nodes: Record<string, number>;
   events: OpenEvents;

@@ -1,0 +1,85 @@
+"""The console while its disk is full; the tables are elsewhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from console_tables import Slope, storm, write_tables
+from console_workspace import NOW_S, Clock, Workspace, make_test_services
+from soak.disk import fill, mounted
+
+from backend_spark.console.dependencies import ConsoleServices
+
+NEW = Slope("yama-5", 33.68, 133.58, storm(60, 48))
+RULE = """
+[[console.notifications]]
+name = "duty"
+to = ["http://127.0.0.1:1/"]
+from_level = 3
+"""
+
+
+@pytest.fixture
+def disk(workspace: Workspace) -> Iterator[Path]:
+    """The console's folder on a disk of four megabytes."""
+    with mounted(workspace.data / "console", "4m") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        yield disk
+
+
+def open_events(services: ConsoleServices) -> set[str]:
+    return {event.slope for event in services.events.in_force()}
+
+
+def is_unsaved(services: ConsoleServices) -> bool:
+    return bool(services.live_state.snapshot()["unsaved"])
+
+
+def test_levels_are_shown_and_events_are_written_later(
+    disk: Path, workspace: Workspace, clock: Clock
+) -> None:
+    """Nothing ends the console, and the event of the full disk is not lost."""
+    services = make_test_services(workspace, clock, RULE)
+    services.refresh()
+    services.notify()
+    before = open_events(services)
+    filler = fill(disk)
+    write_tables(workspace.data, [NEW], NOW_S)
+    for _ in range(3):
+        services.refresh()
+        services.notify()
+        clock.now_s += 1
+    row = services.live_state.grid.row_of[NEW.cell.token]
+    assert services.live_state.snapshot()["levels"][row] >= 3
+    assert is_unsaved(services)
+    assert open_events(services) == before
+
+    filler.unlink()
+    services.refresh()
+    services.notify()
+    assert open_events(services) == before | {NEW.cell.token}
+    newest = services.notifications.outbox.newest(1)[0]
+    assert services.events.get(newest.event) in services.events.in_force()
+    assert newest.level == 5
+    clock.now_s += 1
+    assert not is_unsaved(services)
+    again = make_test_services(workspace, clock, RULE)
+    assert open_events(again) == open_events(services)
+
+
+def test_heartbeat_ends_while_nothing_is_saved(
+    disk: Path, workspace: Workspace, clock: Clock
+) -> None:
+    """The dead man's switch is what still notifies somebody."""
+    services = make_test_services(workspace, clock, RULE)
+    services.refresh()
+    read_s = services.notifications.read_s
+    assert read_s() == clock.now_s
+    filler = fill(disk)
+    write_tables(workspace.data, [NEW], NOW_S)
+    services.refresh()
+    assert read_s() == 0.0
+    filler.unlink()
+    services.refresh()
+    assert read_s() == clock.now_s
