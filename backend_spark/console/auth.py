@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -136,6 +137,7 @@ class LoginService:
     _throttle: LoginThrottle = field(default_factory=LoginThrottle)
     _known_lane: HashLane = field(default_factory=HashLane)
     _other_lane: HashLane = field(default_factory=HashLane)
+    _renewal: threading.Lock = field(default_factory=threading.Lock)
 
     async def log_in(self, attempt: LoginAttempt, now_s: float) -> OpenedSession:
         """Open a session; called on the event loop.
@@ -227,9 +229,10 @@ class LoginService:
             changed = replace(accounts[name], password_hash=secret)
             return accounts | {name: changed}
 
-        self.accounts.change(edit, name)
-        account = self.accounts.by_name[name]
-        self.sessions.add(session, account, now_s + SESSION_S, now_s)
+        with self._renewal:
+            self.accounts.change(edit, name)
+            account = self.accounts.by_name[name]
+            self.sessions.add(session, account, now_s + SESSION_S, now_s)
 
     def log_out(self, visitor: "Visitor", now_s: float) -> None:
         """End a session; nothing for a guest or a user of the proxy, who has none."""
@@ -242,6 +245,14 @@ class LoginService:
         A session also ends when its account is removed or locked, or its password
         or second factor changes.
         """
+        account = self._find_account(session, now_s)
+        if account is None and session:
+            # A change of password writes the account before the session that goes on.
+            with self._renewal:
+                account = self._find_account(session, now_s)
+        return account
+
+    def _find_account(self, session: str, now_s: float) -> Account | None:
         name, digest = self.sessions.find(session, now_s) or ("", "")
         account = self.accounts.by_name.get(name)
         if account is None or account.is_locked:

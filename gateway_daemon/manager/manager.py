@@ -163,11 +163,8 @@ class Manager:
             will=will,
         )
         self._own = BrokerSession(connectors.own, session, self._inbox.put)
-        at_peers = Session(
-            f"yamamori-manager-{registry.manager_id}",
-            filters,
-            keepalive_s=KEEPALIVE_S,
-        )
+        peer_id = f"yamamori-manager-{registry.manager_id}"
+        at_peers = Session(peer_id, filters, keepalive_s=KEEPALIVE_S)
         self._peers = [
             BrokerSession(peer, at_peers, self._inbox.put) for peer in connectors.peers
         ]

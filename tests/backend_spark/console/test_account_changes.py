@@ -1,5 +1,7 @@
 """Accounts changed in the page: one's own password, and the accounts of others."""
 
+import asyncio
+import threading
 from collections.abc import Callable
 
 import httpx
@@ -7,6 +9,7 @@ import pytest
 from console_workspace import PASSWORD, Clock, Workspace, log_in, make_test_services
 
 from backend_spark.console import accounts
+from backend_spark.console.auth import LoginAttempt
 
 OpenApp = Callable[..., httpx.Client]
 NEW = "a longer battery staple"
@@ -41,6 +44,33 @@ def test_own_password_is_changed_and_ends_other_sessions(
         assert can_log_in(other, "a-viewer", NEW)
     stored = accounts.read_accounts(workspace.folder / "accounts")["a-viewer"]
     assert accounts.verify_password(stored.password_hash, NEW)
+
+
+def test_own_session_is_known_while_the_password_changes(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page asks every few seconds; a refusal would show it the login form."""
+    clock = Clock()
+    services = make_test_services(workspace, clock, workspace.with_accounts())
+    logins = services.auth.logins
+    attempt = LoginAttempt("a-viewer", PASSWORD, "", "192.0.2.1", "")
+    opened = asyncio.run(logins.log_in(attempt, clock()))
+    found: list[accounts.Account | None] = []
+    asking = threading.Thread(
+        target=lambda: found.append(logins.account_of(opened.session, clock()))
+    )
+    add = logins.sessions.add
+
+    def add_late(session: str, account: accounts.Account, *times_s: float) -> None:
+        asking.start()
+        asking.join(0.2)
+        add(session, account, *times_s)
+
+    monkeypatch.setattr(logins.sessions, "add", add_late)
+    asyncio.run(logins.change_password(attempt, opened.session, NEW, clock()))
+    asking.join()
+
+    assert [each.name if each else None for each in found] == ["a-viewer"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def change_password(driver: Chrome) -> None:
     """Change one's own password in the open window."""
     find(driver, "input[name=old]").send_keys(PASSWORD)
     find(driver, "input[name=new]").send_keys(NEW + Keys.ENTER)
-    wait_until(lambda: text(driver, ".account-window .done") == "保存しました")
+    wait_until(lambda: text(driver, "form.password + .done") == "保存しました")
 
 
 def test_chief_changes_accounts_and_the_own_password(
