@@ -56,7 +56,9 @@ def receiver(port: int) -> Iterator[Receiver]:
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield made
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -290,7 +290,8 @@ class RingLink(Generic[K]):
         if self.status is LinkStatus.LEAVING:
             self.status, self._due_s = LinkStatus.OUT, None
             return
-        if self._asked != sender or self._expected is None:
+        is_out = self.status is LinkStatus.OUT  # a late answer to a repair
+        if is_out or self._asked != sender or self._expected is None:
             return
         if self.status is LinkStatus.INSERTING:
             self.status, self.right = LinkStatus.IN, self._expected

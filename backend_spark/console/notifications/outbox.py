@@ -209,13 +209,14 @@ class NotificationOutbox:
     def begin(self, numbers: Sequence[int], now_s: float) -> None:
         """Record the begin of an attempt, before anything is sent."""
         with self._transaction() as db:
-            db.executemany(
-                "insert into attempt (notification, at_s) values (?, ?)",
-                [(number, now_s) for number in numbers],
-            )
+            _begin(db, numbers, now_s)
 
     def end(
-        self, batch: Sequence[StoredNotification], problem: str, now_s: float
+        self,
+        batch: Sequence[StoredNotification],
+        problem: str,
+        now_s: float,
+        began_s: float | None = None,
     ) -> None:
         """Record the end of an attempt.
 
@@ -223,8 +224,11 @@ class NotificationOutbox:
             batch: Notifications that were sent together.
             problem: Why it failed; empty if it did not.
             now_s: Unix time.
+            began_s: Begin of an attempt whose begin is not recorded.
         """
         with self._transaction() as db:
+            if began_s is not None:
+                _begin(db, [each.id for each in batch], began_s)
             for each in batch:
                 count = self._finish(db, each.id, problem or DELIVERED)
                 state, due_s = _after(each, problem, count, now_s)
@@ -296,6 +300,13 @@ def _after(
     first_s, longest_s = RETRY_S
     wait_s = min(longest_s, first_s * 2.0 ** min(attempts - 1, 10))
     return NotificationState.WAITING, now_s + wait_s
+
+
+def _begin(db: sqlite3.Connection, numbers: Sequence[int], now_s: float) -> None:
+    db.executemany(
+        "insert into attempt (notification, at_s) values (?, ?)",
+        [(number, now_s) for number in numbers],
+    )
 
 
 def _set(

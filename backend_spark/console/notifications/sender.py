@@ -6,6 +6,7 @@ does not answer delays no other. What is due for a target meanwhile is one messa
 
 import hashlib
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,6 +80,9 @@ class NotificationSender:
     heartbeat_at_s: float = 0.0
     _busy: set[Target] = field(default_factory=set)
     _sent_s: dict[Target, float] = field(default_factory=dict)
+    _unrecorded: dict[int, tuple[StoredNotification, float | None, float]] = field(
+        default_factory=dict
+    )
     _pinged_s: float = 0.0
     _pinging: bool = False
 
@@ -88,15 +92,37 @@ class NotificationSender:
         self._pool = ThreadPoolExecutor(MAX_WORKERS, "notify")
 
     def step(self) -> None:
-        """Plan, and begin the deliveries that are due."""
+        """Plan, and begin the deliveries that are due.
+
+        Raises:
+            sqlite3.Error: The outbox cannot be written. Deliveries begin nevertheless.
+        """
         now_s = self.clock()
-        self._plan(now_s)
-        due = sorted(self.outbox.due(now_s), key=lambda each: _order(each.target))
+        try:
+            self._record_deliveries()
+            self._plan(now_s)
+        finally:
+            self._begin_deliveries(now_s)
+            self._ping(now_s)
+
+    def _record_deliveries(self) -> None:
+        """Record what was delivered while the outbox could not be written."""
+        while self._unrecorded:
+            number, (each, began_s, ended_s) = next(iter(self._unrecorded.items()))
+            self.outbox.end([each], "", ended_s, began_s)
+            self._unrecorded.pop(number)
+
+    def _begin_deliveries(self, now_s: float) -> None:
+        delivered = self._unrecorded.copy()
+        due = [each for each in self.outbox.due(now_s) if each.id not in delivered]
+        over = {each.id: state for each in due if (state := self._end_of(each))}
+        due = [each for each in due if each.id not in over]
+        due.sort(key=lambda each: _order(each.target))
         for target, group in groupby(due, key=lambda each: each.target):
-            batch = [each for each in group if not self._is_over(each)]
-            if batch and self._take(target, now_s):
-                self._pool.submit(self._deliver, target, batch)
-        self._ping(now_s)
+            if self._take(target, now_s):
+                self._pool.submit(self._deliver, target, list(group))
+        for number, state in over.items():
+            self.outbox.drop(number, state)
 
     def _plan(self, now_s: float) -> None:
         after = self.outbox.planned()
@@ -126,17 +152,15 @@ class NotificationSender:
         except (DeliveryError, FieldError):
             return ""
 
-    def _is_over(self, each: StoredNotification) -> bool:
-        """Drop a notification that is not wanted any more."""
+    def _end_of(self, each: StoredNotification) -> NotificationState | None:
+        """State of a notification that is not wanted any more; None if it is."""
         if self.rules.address(each.target) is None:
-            self.outbox.drop(each.id, NotificationState.GIVEN_UP)
             log.error("rule %s is gone: notification given up", each.target.rule)
-            return True
+            return NotificationState.GIVEN_UP
         event = self.events.get(each.event)
         if each.only_open and event is not None and event.state != EventState.OPEN:
-            self.outbox.drop(each.id, NotificationState.NOT_NEEDED)
-            return True
-        return False
+            return NotificationState.NOT_NEEDED
+        return None
 
     def _take(self, target: Target, now_s: float) -> bool:
         """Whether a delivery to a target may begin."""
@@ -149,17 +173,44 @@ class NotificationSender:
 
     def _deliver(self, target: Target, batch: Sequence[StoredNotification]) -> None:
         """Deliver a batch, in a thread of the pool."""
+        began_s = self.clock()
         try:
-            self.outbox.begin([each.id for each in batch], self.clock())
+            is_begun = self._begin(batch, began_s)
             problem = self._send(target, batch)
-            self.outbox.end(batch, problem, self.clock())
-            if not problem:
-                self._sent_s[target] = self.clock()
+            ended_s = self.clock()
+            if not problem or not is_begun:
+                self._sent_s[target] = ended_s
+            self._end(batch, problem, None if is_begun else began_s, ended_s)
         except Exception:
             log.exception("delivery to %s failed; it is repeated", target.rule)
         finally:
             with self._lock:
                 self._busy.discard(target)
+
+    def _begin(self, batch: Sequence[StoredNotification], now_s: float) -> bool:
+        """Record the begin of an attempt; False if the outbox cannot be written."""
+        try:
+            self.outbox.begin([each.id for each in batch], now_s)
+        except sqlite3.Error as error:
+            log.warning("an attempt is not recorded: %s", error)
+            return False
+        return True
+
+    def _end(
+        self,
+        batch: Sequence[StoredNotification],
+        problem: str,
+        began_s: float | None,
+        ended_s: float,
+    ) -> None:
+        """Record the end of an attempt, a delivery later if that fails."""
+        try:
+            self.outbox.end(batch, problem, ended_s, began_s)
+        except sqlite3.Error as error:
+            log.warning("an attempt is not recorded: %s", error)
+            if not problem:
+                ends = {each.id: (each, began_s, ended_s) for each in batch}
+                self._unrecorded.update(ends)
 
     def _send(self, target: Target, batch: Sequence[StoredNotification]) -> str:
         """Send one message, and return why it failed; empty if it did not."""

@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import free_port, wait_until
 from console_tables import Slope, storm, write_tables
 from console_workspace import NOW_S, Clock, Workspace, make_test_services
 from soak.disk import fill, mounted
+from webhook_receiver import receiver
 
 from backend_spark.console.dependencies import ConsoleServices
+from backend_spark.console.notifications.outbox import NotificationState
 
 NEW = Slope("yama-5", 33.68, 133.58, storm(60, 48))
 RULE = """
@@ -83,3 +86,36 @@ def test_heartbeat_ends_while_nothing_is_saved(
     filler.unlink()
     services.refresh()
     assert read_s() == clock.now_s
+
+
+def test_planned_notifications_are_delivered_once(
+    disk: Path, workspace: Workspace, clock: Clock
+) -> None:
+    """They are in the outbox already; what was delivered is recorded later."""
+    with receiver(free_port()) as hook:
+        rule = RULE.replace("http://127.0.0.1:1/", hook.url)
+        services = make_test_services(
+            workspace, clock, f"{rule}unacknowledged_min = 10\n"
+        )
+        services.refresh()
+        services.notify()
+        filler = fill(disk)
+        for _ in range(4):
+            clock.now_s += 300
+            services.notify()
+            wait_until(lambda: not services.notifications.is_busy())
+        outbox = services.notifications.outbox
+        waiting = [each for each in outbox.newest(10) if each.entry]
+        assert waiting
+        assert {each.state for each in waiting} == {NotificationState.WAITING}
+        assert len(hook.requests) == 1
+        assert is_unsaved(services)
+
+        filler.unlink()
+        services.notify()
+        clock.now_s += 1
+        assert not is_unsaved(services)
+        for each in outbox.newest(10):
+            assert each.state == NotificationState.DELIVERED
+            assert [a["outcome"] for a in outbox.attempts(each.id)] == ["delivered"]
+        assert len(hook.requests) == 1

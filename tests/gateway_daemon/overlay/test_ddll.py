@@ -220,3 +220,22 @@ def test_lone_node_leaves_at_once() -> None:
     assert link.leave(0.0) == []
     assert link.status is LinkStatus.OUT
     assert LinkSend(3, SetRightReply(LinkSequence(), (1,))) not in link.on_timer(99.0)
+
+
+def test_late_answer_to_a_repair_starts_no_timer_after_a_leave() -> None:
+    """A timer that is due for ever would keep the gateway's processor busy."""
+    link, answer = RingLink(5), SetRightReply(LinkSequence(1, 0), (3, 1))
+    link.found_ring(0.0)
+    link.receive(3, SetLeft(LinkSequence(0, 1), (3, 1)), 0.0)
+    query = NeighbourReply(LinkStatus.IN, 9, LinkSequence(), (3, 1))
+    repair: list[LinkSend[int]] = []
+    for now_s in (10.0, 20.0):
+        assert link.on_timer(now_s)
+        repair = link.receive(3, query, now_s)
+    assert [type(each.packet) for each in repair] == [SetRight]
+
+    link.leave(100.0)
+    link.receive(3, answer, 100.1)
+    assert link.status is LinkStatus.OUT
+    link.receive(3, answer, 100.2)
+    assert link.next_due_s() is None
