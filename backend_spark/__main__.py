@@ -1,7 +1,8 @@
 """Entry of ``backend-spark`` and ``python -m backend_spark``.
 
 Exit codes: 0 done; 65 bad input data; 70 unexpected error; 75 another process is
-running or a replay is unfinished; 78 bad settings, on which systemd does not restart.
+running, a replay is unfinished, or executors do not see the data; 78 bad settings, on
+which systemd does not restart.
 """
 
 import sys
@@ -16,6 +17,7 @@ from backend_spark.errors import (
     RainTableError,
     SupersededError,
     UnfinishedReplayError,
+    UnsharedFolderError,
 )
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.lifecycle import (
@@ -40,7 +42,12 @@ def main() -> None:
         _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(str(error).splitlines()))
     except (RainTableError, ReadingTableError, CalibrationError) as error:
         _fail(EXIT_USAGE_DATA, str(error))
-    except (AlreadyRunningError, SupersededError, UnfinishedReplayError) as error:
+    except (
+        AlreadyRunningError,
+        SupersededError,
+        UnfinishedReplayError,
+        UnsharedFolderError,
+    ) as error:
         _fail(EXIT_BUSY, str(error))
 
 

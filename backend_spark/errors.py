@@ -15,6 +15,7 @@ BackendError
 ├── SegmentError         also OSError       a log segment cannot be read
 ├── BatchAbandonedError  also RuntimeError  a batch must be run again
 ├── SupersededError      also RuntimeError  another job has claimed the tables
+├── UnsharedFolderError  also RuntimeError  an executor does not see a folder
 └── UnfinishedReplayError  also RuntimeError  a replay left tables half rebuilt
 
 A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`.
@@ -179,6 +180,24 @@ class SupersededError(BackendError, RuntimeError):
         super().__init__(
             f"{table} was claimed by another job since, though only one may run, on "
             "whatever machine: this one ends; never delete a file .lock-*"
+        )
+
+
+class UnsharedFolderError(BackendError, RuntimeError):
+    """An executor does not see a folder of the job.
+
+    Attributes:
+        place: The folder.
+        machine: Name of the executor's machine.
+        cause: What the executor found.
+    """
+
+    def __init__(self, place: str, machine: str, cause: str) -> None:
+        self.place, self.machine, self.cause = place, machine, cause
+        super().__init__(
+            f"executors must see {place} as the job does, but one on {machine} does "
+            f"not ({cause}); mount the same shared folder at this path on each worker, "
+            "give workers the credentials of the store, and run one job only"
         )
 
 

@@ -46,13 +46,14 @@ def alerts(config_path: Path) -> None:
 @config_option
 @click.option("--once", is_flag=True, help="Score what is in the log, then end.")
 @click.option("--master", help="Spark master; overrides score.master.")
-def score(config_path: Path, once: bool, master: str | None) -> None:
+@click.option("--standby", is_flag=True, help="Wait until the running job ends.")
+def score(config_path: Path, once: bool, master: str | None, standby: bool) -> None:
     """Score the log into the tables; until SIGTERM, or once."""
     settings = read_settings(config_path)
     _set_up_logging()
     from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import
 
-    job.run_job(settings, once=once, master=master)
+    job.run_job(settings, once=once, master=master, standby=standby)
 
 
 @click.command()

@@ -47,6 +47,7 @@ from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.maintenance import DELETE_EVERY_S, delete_old_rows
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
 from backend_spark.tables.store import Folder, tables_folder
+from service_runtime.errors import AlreadyRunningError
 from service_runtime.lifecycle import SystemdSupervisor, call_on_stop_signals
 from service_runtime.locks import acquire_lock
 from service_runtime.watchdog import LoopWatchdog
@@ -174,29 +175,41 @@ class BatchGate:
         query.stop()
 
 
-def run_job(settings: BackendSettings, *, once: bool, master: str | None) -> None:
+def run_job(
+    settings: BackendSettings, *, once: bool, master: str | None, standby: bool = False
+) -> None:
     """Score the log until SIGTERM or SIGINT, or once.
 
     Args:
         settings: All settings.
         once: Whether to end at the end of the log.
         master: Spark master; None leaves it to spark-submit or the settings.
+        standby: Whether to wait while another job scores this data folder.
 
     Raises:
         AlreadyRunningError: Another job scores this data folder.
         UnfinishedReplayError: An interrupted replay must be finished first.
+        UnsharedFolderError: An executor does not see the data folder or the tables.
         SupersededError: Another job has claimed the tables since.
         StreamingQueryException: A batch failed; it is run again at the next start.
     """
     data = Path(settings.backend.data)
-    lock = _hold_tables(settings.backend)
+    pulse = LoopWatchdog(time.monotonic)
+    gates: list[BatchGate] = []
+    supervision = SystemdSupervisor.from_environment(
+        os.environ,
+        os.getpid(),
+        pulse,
+        lambda: gates[-1].status() if gates else "standby: another job scores",
+    )
+    if standby:
+        supervision.report_ready()
+    lock = _hold_tables(settings.backend, waits=standby)
     _check_replay(tables_folder(settings.backend))
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     session = open_session(choose_master(master, settings.score.master))
-    gate, scoring, start = _prepare(session, settings)
-    supervision = SystemdSupervisor.from_environment(
-        os.environ, os.getpid(), gate.pulse, gate.status
-    )
+    gate, scoring, start = _prepare(session, settings, pulse)
+    gates.append(gate)
 
     def stop() -> None:
         supervision.report_stopping()
@@ -207,16 +220,9 @@ def run_job(settings: BackendSettings, *, once: bool, master: str | None) -> Non
         lambda: start_query(session, settings, gate, start.offset, once=once)
     )
     log.info("scoring %s with %s", data, session.sparkContext.master)
-    supervision.report_ready()
-    try:
-        _score_until_stopped(query, gate, scoring)
-        session.stop()
-    except (Py4JError, StreamingQueryException, ConnectionError) as error:
-        # The service manager may signal the JVM too, which then dies first; the
-        # running batch is run again at the next start.
-        if not gate.stop.is_set():
-            raise
-        log.info("stopped by a signal, as was Spark: %s", type(error).__name__)
+    if not standby:
+        supervision.report_ready()
+    _score_until_stopped(session, query, gate, scoring)
     supervision.close()
     os.close(lock)
 
@@ -275,12 +281,26 @@ def run_trim(settings: BackendSettings) -> dict[str, int]:
     return deleted
 
 
-def _hold_tables(section: BackendSection) -> int:
+def _hold_tables(section: BackendSection, *, waits: bool = False) -> int:
     data = Path(section.data)
-    lock = acquire_lock(data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}")
+    path = data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}"
+    lock = wait_for_lock(path) if waits else acquire_lock(path)
     repair_checkpoint(_checkpoint(data))
     create_tables(tables_folder(section), SPARK_TABLES)
     return lock
+
+
+def wait_for_lock(path: Path) -> int:
+    """Lock a file as soon as no other process holds it; see `acquire_lock`."""
+    is_reported = False
+    while True:
+        try:
+            return acquire_lock(path)
+        except AlreadyRunningError as error:
+            if not is_reported:
+                log.info("standby: %s", error)
+            is_reported = True
+            time.sleep(POLL_S)
 
 
 def _checkpoint(data: Path) -> Path:
@@ -288,11 +308,14 @@ def _checkpoint(data: Path) -> Path:
 
 
 def _prepare(
-    session: SparkSession, settings: BackendSettings
+    session: SparkSession, settings: BackendSettings, pulse: LoopWatchdog
 ) -> tuple[BatchGate, "ScoringSchedule", QueryStart]:
     register(session)
     scored = make_pipeline(settings)
+    if not str(session.sparkContext.master).startswith("local"):
+        scored.shared.require_on_executors(session)
     start = find_start(session, settings, scored)
+    scored.shared.delete_other_marks()
     scored.recover(session)
 
     def score(must_stop: Callable[[], bool]) -> None:
@@ -304,7 +327,8 @@ def _prepare(
     passes = ScoringSchedule(
         score, settings.score.every_s, scored.maintain, trim_tables
     )
-    return BatchGate(number_batches(settings, scored, start)), passes, start
+    gate = BatchGate(number_batches(settings, scored, start), pulse=pulse)
+    return gate, passes, start
 
 
 def run_pass(
@@ -457,8 +481,23 @@ class ScoringSchedule:
 
 
 def _score_until_stopped(
-    query: RestartingQuery, gate: BatchGate, scoring: ScoringSchedule
+    session: SparkSession,
+    query: RestartingQuery,
+    gate: BatchGate,
+    scoring: ScoringSchedule,
 ) -> None:
+    try:
+        _score(query, gate, scoring)
+        session.stop()
+    except (Py4JError, StreamingQueryException, ConnectionError) as error:
+        # The service manager may signal the JVM too, which then dies first; the
+        # running batch is run again at the next start.
+        if not gate.stop.is_set():
+            raise
+        log.info("stopped by a signal, as was Spark: %s", type(error).__name__)
+
+
+def _score(query: RestartingQuery, gate: BatchGate, scoring: ScoringSchedule) -> None:
     while not gate.stop.is_set():
         scoring.run_if_due(gate, query)
         with gate.pulse.watch_loop("the watch over Spark", SILENCE_S):

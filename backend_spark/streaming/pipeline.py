@@ -56,6 +56,7 @@ from backend_spark.streaming.scoring_tasks import (
     collect_shares,
     results_of,
 )
+from backend_spark.streaming.shared_folders import SharedFolders
 from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import (
     STATE_KEYS,
@@ -151,6 +152,11 @@ class ScoringPipeline:
         files = HotFiles(self.data / TABLES_FOLDER / HOT_FOLDER)
         files.clear()
         return files
+
+    @cached_property
+    def shared(self) -> SharedFolders:
+        """Folders that executors must see, with the mark of this job."""
+        return SharedFolders.create((self.data, self.tables))
 
     @cached_property
     def claim(self) -> JobClaim:
@@ -329,8 +335,11 @@ class ScoringPipeline:
             self.horizon_s,
         )
 
+        shared = self.shared
+
         # Spark counts parameters, and would count the self of a method.
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            shared.require()
             return lots.process(batches)
 
         results = messages.mapInArrow(work, format_ddl(LOT_RESULT)).toArrow()
@@ -362,10 +371,11 @@ class ScoringPipeline:
         read = {name: self.claim.open(self.tables / name) for name in REVISION_TABLES}
         tasks = session.sparkContext.defaultParallelism
         shares = [each.encode() for each in self._make_shares(touched, cells, tasks)]
-        worker = self._make_worker(read, until_us)
+        worker, shared = self._make_worker(read, until_us), self.shared
 
         # Spark counts parameters, and would count the self of a method.
         def score(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            shared.require()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     share = CellShare.decode(shares[number])

@@ -1,7 +1,9 @@
-"""Two jobs on the same tables, because the file of the lock was deleted."""
+"""Two jobs on the same tables: a standby, or because the lock file was deleted."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from deltalake import CommitProperties, DeltaTable
@@ -17,6 +19,8 @@ from backend_spark.streaming.sources import read_table_rows
 from backend_spark.tables.delta_writer import DataFile, commit_files, create_tables
 from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SPARK_TABLES
+from service_runtime.errors import AlreadyRunningError
+from service_runtime.locks import acquire_lock
 
 pytestmark = pytest.mark.spark
 STEPS = 4
@@ -113,3 +117,20 @@ def test_second_job_starts_within_a_pass_of_the_first(
         first.score(spark)
 
     assert len(jobs.times()) == len(set(jobs.times())) == STEPS
+
+
+def test_standby_waits_until_the_running_job_ends(tmp_path: Path) -> None:
+    """Then it holds the lock itself."""
+    path = tmp_path / ".lock-score"
+    running, held = acquire_lock(path), []
+    standby = Thread(target=lambda: held.append(job.wait_for_lock(path)))
+    standby.start()
+    standby.join(2 * job.POLL_S)
+    was_waiting = standby.is_alive()
+    os.close(running)
+    standby.join(60)
+
+    assert was_waiting
+    with pytest.raises(AlreadyRunningError, match=r"lock-score"):
+        acquire_lock(path)
+    os.close(held.pop())

@@ -16,15 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
 from typing import Final
 
 import pytest
 from conftest import wait_until
+from growing_log import GrowingLog
 from object_stores import run_store
-from storm_log import ids, message
+from storm_log import ids
 
-from backend_spark.ingest.segment_log import SegmentWriter
 from backend_spark.streaming.pipeline import SCORED_TRANSACTION_PREFIX
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVEL_KEY
@@ -40,38 +39,6 @@ RECEIVED: Final = ("bronze", "silver", "messages")
 START_TIMEOUT_S: Final = 900.0
 INTERVAL_S: Final = {"file": 0.25, "s3": 1.0, "az": 1.0}
 """Time between two segments; the servers of the tests are slower than a disk."""
-
-NODES: Final = 2
-
-
-class Feed:
-    """An ingester's log that grows segment by segment.
-
-    Args:
-        log: Folder of the log.
-        interval_s: Time between two segments.
-
-    Attributes:
-        steps: Number of messages written for each node.
-    """
-
-    def __init__(self, log: Path, interval_s: float) -> None:
-        self.steps = 0
-        self._interval_s = interval_s
-        self._writer = SegmentWriter(log, "ingest-0.0a")
-        self._stopped = Event()
-        self._thread = Thread(target=self._write)
-        self._thread.start()
-
-    def _write(self) -> None:
-        while not self._stopped.wait(self._interval_s):
-            self._writer.append([message(self.steps, node) for node in range(NODES)])
-            self.steps += 1
-
-    def stop(self) -> None:
-        """Stop writing."""
-        self._stopped.set()
-        self._thread.join()
 
 
 class Job:
@@ -215,10 +182,10 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def feed(data: Path, tables: Folder) -> Iterator[Feed]:
+def feed(data: Path, tables: Folder) -> Iterator[GrowingLog]:
     """A log that grows."""
     scheme = str(tables).partition("://")[0] if "://" in str(tables) else "file"
-    made = Feed(data / "log", INTERVAL_S[scheme])
+    made = GrowingLog(data / "log", INTERVAL_S[scheme])
     yield made
     made.stop()
 
@@ -241,7 +208,7 @@ def running(
 
 def test_job_killed_while_working_loses_and_doubles_nothing(
     running: Job,
-    feed: Feed,
+    feed: GrowingLog,
     tables: Folder,
     chance: random.Random,
     report: Callable[..., None],
@@ -262,7 +229,7 @@ def test_job_killed_while_working_loses_and_doubles_nothing(
     feed.stop()
     running.finish()
     reader = DeltaTables(tables)
-    wanted = {(f"node-{n}", s): 1 for n in range(NODES) for s in range(feed.steps)}
+    wanted = feed.written()
     found = {name: ids(reader.read(name)) for name in ("bronze", "messages")}
     levels = reader.read("levels", list(LEVEL_KEY)).to_pylist()
     report(
