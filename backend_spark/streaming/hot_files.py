@@ -1,37 +1,50 @@
-"""Files of hot states: a cache beside the tables, which a job starts without.
+"""Files of hot states: a cache beside the tables.
 
 Executors write a file for each share of cells, and read it in the next pass. The job
-knows the file of each cell; a file that no cell needs is deleted.
+knows the file of each cell; a file that no cell needs is deleted. An index keeps these
+names for the next job. Files are not synced: the name of a file has its CRC, and the
+cells of a damaged one have no hot state.
 """
 
+import logging
 import shutil
 import uuid
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from backend_spark.scoring.hot_state import HotState, decode_hot
-from service_runtime.files import make_folder
+from backend_spark.streaming.hot_stamp import HotStamp
+from backend_spark.tables.store import Folder
+from service_runtime.decoding import decode_msgpack
+from service_runtime.files import make_folder, write_best_effort
+
+log = logging.getLogger(__name__)
+
+INDEX_FILE: Final = "index"
 
 _SCHEMA = pa.schema([pa.field("cell", pa.string()), pa.field("body", pa.binary())])
 
 
 def write_hot_states(folder: Path, bodies: Mapping[str, bytes]) -> str:
     """Write encoded hot states by cell; returns the name of the file."""
-    file = folder / f"{uuid.uuid4()}.arrow"
     rows = pa.table([list(bodies), list(bodies.values())], schema=_SCHEMA)
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with (
-        pa.OSFile(str(file), "wb") as sink,
-        pa.ipc.new_file(sink, _SCHEMA, options=options) as writer,
-    ):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, _SCHEMA, options=options) as writer:
         writer.write_table(rows)
+    data = sink.getvalue()
+    file = folder / f"{uuid.uuid4()}-{zlib.crc32(data):08x}.arrow"
+    file.write_bytes(data)
     return file.name
 
 
 def read_hot_states(folder: Path, files: Mapping[str, str]) -> dict[str, HotState]:
-    """Read the hot states of some cells.
+    """Read the hot states of some cells; none from files that are missing or damaged.
 
     Args:
         folder: Folder of the files.
@@ -39,12 +52,34 @@ def read_hot_states(folder: Path, files: Mapping[str, str]) -> dict[str, HotStat
     """
     found: dict[str, HotState] = {}
     for name in sorted(set(files.values())):
-        with pa.OSFile(str(folder / name)) as source:
-            rows = pa.ipc.open_file(source).read_all()
+        data = _read_undamaged(folder / name)
+        if data is None:
+            continue
+        rows = pa.ipc.open_file(data).read_all()
         for place, cell in enumerate(rows["cell"].to_pylist()):
             if files.get(cell) == name:
                 found[cell] = decode_hot(rows["body"][place].as_buffer())
     return found
+
+
+def _read_undamaged(file: Path) -> bytes | None:
+    """Content of a file that has the CRC of its name; None if it has not."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        log.warning("cells are scored from saved states: %s", error)
+        return None
+    if file.stem.rpartition("-")[2] == f"{zlib.crc32(data):08x}":
+        return data
+    log.warning("cells are scored from saved states: %s is damaged", file)
+    return None
+
+
+class _Index(msgspec.Struct, frozen=True):
+    """Files of the last finished pass: the cells of each."""
+
+    stamp: HotStamp
+    files: dict[str, list[str]]
 
 
 class HotFiles:
@@ -61,6 +96,30 @@ class HotFiles:
         self.folder = folder
         self._files: dict[str, str] = {}
         self._changes: dict[str, str | None] = {}
+
+    def load(self, now: HotStamp, tables: Folder) -> None:
+        """Use the files of an earlier job if they still hold, or delete them.
+
+        Args:
+            now: Stamp of the present tables.
+            tables: Folder of the tables.
+        """
+        index = self._read_index()
+        if index is None or not index.stamp.leads_to(now, tables):
+            self.clear()
+            return
+        self._files = {
+            cell: file for file, cells in index.files.items() for cell in cells
+        }
+        log.info("hot states of %d cells are used again", len(self._files))
+
+    def _read_index(self) -> _Index | None:
+        """The index of an earlier job; None if there is none that can be read."""
+        try:
+            data = (self.folder / INDEX_FILE).read_bytes()
+            return decode_msgpack(data, _Index)
+        except (OSError, msgspec.MsgspecError):
+            return None
 
     def clear(self) -> None:
         """Delete the files of an earlier job."""
@@ -84,15 +143,23 @@ class HotFiles:
         """Note the file of some cells from the end of the pass; None for no state."""
         self._changes.update(dict.fromkeys(cells, file))
 
-    def end(self) -> None:
-        """End a pass, and delete the files that no cell needs."""
+    def end(self, stamp: HotStamp) -> None:
+        """End a pass: save the index, and delete the files that no cell needs.
+
+        Args:
+            stamp: Stamp of the tables after the pass.
+        """
         for cell, file in self._changes.items():
             if file is None:
                 self._files.pop(cell, None)
             else:
                 self._files[cell] = file
         self._changes = {}
-        needed = set(self._files.values())
+        cells: dict[str, list[str]] = {}
+        for cell, file in self._files.items():
+            cells.setdefault(file, []).append(cell)
+        index = msgspec.msgpack.encode(_Index(stamp, cells))
+        write_best_effort(self.folder / INDEX_FILE, index)
         for path in self.folder.iterdir():
-            if path.name not in needed:
+            if path.name != INDEX_FILE and path.name not in cells:
                 path.unlink()

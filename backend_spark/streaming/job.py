@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -396,6 +397,7 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
         nearby_km=settings.score.nearby_km,
+        settings_digest=zlib.crc32(repr(settings).encode()),
     )
 
 

@@ -38,6 +38,7 @@ from backend_spark.streaming.changes import (
     UnscoredChanges,
 )
 from backend_spark.streaming.hot_files import HotFiles
+from backend_spark.streaming.hot_stamp import HotStamp
 from backend_spark.streaming.lots import (
     LOT_RESULT,
     NODE_ROWS,
@@ -130,6 +131,7 @@ class ScoringPipeline:
         horizon_s: Age from which readings are not scored.
         max_ahead_s: Readings dated further after their receipt are not scored.
         nearby_km: Radius in which the gauges of other cells are compared.
+        settings_digest: Of all settings; hot states of others are not used.
         pending: Changes to score.
         applied: Changes of criteria that passes have applied; None: not reported.
         batches_to_maintain: Batches after which maintenance has not run yet.
@@ -142,16 +144,21 @@ class ScoringPipeline:
     horizon_s: int
     max_ahead_s: int
     nearby_km: float = 5.0
+    settings_digest: int = 0
     applied: AppliedChanges | None = None
     pending: UnscoredChanges = field(default_factory=UnscoredChanges)
     batches_to_maintain: deque[int] = field(default_factory=deque)
 
     @cached_property
     def hot(self) -> HotFiles:
-        """Hot states of cells; none at first."""
+        """Hot states of cells; at first those of an earlier job that still hold."""
         files = HotFiles(self.data / TABLES_FOLDER / HOT_FOLDER)
-        files.clear()
+        files.load(self._hot_stamp(), self.tables)
         return files
+
+    def _hot_stamp(self) -> HotStamp:
+        transaction = SCORED_TRANSACTION_PREFIX + self.app_id
+        return HotStamp.of(self.tables, transaction, self.settings_digest)
 
     @cached_property
     def shared(self) -> SharedFolders:
@@ -226,7 +233,7 @@ class ScoringPipeline:
         upto = Transaction(SCORED_TRANSACTION_PREFIX + self.app_id, pending.batch_id)
         properties = CommitProperties(app_transactions=[upto])
         commit_files(levels, [], properties, read=self.claim.open(levels))
-        self.hot.end()
+        self.hot.end(self._hot_stamp())
         if self.applied:
             self.applied.save()
 
