@@ -58,7 +58,8 @@ def group_soil(observations: Iterable[Observation]) -> Sequence[SoilSeries]:
     """Moisture and pore pressure sensors, without suspect readings.
 
     Suspect rain may be the storm and counts; a suspect soil reading is mostly a lost
-    contact or a damaged cable.
+    contact or a damaged cable. Sensors are in the order of their names, whichever
+    reading is the first.
     """
     found: dict[str, SoilSeries] = {}
     for o in sorted(observations, key=lambda o: o.at_s):
@@ -69,7 +70,7 @@ def group_soil(observations: Iterable[Observation]) -> Sequence[SoilSeries]:
             probe = found.setdefault(sensor, SoilSeries(sensor, o.unit or ""))
             probe.times_s.append(o.at_s)
             probe.values.append(o.value)
-    return list(found.values())
+    return [found[sensor] for sensor in sorted(found)]
 
 
 def judge_soil(

@@ -131,6 +131,7 @@ def all_kinds(rng: random.Random, days: int) -> list[Observation]:
     ("seed", "every_s", "days"),
     [
         (0, 1800, 1),
+        (13, 10_800, 2),  # as after some hours without the job
         *(pytest.param(seed, 600, 3, marks=pytest.mark.long) for seed in range(1, 4)),
         *(pytest.param(seed, 60, 1, marks=pytest.mark.long) for seed in range(3, 6)),
     ],
