@@ -54,6 +54,9 @@ checked again, and a test uses readings up to an hour before."""
 RAIN_TAIL_S: Final = MIN_STATE_AGE_S + TAIL_S
 """The same for rain, which takes the place of a neighbour's missing rain."""
 
+MAX_NEWS_S: Final = 6 * 3600
+"""Longest time of new readings: after more, a state must be saved as well."""
+
 RECOMPUTE_SPREAD_S: Final = 20 * 3600
 """Time over which cells are scored from their saved state again, once a day."""
 
@@ -106,6 +109,8 @@ class HotState(ScoringState):
             changed: Those whose flag is a new one.
             touched_s: Unix time of the earliest new reading.
         """
+        if known and known[-1].at_s > self.at_s + MAX_NEWS_S:
+            return False
         reports: dict[str, list[float]] = {}
         for o in known:
             if o.is_rain:
