@@ -33,11 +33,16 @@ class TiltRate:
         deg_per_h: Length of the rate vector (x, y); never negative.
         sigma_deg_per_h: Standard error of the slopes, from their residuals.
         points: Number of readings, at least `MIN_POINTS`.
+        uneven_sigma_deg_per_h: Standard error in the direction of the rate, with
+            noise that differs between the axes and in time; 0 if unknown.
+        steps: Number of steps between which the rate was fitted.
     """
 
     deg_per_h: float
     sigma_deg_per_h: float
     points: int
+    uneven_sigma_deg_per_h: float = 0.0
+    steps: int = 0
 
     def exceeds(
         self, threshold_deg_per_h: float, false_share: float = FALSE_SHARE
@@ -58,13 +63,29 @@ class TiltRate:
 
     def noise_deg_per_h(self, false_share: float = FALSE_SHARE) -> float:
         """Rate that noise alone exceeds only in `false_share` of the windows."""
-        freedom = 2 * (self.points - 2)
-        sigmas = math.sqrt(freedom * (false_share ** (-2 / freedom) - 1))
-        return sigmas * self.sigma_deg_per_h
+        sigma = max(self.sigma_deg_per_h, self.uneven_sigma_deg_per_h)
+        return noise_sigmas(2 * (self.points - 2 - self.steps), false_share) * sigma
+
+
+def noise_sigmas(freedom: float, false_share: float = FALSE_SHARE) -> float:
+    """Standard errors that the rate of noise exceeds in `false_share` of the windows.
+
+    Args:
+        freedom: Degrees of freedom of the standard error, more than 0.
+        false_share: Between 0 and 1.
+    """
+    return math.sqrt(freedom * (false_share ** (-2 / freedom) - 1))
+
+
+Step = tuple[int, int]
+"""Numbers of the last reading before a step and of the first one after it."""
 
 
 def fit_tilt_rate(
-    times_h: Sequence[float], x_deg: Sequence[float], y_deg: Sequence[float]
+    times_h: Sequence[float],
+    x_deg: Sequence[float],
+    y_deg: Sequence[float],
+    steps: Sequence[Step] = (),
 ) -> TiltRate | None:
     """Fit x and y separately by least squares; the rate is the vector's length.
 
@@ -74,31 +95,68 @@ def fit_tilt_rate(
         times_h: Times of the readings in hours, any origin.
         x_deg: Tilt about one axis.
         y_deg: Tilt about the other.
+        steps: Steps of unknown size between which one rate is fitted; readings within
+            a step are left out. Sorted, and not overlapping.
 
     Returns:
         The rate, or None with fewer than `MIN_POINTS` or no spread in time.
+
+    Source:
+        Common slope of parallel lines: analysis of covariance. Noise that differs
+        between readings: MacKinnon and White 1985 (HC3).
     """
-    count = len(times_h)
-    if count < MIN_POINTS:
-        return None
-    mean_h = sum(times_h) / count
-    apart_h = [t - mean_h for t in times_h]
+    apart_h = _apart(times_h, steps)
     spread = sum(map(mul, apart_h, apart_h))
-    if spread <= 0:
+    freedom = len(apart_h) - len(steps) - 2
+    if len(apart_h) < MIN_POINTS or freedom < 1 or spread <= 0:
         return None
-    slope_x, rest_x = _fit(apart_h, x_deg, spread)
-    slope_y, rest_y = _fit(apart_h, y_deg, spread)
-    variance = (rest_x + rest_y) / (2 * (count - 2))
+    slope_x, rest_x = _fit(apart_h, _apart(x_deg, steps), spread)
+    slope_y, rest_y = _fit(apart_h, _apart(y_deg, steps), spread)
     rate = math.hypot(slope_x, slope_y)
-    return TiltRate(rate, math.sqrt(variance / spread), count)
+    whole = sum(map(mul, rest_x, rest_x)) + sum(map(mul, rest_y, rest_y))
+    sigma = math.sqrt(whole / (2 * freedom * spread))
+    uneven = 0.0
+    if rate:
+        along = [
+            (slope_x * x + slope_y * y) / rate
+            for x, y in zip(rest_x, rest_y, strict=True)
+        ]
+        uneven = _uneven_sigma(apart_h, along, spread)
+    return TiltRate(rate, sigma, len(apart_h), uneven, len(steps))
 
 
-def tilt_resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> float:
+def _apart(values: Sequence[float], steps: Sequence[Step]) -> list[float]:
+    """Values between steps, each part less its own mean."""
+    begins, ends = [0, *(end for _, end in steps)], [*(b + 1 for b, _ in steps), None]
+    found: list[float] = []
+    for begin, end in zip(begins, ends, strict=True):
+        part = values[begin:end]
+        mean = sum(part) / max(len(part), 1)
+        found += [value - mean for value in part]
+    return found
+
+
+def _uneven_sigma(
+    apart_h: Sequence[float], rest: Sequence[float], spread: float
+) -> float:
+    """Standard error of a slope whose readings differ in noise."""
+    parts = (
+        t * r / (1 - t * t / spread)
+        for t, r in zip(apart_h, rest, strict=True)
+        if t * t < spread
+    )
+    return math.sqrt(sum(part * part for part in parts)) / spread
+
+
+def tilt_resolution_deg_per_h(
+    sigma_deg: float, times_h: Sequence[float], steps: Sequence[Step] = ()
+) -> float:
     """Smallest tilt rate that can be distinguished from the noise.
 
     Args:
         sigma_deg: Noise of one reading of an axis.
         times_h: Times of the readings of a rate.
+        steps: Steps between which the rate is fitted, as in `fit_tilt_rate`.
 
     Returns:
         Three standard errors of a slope; infinite without a spread in time.
@@ -109,20 +167,16 @@ def tilt_resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> flo
     """
     if len(times_h) < MIN_POINTS:
         return math.inf
-    mean_h = sum(times_h) / len(times_h)
-    spread = sum((t - mean_h) ** 2 for t in times_h)
+    spread = sum(t**2 for t in _apart(times_h, steps))
     return 3 * sigma_deg / math.sqrt(spread) if spread > 0 else math.inf
 
 
 def _fit(
-    apart_h: Sequence[float], values: Sequence[float], spread: float
-) -> tuple[float, float]:
-    """Slope and sum of squared residuals; times relative to their mean."""
-    mean = sum(values) / len(values)
-    apart = [v - mean for v in values]
+    apart_h: Sequence[float], apart: Sequence[float], spread: float
+) -> tuple[float, list[float]]:
+    """Slope and residuals; times and values relative to their means."""
     slope = sum(map(mul, apart_h, apart)) / spread
-    rest = [v - slope * t for t, v in zip(apart_h, apart, strict=True)]
-    return slope, sum(map(mul, rest, rest))
+    return slope, [v - slope * t for t, v in zip(apart_h, apart, strict=True)]
 
 
 LEARNING_TIME_H = 14 * 24.0
@@ -197,10 +251,10 @@ STEP_SHARE = 0.85
 SECOND_SHARE = 0.6
 
 
-def remove_steps(
+def find_steps(
     times_s: Sequence[float], axes: Sequence[Sequence[float]], sigma: float
-) -> list[list[float]] | None:
-    """Readings without the step, or the two steps, that explain their change.
+) -> list[Step] | None:
+    """The step, or the two steps, that explain the change of some readings.
 
     Two steps are two kicks, or a kick and the way back. Creep has its largest changes
     side by side, so that a second step within one interval is half of the first within
@@ -212,33 +266,44 @@ def remove_steps(
         sigma: Noise of a reading.
 
     Returns:
-        None if no step explains the change.
+        In the order of time; None if no step explains the change.
     """
-    if is_single_step(times_s, axes, sigma):
-        rest = remove_largest_step(axes, STEP_INTERVALS)
-        again = is_single_step(times_s, rest, sigma) and _range(rest) > (
-            SECOND_SHARE * _range(axes)
-        )
-        return remove_largest_step(rest, STEP_INTERVALS) if again else rest
-    first, second = _largest(axes, STEP_INTERVALS), 0.0
-    rest = remove_largest_step(axes, STEP_INTERVALS)
+    first = single_step(times_s, axes, sigma)
+    if first is not None:
+        rest = without_step(axes, first)
+        second = single_step(times_s, rest, sigma)
+        again = second is not None and _range(rest) > SECOND_SHARE * _range(axes)
+        return _in_order(first, second) if second and again else [first]
+    first = _largest(axes, STEP_INTERVALS)
+    rest = without_step(axes, first)
     second = _largest(rest, 1)
-    if second < max(SECOND_SHARE * first, STEP_SIGMAS * sigma):
+    least = max(SECOND_SHARE * _size(axes, first), STEP_SIGMAS * sigma)
+    if _size(rest, second) < least:
         return None
-    rest = remove_largest_step(rest, 1)
     left = (1 - STEP_SHARE) * _range(axes) + STEP_SIGMAS * sigma
-    return rest if _range(rest) <= left else None
+    is_rest_still = _range(without_step(rest, second)) <= left
+    return _in_order(first, second) if is_rest_still else None
+
+
+def _in_order(one: Step, other: Step) -> list[Step]:
+    """Two steps in the order of time; as one where they overlap."""
+    (begin, end), (again, last) = sorted((one, other))
+    return [(begin, max(end, last))] if again < end else [(begin, end), (again, last)]
 
 
 def _range(axes: Sequence[Sequence[float]]) -> float:
     return math.hypot(*(max(axis) - min(axis) for axis in axes))
 
 
-def _largest(axes: Sequence[Sequence[float]], intervals: int) -> float:
-    """Largest change over a number of intervals; 0 with too few readings."""
-    moments = list(zip(*axes, strict=True))
-    pairs = zip(moments, moments[intervals:], strict=False)
-    return max((math.dist(before, after) for before, after in pairs), default=0.0)
+def _size(axes: Sequence[Sequence[float]], step: Step) -> float:
+    return math.hypot(*(axis[step[1]] - axis[step[0]] for axis in axes))
+
+
+def _largest(axes: Sequence[Sequence[float]], intervals: int) -> Step:
+    """Largest change over a number of intervals."""
+    over = min(intervals, len(axes[0]) - 1)
+    steps = [(at, at + over) for at in range(len(axes[0]) - over)]
+    return max(steps, key=lambda step: _size(axes, step))
 
 
 def is_steady(axes: Sequence[Sequence[float]], sigma: float) -> bool:
@@ -258,10 +323,10 @@ _MEAN_DISTANCE = 1.77
 _STEADY_SHARE = 0.7
 
 
-def is_single_step(
+def single_step(
     times_s: Sequence[float], axes: Sequence[Sequence[float]], sigma: float
-) -> bool:
-    """Whether one step explains the change of some readings.
+) -> Step | None:
+    """The step that explains the change of some readings.
 
     A kick may extend over two intervals between readings, or `STEP_WITHIN_S`, because
     it happens during a reading, or the ground settles.
@@ -272,49 +337,31 @@ def is_single_step(
         sigma: Noise of a reading.
 
     Returns:
-        Whether the largest step exceeds `STEP_SIGMAS` of the noise, and is at least
-        `STEP_SHARE` of the range of the readings above the noise. Creep gives a third
-        of its range within two of six intervals; the share is our proposal.
+        The largest step, if it exceeds `STEP_SIGMAS` of the noise and is at least
+        `STEP_SHARE` of the range of the readings above the noise, else None. Creep
+        gives a third of its range within two of six intervals; the share is our
+        proposal.
     """
-    moments = list(zip(*axes, strict=True))
-    largest, end = 0.0, 0
-    for begin, moment in enumerate(moments):
-        last = min(begin + 2, len(moments) - 1)
-        end = max(end, last)
-        while end + 1 < len(moments) and times_s[end + 1] <= (
-            times_s[begin] + STEP_WITHIN_S
-        ):
+    last, end = len(times_s) - 1, 0
+    steps = []
+    for begin in range(last):
+        end = max(end, min(begin + STEP_INTERVALS, last))
+        while end < last and times_s[end + 1] <= times_s[begin] + STEP_WITHIN_S:
             end += 1
-        largest = max(largest, math.dist(moment, moments[end]))
-    whole = math.hypot(*(max(axis) - min(axis) for axis in axes))
+        steps.append((begin, end))
+    largest = max(steps, key=lambda step: _size(axes, step), default=None)
     noise = STEP_SIGMAS * sigma
-    return largest >= noise and largest >= STEP_SHARE * (whole - noise)
+    least = max(noise, STEP_SHARE * (_range(axes) - noise))
+    return largest if largest and _size(axes, largest) >= least else None
 
 
-def remove_largest_step(
-    axes: Sequence[Sequence[float]], intervals: int = 1
-) -> list[list[float]]:
-    """Readings without their largest step, taken at the same moment for all axes.
-
-    Args:
-        axes: Readings in time order; the same number for each axis.
-        intervals: Number of intervals between readings over which one step may extend,
-            such as two for a kick during a reading.
-    """
-    moments = list(zip(*axes, strict=True))
-    over = min(intervals, len(moments) - 1)
-    if over < 1:
-        return [list(axis) for axis in axes]
-    sizes = [
-        math.dist(before, after)
-        for before, after in zip(moments, moments[over:], strict=False)
-    ]
-    begin = sizes.index(max(sizes))
-    end = begin + over
+def without_step(axes: Sequence[Sequence[float]], step: Step) -> list[list[float]]:
+    """Readings without a step, taken at the same moment for all axes."""
+    begin, end = step
     return [
         [
             *axis[: begin + 1],
-            *([axis[begin]] * (over - 1)),
+            *([axis[begin]] * (end - begin - 1)),
             *(v - (axis[end] - axis[begin]) for v in axis[end:]),
         ]
         for axis in axes

@@ -34,7 +34,7 @@ from slope_science.failure_time import (
     forecast_failure,
 )
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
-from slope_science.movement import remove_steps
+from slope_science.movement import find_steps, without_step
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -157,11 +157,13 @@ class DisplacementRule:
     def _cap(self, bins: Sequence[MinuteBin], level: int) -> int:
         """Level without confirmation: that of the speed without a single step."""
         axes, sigma = [[b.values[0] for b in bins]], self._noise.sigma
-        without = remove_steps([b.at_s for b in bins], axes, sigma)
-        if without is None:
+        steps = find_steps([b.at_s for b in bins], axes, sigma)
+        if steps is None:
             return level
+        for step in steps:
+            axes = without_step(axes, step)
         times_h = [b.at_s / _HOUR_S for b in bins]
-        rest = fit_velocity(times_h, without[0])
+        rest = fit_velocity(times_h, axes[0])
         alone, floor = self._rules.alone_level, _STEP_ERROR_SIGMAS * sigma
         if rest is None or abs(rest.mm_per_h) * (times_h[-1] - times_h[0]) < floor:
             return alone

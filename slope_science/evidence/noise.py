@@ -18,6 +18,10 @@ from slope_science.evidence.stored import Json
 _KEPT = 64
 _ENOUGH = 6
 _SIGMA_SHARE = 1.4826 / 6**0.5
+_FREEDOM_SHARE = 0.27
+"""By simulation: of 64 second differences of Gaussian noise in two axes, the median
+varies by 17 %, as a standard deviation of 17 degrees of freedom does."""
+
 _UNIFORM_SHARE = 12**-0.5
 _LEAST = 1e-7  # smaller differences are rounding
 
@@ -54,12 +58,22 @@ class SensorNoise:
         """Standard deviation of a reading; 0 with too few of them."""
         if self._sigma is None:
             bends = sorted(self._bends)
-            middle = bends[len(bends) // 2] if len(bends) >= _ENOUGH else 0.0
+            middle = bends[len(bends) // 2] if self.is_known else 0.0
             # two kicks of a still sensor are no resolution
             is_known = len(self._quanta) >= _ENOUGH
             uniform = self.quantum * _UNIFORM_SHARE if is_known else 0.0
             self._sigma = max(middle * _SIGMA_SHARE, uniform)
         return self._sigma
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there were enough readings for `sigma`."""
+        return len(self._bends) >= _ENOUGH
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of `sigma`."""
+        return max(_FREEDOM_SHARE * len(self._bends), 1.0)
 
     def to_state(self) -> Json:
         """The whole state."""

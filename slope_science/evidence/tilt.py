@@ -34,10 +34,12 @@ from slope_science.evidence.thermal import (
 from slope_science.evidence.windows import MinuteBin, MinuteBins
 from slope_science.findings import ADVISORY, LOWEST
 from slope_science.movement import (
+    Step,
     TiltRate,
+    find_steps,
     fit_tilt_rate,
     is_steady,
-    remove_steps,
+    noise_sigmas,
     tilt_resolution_deg_per_h,
 )
 from slope_science.reason_codes import ReasonCode
@@ -47,12 +49,6 @@ _HOUR_S = 3600.0
 _STILL = 1.25
 _QUANTA = 2.5
 """Least change of a rate: one step between two quanta fits 1.5 of them."""
-
-_SIGMAS = 4.0
-"""Least rate without the largest step, in standard errors by the sensor's noise."""
-
-_STEP_ERROR_SIGMAS = 6.4
-"""Three standard errors of a step between two readings, as a slope: 3 * 1.5 * 2**0.5"""
 
 _HALF_HOUR_S = 1860.0  # and the jitter of the sampling
 
@@ -220,9 +216,16 @@ class TiltWindow:
         """
         sigma = self._noise.sigma
         times_h = [b.at_s / _HOUR_S for b in bins]
-        floor = _SIGMAS / 3 * tilt_resolution_deg_per_h(sigma, times_h)
-        is_above = sigma > 0 and rate.deg_per_h >= floor
+        floor = self._noise_deg_per_h(times_h)
+        is_above = self._noise.is_known and rate.deg_per_h >= floor
         return is_above and is_steady(self._axes(bins), sigma)
+
+    def _noise_deg_per_h(
+        self, times_h: Sequence[float], steps: Sequence[Step] = ()
+    ) -> float:
+        """Rate that the sensor's own noise exceeds only in a few windows."""
+        sigmas = noise_sigmas(self._noise.freedom, self._rules.false_share)
+        return sigmas / 3 * tilt_resolution_deg_per_h(self._noise.sigma, times_h, steps)
 
     def _latest(
         self, rate: TiltRate | None, bins: Sequence[MinuteBin], level: int
@@ -245,17 +248,14 @@ class TiltWindow:
     def _alone(self, bins: Sequence[MinuteBin], level: int) -> int:
         """Level without confirmation: that of the rate without a single step."""
         axes, sigma = self._axes(bins), self._noise.sigma
-        without = remove_steps([b.at_s for b in bins], axes, sigma)
-        if without is None:
+        steps = find_steps([b.at_s for b in bins], axes, sigma)
+        if steps is None:
             return level
         times_h = [b.at_s / _HOUR_S for b in bins]
-        rest = fit_tilt_rate(times_h, *without)
-        span_h = times_h[-1] - times_h[0]
-        floor = max(
-            _SIGMAS / 3 * tilt_resolution_deg_per_h(sigma, times_h),
-            _STEP_ERROR_SIGMAS * sigma / span_h,
-        )
-        if rest is None or rest.deg_per_h < floor:
+        rest = fit_tilt_rate(times_h, *axes, steps)
+        if rest is None or rest.deg_per_h < self._noise_deg_per_h(times_h, steps):
+            return self.span.step_level
+        if not self._noise.is_known and not rest.exceeds(0.0, self._rules.false_share):
             return self.span.step_level
         found = threshold_reached(rest.deg_per_h, self._thresholds)
         return max(self.span.step_level, min(found[0], level) if found else LOWEST)

@@ -20,7 +20,6 @@ SHORT = {
 
 KNOWN = {
     "counter alone, restarts at 0": "level 2 two steps late, one is allowed",
-    "tilt noise grows in the middle": "node, backend and notice 3",
 }
 """Cases that fail, with the figures of 2026-11-23; in docs/explanation/evidence.md."""
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science.errors import ScienceError
-from slope_science.movement import remove_largest_step, tilt_resolution_deg_per_h
+from slope_science.movement import tilt_resolution_deg_per_h, without_step
 from slope_science.statistics import (
     background_limit,
     fit_line,
@@ -75,12 +75,11 @@ def test_one_burst_hardly_changes_the_median(past: list[int], burst: int) -> Non
     assert low <= median([*past, *past, burst]) <= high
 
 
-def test_largest_step_is_removed_from_all_axes() -> None:
+def test_step_is_removed_from_all_axes() -> None:
     """The jump at the third reading shifts both axes; the creep stays."""
-    x, y = remove_largest_step([[0.0, 0.1, 5.2, 5.3], [0.0, 0.0, 3.0, 3.0]])
+    x, y = without_step([[0.0, 0.1, 5.2, 5.3], [0.0, 0.0, 3.0, 3.0]], (1, 2))
     assert x == pytest.approx([0.0, 0.1, 0.1, 0.2])
     assert y == pytest.approx([0.0, 0.0, 0.0, 0.0])
-    assert remove_largest_step([[1.0]]) == [[1.0]]
 
 
 def test_tilt_resolution_of_seven_readings() -> None:

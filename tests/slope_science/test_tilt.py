@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.movement import FALSE_SHARE, TiltRate, fit_tilt_rate
+from slope_science.movement import (
+    FALSE_SHARE,
+    TiltRate,
+    fit_tilt_rate,
+    noise_sigmas,
+    tilt_resolution_deg_per_h,
+)
 
 HOUR = [n / 6 for n in range(7)]
 RATES = st.floats(-5, 5)
@@ -159,3 +165,44 @@ def test_axes_of_unequal_length_are_refused() -> None:
     """A reading without one axis is the caller's error."""
     with pytest.raises(ValueError, match="shorter"):
         fit_tilt_rate(HOUR, [0.0] * 7, [0.0] * 6)
+
+
+def test_rate_between_steps_is_that_of_the_parts() -> None:
+    """A kick that a reading falls into, and a second one; the creep is 0.2 deg/h."""
+    kicks = [0.0, 0.0, 0.7, 1.0, 1.0, 1.4, 1.4]
+    x = [0.2 * t + kick for t, kick in zip(HOUR, kicks, strict=True)]
+    rate = fit_tilt_rate(HOUR, x, [0.0] * 7, [(1, 3), (4, 5)])
+
+    assert rate is not None
+    assert rate.deg_per_h == pytest.approx(0.2)
+    assert rate.points == 6
+    assert fit_tilt_rate(HOUR, x, x, [(0, 2), (2, 5), (5, 6)]) is None
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_kick_in_noise_leaves_no_rate_beyond_the_share(parts: int) -> None:
+    """The step is unknown by the noise of the readings at its sides."""
+    rng, false_rates = random.Random(7), 0
+    step = (2, 2 + parts)
+    for _ in range(5000):
+        x, y = ([rng.gauss(0, 0.01) for _ in HOUR] for _ in range(2))
+        x = [v + (at > 2) * (0.6 if parts == 2 and at == 3 else 1.0)
+             for at, v in enumerate(x)]  # fmt: skip
+        rate = fit_tilt_rate(HOUR, x, y, [step])
+        least = noise_sigmas(1e9) / 3 * tilt_resolution_deg_per_h(0.01, HOUR, [step])
+        false_rates += rate is not None and rate.deg_per_h > least
+
+    assert false_rates / 5000 <= 2 * FALSE_SHARE
+
+
+@pytest.mark.parametrize("noisy_from", [0, 19, 34])
+def test_uneven_noise_seldom_exceeds_its_bound(noisy_from: int) -> None:
+    """Noise of one axis, that of half of the window, or of its last readings."""
+    rng, false_rates = random.Random(8), 0
+    times_h = [at / 6 for at in range(37)]
+    for _ in range(3000):
+        x = [rng.gauss(0, 0.1 if at >= noisy_from else 0.002) for at in range(37)]
+        rate = fit_tilt_rate(times_h, x, [rng.gauss(0, 0.002) for _ in times_h])
+        false_rates += rate is not None and rate.exceeds(0.0)
+
+    assert false_rates / 3000 <= 0.005
