@@ -52,7 +52,9 @@ def read_rain_text(path: str) -> RainText:
     except OSError as error:
         raise RainTableError(name, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RainTableError(name, f"must be UTF-8: {error}") from error
+        raise RainTableError(
+            name, f"must be UTF-8: {error}; save it as CSV UTF-8"
+        ) from error
 
 
 def parse_step_h(step: str) -> float:

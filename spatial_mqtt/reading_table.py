@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
@@ -45,10 +45,16 @@ OPTIONAL: Final = ("received", "flags", "priority")
 MAX_PROBLEMS: Final = 20
 """Mistakes that an error lists; it counts the others."""
 
+_SEPARATORS: Final = (";", "\t", "|")
+"""Separators that spreadsheets write in place of commas."""
+
 UNSYNCHRONISED: Final = "unsynchronised"
 _FLAGS: Final = {flag.name.casefold(): flag for flag in Flag} | {
     str(int(flag)): flag for flag in Flag
 }
+_END_S: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+"""Later times are in no calendar in another time zone."""
+
 _SENSOR = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TRUTHS: Final = {"1": True, "true": True, "0": False, "false": False}
 
@@ -222,6 +228,11 @@ class _RowReader:
     def choose_columns(self, source: str, header: Sequence[str]) -> None:
         """Find the columns by the header."""
         names = [name.strip().casefold() for name in header]
+        used = [each for each in _SEPARATORS if any(each in name for name in names)]
+        if used:
+            rule, remedy = "separated by commas", "save the table as CSV with commas"
+            error = FieldError("columns", rule, used[0], remedy)
+            raise ReadingTableError(source, [f"line 1: {error}"])
         known = (*REQUIRED, *OPTIONAL)
         problems = [
             f"line 1: column {name} must be given, got {', '.join(names) or 'nothing'}"
@@ -307,7 +318,8 @@ def _add_reading(message: TableMessage, new: TableReading) -> None:
         if {known.quantity, new.quantity} != {RAIN, RAIN_TOTAL}:
             rule = f"given once for each time, as in line {known.line}"
             given = f"{new.sensor} {new.quantity}"
-            raise FieldError("sensor and quantity", rule, given)
+            remedy = "leave the repeated row out, or give its own time of receipt"
+            raise FieldError("sensor and quantity", rule, given, remedy)
         value = one.value if one.value is not None else other.value
         total = one.sum if one.sum is not None else other.sum
         extra = {**one.extra, **other.extra}
@@ -327,7 +339,11 @@ def _parse_time(name: str, text: str) -> float:
     if time is None or time.tzinfo is None:
         rule = "ISO 8601 with an offset, such as 2026-07-01T09:00:00+09:00"
         raise FieldError(name, rule, text)
-    return time.timestamp()
+    at_s = time.timestamp()
+    if not 0 <= at_s < _END_S:
+        remedy = "correct the clock's time, or leave the row out"
+        raise FieldError(name, "between the years 1970 and 9998", text, remedy)
+    return at_s
 
 
 @lru_cache(maxsize=1024)

@@ -84,7 +84,9 @@ def _decode(name: str, raw: bytes) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ReadingTableError(name, [f"must be UTF-8: {error}"]) from error
+        raise ReadingTableError(
+            name, [f"must be UTF-8: {error}; save it as CSV UTF-8"]
+        ) from error
 
 
 def _time(at_s: float) -> str:

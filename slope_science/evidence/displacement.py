@@ -7,8 +7,9 @@ docs/reference/triage.md gives.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-from slope_science.creep import VELOCITY_SPAN_H, Velocity, fit_velocity
+from slope_science.creep import MIN_READINGS, VELOCITY_SPAN_H, Velocity, fit_velocity
 from slope_science.evidence.detections import (
     Detection,
     EvidenceKind,
@@ -40,6 +41,7 @@ from slope_science.reasons import Reason
 
 _HOUR_S = 3600.0
 _SHORTEST_SPAN_S = 900.0
+_LONGEST_INTERVAL_S = 7500.0  # two hours, and the jitter of the readings
 _DAY_S = 86400.0
 _FORECAST_EVERY_S = 600.0  # the most expensive part of the rule, on a Raspberry Pi
 _STEP_WITHIN_S = 3900.0  # an hour, and the jitter of hourly readings
@@ -143,7 +145,13 @@ class DisplacementRule:
         self._long.restore_state(long)
 
     def _window(self, now_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
-        return self._recent.since(now_s - _HOUR_S, with_doubtful=with_doubtful)
+        """Readings of an hour; the last four where they are up to two hours apart."""
+        bins = self._recent.since(now_s - _HOUR_S, with_doubtful=with_doubtful)
+        if len(bins) >= MIN_READINGS or not bins:
+            return bins
+        last = self._recent.bins(with_doubtful=with_doubtful)[-MIN_READINGS:]
+        is_near = all(b.at_s - a.at_s <= _LONGEST_INTERVAL_S for a, b in pairwise(last))
+        return last if is_near else bins
 
     def _reached(self, speed: Velocity | None, was: int) -> tuple[int, float]:
         if speed is None or not speed.exceeds(0.0):

@@ -100,3 +100,20 @@ def test_second_gauge_of_a_node_is_refused() -> None:
 def test_every_quantity_has_its_own_unit() -> None:
     for form in QUANTITIES.values():
         assert form.unit is None or form.scales[form.unit] == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_other_separators_are_named_with_the_remedy(separator: str) -> None:
+    """One mistake, not one for each column that is not found."""
+    text = HEADER.replace(",", separator)
+    with pytest.raises(ReadingTableError, match="save the table as CSV with") as caught:
+        read_table("t", text)
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("year", ["0001", "1969", "9999"])
+def test_times_outside_the_range_are_refused(year: str) -> None:
+    """No program can print them in another time zone."""
+    row = f"{year}-12-31T00:00:00+09:00,n1,g,rain,0,mm,35,139"
+    with pytest.raises(ReadingTableError, match="time must be between the years 1970"):
+        read_table("t", f"{HEADER}\n{row}\n")

@@ -287,12 +287,28 @@ def test_steps_of_a_sliding_block_are_level_four() -> None:
 @pytest.mark.parametrize("every_s", [600.0, 3600.0])
 def test_step_of_an_extensometer_is_level_three(step_mm: float, every_s: float) -> None:
     """On the node and in the backend."""
+    on_node, in_backend = rod(lambda at_h: 20 + step_mm * (at_h > 12), every_s)
+    assert max(j.level for j in on_node) == 3
+    assert max(j.level for j in in_backend) == 3
+
+
+@pytest.mark.parametrize("every_s", [60.0, 600.0, 1800.0, 3600.0, 7200.0])
+def test_speed_of_an_extensometer_is_found_at_any_cadence(every_s: float) -> None:
+    """5 mm/h is level 4 with the fourth reading after its beginning, or the fifth."""
+    for found in rod(lambda at_h: 20 + 5 * max(0.0, at_h - 12), every_s):
+        assert max(j.level for j in found if j.at_h < 12) == 1
+        assert delay_min(found, 4, 12.0) <= max(60.0, 5 * every_s / 60)
+        assert max(j.notice for j in found) == 3
+
+
+def rod(mm: Movement, every_s: float) -> list[list[Judged]]:
+    """Levels of an extensometer on the node and in the backend."""
     rng, triage = random.Random(6), Triage([Measured("rod", "displacement", "mm")])
-    observations, on_node = [], set()
+    observations, on_node = [], []
     for at in range(int(30 * HOUR_S / every_s)):
         t_s = at * every_s
-        mm = 20 + step_mm * (t_s > 12 * HOUR_S) + rng.gauss(0, 0.1)
-        observations.append(Observation(T0 + t_s, "n1", "rod", "mm", mm))
-        on_node.add(triage.assess([Reading("rod", "mm", mm)], T0 + t_s).level)
-    assert max(on_node) == 3
-    assert max(j.level for j in _judged(observations)) == 3
+        value = mm(t_s / HOUR_S) + rng.gauss(0, 0.1)
+        observations.append(Observation(T0 + t_s, "n1", "rod", "mm", value))
+        found = triage.assess([Reading("rod", "mm", value)], T0 + t_s)
+        on_node.append(Judged(t_s / HOUR_S, found.level, found.alarm_level))
+    return [on_node, list(_judged(observations))]
