@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english_list
@@ -330,10 +331,41 @@ def check_rain_sum(depth_mm: float, seconds: float, limit_mm: float) -> Verdict:
     )
 
 
-def check_counter(before_mm: float | None, sum_mm: float | None) -> Verdict:
-    """Suspect a counter that decreased: it was replaced, or read wrongly."""
+RESTART_MOST_MM: Final = 40.0
+"""Rain of ten minutes above which one gauge proves nothing (`EXTREME_LIMITS`)."""
+
+
+def restarted_depth_mm(sum_mm: float | None) -> float | None:
+    """Doubtful rain of a counter that fell, and gives no depth of its own.
+
+    It restarted at 0 in the rain, or is another one with another value: which of them
+    cannot be known from the counter.
+
+    Returns:
+        The counter's value up to `RESTART_MOST_MM`, else None.
+    """
+    return sum_mm if sum_mm is not None and 0 <= sum_mm <= RESTART_MOST_MM else None
+
+
+def check_counter(
+    before_mm: float | None, sum_mm: float | None, fell_from_mm: float | None = None
+) -> Verdict:
+    """Suspect a counter that decreased, or regained at once what it had lost.
+
+    A counter that falls was replaced, or read wrongly; one that rises from there to
+    its earlier value or above was read wrongly, and its rise is no rain.
+
+    Args:
+        before_mm: The previous value.
+        sum_mm: This value.
+        fell_from_mm: The value that differed from `before_mm` last, before it.
+    """
     if before_mm is None or sum_mm is None:
         return NOT_EVALUATED
+    if fell_from_mm is not None and before_mm < fell_from_mm <= sum_mm:
+        return suspect_because(
+            ReasonCode.COUNTER_REGAINED, before_mm=before_mm, after_mm=sum_mm
+        )
     if sum_mm < before_mm:
         return suspect_because(
             ReasonCode.COUNTER_BACK, before_mm=before_mm, after_mm=sum_mm

@@ -341,6 +341,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
         en="counter: went back from {before_mm} to {after_mm} mm",
         ja="積算値：{before_mm} mm から {after_mm} mm に減少",
     ),
+    ReasonCode.COUNTER_REGAINED: SentenceTemplates(
+        en="counter: back from {before_mm} to {after_mm} mm, as before it fell",
+        ja="積算値：減少の前の値以上に復帰、{before_mm} mm から {after_mm} mm",
+    ),
     ReasonCode.RELEASED: SentenceTemplates(
         en="released: {rain_mm} mm at once between two dry hours",
         ja="詰まりの解消：前後1時間に雨がなく、一度に {rain_mm} mm",

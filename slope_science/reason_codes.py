@@ -81,6 +81,7 @@ class ReasonCode(StrEnum):
     NODE_FLAG_UNKNOWN = "node_flag_unknown"
     NO_NUMBER = "no_number"
     COUNTER_BACK = "counter_back"
+    COUNTER_REGAINED = "counter_regained"
     RELEASED = "released"
     CLOGGED = "clogged"
     ALONE = "alone"
@@ -354,6 +355,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.NODE_FLAG_UNKNOWN: (_whole("flag"),),
     ReasonCode.NO_NUMBER: (),
     ReasonCode.COUNTER_BACK: (_general("before_mm"), _general("after_mm")),
+    ReasonCode.COUNTER_REGAINED: (_general("before_mm"), _general("after_mm")),
     ReasonCode.RELEASED: (_general("rain_mm"),),
     ReasonCode.CLOGGED: (_general("hours"), _general("other_mm")),
     ReasonCode.ALONE: (_general("rain_mm"), _general("hours"), _general("other_mm")),

@@ -52,6 +52,9 @@ UNSYNCHRONISED: Final = "unsynchronised"
 _FLAGS: Final = {flag.name.casefold(): flag for flag in Flag} | {
     str(int(flag)): flag for flag in Flag
 }
+_BEGIN_S: Final = datetime(1960, 1, 1, tzinfo=UTC).timestamp()
+"""A clock that was not set, in any time zone."""
+
 _END_S: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 """Later times are in no calendar in another time zone."""
 
@@ -340,9 +343,9 @@ def _parse_time(name: str, text: str) -> float:
         rule = "ISO 8601 with an offset, such as 2026-07-01T09:00:00+09:00"
         raise FieldError(name, rule, text)
     at_s = time.timestamp()
-    if not 0 <= at_s < _END_S:
+    if not _BEGIN_S <= at_s < _END_S:
         remedy = "correct the clock's time, or leave the row out"
-        raise FieldError(name, "between the years 1970 and 9998", text, remedy)
+        raise FieldError(name, "between the years 1960 and 9998", text, remedy)
     return at_s
 
 

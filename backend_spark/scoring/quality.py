@@ -434,11 +434,12 @@ def _gauge(
     sums = find_extreme_sums(record, neighbours, since_s)
     bursts = find_bursts(record, since_s)
     before = readings[start - 1] if start else None
+    earlier_mm = _value_before(readings[:start])
     for o in readings[start:]:
         begin_s = before.at_s if before else o.at_s - FIRST_REPORT_S
         is_wet = record.rain_mm(begin_s, o.at_s) > 0
         verdicts = [
-            quality.check_counter(before.sum if before else None, o.sum),
+            quality.check_counter(before.sum if before else None, o.sum, earlier_mm),
             quality.check_frost(_latest(others.air, o.at_s)),
             check_beside(record, neighbours, o.at_s),
         ]
@@ -450,7 +451,17 @@ def _gauge(
                 check_bounce(others.refused_between(begin_s, o.at_s)),
             ]
         yield verdicts
+        if before is not None and before.sum != o.sum:
+            earlier_mm = before.sum
         before = o
+
+
+def _value_before(readings: Sequence[Observation]) -> float | None:
+    """The last value of a counter that differs from the newest one."""
+    if not readings:
+        return None
+    newest = readings[-1].sum
+    return next((o.sum for o in reversed(readings) if o.sum != newest), None)
 
 
 def _other_readings(series: Series, node: str) -> NodeReadings:

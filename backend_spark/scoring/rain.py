@@ -11,7 +11,7 @@ from backend_spark.scoring.observation import (
     step_end_s,
 )
 from slope_science.findings import Finding, Judgement
-from slope_science.quality import Flag
+from slope_science.quality import Flag, restarted_depth_mm
 from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -34,6 +34,7 @@ DEPTH_DOUBT_CODES: Final = frozenset({
     ReasonCode.ALONE,
     ReasonCode.BURSTS,
     ReasonCode.BOUNCE,
+    ReasonCode.COUNTER_REGAINED,
     ReasonCode.NODE_FLAG,
     ReasonCode.NODE_FLAG_UNKNOWN,
 })
@@ -74,7 +75,8 @@ def rain_reading(o: Observation) -> RainReading:
         o.sum,
         o.value,
         failed=not o.counts,
-        suspect=not DEPTH_DOUBT_CODES.isdisjoint(codes),
+        suspect=not DEPTH_DOUBT_CODES.isdisjoint(codes)
+        or (o.value is None and ReasonCode.COUNTER_BACK in codes),
         low=not LOW_CODES.isdisjoint(codes),
         boot=o.boot,
     )
@@ -154,7 +156,7 @@ def read_gauge(readings: Iterable[RainReading]) -> Gauge:
     is a catch-up: spread over the gap, at most `MAX_CATCH_UP_S`, and marked. It was not
     necessarily dry where a gap ends without rain, or where the node was off: then the
     steps of the gap are unknown. If the counter decreased, the reading's own value
-    counts.
+    counts; without one that of the counter, as doubtful rain.
     """
     gauge = Gauge()
     before: RainReading | None = None
@@ -239,6 +241,8 @@ def report_depth_mm(
     """
     if sum_before_mm is not None and sum_mm is not None and sum_mm >= sum_before_mm:
         return sum_mm - sum_before_mm
+    if value_mm is None and sum_before_mm is not None:
+        return restarted_depth_mm(sum_mm)
     return value_mm if value_mm is not None and value_mm >= 0 else None
 
 

@@ -449,6 +449,19 @@ MORE: Final = (
         clean=_storm,
     ),
     Case(
+        "counter falls and rises by 20 mm",
+        lambda s: faults.add_counter_error(
+            faults.only(gauge(s, dry), ["rain_total"]), 100.0, 20.0
+        ),
+        (
+            node_at_most(3),
+            backend_at_most(3),
+            notice_at_most(3),
+            flagged(),
+            siren_at_most(0),
+        ),
+    ),
+    Case(
         "counter jumps by 1,000 mm",
         lambda s: faults.add(
             gauge(s, dry), "rain", lambda _: 1000.0, quantity="rain_total", begin_h=6.0

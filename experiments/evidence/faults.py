@@ -97,6 +97,16 @@ def add_rain(
     return change(series, by, sensor="rain", node=node, begin_h=-1.0)
 
 
+def add_counter_error(series: Series, at_mm: float, error_mm: float) -> Series:
+    """A counter that every other report gives too low: two nodes with one id."""
+
+    def by(s: Sample) -> Sample:
+        number = round(s.at_h * 3600 / series.every_s)
+        return replace(s, value=(s.value or 0.0) + at_mm - error_mm * (number % 2))
+
+    return change(series, by, quantity="rain_total", begin_h=-1.0)
+
+
 def delay_network(
     series: Series, begin_h: float, end_h: float, node: str = SLOPE
 ) -> Series:

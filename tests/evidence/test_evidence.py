@@ -15,25 +15,15 @@ SHORT = {
     "one report of 200 mm",
     "extensometer step of 40 mm",
     "true creep of 0.2 deg/h",
+    "counter falls and rises by 20 mm",
 }
-"""Cases of the issue's table that run in each `make test`."""
-
-KNOWN = {
-    "counter alone, restarts at 0": "level 2 two steps late, one is allowed",
-}
-"""Cases that fail, with the figures of 2026-11-23; in docs/explanation/evidence.md."""
+"""Cases that run in each `make test`."""
 
 
 def cases(*, short: bool) -> list[object]:
-    """Parameters, with the known failures marked."""
+    """Cases as parameters."""
     return [
-        pytest.param(
-            case,
-            id=case.name,
-            marks=[pytest.mark.xfail(reason=KNOWN[case.name], strict=True)]
-            if case.name in KNOWN
-            else [],
-        )
+        pytest.param(case, id=case.name)
         for case in (*ISSUE, *MORE)
         if (case.name in SHORT) is short
     ]
@@ -73,4 +63,4 @@ def test_table_has_every_row_of_the_issue_and_thirty_more() -> None:
     assert len(MORE) >= 30
     names = [case.name for case in (*ISSUE, *MORE)]
     assert len(names) == len(set(names))
-    assert set(names) >= SHORT | set(KNOWN)
+    assert set(names) >= SHORT

@@ -111,9 +111,9 @@ def test_other_separators_are_named_with_the_remedy(separator: str) -> None:
     assert len(caught.value.problems) == 1
 
 
-@pytest.mark.parametrize("year", ["0001", "1969", "9999"])
+@pytest.mark.parametrize("year", ["0001", "1958", "9999"])
 def test_times_outside_the_range_are_refused(year: str) -> None:
     """No program can print them in another time zone."""
     row = f"{year}-12-31T00:00:00+09:00,n1,g,rain,0,mm,35,139"
-    with pytest.raises(ReadingTableError, match="time must be between the years 1970"):
+    with pytest.raises(ReadingTableError, match="time must be between the years 1960"):
         read_table("t", f"{HEADER}\n{row}\n")

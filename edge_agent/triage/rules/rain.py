@@ -22,6 +22,7 @@ from slope_science.evidence.stored import (
     optional_time,
 )
 from slope_science.findings import LOWEST, Finding, judge_rain
+from slope_science.quality import restarted_depth_mm
 from slope_science.rain import SoilWater
 from slope_science.rain_quality import RainRecord, RainSum, find_extreme_sums
 from slope_science.reason_codes import ReasonCode
@@ -338,6 +339,7 @@ class RainRule:
         self._recent = RecentRain(RainAccumulator(soil))
         self._high: RainAccumulator | None = None
         self._sum_mm: float | None = None
+        self._fell_from_mm: float | None = None
         self._was = {False: LOWEST, True: LOWEST}
         self._failed_mm: float | None = None
 
@@ -355,11 +357,12 @@ class RainRule:
         """Add the rain since the gauge's last reading."""
         if sample.value is None and sample.sum is None and not sample.is_failed:
             return
-        depth_mm = self._depth(sample)
+        depth_mm, is_unsure = self._depth(sample)
         self._failed_mm = None
         if sample.is_failed:
             self._failed_mm, depth_mm = depth_mm, 0.0
-        report = RainReport(sample.at_s, depth_mm, bool(depth_mm and sample.is_suspect))
+        is_doubtful = bool(depth_mm) and (sample.is_suspect or is_unsure)
+        report = RainReport(sample.at_s, depth_mm, is_doubtful)
         is_late = self._recent.is_gap_before(report)
         is_revised = self._recent.add(report, self._rules)
         if report.is_doubtful or is_revised:
@@ -419,6 +422,7 @@ class RainRule:
             "sure": self._sure.to_snapshot(),
             "high": high,
             "sum": self._sum_mm,
+            "fell_from": self._fell_from_mm,
             "base": self._recent.to_snapshot(self._sure.first_minute),
         }
 
@@ -426,18 +430,26 @@ class RainRule:
         """Restore from `to_snapshot`."""
         sure, high = restore_rain_accumulator(entry["sure"]), entry["high"]
         sum_mm = optional_time(entry["sum"])
+        self._fell_from_mm = optional_time(entry.get("fell_from"))
         self._high = None if high is None else restore_rain_accumulator(high)
         self._recent = restore_recent_rain(entry.get("base") or {}, sure, self._high)
         self._sure, self._sum_mm = sure, sum_mm
 
-    def _depth(self, sample: SensorSample) -> float:
-        value = sample.value if isinstance(sample.value, float | int) else 0.0
-        # a restarted counter gives no rain since the last reading
+    def _depth(self, sample: SensorSample) -> tuple[float, bool]:
+        """Rain since the last reading, and whether its counter makes it doubtful."""
+        value, is_unsure = sample.value or 0.0, False
         if sample.sum is not None:
-            if self._sum_mm is not None and sample.sum >= self._sum_mm:
-                value = sample.sum - self._sum_mm
+            before = sample.sum if self._sum_mm is None else self._sum_mm
+            if sample.sum >= before and self._sum_mm is not None:
+                value = sample.sum - before
+                fell_from = self._fell_from_mm
+                is_unsure = fell_from is not None and before < fell_from <= sample.sum
+            elif sample.sum < before and sample.value is None:
+                value, is_unsure = restarted_depth_mm(sample.sum) or 0.0, True
+            if sample.sum != before:
+                self._fell_from_mm = before
             self._sum_mm = sample.sum
-        return max(float(value), 0.0)
+        return max(float(value), 0.0), is_unsure
 
     def _found(
         self, memory: RainAccumulator, scene: RuleContext, *, is_doubtful: bool
