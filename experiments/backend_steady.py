@@ -7,6 +7,8 @@ driver (this process), Spark's JVM and the Python workers; memory is the largest
 resident set of each kind of process. CPU time depends little on other programs on the
 machine, wall time does. With two numbers of nodes, the cost of a pass is given as a
 fixed part and a part for each cell, and extrapolated to ``--extrapolate`` cells.
+``--restarts`` adds first passes after a start, with the hot states of the job before
+and without them in turn.
 
 The western half of the cells has rain of 2 mm/h; a tilt meter has noise and a daily
 wave.
@@ -17,10 +19,12 @@ import math
 import os
 import pstats
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from statistics import mean
 from typing import Any, Final
@@ -173,7 +177,13 @@ class SteadyJob:
         job.register(session)
         self.pipeline: ScoringPipeline = job.make_pipeline(settings)
         self._session, self._network = session, network
-        self._batch = 0
+        self._settings, self._batch = settings, 0
+
+    def restart(self, *, is_warm: bool) -> None:
+        """Start the job anew, with or without the hot states of the one before."""
+        if not is_warm:
+            shutil.rmtree(self.pipeline.hot.folder)
+        self.pipeline = job.make_pipeline(self._settings)
 
     def receive(self, times_s: range, every_s: int) -> None:
         """Write the packs of some times, in batches."""
@@ -222,6 +232,7 @@ class Plan:
         warm: Passes that are not counted.
         passes: Passes that are.
         profiles: Folder of profiles of the driver; None without.
+        restarts: Starts with hot states, and as many without, after these passes.
     """
 
     calm_h: float
@@ -229,6 +240,7 @@ class Plan:
     warm: int
     passes: int
     profiles: Path | None = None
+    restarts: int = 0
 
     @property
     def every_s(self) -> int:
@@ -236,7 +248,22 @@ class Plan:
         return STORM_S if self.storm_h else CALM_S
 
 
-def run(session: SparkSession, nodes: int, plan: Plan) -> list[PassCost]:
+@dataclass(frozen=True)
+class Costs:
+    """Costs of the passes of one number of nodes.
+
+    Attributes:
+        running: Passes of a running job.
+        warm: First passes after a start with hot states.
+        cold: First passes after a start without.
+    """
+
+    running: list[PassCost]
+    warm: list[PassCost]
+    cold: list[PassCost]
+
+
+def run(session: SparkSession, nodes: int, plan: Plan) -> Costs:
     """Lay down the history of this number of nodes, and run the passes."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "backend.toml"
@@ -247,16 +274,27 @@ def run(session: SparkSession, nodes: int, plan: Plan) -> list[PassCost]:
         steady.receive(calm, CALM_S)
         steady.receive(range(storm_s, END_S, every_s), every_s)
         print(f"  {nodes} nodes, history: {steady.run_pass()}", flush=True)
-        costs = []
-        profile = cProfile.Profile() if plan.profiles else None
-        for number in range(plan.warm + plan.passes):
-            at_s = END_S + number * every_s
+        times_s = count(END_S, every_s)
+
+        def step(profile: cProfile.Profile | None = None) -> PassCost:
+            at_s = next(times_s)
             steady.receive(range(at_s, at_s + 1), every_s)
-            costs.append(steady.run_pass(profile if number >= plan.warm else None))
-            print(f"  {costs[-1]}", flush=True)
+            cost = steady.run_pass(profile)
+            print(f"  {cost}", flush=True)
+            return cost
+
+        profile = cProfile.Profile() if plan.profiles else None
+        for _ in range(plan.warm):
+            step()
+        costs = Costs([step(profile) for _ in range(plan.passes)], [], [])
         if profile and plan.profiles:
             pstats.Stats(profile).dump_stats(plan.profiles / f"driver-{nodes}.prof")
-        return costs[plan.warm :]
+        for number in range(2 * plan.restarts):
+            is_warm = number % 2 == 0
+            steady.restart(is_warm=is_warm)
+            (costs.warm if is_warm else costs.cold).append(step())
+            step()
+        return costs
 
 
 def average(costs: list[PassCost]) -> PassCost:
@@ -279,6 +317,7 @@ def extrapolated(one: PassCost, other: PassCost, cells: int) -> PassCost:
 
 
 HEAD: Final = (
+    "passes",
     "cells",
     "wall s",
     "driver s",
@@ -289,10 +328,10 @@ HEAD: Final = (
 )
 
 
-def line(cost: PassCost) -> list[object]:
+def line(name: str, cost: PassCost) -> list[object]:
     """A row of the table."""
     seconds = (cost.wall_s, cost.driver_s, cost.jvm_s, cost.workers_s, cost.cpu_s)
-    return [cost.cells, *seconds, 1000 * cost.cpu_s / cost.cells]
+    return [name, cost.cells, *seconds, 1000 * cost.cpu_s / cost.cells]
 
 
 @click.command()
@@ -303,24 +342,30 @@ def line(cost: PassCost) -> list[object]:
 @click.option("--passes", type=int, default=3)
 @click.option("--extrapolate", type=int, default=20_000)
 @click.option("--profiles", type=click.Path(path_type=Path), help="Of the driver.")
+@click.option("--restarts", type=int, default=0, help="Starts, warm and cold each.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
 def main(  # noqa: PLR0913, PLR0917 - one for each option
     nodes: str, calm_hours: float, storm_hours: float, warm: int, passes: int,
-    extrapolate: int, profiles: Path | None, out: Path,
+    extrapolate: int, profiles: Path | None, restarts: int, out: Path,
 ) -> None:  # fmt: skip
     """Measure the passes of a running job with hours of history."""
-    plan = Plan(calm_hours, storm_hours, warm, passes, profiles)
+    plan = Plan(calm_hours, storm_hours, warm, passes, profiles, restarts)
     session = open_session("local[2]")
-    costs = [average(run(session, int(each), plan)) for each in nodes.split(",")]
+    measured = [run(session, int(each), plan) for each in nodes.split(",")]
     usage = Usage.now()
     session.stop()
-    rows = [line(cost) for cost in costs]
+    costs = [average(each.running) for each in measured]
+    rows = [line("running job", cost) for cost in costs]
     if len(costs) > 1:
-        rows.append(line(extrapolated(costs[0], costs[-1], extrapolate)))
+        more = extrapolated(costs[0], costs[-1], extrapolate)
+        rows.append(line("extrapolated", more))
+    for each in measured:
+        rows += [line("first, warm start", cost) for cost in each.warm]
+        rows += [line("first, cold start", cost) for cost in each.cold]
     print("\n" + table(HEAD, rows) + "\n")
     peaks = {"driver": usage.driver[1], "jvm": usage.jvm[1], "worker": usage.workers[1]}
     print(f"  largest resident sets, MiB: {peaks}")
-    result = {"plan": str(plan), "passes": list(map(asdict, costs)), "peaks": peaks}
+    result = {"plan": str(plan), "passes": list(map(asdict, measured)), "peaks": peaks}
     print(f"  {write(out, 'backend_steady', result)}")
 
 

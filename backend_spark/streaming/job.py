@@ -25,7 +25,11 @@ from backend_spark.config import (
 )
 from backend_spark.criteria.applied import AppliedChanges
 from backend_spark.criteria.cell_rules import make_cell_rules
-from backend_spark.errors import BatchAbandonedError, UnfinishedReplayError
+from backend_spark.errors import (
+    BatchAbandonedError,
+    SupersededError,
+    UnfinishedReplayError,
+)
 from backend_spark.ingest.retention import read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.streaming.checkpoint import (
@@ -132,6 +136,7 @@ class BatchGate:
         passes: Number of completed scorings.
         began_s: Monotonic time at which the running batch began.
         ended_s: Monotonic time at which the last batch ended.
+        superseded: Error of a batch, which Spark reports as one of its own.
     """
 
     run_batch: Callable[[DataFrame, int], None]
@@ -141,6 +146,7 @@ class BatchGate:
     passes: int = 0
     began_s: float | None = None
     ended_s: float | None = None
+    superseded: SupersededError | None = None
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
 
@@ -149,13 +155,18 @@ class BatchGate:
 
         Raises:
             BatchAbandonedError: The job stops; a return would commit the batch.
+            SupersededError: Another job has claimed the tables since.
         """
         with self._busy:
             if self._closed:
                 raise BatchAbandonedError(batch_id)
             self.began_s = time.monotonic()
-            with self.pulse.watch_loop(f"batch {batch_id}", BATCH_S):
-                self.run_batch(messages, batch_id)
+            try:
+                with self.pulse.watch_loop(f"batch {batch_id}", BATCH_S):
+                    self.run_batch(messages, batch_id)
+            except SupersededError as error:
+                self.superseded = error
+                raise
             self.began_s, self.ended_s = None, time.monotonic()
             self.batches += 1
 
@@ -223,7 +234,7 @@ def run_job(
     log.info("scoring %s with %s", data, session.sparkContext.master)
     if not standby:
         supervision.report_ready()
-    _score_until_stopped(session, query, gate, scoring)
+    score_until_stopped(session, query, gate, scoring)
     supervision.close()
     os.close(lock)
 
@@ -482,18 +493,26 @@ class ScoringSchedule:
         self._due_s = ended_s + max(self.every_s, PAUSE_SHARE * (ended_s - began_s))
 
 
-def _score_until_stopped(
+def score_until_stopped(
     session: SparkSession,
     query: RestartingQuery,
     gate: BatchGate,
     scoring: ScoringSchedule,
 ) -> None:
+    """Score until the query ends, or until a signal; then the session is stopped.
+
+    Raises:
+        SupersededError: Another job has claimed the tables since.
+        StreamingQueryException: A batch failed; it is run again at the next start.
+    """
     try:
         _score(query, gate, scoring)
         session.stop()
     except (Py4JError, StreamingQueryException, ConnectionError) as error:
         # The service manager may signal the JVM too, which then dies first; the
         # running batch is run again at the next start.
+        if gate.superseded is not None:
+            raise gate.superseded from error
         if not gate.stop.is_set():
             raise
         log.info("stopped by a signal, as was Spark: %s", type(error).__name__)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from storm_log import T0, TOKENS, by_key, ids, message, write
 
 from backend_spark.config import BackendSettings
-from backend_spark.errors import BatchAbandonedError
+from backend_spark.errors import BatchAbandonedError, SupersededError
 from backend_spark.ingest.segment_log import LogRow
 from backend_spark.scoring.arrow import (
     HISTORY_COLUMNS,
@@ -477,6 +477,25 @@ def test_error_of_a_batch_stops_a_pass_between_lots() -> None:
         passes.run_if_due(job.BatchGate(lambda *_: None), Failed())
 
     assert lots == []
+
+
+def test_batch_of_a_superseded_job_ends_it_with_the_cause(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """Spark's own error would not give the exit status of another running job."""
+    data = make_data()
+    write(data.folder / "log", "0a", [[message(0)]])
+
+    def run_batch(_messages: DataFrame, _batch_id: int) -> None:
+        raise SupersededError(data.folder)
+
+    gate = job.BatchGate(run_batch)
+    query = RestartingQuery(
+        lambda: job.start_query(spark, data.settings, gate, {}, once=True)
+    )
+    passes = job.ScoringSchedule(lambda _: None, 60.0, lambda: None, lambda: None)
+    with pytest.raises(SupersededError, match="was claimed by another job"):
+        job.score_until_stopped(spark, query, gate, passes)
 
 
 def test_master_comes_from_command_line_then_spark_submit(
