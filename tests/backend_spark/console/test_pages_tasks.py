@@ -1,5 +1,6 @@
 """The tasks of a night, done in a real browser with at most four clicks each."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from sizes import sizes
+from way_back_bench import BROKER, GATEWAY, publish_notice, report_alarms
 from webhook_receiver import receiver
 
 RunConsole = Callable[..., str]
@@ -152,6 +154,15 @@ def decide(analyst: Analyst) -> None:
         wait_until(lambda: analyst.see(".replay", "当時分かっていたレベル"))
 
 
+def look_at_siren(analyst: Analyst) -> None:
+    """Whether the siren of the worst slope sounds, and how its node got the notice."""
+    with analyst.task("siren sounds"):
+        analyst.click(".overview .pick")
+        wait_until(lambda: analyst.see("[data-output=siren]", "作動中"))
+        assert analyst.see(".stages", BROKER)
+        assert analyst.see("[data-alarm] .received", GATEWAY)
+
+
 def told(analyst: Analyst, requests: list[object]) -> None:
     """A rule of level 4 has told somebody."""
     with analyst.task("told at level 4"):
@@ -165,7 +176,7 @@ def told(analyst: Analyst, requests: list[object]) -> None:
 def test_tasks_of_a_night_need_four_clicks_at_most(
     run_console: RunConsole, driver: Chrome, workspace: Workspace, width: int
 ) -> None:
-    """Nine tasks, without the command line, at the office and on a phone."""
+    """Ten tasks, without the command line, at the office and on a phone."""
     with receiver(free_port()) as hook:
         rule = f'name = "duty"\nto = ["{hook.url}"]\nfrom_level = 4\nexercises = true'
         accounts = workspace.with_accounts()
@@ -175,13 +186,16 @@ def test_tasks_of_a_night_need_four_clicks_at_most(
         find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
         find(driver, ".pick")
         write_tables(workspace.data, [WORST], NOW_S)
+        notice = publish_notice(workspace.data, WORST.cell.token, 4, time.time())
+        report_alarms(workspace.data, WORST, "siren:on", notice)
         analyst = Analyst(driver, f"{address}?lang=ja")
         resize(driver, (width, 844))
         look(analyst)
         look_further(analyst)
         export(analyst)
         decide(analyst)
+        look_at_siren(analyst)
         told(analyst, [*hook.requests])
 
     assert max(analyst.clicks.values()) <= MOST_CLICKS, analyst.clicks
-    assert len(analyst.clicks) == 9
+    assert len(analyst.clicks) == 10
