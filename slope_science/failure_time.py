@@ -47,9 +47,9 @@ DAILY_CYCLE_MM = 0.3
 """Standard deviation of the sine and of the cosine of an unknown daily cycle: warmth
 lengthens the rod or wire by 12e-6 of its 10 m for each kelvin if it is of steel."""
 
-INTERVAL_SHARE = 0.01
-"""Share of intervals without the failure if all noise is white; with the number of
-readings of an hourly series, the share is up to five times as high."""
+INTERVAL_SHARE = 0.001
+"""Share of intervals without the failure if all noise is white. It is small because of
+unknown steps and walks in the readings: with these the share is up to 13 %."""
 
 _FAR_H = 1e15  # a nearly flat line can give more than a whole number holds
 _MIN_HALF_WIDTH_H = 0.1
