@@ -228,7 +228,7 @@ def run(version: str, checkout: Path, rate: float, seconds: float) -> Run:
     """Measure one version at one rate."""
     with federation(checkout) as (site, ports):
         traffic = Traffic(ports["a"], ports["b"])
-        site.wait_for_words("b", f"is listened to for {AREA}/#")
+        site.wait_for_words("b", f"confirmed the subscription to {AREA}/#")
         pids = [site.pid(name) for name in GATEWAYS]
         traffic.send(round(rate * WARM_UP_S), rate)
         time.sleep(SETTLE_S)

@@ -156,7 +156,9 @@ class BrokerSubscriber(BaseConnectionHandler):
                 return
             self._confirmed = confirmed
             filters = ", ".join(sorted(self._confirmed or ()))
-        log.info("%s is listened to for %s", self._connection.endpoint, filters)
+        log.info(
+            "%s confirmed the subscription to %s", self._connection.endpoint, filters
+        )
         self._on_confirmed()
 
 

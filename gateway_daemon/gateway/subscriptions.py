@@ -310,7 +310,7 @@ class SubscriptionDiscovery(BaseConnectionHandler):
         write_best_effort(self._path, msgspec.json.encode(state))
         text = _shown(filters)
         if self._log_limit.count(text) is not None:
-            log.info("clients listen to %s", text)
+            log.info("clients subscribe to %s", text)
         self._on_change(filters)
 
 

@@ -95,7 +95,7 @@ def test_message_reaches_only_subscribers_around_its_position(
         assert a.subscribe_around(*EAST, radius_km=1.0)
         b.connect(*EAST)
         b.subscribe_around(*WEST, radius_km=1.0)
-        wait_until(lambda: "is listened to for /" in deployment.log("west"))
+        wait_until(lambda: "confirmed the subscription to /" in deployment.log("west"))
         assert b.publish_at(*EAST, pack(1), 5)
         assert b.flush()
         wait_until(lambda: near)
@@ -137,7 +137,7 @@ def test_moving_client_receives_every_message_once(deployment: Deployment) -> No
         car.connect(*WEST)
         car.subscribe_around(*middle, radius_km=60.0)
         publisher.connect(*EAST)
-        wait_until(lambda: "is listened to for /" in deployment.log("west"))
+        wait_until(lambda: "confirmed the subscription to /" in deployment.log("west"))
         writer = Writer(publisher, middle)
         wait_until(lambda: len(got) > 20)
         assert car.move(*EAST) == deployment.east.endpoint
@@ -182,7 +182,7 @@ def test_command_publishes_and_subscribes(deployment: Deployment) -> None:
     place = "33.5588,133.5312"
     manager = ("--manager", deployment.manager.url)
     subscriber = spatial_mqtt("sub", *manager, "--around", place, "--count", "1")
-    wait_until(lambda: "is listened to for /" in deployment.log("west"))
+    wait_until(lambda: "confirmed the subscription to /" in deployment.log("west"))
     publisher = spatial_mqtt("pub", *manager, "--at", place, "--priority", "4", "hello")
     _, report = publisher.communicate(timeout=60)
     received, _ = subscriber.communicate(timeout=60)

@@ -497,7 +497,9 @@ def test_messages_cross_between_both_kinds_of_gateways(
     other.pause()
     second = mix.announce("a", "/1")
     wait_until(lambda: theirs.pending and theirs.reported == theirs.version)
-    wait_until(lambda: mix.has_logged("g", f"{second} is listened to for /1/#"))
+    wait_until(
+        lambda: mix.has_logged("g", f"{second} confirmed the subscription to /1/#")
+    )
     is_ours = mix.has_own_manager("a")
     crossing.check(plain=(1, 1 if is_ours else 2), original=(2, 2))
     other.resume()

@@ -66,7 +66,9 @@ class Deployment:
     def wait_for_filter(self, filter_: str) -> None:
         """Wait until our gateway has subscribed to a filter at the broker."""
         log = self.folder / "ours.log"
-        wait_until(lambda: f"is listened to for {filter_}" in log.read_text())
+        wait_until(
+            lambda: f"confirmed the subscription to {filter_}" in log.read_text()
+        )
 
     def _gateways(self) -> set[int]:
         listed = fetch_retained(self.manager.endpoint, GATEWAY_INFO, "probe", 60)

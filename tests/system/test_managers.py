@@ -150,7 +150,7 @@ class Load:
         self._node = Client(deployment.local["g1"].endpoint, "node")
         self._stop = threading.Event()
         self.sent = 0
-        wait_until(lambda: "clients listen to /3/1/#" in deployment.log("g2"))
+        wait_until(lambda: "clients subscribe to /3/1/#" in deployment.log("g2"))
         wait_until(self.flows)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

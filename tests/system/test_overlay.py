@@ -114,7 +114,7 @@ def test_warning_reaches_a_siren_while_the_backbone_is_cut(
         deployment.start(name, place)
     siren = Client(deployment.local["b"].endpoint, "siren", "/3/1/#")
     office = Client(deployment.central.endpoint, "office", "/3/#")
-    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("b"))
+    wait_until(lambda: "confirmed the subscription to /3/1/#" in deployment.log("b"))
     node = Client(deployment.local["a"].endpoint, "node")
     node.publish(f"/forward{TOPIC}/pri5", warning(1))
     wait_until(lambda: seqs(siren) == [1] == seqs(office))
@@ -153,7 +153,7 @@ def test_gateway_with_overlay_route_needs_no_distributed_broker(
 
     deployment.start("b", "/3/1/2/1")
     siren = Client(deployment.local["b"].endpoint, "siren", "/3/1/2/#")
-    wait_until(lambda: "clients listen to /3/1/2/#" in deployment.log("b"))
+    wait_until(lambda: "clients subscribe to /3/1/2/#" in deployment.log("b"))
     deployment.start("a", "/3/1/2/0", route="overlay")
     wait_until(lambda: len(siren.got) == 6)
 

@@ -119,9 +119,9 @@ def test_plain_client_needs_only_a_subscription(deployment: Deployment) -> None:
 def test_client_that_leaves_is_no_longer_served(deployment: Deployment) -> None:
     """Without subscribers, the broker need not send messages over the link."""
     near = deployment.client("near", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
+    wait_until(lambda: "confirmed the subscription to /3/1/#" in deployment.log("a"))
     near.connection.stop()
-    wait_until(lambda: "clients listen to nothing" in deployment.log("a"))
+    wait_until(lambda: "clients subscribe to nothing" in deployment.log("a"))
 
 
 def test_nothing_is_lost_or_doubled_while_a_broker_is_added(
@@ -129,7 +129,7 @@ def test_nothing_is_lost_or_doubled_while_a_broker_is_added(
 ) -> None:
     """The change has two phases, make before break; publishing continues."""
     near = deployment.client("near", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
+    wait_until(lambda: "confirmed the subscription to /3/1/#" in deployment.log("a"))
     time.sleep(0.5)
     writer = deployment.client("writer", "b")
     stop, sent = threading.Event(), []
@@ -182,14 +182,16 @@ def test_siren_that_reconnects_before_its_gateway_is_served(
 ) -> None:
     """After a power cut the broker starts before the gateway that reads its log."""
     siren = deployment.client("siren", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
+    wait_until(lambda: "confirmed the subscription to /3/1/#" in deployment.log("a"))
     deployment.programs.kill("a")
     siren.is_ready.clear()
     deployment.local["a"].kill()
     deployment.local["a"].start()
     wait_until(siren.is_ready.is_set)
     deployment.start("a")
-    wait_until(lambda: deployment.log("a").count("is listened to for /3/1/#") > 1)
+    wait_until(
+        lambda: deployment.log("a").count("confirmed the subscription to /3/1/#") > 1
+    )
     writer = deployment.client("writer", "b")
     writer.publish("/forward/3/1/2/0/pri5", pack(1, 5))
     wait_until(lambda: siren.got)
@@ -202,7 +204,7 @@ def test_gateway_killed_in_the_middle_loses_and_doubles_nothing(
 ) -> None:
     """The receiving gateway is killed: its session and its stored ids persist."""
     near = deployment.client("near", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
+    wait_until(lambda: "confirmed the subscription to /3/1/#" in deployment.log("a"))
     time.sleep(0.5)
     writer = deployment.client("writer", "b")
     for seq in range(100):
@@ -219,7 +221,7 @@ def test_plain_messages_repeated_after_a_kill_have_the_same_id(
 ) -> None:
     """Messages without a pack, from a client of either gateway."""
     near = deployment.client("near", "a", "/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
+    wait_until(lambda: "confirmed the subscription to /3/1/#" in deployment.log("a"))
     time.sleep(0.5)
     writer = deployment.client("writer", "b")
     for number in range(600):
@@ -242,11 +244,11 @@ def test_gamma_client_registers_where_the_broker_logs_no_subscriptions(
     deployment = make_deployment(log_settings=())
     near = deployment.client("near", "a", "/3/1/#")
     near.publish("/api/register", b"/3/1/#")
-    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("a"))
+    wait_until(lambda: "confirmed the subscription to /3/1/#" in deployment.log("a"))
     time.sleep(0.5)
     deployment.client("writer", "b").publish("/forward/3/1/2/0/pri2", pack(1))
     wait_until(lambda: near.got)
     near.publish("/api/unregister", b"/3/1/#")
-    wait_until(lambda: "clients listen to nothing" in deployment.log("a"))
+    wait_until(lambda: "clients subscribe to nothing" in deployment.log("a"))
 
     assert seqs(near) == [1]

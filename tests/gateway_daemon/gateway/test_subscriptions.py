@@ -290,5 +290,5 @@ def test_thousands_of_subscriptions_are_applied_together(
     discovery.stop()
 
     assert len(seen) < 20
-    lines = [r.getMessage() for r in caplog.records if "listen to" in r.getMessage()]
+    lines = [r.getMessage() for r in caplog.records if "subscribe to" in r.getMessage()]
     assert sum(map(len, lines)) < 10_000
