@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 from backend_spark.console.notifications.settings import NotificationSection
 from backend_spark.criteria.settings import RainCriteriaSection
 from service_runtime.errors import FieldError
+from backend_spark.ingest.kafka_settings import KafkaSection
 from service_runtime.metrics import MetricsSection, parse_listen_address
 from service_runtime.settings import (
     KeyRule,
@@ -497,6 +498,7 @@ class BackendSettings:
     forecast: ForecastSection
     analysis: AnalysisSection
     notify: NotifySection
+    kafka: KafkaSection
     console: ConsoleSection
     keep: KeepSection
     tls: TlsFiles

@@ -13,6 +13,7 @@ BackendError
 ├── StandardsRequestError  also FieldError a request to an interface is not valid
 ├── PlotError            also ValueError    a requested plot is not possible
 ├── SegmentError         also OSError       a log segment cannot be read
+├── LogUnavailableError  also OSError       a log does not confirm what is appended
 ├── BatchAbandonedError  also RuntimeError  a batch must be run again
 ├── SupersededError      also RuntimeError  another job has claimed the tables
 ├── UnsharedFolderError  also RuntimeError  an executor does not see a folder
@@ -156,15 +157,35 @@ class SegmentError(BackendError, OSError):
     """A segment of the log cannot be read.
 
     Attributes:
-        path: File of the segment.
+        path: File of the segment, or its name in a log without files.
     """
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: Path | str, reason: str) -> None:
         self.path = path
+        remedy = (
+            "Copy it from a backup into the log under another name, such as "
+            "restored.1-0000000000.arrow"
+            if isinstance(path, Path)
+            else "Check the disks of the brokers"
+        )
         super().__init__(
             f"segment {path} cannot be read: {reason}; its messages are missing from "
-            "the tables. Copy it from a backup into the log under another name, such "
-            "as restored.1-0000000000.arrow"
+            f"the tables. {remedy}"
+        )
+
+
+class LogUnavailableError(BackendError, OSError):
+    """A log does not confirm what is appended; nothing is acknowledged until then.
+
+    Attributes:
+        waiting: Records that are not confirmed.
+    """
+
+    def __init__(self, place: str, waiting: int) -> None:
+        self.waiting = waiting
+        super().__init__(
+            f"{place} must confirm records, got no answer for {waiting}; they are "
+            "repeated, check the brokers"
         )
 
 

@@ -1,12 +1,11 @@
 """An ingester's log that grows while a test kills programs that read it."""
 
-from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
 from storm_log import message
 
-from backend_spark.ingest.segment_log import SegmentWriter
+from backend_spark.ingest.log import LogWriter
 
 NODES: Final = 2
 
@@ -15,24 +14,24 @@ class GrowingLog:
     """An ingester's log that grows segment by segment.
 
     Args:
-        log: Folder of the log.
+        writer: Appends to the log.
         interval_s: Time between two segments.
 
     Attributes:
         steps: Number of messages written for each node.
     """
 
-    def __init__(self, log: Path, interval_s: float) -> None:
+    def __init__(self, writer: LogWriter, interval_s: float) -> None:
         self.steps = 0
         self._interval_s = interval_s
-        self._writer = SegmentWriter(log, "ingest-0.0a")
+        self._writer = writer
         self._stopped = Event()
         self._thread = Thread(target=self._write)
         self._thread.start()
 
     def _write(self) -> None:
         while not self._stopped.wait(self._interval_s):
-            self._writer.append([message(self.steps, node) for node in range(NODES)])
+            self._writer.write([message(self.steps, node) for node in range(NODES)])
             self.steps += 1
 
     def stop(self) -> None:

@@ -1,8 +1,10 @@
 """A node and the ingester process under test, on a real broker."""
 
+import re
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +19,19 @@ from spatial_mqtt.topics import OFFER_FILTER, cell_topic, custody_topic
 from spatial_mqtt.transport import IncomingMessage, Publication, Session
 
 TOPIC = cell_topic(Cell.at(33.56, 133.53))
+
+
+def scrape(port: int) -> str:
+    """The metrics page."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+        return page.read().decode()
+
+
+def value(port: int, name: str) -> float:
+    """Value of a metric without labels."""
+    found = re.search(rf"^yamamori_{name} (\S+)$", scrape(port), re.MULTILINE)
+    assert found is not None
+    return float(found[1])
 
 
 class Sender:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from backend_spark.ingest.log import MessageLog, end_of
 from backend_spark.ingest.segment_log import (
     LogOffset,
     SegmentName,
@@ -78,6 +79,27 @@ class LogFollower:
         pause_s = (ended_s - began_s) / LISTING_SHARE
         self._list_at_s = ended_s + max(LISTING_S, pause_s)
         return names
+
+
+@dataclass
+class LogPoller:
+    """`LogFollower` of any log: asks for its end at each call.
+
+    Attributes:
+        log: The log.
+        offset: Offset up to which the log has been read.
+    """
+
+    log: MessageLog
+    offset: LogOffset = field(default_factory=dict)
+
+    def next_segments(self, max_count: int) -> list[SegmentName]:
+        """Segments after the offset, round-robin over the streams."""
+        return self.log.between(self.offset, end_of(self.log), max_count)
+
+    def mark_read(self, names: list[SegmentName]) -> None:
+        """Move the offset past segments."""
+        self.offset = advance_offset(self.offset, names)
 
 
 BATCH: Final = "0"

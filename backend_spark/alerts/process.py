@@ -1,4 +1,4 @@
-"""Alerts process: copies urgent messages from the segment log to the alerts table.
+"""Alerts process: copies urgent messages from the log to the alerts table.
 
 The offset in the log is committed in the same transaction as the rows, so a kill leaves
 both or neither. The offset is also committed after many segments without an urgent
@@ -19,7 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, Transaction
 
-from backend_spark.alerts.log_follower import AlertCheckpoint, LogFollower
+from backend_spark.alerts.log_follower import (
+    AlertCheckpoint,
+    LogFollower,
+    LogPoller,
+)
 from backend_spark.config import (
     CHECKPOINTS_FOLDER,
     LOG_FOLDER,
@@ -27,13 +31,10 @@ from backend_spark.config import (
     BackendSettings,
 )
 from backend_spark.ingest.deduplication import MessageIdSet
+from backend_spark.ingest.kafka_settings import KafkaSection
+from backend_spark.ingest.log import MessageLog, open_log
 from backend_spark.ingest.messages import DEAD_LETTER
-from backend_spark.ingest.segment_log import (
-    LogOffset,
-    SegmentName,
-    list_segments,
-    read_intact_segment,
-)
+from backend_spark.ingest.segment_log import LogOffset, SegmentLog
 from backend_spark.scoring.decode import parse_message, read_reason_codes
 from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
 from backend_spark.tables.maintenance import (
@@ -153,10 +154,9 @@ def _format_readings(readings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield " ".join(filter(None, (reading["name"], text, reading["unit"])))
 
 
-def read_offset(table: Folder, folder: Path) -> LogOffset:
+def read_offset(table: Folder, messages: MessageLog) -> LogOffset:
     """Read the committed offset; streams that the table does not have are unread."""
-    streams = {name.stream for name in list_segments(folder)}
-    return read_transactions(open_table(table), streams)
+    return read_transactions(open_table(table), messages.bounds())
 
 
 def read_alert_ids(tables: DeltaTables) -> MessageIdSet:
@@ -175,6 +175,7 @@ class AlertWriter:
 
     Attributes:
         table: Folder of the table, which exists.
+        log: The log.
         follower: Follower of the log.
         known_ids: Ids in the table.
         monotonic_s: Clock.
@@ -186,7 +187,8 @@ class AlertWriter:
     """
 
     table: Folder
-    follower: LogFollower
+    log: MessageLog
+    follower: LogFollower | LogPoller
     known_ids: MessageIdSet
     monotonic_s: Callable[[], float]
     trim: Callable[[], object]
@@ -217,7 +219,7 @@ class AlertWriter:
     def step(self) -> bool:
         """Process waiting segments once; returns whether rows were written."""
         names = self.follower.next_segments(MAX_SEGMENTS)
-        rows = [row for name in names for row in self._read_new(name)]
+        rows = [row for each in self.log.read(names) for row in self._find_new(each)]
         self.follower.mark_read(names)
         self._uncommitted_streams |= {name.stream for name in names}
         self._uncommitted_segments += len(names)
@@ -225,16 +227,26 @@ class AlertWriter:
             self._commit(rows)
         return bool(rows)
 
+    def drain(self) -> None:
+        """Write the alerts of all segments that the log has now, and its offset."""
+        self.follower = LogPoller(self.log, self.follower.offset)
+        before: LogOffset | None = None
+        while self.follower.offset != before:
+            before = self.follower.offset
+            self.step()
+        if self._uncommitted_segments:
+            self._commit([])
+
     def status(self) -> str:
         """Status line."""
         text = f"{self.written} alerts in {self.commits} commits since the start"
         put_aside = self.crash_guard.put_aside
         return f"{text}, {put_aside} put aside undecoded" if put_aside else text
 
-    def _read_new(self, name: SegmentName) -> list[dict[str, Any]]:
+    def _find_new(self, messages: pa.Table) -> list[dict[str, Any]]:
         """Urgent rows of a segment that are not in the table, each once."""
         rows = []
-        for row in urgent_rows(read_intact_segment(self.follower.folder / str(name))):
+        for row in urgent_rows(messages):
             message_id = MessageId(row["node"], row["boot"], row["seq"])
             if message_id not in self.known_ids:
                 self.known_ids.add([message_id])
@@ -259,6 +271,12 @@ class AlertWriter:
         self.written += len(rows)
 
 
+def _follow(messages: MessageLog, offset: LogOffset) -> LogFollower | LogPoller:
+    if isinstance(messages, SegmentLog):
+        return LogFollower(messages.folder, time.monotonic, offset)
+    return LogPoller(messages, offset)
+
+
 def run(settings: BackendSettings) -> None:
     """Write alerts until SIGTERM or SIGINT.
 
@@ -272,20 +290,29 @@ def run(settings: BackendSettings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     create_tables(tables, [TABLE])
     table = tables / TABLE
-    tail = LogFollower(folder, time.monotonic, read_offset(table, folder))
 
     def trim_alerts() -> None:
         delete_old_rows(tables, [TABLE], settings.keep, time.time())
 
     known = read_alert_ids(DeltaTables(tables))
     progress = AlertCheckpoint(data / CHECKPOINTS_FOLDER / TABLE)
-    progress.write(tail.offset)
     guard = make_crash_guard(data, TABLE).open()
-    loop = AlertWriter(table, tail, known, time.monotonic, trim_alerts, progress, guard)
+
+    def open_writer(kafka: KafkaSection) -> AlertWriter:
+        messages = open_log(folder, kafka)
+        tail = _follow(messages, read_offset(table, messages))
+        return AlertWriter(
+            table, messages, tail, known, time.monotonic, trim_alerts, progress, guard
+        )
+
+    if settings.kafka.servers is not None:
+        open_writer(KafkaSection()).drain()  # files from before the change to Kafka
+    loop = open_writer(settings.kafka)
+    progress.write(loop.follower.offset)
     log.info(
         "%d alerts known, %d streams of the log",
         loop.known_ids.count(),
-        len(tail.offset),
+        len(loop.follower.offset),
     )
     pulse, stopping = LoopWatchdog(time.monotonic), threading.Event()
     service = LoopService(

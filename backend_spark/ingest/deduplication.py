@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backend_spark.errors import SegmentError
+from backend_spark.ingest.log import MessageLog, end_of
 from backend_spark.ingest.segment_log import (
+    LogOffset,
     SegmentName,
+    advance_offset,
     list_segments,
     open_arrow_file,
     read_segment_ids,
@@ -29,6 +33,7 @@ from spatial_mqtt.senml import MessageId
 
 log = logging.getLogger(__name__)
 
+SEGMENTS_AT_ONCE: Final = 500
 _PREFIX = ".ids-"
 _UNFINISHED = ".unfinished-ids-"
 _DAMAGED = ".damaged-ids-"
@@ -226,6 +231,7 @@ class MessageIdSet:
     ranges: IdRanges = field(default_factory=IdRanges)
     unreadable: set[SegmentName] = field(default_factory=set)
     _segments: set[SegmentName] = field(default_factory=set)
+    _offset: LogOffset = field(default_factory=dict)
     _file_versions: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
@@ -255,6 +261,17 @@ class MessageIdSet:
         for path in sorted(folder.glob(f"{_PREFIX}*")):
             with suppress(FileNotFoundError):
                 self._read_archived(path)
+
+    def read_new_rows(self, log: MessageLog) -> None:
+        """Read the ids of a log that are new since the last call."""
+        end = end_of(log)
+        while names := log.between(self._offset, end, SEGMENTS_AT_ONCE):
+            for table in log.read(names):
+                # A row without an id, or with a damaged payload, is no duplicate.
+                ids = table.filter(pc.is_null(table["reason"]))
+                columns = (ids[part].to_pylist() for part in ("node", "boot", "seq"))
+                self.add(MessageId(*parts) for parts in zip(*columns, strict=True))
+            self._offset = advance_offset(self._offset, names)
 
     def _read_archived(self, path: Path) -> None:
         status = path.stat()

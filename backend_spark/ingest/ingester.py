@@ -1,6 +1,6 @@
-"""Ingest loop: writes a batch to the log, fsyncs it, then acknowledges and receipts it.
+"""Ingest loop: writes a batch to the log, durably, then acknowledges and receipts it.
 
-While the disk is full it waits and acknowledges nothing.
+While the log cannot be written it waits and acknowledges nothing.
 """
 
 import logging
@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from backend_spark.errors import LogUnavailableError
 from backend_spark.ingest.clock_correction import ClockCorrection
 from backend_spark.ingest.deduplication import MessageIdSet
 from backend_spark.ingest.identity_check import PublisherAreaCheck
+from backend_spark.ingest.log import LogWriter
 from backend_spark.ingest.messages import (
     MAX_MESSAGES,
     ClassifiedMessage,
@@ -24,7 +26,7 @@ from backend_spark.ingest.messages import (
     make_receipts,
     plan_flush,
 )
-from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.ingest.segment_log import LogRow
 from service_runtime.crash_guard import CrashGuard
 from service_runtime.files import is_disk_full
 from service_runtime.log_limit import LogLimit
@@ -41,47 +43,53 @@ IDLE_S: Final = 1.0
 
 
 @dataclass
-class DiskFullRetry:
-    """Appends to the log, and retries while the disk is full.
+class AppendRetry:
+    """Appends to the log, and retries while the disk is full or brokers do not answer.
 
     Attributes:
         wait: Waits for the given seconds; returns whether to stop.
         is_full: Whether the disk was full at the last attempt.
+        is_unavailable: Whether the brokers of the log did not answer to it.
     """
 
     wait: Callable[[float], bool]
     is_full: bool = False
+    is_unavailable: bool = False
 
     def append(
-        self, writer: SegmentWriter, rows: Sequence[LogRow], beat: Callable[[], None]
+        self, writer: LogWriter, rows: Sequence[LogRow], beat: Callable[[], None]
     ) -> int | None:
-        """Write a segment; wait while the disk is full.
+        """Write rows; wait while that is not possible.
 
         Returns:
-            Size of the segment in bytes; None if stopped before it was written.
+            Bytes written; None if stopped before they were.
 
         Raises:
+            FieldError: The log refuses the rows.
             OSError: Disk error other than a full disk.
         """
         while True:
             try:
-                path = writer.append(rows)
+                size_bytes = writer.write(rows)
             except OSError as error:
-                if not is_disk_full(error):
+                is_unavailable = isinstance(error, LogUnavailableError)
+                if not is_unavailable and not is_disk_full(error):
                     raise
-                if not self.is_full:
+                if not (self.is_full or self.is_unavailable):
                     log.error(  # noqa: TRY400 - no bug
-                        "%s: %s; nothing is acknowledged until there is space",
-                        writer.folder,
-                        error.strerror,
+                        "%s; nothing is acknowledged until there is %s",
+                        error
+                        if is_unavailable
+                        else f"{writer.place}: {error.strerror}",
+                        "an answer" if is_unavailable else "space",
                     )
-                self.is_full = True
+                self.is_full, self.is_unavailable = not is_unavailable, is_unavailable
                 beat()
                 if self.wait(RETRY_S):
                     return None
             else:
-                self.is_full = False
-                return path.stat().st_size
+                self.is_full = self.is_unavailable = False
+                return size_bytes
 
 
 class IngestConnection(Protocol):
@@ -128,7 +136,7 @@ class IngestLoop:
         quarantine: Appends to the quarantine.
         logged_ids: Ids in the log.
         monotonic_s: Clock.
-        disk_retry: Retries while the disk is full.
+        append_retry: Retries while the log cannot be written.
         identity_check: Checks node ids against their areas.
         crash_guard: Puts messages aside that ended the program twice.
         log_limit: Limits the lines about quarantine.
@@ -140,11 +148,11 @@ class IngestLoop:
     filters: tuple[str, ...]
     connection: IngestConnection
     batch: IngestBatch
-    writer: SegmentWriter
-    quarantine: SegmentWriter
+    writer: LogWriter
+    quarantine: LogWriter
     logged_ids: MessageIdSet
     monotonic_s: Callable[[], float]
-    disk_retry: DiskFullRetry
+    append_retry: AppendRetry
     identity_check: PublisherAreaCheck
     crash_guard: CrashGuard
     log_limit: LogLimit
@@ -171,7 +179,7 @@ class IngestLoop:
                     arrival = self.identity_check.check(
                         classify_guarded(message, received_us, self.crash_guard)
                     )
-                    arrival = self.clock_correction.correct(arrival)
+                    arrival = self._check_size(self.clock_correction.correct(arrival))
                     self.batch.add(arrival, self.monotonic_s())
                 case None:
                     pass  # timeout
@@ -217,6 +225,16 @@ class IngestLoop:
             Publication(*each) for each in make_receipts(arrivals)
         ])
 
+    def _check_size(self, arrival: ClassifiedMessage) -> ClassifiedMessage:
+        """The message, marked for quarantine if the log cannot store it."""
+        limit, size_bytes = self.writer.max_payload_bytes, len(arrival.row.payload)
+        if limit is None or size_bytes <= limit or arrival.is_quarantined:
+            return arrival
+        return arrival.to_quarantine(
+            f"payload must be at most {limit} bytes, half of kafka.max_record_bytes, "
+            f"got {size_bytes}"
+        )
+
     def _log_quarantine(self, rows: Sequence[LogRow]) -> None:
         if (count := self.log_limit.count("quarantine", len(rows))) is not None:
             log.warning(
@@ -226,10 +244,10 @@ class IngestLoop:
                 rows[-1].reason,
             )
 
-    def _append(self, writer: SegmentWriter, rows: list[LogRow]) -> bool:
+    def _append(self, writer: LogWriter, rows: list[LogRow]) -> bool:
         """Write rows; False if stopped before they were on disk."""
         began_s = self.monotonic_s()
-        size_bytes = self.disk_retry.append(writer, rows, self._beat)
+        size_bytes = self.append_retry.append(writer, rows, self._beat)
         if size_bytes is None:
             return False
         self.counts.flush_s += self.monotonic_s() - began_s

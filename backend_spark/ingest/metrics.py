@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backend_spark.ingest.ingester import IngestLoop
+from backend_spark.ingest.log import MessageLog
 from backend_spark.ingest.messages import IngestInbox
-from backend_spark.ingest.retention import count_unscored
-from backend_spark.ingest.segment_log import list_segments
+from service_runtime.errors import FieldError
 from service_runtime.metrics import Metric, MetricSample, collect_loop_silence, gauge
 from service_runtime.watchdog import LoopWatchdog
 
@@ -18,6 +18,7 @@ class IngestMetrics:
     Attributes:
         loop: Ingest loop.
         inbox: Its inbox.
+        log: The log.
         pulse: Watchdog of all loops.
         scored: Gives the last scored sequence number of each stream.
         is_up: Whether the broker is connected.
@@ -25,6 +26,7 @@ class IngestMetrics:
 
     loop: IngestLoop
     inbox: IngestInbox
+    log: MessageLog
     pulse: LoopWatchdog
     scored: Callable[[], dict[str, int]]
     is_up: Callable[[], bool]
@@ -49,7 +51,12 @@ class IngestMetrics:
             gauge(
                 "yamamori_ingest_disk_full",
                 "Whether the disk is full and nothing is acknowledged.",
-                self.loop.disk_retry.is_full,
+                self.loop.append_retry.is_full,
+            ),
+            gauge(
+                "yamamori_ingest_log_unavailable",
+                "Whether Kafka does not confirm records and nothing is acknowledged.",
+                self.loop.append_retry.is_unavailable,
             ),
             gauge(
                 "yamamori_ingest_clock_behind_seconds",
@@ -92,21 +99,30 @@ class IngestMetrics:
         ]
 
     def _log(self) -> list[Metric]:
-        names = list_segments(self.loop.writer.folder)
+        try:
+            bounds, segments = self.log.bounds(), self.log.count({})
+            unscored = self.log.count(self.scored())
+        except FieldError:
+            return []  # Kafka does not answer, which the metrics above say
+        unreadable = (
+            bounds[name.stream][0] <= name.seq <= bounds[name.stream][1]
+            for name in self.loop.logged_ids.unreadable
+            if name.stream in bounds
+        )
         return [
             gauge(
                 "yamamori_log_segments",
                 "Segments in the log, written by all ingesters.",
-                len(names),
+                segments,
             ),
             gauge(
                 "yamamori_log_unreadable_segments",
                 "Damaged segments in the log; their messages are in no table.",
-                len(self.loop.logged_ids.unreadable.intersection(names)),
+                sum(unreadable),
             ),
             gauge(
                 "yamamori_log_unscored_segments",
                 "Segments that at least one query has not committed.",
-                count_unscored(names, self.scored()),
+                unscored,
             ),
         ]

@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 from backend_spark.config import (
     CHECKPOINTS_FOLDER,
@@ -26,7 +26,13 @@ from backend_spark.config import (
 from backend_spark.ingest.clock_correction import ClockCorrection
 from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
 from backend_spark.ingest.identity_check import PublisherAreaCheck
-from backend_spark.ingest.ingester import DiskFullRetry, IngestLoop
+from backend_spark.ingest.ingester import AppendRetry, IngestLoop
+from backend_spark.ingest.log import (
+    LogWriter,
+    MessageLog,
+    open_log,
+    require_kafka_library,
+)
 from backend_spark.ingest.messages import (
     ConnectionUp,
     IngestBatch,
@@ -45,7 +51,7 @@ from backend_spark.ingest.retention import (
 from backend_spark.ingest.segment_log import SegmentWriter, remove_unfinished
 from backend_spark.ingest.standby import IngesterLock
 from service_runtime.crash_guard import make_crash_guard
-from service_runtime.files import fsync_folder, is_disk_full
+from service_runtime.files import fsync_folder, is_disk_full, make_folder
 from service_runtime.lifecycle import (
     EXIT_CRASH,
     SystemdSupervisor,
@@ -78,6 +84,7 @@ FULL_S: Final = 5.0
 """Time between two passes while the disk is full."""
 
 RETRY_CAP_S: Final = 3.0
+SCRAPE_S: Final = 2.0
 
 
 class IngestHandler(BaseConnectionHandler):
@@ -116,6 +123,61 @@ class IngestHandler(BaseConnectionHandler):
             log.error("broker refused publication %d: %s", token, refused)
 
 
+class IngestLog(Protocol):
+    """What an ingester does with its log besides appending."""
+
+    def prepare(self, ingester: str) -> None:
+        """Repair what an earlier run left; call it under the ingester's lock."""
+
+    def read_ids(self, ids: MessageIdSet) -> None:
+        """Add the ids of messages that are new in the log."""
+
+
+@dataclass(frozen=True)
+class SegmentFolder:
+    """`IngestLog` of segment files.
+
+    Attributes:
+        folder: Folder of the log.
+    """
+
+    folder: Path
+
+    def prepare(self, ingester: str) -> None:
+        if removed := remove_unfinished(self.folder, ingester):
+            log.info("removed %d unfinished segments of earlier runs", removed)
+        # An earlier run may have been killed between linking and fsyncing a segment.
+        fsync_folder(self.folder)
+
+    def read_ids(self, ids: MessageIdSet) -> None:
+        ids.read_new_segments(self.folder)
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """`IngestLog` of a topic.
+
+    Attributes:
+        messages: The log.
+        replicas: Gives the number of brokers that have each record.
+    """
+
+    messages: MessageLog
+    replicas: Callable[[], int]
+
+    def prepare(self, ingester: str) -> None:
+        replicas = self.replicas()
+        log.info("%s writes to Kafka, %d replicas", ingester, replicas)
+        if replicas == 1:
+            log.warning(
+                "kafka.topic must have 2 replicas or more, got 1: a receipt rests on "
+                "one broker; create it with --replication-factor 3"
+            )
+
+    def read_ids(self, ids: MessageIdSet) -> None:
+        ids.read_new_rows(self.messages)
+
+
 @dataclass(frozen=True)
 class IngestService:
     """Ingest loop with its lock, its retention thread and its metrics server.
@@ -124,6 +186,7 @@ class IngestService:
         connection: Connection to the broker.
         loop: Ingest loop.
         inbox: Inbox of the loop.
+        log: The log, as its ingester uses it besides appending.
         retentions: Trim the log and the quarantine.
         lock: Lock of this ingester id.
         open_metrics: Opens the metrics servers, once the lock is held.
@@ -134,6 +197,7 @@ class IngestService:
     connection: Connection
     loop: IngestLoop
     inbox: IngestInbox
+    log: "IngestLog"
     retentions: tuple[SegmentRetention, ...]
     lock: IngesterLock
     open_metrics: Callable[[], list[MetricsServer]]
@@ -150,12 +214,8 @@ class IngestService:
         """
         if not self._wait_for_lock():
             return
-        removed = remove_unfinished(self.loop.writer.folder, self.loop.name)
-        if removed:
-            log.info("removed %d unfinished segments of earlier runs", removed)
+        self.log.prepare(self.loop.name)
         self._catch_up()
-        # An earlier run may have been killed between linking and fsyncing a segment.
-        fsync_folder(self.loop.writer.folder)
         servers = self.open_metrics()
         for server in servers:
             server.start()
@@ -174,8 +234,9 @@ class IngestService:
         if not self.lock.is_held:
             return f"standby for {self.lock.path}"
         state = "up" if self.connection.is_up else "DOWN"
-        full = "DISK FULL; " if self.loop.disk_retry.is_full else ""
+        full = "DISK FULL; " if self.loop.append_retry.is_full else ""
         behind_s = self.loop.clock_correction.offset_s
+        full += "LOG UNAVAILABLE; " if self.loop.append_retry.is_unavailable else ""
         full += f"CLOCK {behind_s:.0f} s BEHIND the nodes'; " if behind_s else ""
         return f"{full}{self.connection.endpoint} {state}; {self.loop.counts}"
 
@@ -200,7 +261,7 @@ class IngestService:
             return self.lock.acquire(beat_and_catch_up)
 
     def _catch_up(self) -> None:
-        self.loop.logged_ids.read_new_segments(self.loop.writer.folder)
+        self.log.read_ids(self.loop.logged_ids)
 
     def _beat(self, beat: Heartbeat) -> None:
         beat()
@@ -216,11 +277,11 @@ class IngestService:
                 self._trim_one(retention)
             remaining_s = TRIM_S
             while remaining_s > 0 and not self.stopped.wait(FULL_S):
-                remaining_s -= TRIM_S if self.loop.disk_retry.is_full else FULL_S
+                remaining_s -= TRIM_S if self.loop.append_retry.is_full else FULL_S
 
     def _trim_one(self, retention: SegmentRetention) -> None:
         try:
-            result = retention.trim(self.now_s(), self.loop.disk_retry.is_full)
+            result = retention.trim(self.now_s(), self.loop.append_retry.is_full)
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -274,14 +335,24 @@ def _make_process(
     inbox = IngestInbox(section.buffer_bytes, stopped.wait)
     mailbox = IngestHandler(section, inbox, lambda: time.time_ns() // 1000)
     link = _make_connection(settings, endpoint, mailbox)
-    ingest = _make_ingester(data, section, link, DiskFullRetry(stopped.wait))
+    ingest = _make_ingester(settings, link, AppendRetry(stopped.wait))
     scored = partial(read_committed_offsets, data / CHECKPOINTS_FOLDER)
-    measures = IngestMetrics(ingest, inbox, link.watchdog, scored, lambda: link.is_up)
+    # Prometheus does not wait long, and the thread of a scrape needs its own client.
+    brief = replace(settings.kafka, timeout_s=SCRAPE_S)
+    measures = IngestMetrics(
+        ingest,
+        inbox,
+        open_log(data / LOG_FOLDER, brief),
+        link.watchdog,
+        scored,
+        lambda: link.is_up,
+    )
     return IngestService(
         link,
         ingest,
         inbox,
-        _make_retentions(data, section, scored),
+        _make_ingest_log(settings),
+        _make_retentions(settings, scored),
         turn,
         partial(make_metrics_servers, settings.metrics, measures.collect, settings.tls),
         time.time,
@@ -314,8 +385,9 @@ def _make_connection(
 
 
 def _make_ingester(
-    data: Path, settings: IngestSection, link: Connection, patience: DiskFullRetry
+    whole: BackendSettings, link: Connection, patience: AppendRetry
 ) -> IngestLoop:
+    data, settings = Path(whole.backend.data), whole.ingest
     # Sortable by start time, and unique even when a clock jumps back.
     stream = f"{settings.id}.{time.time_ns():016x}{secrets.token_hex(4)}"
     return IngestLoop(
@@ -323,11 +395,11 @@ def _make_ingester(
         filters=settings.filters,
         connection=link,
         batch=IngestBatch(settings.flush_ms / 1000),
-        writer=SegmentWriter(data / LOG_FOLDER, stream),
+        writer=_make_writer(whole, stream),
         quarantine=SegmentWriter(data / QUARANTINE_FOLDER, stream),
         logged_ids=MessageIdSet(),
         monotonic_s=time.monotonic,
-        disk_retry=patience,
+        append_retry=patience,
         identity_check=PublisherAreaCheck(
             Path(settings.places) if settings.places else None
         ),
@@ -337,29 +409,48 @@ def _make_ingester(
     )
 
 
+def _make_ingest_log(settings: BackendSettings) -> IngestLog:
+    if settings.kafka.servers is None:
+        return SegmentFolder(Path(settings.backend.data) / LOG_FOLDER)
+    require_kafka_library()
+    from backend_spark.ingest.kafka_log import KafkaLog  # noqa: PLC0415 - optional
+
+    messages = KafkaLog(settings.kafka)
+    return KafkaTopic(messages, messages.replicas)
+
+
+def _make_writer(settings: BackendSettings, stream: str) -> LogWriter:
+    folder = Path(settings.backend.data) / LOG_FOLDER
+    if settings.kafka.servers is None:
+        return SegmentWriter(folder, stream)
+    require_kafka_library()
+    from backend_spark.ingest.kafka_log import KafkaWriter  # noqa: PLC0415 - optional
+
+    make_folder(folder)  # the lock of the ingester is there
+    return KafkaWriter(settings.kafka, settings.ingest.id)
+
+
 def _make_retentions(
-    data: Path, settings: IngestSection, scored: Callable[[], dict[str, int]]
+    whole: BackendSettings, scored: Callable[[], dict[str, int]]
 ) -> tuple[SegmentRetention, ...]:
+    """Retention of the quarantine, and of the log; Kafka's own trims a topic."""
+    data, settings = Path(whole.backend.data), whole.ingest
     limits = LogLimits(
         settings.keep_days * DAY_S, settings.keep_bytes, settings.keep_segments
     )
     log_folder, quarantine = data / LOG_FOLDER, data / QUARANTINE_FOLDER
-    return (
-        SegmentRetention(
-            log_folder,
-            settings.id,
-            limits,
-            scored,
-            archived_ids_path(log_folder, settings.id),
-        ),
-        SegmentRetention(
-            quarantine,
-            settings.id,
-            LogLimits(math.inf, settings.quarantine_bytes, sys.maxsize),
-            partial(last_segments, quarantine),  # scoring does not read it
-            None,
-        ),
+    of_quarantine = SegmentRetention(
+        quarantine,
+        settings.id,
+        LogLimits(math.inf, settings.quarantine_bytes, sys.maxsize),
+        partial(last_segments, quarantine),  # scoring does not read it
+        None,
     )
+    if whole.kafka.servers is not None:
+        return (of_quarantine,)
+    archive = archived_ids_path(log_folder, settings.id)
+    of_log = SegmentRetention(log_folder, settings.id, limits, scored, archive)
+    return of_log, of_quarantine
 
 
 def _exit_on_error(

@@ -223,15 +223,6 @@ def read_committed_offsets(checkpoints: Path) -> dict[str, int]:
     return {stream: min(each[stream] for each in offsets) for stream in streams}
 
 
-def count_unscored(names: Iterable[SegmentName], scored: dict[str, int]) -> int:
-    """Number of segments that at least one query has not committed.
-
-    Messages that arrive while a query runs make new segments, so one run of
-    ``score --once`` leaves those that were written since it began.
-    """
-    return sum(name.seq > scored.get(name.stream, -1) for name in names)
-
-
 def _last_offset(checkpoint: Path) -> dict[str, int] | None:
     """Offset of the last finished batch; None if the query does not read the log."""
     batches = [int(p.name) for p in checkpoint.glob("commits/*") if p.name.isdigit()]

@@ -144,6 +144,19 @@ class SegmentWriter:
         self.next_seq += 1
         return final
 
+    @property
+    def place(self) -> str:
+        """The folder."""
+        return str(self.folder)
+
+    @property
+    def max_payload_bytes(self) -> None:
+        """Any payload fits a file."""
+
+    def write(self, rows: Sequence[LogRow]) -> int:
+        """Write one segment, as `append`; returns its size in bytes."""
+        return self.append(rows).stat().st_size
+
 
 def remove_unfinished(folder: Path, ingester: str) -> int:
     """Delete partial segments of earlier runs of an ingester; returns their number.
@@ -195,6 +208,70 @@ def advance_offset(start: LogOffset, read: Iterable[SegmentName]) -> LogOffset:
     return {s: max(start.get(s, -1), end.get(s, -1)) for s in streams}
 
 
+def group_segments(
+    names: Sequence[SegmentName], size_bytes: int, max_tasks: int, min_task_bytes: int
+) -> list[list[SegmentName]]:
+    """Distribute segments over tasks.
+
+    Args:
+        names: Segments to read.
+        size_bytes: Size of all of them.
+        max_tasks: Maximum number of tasks.
+        min_task_bytes: Smallest size per task.
+    """
+    count = min(max_tasks, len(names), max(1, size_bytes // min_task_bytes))
+    return [list(names[i::count]) for i in range(count)]
+
+
+BYTES_PER_TASK = 256 * 1024
+"""A thousand messages, a tenth of a second of work."""
+
+
+@dataclass(frozen=True)
+class SegmentLog:
+    """Reads the segments of a folder; the contract is `log.MessageLog`.
+
+    Attributes:
+        folder: Folder of the log.
+    """
+
+    folder: Path
+
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """Number of the first and last segment of each stream."""
+        found: dict[str, tuple[int, int]] = {}
+        for name in list_segments(self.folder):  # sorted
+            first, _ = found.get(name.stream, (name.seq, name.seq))
+            found[name.stream] = first, name.seq
+        return found
+
+    def between(
+        self, start: LogOffset, end: LogOffset, max_count: int | None = None
+    ) -> list[SegmentName]:
+        """Segments after one offset up to another, round-robin over the streams.
+
+        A listing of a growing folder may contain a segment and miss an earlier one, so
+        take the end from an earlier listing.
+        """
+        return segments_between(list_segments(self.folder), start, end)[:max_count]
+
+    def read(self, names: Sequence[SegmentName]) -> Iterator[pa.Table]:
+        """Rows of segments."""
+        return (read_intact_segment(self.folder / str(name)) for name in names)
+
+    def split(
+        self, names: Sequence[SegmentName], max_tasks: int
+    ) -> list[list[SegmentName]]:
+        """Distribute segments over tasks by their bytes."""
+        size_bytes = sum((self.folder / str(name)).stat().st_size for name in names)
+        return group_segments(names, size_bytes, max_tasks, BYTES_PER_TASK)
+
+    def count(self, after: LogOffset) -> int:
+        """Number of segments after an offset."""
+        names = list_segments(self.folder)
+        return sum(name.seq > after.get(name.stream, -1) for name in names)
+
+
 def read_segments(
     folder: Path | str, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[Path, pa.Table]]:
@@ -217,8 +294,34 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         OSError: It is not there, or the system cannot read it now.
     """
     wanted = LOG.names if columns is None else list(columns)
-    with report_damage(lambda error: SegmentError(path, str(error))):
-        table = _read(path, wanted)
+    with (
+        report_damage(lambda error: SegmentError(path, str(error))),
+        open_arrow_file(path) as source,
+    ):
+        table = _read(source, wanted)
+    return _with_columns(table, wanted)
+
+
+def encode_segment(rows: Sequence[LogRow]) -> bytes:
+    """A segment as bytes, the content of its file."""
+    sink = pa.BufferOutputStream()
+    _write(sink, rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode_segment(data: bytes, name: str) -> pa.Table:
+    """Rows of a segment with all columns of `SEGMENT`.
+
+    Raises:
+        SegmentError: The segment is damaged.
+    """
+    with report_damage(lambda error: SegmentError(name, str(error))):
+        table = _read(pa.BufferReader(data), SEGMENT.names)
+    return _with_columns(table, SEGMENT.names)
+
+
+def _with_columns(table: pa.Table, wanted: Sequence[str]) -> pa.Table:
     for name in set(wanted).difference(table.column_names):
         nulls = pa.nulls(table.num_rows, SEGMENT.field(name).type)
         table = table.append_column(SEGMENT.field(name), nulls)
@@ -226,26 +329,44 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def read_intact_segment(path: Path) -> pa.Table:
-    """Rows of one segment, for a reader that continues after damage.
+    """Rows of one segment, for a reader that continues after damage, by `make_intact`.
+
+    Shape:
+        out: schemas.LOG.
+    """
+    written_us = path.stat().st_mtime_ns // 1000
+    return make_intact(lambda: read_segment(path, SEGMENT.names), path, written_us)
+
+
+def make_intact(
+    read: Callable[[], pa.Table], place: Path | str, written_us: int
+) -> pa.Table:
+    """Rows of a segment, and in place of damaged ones what is known of them.
 
     A row with a damaged payload has an empty one, and `DAMAGED_ROW` as its reason; one
     that is damaged elsewhere has no id either. A segment that cannot be read is one row
     without an id.
 
+    Args:
+        read: Reads the segment, with all columns of `SEGMENT`.
+        place: Where it is, for the log.
+        written_us: Unix time when it was written, in microseconds.
+
     Shape:
         out: schemas.LOG.
     """
     try:
-        table = read_segment(path, SEGMENT.names)
+        table = read()
     except SegmentError as error:
         log.error("%s", error)  # noqa: TRY400 - the trace adds nothing
-        return _table([_lost_row(path, str(error))]).select(LOG.names)
+        lost = LogRow(written_us, "", b"", reason=str(error))
+        return _table([lost]).select(LOG.names)
     rows = _rows(table)
     payload_sums = table[PAYLOAD_SUM].to_pylist()
     damaged = 0
     for at, is_intact in enumerate(_intact(rows, table)):
         if not is_intact:
-            rows[at] = _lost_row(path, DAMAGED_ROW)
+            rows[at] = LogRow(written_us, "", b"", reason=DAMAGED_ROW)
         elif payload_sums[at] not in {None, zlib.crc32(rows[at].payload)}:
             rows[at] = rows[at]._replace(payload=b"", reason=DAMAGED_ROW)
         else:
@@ -253,13 +374,8 @@ def read_intact_segment(path: Path) -> pa.Table:
         damaged += 1
     if not damaged:
         return table.select(LOG.names)
-    log.error("%d rows of segment %s are damaged", damaged, path)
+    log.error("%d rows of segment %s are damaged", damaged, place)
     return _table(rows).select(LOG.names)
-
-
-def _lost_row(path: Path, reason: str) -> LogRow:
-    written_us = round(path.stat().st_mtime * 1e6)
-    return LogRow(written_us, "", b"", reason=reason)
 
 
 def open_arrow_file(path: Path) -> pa.OSFile:
@@ -309,13 +425,12 @@ def set_segment_aside(path: Path) -> Path:
     return path.replace(folder / path.name)
 
 
-def _read(path: Path, wanted: Sequence[str]) -> pa.Table:
-    with open_arrow_file(path) as source:
-        schema = pa.ipc.open_file(source).schema
-        _check_schema(schema)
-        indices = [schema.get_field_index(n) for n in wanted if n in schema.names]
-        options = pa.ipc.IpcReadOptions(included_fields=indices)
-        table = pa.ipc.open_file(source, options=options).read_all()
+def _read(source: pa.NativeFile, wanted: Sequence[str]) -> pa.Table:
+    schema = pa.ipc.open_file(source).schema
+    _check_schema(schema)
+    indices = [schema.get_field_index(n) for n in wanted if n in schema.names]
+    options = pa.ipc.IpcReadOptions(included_fields=indices)
+    table = pa.ipc.open_file(source, options=options).read_all()
     # Arrow would read outside the file where an offset is damaged.
     table.validate(full=True)
     if ROW_SUM in schema.names and schema.metadata != _count(table.num_rows):

@@ -12,13 +12,14 @@ import json
 import logging
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from backend_spark.ingest.log import MessageLog
 from backend_spark.ingest.retention import read_planned_offset
-from backend_spark.ingest.segment_log import LogOffset, SegmentName, list_segments
+from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.tables.reader import read_transactions
 from backend_spark.tables.store import (
     Folder,
@@ -67,24 +68,24 @@ def read_app_id(tables: Folder, checkpoint: Path) -> str:
 
 
 def check_checkpoint(
-    checkpoint: Path, bronze: Folder, log_folder: Path, app_id: str
+    checkpoint: Path, bronze: Folder, messages: MessageLog, app_id: str
 ) -> QueryStart:
     """Discard a checkpoint that does not agree with bronze; where the query continues.
 
     Args:
         checkpoint: Folder of the checkpoint, after `repair_checkpoint`.
         bronze: Folder of the table.
-        log_folder: Folder of the segment log.
+        messages: The log.
         app_id: Made by `read_app_id`.
     """
     shutil.rmtree(checkpoint.parent / _DISCARDED, ignore_errors=True)
     make_folder(checkpoint)
-    table, names = open_table(bronze), list_segments(log_folder)
+    table, bounds = open_table(bronze), messages.bounds()
     version = table.transaction_version(app_id)
     last = -1 if version is None else version
     plans = _newest_first(checkpoint / "offsets")
     planned = read_planned_offset(plans[0]) or {} if plans else {}
-    streams = {name.stream for name in names} | planned.keys()
+    streams = bounds.keys() | planned.keys()
     offset = read_transactions(table, streams)
     if plans:
         first_batch = _read_first_batch(checkpoint)
@@ -98,7 +99,7 @@ def check_checkpoint(
                 bronze.parent,
             )
             return QueryStart(first_batch, {}, is_new=False)
-        _report_gap(planned, offset, names)
+        _report_gap(planned, offset, bounds)
         _discard(checkpoint, last)
     if table.count() and not offset:
         log.warning("no checkpoint and no offset: all segments are read again")
@@ -123,12 +124,10 @@ def _agrees(checkpoint: Path, planned: int, in_bronze: int) -> bool:
 
 
 def _report_gap(
-    planned: LogOffset, offset: LogOffset, names: Iterable[SegmentName]
+    planned: LogOffset, offset: LogOffset, bounds: Mapping[str, tuple[int, int]]
 ) -> None:
     """Log an error if segments that the tables lack have been deleted."""
-    first: dict[str, int] = {}
-    for name in names:
-        first[name.stream] = min(name.seq, first.get(name.stream, name.seq))
+    first = {stream: low for stream, (low, _) in bounds.items()}
     gaps = (
         min(first.get(stream, seq + 1), seq + 1) - offset.get(stream, -1) - 1
         for stream, seq in planned.items()

@@ -7,7 +7,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ from backend_spark.errors import (
     SupersededError,
     UnfinishedReplayError,
 )
+from backend_spark.ingest.log import check_files_are_read, open_log
 from backend_spark.ingest.retention import read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.streaming.checkpoint import (
@@ -50,8 +52,9 @@ from backend_spark.streaming.sources import SegmentLogSource, TableSource
 from backend_spark.tables.current_writer import renew_current
 from backend_spark.tables.delta_writer import create_tables
 from backend_spark.tables.maintenance import DELETE_EVERY_S, delete_old_rows
+from backend_spark.tables.reader import read_transactions
 from backend_spark.tables.schemas import SPARK_TABLES, TABLES
-from backend_spark.tables.store import Folder, tables_folder
+from backend_spark.tables.store import Folder, open_table, tables_folder
 from service_runtime.errors import AlreadyRunningError
 from service_runtime.lifecycle import SystemdSupervisor, call_on_stop_signals
 from service_runtime.locks import acquire_lock
@@ -362,9 +365,10 @@ def find_start(
     # An earlier job must not commit a batch after the offset is read.
     pipeline.claim.take()
     bronze = pipeline.tables / "bronze"
-    start = check_checkpoint(
-        _checkpoint(data), bronze, data / LOG_FOLDER, pipeline.app_id
-    )
+    read = partial(read_transactions, open_table(bronze))
+    check_files_are_read(data / LOG_FOLDER, settings.kafka, read)
+    messages = open_log(data / LOG_FOLDER, settings.kafka)
+    start = check_checkpoint(_checkpoint(data), bronze, messages, pipeline.app_id)
     if start.is_new:
         pipeline.complete_batch(session)
     return start
@@ -433,6 +437,7 @@ def start_query(
         session.readStream
         .format("yamamori_log")
         .option("path", str(data / LOG_FOLDER))
+        .option("kafka", json.dumps(asdict(settings.kafka)))
         .option("max_segments", str(settings.score.max_segments_per_batch))
         .option("tasks", str(session.sparkContext.defaultParallelism))
         .option("start", json.dumps(offset))

@@ -1,4 +1,4 @@
-"""Spark data sources: the segment log as a stream, and rows of a Delta table.
+"""Spark data sources: the log as a stream, and rows of a Delta table.
 
 ``format("yamamori_log")`` reads the log; ``format("yamamori_table")`` a table, because
 Spark cannot read Delta without additional jars.
@@ -26,37 +26,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from backend_spark.ingest.kafka_settings import KafkaSection
+from backend_spark.ingest.log import MessageLog, end_of, open_log
 from backend_spark.ingest.segment_log import (
     LogOffset,
     SegmentName,
     advance_offset,
-    end_offset,
-    list_segments,
-    read_intact_segment,
-    segments_between,
 )
 from backend_spark.tables.reader import open_dataset
 from backend_spark.tables.schemas import LOG, TABLES, format_ddl
 from backend_spark.tables.store import Folder, open_files, open_table, parse_folder
-
-
-def group_segments(
-    names: Sequence[SegmentName], size_bytes: int, max_tasks: int, min_task_bytes: int
-) -> list[list[SegmentName]]:
-    """Distribute segments over tasks.
-
-    Args:
-        names: Segments to read.
-        size_bytes: Size of all of them.
-        max_tasks: Maximum number of tasks.
-        min_task_bytes: Smallest size per task.
-    """
-    count = min(max_tasks, len(names), max(1, size_bytes // min_task_bytes))
-    return [list(names[i::count]) for i in range(count)]
-
-
-BYTES_PER_TASK = 256 * 1024
-"""A thousand messages, a tenth of a second of work."""
+from service_runtime.decoding import convert
 
 
 @dataclass
@@ -64,20 +44,21 @@ class SegmentPartition(InputPartition):
     """Segments of one task.
 
     Attributes:
-        paths: Files to read.
+        names: Segments to read.
     """
 
-    paths: tuple[str, ...]
+    names: tuple[SegmentName, ...]
 
 
 class SegmentLogSource(DataSource):
-    """Messages of a segment log, as received.
+    """Messages of the log, as received.
 
     Name:
         ``yamamori_log``
 
     Options:
         path: Folder of the log.
+        kafka: `KafkaSection` as JSON; with servers, the log is there.
         max_segments: Maximum number of segments per batch; default 200.
         tasks: Maximum number of tasks per batch; default 2.
         start: Offset at which a new checkpoint starts, as JSON; default: before the
@@ -102,8 +83,9 @@ class SegmentLogSource(DataSource):
     # Spark passes this argument by name.
     def streamReader(self, schema: StructType) -> "SegmentLogReader":  # noqa: N802
         """A reader for one query."""
+        kafka = convert(json.loads(self.options.get("kafka", "{}")), KafkaSection)
         return SegmentLogReader(
-            self.options["path"],
+            open_log(Path(self.options["path"]), kafka),
             int(self.options.get("max_segments", "200")),
             int(self.options.get("tasks", "2")),
             json.loads(self.options.get("start", "{}")),
@@ -119,9 +101,13 @@ class SegmentLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(
-        self, path: str, max_segments: int, tasks: int, start: LogOffset | None = None
+        self,
+        log: MessageLog,
+        max_segments: int,
+        tasks: int,
+        start: LogOffset | None = None,
     ) -> None:
-        self.path = path
+        self.log = log
         self.max_segments = max_segments
         self.tasks = tasks
         self.start = start or {}
@@ -137,46 +123,29 @@ class SegmentLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Set the end to the current end of the log."""
-        self.end = end_offset(list_segments(Path(self.path)))
+        self.end = end_of(self.log)
 
     def latestOffset(self, start: LogOffset, limit: ReadLimit) -> LogOffset:  # noqa: N802
         """End of the next batch."""
-        names, end = self._list()
-        waiting = segments_between(names, start, end)
-        if isinstance(limit, ReadMaxFiles):
-            waiting = waiting[: limit.max_files]
-        return advance_offset(start, waiting)
+        end = end_of(self.log)
+        if self.end is not None:
+            last = self.end
+            end = {s: min(seq, last[s]) for s, seq in end.items() if s in last}
+        max_count = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        return advance_offset(start, self.log.between(start, end, max_count))
 
     def partitions(
         self, start: LogOffset, end: LogOffset
     ) -> Sequence[SegmentPartition]:
         """Tasks that read the segments of a batch."""
-        folder = Path(self.path)
-        names = segments_between(list_segments(folder), start, end)
-        size_bytes = sum((folder / str(name)).stat().st_size for name in names)
-        return [
-            SegmentPartition(tuple(f"{self.path}/{name}" for name in group))
-            for group in group_segments(names, size_bytes, self.tasks, BYTES_PER_TASK)
-        ]
+        tasks = self.log.split(self.log.between(start, end), self.tasks)
+        return [SegmentPartition(tuple(names)) for names in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of the segments of a task; runs on an executor."""
         assert isinstance(partition, SegmentPartition)  # noqa: S101 - made by partitions
-        for path in partition.paths:
-            yield from read_intact_segment(Path(path)).to_batches()
-
-    def _list(self) -> tuple[list[SegmentName], LogOffset]:
-        """Segments in the folder, and the offset up to which the list is complete.
-
-        A listing of a growing folder may contain a segment and miss an earlier one. A
-        second listing contains everything older than the end of the first.
-        """
-        folder = Path(self.path)
-        end = end_offset(list_segments(folder))
-        if self.end is not None:
-            last = self.end
-            end = {s: min(seq, last[s]) for s, seq in end.items() if s in last}
-        return list_segments(folder), end
+        for table in self.log.read(partition.names):
+            yield from table.to_batches()
 
 
 ColumnBounds = Mapping[str, tuple[int | None, int | None]]

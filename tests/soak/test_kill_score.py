@@ -3,7 +3,7 @@
 `tests/system/test_nothing_lost.py` also kills it, but mostly while Spark starts. Here
 it is killed between the plan and the end of a batch, or while cells wait for a pass; a
 kill at another moment does not count. Then an executor is killed. The tables are in a
-folder, or in an object store.
+folder, or in an object store; the log is a folder, or a topic of Kafka.
 """
 
 import os
@@ -21,9 +21,14 @@ from typing import Final
 import pytest
 from conftest import wait_until
 from growing_log import GrowingLog
+from kafka_cluster import new_topic, open_kafka
 from object_stores import run_store
 from storm_log import ids
 
+from backend_spark.ingest.kafka_log import KafkaWriter
+from backend_spark.ingest.kafka_settings import KafkaSection
+from backend_spark.ingest.log import LogWriter
+from backend_spark.ingest.segment_log import SegmentWriter
 from backend_spark.streaming.pipeline import SCORED_TRANSACTION_PREFIX
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVEL_KEY
@@ -37,7 +42,7 @@ KILLS: Final = (
 SCORE: Final = [sys.executable, "-m", "backend_spark", "score", "--config"]
 RECEIVED: Final = ("bronze", "silver", "messages")
 START_TIMEOUT_S: Final = 900.0
-INTERVAL_S: Final = {"file": 0.25, "s3": 1.0, "az": 1.0}
+INTERVAL_S: Final = {"file": 0.25, "s3": 1.0, "az": 1.0, "kafka": 0.25}
 """Time between two segments; the servers of the tests are slower than a disk."""
 
 
@@ -161,18 +166,24 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-@pytest.fixture(params=["file", "s3", "az"])
+@pytest.fixture(params=["file", "s3", "az", "kafka"])
+def store(request: pytest.FixtureRequest) -> str:
+    """What is not in a folder: the tables at a store, or the log in Kafka."""
+    return str(request.param)
+
+
+@pytest.fixture
 def tables(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Folder]:
     """Where the tables are; nothing is there yet."""
-    if request.param == "file":
+    if store in {"file", "kafka"}:
         yield tmp_path / "data/tables"
         return
-    with run_store(request.param, tmp_path / "store.log") as store:
-        for name, value in store.environment.items():
+    with run_store(store, tmp_path / "store.log") as server:
+        for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        yield parse_folder(store.make_place())
+        yield parse_folder(server.make_place())
 
 
 @pytest.fixture
@@ -182,22 +193,36 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def feed(data: Path, tables: Folder) -> Iterator[GrowingLog]:
+def kafka(store: str) -> Iterator[KafkaSection]:
+    """Settings of the log."""
+    if store != "kafka":
+        yield KafkaSection()
+        return
+    with open_kafka() as cluster:
+        yield KafkaSection(servers=cluster.servers, topic=new_topic(cluster))
+
+
+@pytest.fixture
+def feed(data: Path, store: str, kafka: KafkaSection) -> Iterator[GrowingLog]:
     """A log that grows."""
-    scheme = str(tables).partition("://")[0] if "://" in str(tables) else "file"
-    made = GrowingLog(data / "log", INTERVAL_S[scheme])
+    writer: LogWriter = SegmentWriter(data / "log", "ingest-0.0a")
+    if kafka.servers is not None:
+        writer = KafkaWriter(kafka, "ingest-0", wait_s=30.0)
+    made = GrowingLog(writer, INTERVAL_S[store])
     yield made
     made.stop()
 
 
 @pytest.fixture
 def running(
-    tmp_path: Path, data: Path, tables: Folder, quick_java: None
+    tmp_path: Path, data: Path, tables: Folder, kafka: KafkaSection, quick_java: None
 ) -> Iterator[Job]:
     """The job over the log, with batches and passes without pauses."""
     config = tmp_path / "backend.toml"
+    lines = f'[kafka]\nservers = "{kafka.servers}"\ntopic = "{kafka.topic}"\n'
+    servers = lines if kafka.servers else ""
     config.write_text(
-        f'[backend]\ndata = "{data}"\ntables = "{tables}"\n'
+        f'{servers}[backend]\ndata = "{data}"\ntables = "{tables}"\n'
         '[score]\nmaster = "local[2]"\n'
         "max_segments_per_batch = 20\ntrigger_s = 0\nevery_s = 0\n"
     )

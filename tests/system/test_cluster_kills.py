@@ -19,6 +19,7 @@ from packed_environment import pack_environment
 from storm_log import ids
 
 import backend_spark
+from backend_spark.ingest.segment_log import SegmentWriter
 from backend_spark.streaming.pipeline import SCORED_TRANSACTION_PREFIX
 from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import LEVEL_KEY, SENSOR_KEY
@@ -127,7 +128,7 @@ def cluster(
 @pytest.fixture
 def feed(cluster: Cluster) -> Iterator[GrowingLog]:
     """A log that grows."""
-    made = GrowingLog(cluster.data / "log", 1.0)
+    made = GrowingLog(SegmentWriter(cluster.data / "log", "ingest-0.0a"), 1.0)
     yield made
     made.stop()
 

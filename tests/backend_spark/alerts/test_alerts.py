@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,23 @@ import pytest
 from conftest import wait_until
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from kafka_cluster import KafkaCluster, run_kafka
 
 from backend_spark.alerts import process
 from backend_spark.alerts.log_follower import AlertCheckpoint, LogFollower
 from backend_spark.alerts.process import AlertWriter, read_alert_ids, read_offset
-from backend_spark.ingest.segment_log import DAMAGED_ROW, LogRow, SegmentWriter
+from backend_spark.ingest.kafka_log import KafkaWriter
+from backend_spark.ingest.log import LogWriter
+from backend_spark.ingest.segment_log import (
+    DAMAGED_ROW,
+    LogRow,
+    SegmentLog,
+    SegmentWriter,
+)
 from backend_spark.tables import delta_writer
 from backend_spark.tables.delta_writer import DataFile, create_tables
 from backend_spark.tables.reader import DeltaTables, open_tables
+from backend_spark.tables.store import open_table
 from service_runtime.crash_guard import make_crash_guard
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
@@ -77,12 +86,14 @@ def open_alerts(tmp_path: Path) -> Callable[[], AlertWriter]:
 
     def make() -> AlertWriter:
         table, log = tables / "alerts", tmp_path / "log"
-        follower = LogFollower(log, time.monotonic, read_offset(table, log))
+        messages = SegmentLog(log)
+        offset = read_offset(table, messages)
+        follower = LogFollower(log, time.monotonic, offset)
         known = read_alert_ids(DeltaTables(tables))
         progress = AlertCheckpoint(tmp_path / "checkpoints" / "alerts")
         guard = make_crash_guard(tmp_path, "alerts").open()
         return AlertWriter(
-            table, follower, known, time.monotonic, list, progress, guard
+            table, messages, follower, known, time.monotonic, list, progress, guard
         )
 
     return make
@@ -91,6 +102,7 @@ def open_alerts(tmp_path: Path) -> Callable[[], AlertWriter]:
 def drain(loop: AlertWriter) -> None:
     """Read to the end of the log, with a new follower per step that lists at once."""
     while True:
+        assert isinstance(loop.follower, LogFollower)
         loop.follower = LogFollower(
             loop.follower.folder, time.monotonic, loop.follower.offset
         )
@@ -236,19 +248,58 @@ def test_follower_alternates_between_streams_and_finds_new_ones(tmp_path: Path) 
     assert [n.stream for n in follower.next_segments(9)] == ["i.0c"]
 
 
+def test_files_are_read_before_a_topic(
+    make_data: Callable[[str], Any], kafka: KafkaCluster
+) -> None:
+    """After the change to Kafka, with the offset of the files in the table."""
+    data = make_data(f'[kafka]\nservers = "{kafka.servers}"\n')
+    SegmentWriter(data.folder / "log", "i.0a").append([message(0, 5), message(1, 1)])
+    KafkaWriter(data.settings.kafka, "i", wait_s=30.0).write([message(2, 5)])
+    command = [sys.executable, "-m", "backend_spark", "alerts", "--config"]
+    process = subprocess.Popen([*command, str(data.config)])
+    wait_until(lambda: len(ids(data.folder)) == 2, timeout_s=60)
+    process.terminate()
+    table = open_table(data.folder / "tables" / "alerts")
+
+    assert process.wait() == 0
+    assert ids(data.folder) == {("n", 0): 1, ("n", 2): 1}
+    assert table.transaction_version("i.0a") == 0
+    assert table.transaction_version("yamamori-log.0") == 0
+
+
+@pytest.fixture
+def kafka() -> Iterator[KafkaCluster]:
+    """A cluster with the topic."""
+    with run_kafka() as cluster:
+        cluster.create_topic("yamamori-log")
+        yield cluster
+
+
+@pytest.fixture(params=["segments", "kafka"])
+def data_and_writer(
+    request: pytest.FixtureRequest, make_data: Callable[[str], Any]
+) -> tuple[Any, LogWriter]:
+    """A data folder, and the writer of its log."""
+    if request.param == "segments":
+        data = make_data("")
+        return data, SegmentWriter(data.folder / "log", "i.0a")
+    kafka: KafkaCluster = request.getfixturevalue("kafka")
+    data = make_data(f'[kafka]\nservers = "{kafka.servers}"\n')
+    return data, KafkaWriter(data.settings.kafka, "i", wait_s=30.0)
+
+
 def test_process_killed_repeatedly_writes_each_alert_once(
-    make_data: Callable[[], Any],
+    data_and_writer: tuple[Any, LogWriter],
 ) -> None:
     """The real command is killed by kill -9 while urgent messages arrive."""
-    data = make_data()
-    writer = SegmentWriter(data.folder / "log", "i.0a")
+    data, writer = data_and_writer
     command = [sys.executable, "-m", "backend_spark", "alerts", "--config"]
     stop = threading.Event()
     sent: list[int] = []
 
     def send() -> None:
         while not stop.wait(0.01):
-            writer.append([message(len(sent), 4 + len(sent) % 2)])
+            writer.write([message(len(sent), 4 + len(sent) % 2)])
             sent.append(len(sent))
 
     sender = threading.Thread(target=send)

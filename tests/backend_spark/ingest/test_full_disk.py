@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Broker, free_port, wait_until
-from ingesting import IngestBench, Sender
+from ingesting import IngestBench, Sender, scrape, value
 
 from backend_spark.ingest.deduplication import MessageIdSet, archived_ids_path
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter, list_segments
@@ -63,19 +62,6 @@ def sender(broker: Broker) -> Iterator[Sender]:
     sender = Sender(broker)
     yield sender
     sender.connection.stop()
-
-
-def scrape(port: int) -> str:
-    """The metrics page."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
-        return page.read().decode()
-
-
-def value(port: int, name: str) -> float:
-    """Value of a metric without labels."""
-    found = re.search(rf"^yamamori_{name} (\S+)$", scrape(port), re.MULTILINE)
-    assert found is not None
-    return float(found[1])
 
 
 def fill_up(path: Path) -> None:

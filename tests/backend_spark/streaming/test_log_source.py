@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
-from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.ingest.segment_log import LogRow, SegmentLog, SegmentWriter
 from backend_spark.streaming.sources import SegmentLogReader
 from backend_spark.tables.schemas import LOG
 
@@ -33,7 +33,7 @@ def test_capped_batches_read_the_whole_log(tmp_path: Path) -> None:
     writer = SegmentWriter(tmp_path, "a.01")
     for seq in range(5):
         writer.append([row(seq)])
-    reader = SegmentLogReader(str(tmp_path), max_segments=2, tasks=2)
+    reader = SegmentLogReader(SegmentLog(tmp_path), max_segments=2, tasks=2)
     limit = reader.getDefaultReadLimit()
     assert isinstance(limit, ReadMaxFiles)
     offset, read = reader.initialOffset(), []
@@ -48,7 +48,7 @@ def test_capped_batches_read_the_whole_log(tmp_path: Path) -> None:
 
 def test_offset_does_not_decrease_when_files_are_removed(tmp_path: Path) -> None:
     """For example in a trimmed log."""
-    reader = SegmentLogReader(str(tmp_path / "nowhere"), 2, 2)
+    reader = SegmentLogReader(SegmentLog(tmp_path / "nowhere"), 2, 2)
 
     assert reader.latestOffset({"a.01": 7}, ReadAllAvailable()) == {"a.01": 7}
 
@@ -57,7 +57,7 @@ def test_available_now_ends_at_the_end_of_the_log_at_start(tmp_path: Path) -> No
     """Later segments and runs are left for the next query."""
     writer = SegmentWriter(tmp_path, "a.01")
     writer.append([row(0)])
-    reader = SegmentLogReader(str(tmp_path), 100, 2)
+    reader = SegmentLogReader(SegmentLog(tmp_path), 100, 2)
     reader.prepareForTriggerAvailableNow()
     writer.append([row(1)])
     SegmentWriter(tmp_path, "a.02").append([row(2)])
@@ -68,7 +68,7 @@ def test_available_now_ends_at_the_end_of_the_log_at_start(tmp_path: Path) -> No
 def test_rows_have_the_schema_that_spark_requires(tmp_path: Path) -> None:
     """Spark refuses a batch whose Arrow types differ in any detail."""
     SegmentWriter(tmp_path, "a.01").append([row(0)])
-    reader = SegmentLogReader(str(tmp_path), 100, 2)
+    reader = SegmentLogReader(SegmentLog(tmp_path), 100, 2)
     (partition,) = reader.partitions({}, {"a.01": 0})
     (batch,) = list(reader.read(partition))
 

@@ -9,9 +9,9 @@ from backend_spark.ingest.segment_log import (
     SegmentName,
     advance_offset,
     end_offset,
+    group_segments,
     segments_between,
 )
-from backend_spark.streaming.sources import group_segments
 
 segments = st.builds(
     SegmentName, st.sampled_from(["a.01", "a.02", "b.01"]), st.integers(0, 30)

@@ -10,10 +10,14 @@ from backend_spark.ingest.deduplication import archived_ids_path
 from backend_spark.ingest.retention import (
     LogLimits,
     SegmentRetention,
-    count_unscored,
     read_committed_offsets,
 )
-from backend_spark.ingest.segment_log import LogRow, SegmentWriter, list_segments
+from backend_spark.ingest.segment_log import (
+    LogRow,
+    SegmentLog,
+    SegmentWriter,
+    list_segments,
+)
 from backend_spark.streaming.sources import SegmentLogSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
@@ -88,7 +92,7 @@ def test_unscored_messages_after_a_run_arrived_during_it(
             writer.append([LogRow(1_800_000_000, "/4/1", b"", "n", "b", seq, 5)])
 
     def left() -> int:
-        return count_unscored(list_segments(log), read_committed_offsets(checkpoints))
+        return SegmentLog(log).count(read_committed_offsets(checkpoints))
 
     write(40)
     before = left()

@@ -1,0 +1,183 @@
+"""The ingest process with its log in Kafka, on a real Mosquitto, killed and restarted.
+
+The brokers of Kafka are librdkafka's mock brokers in a process of their own.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import Broker, free_port, wait_until
+from ingesting import TOPIC, IngestBench, Sender, scrape, value
+from kafka_cluster import PRODUCE, KafkaCluster, run_kafka
+
+from backend_spark.ingest.kafka_log import KafkaLog
+from backend_spark.ingest.kafka_settings import KafkaSection
+from backend_spark.ingest.log import end_of
+from backend_spark.ingest.segment_log import list_segments, read_segments
+from spatial_mqtt.transport import Publication
+
+pytestmark = pytest.mark.broker
+
+LOG_TOPIC = "yamamori-log"
+
+
+class KafkaIngestBench(IngestBench):
+    """Ingester processes that write to Kafka."""
+
+    kafka_log: KafkaLog
+
+    def logged(self) -> Counter[int]:
+        tables = self.kafka_log.read(self.kafka_log.between({}, end_of(self.kafka_log)))
+        return Counter(seq for table in tables for seq in table["seq"].to_pylist())
+
+
+@pytest.fixture
+def kafka() -> Iterator[KafkaCluster]:
+    """A cluster with the topic."""
+    with run_kafka() as cluster:
+        cluster.create_topic(LOG_TOPIC)
+        yield cluster
+
+
+@pytest.fixture
+def port() -> int:
+    """Port of the metrics."""
+    return free_port()
+
+
+@pytest.fixture
+def ingester(
+    broker: Broker, kafka: KafkaCluster, port: int, make_data: Callable[[str], Any]
+) -> Iterator[KafkaIngestBench]:
+    """An ingester that reads from the broker and writes to Kafka."""
+    data = make_data(
+        f'[ingest]\nbroker = "{broker.url}"\n[kafka]\nservers = "{kafka.servers}"\n'
+        f'max_record_bytes = 20000\n[metrics]\nlisten = "127.0.0.1:{port}"\n'
+    )
+    ingester = KafkaIngestBench(data.config, data.folder)
+    ingester.kafka_log = KafkaLog(KafkaSection(servers=kafka.servers, topic=LOG_TOPIC))
+    yield ingester
+    ingester.end_all()
+
+
+@pytest.fixture
+def sender(broker: Broker) -> Iterator[Sender]:
+    """A node on the same broker."""
+    sender = Sender(broker)
+    yield sender
+    sender.connection.stop()
+
+
+def test_message_is_in_kafka_when_its_receipt_arrives(
+    ingester: KafkaIngestBench, sender: Sender
+) -> None:
+    """A duplicate gets a receipt but is not logged; no segment file is written."""
+    process = ingester.start()
+    wait_until(lambda: bool(sender.offers))
+    sender.send(1, priority=5)
+    wait_until(lambda: sender.has_receipt(1))
+    logged = ingester.logged()
+    sender.receipts.clear()
+    sender.send(1, priority=5)
+    wait_until(lambda: sender.has_receipt(1))
+
+    process.terminate()
+    _, stderr = process.communicate(timeout=60)
+
+    assert logged == {1: 1}
+    assert ingester.logged() == {1: 1}
+    assert "kafka.topic must have 2 replicas or more, got 1" in stderr
+    assert list_segments(ingester.log) == []
+
+
+def test_nothing_is_acknowledged_while_kafka_is_away(
+    ingester: KafkaIngestBench, sender: Sender, kafka: KafkaCluster, port: int
+) -> None:
+    """Neither by a receipt nor at a stop; the next run has the message once."""
+    process = ingester.start()
+    wait_until(lambda: bool(sender.offers))
+    sender.send(1, priority=5)
+    wait_until(lambda: sender.has_receipt(1))
+    up = value(port, "ingest_log_unavailable"), value(port, "log_segments")
+    kafka.set_up(is_up=False)
+    sender.send(2, priority=5)
+    wait_until(lambda: value(port, "ingest_log_unavailable") == 1)
+    has_log_metrics = "yamamori_log_" in scrape(port)
+    process.terminate()
+    _, stderr = process.communicate(timeout=60)
+    has_receipt = sender.has_receipt(2)
+    kafka.set_up(is_up=True)
+    before = ingester.logged()
+    ingester.start()
+    wait_until(lambda: sender.has_receipt(2))
+
+    assert process.returncode == 0
+    assert "got no answer for 1" in stderr
+    assert "nothing is acknowledged until there is an answer" in stderr
+    assert not has_receipt
+    assert (up, has_log_metrics) == ((0, 1), False)
+    assert before == {1: 1}
+    assert ingester.logged() == {1: 1, 2: 1}
+
+
+def test_kill_during_a_stream_keeps_each_message_once(
+    ingester: KafkaIngestBench, sender: Sender, kafka: KafkaCluster
+) -> None:
+    """Two kill -9 and passing errors while messages arrive."""
+    count = 400
+    process = ingester.start()
+    wait_until(lambda: bool(sender.offers))
+    for seq in range(count):
+        sender.send(seq, priority=1 + seq % 5)
+        if seq % 50 == 0:
+            kafka.fail(PRODUCE, 7)
+        if seq in {130, 270}:
+            wait_until(lambda: bool(ingester.logged()))
+            process.kill()
+            process.wait()
+            process = ingester.start()
+    wait_until(lambda: len(ingester.logged()) == count, timeout_s=90)
+    for seq in range(0, count, 7):
+        sender.send(seq)
+    sender.receipts.clear()
+    sender.send(count)
+    wait_until(lambda: sender.has_receipt(count))
+
+    assert ingester.logged() == dict.fromkeys(range(count + 1), 1)
+
+
+def test_message_too_large_for_a_record_goes_to_quarantine(
+    ingester: KafkaIngestBench, sender: Sender
+) -> None:
+    """It does not stop the ones behind it."""
+    ingester.start()
+    wait_until(lambda: bool(sender.offers))
+    sender.connection.publish(Publication(TOPIC, b"x" * 30_000))
+    message = Publication(TOPIC, b"y" * 30_000, message_id="node-1:b:7")
+    sender.connection.publish(message)
+    sender.send(2)
+    wait_until(lambda: sender.has_receipt(2))
+    rows = [row for _, t in read_segments(ingester.quarantine) for row in t.to_pylist()]
+
+    assert ingester.logged() == {2: 1}
+    assert "payload must be at most 10000 bytes" in rows[1]["reason"]
+    assert len(rows[1]["payload"]) == 30_000
+
+
+def test_refused_records_end_the_process_without_loss(
+    ingester: KafkaIngestBench, sender: Sender, kafka: KafkaCluster
+) -> None:
+    """The error says what to do; the broker repeats the message to the next run."""
+    process = ingester.start()
+    wait_until(lambda: bool(sender.offers))
+    kafka.fail(PRODUCE, 29)
+    sender.send(3, priority=5)
+    _, stderr = process.communicate(timeout=60)
+    ingester.start()
+    wait_until(lambda: sender.has_receipt(3))
+
+    assert process.returncode == 70
+    assert "let this account write and read the topic" in stderr
+    assert ingester.logged() == {3: 1}

@@ -1,0 +1,252 @@
+"""What a log in Kafka does besides the contract: faults, retention, sizes, options."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from kafka_cluster import PRODUCE, KafkaCluster, run_kafka
+
+from backend_spark.errors import LogUnavailableError
+from backend_spark.ingest.kafka_log import KafkaLog, KafkaWriter, split_rows
+from backend_spark.ingest.kafka_settings import KafkaSection, client_options
+from backend_spark.ingest.log import check_files_are_read
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter, encode_segment
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError, build_settings
+
+TOPIC = "log"
+STREAM = "log.0"
+
+
+@pytest.fixture
+def kafka() -> Iterator[KafkaCluster]:
+    """A cluster with the topic."""
+    with run_kafka() as cluster:
+        cluster.create_topic(TOPIC)
+        yield cluster
+
+
+def section(kafka: KafkaCluster, **changes: object) -> KafkaSection:
+    """Settings of the cluster."""
+    values = {"servers": kafka.servers, "topic": TOPIC, "timeout_s": 5.0}
+    return build_settings(KafkaSection, {**values, **changes})
+
+
+def row(seq: int, payload: bytes = b"x") -> LogRow:
+    """A message."""
+    return LogRow(1_700_000_000_000_000 + seq, "/4/1", payload, "n", "b", seq, 1)
+
+
+def seqs(log: KafkaLog) -> list[int]:
+    """Sequence numbers of all messages."""
+    end = {stream: last for stream, (_, last) in log.bounds().items()}
+    tables = log.read(log.between({}, end))
+    return [seq for table in tables for seq in table["seq"].to_pylist()]
+
+
+def test_rows_are_written_once_when_the_brokers_come_back(kafka: KafkaCluster) -> None:
+    """Until then nothing is confirmed; calling again does not append again."""
+    writer, log = KafkaWriter(section(kafka), "a", wait_s=0.5), KafkaLog(section(kafka))
+    writer.wait_s = 10.0
+    writer.write([row(0)])
+    kafka.set_up(is_up=False)
+    writer.wait_s = 0.5
+    rows = [row(1)]
+    for _ in range(2):
+        with pytest.raises(LogUnavailableError, match="got no answer for 1; they are"):
+            writer.write(rows)
+    kafka.set_up(is_up=True)
+    writer.wait_s = 30.0
+    writer.write(rows)
+
+    assert seqs(log) == [0, 1]
+
+
+def test_passing_error_is_repeated_by_the_producer(kafka: KafkaCluster) -> None:
+    """Errors that repeating the request mends never reach the caller."""
+    writer = KafkaWriter(section(kafka), "a", wait_s=30.0)
+    kafka.fail(PRODUCE, KafkaError.REQUEST_TIMED_OUT)
+    kafka.fail(PRODUCE, KafkaError.NOT_ENOUGH_REPLICAS, 2)
+    writer.write([row(0)])
+    writer.write([row(1)])
+
+    assert seqs(KafkaLog(section(kafka))) == [0, 1]
+
+
+def test_refusal_is_an_error_with_its_remedy(kafka: KafkaCluster) -> None:
+    """The rows count as unwritten."""
+    writer = KafkaWriter(section(kafka), "a", wait_s=30.0)
+    kafka.fail(PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+    with pytest.raises(FieldError, match=r"authorization failed.*let this account"):
+        writer.write([row(0)])
+
+
+def test_missing_topic_is_an_error(kafka: KafkaCluster) -> None:
+    """It is never created by the way, with one replica."""
+    log = KafkaLog(section(kafka, topic="other"))
+
+    with pytest.raises(FieldError, match=r"Unknown topic.*create the topic"):
+        log.bounds()
+
+
+def test_records_deleted_before_they_were_read_are_reported(
+    kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Reading continues with the oldest that is left."""
+    writer, log = KafkaWriter(section(kafka), "a"), KafkaLog(section(kafka))
+    for seq in range(6):
+        writer.write([row(seq)])
+    kafka.delete_before(TOPIC, 0, 4)
+    with caplog.at_level(logging.ERROR):
+        names = log.between({STREAM: 1}, {STREAM: 5})
+        log.between({STREAM: 1}, {STREAM: 5})
+
+    assert [name.seq for name in names] == [4, 5]
+    assert caplog.text.count("2 records were deleted before they were read") == 1
+    assert log.bounds() == {STREAM: (4, 5)}
+    assert (log.count({}), log.count({STREAM: 4})) == (2, 1)
+
+
+def test_record_that_is_no_segment_costs_itself_only(kafka: KafkaCluster) -> None:
+    """It is a row with a reason, in its place."""
+    writer, log = KafkaWriter(section(kafka), "a"), KafkaLog(section(kafka))
+    writer.write([row(0)])
+    stranger = Producer({"bootstrap.servers": kafka.servers})
+    stranger.produce(TOPIC, b"hello", partition=0)
+    stranger.flush(30)
+    writer.write([row(1)])
+    tables = log.read(log.between({}, {STREAM: 2}))
+    rows = [each for table in tables for each in table.to_pylist()]
+
+    assert [each["seq"] for each in rows] == [0, None, 1]
+    assert "segment log.0-0000000001.arrow cannot be read" in rows[1]["reason"]
+    assert "Check the disks of the brokers" in rows[1]["reason"]
+
+
+def test_files_that_were_not_read_are_not_left_behind(tmp_path: Path) -> None:
+    """Kafka is refused until they are; without files any start is fine."""
+    kafka = KafkaSection(servers="localhost:9092")
+    check_files_are_read(tmp_path, kafka, lambda _: {})
+    writer = SegmentWriter(tmp_path, "ingest-0.01")
+    for seq in range(3):
+        writer.append([row(seq)])
+    check_files_are_read(tmp_path, kafka, lambda _: {"ingest-0.01": 2})
+    check_files_are_read(tmp_path, KafkaSection(), lambda _: {})
+
+    with pytest.raises(SettingsError, match=r"2 unread segments'; remove \[kafka\]"):
+        check_files_are_read(tmp_path, kafka, lambda _: {"ingest-0.01": 0})
+
+
+def test_new_topic_of_the_same_name_is_refused(kafka: KafkaCluster) -> None:
+    """Its first messages would be skipped."""
+    log = KafkaLog(section(kafka))
+    KafkaWriter(section(kafka), "a").write([row(0)])
+
+    with pytest.raises(FieldError, match=r"the one that was read, which has record 9"):
+        log.between({STREAM: 9}, {STREAM: 9})
+
+
+def test_ingesters_keep_to_one_partition_each(kafka: KafkaCluster) -> None:
+    """The order of their messages holds; a task reads several partitions."""
+    kafka.create_topic("wide", 4)
+    wide = section(kafka, topic="wide")
+    for ingester in "abcdefgh":
+        writer = KafkaWriter(wide, ingester)
+        for seq in range(3):
+            writer.write([row(seq, ingester.encode())])
+    log = KafkaLog(wide)
+    end = {stream: last for stream, (_, last) in log.bounds().items()}
+    read: dict[bytes, list[int]] = {}
+    for table in log.read(log.between({}, end)):
+        for each in table.to_pylist():
+            read.setdefault(each["payload"], []).append(each["seq"])
+
+    assert len(end) > 1
+    assert read == {c.encode(): [0, 1, 2] for c in "abcdefgh"}
+
+
+def test_large_batches_are_split_into_records(kafka: KafkaCluster) -> None:
+    """None is larger than the limit, the first message of a part excepted."""
+    small = section(kafka, max_record_bytes=50_000)
+    rows = [row(seq, b"y" * (seq * 977 % 20_000)) for seq in range(100)]
+    KafkaWriter(small, "a").write(rows)
+    parts = list(split_rows(rows, 50_000))
+
+    assert seqs(KafkaLog(small)) == list(range(100))
+    assert 10 < len(parts) < 40
+    assert max(len(encode_segment(part)) for part in parts) <= 50_000
+
+
+@pytest.mark.parametrize(
+    ("servers", "protocol"),
+    [("127.0.0.1:9092,localhost:9093", "plaintext"), ("k1.example:9092", "ssl")],
+)
+def test_other_machines_are_reached_by_tls(servers: str, protocol: str) -> None:
+    """A file of options can say otherwise."""
+    options = client_options(KafkaSection(servers=servers))
+
+    assert options["security.protocol"] == protocol
+
+
+def test_file_of_options_is_added(tmp_path: Path) -> None:
+    """Comments and empty lines are skipped."""
+    path = tmp_path / "options"
+    path.write_text("# ours\n\nsecurity.protocol = sasl_ssl\nsasl.password=a=b\n")
+    options = client_options(
+        KafkaSection(servers="k1.example:9092", options_file=str(path))
+    )
+
+    assert options["security.protocol"] == "sasl_ssl"
+    assert options["sasl.password"] == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("acks=1", r"line 1 must be name=value, and none of acks, .*got 'acks=...'"),
+        ("delivery.timeout.ms=1", r"got 'delivery.timeout.ms=...'"),
+        ("\npassword", r"line 2 must be .*got 'a line without ='"),
+        (None, "cannot be read"),
+    ],
+)
+def test_unusable_options_are_refused(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
+    """Among them those on which the promise of a receipt rests."""
+    path = tmp_path / "options"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(SettingsError, match=message):
+        client_options(KafkaSection(servers="localhost:1", options_file=str(path)))
+
+
+@pytest.mark.parametrize("text", ["no.such.option=1", "retries=0"])
+def test_options_that_the_library_refuses_are_settings_errors(
+    tmp_path: Path, text: str
+) -> None:
+    """An unknown one, and one against the promise of a receipt."""
+    path = tmp_path / "options"
+    path.write_text(text)
+    section = KafkaSection(servers="localhost:1", options_file=str(path))
+
+    with pytest.raises(SettingsError, match=r"kafka\.options_file must be options of"):
+        KafkaWriter(section, "a")
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"servers": "k1"}, "servers must be host:port"),
+        ({"servers": "http://k1:9092"}, "servers must be host:port"),
+        ({"topic": "a/b"}, "topic must be 1 to 249"),
+        ({"max_record_bytes": 1}, "max_record_bytes"),
+    ],
+)
+def test_settings_are_checked(values: dict[str, object], field: str) -> None:
+    """With the field and the rule."""
+    with pytest.raises(SettingsError, match=field):
+        build_settings(KafkaSection, values)
