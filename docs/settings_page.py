@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from backend_spark.config import BackendSettings
+from backend_spark.exports.joint import JointSettings
 from edge_agent.config import NodeSections
 from edge_agent.sensors.registry import SENSOR_KINDS, find_sensor_kind
 from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
@@ -13,6 +14,7 @@ PROGRAMS = {
     "A Manager (`gateway-daemon manager`)": ManagerSettings,
     "The signer of certificates (`gateway-daemon ca sign`)": SignerSettings,
     "The backend (`backend-spark`)": BackendSettings,
+    "A joint view of several backends (`backend-spark joint`)": JointSettings,
 }
 COLUMNS = "| key | value | bounds | default | meaning |\n|---|---|---|---|---|"
 HEAD = """# Settings

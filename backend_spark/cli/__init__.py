@@ -59,6 +59,10 @@ COMMANDS: Final = {
         "backend_spark.cli.jobs:ingest",
         "Write messages to the log, then acknowledge them; until SIGTERM.",
     ),
+    "joint": (
+        "backend_spark.cli.joint:joint",
+        "Answer a QUERY in SQL on the newest levels of several backends.",
+    ),
     "judge": (
         "backend_spark.cli.judge:judge",
         "Judge a table of readings as the pipeline does ('-' reads standard input).",

@@ -44,10 +44,20 @@ def run_sql(section: BackendSection, query: str | None, form: str) -> None:
     if query is None and sys.stdin.isatty():
         _converse(tables, form)
     else:
-        _answer(tables, sys.stdin.read() if query is None else query, form)
+        answer_sql(tables, sys.stdin.read() if query is None else query, form)
 
 
-def _answer(tables: SqlTables, query: str, form: str) -> None:
+def answer_sql(tables: SqlTables, query: str, form: str) -> None:
+    """Print the answer to a query.
+
+    Args:
+        tables: What is asked.
+        query: The query.
+        form: table, csv or json.
+
+    Raises:
+        SqlError: The query cannot be answered.
+    """
     result = tables.query(query)
     try:
         if result is not None:
@@ -62,7 +72,7 @@ def _converse(tables: SqlTables, form: str) -> None:
     click.echo(HELP)
     for query in _read_queries():
         try:
-            _answer(tables, query, form)
+            answer_sql(tables, query, form)
         except SqlError as error:
             click.echo(f"Error: {error}", err=True)
 

@@ -5,14 +5,18 @@ refuses ``SELECT at``. Other names are the same.
 """
 
 import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
 
 from backend_spark.config import BackendSection
 from backend_spark.errors import SqlError
-from backend_spark.tables.reader import DeltaTables, open_tables
+from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import TABLES
 from backend_spark.tables.store import is_table
 
@@ -34,11 +38,13 @@ class SqlTables:
     A query can neither change the tables nor read or write other files.
 
     Args:
-        tables: The tables.
+        views: What reads the rows of each view, by its name.
     """
 
-    def __init__(self, tables: DeltaTables) -> None:
-        self._tables = tables
+    def __init__(
+        self, views: Mapping[str, Callable[[], pa.Table | ds.Dataset]]
+    ) -> None:
+        self._views = views
         self._connection = duckdb.connect(":memory:")
         for name, value in _OPTIONS.items():
             self._connection.execute(f"SET {name} = '{value}'")
@@ -52,20 +58,21 @@ class SqlTables:
         """
         is_listed = _CATALOG.search(text) is not None
         words = {word.lower() for word in re.findall(r"\w+", text)}
-        for name in TABLES:
+        for name in self._views:
             if is_listed or name in words:
                 self._create_view(name)
         try:
             return self._connection.sql(text)
         except duckdb.Error as error:
-            raise SqlError(text, str(error), _remedy(error, words)) from error
+            raise SqlError(
+                text, str(error), _remedy(error, words, self._views)
+            ) from error
 
     def _create_view(self, name: str) -> None:
-        is_current = name == "current"
-        rows = self._tables.newest() if is_current else self._tables.dataset(name)
+        rows = self._views[name]()
         columns = (
             f'"{column}" AS "{STANDARD_NAMES.get(column, column)}"'
-            for column in TABLES[name].names
+            for column in TABLES.get(name, rows.schema).names
         )
         relation = self._connection.from_arrow(rows)
         relation.project(", ".join(columns)).create_view(name, replace=True)
@@ -85,17 +92,18 @@ def open_sql(data: str | Path | BackendSection) -> SqlTables:
             problem,
             "check backend.data and backend.tables; backend-spark score makes them",
         )
-    return SqlTables(tables)
+    views = {name: partial(tables.dataset, name) for name in TABLES}
+    return SqlTables(views | {"current": tables.newest})
 
 
-def _remedy(error: duckdb.Error, words: set[str]) -> str:
+def _remedy(error: duckdb.Error, words: set[str], views: Iterable[str]) -> str:
     """What to do about an error of DuckDB."""
     if "at" in words and isinstance(error, duckdb.ParserException):
         return "the time of a row is the column time"
     if isinstance(error, duckdb.PermissionException):
         return "queries only read the tables; save a result by --format csv > FILE"
     if isinstance(error, duckdb.CatalogException):
-        return f"the tables are {', '.join(TABLES)}"
+        return f"the tables are {', '.join(views)}"
     if "configuration" in str(error):
         return "the settings of DuckDB are fixed, so that queries only read the tables"
     return "the columns are those of DESCRIBE levels, or of another table"

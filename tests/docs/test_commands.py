@@ -29,6 +29,7 @@ BY_OTHERS = {
     "docs/tutorial/first-node.md": "test_tutorial.py",
     "docs/how-to/backup.md": "test_backup.py",
     "docs/how-to/notebook.md": "test_notebook.py",
+    "docs/how-to/joint.md": "test_joint_page.py",
 }
 """Pages whose blocks are run by their own test."""
 

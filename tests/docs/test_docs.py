@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from backend_spark.config import BackendSettings
+from backend_spark.exports.joint import JointSettings
 from docs.settings_page import page
 from edge_agent.commissioning.fleet import (
     SETTINGS_KEYS,
@@ -138,6 +139,7 @@ def accepting_readers(example: dict[str, object]) -> list[str]:
         partial(build_settings, ManagerSettings): {"manager": {"broker": "mqtts://a"}},
         partial(build_settings, SignerSettings): {"signer": {"broker": "mqtts://a"}},
         partial(build_settings, BackendSettings): {"backend": {"data": "d"}},
+        partial(build_settings, JointSettings): {},
     }
     found = []
     for reader, base in bases.items():
