@@ -30,7 +30,7 @@ demo: ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM=.. TO
 	@.venv/bin/python -m demo $(if $(RAIN),--rain "$(RAIN)") $(if $(STATION),--station "$(STATION)") \
 	  $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(if $(DEMO_FOREVER),--forever)
 
-stores: setup ## Install the object store that tests need besides .venv (Azurite)
+stores: setup ## Install the servers that tests need besides .venv (Azurite, an OpenID provider)
 	@cd tests/stores && { cmp -s package-lock.json node_modules/.installed || \
 	  { PATH="$(CURDIR)/.venv/bin:$$PATH" npm ci --silent --ignore-scripts && cp package-lock.json node_modules/.installed; }; }
 

@@ -12,9 +12,10 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from backend_spark.console.notifications.settings import NotificationSection
+from backend_spark.console.oidc.settings import OidcSection, check_beside_oidc
 from backend_spark.criteria.settings import RainCriteriaSection
-from service_runtime.errors import FieldError
 from backend_spark.ingest.kafka_settings import KafkaSection
+from service_runtime.errors import FieldError
 from service_runtime.metrics import MetricsSection, parse_listen_address
 from service_runtime.settings import (
     KeyRule,
@@ -426,10 +427,13 @@ class ConsoleSection:
     )
     address: str = key(
         KeyRule(
-            "Address of the pages for links in notifications, such as "
-            "https://console.city.example/; empty: no links."
+            "Address of the pages for links in notifications and for the provider of "
+            "console.oidc, such as https://console.city.example/; empty: no links."
         ),
         "",
+    )
+    oidc: OidcSection | None = key(  # noqa: RUF009 - makes a field
+        KeyRule("Sign-in by an OpenID provider, beside the accounts."), None
     )
     heartbeat: str | None = key(
         KeyRule(
@@ -445,6 +449,8 @@ class ConsoleSection:
 
     def __post_init__(self) -> None:
         """Refuse two rules of one name: the delivery log could not tell them apart."""
+        if self.oidc is not None:
+            check_beside_oidc(self.accounts, self.address)
         names = [rule.name for rule in self.notifications]
         for name in names:
             if names.count(name) > 1:
@@ -492,13 +498,13 @@ class BackendSettings:
 
     backend: BackendSection
     ingest: IngestSection
+    kafka: KafkaSection
     score: ScoreSection
     criteria: RainCriteriaSection
     evidence: EvidenceSettings
     forecast: ForecastSection
     analysis: AnalysisSection
     notify: NotifySection
-    kafka: KafkaSection
     console: ConsoleSection
     keep: KeepSection
     tls: TlsFiles

@@ -36,6 +36,14 @@ class AccessLog:
         body = {"address": address, "known_device": is_known}
         self.journal.write(now_s, "login", "", name, body)
 
+    def sign_in(
+        self, account: Account, issuer: str, subject: str, address: str, now_s: float
+    ) -> None:
+        """Write a login by the OpenID provider, with whom it is at the provider."""
+        body = {"address": address, "issuer": issuer, "subject": subject}
+        body["role"] = account.role
+        self.journal.write(now_s, "login", "", account.name, body)
+
     def logout(self, name: str, now_s: float) -> None:
         """Write a logout."""
         self.journal.write(now_s, "logout", "", name, {})

@@ -44,6 +44,7 @@ from backend_spark.console.notifications.sender import (
     NotificationSender,
     check_addresses,
 )
+from backend_spark.console.oidc.sign_in import OidcSignIn
 from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
@@ -56,6 +57,7 @@ from backend_spark.console.routes import (
     features,
     levels,
     notifications,
+    oidc,
     sensorthings,
     session,
     skill,
@@ -149,6 +151,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.include_router(pages)
     for routes in (
         session,
+        oidc,
         account_changes,
         levels,
         events,
@@ -298,17 +301,16 @@ def make_services(
         console.exercise,
         HoldLimits(settings.score.hold_s),
     )
+    journal = Journal(folder / JOURNAL_FILE)
     try:
-        accounts = AccountsFile(Path(console.accounts) if console.accounts else None)
+        logins = _open_logins(console, folder, journal, clock)
         _check_access(console)
         calibration = _open_calibration(console)
         check_addresses(console)
         packs = tuple(open_pack(Path(path)) for path in console.map_packs)
     except FieldError as error:
         raise SettingsError([Problem.of(error)]) from error
-    journal = Journal(folder / JOURNAL_FILE)
     book = EventBook(journal)
-    logins = _make_logins(accounts, folder, journal, clock)
     thresholds = _open_thresholds(settings, journal)
     places = StoredPlaces(Path(settings.backend.data))
     live_state.criteria = thresholds.lookup
@@ -332,14 +334,20 @@ def make_services(
     )
 
 
-def _make_logins(
-    accounts: AccountsFile, folder: Path, journal: Journal, clock: Clock
+def _open_logins(
+    console: ConsoleSection, folder: Path, journal: Journal, clock: Clock
 ) -> LoginService:
+    accounts = AccountsFile(Path(console.accounts) if console.accounts else None)
     sessions = SessionStore(folder / SESSIONS_FILE)
     key = sessions.signing_key(lambda: secrets.token_bytes(32))
     access = AccessLog(journal)
+    logins = LoginService(accounts, secrets.token_urlsafe, key, sessions, access)
+    if console.oidc is not None:
+        logins.provider = OidcSignIn.open(
+            console.oidc, console.address, key, secrets.token_urlsafe
+        )
     accounts.subscribe(lambda now, who: access.accounts(now, clock(), who))
-    return LoginService(accounts, secrets.token_urlsafe, key, sessions, access)
+    return logins
 
 
 def outbox_path(settings: BackendSettings) -> Path:

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -23,6 +23,9 @@ from backend_spark.console.accounts import (
     verify_password,
 )
 from backend_spark.console.http import came_from_proxy
+from backend_spark.console.oidc.id_token import OpenidUser
+from backend_spark.console.oidc.provider import SignInError
+from backend_spark.console.oidc.sign_in import BegunSignIn, OidcSignIn
 from backend_spark.console.sessions import SessionStore
 from backend_spark.console.throttle import LoginThrottle, TooManyAttemptsError
 from backend_spark.console.totp import matching_step
@@ -34,7 +37,10 @@ DEVICE_S: Final = 30 * 86_400.0
 """How long a browser counts as a known device after a login."""
 
 MAX_WAITING: Final = 16
-"""Logins that wait for a hash in each lane; later ones are refused at once."""
+"""Logins that wait in each lane; later ones are refused at once."""
+
+PROVIDER_THREADS: Final = 4
+"""Sign-ins that wait for the OpenID provider at the same time."""
 
 DUMMY_HASH: Final = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAA"
 """Hash that makes unknown user names take as long to reject as wrong passwords."""
@@ -57,14 +63,19 @@ class CodeMissingError(Exception):
         super().__init__("code must be the one that the authenticator app shows")
 
 
-class HashLane:
-    """Computes password hashes one at a time, outside the event loop.
+class LoginLane:
+    """Runs what takes long at a login outside the event loop, a little at a time.
 
-    Each hash takes about 50 ms of a processor and 16 MB.
+    A hash of a password takes about 50 ms of a processor and 16 MB, an answer of an
+    OpenID provider up to some seconds.
+
+    Args:
+        name: Of the threads.
+        threads: How many logins run at the same time.
     """
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "password-hash")
+    def __init__(self, name: str = "password-hash", threads: int = 1) -> None:
+        self._thread = ThreadPoolExecutor(threads, name)
         self._waiting = 0
 
     def check_room(self) -> None:
@@ -77,7 +88,7 @@ class HashLane:
             raise TooManyAttemptsError(1.0)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run work in the lane's thread."""
+        """Run work in a thread of the lane."""
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -127,6 +138,7 @@ class LoginService:
         signing_key: Key of the proofs against forged requests.
         sessions: Sessions of people who are logged in, and known devices.
         log: Journal of logins.
+        provider: Signs users in by the OpenID provider; None without one.
     """
 
     accounts: AccountsFile
@@ -134,9 +146,13 @@ class LoginService:
     signing_key: bytes
     sessions: SessionStore
     log: AccessLog
+    provider: OidcSignIn | None = None
     _throttle: LoginThrottle = field(default_factory=LoginThrottle)
-    _known_lane: HashLane = field(default_factory=HashLane)
-    _other_lane: HashLane = field(default_factory=HashLane)
+    _known_lane: LoginLane = field(default_factory=LoginLane)
+    _other_lane: LoginLane = field(default_factory=LoginLane)
+    _provider_lane: LoginLane = field(
+        default_factory=lambda: LoginLane("openid-provider", PROVIDER_THREADS)
+    )
     _renewal: threading.Lock = field(default_factory=threading.Lock)
 
     async def log_in(self, attempt: LoginAttempt, now_s: float) -> OpenedSession:
@@ -192,6 +208,65 @@ class LoginService:
         step = matching_step(account.totp_secret, attempt.code, now_s)
         return step is not None and self.sessions.use_code(account.name, step)
 
+    async def begin_sign_in(self, now_s: float) -> BegunSignIn:
+        """Begin a sign-in by the provider.
+
+        Raises:
+            SignInError: There is no provider, it is away, or too many wait for it.
+        """
+        provider = self._sign_in_by()
+        return await self._provider_lane.run(lambda: provider.begin(now_s))
+
+    async def finish_sign_in(
+        self, answer: Mapping[str, str], cookie: str, address: str, now_s: float
+    ) -> str:
+        """Open a session for a user of the provider; returns its text.
+
+        Args:
+            answer: Parameters that the provider gave the browser.
+            cookie: Of the sign-in's beginning.
+            address: That the request came from.
+            now_s: Unix time.
+
+        Raises:
+            SignInError: The sign-in failed.
+        """
+        provider = self._sign_in_by()
+
+        def finish() -> str:
+            try:
+                identity = provider.finish(answer, cookie, now_s)
+                return self._open_provided(provider, identity, address, now_s)
+            except SignInError as error:
+                if error.reason != "away":
+                    self.log.failure(None, address, now_s)
+                raise
+
+        return await self._provider_lane.run(finish)
+
+    def _sign_in_by(self) -> OidcSignIn:
+        if self.provider is None:
+            raise SignInError("away", "console.oidc is not set")
+        try:
+            self._provider_lane.check_room()
+        except TooManyAttemptsError as error:
+            raise SignInError("away", f"sign-in by the provider: {error}") from error
+        return self.provider
+
+    def _open_provided(
+        self, provider: OidcSignIn, user: OpenidUser, address: str, now_s: float
+    ) -> str:
+        if user.name in self.accounts.by_name:
+            # Who may choose a name at the provider must not become the chief here.
+            text = f"{user.name!r} must not be the name of an account of the console"
+            raise SignInError("name", text)
+        account, session = Account(user.name, user.role, ""), self.token()
+        section = provider.provider.section
+        self.log.sign_in(account, section.issuer, user.subject, address, now_s)
+        until_s = now_s + SESSION_S
+        self.sessions.add_provided(session, account, section.digest, until_s, now_s)
+        return session
+
     async def change_password(
         self, attempt: LoginAttempt, session: str, new: str, now_s: float
     ) -> None:
@@ -243,9 +318,9 @@ class LoginService:
         """Account of a session; None if the session is unknown or over.
 
         A session also ends when its account is removed or locked, or its password
-        or second factor changes.
+        or second factor changes; one by the provider when an account gets its name.
         """
-        account = self._find_account(session, now_s)
+        account = self._find_account(session, now_s) or self._find_user(session, now_s)
         if account is None and session:
             # A change of password writes the account before the session that goes on.
             with self._renewal:
@@ -259,6 +334,13 @@ class LoginService:
             return None
         return account if account.credentials_digest() == digest else None
 
+    def _find_user(self, session: str, now_s: float) -> Account | None:
+        if self.provider is None or not session:
+            return None
+        origin = self.provider.provider.section.digest
+        user = self.sessions.find_provided(session, origin, now_s)
+        return None if user is None or user.name in self.accounts.by_name else user
+
     def proof(self, session: str) -> str:
         """Token that the pages send with every change (CSRF protection)."""
         return hmac.new(self.signing_key, session.encode(), hashlib.sha256).hexdigest()
@@ -269,6 +351,7 @@ class LoginService:
 
 
 SESSION_COOKIE: Final = "yamamori-session"
+SIGN_IN_COOKIE: Final = "yamamori-sign-in"
 DEVICE_COOKIE: Final = "yamamori-device"
 PROOF_HEADER: Final = "x-yamamori-proof"
 GUEST: Final = Account("", "viewer", "")

@@ -84,6 +84,20 @@ def security_headers(tiles_origin: str | None) -> dict[str, str]:
     }
 
 
+def set_cookie(
+    answer: Response, request: Request, name: str, value: str, age_s: int | None = None
+) -> None:
+    """Set a cookie that neither scripts nor other sites can use."""
+    answer.set_cookie(
+        name,
+        value,
+        max_age=age_s,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+
+
 def json_response(value: object, status: int = 200) -> Response:
     """An answer in JSON that is not cached."""
     return encoded_response(msgspec.json.encode(value), status)

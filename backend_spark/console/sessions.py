@@ -21,6 +21,10 @@ create table if not exists session (
   digest text primary key, name text not null, secret text not null,
   until_s real not null
 ) without rowid;
+create table if not exists provider_session (
+  digest text primary key, name text not null, role text not null,
+  origin text not null, until_s real not null
+) without rowid;
 create table if not exists seal (secret blob not null);
 create table if not exists device (
   digest text not null, name text not null, until_s real not null,
@@ -72,13 +76,43 @@ class SessionStore:
             ).fetchone()
         return found
 
+    def add_provided(
+        self, session: str, account: Account, origin: str, until_s: float, now_s: float
+    ) -> None:
+        """Store a session of a user of the OpenID provider, and delete expired ones.
+
+        Args:
+            session: Text that identifies it.
+            account: Name and role of the user.
+            origin: Digest of the provider's settings.
+            until_s: Unix time of its end.
+            now_s: Unix time.
+        """
+        row = (_digest(session), account.name, account.role, origin, until_s)
+        with self._lock:
+            self._db.execute(
+                "delete from provider_session where until_s <= ?", (now_s,)
+            )
+            self._db.execute("insert into provider_session values (?, ?, ?, ?, ?)", row)
+
+    def find_provided(self, session: str, origin: str, now_s: float) -> Account | None:
+        """User of an unexpired session that began with the settings of `origin`."""
+        with self._lock:
+            found = self._db.execute(
+                "select name, role from provider_session"
+                " where digest = ? and origin = ? and until_s > ?",
+                (_digest(session), origin, now_s),
+            ).fetchone()
+        return None if found is None else Account(found[0], found[1], "")
+
     def delete(self, session: str) -> bool:
         """End a session; whether there was one."""
+        digest, count = (_digest(session),), 0
         with self._lock:
-            deleted = self._db.execute(
-                "delete from session where digest = ?", (_digest(session),)
-            )
-        return deleted.rowcount == 1
+            for table in ("session", "provider_session"):
+                statement = f"delete from {table} where digest = ?"  # noqa: S608
+                count += self._db.execute(statement, digest).rowcount
+        return count == 1
 
     def add_device(self, device: str, name: str, until_s: float, now_s: float) -> None:
         """Remember a device that has logged in, and forget old ones."""

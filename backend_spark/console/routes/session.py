@@ -18,7 +18,7 @@ from backend_spark.console.auth import (
     client_address,
 )
 from backend_spark.console.dependencies import Services, editor
-from backend_spark.console.http import json_body, json_response
+from backend_spark.console.http import json_body, json_response, set_cookie
 from backend_spark.console.routes.map import pack_descriptions
 from backend_spark.console.throttle import TooManyAttemptsError
 
@@ -42,6 +42,7 @@ def session(request: Request, services: Services) -> Response:
         "language": console.language,
         "tiles": console.tiles,
         "exercise": console.exercise,
+        "provider": _provider(services),
     }
     visitor = services.auth.visitor(request)
     if visitor is None:
@@ -53,6 +54,14 @@ def session(request: Request, services: Services) -> Response:
         "packs": pack_descriptions(services.packs),
     }
     return json_response(page | user)
+
+
+def _provider(services: Services) -> dict[str, str] | None:
+    """Name of the OpenID provider, and where a sign-in by it begins."""
+    sign_in = services.auth.logins.provider
+    if sign_in is None:
+        return None
+    return {"name": sign_in.provider.section.title, "url": sign_in.begin_url}
 
 
 @router.post("/login")
@@ -77,23 +86,9 @@ async def log_in(
     except WrongLoginError as error:
         raise HTTPException(401, str(error)) from error
     answer = json_response({})
-    _set_cookie(answer, request, SESSION_COOKIE, opened.session)
-    _set_cookie(answer, request, DEVICE_COOKIE, opened.device, round(DEVICE_S))
+    set_cookie(answer, request, SESSION_COOKIE, opened.session)
+    set_cookie(answer, request, DEVICE_COOKIE, opened.device, round(DEVICE_S))
     return answer
-
-
-def _set_cookie(
-    answer: Response, request: Request, name: str, value: str, age_s: int | None = None
-) -> None:
-    """Set a cookie that neither scripts nor other sites can use."""
-    answer.set_cookie(
-        name,
-        value,
-        max_age=age_s,
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
 
 
 @router.post("/logout")

@@ -29,6 +29,8 @@ export interface Session {
   tiles: string | null;
   packs?: Pack[];
   exercise: boolean;
+  // OpenID provider beside the accounts.
+  provider: { name: string; url: string } | null;
   user: string | null;
   role?: "viewer" | "analyst" | "chief";
   proof?: string;

@@ -1,15 +1,21 @@
 // Login form.
 import { el, replace } from "./dom";
-import { post, ApiError } from "./api";
-import { t } from "./i18n";
+import { post, ApiError, type Session } from "./api";
+import { t, type Key } from "./i18n";
 
-export function loginForm(app: Element, place: string, done: () => void): void {
+// Why a sign-in by the provider failed.
+const REASONS: Record<string, Key> = { away: "signInAway", refused: "signInRefused", late: "signInLate", invalid: "signInInvalid", name: "signInName", role: "signInRole" };
+
+export function loginForm(app: Element, session: Session, done: () => void): void {
   const name = el("input", { name: "name", autocomplete: "username", required: true, maxlength: 64 });
   const password = el("input", { name: "password", type: "password", autocomplete: "current-password", required: true, maxlength: 1000 });
   const code = el("input", { name: "code", autocomplete: "one-time-code", inputmode: "numeric", maxlength: 7 });
   const codeLabel = el("label", { hidden: true }, t("code"), code);
-  const problem = el("p", { class: "problem", role: "alert" });
-  const form = el("form", { class: "login" }, el("h1", {}, `${place} ${t("title")}`.trim()), el("label", {}, t("name"), name), el("label", {}, t("password"), password), codeLabel, el("button", { type: "submit" }, t("login")), problem);
+  const reason = REASONS[new URLSearchParams(location.search).get("login") ?? ""];
+  if (reason) history.replaceState(null, "", location.pathname);
+  const problem = el("p", { class: "problem", role: "alert" }, reason ? t(reason) : "");
+  const provider = session.provider ? el("a", { class: "provider", href: session.provider.url }, t("signInBy", { name: session.provider.name })) : null;
+  const form = el("form", { class: "login" }, el("h1", {}, `${session.place} ${t("title")}`.trim()), provider, el("label", {}, t("name"), name), el("label", {}, t("password"), password), codeLabel, el("button", { type: "submit" }, t("login")), problem);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     post("api/login", { name: name.value, password: password.value, code: code.value })

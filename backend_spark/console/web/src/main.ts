@@ -32,7 +32,7 @@ async function start(): Promise<void> {
   setProof(session.proof);
   document.title = `${session.place} ${t("title")}`.trim();
   // Reload: preloaded requests were rejected, and their results would be used.
-  if (session.user === null) loginForm(app, session.place, () => location.reload());
+  if (session.user === null) loginForm(app, session, () => location.reload());
   else show(session);
 }
 

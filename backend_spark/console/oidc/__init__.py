@@ -1,0 +1,1 @@
+"""Sign-in by an OpenID provider: settings, the provider, its tokens, the sign-in."""
