@@ -28,9 +28,9 @@ hour before its issue."""
 class IssuingAuthority:
     """A certificate authority that issues certificates."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, token: str | None = None) -> None:
         self.folder = AuthorityFolder(path, time.time)
-        self.folder.create("Otoyo")
+        self.folder.create("Otoyo", token)
 
     def issue(
         self,

@@ -363,11 +363,18 @@ class CertificateAuthority:
         """Create a root, valid for twenty years, that signs issuing authorities."""
         return cls._create(name, now_s, ROOT_DAYS, 1, None)
 
-    def create_issuing(self, now_s: float) -> Self:
-        """Create an issuing authority that this root signs, valid for ten years."""
+    def create_issuing(
+        self, now_s: float, key: ec.EllipticCurvePrivateKey | None = None
+    ) -> Self:
+        """Create an issuing authority that this root signs, valid for ten years.
+
+        Args:
+            now_s: Unix time.
+            key: Its key; None for a new one.
+        """
         # A name of its own: brokers look up a revocation list by it.
         name = f"{common_name(self.certificate)} issuing {_at(now_s):%Y-%m-%d %H:%M:%S}"
-        return self._create(name, now_s, AUTHORITY_DAYS, 0, self)
+        return self._create(name, now_s, AUTHORITY_DAYS, 0, self, key=key)
 
     @classmethod
     def _create(
@@ -377,8 +384,10 @@ class CertificateAuthority:
         days: float,
         path_length: int,
         root: "CertificateAuthority | None",
+        *,
+        key: ec.EllipticCurvePrivateKey | None = None,
     ) -> Self:
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         issuer = subject if root is None else root.certificate.subject
         signing_key = key if root is None else root.key
@@ -421,15 +430,27 @@ class CertificateAuthority:
         """
         try:
             loaded = serialization.load_pem_private_key(key, password)
-            made, *roots = x509.load_pem_x509_certificates(certificate)
         except (ValueError, TypeError) as error:
             raise AuthorityFileError(
-                f"the authority's key or certificate cannot be read: {error}; "
-                "is its password given?"
+                f"the authority's key cannot be read: {error}; is its password given?"
             ) from error
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise AuthorityFileError("the authority's key must be of an elliptic curve")
-        return cls(made, loaded, roots[0] if roots else None)
+        return cls.with_key(certificate, loaded)
+
+    @classmethod
+    def with_key(cls, certificate: bytes, key: ec.EllipticCurvePrivateKey) -> Self:
+        """Load an authority from its PEM file and its key.
+
+        Raises:
+            AuthorityFileError: The file is not PEM.
+        """
+        try:
+            made, *roots = x509.load_pem_x509_certificates(certificate)
+        except ValueError as error:
+            rule = "the authority's certificate must be PEM"
+            raise AuthorityFileError(f"{rule}: {error}") from error
+        return cls(made, key, roots[0] if roots else None)
 
     @property
     def chain(self) -> bytes:

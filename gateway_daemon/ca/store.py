@@ -4,8 +4,8 @@
     issued/<name>.pem  issued/<name>.key  root.pem  root.key
     renewed/<serial number of the old certificate>.pem
 
-`ca.key` is of the issuing authority. `root.key` is needed only to replace that one, and
-should be moved away.
+`ca.key` is of the issuing authority, or has the URI of its key in a token. `root.key`
+is needed only to replace that one, and should be moved away.
 
 A lock allows one writing process at a time. Each file is replaced atomically.
 """
@@ -34,6 +34,7 @@ from gateway_daemon.ca.authority import (
     IssuedCertificate,
     RenewalContestedError,
 )
+from gateway_daemon.ca.token_key import SCHEME, TokenKey
 from service_runtime.decoding import decode_json
 from service_runtime.files import fsync_folder, write_atomic
 from spatial_mqtt.certificate_renewal import PublicKey, verify_request
@@ -62,8 +63,12 @@ class AuthorityFolder:
         self._wall_s = wall_s
         self._password = password
 
-    def create(self, name: str) -> None:
+    def create(self, name: str, token: str | None = None) -> None:
         """Create the authority.
+
+        Args:
+            name: Of the municipality.
+            token: URI where the issuing authority's key is made; None for a file.
 
         Raises:
             AuthorityFileError: One exists already.
@@ -72,13 +77,15 @@ class AuthorityFolder:
         if (self.path / AUTHORITY_KEY_FILE).exists():
             rule = "is there already; a second one would make all certificates foreign"
             raise AuthorityFileError(f"{self.path / AUTHORITY_KEY_FILE} {rule}")
+        issuing_key = TokenKey.generate(token) if token else None
         root = CertificateAuthority.create_root(name, self._wall_s())
         key = encode_key(root.key, self._password)
         write_file(self.path / ROOT_KEY_FILE, key, PRIVATE_MODE)
         write_file(self.path / ROOT_FILE, root.trusted, PUBLIC_MODE)
-        self.install(root.create_issuing(self._wall_s()), CertificateRegister())
+        issuing = root.create_issuing(self._wall_s(), issuing_key)
+        self.install(issuing, CertificateRegister())
 
-    def replace_issuing(self, root_key: Path) -> None:
+    def replace_issuing(self, root_key: Path, token: str | None = None) -> None:
         """Replace the issuing authority, whose key is lost or stolen.
 
         Brokers refuse what the old one issued as soon as they have the new list of
@@ -86,6 +93,7 @@ class AuthorityFolder:
 
         Args:
             root_key: File of the root's key, with the same password.
+            token: URI where the new key is made; None for a file.
 
         Raises:
             AuthorityFileError: The root's files are missing or do not match.
@@ -108,13 +116,17 @@ class AuthorityFolder:
             for name in {each.identity.name for each in register.issued}:
                 if register.find_holder(name, now_s) is not None:
                     register = register.with_revoked(name, now_s)
-            self.install(root.create_issuing(now_s), register)
+            issuing_key = TokenKey.generate(token) if token else None
+            self.install(root.create_issuing(now_s, issuing_key), register)
 
     def install(
         self, made: CertificateAuthority, register: CertificateRegister
     ) -> None:
         """Write the files of an authority and its register."""
-        key = encode_key(made.key, self._password)
+        if isinstance(made.key, TokenKey):
+            key = f"{made.key.uri.text}\n".encode()
+        else:
+            key = encode_key(made.key, self._password)
         write_file(self.path / AUTHORITY_KEY_FILE, key, PRIVATE_MODE)
         write_file(self.path / AUTHORITY_FILE, made.trusted, PUBLIC_MODE)
         self._keep(made, register)
@@ -123,12 +135,20 @@ class AuthorityFolder:
         """Load the authority.
 
         Raises:
-            AuthorityFileError: There is none, or the password is wrong.
+            AuthorityFileError: There is none, or the password is wrong, or the token
+                cannot be used.
         """
         certificate, key = (
             self._bytes(n) for n in (AUTHORITY_FILE, AUTHORITY_KEY_FILE)
         )
-        return CertificateAuthority.load(certificate, key, self._password)
+        if not key.startswith(SCHEME.encode()):
+            return CertificateAuthority.load(certificate, key, self._password)
+        loaded = TokenKey.open(key.decode(errors="replace").strip())
+        authority = CertificateAuthority.with_key(certificate, loaded)
+        if loaded.public_key() != authority.certificate.public_key():
+            rule = f"must be the key of {self.path / AUTHORITY_FILE}"
+            raise AuthorityFileError(f"{loaded.uri.text} {rule}")
+        return authority
 
     def load_register(self) -> CertificateRegister:
         """Load the register.

@@ -76,12 +76,20 @@ def ca_commands(
     context.obj = AuthorityFolder(folder, time.time, password)  # noqa: TID251 - a command's clock
 
 
+token_option = click.option(
+    "--token",
+    help="URI (RFC 7512) of a new key in a PKCS #11 token, for the issuing authority: "
+    "pkcs11:token=..;object=..?module-path=..&pin-source=/file.",
+)
+
+
 @ca_commands.command()
 @click.argument("name")
+@token_option
 @click.pass_obj
-def init(folder: AuthorityFolder, name: str) -> None:
+def init(folder: AuthorityFolder, name: str, token: str | None) -> None:
     """Create the authority of the municipality NAME."""
-    _try(lambda: folder.create(name))
+    _try(lambda: folder.create(name, token))
     click.echo(
         f"{folder.path / AUTHORITY_FILE}: copy it to every machine, but no key\n"
         f"{folder.path / ROOT_KEY_FILE}: move it to a safe; replace-issuing needs it"
@@ -95,14 +103,15 @@ def init(folder: AuthorityFolder, name: str) -> None:
     required=True,
     help="File of the root's key, brought back from its safe.",
 )
+@token_option
 @click.pass_obj
-def replace_issuing(folder: AuthorityFolder, root_key: Path) -> None:
+def replace_issuing(folder: AuthorityFolder, root_key: Path, token: str | None) -> None:
     """Replace the issuing authority after its key was stolen or lost.
 
     All certificates are revoked: issue them again and run broker-config. Machines keep
     their ca.pem, since the root remains.
     """
-    _try(lambda: folder.replace_issuing(root_key))
+    _try(lambda: folder.replace_issuing(root_key, token))
     click.echo("the issuing authority is replaced; issue all certificates again")
 
 

@@ -1,9 +1,11 @@
 """Rights of each certificate at a real Mosquitto."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from attack_table import timed
 from conftest import wait_until
 from trust_bench import HOUR_S, IssuingAuthority, Join, Make, Person, TrustedBroker
 
@@ -73,17 +75,24 @@ def test_node_may_publish_only_for_its_cell(
 
 @pytest.mark.attack("a node's retained messages", "200 MB accepted")
 def test_node_of_a_whole_cell_publishes_on_six_topics_only(
-    authority: IssuingAuthority, make_trusted: Make, join: Join
+    authority: IssuingAuthority,
+    make_trusted: Make,
+    join: Join,
+    report: Callable[..., None],
 ) -> None:
     """Each topic may hold a retained message: 200 MB of them were accepted."""
     tls = authority.issue("node", "n5", WHOLE_CELL)
+    other = authority.issue("node", "n1", CELL)
     broker = make_trusted("gateway", "gw-1")
     node = join(broker.nodes, tls, "n5")
+    bystander, waits_s = join(broker.nodes, other, "n1"), []
     topic = f"/from/n5{WHOLE_CELL}"
     for tail in ("", "/pri1", "/pri5"):
         assert node.say(topic + tail, retain=True) is None
     for tail in ("/pri6", "/x", "/pri5/x", "/" + "x" * 5000):
         assert node.say(topic + tail, retain=True) == REFUSED
+        waits_s += timed(lambda: bystander.say(f"/from/n1{CELL}/pri5"), 3)
+    report(bystander_s=waits_s)
 
 
 def test_node_receives_only_its_receipts_and_notices(
