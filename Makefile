@@ -49,11 +49,11 @@ soak: setup stores ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to 
 chaos: setup ## Break everything by a seeded plan (CHAOS_SECONDS=600 for longer, CHAOS_SEED=.. to repeat)
 	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} .venv/bin/python -m pytest tests/chaos -q -s
 
-attack: setup ## Make every attack of docs/explanation/trust.md, and print what it does to others
+attack: setup stores ## Make every attack of docs/explanation/trust.md, and print what it does to others
 	@.venv/bin/python -m pytest -p attack_table -m attack -q
 
-fuzz: setup ## Feed every reader a million hostile messages (FUZZ_CASES=.. for more or fewer)
-	@FUZZ_CASES=$${FUZZ_CASES:-1000000} .venv/bin/python -m pytest tests/fuzz -q --durations=5
+fuzz: setup ## Feed each reader a million hostile messages (FUZZ_CASES=.. for more or fewer)
+	@FUZZ_CASES=$${FUZZ_CASES:-1000000} .venv/bin/python -m pytest tests/fuzz -q -n auto --durations=5
 
 dist: setup ## Build wheel and sdist, with bill of materials and provenance, in out/dist/
 	@scripts/dist

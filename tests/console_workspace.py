@@ -127,11 +127,13 @@ def serve(parts: ConsoleServices, port: int) -> Iterator[httpx.Client]:
     server = uvicorn.Server(server_config(parts))
     thread = threading.Thread(target=server.run)
     thread.start()
-    wait_until(lambda: server.started or not thread.is_alive())
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        yield client
-    server.should_exit = True
-    thread.join()
+    try:
+        wait_until(lambda: server.started or not thread.is_alive())
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def log_in(client: httpx.Client, name: str, password: str = PASSWORD) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from attack_table import timed
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
@@ -67,6 +68,16 @@ class Flood:
             self._stop.wait(0.02)
 
 
+def alarm_s(quiet: Client, topic: str, seq: int) -> float:
+    """Seconds until the next alarm of the node ``quiet`` has its receipt."""
+
+    def send() -> None:
+        quiet.publish(topic, pack("quiet", seq, 5))
+        wait_until(lambda: receipted(quiet, "quiet") == seq + 1)
+
+    return timed(send)[0]
+
+
 @pytest.fixture
 def gateway(
     tmp_path: Path, make_broker: Callable[[], Broker]
@@ -95,8 +106,9 @@ def gateway(
     programs.kill_all()
 
 
+@pytest.mark.attack("one node sends all that it can", "1.0 s behind the flood")
 def test_flood_of_one_node_does_not_delay_alarms_of_others(
-    gateway: Callable[[str], tuple[Broker, Broker]],
+    gateway: Callable[[str], tuple[Broker, Broker]], report: Callable[..., None]
 ) -> None:
     """During the flood every alarm is receipted, and the flood is held to its rate."""
     local, _ = gateway(f"node_per_s = {PER_S}")
@@ -104,12 +116,11 @@ def test_flood_of_one_node_does_not_delay_alarms_of_others(
     flood = Flood(local.endpoint)
     quiet = Client(local.endpoint, "quiet", "/custody/quiet")
     wait_until(lambda: flood.sent > 10 * PER_S * BURST_S)
-    for seq in range(20):
-        quiet.publish("/forward/3/1/2/pri5", pack("quiet", seq, 5))
-        wait_until(lambda seq=seq: receipted(quiet, "quiet") == seq + 1)
+    waits_s = [alarm_s(quiet, "/forward/3/1/2/pri5", seq) for seq in range(20)]
     sent, admitted = flood.sent, flood.stop()
     lasted_s = time.monotonic() - started_s
     quiet.connection.stop()
+    report(bystander_s=waits_s)
 
     # A batch of publications is admitted together.
     assert admitted <= PER_S * (BURST_S + lasted_s) + BURST_SIZE, (admitted, lasted_s)
@@ -136,12 +147,7 @@ def test_alarms_of_one_node_do_not_take_the_place_of_anothers(
         greedy.publish("/forward/3/1/1/pri5", large_pack("greedy", seq))
     for seq in range(400, 500):  # the gap that is too small for a large one
         greedy.publish("/forward/3/1/1/pri5", pack("greedy", seq, 5))
-    waits_s = []
-    for seq in range(1, 11):
-        began_s = time.monotonic()
-        quiet.publish("/forward/3/1/2/pri5", pack("quiet", seq, 5))
-        wait_until(lambda seq=seq: receipted(quiet, "quiet") == seq + 1, 30)
-        waits_s.append(time.monotonic() - began_s)
+    waits_s = [alarm_s(quiet, "/forward/3/1/2/pri5", seq) for seq in range(1, 11)]
     admitted = receipted(greedy, "greedy")
     assert admitted < 300
     for client in (greedy, quiet):

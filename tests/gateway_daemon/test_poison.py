@@ -11,6 +11,7 @@ from pathlib import Path
 
 import dying_program
 import pytest
+from attack_table import timed
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
@@ -97,7 +98,7 @@ def served(
     "a message that ends the gateway at each start", "never receipted behind it"
 )
 def test_message_that_kills_the_gateway_is_put_aside_after_two_deaths(
-    served: tuple[Restarted, Client], tmp_path: Path
+    served: tuple[Restarted, Client], tmp_path: Path, report: Callable[..., None]
 ) -> None:
     """The broker redelivers it; the alarms before and behind it are receipted.
 
@@ -119,11 +120,13 @@ def test_message_that_kills_the_gateway_is_put_aside_after_two_deaths(
         gateway.keep_up()
         return receipted(client, "good") == {1, 2, 3}
 
-    wait_until(all_arrived, 120)
+    # An alarm behind it waits for four restarts.
+    waits_s = timed(lambda: wait_until(all_arrived, 120))
     ends = list(gateway.ends)
     client.publish("/forward/3/1/2/pri5", batch, content=BATCH_CONTENT)
     client.publish("/forward/3/1/2/pri5", pack("good", 4))
-    wait_until(lambda: 4 in receipted(client, "good"), 60)
+    waits_s += timed(lambda: wait_until(lambda: 4 in receipted(client, "good"), 60))
+    report(bystander_s=waits_s)
     gateway.keep_up()
 
     assert sorted(ends) == [-signal.SIGKILL] * 2 + [os.EX_SOFTWARE] * 2

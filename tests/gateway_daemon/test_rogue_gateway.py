@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from attack_table import timed
 from conftest import wait_until
 from trust_bench import IssuingAuthority, Person, TrustedBroker
 from trusted_system import tls_section
@@ -56,7 +57,13 @@ class Store(Person):
 class GatewayUplink:
     """Lane and subscriber of gateway gw-1 at a distributed broker, as in the daemon."""
 
-    def __init__(self, broker: TrustedBroker, authority: IssuingAuthority) -> None:
+    def __init__(
+        self,
+        broker: TrustedBroker,
+        authority: IssuingAuthority,
+        report: Callable[..., None],
+    ) -> None:
+        self._report = report
         self.queue = MemoryQueue("gw-1", "boot", 10_000_000)
         links = _GatewayLinks(
             authority.files("gw-1"), LoopWatchdog(time.monotonic), "gw-1"
@@ -87,11 +94,13 @@ class GatewayUplink:
         self.uplink.wake()
 
     def alarm_s(self) -> float:
-        """Time until an alarm has its receipt."""
+        """Time until an alarm has its receipt; `make attack` prints it."""
         acked, began_s = self.queue.stats().acked[5], time.monotonic()
         self.put(5)
         wait_until(lambda: self.queue.stats().acked[5] > acked)
-        return time.monotonic() - began_s
+        took_s = time.monotonic() - began_s
+        self._report(bystander_s=[took_s])
+        return took_s
 
     def stop(self) -> None:
         self.subscriber.stop()
@@ -151,9 +160,11 @@ def store(distributed: TrustedBroker, authority: IssuingAuthority) -> Iterator[S
 
 @pytest.fixture
 def lane(
-    distributed: TrustedBroker, authority: IssuingAuthority
+    distributed: TrustedBroker,
+    authority: IssuingAuthority,
+    report: Callable[..., None],
 ) -> Iterator[GatewayUplink]:
-    made = GatewayUplink(distributed, authority)
+    made = GatewayUplink(distributed, authority, report)
     yield made
     made.stop()
 
@@ -178,7 +189,7 @@ def test_gateway_cannot_make_an_offer_as_if_it_were_a_store(
     ]
     lane.put(1, 50)
 
-    assert lane.alarm_s() < MAX_ALARM_S
+    assert max(lane.alarm_s() for _ in range(8)) < MAX_ALARM_S
     wait_until(lambda: lane.queue.stats().acked[1] == 50)
     assert {message.content for message in store.got} == {None}
     assert answers == [REFUSED] * 2
@@ -247,7 +258,6 @@ def test_client_id_of_another_certificate_takes_over_no_session(
     authority: IssuingAuthority,
     store: Store,
     lane: GatewayUplink,
-    report: Callable[..., None],
 ) -> None:
     """A takeover ended the session and dropped its queued messages."""
     assert lane.alarm_s() < MAX_ALARM_S
@@ -257,7 +267,6 @@ def test_client_id_of_another_certificate_takes_over_no_session(
         took_s.append(lane.alarm_s())
         thief.stop()
 
-    report(bystander_s=took_s)
     assert max(took_s) < MAX_ALARM_S
     assert (store.connection.is_up, lane.uplink.down_since_s) == (True, None)
     wait_until(lambda: len(lane.delivered) >= len(took_s))  # the lane's own cell
@@ -267,11 +276,12 @@ def test_client_id_of_another_certificate_takes_over_no_session(
     "a node's certificate where only daemons connect",
     "accepted",
 )
+@pytest.mark.usefixtures("store")  # without its receipts no alarm is delivered
 def test_node_is_refused_where_only_daemons_connect(
     distributed: TrustedBroker,
     manager: TrustedBroker,
     authority: IssuingAuthority,
-    store: Store,
+    lane: GatewayUplink,
     join: Callable[..., Person],
 ) -> None:
     """Its card can be in a thief's hands; TLS ends before any MQTT packet is read."""
@@ -280,8 +290,8 @@ def test_node_is_refused_where_only_daemons_connect(
         for name in ("n1", "ingest-0", "CN=m1,OU=manager"):
             node = join(broker.daemons, stolen, name, wait=False)
             assert node.is_refused("the broker's port is for daemons")
+            assert lane.alarm_s() < MAX_ALARM_S
     assert join(manager.nodes, stolen, "n1").is_ready.is_set()
-    assert store.connection.is_up
 
 
 @pytest.mark.attack(
@@ -289,20 +299,31 @@ def test_node_is_refused_where_only_daemons_connect(
     "not prevented",
 )
 def test_certificates_of_a_manager_have_one_session_for_each_listener(
-    manager: TrustedBroker, authority: IssuingAuthority, join: Callable[..., Person]
+    manager: TrustedBroker,
+    authority: IssuingAuthority,
+    join: Callable[..., Person],
+    report: Callable[..., None],
 ) -> None:
     """A rogue gateway cut off the Manager's daemon, and a gateway's renewals."""
     daemon = join(manager.daemons, authority.files("m1"), "yamamori-manager", "/api/#")
     gateway = join(manager.daemons, authority.files("gw-1"), "gw-1-presence")
     renewing = join(manager.nodes, authority.files("gw-1"), "gw-1-asks")
     victims = ("yamamori-manager", "CN=m1,OU=manager", "m1", "gw-1", "gw-1-presence")
+    heartbeat = "/api/from/gw-1/notice/gatewaybroker/here"
+    took_s: list[float] = []
+
+    def beat() -> None:
+        before = len(daemon.heard())
+        assert gateway.say(heartbeat) is None
+        wait_until(lambda: len(daemon.heard()) > before)
+
     for at in (manager.daemons, manager.nodes):
         for name in victims:
             join(at, authority.files("gw-2"), name).stop()
+            took_s += timed(beat)
+    report(bystander_s=took_s)
 
-    heartbeat = "/api/from/gw-1/notice/gatewaybroker/here"
-    assert gateway.say(heartbeat) is None
-    wait_until(lambda: daemon.heard() == [heartbeat])
+    assert daemon.heard() == [heartbeat] * len(took_s)
     assert renewing.say("/api/certificate/asked/gw-1") is None
     log = manager.log.read_text()
     assert log.count("as CN=m1,OU=manager (") == log.count("as gw-1 (") == 1

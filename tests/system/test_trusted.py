@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from attack_table import timed
 from conftest import wait_until
 from hostile_cbor import deflate, nested_references
 from trust_bench import IssuingAuthority, Person, TrustedBroker
@@ -147,16 +148,19 @@ def test_poison_of_a_stolen_card_delays_no_alarm(
     pids = {name: system.processes.pid(name) for name in (*PROGRAMS, "alerts")}
     for payload, content in poisons():
         thief.say(topic, payload, content=content)
-    began_s = time.monotonic()
-    sent = system.send(10)
-    wait_until(lambda: set(sent) <= system.archived(), 60)
-    took_s = time.monotonic() - began_s
+
+    def send() -> None:
+        sent = system.send(1)
+        wait_until(lambda: set(sent) <= system.archived(), 60)
+
+    waits_s = timed(send, 10)
     tables = open_tables(system.folder / "backend")
     wait_until(lambda: len(tables.alerts()) >= 4, 60)
     thief.stop()
-    report(memory_mib=[resident_bytes(pid) / 2**20 for pid in pids.values()])
+    memory_mib = [resident_bytes(pid) / 2**20 for pid in pids.values()]
+    report(memory_mib=memory_mib, bystander_s=waits_s)
 
-    assert took_s < 30, "a nested reference takes hours"
+    assert sum(waits_s) < 30, "a nested reference takes hours"
     assert {n: system.processes.pid(n) for n in pids} == pids
     assert all(resident_bytes(pid) < 400e6 for pid in pids.values())
     assert "semantic tag 28" in (system.folder / "gw-1.log").read_text()

@@ -171,7 +171,9 @@ def test_warning_bypasses_a_cut_backbone_over_tls(
     siren = listener(deployment)
     central = deployment.central.daemons
     backend = Person(central, files["ingest-0"], "ingest-0", "/3/#")
-    wait_until(lambda: "is listened to for /3/1/#" in deployment.log("b"), 120)
+    wait_until(
+        lambda: "confirmed the subscription to /3/1/#" in deployment.log("b"), 120
+    )
     node = Person(local["a"].nodes, files["n1"], "n1", "/custody/n1")
 
     def publish(seq: int, priority: int) -> None:
