@@ -58,13 +58,14 @@ def forget(driver: Chrome) -> None:
     if origin.startswith("http"):
         stored = {"origin": origin, "storageTypes": "all"}
         driver.execute_cdp_cmd("Storage.clearDataForOrigin", stored)
-    used = driver.current_window_handle
+    used = driver.window_handles
     driver.switch_to.new_window("tab")
     fresh = driver.current_window_handle
-    driver.switch_to.window(used)
-    driver.get("about:blank")  # a busy page would delay the closing
-    with suppress(WebDriverException):  # of the window: 20 s at most
-        driver.close()
+    for each in used:
+        driver.switch_to.window(each)
+        driver.get("about:blank")  # a busy page would delay the closing
+        with suppress(WebDriverException):  # of the window: 20 s at most
+            driver.close()
     driver.switch_to.window(fresh)
     driver.get_log("browser")
 

@@ -1,18 +1,70 @@
 """Helpers for tests of the console's pages in a browser."""
 
-from typing import Any
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from conftest import wait_until
 from console_workspace import SLOPES
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
+T = TypeVar("T")
+
+DRAWN_S: Final = 20.0
+"""How long an element may be drawn anew again and again."""
+
+
+class PageElement(WebElement):
+    """First element of a selector; found again if the page draws it anew meanwhile.
+
+    Args:
+        driver: The browser.
+        css: The selector, for whose element the constructor waits.
+    """
+
+    def __init__(self, driver: Chrome, css: str) -> None:
+        super().__init__(driver, _find_first(driver, css).id)
+        self._css = css
+
+    def _execute(
+        self, command: str, params: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return self._again(partial(super()._execute, command, params))
+
+    def get_attribute(self, name: str) -> str | None:
+        """Attribute or property."""
+        return self._again(partial(super().get_attribute, name))
+
+    def is_displayed(self) -> bool:
+        """Whether a user sees it."""
+        return self._again(super().is_displayed)
+
+    def _again(self, act: Callable[[], T]) -> T:
+        deadline_s = time.monotonic() + DRAWN_S
+        while True:
+            try:
+                return act()
+            except StaleElementReferenceException:
+                if time.monotonic() > deadline_s:
+                    raise
+                self._id = _find_first(self._parent, self._css).id
+
+
+def _find_first(driver: Chrome, css: str) -> WebElement:
+    found: list[WebElement] = []
+    wait_until(
+        lambda: found.extend(driver.find_elements(By.CSS_SELECTOR, css)) or found
+    )
+    return found[0]
+
 
 def find(driver: Chrome, css: str) -> WebElement:
     """Wait for an element; returns the first one."""
-    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, css))
-    return driver.find_element(By.CSS_SELECTOR, css)
+    return PageElement(driver, css)
 
 
 def press(driver: Chrome, css: str) -> None:
@@ -32,8 +84,10 @@ def text(driver: Chrome, css: str) -> str:
 
 def fill(driver: Chrome, name: str, value: str) -> None:
     """Set the value of a field without simulating keys."""
-    field = find(driver, f"input[name={name}]")
-    driver.execute_script("arguments[0].value = arguments[1]", field, value)
+    css = f"input[name={name}]"
+    find(driver, css)
+    script = "document.querySelector(arguments[0]).value = arguments[1]"
+    driver.execute_script(script, css, value)
 
 
 def shown(driver: Chrome, address: str, language: str = "en") -> None:
@@ -70,12 +124,19 @@ def cut_off(driver: Chrome) -> list[str]:
     return found
 
 
-def no_problems(driver: Chrome) -> None:
-    """Check that the browser logged no error, such as a blocked resource."""
+def no_problems(driver: Chrome, origin: str = "") -> None:
+    """Check that the browser logged no error, such as a blocked resource.
+
+    Args:
+        driver: The browser.
+        origin: Part of the addresses that count; empty for all.
+    """
     severe = [
         entry
         for entry in driver.get_log("browser")
         # The page requests cells before the user has logged in.
-        if entry["level"] == "SEVERE" and "401" not in entry["message"]
+        if entry["level"] == "SEVERE"
+        and "401" not in entry["message"]
+        and origin in entry["message"]
     ]
     assert severe == [], severe

@@ -89,8 +89,10 @@ def test_files_can_be_downloaded(console: str, driver: Chrome) -> None:
         fetched, "draft.xml"
     )
     find(driver, f".pick[data-token='{WET}']").click()
-    link = find(driver, ".panel a[data-rows=csv-JST]")
-    driver.execute_script("arguments[0].scrollIntoView()", link)
+    link = ".panel a[data-rows=csv-JST]"
+    find(driver, link)
+    scroll = "document.querySelector(arguments[0]).scrollIntoView()"
+    driver.execute_script(scroll, link)
     picture(driver, "cell-week-en")
     week = driver.execute_async_script(
         fetched.replace("data-file", "data-rows"), "csv-JST"

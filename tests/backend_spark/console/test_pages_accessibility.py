@@ -8,7 +8,7 @@ from browser import OFFICE_SCREEN, picture, resize
 from conftest import wait_until
 from console_axe import find_violations
 from console_contrast import hard_to_read
-from console_pages import find, text
+from console_pages import find, press, text
 from console_workspace import NOW_S, PASSWORD, Workspace
 from deltalake import write_deltalake
 from selenium.webdriver import Chrome
@@ -66,7 +66,7 @@ class Tour:
 
     def press(self, css: str, wait_for: str) -> None:
         """Click on an element; wait until another one has text."""
-        self._driver.execute_script("arguments[0].click()", find(self._driver, css))
+        press(self._driver, css)
         wait_until(lambda: text(self._driver, wait_for))
 
     def visit_map(self) -> None:

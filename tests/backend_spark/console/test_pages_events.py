@@ -107,7 +107,10 @@ def test_remark_survives_what_others_do_and_the_end_of_the_session(
     open_events(driver, address)
     number = int(find(driver, "tr[data-event]").get_attribute("data-event") or 0)
     find(driver, ".details").click()
-    remark = find(driver, ".event-window textarea")
+    box = ".event-window textarea"
+    find(driver, box)
+    # Unlike what `find` returns, this element must stay the same.
+    remark = driver.find_element(By.CSS_SELECTOR, box)
     remark.send_keys("現地へ向か")
     body = {"events": [number], "state": "acknowledged", "text": "mine"}
     someone_else(address, "/api/events/state", body)
@@ -123,7 +126,7 @@ def test_remark_survives_what_others_do_and_the_end_of_the_session(
     find(driver, "[data-state=all]").click()
     wait_until(lambda: rows(driver) >= 3)
     find(driver, f"tr[data-event='{number}'] .details").click()
-    kept = find(driver, ".event-window textarea").get_attribute("value")
+    kept = find(driver, box).get_attribute("value")
 
     assert kept == "現地へ向かう"
 

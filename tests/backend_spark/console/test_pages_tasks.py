@@ -11,10 +11,7 @@ from conftest import free_port, wait_until
 from console_pages import find, text
 from console_tables import Slope, storm, write_tables
 from console_workspace import NOW_S, PASSWORD, SLOPES, Workspace
-from selenium.common.exceptions import (
-    ElementClickInterceptedException,
-    StaleElementReferenceException,
-)
+from selenium.common.exceptions import ElementClickInterceptedException
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -62,8 +59,8 @@ class Analyst:
     def _clicked(self, css: str) -> bool:
         try:
             find(self.driver, css).click()
-        except (ElementClickInterceptedException, StaleElementReferenceException):
-            return False  # it was drawn anew or moved in between
+        except ElementClickInterceptedException:
+            return False  # it moved in between
         return True
 
     def see(self, css: str, words: str = "") -> bool:

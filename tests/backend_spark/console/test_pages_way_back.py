@@ -8,7 +8,7 @@ import pytest
 from browser import OFFICE_SCREEN, picture, resize
 from conftest import wait_until
 from console_axe import find_violations
-from console_pages import find, no_problems, text
+from console_pages import find, no_problems, press, text
 from console_workspace import PASSWORD, SLOPES, Workspace
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
@@ -99,8 +99,3 @@ def received(data: Path, notice: Notice) -> None:
     drill = DrillRequests(data / "console" / DRILLS_FILE).read()[CELL]
     accept_drill(data, CELL, drill)
     report_alarms(data, SLOPE, "siren:on lamp:drill", notice, drill)
-
-
-def press(driver: Chrome, css: str) -> None:
-    """Click on an element, which may be below the edge of the screen."""
-    driver.execute_script("arguments[0].click()", find(driver, css))
