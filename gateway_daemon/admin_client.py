@@ -144,7 +144,7 @@ class AdminClient(BaseConnectionHandler):
             self._changed.wait_for(lambda: self._report is not None, self._timeout_s)
         if self._report is None:
             at = str(self._connection.endpoint)
-            raise BrokerError(at, "the manager tells no loads")
+            raise BrokerError(at, "the manager publishes no loads")
         return self._report
 
     def request_change(

@@ -179,7 +179,7 @@ REMEDIES = {
     "and tls.key",
     "wrong version number": "no TLS is spoken there: use mqtt:// or the broker's TLS "
     "port",
-    "alert protocol version": "the broker speaks no TLS 1.2 or newer",
+    "alert protocol version": "the broker supports no TLS 1.2 or newer",
 }
 
 

@@ -215,7 +215,7 @@ def find_extreme_sums(
     """Sums of extreme rain that no other gauge confirms.
 
     A storm beyond all limits is possible (the national record of ten minutes is
-    55.0 mm), and a second gauge tells it from a fault: then no sum is returned.
+    55.0 mm), and a second gauge confirms it: then no sum is returned.
 
     Args:
         record: Rain of the gauge.
@@ -416,7 +416,7 @@ COMPARISONS: Final = (
     ComparisonLimits(3 * HOUR_S, 20.0, 10.0, 20.0),
     ComparisonLimits(DAY_S, 50.0, 20.0, 20.0),
 )
-"""Three hours tell a clog or a fault while it rains; a day tells a wrong unit or factor
+"""Three hours show a clog or a fault while it rains; a day shows a wrong unit or factor
 in rain that is never heavy."""
 
 RATIO: Final = 5.0

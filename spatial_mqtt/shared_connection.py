@@ -25,7 +25,7 @@ from spatial_mqtt.transport import (
 )
 
 UNCLAIMED_S = 120.0
-"""How long messages wait for a part that starts later; then nothing wants them."""
+"""How long messages wait for a part that starts later; then they are dropped."""
 
 
 @dataclass(eq=False)

@@ -3,8 +3,8 @@
 They become one GeoJSON collection whose features have a name and a kind. Files of the
 National Land Numerical Information (国土数値情報) are known by their columns: the zones
 of the Sediment Disaster Prevention Act (A33, product specification 1.3,
-https://nlftp.mlit.go.jp/ksj/gml/datalist/KsjTmplt-A33-v1_3.html), whose code tells
-warning zones from special warning zones.
+https://nlftp.mlit.go.jp/ksj/gml/datalist/KsjTmplt-A33-v1_3.html), whose code
+separates warning zones from special warning zones.
 """
 
 import csv

@@ -1,6 +1,6 @@
 """Tables of criteria in the forms in which they are published, as plain rows.
 
-Forms, told apart by their header, of which letter case, width and blanks do not matter:
+Forms, recognised by their header without letter case, width and blanks:
 
 * Prefectures (``dosyakei_*.csv``): 163 columns ``GRIDNO``, ``CITYCODE``, ``LEVEL1``
   (advisory), ``LEVEL2`` (warning), ``LEVEL3_00`` to ``LEVEL3_150`` (critical line) and

@@ -166,7 +166,7 @@ class HotTimes:
 
 
 def _begin_s(o: Observation, reports_s: Sequence[float]) -> float:
-    """Begin of what a reading tells; of rain the report before, as it is spread."""
+    """Begin of what a reading covers; of rain the report before, as it is spread."""
     if o.is_rain:
         return _interval_begin_s(reports_s, bisect_left(reports_s, o.at_s))
     return math.nextafter(o.at_s, -math.inf)  # at the state it belongs to it

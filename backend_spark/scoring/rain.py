@@ -114,7 +114,7 @@ class Gauge:
 
     Attributes:
         depth_mm: Rain.
-        covered_s: Covered seconds, between two readings of which the later tells the
+        covered_s: Covered seconds, between two readings of which the later has the
             rain.
         long_steps: Steps with the rain of a gap over which it is not spread.
         doubted_mm: Part of `depth_mm` from doubtful readings.
@@ -412,7 +412,7 @@ def _missed_s(state: RainState, rain: StepRain) -> int | None:
 
 
 def gap_begins(observations: Iterable[Observation], since_s: float) -> Iterator[float]:
-    """Begin of the rain that each gauge's first report since a time tells.
+    """Begin of the rain in each gauge's first report since a time.
 
     New readings change the rain from there on: the time of the report before, or
     `MAX_CATCH_UP_S` before the first if that is later, as after a longer gap.

@@ -256,7 +256,7 @@ class GoldChanges:
 
 
 def _changes(path: Folder, after: int, upto: int) -> GoldChanges | None:
-    """Changes after one version up to another; None if only all of gold tells them."""
+    """Changes after one version up to another; None if only all of gold has them."""
     files: dict[str, GoldFile] = {}
     trims: list[datetime] = []
     for number in range(after + 1, upto + 1):
