@@ -423,8 +423,8 @@ class Registry:
         wins = merge_records(known, record)
         loses = known if wins.value == record.value else record
         return (
-            f"conflict: {key.kind} {key.name} is {_text(wins)}, said to manager "
-            f"{_author(wins)}; overruled is {_text(loses)}, said to {_author(loses)}"
+            f"conflict: {key.kind} {key.name} is {_text(wins)}, set at manager "
+            f"{_author(wins)}; overruled is {_text(loses)}, set at {_author(loses)}"
         )
 
     def with_view(self, view: ManagerView) -> "Registry":

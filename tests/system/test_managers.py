@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 
 LOG_SETTINGS = ("log_dest topic", "log_type subscribe", "log_type unsubscribe")
 INFO, TABLE = "/api/gateway/info/all", "/api/brokertable/all/info"
-OVERRULED = "is /3/2, said to manager b; overruled is /3/1, said to a"
+OVERRULED = "is /3/2, set at manager b; overruled is /3/1, set at a"
 ADD, SET = "/api/tool/distributedbroker/add", "/api/tool/gatewaybroker/set"
 
 
