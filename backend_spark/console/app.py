@@ -85,6 +85,7 @@ from service_runtime.lifecycle import (
     exit_on_thread_error,
     start_watched_loop,
 )
+from service_runtime.log_limit import LogLimit
 from service_runtime.metrics import MetricsSection, make_metrics_servers
 from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint
@@ -344,7 +345,11 @@ def _open_logins(
     logins = LoginService(accounts, secrets.token_urlsafe, key, sessions, access)
     if console.oidc is not None:
         logins.provider = OidcSignIn.open(
-            console.oidc, console.address, key, secrets.token_urlsafe
+            console.oidc,
+            console.address,
+            key,
+            secrets.token_urlsafe,
+            LogLimit(time.monotonic),
         )
     accounts.subscribe(lambda now, who: access.accounts(now, clock(), who))
     return logins

@@ -24,6 +24,7 @@ from backend_spark.console.oidc.id_token import OpenidUser, read_id_token
 from backend_spark.console.oidc.provider import OpenidProvider, SignInError
 from backend_spark.console.oidc.settings import BEGIN, CALLBACK, OidcSection
 from service_runtime.errors import FieldError, shortened
+from service_runtime.log_limit import LogLimit
 
 PENDING_S: Final = 600.0
 """Time for a user to enter name, password and code at the provider."""
@@ -54,12 +55,14 @@ class OidcSignIn:
         address: Of the console's pages, with a slash at its end.
         signing_key: Key of the cookies.
         token: Makes an unguessable text of 43 characters or more.
+        log_limit: Limits the lines about failures, which anyone can cause.
     """
 
     provider: OpenidProvider
     address: str
     signing_key: bytes
     token: Callable[[], str]
+    log_limit: LogLimit
 
     @classmethod
     def open(
@@ -68,6 +71,7 @@ class OidcSignIn:
         address: str,
         signing_key: bytes,
         token: Callable[[], str],
+        log_limit: LogLimit,
     ) -> "OidcSignIn":
         """Open it by its settings; the provider may be away.
 
@@ -76,6 +80,7 @@ class OidcSignIn:
             address: The setting ``console.address``.
             signing_key: Of the console; a key of its own is derived.
             token: See the class.
+            log_limit: See the class.
 
         Raises:
             FieldError: A file of the settings cannot be read.
@@ -88,7 +93,7 @@ class OidcSignIn:
             raise FieldError("console.oidc.ca", rule, section.ca)
         derived = hmac.digest(signing_key, b"sign-in by OpenID", hashlib.sha256)
         place = address.removesuffix("/") + "/"
-        return cls(OpenidProvider(section, secret), place, derived, token)
+        return cls(OpenidProvider(section, secret), place, derived, token, log_limit)
 
     @property
     def redirect(self) -> str:

@@ -65,7 +65,9 @@ async def finish(request: Request, services: Services) -> Response:
 
 def _failed(services: ConsoleServices, error: SignInError) -> Response:
     """Show the login page with the reason; details are for the log."""
-    log.warning("sign-in by the OpenID provider failed: %s", error)
+    sign_in = services.auth.logins.provider
+    if sign_in and (count := sign_in.log_limit.count(error.reason)) is not None:
+        log.warning("sign-in by the OpenID provider failed %d times: %s", count, error)
     address = services.settings.console.address or "/"
     return _redirect(f"{address}?login={error.reason}")
 

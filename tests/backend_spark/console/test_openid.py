@@ -355,6 +355,18 @@ def test_failures_are_in_the_journal(site: Site) -> None:
     assert len(site.services.journal.read("login_failed")) == before + 1
 
 
+def test_failures_that_anyone_can_cause_do_not_fill_the_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line for each reason in a minute, with the number of failures."""
+    with site.browser() as browser:
+        for _ in range(20):
+            browser.get("/oidc/callback?code=x&state=y")
+
+    lines = [r for r in caplog.records if "sign-in by the" in r.getMessage()]
+    assert len(lines) <= 1
+
+
 def test_account_of_the_same_name_ends_the_session(site: Site) -> None:
     """So a chief shuts a user of the provider out at once."""
     with site.browser() as user, site.browser() as chief:
