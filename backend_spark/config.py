@@ -239,12 +239,7 @@ class ScoreSection:
         7 * 86_400.0,
     )
     reviews: str | None = key(
-        KeyRule(
-            "JSON file that the console writes when a chief rejects doubts about "
-            "readings or marks readings as bad, DATA/console/reviews.json. Read again "
-            "when it changes; need not exist yet. Absent: reviews change no level."
-        ),
-        None,
+        KeyRule("Decisions of the console to apply, DATA/console/reviews.json."), None
     )
 
 

@@ -172,7 +172,9 @@ class ReviewPreview:
         cells: Sequence[str],
     ) -> list[list[Row]]:
         from_us = {cell: round(from_s * _MICRO)}
-        valid = read_cell_states(self.tables / "memories", from_us).valid.get(cell)
+        states = self.tables / "memories"
+        known = read_cell_states(states, from_us).valid if is_table(states) else {}
+        valid = known.get(cell)
         horizon_s = self.settings.horizon_days * 86_400
         since_s = valid[0] - REREAD_S if valid else from_s - horizon_s
         around = find_nearby_cells([cell], list(cells), self.settings.nearby_km)

@@ -32,12 +32,12 @@ from backend_spark.scoring.reviews import NEVER_REJECTED, ReadingReview, ReviewV
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.errors import shortened
 from slope_science.quality import Flag
+from slope_science.reason_codes import ReasonCode
 
 DEFAULT_HOURS: Final = 72
 MAX_HOURS: Final = 720
 MAX_WHY_LENGTH: Final = 500
 MAX_DECISIONS_SHOWN: Final = 200
-MAX_CODES: Final = 20
 DRAFT_ID: Final = 2**53
 """Number of a decision that is not saved: later than all others."""
 
@@ -203,10 +203,10 @@ def _find_readings(services: ConsoleServices, draft: ReviewDraft) -> tuple[str, 
     cells = {row["cell"] for row in wanted}
     if len(cells) == 1:
         return str(cells.pop()), len(wanted)
-    kind = "doubtful reading" if draft.verdict != "bad" else "reading"
-    rule = f"the range must have at least one {kind} of {shortened(draft.node)}"
-    problem = "with these codes, all in one analysis cell"
-    raise HTTPException(422, f"{rule} {shortened(draft.name)} {problem}")
+    kind = "reading" if draft.verdict == "bad" else "doubtful reading with the codes"
+    rule = f"node and name must have a {kind} within the times, all in one cell"
+    got = f"{shortened(draft.node)} and {shortened(draft.name)}"
+    raise HTTPException(422, f"{rule}, got {got}")
 
 
 def _columns(rows: pa.Table) -> list[dict[str, Any]]:
@@ -230,9 +230,11 @@ def _check_range(services: ConsoleServices, draft: ReviewDraft) -> None:
     if not now_s - days * 86_400 <= draft.from_s <= draft.to_s <= now_s:
         rule = f"from_s and to_s must lie in order within the last {days} days"
         raise HTTPException(422, f"{rule}, got {draft.from_s:.0f} and {draft.to_s:.0f}")
-    if len(draft.codes) > MAX_CODES or (draft.verdict != "bad") != bool(draft.codes):
-        rule = f"codes must be 1 to {MAX_CODES}, and none with verdict bad"
-        raise HTTPException(422, f"{rule}, got {len(draft.codes)}")
+    unknown = set(draft.codes) - set(ReasonCode)
+    if unknown or (draft.verdict != "bad") != bool(draft.codes):
+        rule = "codes must be those of the doubts, and none with verdict bad"
+        got = min(unknown) if unknown else ", ".join(draft.codes)
+        raise HTTPException(422, f"{rule}, got {shortened(got)}")
 
 
 def _check_why(why: str, *, is_needed: bool) -> None:
