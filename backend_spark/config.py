@@ -238,6 +238,9 @@ class ScoreSection:
         ),
         7 * 86_400.0,
     )
+    reviews: str | None = key(
+        KeyRule("Decisions of the console to apply, DATA/console/reviews.json."), None
+    )
 
 
 @dataclass(frozen=True)

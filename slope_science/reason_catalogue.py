@@ -298,6 +298,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
             "疑わしい値：{sensors}",
         ),
     ),
+    ReasonCode.COUNTED_AFTER_REVIEW: SentenceTemplates(
+        en="counted after a person's review: {sensors}",
+        ja="人の確認により正常値として使用：{sensors}",
+    ),
     ReasonCode.RANGE: SentenceTemplates(
         en="range: {value} is not within {low} to {high}",
         ja="範囲：{value} は {low}～{high} の外",
@@ -407,6 +411,13 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.SOURCE_FLAG: SentenceTemplates(
         en="source: flag {flag}", ja="発表元の品質判定：{flag}"
     ),
+    ReasonCode.MARKED_BAD: SentenceTemplates(
+        en="marked as bad by {person} on {day}", ja="{person} が {day} に異常値と判定"
+    ),
+    ReasonCode.DOUBT_REJECTED: SentenceTemplates(
+        en="doubt rejected by {person} on {day}",
+        ja="{person} が {day} に正常値と判定（自動の品質判定を取り消し）",
+    ),
     ReasonCode.FORECAST_STALE: SentenceTemplates(
         en="stale: issued {age_h} h before, {max_h} h at most",
         ja="古い予報：発表から {age_h} 時間（{max_h} 時間まで有効）",
@@ -465,6 +476,9 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ),
     ReasonCode.READINGS: SentenceTemplates(
         en="readings of {node}", ja="{node} の測定値"
+    ),
+    ReasonCode.READINGS_REVIEWED: SentenceTemplates(
+        en="review of readings by {person}", ja="{person} による測定値の確認"
     ),
     ReasonCode.RULE_NEEDS_PAST: SentenceTemplates(
         en="rule {rule} cannot be used yet: it needs {hours} h of its own past",

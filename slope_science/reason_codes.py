@@ -67,6 +67,7 @@ class ReasonCode(StrEnum):
     LOWER_BOUND = "lower_bound"
     SUSPECT_RAIN = "suspect_rain"
     SUSPECT = "suspect"
+    COUNTED_AFTER_REVIEW = "counted_after_review"
 
     # quality of a reading
     RANGE = "range"
@@ -95,6 +96,8 @@ class ReasonCode(StrEnum):
     GRID_EXCESS = "grid_excess"
     GRID_DEFICIT = "grid_deficit"
     SOURCE_FLAG = "source_flag"
+    MARKED_BAD = "marked_bad"
+    DOUBT_REJECTED = "doubt_rejected"
 
     # why a forecast of rain is not used
     FORECAST_STALE = "forecast_stale"
@@ -119,6 +122,7 @@ class ReasonCode(StrEnum):
     # why a row was revised
     LATE_READINGS = "late_readings"
     READINGS = "readings"
+    READINGS_REVIEWED = "readings_reviewed"
 
     # states of a node
     RULE_NEEDS_PAST = "rule_needs_past"
@@ -339,6 +343,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         ReasonParam("sensors", ParamKind.TEXTS),
         _optional(ReasonParam("because", ParamKind.REASONS), ()),
     ),
+    ReasonCode.COUNTED_AFTER_REVIEW: (ReasonParam("sensors", ParamKind.TEXTS),),
     ReasonCode.RANGE: (_general("value"), _general("low"), _general("high")),
     ReasonCode.RAIN_RANGE: (
         _general("rain_mm"),
@@ -373,6 +378,8 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
     ReasonCode.GRID_EXCESS: _BESIDE_GRID,
     ReasonCode.GRID_DEFICIT: _BESIDE_GRID,
     ReasonCode.SOURCE_FLAG: (_text("flag"),),
+    ReasonCode.MARKED_BAD: (_text("person"), _text("day")),
+    ReasonCode.DOUBT_REJECTED: (_text("person"), _text("day")),
     ReasonCode.FORECAST_STALE: (_fixed("age_h", 1), _general("max_h")),
     ReasonCode.FORECAST_SHORT: (_whole("minutes"), _whole("of_minutes")),
     ReasonCode.FORECAST_FAILED: (),
@@ -395,6 +402,7 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _fixed("age_h", 1),
     ),
     ReasonCode.READINGS: (_NODE,),
+    ReasonCode.READINGS_REVIEWED: (_text("person"),),
     ReasonCode.RULE_NEEDS_PAST: (_RULES, _general("hours")),
     ReasonCode.SOIL_NEEDS_PAST: (),
     ReasonCode.RULE_IN_NOISE: (_RULES, _whole("level"), _general("limit_deg_per_h")),

@@ -49,6 +49,8 @@ from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
 from backend_spark.console.report import SituationReport, inline_assets
+from backend_spark.console.review_preview import ReviewPreview
+from backend_spark.console.reviews import ReviewBook
 from backend_spark.console.routes import accounts as account_changes
 from backend_spark.console.routes import (
     cap_feed,
@@ -58,6 +60,7 @@ from backend_spark.console.routes import (
     levels,
     notifications,
     oidc,
+    reviews,
     sensorthings,
     session,
     skill,
@@ -99,6 +102,7 @@ STATIC: Final = files("backend_spark.console") / "static"
 JOURNAL_FILE: Final = "journal.sqlite"
 SESSIONS_FILE: Final = "sessions.sqlite"
 CRITERIA_FILE: Final = "criteria.csv"
+REVIEWS_FILE: Final = "reviews.json"
 NOTIFICATIONS_FILE: Final = "notifications.sqlite"
 OVERLAYS_FOLDER: Final = "overlays"
 
@@ -158,6 +162,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
         events,
         notifications,
         thresholds,
+        reviews,
         time_travel,
         way_back,
         skill,
@@ -325,6 +330,10 @@ def make_services(
         event_detector=EventDetector(live_state, book, live_state.tables),
         thresholds=thresholds,
         preview=PastPreview(live_state.tables, thresholds, settings.score),
+        reviews=_open_reviews(folder, journal),
+        review_preview=ReviewPreview(
+            live_state.tables, thresholds.rules, settings.score
+        ),
         notifications=make_sender(settings, journal, book, live_state),
         packs=packs,
         overlays=Overlays(folder / OVERLAYS_FOLDER, journal),
@@ -422,6 +431,12 @@ def _open_thresholds(settings: BackendSettings, journal: Journal) -> Thresholds:
     thresholds = Thresholds(journal, rules)
     thresholds.write_table()  # a table of an earlier release lacks columns
     return thresholds
+
+
+def _open_reviews(folder: Path, journal: Journal) -> ReviewBook:
+    book = ReviewBook(journal, folder / REVIEWS_FILE)
+    book.write_file()  # lost between the journal and the file, if the process died
+    return book
 
 
 def _open_calibration(console: ConsoleSection) -> Calibration | None:

@@ -86,7 +86,8 @@ class JournalEntry:
         at_s: Unix time of writing.
         kind: ``alert`` (an event of a slope), ``event_state`` (a decision about one;
             ``acknowledge`` in earlier releases), ``note``, ``threshold``, ``event`` (a
-            landslide), ``cap`` (a message made), ``drill``, or a kind of `access_log`.
+            landslide), ``cap`` (a message made), ``drill``, ``review`` (a decision
+            about readings), ``review_end`` (its end), or a kind of `access_log`.
         subject: Key of an alert, slope of a decision, token of a cell, identifier of a
             message, or empty.
         who: Account name; empty if the console itself wrote the entry.

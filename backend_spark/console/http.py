@@ -31,6 +31,7 @@ SECURITY_HEADERS: Final = {
 STRICT_TRANSPORT: Final = {"Strict-Transport-Security": "max-age=31536000"}
 """Over https: browsers do not use http for a year."""
 
+MAX_PROBLEM_CHARS: Final = 250
 MAX_BODY_BYTES: Final = 64 * 1024
 
 T = TypeVar("T")
@@ -129,7 +130,10 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
         try:
             return decode_json(raw, form)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            problem = f"the request must be a {form.__name__}: {error}"
+            said = str(error)  # of an unknown choice it has the whole value
+            if len(said) > MAX_PROBLEM_CHARS:
+                said = f"{said[:100]}... {said[-100:]}"
+            problem = f"the request must be a {form.__name__}: {said}"
             raise HTTPException(422, problem) from error
 
     return read_body

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.rain import SPREAD_S, SubstituteRain, report_depth_mm
+from backend_spark.scoring.reviews import reviewed_verdict
 from slope_science.analysed_rain import (
     NOTHING_ANALYSED,
     AnalysedRain,
@@ -26,7 +27,6 @@ from slope_science.quality import (
     NEIGHBOUR_S,
     Flag,
     Verdict,
-    worst_verdict,
 )
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -193,6 +193,6 @@ def _flagged(
     for from_s, to_s, verdict in suspects[first:]:
         if from_s < o.at_s <= to_s and o.counts:
             had = Verdict(Flag(o.flag or Flag.NOT_EVALUATED), o.reasons)
-            worst = worst_verdict([had, verdict])
-            return replace(o, flag=int(worst.flag), why=worst.why)
+            worst = reviewed_verdict(o, [had, verdict])
+            return replace(o, flag=int(worst.flag), why=worst.why or None)
     return o

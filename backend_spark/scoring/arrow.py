@@ -22,6 +22,7 @@ from backend_spark.scoring.nearby import (
     collect_nearby_rain,
 )
 from backend_spark.scoring.observation import RAIN, Observation
+from backend_spark.scoring.reviews import NO_REVIEWS, ReadingReviews
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import (
     DAY_S,
@@ -103,6 +104,7 @@ class Scorer:
         memories: Encoded saved states by cell.
         around: Cells around each cell whose rain it is compared with.
         makes_hot: Whether hot states are wanted.
+        reviews: Reviews of readings that count.
     """
 
     rules: Mapping[str, CellRules]
@@ -111,6 +113,7 @@ class Scorer:
     memories: Mapping[str, bytes] = field(default_factory=dict)
     around: Mapping[str, CellDistances] = field(default_factory=dict)
     makes_hot: bool = False
+    reviews: ReadingReviews = NO_REVIEWS
 
     @property
     def cells(self) -> set[str]:
@@ -151,13 +154,16 @@ class Scorer:
         others = {token for each in self.around.values() for _, token in each}
         theirs = pc.is_in(history["cell"], pa.array(sorted(others), pa.string()))
         rows = history.filter(pc.and_(theirs, pc.equal(history["name"], RAIN)))
-        rain = {cell: read_observations(part) for cell, part in _by_cell(rows)}
+        rain = {
+            cell: self.reviews.mark(read_observations(part))
+            for cell, part in _by_cell(rows)
+        }
         return collect_nearby_rain(rain, self.around)
 
     def _cell(self, cell: str, rows: pa.Table, nearby: NearbyRain) -> CellScores:
         body, touched_us = self.memories.get(cell), self.touched_us.get(cell)
         past = decode_state(body) if body else None
-        known = read_observations(rows)
+        known = self.reviews.mark(read_observations(rows))
         if past is None:
             known = drop_before_horizon(known, self.horizon_s)
         else:
@@ -179,6 +185,7 @@ class HotScorer:
         states: Hot states of these cells, and of those around them.
         around: Cells around each cell whose rain it is compared with.
         rain: Rain of cells around without a hot state: a day before the new readings.
+        reviews: Reviews of readings that count.
     """
 
     rules: Mapping[str, CellRules]
@@ -186,6 +193,7 @@ class HotScorer:
     states: Mapping[str, HotState]
     around: Mapping[str, CellDistances]
     rain: Mapping[str, list[Observation]] = field(default_factory=dict)
+    reviews: ReadingReviews = NO_REVIEWS
 
     def collect(self, history: pa.Table, into: ScoreCollector) -> list[str]:
         """Score cells.
@@ -199,7 +207,7 @@ class HotScorer:
             Cells that must be scored from saved states.
         """
         history = history.sort_by([("cell", "ascending"), ("at", "ascending")])
-        known = read_observations(history)
+        known = self.reviews.mark(read_observations(history))
         numbers = {
             cell: [n for n in each if known[n].at_s > self.states[cell].at_s]
             for cell, each in _numbers_by_cell(history)

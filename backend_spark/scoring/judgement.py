@@ -1,6 +1,6 @@
 """Level and reasons of one step from the findings of its evidence."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from backend_spark.scoring.features import not_judged_reasons
@@ -10,6 +10,7 @@ from backend_spark.scoring.rain import (
     RainState,
     cap_doubtful_rain,
 )
+from backend_spark.scoring.reviews import is_counted_after_review
 from slope_science.criteria import JUDGED_LEVELS, Criteria
 from slope_science.findings import LOWEST, Finding, combine_findings, judge_rain
 from slope_science.reason_codes import ReasonCode
@@ -82,15 +83,22 @@ def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
     return judge_rain(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
 
 
-def list_doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
-    """Suspect readings that count in a step, grouped by their reasons."""
+def list_doubts(in_step: Collection[Observation]) -> tuple[Reason, ...]:
+    """Suspect readings that count in a step, by their reasons, and reviewed ones."""
     sensors: dict[str, list[str]] = {}
     because: dict[str, tuple[Reason, ...]] = {}
     for sensor, o in last_suspects(in_step).items():
         why = o.why or "suspect"
         sensors.setdefault(why, []).append(sensor)
         because[why] = o.reasons
-    return tuple(
-        Reason(ReasonCode.SUSPECT, sensors=sorted(sensors[why]), because=because[why])
-        for why in sorted(sensors)
+    kept = sorted({f"{o.node} {o.name}" for o in in_step if is_counted_after_review(o)})
+    notes = [Reason(ReasonCode.COUNTED_AFTER_REVIEW, sensors=kept)] if kept else []
+    return (
+        *(
+            Reason(
+                ReasonCode.SUSPECT, sensors=sorted(sensors[why]), because=because[why]
+            )
+            for why in sorted(sensors)
+        ),
+        *notes,
     )

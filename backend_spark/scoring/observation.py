@@ -76,6 +76,7 @@ class Observation:
         priority: Priority of the message, which is the level of its node.
         level_why: The reasons of that level in English; None at level 1.
         level_codes: The same as JSON; None from nodes without codes.
+        review: A person's decision about it; None without.
     """
 
     at_s: float
@@ -95,6 +96,7 @@ class Observation:
     priority: int = 1
     level_why: str | None = None
     level_codes: Sequence[str] | None = None
+    review: "ReviewMark | None" = None
 
     @property
     def counts(self) -> bool:
@@ -115,6 +117,21 @@ class Observation:
     def is_rain(self) -> bool:
         """Whether it is a report of a rain gauge."""
         return self.name == RAIN and self.unit == RAIN_UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewMark:
+    """A person's decision about a reading.
+
+    Attributes:
+        person: Account of the person.
+        day: Date of the decision in Japan, ``2026-07-01``.
+        rejected: Codes of the doubts that do not count; None: the reading is bad.
+    """
+
+    person: str
+    day: str
+    rejected: tuple[str, ...] | None = None
 
 
 def flag_reasons(why: str | None) -> tuple[Reason, ...]:

@@ -18,6 +18,7 @@ from backend_spark.scoring.observation import (
     reading_limits,
 )
 from backend_spark.scoring.rain import SPREAD_S, report_depth_mm
+from backend_spark.scoring.reviews import reviewed_verdict
 from slope_science import quality
 from slope_science.quality import (
     CLOCK_LAG_S,
@@ -38,7 +39,6 @@ from slope_science.quality import (
     check_rate_of_change,
     check_spike,
     check_step,
-    worst_verdict,
 )
 from slope_science.rain_quality import (
     FIRST_REPORT_S,
@@ -84,7 +84,8 @@ _AT_S: Final = attrgetter("at_s")
 
 def flag_single(o: Observation) -> Verdict:
     """Verdict of a reading from its own columns."""
-    if o.value is not None and o.node_flag is None and o.synchronised:
+    is_plain = o.review is None and o.node_flag is None and o.synchronised
+    if is_plain and o.value is not None:
         return flag_number(o.name, o.unit, o.value)
     limits = reading_limits(o.name, o.unit)
     verdicts = [check_node_flag(o.node_flag), check_clock(o.synchronised)]
@@ -97,7 +98,7 @@ def flag_single(o: Observation) -> Verdict:
                 for number in (o.value,)
                 if number is not None
             ]
-    return worst_verdict(verdicts)
+    return reviewed_verdict(o, verdicts)
 
 
 def flag_number(name: str, unit: str | None, value: float) -> Verdict:
@@ -203,7 +204,7 @@ def _is_usable(o: Observation) -> bool:
 
 
 def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
-    verdict = worst_verdict([flag_single(o), *more])
+    verdict = reviewed_verdict(o, [flag_single(o), *more])
     why = verdict.why
     if o.flag == verdict.flag and (o.why or "") == why:
         return o

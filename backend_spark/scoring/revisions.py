@@ -1,8 +1,9 @@
-"""Revisions: versions of rows that late readings change.
+"""Revisions: versions of rows that late readings change, or reviews of readings.
 
 A row may change within an hour of its step without a revision, because rain is spread
 back over an hour. A later change gives the row a new version with a reason, and the
-earlier version goes to the table of revisions.
+earlier version goes to the table of revisions. So does every change by a review: what
+was known before it stays readable.
 """
 
 import math
@@ -47,15 +48,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NewReadings:
-    """New readings of a node for a cell since the last pass.
+    """New readings of a node for a cell since the last pass, or a review of readings.
 
     Attributes:
-        node: Id of the node.
+        node: Id of the node; of a review the person.
         received_us: Newest receipt, Unix microseconds.
         late: Number of readings older than `SETTLED_S` on receipt.
         first_us: Time of the earliest of those.
         last_us: Time of the latest.
         wait_us: Longest delay of any reading.
+        is_review: Whether it is a review, and `received_us` its time.
     """
 
     node: str
@@ -64,9 +66,12 @@ class NewReadings:
     first_us: int | None = None
     last_us: int | None = None
     wait_us: int | None = None
+    is_review: bool = False
 
     def reason(self) -> Reason:
         """Why rows change."""
+        if self.is_review:
+            return Reason(ReasonCode.READINGS_REVIEWED, person=self.node)
         if not self.late:
             return Reason(ReasonCode.READINGS, node=self.node)
         return Reason(
@@ -103,8 +108,10 @@ def merge_news(news: Iterable[NewReadings]) -> list[NewReadings]:
 
 def add_news(known: dict[str, NewReadings], more: NewReadings) -> None:
     """Merge a batch into those by node."""
-    before = known.get(more.node)
-    known[more.node] = before.merged_with(more) if before else more
+    # No id of a node has a space.
+    key = f"review by {more.node}" if more.is_review else more.node
+    before = known.get(key)
+    known[key] = before.merged_with(more) if before else more
 
 
 @dataclass(frozen=True)
@@ -200,9 +207,10 @@ def _revision(
         )
         return (None if is_equal else row | kept), None
     now_us = max((each.received_us for each in readings), default=0)
-    if now_us < round(row["at"].timestamp() * _MICRO) + SETTLED_S * _MICRO:
+    is_settled = now_us >= round(row["at"].timestamp() * _MICRO) + SETTLED_S * _MICRO
+    if not is_settled and not any(each.is_review for each in readings):
         return row | kept, None
-    late = [each for each in readings if each.late] or readings
+    late = [each for each in readings if each.late or each.is_review] or readings
     why = render_english_list(each.reason() for each in late)
     when = datetime.fromtimestamp(now_us // _MICRO, UTC)
     # Rows of early programs have no version: it is the first.

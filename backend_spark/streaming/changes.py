@@ -1,4 +1,4 @@
-"""Changes by received messages: which cells to score, and why rows of them change."""
+"""Changes by messages and reviews: which cells to score, and why their rows change."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,9 +8,12 @@ from typing import Any
 
 from backend_spark.scoring import node_summary
 from backend_spark.scoring.nearby import CellPlaces
+from backend_spark.scoring.reviews import ReadingReview
 from backend_spark.scoring.revisions import NewReadings, add_news, merge_news
 
 log = logging.getLogger(__name__)
+
+_MICRO = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,17 @@ class ReceivedChanges:
                 )
         return replace(self, earliest_us=earliest_us)
 
+    def with_reviews(
+        self, causes: Iterable[tuple[ReadingReview, NewReadings]]
+    ) -> "ReceivedChanges":
+        """With the cells of reviews that begin or cease to count, and the causes."""
+        earliest_us, news = dict(self.earliest_us), dict(self.news)
+        for review, cause in causes:
+            cell, at_us = review.cell, round(review.from_s * _MICRO)
+            earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
+            news[cell] = merge_news([*news.get(cell, ()), cause])
+        return replace(self, earliest_us=earliest_us, news=news)
+
     def groups(
         self, max_cost: float, cost_of: Callable[[str], float]
     ) -> Iterator["ReceivedChanges"]:
@@ -104,10 +118,12 @@ class PassCells:
     Attributes:
         places: Cells with a node.
         changes: Changes that the pass scores.
+        reviews: Reviews of readings that count.
     """
 
     places: CellPlaces
     changes: ReceivedChanges
+    reviews: Sequence[ReadingReview] = ()
 
 
 @dataclass

@@ -34,6 +34,7 @@ from backend_spark.errors import (
 from backend_spark.ingest.log import check_files_are_read, open_log
 from backend_spark.ingest.retention import read_planned_offset
 from backend_spark.ingest.segment_log import LogOffset
+from backend_spark.scoring.applied_reviews import AppliedReviews
 from backend_spark.streaming.checkpoint import (
     QueryStart,
     check_checkpoint,
@@ -403,12 +404,14 @@ def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
     """Make the pipeline of a data folder."""
     data, tables = Path(settings.backend.data), tables_folder(settings.backend)
     rules = make_cell_rules(settings)
+    reviews = Path(settings.score.reviews) if settings.score.reviews else None
     return ScoringPipeline(
         data=data,
         tables=tables,
         app_id=read_app_id(tables, _checkpoint(data)),
         cell_rules=rules,
         applied=AppliedChanges(data, rules, time.time),
+        reviews=AppliedReviews(data, reviews, time.time),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
         nearby_km=settings.score.nearby_km,

@@ -30,6 +30,11 @@ from backend_spark.criteria.applied import AppliedChanges
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring import node_summary
+from backend_spark.scoring.applied_reviews import (
+    NO_REVIEW_CHANGES,
+    AppliedReviews,
+    ReviewChanges,
+)
 from backend_spark.scoring.nearby import CellPlaces
 from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.streaming.changes import (
@@ -134,6 +139,7 @@ class ScoringPipeline:
         settings_digest: Of all settings; hot states of others are not used.
         pending: Changes to score.
         applied: Changes of criteria that passes have applied; None: not reported.
+        reviews: Reviews of readings; None: not read.
         batches_to_maintain: Batches after which maintenance has not run yet.
     """
 
@@ -146,6 +152,7 @@ class ScoringPipeline:
     nearby_km: float = 5.0
     settings_digest: int = 0
     applied: AppliedChanges | None = None
+    reviews: AppliedReviews | None = None
     pending: UnscoredChanges = field(default_factory=UnscoredChanges)
     batches_to_maintain: deque[int] = field(default_factory=deque)
 
@@ -203,25 +210,40 @@ class ScoringPipeline:
         must_stop: Callable[[], bool] | None = None,
         until_us: int | None = None,
     ) -> None:
-        """Score all pending cells; idempotent.
+        """Score all pending cells, and those of changed reviews; idempotent.
 
         Args:
             session: Spark session.
             must_stop: Called before each chunk of cells; if True, all stay pending.
-            until_us: Unix time, in microseconds; rows received later are ignored.
-                None uses all rows.
+            until_us: Unix time, in microseconds; rows received and reviews made later
+                are ignored. None uses all.
         """
         self.score_analyses()
         pending = self.pending.take_all()
-        if pending.batch_id is None:
+        reviews = NO_REVIEW_CHANGES
+        if self.reviews:
+            reviews = self.reviews.changes(until_us)
+        if pending.batch_id is None and not reviews.has_changes:
             return
+        self._score_changes(session, pending, reviews, must_stop, until_us)
+
+    def _score_changes(
+        self,
+        session: SparkSession,
+        pending: UnscoredChanges,
+        reviews: ReviewChanges,
+        must_stop: Callable[[], bool] | None,
+        until_us: int | None,
+    ) -> None:
+        """Score cells; if it must stop, all changes stay pending."""
         self._renew_nodes(pending.changes.node_rows)
         self.hot.begin()
-        cells = self._find_cells(pending.changes)
+        cells = self._find_cells(pending.changes, reviews)
         flags = FLAGS.empty_table()
         for touched in cells.changes.groups(CELLS_AT_ONCE, self._cost_of):
             if must_stop is not None and must_stop():
-                self.pending.add(pending.changes, pending.batch_id)
+                if pending.batch_id is not None:
+                    self.pending.add(pending.changes, pending.batch_id)
                 return
             new_flags = self._score(session, touched, cells, until_us)
             flags = pa.concat_tables([flags, new_flags])
@@ -229,23 +251,33 @@ class ScoringPipeline:
                 update_flags(self.tables / "silver", flags)
                 flags = FLAGS.empty_table()
         update_flags(self.tables / "silver", flags)
-        levels = self.tables / "levels"
-        upto = Transaction(SCORED_TRANSACTION_PREFIX + self.app_id, pending.batch_id)
-        properties = CommitProperties(app_transactions=[upto])
-        commit_files(levels, [], properties, read=self.claim.open(levels))
+        if pending.batch_id is not None:
+            self._mark_scored(pending.batch_id)
         self.hot.end(self._hot_stamp())
         if self.applied:
             self.applied.save()
+        if self.reviews:
+            self.reviews.finish(reviews)
 
-    def _find_cells(self, changes: ReceivedChanges) -> PassCells:
+    def _mark_scored(self, batch_id: int) -> None:
+        """Store the number of the last batch that is scored."""
+        levels = self.tables / "levels"
+        upto = Transaction(SCORED_TRANSACTION_PREFIX + self.app_id, batch_id)
+        properties = CommitProperties(app_transactions=[upto])
+        commit_files(levels, [], properties, read=self.claim.open(levels))
+
+    def _find_cells(
+        self, received: ReceivedChanges, reviews: ReviewChanges
+    ) -> PassCells:
         """Cells with a node, and the changes that a pass scores."""
+        changes = received.with_reviews(reviews.causes())
         nodes = DeltaTables(self.tables).nodes(["cell", "at"])
         nodes = nodes.filter(pc.is_valid(nodes["cell"]))
         newest = nodes.group_by("cell").aggregate([("at", "max")])
         times = newest["at_max"].cast(pa.int64()).to_pylist()
         newest_us = dict(zip(newest["cell"].to_pylist(), times, strict=True))
         scored = changes.within_horizon(newest_us, self.horizon_s * 1_000_000)
-        return PassCells(CellPlaces(newest_us), scored)
+        return PassCells(CellPlaces(newest_us), scored, reviews.in_force)
 
     def _cost_of(self, cell: str) -> float:
         """Cost of scoring a cell, as a part of that from a saved state."""
@@ -282,6 +314,8 @@ class ScoringPipeline:
         """Mark cells whose messages an earlier process received but did not score."""
         if self.applied:
             self.applied.save()
+        if self.reviews:
+            self.reviews.save()
         self._initialise_nodes()
         levels = open_table(self.tables / "levels")
         scored = levels.transaction_version(SCORED_TRANSACTION_PREFIX + self.app_id)
@@ -456,12 +490,14 @@ class ScoringPipeline:
                 share = some[first : first + size]
                 near = cells.places.around(share, self.nearby_km)
                 others_us = cells.changes.earliest_us
+                known = {*share, *near}
                 yield CellShare(
                     {cell: touched.earliest_us[cell] for cell in share},
                     {cell: touched.news[cell] for cell in share},
                     near,
                     {cell: others_us[cell] for cell in near if cell in others_us},
-                    self.hot.of_cells({*share, *near}),
+                    self.hot.of_cells(known),
+                    [review for review in cells.reviews if review.cell in known],
                 )
 
     def _revise(

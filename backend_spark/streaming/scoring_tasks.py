@@ -32,6 +32,7 @@ from backend_spark.scoring.hot_state import HotState
 from backend_spark.scoring.nearby import CellDistances, find_nearby_cells
 from backend_spark.scoring.observation import RAIN, Observation
 from backend_spark.scoring.rain import SPREAD_S
+from backend_spark.scoring.reviews import ReadingReview, ReadingReviews
 from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.scoring.rules import CellRules
 from backend_spark.streaming.hot_files import read_hot_states, write_hot_states
@@ -85,6 +86,7 @@ class CellShare:
         occupied: Cells with a node, at least those near the share's.
         others_us: As `earliest_us`, for cells near the share's.
         hot: Files of the hot states of these cells.
+        reviews: Reviews of readings of these cells.
     """
 
     earliest_us: dict[str, int]
@@ -92,6 +94,7 @@ class CellShare:
     occupied: list[str]
     others_us: dict[str, int] = field(default_factory=dict)
     hot: dict[str, str] = field(default_factory=dict)
+    reviews: list[ReadingReview] = field(default_factory=list)
 
     def encode(self) -> bytes:
         """Encode it for an executor."""
@@ -196,7 +199,8 @@ class ShareWorker:
             share.earliest_us,
             {token: states[token] for token in usable | set(cells)},
             {cell: around[cell] for cell in cells},
-            self._read_rain(sorted(others - usable), first_us / _MICRO),
+            self._read_rain(share, sorted(others - usable), first_us / _MICRO),
+            ReadingReviews(share.reviews),
         )
         history = self._read_silver(sorted(scorer.states), since_s)
         return scorer.collect(history, into)
@@ -225,6 +229,7 @@ class ShareWorker:
                 bodies,
                 around,  # type: ignore[arg-type]
                 makes_hot=True,
+                reviews=ReadingReviews(share.reviews),
             )
             since_s = min(self._since_s(cell, touched, stored) for cell in some)
             scorer.collect(self._read_silver(sorted(scorer.cells), since_s), into)
@@ -272,7 +277,7 @@ class ShareWorker:
         return rows if self.until_us is None else filter_received(rows, self.until_us)
 
     def _read_rain(
-        self, cells: Sequence[str], touched_s: float
+        self, share: CellShare, cells: Sequence[str], touched_s: float
     ) -> dict[str, list[Observation]]:
         """Rain of some cells in the day before new readings."""
         if not cells:
@@ -281,7 +286,8 @@ class ShareWorker:
         rows = rows.filter(pc.equal(rows["name"], RAIN))
         rain: dict[str, list[Observation]] = {}
         tokens = rows["cell"].to_pylist()
-        for token, o in zip(tokens, read_observations(rows), strict=True):
+        known = ReadingReviews(share.reviews).mark(read_observations(rows))
+        for token, o in zip(tokens, known, strict=True):
             rain.setdefault(token, []).append(o)
         return rain
 

@@ -36,13 +36,23 @@ KNOWN = {
     "special_mm": 200.0, "why": "x", "mm_per_h": 30.0, "hours": 3, "text": "x",
     "time": "2026-07-01T13:00", "count": 1, "name": "a-chief", "password": "x",
 }  # fmt: skip
-FORMS = (
-    ("cell", "advisory_mm", "warning_mm", "special_mm", "why"),
-    ("mm_per_h", "hours"),
-    ("text",),
-    ("time", "count", "text"),
-    ("name", "password"),
-)
+FORMS: tuple[dict[str, object], ...] = (
+    *(
+        {name: KNOWN[name] for name in names}
+        for names in (
+            ("cell", "advisory_mm", "warning_mm", "special_mm", "why"),
+            ("mm_per_h", "hours"),
+            ("text",),
+            ("time", "count", "text"),
+            ("name", "password"),
+        )
+    ),
+    {
+        "node": SLOPES[0].node, "name": "rain", "from_s": NOW_S - 3600.0,
+        "to_s": NOW_S, "verdict": "bad", "codes": [], "why": "x",
+    },
+    {"review": 1, "why": "x"},
+)  # fmt: skip
 NUMBERS = ("0", "-1", "1", str(2**63), "9" * 400, "1793000400", "1e9", "nan", "")
 DATES = ("0001-01-01", "9999-12-31", "2026-10-26", "2026-02-30", "26-1-1", "")
 MORE = ("now", "then", "..", "%00", "/")
@@ -69,8 +79,8 @@ VALUES = st.one_of(
 def bodies(draw: st.DrawFn) -> bytes:
     """A valid form with some values replaced, or arbitrary bytes."""
     form: dict[str, object] = {
-        name: draw(VALUES) if draw(st.integers(0, 2)) == 0 else KNOWN[name]
-        for name in draw(st.sampled_from(FORMS))
+        name: draw(VALUES) if draw(st.integers(0, 2)) == 0 else value
+        for name, value in draw(st.sampled_from(FORMS)).items()
     }
     good = msgspec.json.encode(form, enc_hook=str) if _is_small(form) else b"{}"
     no_text = good.replace(b'"x"', b'"\xff"')

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from conftest import free_port
 from console_workspace import (
+    NOW_S,
     SLOPES,
     Clock,
     Workspace,
@@ -39,14 +40,26 @@ QUERIES = (
     (f"/api/replay/cell/{CELL}/frame", SPAN, NUMBERS),
     ("/api/skill", SEASON, DATES),
     ("/api/events", EVENTS, NUMBERS),
+    ("/api/reviews", {"hours": "72"}, NUMBERS),
 )
 VERSION = {"advisory_mm": 100, "warning_mm": 130, "special_mm": 200, "why": "x"}
 DRAFT = {"cell": CELL, "version": VERSION}
+REVIEW = {
+    "node": SLOPES[0].node,
+    "name": "rain",
+    "from_s": NOW_S - 3600,
+    "to_s": NOW_S,
+    "verdict": "bad",
+    "why": "x",
+}
 BODIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/api/login", {"name": "a-chief", "password": "x", "code": "1"}),
     ("/api/notes", {"text": "x"}),
     ("/api/thresholds", DRAFT),
     ("/api/thresholds/preview", DRAFT),
+    ("/api/reviews", REVIEW),
+    ("/api/reviews/preview", {n: REVIEW[n] for n in REVIEW if n != "why"}),
+    ("/api/reviews/revert", {"review": 1, "why": "x"}),
     ("/api/what-if", {"mm_per_h": 30, "hours": 3}),
     ("/api/landslides", {"time": "2026-07-01T13:00", "count": 1, "text": "x"}),
     ("/api/events/state", {"events": [1], "state": "closed", "text": "x"}),

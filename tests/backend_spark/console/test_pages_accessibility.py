@@ -11,6 +11,7 @@ from console_contrast import hard_to_read
 from console_pages import find, press, text
 from console_workspace import NOW_S, PASSWORD, Workspace
 from deltalake import write_deltalake
+from doubtful_slope import write_doubtful
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -27,7 +28,8 @@ PHONE = (390, 844)
 
 @pytest.fixture
 def workspace(workspace: Workspace) -> Workspace:
-    """The slopes, one more cell of each level, and one without a level."""
+    """The slopes, one more cell of each level, one without, and doubtful readings."""
+    write_doubtful(workspace.data)
     rows = [
         {
             "cell": Cell.at(33.50 + at * 0.02, 133.4).parent(ANALYSIS_LEVEL).token,
@@ -88,13 +90,25 @@ class Tour:
         self.press(".thresholds .preview", ".effect .rises")
         self.check("thresholds-preview")
 
+    def visit_review(self) -> None:
+        """The windows of decisions, one with the consent to level 4."""
+        for button, wait_for in (
+            ("tr[data-span$=rain] .reject", ".review-form .raises"),
+            (".mark-bad", ".review-form .form"),
+        ):
+            self.press(button, wait_for)
+            self.check(f"review{button.split('.')[-1]}")
+            self.press(".review-form .close", "body")
+
     def visit_tabs(self) -> None:
         """The other pages, and the window of an event and of a node."""
-        for tab in ("series", "thresholds", "skill", "health", "events"):
+        for tab in ("series", "reviews", "thresholds", "skill", "health", "events"):
             self.press(f"[data-tab={tab}]", ".other h2")
             self.check(tab)
             if tab == "thresholds":
                 self.visit_preview()
+            if tab == "reviews":
+                self.visit_review()
             if tab == "health":
                 self.press("tr[data-node] button", "dialog[data-node] h2")
                 self.check("node")

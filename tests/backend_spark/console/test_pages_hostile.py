@@ -20,6 +20,7 @@ from console_pages import (
 )
 from console_workspace import HOSTILE, NOW_S, PASSWORD, SLOPES, Workspace
 from deltalake import write_deltalake
+from doubtful_slope import write_doubtful
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -130,6 +131,21 @@ def test_html_in_user_input_is_escaped(
 
     assert HOSTILE in text(driver, "body")
     assert not driver.execute_script(HOSTILE_LOADED)
+    no_problems(driver)
+
+
+def test_html_in_a_decision_about_readings_is_escaped(
+    run_console: RunConsole, driver: Chrome, workspace: Workspace
+) -> None:
+    """In its reason, on the page of the reviews."""
+    write_doubtful(workspace.data)
+    log_in(driver, run_console(workspace.with_accounts()))
+    find(driver, "[data-tab=reviews]").click()
+    find(driver, "tr[data-span$='tilt/x'] .accept").click()
+    find(driver, ".review-form textarea").send_keys(HOSTILE)
+    find(driver, ".review-form .primary:enabled").click()
+    open_tab(driver, "reviews", ".decisions")
+
     no_problems(driver)
 
 

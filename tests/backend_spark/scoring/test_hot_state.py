@@ -29,9 +29,16 @@ from backend_spark.scoring.hot_state import (
 )
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.quality import REFUSED
+from backend_spark.scoring.reviews import (
+    NEVER_REJECTED,
+    ReadingReview,
+    ReadingReviews,
+)
 from backend_spark.scoring.revisions import is_unchanged
 from backend_spark.scoring.score import CellScores, score_cell, score_from_hot
 from slope_science.criteria import Criteria
+from slope_science.quality import Flag
+from slope_science.reason_codes import ReasonCode
 
 
 @dataclass
@@ -41,15 +48,20 @@ class HotStore(Store):
     Attributes:
         hot: The encoded hot state; None without.
         ways: How each scoring was done.
+        reviews: Reviews in force.
     """
 
     hot: bytes | None = None
     ways: list[str] = field(default_factory=list)
+    reviews: list[ReadingReview] = field(default_factory=list)
 
     def add(self, new: Sequence[Observation]) -> None:
         """Store readings and score the steps that they affect."""
         self.silver |= {(o.node, o.name, o.at_s): o for o in new}
-        touched_s = min(o.at_s for o in new)
+        self.score(min(o.at_s for o in new))
+
+    def score(self, touched_s: float) -> None:
+        """Score the steps that readings since a time affect."""
         found = self._hot_scores(touched_s) or self._cold_scores(touched_s)
         self.silver |= {(o.node, o.name, o.at_s): o for o in found.reflagged}
         levels = make_levels_table("c", found.rows).to_pylist()
@@ -62,6 +74,7 @@ class HotStore(Store):
         if hot is None or not hot.holds_for("c", touched_s, RULES.digest(hot.at_s)):
             return None
         new = [o for o in self.silver.values() if o.at_s > hot.at_s]
+        new = ReadingReviews(self.reviews).mark(new)
         found = score_from_hot(new, RULES, touched_s, hot)
         if found is not None:
             self.ways.append("older" if hot.margin_s else "newest")
@@ -77,6 +90,7 @@ class HotStore(Store):
         past = decode_state(self.states[max(self.states)]) if self.states else None
         since_s = past.at_s - REREAD_S if past else float("-inf")
         read = [o for o in self.silver.values() if o.at_s > since_s]
+        read = ReadingReviews(self.reviews).mark(read)
         found = score_cell(read, RULES, touched_s, past, makes_hot=True)
         self.states |= {m.at_s: encode_state(m) for m in found.memories}
         self.ways.append("saved")
@@ -156,6 +170,59 @@ def test_scoring_from_hot_states_equals_scoring_all_at_once(
     assert_equal(hot, whole, seed)
     assert {"saved", "newest"} <= set(hot.ways)
     assert hot.ways.count("saved") < len(hot.ways) / 2
+
+
+def some_review(
+    rng: random.Random, number: int, known: Sequence[Observation]
+) -> ReadingReview:
+    """A review of up to three hours of one sensor; doubts of all kinds are rejected."""
+    doubtful = [o for o in known if o.flag == Flag.SUSPECT]
+    last = rng.choice(doubtful if doubtful and rng.random() < 0.7 else known)
+    codes = tuple(sorted(set(ReasonCode) - NEVER_REJECTED))
+    return ReadingReview(
+        id=number,
+        cell="c",
+        node=last.node,
+        name=last.name,
+        from_s=last.at_s - rng.choice((0.0, 900.0, 3 * 3600.0)),
+        to_s=last.at_s,
+        verdict="good" if last in doubtful else "bad",
+        person="suzuki",
+        at_s=0.0,
+        codes=codes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("seed", "every_s", "days"),
+    [
+        (1, 3600, 2),
+        *(pytest.param(seed, 1200, 3, marks=pytest.mark.long) for seed in range(2, 6)),
+    ],
+)
+def test_reviews_between_passes_equal_reviews_from_the_start(
+    seed: int, every_s: int, days: int
+) -> None:
+    """Decisions about readings of the last day, some reverted, old and new states."""
+    rng = random.Random(seed)
+    observations = all_kinds(rng, days)
+    hot = HotStore()
+    for number, batch in enumerate(packs(observations, every_s)):
+        hot.add(batch)
+        if number % 5 == 1:
+            review = some_review(rng, number, list(hot.silver.values())[-900:])
+            hot.reviews.append(review)
+            hot.score(review.from_s)
+        if number % 11 == 7:
+            ended = hot.reviews.pop(rng.randrange(len(hot.reviews)))
+            hot.score(ended.from_s)
+    whole = HotStore(reviews=hot.reviews)
+    whole.add(observations)
+
+    assert_equal(hot, whole, seed)
+    assert {"saved", "newest"} <= set(hot.ways)
+    flags = [o.flag for o in whole.silver.values() if o.why and "suzuki" in o.why]
+    assert {1, 4} == set(flags)
 
 
 def pack(at_s: float, node: str = "a", rain_mm: float = 0.0) -> list[Observation]:

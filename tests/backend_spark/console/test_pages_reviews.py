@@ -1,0 +1,189 @@
+"""The page of the reviews of readings in a browser: accept, reject, mark, revert."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from browser import picture, resize
+from conftest import wait_until
+from console_pages import find, no_problems, text
+from console_workspace import PASSWORD, Workspace
+from doubtful_slope import DOUBTFUL, write_doubtful
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+from backend_spark.scoring.applied_reviews import AppliedReviews
+
+RunConsole = Callable[..., str]
+PHONE = (390, 844)
+RAIN = f"tr[data-span='{DOUBTFUL.node} rain']"
+TILT = f"tr[data-span='{DOUBTFUL.node} tilt/x']"
+FITS = "return document.documentElement.scrollWidth <= innerWidth"
+
+
+class ReviewsPage:
+    """The page, by its clicks.
+
+    Attributes:
+        clicks: Number of clicks since the last count.
+    """
+
+    def __init__(self, driver: Chrome, address: str, language: str) -> None:
+        self.driver, self.clicks = driver, 0
+        driver.get(f"{address}?lang={language}")
+        find(driver, "input[name=name]").send_keys("a-chief")
+        find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+        wait_until(lambda: text(driver, ".headline .badge"))
+
+    def click(self, css: str) -> None:
+        """Click on an element as a person does."""
+        wait_until(lambda: find(self.driver, css).is_enabled())
+        find(self.driver, css).click()
+        self.clicks += 1
+
+    def write(self, why: str) -> None:
+        """Type a reason."""
+        find(self.driver, ".review-form textarea").send_keys(why)
+
+    def save(self) -> None:
+        """Save, which waits for the preview."""
+        self.click(".review-form .primary")
+
+    def saved(self) -> None:
+        """Wait until the window has closed."""
+        wait_until(lambda: not self.driver.find_elements(By.CSS_SELECTOR, "dialog"))
+
+    def spans(self) -> list[str]:
+        """The readings that wait for a decision."""
+        rows = self.driver.find_elements(By.CSS_SELECTOR, "tr[data-span]")
+        return [row.get_attribute("data-span") or "" for row in rows]
+
+    def states(self) -> list[str]:
+        """State of each decision, the newest first."""
+        script = (
+            "return [...document.querySelectorAll('.version-state')]"
+            ".map(e => e.classList[1])"
+        )
+        found: list[str] = self.driver.execute_script(script)
+        return found
+
+
+@pytest.fixture
+def address(run_console: RunConsole, workspace: Workspace) -> str:
+    """A console with accounts and a slope with doubtful readings."""
+    write_doubtful(workspace.data)
+    return run_console(workspace.with_accounts())
+
+
+def run_job(data: Path, name: str = "reviews.json") -> None:
+    """What the job does around a pass."""
+    job = AppliedReviews(data, data / "console" / name, lambda: 1000.0)
+    job.finish(job.changes())
+
+
+def test_doubt_is_accepted_in_three_clicks(address: str, driver: Chrome) -> None:
+    """From the map; the readings leave the list, and no level changes."""
+    page = ReviewsPage(driver, address, "en")
+    page.click("[data-tab=reviews]")
+    page.click(f"{TILT} .accept")
+    assert "No level changes" in (find(driver, ".no-change").text)
+    page.save()
+    page.saved()
+    assert page.clicks == 3
+    assert page.spans() == ["kita-1 rain", "kita-1 tilt/y"]
+    assert page.states() == ["recorded"]
+
+
+def test_doubt_is_rejected_in_four_clicks(
+    address: str, driver: Chrome, workspace: Workspace
+) -> None:
+    """From the map. A level of 4 needs consent; the job's state follows."""
+    run_job(workspace.data)
+    page = ReviewsPage(driver, address, "en")
+    page.click("[data-tab=reviews]")
+    page.click(f"{RAIN} .reject")
+    wait_until(lambda: text(driver, ".review-form .raises"))
+    assert "notices and sirens follow" in text(driver, ".review-form .raises")
+    picture(driver, "review-raises-en")
+    page.write("the gauge of the road office has as much")
+    page.click(".review-form input[name=sure]")
+    page.save()
+    page.saved()
+    assert page.clicks == 4
+    assert page.spans() == ["kita-1 tilt/x", "kita-1 tilt/y"]
+    assert page.states() == ["waiting"]
+    assert "raised the cell to level 4" in text(driver, ".decisions tbody tr")
+    picture(driver, "reviews-en")
+    run_job(workspace.data)
+    wait_until(lambda: page.states() == ["applied"], 40)
+    no_problems(driver)
+
+
+def test_nothing_is_saved_without_reason_and_consent(
+    address: str, driver: Chrome
+) -> None:
+    """The form stays open until both are there."""
+    page = ReviewsPage(driver, address, "ja")
+    page.click("[data-tab=reviews]")
+    page.click(f"{RAIN} .reject")
+    is_valid = "return document.querySelector('.review-form').checkValidity()"
+    page.save()
+    assert driver.execute_script(is_valid) is False
+    page.write("道路の雨量計も同じ値")
+    page.save()
+    assert driver.execute_script(is_valid) is False
+    assert "レベル4相当に上がる" in text(driver, ".review-form .confirm")
+    picture(driver, "review-consent-ja")
+    page.click(".review-form .close")
+    page.saved()
+    assert page.states() == []
+
+
+def test_readings_are_marked_as_bad_and_the_decision_is_reverted(
+    address: str, driver: Chrome
+) -> None:
+    """Of any sensor in any range; the levels change back."""
+    page = ReviewsPage(driver, address, "en")
+    page.click("[data-tab=reviews]")
+    page.click(".mark-bad")
+    find(driver, ".review-form input[name=node]").send_keys(DOUBTFUL.node + Keys.TAB)
+    wait_until(lambda: len(Select(find(driver, "select[name=reading]")).options) > 1)
+    Select(find(driver, "select[name=reading]")).select_by_value("rain")
+    wait_until(lambda: text(driver, ".levels-now tbody tr"))
+    page.write("the gauge was washed")
+    page.save()
+    page.saved()
+    assert page.states() == ["not_read"]
+    assert "has not reported" in text(driver, ".job-state")
+    page.click(".decisions .revert")
+    wait_until(lambda: text(driver, ".levels-now tbody tr"))
+    page.write("it was rain")
+    page.save()
+    page.saved()
+    assert page.states() == ["reverted"]
+    assert "Reverted by a-chief" in text(driver, ".decisions tbody tr")
+    assert "it was rain" in text(driver, ".decisions tbody tr")
+    no_problems(driver)
+
+
+def test_page_and_window_fit_a_phone(address: str, driver: Chrome) -> None:
+    """Nothing is wider than the screen."""
+    resize(driver, PHONE)
+    page = ReviewsPage(driver, address, "ja")
+    page.click("[data-tab=reviews]")
+    find(driver, RAIN)
+    assert driver.execute_script(FITS)
+    picture(driver, "reviews-phone-ja")
+    page.click(f"{RAIN} .reject")
+    wait_until(lambda: text(driver, ".review-form .raises"))
+    window = find(driver, "dialog.review-window")
+    picture(driver, "review-phone-ja")
+
+    assert window.rect["x"] >= 0
+    assert window.rect["x"] + window.rect["width"] <= PHONE[0]
+    labels = find(driver, ".levels-now td + td")
+    assert labels.get_attribute("data-column") == "いま"
+    wide = "return arguments[0].scrollWidth <= arguments[0].clientWidth"
+    assert driver.execute_script(wide, window)
