@@ -1,8 +1,8 @@
 """Entry of ``backend-spark`` and ``python -m backend_spark``.
 
 Exit codes: 0 done; 65 bad input data; 70 unexpected error; 75 another process is
-running, a replay is unfinished, or executors do not see the data; 78 bad settings, on
-which systemd does not restart.
+running, a replay is unfinished, executors do not see the data, or a database does not
+answer; 78 bad settings, on which systemd does not restart.
 """
 
 import sys
@@ -14,6 +14,8 @@ from backend_spark.cli import cli
 from backend_spark.errors import (
     CalibrationError,
     CriteriaTableError,
+    PostgisSetupError,
+    PostgisUnavailableError,
     RainTableError,
     SupersededError,
     UnfinishedReplayError,
@@ -40,10 +42,13 @@ def main() -> None:
         sys.exit(report_settings_error(PROGRAM, error))
     except CriteriaTableError as error:
         _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(str(error).splitlines()))
+    except PostgisSetupError as error:
+        _fail(EXIT_CONFIG, str(error))
     except (RainTableError, ReadingTableError, CalibrationError) as error:
         _fail(EXIT_USAGE_DATA, str(error))
     except (
         AlreadyRunningError,
+        PostgisUnavailableError,
         SupersededError,
         UnfinishedReplayError,
         UnsharedFolderError,

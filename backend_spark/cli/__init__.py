@@ -83,6 +83,10 @@ COMMANDS: Final = {
         "backend_spark.cli.data:plot",
         "Draw the snake line of a cell, its rain and level, or an inverse velocity.",
     ),
+    "postgis": (
+        "backend_spark.cli.postgis:postgis",
+        "Bring a copy of the levels in a PostGIS database up to the tables.",
+    ),
     "replay": (
         "backend_spark.cli.jobs:replay",
         "Rebuild silver and gold from bronze; the scoring job must not run.",
