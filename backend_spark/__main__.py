@@ -12,6 +12,7 @@ import click
 
 from backend_spark.cli import cli
 from backend_spark.errors import (
+    BackupError,
     CalibrationError,
     CriteriaTableError,
     PostgisSetupError,
@@ -44,7 +45,12 @@ def main() -> None:
         _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(str(error).splitlines()))
     except PostgisSetupError as error:
         _fail(EXIT_CONFIG, str(error))
-    except (RainTableError, ReadingTableError, CalibrationError) as error:
+    except (
+        BackupError,
+        RainTableError,
+        ReadingTableError,
+        CalibrationError,
+    ) as error:
         _fail(EXIT_USAGE_DATA, str(error))
     except (
         AlreadyRunningError,

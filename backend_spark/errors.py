@@ -271,3 +271,15 @@ class PostgisUnavailableError(BackendError, ConnectionError):
             f"the database of service {service} must answer, got: {line}; nothing was "
             "changed, run it again"
         )
+
+
+class BackupError(BackendError, ValueError):
+    """A backup cannot be made or restored.
+
+    Attributes:
+        field: What is wrong.
+    """
+
+    def __init__(self, field: str, rule: str, value: str) -> None:
+        self.field = field
+        super().__init__(f"{field} must be {rule}, got {value}")
