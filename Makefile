@@ -41,6 +41,7 @@ fresh: ## Run demo and test on bare Debian systems, as root (DEBIAN="12 13" ACCO
 	@DEBIAN="$(DEBIAN)" ACCOUNT="$(ACCOUNT)" COMMANDS="$(COMMANDS)" scripts/fresh
 
 test-long: setup stores ## Run what repeats a promise at a larger size or over a longer time
+	@scripts/install-programs long
 	@$(pytest_parallel) $(LONG_TEST_JOBS) -m long
 
 soak: setup stores ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change and repeat)

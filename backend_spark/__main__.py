@@ -1,8 +1,8 @@
 """Entry of ``backend-spark`` and ``python -m backend_spark``.
 
 Exit codes: 0 done; 65 bad input data; 70 unexpected error; 75 another process is
-running, a replay is unfinished, or executors do not see the data; 78 bad settings, on
-which systemd does not restart.
+running, a replay is unfinished, executors do not see the data, or a database does not
+answer; 78 bad settings, on which systemd does not restart.
 """
 
 import sys
@@ -12,8 +12,11 @@ import click
 
 from backend_spark.cli import cli
 from backend_spark.errors import (
+    BackupError,
     CalibrationError,
     CriteriaTableError,
+    PostgisSetupError,
+    PostgisUnavailableError,
     RainTableError,
     SupersededError,
     UnfinishedReplayError,
@@ -40,10 +43,18 @@ def main() -> None:
         sys.exit(report_settings_error(PROGRAM, error))
     except CriteriaTableError as error:
         _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(str(error).splitlines()))
-    except (RainTableError, ReadingTableError, CalibrationError) as error:
+    except PostgisSetupError as error:
+        _fail(EXIT_CONFIG, str(error))
+    except (
+        BackupError,
+        RainTableError,
+        ReadingTableError,
+        CalibrationError,
+    ) as error:
         _fail(EXIT_USAGE_DATA, str(error))
     except (
         AlreadyRunningError,
+        PostgisUnavailableError,
         SupersededError,
         UnfinishedReplayError,
         UnsharedFolderError,

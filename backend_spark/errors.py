@@ -243,3 +243,43 @@ class UnfinishedReplayError(BackendError, RuntimeError):
             f"cannot score while a replay of {tables} is unfinished; run "
             "backend-spark replay again, with the same --from and --to or with none"
         )
+
+
+class PostgisSetupError(BackendError, ValueError):
+    """The database of a copy in PostGIS, or the service that names it, is not set up.
+
+    Attributes:
+        field: What is wrong.
+    """
+
+    def __init__(self, field: str, rule: str, value: object, remedy: str) -> None:
+        self.field = field
+        super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
+
+
+class PostgisUnavailableError(BackendError, ConnectionError):
+    """The database of a copy in PostGIS does not answer, or broke off.
+
+    Attributes:
+        service: Service of libpq that names it.
+    """
+
+    def __init__(self, service: str, reason: str) -> None:
+        self.service = service
+        line = " ".join(reason.split())
+        super().__init__(
+            f"the database of service {service} must answer, got: {line}; nothing was "
+            "changed, run it again"
+        )
+
+
+class BackupError(BackendError, ValueError):
+    """A backup cannot be made or restored.
+
+    Attributes:
+        field: What is wrong.
+    """
+
+    def __init__(self, field: str, rule: str, value: str) -> None:
+        self.field = field
+        super().__init__(f"{field} must be {rule}, got {value}")

@@ -19,6 +19,10 @@ COMMANDS: Final = {
         "backend_spark.cli.analysis:analysis",
         "Load JMA's analysed rain and soil water index on the 1 km grid.",
     ),
+    "backup": (
+        "backend_spark.cli.backup:backup",
+        "Write a backup to a folder or an object store; nothing has to stop.",
+    ),
     "console": (
         "backend_spark.cli.console:console",
         "Show the tables as web pages for analysts; until SIGTERM.",
@@ -83,6 +87,10 @@ COMMANDS: Final = {
         "backend_spark.cli.data:plot",
         "Draw the snake line of a cell, its rain and level, or an inverse velocity.",
     ),
+    "postgis": (
+        "backend_spark.cli.postgis:postgis",
+        "Bring a copy of the levels in a PostGIS database up to the tables.",
+    ),
     "replay": (
         "backend_spark.cli.jobs:replay",
         "Rebuild silver and gold from bronze; the scoring job must not run.",
@@ -90,6 +98,10 @@ COMMANDS: Final = {
     "report": (
         "backend_spark.cli.console:report",
         "Write a one-page situation report: levels, reasons, missing data.",
+    ),
+    "restore": (
+        "backend_spark.cli.backup:restore",
+        "Restore a backup, and check each of its files and rows.",
     ),
     "score": (
         "backend_spark.cli.jobs:score",

@@ -12,11 +12,9 @@ Where runs do not settle that, because rows of several files interleave, the row
 read.
 """
 
-import json
 import logging
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -28,7 +26,14 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
-from backend_spark.tables.recovery import DELTA_LOG
+from backend_spark.tables.gold_changes import (
+    GoldChanges,
+    GoldFile,
+    GoldVersion,
+    all_files,
+    changes_between,
+    version_of,
+)
 from backend_spark.tables.schemas import CURRENT, LEVELS, UTC_TIME, cast_to_schema
 from backend_spark.tables.store import (
     Folder,
@@ -36,7 +41,6 @@ from backend_spark.tables.store import (
     is_table,
     open_files,
     open_table,
-    read_text,
 )
 
 log = logging.getLogger(__name__)
@@ -59,11 +63,6 @@ _PRIOR: Final = -1
 """File of a run that the table has, and that is not read from gold."""
 
 _KEYS: Final = ("cell", "at", "level")
-_TRIM: Final = re.compile(
-    r"at < arrow_cast\('([^']+)', 'Timestamp\(Microsecond, Some\(\"UTC\"\)\)'\)"
-)
-"""Predicate of a deletion of old rows, as the log has it."""
-
 _RUN: Final = np.dtype([
     ("cell", np.int32),
     ("first", np.int64),
@@ -77,34 +76,6 @@ _RUN: Final = np.dtype([
 Runs = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class GoldVersion:
-    """Version of gold.
-
-    Attributes:
-        number: Number of the version.
-        committed_ms: Unix time of its commit; another one means another gold, such as
-            one from a backup.
-    """
-
-    number: int
-    committed_ms: int
-
-
-@dataclass(frozen=True)
-class GoldFile:
-    """File of gold.
-
-    Attributes:
-        name: Name within the folder of the table.
-        written_ms: Unix time at which its rows came into gold; None if they may be
-            older than the file.
-    """
-
-    name: str
-    written_ms: int | None
 
 
 @dataclass(frozen=True)
@@ -134,14 +105,16 @@ def read_current(tables: Folder) -> CurrentLevels:
     if not is_table(path):
         return CurrentLevels(CURRENT.empty_table(), None, None, is_stored=False)
     levels = open_table(path)
-    gold = _version_of(path, levels.version())
+    gold = version_of(path, levels.version())
     prior, stored = _read_stored(tables, gold)
     if stored == gold:
         return CurrentLevels(prior, gold, stored, is_stored=True)
-    changes = None if stored is None else _changes(path, stored.number, gold.number)
+    changes = (
+        None if stored is None else changes_between(path, stored.number, gold.number)
+    )
     if changes is None:
         log.info("computing the newest level of each cell from all of gold")
-        prior, changes = CURRENT.empty_table(), GoldChanges(_all_files(levels))
+        prior, changes = CURRENT.empty_table(), GoldChanges(all_files(levels))
     rows = prior
     if changes.trimmed_until is not None:
         rows = prior.filter(pc.greater_equal(prior["at"], changes.trimmed_until))
@@ -149,10 +122,6 @@ def read_current(tables: Folder) -> CurrentLevels:
         rows = _Merge(levels, path, rows).add(changes.files)
     is_stored = stored is not None and rows is prior
     return CurrentLevels(rows, gold, stored, is_stored)
-
-
-def _version_of(path: Folder, number: int) -> GoldVersion:
-    return GoldVersion(number, int(_read_commit(path, number).info["timestamp"]))
 
 
 def _read_stored(
@@ -181,7 +150,7 @@ def _stored_version(
     )
     if number is None or number > gold.number:
         return None
-    stored = _version_of(path, number)
+    stored = version_of(path, number)
     return stored if stored.committed_ms == committed_ms else None
 
 
@@ -190,96 +159,6 @@ def _read_rows(path: Folder, table: DeltaTable) -> pa.Table:
     files = [pq.ParquetFile(name, filesystem=opened).read() for name in names]
     rows = [cast_to_schema(each, CURRENT) for each in files]
     return pa.concat_tables([CURRENT.empty_table(), *rows])
-
-
-@dataclass(frozen=True)
-class _Commit:
-    """Actions of one commit of gold."""
-
-    info: dict[str, Any]
-    added: Sequence[dict[str, Any]]
-    removed: Sequence[dict[str, Any]]
-
-    @property
-    def trimmed_until(self) -> datetime | None:
-        """Time before which it deletes all rows, and no others; None if it does not."""
-        predicate = self.info.get("operationParameters", {}).get("predicate") or ""
-        found = _TRIM.fullmatch(predicate)
-        if self._operation != "DELETE" or found is None:
-            return None
-        return datetime.fromisoformat(found.group(1)).replace(tzinfo=UTC)
-
-    @property
-    def loses_rows(self) -> bool:
-        """Whether rows may be gone for another reason than their age."""
-        if self.trimmed_until is not None:
-            return False
-        metrics = self.info.get("operationMetrics", {})
-        mode = self.info.get("operationParameters", {}).get("mode")
-        return (
-            self._operation not in {"WRITE", "MERGE", "OPTIMIZE"}
-            and bool(self.added or self.removed)
-        ) or bool(
-            mode == "Overwrite"
-            or metrics.get("num_target_rows_deleted")
-            or (self.removed and not self.added)
-        )
-
-    @property
-    def _operation(self) -> str:
-        return str(self.info.get("operation"))
-
-
-def _read_commit(path: Folder, number: int) -> _Commit:
-    name = f"{DELTA_LOG}/{number:020d}.json"
-    info: dict[str, Any] = {}
-    added, removed = [], []
-    for line in read_text(path, name).splitlines():
-        action = json.loads(line)
-        info |= action.get("commitInfo", {})
-        added += [action["add"]] if "add" in action else []
-        removed += [action["remove"]] if "remove" in action else []
-    return _Commit(info, added, removed)
-
-
-@dataclass
-class GoldChanges:
-    """What gold has gained and lost between two versions.
-
-    Attributes:
-        files: Files with rows that are new or changed; those of the later version.
-        trimmed_until: Time before which rows were deleted; None if none were.
-    """
-
-    files: list[GoldFile] = field(default_factory=list)
-    trimmed_until: datetime | None = None
-
-
-def _changes(path: Folder, after: int, upto: int) -> GoldChanges | None:
-    """Changes after one version up to another; None if only all of gold has them."""
-    files: dict[str, GoldFile] = {}
-    trims: list[datetime] = []
-    for number in range(after + 1, upto + 1):
-        try:
-            commit = _read_commit(path, number)
-        except FileNotFoundError:
-            return None
-        if commit.loses_rows:
-            return None
-        until = commit.trimmed_until
-        trims += [] if until is None else [until]
-        gone = {each["path"] for each in commit.removed}
-        is_rewritten = bool(gone & files.keys())
-        files = {name: file for name, file in files.items() if name not in gone}
-        for each in commit.added:
-            if is_rewritten or (each["dataChange"] and until is None):
-                written_ms = None if gone else int(each["modificationTime"])
-                files[each["path"]] = GoldFile(each["path"], written_ms)
-    return GoldChanges(list(files.values()), max(trims, default=None))
-
-
-def _all_files(levels: DeltaTable) -> list[GoldFile]:
-    return [GoldFile(name, None) for name in file_names(levels)]
 
 
 class _Merge:

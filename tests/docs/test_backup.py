@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Broker, wait_until
 from ingesting import Sender
+from object_stores import run_store
 from page_shell import ROOT, Machine, sections
 
 from backend_spark.tables.reader import open_tables
@@ -100,12 +101,28 @@ class SendingNode:
         wait_until(lambda: all(self._sender.has_receipt(seq) for seq in seqs))
 
 
+@pytest.fixture(params=["The backend", "To an object store"])
+def section(request: pytest.FixtureRequest, machine: Machine) -> Iterator[list[str]]:
+    """Commands of a section of the page; a store has a bucket for them."""
+    (machine.folder / "etc").mkdir()
+    if request.param == "The backend":
+        yield PAGE[request.param]
+        return
+    with run_store("s3", machine.folder / "store.log") as store:
+        variables = (f"{name}={value}\n" for name, value in store.environment.items())
+        (machine.folder / "etc/backup.env").write_text("".join(variables))
+        machine.names["s3://city-backups"] = store.make_place()
+        yield PAGE[request.param]
+
+
 @pytest.mark.spark
 @pytest.mark.long
-def test_restored_backend_has_every_id_once(machine: Machine, broker: Broker) -> None:
+def test_restored_backend_has_every_id_once(
+    machine: Machine, broker: Broker, section: list[str]
+) -> None:
     """Backed up while messages arrive; after the restore all are sent again."""
-    backup, restore = PAGE["The backend"]
-    data, config = machine.folder / "var/backend", machine.folder / "backend.toml"
+    backup, restore = section
+    data, config = machine.folder / "var/backend", machine.folder / "etc/backend.toml"
     config.write_text(
         f'[backend]\ndata = "{data}"\n[ingest]\nbroker = "{broker.url}"\n'
         '[score]\nmaster = "local[1]"\n'
@@ -127,7 +144,6 @@ def test_restored_backend_has_every_id_once(machine: Machine, broker: Broker) ->
     node.close()
 
     assert node.count > before
-    assert "stop backend-alerts\n" in (machine.units / "done").read_text()
     wanted = dict.fromkeys(range(node.count), 1)
     tables = open_tables(data)
     wait_until(lambda: tables.read("alerts").num_rows == node.count)

@@ -30,6 +30,7 @@ BY_OTHERS = {
     "docs/how-to/backup.md": "test_backup.py",
     "docs/how-to/notebook.md": "test_notebook.py",
     "docs/how-to/joint.md": "test_joint_page.py",
+    "docs/how-to/postgis.md": "test_postgis_page.py",
 }
 """Pages whose blocks are run by their own test."""
 

@@ -1,23 +1,34 @@
 """Runs every line of the page on notebooks."""
 
+import json
+import os
 import re
 import shlex
+import signal
+import socket
+import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import free_port, wait_until
 from console_tables import Slope, storm, write_tables
 from deltalake import write_deltalake
+from java_start import java_options
 
 from backend_spark.__main__ import main
+from backend_spark.tables.reader import open_tables
 from backend_spark.tables.schemas import SILVER
 from slope_science.creep import fukuzono_displacement_mm
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "notebook.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "notebook.md"
 END_S = 1_793_000_400  # 2026-10-26
 SLOPE = Slope("otani-1", 33.575, 133.5, storm(26, 60))
 TABLE = f"cell,LEVEL1,LEVEL2\n{SLOPE.cell.token},100,140\n"
@@ -68,6 +79,66 @@ def test_every_line_of_python_runs(
     assert names["readings"].num_rows == 253
     for chart in ("snake.png", "rain.png", "snake.svg", "velocity.png"):
         assert (folder / chart).stat().st_size > 10_000, chart
+
+
+@pytest.fixture
+def connect(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Text of the client of the page's Spark Connect server, which runs."""
+    server, client = blocks(folder, "text")
+    port = str(free_port())
+    (folder / "token").write_text("secret")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TMPDIR": str(folder),
+        "JAVA_TOOL_OPTIONS": java_options(),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", server.replace("15002", port)],
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    wait_until(lambda: process.poll() is not None or is_open(int(port)), 300.0)
+    assert process.poll() is None, (folder / "server.log").read_text()
+    yield client.replace("15002", port)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def is_open(port: int) -> bool:
+    """Whether a port of this machine accepts connections."""
+    with socket.socket() as link:
+        return link.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_spark_connect_reads_the_tables(connect: str, folder: Path) -> None:
+    """As the page says; without the token the server refuses."""
+    done = {}
+    for token in ("secret", "wrong"):
+        done[token] = subprocess.run(
+            [sys.executable, "-c", f"{connect}\nprint(frame.to_json())"],
+            env=os.environ | {"SPARK_CONNECT_AUTHENTICATE_TOKEN": token},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    levels = open_tables(folder / "data").levels(["level"])["level"].to_pylist()
+
+    assert done["secret"].returncode == 0, done["secret"].stderr
+    frame = json.loads(done["secret"].stdout.splitlines()[-1])
+    found = zip(frame["level"].values(), frame["rows"].values(), strict=True)
+    assert dict(found) == dict(Counter(levels))
+    assert done["wrong"].returncode != 0
+    assert "UNAUTHENTICATED" in done["wrong"].stderr
 
 
 def test_every_command_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,383 @@
+"""Backup of log, tables and console in a folder or an object store, and its restore.
+
+The job and ingest keep running. Each table is copied at one version, whose files never
+change, and the versions fit each other (`_pin`). The log is listed after them, so that
+it has every message that they lack. No checkpoint is copied: the job continues behind
+the offset that bronze has.
+"""
+
+import hashlib
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from deltalake import DeltaTable
+from pyarrow import fs
+
+from backend_spark.config import (
+    CHECKPOINTS_FOLDER,
+    LOG_FOLDER,
+    TABLES_FOLDER,
+    BackendSection,
+)
+from backend_spark.errors import BackupError
+from backend_spark.ingest.segment_log import SegmentName, list_segments
+from backend_spark.tables.reader import DeltaTables, read_transactions
+from backend_spark.tables.recovery import DELTA_LOG
+from backend_spark.tables.schemas import TABLES
+from backend_spark.tables.store import (
+    Folder,
+    file_names,
+    has_file,
+    is_table,
+    open_files,
+    open_table,
+    read_text,
+    tables_folder,
+    write_text,
+)
+from service_runtime.decoding import decode_json
+from service_runtime.files import make_folder
+
+MANIFEST: Final = "backup.json"
+"""Lists the files; written last, so that a part is not taken for a whole."""
+
+FORMAT: Final = 1
+APP_ID: Final = ".app_id"
+REPLAYING: Final = ".replaying"
+RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
+"""Tables of batches; bronze first, with the offset of the log."""
+
+SESSIONS: Final = "sessions.sqlite"
+"""A session that ended after the backup must not live again."""
+
+COPIES_AT_ONCE: Final = 8
+CHUNK_BYTES: Final = 4 << 20
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\..*parquet")
+
+
+class StoredTable(msgspec.Struct, frozen=True):
+    """A table in a backup.
+
+    Attributes:
+        version: Its version.
+        rows: Number of rows.
+    """
+
+    version: int
+    rows: int
+
+
+class StoredFile(msgspec.Struct, frozen=True):
+    """A file in a backup.
+
+    Attributes:
+        size_bytes: Its size.
+        sha256: Of its content, in hex.
+    """
+
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Contents of a backup.
+
+    Attributes:
+        format: Version of the format.
+        begun_at: Time from which messages may be missing in it.
+        tables: The tables by name.
+        files: The files by their path.
+    """
+
+    format: int
+    begun_at: datetime
+    tables: dict[str, StoredTable]
+    files: dict[str, StoredFile]
+
+    def __str__(self) -> str:
+        """One line for the operator."""
+        size_mb = sum(each.size_bytes for each in self.files.values()) / 1e6
+        rows = self.tables["bronze"].rows if "bronze" in self.tables else 0
+        return (
+            f"backup of {self.begun_at.isoformat(timespec='seconds')}: "
+            f"{len(self.files)} files, {size_mb:.1f} MB, {rows} messages in bronze"
+        )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A file to copy: its folder and name there, and its path in the backup."""
+
+    folder: Folder
+    name: str
+    path: str
+
+
+def write_backup(section: BackendSection, target: Folder, now: datetime) -> Manifest:
+    """Write a backup to a new folder or prefix.
+
+    Args:
+        section: Place of log and tables.
+        target: Folder or prefix without a backup.
+        now: The present, with its zone.
+
+    Raises:
+        BackupError: The target has a backup, or what is there cannot be copied.
+    """
+    if isinstance(target, Path):
+        make_folder(target)
+    if has_file(target, MANIFEST):
+        raise BackupError(str(target), "without a backup", "one; name a new prefix")
+    tables, data = tables_folder(section), Path(section.data)
+    if has_file(tables, REPLAYING):
+        raise BackupError(str(tables), "whole", "an unfinished replay; finish it first")
+    pinned = _pin(tables)
+    ids = [APP_ID] if has_file(tables, APP_ID) else []
+    sources = [_Source(tables, name, f"{TABLES_FOLDER}/{name}") for name in ids]
+    for name, table in pinned.items():
+        sources += _table(tables / name, table)
+    files = _copy(sources, target)
+    files |= _copy(_data_files(data), target)
+    files |= _copy_databases(data, target)
+    _check_log(pinned, files)
+    _check_sizes(target, files)
+    manifest = Manifest(
+        FORMAT,
+        now,
+        {
+            name: StoredTable(table.version(), _count(tables, name, table.version()))
+            for name, table in pinned.items()
+        },
+        files,
+    )
+    write_text(target, MANIFEST, msgspec.json.encode(manifest).decode())
+    return manifest
+
+
+def _pin(tables: Folder) -> dict[str, DeltaTable]:
+    """Versions of the tables that a job can continue from.
+
+    What is derived is not ahead of bronze: gold is opened before, and of the tables of
+    batches the version with the last batch of bronze, or the one before, is taken. This
+    is the state after a kill, which the job completes at its start. States of cells are
+    opened after the levels: an earlier one may have been revoked.
+    """
+    order = ["levels", *(name for name in TABLES if name != "levels")]
+    later = [name for name in order if name not in RECEIVED]
+    names = [name for name in (*later, *RECEIVED) if is_table(tables / name)]
+    pinned = {name: open_table(tables / name) for name in names}
+    if "bronze" in pinned:
+        app_id = read_text(tables, APP_ID)
+        last = _batch(pinned["bronze"], app_id)
+        for name in RECEIVED[1:]:
+            while name in pinned and _batch(pinned[name], app_id) > last:
+                version = pinned[name].version() - 1
+                pinned[name] = open_table(tables / name, version)
+    return pinned
+
+
+def _batch(table: DeltaTable, app_id: str) -> int:
+    number = table.transaction_version(app_id)
+    return -1 if number is None else int(number)
+
+
+def _count(tables: Folder, name: str, version: int | None = None) -> int:
+    return int(DeltaTables(tables).dataset(name, version).count_rows())
+
+
+def _table(folder: Folder, table: DeltaTable) -> Iterator[_Source]:
+    """Files of a table at its opened version, the log first: it is shortened sooner."""
+    path = f"{TABLES_FOLDER}/{folder.name}"
+    log = folder / DELTA_LOG
+    listed = open_files(log).get_file_info(fs.FileSelector(""))
+    names = [info.base_name for info in listed]
+    first = max(
+        (n for n in _numbers(_CHECKPOINT, names) if n <= table.version()), default=0
+    )
+    for name in sorted(names):
+        checkpoint, commit = _CHECKPOINT.fullmatch(name), _COMMIT.fullmatch(name)
+        is_first = checkpoint is not None and int(checkpoint[1]) == first
+        is_later = commit is not None and first <= int(commit[1]) <= table.version()
+        if is_first or is_later:
+            yield _Source(log, name, f"{path}/{DELTA_LOG}/{name}")
+    for name in file_names(table):
+        yield _Source(folder, name, f"{path}/{name}")
+
+
+def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[int]:
+    return (int(found[1]) for name in names if (found := pattern.fullmatch(name)))
+
+
+def _data_files(data: Path) -> list[_Source]:
+    """Files of the data folder; those of trimmed segments after the segments."""
+    left_out = {TABLES_FOLDER, CHECKPOINTS_FOLDER}
+    found = []
+    for path in sorted(p for p in data.rglob("*") if p.is_file()):
+        parts = path.relative_to(data).parts
+        is_hidden = any(part.startswith(".") for part in parts)
+        is_id_file = parts[0] == LOG_FOLDER and path.name.startswith(".ids-")
+        if parts[0] in left_out or (is_hidden and not is_id_file):
+            continue
+        if not path.name.endswith((".sqlite", ".sqlite-wal", ".sqlite-shm")):
+            name = path.relative_to(data).as_posix()
+            found.append(_Source(data, name, f"data/{name}"))
+    return sorted(found, key=lambda each: "/.ids-" in each.name)
+
+
+def _copy_databases(data: Path, target: Folder) -> dict[str, StoredFile]:
+    """Copy the databases of the console; SQLite copies what is written meanwhile."""
+    with tempfile.TemporaryDirectory() as name:
+        sources = []
+        paths = [
+            path for path in data.glob("console/*.sqlite") if path.name != SESSIONS
+        ]
+        for path in paths:
+            with (
+                closing(sqlite3.connect(path)) as live,
+                closing(sqlite3.connect(Path(name) / path.name)) as copy,
+            ):
+                live.backup(copy)
+            at = f"data/console/{path.name}"
+            sources.append(_Source(Path(name), path.name, at))
+        return _copy(sources, target)
+
+
+def _copy(sources: Iterable[_Source], target: Folder) -> dict[str, StoredFile]:
+    """Copy files; a segment that is trimmed meanwhile is left out (`_check_log`)."""
+
+    def copy(source: _Source) -> StoredFile | None:
+        try:
+            return _copy_file(source, target, source.path)
+        except FileNotFoundError as error:
+            if SegmentName.parse(source.path.rpartition("/")[2]) is not None:
+                return None
+            rule, file = "kept while it is copied", f"{source.folder}/{source.name}"
+            raise BackupError(file, rule, "deleted; run it again") from error
+
+    sources = list(sources)
+    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        stored = pool.map(copy, sources)
+        files = {each.path: file for each, file in zip(sources, stored, strict=True)}
+    return {path: file for path, file in files.items() if file is not None}
+
+
+def _copy_file(source: _Source, target: Folder, path: str) -> StoredFile:
+    if isinstance(target, Path):
+        make_folder((target / path).parent)
+    digest, size = hashlib.sha256(), 0
+    with (
+        open_files(source.folder).open_input_stream(source.name) as stream,
+        open_files(target).open_output_stream(path) as out,
+    ):
+        while chunk := stream.read(CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+            out.write(chunk)
+    return StoredFile(size, digest.hexdigest())
+
+
+def _check_sizes(target: Folder, files: Mapping[str, StoredFile]) -> None:
+    """Check that the target has the files in full."""
+    listed = open_files(target).get_file_info(fs.FileSelector("", recursive=True))
+    sizes = {info.path: info.size for info in listed}
+    for path, file in files.items():
+        if sizes.get(path) != file.size_bytes:
+            rule = f"of {file.size_bytes} bytes"
+            raise BackupError(f"{target}/{path}", rule, str(sizes.get(path)))
+
+
+def _check_log(pinned: Mapping[str, DeltaTable], files: Iterable[str]) -> None:
+    """Check that the log has each segment that bronze lacks.
+
+    Raises:
+        BackupError: One was deleted meanwhile.
+    """
+    prefix = f"data/{LOG_FOLDER}/"
+    names = [SegmentName.parse(path.removeprefix(prefix)) for path in files]
+    streams: dict[str, set[int]] = {}
+    for name in names:
+        if name is not None:
+            streams.setdefault(name.stream, set()).add(name.seq)
+    read = read_transactions(pinned["bronze"], streams) if "bronze" in pinned else {}
+    for stream, numbers in streams.items():
+        wanted = range(read.get(stream, -1) + 1, max(numbers) + 1)
+        if missing := set(wanted) - numbers:
+            first = SegmentName(stream, min(missing))
+            rule = "complete behind bronze"
+            raise BackupError("the log", rule, f"no {first}; run it again")
+
+
+def restore_backup(section: BackendSection, source: Folder) -> Manifest:
+    """Restore a backup to an empty place, and check every byte and row.
+
+    Args:
+        section: Place of log and tables.
+        source: Folder or prefix with a backup.
+
+    Raises:
+        BackupError: There is no whole backup, the place is not empty, or a file is not
+            that of the backup.
+    """
+    manifest = _read_manifest(source)
+    tables, data = tables_folder(section), Path(section.data)
+    make_folder(data)
+    if isinstance(tables, Path):
+        make_folder(tables)
+    _check_empty(tables, data)
+    parts = {TABLES_FOLDER: tables, "data": data}
+
+    def restore(path: str) -> None:
+        part, _, name = path.partition("/")
+        found = _copy_file(_Source(source, path, path), parts[part], name)
+        if found != manifest.files[path]:
+            wanted = f"the file of the backup, sha256 {manifest.files[path].sha256}"
+            raise BackupError(f"{source}/{path}", wanted, found.sha256)
+
+    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+        list(pool.map(restore, manifest.files))
+    for name, stored in manifest.tables.items():
+        found = StoredTable(open_table(tables / name).version(), _count(tables, name))
+        if found != stored:
+            raise BackupError(f"{tables}/{name}", f"{stored}", f"{found}")
+    os.sync()
+    return manifest
+
+
+def _read_manifest(source: Folder) -> Manifest:
+    try:
+        text = read_text(source, MANIFEST)
+        manifest = decode_json(text, Manifest)
+    except FileNotFoundError as error:
+        rule = f"a whole backup, with {MANIFEST}"
+        raise BackupError(str(source), rule, "none") from error
+    except msgspec.MsgspecError as error:
+        raise BackupError(f"{source}/{MANIFEST}", "intact", str(error)) from error
+    if manifest.format != FORMAT:
+        rule = f"of format {FORMAT}"
+        raise BackupError(str(source), rule, f"{manifest.format}; use its program")
+    unsafe = [p for p in manifest.files if ".." in p or not p.startswith(_PARTS)]
+    if unsafe:
+        raise BackupError(f"{source}/{MANIFEST}", "of files below it", unsafe[0])
+    return manifest
+
+
+_PARTS: Final = (f"{TABLES_FOLDER}/", "data/")
+
+
+def _check_empty(tables: Folder, data: Path) -> None:
+    found = [str(tables / name) for name in TABLES if is_table(tables / name)]
+    found += [str(each) for each in list_segments(data / LOG_FOLDER)]
+    if found:
+        remedy = "move it away first"
+        raise BackupError(f"{data} and {tables}", "empty", f"{found[0]}; {remedy}")

@@ -1,0 +1,283 @@
+"""Backups of log, tables and console, in a folder and in object stores."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from object_stores import run_store
+from storm_log import message
+
+from backend_spark.config import BackendSection
+from backend_spark.errors import BackupError
+from backend_spark.exports.backup import (
+    MANIFEST,
+    Manifest,
+    restore_backup,
+    write_backup,
+)
+from backend_spark.ingest.segment_log import SegmentWriter, list_segments
+from backend_spark.tables.delta_writer import (
+    BatchTransaction,
+    append_files,
+    append_rows,
+    create_tables,
+    merge_rows,
+    write_file,
+)
+from backend_spark.tables.maintenance import compact, shorten_log
+from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.schemas import (
+    LEVEL_KEY,
+    LEVELS,
+    SPARK_TABLES,
+    TABLES,
+)
+from backend_spark.tables.store import (
+    Folder,
+    has_file,
+    open_files,
+    open_table,
+    parse_folder,
+    read_text,
+    tables_folder,
+    write_text,
+)
+
+NOW = datetime(2026, 7, 2, tzinfo=UTC)
+APP = "the-app"
+STREAM = "ingest-0.0a"
+
+
+def add_batch(tables: Folder, batch_id: int, names: tuple[str, ...]) -> None:
+    """Commit a batch of one message, which has read one more segment."""
+    at = datetime(2026, 7, 1, 0, batch_id, tzinfo=UTC)
+    for name in names:
+        row = {"node": "n", "boot": "b", "seq": batch_id, "received_at": at}
+        rows = pa.Table.from_pylist([row], schema=TABLES[name])
+        once = BatchTransaction(APP, batch_id)
+        if name == "bronze":
+            once = replace(once, offset={STREAM: batch_id})
+        part = write_file(tables / name, rows, TABLES[name])
+        append_files(tables / name, [part], once)
+
+
+def fill(section: BackendSection) -> None:
+    """Seven segments of which five are in the tables, levels, and the console's."""
+    data, tables = Path(section.data), tables_folder(section)
+    writer = SegmentWriter(data / "log", STREAM)
+    for seq in range(7):
+        writer.append([message(seq)])
+    (data / "log/.ids-0").write_bytes(b"ids")
+    (data / "log/.unfinished-x").write_bytes(b"half")
+    create_tables(tables, SPARK_TABLES)
+    write_text(tables, ".app_id", APP)
+    for batch_id in range(5):
+        add_batch(tables, batch_id, ("bronze", "silver", "messages"))
+        row = {"cell": "354e18bc", "at": NOW, "level": batch_id}
+        levels = pa.Table.from_pylist([row], schema=LEVELS)
+        (merge_rows if batch_id else append_rows)(
+            tables / "levels", levels, *([LEVEL_KEY] if batch_id else [])
+        )
+    for name in ("bronze", "levels"):
+        compact(tables / name)
+        shorten_log(tables / name)
+    add_batch(tables, 5, ("bronze", "silver", "messages"))
+    (data / "console").mkdir()
+    (data / "places.json").write_text("{}")
+    for name in ("journal", "sessions"):
+        path = data / f"console/{name}.sqlite"
+        with closing(sqlite3.connect(path)) as journal, journal:
+            journal.execute("PRAGMA journal_mode = wal")
+            journal.execute("CREATE TABLE notes AS SELECT 'seen' AS note")
+
+
+@pytest.fixture(params=["file", "s3", "az"])
+def make_place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], str]]:
+    """Function that names an empty place: a folder, or a prefix of a store."""
+    if request.param == "file":
+        yield lambda: str(tmp_path / "place")
+        return
+    with run_store(request.param, tmp_path / "store.log") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server.make_place
+
+
+@pytest.fixture
+def section(tmp_path: Path) -> BackendSection:
+    """A backend in folders."""
+    return BackendSection(data=str(tmp_path / "data"))
+
+
+def rows_of(tables: Folder) -> dict[str, tuple[object, ...]]:
+    """Id, version, last batch and rows of each table."""
+    found = {}
+    for name in SPARK_TABLES:
+        table = open_table(tables / name)
+        rows = DeltaTables(tables).read(name).to_pylist()
+        once = (table.transaction_version(APP), table.transaction_version(STREAM))
+        found[name] = (
+            table.metadata().id,
+            table.version(),
+            once,
+            sorted(map(str, rows)),
+        )
+    return found
+
+
+def test_restored_backend_is_that_of_the_backup(
+    make_place: Callable[[], str], section: BackendSection, tmp_path: Path
+) -> None:
+    """Also where the tables are in a store before, after, or both."""
+    place = make_place()
+    is_url = "://" in place
+    section = replace(section, tables=place if is_url else None)
+    fill(section)
+    target = parse_folder(f"{place}-backup")
+    manifest = write_backup(section, target, NOW)
+    before = rows_of(tables_folder(section))
+    add_batch(tables_folder(section), 6, ("bronze", "silver", "messages"))
+    new = BackendSection(
+        data=str(tmp_path / "new"), tables=f"{place}-new" if is_url else None
+    )
+    assert restore_backup(new, target) == manifest
+
+    assert rows_of(tables_folder(new)) == before
+    assert read_text(tables_folder(new), ".app_id") == APP
+    data, restored = Path(section.data), Path(new.data)
+    assert list_segments(restored / "log") == list_segments(data / "log")
+    names = [".ids-0", *map(str, list_segments(data / "log"))]
+    for name in names:
+        assert (restored / "log" / name).read_bytes() == (
+            data / "log" / name
+        ).read_bytes()
+    with closing(sqlite3.connect(restored / "console/journal.sqlite")) as journal:
+        assert journal.execute("SELECT note FROM notes").fetchall() == [("seen",)]
+    left = {path.name for path in restored.rglob("*")}
+    assert left.isdisjoint({"sessions.sqlite", ".unfinished-x", MANIFEST})
+    assert "places.json" in left
+    add_batch(tables_folder(new), 6, ("bronze", "silver", "messages"))
+
+
+def test_no_table_is_ahead_of_bronze(section: BackendSection, tmp_path: Path) -> None:
+    """What the job commits while the tables are opened is left out."""
+    fill(section)
+    tables = tables_folder(section)
+    add_batch(tables, 6, ("silver",))
+    add_batch(tables, 7, ("silver", "messages"))
+    merge_rows(
+        tables / "silver", DeltaTables(tables).read("silver").slice(0, 1), ["seq"]
+    )
+    write_backup(section, tmp_path / "backup", NOW)
+    restore_backup(BackendSection(data=str(tmp_path / "new")), tmp_path / "backup")
+    restored = DeltaTables(tmp_path / "new/tables")
+
+    for name in ("bronze", "silver", "messages"):
+        assert sorted(restored.read(name)["seq"].to_pylist()) == list(range(6))
+        assert open_table(restored.path(name)).transaction_version(APP) == 5
+
+
+def write(section: BackendSection, place: Path) -> Manifest:
+    """Fill a backend and back it up."""
+    fill(section)
+    return write_backup(section, place, NOW)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "sqlite", "json"])
+def test_changed_byte_is_found(
+    section: BackendSection, tmp_path: Path, kind: str
+) -> None:
+    """In a file of any kind; the error names it."""
+    place = tmp_path / "backup"
+    manifest = write(section, place)
+    path = next(path for path in manifest.files if path.endswith(kind))
+    content = bytearray((place / path).read_bytes())
+    content[len(content) // 2] ^= 1
+    (place / path).write_bytes(content)
+
+    with pytest.raises(BackupError, match=f"{path} must be the file of the backup"):
+        restore_backup(BackendSection(data=str(tmp_path / "new")), place)
+
+
+def test_unfinished_backup_is_none(section: BackendSection, tmp_path: Path) -> None:
+    """The manifest is written last; a second backup needs a place of its own."""
+    place, new = tmp_path / "backup", BackendSection(data=str(tmp_path / "new"))
+    write(section, place)
+    with pytest.raises(BackupError, match="must be without a backup"):
+        write_backup(section, place, NOW)
+    (place / MANIFEST).unlink()
+
+    with pytest.raises(BackupError, match="must be a whole backup"):
+        restore_backup(new, place)
+    assert not list_segments(tmp_path / "new/log")
+
+
+def test_nothing_is_overwritten(section: BackendSection, tmp_path: Path) -> None:
+    """A restore needs empty places: the old ones are moved away."""
+    write(section, tmp_path / "backup")
+    for folder in ("log", "tables"):
+        shutil.copytree(tmp_path / "data" / folder, tmp_path / folder / folder)
+        there = BackendSection(data=str(tmp_path / folder))
+
+        with pytest.raises(BackupError, match=r"must be empty, got .*move it away"):
+            restore_backup(there, tmp_path / "backup")
+
+
+def test_missing_segment_stops_a_backup(
+    section: BackendSection, tmp_path: Path
+) -> None:
+    """One that bronze lacks; those before are in the tables."""
+    fill(section)
+    segments = list_segments(tmp_path / "data/log")
+    (tmp_path / "data/log" / str(segments[0])).unlink()
+    write_backup(section, tmp_path / "first", NOW)
+    (tmp_path / "data/log" / str(segments[6])).rename(tmp_path / "last")
+    (tmp_path / "data/log" / str(replace(segments[6], seq=7))).write_bytes(b"later")
+
+    with pytest.raises(BackupError, match=f"no {segments[6]}"):
+        write_backup(section, tmp_path / "second", NOW)
+    assert not has_file(tmp_path / "second", MANIFEST)
+
+
+def test_replayed_tables_are_not_backed_up(
+    section: BackendSection, tmp_path: Path
+) -> None:
+    """While a replay is unfinished they lack levels."""
+    fill(section)
+    write_text(tables_folder(section), ".replaying", "")
+
+    with pytest.raises(BackupError, match="an unfinished replay"):
+        write_backup(section, tmp_path / "backup", NOW)
+
+
+def test_files_outside_are_refused(section: BackendSection, tmp_path: Path) -> None:
+    """Whoever can write to the store cannot write elsewhere."""
+    place = tmp_path / "backup"
+    write(section, place)
+    text = read_text(place, MANIFEST).replace("data/places.json", "data/../../x")
+    write_text(place, MANIFEST, text)
+
+    with pytest.raises(BackupError, match="must be of files below it"):
+        restore_backup(BackendSection(data=str(tmp_path / "new")), place)
+
+
+def test_file_that_the_store_shortened_is_found(
+    section: BackendSection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes are compared before the manifest is written."""
+    fill(section)
+    place = tmp_path / "backup"
+    (place / "data").mkdir(parents=True)
+    (place / "data/places.json").symlink_to("/dev/null")
+
+    with pytest.raises(BackupError, match=r"places.json must be of 2 bytes"):
+        write_backup(section, place, NOW)
+    assert open_files(place).get_file_info(MANIFEST).type.name == "NotFound"
