@@ -25,6 +25,7 @@ from gateway_daemon.manager.brokers import (
     BrokerSession,
     BrokerUp,
     DirectoryPublisher,
+    NoticesSubscribed,
     StoredNotices,
 )
 from gateway_daemon.manager.health_probes import HealthProbes, ProbeResult
@@ -152,8 +153,9 @@ class Manager:
         self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
             SimpleQueue()
         )
-        topics = (*api.API_TOPICS, GATEWAY_LOCATIONS, *SHARED_TOPICS)
-        filters = tuple((topic, 1) for topic in topics)
+        filters = tuple(
+            (topic, 1) for topic in (*api.API_TOPICS, GATEWAY_LOCATIONS, *SHARED_TOPICS)
+        )
         away = ManagerView(registry.manager_id, is_away=True)
         will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
         session = Session(
@@ -169,11 +171,16 @@ class Manager:
             BrokerSession(peer, at_peers, self._inbox.put) for peer in connectors.peers
         ]
         self._publisher = DirectoryPublisher(self._own)
-        self._parts: tuple[Service, ...] = tuple(
-            StoredNotices(connect, self._on_stored_notice)
-            for connect in (connectors.notices,)
-            if connect is not None
+        self._notices = (
+            StoredNotices(
+                connectors.notices,
+                self._on_stored_notice,
+                lambda: self._inbox.put(NoticesSubscribed()),
+            )
+            if connectors.notices is not None
+            else None
         )
+        self._parts: tuple[Service, ...] = (self._notices,) if self._notices else ()
 
     def attach(self, *services: Service) -> None:
         """Add services that start and stop with the Manager; call before `run`."""
@@ -187,7 +194,7 @@ class Manager:
     @property
     def is_up(self) -> bool:
         """Whether messages on our own broker reach us."""
-        return self._own.is_subscribed
+        return self._own.is_subscribed and self._receives_notices
 
     @property
     def sessions(self) -> dict[str, BrokerSession]:
@@ -258,6 +265,10 @@ class Manager:
             part.stop()
         self._inbox.put(None)
 
+    @property
+    def _receives_notices(self) -> bool:
+        return self._notices is None or self._notices.is_subscribed
+
     def _on_stored_notice(self, message: IncomingMessage) -> None:
         self._inbox.put(BrokerMessage(self._own, message))
 
@@ -280,6 +291,8 @@ class Manager:
                     self._change_to(self._found(event))
                 case BrokerUp():
                     self._on_up(event.session)
+                case NoticesSubscribed():
+                    self._announce()
                 case BrokerDown():
                     self._on_down(event.session)
                 case BrokerMessage():
@@ -299,12 +312,21 @@ class Manager:
         session.is_up, session.table = True, b""
         if session is self._own:
             self._expect_gateways()
+            self._announce()
+        self._adopt()
+
+    def _announce(self) -> None:
+        """Publish everything, once the notices that it causes reach us."""
+        if self._publisher.has_announced:
+            return
+        if self._own.is_up and self._receives_notices:
             self._publisher.publish_all(self._registry)
             self._is_completion_pending = True
-        self._adopt()
 
     def _on_down(self, session: BrokerSession) -> None:
         session.is_up = False
+        if session is self._own:
+            self._publisher.has_announced = False
         if session.view is not None:
             self._change_to(self._registry.without_view(session.view.manager))
         self._adopt()
@@ -341,7 +363,8 @@ class Manager:
 
     def _handle_view(self, session: BrokerSession, message: IncomingMessage) -> None:
         if session is self._own:
-            if not message.retain:  # what the broker retains came before it
+            # What the broker retains came before it.
+            if not message.retain and self._publisher.has_announced:
                 self._publisher.publish_table(self._registry, session)
             return
         view = decode_view(message.payload)
