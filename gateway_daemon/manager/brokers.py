@@ -217,6 +217,14 @@ class StoredNotices(BaseConnectionHandler):
         self._connection.stop()
 
 
+def without_stored(
+    filters: Sequence[tuple[str, int]], connectors: BrokerConnectors
+) -> tuple[tuple[str, int], ...]:
+    """Return filters without that of `StoredNotices`, if there is such a session."""
+    is_stored = connectors.notices is not None
+    return tuple(f for f in filters if not (is_stored and f[0] == GATEWAY_NOTICE))
+
+
 class DirectoryPublisher:
     """Publishes a registry.
 

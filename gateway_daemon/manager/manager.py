@@ -7,7 +7,7 @@ Managers serves that broker too, for clients that have no other address.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -27,8 +27,10 @@ from gateway_daemon.manager.brokers import (
     DirectoryPublisher,
     NoticesSubscribed,
     StoredNotices,
+    without_stored,
 )
 from gateway_daemon.manager.health_probes import HealthProbes, ProbeResult
+from gateway_daemon.manager.leased_brokers import BrokerLeases, Refusals
 from gateway_daemon.manager.registry import (
     DAY_MS,
     GatewayLeases,
@@ -57,6 +59,8 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
+    BROKER_DOWN,
+    BROKER_HEARTBEAT,
     BROKER_TABLE,
     GATEWAY_DOWN,
     GATEWAY_HEARTBEAT,
@@ -144,7 +148,7 @@ class Manager:
         self._registry = replace(registry, announced=registry.table)
         self._saved: storage.RegistrySnapshot | None = None
         self._is_saved, self._save_tried_s = True, 0.0
-        self._leases = GatewayLeases()
+        self._leases, self._broker_leases = GatewayLeases(), BrokerLeases()
         self._waits_since_s: float | None = clocks.mono_s()
         self._is_completion_pending = False
         self._complete_at_s: float | None = None
@@ -160,7 +164,7 @@ class Manager:
         will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
         session = Session(
             "yamamori-manager",
-            _without_stored((*filters, (MANAGER_LOAD, 1)), connectors),
+            without_stored((*filters, (MANAGER_LOAD, 1)), connectors),
             keepalive_s=KEEPALIVE_S,
             will=will,
         )
@@ -433,9 +437,19 @@ class Manager:
             gateway = decode_gateway_reference(message.payload)
             is_gone = self._leases.remove(gateway, session)
             return registry.with_departed(gateway) if is_gone else registry
+        if message.topic in {BROKER_HEARTBEAT, BROKER_DOWN}:
+            leases, now_ms = self._broker_leases, self._clocks.wall_ms()
+            result = leases.apply(registry, session, message, (now_s, now_ms))
+            return self._leased(result)
         if message.topic == GATEWAY_NOTICE:
             self._is_completion_pending = True
         return api.apply_message(registry, message, self._clocks.wall_ms())
+
+    def _leased(self, result: tuple[Registry, Refusals]) -> Registry:
+        """Report why areas of leased brokers have not changed; return the registry."""
+        for error in result[1]:
+            self._report_once(f"{BROKER_HEARTBEAT}: {error}")
+        return result[0]
 
     def _found(self, finding: ProbeResult) -> Registry:
         """Return the registry after a probe result: a gateway is delisted.
@@ -456,6 +470,9 @@ class Manager:
             for gateway in self._leases.pop_expired(now_s):
                 log.warning("gateway %s: heartbeat missing", gateway)
                 self._change_to(self._registry.with_departed(gateway))
+            now = now_s, self._clocks.wall_ms()
+            leases = self._broker_leases
+            self._change_to(self._leased(leases.end_expired(self._registry, now)))
         day = self._clocks.wall_ms() // DAY_MS
         self._change_to(advance_day(self._registry, day, len(self._peers)))
         since_s = self._waits_since_s
@@ -526,6 +543,7 @@ class Manager:
         for session in before:
             if session not in adopted:
                 self._leases.remove_session(session)
+                self._broker_leases.remove_session(session)
 
     def _change_to(self, registry: Registry) -> None:
         before, self._registry = self._registry, registry
@@ -569,11 +587,3 @@ class Manager:
         if self._complete_at_s is None and not is_due:
             table = next_table(registry)
             self._change_to(replace(registry, announced=table))
-
-
-def _without_stored(
-    filters: Sequence[tuple[str, int]], connectors: BrokerConnectors
-) -> tuple[tuple[str, int], ...]:
-    """Filters without that of `StoredNotices`, if there is such a session."""
-    is_stored = connectors.notices is not None
-    return tuple(f for f in filters if not (is_stored and f[0] == GATEWAY_NOTICE))
