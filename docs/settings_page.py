@@ -6,12 +6,20 @@ from backend_spark.config import BackendSettings
 from backend_spark.exports.joint import JointSettings
 from edge_agent.config import NodeSections
 from edge_agent.sensors.registry import SENSOR_KINDS, find_sensor_kind
-from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
+from gateway_daemon.config import (
+    AnnouncedBrokerSettings,
+    GatewaySettings,
+    ManagerSettings,
+    SignerSettings,
+)
 from service_runtime.settings import KeyRow, describe_settings
 
 PROGRAMS = {
     "A gateway (`gateway-daemon run`)": GatewaySettings,
     "A Manager (`gateway-daemon manager`)": ManagerSettings,
+    "A distributed broker that announces itself (`gateway-daemon broker`)": (
+        AnnouncedBrokerSettings
+    ),
     "The signer of certificates (`gateway-daemon ca sign`)": SignerSettings,
     "The backend (`backend-spark`)": BackendSettings,
     "A joint view of several backends (`backend-spark joint`)": JointSettings,

@@ -1,4 +1,4 @@
-"""Composition of the gateway and the Manager.
+"""Composition of the gateway, the Manager and the announcement of a broker.
 
 Only this module reads clocks, randomness and the environment.
 """
@@ -18,7 +18,9 @@ from edge_agent.uplink.in_flight import CustodyMode
 from edge_agent.uplink.publications import SenderProfile
 from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
+from gateway_daemon.broker_announcement import BrokerAnnouncement, ManagerBrokerLink
 from gateway_daemon.config import (
+    AnnouncedBrokerSettings,
     GatewaySettings,
     ManagerSettings,
     parse_broker_info,
@@ -62,7 +64,12 @@ from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import LoopWatchdog
 from spatial_mqtt.announcements import OpenNotice
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import AreaSetting, BrokerEntry, BrokerInfo
+from spatial_mqtt.directory import (
+    AreaSetting,
+    BrokerEntry,
+    BrokerHeartbeat,
+    BrokerInfo,
+)
 from spatial_mqtt.shared_connection import ConnectionPool
 from spatial_mqtt.topics import DRILL_FILTER, NOTICE_FILTER, ROLLOUT_FILTER
 from spatial_mqtt.transport import ConnectionHandler, Session
@@ -164,6 +171,33 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, SystemdSupervisor
         *make_metrics_servers(settings.metrics, metrics.collect, settings.tls)
     )
     return manager, supervision(links.watchdog, manager.status, lambda: manager.is_up)
+
+
+def build_broker(
+    settings: AnnouncedBrokerSettings,
+) -> tuple[BrokerAnnouncement, SystemdSupervisor]:
+    """Build the announcement of a distributed broker, and its systemd supervision."""
+    section = settings.broker
+    links = Links(settings.tls, LoopWatchdog(time.monotonic))
+    here = BrokerHeartbeat(
+        parse_broker_info(section.public or section.local),
+        section.areas,
+        section.beat_s,
+    )
+    managers = [
+        ManagerBrokerLink(
+            section.id,
+            here,
+            links.to(url, PEER_RETRY_CAP_S),
+            time.monotonic,
+            has_certificates=Endpoint.parse(url).tls,
+        )
+        for url in section.managers
+    ]
+    program = BrokerAnnouncement(
+        section.id, links.to_own(section.local), managers, here.every_s, links.watchdog
+    )
+    return program, supervision(links.watchdog, program.status, lambda: program.is_up)
 
 
 class Links:

@@ -1,4 +1,4 @@
-"""Settings of gateway, Manager and signer, read from TOML."""
+"""Settings of gateway, Manager, announced broker and signer, read from TOML."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -370,6 +370,72 @@ class ManagerSettings:
 
 
 @dataclass(frozen=True)
+class AnnouncedBrokerSection:
+    """``[broker]``."""
+
+    id: str = key(
+        KeyRule(
+            "Name of this broker, unique in the system; that of its certificate.",
+            check=check_node_id,
+        )
+    )
+    local: str = key(
+        KeyRule(
+            f"The broker as its own machine reaches it, {URL_FORM}.",
+            check=Endpoint.parse,
+        )
+    )
+    public: str | None = key(
+        KeyRule(
+            "Address where gateways reach it, if it differs.",
+            check=lambda url: url is None or Endpoint.parse(url),
+        ),
+        None,
+    )
+    managers: tuple[str, ...] = key(
+        KeyRule(f"Brokers of the Managers, each {URL_FORM}.", check=_check_urls)
+    )
+    areas: tuple[str, ...] = key(
+        KeyRule(
+            "Areas to request, such as /3/1; / is everything that no other broker has.",
+            check=lambda areas: [check_area(area) for area in areas],
+        )
+    )
+    beat_s: float = key(
+        KeyRule(
+            "Interval of heartbeats; after three missed ones the broker loses its "
+            "areas.",
+            "s",
+            low=0.5,
+            high=60,
+        ),
+        10.0,
+    )
+
+    def __post_init__(self) -> None:
+        """Require a Manager and an area."""
+        for name in ("managers", "areas"):
+            if not getattr(self, name):
+                raise FieldError(name, "one or more", [])
+
+
+@dataclass(frozen=True)
+class AnnouncedBrokerSettings:
+    """Settings file of ``gateway-daemon broker``."""
+
+    broker: AnnouncedBrokerSection
+    tls: TlsFiles
+
+    def __post_init__(self) -> None:
+        """Require protected links."""
+        check_links(
+            self.tls,
+            broker__local=self.broker.local,
+            broker__managers=self.broker.managers,
+        )
+
+
+@dataclass(frozen=True)
 class SignerSection:
     """``[signer]``."""
 
@@ -409,6 +475,11 @@ def read_gateway_settings(path: Path) -> GatewaySettings:
 def read_manager_settings(path: Path) -> ManagerSettings:
     """Read a Manager's settings; raises like `read_gateway_settings`."""
     return build_settings(ManagerSettings, parse_toml(read_settings_text(path)))
+
+
+def read_broker_settings(path: Path) -> AnnouncedBrokerSettings:
+    """Read an announced broker's settings; raises like `read_gateway_settings`."""
+    return build_settings(AnnouncedBrokerSettings, parse_toml(read_settings_text(path)))
 
 
 def read_signer_settings(path: Path) -> SignerSettings:

@@ -99,6 +99,29 @@ class GatewayHeartbeat(msgspec.Struct, frozen=True):
             raise ValueError(f"every_s must be 0 or more, got {self.every_s}")
 
 
+class BrokerHeartbeat(msgspec.Struct, frozen=True):
+    """Heartbeat of a distributed broker.
+
+    Attributes:
+        broker_info: Address where gateways reach it.
+        topics: Areas that it requests.
+        every_s: Seconds until the next heartbeat.
+    """
+
+    broker_info: BrokerInfo
+    topics: tuple[str, ...]
+    every_s: float
+
+    def __post_init__(self) -> None:
+        """Reject a heartbeat without areas, or without a next one."""
+        if not self.topics:
+            raise ValueError("topics must name an area")
+        for area in self.topics:
+            check_area(area)
+        if not 0.0 < self.every_s < math.inf:
+            raise ValueError(f"every_s must be more than 0, got {self.every_s}")
+
+
 class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
     """Areas of a gateway as set by an administrator.
 
@@ -184,6 +207,15 @@ def decode_gateway_heartbeat(payload: bytes) -> GatewayHeartbeat:
         DirectoryError: The payload does not parse.
     """
     return _decode(payload, GatewayHeartbeat, "gateway")
+
+
+def decode_broker_heartbeat(payload: bytes) -> BrokerHeartbeat:
+    """Decode the heartbeat of a distributed broker.
+
+    Raises:
+        DirectoryError: The payload does not parse.
+    """
+    return _decode(payload, BrokerHeartbeat, "broker heartbeat")
 
 
 def decode_area_setting(payload: bytes) -> AreaSetting:

@@ -49,11 +49,22 @@ GATEWAY_AREA_REQUEST: Final = "/api/notice/gatewaybroker/wish"
 where only administrators may write, takes precedence."""
 
 AREA_REQUEST_CONTENT: Final = "wish"
-"""Content type of a gateway's own request on `GATEWAY_SET`, for Gamma's Managers."""
+"""Content type of a gateway's own request on `GATEWAY_SET`, and of a broker's own on
+`BROKER_ADD`, for Gamma's Managers."""
 
 GATEWAY_MESSAGES: Final = "/api/from/+/notice/gatewaybroker/#"
 """Extension: what gateways publish on ``/api/notice/gatewaybroker...``, each below its
 name, which its broker has checked against the certificate."""
+
+BROKER_NOTICE: Final = "/api/notice/distributedbroker"
+BROKER_HEARTBEAT: Final = f"{BROKER_NOTICE}/here"
+"""Extension: a distributed broker is up and requests areas."""
+
+BROKER_DOWN: Final = f"{BROKER_NOTICE}/down"
+"""Extension: a distributed broker that sent heartbeats stops."""
+
+BROKER_MESSAGES: Final = "/api/from/+/notice/distributedbroker/#"
+"""Extension: the same, each below the name of the broker's certificate."""
 
 GATEWAY_FORGET: Final = "/api/tool/gatewaybroker/forget"
 BROKER_ADD: Final = "/api/tool/distributedbroker/add"
@@ -474,7 +485,7 @@ def gateway_location_topic(gateway: str) -> str:
 
 
 def named_api_topic(topic: str, name: str) -> str:
-    """Topic below a gateway's name for a topic of `GATEWAY_NOTICE` or below it.
+    """Topic below a certificate's name for a topic of gateways or brokers.
 
     Raises:
         TopicError: The name cannot be a topic level.
@@ -483,7 +494,7 @@ def named_api_topic(topic: str, name: str) -> str:
 
 
 def parse_named_api_topic(topic: str) -> tuple[str | None, str]:
-    """Split a topic into the gateway's name, None if it has none, and the rest.
+    """Split a topic into the certificate's name, None if it has none, and the rest.
 
     Raises:
         TopicError: The name is not valid.

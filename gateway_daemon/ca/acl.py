@@ -18,10 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway_daemon.ca.authority import GATEWAY, INFRASTRUCTURE, NODE, Identity
+from gateway_daemon.ca.authority import (
+    DISTRIBUTED,
+    GATEWAY,
+    INFRASTRUCTURE,
+    NODE,
+    Identity,
+)
 from gateway_daemon.ca.store import CRL_FILE, INFRASTRUCTURE_CRL_FILE
 from spatial_mqtt.topics import (
     ADMIN_FILTER,
+    BROKER_NOTICE,
     BROKER_READY,
     BROKER_TABLE,
     BROKER_UPDATE,
@@ -184,6 +191,11 @@ def _gateway_at_manager(gateway: Identity) -> Iterator[str]:
     yield f"write {gateway_location_topic(gateway.name)}"
 
 
+def _distributed_at_manager(broker: Identity) -> Iterator[str]:
+    yield f"write {named_api_topic(_below(BROKER_NOTICE), broker.name)}"
+    yield f"read {BROKER_TABLE}"
+
+
 def _manager_at_manager(_: Identity) -> Iterator[str]:
     yield from (f"readwrite {topic}" for topic in MANAGER_FILTERS)
 
@@ -235,6 +247,7 @@ _RIGHTS: Mapping[str, Mapping[str, TopicRights]] = {
         "admin": _admin_at_manager,
         "signer": _signer_at_manager,
         "backend": _backend_at_manager,
+        DISTRIBUTED: _distributed_at_manager,
     },
     "distributed": {
         GATEWAY: _gateway_between,

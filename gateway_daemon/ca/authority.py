@@ -65,8 +65,15 @@ class RenewalContestedError(CertificateRefusedError):
 
 NODE: Final = "node"
 GATEWAY: Final = "gateway"
-ROLES: Final = (NODE, GATEWAY, "backend", "manager", "admin", "client", "signer")
-INFRASTRUCTURE: Final = frozenset({GATEWAY, "backend", "manager", "admin", "signer"})
+DISTRIBUTED: Final = "distributed"
+"""Role of the program that announces a distributed broker."""
+
+ROLES: Final = (
+    NODE, GATEWAY, "backend", "manager", "admin", "client", "signer", DISTRIBUTED,
+)  # fmt: skip
+INFRASTRUCTURE: Final = frozenset({
+    GATEWAY, "backend", "manager", "admin", "signer", DISTRIBUTED,
+})  # fmt: skip
 """Roles of machines in buildings. A certificate of another role can be in a thief's
 hands at any time, and is refused at listeners for these."""
 

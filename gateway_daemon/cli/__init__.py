@@ -13,6 +13,10 @@ COMMANDS = {
         "gateway_daemon.cli.admin:admin_commands",
         "Inspect and change a running system.",
     ),
+    "broker": (
+        "gateway_daemon.cli.run:broker",
+        "Announce a distributed broker to the Managers.",
+    ),
     "ca": (
         "gateway_daemon.cli.ca:ca_commands",
         "Issue and revoke certificates, and write the brokers' access rules.",

@@ -1,4 +1,4 @@
-"""The commands ``run`` and ``manager``."""
+"""The commands ``run``, ``manager`` and ``broker``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +40,14 @@ def manager(path: Path, verbose: bool) -> None:
     _serve(
         app.build_manager, read_settings(config.read_manager_settings, path), verbose
     )
+
+
+@click.command()
+@config_option
+@verbose_option
+def broker(path: Path, verbose: bool) -> None:
+    """Announce a distributed broker to the Managers, while it runs."""
+    _serve(app.build_broker, read_settings(config.read_broker_settings, path), verbose)
 
 
 def _serve(

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway_daemon.gateway.load_report import decode_load_report
+from gateway_daemon.manager.leased_brokers import forget_server
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.table_changes import add_broker, remove_broker
 from spatial_mqtt.directory import (
     BrokerInfo,
     decode_area_setting,
     decode_broker_entry,
+    decode_broker_heartbeat,
     decode_gateway_heartbeat,
     decode_gateway_notice,
     decode_gateway_reference,
@@ -21,6 +23,9 @@ from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
     AREA_REQUEST_CONTENT,
     BROKER_ADD,
+    BROKER_DOWN,
+    BROKER_HEARTBEAT,
+    BROKER_MESSAGES,
     BROKER_REMOVE,
     GATEWAY_AREA_REQUEST,
     GATEWAY_DOWN,
@@ -44,6 +49,9 @@ API_TOPICS: Final = (
     GATEWAY_FORGET,
     BROKER_ADD,
     BROKER_REMOVE,
+    BROKER_MESSAGES,
+    BROKER_HEARTBEAT,
+    BROKER_DOWN,
 )
 
 
@@ -69,10 +77,10 @@ def apply_message(
         ),
         GATEWAY_SET: lambda: _set(registry, incoming, now_ms),
         GATEWAY_AREA_REQUEST: lambda: _set(registry, incoming, now_ms),
-        GATEWAY_FORGET: lambda: registry.without_gateway(
-            decode_gateway_reference(payload), now_ms
+        GATEWAY_FORGET: lambda: forget_server(
+            registry, decode_gateway_reference(payload), now_ms
         ),
-        BROKER_ADD: lambda: add_broker(registry, decode_broker_entry(payload), now_ms),
+        BROKER_ADD: lambda: _add(registry, incoming, now_ms),
         BROKER_REMOVE: lambda: remove_broker(
             registry, decode_broker_entry(payload), now_ms
         ),
@@ -81,10 +89,10 @@ def apply_message(
 
 
 def find_subject(topic: str, incoming: IncomingMessage) -> BrokerInfo | None:
-    """Return the gateway that a gateway's message is about; None for a command.
+    """Return the server that its own message is about; None for a command.
 
     Args:
-        topic: Topic without the name of a gateway.
+        topic: Topic without the name of a certificate.
         incoming: The message.
 
     Raises:
@@ -102,6 +110,8 @@ _SUBJECTS: Final[Mapping[str, Callable[[bytes], BrokerInfo]]] = {
     GATEWAY_LOAD: lambda payload: decode_load_report(payload).gateway,
     GATEWAY_AREA_REQUEST: lambda payload: decode_area_setting(payload).broker_info,
     GATEWAY_SET: lambda payload: decode_area_setting(payload).broker_info,
+    BROKER_HEARTBEAT: lambda payload: decode_broker_heartbeat(payload).broker_info,
+    BROKER_DOWN: decode_gateway_reference,
 }
 
 
@@ -114,3 +124,10 @@ def _set(registry: Registry, incoming: IncomingMessage, now_ms: int) -> Registry
     if (is_wish or incoming.content == AREA_REQUEST_CONTENT) and setting.topics:
         return registry.with_requested_areas(setting, now_ms)
     return registry.with_areas(setting, now_ms)
+
+
+def _add(registry: Registry, incoming: IncomingMessage, now_ms: int) -> Registry:
+    entry = decode_broker_entry(incoming.payload)
+    if incoming.content == AREA_REQUEST_CONTENT:
+        return registry  # for a Manager of the original; its heartbeats are for us
+    return add_broker(registry, entry, now_ms)

@@ -86,7 +86,12 @@ class BrokerMessage:
     message: IncomingMessage
 
 
-BrokerEvent = BrokerUp | BrokerDown | BrokerMessage
+@dataclass(frozen=True)
+class NoticesSubscribed:
+    """The broker stores and delivers the notices of gateways from now on."""
+
+
+BrokerEvent = BrokerUp | BrokerDown | BrokerMessage | NoticesSubscribed
 
 
 class BrokerSession(BaseConnectionHandler):
@@ -169,11 +174,20 @@ class StoredNotices(BaseConnectionHandler):
     Args:
         connect: Makes the connection.
         on_notice: Receives notices; called in the network thread, must not block.
+        on_subscribed: Called when the broker has confirmed the subscription, in the
+            network thread.
+
+    Attributes:
+        is_subscribed: Whether it has, in the current connection.
     """
 
     def __init__(
-        self, connect: Connect, on_notice: Callable[[IncomingMessage], object]
+        self,
+        connect: Connect,
+        on_notice: Callable[[IncomingMessage], object],
+        on_subscribed: Callable[[], object],
     ) -> None:
+        self.is_subscribed = False
         session = Session(
             "yamamori-manager-notices",
             ((GATEWAY_NOTICE, 1),),
@@ -181,10 +195,18 @@ class StoredNotices(BaseConnectionHandler):
             keepalive_s=10,
         )
         self._on_notice = on_notice
+        self._on_subscribed = on_subscribed
         self._connection = connect(session, self)
 
     def on_message(self, message: IncomingMessage) -> None:
         self._on_notice(message)
+
+    def on_down(self, reason: str) -> None:
+        self.is_subscribed = False
+
+    def on_subscribed(self) -> None:
+        self.is_subscribed = True
+        self._on_subscribed()
 
     def start(self) -> None:
         """Start to connect."""
@@ -193,6 +215,14 @@ class StoredNotices(BaseConnectionHandler):
     def stop(self) -> None:
         """Disconnect; the broker keeps the session."""
         self._connection.stop()
+
+
+def without_stored(
+    filters: Sequence[tuple[str, int]], connectors: BrokerConnectors
+) -> tuple[tuple[str, int], ...]:
+    """Return filters without that of `StoredNotices`, if there is such a session."""
+    is_stored = connectors.notices is not None
+    return tuple(f for f in filters if not (is_stored and f[0] == GATEWAY_NOTICE))
 
 
 class DirectoryPublisher:
@@ -204,9 +234,12 @@ class DirectoryPublisher:
     Attributes:
         error_count: How many errors were published.
         adopted: Brokers of other Managers on which we publish the directory too.
+        has_announced: Whether `publish_all` was called since our broker is up. Until
+            then it gets no changes of the directory.
     """
 
     def __init__(self, own: BrokerSession) -> None:
+        self.has_announced = False
         self._own = own
         self._published_view: ManagerView | None = None
         self.error_count = 0
@@ -216,8 +249,11 @@ class DirectoryPublisher:
         """Publish records and directory, as our broker may have lost them.
 
         The table follows when our view, which is not retained here, returns: then it is
-        known which table the broker retains.
+        known which table the broker retains. To be called when notices reach us: a
+        gateway of the original Gamma answers list and table with one, and sends it
+        once.
         """
+        self.has_announced = True
         for key, record in registry.records.items():
             self._record(key, record)
         self._publish_list(registry, self._own)
@@ -237,7 +273,7 @@ class DirectoryPublisher:
                 self._record(key, record)
         for key in before.records.keys() - after.records.keys():
             self.clear_record(key)
-        for session in self._served:
+        for session in self._served if self.has_announced else self.adopted:
             if after.gateways != before.gateways:
                 self._publish_list(after, session)
             if after.table != before.table:

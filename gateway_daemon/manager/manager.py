@@ -7,7 +7,7 @@ Managers serves that broker too, for clients that have no other address.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,9 +25,12 @@ from gateway_daemon.manager.brokers import (
     BrokerSession,
     BrokerUp,
     DirectoryPublisher,
+    NoticesSubscribed,
     StoredNotices,
+    without_stored,
 )
 from gateway_daemon.manager.health_probes import HealthProbes, ProbeResult
+from gateway_daemon.manager.leased_brokers import BrokerLeases, Refusals
 from gateway_daemon.manager.registry import (
     DAY_MS,
     GatewayLeases,
@@ -56,6 +59,8 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
+    BROKER_DOWN,
+    BROKER_HEARTBEAT,
     BROKER_TABLE,
     GATEWAY_DOWN,
     GATEWAY_HEARTBEAT,
@@ -143,7 +148,7 @@ class Manager:
         self._registry = replace(registry, announced=registry.table)
         self._saved: storage.RegistrySnapshot | None = None
         self._is_saved, self._save_tried_s = True, 0.0
-        self._leases = GatewayLeases()
+        self._leases, self._broker_leases = GatewayLeases(), BrokerLeases()
         self._waits_since_s: float | None = clocks.mono_s()
         self._is_completion_pending = False
         self._complete_at_s: float | None = None
@@ -152,13 +157,14 @@ class Manager:
         self._inbox: SimpleQueue[BrokerEvent | ProbeResult | CommandResult | None] = (
             SimpleQueue()
         )
-        topics = (*api.API_TOPICS, GATEWAY_LOCATIONS, *SHARED_TOPICS)
-        filters = tuple((topic, 1) for topic in topics)
+        filters = tuple(
+            (topic, 1) for topic in (*api.API_TOPICS, GATEWAY_LOCATIONS, *SHARED_TOPICS)
+        )
         away = ManagerView(registry.manager_id, is_away=True)
         will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
         session = Session(
             "yamamori-manager",
-            _without_stored((*filters, (MANAGER_LOAD, 1)), connectors),
+            without_stored((*filters, (MANAGER_LOAD, 1)), connectors),
             keepalive_s=KEEPALIVE_S,
             will=will,
         )
@@ -169,11 +175,16 @@ class Manager:
             BrokerSession(peer, at_peers, self._inbox.put) for peer in connectors.peers
         ]
         self._publisher = DirectoryPublisher(self._own)
-        self._parts: tuple[Service, ...] = tuple(
-            StoredNotices(connect, self._on_stored_notice)
-            for connect in (connectors.notices,)
-            if connect is not None
+        self._notices = (
+            StoredNotices(
+                connectors.notices,
+                self._on_stored_notice,
+                lambda: self._inbox.put(NoticesSubscribed()),
+            )
+            if connectors.notices is not None
+            else None
         )
+        self._parts: tuple[Service, ...] = (self._notices,) if self._notices else ()
 
     def attach(self, *services: Service) -> None:
         """Add services that start and stop with the Manager; call before `run`."""
@@ -187,7 +198,7 @@ class Manager:
     @property
     def is_up(self) -> bool:
         """Whether messages on our own broker reach us."""
-        return self._own.is_subscribed
+        return self._own.is_subscribed and self._receives_notices
 
     @property
     def sessions(self) -> dict[str, BrokerSession]:
@@ -258,6 +269,10 @@ class Manager:
             part.stop()
         self._inbox.put(None)
 
+    @property
+    def _receives_notices(self) -> bool:
+        return self._notices is None or self._notices.is_subscribed
+
     def _on_stored_notice(self, message: IncomingMessage) -> None:
         self._inbox.put(BrokerMessage(self._own, message))
 
@@ -280,6 +295,8 @@ class Manager:
                     self._change_to(self._found(event))
                 case BrokerUp():
                     self._on_up(event.session)
+                case NoticesSubscribed():
+                    self._announce()
                 case BrokerDown():
                     self._on_down(event.session)
                 case BrokerMessage():
@@ -299,12 +316,21 @@ class Manager:
         session.is_up, session.table = True, b""
         if session is self._own:
             self._expect_gateways()
+            self._announce()
+        self._adopt()
+
+    def _announce(self) -> None:
+        """Publish everything, once the notices that it causes reach us."""
+        if self._publisher.has_announced:
+            return
+        if self._own.is_up and self._receives_notices:
             self._publisher.publish_all(self._registry)
             self._is_completion_pending = True
-        self._adopt()
 
     def _on_down(self, session: BrokerSession) -> None:
         session.is_up = False
+        if session is self._own:
+            self._publisher.has_announced = False
         if session.view is not None:
             self._change_to(self._registry.without_view(session.view.manager))
         self._adopt()
@@ -341,7 +367,8 @@ class Manager:
 
     def _handle_view(self, session: BrokerSession, message: IncomingMessage) -> None:
         if session is self._own:
-            if not message.retain:  # what the broker retains came before it
+            # What the broker retains came before it.
+            if not message.retain and self._publisher.has_announced:
                 self._publisher.publish_table(self._registry, session)
             return
         view = decode_view(message.payload)
@@ -410,9 +437,19 @@ class Manager:
             gateway = decode_gateway_reference(message.payload)
             is_gone = self._leases.remove(gateway, session)
             return registry.with_departed(gateway) if is_gone else registry
+        if message.topic in {BROKER_HEARTBEAT, BROKER_DOWN}:
+            leases, now_ms = self._broker_leases, self._clocks.wall_ms()
+            result = leases.apply(registry, session, message, (now_s, now_ms))
+            return self._leased(result)
         if message.topic == GATEWAY_NOTICE:
             self._is_completion_pending = True
         return api.apply_message(registry, message, self._clocks.wall_ms())
+
+    def _leased(self, result: tuple[Registry, Refusals]) -> Registry:
+        """Report why areas of leased brokers have not changed; return the registry."""
+        for error in result[1]:
+            self._report_once(f"{BROKER_HEARTBEAT}: {error}")
+        return result[0]
 
     def _found(self, finding: ProbeResult) -> Registry:
         """Return the registry after a probe result: a gateway is delisted.
@@ -433,6 +470,9 @@ class Manager:
             for gateway in self._leases.pop_expired(now_s):
                 log.warning("gateway %s: heartbeat missing", gateway)
                 self._change_to(self._registry.with_departed(gateway))
+            now = now_s, self._clocks.wall_ms()
+            leases = self._broker_leases
+            self._change_to(self._leased(leases.end_expired(self._registry, now)))
         day = self._clocks.wall_ms() // DAY_MS
         self._change_to(advance_day(self._registry, day, len(self._peers)))
         since_s = self._waits_since_s
@@ -503,6 +543,7 @@ class Manager:
         for session in before:
             if session not in adopted:
                 self._leases.remove_session(session)
+                self._broker_leases.remove_session(session)
 
     def _change_to(self, registry: Registry) -> None:
         before, self._registry = self._registry, registry
@@ -546,11 +587,3 @@ class Manager:
         if self._complete_at_s is None and not is_due:
             table = next_table(registry)
             self._change_to(replace(registry, announced=table))
-
-
-def _without_stored(
-    filters: Sequence[tuple[str, int]], connectors: BrokerConnectors
-) -> tuple[tuple[str, int], ...]:
-    """Filters without that of `StoredNotices`, if there is such a session."""
-    is_stored = connectors.notices is not None
-    return tuple(f for f in filters if not (is_stored and f[0] == GATEWAY_NOTICE))

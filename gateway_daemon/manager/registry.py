@@ -60,6 +60,7 @@ class Registry:
         seen: Gateways that have sent us a message.
         away: Gateways that are down or that we cannot reach. They keep their areas.
         heartbeating: Gateways with a last will and heartbeats; they need no probes.
+        brokers_here: Distributed brokers that send us heartbeats.
         views: Views of the other Managers that are reachable.
         day: Today, in days since 1970; 0 before it is set.
         created_ms: When this registry was created; older records are always accepted.
@@ -73,6 +74,7 @@ class Registry:
     seen: frozenset[BrokerInfo] = frozenset()
     away: frozenset[BrokerInfo] = frozenset()
     heartbeating: frozenset[BrokerInfo] = frozenset()
+    brokers_here: frozenset[BrokerInfo] = frozenset()
     views: Mapping[str, ManagerView] = field(default_factory=dict)
     day: int = 0
     created_ms: int = 0
@@ -175,6 +177,7 @@ class Registry:
             day=self.day,
             horizon=self.horizon,
             without_heartbeat=tuple(sorted(here - self.heartbeating)),
+            brokers=tuple(sorted(self.brokers_here)),
         )
 
     def owner_of(self, gateway: BrokerInfo) -> str | None:

@@ -24,10 +24,11 @@ from spatial_mqtt.topics import check_area, check_node_id
 
 T = TypeVar("T")
 
-RecordKind = Literal["areas", "wish", "broker", "spare", "owner"]
+RecordKind = Literal["areas", "wish", "broker", "spare", "owner", "leased"]
 """areas: set by an administrator; wish: areas from the gateway's own settings;
 broker: of an area; spare: server that the autoscaler started; owner: name of the
-gateway with an address, from its certificate."""
+gateway or broker with an address, from its certificate; leased: areas that a broker has
+by its heartbeats."""
 
 RecordValue = tuple[str, ...] | BrokerInfo | None
 
@@ -61,6 +62,11 @@ class RecordKey(msgspec.Struct, frozen=True, order=True):
 
     kind: RecordKind
     name: str
+
+    @property
+    def is_areas(self) -> bool:
+        """Whether the name is a server and the value its areas."""
+        return self.is_gateway_areas or self.kind == "leased"
 
     @property
     def is_gateway_areas(self) -> bool:
@@ -99,9 +105,9 @@ class KeyedRecord(msgspec.Struct, frozen=True):
         """Reject a value of the wrong kind, and invalid names."""
         value = self.record.value
         is_owner = self.key.kind == "owner"
-        is_of_gateway = is_owner or self.key.is_gateway_areas
-        is_right = not isinstance(value, BrokerInfo if is_of_gateway else tuple)
-        if is_of_gateway:
+        is_of_server = is_owner or self.key.is_areas
+        is_right = not isinstance(value, BrokerInfo if is_of_server else tuple)
+        if is_of_server:
             parse_gateway_key(self.key)
         elif self.key.kind == "broker":
             check_area(self.key.name)
@@ -149,6 +155,7 @@ class ManagerView(msgspec.Struct, frozen=True):
         day: Since 1970, by its clock; 0 if unknown.
         horizon: Up to when it has dropped tombstones.
         without_heartbeat: Those of ``here`` that send it no heartbeats.
+        brokers: Distributed brokers that send it heartbeats.
     """
 
     manager: str
@@ -158,6 +165,7 @@ class ManagerView(msgspec.Struct, frozen=True):
     day: int = 0
     horizon: TombstoneHorizon = NO_HORIZON
     without_heartbeat: tuple[BrokerInfo, ...] = ()
+    brokers: tuple[BrokerInfo, ...] = ()
 
 
 def merge_records(one: Record, other: Record) -> Record:

@@ -24,7 +24,12 @@ from edge_agent.config import parse_node_settings
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import SENSOR_KINDS
 from edge_agent.triage.settings import TriageSection
-from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
+from gateway_daemon.config import (
+    AnnouncedBrokerSettings,
+    GatewaySettings,
+    ManagerSettings,
+    SignerSettings,
+)
 from service_runtime.settings import (
     SettingsError,
     build_settings,
@@ -138,6 +143,14 @@ def accepting_readers(example: dict[str, object]) -> list[str]:
         },
         partial(build_settings, ManagerSettings): {"manager": {"broker": "mqtts://a"}},
         partial(build_settings, SignerSettings): {"signer": {"broker": "mqtts://a"}},
+        partial(build_settings, AnnouncedBrokerSettings): {
+            "broker": {
+                "id": "d",
+                "local": "mqtts://a",
+                "managers": ["mqtts://a"],
+                "areas": ["/"],
+            }
+        },
         partial(build_settings, BackendSettings): {"backend": {"data": "d"}},
         partial(build_settings, JointSettings): {},
     }

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
 from soak.disk import fill, mounted
+from soak.relay import Relay
 
 from gateway_daemon.manager import storage
 from gateway_daemon.manager.manager import APPLY_TIMEOUT_S
@@ -19,9 +21,8 @@ from gateway_daemon.manager.manager import APPLY_TIMEOUT_S
 pytestmark = pytest.mark.broker
 
 NOTICE, ERRORS = "/api/notice/gatewaybroker", "/api/errors"
-INFO = "/api/gateway/info/all"
+INFO, VIEW = "/api/gateway/info/all", "/api/manager/view"
 TABLE, READY = "/api/brokertable/all/info", "/api/brokertable/update/ready"
-PROBE = b"probe"
 ADD, SET = "/api/tool/distributedbroker/add", "/api/tool/gatewaybroker/set"
 
 
@@ -33,12 +34,6 @@ class ManagerProcess:
         self.start()
         self.client = Client(broker.endpoint, "watcher", "/api/#")
         wait_until(lambda: self.client.on(INFO))
-        wait_until(self._reads_notices)
-
-    def _reads_notices(self) -> bool:
-        """Whether its session for notices is subscribed; it is one of its own."""
-        self.publish(NOTICE, PROBE)
-        return any(PROBE in error for error in self.client.on(ERRORS))
 
     def start(self) -> None:
         self._programs.start(
@@ -76,8 +71,7 @@ class ManagerProcess:
         return bool(ready) and int(ready[-1]) == version
 
     def errors(self) -> list[str]:
-        errors = self.client.on(ERRORS)
-        return [error.decode() for error in errors if PROBE not in error]
+        return [error.decode() for error in self.client.on(ERRORS)]
 
 
 @pytest.fixture
@@ -242,6 +236,40 @@ def test_gateway_that_died_while_the_manager_was_down_is_unlisted(
     manager.start()
 
     wait_until(lambda: manager.listed_gateways() == [], 120)
+
+
+class HoldingRelay(Relay):
+    """Holds back the session for notices until `is_released` is set."""
+
+    def __init__(self, target_port: int) -> None:
+        self.is_released = threading.Event()
+        super().__init__(target_port)
+
+    def on_chunk(self, chunk: bytes, *, is_sent: bool) -> None:
+        if b"yamamori-manager-notices" in chunk:
+            self.is_released.wait()
+
+
+def test_list_is_published_when_the_session_for_notices_is_subscribed(
+    programs: Programs, broker: Broker, tmp_path: Path
+) -> None:
+    """A gateway of the original that finds a list sends a notice, and sends it once."""
+    relay = HoldingRelay(broker.port)
+    watcher = Client(broker.endpoint, "watcher", "/api/#")
+    programs.start(
+        "manager",
+        "manager",
+        f'[manager]\nbroker = "mqtt://127.0.0.1:{relay.port}"\n'
+        f'data = "{tmp_path}/data"\n[[broker]]\ntopic = "/"\nurl = "{broker.url}"\n',
+    )
+    wait_until(lambda: watcher.on(VIEW))
+    before = watcher.on(INFO) + watcher.on(TABLE)
+    relay.is_released.set()
+    wait_until(lambda: watcher.on(INFO) and watcher.on(TABLE))
+    watcher.connection.stop()
+    relay.close()
+
+    assert before == []
 
 
 def test_damaged_registry_is_refused_with_a_remedy(

@@ -8,7 +8,12 @@ from conftest import wait_until
 
 from backend_spark.config import BackendSettings
 from edge_agent.config import NodeSections
-from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
+from gateway_daemon.config import (
+    AnnouncedBrokerSettings,
+    GatewaySettings,
+    ManagerSettings,
+    SignerSettings,
+)
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, build_settings
 from service_runtime.tls import Endpoint, TlsFiles, check_link
@@ -20,6 +25,7 @@ AWAY = "mqtt://gw.example:1883"
 NODE = {"id": "n1", "latitude": 33.5, "longitude": 133.5}
 GATEWAY = {"id": "g", "broker": "mqtt://localhost", "managers": ["mqtt://127.0.0.1"]}
 MANAGER = {"broker": "mqtt://[::1]:1883"}
+ANNOUNCED = {"id": "d", "local": "mqtt://localhost", "areas": ["/"]}
 
 
 @pytest.mark.parametrize(
@@ -54,6 +60,11 @@ MANAGER = {"broker": "mqtt://[::1]:1883"}
             "broker.url",
         ),
         (SignerSettings, {"signer": {"broker": AWAY}}, "signer.broker"),
+        (
+            AnnouncedBrokerSettings,
+            {"broker": {**ANNOUNCED, "managers": [AWAY]}},
+            "broker.managers",
+        ),
         (
             BackendSettings,
             {"backend": {"data": "d"}, "ingest": {"broker": AWAY}},
