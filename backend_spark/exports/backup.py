@@ -161,6 +161,8 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
         },
         files,
     )
+    if isinstance(target, Path):
+        os.sync()  # before the file that states that the others are whole
     write_text(target, MANIFEST, msgspec.json.encode(manifest).decode())
     return manifest
 

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 REPORT_FILE: Final = "reviews-applied.json"
 _MICRO: Final = 1_000_000
+_MISSING: Final = (0, 0)
+"""In place of the inode and time of a file that is not there."""
 
 
 class AppliedReview(msgspec.Struct, frozen=True):
@@ -121,6 +123,7 @@ class AppliedReviews:
         report = read_report(self.data)
         if report is not None:
             self._applied = {each.review.id: each for each in report.applied}
+            self._known = [each.review for each in report.applied]
 
     def changes(self, until_us: int | None = None) -> ReviewChanges:
         """Reviews for a pass that begins now.
@@ -161,13 +164,14 @@ class AppliedReviews:
         self._is_new = not write_best_effort(self.data / REPORT_FILE, text)
 
     def _read(self) -> Sequence[ReadingReview]:
-        """The reviews of the file; if it cannot be read, the last good ones."""
-        try:
-            stat = self.path.stat() if self.path else None
-        except FileNotFoundError:
-            stat = None  # nothing was decided yet
-        if self.path is None or stat is None:
+        """The reviews of the file; without it or if it is damaged, those known last."""
+        if self.path is None:
             return ()
+        try:
+            stat = self.path.stat()
+        except FileNotFoundError:
+            self._report_missing()
+            return self._known
         stamp = (stat.st_ino, stat.st_mtime_ns)
         if stamp != self._stamp:
             self._stamp = stamp
@@ -177,3 +181,13 @@ class AppliedReviews:
             except (OSError, msgspec.MsgspecError, ValueError) as error:
                 log.error("%s: %s; reviews stay as they were", self.path, error)  # noqa: TRY400
         return self._known
+
+    def _report_missing(self) -> None:
+        """Report a file that was lost: one that has had reviews is never deleted."""
+        if self._known and self._stamp != _MISSING:
+            log.error(
+                "%s must be the file of the console, got none; reviews stay as they "
+                "were, the console writes it again at its start",
+                self.path,
+            )
+        self._stamp = _MISSING

@@ -263,17 +263,32 @@ def test_later_reviews_are_unknown_to_a_replay(
     assert [r.id for r in job.changes().in_force] == [2]
 
 
-def test_damaged_file_leaves_the_reviews_as_they_were(
-    tmp_path: Path, console: Callable[..., None], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("damage", ["garbled", "lost"])
+def test_damage_of_the_file_ends_no_review(
+    tmp_path: Path,
+    console: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    damage: str,
+    is_restarted: bool,
 ) -> None:
-    """The job logs an error that names the file."""
-    job = AppliedReviews(tmp_path, tmp_path / "reviews.json", lambda: 0.0)
+    """Its loss must not lower a level; the job logs an error that names the file."""
+    file = tmp_path / "reviews.json"
+    job = AppliedReviews(tmp_path, file, lambda: 0.0)
     console(review())
     job.finish(job.changes())
-    (tmp_path / "reviews.json").write_text('[{"id": 1}]')
+    if damage == "lost":
+        file.unlink()
+    else:
+        file.write_text('[{"id": 1}]')
+    if is_restarted:
+        job = AppliedReviews(tmp_path, file, lambda: 0.0)
 
-    assert not job.changes().has_changes
-    assert "reviews stay as they were" in caplog.text
+    for _ in range(3):
+        assert not job.changes().has_changes
+        assert [r.id for r in job.changes().in_force] == [1]
+    assert caplog.text.count("reviews stay as they were") == 1
+    assert str(file) in caplog.text
 
 
 def test_rows_without_reviews_are_those_of_before() -> None:
