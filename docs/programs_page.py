@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-TABLE = Path(__file__).parents[1] / "scripts/programs.txt"
+TABLE = Path(__file__).parents[1] / "service_runtime/programs.txt"
 HEAD = """# Programs of Debian
 
-What the product, its tests and these pages call, made from `scripts/programs.txt` by
-`scripts/write-reference`. `make setup` installs what *develop* needs and `make demo`
-what *demo* needs; the packages for
-[a node, a gateway and a backend](../how-to/install-packages.md) depend on theirs. What
-is in every Debian is left out.
+What the product, its tests and these pages call, made from
+`service_runtime/programs.txt` by `scripts/write-reference`. `make setup` installs what
+*develop* needs and `make demo` what *demo* needs. The packages for
+[a node, a gateway and a backend](../how-to/install-packages.md) depend on theirs, and
+the commands `check` look for them. What is in every Debian is left out.
 
 | package | for | programs |
 |---|---|---|"""

@@ -76,7 +76,7 @@ for word in "$@"; do
     yamamori-*)
       grep -qx "Package: ${name%%_*}" "$ROOT/debian/control" \\
         || { echo "no package $word" >&2; exit 100; };;
-    *) grep -q "^$name " "$ROOT/scripts/programs.txt" \\
+    *) grep -q "^$name " "$ROOT/service_runtime/programs.txt" \\
         || { echo "no package $word" >&2; exit 100; };;
   esac
 done

@@ -23,6 +23,10 @@ COMMANDS: Final = {
         "backend_spark.cli.backup:backup",
         "Write a backup to a folder or an object store; nothing has to stop.",
     ),
+    "check": (
+        "backend_spark.cli.check:check",
+        "Check what the services of a backend need on this machine.",
+    ),
     "console": (
         "backend_spark.cli.console:console",
         "Show the tables as web pages for analysts; until SIGTERM.",

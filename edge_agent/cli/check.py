@@ -6,6 +6,7 @@ Composition of a check: beside `edge_agent.app`, this module names clocks and fi
 import dataclasses
 import json
 import math
+import os
 import platform
 import secrets
 import sys
@@ -61,6 +62,16 @@ from edge_agent.triage.advice import advise_on_rules
 from edge_agent.uplink.gateway_selection import FixedGateway
 from service_runtime import lifecycle
 from service_runtime.files import write_atomic
+from service_runtime.machine_check import (
+    FindingState,
+    MachineFinding,
+    check_data_folder,
+    check_disk,
+    check_libraries,
+    check_programs,
+    check_tls_files,
+    texts_of,
+)
 from spatial_mqtt.topics import cell_topic
 
 
@@ -112,21 +123,20 @@ def check(path: Path, **arguments: object) -> None:
     node, options = read_settings(path), CheckOptions(**arguments)  # type: ignore[arg-type]  # click checked them
     if not options.as_json:
         click.echo(f"{path}: settings are valid")
-    problems = [] if options.no_sensors else _obstacles(node)
+    machine = _check_machine(node)
+    problems = texts_of(machine, FindingState.MEND)
+    obstacles = [] if options.no_sensors else _obstacles(node)
+    problems += obstacles
     checks: list[SensorCheck] | None = None
     moves: dict[str, int] = {}
-    if not options.no_sensors and not problems:
+    if not options.no_sensors and not obstacles:
         try:
             checks, moves = _check_sensors(node, options)
         except BadPinFactory as error:
-            problems = [no_pins(error)]
+            problems.append(no_pins(error))
     link_report = _check_link(node, options) if options.link else None
     report = CheckReport(_machine(node), checks, link_report, moves, problems)
-    rules = node.settings
-    notes = [
-        *advise_on_rules(rules.triage, rules.criteria, node.sensors),
-        *check_notice_keys(rules.notices.keys),
-    ]
+    notes = _find_notes(node, machine)
     shown = [f"note: {note}" for note in notes]
     lines = [*(format_table(checks) if checks else ()), *shown, *report.format_box()]
     as_dict = report.to_dict() | {"notes": notes}
@@ -134,6 +144,16 @@ def check(path: Path, **arguments: object) -> None:
     if options.report is not None:
         _write(options.report, lines)
     raise SystemExit(0 if report.is_passed else EXIT_FAILED)
+
+
+def _find_notes(node: NodeSettings, machine: Sequence[MachineFinding]) -> list[str]:
+    """What deserves a look, without being wrong."""
+    rules = node.settings
+    return [
+        *advise_on_rules(rules.triage, rules.criteria, node.sensors),
+        *check_notice_keys(rules.notices.keys),
+        *texts_of(machine, FindingState.NOTE),
+    ]
 
 
 def _check_sensors(
@@ -178,6 +198,20 @@ def _obstacles(node: NodeSettings) -> list[str]:
     processes = ", ".join(map(str, found))
     agent = f"the agent runs (process {processes}) and owns pins and buses"
     return [f"{agent}: {_STOP_AGENT}; --no-sensors leaves them alone"]
+
+
+def _check_machine(node: NodeSettings) -> list[MachineFinding]:
+    """What the node needs beside sensors and link. The box names an unset clock."""
+    tls, queue = node.settings.tls, Path(node.settings.queue.path)
+    # Without its certificate yet: the first start makes the request for it.
+    has_certificate = Path(tls.certificate or tls.renewed or "").is_file()
+    return [
+        *check_libraries("edge"),
+        *check_programs("node", os.environ["PATH"]),
+        *check_data_folder("queue.path", queue.parent, f"{queue.name}*"),
+        *check_disk(queue.parent),
+        *(check_tls_files(tls, datetime.now(UTC)) if has_certificate else ()),
+    ]
 
 
 def _machine(node: NodeSettings) -> NodeIdentification:

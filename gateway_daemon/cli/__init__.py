@@ -21,6 +21,10 @@ COMMANDS = {
         "gateway_daemon.cli.ca:ca_commands",
         "Issue and revoke certificates, and write the brokers' access rules.",
     ),
+    "check": (
+        "gateway_daemon.cli.check:check",
+        "Check what a gateway, Manager, signer or broker needs on this machine.",
+    ),
     "manager": (
         "gateway_daemon.cli.run:manager",
         "Run a Manager.",

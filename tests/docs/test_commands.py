@@ -283,13 +283,23 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
     "docs/how-to/systemd.md": Page(
         {
             0: NODE,
+            1: file_of(GATEWAY, 1, "/etc/yamamori/gateway.toml")
+            + file_of("docs/how-to/backend.md", 0, "/etc/yamamori/backend.toml"),
             # In place of `systemctl`: start the agent, and stop it.
-            1: "export RUNTIME_DIRECTORY=$PWD/run; mkdir run\n"
+            2: "export RUNTIME_DIRECTORY=$PWD/run; mkdir run\n"
             "edge-agent run --config /etc/yamamori/node.toml\n",
-            2: END,
+            3: END,
         },
-        # Exit status 1: no gateway.
-        {"edge-agent status\n": "edge-agent status --run run || test $? = 1\n"},
+        # Exit status 1: no gateway; the brokers must be started, and perhaps the clock.
+        {
+            "edge-agent status\n": "edge-agent status --run run || test $? = 1\n",
+            "check --config /etc/yamamori/gateway.toml ": (
+                "check --config /etc/yamamori/gateway.toml || test $? = 1 "
+            ),
+            "check --config /etc/yamamori/backend.toml ": (
+                "check --config /etc/yamamori/backend.toml || test $? = 1 "
+            ),
+        },
     ),
     "docs/how-to/triage.md": Page({}, {"-h gateway": "-h 127.0.0.1 -p 1884"}),
     "docs/how-to/way-back.md": Page(),

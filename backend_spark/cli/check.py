@@ -1,0 +1,103 @@
+"""The command ``check``: what the services of a backend need on their machine."""
+
+import os
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from backend_spark.cli import config_option
+from backend_spark.config import BackendSettings, parse_broker, read_settings
+from service_runtime.machine_check import (
+    MachineFinding,
+    are_well,
+    check_broker,
+    check_clock,
+    check_data_folder,
+    check_disk,
+    check_java,
+    check_libraries,
+    check_port,
+    check_programs,
+    check_tls_files,
+    format_findings,
+    is_clock_synchronised,
+    ok,
+)
+from service_runtime.metrics import parse_listen_address
+
+EXTRA: Final = "backend"
+PROGRAM: Final = "backend-spark"
+JAVA: Final = "default-jre-headless"
+SERVICES: Final = ("ingest", "alerts", "score", "console", "notify")
+LEAST_FREE_BYTES: Final = 1_000_000_000
+"""A storm of a prefecture fills about as much in a day."""
+
+EXIT_FAILED: Final = 1
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.argument("services", nargs=-1, type=click.Choice(SERVICES))
+def check(config_path: Path, *, as_json: bool, services: tuple[str, ...]) -> None:
+    """Check what SERVICES of a backend need on this machine; by default all of them.
+
+    The status is 0 when nothing must be mended, 1 when something must, 78 when the
+    settings are wrong.
+    """
+    settings = read_settings(config_path)
+    chosen = services or SERVICES
+    if "ingest" in chosen:
+        parse_broker(settings.ingest)
+    findings = [ok(f"{config_path}: settings are valid"), *check_libraries(EXTRA)]
+    findings += check_programs(EXTRA, os.environ["PATH"], without=(JAVA,))
+    if "score" in chosen:
+        findings += check_java(os.environ)
+    findings += check_clock(is_synchronised=is_clock_synchronised())
+    findings += _check_settings(settings, chosen)
+    click.echo(format_findings(findings, as_json=as_json))
+    raise SystemExit(0 if are_well(findings) else EXIT_FAILED)
+
+
+def _check_settings(
+    settings: BackendSettings, services: Collection[str]
+) -> Iterator[MachineFinding]:
+    data = Path(settings.backend.data)
+    yield from check_data_folder("backend.data", data)
+    yield from check_disk(data, LEAST_FREE_BYTES)
+    yield from check_tls_files(settings.tls, datetime.now(UTC))
+    for setting, url in _brokers(settings, services):
+        yield from check_broker(setting, url, settings.tls)
+    for setting, listen in _addresses(settings, services):
+        yield from check_port(setting, *parse_listen_address(listen), PROGRAM)
+
+
+def _brokers(
+    settings: BackendSettings, services: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Keys and URLs of the brokers of services."""
+    if "ingest" in services and settings.ingest.broker is not None:
+        yield "ingest.broker", settings.ingest.broker
+    if "notify" in services:
+        yield from (("notify.brokers", url) for url in settings.notify.brokers)
+    if "console" in services:
+        yield from (("console.managers", url) for url in settings.console.managers)
+
+
+def _addresses(
+    settings: BackendSettings, services: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Keys and addresses on which services listen."""
+    if "ingest" in services:
+        shards = [("shard.listen", shard.listen) for shard in settings.shard]
+        for setting, listen in shards or [("metrics.listen", settings.metrics.listen)]:
+            if listen is not None:
+                yield setting, listen
+    if "console" in services:
+        console = settings.console
+        yield "console.port", f"{console.host}:{console.port}"
+        if console.metrics is not None:
+            yield "console.metrics", console.metrics

@@ -1,0 +1,163 @@
+"""`gateway-daemon check`, `backend-spark check` and `edge-agent check` as commands."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Broker
+
+GATEWAY = """
+[gateway]
+id = "gw"
+broker = "{broker}"
+managers = ["{broker}"]
+data = "{data}"
+"""
+MANAGER = """
+[manager]
+broker = "{broker}"
+data = "{data}"
+[[broker]]
+topic = "/"
+url = "mqtt://127.0.0.1:1"
+"""
+BROKER = """
+[broker]
+id = "d1"
+local = "{broker}"
+managers = ["mqtt://127.0.0.1:1"]
+areas = ["/3"]
+"""
+SIGNER = '[signer]\nbroker = "{broker}"\n'
+BACKEND = """
+[backend]
+data = "{data}"
+[ingest]
+broker = "{broker}"
+[console]
+port = {port}
+"""
+NODE = """
+[node]
+id = "n1"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+managers = ["{broker}"]
+[queue]
+path = "{data}/queue.db"
+[simulation]
+start = "2026-07-01T00:00:00+09:00"
+[[sensor]]
+kind = "wire"
+name = "span"
+pin = 27
+"""
+
+
+class CheckedMachine:
+    """A settings file, and the check of what it names."""
+
+    def __init__(self, folder: Path, broker: Broker) -> None:
+        self.folder, self.broker = folder, broker
+        self.data = folder / "data"
+
+    def check(
+        self, program: str, settings: str, *arguments: str
+    ) -> tuple[int, list[str]]:
+        """Run the check; returns its status and the lines of its output."""
+        path = self.folder / "settings.toml"
+        # The broker's port stands for one that another program uses.
+        path.write_text(
+            settings.format(
+                broker=self.broker.url, data=self.data, port=self.broker.port
+            )
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", program, "check", "--config", path, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, broker: Broker) -> CheckedMachine:
+    return CheckedMachine(tmp_path, broker)
+
+
+@pytest.mark.broker
+def test_kind_of_the_program_follows_from_the_settings(
+    machine: CheckedMachine,
+) -> None:
+    """The brokers of each are tried; one that does not answer is named with its key."""
+    gateway = machine.check("gateway_daemon", GATEWAY)[1]
+    status, manager = machine.check("gateway_daemon", MANAGER)
+    signer = machine.check("gateway_daemon", SIGNER)[1]
+    announced = machine.check("gateway_daemon", BROKER)[1]
+    url = machine.broker.url
+
+    assert "settings of a gateway are valid" in gateway[0]
+    assert f"ok    gateway.managers: {url} accepts connections" in gateway
+    assert f"ok    manager.broker: {url} accepts connections" in manager
+    assert status == 1
+    (refused,) = (line for line in manager if "broker.url" in line)
+    assert (
+        "MEND  broker.url must accept connections, got 'mqtt://127.0.0.1:1'" in refused
+    )
+    assert f"ok    broker.local: {url} accepts connections" in announced
+    assert any(line.startswith("MEND  broker.managers must") for line in announced)
+    assert f"ok    signer.broker: {url} accepts connections" in signer
+
+
+@pytest.mark.broker
+def test_backend_without_its_broker_and_with_a_taken_port(
+    machine: CheckedMachine,
+) -> None:
+    """Only what the chosen services need is looked at."""
+    status, lines = machine.check("backend_spark", BACKEND)
+    ingest = machine.check("backend_spark", BACKEND, "ingest")[1]
+
+    assert status == 1
+    (taken,) = (line for line in lines if "console.port" in line)
+    assert "must be free, got 'in use by mosquitto (process " in taken
+    assert not any("console.port" in line or "java" in line for line in ingest)
+    assert f"ok    ingest.broker: {machine.broker.url} accepts connections" in ingest
+
+
+@pytest.mark.broker
+def test_json_has_each_finding_and_decides_the_status(machine: CheckedMachine) -> None:
+    """The status is 1 exactly if something must be mended."""
+    status, (text,) = machine.check("backend_spark", BACKEND, "--json", "ingest")
+    findings = json.loads(text)
+
+    assert status == any(each["state"] == "mend" for each in findings)
+    assert {"state", "text"} == set(findings[0])
+
+
+@pytest.mark.broker
+def test_wrong_settings_are_78(machine: CheckedMachine) -> None:
+    """As for the programs themselves, before anything is looked at."""
+    backend = machine.check("backend_spark", BACKEND + "colour = 1\n")
+    gateway = machine.check("gateway_daemon", MANAGER + "colour = 1\n")
+    unread = machine.check("backend_spark", '[backend]\ndata = "{data}"\n', "ingest")
+
+    assert (backend[0], gateway[0], unread[0]) == (78, 78, 78)
+    assert "console.colour is not a known key" in backend[1][0]
+    assert "ingest.broker must be given to ingest" in unread[1][0]
+
+
+@pytest.mark.broker
+def test_node_that_cannot_write_its_queue_fails(machine: CheckedMachine) -> None:
+    """A file stands where its folder belongs."""
+    good = machine.check("edge_agent", NODE)
+    machine.data.write_text("")
+    status, lines = machine.check("edge_agent", NODE)
+    text = " ".join(" ".join(lines).replace("|", " ").split())
+
+    assert good[0] == 0, good[1]
+    assert status == 1
+    assert "!! queue.path must be a folder, got '/" in text
