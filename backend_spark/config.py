@@ -213,7 +213,11 @@ class ScoreSection:
     horizon_days: int = key(KeyRule("How far back rain counts.", "days", 1, 400), 60)
     max_ahead_s: int = key(
         KeyRule(
-            "A reading dated further after its receipt is not scored.", "s", 0, 10**9
+            "A message dated further after its receipt is timed by its receipt, less "
+            "its wait in queues, because its clock is wrong.",
+            "s",
+            0,
+            10**9,
         ),
         600,
     )

@@ -246,6 +246,7 @@ STEP_INTERVALS = 2
 """A kick during a reading spreads over two intervals."""
 
 STEP_WITHIN_S = 300.0
+MANY_READINGS = 18
 STEP_SIGMAS = 6.0
 STEP_SHARE = 0.85
 SECOND_SHARE = 0.6
@@ -276,13 +277,21 @@ def find_steps(
         return _in_order(first, second) if second and again else [first]
     first = _largest(axes, STEP_INTERVALS)
     rest = without_step(axes, first)
-    second = _largest(rest, 1)
+    # of many readings, creep gives a small part within two intervals, too
+    second = _largest(rest, STEP_INTERVALS if len(times_s) > MANY_READINGS else 1)
     least = max(SECOND_SHARE * _size(axes, first), STEP_SIGMAS * sigma)
     if _size(rest, second) < least:
         return None
     left = (1 - STEP_SHARE) * _range(axes) + STEP_SIGMAS * sigma
     is_rest_still = _range(without_step(rest, second)) <= left
     return _in_order(first, second) if is_rest_still else None
+
+
+def step_times(
+    times_s: Sequence[float], steps: Sequence[Step]
+) -> tuple[tuple[float, float], ...]:
+    """Times of the readings before and after each step."""
+    return tuple((times_s[begin], times_s[end]) for begin, end in steps)
 
 
 def _in_order(one: Step, other: Step) -> list[Step]:

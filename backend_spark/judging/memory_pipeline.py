@@ -104,7 +104,10 @@ def decode_table(
     """Decode messages as a batch does; also gold before the first pass."""
     parsed = decode.tabulate_readings(
         _envelopes(messages),
-        (decode.read_pack(_pack(m, n), m.received_s) for n, m in enumerate(messages)),
+        (
+            decode.read_pack(_pack(m, n), m.received_s, max_ahead_s=max_ahead_s)
+            for n, m in enumerate(messages)
+        ),
     )
     counts = decode.has_plausible_time(parsed, max_ahead_s, horizon_s)
     cut = decode.cut_silver(parsed, counts)

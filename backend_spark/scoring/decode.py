@@ -1,6 +1,7 @@
 """Decoding of payloads to readings on the executors, and the tables cut from them."""
 
 import base64
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -57,8 +58,12 @@ _MICRO = 1_000_000
 _MAX_FLAG = 2**31
 
 
-def decode_messages(messages: pa.Table) -> pa.Table:
+def decode_messages(messages: pa.Table, max_ahead_s: float = math.inf) -> pa.Table:
     """Decode messages.
+
+    Args:
+        messages: The messages.
+        max_ahead_s: As in `read_pack`.
 
     Shape:
         in: schemas.BRONZE columns, one row per message.
@@ -74,7 +79,7 @@ def decode_messages(messages: pa.Table) -> pa.Table:
     return tabulate_readings(
         messages,
         (
-            _readings(payload, received_us / _MICRO, age_s)
+            _readings(payload, received_us / _MICRO, age_s, max_ahead_s)
             for payload, age_s, received_us in rows
         ),
     )
@@ -138,26 +143,39 @@ def _reason_codes(pack: Pack) -> list[str] | None:
     return codes or None
 
 
-def _readings(payload: bytes, received_s: float, age_s: int | None) -> list[Row]:
+def _readings(
+    payload: bytes,
+    received_s: float,
+    age_s: int | None,
+    max_ahead_s: float = math.inf,
+) -> list[Row]:
     """`READING_COLUMNS` of each reading of a pack, or one row with the reason."""
     try:
-        return read_pack(decode_pack(payload), received_s, age_s)
+        return read_pack(decode_pack(payload), received_s, age_s, max_ahead_s)
     except EnvelopeError as error:
         return [(*NO_READING, str(error))]
 
 
-def read_pack(pack: Pack, received_s: float, age_s: int | None = None) -> list[Row]:
+def read_pack(
+    pack: Pack,
+    received_s: float,
+    age_s: int | None = None,
+    max_ahead_s: float = math.inf,
+) -> list[Row]:
     """`READING_COLUMNS` of each reading of a pack.
 
     Args:
         pack: The pack.
         received_s: Unix time of its receipt.
         age_s: Wait in queues; None: not late.
+        max_ahead_s: Lead over its receipt above which the clock of a node is taken for
+            unset, whatever the node says: no delay makes a reading newer than that.
 
     Raises:
         EnvelopeError: A time is out of range.
     """
-    if not pack.synchronised:
+    is_ahead = received_s + max_ahead_s < pack.time_s <= _LAST_TIME_S
+    if is_ahead or not pack.synchronised:
         pack = _corrected(pack, received_s - (age_s or 0))
     message = _at_us(pack.time_s, received_s), _reason_codes(pack)
     return [
@@ -167,12 +185,12 @@ def read_pack(pack: Pack, received_s: float, age_s: int | None = None) -> list[R
 
 
 def _corrected(pack: Pack, put_s: float) -> Pack:
-    """A pack of a node without a set clock, with the time at which it was queued.
+    """A pack of a node without a right clock, with the time at which it was queued.
 
     The waiting time comes from monotonic clocks; it lacks the times below the threshold
     for late messages and those without power.
     """
-    return replace(pack, time_s=put_s)
+    return replace(pack, time_s=put_s, synchronised=False)
 
 
 @lru_cache(maxsize=65536)

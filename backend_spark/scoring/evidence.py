@@ -21,7 +21,7 @@ from backend_spark.scoring.observation import (
 from slope_science.evidence.detections import RuleContext, StatefulRule
 from slope_science.evidence.displacement import DisplacementRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
-from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.samples import TILT_AXES, SensorSample
 from slope_science.evidence.settings import DEFAULT_EVIDENCE, EvidenceSettings
 from slope_science.evidence.tilt import TiltRule
 from slope_science.failure_time import FailureForecast
@@ -46,13 +46,13 @@ JUDGED_BY_RULES: Final = frozenset({
     ReasonCode.STEP,
     ReasonCode.RATE,
     ReasonCode.CLOCK_NOT_SET,
+    ReasonCode.CLOCK_LAG,
 })
 """Doubts that do not exclude a reading: the rules test single steps themselves, several
 fast readings in a row are movement, and durations need no exact clock."""
 
 JUDGED_OF_TILT: Final = JUDGED_BY_RULES | {ReasonCode.FLAT}
-"""One axis stands still while the slope moves along the other, and an axis that stands
-still is no evidence of movement."""
+"""A part that stands still is no evidence of movement."""
 
 EvidenceState = dict[str, Any]
 """State of the rules and of the judge as JSON values."""
@@ -241,7 +241,11 @@ def _target(o: Observation) -> tuple[str, str, str] | None:
 
 
 def _add(sample: SensorSample, part: str, o: Observation) -> None:
-    sample.is_suspect |= _is_suspect(o, JUDGED_OF_TILT if part else JUDGED_BY_RULES)
+    is_suspect = _is_suspect(o, JUDGED_OF_TILT if part else JUDGED_BY_RULES)
+    if part in TILT_AXES and is_suspect:
+        sample.suspect_axes.add(part)
+    else:
+        sample.is_suspect |= is_suspect
     if part:
         sample.parts[part] = o.value or 0.0
     else:

@@ -45,8 +45,8 @@ class LotWorker:
         data: Folder for the files of the crash guard.
         names: Tables to write.
         batch_id: Id of a batch from the log; None: the messages come from bronze.
-        max_ahead_s: Limit of `decode.can_count`.
-        horizon_s: Limit of `decode.can_count`.
+        max_ahead_s: Limit of `decode.read_pack`.
+        horizon_s: Limit of `decode.has_plausible_time`.
     """
 
     tables: Folder
@@ -80,7 +80,7 @@ class LotWorker:
         if self.batch_id is not None:
             number = pa.repeat(pa.scalar(self.batch_id, pa.int64()), len(messages))
             messages = messages.append_column(BRONZE.field("batch_id"), number)
-        rows = _decode(messages, refused)
+        rows = _decode(messages, refused, self.max_ahead_s)
         counts = decode.has_plausible_time(rows, self.max_ahead_s, self.horizon_s)
         results = [
             {
@@ -126,13 +126,13 @@ def _find_refused(messages: pa.Table, guard: CrashGuard) -> pa.ChunkedArray:
     return pa.chunked_array([refused], pa.bool_())
 
 
-def _decode(messages: pa.Table, refused: pa.ChunkedArray) -> pa.Table:
+def _decode(messages: pa.Table, refused: pa.ChunkedArray, max_ahead_s: int) -> pa.Table:
     """Rows of messages; of the refused ones only the reason.
 
     Shape:
         out: schemas.PARSED.
     """
-    rows = decode_messages(messages.filter(pc.invert(refused)))
+    rows = decode_messages(messages.filter(pc.invert(refused)), max_ahead_s)
     if not pc.any(refused).as_py():
         return rows
     unread = messages.filter(refused)

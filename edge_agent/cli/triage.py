@@ -104,6 +104,7 @@ def _to_json(
             {
                 "at": _time(step.at_s),
                 "level": step.result.level,
+                "alarm_level": step.result.own_alarm_level(is_judged=True),
                 "priority": step.result.priority,
                 "why": step.result.why,
                 "reasons": list(map(describe_reason, step.result.reasons)),

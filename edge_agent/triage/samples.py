@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edge_agent import quantities
-from slope_science.evidence.samples import SensorSample
+from slope_science.evidence.samples import TILT_AXES, SensorSample
 from slope_science.evidence.stored import (
     finite_number,
     is_finite_number,
@@ -74,6 +74,9 @@ def _add_part(sample: SensorSample, part: str, reading: Reading) -> None:
     if not is_finite_number(reading.value) or flag in _UNUSABLE:
         return
     sample.parts[part] = float(reading.value)  # type: ignore[arg-type]
+    if flag is Flag.SUSPECT and part in TILT_AXES:
+        sample.suspect_axes.add(part)
+        return
     # contact closures too fast for rain came with this value
     sample.is_suspect |= flag is Flag.SUSPECT or part == "refused"
 

@@ -344,7 +344,61 @@ def _without(series: Series, nodes: Sequence[str]) -> Series:
     return series
 
 
+def _at_once(series: Series, end_h: float = math.inf, **jumps: float) -> Series:
+    """All sensors of the node jump in the same reading at 6 h, until a time."""
+    series = shocks(extensometer(_still(series)))
+    for name, size in jumps.items():
+        course = pulse(size, 6.0, end_h)
+        quantity = "tilt_x" if name == "tilt" else None
+        series = faults.add(series, name, course, quantity=quantity)
+    return series
+
+
+def _six_kicks(series: Series) -> Series:
+    """Kicks in both directions within four hours."""
+    sizes = (0.5, -0.7, 0.3, 0.6, -0.2, 0.4)
+    kicks = [step(size, 5.0 + 0.7 * at) for at, size in enumerate(sizes)]
+    return faults.add(
+        _still(series), "tilt", lambda h: sum(k(h) for k in kicks), quantity="tilt_x"
+    )
+
+
+def _stuck_axis(series: Series) -> Series:
+    """Creep of 0.3 deg/h along y from 14 h on, and an axis that never moves."""
+    series = tilt_meter(gauge(series, dry), creep(1.0, 14.0))
+    return faults.stick(series, "tilt", 0.25, quantity="tilt_x", begin_h=-1.0)
+
+
 MORE: Final = (
+    Case(
+        "kick that pulls the rod, too",
+        lambda s: _at_once(s, tilt=1.2, crack=14.0),
+        calm(3),
+    ),
+    Case(
+        "lightning: all sensors of a node jump at once",
+        lambda s: faults.add(
+            _at_once(s, tilt=0.9, crack=22.0), "shocks", spike(60.0, 6.0)
+        ),
+        calm(3),
+    ),
+    Case(
+        "lightning: all sensors of a node spike at once",
+        lambda s: _at_once(s, 6.0 + 1e-6, tilt=3.0, crack=80.0, shocks=200.0),
+        calm(3),
+    ),
+    Case("six kicks in both directions", _six_kicks, calm(3)),
+    Case(
+        "stuck axis, true creep along the other",
+        _stuck_axis,
+        (reaches(4, 14.0, 45), node_reaches(4, 14.0, 45), flagged()),
+        hours=18.0,
+    ),
+    Case(
+        "clock an hour ahead, true creep",
+        lambda s: faults.shift_clock(tilt_meter(gauge(s, dry), creep(0.25, 6.0)), 1.0),
+        (reaches(4, 6.0, 45), flagged()),
+    ),
     Case(
         "tilt spike of 3 deg",
         lambda s: faults.add(_still(s), "tilt", spike(3.0, 6.0), quantity="tilt_x"),

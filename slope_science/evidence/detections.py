@@ -1,7 +1,7 @@
 """Detections of rules, their confirmation by other sensors, and the rule protocol."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -21,6 +21,10 @@ class EvidenceKind(Enum):
 
     MOVEMENT = "movement"
     WATER = "water"
+
+
+StepTimes = tuple[tuple[float, float], ...]
+"""Times of the readings before and after each single step."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Detection:
             None for the detection's own level.
         alone_for_h: Hours that an unconfirmed event has lasted, if that is longer than
             its notices last.
+        steps: Beginnings and ends of the single steps on which all of it rests; empty
+            for a change that lasts.
     """
 
     rule: str
@@ -59,6 +65,12 @@ class Detection:
     since_s: float | None = None
     alone_notice_level: int | None = None
     alone_for_h: int | None = None
+    steps: StepTimes = ()
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether it counts nothing alone: one reading or window, or doubtful."""
+        return self.unconfirmed_level == LOWEST
 
     @property
     def rule_id(self) -> str:
@@ -66,8 +78,64 @@ class Detection:
         return self.rule if self.number is None else f"{self.rule} {self.number}"
 
 
+@dataclass(frozen=True)
+class _Evidence:
+    """Evidence of one kind of a sensor.
+
+    A single step is evidence of its own time, however long a window holds it.
+    """
+
+    since_s: float
+    until_s: float
+    steps: StepTimes = ()
+    lasts: bool = False
+    is_brief: bool = False
+
+    def joined(self, other: "_Evidence") -> "_Evidence":
+        """With other evidence of the same moment; what lasts is no step."""
+        both = self.steps and other.steps
+        return _Evidence(
+            min(self.since_s, other.since_s),
+            max(self.until_s, other.until_s),
+            tuple(sorted({*self.steps, *other.steps})) if both else (),
+            self.lasts or other.lasts,
+            self.is_brief and other.is_brief,
+        )
+
+    def after(self, known: "_Evidence", confirm_s: float) -> "_Evidence":
+        """The last evidence, given the one before."""
+        if known.until_s > self.until_s:
+            return known
+        goes_on = self.lasts and self.until_s - known.until_s <= confirm_s
+        if goes_on or known.until_s == self.until_s:
+            return replace(self, since_s=min(self.since_s, known.since_s))
+        return self
+
+
+def _restored(
+    since_s: float, until_s: float, steps: Json = (), is_brief: bool = False
+) -> _Evidence:
+    """Evidence of a state; an earlier program's has times only."""
+    known = tuple((begin_s, end_s) for begin_s, end_s in steps)
+    return _Evidence(since_s, until_s, known, is_brief=is_brief)
+
+
+def _evidence(claim: Detection, now_s: float) -> _Evidence:
+    brief = claim.is_brief
+    if claim.steps:
+        return _Evidence(*claim.steps[-1], claim.steps, is_brief=brief)
+    at_s = now_s if claim.at_s is None else claim.at_s
+    since_s = at_s if claim.since_s is None else claim.since_s
+    return _Evidence(since_s, at_s, lasts=claim.at_s is None, is_brief=brief)
+
+
 class Corroboration:
     """Time of the last evidence of each sensor, and confirmed events.
+
+    Sensors of one node share its pole and its supply. A kick, lightning or a weak
+    supply moves several of them in the same reading, or makes them noisy. So their
+    single steps do not confirm each other in the same reading, nor confirm, or are
+    confirmed, before one of both has lasted.
 
     A confirmed event stays confirmed, independent of the other sensor's later readings:
     an exceedance without a time of its own is one event as long as it lasts. Of two
@@ -81,7 +149,7 @@ class Corroboration:
     def __init__(self, confirm_s: float, *, names_rule: bool = True) -> None:
         self._confirm_s = confirm_s
         self._names_rule = names_rule
-        self._last: dict[tuple[str, EvidenceKind], tuple[float, float]] = {}
+        self._last: dict[tuple[str, EvidenceKind], _Evidence] = {}
         self._confirmed: dict[tuple[str, str, float], str] = {}
 
     def observe(self, detections: Sequence[Detection], now_s: float) -> None:
@@ -90,31 +158,29 @@ class Corroboration:
         self._confirmed = {
             event: other for event, other in self._confirmed.items() if event in events
         }
+        fresh: dict[tuple[str, EvidenceKind], _Evidence] = {}
         for claim in detections:
-            at_s = now_s if claim.at_s is None else claim.at_s
-            since_s = at_s if claim.since_s is None else claim.since_s
             for sign in claim.evidence:
-                key = claim.sensor, sign
-                known = self._last.get(key, (since_s, at_s))
-                lasts = claim.at_s is None and at_s - known[1] <= self._confirm_s
-                if known[1] == at_s or (known[1] < at_s and lasts):
-                    self._last[key] = min(since_s, known[0]), at_s
-                elif known[1] < at_s:
-                    self._last[key] = since_s, at_s
-                else:
-                    self._last[key] = known
+                key, seen = (claim.sensor, sign), _evidence(claim, now_s)
+                fresh[key] = fresh[key].joined(seen) if key in fresh else seen
+        for key, seen in fresh.items():
+            known = self._last.get(key)
+            self._last[key] = seen.after(known, self._confirm_s) if known else seen
         for claim in detections:
-            if claim.level > LOWEST:
+            if claim.level > LOWEST and _needs_confirmation(claim):
                 self._confirmation(claim, now_s)
 
     def find_confirmation(self, detection: Detection, now_s: float) -> str | None:
         """The other sensor with the nearest evidence in time; None if none is close."""
         at_s = now_s if detection.at_s is None else detection.at_s
+        begin_s, end_s = detection.steps[-1] if detection.steps else (at_s, at_s)
         near_s = self._confirm_s if detection.confirm_s is None else detection.confirm_s
         others = [
-            (max(since_s - at_s, at_s - until_s, 0.0), sensor)
-            for (sensor, sign), (since_s, until_s) in self._last.items()
-            if sensor != detection.sensor and detection.needed_evidence in {sign, None}
+            (max(seen.since_s - end_s, begin_s - seen.until_s, 0.0), sensor)
+            for (sensor, sign), seen in self._last.items()
+            if sensor != detection.sensor
+            and detection.needed_evidence in {sign, None}
+            and not _is_one_event(detection, sensor, seen)
         ]
         gap_s, sensor = min(others, default=(near_s + 1, ""))
         return sensor if gap_s <= near_s else None
@@ -136,7 +202,10 @@ class Corroboration:
 
     def to_state(self) -> Json:
         """Confirmed events, and the last evidence."""
-        last = [[s, kind.value, *times] for (s, kind), times in self._last.items()]
+        last = [
+            [s, kind.value, seen.since_s, seen.until_s, seen.steps, seen.is_brief]
+            for (s, kind), seen in self._last.items()
+        ]
         return [self.to_snapshot(), last]
 
     def restore_state(self, state: Json) -> None:
@@ -144,8 +213,8 @@ class Corroboration:
         confirmed, last = state
         self.restore(confirmed)
         self._last = {
-            (sensor, EvidenceKind(kind)): (since_s, until_s)
-            for sensor, kind, since_s, until_s in last
+            (sensor, EvidenceKind(kind)): _restored(*parts)
+            for sensor, kind, *parts in last
         }
 
     def to_finding(self, detection: Detection, now_s: float) -> Finding | None:
@@ -160,9 +229,7 @@ class Corroboration:
                 because=reason,
                 number=detection.number,
             )
-        alone, most = detection.unconfirmed_level, detection.alone_notice_level
-        is_capped = most is not None and detection.level > most
-        if alone is None and not is_capped:
+        if not _needs_confirmation(detection):
             return Finding(detection.level, reason)
         other = self._confirmation(detection, now_s)
         if other is not None:
@@ -196,6 +263,33 @@ class Corroboration:
             ),
             None,
         )
+
+
+def _needs_confirmation(detection: Detection) -> bool:
+    """Whether its level, or that of its notices, is lower without another sensor."""
+    alone, most = detection.unconfirmed_level, detection.alone_notice_level
+    return alone is not None or (most is not None and detection.level > most)
+
+
+def _is_one_event(detection: Detection, sensor: str, seen: _Evidence) -> bool:
+    """Whether one event at a node may explain a detection and another's evidence.
+
+    Sensors are read one after another, so an event during that is seen by some of them
+    a reading later.
+    """
+    fewer, more = sorted((detection.steps, seen.steps), key=len)
+    if not more or _node(sensor) != _node(detection.sensor):
+        return False
+    coincide = all(
+        any(begin_s <= end and begin <= end_s for begin, end in more)
+        for begin_s, end_s in fewer
+    )
+    return (detection.is_brief and seen.is_brief) or (bool(fewer) and coincide)
+
+
+def _node(sensor: str) -> str:
+    """Node of a sensor; empty on the node itself."""
+    return sensor.rpartition(" ")[0]
 
 
 def _unconfirmed(detection: Detection, reason: Reason) -> Finding | None:

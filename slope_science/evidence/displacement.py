@@ -7,7 +7,6 @@ docs/reference/triage.md gives.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from slope_science.creep import MIN_READINGS, VELOCITY_SPAN_H, Velocity, fit_velocity
 from slope_science.evidence.detections import (
@@ -15,6 +14,7 @@ from slope_science.evidence.detections import (
     EvidenceKind,
     PersistenceTimer,
     RuleContext,
+    StepTimes,
     threshold_reached,
 )
 from slope_science.evidence.noise import SensorNoise
@@ -35,13 +35,12 @@ from slope_science.failure_time import (
     forecast_failure,
 )
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
-from slope_science.movement import find_steps, without_step
+from slope_science.movement import find_steps, step_times, without_step
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
 _HOUR_S = 3600.0
 _SHORTEST_SPAN_S = 900.0
-_LONGEST_INTERVAL_S = 7500.0  # two hours, and the jitter of the readings
 _DAY_S = 86400.0
 _FORECAST_EVERY_S = 600.0  # the most expensive part of the rule, on a Raspberry Pi
 _STEP_WITHIN_S = 3900.0  # an hour, and the jitter of hourly readings
@@ -103,19 +102,27 @@ class DisplacementRule:
         plain, _ = self._reached(speed, LOWEST)
         long = self._long.update(plain, self._levels, now_s)
         if speed is not None and level > LOWEST:
-            alone = min(brief, self._cap(bins, level))
-            yield self._claim(self._speed(speed, limit), level, min(alone, DANGER))
+            most, steps = self._alone(bins, level)
+            alone = min(brief, most, DANGER)
+            yield self._claim(self._speed(speed, limit), level, alone, steps)
             if long > LOWEST:
                 lasted = self._speed(speed, limit, self._rules.level_3_after_h)
                 yield self._claim(lasted, WARNING)
-        if self._recent.has_doubtful:
-            doubted = _velocity(self._window(now_s, with_doubtful=True))
-            high, beyond = self._reached(doubted, self._was)
-            if doubted is not None and high > level:
-                yield self._claim(self._speed(doubted, beyond), high, LOWEST)
+        yield from self._doubtful(now_s, level)
         yield from self._step(now_s)
         yield from self._days(now_s)
         yield from self._ahead(now_s)
+
+    def _doubtful(self, now_s: float, level: int) -> Iterable[Detection]:
+        """The speed with suspect readings, if that is of a higher level."""
+        if not self._recent.has_doubtful:
+            return
+        bins = self._window(now_s, with_doubtful=True)
+        speed = _velocity(bins)
+        high, limit = self._reached(speed, self._was)
+        if speed is not None and high > level:
+            _, steps = self._alone(bins, high)
+            yield self._claim(self._speed(speed, limit), high, LOWEST, steps)
 
     def diagnostics(self) -> Iterable[Reason]:
         """None: each speed is compared with its own noise."""
@@ -146,12 +153,9 @@ class DisplacementRule:
 
     def _window(self, now_s: float, *, with_doubtful: bool) -> list[MinuteBin]:
         """Readings of an hour; the last four where they are up to two hours apart."""
-        bins = self._recent.since(now_s - _HOUR_S, with_doubtful=with_doubtful)
-        if len(bins) >= MIN_READINGS or not bins:
-            return bins
-        last = self._recent.bins(with_doubtful=with_doubtful)[-MIN_READINGS:]
-        is_near = all(b.at_s - a.at_s <= _LONGEST_INTERVAL_S for a, b in pairwise(last))
-        return last if is_near else bins
+        return self._recent.since_or_last(
+            now_s - _HOUR_S, MIN_READINGS, with_doubtful=with_doubtful
+        )
 
     def _reached(self, speed: Velocity | None, was: int) -> tuple[int, float]:
         if speed is None or not speed.exceeds(0.0):
@@ -162,23 +166,36 @@ class DisplacementRule:
             0.0,
         )
 
-    def _cap(self, bins: Sequence[MinuteBin], level: int) -> int:
-        """Level without confirmation: that of the speed without a single step."""
+    def _alone(self, bins: Sequence[MinuteBin], level: int) -> tuple[int, StepTimes]:
+        """Level without confirmation: that of the speed without single steps.
+
+        Returns:
+            The level, and the times of the steps where nothing goes on beside them.
+        """
         axes, sigma = [[b.values[0] for b in bins]], self._noise.sigma
-        steps = find_steps([b.at_s for b in bins], axes, sigma)
+        times_s = [b.at_s for b in bins]
+        steps = find_steps(times_s, axes, sigma)
         if steps is None:
-            return level
+            return level, ()
         for step in steps:
             axes = without_step(axes, step)
-        times_h = [b.at_s / _HOUR_S for b in bins]
+        times_h = [at_s / _HOUR_S for at_s in times_s]
         rest = fit_velocity(times_h, axes[0])
         alone, floor = self._rules.alone_level, _STEP_ERROR_SIGMAS * sigma
         if rest is None or abs(rest.mm_per_h) * (times_h[-1] - times_h[0]) < floor:
-            return alone
+            return alone, step_times(times_s, steps)
         found = threshold_reached(abs(rest.mm_per_h), self._thresholds)
-        return max(alone, min(found[0], level) if found else LOWEST)
+        if found is None:
+            return alone, step_times(times_s, steps)
+        return max(alone, min(found[0], level)), ()
 
-    def _claim(self, reason: Reason, level: int, alone: int | None = None) -> Detection:
+    def _claim(
+        self,
+        reason: Reason,
+        level: int,
+        alone: int | None = None,
+        steps: StepTimes = (),
+    ) -> Detection:
         alone_level = None if alone is None or alone >= level else alone
         signs = (EvidenceKind.MOVEMENT,)
         return Detection(
@@ -189,6 +206,7 @@ class DisplacementRule:
             alone_level,
             evidence=signs,
             alone_notice_level=self._alone_notice_level,
+            steps=steps,
         )
 
     def _speed(
@@ -222,7 +240,8 @@ class DisplacementRule:
                     step_mm=step_mm,
                     limit_mm=min_mm,
                 )
-                yield self._claim(reason, found[0], alone)
+                _, steps = self._alone(bins, found[0])
+                yield self._claim(reason, found[0], alone, steps)
                 return
 
     def _days(self, now_s: float) -> Iterable[Detection]:

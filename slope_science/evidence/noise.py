@@ -47,6 +47,11 @@ class SensorNoise:
         self._sigma = None
 
     @property
+    def before(self) -> Sequence[float]:
+        """The last reading; empty without one."""
+        return self._before
+
+    @property
     def quantum(self) -> float:
         """Smallest usual difference of two readings; 0 while all are equal."""
         if not self._quanta:

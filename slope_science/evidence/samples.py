@@ -1,6 +1,10 @@
 """Sample: the readings of one sensor at one instant, as rules read them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+TILT_AXES: Final = ("x", "y")
 
 
 @dataclass
@@ -14,7 +18,8 @@ class SensorSample:
         sum: Cumulative value in the same unit.
         raw: Value as sent.
         parts: Secondary values as sent, such as ``x`` or ``sigma``; no failed ones.
-        is_suspect: Whether any of its values is suspect.
+        is_suspect: Whether any of its values is suspect, except an axis of tilt.
+        suspect_axes: Suspect axes of tilt.
         is_failed: Whether the sensor's own value failed or is missing.
     """
 
@@ -25,3 +30,18 @@ class SensorSample:
     parts: dict[str, float] = field(default_factory=dict)
     is_suspect: bool = False
     is_failed: bool = False
+    suspect_axes: set[str] = field(default_factory=set)
+
+    def is_doubtful(self, before: Sequence[float]) -> bool:
+        """Whether a tilt is doubtful.
+
+        An axis that stands still is no evidence of movement, so that a stuck one, which
+        is suspect, does not hide the movement of the other.
+
+        Args:
+            before: The axes in the last good reading; empty without one.
+        """
+        return self.is_suspect or any(
+            axis in self.suspect_axes and self.parts.get(axis) != value
+            for axis, value in zip(TILT_AXES, before, strict=False)
+        )

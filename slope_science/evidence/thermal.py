@@ -154,7 +154,7 @@ class DailyRange:
     def on_sample(self, sample: SensorSample) -> None:
         """Add a good reading of both axes."""
         x, y = sample.parts.get("x"), sample.parts.get("y")
-        if x is None or y is None or sample.is_suspect:
+        if x is None or y is None or sample.is_doubtful(self._last or ()):
             return
         if self._last and math.dist(self._last, (x, y)) > KICK_DEG:
             self._shift(sample.at_s, x - self._last[0], y - self._last[1])

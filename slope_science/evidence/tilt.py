@@ -12,13 +12,14 @@ proposals, see docs/reference/triage.md.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slope_science.evidence.detections import (
     Detection,
     EvidenceKind,
     PersistenceTimer,
     RuleContext,
+    StepTimes,
     threshold_reached,
 )
 from slope_science.evidence.noise import SensorNoise
@@ -34,12 +35,14 @@ from slope_science.evidence.thermal import (
 from slope_science.evidence.windows import MinuteBin, MinuteBins
 from slope_science.findings import ADVISORY, LOWEST
 from slope_science.movement import (
+    MIN_POINTS,
     Step,
     TiltRate,
     find_steps,
     fit_tilt_rate,
     is_steady,
     noise_sigmas,
+    step_times,
     tilt_resolution_deg_per_h,
 )
 from slope_science.reason_codes import ReasonCode
@@ -49,6 +52,9 @@ _HOUR_S = 3600.0
 _STILL = 1.25
 _QUANTA = 2.5
 """Least change of a rate: one step between two quanta fits 1.5 of them."""
+
+_RESOLVED_SHARE = 2.0
+"""Least rate that an hour shows by itself, as a share of its noise bound."""
 
 _HALF_HOUR_S = 1860.0  # and the jitter of the sampling
 
@@ -87,6 +93,8 @@ class TiltExceedance:
         limit_deg_per_h: The threshold.
         unconfirmed_level: Level without confirmation.
         bins: Readings of the window.
+        steps: The single steps on which it rests; empty if the rate goes on beside
+            them.
     """
 
     rate: TiltRate
@@ -94,6 +102,7 @@ class TiltExceedance:
     limit_deg_per_h: float
     unconfirmed_level: int
     bins: Sequence[MinuteBin]
+    steps: StepTimes = ()
 
 
 AxesOfBins = Callable[[Sequence[MinuteBin]], tuple[list[float], list[float]]]
@@ -127,7 +136,7 @@ class TiltWindow:
         self._axes = axes
         self._thresholds = rules.thresholds
         self._levels = [level for level, _ in self._thresholds]
-        self._recent = MinuteBins(span.length_s, span.bin_s)
+        self._recent = MinuteBins(span.length_s, span.bin_s, least=MIN_POINTS)
         self._lasting = PersistenceTimer(rules.persist_s)
         self._was = LOWEST
         self._hidden_deg_per_h: float | None = None
@@ -155,20 +164,30 @@ class TiltWindow:
         if fast is not None:
             rate, level, limit = fast
         if rate is not None and level > LOWEST:
-            alone = self._alone(bins, level) if lasting > LOWEST else LOWEST
-            found.append(TiltExceedance(rate, level, limit, alone, bins))
+            alone, steps = self._alone(bins, level)
+            alone = alone if lasting > LOWEST else LOWEST
+            found.append(TiltExceedance(rate, level, limit, alone, bins, steps))
         if self._recent.has_doubtful:
             bins = self._bins(now_s, with_doubtful=True)
             doubted = self._rate(bins)
             high, limit = self._reached(doubted, bins, _resolution(bins))
             if doubted is not None and high > level:
-                found.append(TiltExceedance(doubted, high, limit, LOWEST, bins))
+                _, steps = self._alone(bins, high)
+                found.append(TiltExceedance(doubted, high, limit, LOWEST, bins, steps))
         return found
 
     @property
     def noise_floor_deg_per_h(self) -> float | None:
         """Noise floor: slower rates are hidden; None while the window is too short."""
         return self._hidden_deg_per_h
+
+    def resolved_deg_per_h(self, now_s: float) -> float:
+        """Rate that the sensor's own noise hides no longer; infinite while unknown."""
+        bins = self._bins(now_s, with_doubtful=False)
+        is_short = not bins or bins[-1].at_s - bins[0].at_s < self.span.min_span_s
+        if is_short or not self._noise.is_known:
+            return math.inf
+        return self._noise_deg_per_h([b.at_s / _HOUR_S for b in bins])
 
     def to_state(self) -> Json:
         """The whole state."""
@@ -181,8 +200,11 @@ class TiltWindow:
         self._lasting.restore_state(lasting)
 
     def _bins(self, now_s: float, *, with_doubtful: bool) -> Sequence[MinuteBin]:
+        """Readings of the window; the last four of a sensor that is seldom read."""
         begin_s = now_s - self.span.length_s
-        return self._recent.since(begin_s, with_doubtful=with_doubtful)
+        return self._recent.since_or_last(
+            begin_s, MIN_POINTS, with_doubtful=with_doubtful
+        )
 
     def _rate(self, bins: Sequence[MinuteBin]) -> TiltRate | None:
         """Rate over some minutes; None if they span too little time."""
@@ -245,20 +267,28 @@ class TiltWindow:
         higher, limit = self._reached(latest, half, _resolution(half))
         return (latest, higher, limit) if higher > level else None
 
-    def _alone(self, bins: Sequence[MinuteBin], level: int) -> int:
-        """Level without confirmation: that of the rate without a single step."""
+    def _alone(self, bins: Sequence[MinuteBin], level: int) -> tuple[int, StepTimes]:
+        """Level without confirmation: that of the rate without single steps.
+
+        Returns:
+            The level, and the times of the steps where nothing goes on beside them.
+        """
         axes, sigma = self._axes(bins), self._noise.sigma
-        steps = find_steps([b.at_s for b in bins], axes, sigma)
+        times_s = [b.at_s for b in bins]
+        steps = find_steps(times_s, axes, sigma)
         if steps is None:
-            return level
-        times_h = [b.at_s / _HOUR_S for b in bins]
+            return level, ()
+        only_steps = self.span.step_level, step_times(times_s, steps)
+        times_h = [at_s / _HOUR_S for at_s in times_s]
         rest = fit_tilt_rate(times_h, *axes, steps)
         if rest is None or rest.deg_per_h < self._noise_deg_per_h(times_h, steps):
-            return self.span.step_level
+            return only_steps
         if not self._noise.is_known and not rest.exceeds(0.0, self._rules.false_share):
-            return self.span.step_level
+            return only_steps
         found = threshold_reached(rest.deg_per_h, self._thresholds)
-        return max(self.span.step_level, min(found[0], level) if found else LOWEST)
+        if found is None:
+            return only_steps
+        return max(self.span.step_level, min(found[0], level)), ()
 
     def _finest(
         self,
@@ -329,7 +359,7 @@ class TiltRule:
 
     def on_sample(self, sample: SensorSample) -> None:
         """Store both angles, the noise of their burst, and the temperature."""
-        parts, doubtful = sample.parts, sample.is_suspect
+        parts, doubtful = sample.parts, sample.is_doubtful(self._noise.before)
         if {"x", "y"} <= parts.keys():
             temp_c = parts.get("temp", math.nan)
             values = [parts["x"], parts["y"], parts.get("sigma", 0.0), temp_c]
@@ -342,12 +372,19 @@ class TiltRule:
 
     def detect(self, context: RuleContext) -> Iterable[Detection]:
         """Rates of all windows."""
-        found = [
-            claim
-            for window in self._windows
-            for seen in window.detect(context.now_s)
-            for claim in self._claims(seen, window.span.reason_h, context.now_s)
-        ]
+        now_s = context.now_s
+        hour, *longer = self._windows
+        seen = hour.detect(now_s)
+        # six hours hide the step of the last hour
+        steps = next((each.steps for each in seen if each.steps), ())
+        found = [claim for each in seen for claim in self._claims(each, None, now_s)]
+        for window in longer:
+            resolved = hour.resolved_deg_per_h(now_s)
+            for each in window.detect(now_s):
+                hidden = self._hidden(each, resolved)
+                if hidden is not None:
+                    hidden = replace(hidden, steps=hidden.steps or steps)
+                    found += self._claims(hidden, window.span.reason_h, now_s)
         self._note()
         return found
 
@@ -417,6 +454,26 @@ class TiltRule:
             None if alone >= level else alone,
             evidence=signs,
             alone_notice_level=self._alone_notice_level,
+            steps=seen.steps,
+        )
+
+    def _hidden(self, seen: TiltExceedance, resolved: float) -> TiltExceedance | None:
+        """The part of a rate over six hours that the noise of one hour hides.
+
+        A faster one is none in any hour, but several kicks in six of them.
+        """
+        if seen.limit_deg_per_h < _RESOLVED_SHARE * resolved:
+            return seen
+        found = next(
+            (each for each in self._thresholds if each[1] < _RESOLVED_SHARE * resolved),
+            None,
+        )
+        if found is None:
+            return None
+        level, limit = found
+        alone = min(seen.unconfirmed_level, level)
+        return replace(
+            seen, level=level, limit_deg_per_h=limit, unconfirmed_level=alone
         )
 
     def _may_be_warmth(self, seen: TiltExceedance, now_s: float) -> bool:

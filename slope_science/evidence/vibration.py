@@ -7,7 +7,12 @@ median + 8 MAD of its own background.
 from collections import deque
 from collections.abc import Iterable
 
-from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
+from slope_science.evidence.detections import (
+    Detection,
+    EvidenceKind,
+    RuleContext,
+    StepTimes,
+)
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import VibrationRuleSettings
 from slope_science.evidence.stored import (
@@ -90,9 +95,11 @@ class VibrationRule:
                 rules.level,
                 Reason(ReasonCode.SHOCKS, sensor=self.sensor, count=count, limit=limit),
                 unconfirmed_level=min(rules.alone_level, rules.level),
-                evidence=(EvidenceKind.MOVEMENT,),
+                # what only the hysteresis keeps is no new evidence
+                evidence=(EvidenceKind.MOVEMENT,) if count >= limit else (),
                 since_s=self._felt[0] if self._felt else None,
                 alone_notice_level=self._alone_notice_level,
+                steps=self._burst(limit),
             )
 
     def diagnostics(self) -> Iterable[Reason]:
@@ -100,6 +107,15 @@ class VibrationRule:
         if self._last_s is not None and len(self._past) < MIN_WINDOWS:
             hours = MIN_WINDOWS / 6
             yield Reason(ReasonCode.RULE_NEEDS_PAST, rule=self.rule, hours=hours)
+
+    def _burst(self, limit: float) -> StepTimes:
+        """The reading without which the shocks are within the limit, if any."""
+        last = max(range(len(self._shocks)), key=lambda at: self._shocks[at][1])
+        at_s, most = self._shocks[last]
+        if sum(count for _, count in self._shocks) - most >= limit:
+            return ()
+        begin_s = self._shocks[last - 1][0] if last else at_s - _WINDOW_S
+        return ((begin_s, at_s),)
 
     def to_snapshot(self) -> Json:
         """State for the snapshot."""

@@ -16,6 +16,9 @@ from statistics import median_low
 
 from slope_science.evidence.stored import Json, finite_number
 
+LONGEST_INTERVAL_S = 7500.0
+"""Two hours, and the jitter of the readings."""
+
 
 @dataclass
 class MinuteBin:
@@ -116,6 +119,20 @@ class MinuteBins:
             for b in self._bins
             if b.at_s >= begin_s and (with_doubtful or not b.is_doubtful)
         ]
+
+    def since_or_last(
+        self, begin_s: float, least: int, *, with_doubtful: bool
+    ) -> list[MinuteBin]:
+        """The bins since a moment; the last ones where fewer than `least` are so new.
+
+        They must be up to two hours apart, as those of a sensor read every hour.
+        """
+        found = self.since(begin_s, with_doubtful=with_doubtful)
+        if len(found) >= least or not found:
+            return found
+        last = self.bins(with_doubtful=with_doubtful)[-least:]
+        is_near = all(b.at_s - a.at_s <= LONGEST_INTERVAL_S for a, b in pairwise(last))
+        return last if is_near else found
 
     @property
     def has_doubtful(self) -> bool:

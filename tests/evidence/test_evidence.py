@@ -11,7 +11,9 @@ from experiments.evidence.cases import ISSUE, MORE, Case
 from experiments.evidence.series import RECORDED
 
 SHORT = {
+    "clock an hour ahead, true creep",
     "kick of 1 deg",
+    "kick that pulls the rod, too",
     "one report of 200 mm",
     "extensometer step of 40 mm",
     "true creep of 0.2 deg/h",

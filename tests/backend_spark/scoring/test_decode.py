@@ -14,6 +14,7 @@ from backend_spark.scoring.decode import (
     read_reason_codes,
 )
 from backend_spark.tables.schemas import BRONZE, LOG, PARSED, TABLES, format_ddl
+from slope_science.quality import Flag
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -26,6 +27,15 @@ def decoded(
     payload: bytes, topic: str | None = None, age_s: int | None = None
 ) -> list[dict[str, object]]:
     """Rows of one message."""
+    rows = decode_messages(message_row(payload, topic, age_s))
+    assert rows.schema == PARSED
+    return rows.to_pylist()  # type: ignore[no-any-return]
+
+
+def message_row(
+    payload: bytes, topic: str | None = None, age_s: int | None = None
+) -> pa.Table:
+    """One message of bronze."""
     row = dict.fromkeys(LOG.names) | {
         "received_at": RECEIVED,
         "topic": topic or cell_topic(CELL),
@@ -36,9 +46,7 @@ def decoded(
         "pri": 4,
         "age_s": age_s,
     }
-    rows = decode_messages(pa.Table.from_pylist([row], schema=BRONZE))
-    assert rows.schema == PARSED
-    return rows.to_pylist()  # type: ignore[no-any-return]
+    return pa.Table.from_pylist([row], schema=BRONZE)
 
 
 def pack(*readings: Reading, time_s: float = 1.8e9) -> bytes:
@@ -96,6 +104,26 @@ def test_unset_clock_is_corrected_by_the_age_of_the_message(age_s: int | None) -
     sent_s = RECEIVED.timestamp() - (age_s or 0)
     assert row["at"] == datetime.fromtimestamp(sent_s - 30, UTC)
     assert (row["synchronised"], row["age_s"]) == (False, age_s)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "age_s", "is_set"),
+    [(600, None, True), (601, None, False), (32_400, 7200, False)],
+)
+def test_time_after_its_receipt_is_corrected_by_the_age_of_the_message(
+    ahead_s: float, age_s: int | None, is_set: bool
+) -> None:
+    """No delay makes a reading newer than its receipt, so that its clock is wrong."""
+    received_s = RECEIVED.timestamp()
+    readings = (Reading("tilt/x", "deg", 0.5, time_s=-30.0),)
+    ahead = Pack(MessageId("n1", "b", 7), 1, received_s + ahead_s, readings)
+    message = message_row(encode_cbor(ahead), age_s=age_s)
+    (row,) = decode_messages(message, 600).to_pylist()
+
+    put_s = received_s + ahead_s if is_set else received_s - (age_s or 0)
+    assert row["at"] == datetime.fromtimestamp(put_s - 30, UTC)
+    assert row["synchronised"] == is_set
+    assert row["flag"] == (Flag.GOOD if is_set else Flag.SUSPECT)
 
 
 def test_time_out_of_range_is_rejected() -> None:

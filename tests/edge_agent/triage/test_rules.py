@@ -273,6 +273,89 @@ def test_crack_step_confirmed_by_another_sensor_is_level_five() -> None:
     assert "step of +20.0 mm >= 10, confirmed by w" in (result.why or "")
 
 
+def kicked(tilted_at: int, moved_at: int, count: int) -> list[list[Reading]]:
+    """A pile that is kicked at one reading, and an extensometer moved at another."""
+    rng = random.Random(1)
+    return [
+        [
+            *tilt(1 + 1.2 * (at >= tilted_at) + rng.gauss(0, 0.002)),
+            Reading("crack", "mm", 20 + 14 * (at >= moved_at) + rng.gauss(0, 0.05)),
+        ]
+        for at in range(count)
+    ]
+
+
+@pytest.mark.parametrize("every_s", [60.0, 600.0, 1800.0])
+def test_steps_in_one_reading_do_not_confirm_each_other(every_s: float) -> None:
+    """Lightning, a weak supply or a kick moves all sensors of a node at once."""
+    at = levels(Triage([CRACK, TILT]), kicked(90, 90, 150), every_s)
+    assert max(at) == 3
+
+
+def test_step_is_evidence_of_its_own_time() -> None:
+    """A kick two hours ago is still in the six-hour window, but confirms nothing."""
+    at = levels(Triage([CRACK, TILT]), kicked(60, 72, 90))
+    assert max(at) == 3
+
+
+def test_movement_that_goes_on_confirms_a_step() -> None:
+    """A pile that tilts on and a crack that opens by 14 mm are one slide."""
+    batches = [
+        [*tilt(1 + 0.3 * max(at - 60, 0) / 6), crack_reading]
+        for at, (crack_reading,) in enumerate(crack(*[20.0] * 66, *[34.0] * 4))
+    ]
+    result = run(Triage([CRACK, TILT]), batches)[-1]
+    assert (result.level, result.alarm_level) == (5, 5)
+    assert "crack step of +14.0 mm >= 10, confirmed by tilt" in (result.why or "")
+
+
+def test_kick_with_its_own_shocks_is_one_event() -> None:
+    """An animal that kicks the pile shakes it in the same reading."""
+    rng, counts = random.Random(1), shocks([1, 0, 2] * 20 + [40, 1, 2, 0])
+    batches = [
+        [*tilt(1 + 0.8 * (at >= 60) + rng.gauss(0, 0.002)), *counted]
+        for at, counted in enumerate(counts)
+    ]
+    assert max(levels(Triage([SHOCKS, TILT]), batches)) <= 3
+
+
+@pytest.mark.parametrize("every_s", [600.0, 1800.0])
+def test_several_kicks_in_six_hours_are_no_creep(every_s: float) -> None:
+    """No hour of them has a rate that lasts, so that six hours have none, either."""
+    rng, count = random.Random(2), int(16 * HOUR_S / every_s)
+    kicks_h = (8.1, 9.3, 10.4, 11.6)
+    batches = [
+        tilt(
+            1
+            + 0.4 * sum(at * every_s / HOUR_S >= kick_h for kick_h in kicks_h)
+            + rng.gauss(0, 0.002)
+        )
+        for at in range(count)
+    ]
+    assert max(levels(Triage([TILT]), batches, every_s)) <= 2
+
+
+def test_stuck_axis_does_not_hide_creep_along_the_other() -> None:
+    """The stuck one is suspect, but stands still."""
+    rng = random.Random(3)
+    batches = [
+        [
+            flagged(Reading("tilt/x", "deg", 0.25), 3),
+            Reading("tilt/y", "deg", 0.3 * max(at - 60, 0) / 6 + rng.gauss(0, 0.002)),
+        ]
+        for at in range(70)
+    ]
+    at = levels(Triage([TILT]), batches)
+    assert 60 < at.index(4) <= 64
+
+
+def test_tilt_that_is_read_every_half_hour_has_a_rate_of_four_readings() -> None:
+    """An hour holds three of them; the rate over six hours took three hours."""
+    batches = [tilt(1 + 0.3 * max(at - 20, 0) / 2) for at in range(40)]
+    at = levels(Triage([TILT]), batches, every_s=1800)
+    assert at.index(4) <= 24
+
+
 def test_second_cut_confirms_only_within_two_minutes() -> None:
     """A cut alone may be an animal; a second one after five minutes is unrelated."""
     quick = section(wire={"alone_level": 3})
