@@ -330,10 +330,7 @@ def make_services(
         event_detector=EventDetector(live_state, book, live_state.tables),
         thresholds=thresholds,
         preview=PastPreview(live_state.tables, thresholds, settings.score),
-        reviews=_open_reviews(folder, journal),
-        review_preview=ReviewPreview(
-            live_state.tables, thresholds.rules, settings.score
-        ),
+        reviews=_open_reviews(settings, journal, thresholds),
         notifications=make_sender(settings, journal, book, live_state),
         packs=packs,
         overlays=Overlays(folder / OVERLAYS_FOLDER, journal),
@@ -433,8 +430,13 @@ def _open_thresholds(settings: BackendSettings, journal: Journal) -> Thresholds:
     return thresholds
 
 
-def _open_reviews(folder: Path, journal: Journal) -> ReviewBook:
-    book = ReviewBook(journal, folder / REVIEWS_FILE)
+def _open_reviews(
+    settings: BackendSettings, journal: Journal, thresholds: Thresholds
+) -> ReviewBook:
+    path = Path(settings.backend.data) / CONSOLE_FOLDER / REVIEWS_FILE
+    tables = tables_folder(settings.backend)
+    preview = ReviewPreview(tables, thresholds.rules, settings.score)
+    book = ReviewBook(journal, path, preview)
     book.write_file()  # lost between the journal and the file, if the process died
     return book
 

@@ -22,7 +22,6 @@ from backend_spark.console.notifications.sender import NotificationSender
 from backend_spark.console.overlays import Overlays
 from backend_spark.console.panels import PanelReader
 from backend_spark.console.places import StoredPlaces
-from backend_spark.console.review_preview import ReviewPreview
 from backend_spark.console.reviews import ReviewBook
 from backend_spark.console.standards import StandardServices
 from backend_spark.console.threshold_preview import PastPreview
@@ -49,7 +48,6 @@ class ConsoleServices:
         thresholds: Criteria of the cells.
         preview: Judges the past with other thresholds.
         reviews: Decisions about readings.
-        review_preview: Judges a cell with other decisions.
         notifications: Sends notifications.
         packs: Ground of the map, the lowest first.
         overlays: Overlays of the map.
@@ -69,7 +67,6 @@ class ConsoleServices:
     thresholds: Thresholds
     preview: PastPreview
     reviews: ReviewBook
-    review_preview: ReviewPreview
     notifications: NotificationSender
     packs: tuple[TilePack, ...]
     overlays: Overlays

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backend_spark.console.audit_log import Journal, JournalEntry
+from backend_spark.console.review_preview import ReviewPreview
 from backend_spark.scoring.applied_reviews import ReviewReport
 from backend_spark.scoring.reviews import ReadingReview, ReviewVerdict
 from service_runtime.decoding import convert
@@ -136,10 +137,12 @@ class ReviewBook:
     Attributes:
         journal: Stores them.
         path: The file for the job.
+        preview: Judges a cell with other decisions.
     """
 
     journal: Journal
     path: Path
+    preview: ReviewPreview
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def decisions(self) -> list[ReviewDecision]:

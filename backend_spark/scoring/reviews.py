@@ -85,14 +85,15 @@ class ReadingReviews:
     """Reviews in force; of several of a reading the newest counts.
 
     Args:
-        reviews: In any order.
+        reviews: In any order; accepted doubts mark no reading.
     """
 
     def __init__(self, reviews: Iterable[ReadingReview] = ()) -> None:
         self._of: dict[tuple[str, str], list[tuple[ReadingReview, ReviewMark]]] = {}
         for review in sorted(reviews, key=lambda each: each.id, reverse=True):
-            pair = review, review.mark()
-            self._of.setdefault((review.node, review.name), []).append(pair)
+            if review.verdict != "accepted":
+                pair = review, review.mark()
+                self._of.setdefault((review.node, review.name), []).append(pair)
 
     def mark(self, observations: Sequence[Observation]) -> list[Observation]:
         """The readings, those with a review marked."""

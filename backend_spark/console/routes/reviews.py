@@ -41,7 +41,7 @@ MAX_DECISIONS_SHOWN: Final = 200
 DRAFT_ID: Final = 2**53
 """Number of a decision that is not saved: later than all others."""
 
-router = APIRouter(prefix="/api/reviews", dependencies=[Depends(viewer)])
+router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
 
 class ReviewDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,13 +81,13 @@ DraftBody = Annotated[ReviewDraft, Depends(json_body(ReviewDraft))]
 RevertBody = Annotated[RevertDraft, Depends(json_body(RevertDraft))]
 
 
-@router.get("")
+@router.get("/reviews")
 def queue(services: Services, hours: int = DEFAULT_HOURS) -> Response:
     """Doubtful readings that nobody has judged, and the decisions, newest first."""
     return json_response(_view(services, hours))
 
 
-@router.post("/preview")
+@router.post("/reviews/preview")
 def preview(draft: DraftBody, services: Services) -> Response:
     """What a decision changes in the levels of the cell."""
     cell, count = _find_readings(services, draft)
@@ -96,7 +96,7 @@ def preview(draft: DraftBody, services: Services) -> Response:
     )
 
 
-@router.post("")
+@router.post("/reviews")
 def decide(visitor: Chief, draft: DraftBody, services: Services) -> Response:
     """Write a decision."""
     _check_why(draft.why, is_needed=draft.verdict != "accepted")
@@ -108,7 +108,7 @@ def decide(visitor: Chief, draft: DraftBody, services: Services) -> Response:
     return json_response(_view(services, DEFAULT_HOURS))
 
 
-@router.post("/revert/preview")
+@router.post("/reviews/revert/preview")
 def revert_preview(draft: RevertBody, services: Services) -> Response:
     """What the end of a decision changes in the levels of the cell."""
     decision = _find_decision(services, draft.review)
@@ -117,7 +117,7 @@ def revert_preview(draft: RevertBody, services: Services) -> Response:
     return json_response(found | effect.to_json())
 
 
-@router.post("/revert")
+@router.post("/reviews/revert")
 def revert(visitor: Chief, draft: RevertBody, services: Services) -> Response:
     """Revert a decision, by an entry of its own."""
     _check_why(draft.why, is_needed=True)
@@ -303,7 +303,7 @@ def _effect(
         nodes = {node.cell for node in live_state.nodes.by_id.values() if node.cell}
     cells = sorted(nodes | {cell})
     try:
-        return services.review_preview.compare(cell, from_s, reviews, cells)
+        return services.reviews.preview.compare(cell, from_s, reviews, cells)
     except PreviewBusyError as error:
         rule = "another preview is computed: try again"
         raise HTTPException(503, rule) from error

@@ -99,6 +99,15 @@ def test_doubt_of_another_kind_still_counts() -> None:
     assert after[3][1] == "range: 95 is not within -90 to 90"
 
 
+def test_accepted_doubt_stays_as_it_is() -> None:
+    """Accepting changes no flag, and ends no other decision about the readings."""
+    accepted = review(9, verdict="accepted", codes=("step",))
+    good = review(8, verdict="good", codes=("step",))
+
+    assert flagged(KNOCK, accepted) == flagged(KNOCK)
+    assert flagged(KNOCK, good, accepted) == flagged(KNOCK, good)
+
+
 def test_missing_number_cannot_be_rejected() -> None:
     """There is no value that could count."""
     gone = [replace(o, value=None) for o in KNOCK]
