@@ -24,6 +24,7 @@ from edge_agent.uplink.in_flight import FlightLimits
 from experiments.bench.chart import bars
 from experiments.bench.gateway import NO_LIMITS, start_daemon
 from experiments.bench.net import FAR_ADDRESS, NEAR_ADDRESS, Net, Shape
+from experiments.bench.process_tree import cpu_s
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from experiments.bench.wire import CELL
@@ -63,6 +64,7 @@ class Run:
     Attributes:
         link: A key of `SHAPES`.
         wire_bytes: Bytes per message that the gateway's side sent on the link.
+        cpu_s: CPU time of the programs that forward: broker, and gateway if any.
     """
 
     link: str
@@ -72,6 +74,7 @@ class Run:
     all_s: float
     last_s: float
     wire_bytes: float
+    cpu_s: float
 
 
 def run(net: Net, link: str, arm: str, window_bytes: int, seed: int) -> Run:
@@ -83,7 +86,7 @@ def run(net: Net, link: str, arm: str, window_bytes: int, seed: int) -> Run:
         net.shape(shape)
         if arm == YAMAMORI:
             time.sleep(GATEWAY_IDLE_S)
-        before_bytes = net.sent_bytes()
+        before_bytes, before_s = net.sent_bytes(), _forwarders_cpu_s(site, arm)
         topic = CELL if arm in {PLAIN, PLAIN_QOS_0} else f"/forward{CELL}/pri{{pri}}"
         site.python(
             "publishers", net.near, "experiments.bench.publishers", "--port", PORT,
@@ -92,8 +95,14 @@ def run(net: Net, link: str, arm: str, window_bytes: int, seed: int) -> Run:
         )  # fmt: skip
         site.wait_for_end("receiver", 45.0)
         wire_bytes = (net.sent_bytes() - before_bytes) / (2 * EACH)
+        used_s = _forwarders_cpu_s(site, arm) - before_s
         sent, arrived = site.result("publishers"), site.result("receiver")
-    return _judge(link, arm, sent, arrived, wire_bytes)
+    return _judge(link, arm, sent, arrived, (wire_bytes, used_s))
+
+
+def _forwarders_cpu_s(site: Site[Net], arm: str) -> float:
+    names = ["local", *{HEAP: ["forwarder"], YAMAMORI: ["gateway"]}.get(arm, [])]
+    return sum(cpu_s(site.pid(name)) for name in names)
 
 
 def _prepare(site: Site[Net], shape: Shape, arm: str, window_bytes: int) -> None:
@@ -144,7 +153,7 @@ def _judge(
     arm: str,
     sent: dict[str, float],
     arrived: dict[str, float],
-    wire_bytes: float,
+    used: tuple[float, float],
 ) -> Run:
     missing = sorted(set(sent) - set(arrived))
     if missing:
@@ -155,7 +164,7 @@ def _judge(
         for kind in ("u", "b", "ub")
     }
     last_s = max(delays_s.values())
-    return Run(link, arm, mean["u"], mean["b"], mean["ub"], last_s, wire_bytes)
+    return Run(link, arm, mean["u"], mean["b"], mean["ub"], last_s, *used)
 
 
 def _means(runs: list[Run]) -> dict[tuple[str, str], dict[str, float]]:
@@ -163,7 +172,7 @@ def _means(runs: list[Run]) -> dict[tuple[str, str], dict[str, float]]:
     groups: dict[tuple[str, str], list[Run]] = {}
     for each in runs:
         groups.setdefault((each.link, each.arm), []).append(each)
-    names = ("high_s", "low_s", "all_s", "last_s", "wire_bytes")
+    names = ("high_s", "low_s", "all_s", "last_s", "wire_bytes", "cpu_s")
     return {
         key: {n: statistics.fmean(getattr(r, n) for r in group) for n in names}
         for key, group in groups.items()
@@ -172,7 +181,7 @@ def _means(runs: list[Run]) -> dict[tuple[str, str], dict[str, float]]:
 
 def _report(runs: list[Run]) -> tuple[str, list[str]]:
     means = _means(runs)
-    head = ("link, way", "high s", "low s", "all s", "last s", "B/message",
+    head = ("link, way", "high s", "low s", "all s", "last s", "B/message", "CPU s",
             "high : plain", "each run", "all : plain", "each run")  # fmt: skip
     rows: list[list[object]] = []
     verdicts: list[str] = []

@@ -6,8 +6,10 @@ queue and uplink. With Yamamori further urgent messages follow while the backlog
 each a sample; the others send in order, so one sample is enough.
 
 In the cases a to c the broker's answers are delayed, the data are not; the others have
-no added delay, and some let a burst pass at line speed. The physical limit for the
-urgent message is one frame of the backlog on the wire, then its own.
+no added delay, and some let a burst pass at line speed. In the last ones the link
+changes while the backlog drains, or two nodes share it. The physical limit for the
+urgent message is one frame of the backlog on the wire, then its own. Time in which
+nothing passes the link is not counted.
 """
 
 import statistics
@@ -24,94 +26,32 @@ from experiments.bench.net import FAR_ADDRESS, FAR_ADDRESS_6, Net, Shape
 from experiments.bench.sender import topic
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
-from experiments.bench.wire import SEGMENT_HEADER_BYTES, unavoidable_bytes
+from experiments.bench.urgent_cases import (
+    ALL_CASES,
+    BACKLOG_BYTES,
+    CHANGING,
+    OTHER_TRANSPORTS,
+    PLAIN,
+    URGENT_BYTES,
+    A,
+    B,
+    C,
+    Case,
+)
+from experiments.bench.wire import unavoidable_bytes
 from gateway_daemon.ca.authority import Identity
 from gateway_daemon.ca.store import AuthorityFolder
 
 PORT = 1883
 RELAY_PORT = 1884
 TLS_PORT = 8883
-BACKLOG_BYTES = 1000
-URGENT_BYTES = 200
 WINDOW_BYTES = FlightLimits().window_bytes
-GOODPUT_BAR = 0.85
 IDLE_S = 1.5
 """Time between the connection and the backlog, as on a node."""
 
 CHANGE_S = 8.0
-CDF_S = [n * 0.02 for n in range(111)]
 FAST = Shape(10_000_000)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A link and a backlog.
-
-    Attributes:
-        name: Name in tables.
-        shape: The link.
-        backlog: Messages of 1000 bytes.
-        bar_s: Most an urgent message may take.
-        is_drained: Whether the run goes on until the backlog is gone.
-        most_urgent: Most urgent messages behind the backlog.
-        was_fast: Whether the link had 10 Mbps until `CHANGE_S` before the backlog.
-        is_tls: Whether the connection uses TLS.
-        is_ipv6: Whether it uses IPv6.
-    """
-
-    name: str
-    shape: Shape
-    backlog: int
-    bar_s: float
-    is_drained: bool = True
-    most_urgent: int = 5
-    was_fast: bool = False
-    is_tls: bool = False
-    is_ipv6: bool = False
-
-    @property
-    def limit_s(self) -> float:
-        """Lower bound of the worst latency: a backlog frame, then its own."""
-        wire = BACKLOG_BYTES + URGENT_BYTES
-        wire += len(topic(False)) + len(topic(True)) + 2 * (7 + SEGMENT_HEADER_BYTES)
-        return wire / self.shape.rate_bytes_per_s
-
-    @property
-    def every_s(self) -> float:
-        """Interval of the urgent messages."""
-        return max(0.4, min(2.1, (self._drain_s - 2.0) / self.most_urgent))
-
-    @property
-    def urgent(self) -> int:
-        """Urgent messages that fit into the drain."""
-        fitting = int((self._drain_s - 2.0) / (self.every_s * 1.2))
-        return max(1, min(self.most_urgent, fitting))
-
-    @property
-    def _drain_s(self) -> float:
-        return self.backlog * BACKLOG_BYTES / self.shape.rate_bytes_per_s
-
-
-A = Case("a", Shape(64_000, answer_delay_s=0.1), 100, 0.5)
-B = Case("b", Shape(30_000, answer_delay_s=0.6), 60, 1.0)
-C = Case("c", A.shape, 10_000, 0.5, is_drained=False)
-MANY = 10
-PLAIN = (
-    Case("64 kbps", Shape(64_000), 100, 0.6, most_urgent=MANY),
-    Case("30 kbps", Shape(30_000), 60, 1.0, most_urgent=MANY),
-    Case("128 kbps", Shape(128_000), 200, 0.3, most_urgent=MANY),
-    Case("500 kbps", Shape(500_000), 800, 0.3, most_urgent=MANY),
-    Case("burst 16 kB", Shape(64_000, burst_bytes=16_000), 100, 3.0, most_urgent=MANY),
-    Case("burst 64 kB", Shape(64_000, burst_bytes=64_000), 200, 9.0, most_urgent=MANY),
-    Case("was 10 Mbps", Shape(64_000), 100, 0.6, most_urgent=MANY, was_fast=True),
-)
-"""Links without an added delay; the last three have 64 kbps."""
-
-OTHER_TRANSPORTS = (
-    replace(PLAIN[0], name="64 kbps, TLS", is_tls=True),
-    replace(PLAIN[0], name="64 kbps, IPv6", is_ipv6=True),
-)
-ALL_CASES = (A, B, C, *PLAIN, *OTHER_TRANSPORTS)
+CDF_S = [n * 0.02 for n in range(111)]
 
 
 @dataclass(frozen=True)
@@ -175,10 +115,27 @@ def run(net: Net, case: Case, arm: Arm) -> Run:
             site.wait_for_words("sender", "ready")
             net.shape(case.shape)
             before_bytes = net.sent_bytes()
+        changed = _change_link(site, case) if case.changes else []
         site.wait_for_end("receiver", 60.0)
         wire_bytes = net.sent_bytes() - before_bytes
-        arrived, handed = site.result("receiver"), site.result("sender")
-    return _judge(case, arm, handed, arrived, wire_bytes)
+        arrived, handed = site.result("receiver"), {}
+        for name in case.senders:
+            handed |= site.result(name)
+    return _judge(case, arm, handed, arrived, wire_bytes, changed)
+
+
+def _change_link(site: Site[Net], case: Case) -> list[float]:
+    """Change the link as planned while the backlog drains; return when."""
+    site.wait_for_words("sender", "ready")
+    began_s = time.monotonic() + IDLE_S
+    changed = []
+    for at_s, shape in case.changes:
+        time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+        site.net.cut(is_cut=shape is None)
+        if shape is not None:
+            site.net.shape(shape)
+        changed.append(time.monotonic())
+    return changed
 
 
 def _far_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
@@ -229,35 +186,42 @@ def _near_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
             "bridge_protocol_version mqttv50",
         )  # fmt: skip
         host, port = "127.0.0.1", PORT
-    site.python(
-        "sender", near, "experiments.bench.sender",
-        "--by", "uplink" if arm.by == "uplink" else "paho",
-        "--host", host, "--port", port,
-        "--backlog", case.backlog, "--backlog-bytes", BACKLOG_BYTES,
-        "--urgent", urgent, "--urgent-bytes", URGENT_BYTES, "--every", case.every_s,
-        "--idle", CHANGE_S if case.was_fast else IDLE_S,
-        "--window-bytes", arm.window_bytes, "--custody", arm.custody,
-        "--out", site.path("sender"),
-        *(["--ca", site.folder / "ca/ca.pem"] if case.is_tls else []),
-    )  # fmt: skip
+    for number, name in enumerate(case.senders):
+        nodes = len(case.senders)
+        site.python(
+            name, near, "experiments.bench.sender",
+            "--by", "uplink" if arm.by == "uplink" else "paho",
+            "--host", host, "--port", port, "--number", number,
+            "--backlog", case.backlog // nodes, "--backlog-bytes", BACKLOG_BYTES,
+            "--urgent", urgent // nodes, "--urgent-bytes", URGENT_BYTES,
+            "--every", case.every_s * nodes,
+            "--idle", CHANGE_S if case.was_fast else IDLE_S,
+            "--window-bytes", arm.window_bytes, "--custody", arm.custody,
+            "--out", site.path(name),
+            *(["--ca", site.folder / "ca/ca.pem"] if case.is_tls else []),
+        )  # fmt: skip
 
 
-def _judge(
+def _judge(  # noqa: PLR0917 - what a run leaves behind
     case: Case,
     arm: Arm,
     handed: dict[str, float],
     arrived: dict[str, float],
     wire_bytes: int,
+    changed: list[float],
 ) -> Run:
-    urgent = [n for n in handed if n[0] == "u"]
-    urgent_s = [arrived[n] - handed[n] for n in urgent if n in arrived]
+    urgent = [n for n in handed if n[0] == "u" and n in arrived]
+    spans = case.spans(min(handed.values()), changed)
+    urgent_s = [
+        arrived[n] - handed[n] - spans.cut_s(handed[n], arrived[n]) for n in urgent
+    ]
     if not case.is_drained or not set(handed) <= set(arrived):
         return Run(case.name, arm.name, urgent_s, None, None, None, None)
     last_s = max(arrived.values()) - min(handed.values())
     sizes = {"u": URGENT_BYTES, "b": BACKLOG_BYTES}
     needed = sum(unavoidable_bytes(topic(n[0] == "u"), sizes[n[0]]) for n in arrived)
     payload = sum(sizes[n[0]] for n in arrived)
-    could = last_s * case.shape.rate_bytes_per_s
+    could = spans.carried_bytes(max(arrived.values()))
     return Run(
         case.name, arm.name, urgent_s, last_s,
         needed / could, payload / could, wire_bytes / could,
@@ -273,7 +237,8 @@ def plan(is_quick: bool) -> list[tuple[Case, Arm]]:
     ]
     runs += [(C, arm) for arm in repeated]
     runs += [(case, arm) for case in PLAIN for arm in (PAHO, BRIDGE, *repeated[:2])]
-    return runs + [(case, arm) for case in OTHER_TRANSPORTS for arm in repeated[:2]]
+    more = (*OTHER_TRANSPORTS, *CHANGING)
+    return runs + [(case, arm) for case in more for arm in repeated[:2]]
 
 
 def _merged(runs: list[Run]) -> dict[tuple[str, str], list[Run]]:
@@ -326,7 +291,9 @@ def _report(runs: list[Run]) -> tuple[str, list[str]]:
         )
         if cases[name].is_drained:
             goodput = _middle([one.goodput for one in each])
-            verdicts.append(verdict(f"({name}) goodput", goodput, GOODPUT_BAR, False))
+            verdicts.append(
+                verdict(f"({name}) goodput", goodput, cases[name].goodput_bar, False)
+            )
     return text, verdicts
 
 

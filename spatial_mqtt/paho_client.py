@@ -102,6 +102,12 @@ messages in one that takes several segments would be acknowledged together, and 
 first would seem to have taken as long as the last."""
 
 
+TCP_RTO_MAX_MS = 44
+MAX_REPEAT_MS = 3000
+"""Longest wait before TCP repeats a segment. The wait doubles with each repetition, so
+that after an outage of 30 s the link would stay idle for up to 20 s more."""
+
+
 class BatchingClient(paho.Client):
     """paho client that writes several publications at once.
 
@@ -308,6 +314,8 @@ def set_socket_options(_client: paho.Client, _userdata: object, sock: Any) -> No
     """Make the kernel send packets at once, and keep its buffer small."""
     # Nagle and delayed ACK together hold QoS 1 to about 330 messages/s.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with suppress(OSError):  # Linux before 6.15 waits up to two minutes
+        sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, MAX_REPEAT_MS)
     watermark = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     if watermark is not None:
         sock.setsockopt(socket.IPPROTO_TCP, watermark, MAX_UNSENT_BYTES)

@@ -8,6 +8,7 @@ is as small as it can be while the link stays busy:
   becomes rate x least round-trip time, plus a segment or what the link carries in
   `TARGET_DELAY_S`.
 * Rate (`RateMeter`): bytes acknowledged per second while a queue waits at the link.
+  A remembered one is used to begin with, but permits no delay until it is measured.
   A publication that travels alone says nothing about it: routers, cellular schedulers
   and policers let a burst pass at line speed before they hold back.
 * Burst credit (`BurstMeter`): what the link has passed without delay beyond its rate.
@@ -22,20 +23,28 @@ measurements that chose the constants.
 """
 
 import math
-import statistics
-from collections import deque
-from dataclasses import dataclass, field
-from typing import NamedTuple, Self
 
-FRAME_BYTES = 1514
-"""A full Ethernet frame, the smallest window. A smaller one would hardly help urgent
-messages and would cost a segment's header for each small message."""
+from edge_agent.uplink.link_meters import (
+    FRAME_BYTES,
+    MIN_ROUND_S,
+    SAME_TIME_S,
+    BurstMeter,
+    LinkEstimate,
+    Pacer,
+    PacketTrain,
+    RateMeter,
+    SendSample,
+)
 
 TARGET_DELAY_S = 0.1
 """Queueing delay that is allowed, unless a single segment takes longer."""
 
 MAX_DEPTH_BYTES = 65_536
 """Most bytes that may wait at the link: on a LAN they pass in some milliseconds."""
+
+QUEUED_S = TARGET_DELAY_S / 4
+"""Least queueing delay of a sample of the rate. It does not depend on the rate: one
+that is much too low would permit a delay in which it is never measured again."""
 
 LOW_DELAY = 0.5
 """Part of the target below which the window may grow."""
@@ -45,13 +54,6 @@ HIGH_DELAY = 1.25
 
 CHANGED_DELAY = 3.0
 """Multiple of the target above which the link itself has changed."""
-
-MIN_ROUND_S = 0.05
-"""Shortest round, and shortest time over which a rate is measured. On a LAN, the round
-trip is shorter than the pauses of the programs."""
-
-SAME_TIME_S = 0.001
-"""Acknowledgements within this time arrived together."""
 
 GROWTH = 0.7
 """Largest growth of the window in a round trip, and largest part of the bytes passed
@@ -68,7 +70,6 @@ EXCESS_SEGMENTS = 3
 """Segments beyond rate x time that are no evidence of a faster link."""
 
 CREDIT_MARGIN = 1.25
-MAX_CREDIT_BYTES = 100_000
 
 PACE_GAIN = 2.0
 """Pace as a multiple of the rate: a faster link is noticed, a slower one is not filled
@@ -88,228 +89,6 @@ START_FRAMES = 2
 SLOW_START_FRAMES = 4
 """Largest first window on a link whose rate is remembered, and the window up to which
 all that has passed without delay may be in flight. Source: RFC 3390."""
-
-
-class SendSample(NamedTuple):
-    """State at the time a publication was sent.
-
-    Attributes:
-        size_bytes: Its size on the wire.
-        sent_s: Monotonic time.
-        arrives_bytes: Size of what arrives with it: its own, and up to a segment of the
-            write that it was part of.
-        is_alone: Whether nothing else was in flight.
-        is_limited: Whether the window or the pace permitted no more.
-        delivered_bytes: Bytes acknowledged before it was sent.
-    """
-
-    size_bytes: int
-    sent_s: float
-    arrives_bytes: int
-    is_alone: bool
-    is_limited: bool
-    delivered_bytes: int
-
-
-@dataclass
-class _Train:
-    """Publications that were sent together over an idle link.
-
-    Attributes:
-        first: The first of them.
-        acked_s: When it was acknowledged.
-        size_bytes: Size of all that were acknowledged.
-        later_bytes: Size of those that arrived after the first frame.
-        last_acked_s: When the last of them was acknowledged.
-    """
-
-    first: SendSample
-    acked_s: float
-    size_bytes: int = 0
-    later_bytes: int = 0
-    last_acked_s: float = 0.0
-
-    def add(self, sample: SendSample, now_s: float) -> bool:
-        """Add a publication; whether it belongs to the train."""
-        if sample.sent_s - self.first.sent_s > SAME_TIME_S:
-            return False
-        self.size_bytes += sample.size_bytes
-        if now_s - self.acked_s > SAME_TIME_S:
-            self.later_bytes += sample.size_bytes
-            self.last_acked_s = now_s
-        return True
-
-    @property
-    def round_trip_s(self) -> float:
-        return self.acked_s - self.first.sent_s
-
-    @property
-    def rate(self) -> float | None:
-        """Bytes per second after the first frame; None if all arrived at once."""
-        if not self.later_bytes:
-            return None
-        return self.later_bytes / (self.last_acked_s - self.acked_s)
-
-
-class LinkEstimate(NamedTuple):
-    """What is known of a link, to be stored for the next connection.
-
-    Attributes:
-        rate: Bytes per second.
-        credit_bytes: Burst that it passes beyond that rate.
-    """
-
-    rate: float
-    credit_bytes: float
-
-    @classmethod
-    def parse(cls, stored: object) -> Self:
-        """Check a stored estimate.
-
-        Raises:
-            ValueError: It is none.
-            TypeError: It does not hold two numbers.
-        """
-        rate, credit_bytes = stored if isinstance(stored, list) else (0, 0)
-        if not (0 < rate < math.inf and 0 <= credit_bytes < math.inf):
-            raise ValueError(f"a link estimate must be [rate, credit], got {stored!r}")
-        return cls(rate, min(credit_bytes, MAX_CREDIT_BYTES))
-
-    def is_like(self, other: "LinkEstimate") -> bool:
-        """Whether the rates differ by less than a factor of two."""
-        return other.rate / 2 < self.rate < 2 * other.rate
-
-
-@dataclass
-class RateMeter:
-    """Rate of a link, from acknowledgements that come while a queue waits at it.
-
-    An unbroken series of such acknowledgements is cut into samples of at least a
-    segment and `MIN_ROUND_S`. Those that arrive together belong to one sample, or a
-    group of them would look like a fast link. The rate is the median of the samples.
-
-    Attributes:
-        rate: Bytes per second; None while it is unknown.
-    """
-
-    rate: float | None = None
-    _samples: deque[float] = field(default_factory=lambda: deque(maxlen=5))
-    _previous_s: float | None = None
-    _group_s: float = 0.0
-    _start_s: float = 0.0
-    _groups: int = 0
-    _bytes: int = 0
-
-    def on_ack(
-        self, sample: SendSample, now_s: float, base_s: float, least_bytes: int
-    ) -> bool:
-        """Add an acknowledgement of a queued publication; whether the rate is new.
-
-        Args:
-            sample: The publication.
-            now_s: Monotonic time.
-            base_s: Least round-trip time. What was sent less than this before the
-                previous acknowledgement was not yet at the link then.
-            least_bytes: Least size of a sample.
-        """
-        previous_s = self._previous_s
-        if previous_s is None or sample.sent_s > previous_s - base_s + SAME_TIME_S:
-            self.restart(now_s)
-            return False
-        is_new = False
-        if now_s - self._group_s > SAME_TIME_S:
-            time_s = previous_s - self._start_s
-            is_long = time_s >= MIN_ROUND_S and self._bytes >= least_bytes
-            if is_long and self._groups > 1:
-                self._samples.append(self._bytes / time_s)
-                self.rate = statistics.median(self._samples)
-                self._start_s, self._groups, self._bytes = previous_s, 0, 0
-                is_new = True
-            self._groups += 1
-            self._group_s = now_s
-        if now_s - self._start_s > SAME_TIME_S:
-            self._bytes += sample.size_bytes
-        self._previous_s = now_s
-        return is_new
-
-    def restart(self, now_s: float | None) -> None:
-        """Begin a new series, with an acknowledgement that is its first, or none."""
-        self._previous_s = now_s
-        self._start_s = self._group_s = now_s or 0.0
-        self._groups, self._bytes = 0, 0
-
-    def forget_samples(self) -> None:
-        """Let the next sample alone decide, since the link has changed."""
-        self._samples.clear()
-
-
-@dataclass
-class BurstMeter:
-    """Bytes that pass a link without delay: a burst, or a sign of a faster link.
-
-    Attributes:
-        run_bytes: Bytes of the present run, which ends with the first delay.
-    """
-
-    run_bytes: int = 0
-    _start_s: float = 0.0
-    _runs: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=4))
-    _known_credit_bytes: float = 0.0
-
-    def on_ack(self, size_bytes: int, now_s: float, *, is_delayed: bool) -> None:
-        """Add a publication to the run, or end the run with a delayed one."""
-        if not is_delayed:
-            if not self.run_bytes:
-                self._start_s = now_s
-            self.run_bytes += size_bytes
-        elif self.run_bytes:
-            self._runs.append((self.run_bytes, now_s - self._start_s))
-            self.run_bytes = 0
-
-    def forget_run(self) -> None:
-        """End the run without a delay, after a pause in sending."""
-        self.run_bytes = 0
-
-    def restore(self, credit_bytes: float) -> None:
-        """Use the credit of an earlier connection until one is measured."""
-        self._known_credit_bytes = credit_bytes
-
-    def excess_bytes(self, rate: float, now_s: float) -> float:
-        """Bytes of the run beyond rate x time."""
-        return self.run_bytes - rate * (now_s - self._start_s)
-
-    def credit_bytes(self, rate: float) -> float:
-        """Burst that the link is known to pass beyond a rate."""
-        is_new = len(self._runs) < (self._runs.maxlen or 0)
-        known_bytes = self._known_credit_bytes if is_new else 0.0
-        seen_bytes = max((size - rate * s for size, s in self._runs), default=0.0)
-        return min(MAX_CREDIT_BYTES, max(0.0, known_bytes, seen_bytes))
-
-
-@dataclass
-class Pacer:
-    """Bytes that were sent faster than the pace, as a queue that empties at the pace.
-
-    Attributes:
-        queued_bytes: Bytes in the queue at the last call.
-    """
-
-    queued_bytes: float = 0.0
-    _at_s: float = 0.0
-
-    def on_sent(self, size_bytes: int, pace: float | None, now_s: float) -> None:
-        """Add what was sent; without a pace, nothing queues."""
-        if pace is None:
-            self.queued_bytes, self._at_s = 0.0, now_s
-        else:
-            self.drain(pace, now_s)
-            self.queued_bytes += size_bytes
-
-    def drain(self, pace: float, now_s: float) -> float:
-        """Empty the queue up to now; return its bytes."""
-        elapsed_s, self._at_s = now_s - self._at_s, now_s
-        self.queued_bytes = max(0.0, self.queued_bytes - pace * elapsed_s)
-        return self.queued_bytes
 
 
 class CongestionWindow:
@@ -338,9 +117,11 @@ class CongestionWindow:
         self._is_round_limited = False
         self._is_growing = False
         self._queued_since_s: float | None = None
+        self._queued_s = 0.0
         self._queued_alone = 0
+        self._is_guessed = False
         self._is_probing = False
-        self._train: _Train | None = None
+        self._train: PacketTrain | None = None
         self._train_bytes = 0
         if known is not None:
             self._burst.restore(known.credit_bytes)
@@ -360,12 +141,18 @@ class CongestionWindow:
         return LinkEstimate(rate, self._burst.credit_bytes(rate))
 
     @property
+    def largest_bytes(self) -> int:
+        """Size of the largest recent publication that is larger than a frame, or 0."""
+        return int(self._unit_bytes) if self._unit_bytes > FRAME_BYTES else 0
+
+    @property
     def limit_bytes(self) -> int:
-        """Bytes that may be in flight; for a probe, two frames over an idle link."""
+        """Bytes that may be in flight; for a probe, two frames or a large message."""
         window_bytes = self._window_bytes
         if self._is_probing:
             is_sent = self.bytes_in_flight and self._train_bytes > FRAME_BYTES
-            window_bytes = (1 if is_sent else 2) * self._unit_bytes
+            is_one = is_sent or self.largest_bytes > 0
+            window_bytes = (1 if is_one else 2) * self._unit_bytes
         return int(min(self._max_bytes, max(self._unit_bytes, window_bytes)))
 
     def free_bytes(self, now_s: float) -> int:
@@ -427,12 +214,14 @@ class CongestionWindow:
         delay_s = round_trip_s - self._base_s
         target_s = self._target_delay_s()
         self._on_train(sample, now_s)
-        if delay_s <= target_s / 4 or self._is_probing:
-            self._meter.restart(now_s)
+        if delay_s <= QUEUED_S or self._is_probing:
+            self._meter.restart(now_s, sample.sent_s)
         elif self._meter.on_ack(sample, now_s, self._base_s, int(self._unit_bytes)):
             self._window_bytes = self._target_bytes()
+            self._is_guessed = False
         self._last_ack_s = now_s
-        is_low = delay_s < LOW_DELAY * target_s
+        low = HIGH_DELAY if self._meter.rate is None else LOW_DELAY
+        is_low = delay_s < low * target_s
         self._burst.on_ack(sample.size_bytes, now_s, is_delayed=not is_low)
         self._on_delay(sample, delay_s / target_s, now_s)
         self._on_round_ack(sample, now_s, is_low=is_low)
@@ -453,17 +242,23 @@ class CongestionWindow:
             if self._is_probing and train and train.size_bytes > FRAME_BYTES:
                 self._end_probe(train)
             if sample.is_alone:
-                self._train = _Train(sample, now_s)
+                self._train = PacketTrain(sample, now_s)
                 self._train.add(sample, now_s)
 
-    def _end_probe(self, train: _Train) -> None:
+    def _end_probe(self, train: PacketTrain) -> None:
         """Explain the delay of single publications by a longer way and the rate."""
         rate, known = train.rate, self._meter.rate
-        own_s = train.first.arrives_bytes / rate if rate else 0.0
         base_s = min(self._base_s or train.round_trip_s, train.round_trip_s)
+        if rate is None and train.first.size_bytes > FRAME_BYTES:
+            # A large publication is a train by itself.
+            rate = train.first.size_bytes / max(train.round_trip_s - base_s, 1e-3)
+        own_s = train.first.arrives_bytes / rate if rate else 0.0
         self._base_s = max(base_s, train.round_trip_s - own_s)
-        if rate and (known is None or not known / 2 < rate < 2 * known):
-            self._meter.rate = rate
+        # Two frames may pass with a burst: only a guess may become higher.
+        most = math.inf if known is None or self._is_guessed else known / 2
+        if rate and rate < most:
+            self._meter.set_rate(rate)
+            self._is_guessed = False
             self._meter.forget_samples()
         if self._meter.rate is not None:
             self._window_bytes = self._target_bytes()
@@ -476,10 +271,13 @@ class CongestionWindow:
             is_unexplained = self._meter.rate is None and excess >= LOW_DELAY
             is_queued = is_unexplained or excess > HIGH_DELAY
             self._queued_alone = self._queued_alone + 1 if is_queued else 0
-        if excess <= HIGH_DELAY:
-            self._queued_since_s = None
-        else:
+        if excess > HIGH_DELAY:
+            self._queued_s = now_s
             self._shrink(sample, excess, now_s)
+        elif self._meter.rate is not None or now_s - self._queued_s > SAME_TIME_S:
+            # Of acknowledgements that were gathered, the last have waited least. They
+            # say that there is no queue, but not without a rate that limits the window.
+            self._queued_since_s = None
         if self._queued_alone > 1:
             # Either the link has become slower or the way longer: the distance of two
             # acknowledgements shows which.
@@ -493,10 +291,11 @@ class CongestionWindow:
         if queued_s < MIN_ROUND_S:
             return
         self._is_growing = False
-        if self._meter.rate is None:
+        if self._meter.rate is None or not self._meter.is_measured:
             # The first guess: what was delivered while this one was under way.
             delivered_bytes = self._delivered_bytes - sample.delivered_bytes
-            self._meter.rate = delivered_bytes / (now_s - sample.sent_s)
+            self._meter.set_rate(delivered_bytes / (now_s - sample.sent_s))
+            self._is_guessed = True
         self._window_bytes = min(self._window_bytes, self._target_bytes())
         if queued_s > max(PERSISTENT_S, PERSISTENT_ROUNDS * (now_s - sample.sent_s)):
             self._window_bytes = self._unit_bytes  # until one travels alone
@@ -534,11 +333,16 @@ class CongestionWindow:
             return target_bytes
         credit_bytes = CREDIT_MARGIN * self._burst.credit_bytes(rate)
         new_bytes = excess_bytes - credit_bytes
+        if new_bytes > 0 and not self._meter.is_measured:
+            self._meter.rate = None  # what is remembered is wrong
+            return self._growth_limit_bytes(now_s)
         return max(PROBE_GAIN * target_bytes, target_bytes + KNOWN_GROWTH * new_bytes)
 
     def _target_delay_s(self) -> float:
         rate = self._meter.rate
-        return TARGET_DELAY_S if rate is None else self._depth_bytes() / rate
+        if rate is None or not self._meter.is_measured:
+            return TARGET_DELAY_S
+        return self._depth_bytes() / rate
 
     def _target_bytes(self) -> float:
         """Window of a full link: a segment while its rate is unknown."""

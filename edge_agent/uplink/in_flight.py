@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from edge_agent.queue.base import QueuedMessage
-from edge_agent.uplink.congestion import CongestionWindow, LinkEstimate, SendSample
+from edge_agent.uplink.congestion import CongestionWindow
+from edge_agent.uplink.link_meters import LinkEstimate, SendSample
 from edge_agent.uplink.rate_limit import SEGMENT_BYTES
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.priority import LADDER
@@ -22,6 +23,11 @@ SILENCE_S = 10.0
 MIN_BYTES_PER_S = 500.0
 """A broker is considered dead when it does not answer for `SILENCE_S` plus the time
 that a link of 4 kbps takes to send the bytes in flight."""
+
+
+SILENT_SEGMENT_S = 2.0
+"""Time without an answer after which urgent messages may be sent beyond the window, a
+segment each time: longer than a full segment takes at 10 kbps."""
 
 
 class CustodyMode(enum.Enum):
@@ -245,17 +251,21 @@ class InFlight:
 
     def _is_silent(self, now_s: float) -> bool:
         """Whether the broker does not answer for longer than the slowest link takes."""
-        if not self._in_flight:
-            return False
         timeout_s = SILENCE_S + self.bytes_in_flight / MIN_BYTES_PER_S
-        return now_s - self._last_answer_s > timeout_s
+        return self._silence_s(now_s) > timeout_s
+
+    def _silence_s(self, now_s: float) -> float:
+        """Time for which the broker has answered none of the bytes in flight."""
+        return now_s - self._last_answer_s if self._in_flight else 0.0
 
     def sendable_bytes(self, now_s: float, *, is_urgent: bool = False) -> int:
         """Bytes that may be sent now in one write; 0 when none may be.
 
-        Less than a segment is not returned, so that small messages share segments.
+        Less than a segment is not returned, so that small messages share segments, and
+        less than the largest recent message only from half a window on.
         An urgent message waits neither for that nor for the pace, and its window is a
-        segment larger.
+        segment larger, or several if the broker does not answer: after an outage its
+        answers may come seconds later than the link carries messages again.
         """
         is_paused = not self._is_up or now_s < self._paused_until_s
         is_full = (
@@ -265,10 +275,13 @@ class InFlight:
             return 0
         limit_bytes = self._window.limit_bytes
         if is_urgent:
-            return max(limit_bytes - self.bytes_in_flight + SEGMENT_BYTES, 0)
+            segments = 1 + int(self._silence_s(now_s) / SILENT_SEGMENT_S)
+            free_bytes = limit_bytes - self.bytes_in_flight
+            return max(free_bytes + segments * SEGMENT_BYTES, 0)
         free_bytes = self._window.free_bytes(now_s)
         is_idle = not self._in_flight
-        fills_segment = is_idle or free_bytes >= min(limit_bytes // 2, SEGMENT_BYTES)
+        whole_bytes = max(SEGMENT_BYTES, self._window.largest_bytes)
+        fills_segment = is_idle or free_bytes >= min(limit_bytes // 2, whole_bytes)
         return max(free_bytes, 0) if fills_segment else 0
 
     def pace_wait_s(self, now_s: float) -> float | None:

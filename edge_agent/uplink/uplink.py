@@ -14,8 +14,8 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from edge_agent.queue.base import Queue, QueueFileError
-from edge_agent.uplink.congestion import LinkEstimate
 from edge_agent.uplink.in_flight import CustodyMode, InFlight, QueueActions
+from edge_agent.uplink.link_meters import LinkEstimate
 from edge_agent.uplink.offer_memory import OfferMemory
 from edge_agent.uplink.publications import (
     OutgoingPublication,

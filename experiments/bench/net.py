@@ -116,6 +116,17 @@ class Net:
             tc = f"tc -n {namespace} qdisc replace dev slow root {tbf}"
             run_command(f"{tc} limit {MODEM_BYTES}")
 
+    def cut(self, *, is_cut: bool) -> None:
+        """Lose every frame of both directions, or none; the links stay up."""
+        for namespace in (self.near, self.far):
+            inside = f"ip netns exec {namespace} nft"
+            run_command(f"{inside} flush ruleset")
+            if is_cut:
+                run_command(f"{inside} add table inet cut")
+                chain = "{ type filter hook input priority 0; policy accept; }"
+                run_command(f"{inside} add chain inet cut lost {chain}")
+                run_command(f"{inside} add rule inet cut lost iifname slow drop")
+
     def sent_bytes(self) -> int:
         """Return the bytes of frames that the near side has sent so far."""
         return self._counted(self.near, "bytes")

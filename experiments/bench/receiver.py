@@ -99,9 +99,9 @@ def _batch(
 
 def _send_receipts(client: paho.Client, payloads: list[bytes]) -> None:
     ids = [id_ for data in payloads if (id_ := id_of(data)) is not None]
-    if ids:
-        receipt = CustodyReceipt.from_ids(ids).encode()
-        client.publish(custody_topic(ids[0].node), receipt, qos=1)
+    for node in {each.node for each in ids}:
+        receipt = CustodyReceipt.from_ids(i for i in ids if i.node == node).encode()
+        client.publish(custody_topic(node), receipt, qos=1)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ Hand = Callable[[bool, list[int]], None]
 @click.option(
     "--custody", type=click.Choice([c.value for c in CustodyMode]), default="auto"
 )
+@click.option("--number", type=int, default=0, help="Of this sender among several.")
 @click.option("--ca", help="File of the authority, for TLS.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(  # noqa: PLR0913, PLR0917 - one for each option
@@ -65,6 +66,7 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
     every_s: float,
     window_bytes: int,
     custody: str,
+    number: int,
     ca: str | None,
     out: Path,
 ) -> None:
@@ -79,21 +81,23 @@ def main(  # noqa: PLR0913, PLR0917 - one for each option
         files = TlsFiles(ca=ca) if ca else TlsFiles(allow_plain_mqtt=True)
         connect = partial(Connection, tls=files)
         profile = SenderProfile(
-            "bench-node", limits=limits, custody=CustodyMode(custody)
+            f"bench-node-{number}", limits=limits, custody=CustodyMode(custody)
         )
         hand = _by_uplink(endpoint, connect, profile, out, sizes)
     print("ready", flush=True)
     time.sleep(idle_s)
     handed: dict[str, float] = {}
     began_s = time.monotonic()
-    _hand(hand, False, range(backlog), handed)
+    _hand(hand, False, range(number * backlog, (number + 1) * backlog), handed)
     # Not in step with anything periodic.
-    jitter = random.Random(backlog)  # noqa: S311
-    for number in range(urgent):
-        at_s = began_s + FIRST_URGENT_S + number * every_s
-        at_s += jitter.random() * 0.2 * every_s if number else 0.0
+    jitter = random.Random(backlog + number)  # noqa: S311
+    for nth in range(urgent):
+        at_s = began_s + FIRST_URGENT_S + nth * every_s
+        at_s += jitter.random() * 0.2 * every_s if nth else 0.0
         time.sleep(max(0.0, at_s - time.monotonic()))
-        _hand(hand, True, range(number, number + 1), handed)
+        _hand(
+            hand, True, range(number * urgent + nth, number * urgent + nth + 1), handed
+        )
         out.write_text(json.dumps(handed))
     threading.Event().wait()
 
@@ -137,7 +141,7 @@ def _by_uplink(
     sizes: dict[bool, int],
 ) -> Hand:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    store = SqliteQueue(out.with_suffix(".db"), "bench-node", boot, 500_000_000)
+    store = SqliteQueue(out.with_suffix(".db"), sender.id, boot, 500_000_000)
     uplink = Uplink(store, sender, connect, RateLimiter(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
     uplink.switch_to(endpoint)

@@ -1,36 +1,36 @@
-"""Deterministic link: token bucket, delays, changes, loss, gathered acknowledgements.
+"""Deterministic link: token bucket, delays, loss, and everything that may change.
 
-The uplink's own `InFlight` decides what is sent over it. A backlog fills the link, and
-now and then an urgent message is added; the result is how long each took to arrive,
-and which part of the link's capacity the backlog used.
+Rates change in steps: once, at random, or to nothing for an outage, during which the
+link keeps what it has. Segments and answers arrive in order, whatever their delay.
 """
 
-import heapq
-import itertools
 import random
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
-from edge_agent.queue.base import QueuedMessage
-from edge_agent.uplink.congestion import FRAME_BYTES, LinkEstimate
-from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
-from edge_agent.uplink.rate_limit import SEGMENT_HEADER_BYTES
-from edge_agent.uplink.uplink import MAX_EXCESS_BYTES
+from edge_agent.uplink.link_meters import FRAME_BYTES
 from experiments.bench.net import FRAME_BURST_BYTES
-from spatial_mqtt.senml import MessageId
 
 LINE_BYTES_PER_S = 125e6
 """Speed at which a burst passes."""
 
-SUBSCRIPTION_BYTES = 80
-URGENT_BYTES = 260 + SEGMENT_HEADER_BYTES
-PAUSE_S = 3.0
-"""Pause of the backlog before the measurement: a bucket fills meanwhile."""
+ANSWER_BYTES = 72
+PUBACK_BYTES = 4
+"""A PUBACK in a segment of its own, and one that shares the segment of those that
+wait (Nagle's algorithm)."""
 
-RELEARN_S = 12.0
-"""Time after a change of the link in which urgent messages are not judged."""
+TCP_TIMEOUT_S = 0.2
+"""Least time after which TCP repeats what a policer has dropped, on Linux."""
 
-MATHIS = 1.22
-"""Constant of TCP's throughput with loss (Mathis et al. 1997)."""
+MOST_TIMEOUT_S = 3.0
+WALK_STEP_S = 0.5
+JITTER_STEP_S = 0.02
+WANDER_PER_S = 0.6
+JITTER_PER_S = 1.0
+"""Standard deviation of the change in a second, as a part of the range. The delay goes
+through its range in about a second, as on cellular links, the rate in two or three."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,12 @@ class LinkPlan:
         new_one_way_s: Delay after the middle of the run; None for the same.
         loss: Share of the segments that are lost and sent again by TCP.
         ack_interval_s: Acknowledgements come at multiples of this time.
+        jitter_s: Each delay wanders between `one_way_s` and this much more.
+        outage_s: Length of the outages, in which nothing arrives.
+        walk: Factor between the least and the highest rate of a random walk.
+        answer_bps: Rate of the opposite direction; None for one without limit.
+        is_policer: Whether it drops what exceeds the rate, so that TCP repeats it.
+        other_share: Share of the link that other traffic takes every other 5 s.
     """
 
     rate_bps: float
@@ -54,6 +60,12 @@ class LinkPlan:
     new_one_way_s: float | None = None
     loss: float = 0.0
     ack_interval_s: float = 0.0
+    jitter_s: float = 0.0
+    outage_s: float = 0.0
+    walk: float = 1.0
+    answer_bps: float | None = None
+    is_policer: bool = False
+    other_share: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -70,6 +82,45 @@ class LinkPlan:
         """Whether the bar for the goodput is the lower one."""
         return self.one_way_s >= 0.3  # noqa: PLR2004 - seconds
 
+    def outages_s(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
+        """Start and end of the outages in a time."""
+        if not self.outage_s:
+            return []
+        every_s = max(10.0, 3 * self.outage_s)
+        count = int((end_s - start_s) / every_s) + 1
+        starts_s = [start_s + 4.0 + n * every_s for n in range(count)]
+        return [(s, s + self.outage_s) for s in starts_s if s < end_s]
+
+
+class RateSchedule:
+    """Rate of a link over time.
+
+    Args:
+        steps: Times and the rates from then on, in bytes per second.
+    """
+
+    def __init__(self, steps: Sequence[tuple[float, float]]) -> None:
+        self._steps_s = [start_s for start_s, _ in steps]
+        self._rates = [rate for _, rate in steps]
+        parts = [
+            rate * (end_s - start_s) for (start_s, rate), (end_s, _) in pairwise(steps)
+        ]
+        self._bytes = list(accumulate(parts, initial=0.0))
+
+    def rate_at(self, at_s: float) -> float:
+        """Bytes per second."""
+        return self._rates[bisect_right(self._steps_s, at_s) - 1]
+
+    def bytes_until(self, at_s: float) -> float:
+        """Bytes that the link can carry from its start up to a time."""
+        n = bisect_right(self._steps_s, at_s) - 1
+        return self._bytes[n] + self._rates[n] * (at_s - self._steps_s[n])
+
+    def time_of(self, size_bytes: float) -> float:
+        """The time when the link can have carried so many bytes."""
+        n = bisect_right(self._bytes, size_bytes) - 1
+        return self._steps_s[n] + (size_bytes - self._bytes[n]) / self._rates[n]
+
 
 @dataclass
 class SimulatedLink:
@@ -78,60 +129,116 @@ class SimulatedLink:
     Attributes:
         plan: Its properties.
         change_s: Time of the change.
-        seed: Seed of the losses.
+        seed: Seed of all that is random.
+        start_s: Outages come after this time.
+        end_s: End of the run.
     """
 
     plan: LinkPlan
     change_s: float
     seed: int = 0
+    start_s: float = 0.0
+    end_s: float = 120.0
+    schedule: RateSchedule = field(init=False)
     _tokens: float = 0.0
     _tokens_s: float = 0.0
     _free_s: float = 0.0
+    _answers_free_s: float = 0.0
     _last_arrival_s: float = 0.0
+    _last_answer_s: float = 0.0
+    _jitter_s: list[float] = field(init=False)
     _random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin with a full bucket."""
         self._tokens = self.plan.burst_bytes
         self._random = random.Random(self.seed)  # noqa: S311 - a simulation
+        self.schedule = RateSchedule(self._rate_steps())
+        has_jitter = self.plan.jitter_s > 0
+        self._jitter_s = (
+            self._wander(JITTER_STEP_S, JITTER_PER_S) if has_jitter else [0.0]
+        )
+
+    def _rate_steps(self) -> list[tuple[float, float]]:
+        plan = self.plan
+        walk = self._wander(WALK_STEP_S, WANDER_PER_S) if plan.walk != 1.0 else [0.5]
+        outages_s = plan.outages_s(self.start_s, self.end_s)
+        times_s = {n * WALK_STEP_S for n in range(len(walk))}
+        times_s |= {s for outage in outages_s for s in outage}
+        times_s |= {self.change_s} - {float("inf")}
+        steps = []
+        for at_s in sorted(times_s):
+            rate = plan.rate * (plan.rate_factor if at_s >= self.change_s else 1.0)
+            rate *= plan.walk ** (
+                walk[min(int(at_s / WALK_STEP_S), len(walk) - 1)] - 0.5
+            )
+            is_out = any(start_s <= at_s < end_s for start_s, end_s in outages_s)
+            steps.append((at_s, 0.0 if is_out else rate))
+        return steps
+
+    def _wander(self, step_s: float, per_s: float) -> list[float]:
+        """A random walk between 0 and 1, reflected at both."""
+        size = per_s * step_s**0.5
+        values = [0.5]
+        for _ in range(int((self.end_s + 60.0) / step_s)):
+            value = abs(values[-1] + self._random.gauss(0, size)) % 2
+            values.append(min(value, 2 - value))
+        return values
 
     def rate_at(self, now_s: float) -> float:
         """Bytes per second."""
-        changed = self.plan.rate_factor if now_s >= self.change_s else 1.0
-        return self.plan.rate * changed
+        return self.schedule.rate_at(now_s)
 
     def one_way_at(self, now_s: float) -> float:
         """Delay of each direction."""
         new_s = self.plan.new_one_way_s
         is_new = new_s is not None and now_s >= self.change_s
-        return new_s if is_new and new_s is not None else self.plan.one_way_s
+        least_s = new_s if is_new and new_s is not None else self.plan.one_way_s
+        step = min(int(now_s / JITTER_STEP_S), len(self._jitter_s) - 1)
+        return least_s + self.plan.jitter_s * self._jitter_s[step]
 
     def send(self, size_bytes: int, now_s: float) -> tuple[float, float]:
         """Send a segment; return when it arrives and when its answer does."""
         sent_s = self._depart(size_bytes, max(now_s, self._free_s))
-        one_way_s = self.one_way_at(now_s)
+        one_way_s = self.one_way_at(sent_s)
         arrival_s = sent_s + one_way_s
         if self.plan.loss and self._random.random() < self.plan.loss:
             arrival_s += 2 * one_way_s + 0.03 + size_bytes / self.rate_at(sent_s)
         # TCP delivers in order: what follows a lost segment waits for it.
         self._last_arrival_s = arrival_s = max(arrival_s, self._last_arrival_s)
-        answer_s = arrival_s + one_way_s
+        return arrival_s, self._answer_s(arrival_s)
+
+    def _answer_s(self, arrival_s: float) -> float:
+        """When the answer to what arrives has come back."""
+        sent_s = arrival_s
+        if self.plan.answer_bps is not None:
+            is_waiting = sent_s < self._answers_free_s
+            size_bytes = PUBACK_BYTES if is_waiting else ANSWER_BYTES
+            sent_s = max(sent_s, self._answers_free_s)
+            sent_s += size_bytes * 8 / self.plan.answer_bps
+            self._answers_free_s = sent_s
+        answer_s = sent_s + self.one_way_at(sent_s)
         if interval_s := self.plan.ack_interval_s:
-            answer_s += interval_s - arrival_s % interval_s
-        return arrival_s, answer_s
+            answer_s += interval_s - sent_s % interval_s
+        self._last_answer_s = max(answer_s, self._last_answer_s)
+        return self._last_answer_s
 
     def _depart(self, size_bytes: int, now_s: float) -> float:
         """Take the tokens of a segment; return when it has left."""
         self._fill(now_s)
+        timeout_s = TCP_TIMEOUT_S + 2 * self.plan.one_way_s
         while self._tokens < size_bytes:
-            missing_s = (size_bytes - self._tokens) / self.rate_at(now_s)
-            until_s = now_s + missing_s
-            if now_s < self.change_s < until_s:
-                until_s = self.change_s
-            depth = max(self.plan.burst_bytes, size_bytes)
-            gained = self.rate_at(now_s) * (until_s - now_s)
-            self._tokens = min(depth, self._tokens + gained + 1e-6)
-            now_s = self._tokens_s = until_s
+            if self.plan.is_policer:
+                now_s += timeout_s
+                timeout_s = min(2 * timeout_s, MOST_TIMEOUT_S)
+                self._fill(now_s)
+                continue
+            missing_bytes = size_bytes - self._tokens
+            carried_bytes = self.schedule.bytes_until(now_s)
+            now_s = self._tokens_s = self.schedule.time_of(
+                carried_bytes + missing_bytes
+            )
+            self._tokens = size_bytes
         self._tokens -= size_bytes
         self._free_s = now_s + size_bytes / LINE_BYTES_PER_S
         return self._free_s
@@ -139,182 +246,17 @@ class SimulatedLink:
     def _fill(self, now_s: float) -> None:
         """Add the tokens of the time since the last ones."""
         start_s, self._tokens_s = self._tokens_s, max(now_s, self._tokens_s)
-        old_s = max(0.0, min(self._tokens_s, self.change_s) - start_s)
-        new_s = self._tokens_s - start_s - old_s
-        gained = self.plan.rate * (old_s + self.plan.rate_factor * new_s)
+        gained = self.schedule.bytes_until(self._tokens_s)
+        gained -= self.schedule.bytes_until(start_s)
         self._tokens = min(self._tokens + gained, self.plan.burst_bytes)
 
-
-@dataclass(frozen=True)
-class Load:
-    """What is sent over the link.
-
-    Attributes:
-        message_bytes: Size of a message of the backlog on the wire.
-        urgent: Number of urgent messages.
-        settle_s: Time with a backlog before the measurement.
-        measure_s: Length of the measurement.
-        known: What an earlier connection has stored.
-    """
-
-    message_bytes: int = 1066
-    urgent: int = 12
-    settle_s: float = 25.0
-    measure_s: float = 60.0
-    known: LinkEstimate | None = None
-
-    @classmethod
-    def for_plan(cls, plan: LinkPlan) -> "Load":
-        """A load that lasts longer on a slow link with a large burst."""
-        is_fast = plan.rate_bps * max(1.0, plan.rate_factor) >= 2e6  # noqa: PLR2004
-        burst_s = 1.5 * plan.burst_bytes / plan.rate
-        settle_s = max(15.0 if is_fast else 25.0, burst_s) + PAUSE_S
-        return cls(settle_s=settle_s, measure_s=30.0 if is_fast else 60.0)
-
-
-@dataclass(frozen=True)
-class Result:
-    """Result of a run.
-
-    Attributes:
-        over_s: Sorted; by how much each urgent message exceeded a segment's time, the
-            delay of the link and 0.5 s; negative when it was faster.
-        over_burst_s: The same for the time of the whole burst and 1.0 s.
-        goodput: Part of what the link can carry that was acknowledged.
-    """
-
-    over_s: list[float]
-    over_burst_s: list[float]
-    goodput: float
-
-    @property
-    def p90_over_s(self) -> float:
-        """The value that nine of ten urgent messages do not exceed."""
-        return self.over_s[int(0.9 * len(self.over_s))]
-
-    def misses(self, plan: LinkPlan) -> list[str]:
-        """The bars that the run does not reach."""
-        missed = []
-        if plan.has_small_burst and not plan.loss:
-            over_s = self.over_s[-1]
-        else:
-            over_s = max(self.p90_over_s, self.over_burst_s[-1] if not plan.loss else 0)
-        if over_s > 0:
-            missed.append(f"urgent {over_s:.2f} s too late")
-        least = 0.75 if plan.is_far else 0.9
-        if self.goodput < least:
-            missed.append(f"goodput {self.goodput:.2f}")
-        return missed
-
-
-class _Run:
-    """One run, as events in the order of their times."""
-
-    def __init__(self, plan: LinkPlan, load: Load, seed: int) -> None:
-        self.plan, self.load = plan, load
-        middle_s = load.settle_s + load.measure_s / 2
-        is_changed = plan.rate_factor != 1.0 or plan.new_one_way_s is not None
-        self.change_s = middle_s if is_changed else float("inf")
-        self.link = SimulatedLink(plan, self.change_s, seed)
-        self.flight = InFlight(FlightLimits(max_awaiting=100_000), CustodyMode.PUBACK)
-        self.delays: list[tuple[float, float]] = []
-        self.acked_bytes = 0
-        self._tokens = itertools.count()
-        self._events: list[tuple[float, int, str, int, int]] = []
-        self._waiting: list[float] = []
-        self._woken_s = 0.0
-        jitter = random.Random(seed)  # noqa: S311 - a simulation
-        gap_s = (load.measure_s - 2) / load.urgent
-        for number in range(load.urgent):
-            at_s = load.settle_s + gap_s * (number + jitter.uniform(0, 0.6))
-            self._add(at_s, "urgent")
-        self._add(load.settle_s, "wake")
-
-    def run(self) -> None:
-        """Run to the end of the measurement."""
-        _, up_s = self.link.send(SUBSCRIPTION_BYTES, 0.0)
-        self._add(up_s, "up")
-        end_s = self.load.settle_s + self.load.measure_s
-        while self._events and self._events[0][0] <= end_s:
-            now_s, _, kind, token, size = heapq.heappop(self._events)
-            if kind == "up":
-                self.flight.on_up(now_s, 100_000, (), now_s, self.load.known)
-            elif kind == "urgent":
-                self._waiting.append(now_s)
-            elif kind == "ack":
-                self.flight.on_published(token, None, now_s)
-                self.flight.take_actions(now_s)
-                self.acked_bytes += size if now_s >= self.load.settle_s else 0
-            self._send(now_s)
-
-    def _send(self, now_s: float) -> None:
-        flight = self.flight
-        while self._waiting and flight.sendable_bytes(now_s, is_urgent=True) > 0:
-            arrival_s = self._put(URGENT_BYTES, now_s)
-            put_s = self._waiting.pop(0)
-            self.delays.append((put_s, arrival_s - put_s))
-        if self.load.settle_s - PAUSE_S <= now_s < self.load.settle_s:
-            return
-        size = self.load.message_bytes
-        while free := flight.sendable_bytes(now_s):
-            if flight.bytes_in_flight and size > free + MAX_EXCESS_BYTES:
-                break
-            self._put(size, now_s)
-        wait_s = flight.pace_wait_s(now_s)
-        if wait_s is not None and self._woken_s <= now_s:
-            self._woken_s = now_s + max(wait_s, 0.001)
-            self._add(self._woken_s, "wake")
-
-    def _put(self, size: int, now_s: float) -> float:
-        token = next(self._tokens)
-        message = QueuedMessage(token, MessageId("n", "b", token), 1, "/t", b"")
-        self.flight.on_sent(token, (message,), size, now_s)
-        arrival_s, answer_s = self.link.send(size, now_s)
-        self._add(answer_s, "ack", token, size)
-        return arrival_s
-
-    def _add(self, at_s: float, kind: str, token: int = 0, size: int = 0) -> None:
-        heapq.heappush(self._events, (at_s, next(self._tokens), kind, token, size))
-
-
-def simulate(plan: LinkPlan, load: Load, seed: int) -> Result:
-    """Run a load over a link."""
-    run = _Run(plan, load, seed)
-    run.run()
-    over_s, over_burst_s = [], []
-    for put_s, delay_s in run.delays:
-        if run.change_s <= put_s < run.change_s + RELEARN_S:
-            continue
-        rate, one_way_s = run.link.rate_at(put_s), run.link.one_way_at(put_s)
-        repeat_s = 2 * one_way_s + 0.1 if plan.loss else 0.0
-        largest = max(FRAME_BYTES, load.message_bytes)
-        over_s.append(delay_s - (largest / rate + one_way_s + 0.5 + repeat_s))
-        over_burst_s.append(delay_s - (plan.burst_bytes / rate + one_way_s + 1.0))
-    goodput = run.acked_bytes / _capacity_bytes(plan, load)
-    return Result(sorted(over_s), sorted(over_burst_s), goodput)
-
-
-def _capacity_bytes(plan: LinkPlan, load: Load) -> float:
-    """What TCP can carry over the link during the measurement."""
-    rate = plan.rate * (1 + plan.rate_factor) / 2
-    if plan.loss:
-        round_trip_s = 2 * plan.one_way_s + 0.03
-        rate = min(rate, MATHIS * FRAME_BYTES / (round_trip_s * plan.loss**0.5))
-    return rate * load.measure_s
-
-
-RATES_BPS = (10e3, 30e3, 64e3, 128e3, 500e3, 2e6, 10e6)
-BURSTS = (FRAME_BURST_BYTES, 5000, 16_000, 64_000)
-DELAYS_S = (0.001, 0.02, 0.05, 0.3)
-KINDS = ("constant", "10 times slower", "10 times faster", "1 % loss")
-
-
-def grid(kind: str, rates_bps: tuple[float, ...] = RATES_BPS) -> list[LinkPlan]:
-    """Links of a kind; before and after a change, 10 kbps to 10 Mbps."""
-    factor = {"10 times slower": 0.1, "10 times faster": 10.0}.get(kind, 1.0)
-    loss = 0.01 if kind == "1 % loss" else 0.0
-    return [
-        LinkPlan(rate, burst, one_way_s, factor, None, loss)
-        for rate, burst, one_way_s in itertools.product(rates_bps, BURSTS, DELAYS_S)
-        if RATES_BPS[0] <= rate * factor <= RATES_BPS[-1]
-    ]
+    def capacity_bytes(self, start_s: float, end_s: float) -> float:
+        """Bytes that it can carry in a time, its burst left out; a policer with TCP."""
+        if not self.plan.is_policer:
+            first, last = (self.schedule.bytes_until(s) for s in (start_s, end_s))
+            return last - first
+        link = SimulatedLink(self.plan, self.change_s, self.seed, end_s=self.end_s)
+        size_bytes, link._free_s = 0, start_s
+        while link.send(FRAME_BYTES, start_s)[0] < end_s:
+            size_bytes += FRAME_BYTES
+        return size_bytes - self.plan.burst_bytes

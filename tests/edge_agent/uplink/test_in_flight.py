@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.queue.base import QueuedMessage
-from edge_agent.uplink.congestion import FRAME_BYTES, START_FRAMES
+from edge_agent.uplink.congestion import START_FRAMES
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
+from edge_agent.uplink.link_meters import FRAME_BYTES
 from edge_agent.uplink.rate_limit import SEGMENT_BYTES
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.senml import MessageId
@@ -46,6 +47,19 @@ def test_puback_does_not_end_custody_with_receipts() -> None:
     assert f.take_actions(0.2).ack == []
     f.on_receipt(receipt(1))
     assert f.take_actions(0.3).ack == [1]
+
+
+def test_silence_does_not_hold_back_urgent_messages() -> None:
+    """After an outage, TCP at the broker may repeat its answers seconds later."""
+    f = InFlight(replace(LIMITS, window_bytes=FRAME_BYTES))
+    f.on_up(0.0, receive_maximum=20)
+    f.on_sent(1, (message(1),), FRAME_BYTES, 0.0)
+    f.on_sent(2, (message(2),), SEGMENT_BYTES, 0.0)
+
+    assert f.sendable_bytes(1.9, is_urgent=True) == 0
+    assert f.sendable_bytes(2.1, is_urgent=True) == SEGMENT_BYTES
+    assert f.sendable_bytes(4.1, is_urgent=True) == 2 * SEGMENT_BYTES
+    assert f.sendable_bytes(9.9) == 0
 
 
 def test_receipt_before_its_puback_counts() -> None:
