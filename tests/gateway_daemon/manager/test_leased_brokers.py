@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway_daemon.manager.api import apply_message
 from gateway_daemon.manager.leased_brokers import (
     GRACE_S,
     BrokerLeases,
@@ -14,8 +15,15 @@ from gateway_daemon.manager.leased_brokers import (
 )
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import ManagerView
-from spatial_mqtt.directory import BrokerEntry, BrokerHeartbeat, BrokerInfo
+from spatial_mqtt.directory import (
+    BrokerEntry,
+    BrokerHeartbeat,
+    BrokerInfo,
+    encode_directory_message,
+)
 from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.topics import AREA_REQUEST_CONTENT, BROKER_ADD
+from spatial_mqtt.transport import IncomingMessage
 
 EAST, WEST = BrokerInfo("east", 1883), BrokerInfo("west", 1883)
 
@@ -102,3 +110,15 @@ def test_address_of_a_forgotten_broker_is_free() -> None:
     assert forgotten.with_owner(EAST, "d2", 3).owner_of(EAST) == "d2"
     with pytest.raises(DirectoryError, match="a gateway that sent a notice"):
         forget_server(forgotten, EAST, 4)
+
+
+@pytest.mark.parametrize("content", [AREA_REQUEST_CONTENT, None])
+def test_request_for_a_manager_of_the_original_is_ignored(content: str | None) -> None:
+    """A broker of an administrator would stay for ever."""
+    entry = encode_directory_message(BrokerEntry("/1", EAST))
+    message = IncomingMessage(
+        BROKER_ADD, entry, 1, False, None, None, None, (0, 1), content
+    )
+    registry = apply_message(Registry("m"), message, 1)
+
+    assert areas_of(registry, EAST) == ([] if content else ["/1"])
