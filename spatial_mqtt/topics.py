@@ -49,23 +49,16 @@ GATEWAY_AREA_REQUEST: Final = "/api/notice/gatewaybroker/wish"
 where only administrators may write, takes precedence."""
 
 AREA_REQUEST_CONTENT: Final = "wish"
-"""Content type of a gateway's own request on `GATEWAY_SET`, and of a broker's own on
-`BROKER_ADD`, for Gamma's Managers."""
+"""Content type of a server's own request on a tool's topic, for Gamma's Managers."""
 
 GATEWAY_MESSAGES: Final = "/api/from/+/notice/gatewaybroker/#"
-"""Extension: what gateways publish on ``/api/notice/gatewaybroker...``, each below its
-name, which its broker has checked against the certificate."""
+"""Extension: what gateways publish, below the checked name of a certificate."""
 
 BROKER_NOTICE: Final = "/api/notice/distributedbroker"
 BROKER_HEARTBEAT: Final = f"{BROKER_NOTICE}/here"
-"""Extension: a distributed broker is up and requests areas."""
-
 BROKER_DOWN: Final = f"{BROKER_NOTICE}/down"
-"""Extension: a distributed broker that sent heartbeats stops."""
-
 BROKER_MESSAGES: Final = "/api/from/+/notice/distributedbroker/#"
-"""Extension: the same, each below the name of the broker's certificate."""
-
+"""Extensions: a distributed broker is up and requests areas, or stops."""
 GATEWAY_FORGET: Final = "/api/tool/gatewaybroker/forget"
 BROKER_ADD: Final = "/api/tool/distributedbroker/add"
 BROKER_REMOVE: Final = "/api/tool/distributedbroker/remove"
@@ -148,16 +141,12 @@ FRAGMENT_CONTENT: Final = "chunk"
 """Content type of a fragment of a large message."""
 
 CACHED_TOPICS: Final = 8192
-MAX_TOPIC_CHARS: Final = 512
-"""Limit of a message's topic. MQTT allows 65,535 bytes, which each message of a batch
-would take again, and each entry of a cache."""
-
 """Size of the caches of parsed topics."""
 
+MAX_TOPIC_CHARS: Final = 512
+"""Limit of a topic, which a cache stores for each entry; that of MQTT is 65,535."""
 
-_FORWARD = "/forward"
-_FROM = "/from/"
-_CUSTODY = "/custody/"
+_FORWARD, _FROM, _CUSTODY = "/forward", "/from/", "/custody/"
 _API, _API_FROM = "/api", "/api/from/"
 _OTHER_PREFIXES = ("/drill/", "/update/", "/piece/", "/api/", "/overlay/")
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from experiments.bench.net import PREFIX, run_command, sweep
+from experiments.bench.net import MODEM_BYTES, PREFIX, Shape, run_command, sweep
 
 SUBNET = "10.231.78"
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -25,6 +25,7 @@ class Lan:
     def __init__(self, machines: Sequence[str]) -> None:
         self._names = list(machines)
         self._switch = self.namespace("switch")
+        self._has_link = False
 
     def __enter__(self) -> Self:
         """Create the switch and connect every machine."""
@@ -49,10 +50,41 @@ class Lan:
         """Return the IPv4 address of a machine."""
         return f"{SUBNET}.{self._names.index(machine) + 1}"
 
-    def bytes(self, machine: str) -> int:
-        """Return the bytes of frames that a machine has sent so far."""
-        path = "/sys/class/net/lan/statistics/tx_bytes"
+    def bytes(self, machine: str, device: str = "lan") -> int:
+        """Return the bytes of frames that a machine has sent so far.
+
+        Args:
+            machine: Its name.
+            device: ``lan``, or ``slow`` for the link that `shape` made.
+        """
+        path = f"/sys/class/net/{device}/statistics/tx_bytes"
         return int(run_command(f"ip netns exec {self.namespace(machine)} cat {path}"))
+
+    def shape(self, one: str, other: str, shape: Shape) -> None:
+        """Set the rate of both directions between two machines, without a delay.
+
+        The first call gives the two a link of their own, which their connections take
+        from then on.
+        """
+        sides = ((one, other), (other, one))
+        if not self._has_link:
+            self._has_link = True
+            ends = f"slow type veth peer name slow netns {self.namespace(other)}"
+            run_command(f"ip -n {self.namespace(one)} link add {ends}")
+            for here, there in sides:
+                space = self.namespace(here)
+                # Whole segments, and the usual congestion control, as in `Net`.
+                run_command(f"ip -n {space} link set slow addrgenmode none")
+                run_command(f"ip -n {space} link set slow up gso_max_segs 1")
+                run_command(
+                    f"ip -n {space} route add {self.address(there)}/32 dev slow "
+                    f"src {self.address(here)} congctl cubic"
+                )
+        for here, _ in sides:
+            run_command(
+                f"tc -n {self.namespace(here)} qdisc replace dev slow root tbf rate "
+                f"{shape.rate_bps:.0f}bit burst {shape.burst_bytes} limit {MODEM_BYTES}"
+            )
 
     def _create(self) -> None:
         run_command(f"ip netns add {self._switch}")

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gateway_daemon.manager.registry import LEASE_INTERVALS, Registry
-from gateway_daemon.manager.replication import RecordKey
+from gateway_daemon.manager.replication import RecordKey, parse_gateway_key
 from gateway_daemon.manager.table_changes import add_broker, remove_broker
 from spatial_mqtt.directory import (
     BrokerEntry,
@@ -39,12 +39,11 @@ Refusals = list[DirectoryError]
 
 def leased_areas(registry: Registry) -> dict[BrokerInfo, tuple[str, ...]]:
     """Return the areas of each leased broker."""
-    found = {}
-    for key, record in registry.records.items():
-        if key.kind == "leased" and isinstance(record.value, tuple):
-            host, _, port = key.name.rpartition(":")
-            found[BrokerInfo(host, int(port))] = record.value
-    return found
+    return {
+        parse_gateway_key(key): record.value
+        for key, record in registry.records.items()
+        if key.kind == "leased" and isinstance(record.value, tuple)
+    }
 
 
 def lease_areas(

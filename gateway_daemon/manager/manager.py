@@ -24,6 +24,7 @@ from gateway_daemon.manager.brokers import (
     BrokerMessage,
     BrokerSession,
     BrokerUp,
+    Connect,
     DirectoryPublisher,
     NoticesSubscribed,
     StoredNotices,
@@ -175,16 +176,17 @@ class Manager:
             BrokerSession(peer, at_peers, self._inbox.put) for peer in connectors.peers
         ]
         self._publisher = DirectoryPublisher(self._own)
-        self._notices = (
-            StoredNotices(
-                connectors.notices,
-                self._on_stored_notice,
-                lambda: self._inbox.put(NoticesSubscribed()),
-            )
-            if connectors.notices is not None
-            else None
-        )
+        self._notices = self._make_notices(connectors.notices)
         self._parts: tuple[Service, ...] = (self._notices,) if self._notices else ()
+
+    def _make_notices(self, connect: Connect | None) -> StoredNotices | None:
+        if connect is None:
+            return None
+        return StoredNotices(
+            connect,
+            self._on_stored_notice,
+            lambda: self._inbox.put(NoticesSubscribed()),
+        )
 
     def attach(self, *services: Service) -> None:
         """Add services that start and stop with the Manager; call before `run`."""

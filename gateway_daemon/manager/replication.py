@@ -118,7 +118,7 @@ class KeyedRecord(msgspec.Struct, frozen=True):
 
 
 def parse_gateway_key(key: RecordKey) -> BrokerInfo:
-    """Parse the gateway from a key of areas.
+    """Parse the gateway or broker from a key of areas.
 
     Raises:
         ValueError: The name is not ``host:port``.

@@ -268,7 +268,10 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
         has_tables=True,
     ),
     "docs/how-to/judge.md": Page({0: BACKEND + READINGS}),
-    GATEWAY: Page({0: OFFICE.partition("gateway-daemon")[0]}),
+    GATEWAY: Page({
+        0: OFFICE.partition("gateway-daemon")[0],
+        1: file_of(GATEWAY, 2, "broker.toml"),
+    }),
     "docs/how-to/image.md": Page(
         {
             3: OFFICE + "openssl genpkey -algorithm ed25519 -out rollout.pem\n"

@@ -94,10 +94,12 @@ def test_example_of_a_fleet_is_valid() -> None:
 
 def test_examples_of_gateway_and_manager_are_valid() -> None:
     """An operator can copy them from the how-to."""
-    manager, gateway = blocks(ROOT / "docs/how-to/gateway.md", "toml")
+    examples = blocks(ROOT / "docs/how-to/gateway.md", "toml")
+    manager, gateway, broker = map(parse_toml, examples)
 
-    assert build_settings(ManagerSettings, parse_toml(manager)).broker[0].topic == "/"
-    assert build_settings(GatewaySettings, parse_toml(gateway)).gateway.id == "gw-otani"
+    assert build_settings(ManagerSettings, manager).broker[0].topic == "/"
+    assert build_settings(GatewaySettings, gateway).gateway.id == "gw-otani"
+    assert build_settings(AnnouncedBrokerSettings, broker).broker.id == "d1"
 
 
 def test_examples_of_several_managers_are_valid() -> None:
@@ -114,7 +116,7 @@ def test_examples_of_several_managers_are_valid() -> None:
 @pytest.mark.parametrize("page", ["how-to/autoscale.md", "reference/metrics.md"])
 def test_additions_to_a_managers_settings_are_valid(page: str) -> None:
     """An operator can append them to the example of the how-to."""
-    manager, _ = blocks(ROOT / "docs/how-to/gateway.md", "toml")
+    manager, *_ = blocks(ROOT / "docs/how-to/gateway.md", "toml")
     for text in blocks(ROOT / "docs" / page, "toml"):
         assert build_settings(
             ManagerSettings, {**parse_toml(manager), **parse_toml(text)}

@@ -1,0 +1,124 @@
+"""Leases of distributed brokers, as pure changes of a registry."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway_daemon.manager.api import apply_message
+from gateway_daemon.manager.leased_brokers import (
+    GRACE_S,
+    BrokerLeases,
+    end_lease,
+    forget_server,
+    lease_areas,
+    leased_areas,
+)
+from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.replication import ManagerView
+from spatial_mqtt.directory import (
+    BrokerEntry,
+    BrokerHeartbeat,
+    BrokerInfo,
+    encode_directory_message,
+)
+from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.topics import AREA_REQUEST_CONTENT, BROKER_ADD
+from spatial_mqtt.transport import IncomingMessage
+
+EAST, WEST = BrokerInfo("east", 1883), BrokerInfo("west", 1883)
+
+
+def leased(*areas: str, registry: Registry | None = None) -> Registry:
+    """A registry in which the broker in the east has areas by heartbeats."""
+    here = BrokerHeartbeat(EAST, areas, 10.0)
+    return lease_areas(registry or Registry("m"), here, 1)[0]
+
+
+def areas_of(registry: Registry, broker: BrokerInfo) -> list[str]:
+    return [e.topic for e in registry.brokers if e.broker_info == broker]
+
+
+def test_heartbeat_that_changes_nothing_leaves_the_registry() -> None:
+    """Otherwise each one would be a new version of the table."""
+    registry = leased("/1", "/2")
+
+    assert areas_of(registry, EAST) == ["/1", "/2"]
+    assert leased("/1", "/2", registry=registry) == registry
+
+
+def test_area_that_is_no_longer_requested_is_taken() -> None:
+    assert areas_of(leased("/2", "/3", registry=leased("/1", "/2")), EAST) == [
+        "/2",
+        "/3",
+    ]
+
+
+def test_broker_of_the_settings_is_not_leased() -> None:
+    """The end of its heartbeats leaves it in the table."""
+    fixed = Registry("m").with_configured_brokers([BrokerEntry("/", EAST)])
+    registry = leased("/", "/1", registry=fixed)
+
+    assert leased_areas(registry) == {EAST: ("/1",)}
+    assert areas_of(end_lease(registry, EAST, 2)[0], EAST) == ["/"]
+
+
+def test_taken_area_is_refused_and_the_free_one_given() -> None:
+    registry, refusals = lease_areas(
+        leased("/1"), BrokerHeartbeat(WEST, ("/1", "/2"), 10.0), 2
+    )
+
+    assert areas_of(registry, WEST) == ["/2"]
+    (refusal,) = map(str, refusals)
+    assert refusal == (
+        "topic must be an area without a broker, got '/1 -> west:1883'; "
+        "remove its broker east:1883 first"
+    )
+
+
+def test_broker_that_no_manager_sees_is_taken_after_the_grace() -> None:
+    """After a start of the Manager, no heartbeat may ever come."""
+    leases, registry = BrokerLeases(), replace(leased("/1"), brokers_here=frozenset())
+    for now_s in (0.0, GRACE_S - 1):
+        registry, _ = leases.end_expired(registry, (now_s, 2))
+        assert areas_of(registry, EAST) == ["/1"]
+
+    registry, _ = leases.end_expired(registry, (GRACE_S, 3))
+    assert areas_of(registry, EAST) == []
+
+
+def test_broker_that_another_manager_sees_keeps_its_areas() -> None:
+    leases, view = BrokerLeases(), ManagerView("other", brokers=(EAST,))
+    registry = leased("/1").with_view(view)
+    for now_s in (0.0, GRACE_S, 2 * GRACE_S):
+        registry, _ = leases.end_expired(registry, (now_s, 2))
+    assert areas_of(registry, EAST) == ["/1"]
+
+    registry = registry.without_view("other")
+    for now_s in (2 * GRACE_S, 3 * GRACE_S):
+        registry, _ = leases.end_expired(registry, (now_s, 3))
+    assert areas_of(registry, EAST) == []
+
+
+def test_address_of_a_forgotten_broker_is_free() -> None:
+    """An administrator gives it to a new certificate."""
+    registry = leased("/1").with_owner(EAST, "d1", 1)
+    with pytest.raises(DirectoryError, match="that is not yet d1's"):
+        registry.with_owner(EAST, "d2", 2)
+    forgotten = forget_server(registry, EAST, 2)
+
+    assert areas_of(forgotten, EAST) == []
+    assert forgotten.with_owner(EAST, "d2", 3).owner_of(EAST) == "d2"
+    with pytest.raises(DirectoryError, match="a gateway that sent a notice"):
+        forget_server(forgotten, EAST, 4)
+
+
+@pytest.mark.parametrize("content", [AREA_REQUEST_CONTENT, None])
+def test_request_for_a_manager_of_the_original_is_ignored(content: str | None) -> None:
+    """A broker of an administrator would stay for ever."""
+    entry = encode_directory_message(BrokerEntry("/1", EAST))
+    message = IncomingMessage(
+        BROKER_ADD, entry, 1, False, None, None, None, (0, 1), content
+    )
+    registry = apply_message(Registry("m"), message, 1)
+
+    assert areas_of(registry, EAST) == ([] if content else ["/1"])
