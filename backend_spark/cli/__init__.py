@@ -25,7 +25,7 @@ COMMANDS: Final = {
     ),
     "check": (
         "backend_spark.cli.check:check",
-        "Check what the services of a backend need on this machine.",
+        "Check what SERVICES need on this machine; by default all of a backend.",
     ),
     "console": (
         "backend_spark.cli.console:console",

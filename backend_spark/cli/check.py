@@ -43,7 +43,7 @@ EXIT_FAILED: Final = 1
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.argument("services", nargs=-1, type=click.Choice(SERVICES))
 def check(config_path: Path, *, as_json: bool, services: tuple[str, ...]) -> None:
-    """Check what SERVICES of a backend need on this machine; by default all of them.
+    """Check what SERVICES need on this machine; by default all of a backend.
 
     The status is 0 when nothing must be mended, 1 when something must, 78 when the
     settings are wrong.
