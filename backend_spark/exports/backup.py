@@ -135,11 +135,13 @@ def write_backup(section: BackendSection, target: Folder, now: datetime) -> Mani
     Raises:
         BackupError: The target has a backup, or what is there cannot be copied.
     """
+    tables, data = tables_folder(section), Path(section.data)
     if isinstance(target, Path):
+        if target.resolve().is_relative_to(data.resolve()):
+            raise BackupError(str(target), f"outside of {data}", "a folder in it")
         make_folder(target)
     if has_file(target, MANIFEST):
         raise BackupError(str(target), "without a backup", "one; name a new prefix")
-    tables, data = tables_folder(section), Path(section.data)
     if has_file(tables, REPLAYING):
         raise BackupError(str(tables), "whole", "an unfinished replay; finish it first")
     pinned = _pin(tables)

@@ -258,6 +258,14 @@ def test_replayed_tables_are_not_backed_up(
         write_backup(section, tmp_path / "backup", NOW)
 
 
+def test_backup_does_not_contain_itself(section: BackendSection) -> None:
+    """A target in the data folder would be copied into itself."""
+    fill(section)
+
+    with pytest.raises(BackupError, match="must be outside of"):
+        write_backup(section, Path(section.data) / "backup", NOW)
+
+
 def test_files_outside_are_refused(section: BackendSection, tmp_path: Path) -> None:
     """Whoever can write to the store cannot write elsewhere."""
     place = tmp_path / "backup"
