@@ -242,9 +242,7 @@ class ScoreSection:
         ),
         7 * 86_400.0,
     )
-    reviews: str | None = key(
-        KeyRule("Decisions of the console to apply, DATA/console/reviews.json."), None
-    )
+    reviews: str | None = key(KeyRule("Decisions: DATA/console/reviews.json."), None)
 
 
 @dataclass(frozen=True)
