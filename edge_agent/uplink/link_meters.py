@@ -74,6 +74,7 @@ class PacketTrain:
 
     @property
     def round_trip_s(self) -> float:
+        """Round trip of the first."""
         return self.acked_s - self.first.sent_s
 
     @property
