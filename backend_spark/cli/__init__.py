@@ -21,7 +21,7 @@ COMMANDS: Final = {
     ),
     "backup": (
         "backend_spark.cli.backup:backup",
-        "Write a backup to a folder or an object store; nothing has to stop.",
+        "Write a backup of log, tables and console to TARGET; nothing has to stop.",
     ),
     "check": (
         "backend_spark.cli.check:check",
@@ -93,7 +93,7 @@ COMMANDS: Final = {
     ),
     "postgis": (
         "backend_spark.cli.postgis:postgis",
-        "Bring a copy of the levels in a PostGIS database up to the tables.",
+        "Bring a copy of the levels in a PostGIS database up to the tables, then end.",
     ),
     "replay": (
         "backend_spark.cli.jobs:replay",
@@ -105,7 +105,7 @@ COMMANDS: Final = {
     ),
     "restore": (
         "backend_spark.cli.backup:restore",
-        "Restore a backup, and check each of its files and rows.",
+        "Restore the backup at SOURCE to the empty places of the settings.",
     ),
     "score": (
         "backend_spark.cli.jobs:score",

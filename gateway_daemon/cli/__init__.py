@@ -15,7 +15,7 @@ COMMANDS = {
     ),
     "broker": (
         "gateway_daemon.cli.run:broker",
-        "Announce a distributed broker to the Managers.",
+        "Announce a distributed broker to the Managers, while it runs.",
     ),
     "ca": (
         "gateway_daemon.cli.ca:ca_commands",
