@@ -387,11 +387,15 @@ MORE: Final = (
         lambda s: _at_once(s, 6.0 + 1e-6, tilt=3.0, crack=80.0, shocks=200.0),
         calm(3),
     ),
-    Case("six kicks in both directions", _six_kicks, calm(3)),
+    Case(
+        "six kicks in both directions",
+        _six_kicks,
+        (notice_at_most(3), siren_at_most(0)),
+    ),
     Case(
         "stuck axis, true creep along the other",
         _stuck_axis,
-        (reaches(4, 14.0, 45), node_reaches(4, 14.0, 45), flagged()),
+        (reaches(4, 14.0, 45), node_reaches(4, 14.0, 45)),
         hours=18.0,
     ),
     Case(

@@ -89,14 +89,15 @@ class VibrationRule:
         share = rules.clear_share if self._was > LOWEST else 1.0
         self._was = rules.level if count >= limit * share else LOWEST
         if self._was > LOWEST:
+            # what only the hysteresis keeps is no evidence, and nothing confirms it
+            is_reached, alone = count >= limit, min(rules.alone_level, rules.level)
             yield Detection(
                 self.rule,
                 self.sensor,
-                rules.level,
+                rules.level if is_reached else alone,
                 Reason(ReasonCode.SHOCKS, sensor=self.sensor, count=count, limit=limit),
-                unconfirmed_level=min(rules.alone_level, rules.level),
-                # what only the hysteresis keeps is no new evidence
-                evidence=(EvidenceKind.MOVEMENT,) if count >= limit else (),
+                unconfirmed_level=alone if is_reached else None,
+                evidence=(EvidenceKind.MOVEMENT,) if is_reached else (),
                 since_s=self._felt[0] if self._felt else None,
                 alone_notice_level=self._alone_notice_level,
                 steps=self._burst(limit),
