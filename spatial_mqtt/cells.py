@@ -75,10 +75,11 @@ class Cell:
             raise PositionError("face", "between 0 and 5", face)
         if len(digits) > LEAF_LEVEL or any(not 0 <= d <= 3 for d in digits):  # noqa: PLR2004
             raise PositionError("digits", "at most 30 digits between 0 and 3", digits)
-        cell_id = s2sphere.CellId.from_face_pos_level(face, 0, 0)
+        # As in `digits`: two bits a level below the face, and one marker bit.
+        found = face
         for digit in digits:
-            cell_id = cell_id.child(digit)
-        return cls(cell_id.id())
+            found = found << 2 | digit
+        return cls((found << 1 | 1) << 2 * (LEAF_LEVEL - len(digits)))
 
     @property
     def level(self) -> int:

@@ -69,6 +69,8 @@ class LevelRuns:
     def read_older(self, until_s: float) -> None:
         """Read the begins that are older than the grid from the tables."""
         wanted, self._unknown = self._unknown, {}
+        if not wanted:
+            return
         until = datetime.fromtimestamp(until_s, UTC)
         for token, at in self.tables.level_begins(wanted, until).items():
             self._begins[token] = wanted[token], round(at.timestamp())

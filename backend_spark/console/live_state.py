@@ -162,6 +162,9 @@ class CellCorners:
 SILVER_HOURS: Final = 6
 """Age limit of the first read of silver; older nodes are in the node table."""
 
+SILVER_ROWS: Final = 300_000
+"""Rows of silver in memory at a time, besides the newest of each node and name."""
+
 AHEAD_S: Final = 2 * STEP_S
 """A level belongs to the end of its step, which may be this far in the future."""
 
@@ -183,6 +186,7 @@ def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
     return pa.schema(fields)
 
 
+_SILVER: Final = _columns(SILVER, nodes.SILVER_COLUMNS)
 _ARRAY_COLUMNS: Final = _columns(LEVELS, level_grid.ARRAY_COLUMNS)
 """Columns for the arrays; the others are read of the newest row of each cell."""
 
@@ -240,16 +244,14 @@ class LiveState:
         levels = _columns(LEVELS, level_grid.COLUMNS)
         self._levels = TableFeed(self.tables / "levels", levels)
         self._node_table = TableFeed(self.tables / "nodes", NODES)
-        self._silver = TableFeed(
-            self.tables / "silver", _columns(SILVER, nodes.SILVER_COLUMNS)
-        )
+        self._silver = TableFeed(self.tables / "silver", _SILVER)
 
     def refresh(self) -> None:
         """Read new rows of the tables."""
         now_s = self.clock()
         present_s = self._levels.newest_s() if self.exercise else now_s
         since_s = present_s - level_grid.HOURS * 3600 - STEP_S
-        readings = self._silver.read_new(present_s - SILVER_HOURS * 3600)
+        readings = self._newest_readings(present_s - SILVER_HOURS * 3600)
         # Once only: later readings of these nodes are in silver.
         summaries = None if self.nodes.by_id else self._node_table.read_new(0.0)
         changed = self._take_levels(since_s, now_s)
@@ -271,6 +273,20 @@ class LiveState:
             with self.lock:
                 self._update_runs(self._present_levels()[0])
         self._runs.read_older(self.grid.end_s)
+
+    def _newest_readings(self, since_s: float) -> pa.Table | None:
+        """Newest unread reading of each node and name; None without any.
+
+        The hours of the first read are never in memory together.
+        """
+        newest: list[pa.Table] = []
+        rows = 0
+        for part in self._silver.read_parts(since_s, _SILVER):
+            newest.append(part)
+            rows += part.num_rows
+            if rows >= SILVER_ROWS:
+                newest, rows = [nodes.newest_readings(pa.concat_tables(newest))], 0
+        return pa.concat_tables(newest) if newest else None
 
     def _remember_silent(self) -> None:
         """Add the cells that have been silent since before the grid begins."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from service_runtime.tls import Endpoint
 from spatial_mqtt import senml
@@ -49,6 +51,7 @@ SILENT_AFTER_S: Final = 1800
 LATE_AFTER_S: Final = 600
 AHEAD_AFTER_S: Final = 60
 SUSPECT: Final = 3
+_MICRO: Final = 1e6
 WORST_FIRST: Final = (4, 3, 9, 2, 1)
 """QARTOD: fail, suspect, missing, not evaluated, good."""
 
@@ -150,19 +153,31 @@ class NodeStates:
         """Add rows of silver; only the newest of each node and name is kept."""
         if not rows.num_rows:
             return
-        for row in newest_readings(rows).to_pylist():
+        for row in _with_unix_times(newest_readings(rows)).to_pylist():
             node = self.by_id.setdefault(row["node"], NodeState(row["node"]))
             _renew(node, row)
 
 
 def newest_readings(rows: pa.Table) -> pa.Table:
     """Newest row of each node and name."""
-    rows = rows.sort_by([("at", "ascending")])
-    numbered = rows.select(["node", "name"]).append_column(
-        "row", pa.array(range(rows.num_rows), pa.int64())
+    rows = rows.combine_chunks()
+    node, name = (
+        rows[column].combine_chunks().dictionary_encode() for column in ("node", "name")
     )
-    last = numbered.group_by(["node", "name"]).aggregate([("row", "max")])
-    return rows.take(last["row_max"])
+    codes = (each.indices.to_numpy().astype(np.int64) for each in (node, name))
+    sensor = next(codes) * len(name.dictionary) + next(codes)
+    times = rows["at"].cast(pa.int64()).to_numpy()
+    newest_first = np.argsort(times, kind="stable")[::-1]
+    _, first = np.unique(sensor[newest_first], return_index=True)
+    return rows.take(pa.array(newest_first[first]))
+
+
+def _with_unix_times(rows: pa.Table) -> pa.Table:
+    """Rows with times in seconds, which need no object each."""
+    for name in ("at", "received_at"):
+        seconds = pc.divide(rows[name].cast(pa.int64()).cast(pa.float64()), _MICRO)
+        rows = rows.set_column(rows.column_names.index(name), name, seconds)
+    return rows
 
 
 @lru_cache(maxsize=65536)
@@ -194,13 +209,12 @@ def _add_report(node: NodeState, row: dict[str, Any]) -> None:
 
 
 def _renew(node: NodeState, row: dict[str, Any]) -> None:
-    at_s = row["at"].timestamp()
+    at_s, received_s = row["at"], row["received_at"]
     known = node.readings.get(row["name"])
     if known is None or at_s >= known.at_s:
         node.readings[row["name"]] = NewestReading(
             at_s, row["value"], row["value_text"], row["unit"], row["flag"]
         )
-    received_s = row["received_at"].timestamp()
     if (at_s, received_s) >= (node.at_s, node.received_s):
         node.at_s = at_s
         node.cell, node.topic, node.boot = row["cell"], row["topic"], row["boot"]

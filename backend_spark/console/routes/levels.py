@@ -122,11 +122,10 @@ def changes(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any
     same = before is not None and before["geometry"] == now["geometry"]
     if before is None or not same or before["begin_s"] != now["begin_s"]:
         return {"kind": "all", **now}
-    moved = [
-        [at, *new]
-        for at, (old, new) in enumerate(zip(_lines(before), _lines(now), strict=True))
-        if old != new
-    ]
+    moved = []
+    if any(before[name] != now[name] for name in MOVED_LISTS):
+        pairs = zip(_lines(before), _lines(now), strict=True)
+        moved = [[at, *new] for at, (old, new) in enumerate(pairs) if old != new]
     rest = {name: value for name, value in now.items() if name not in CELL_LISTS}
     return {"kind": "some", "moved": moved, **rest}
 

@@ -1,6 +1,8 @@
 """Live state of cells and nodes: levels, history, panels and pushed changes."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -160,6 +162,59 @@ def test_rows_rewritten_by_a_merge_are_read(
     live_state.refresh()
 
     assert level_of(live_state, SLOPES[2]) == 5
+
+
+def test_readings_are_the_newest_however_many_are_read_at_a_time(
+    live_state: LiveState,
+    workspace: Workspace,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first reading covers hours; it keeps the newest of each sensor meanwhile."""
+    monkeypatch.setattr("backend_spark.console.live_state.SILVER_ROWS", 7)
+    again = LiveState(workspace.data / "tables", clock)
+    again.refresh()
+
+    assert again.nodes.by_id == live_state.nodes.by_id
+    assert {"rain", "tilt/x"} <= set(again.nodes.by_id["otani-1"].readings)
+
+
+class CountedTables(DeltaTables):
+    """Tables that count how often the newest levels are read."""
+
+    reads = 0
+
+    def newest(self) -> pa.Table:
+        """Newest levels."""
+        type(self).reads += 1
+        return super().newest()
+
+
+def test_tables_are_read_only_for_levels_whose_begin_is_unknown(
+    live_state: LiveState, workspace: Workspace
+) -> None:
+    """A refresh each second reads no table when nothing has changed."""
+    runs = LevelRuns(CountedTables(workspace.data / "tables"))
+    levels = live_state.grid.levels_at(live_state.grid.end_s - 2 * STEP_S)
+    runs.update(live_state.grid, levels)
+    for _ in range(3):
+        runs.read_older(live_state.grid.end_s)
+
+    assert CountedTables.reads <= 1
+
+
+def test_console_does_without_pandas() -> None:
+    """It takes a second of CPU time and 40 MB, and pyarrow imports it by itself."""
+    code = (
+        "import sys\n"
+        "from backend_spark.cli.console import WithoutPandas\n"
+        "sys.meta_path.insert(0, WithoutPandas())\n"
+        "from backend_spark.console import app\n"
+        "import pyarrow as pa\n"
+        "pa.array([1])\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_missing_table_gives_an_empty_state(tmp_path: object, clock: Clock) -> None:

@@ -4,6 +4,7 @@ import { el, replace } from "./dom";
 import type { Gateway } from "./types";
 import { flagBadge, outputBadge } from "./badges";
 import { showNode } from "./node";
+import { nodePlace } from "./cellNames";
 import { get } from "./api";
 import { formatAgo, formatDuration, t, formatTime, type Key } from "./i18n";
 
@@ -101,7 +102,7 @@ function nodeRow(row: Row, now: number): HTMLTableRowElement {
     el("td", { class: "short" }, row.battery ? valueText(row.battery) : "–"),
     el("td", { class: "number" }, row.dropped === null ? "–" : String(row.dropped)),
     remarksCell(row),
-    el("td", {}, row.cell ? el("a", { href: `#${row.cell}` }, row.cell) : "–"),
+    el("td", {}, row.cell ? el("a", { href: `#${row.cell}` }, nodePlace(row.id) || row.cell) : "–"),
   );
 }
 

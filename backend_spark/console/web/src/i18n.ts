@@ -50,7 +50,7 @@ const TEXTS = {
   dataOf: ["データの時刻", "Data as of"],
   noData: ["データがありません", "No data yet"],
   stale: ["データが届いていません。最後のデータ：", "No data are arriving. Last data: "],
-  unsaved: ["サーバーのディスクに空きがありません。イベントは記録されず、通知は送られません", "The server's disk is full: no event is recorded and no notification is sent"],
+  unsaved: ["サーバーのディスクに空きがありません。事象は記録されず、通知は送られません", "The server's disk is full: no event is recorded and no notification is sent"],
   offline: ["サーバーにつながりません。表示は古い可能性があります", "The server cannot be reached: the display may be out of date"],
   highest: ["いま最も高いレベル", "Highest level now"],
   cellsByLevel: ["区画数", "Cells by level"],
@@ -410,6 +410,9 @@ const TEXTS = {
   byDistrict: ["地区別", "By district"],
   otherDistrict: ["地区の登録なし", "No district set"],
   placeName: ["場所", "Place"],
+  coordinates: ["緯度・経度", "Latitude, longitude"],
+  andMoreCells: ["ほか{n}区画", "and {n} more cells"],
+  listSeparator: ["、", ", "],
   cellsShort: ["{n}区画", "{n} cells"],
   onePoint: ["この期間の値は1つだけです：{v}（{t}）", "There is one value only: {v} ({t})"],
   cause_tilt: ["傾斜の変化", "tilt"],
@@ -576,11 +579,19 @@ export function formatHours(seconds: number): string {
 
 const ZONE = { timeZone: "Asia/Tokyo", hourCycle: "h23" } as const;
 
+// A list has hundreds of times, and making a format costs a hundred times what its use costs.
+const formats = new Map<string, Intl.DateTimeFormat>();
+
+function format(seconds: number, locale: string, fields: Intl.DateTimeFormatOptions): string {
+  const key = locale + Object.entries(fields).join();
+  const known = formats.get(key) ?? new Intl.DateTimeFormat(locale, { ...ZONE, ...fields });
+  formats.set(key, known);
+  return known.format(seconds * 1000);
+}
+
 export function formatTime(seconds: number): string {
-  const date = new Date(seconds * 1000);
-  const year = Math.abs(Date.now() - date.getTime()) > 300 * 86_400_000 ? "numeric" : undefined;
-  const day = new Intl.DateTimeFormat(language, { ...ZONE, year, month: "numeric", day: "numeric", weekday: "short" });
-  return `${day.format(date)} ${formatClock(seconds)}`;
+  const year = Math.abs(Date.now() - seconds * 1000) > 300 * 86_400_000 ? "numeric" : undefined;
+  return `${format(seconds, language, { year, month: "numeric", day: "numeric", weekday: "short" })} ${formatClock(seconds)}`;
 }
 
 const JAPAN_S = 9 * 3600;
@@ -595,15 +606,15 @@ export function fromDateField(field: string): number {
 }
 
 export function formatDay(seconds: number): string {
-  return new Intl.DateTimeFormat(language, { ...ZONE, month: "numeric", day: "numeric" }).format(new Date(seconds * 1000));
+  return format(seconds, language, { month: "numeric", day: "numeric" });
 }
 
 export function formatClock(seconds: number): string {
-  return new Intl.DateTimeFormat("en-GB", { ...ZONE, hour: "2-digit", minute: "2-digit" }).format(new Date(seconds * 1000));
+  return format(seconds, "en-GB", { hour: "2-digit", minute: "2-digit" });
 }
 
 export function formatSeconds(seconds: number): string {
-  return new Intl.DateTimeFormat("en-GB", { ...ZONE, hour: "2-digit", minute: "2-digit", second: "2-digit" }).format(new Date(seconds * 1000));
+  return format(seconds, "en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 }
 
 export function formatAgo(seconds: number): string {
@@ -619,6 +630,6 @@ export function formatDuration(seconds: number): string {
   ];
   const units: Record<string, number> = { "日": 86400, "時間": 3600, "分": 60, "秒": 1 };
   const [, ja, en] = steps.find(([least]) => seconds >= least) ?? [0, "秒", " s"];
-  const count = Math.max(0, Math.round(seconds / (units[ja] ?? 1)));
+  const count = Math.max(0, Math.floor(seconds / (units[ja] ?? 1)));
   return `${count}${language === "ja" ? ja : en}`;
 }

@@ -61,6 +61,7 @@ function show(session: Session): void {
   state.addEventListener("selected", () => {
     replace(side, state.selected ? panel.box : overview.box);
     if (state.selected) {
+      side.scrollTop = home.scrollTop = 0;
       map.goTo(state.selected);
       void panel.draw();
     } else overview.draw();
@@ -83,6 +84,8 @@ function head(session: Session, state: State, home: HTMLElement, other: HTMLElem
     home.hidden = name !== "map";
     other.hidden = name === "map";
     const tab = TABS.find((each) => each.name === name);
+    // Never the page before under the name of this one, while its data arrive.
+    replace(other);
     if (tab) void drawTab(tab, other, session, state);
   };
   const names = ["map" as const, ...TABS.map((tab) => tab.name)];

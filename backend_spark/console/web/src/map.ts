@@ -18,6 +18,10 @@ const NODE_COLOURS = ["match", ["get", "state"], "well", "#0a6cb5", "silent", "#
 const GATEWAY_STATES = ["well", "silent", "gone"];
 const REFRESH_MS = 60_000;
 const PLACE_ZOOM = 14;
+// Around the cells, where the map has its controls.
+const FREE = { top: 40, right: 60, bottom: 80, left: 40 };
+// Share of the cells.
+const MANY = 0.2;
 
 export interface MapPosition {
   latitude: number;
@@ -32,6 +36,9 @@ export class LevelMap {
   private ready = false;
   private frame = 0;
   private gateways: Gateway[] = [];
+  // Cells that are drawn, and their levels.
+  private drawn: string[] | null = null;
+  private looks: number[] = [];
   // Cells whose names are drawn.
   private named: string[] | null = null;
   private names = "";
@@ -92,14 +99,14 @@ export class LevelMap {
     for (const id of ["cells", "mark", "nodes", "gateways", "names"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
     const colour = ["match", ["get", "look"], ...LEVELS_BY_SEVERITY.flatMap((look) => [look, COLOURS[look]]), "#fff"];
     const opacity = levelOpacity(hasGround(this.session));
-    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": opacity as never } });
+    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": opacity as never, "fill-antialias": false } });
     map.addLayer({
       id: "patterns",
       type: "fill",
       source: "cells",
       minzoom: 9.5,
       filter: ["!=", ["get", "look"], 1],
-      paint: { "fill-pattern": ["concat", "look", ["to-string", ["get", "look"]]] as never },
+      paint: { "fill-pattern": ["concat", "look", ["to-string", ["get", "look"]]] as never, "fill-antialias": false },
     });
     map.addLayer({ id: "edges", type: "line", source: "cells", minzoom: 9, paint: { "line-color": "#7d8b99", "line-width": 0.6 } });
     map.addLayer({
@@ -216,16 +223,31 @@ export class LevelMap {
     // A replay without cells clears the map, so that the present is not shown as the past.
     if (!this.ready || !(tokens.length || this.state.replay)) return;
     if (!this.fitted) this.fit();
-    const levels = this.state.levels();
-    const features = tokens.map((token, at) => ({
-      type: "Feature" as const,
-      properties: { token, look: levels[at] ?? 0 },
-      geometry: { type: "Polygon" as const, coordinates: [ring(corners[at] ?? [])] },
-    }));
-    this.source("cells")?.setData({ type: "FeatureCollection", features });
+    this.drawLevels(tokens, corners, this.state.levels());
     this.box.dataset["cells"] = String(tokens.length);
     if (this.named !== tokens) this.drawNames();
     this.drawSelection();
+  }
+
+  // Cells are sent to the map's worker once, afterwards levels that have changed; many
+  // changes cost more than all cells.
+  private drawLevels(tokens: string[], corners: number[][], levels: number[]): void {
+    const before = this.looks;
+    this.looks = levels.slice();
+    const changed = this.drawn === tokens ? tokens.flatMap((_, id) => (levels[id] === before[id] ? [] : [id])) : tokens.map((_, id) => id);
+    if (changed.length < MANY * tokens.length) {
+      const update = changed.map((id) => ({ id, addOrUpdateProperties: [{ key: "look", value: levels[id] ?? 0 }] }));
+      if (update.length) void this.source("cells")?.updateData({ update });
+      return;
+    }
+    this.drawn = tokens;
+    const features = tokens.map((token, id) => ({
+      type: "Feature" as const,
+      id,
+      properties: { token, look: levels[id] ?? 0 },
+      geometry: { type: "Polygon" as const, coordinates: [ring(corners[id] ?? [])] },
+    }));
+    this.source("cells")?.setData({ type: "FeatureCollection", features });
   }
 
   // Names of places; where they collide, that of the highest level is drawn.
@@ -257,7 +279,7 @@ export class LevelMap {
     const bounds = new maplibre.LngLatBounds();
     for (const corner of this.state.cells.corners) for (const [x, y] of ring(corner)) bounds.extend([x, y]);
     if (bounds.isEmpty()) return;
-    this.map?.fitBounds(bounds, { padding: 40, maxZoom: 14, animate: false });
+    this.map?.fitBounds(bounds, { padding: FREE, maxZoom: 14, animate: false });
     this.fitted = true;
   }
 

@@ -8,7 +8,7 @@ import { nodePlace } from "./cellNames";
 import { get, encode } from "./api";
 import { openSeries } from "./series";
 import { sensorName, unitName } from "./sensorNames";
-import { formatAgo, t, formatTime, type Key } from "./i18n";
+import { formatAgo, formatDuration, t, formatTime, type Key } from "./i18n";
 
 interface Readings {
   unit: string | null;
@@ -56,11 +56,11 @@ function health(facts: NodeSeries): HTMLElement {
   const rows: [string, string][] = [
     [t("state"), t(facts.state as Key)],
     [t("lastSeen"), `${formatTime(facts.at_s)}（${formatAgo(facts.now_s - facts.at_s)}）`],
-    [t("lag"), `${Math.max(0, Math.round(facts.age_s ?? 0))} s`],
+    [t("lag"), formatDuration(facts.age_s ?? 0)],
     [t("placeName"), nodePlace(facts.id) || "–"],
     [t("cell"), facts.cell ?? "–"],
     [t("alarmOutputs"), alarms(facts)],
-    ["lat, lon", facts.place ? facts.place.map((degrees) => degrees.toFixed(5)).join(", ") : "–"],
+    [t("coordinates"), facts.place ? facts.place.map((degrees) => degrees.toFixed(5)).join(", ") : "–"],
   ];
   return el("dl", { class: "facts" }, ...rows.flatMap(([name, words]) => [el("dt", {}, name), el("dd", {}, words)]), flagBadge(facts.flag));
 }

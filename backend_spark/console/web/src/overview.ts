@@ -4,11 +4,12 @@ import { el, replace } from "./dom";
 import { CapMessages } from "./capMessages";
 import { LEVELS_BY_SEVERITY, swatch } from "./levelPatterns";
 import { badge, NODE_STATES } from "./badges";
-import { allPlaces, cellLabel, householdsIn, type Place } from "./cellNames";
+import { allPlaces, cellLabel, cellName, householdsIn, type Place } from "./cellNames";
 import type { State } from "./state";
 import { causeWords, formatAgo, formatHours, formatTime, isHeld, levelMeaning, levelName, severity, sinceWords, t } from "./i18n";
 
 const MAX_LISTED = 200;
+const MAX_NAMED = 3;
 const MAX_DISTRICTS = 50;
 const STALE_S = 1800;
 
@@ -43,10 +44,19 @@ export class Overview {
     const rows = this.rows(levels);
     const begins = rows.filter(({ level, since }) => level === highest && since).map(({ since }) => since);
     const since = begins.length && !isHeld(highest) ? sinceWords(Math.min(...begins), state.now?.now_s ?? 0) : "";
-    const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), since ? el("span", { class: "since" }, since) : null, el("p", {}, meaning));
+    const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), since ? el("span", { class: "since" }, since) : null, this.where(rows, highest), el("p", {}, meaning));
     const focused = document.activeElement;
     replace(this.box, this.unjudged(levels), head, this.counts(counts, levels.length), this.list(rows, levels), this.districts(rows), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files(), this.cap.box]));
     if (focused instanceof HTMLElement && this.box.contains(focused)) focused.focus({ preventScroll: true });
+  }
+
+  // Where the highest level is, the most urgent cells first.
+  private where(rows: Row[], highest: number): HTMLElement | null {
+    if (severity(highest) < 2) return null;
+    const found = rows.filter(({ level }) => level === highest).sort(byUrgency);
+    const names = found.slice(0, MAX_NAMED).map(({ token }) => cellName(token) || token);
+    const more = found.length > MAX_NAMED ? ` ${t("andMoreCells", { n: found.length - MAX_NAMED })}` : "";
+    return el("b", { class: "where" }, names.join(t("listSeparator")) + more);
   }
 
   private what(): string {

@@ -86,7 +86,7 @@ export function timeChart(chart: Chart): HTMLElement {
         { size: 54 },
         ...(hasRight ? [{ scale: "right", side: 1 as const, size: 54, grid: { show: false } }] : []),
       ],
-      scales: { ...(chart.span ? { x: { min: chart.span[0], max: chart.span[1] } } : {}), y: { range: (_, low, high) => yRange(low, high, limits) }, ...(hasRight ? { right: { range: (_: uPlot, _low: number, high: number): [number, number] => [0, Math.max(1, high * 1.08)] } } : {}) },
+      scales: { ...(chart.span ? { x: { min: chart.span[0], max: chart.span[1] } } : {}), y: { range: (_, low, high) => yRange(chart.tracks.some((track) => track.bars) ? 0 : low, high, limits) }, ...(hasRight ? { right: { range: (_: uPlot, _low: number, high: number): [number, number] => [0, Math.max(1, high * 1.08)] } } : {}) },
       hooks: { draw: [(u) => drawMarks(u, chart)] },
     },
     data,
