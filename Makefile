@@ -17,7 +17,7 @@ LONG_TEST_JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 pytest_parallel = .venv/bin/python -m pytest --dist loadgroup --no-loadscope-reorder -n
 
-.PHONY: help setup stores fresh demo test test-long soak chaos attack fuzz dist deb deb-test containers sbom audit docs check clean lock image image-test
+.PHONY: help setup stores fresh demo test test-long soak chaos attack fuzz dist deb deb-test containers containers-test sbom audit docs check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -68,6 +68,9 @@ deb-test: setup ## Build two versions of the packages, and install, upgrade and 
 
 containers: setup ## Build images of broker, gateway and backend (BASE=.. for another Debian, ENGINE=docker)
 	@scripts/containers
+
+containers-test: setup ## Build images and run the compose file with podman, as root
+	@CONTAINERS_TEST=1 .venv/bin/python -m pytest tests/packages/test_running_containers.py -v
 
 sbom: setup ## Write what the product is made of (CycloneDX), and from which commit (SLSA provenance), to out/
 	@.venv/bin/python scripts/sbom.py requirements.lock out/sbom.json --built "$$(git log -1 --format=%ct)"
