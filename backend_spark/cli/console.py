@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 
 import click
-from typing_extensions import override
 
 from backend_spark.cli import config_option
 from backend_spark.config import read_settings
@@ -44,7 +43,6 @@ class WithoutPandas(MetaPathFinder):
     40 MB, for conversions that the console does not make.
     """
 
-    @override
     def find_spec(
         self,
         fullname: str,
