@@ -133,7 +133,7 @@ CRITERIA = (
 
 FORECAST = (
     "mkdir -p past /var/lib/yamamori/forecast\n"
-    + file_of("docs/how-to/backend.md", 4, "forecast.toml")
+    + file_of("docs/how-to/backend.md", 5, "forecast.toml")
     + "cat forecast.toml >> backend.toml\n"
     + "cat > /var/lib/yamamori/forecast/jma.csv <<'END'\n"
     + blocks("docs/how-to/backend.md", "csv")[0][1]
@@ -149,7 +149,7 @@ printf '\\211PNG' > xyz/3/7/2.png
 # Files of two analyses, in the folders of the settings and in that of the past.
 ANALYSES = f"""
 cat >> backend.toml <<'END'
-{blocks("docs/how-to/backend.md", "toml")[5][1]}END
+{blocks("docs/how-to/backend.md", "toml")[6][1]}END
 {sys.executable} - <<'END'
 import sys
 sys.path.insert(0, "{ROOT}/tests")
