@@ -38,6 +38,9 @@ FORMAT = 1
 """Format of the rows. It grows with a migration that an older version cannot work with,
 and not with one that only adds."""
 
+INTERRUPT_S = 0.01
+"""Time between interrupts of a check that is over its limit."""
+
 _EACH_BYTE = 0x01010101
 """Factor of the stored format: a bit error does not look like a newer one."""
 
@@ -109,6 +112,32 @@ def decode_text(raw: bytes) -> str:
     return raw.decode(errors="surrogateescape")
 
 
+@contextmanager
+def _interrupted_after(
+    connection: sqlite3.Connection, timeout_s: float | None
+) -> Iterator[None]:
+    """Interrupt what the connection does when a time is over; None: never."""
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        # An interrupt before the statement has begun is lost.
+        while not ended.is_set():
+            connection.interrupt()
+            ended.wait(INTERRUPT_S)
+
+    if timeout_s is None:
+        yield
+        return
+    timer = threading.Timer(timeout_s, interrupt)
+    timer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        timer.cancel()
+        timer.join()  # it must not interrupt the next statement
+
+
 def check_integrity(
     connection: sqlite3.Connection, timeout_s: float | None = None
 ) -> bool:
@@ -124,20 +153,14 @@ def check_integrity(
     Raises:
         sqlite3.DatabaseError: The file is damaged.
     """
-    timer = threading.Timer(timeout_s or 0.0, connection.interrupt)
-    if timeout_s is not None:
-        timer.start()
     try:
-        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        is_ordered = verdict != "ok" or _is_in_order(connection)
+        with _interrupted_after(connection, timeout_s):
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            is_ordered = verdict != "ok" or _is_in_order(connection)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
             raise
         return False
-    finally:
-        timer.cancel()
-        if timeout_s is not None:
-            timer.join()  # it must not interrupt the next statement
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
     if not is_ordered:
