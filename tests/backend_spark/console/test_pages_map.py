@@ -69,6 +69,20 @@ def test_chief_adds_zones_and_finds_an_address(
     assert not [each for each in logged if "Content Security Policy" in each]
 
 
+def test_link_of_a_cell_counts_while_the_address_is_written(
+    console: str, driver: Chrome
+) -> None:
+    """The page writes its view into the address shortly after each change."""
+    shown(driver, console, "en")
+    script = """
+    location.hash = arguments[0];
+    history.replaceState(null, "", "?lang=en#map=33.57,133.50,14.00");
+    """
+    driver.execute_script(script, WET)
+
+    wait_until(lambda: WET in text(driver, ".panel code"))
+
+
 def test_address_opens_the_same_view(console: str, driver: Chrome) -> None:
     """Cell, time, map, tab and language of one page are those of another."""
     shown(driver, console, "en")

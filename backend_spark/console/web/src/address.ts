@@ -70,19 +70,20 @@ export function followAddress(state: State, map: LevelMap): void {
     clearTimeout(timer);
     timer = window.setTimeout(() => applied && write(state, map), DELAY_MS);
   };
-  const apply = async () => {
-    const view = readAddress();
+  const apply = async (hash = location.hash.slice(1)) => {
+    const view = readAddress(hash);
     open(view.tab ?? "map");
     if (view.cell !== state.selected) state.select(view.cell);
     // The link of a cell leaves time and map as they are.
-    if (location.hash.includes("=")) await showTime(state, view);
+    if (hash.includes("=")) await showTime(state, view);
     // The last, because a selection and a replay move the map to their cells.
     if (view.map) map.moveTo(view.map);
     applied = true;
     schedule();
   };
   state.addEventListener("cells", () => void (applied || apply()), { once: true });
-  addEventListener("hashchange", () => void apply());
+  // Not location.hash: what was written since the click would be read instead of the link.
+  addEventListener("hashchange", (event) => void apply(new URL(event.newURL).hash.slice(1)));
   for (const name of ["selected", "time", "replay"]) state.addEventListener(name, schedule);
   map.box.addEventListener("moved", schedule);
   document.querySelector(".tabs")?.addEventListener("click", schedule);
