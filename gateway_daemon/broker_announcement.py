@@ -3,8 +3,8 @@
 The program keeps a connection to its broker. While that is up, it sends heartbeats with
 the requested areas to every Manager, which gives the broker the areas that no other one
 has. Without heartbeats the areas are taken after three intervals; when the program
-stops it says so, and they are taken at once. There is no last will: a short break of
-the link to a Manager must not move the messages of an area.
+stops it announces that, and they are taken at once. There is no last will: a short
+break of the link to a Manager must not move the messages of an area.
 
 A Manager of the original Gamma ignores heartbeats. While it does not list the broker,
 the program also requests the first area as the original's program beside a broker does.
@@ -114,13 +114,13 @@ class ManagerBrokerLink(BaseConnectionHandler):
         self._connection.start()
 
     def stop(self) -> None:
-        """Say that the broker stops, and disconnect."""
+        """Announce that the broker stops, and disconnect."""
         reference = GatewayReference(self._here.broker_info)
         self._publish(BROKER_DOWN, encode_directory_message(reference))
         self._connection.stop()
 
     def send_heartbeat(self) -> None:
-        """Say that the broker is up."""
+        """Announce that the broker is up."""
         if not self._connection.is_up:
             return
         self._publish(BROKER_HEARTBEAT, encode_directory_message(self._here))
@@ -150,8 +150,8 @@ class ManagerBrokerLink(BaseConnectionHandler):
         holders = {e.topic: e.broker_info for e in entries}
         wanted = {area: holders.get(area) for area in self._here.topics}
         before = self.listed, self.taken
-        self.listed = tuple(area for area, who in wanted.items() if who == mine)
-        self.taken = {a: who for a, who in wanted.items() if who not in {None, mine}}
+        self.listed = tuple(area for area, at in wanted.items() if at == mine)
+        self.taken = {a: at for a, at in wanted.items() if at not in {None, mine}}
         if before == (self.listed, self.taken):
             return
         log.info("%s", self)

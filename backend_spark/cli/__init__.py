@@ -130,6 +130,15 @@ config_option = click.option(
     help="Settings file (TOML).",
 )
 
+answer_format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help="table: shortened above 1000 rows. csv and json: all rows.",
+)
+
 
 @click.group(cls=LazyGroup, places=COMMANDS, extra="backend")
 @click.version_option(package_name="yamamori")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from backend_spark import rain_table
-from backend_spark.cli import config_option
+from backend_spark.cli import answer_format_option, config_option
 from backend_spark.config import TABLES_FOLDER, read_settings
 from backend_spark.errors import ExportError, ForecastFileError, PlotError, SqlError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
@@ -164,14 +164,7 @@ def export(config_path: Path, form: str, out: Path | None, **more: object) -> No
 
 @click.command()
 @config_option
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "csv", "json"]),
-    default="table",
-    show_default=True,
-    help="table: shortened above 1000 rows. csv and json: all rows.",
-)
+@answer_format_option
 @click.argument("query", required=False)
 def sql(config_path: Path, form: str, query: str | None) -> None:
     """Answer a QUERY in SQL on the tables, by DuckDB; nothing can be changed.

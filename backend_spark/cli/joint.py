@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from backend_spark.cli import config_option
+from backend_spark.cli import answer_format_option, config_option
 from backend_spark.errors import SqlError
 
 EXIT_NOT_CURRENT = 75
@@ -15,14 +15,7 @@ EXIT_NOT_CURRENT = 75
 
 @click.command()
 @config_option
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "csv", "json"]),
-    default="table",
-    show_default=True,
-    help="table: shortened above 1000 rows. csv and json: all rows.",
-)
+@answer_format_option
 @click.argument("query", required=False)
 def joint(config_path: Path, form: str, query: str | None) -> None:
     """Answer a QUERY in SQL on the newest levels of several backends.

@@ -169,7 +169,7 @@ def read_pack(
         received_s: Unix time of its receipt.
         age_s: Wait in queues; None: not late.
         max_ahead_s: Lead over its receipt above which the clock of a node is taken for
-            unset, whatever the node says: no delay makes a reading newer than that.
+            unset, whatever the node states: no delay makes a reading newer than that.
 
     Raises:
         EnvelopeError: A time is out of range.

@@ -1,8 +1,8 @@
 """Leased brokers: distributed brokers that announce themselves by heartbeats.
 
 A broker has the areas that it requests while its heartbeats reach any Manager, and
-loses them when a lease of three intervals has ended, or at once when it says that it
-stops. Brokers of the settings and of administrators are not leased. Which areas are
+loses them when a lease of three intervals has ended, or when it announces its
+end. Brokers of the settings and of administrators are not leased. Which areas are
 leased is a record that all Managers share; which brokers are present is known to each
 Manager by itself and shared in its view, as with gateways.
 
