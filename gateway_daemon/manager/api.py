@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway_daemon.gateway.load_report import decode_load_report
-from gateway_daemon.manager.leased_brokers import forget_server
+from gateway_daemon.manager.leases import forget_server
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.table_changes import add_broker, remove_broker
 from spatial_mqtt.directory import (

@@ -31,10 +31,9 @@ from gateway_daemon.manager.brokers import (
     without_stored,
 )
 from gateway_daemon.manager.health_probes import HealthProbes, ProbeResult
-from gateway_daemon.manager.leased_brokers import BrokerLeases, Refusals
+from gateway_daemon.manager.leases import BrokerLeases, GatewayLeases, Refusals
 from gateway_daemon.manager.registry import (
     DAY_MS,
-    GatewayLeases,
     Registry,
     advance_day,
     collect_tombstones,
@@ -552,6 +551,10 @@ class Manager:
         if registry == before:
             return
         self._keep()
+        if registry.here != before.here:
+            # Before the list: after a crash in between, the Manager that takes over
+            # would not wait for a gateway that is in the list and in no view.
+            self._publisher.publish_view(registry.own_view)
         self._publisher.publish_changes(before, registry)
         if self._probes is not None:
             self._probes.set_targets(registry)

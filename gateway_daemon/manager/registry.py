@@ -15,7 +15,6 @@ Source: Gamma (seed 000) and the API table of the published system; the age limi
 follows Cassandra's ``gc_grace_seconds``; using the slowest clock is ours.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,7 +38,6 @@ from spatial_mqtt.directory import (
     BrokerEntry,
     BrokerInfo,
     BrokerTable,
-    GatewayHeartbeat,
     GatewayNotice,
 )
 from spatial_mqtt.errors import DirectoryError
@@ -129,6 +127,11 @@ class Registry:
         here = (g for g in self.areas if g not in self.away or g in self.seen_by_others)
         return tuple(BrokerEntry(area, g) for g in here for area in self.areas[g])
 
+    @property
+    def here(self) -> frozenset[BrokerInfo]:
+        """Gateways that we see."""
+        return self.seen - self.away
+
     @cached_property
     def seen_by_others(self) -> frozenset[BrokerInfo]:
         """Gateways that another Manager sees."""
@@ -147,13 +150,13 @@ class Registry:
     def original_gateways(self) -> tuple[BrokerInfo, ...]:
         """Present gateways without heartbeats: those of the published Gamma."""
         silent = {g for view in self.views.values() for g in view.without_heartbeat}
-        mine = (self.seen - self.away) | silent
+        mine = self.here | silent
         return tuple(g for g in self.areas if g in mine - self.heartbeating)
 
     @cached_property
     def laggards(self) -> tuple[BrokerInfo, ...]:
         """Present gateways that have not applied the table; none for an empty one."""
-        here = (self.seen - self.away) | self.seen_by_others
+        here = self.here | self.seen_by_others
         version = self.table.version
         return tuple(
             g
@@ -169,14 +172,13 @@ class Registry:
     @property
     def own_view(self) -> ManagerView:
         """Our view, for the other Managers."""
-        here = self.seen - self.away
         return ManagerView(
             self.manager_id,
-            tuple(sorted(here)),
+            tuple(sorted(self.here)),
             tuple(sorted(self.applied_versions.items())),
             day=self.day,
             horizon=self.horizon,
-            without_heartbeat=tuple(sorted(here - self.heartbeating)),
+            without_heartbeat=tuple(sorted(self.here - self.heartbeating)),
             brokers=tuple(sorted(self.brokers_here)),
         )
 
@@ -484,46 +486,6 @@ def _text(record: Record) -> str:
 
 def _author(record: Record) -> str:
     return record.stamp.manager or "its settings"
-
-
-LEASE_INTERVALS = 3
-"""Length of a lease in heartbeat intervals."""
-
-
-class GatewayLeases:
-    """Leases of gateways, by the session where their heartbeats arrive."""
-
-    def __init__(self) -> None:
-        self._until_s: dict[BrokerInfo, dict[object, float]] = {}
-
-    def renew(self, here: GatewayHeartbeat, session: object, now_s: float) -> None:
-        """Renew a lease after a heartbeat."""
-        ends_s = now_s + LEASE_INTERVALS * here.every_s if here.every_s else math.inf
-        self._until_s.setdefault(here.broker_info, {})[session] = ends_s
-
-    def remove(self, gateway: BrokerInfo, session: object) -> bool:
-        """End a lease at one session; return whether it was the last one."""
-        held = self._until_s.get(gateway, {})
-        held.pop(session, None)
-        if not held:
-            self._until_s.pop(gateway, None)
-        return not held
-
-    def remove_session(self, session: object) -> None:
-        """Drop all leases of a session that has ended."""
-        for held in self._until_s.values():
-            held.pop(session, None)
-
-    def pop_expired(self, now_s: float) -> list[BrokerInfo]:
-        """Remove and return the gateways whose leases have all expired."""
-        gone = [
-            gateway
-            for gateway, held in self._until_s.items()
-            if all(until_s <= now_s for until_s in held.values())
-        ]
-        for gateway in gone:
-            del self._until_s[gateway]
-        return gone
 
 
 DAY_MS = 86_400_000

@@ -193,6 +193,18 @@ def test_full_disk_stops_no_registration(
 
 
 @pytest.mark.long
+def test_view_with_a_new_gateway_comes_before_the_list(
+    manager: ManagerProcess, make_broker: Callable[..., Broker]
+) -> None:
+    """A Manager that takes over after a crash in between still waits for it."""
+    gateway = make_broker()
+    manager.gateway(gateway, "up")
+    wait_until(lambda: (gateway.port, "/") in manager.listed_gateways())
+    address = f'"port":{gateway.port}'.encode()
+    topics = [m.topic for m in manager.client.got if address in m.payload]
+    assert topics.index(VIEW) < topics.index(INFO)
+
+
 def test_silent_gateway_blocks_an_update_for_a_limited_time(
     manager: ManagerProcess, make_broker: Callable[[], Broker]
 ) -> None:

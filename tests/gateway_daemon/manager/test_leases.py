@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway_daemon.manager.api import apply_message
-from gateway_daemon.manager.leased_brokers import (
+from gateway_daemon.manager.leases import (
     GRACE_S,
     BrokerLeases,
     end_lease,

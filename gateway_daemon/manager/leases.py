@@ -1,26 +1,29 @@
-"""Leased brokers: distributed brokers that announce themselves by heartbeats.
+"""Leases of gateways, and of distributed brokers that announce themselves.
 
-A broker has the areas that it requests while its heartbeats reach any Manager, and
-loses them when a lease of three intervals has ended, or when it announces its
-end. Brokers of the settings and of administrators are not leased. Which areas are
-leased is a record that all Managers share; which brokers are present is known to each
-Manager by itself and shared in its view, as with gateways.
+Heartbeats renew a lease; a last will ends it at once. A broker has the areas that it
+requests while its heartbeats reach any Manager, and loses them when a lease of three
+intervals has ended, or when it announces its end. Brokers of the settings and of
+administrators are not leased. Which areas are leased is a record that all Managers
+share; which brokers are present is known to each Manager by itself and shared in its
+view, as with gateways.
 
 An area is given to the first broker that requests it, and stays an administrator's to
 take: a lease that is held does not request it again.
 """
 
 import logging
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gateway_daemon.manager.registry import LEASE_INTERVALS, Registry
+from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import RecordKey, parse_gateway_key
 from gateway_daemon.manager.table_changes import add_broker, remove_broker
 from spatial_mqtt.directory import (
     BrokerEntry,
     BrokerHeartbeat,
     BrokerInfo,
+    GatewayHeartbeat,
     decode_broker_heartbeat,
     decode_gateway_reference,
 )
@@ -30,11 +33,50 @@ from spatial_mqtt.transport import IncomingMessage
 
 log = logging.getLogger(__name__)
 
+LEASE_INTERVALS = 3
+"""Length of a lease in heartbeat intervals."""
+
 GRACE_S = 30.0
 """Lease of a broker that no Manager is known to see: after a start of ours, or when the
 Manager that saw it is gone."""
 
 Refusals = list[DirectoryError]
+
+
+class GatewayLeases:
+    """Leases of gateways, by the session where their heartbeats arrive."""
+
+    def __init__(self) -> None:
+        self._until_s: dict[BrokerInfo, dict[object, float]] = {}
+
+    def renew(self, here: GatewayHeartbeat, session: object, now_s: float) -> None:
+        """Renew a lease after a heartbeat."""
+        ends_s = now_s + LEASE_INTERVALS * here.every_s if here.every_s else math.inf
+        self._until_s.setdefault(here.broker_info, {})[session] = ends_s
+
+    def remove(self, gateway: BrokerInfo, session: object) -> bool:
+        """End a lease at one session; return whether it was the last one."""
+        held = self._until_s.get(gateway, {})
+        held.pop(session, None)
+        if not held:
+            self._until_s.pop(gateway, None)
+        return not held
+
+    def remove_session(self, session: object) -> None:
+        """Drop all leases of a session that has ended."""
+        for held in self._until_s.values():
+            held.pop(session, None)
+
+    def pop_expired(self, now_s: float) -> list[BrokerInfo]:
+        """Remove and return the gateways whose leases have all expired."""
+        gone = [
+            gateway
+            for gateway, held in self._until_s.items()
+            if all(until_s <= now_s for until_s in held.values())
+        ]
+        for gateway in gone:
+            del self._until_s[gateway]
+        return gone
 
 
 def leased_areas(registry: Registry) -> dict[BrokerInfo, tuple[str, ...]]:
