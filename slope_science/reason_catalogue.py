@@ -80,6 +80,10 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
     ReasonCode.FAILURE_TIME: SentenceTemplates(
         en=(
             (
+                "{sensor} failure in {earliest_h} to {latest_h} h by inverse velocity "
+                "(best fit {left_h}±{half_width_h} h, R2 {r2}, {mm_per_h} mm/h)"
+            ),
+            (
                 "{sensor} failure in {left_h}±{half_width_h} h by inverse velocity "
                 "(R2 {r2}, {mm_per_h} mm/h)"
             ),
@@ -89,8 +93,14 @@ CATALOGUE: Final[Mapping[ReasonCode, SentenceTemplates]] = {
             ),
         ),
         ja=(
-            "{sensor} は逆速度法で {left_h}±{half_width_h} 時間後に崩壊の予測（R² {r2}"
-            "[、現在 {mm_per_h} mm/h]）"
+            (
+                "{sensor} は逆速度法で {earliest_h}～{latest_h} 時間後（最も確からしい"
+                "のは {left_h} 時間後）に崩壊の予測（R² {r2}[、現在 {mm_per_h} mm/h]）"
+            ),
+            (
+                "{sensor} は逆速度法で {left_h}±{half_width_h} 時間後に崩壊の予測（R² "
+                "{r2}[、現在 {mm_per_h} mm/h]）"
+            ),
         ),
     ),
     ReasonCode.SHOCKS: SentenceTemplates(

@@ -261,6 +261,8 @@ REASON_PARAMS: Final[Mapping[ReasonCode, tuple[ReasonParam, ...]]] = {
         _fixed("half_width_h", 1),
         _fixed("r2", 2),
         _optional(_fixed("mm_per_h", 2)),
+        _optional(_fixed("earliest_h", 1)),
+        _optional(_fixed("latest_h", 1)),
     ),
     ReasonCode.SHOCKS: (_SENSOR, _whole("count"), _whole("limit")),
     ReasonCode.WIRE_CUT: (_SENSOR, _optional(_whole("cuts_per_h"))),

@@ -99,7 +99,6 @@ class MovementSensors:
 
 _MICRO: Final = 1_000_000
 _HOURS_AHEAD: Final = 400 * 24.0
-_SECONDS_AHEAD: Final = _HOURS_AHEAD * HOUR_S
 """Later failure times are not written; they may lie beyond the year 9999."""
 
 
@@ -199,11 +198,16 @@ def _moved(
     }
     if ahead is None:
         return columns
-    left_s = ahead.failure_h * HOUR_S
     gate = ahead.failed_gate(0.0)
-    is_near = abs(left_s) < _SECONDS_AHEAD
+
+    def at(ahead_h: float) -> int | None:
+        is_near = abs(ahead_h) < _HOURS_AHEAD
+        return round((end_s + ahead_h * HOUR_S) * _MICRO) if is_near else None
+
     return columns | {
-        "failure_at": round((end_s + left_s) * _MICRO) if is_near else None,
+        "failure_at": at(ahead.failure_h),
+        "failure_earliest_at": at(ahead.earliest_h),
+        "failure_latest_at": at(ahead.latest_h),
         "failure_half_width_h": min(ahead.half_width_h, _HOURS_AHEAD),
         "failure_r2": ahead.r2,
         "failure_points": ahead.points,

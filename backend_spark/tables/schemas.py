@@ -173,7 +173,9 @@ SENSORS: Final = pa.schema([
     pa.field("velocity_sigma_mm_per_h", pa.float64()),
     pa.field("moved_24h_mm", pa.float64()),
     pa.field("failure_at", UTC_TIME),  # by inverse velocity
-    pa.field("failure_half_width_h", pa.float64()),  # of the 95 % interval
+    pa.field("failure_earliest_at", UTC_TIME),  # of the 90 % interval
+    pa.field("failure_latest_at", UTC_TIME),
+    pa.field("failure_half_width_h", pa.float64()),
     pa.field("failure_r2", pa.float64()),
     pa.field("failure_points", pa.int32()),
     pa.field("failure_usable", pa.bool_()),  # whether it passes all checks

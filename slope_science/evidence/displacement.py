@@ -279,6 +279,8 @@ class DisplacementRule:
                 sensor=self.sensor,
                 left_h=found.failure_h,
                 half_width_h=found.half_width_h,
+                earliest_h=max(found.earliest_h, 0.0),
+                latest_h=found.latest_h,
                 r2=found.r2,
                 mm_per_h=found.speed_mm_per_h(max(found.failure_h, _LEAST_LEFT_H)),
             )

@@ -39,6 +39,16 @@ OF_SENSORS = (
     Reason(
         ReasonCode.FAILURE_TIME, sensor="n1 E", left_h=3.0, half_width_h=1.0, r2=0.95
     ),
+    Reason(
+        ReasonCode.FAILURE_TIME,
+        sensor="n1 E",
+        left_h=1.6,
+        half_width_h=31.3,
+        earliest_h=0.4,
+        latest_h=32.9,
+        r2=0.95,
+        mm_per_h=8.0,
+    ),
 )
 
 

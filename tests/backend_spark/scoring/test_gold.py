@@ -328,6 +328,9 @@ def test_failure_time_has_interval_and_gate() -> None:
     assert last["failure_usable"]
     assert last["failure_gate"] is None
     assert abs(left_h - 6.0) <= last["failure_half_width_h"] + 0.5
+    assert (
+        last["failure_earliest_at"] <= last["failure_at"] <= last["failure_latest_at"]
+    )
     assert last["moved_24h_mm"] == pytest.approx(
         fukuzono_displacement_mm(42, 48, 0.05) - fukuzono_displacement_mm(18, 48, 0.05),
         abs=0.2,

@@ -209,7 +209,7 @@ const TEXTS = {
   nodesShown: ["{n} / {all} 点を表示（状態の悪い順）", "{n} of {all} shown, worst first"],
   velocity: ["変位の速さ", "Displacement rate"],
   failure: ["逆速度法による崩壊予測時刻", "Time of failure by inverse velocity"],
-  confident: ["信頼区間 ±{h} 時間、R² {r}、{n} 点", "±{h} h (95 %), R² {r}, {n} points"],
+  confident: ["90 % 信頼区間 {from}～{to}、R² {r}、{n} 点", "90 % interval {from} to {to}, R² {r}, {n} points"],
   unusable: ["使えません：{gate}", "not usable: {gate}"],
   noise: ["ノイズ", "Noise"],
   margin: ["CL までの余裕", "Margin to the critical line"],

@@ -24,7 +24,8 @@ interface Sensor {
   tilt_noise_deg_per_h: number | null;
   velocity_mm_per_h: number | null;
   failure_at: number | null;
-  failure_half_width_h: number | null;
+  failure_earliest_at: number | null;
+  failure_latest_at: number | null;
   failure_r2: number | null;
   failure_points: number | null;
   failure_usable: boolean | null;
@@ -109,8 +110,9 @@ function motion(facts: NodeSeries): HTMLElement[] {
 
 // The time of failure is shown only with its confidence interval.
 function failure(row: Sensor): HTMLElement {
-  const sure = t("confident", { h: (row.failure_half_width_h ?? NaN).toFixed(1), r: (row.failure_r2 ?? NaN).toFixed(2), n: row.failure_points ?? 0 });
-  const words = row.failure_usable ? `${formatTime(row.failure_at ?? 0)}（${sure}）` : t("unusable", { gate: row.failure_gate ?? "" });
+  const time = (at: number | null): string => (at ? formatTime(at) : "–");
+  const sure = t("confident", { from: time(row.failure_earliest_at), to: time(row.failure_latest_at), r: (row.failure_r2 ?? NaN).toFixed(2), n: row.failure_points ?? 0 });
+  const words = row.failure_usable ? `${time(row.failure_at)}（${sure}）` : t("unusable", { gate: row.failure_gate ?? "" });
   return el("p", { class: row.failure_usable ? "warn" : "hint" }, `${t("failure")}: ${words}`);
 }
 
