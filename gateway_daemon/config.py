@@ -18,7 +18,7 @@ from service_runtime.settings import (
     read_settings_text,
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
-from spatial_mqtt.directory import BrokerInfo, GatewayLocation
+from spatial_mqtt.directory import BrokerInfo, GatewayLocation, check_areas
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
 
@@ -65,7 +65,7 @@ class GatewaySection:
     areas: tuple[str, ...] = key(
         KeyRule(
             "Areas to request, such as /3/1/1; empty leaves them to an administrator.",
-            check=lambda areas: [check_area(a) for a in areas],
+            check=check_areas,
         ),
         (),
     )
@@ -398,7 +398,7 @@ class AnnouncedBrokerSection:
     areas: tuple[str, ...] = key(
         KeyRule(
             "Areas to request, such as /3/1; / is everything that no other broker has.",
-            check=lambda areas: [check_area(area) for area in areas],
+            check=check_areas,
         )
     )
     beat_s: float = key(

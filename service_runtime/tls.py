@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from service_runtime.errors import FieldError, TlsFileError
 from service_runtime.settings import KeyRule, key
+from service_runtime.tpm import KEY_MARK, TpmError, load_provider
 
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
 
@@ -100,6 +101,13 @@ class TlsFiles:
         KeyRule(
             "Whether mqtt:// may leave this machine: everyone on the network can then "
             "read, change and forge messages. Right inside a VPN, or for a test."
+        ),
+        False,
+    )
+    tpm: bool = key(
+        KeyRule(
+            "Whether new keys are made in this machine's TPM 2.0; their files are then "
+            "of no use without it."
         ),
         False,
     )
@@ -239,11 +247,16 @@ def describe_tls_error(error: BaseException) -> str:
 
 def _load(ssl_context: ssl.SSLContext, certificate: str, key: str | None) -> None:
     try:
+        if KEY_MARK in Path(key or certificate).read_bytes():
+            load_provider()
         # Without this password OpenSSL would prompt for one at the terminal.
         ssl_context.load_cert_chain(certificate, key, password="")
+    except TpmError as error:
+        raise TlsFileError("tls.key", key or certificate, str(error)) from error
     except ssl.SSLError as error:
         remedy = (
-            f"{_reason(error)}; the key must be the certificate's, without password"
+            f"{_reason(error)}; the key must be the certificate's, without password, "
+            "and if a TPM made it, that of this machine"
         )
         raise TlsFileError("tls.key", key or certificate, remedy) from error
     except OSError as error:

@@ -29,8 +29,10 @@ from service_runtime.errors import FieldError
 from service_runtime.files import write_atomic
 from service_runtime.settings import build_settings, parse_toml, read_settings_text
 from service_runtime.tls import Endpoint, TlsFiles
+from service_runtime.tpm import KEY_MARK
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
+from spatial_mqtt.hardware_key import TpmKey
 from spatial_mqtt.strict_cbor import CborError, decode_cbor
 from spatial_mqtt.topics import renewal_answer_topic, renewal_topic
 from spatial_mqtt.transport import (
@@ -91,18 +93,14 @@ class CertificateWithKey:
 
         Raises:
             RenewalError: They do not parse, or the key has another algorithm.
+            TpmError: The key is in a TPM, which cannot be used.
         """
         try:
-            private_key = serialization.load_pem_private_key(key, None)
             loaded = x509.load_pem_x509_certificate(certificate)
-        except (ValueError, TypeError) as error:
-            rule = f"PEM without a password ({error})"
-            raise RenewalError("certificate and key", rule, "another file") from error
-        if not isinstance(private_key, ec.EllipticCurvePrivateKey):
-            raise RenewalError(
-                "key", "of an elliptic curve", type(private_key).__name__
-            )
-        return cls(loaded, private_key)
+        except ValueError as error:
+            rule = f"PEM ({error})"
+            raise RenewalError("certificate", rule, "another file") from error
+        return cls(loaded, decode_private_key(key))
 
     def to_pem(self) -> bytes:
         """All as one PEM file."""
@@ -312,7 +310,7 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
     if not is_forced and now_s < renewal_due_s(current.certificate):
         return f"not due: the certificate counts until {ends:%Y-%m-%d %H:%M} UTC"
     requested = Path(files.renewed + REQUESTED_KEY_SUFFIX)
-    key = _requested_key(requested, current)
+    key = _requested_key(requested, current, is_in_tpm=files.tpm)
     answer = _send_request(
         Endpoint.parse(files.signer), files, RenewalRequest.create(current, key)
     )
@@ -326,21 +324,50 @@ def renew_if_due(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> s
 
 
 def _requested_key(
-    path: Path, current: CertificateWithKey
+    path: Path, current: CertificateWithKey, *, is_in_tpm: bool
 ) -> ec.EllipticCurvePrivateKey:
     """The key of the request without an answer, else a new one, which is stored."""
-    with suppress(FileNotFoundError, ValueError, TypeError):
-        stored = serialization.load_pem_private_key(path.read_bytes(), None)
-        is_free = stored.public_key() != current.certificate.public_key()
-        if isinstance(stored, ec.EllipticCurvePrivateKey) and is_free:
+    with suppress(FileNotFoundError, RenewalError):
+        stored = decode_private_key(path.read_bytes())
+        if stored.public_key() != current.certificate.public_key():
             return stored
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = generate_private_key(is_in_tpm=is_in_tpm)
     write_atomic(path, encode_private_key(key), SECRET_FILE_MODE)
+    return key
+
+
+def generate_private_key(*, is_in_tpm: bool) -> ec.EllipticCurvePrivateKey:
+    """Make a key of P-256.
+
+    Raises:
+        TpmError: It is to be in the TPM, which cannot be used.
+    """
+    return TpmKey.generate() if is_in_tpm else ec.generate_private_key(ec.SECP256R1())
+
+
+def decode_private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    """Decode a private key, of a file or of this machine's TPM.
+
+    Raises:
+        RenewalError: It does not parse, has a password, or is of another algorithm.
+        TpmError: It is in a TPM, which cannot be used.
+    """
+    if KEY_MARK in pem:
+        return TpmKey(pem)
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError) as error:
+        rule = f"PEM without a password ({error})"
+        raise RenewalError("key", rule, "another file") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise RenewalError("key", "of an elliptic curve", type(key).__name__)
     return key
 
 
 def encode_private_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     """A private key as PEM without a password."""
+    if isinstance(key, TpmKey):
+        return key.pem
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

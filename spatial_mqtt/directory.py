@@ -8,7 +8,7 @@ Source: Gamma (seed 000) section 3.2; wire facts of the published system.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -19,6 +19,13 @@ from spatial_mqtt.topics import check_area, covers, parse_cell_topic
 
 T = TypeVar("T")
 
+MAX_AREAS: Final = 256
+"""Areas of one request. A Manager compares each with all others, and every gateway and
+node gets the list: a message has space for 70,000."""
+
+MAX_HOST_CHARS: Final = 253
+"""Of a name in DNS (RFC 1035, section 2.3.4)."""
+
 
 class BrokerInfo(msgspec.Struct, frozen=True, order=True):
     """Address of a broker."""
@@ -27,9 +34,10 @@ class BrokerInfo(msgspec.Struct, frozen=True, order=True):
     port: int
 
     def __post_init__(self) -> None:
-        """Reject an empty host and an invalid port."""
-        if not self.host:
-            raise ValueError("host must not be empty")
+        """Reject an empty or long host and an invalid port."""
+        if not 1 <= len(self.host) <= MAX_HOST_CHARS:
+            rule = f"between 1 and {MAX_HOST_CHARS} characters"
+            raise ValueError(f"host must have {rule}, got {len(self.host)}")
         if not 1 <= self.port <= 65535:  # noqa: PLR2004 - TCP
             raise ValueError(f"port must be between 1 and 65535, got {self.port}")
 
@@ -116,8 +124,7 @@ class BrokerHeartbeat(msgspec.Struct, frozen=True):
         """Reject a heartbeat without areas, or without a next one."""
         if not self.topics:
             raise ValueError("topics must name an area")
-        for area in self.topics:
-            check_area(area)
+        check_areas(self.topics)
         if not 0.0 < self.every_s < math.inf:
             raise ValueError(f"every_s must be more than 0, got {self.every_s}")
 
@@ -137,8 +144,19 @@ class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
         """Reject a message without areas, or with a malformed one."""
         if (self.topics is None) == (self.topic is None):
             raise ValueError("topics or topic must be given, and not both")
-        for area in (self.topic or "",) if self.topics is None else self.topics:
-            check_area(area)
+        check_areas((self.topic or "",) if self.topics is None else self.topics)
+
+
+def check_areas(areas: Sequence[str]) -> None:
+    """Check the areas of one request.
+
+    Raises:
+        TopicError: One is malformed, or there are too many.
+    """
+    if len(areas) > MAX_AREAS:
+        raise TopicError("areas", f"at most {MAX_AREAS}", len(areas))
+    for area in areas:
+        check_area(area)
 
 
 def encode_directory_message(message: msgspec.Struct | Sequence[BrokerEntry]) -> bytes:

@@ -370,13 +370,20 @@ def _read_manifest(source: Folder) -> Manifest:
     if manifest.format != FORMAT:
         rule = f"of format {FORMAT}"
         raise BackupError(str(source), rule, f"{manifest.format}; use its program")
-    unsafe = [p for p in manifest.files if ".." in p or not p.startswith(_PARTS)]
+    unsafe = [path for path in manifest.files if not _is_below(path)]
     if unsafe:
         raise BackupError(f"{source}/{MANIFEST}", "of files below it", unsafe[0])
     return manifest
 
 
-_PARTS: Final = (f"{TABLES_FOLDER}/", "data/")
+def _is_below(path: str) -> bool:
+    """Whether a file stays in the place of its part, whoever wrote the manifest.
+
+    An empty part would make the rest an absolute path.
+    """
+    part, *names = path.split("/")
+    is_known = part in {TABLES_FOLDER, "data"} and bool(names)
+    return is_known and {"", ".", ".."}.isdisjoint(names) and "\0" not in path
 
 
 def _check_empty(tables: Folder, data: Path) -> None:

@@ -24,8 +24,9 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.schemas import TABLES, UTC_TIME
 from spatial_mqtt.cells import Cell
 
-_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
-"""First characters that make a spreadsheet treat text as a formula."""
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""First characters that make a spreadsheet treat text as a formula; a Japanese Excel
+also the wide ones. Source: OWASP, CSV Injection."""
 
 
 ZONES: Final = {"UTC": "UTC", "JST": "Asia/Tokyo"}

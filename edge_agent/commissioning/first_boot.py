@@ -15,7 +15,6 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from edge_agent.commissioning.fleet import TextError, decode_text, encode_text
@@ -23,7 +22,13 @@ from edge_agent.config import NodeSettings, parse_node_settings
 from edge_agent.safe_mode import recover_settings
 from service_runtime.files import fsync_folder, write_atomic
 from service_runtime.settings import Problem, SettingsError, parse_toml
-from spatial_mqtt.certificate_renewal import encode_private_key
+from service_runtime.tpm import TpmError
+from spatial_mqtt.certificate_renewal import (
+    decode_private_key,
+    encode_private_key,
+    generate_private_key,
+)
+from spatial_mqtt.errors import RenewalError
 
 NODE_FILE = "node.toml"
 FILE_NAMES = (NODE_FILE, "node.toml.txt")
@@ -113,8 +118,8 @@ def install_settings(paths: CardPaths) -> InstallResult:
     raw = found.read_bytes()
     mark = paths.target / INSTALLED_MARK
     digest = hashlib.sha256(raw).hexdigest()
-    is_marked = mark.exists() and mark.read_text() == digest
-    is_installed = is_marked and _settings(paths.target) is not None
+    is_installed = mark.exists() and mark.read_text() == digest
+    is_installed = is_installed and _settings(paths.target) is not None
     try:
         text, node = _checked(raw)
         files = _named_files(paths, node)
@@ -130,11 +135,11 @@ def install_settings(paths: CardPaths) -> InstallResult:
         _install(
             path, data, is_key=key is not None and path == paths.installed_path(key)
         )
-    _prepare_request(paths, node)
+    problem = _prepare_request(paths, node)
     if not is_installed:
         write_atomic(paths.target / NODE_FILE, text.encode(), _OPEN_MODE)
         write_atomic(mark, digest.encode())
-    notes = tuple(_notes(paths, node, found.name))
+    notes = tuple(filter(None, (problem, *_notes(paths, node, found.name))))
     return InstallResult(InstallStatus.TAKEN, _active(paths.target), digest, (), notes)
 
 
@@ -225,6 +230,9 @@ def _named_files(place: CardPaths, node: NodeSettings) -> dict[Path, bytes]:
         if _PEM not in data:
             rule = "must be a PEM file"
             problems.append(Problem(found.name, rule, data[:20], "copy it anew"))
+        elif field == "tls.key" and node.settings.tls.tpm:
+            rule, remedy = "must not be on the card, with tls.tpm", "delete it"
+            problems.append(Problem(found.name, rule, "a key", remedy))
         elif kept is None:
             rule = f"must be in {place.target} or {CREDENTIALS}"
             rule += ", for the card's file to be used"
@@ -255,26 +263,31 @@ def _install(path: Path, data: bytes, *, is_key: bool) -> None:
     write_atomic(path, data, _KEY_MODE if is_key else _OPEN_MODE)
 
 
-def _prepare_request(place: CardPaths, node: NodeSettings) -> None:
+def _prepare_request(place: CardPaths, node: NodeSettings) -> str | None:
     """Make a key where there is none, and its signing request on the card.
 
-    The key never leaves the node; the office signs the request.
+    The key never leaves the node; the office signs the request. Returns why there is
+    none: without a TPM the node measures, and the next start tries again.
     """
     tls, id_ = node.settings.tls, node.settings.node.id
     request = place.source / f"{id_}{REQUEST_SUFFIX}"
     kept, certificate = (_kept_path(place, path) for path in (tls.key, tls.certificate))
     if kept is None or certificate is None:
-        return
+        return None
     if certificate.exists():
         request.unlink(missing_ok=True)
-        return
-    if not kept.exists():
-        pem = encode_private_key(ec.generate_private_key(ec.SECP256R1()))
-        _install(kept, pem, is_key=True)
-        request.unlink(missing_ok=True)
-    made = None if request.exists() else _request(id_, kept.read_bytes())
+        return None
+    try:
+        if not kept.exists():
+            pem = encode_private_key(generate_private_key(is_in_tpm=tls.tpm))
+            _install(kept, pem, is_key=True)
+            request.unlink(missing_ok=True)
+        made = None if request.exists() else _request(id_, kept.read_bytes())
+    except TpmError as error:
+        return str(error)
     if made is not None:
         write_atomic(request, made)
+    return None
 
 
 def _kept_path(place: CardPaths, path: str | None) -> Path | None:
@@ -282,12 +295,14 @@ def _kept_path(place: CardPaths, path: str | None) -> Path | None:
 
 
 def _request(id_: str, key: bytes) -> bytes | None:
-    """A signing request for a node's key, as PEM; None for a key of another kind."""
+    """A signing request for a node's key, as PEM; None for a key of another kind.
+
+    Raises:
+        TpmError: The key is in a TPM, which cannot be used.
+    """
     try:
-        loaded = serialization.load_pem_private_key(key, None)
-    except (ValueError, TypeError):
-        return None
-    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        loaded = decode_private_key(key)
+    except RenewalError:
         return None
     subject = x509.Name([
         x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "node"),

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from gateway_daemon.ca.authority import AuthorityFileError
+from spatial_mqtt.hardware_key import HardwareKey
 
 SCHEME: Final = "pkcs11:"
 PARTS: Final = ("token", "object", "module-path", "pin-source")
@@ -91,7 +92,7 @@ class TokenUri:
             ) from error
 
 
-class TokenKey(ec.EllipticCurvePrivateKey):
+class TokenKey(HardwareKey):
     """A private key of P-256 that a token keeps.
 
     Args:
@@ -100,8 +101,8 @@ class TokenKey(ec.EllipticCurvePrivateKey):
     """
 
     def __init__(self, uri: TokenUri, public: ec.EllipticCurvePublicKey) -> None:
+        super().__init__(public)
         self.uri = uri
-        self._public = public
 
     @classmethod
     def generate(cls, text: str) -> Self:
@@ -149,20 +150,6 @@ class TokenKey(ec.EllipticCurvePrivateKey):
             raise AuthorityFileError(f"object={uri.label} {rule}: {error}") from error
         return cls(uri, public)
 
-    @property
-    def curve(self) -> ec.EllipticCurve:
-        """P-256."""
-        return self._public.curve
-
-    @property
-    def key_size(self) -> int:
-        """In bits."""
-        return self._public.key_size
-
-    def public_key(self) -> ec.EllipticCurvePublicKey:
-        """The public key, as it was when the key was found."""
-        return self._public
-
     def sign(
         self,
         data: bytes | bytearray | memoryview,
@@ -182,24 +169,6 @@ class TokenKey(ec.EllipticCurvePrivateKey):
             made = bytes(key.sign(digest, mechanism=pkcs11.Mechanism.ECDSA))
         r, s = made[:COORDINATE_BYTES], made[COORDINATE_BYTES:]
         return utils.encode_dss_signature(int.from_bytes(r), int.from_bytes(s))
-
-    def exchange(self, *_: object) -> NoReturn:
-        """Refuse; an authority agrees no secrets."""
-        raise AuthorityFileError("the key of an authority signs and does nothing else")
-
-    def private_numbers(self) -> NoReturn:
-        """Refuse."""
-        raise AuthorityFileError("the key stays in its token")
-
-    def private_bytes(self, *_: object) -> NoReturn:
-        """Refuse."""
-        raise AuthorityFileError("the key stays in its token")
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, _: object) -> Self:
-        return self
 
 
 def _import_pkcs11() -> Any:  # noqa: ANN401 - an optional library

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spatial_mqtt.directory import (
+    MAX_AREAS,
     AreaSetting,
     BrokerEntry,
     BrokerInfo,
@@ -24,7 +25,7 @@ from spatial_mqtt.directory import (
     rank_gateways,
 )
 from spatial_mqtt.errors import DirectoryError
-from spatial_mqtt.topics import covers
+from spatial_mqtt.topics import MAX_TOPIC_CHARS, covers
 
 BROKERS = st.builds(BrokerInfo, host=st.text(min_size=1), port=st.integers(1, 65535))
 DIGITS = st.lists(st.sampled_from("0123"), max_size=4)
@@ -269,3 +270,19 @@ def test_root_broker_is_responsible_for_uncovered_topics() -> None:
 def test_broker_is_formatted_as_host_and_port() -> None:
     """The operator reads the address that the socket connects to."""
     assert str(H1) == "h1:1883"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"topics": [f"/{number}" for number in range(MAX_AREAS + 1)]},
+        {"topics": ["/" + "1" * MAX_TOPIC_CHARS]},
+        {"topics": ["/1"], "broker_info": {"host": "h" * 254, "port": 1}},
+    ],
+    ids=["areas", "area", "host"],
+)
+def test_request_that_fills_the_lists_is_refused(message: dict[str, object]) -> None:
+    """A rogue gateway's request is in the list that every node fetches."""
+    whole = {"broker_info": {"host": "h1", "port": 1883}} | message
+    with pytest.raises(DirectoryError, match=r"at most|between 1 and 253"):
+        decode_area_setting(json.dumps(whole).encode())

@@ -266,15 +266,25 @@ def test_backup_does_not_contain_itself(section: BackendSection) -> None:
         write_backup(section, Path(section.data) / "backup", NOW)
 
 
-def test_files_outside_are_refused(section: BackendSection, tmp_path: Path) -> None:
-    """Whoever can write to the store cannot write elsewhere."""
-    place = tmp_path / "backup"
+@pytest.mark.attack(
+    "a backup whose list names files elsewhere", "folders made anywhere by data//"
+)
+@pytest.mark.parametrize(
+    "name", ["data/../../x", "data/{outside}/x", "data/./x", "data/", "data", "x/y"]
+)
+def test_files_outside_are_refused(
+    section: BackendSection, tmp_path: Path, name: str
+) -> None:
+    """Whoever can write to the store cannot write elsewhere, nor make a folder."""
+    place, outside = tmp_path / "backup", tmp_path / "outside"
     write(section, place)
-    text = read_text(place, MANIFEST).replace("data/places.json", "data/../../x")
+    name = name.format(outside=outside)
+    text = read_text(place, MANIFEST).replace("data/places.json", name)
     write_text(place, MANIFEST, text)
 
     with pytest.raises(BackupError, match="must be of files below it"):
         restore_backup(BackendSection(data=str(tmp_path / "new")), place)
+    assert not outside.exists()
 
 
 def test_file_that_the_store_shortened_is_found(

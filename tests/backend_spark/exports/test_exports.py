@@ -23,6 +23,7 @@ from deltalake import write_deltalake
 
 from backend_spark.cli import cli
 from backend_spark.exports.cap import NAMESPACE
+from backend_spark.exports.formats import csv_value
 from backend_spark.tables.schemas import TABLES
 from slope_science.reason_text import render_english
 from slope_science.reasons import reason_from_json
@@ -335,6 +336,7 @@ def test_csv_contains_no_formulas(export: Export) -> None:
     assert {row["cell"]: row["level"] for row in rows} == {HIGH: "4", LOW: "1"}
     reasons = {row["cell"]: row["reasons"] for row in rows}
     assert reasons[HIGH].startswith("'=")
+    assert csv_value("＝1+1") == "'＝1+1", "a Japanese Excel computes it"
     assert rows[0]["at"] == "2026-07-01T03:00:00+00:00"
 
 

@@ -5,22 +5,19 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from conftest import free_port, wait_until
+from conftest import wait_until
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from trust_bench import (
-    DUE_AGE_S,
     HOUR_S,
     IssuingAuthority,
     Join,
-    Make,
     TrustedBroker,
     run_ca,
 )
@@ -44,44 +41,6 @@ CELL = "/3/1/1/2"
 
 
 @pytest.fixture
-def signer(
-    authority: IssuingAuthority, make_trusted: Make, tmp_path: Path
-) -> Iterator[TrustedBroker]:
-    """The broker of Manager m1, with a signer as a process."""
-    authority.issue("manager", "m1")
-    tls = authority.issue("signer", "signer")
-    for name in ("n1", "n2"):
-        authority.issue("node", name, CELL, age_s=DUE_AGE_S)
-    broker = make_trusted("manager", "m1")
-    config = tmp_path / "signer.toml"
-    config.write_text(
-        f'[signer]\nbroker = "mqtts://{broker.daemons}"\nlife_days = 0.5\n'
-        f'[tls]\nca = "{tls.ca}"\n'
-        f'certificate = "{tls.certificate}"\nkey = "{tls.key}"\n'
-    )
-    metrics = f"127.0.0.1:{free_port()}"
-    with config.open("a") as file:
-        file.write(f'[metrics]\nlisten = "{metrics}"\n')
-    broker.log.with_name("signer.metrics").write_text(metrics)
-    words = [
-        "ca",
-        "--folder",
-        str(authority.folder.path),
-        "sign",
-        "--config",
-        str(config),
-    ]
-    log = signer_log(broker)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gateway_daemon", *words], stderr=log.open("wb")
-    )
-    wait_until(lambda: "signer is up" in log.read_text())
-    yield broker
-    process.terminate()
-    process.wait()
-
-
-@pytest.fixture
 def node(
     signer: TrustedBroker, authority: IssuingAuthority, tmp_path: Path
 ) -> TlsFiles:
@@ -91,10 +50,6 @@ def node(
         renewed=str(tmp_path / "renewed.pem"),
         signer=f"mqtts://{signer.nodes}",
     )
-
-
-def signer_log(broker: TrustedBroker) -> Path:
-    return broker.log.with_name("signer.log")
 
 
 def days_left(path: str | None) -> float:
@@ -213,7 +168,7 @@ def test_renewal_of_another_holders_certificate_is_refused(
     wait_until(lambda: thief.got)
     assert [m.topic for m in thief.got] == ["/api/certificate/issued/n2"]
     assert RenewalAnswer.decode(thief.got[0].payload).match_key(key)
-    assert "not renewed on" in signer_log(signer).read_text()
+    assert "not renewed on" in signer.log.with_name("signer.log").read_text()
 
 
 def test_logs_of_signer_and_broker_hold_no_key(
@@ -230,7 +185,7 @@ def test_logs_of_signer_and_broker_hold_no_key(
         for path in keys
         for line in path.read_text().rpartition("BEGIN PRIVATE")[2].splitlines()[1:3]
     ]
-    logs = signer_log(signer).read_text() + signer.log.read_text()
+    logs = signer.log.with_name("signer.log").read_text() + signer.log.read_text()
 
     assert len(secrets) >= 2 * len(keys) - 2
     assert [s for s in secrets if s in logs] == []
@@ -306,7 +261,7 @@ def test_copied_card_renews_once_at_most_and_the_owner_is_not_locked_out(
     for _ in range(2):
         with pytest.raises(RenewalError, match="already renewed with another key"):
             renew_if_due(node, time.time())
-    log = signer_log(signer).read_text()
+    log = signer.log.with_name("signer.log").read_text()
     assert log.count("revoke n1") == 1, "logged once an hour"
     assert read_results(signer) == {"renewed": 1, "early": 3, "contested": 2}
     (marked,) = [

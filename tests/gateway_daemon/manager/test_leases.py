@@ -1,5 +1,6 @@
 """Leases of distributed brokers, as pure changes of a registry."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -16,13 +17,14 @@ from gateway_daemon.manager.leases import (
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import ManagerView
 from spatial_mqtt.directory import (
+    MAX_AREAS,
     BrokerEntry,
     BrokerHeartbeat,
     BrokerInfo,
     encode_directory_message,
 )
 from spatial_mqtt.errors import DirectoryError
-from spatial_mqtt.topics import AREA_REQUEST_CONTENT, BROKER_ADD
+from spatial_mqtt.topics import AREA_REQUEST_CONTENT, BROKER_ADD, BROKER_HEARTBEAT
 from spatial_mqtt.transport import IncomingMessage
 
 EAST, WEST = BrokerInfo("east", 1883), BrokerInfo("west", 1883)
@@ -122,3 +124,24 @@ def test_request_for_a_manager_of_the_original_is_ignored(content: str | None) -
     registry = apply_message(Registry("m"), message, 1)
 
     assert areas_of(registry, EAST) == ([] if content else ["/1"])
+
+
+@pytest.mark.attack(
+    "a broker, or a gateway, requests as many areas as a message has space for",
+    "quadratic: 1.4 s of the Manager for 2,000 of 70,000",
+)
+def test_heartbeat_with_too_many_areas_is_refused() -> None:
+    """A Manager compares each with all others, and everyone gets the list."""
+    areas = [f"/{number}" for number in range(MAX_AREAS + 1)]
+    payload = json.dumps({
+        "broker_info": {"host": "east", "port": 1883},
+        "topics": areas,
+        "every_s": 10.0,
+    })
+    message = IncomingMessage(
+        BROKER_HEARTBEAT, payload.encode(), 1, False, None, None, None, (0, 1), None
+    )
+    registry = Registry("m")
+    with pytest.raises(DirectoryError, match=f"areas must be at most {MAX_AREAS}"):
+        BrokerLeases().apply(registry, None, message, (0.0, 0))
+    assert len(areas_of(leased(*areas[:MAX_AREAS]), EAST)) == MAX_AREAS
