@@ -96,7 +96,8 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, SystemdSupervisor
     links = _GatewayLinks(settings.tls, LoopWatchdog(time.monotonic), section.id)
     meter = TopicMeter(time.monotonic)
     fallback = _fallback(settings, data, links)
-    egress = _egress(settings, data, links, meter, fallback)
+    managers: list[ManagerLink] = []
+    egress = _egress(settings, data, links, meter, fallback, managers=managers)
     ingress = _ingress(settings, data, links, egress)
     downstream = _downstream(settings, data, links)
     overlay = _overlay(settings, data, links, fallback, downstream)
@@ -108,7 +109,7 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, SystemdSupervisor
         time.monotonic,
         watchdog=links.watchdog,
     )
-    managers = _manager_links(settings, links, gateway, overlay)
+    managers += _manager_links(settings, links, gateway, overlay)
     load = _load_reporter(settings, egress, meter, managers)
     metrics = GatewayMetrics(
         egress, ingress, downstream, managers, links.watchdog, extra=overlay.metrics
@@ -421,10 +422,23 @@ def _egress(
     links: _GatewayLinks,
     meter: TopicMeter,
     fallback: OverlayFallback | None,
+    *,
+    managers: Sequence[ManagerLink],
 ) -> Egress:
+    """The egress; the links to the Managers may be added before it is used."""
+    sender = replace(
+        settings.uplink.sender_profile(settings.gateway.id, is_relay=True),
+        has_compact_peers=lambda: all(each.has_compact_peers for each in managers),
+    )
     egress = Egress(
         make_queue=lambda broker: _queue(settings, data, _lane_file(broker)),
-        make_uplink=lambda _broker, queue: _uplink(settings, queue, links),
+        make_uplink=lambda _broker, queue: Uplink(
+            queue,
+            sender,
+            links.to_brokers,
+            settings.uplink.rate_limiter(_minute),
+            time.monotonic,
+        ),
         tls=Endpoint.parse(settings.gateway.broker).tls,
         watchdog=links.watchdog,
         count_topics=meter.count,
@@ -485,16 +499,6 @@ def _queue(
         replace(settings.queue.budget(), is_shared=is_shared),
         durability=COMMIT_PUTS_DEFER_ACKS,
         expiry=settings.queue.expiry_policy(_boot_s),
-    )
-
-
-def _uplink(settings: GatewaySettings, queue: Queue, links: _GatewayLinks) -> Uplink:
-    return Uplink(
-        queue,
-        settings.uplink.sender_profile(settings.gateway.id, is_relay=True),
-        links.to_brokers,
-        settings.uplink.rate_limiter(_minute),
-        time.monotonic,
     )
 
 

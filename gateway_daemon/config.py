@@ -18,6 +18,7 @@ from service_runtime.settings import (
     read_settings_text,
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
+from spatial_mqtt.correlation import COMPACT_FORM
 from spatial_mqtt.directory import BrokerInfo, GatewayLocation, check_areas
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import check_area, check_node_id, parse_cell_topic
@@ -132,12 +133,10 @@ class GatewaySection:
                 raise FieldError(name, rule, None, "give both or neither")
 
     @property
-    def location(self) -> GatewayLocation | None:
-        """Location to publish to the Managers; None when it is not set."""
-        if self.latitude is None or self.longitude is None:
-            return None
+    def location(self) -> GatewayLocation:
+        """What to publish about this gateway to the Managers."""
         public = parse_broker_info(self.public or self.broker)
-        return GatewayLocation(public, self.latitude, self.longitude)
+        return GatewayLocation(public, self.latitude, self.longitude, (COMPACT_FORM,))
 
 
 @dataclass(frozen=True)

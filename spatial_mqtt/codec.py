@@ -16,6 +16,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from spatial_mqtt.correlation import decode_correlation
 from spatial_mqtt.errors import PacketError
 from spatial_mqtt.topics import (
     AGE_PROPERTY,
@@ -54,6 +55,7 @@ def make_publish_properties(
         "MessageExpiryInterval": publication.expiry_s,
         "ContentType": publication.content,
         "TopicAlias": alias,
+        "CorrelationData": publication.correlation,
     }
     for name, value in optional.items():
         if value is not None:
@@ -108,7 +110,7 @@ MIN_FAILURE_CODE: Final = 0x80
 CACHE_SIZE: Final = 4096
 """Encoded topics and property sets that are cached."""
 
-EXPIRY, CONTENT, RESPONSE, ALIAS, USER = 0x02, 0x03, 0x08, 0x23, 0x26
+EXPIRY, CONTENT, RESPONSE, CORRELATION, ALIAS, USER = 2, 3, 8, 9, 0x23, 0x26
 _FIXED_BYTES: Final = {0x01: 1, EXPIRY: 4, ALIAS: 2}
 _CONTINUATION: Final = 0x80
 _MAX_LENGTH_BYTES: Final = 4
@@ -135,6 +137,9 @@ def encode_publish(
     )
     if publication.message_id is not None:
         properties += _ID_HEAD + _text(publication.message_id)
+    if publication.correlation is not None:
+        length = _SHORT.pack(len(publication.correlation))
+        properties += b"\x09" + length + publication.correlation
     if alias is not None:
         properties += b"\x23" + _SHORT.pack(alias)
     topic_field = _topic(topic)
@@ -232,24 +237,41 @@ def _incoming(first: int, body: bytes, generation: int) -> IncomingMessage:
     end = at + size
     if at < 0 or end > len(body):
         raise IndexError(end)
-    texts = _text_properties(body[at:end]) if size else _NO_PROPERTIES
-    return IncomingMessage(
+    texts, correlation = _read_properties(body[at:end]) if size else _NO_PROPERTIES
+    message = IncomingMessage(
         topic, body[end:], qos, bool(first & RETAIN),
         parse_number(texts.get(_PRIORITY)), texts.get(RESPONSE), texts.get(_ID),
         (generation, mid), texts.get(CONTENT),
         parse_number(texts.get(_AGE)), bool(first & DUP),
     )  # fmt: skip
+    return with_correlation(message, correlation) if correlation else message
+
+
+def with_correlation(message: IncomingMessage, data: bytes) -> IncomingMessage:
+    """Add what the Correlation Data states, unless other properties state it."""
+    found = decode_correlation(data)
+    if found is None:
+        return message
+    return message._replace(
+        priority=message.priority or found.priority,
+        message_id=message.message_id or found.message_id,
+        response_topic=message.response_topic or found.response_topic,
+    )
 
 
 _ID: Final = ID_PROPERTY
 _AGE: Final = AGE_PROPERTY
 _PRIORITY: Final = PRIORITY_PROPERTY
-_NO_PROPERTIES: Final[dict[int | str, str]] = {}
+_NO_PROPERTIES: Final[tuple[dict[int | str, str], bytes]] = {}, b""
 
 
-def _text_properties(raw: bytes) -> dict[int | str, str]:
-    """Text properties: those of MQTT by number, user properties by name."""
+def _read_properties(raw: bytes) -> tuple[dict[int | str, str], bytes]:
+    """Text properties, and the Correlation Data.
+
+    Text properties of MQTT are by number, user properties by name.
+    """
     found: dict[int | str, str] = {}
+    correlation = b""
     at, end = 0, len(raw)
     while at < end:
         kind = raw[at]
@@ -260,27 +282,32 @@ def _text_properties(raw: bytes) -> dict[int | str, str]:
             found.setdefault(name, value)
         elif kind in {CONTENT, RESPONSE}:
             found[kind], at = _text_at(raw, at)
+        elif kind == CORRELATION:
+            correlation, at = _bytes_at(raw, at)
         else:
             at = _skip_property(kind, raw, at)
-    return found
+    return found, correlation
 
 
 def _skip_property(kind: int, raw: bytes, at: int) -> int:
     """Offset after a property that is not read."""
     if kind in _FIXED_BYTES:
         return at + _FIXED_BYTES[kind]
-    if kind == 0x09:  # noqa: PLR2004 - correlation data
-        return at + 2 + int(_SHORT.unpack_from(raw, at)[0])
     if kind == 0x0B:  # noqa: PLR2004 - subscription identifier
         return _length(raw, at)[1]
     raise IndexError(kind)
 
 
 def _text_at(raw: bytes, at: int) -> tuple[str, int]:
+    data, end = _bytes_at(raw, at)
+    return data.decode(), end
+
+
+def _bytes_at(raw: bytes, at: int) -> tuple[bytes, int]:
     end = at + 2 + _SHORT.unpack_from(raw, at)[0]
     if end > len(raw):
         raise IndexError(end)
-    return raw[at + 2 : end].decode(), end
+    return raw[at + 2 : end], end
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:

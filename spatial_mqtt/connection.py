@@ -371,20 +371,20 @@ class Connection:
             _client: paho.Client, _userdata: object, message: paho.MQTTMessage
         ) -> None:
             properties = message.properties
-            self.handler.on_message(
-                IncomingMessage(
-                    topic=message.topic,
-                    payload=bytes(message.payload),
-                    qos=message.qos,
-                    retain=message.retain,
-                    priority=codec.find_user_number(properties, PRIORITY_PROPERTY),
-                    response_topic=codec.get_property(properties, "ResponseTopic"),
-                    message_id=codec.find_user_property(properties, ID_PROPERTY),
-                    delivery=(generation, message.mid),
-                    content=codec.get_property(properties, "ContentType"),
-                    age_s=codec.find_user_number(properties, AGE_PROPERTY),
-                )
+            correlation = codec.get_property(properties, "CorrelationData")
+            read = IncomingMessage(
+                topic=message.topic,
+                payload=bytes(message.payload),
+                qos=message.qos,
+                retain=message.retain,
+                priority=codec.find_user_number(properties, PRIORITY_PROPERTY),
+                response_topic=codec.get_property(properties, "ResponseTopic"),
+                message_id=codec.find_user_property(properties, ID_PROPERTY),
+                delivery=(generation, message.mid),
+                content=codec.get_property(properties, "ContentType"),
+                age_s=codec.find_user_number(properties, AGE_PROPERTY),
             )
+            self.handler.on_message(codec.with_correlation(read, correlation or b""))
 
         return on_message
 

@@ -72,16 +72,27 @@ class GatewayNotice(msgspec.Struct, frozen=True):
     version: int = -1
 
 
-class GatewayLocation(msgspec.Struct, frozen=True):
-    """Position of a gateway in degrees."""
+class GatewayLocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a gateway retains about itself. Earlier ones retain a position or nothing.
+
+    Attributes:
+        broker_info: Broker of the gateway.
+        latitude: In degrees; None is unknown.
+        longitude: In degrees; None is unknown.
+        reads: Forms of properties that it reads, such as `correlation.COMPACT_FORM`.
+    """
 
     broker_info: BrokerInfo
-    latitude: float
-    longitude: float
+    latitude: float | None = None
+    longitude: float | None = None
+    reads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Reject a position that is not on the earth."""
-        check_position(self.latitude, self.longitude)
+        """Reject half a position, and one that is not on the earth."""
+        if self.latitude is not None and self.longitude is not None:
+            check_position(self.latitude, self.longitude)
+        elif (self.latitude, self.longitude) != (None, None):
+            raise ValueError("latitude and longitude must be given together")
 
 
 class GatewayReference(msgspec.Struct, frozen=True):

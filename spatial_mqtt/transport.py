@@ -45,6 +45,8 @@ class Publication(NamedTuple):
         expiry_s: Seconds after which the broker drops the message.
         content: Content Type of MQTT 5, for formats of this system.
         age_s: Sent as MQTT 5 user property: age of a late message.
+        correlation: Correlation Data of MQTT 5, of `correlation.encode_correlation`: in
+            place of `priority`, `message_id` and `response_topic`.
     """
 
     topic: str
@@ -57,6 +59,7 @@ class Publication(NamedTuple):
     expiry_s: int | None = None
     content: str | None = None
     age_s: int | None = None
+    correlation: bytes | None = None
 
 
 class SentPublication(NamedTuple):
@@ -73,6 +76,8 @@ class SentPublication(NamedTuple):
 
 class IncomingMessage(NamedTuple):
     """A received message.
+
+    Priority, response topic and id are those of its properties or Correlation Data.
 
     Attributes:
         topic: Topic it was published on.

@@ -296,9 +296,10 @@ class GatewayList:
             except DirectoryError as error:
                 log.warning("%s: %s", topic, error)
                 continue
-            if place is not None:
-                name = str(Endpoint(place.broker_info.host, place.broker_info.port))
-                places[name] = (place.latitude, place.longitude)
+            if place is None or place.latitude is None or place.longitude is None:
+                continue
+            name = str(Endpoint(place.broker_info.host, place.broker_info.port))
+            places[name] = (place.latitude, place.longitude)
         self.places = places  # in one step: request threads read it
 
     def rows(self, nodes: Iterable[NodeState], now_s: float) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from service_runtime.crash_guard import CrashGuard
 from service_runtime.files import is_disk_full
 from service_runtime.log_limit import LogLimit
 from service_runtime.watchdog import Heartbeat, no_heartbeat
+from spatial_mqtt.correlation import COMPACT_FORM
 from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.topics import offer_topic
 from spatial_mqtt.transport import IncomingMessage, Publication
@@ -257,7 +258,7 @@ class IngestLoop:
 
     def _publish_offer(self, window: int) -> None:
         self.batch.window = min(window, MAX_MESSAGES)
-        offer = CustodyOffer(self.name, self.filters).encode()
+        offer = CustodyOffer(self.name, self.filters, (COMPACT_FORM,)).encode()
         topic = offer_topic(self.name)
         self.connection.publish_together([Publication(topic, offer, retain=True)])
         log.info(

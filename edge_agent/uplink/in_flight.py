@@ -306,6 +306,15 @@ class InFlight:
             and all(content in each.takes for each in stores)
         )
 
+    def stores_take(self, form: str, topic: str) -> bool:
+        """Whether every store of a topic, if any, reads a form; False if unknown."""
+        is_known = bool(self._offers) or self.custody is CustodyMode.PUBACK
+        return is_known and all(
+            form in offer.takes
+            for offer in self._offers.values()
+            if offer.covers(topic)
+        )
+
     def accepts_any(self, content: str) -> bool:
         """Whether a store decodes a content type on some topic."""
         return self.custody is CustodyMode.RECEIPTS and any(

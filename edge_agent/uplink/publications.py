@@ -1,5 +1,6 @@
 """Publications built from queued messages: one message, a parcel, or a chunk of one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ from edge_agent.queue.base import Queue, QueuedMessage
 from edge_agent.uplink.in_flight import CustodyMode, FlightLimits, InFlight
 from edge_agent.uplink.scheduler import FULL_BATCH_MESSAGES, PriorityScheduler
 from spatial_mqtt.batching import BatchItem, Fragment, encode_batch, split_message
+from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
 from spatial_mqtt.errors import TopicError
 from spatial_mqtt.priority import LADDER, QosPolicy
 from spatial_mqtt.topics import (
@@ -45,6 +47,7 @@ class SenderProfile:
             where their size does not matter.
         publisher_id: Publisher id in the topics, for a broker that checks it against
             the certificate.
+        has_compact_peers: Whether all other gateways read `COMPACT_FORM` now.
     """
 
     id: str
@@ -56,6 +59,7 @@ class SenderProfile:
     keepalive_s: int = 60
     always_sends_ids: bool = False
     publisher_id: str | None = None
+    has_compact_peers: Callable[[], bool] = lambda: False
 
     def publish_topic(self, topic: str, *, has_priority: bool) -> str:
         """Topic on which a queued message is published.
@@ -237,16 +241,30 @@ class PublicationBuilder:
         names_all = self._sender.always_sends_ids
         is_parcel = content == BATCH_CONTENT
         is_in_topic = not is_relay and flight.reads_priority(message.topic)
-        has_property = names_all or not is_in_topic
-        return Publication(
+        publication = Publication(
             topic=self._sender.publish_topic(message.topic, has_priority=is_in_topic),
             payload=message.payload if payload is None else payload,
             qos=delivery.qos,
             retain=delivery.retain,
-            priority=message.priority if has_property else None,
-            response_topic=custody_topic(self._sender.id) if is_answered else None,
-            message_id=str(message.id) if is_opaque or names_all else None,
             expiry_s=delivery.expiry_s,
             content=content,
             age_s=None if is_parcel else self._scheduler.lateness_s(message),
         )
+        if is_relay and not names_all and self._may_be_compact(message.topic):
+            compact = encode_correlation(
+                message.priority,
+                message.id if is_opaque else None,
+                self._sender.id if is_answered else None,
+            )
+            if compact is not None:
+                return publication._replace(correlation=compact)
+        return publication._replace(
+            priority=message.priority if names_all or not is_in_topic else None,
+            response_topic=custody_topic(self._sender.id) if is_answered else None,
+            message_id=str(message.id) if is_opaque or names_all else None,
+        )
+
+    def _may_be_compact(self, topic: str) -> bool:
+        """Whether every store of a topic and every other gateway reads that form."""
+        is_read = self._in_flight.stores_take(COMPACT_FORM, topic)
+        return is_read and self._sender.has_compact_peers()

@@ -185,7 +185,8 @@ def _reader_of_gateways(_: Identity) -> Iterator[str]:
 
 def _gateway_at_manager(gateway: Identity) -> Iterator[str]:
     tables = (BROKER_TABLE, BROKER_READY, BROKER_UPDATE)
-    yield from (f"read {topic}" for topic in (GATEWAY_INFO, *tables))
+    directory = (GATEWAY_INFO, GATEWAY_LOCATIONS, *tables)
+    yield from (f"read {topic}" for topic in directory)
     yield from (f"read {each}" for each in RELAYED)
     yield f"write {named_api_topic(_below(GATEWAY_NOTICE), gateway.name)}"
     yield f"write {gateway_location_topic(gateway.name)}"

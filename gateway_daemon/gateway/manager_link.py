@@ -9,15 +9,18 @@ import msgspec
 
 from gateway_daemon.gateway.load_report import LoadReport
 from spatial_mqtt.connection import Backoff
+from spatial_mqtt.correlation import COMPACT_FORM
 from spatial_mqtt.directory import (
     AreaSetting,
     BrokerEntry,
+    BrokerInfo,
     BrokerTable,
     GatewayHeartbeat,
     GatewayLocation,
     GatewayNotice,
     GatewayReference,
     decode_broker_table,
+    decode_gateway_location,
     decode_gateways,
     decode_version,
     encode_directory_message,
@@ -34,9 +37,11 @@ from spatial_mqtt.topics import (
     GATEWAY_HEARTBEAT,
     GATEWAY_INFO,
     GATEWAY_LOAD,
+    GATEWAY_LOCATIONS,
     GATEWAY_NOTICE,
     GATEWAY_SET,
     gateway_location_topic,
+    matches,
     named_api_topic,
 )
 from spatial_mqtt.transport import (
@@ -70,6 +75,57 @@ class BrokerTableListener(Protocol):
         """Every gateway has subscribed by a version, or by the newest table (None)."""
 
 
+class _Peers:
+    """The other gateways, as one Manager's broker lists and describes them.
+
+    Args:
+        own: Address of this gateway.
+
+    Attributes:
+        are_compact: Whether the Manager is connected and all that it has listed in this
+            run read `COMPACT_FORM`. One that is listed no longer can return, to
+            messages that brokers have stored for it.
+    """
+
+    def __init__(self, own: BrokerInfo) -> None:
+        self.are_compact = False
+        self._own = own
+        self._listed: set[BrokerInfo] = set()
+        self._has_list = False
+        self._locations: dict[str, GatewayLocation] = {}
+
+    def on_up(self) -> None:
+        self._has_list = False
+        self._locations.clear()  # the broker does not state what was removed
+
+    def on_down(self) -> None:
+        self.are_compact = False
+
+    def on_list(self, gateways: Sequence[BrokerEntry]) -> None:
+        self._listed |= {each.broker_info for each in gateways} - {self._own}
+        self._has_list = True
+        self._compare()
+
+    def on_location(self, message: IncomingMessage) -> None:
+        self._locations.pop(message.topic, None)
+        try:
+            if message.payload:
+                location = decode_gateway_location(message.payload)
+                self._locations[message.topic] = location
+        finally:
+            self._compare()
+
+    def _compare(self) -> None:
+        here = self._locations.values()
+        readers = {e.broker_info for e in here if COMPACT_FORM in e.reads}
+        others = {e.broker_info for e in here if COMPACT_FORM not in e.reads}
+        older = self._listed - (readers - others)
+        if self.are_compact and older:
+            names = ", ".join(map(str, sorted(older)))
+            log.info("longer properties of messages are sent, for gateways %s", names)
+        self.are_compact = self._has_list and not older
+
+
 class ManagerLink(BaseConnectionHandler):
     """The gateway's side of Gamma's protocol between gateways and a Manager.
 
@@ -88,7 +144,7 @@ class ManagerLink(BaseConnectionHandler):
 
     Attributes:
         heartbeat_s: Interval between calls of `send_heartbeat`; 0 if there are none.
-        location: Location of the gateway; None is unknown.
+        location: What is published about this gateway.
         on_gateway_list: Called with the Manager's list of gateways, in the network
             thread.
         announces_ready: Whether the Manager publishes `BROKER_READY`; the original's
@@ -107,7 +163,8 @@ class ManagerLink(BaseConnectionHandler):
     ) -> None:
         self.heartbeat_s = 0.0
         self.announces_ready = False
-        self.location: GatewayLocation | None = None
+        self.location = GatewayLocation(request.broker_info)
+        self._peers = _Peers(request.broker_info)
         self._id = gateway_id
         self._has_certificates = self._uses_name = has_certificates
         self._named: set[int] = set()
@@ -124,7 +181,7 @@ class ManagerLink(BaseConnectionHandler):
         self._has_set_areas = False
         self._reported_areas = self._areas
         topics = (BROKER_TABLE, BROKER_READY, GATEWAY_INFO, BROKER_UPDATE)
-        filters = tuple((topic, 2) for topic in topics)
+        filters = tuple((topic, 2) for topic in (*topics, GATEWAY_LOCATIONS))
         session = Session(
             f"{gateway_id}-presence", filters, will=self._down(), keepalive_s=10
         )
@@ -134,6 +191,11 @@ class ManagerLink(BaseConnectionHandler):
     def is_up(self) -> bool:
         """Whether the Manager's broker is connected."""
         return self._connection.is_up
+
+    @property
+    def has_compact_peers(self) -> bool:
+        """Whether all other gateways are known to read `COMPACT_FORM`."""
+        return self._peers.are_compact
 
     def __str__(self) -> str:
         """Address of the Manager's broker."""
@@ -187,9 +249,11 @@ class ManagerLink(BaseConnectionHandler):
         self._has_set_areas = False
         self._applied = None
         self._again_s = self._clock()
+        self._peers.on_up()
         self._announce()
 
     def on_down(self, reason: str) -> None:
+        self._peers.on_down()
         log.warning("manager %s is gone: %s", self._connection.endpoint, reason)
 
     def on_published(self, token: int, refused: str | None) -> None:
@@ -210,7 +274,10 @@ class ManagerLink(BaseConnectionHandler):
             if message.topic == GATEWAY_INFO:
                 gateways = decode_gateways(message.payload)
                 self._check_listed(gateways)
+                self._peers.on_list(gateways)
                 self.on_gateway_list(gateways)
+            elif matches(GATEWAY_LOCATIONS, message.topic):
+                self._peers.on_location(message)
             elif message.topic == BROKER_TABLE:
                 self._listener.on_table(decode_broker_table(message.payload), self)
             elif message.topic == BROKER_READY:
@@ -249,8 +316,7 @@ class ManagerLink(BaseConnectionHandler):
         # First: a gateway without heartbeats is taken for one of the original Gamma.
         self._send_heartbeat()
         self._notify(GatewayNotice(self._public, "up"))
-        # An empty payload removes a location that an earlier run retained.
-        location = encode_directory_message(self.location) if self.location else b""
+        location = encode_directory_message(self.location)
         self._connection.publish(
             Publication(self._location_topic, location, retain=True)
         )

@@ -215,9 +215,15 @@ MQTT = codec.encode_publish(
     None,
     7,
 )
+COMPACT = codec.encode_publish(
+    Publication("/3/1", CBOR, correlation=b"\xb5\x01\x23\xab\xcd\x07gw"),
+    "/3/1",
+    None,
+    7,
+)
 
 READERS = (
-    Reader("packet", packet, (PacketError,), (MQTT, b"\x40\x02\x00\x07")),
+    Reader("packet", packet, (PacketError,), (MQTT, COMPACT, b"\x40\x02\x00\x07")),
     Reader("puback", codec.decode_puback, (PacketError,), (b"\x00\x07\x10",)),
     Reader("number", text(parse_number), (), (b"5", b"-1")),
     Reader("envelope", decode_pack, (EnvelopeError,), (CBOR, JSON)),

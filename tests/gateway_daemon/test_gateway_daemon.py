@@ -21,6 +21,7 @@ from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.config import GatewaySection
 from service_runtime.errors import FieldError
 from spatial_mqtt.connection import Connection
+from spatial_mqtt.correlation import COMPACT_FORM
 from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.directory import BrokerInfo, GatewayLocation, encode_directory_message
 from spatial_mqtt.retained import fetch_all_retained, fetch_retained
@@ -118,19 +119,21 @@ def test_manager_lists_the_gateway_under_its_areas(system: System) -> None:
 def test_gateway_location_is_retained_until_it_is_removed_from_the_settings(
     system: System, programs: Programs
 ) -> None:
-    """Retained at the Manager under the gateway's own name."""
+    """At the Manager under the gateway's own name, with the forms that it reads."""
 
     def locations() -> list[bytes]:
         topics = (GATEWAY_INFO, GATEWAY_LOCATIONS)
         found = fetch_all_retained(system.manager.endpoint, topics, "c", 60)
         return [found[topic] for topic in found if topic != GATEWAY_INFO]
 
-    here = GatewayLocation(BrokerInfo("127.0.0.1", system.local.port), 33.55, 133.53)
+    broker = BrokerInfo("127.0.0.1", system.local.port)
+    here = GatewayLocation(broker, 33.55, 133.53, (COMPACT_FORM,))
     wait_until(lambda: locations() == [encode_directory_message(here)])
     programs.kill("gateway", signal.SIGTERM)
     system.gateway_config = system.gateway_config.replace(PLACE, "")
     system.start_gateway()
-    wait_until(lambda: locations() == [])
+    nowhere = GatewayLocation(broker, reads=(COMPACT_FORM,))
+    wait_until(lambda: locations() == [encode_directory_message(nowhere)])
 
 
 def test_gateway_that_started_before_its_manager_is_listed(

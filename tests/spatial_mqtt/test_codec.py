@@ -9,7 +9,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from spatial_mqtt import codec
+from spatial_mqtt.correlation import encode_correlation
 from spatial_mqtt.errors import PacketError
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import NO_SUBSCRIBERS, Publication
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -105,8 +107,41 @@ def test_we_decode_the_properties_of_paho(
     assert read.content == publication.content
 
 
+COMPACT = encode_correlation(5, MessageId("gw", "0123abcd", 7), "gw")
+
+
+def test_correlation_data_states_priority_id_and_response_topic() -> None:
+    """Its size is smaller than that of the properties which it replaces."""
+    full = Publication(
+        "/1",
+        b"x",
+        priority=5,
+        message_id="gw:0123abcd:7",
+        response_topic="/custody/gw",
+        age_s=3,
+    )
+    compact = Publication("/1", b"x", age_s=3, correlation=COMPACT)
+    packets = [codec.encode_publish(each, "/1", None, 1) for each in (full, compact)]
+    read = [codec.decode_publish(*single_packet(each), 1) for each in packets]
+
+    assert read[0] == read[1]
+    assert [len(each) for each in packets] == [62, 30]
+    properties = codec.make_publish_properties(compact, None)
+    assert codec.publish_packet_bytes(compact, "/1", properties) == len(packets[1])
+
+
+def test_other_properties_take_precedence_over_correlation_data() -> None:
+    """A gateway in between may have added them."""
+    publication = Publication("/1", b"x", priority=2, correlation=COMPACT)
+    packet = codec.encode_publish(publication, "/1", None, 1)
+
+    read = codec.decode_publish(*single_packet(packet), 1)
+
+    assert (read.priority, read.message_id) == (2, "gw:0123abcd:7")
+
+
 def test_unused_properties_are_skipped() -> None:
-    """Correlation data, format and subscription identifiers precede ours."""
+    """Correlation data of others, format and subscription identifiers precede ours."""
     packed = Properties(PacketTypes.PUBLISH)
     packed.PayloadFormatIndicator = 1
     packed.CorrelationData = b"\x26\x00"

@@ -15,9 +15,11 @@ from paho.mqtt.properties import Properties
 
 from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
+from spatial_mqtt.correlation import encode_correlation
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.paho_client import MAX_REPEAT_MS, TCP_RTO_MAX_MS, set_socket_options
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Publication, Session
 
 
@@ -80,6 +82,22 @@ def test_message_arrives_with_its_properties(
     assert message.response_topic == "/custody/a"
     assert message.message_id == "n:b:7"
     assert link.recorder.published == [(token, None)]
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_broker_delivers_correlation_data(
+    broker: Broker, connect: Connect, qos: int
+) -> None:
+    """It is read as the properties that it replaces."""
+    link = connect(broker, Session("a", filters=(("/1/#", 2),)))
+    data = encode_correlation(5, MessageId("n", "0123abcd", 7), "n")
+    link.connection.publish(Publication("/1/2", b"x", qos, correlation=data))
+    wait_until(lambda: link.recorder.messages)
+    (message,) = link.recorder.messages
+
+    assert (message.priority, message.message_id) == (5, "n:0123abcd:7")
+    assert message.response_topic == "/custody/n"
 
 
 @pytest.mark.broker

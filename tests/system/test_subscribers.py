@@ -7,12 +7,20 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import paho.mqtt.client as paho
 import pytest
 from conftest import Broker, wait_until
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.properties import Properties
 from programs import Client, Programs
 from sizes import sizes
 
 from gateway_daemon.gateway.gateway import LINGER_S
+from spatial_mqtt.directory import (
+    BrokerInfo,
+    GatewayNotice,
+    encode_directory_message,
+)
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_message_id, encode_cbor
 from spatial_mqtt.topics import offer_topic
@@ -235,6 +243,63 @@ def test_plain_messages_repeated_after_a_kill_have_the_same_id(
 
     assert None not in by_id
     assert sorted(map(int, by_id.values())) == list(range(600))
+
+
+class PropertyReader:
+    """Subscriber at a distributed broker that records the properties of messages."""
+
+    def __init__(self, broker: Broker, filter_: str) -> None:
+        self.got: list[tuple[bytes, Properties]] = []
+        is_subscribed = threading.Event()
+        self._client = paho.Client(
+            CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5, client_id="reader"
+        )
+        self._client.on_message = lambda _client, _data, m: self.got.append((
+            m.payload,
+            m.properties,
+        ))
+        self._client.on_subscribe = lambda *_: is_subscribed.set()
+        self._client.connect(broker.endpoint.host, broker.endpoint.port)
+        self._client.loop_start()
+        self._client.subscribe(filter_, 1)
+        assert is_subscribed.wait(60)
+
+    def names(self, payload: bytes) -> set[str]:
+        """Names of the properties of a message."""
+        wait_until(lambda: payload in dict(self.got))
+        return {*dict(self.got)[payload].json()}
+
+    def stop(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def test_compact_properties_until_a_gateway_does_not_read_them(
+    deployment: Deployment,
+) -> None:
+    """An earlier version of ours, or the original, joins and announces no forms."""
+    near = deployment.client("near", "a", "/3/1/#")
+    wait_until(lambda: "confirmed the subscription to /3/1/#" in deployment.log("a"))
+    reader = PropertyReader(deployment.first, "/3/#")
+    writer = deployment.client("writer", "b")
+    sent: list[bytes] = []
+
+    def names() -> set[str]:
+        sent.append(b"%d" % len(sent))
+        writer.publish("/forward/3/1/2/0/pri4", sent[-1])
+        return reader.names(sent[-1])
+
+    wait_until(lambda: names() == {"CorrelationData"})
+    older = Client(deployment.manager.endpoint, "older")
+    info = BrokerInfo("127.0.0.1", 9)
+    up = encode_directory_message(GatewayNotice(info, "up"))
+    older.publish("/api/notice/gatewaybroker", up)
+    wait_until(lambda: names() == {"UserProperty"})
+    reader.stop()
+
+    wait_until(lambda: near.on("/3/1/2/0") == sent)
+    assert {message.priority for message in near.got} == {4}
+    assert len({message.message_id for message in near.got} - {None}) == len(sent)
 
 
 def test_gamma_client_registers_where_the_broker_logs_no_subscriptions(

@@ -11,6 +11,8 @@ from conftest import Broker, wait_until
 from ingesting import TOPIC, IngestBench, Sender
 
 from backend_spark.ingest.segment_log import list_segments, read_segments
+from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Publication
 
 pytestmark = pytest.mark.broker
@@ -51,6 +53,31 @@ def test_message_is_on_disk_when_its_receipt_arrives(
     assert logged == {1: 1}
     assert ingester.logged() == {1: 1}
     assert not list(ingester.log.glob(".unfinished*"))
+
+
+def test_gateways_properties_in_both_forms_are_one_message(
+    ingester: IngestBench, sender: Sender
+) -> None:
+    """A plain client's message in the compact form, and again in the earlier one."""
+    ingester.start()
+    wait_until(lambda: bool(sender.offers))
+    id_ = MessageId("node-1", "0123abcd", 7)
+    plain = Publication(TOPIC, b"plain")
+    earlier = {"message_id": str(id_), "response_topic": "/custody/node-1"}
+    for publication in (
+        plain._replace(correlation=encode_correlation(4, id_, "node-1")),
+        plain._replace(priority=4, **earlier),
+    ):
+        sender.receipts.clear()
+        sender.connection.publish(publication)
+        wait_until(lambda: any(id_ in receipt for receipt in sender.receipts))
+    tables = [table for _, table in read_segments(ingester.log)]
+    rows = [row for table in tables for row in table.to_pylist()]
+
+    assert COMPACT_FORM in sender.offers[0].takes
+    assert [(r["payload"], r["node"], r["boot"], r["seq"], r["pri"]) for r in rows] == [
+        (b"plain", "node-1", "0123abcd", 7, 4)
+    ]
 
 
 def test_malformed_message_is_quarantined_and_blocks_no_other(

@@ -13,8 +13,10 @@ from edge_agent.uplink.publications import (
     SenderProfile,
 )
 from spatial_mqtt.batching import Fragment, decode_batch
+from spatial_mqtt.correlation import COMPACT_FORM, encode_correlation
 from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.priority import Delivery, QosPolicy
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT
 from spatial_mqtt.transport import Publication
 
@@ -28,7 +30,7 @@ class BuilderHarness:
         self, *offers: CustodyOffer, sender: SenderProfile | None = None
     ) -> None:
         sender = sender or SenderProfile("n")
-        self.queue = MemoryQueue("n", "b", 10_000_000)
+        self.queue = MemoryQueue("n", "0123abcd", 10_000_000)
         self.in_flight = InFlight(FlightLimits(), sender.custody)
         self.in_flight.on_up(0.0, 1000, offers)
         self.builder = PublicationBuilder(self.queue, sender, self.in_flight)
@@ -310,3 +312,83 @@ def test_relay_always_sends_ids_when_configured() -> None:
         4,
         None,
     )
+
+
+COMPACT_STORE = CustodyOffer("store", ("/forward/#",), (COMPACT_FORM,))
+OLDER_STORE = CustodyOffer("older", ("/forward/#",))
+
+
+def sent_by_relay(
+    *offers: CustodyOffer,
+    custody: CustodyMode = CustodyMode.AUTO,
+    has_compact_peers: bool = True,
+    is_pack: bool = False,
+) -> Publication:
+    """What a relay publishes for a message of priority 4."""
+    harness = BuilderHarness(
+        *offers,
+        sender=SenderProfile(
+            "n",
+            is_relay=True,
+            custody=custody,
+            has_compact_peers=lambda: has_compact_peers,
+        ),
+    )
+    node = MessageId("node", "89abcdef", 9) if is_pack else None
+    draft = MessageDraft(4, "/forward/1/2", lambda _: b"x", node)
+    harness.queue.put([draft])
+    (outgoing,) = harness.build_all()
+    return outgoing.publication
+
+
+OWN_ID = MessageId("n", "0123abcd", 1)
+
+
+def test_compact_form_with_a_receipt() -> None:
+    """For a store that reads it: one property in place of three."""
+    sent = sent_by_relay(COMPACT_STORE)
+
+    compact = encode_correlation(4, OWN_ID, "n")
+    assert sent == Publication("/forward/1/2", b"x", correlation=compact)
+
+
+def test_compact_form_without_a_store() -> None:
+    """Where only gateways read it, no receipt is requested."""
+    sent = sent_by_relay(custody=CustodyMode.PUBACK)
+
+    compact = encode_correlation(4, OWN_ID, None)
+    assert sent == Publication("/forward/1/2", b"x", correlation=compact)
+
+
+def test_compact_form_of_a_nodes_message() -> None:
+    """The payload contains its id; the receipt goes to the gateway."""
+    sent = sent_by_relay(COMPACT_STORE, is_pack=True)
+
+    assert sent.correlation == encode_correlation(4, None, "n")
+
+
+def test_older_readers_get_user_properties() -> None:
+    """Each store of the topic and each gateway must read the compact form."""
+    full = Publication(
+        "/forward/1/2",
+        b"x",
+        priority=4,
+        response_topic="/custody/n",
+        message_id=str(OWN_ID),
+    )
+
+    assert sent_by_relay(COMPACT_STORE, OLDER_STORE) == full
+    assert sent_by_relay(COMPACT_STORE, has_compact_peers=False) == full
+
+
+def test_user_properties_while_stores_are_unknown() -> None:
+    """A store that does not read the compact form may be about to make its offer."""
+    for custody in (CustodyMode.AUTO, CustodyMode.RECEIPTS):
+        assert sent_by_relay(custody=custody).message_id == str(OWN_ID)
+
+
+def test_store_of_other_topics_does_not_count() -> None:
+    """It does not get the message."""
+    elsewhere = CustodyOffer("older", ("/elsewhere/#",))
+
+    assert sent_by_relay(COMPACT_STORE, elsewhere).correlation is not None

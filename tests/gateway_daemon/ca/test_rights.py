@@ -257,6 +257,7 @@ def test_tools_of_a_manager_are_for_administrators(
         "node": authority.issue("node", "n1", CELL),
         "client": authority.issue("client", "analyst"),
     }
+    other_gateway = authority.issue("gateway", "gw-2", "/4")
     broker = make_trusted("manager", "m1")
     at = {"node": broker.nodes, "client": broker.nodes}
     clients = {
@@ -275,7 +276,9 @@ def test_tools_of_a_manager_are_for_administrators(
     for topic in (f"/api/from/gw-2/{wish}", f"/api/{wish}"):
         assert clients["gateway"].say(topic) == REFUSED
     place = "/api/notice/gatewaybroker/place/"
+    other = join(broker.daemons, other_gateway, "x", f"{place}+")
     assert clients["gateway"].say(f"{place}gw-1") is None
+    wait_until(lambda: other.heard() == [f"{place}gw-1"])
     assert clients["gateway"].say(f"{place}gw-2") == REFUSED
     for role in ("node", "client", "admin"):
         assert clients[role].say(f"/api/from/gw-1/{wish}") == REFUSED
