@@ -20,6 +20,7 @@ from slope_science.evidence.detections import (
     PersistenceTimer,
     RuleContext,
     StepTimes,
+    noise_detection,
     threshold_reached,
 )
 from slope_science.evidence.noise import SensorNoise
@@ -40,6 +41,7 @@ from slope_science.movement import (
     TiltRate,
     find_steps,
     fit_tilt_rate,
+    has_reversal,
     is_steady,
     noise_sigmas,
     step_times,
@@ -181,6 +183,13 @@ class TiltWindow:
         """Noise floor: slower rates are hidden; None while the window is too short."""
         return self._hidden_deg_per_h
 
+    def is_noisy(self, now_s: float) -> bool:
+        """Whether readings go forth and back by more than the sensor's noise."""
+        bins = self._bins(now_s, with_doubtful=True)
+        if not bins or not self._noise.is_known:
+            return False
+        return has_reversal(self._axes(bins), self._noise.sigma)
+
     def resolved_deg_per_h(self, now_s: float) -> float:
         """Rate that the sensor's own noise hides no longer; infinite while unknown."""
         bins = self._bins(now_s, with_doubtful=False)
@@ -234,13 +243,16 @@ class TiltWindow:
     def _is_clear(self, rate: TiltRate, bins: Sequence[MinuteBin]) -> bool:
         """Whether a rate exceeds the sensor's own noise.
 
-        The beginning of creep bends the line, which its residuals take for noise.
+        The beginning of creep bends the line, which its residuals take for noise. If
+        the readings go forth and back by more than the sensor's noise, they have become
+        noisier, and only their residuals measure by how much.
         """
         sigma = self._noise.sigma
         times_h = [b.at_s / _HOUR_S for b in bins]
         floor = self._noise_deg_per_h(times_h)
         is_above = self._noise.is_known and rate.deg_per_h >= floor
-        return is_above and is_steady(self._axes(bins), sigma)
+        axes = self._axes(bins)
+        return is_above and is_steady(axes, sigma) and not has_reversal(axes, sigma)
 
     def _noise_deg_per_h(
         self, times_h: Sequence[float], steps: Sequence[Step] = ()
@@ -378,6 +390,8 @@ class TiltRule:
         # six hours hide the step of the last hour
         steps = next((each.steps for each in seen if each.steps), ())
         found = [claim for each in seen for claim in self._claims(each, None, now_s)]
+        if hour.is_noisy(now_s):
+            found.append(noise_detection(self.rule, self.sensor))
         for window in longer:
             resolved = hour.resolved_deg_per_h(now_s)
             for each in window.detect(now_s):
