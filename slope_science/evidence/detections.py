@@ -1,5 +1,6 @@
 """Detections of rules, their confirmation by other sensors, and the rule protocol."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -32,6 +33,9 @@ _YOUNG_S = 3600.0
 StepTimes = tuple[tuple[float, float], ...]
 """Times of the readings before and after each single step."""
 
+StepEnds = tuple[tuple[tuple[float, ...], tuple[float, ...], float], ...]
+"""Axes before and after each single step, and the error of their differences."""
+
 
 @dataclass(frozen=True)
 class Detection:
@@ -57,6 +61,7 @@ class Detection:
         steps: Beginnings and ends of the single steps on which all of it rests; empty
             for a change that lasts.
         is_count: Whether it is a number of shocks, which a weak supply raises, too.
+        ends: Values of the steps; empty where they do not matter.
     """
 
     rule: str
@@ -74,6 +79,7 @@ class Detection:
     alone_for_h: int | None = None
     steps: StepTimes = ()
     is_count: bool = False
+    ends: StepEnds = ()
 
     @property
     def is_brief(self) -> bool:
@@ -104,6 +110,7 @@ class _Evidence:
     lasts: bool = False
     is_brief: bool = False
     is_count: bool = False
+    ends: StepEnds = ()
 
     def joined(self, other: "_Evidence") -> "_Evidence":
         """With other evidence of the same moment; what lasts is no step."""
@@ -115,6 +122,7 @@ class _Evidence:
             self.lasts or other.lasts,
             self.is_brief and other.is_brief,
             self.is_count and other.is_count,
+            self.ends or other.ends,
         )
 
     def after(self, known: "_Evidence", confirm_s: float) -> "_Evidence":
@@ -128,24 +136,31 @@ class _Evidence:
 
 
 def _restored(
-    since_s: float, until_s: float, steps: Json = (), *flags: bool
+    since_s: float,
+    until_s: float,
+    steps: Json = (),
+    flags: Json = (),
+    ends: Json = (),
 ) -> _Evidence:
     """Evidence of a state; an earlier program's has times only, or one flag."""
     known = tuple((begin_s, end_s) for begin_s, end_s in steps)
-    is_brief, is_count, lasts = (*flags, False, False, False)[:3]
-    return _Evidence(since_s, until_s, known, lasts, is_brief, is_count)
+    given = [flags] if isinstance(flags, bool) else flags
+    is_brief, is_count, lasts = (*given, False, False, False)[:3]
+    values = tuple((tuple(old), tuple(new), error) for old, new, error in ends)
+    return _Evidence(since_s, until_s, known, lasts, is_brief, is_count, values)
 
 
 def _to_parts(seen: _Evidence) -> list[Json]:
     """The parameters of `_restored`."""
     flags = [seen.is_brief, seen.is_count, seen.lasts]
-    return [seen.since_s, seen.until_s, seen.steps, *flags]
+    return [seen.since_s, seen.until_s, seen.steps, flags, seen.ends]
 
 
 def _evidence(claim: Detection, now_s: float) -> _Evidence:
     brief, count = claim.is_brief, claim.is_count
     if claim.steps:
-        return _Evidence(*claim.steps[-1], claim.steps, is_brief=brief, is_count=count)
+        parts = (*claim.steps[-1], claim.steps)
+        return _Evidence(*parts, is_brief=brief, is_count=count, ends=claim.ends)
     at_s = now_s if claim.at_s is None else claim.at_s
     since_s = at_s if claim.since_s is None else claim.since_s
     lasts = claim.at_s is None
@@ -208,6 +223,7 @@ class Corroboration:
             and detection.needed_evidence in {sign, None}
             and not self._is_one_event(detection, sensor, seen)
             and not self._is_noise(detection, sensor, seen, now_s)
+            and not _is_exchange(detection, seen)
         ]
         gap_s, sensor = min(others, default=(near_s + 1, ""))
         return sensor if gap_s <= near_s else None
@@ -280,8 +296,8 @@ class Corroboration:
         Sensors are read one after another, so an event during that is seen by some of
         them a reading later.
         """
-        fewer, more = sorted((detection.steps, seen.steps), key=len)
-        if not more or _node(sensor) != _node(detection.sensor):
+        has_steps = detection.steps or seen.steps
+        if not has_steps or _node(sensor) != _node(detection.sensor):
             return False
         if detection.is_brief and (seen.is_brief or seen.is_count):
             return True
@@ -290,10 +306,7 @@ class Corroboration:
             shocks, other = (own, seen) if detection.is_count else (seen, detection)
             if other.steps and not shocks.steps:
                 return all(_is_near(shocks.since_s, step) for step in other.steps)
-        return bool(fewer) and all(
-            any(begin_s <= end and begin <= end_s for begin, end in more)
-            for begin_s, end_s in fewer
-        )
+        return _do_coincide(detection, seen)
 
     def _is_noise(
         self, detection: Detection, sensor: str, seen: _Evidence, now_s: float
@@ -333,6 +346,7 @@ class Corroboration:
                     and sign in {kind, None}
                     and not self._is_one_event(detection, name, seen)
                     and not self._is_noise(detection, name, seen, now_s)
+                    and not _is_exchange(detection, seen)
                     for (name, kind), seen in self._last.items()
                 )
             ),
@@ -344,6 +358,28 @@ def _needs_confirmation(detection: Detection) -> bool:
     """Whether its level, or that of its notices, is lower without another sensor."""
     alone, most = detection.unconfirmed_level, detection.alone_notice_level
     return alone is not None or (most is not None and detection.level > most)
+
+
+def _is_exchange(detection: Detection, seen: _Evidence) -> bool:
+    """Whether two sensors were exchanged: one steps to where the other stepped from.
+
+    A slide that moves both does not end, on both axes and within the noise, there.
+    """
+    return _do_coincide(detection, seen) and any(
+        math.dist(after, other_before) <= max(error, other_error)
+        or math.dist(before, other_after) <= max(error, other_error)
+        for before, after, error in detection.ends
+        for other_before, other_after, other_error in seen.ends
+    )
+
+
+def _do_coincide(detection: Detection, seen: _Evidence) -> bool:
+    """Whether each of the fewer steps coincides with one of the others."""
+    fewer, more = sorted((detection.steps, seen.steps), key=len)
+    return bool(fewer) and all(
+        any(begin_s <= end and begin <= end_s for begin, end in more)
+        for begin_s, end_s in fewer
+    )
 
 
 def _is_near(at_s: float, step: tuple[float, float]) -> bool:

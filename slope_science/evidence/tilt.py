@@ -19,6 +19,7 @@ from slope_science.evidence.detections import (
     EvidenceKind,
     PersistenceTimer,
     RuleContext,
+    StepEnds,
     StepTimes,
     noise_detection,
     threshold_reached,
@@ -37,6 +38,7 @@ from slope_science.evidence.windows import MinuteBin, MinuteBins
 from slope_science.findings import ADVISORY, LOWEST
 from slope_science.movement import (
     MIN_POINTS,
+    STEP_SIGMAS,
     Step,
     TiltRate,
     find_steps,
@@ -97,6 +99,7 @@ class TiltExceedance:
         bins: Readings of the window.
         steps: The single steps on which it rests; empty if the rate goes on beside
             them.
+        ends: Tilt before and after each of them.
     """
 
     rate: TiltRate
@@ -105,6 +108,7 @@ class TiltExceedance:
     unconfirmed_level: int
     bins: Sequence[MinuteBin]
     steps: StepTimes = ()
+    ends: StepEnds = ()
 
 
 AxesOfBins = Callable[[Sequence[MinuteBin]], tuple[list[float], list[float]]]
@@ -168,14 +172,18 @@ class TiltWindow:
         if rate is not None and level > LOWEST:
             alone, steps = self._alone(bins, level)
             alone = alone if lasting > LOWEST else LOWEST
-            found.append(TiltExceedance(rate, level, limit, alone, bins, steps))
+            ends = self._ends(bins, steps)
+            found.append(TiltExceedance(rate, level, limit, alone, bins, steps, ends))
         if self._recent.has_doubtful:
             bins = self._bins(now_s, with_doubtful=True)
             doubted = self._rate(bins)
             high, limit = self._reached(doubted, bins, _resolution(bins))
             if doubted is not None and high > level:
                 _, steps = self._alone(bins, high)
-                found.append(TiltExceedance(doubted, high, limit, LOWEST, bins, steps))
+                ends = self._ends(bins, steps)
+                found.append(
+                    TiltExceedance(doubted, high, limit, LOWEST, bins, steps, ends)
+                )
         return found
 
     @property
@@ -302,6 +310,12 @@ class TiltWindow:
             return only_steps
         return max(self.span.step_level, min(found[0], level)), ()
 
+    def _ends(self, bins: Sequence[MinuteBin], steps: StepTimes) -> StepEnds:
+        """Tilt as read before and after each step."""
+        values = {b.at_s: tuple(b.values[:2]) for b in bins}
+        error = STEP_SIGMAS * self._noise.sigma
+        return tuple((values[begin], values[end], error) for begin, end in steps)
+
     def _finest(
         self,
         rate: TiltRate | None,
@@ -388,7 +402,7 @@ class TiltRule:
         hour, *longer = self._windows
         seen = hour.detect(now_s)
         # six hours hide the step of the last hour
-        steps = next((each.steps for each in seen if each.steps), ())
+        last = next((each for each in seen if each.steps), None)
         found = [claim for each in seen for claim in self._claims(each, None, now_s)]
         if hour.is_noisy(now_s):
             found.append(noise_detection(self.rule, self.sensor))
@@ -396,8 +410,9 @@ class TiltRule:
             resolved = hour.resolved_deg_per_h(now_s)
             for each in window.detect(now_s):
                 hidden = self._hidden(each, resolved)
+                if hidden is not None and last is not None and not hidden.steps:
+                    hidden = replace(hidden, steps=last.steps, ends=last.ends)
                 if hidden is not None:
-                    hidden = replace(hidden, steps=hidden.steps or steps)
                     found += self._claims(hidden, window.span.reason_h, now_s)
         self._note()
         return found
@@ -469,6 +484,7 @@ class TiltRule:
             evidence=signs,
             alone_notice_level=self._alone_notice_level,
             steps=seen.steps,
+            ends=seen.ends,
         )
 
     def _hidden(self, seen: TiltExceedance, resolved: float) -> TiltExceedance | None:
