@@ -14,7 +14,7 @@ Source: Uchimura et al. 2015 (Soils and Foundations 55(5)): precaution at
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import mul
 
 PRECAUTION_DEG_PER_H = 0.01
@@ -79,6 +79,22 @@ def noise_sigmas(freedom: float, false_share: float = FALSE_SHARE) -> float:
 
 Step = tuple[int, int]
 """Numbers of the last reading before a step and of the first one after it."""
+
+
+def uneven_sigma(times_h: Sequence[float], values: Sequence[float]) -> float:
+    """Standard error of a slope whose readings differ in noise.
+
+    Args:
+        times_h: Times of the readings in hours, any origin; not all equal.
+        values: Readings.
+
+    Source:
+        MacKinnon and White 1985 (HC3).
+    """
+    apart_h = _apart(times_h, ())
+    spread = sum(map(mul, apart_h, apart_h))
+    _, rest = _fit(apart_h, _apart(values, ()), spread)
+    return _uneven_sigma(apart_h, rest, spread)
 
 
 def fit_tilt_rate(
@@ -327,6 +343,46 @@ def is_steady(axes: Sequence[Sequence[float]], sigma: float) -> bool:
     noise = _MEAN_DISTANCE * sigma * (len(moments) - 1)
     return math.dist(moments[0], moments[-1]) >= _STEADY_SHARE * (path - noise)
 
+
+def has_reversal(axes: Sequence[Sequence[float]], sigma: float) -> bool:
+    """Whether readings go forth and back by more than their noise.
+
+    Noise and spikes do; creep does not, however jerky it is or quickly it begins.
+
+    Args:
+        axes: Readings; the same number for each axis.
+        sigma: Noise of a reading.
+
+    Returns:
+        True if the smaller of a change and a later one in the opposite direction
+        exceeds `REVERSAL_SIGMAS` of the noise, and `REVERSAL_SHARE` of the change from
+        the first reading to the last, along any axis.
+
+    Source:
+        Spike test of Argo (quality control manual, test 9), whose value
+        |v2 - (v3 + v1) / 2| - |(v3 - v1) / 2| is the smaller of two opposite changes;
+        here also of readings that are not neighbours. The limits are our proposal.
+    """
+    most = max(_largest_reversal(axis) for axis in axes)
+    net = math.hypot(*(axis[-1] - axis[0] for axis in axes))
+    return most > max(REVERSAL_SIGMAS * sigma, REVERSAL_SHARE * net)
+
+
+def _largest_reversal(axis: Sequence[float]) -> float:
+    """Largest height of a peak, or depth of a trough, over its lower side."""
+    lows, highs = list(accumulate(axis, min)), list(accumulate(axis, max))
+    lows_after = list(accumulate(reversed(axis), min))[::-1]
+    highs_after = list(accumulate(reversed(axis), max))[::-1]
+    return max(
+        max(value - max(low, low_after), min(high, high_after) - value)
+        for value, low, low_after, high, high_after in zip(
+            axis, lows, lows_after, highs, highs_after, strict=True
+        )
+    )
+
+
+REVERSAL_SIGMAS = 6.0
+REVERSAL_SHARE = 0.1
 
 _MEAN_DISTANCE = 1.77
 _STEADY_SHARE = 0.7

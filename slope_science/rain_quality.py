@@ -25,6 +25,9 @@ from slope_science.quality import (
 )
 from slope_science.reason_codes import ReasonCode
 
+MAX_RELEASE_S: Final = 1800.0
+"""Longest report whose rain may have come at once; a longer one holds a shower."""
+
 MAX_REPORT_S = 3600.0
 """Longest interval between two reports that shows when its rain fell."""
 
@@ -103,6 +106,25 @@ class RainRecord:
         if _interpolate(self.blind_s, *end) > _interpolate(self.blind_s, *begin):
             return None
         return _interpolate(self.totals_mm, *end) - _interpolate(self.totals_mm, *begin)
+
+    def without_largest_mm(self, from_s: float, to_s: float) -> float:
+        """Rain between two moments without the largest report that may be false.
+
+        A released clog or a wrong number gives `MIN_RELEASED_MM` or more. A report that
+        is longer than `MAX_RELEASE_S` may hold a shower; it counts, if its depth is
+        within `quality.RAIN_LIMITS`.
+        """
+        first = max(1, bisect_right(self.times_s, from_s))
+        end = bisect_left(self.times_s, to_s) + 1
+        largest_mm = 0.0
+        for at in range(first, min(end, len(self.times_s))):
+            depth_mm = self.totals_mm[at] - self.totals_mm[at - 1]
+            length_s = self.times_s[at] - self.times_s[at - 1]
+            limit_mm = rain_limit_mm(length_s) or math.inf
+            is_one_shower = length_s > MAX_RELEASE_S and depth_mm <= limit_mm
+            if depth_mm >= MIN_RELEASED_MM and not is_one_shower:
+                largest_mm = max(largest_mm, depth_mm)
+        return self.rain_mm(from_s, to_s) - largest_mm
 
     def _at(self, sums: list[float], at_s: float) -> float:
         return _interpolate(sums, *self._place(at_s)) if sums else 0.0
@@ -360,9 +382,6 @@ def check_bounce(refused: int) -> Verdict:
     return suspect_because(ReasonCode.BOUNCE, count=refused)
 
 
-MAX_RELEASE_S: Final = 1800.0
-"""Longest report whose rain may have come at once; a longer one holds a shower."""
-
 MIN_RELEASED_MM: Final = 5.0
 """Minimum depth between two dry hours: a released clog, or manual tipping."""
 
@@ -446,11 +465,20 @@ def check_beside(
     Each neighbour that contradicts or supports it has a vote of
     ``exp(-distance / DECAY_KM)``, twice that if it reported rain. The gauge is suspect
     where the votes against it exceed its own and those for it. So exact zeros can
-    outvote a wet gauge, and rain can outvote exact zeros.
+    outvote a wet gauge, and rain of more than one report can outvote exact zeros.
     """
     return worst_verdict(
         _compare(record, neighbours, at_s, limits) for limits in COMPARISONS
     )
+
+
+@dataclass(frozen=True)
+class _Witness:
+    """Another gauge's rain of a duration, and its votes."""
+
+    rain_mm: float
+    votes: float
+    record: RainRecord
 
 
 def _compare(
@@ -473,34 +501,40 @@ def _compare(
         is_known = any(theirs_mm is not None for theirs_mm in known_mm)
         return GOOD if is_known else NOT_EVALUATED
     known = [
-        (theirs_mm, _votes(theirs_mm, gauge.distance_km))
+        _Witness(theirs_mm, _votes(theirs_mm, gauge.distance_km), gauge.record)
         for gauge in neighbours
         if (theirs_mm := gauge.record.known_mm(from_s, at_s)) is not None
     ]
     if not known:
         return NOT_EVALUATED
     hours = round((at_s - from_s) / HOUR_S, 1)
-    less = [each for each in known if each[0] * RATIO <= own_mm]
+    less = [each for each in known if each.rain_mm * RATIO <= own_mm]
     if own_mm >= limits.excess_mm and _is_outvoted(less, known, own_mm):
-        other_mm = max(theirs_mm for theirs_mm, _ in less)
+        other_mm = max(each.rain_mm for each in less)
         return _contradicted(ReasonCode.ALONE, own_mm, hours, other_mm)
-    return _check_low(own_mm, known, limits, hours)
+    # Rain that fell in one report may be a released clog or a wrong number.
+    more = [
+        each
+        for each in known
+        if each.rain_mm >= _most_beside_mm(own_mm, limits)
+        and each.record.without_largest_mm(from_s, at_s)
+        >= _most_beside_mm(own_mm, limits)
+    ]
+    return _check_low(own_mm, known, more, hours)
 
 
 def _check_low(
     own_mm: float,
-    known: Sequence[tuple[float, float]],
-    limits: ComparisonLimits,
+    known: Sequence[_Witness],
+    more: Sequence[_Witness],
     hours: float,
 ) -> Verdict:
     """Suspect a gauge with no rain, or much less than those around it."""
     is_dry = own_mm < ROUNDING_MM
-    least_mm = _most_beside_mm(own_mm, limits)
-    more = [each for each in known if each[0] >= least_mm]
     # Of two gauges with rain, the one with more may be the faulty one.
     if not _is_outvoted(more, known, own_mm) or not (is_dry or len(more) > 1):
         return GOOD
-    other_mm = max(theirs_mm for theirs_mm, _ in more)
+    other_mm = max(each.rain_mm for each in more)
     if is_dry:
         shown_mm = round(other_mm, 1)
         return suspect_because(ReasonCode.CLOGGED, hours=hours, other_mm=shown_mm)
@@ -526,12 +560,10 @@ def _votes(rain_mm: float, distance_km: float) -> float:
 
 
 def _is_outvoted(
-    against: Sequence[tuple[float, float]],
-    known: Sequence[tuple[float, float]],
-    own_mm: float,
+    against: Sequence[_Witness], known: Sequence[_Witness], own_mm: float
 ) -> bool:
-    supporters = (votes for theirs_mm, votes in known if _do_agree(theirs_mm, own_mm))
-    return sum(votes for _, votes in against) > ONE_VOTE + sum(supporters)
+    supporters = (each.votes for each in known if _do_agree(each.rain_mm, own_mm))
+    return sum(each.votes for each in against) > ONE_VOTE + sum(supporters)
 
 
 def _do_agree(theirs_mm: float, own_mm: float) -> bool:

@@ -87,6 +87,11 @@ class Series:
         count = round(self.hours * 3600 / self.every_s)
         return [at * self.every_s / 3600 for at in range(count + 1)]
 
+    @property
+    def sensor_hours(self) -> float:
+        """Sensors times hours."""
+        return self.hours * len({(s.node, s.sensor) for s in self.samples})
+
     def rng(self, name: str) -> random.Random:
         """Random numbers for one purpose."""
         return random.Random(f"{self.seed} {name}")  # noqa: S311 - noise
@@ -109,6 +114,32 @@ class Series:
         return "\n".join(lines) + "\n"
 
 
+@dataclass(frozen=True)
+class IrregularSeries(Series):
+    """A series whose readings are neither evenly spaced nor complete.
+
+    Attributes:
+        jitter: Largest deviation of a reading's time, as a share of the interval.
+        lost: Share of the readings that are missing.
+    """
+
+    jitter: float = 0.0
+    lost: float = 0.0
+
+    @property
+    def times_h(self) -> list[float]:
+        """Times of the readings."""
+        rng, every_h = self.rng("times"), self.every_s / 3600
+        first, *even = super().times_h
+        moved = [(at_h, rng.uniform(-1, 1), rng.random()) for at_h in even]
+        kept = [
+            round(at_h + off * self.jitter * every_h, 5)
+            for at_h, off, chance in moved
+            if chance >= self.lost
+        ]
+        return [first, *kept]
+
+
 def _iso(at_h: float) -> str:
     return datetime.fromtimestamp(round(START_S + at_h * 3600, 3), UTC).isoformat()
 
@@ -122,9 +153,10 @@ def gauge(series: Series, rain: Course, node: str = SLOPE, *, place: int = 0) ->
         node: Its node.
         place: Place of the node; 0 is the slope.
     """
-    fallen = tips = 0.0
-    samples, every_h = [], series.every_s / 3600
+    fallen = tips = before_h = 0.0
+    samples = []
     for at_h in series.times_h:
+        every_h, before_h = at_h - before_h, at_h
         if at_h:
             steps = max(1, round(every_h * 60))
             part_h = every_h / steps

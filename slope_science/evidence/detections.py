@@ -1,5 +1,6 @@
 """Detections of rules, their confirmation by other sensors, and the rule protocol."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -17,14 +18,23 @@ class EvidenceKind(Enum):
     """Kind of evidence that a sensor gives.
 
     Evidence confirms only evidence of its kind: wet soil does not confirm movement.
+    Noise, readings that go forth and back, confirms nothing.
     """
 
     MOVEMENT = "movement"
     WATER = "water"
+    NOISE = "noise"
 
+
+_MOVEMENT = EvidenceKind.MOVEMENT
+_YOUNG_S = 3600.0
+"""Time within which noise may resemble movement that goes on."""
 
 StepTimes = tuple[tuple[float, float], ...]
 """Times of the readings before and after each single step."""
+
+StepEnds = tuple[tuple[tuple[float, ...], tuple[float, ...], float], ...]
+"""Axes before and after each single step, and the error of their differences."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,8 @@ class Detection:
             its notices last.
         steps: Beginnings and ends of the single steps on which all of it rests; empty
             for a change that lasts.
+        is_count: Whether it is a number of shocks, which a weak supply raises, too.
+        ends: Values of the steps; empty where they do not matter.
     """
 
     rule: str
@@ -66,6 +78,8 @@ class Detection:
     alone_notice_level: int | None = None
     alone_for_h: int | None = None
     steps: StepTimes = ()
+    is_count: bool = False
+    ends: StepEnds = ()
 
     @property
     def is_brief(self) -> bool:
@@ -76,6 +90,11 @@ class Detection:
     def rule_id(self) -> str:
         """Key of the rule in the snapshot: ``rain``, ``limit 2``."""
         return self.rule if self.number is None else f"{self.rule} {self.number}"
+
+
+def noise_detection(rule: str, sensor: str) -> Detection:
+    """That a sensor's readings go forth and back by more than its noise."""
+    return Detection(rule, sensor, LOWEST, None, evidence=(EvidenceKind.NOISE,))
 
 
 @dataclass(frozen=True)
@@ -90,6 +109,8 @@ class _Evidence:
     steps: StepTimes = ()
     lasts: bool = False
     is_brief: bool = False
+    is_count: bool = False
+    ends: StepEnds = ()
 
     def joined(self, other: "_Evidence") -> "_Evidence":
         """With other evidence of the same moment; what lasts is no step."""
@@ -100,6 +121,8 @@ class _Evidence:
             tuple(sorted({*self.steps, *other.steps})) if both else (),
             self.lasts or other.lasts,
             self.is_brief and other.is_brief,
+            self.is_count and other.is_count,
+            self.ends or other.ends,
         )
 
     def after(self, known: "_Evidence", confirm_s: float) -> "_Evidence":
@@ -113,20 +136,35 @@ class _Evidence:
 
 
 def _restored(
-    since_s: float, until_s: float, steps: Json = (), is_brief: bool = False
+    since_s: float,
+    until_s: float,
+    steps: Json = (),
+    flags: Json = (),
+    ends: Json = (),
 ) -> _Evidence:
-    """Evidence of a state; an earlier program's has times only."""
+    """Evidence of a state; an earlier program's has times only, or one flag."""
     known = tuple((begin_s, end_s) for begin_s, end_s in steps)
-    return _Evidence(since_s, until_s, known, is_brief=is_brief)
+    given = [flags] if isinstance(flags, bool) else flags
+    is_brief, is_count, lasts = (*given, False, False, False)[:3]
+    values = tuple((tuple(old), tuple(new), error) for old, new, error in ends)
+    return _Evidence(since_s, until_s, known, lasts, is_brief, is_count, values)
+
+
+def _to_parts(seen: _Evidence) -> list[Json]:
+    """The parameters of `_restored`."""
+    flags = [seen.is_brief, seen.is_count, seen.lasts]
+    return [seen.since_s, seen.until_s, seen.steps, flags, seen.ends]
 
 
 def _evidence(claim: Detection, now_s: float) -> _Evidence:
-    brief = claim.is_brief
+    brief, count = claim.is_brief, claim.is_count
     if claim.steps:
-        return _Evidence(*claim.steps[-1], claim.steps, is_brief=brief)
+        parts = (*claim.steps[-1], claim.steps)
+        return _Evidence(*parts, is_brief=brief, is_count=count, ends=claim.ends)
     at_s = now_s if claim.at_s is None else claim.at_s
     since_s = at_s if claim.since_s is None else claim.since_s
-    return _Evidence(since_s, at_s, lasts=claim.at_s is None, is_brief=brief)
+    lasts = claim.at_s is None
+    return _Evidence(since_s, at_s, lasts=lasts, is_brief=brief, is_count=count)
 
 
 class Corroboration:
@@ -135,7 +173,9 @@ class Corroboration:
     Sensors of one node share its pole and its supply. A kick, lightning or a weak
     supply moves several of them in the same reading, or makes them noisy. So their
     single steps do not confirm each other in the same reading, nor confirm, or are
-    confirmed, before one of both has lasted.
+    confirmed, before one of both has lasted. A weak supply causes shocks in many
+    readings; they do not confirm a step near their first one. While a sensor of a node
+    is noisy, movement of less than an hour confirms nothing at that node.
 
     A confirmed event stays confirmed, independent of the other sensor's later readings:
     an exceedance without a time of its own is one event as long as it lasts. Of two
@@ -179,8 +219,11 @@ class Corroboration:
             (max(seen.since_s - end_s, begin_s - seen.until_s, 0.0), sensor)
             for (sensor, sign), seen in self._last.items()
             if sensor != detection.sensor
+            and sign is not EvidenceKind.NOISE
             and detection.needed_evidence in {sign, None}
-            and not _is_one_event(detection, sensor, seen)
+            and not self._is_one_event(detection, sensor, seen)
+            and not self._is_noise(detection, sensor, seen, now_s)
+            and not _is_exchange(detection, seen)
         ]
         gap_s, sensor = min(others, default=(near_s + 1, ""))
         return sensor if gap_s <= near_s else None
@@ -203,8 +246,7 @@ class Corroboration:
     def to_state(self) -> Json:
         """Confirmed events, and the last evidence."""
         last = [
-            [s, kind.value, seen.since_s, seen.until_s, seen.steps, seen.is_brief]
-            for (s, kind), seen in self._last.items()
+            [s, kind.value, *_to_parts(seen)] for (s, kind), seen in self._last.items()
         ]
         return [self.to_snapshot(), last]
 
@@ -242,13 +284,54 @@ class Corroboration:
         other = (
             self._confirmed.get(event)
             or self.find_confirmation(detection, now_s)
-            or self._find_confirmed(detection)
+            or self._find_confirmed(detection, now_s)
         )
         if other is not None:
             self._confirmed[event] = other
         return other
 
-    def _find_confirmed(self, detection: Detection) -> str | None:
+    def _is_one_event(self, detection: Detection, sensor: str, seen: _Evidence) -> bool:
+        """Whether one event at a node may explain a detection and another's evidence.
+
+        Sensors are read one after another, so an event during that is seen by some of
+        them a reading later.
+        """
+        has_steps = detection.steps or seen.steps
+        if not has_steps or _node(sensor) != _node(detection.sensor):
+            return False
+        if detection.is_brief and (seen.is_brief or seen.is_count):
+            return True
+        if detection.is_count != seen.is_count:
+            own = self._last.get((detection.sensor, _MOVEMENT), seen)
+            shocks, other = (own, seen) if detection.is_count else (seen, detection)
+            if other.steps and not shocks.steps:
+                return all(_is_near(shocks.since_s, step) for step in other.steps)
+        return _do_coincide(detection, seen)
+
+    def _is_noise(
+        self, detection: Detection, sensor: str, seen: _Evidence, now_s: float
+    ) -> bool:
+        """Whether noise of the node may explain a detection and another's evidence.
+
+        Contacts, which have a time of their own, are not analogue.
+        """
+        node, own = _node(sensor), self._last.get((detection.sensor, _MOVEMENT), seen)
+        is_contact = detection.at_s is not None or not (seen.lasts or seen.steps)
+        if node != _node(detection.sensor) or is_contact:
+            return False
+        own = replace(own, steps=detection.steps)
+        is_young = any(
+            not each.is_count and (each.steps or now_s - each.since_s < _YOUNG_S)
+            for each in (own, seen)
+        )
+        return is_young and any(
+            kind is EvidenceKind.NOISE
+            and _node(name) == node
+            and now_s - noise.until_s <= self._confirm_s
+            for (name, kind), noise in self._last.items()
+        )
+
+    def _find_confirmed(self, detection: Detection, now_s: float) -> str | None:
         """A sensor whose event this sensor confirms, and whose evidence is of use."""
         sign = detection.needed_evidence
         return next(
@@ -258,7 +341,13 @@ class Corroboration:
                 if other == detection.sensor
                 and sensor != detection.sensor
                 and any(
-                    name == sensor and sign in {kind, None} for name, kind in self._last
+                    name == sensor
+                    and kind is not EvidenceKind.NOISE
+                    and sign in {kind, None}
+                    and not self._is_one_event(detection, name, seen)
+                    and not self._is_noise(detection, name, seen, now_s)
+                    and not _is_exchange(detection, seen)
+                    for (name, kind), seen in self._last.items()
                 )
             ),
             None,
@@ -271,20 +360,33 @@ def _needs_confirmation(detection: Detection) -> bool:
     return alone is not None or (most is not None and detection.level > most)
 
 
-def _is_one_event(detection: Detection, sensor: str, seen: _Evidence) -> bool:
-    """Whether one event at a node may explain a detection and another's evidence.
+def _is_exchange(detection: Detection, seen: _Evidence) -> bool:
+    """Whether two sensors were exchanged: one steps to where the other stepped from.
 
-    Sensors are read one after another, so an event during that is seen by some of them
-    a reading later.
+    A slide that moves both does not end, on both axes and within the noise, there.
     """
+    return _do_coincide(detection, seen) and any(
+        math.dist(after, other_before) <= max(error, other_error)
+        or math.dist(before, other_after) <= max(error, other_error)
+        for before, after, error in detection.ends
+        for other_before, other_after, other_error in seen.ends
+    )
+
+
+def _do_coincide(detection: Detection, seen: _Evidence) -> bool:
+    """Whether each of the fewer steps coincides with one of the others."""
     fewer, more = sorted((detection.steps, seen.steps), key=len)
-    if not more or _node(sensor) != _node(detection.sensor):
-        return False
-    coincide = all(
+    return bool(fewer) and all(
         any(begin_s <= end and begin <= end_s for begin, end in more)
         for begin_s, end_s in fewer
     )
-    return (detection.is_brief and seen.is_brief) or (bool(fewer) and coincide)
+
+
+def _is_near(at_s: float, step: tuple[float, float]) -> bool:
+    """Whether a time is in the readings of a step, or within two more beside it."""
+    begin_s, end_s = step
+    near_s = 2 * (end_s - begin_s)
+    return begin_s - near_s <= at_s <= end_s + near_s
 
 
 def _node(sensor: str) -> str:

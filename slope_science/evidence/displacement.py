@@ -7,6 +7,7 @@ docs/reference/triage.md gives.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from slope_science.creep import MIN_READINGS, VELOCITY_SPAN_H, Velocity, fit_velocity
 from slope_science.evidence.detections import (
@@ -15,6 +16,7 @@ from slope_science.evidence.detections import (
     PersistenceTimer,
     RuleContext,
     StepTimes,
+    noise_detection,
     threshold_reached,
 )
 from slope_science.evidence.noise import SensorNoise
@@ -35,7 +37,14 @@ from slope_science.failure_time import (
     forecast_failure,
 )
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
-from slope_science.movement import find_steps, step_times, without_step
+from slope_science.movement import (
+    STEP_SIGMAS,
+    find_steps,
+    has_reversal,
+    step_times,
+    uneven_sigma,
+    without_step,
+)
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -108,6 +117,8 @@ class DisplacementRule:
             if long > LOWEST:
                 lasted = self._speed(speed, limit, self._rules.level_3_after_h)
                 yield self._claim(lasted, WARNING)
+        if self._is_noisy(self._window(now_s, with_doubtful=True)):
+            yield noise_detection(self.rule, self.sensor)
         yield from self._doubtful(now_s, level)
         yield from self._step(now_s)
         yield from self._days(now_s)
@@ -227,22 +238,29 @@ class DisplacementRule:
         bins = self._recent.bins()
         if not bins or now_s - bins[-1].at_s > _STEP_WITHIN_S:
             return
-        agreed = largest_agreed_step(
-            self._recent.bins(with_doubtful=False), _STEP_WITHIN_S
-        )
-        lone, min_mm = largest_last_step(bins, _STEP_WITHIN_S), self._rules.step_mm
-        for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
-            found = threshold_reached(abs(step_mm), self._thresholds)
-            if found is not None and abs(step_mm) >= min_mm:
+        noise_mm = STEP_SIGMAS * self._noise.sigma
+        good = self._recent.bins(with_doubtful=False)
+        agreed = largest_agreed_step(good, _STEP_WITHIN_S)
+        lone = largest_last_step(bins, _STEP_WITHIN_S)
+        least_mm = self._rules.step_mm
+        for step, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
+            found = threshold_reached(abs(step.size), self._thresholds)
+            if found is not None and abs(step.size) >= max(least_mm, noise_mm):
                 reason = Reason(
                     ReasonCode.DISPLACEMENT_STEP,
                     sensor=self.sensor,
-                    step_mm=step_mm,
-                    limit_mm=min_mm,
+                    step_mm=step.size,
+                    limit_mm=least_mm,
                 )
                 _, steps = self._alone(bins, found[0])
-                yield self._claim(reason, found[0], alone, steps)
+                yield self._claim(reason, found[0], alone, steps or (step.times_s,))
                 return
+
+    def _is_noisy(self, bins: Sequence[MinuteBin]) -> bool:
+        """Whether readings go forth and back by more than the sensor's noise."""
+        if not bins or not self._noise.is_known:
+            return False
+        return has_reversal([[b.values[0] for b in bins]], self._noise.sigma)
 
     def _days(self, now_s: float) -> Iterable[Detection]:
         today = self._past.change_between(now_s - _DAY_S, now_s)
@@ -309,4 +327,10 @@ def _velocity(bins: Sequence[MinuteBin]) -> Velocity | None:
     if not bins or bins[-1].at_s - bins[0].at_s < _SHORTEST_SPAN_S:
         return None
     times_h = [(b.at_s - bins[0].at_s) / _HOUR_S for b in bins]
-    return fit_velocity(times_h, [b.values[0] for b in bins])
+    moved_mm = [b.values[0] for b in bins]
+    speed = fit_velocity(times_h, moved_mm)
+    if speed is None:
+        return None
+    # the last readings may be noisier than the ones before
+    sigma = max(speed.sigma_mm_per_h, uneven_sigma(times_h, moved_mm))
+    return replace(speed, sigma_mm_per_h=sigma)

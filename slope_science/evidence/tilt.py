@@ -19,7 +19,9 @@ from slope_science.evidence.detections import (
     EvidenceKind,
     PersistenceTimer,
     RuleContext,
+    StepEnds,
     StepTimes,
+    noise_detection,
     threshold_reached,
 )
 from slope_science.evidence.noise import SensorNoise
@@ -36,10 +38,12 @@ from slope_science.evidence.windows import MinuteBin, MinuteBins
 from slope_science.findings import ADVISORY, LOWEST
 from slope_science.movement import (
     MIN_POINTS,
+    STEP_SIGMAS,
     Step,
     TiltRate,
     find_steps,
     fit_tilt_rate,
+    has_reversal,
     is_steady,
     noise_sigmas,
     step_times,
@@ -95,6 +99,7 @@ class TiltExceedance:
         bins: Readings of the window.
         steps: The single steps on which it rests; empty if the rate goes on beside
             them.
+        ends: Tilt before and after each of them.
     """
 
     rate: TiltRate
@@ -103,6 +108,7 @@ class TiltExceedance:
     unconfirmed_level: int
     bins: Sequence[MinuteBin]
     steps: StepTimes = ()
+    ends: StepEnds = ()
 
 
 AxesOfBins = Callable[[Sequence[MinuteBin]], tuple[list[float], list[float]]]
@@ -166,20 +172,31 @@ class TiltWindow:
         if rate is not None and level > LOWEST:
             alone, steps = self._alone(bins, level)
             alone = alone if lasting > LOWEST else LOWEST
-            found.append(TiltExceedance(rate, level, limit, alone, bins, steps))
+            ends = self._ends(bins, steps)
+            found.append(TiltExceedance(rate, level, limit, alone, bins, steps, ends))
         if self._recent.has_doubtful:
             bins = self._bins(now_s, with_doubtful=True)
             doubted = self._rate(bins)
             high, limit = self._reached(doubted, bins, _resolution(bins))
             if doubted is not None and high > level:
                 _, steps = self._alone(bins, high)
-                found.append(TiltExceedance(doubted, high, limit, LOWEST, bins, steps))
+                ends = self._ends(bins, steps)
+                found.append(
+                    TiltExceedance(doubted, high, limit, LOWEST, bins, steps, ends)
+                )
         return found
 
     @property
     def noise_floor_deg_per_h(self) -> float | None:
         """Noise floor: slower rates are hidden; None while the window is too short."""
         return self._hidden_deg_per_h
+
+    def is_noisy(self, now_s: float) -> bool:
+        """Whether readings go forth and back by more than the sensor's noise."""
+        bins = self._bins(now_s, with_doubtful=True)
+        if not bins or not self._noise.is_known:
+            return False
+        return has_reversal(self._axes(bins), self._noise.sigma)
 
     def resolved_deg_per_h(self, now_s: float) -> float:
         """Rate that the sensor's own noise hides no longer; infinite while unknown."""
@@ -234,13 +251,16 @@ class TiltWindow:
     def _is_clear(self, rate: TiltRate, bins: Sequence[MinuteBin]) -> bool:
         """Whether a rate exceeds the sensor's own noise.
 
-        The beginning of creep bends the line, which its residuals take for noise.
+        The beginning of creep bends the line, which its residuals take for noise. If
+        the readings go forth and back by more than the sensor's noise, they have become
+        noisier, and only their residuals measure by how much.
         """
         sigma = self._noise.sigma
         times_h = [b.at_s / _HOUR_S for b in bins]
         floor = self._noise_deg_per_h(times_h)
         is_above = self._noise.is_known and rate.deg_per_h >= floor
-        return is_above and is_steady(self._axes(bins), sigma)
+        axes = self._axes(bins)
+        return is_above and is_steady(axes, sigma) and not has_reversal(axes, sigma)
 
     def _noise_deg_per_h(
         self, times_h: Sequence[float], steps: Sequence[Step] = ()
@@ -289,6 +309,12 @@ class TiltWindow:
         if found is None:
             return only_steps
         return max(self.span.step_level, min(found[0], level)), ()
+
+    def _ends(self, bins: Sequence[MinuteBin], steps: StepTimes) -> StepEnds:
+        """Tilt as read before and after each step."""
+        values = {b.at_s: tuple(b.values[:2]) for b in bins}
+        error = STEP_SIGMAS * self._noise.sigma
+        return tuple((values[begin], values[end], error) for begin, end in steps)
 
     def _finest(
         self,
@@ -376,14 +402,17 @@ class TiltRule:
         hour, *longer = self._windows
         seen = hour.detect(now_s)
         # six hours hide the step of the last hour
-        steps = next((each.steps for each in seen if each.steps), ())
+        last = next((each for each in seen if each.steps), None)
         found = [claim for each in seen for claim in self._claims(each, None, now_s)]
+        if hour.is_noisy(now_s):
+            found.append(noise_detection(self.rule, self.sensor))
         for window in longer:
             resolved = hour.resolved_deg_per_h(now_s)
             for each in window.detect(now_s):
                 hidden = self._hidden(each, resolved)
+                if hidden is not None and last is not None and not hidden.steps:
+                    hidden = replace(hidden, steps=last.steps, ends=last.ends)
                 if hidden is not None:
-                    hidden = replace(hidden, steps=hidden.steps or steps)
                     found += self._claims(hidden, window.span.reason_h, now_s)
         self._note()
         return found
@@ -455,6 +484,7 @@ class TiltRule:
             evidence=signs,
             alone_notice_level=self._alone_notice_level,
             steps=seen.steps,
+            ends=seen.ends,
         )
 
     def _hidden(self, seen: TiltExceedance, resolved: float) -> TiltExceedance | None:

@@ -101,6 +101,7 @@ class VibrationRule:
                 since_s=self._felt[0] if self._felt else None,
                 alone_notice_level=self._alone_notice_level,
                 steps=self._burst(limit),
+                is_count=True,
             )
 
     def diagnostics(self) -> Iterable[Reason]:

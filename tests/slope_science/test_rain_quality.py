@@ -50,6 +50,25 @@ def suspects(
     ]
 
 
+@pytest.mark.parametrize(("every_s", "false_mm"), [(600, 400), (600, 25), (3600, 400)])
+def test_rain_in_one_report_is_no_witness(every_s: float, false_mm: float) -> None:
+    """A wrong number or a released clog does not make the gauge beside it clogged."""
+    count = round(4 * HOUR_S / every_s)
+    false = record([0.0] * count + [false_mm, 0.0, 0.0], every_s)
+    dry = record([0.0] * (count + 3), every_s)
+    at_s = dry.times_s[-1]
+
+    assert check_beside(dry, [NeighbourGauge(0.4, false)], at_s) == GOOD
+
+
+def test_rain_in_two_reports_is_a_witness() -> None:
+    wet, dry = record([0.0] * 24 + [11.0, 11.0]), record([0.0] * 26)
+
+    verdict = check_beside(dry, [NeighbourGauge(0.4, wet)], dry.times_s[-1])
+
+    assert {each.code for each in verdict.reasons} == {ReasonCode.CLOGGED}
+
+
 def test_limit_between_two_durations_lies_on_the_line() -> None:
     """At 40 minutes a third of the way from 150 to 200 mm."""
     limits = [rain_limit_mm(s) for s in (10, 60, 600, 2400, 3600, 172_800)]

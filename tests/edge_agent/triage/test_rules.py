@@ -292,6 +292,25 @@ def test_steps_in_one_reading_do_not_confirm_each_other(every_s: float) -> None:
     assert max(at) == 3
 
 
+@pytest.mark.parametrize("every_s", [300.0, 600.0, 1800.0])
+def test_noise_of_all_sensors_of_a_node_confirms_nothing(every_s: float) -> None:
+    """A weak supply makes all sensors of a node noisy for six readings or an hour."""
+    worst = []
+    for seed in range(6):
+        rng, noisy = random.Random(seed), range(90, 90 + max(6, round(3600 / every_s)))
+        batches = [
+            [
+                *tilt(1 + rng.gauss(0, 0.3 if at in noisy else 0.002)),
+                Reading("crack", "mm", 20 + rng.gauss(0, 6 if at in noisy else 0.05)),
+                *shocks([round(abs(rng.gauss(0, 18 if at in noisy else 1)))])[0],
+            ]
+            for at in range(120)
+        ]
+        triage = Triage([CRACK, TILT, SHOCKS])
+        worst.append(max(each.alarm_level for each in run(triage, batches, every_s)))
+    assert max(worst) <= 3, worst
+
+
 def test_step_is_evidence_of_its_own_time() -> None:
     """A kick two hours ago is still in the six-hour window, but confirms nothing."""
     at = levels(Triage([CRACK, TILT]), kicked(60, 72, 90))
