@@ -92,7 +92,7 @@ class RainRecord:
 
     def rain_mm(self, from_s: float, to_s: float) -> float:
         """Rain between two moments, as far as it was reported."""
-        return self._at(self.totals_mm, to_s) - self._at(self.totals_mm, from_s)
+        return self._total_mm(to_s) - self._total_mm(from_s)
 
     def known_mm(self, from_s: float, to_s: float) -> float | None:
         """Rain between two moments; None where a part of it is not known.
@@ -126,8 +126,18 @@ class RainRecord:
                 largest_mm = max(largest_mm, depth_mm)
         return self.rain_mm(from_s, to_s) - largest_mm
 
-    def _at(self, sums: list[float], at_s: float) -> float:
-        return _interpolate(sums, *self._place(at_s)) if sums else 0.0
+    def _total_mm(self, at_s: float) -> float:
+        """Rain up to a moment, which each comparison of gauges needs twice."""
+        totals_mm = self.totals_mm
+        after = bisect_left(self.times_s, at_s)
+        if after == len(totals_mm):
+            return totals_mm[-1] if totals_mm else 0.0
+        end_s = self.times_s[after]
+        if not after or end_s == at_s:
+            return totals_mm[after]
+        begin_s, begin_mm = self.times_s[after - 1], totals_mm[after - 1]
+        share = (at_s - begin_s) / (end_s - begin_s)
+        return begin_mm + share * (totals_mm[after] - begin_mm)
 
     def _place(self, at_s: float) -> tuple[int, float]:
         """Index of the time before a moment, and the share of the interval since it."""
@@ -492,9 +502,9 @@ def _compare(
     own_mm = record.known_mm(from_s, at_s)
     if own_mm is None:
         return NOT_EVALUATED
+    least_mm = _most_beside_mm(own_mm, limits)
     if own_mm < limits.excess_mm and not any(
-        gauge.record.rain_mm(from_s, at_s) >= _most_beside_mm(own_mm, limits)
-        for gauge in neighbours
+        gauge.record.rain_mm(from_s, at_s) >= least_mm for gauge in neighbours
     ):
         # Nothing contradicts it; of the neighbours only whether one is known matters.
         known_mm = (gauge.record.known_mm(from_s, at_s) for gauge in neighbours)
@@ -516,9 +526,8 @@ def _compare(
     more = [
         each
         for each in known
-        if each.rain_mm >= _most_beside_mm(own_mm, limits)
-        and each.record.without_largest_mm(from_s, at_s)
-        >= _most_beside_mm(own_mm, limits)
+        if each.rain_mm >= least_mm
+        and each.record.without_largest_mm(from_s, at_s) >= least_mm
     ]
     return _check_low(own_mm, known, more, hours)
 

@@ -8,12 +8,30 @@ from typing import Any
 import pyarrow as pa
 
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.tables.reader import DeltaTables
+from backend_spark.tables.schemas import LEVEL_KEY, NODE_KEY, SENSOR_KEY
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
 T0 = 1_750_000_200  # a full ten minutes
 CELLS = (Cell.at(33.56, 133.53), Cell.at(34.40, 132.46))
+ID = ("node", "boot", "seq")
+TABLE_KEYS = {
+    "bronze": ID,
+    "silver": (*ID, "name"),
+    "rejected": ID,
+    "messages": ID,
+    "levels": LEVEL_KEY,
+    "current": ("cell",),
+    "sensors": SENSOR_KEY,
+    "revisions": (*LEVEL_KEY, "version"),
+    "sensor_revisions": (*SENSOR_KEY, "version"),
+    "memories": LEVEL_KEY,
+    "nodes": NODE_KEY,
+    "alerts": ID,
+}
+"""Key of each table; rows are unique by it."""
 TOKENS = [cell.parent(ANALYSIS_LEVEL).token for cell in CELLS]
 
 
@@ -58,3 +76,12 @@ def ids(table: pa.Table) -> Counter[tuple[str, int]]:
 def by_key(levels: pa.Table) -> list[dict[str, Any]]:
     """Rows of levels, ordered by cell and time."""
     return levels.sort_by([("cell", "ascending"), ("at", "ascending")]).to_pylist()  # type: ignore[no-any-return]
+
+
+def count_doubled(tables: DeltaTables) -> dict[str, int]:
+    """Number of rows in each table whose key another row has."""
+    doubled = {}
+    for name, key in TABLE_KEYS.items():
+        rows = tables.read(name, list(key))
+        doubled[name] = len(rows) - len(rows.group_by(list(key)).aggregate([]))
+    return doubled

@@ -75,7 +75,7 @@ Numbers = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LatestRow:
     """The newest row of a cell.
 

@@ -1,5 +1,6 @@
-"""Node table: every known node and gateway with its state, worst first."""
+"""Node table: nodes with their state, worst first, and every known gateway."""
 
+import heapq
 from typing import Any, Final
 
 from backend_spark.console.live_state import LiveState
@@ -8,6 +9,10 @@ from backend_spark.console.way_back import alarm_states
 from spatial_mqtt import senml
 
 NODE_STATES: Final = ("silent", "suspect", "late", "clock", "well")
+_RANKS: Final = {state: rank for rank, state in enumerate(NODE_STATES)}
+MAX_ROWS: Final = 300
+"""Nodes in the table at most: its size does not grow with their number."""
+
 BATTERY: Final = ("battery", "voltage", "supply")
 MACHINE: Final = ("under-voltage", "throttled", "disk-free", "life-used", "rssi")
 """Last parts of the names of readings about the node's hardware."""
@@ -20,16 +25,32 @@ REPORT_READINGS: Final = {
 }
 
 
-def build_node_table(live_state: LiveState) -> dict[str, Any]:
-    """Rows of nodes and gateways, worst first."""
+def build_node_table(live_state: LiveState, part: str = "") -> dict[str, Any]:
+    """Rows of the worst nodes, and of all gateways.
+
+    Args:
+        live_state: Nodes and gateways.
+        part: Part of the ids of the nodes, in any case; empty for all nodes.
+
+    Attributes:
+        all: Number of nodes.
+    """
+    part = part.lower()
     with live_state.lock:
         now_s = live_state.now_s()
-        rows = [_row(node, now_s) for node in live_state.nodes.by_id.values()]
-    rows.sort(key=lambda row: (NODE_STATES.index(row["state"]), row["id"]))
+        nodes = live_state.nodes.by_id
+        found = [
+            (_RANKS[node.state(now_s)], name)
+            for name, node in nodes.items()
+            if part in name.lower()
+        ]
+        worst = heapq.nsmallest(MAX_ROWS, found)
+        rows = [_row(nodes[name], now_s) for _, name in worst]
     gateways = live_state.gateways
     return {
         "now_s": now_s,
         "rows": rows,
+        "all": len(nodes),
         "gateways": live_state.gateway_rows(),
         "managers": {"told_s": gateways.listed_at_s, "problem": gateways.problem},
     }

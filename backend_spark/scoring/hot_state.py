@@ -13,10 +13,11 @@ three hours old, as saved states are when they are saved.
 
 import math
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -59,6 +60,9 @@ MAX_NEWS_S: Final = 6 * 3600
 
 RECOMPUTE_SPREAD_S: Final = 20 * 3600
 """Time over which cells are scored from their saved state again, once a day."""
+
+
+_AT_S: Final = attrgetter("at_s")
 
 
 @dataclass(frozen=True)
@@ -243,7 +247,7 @@ def _first_of_tail(readings: Sequence[Observation], since_s: float) -> int:
 
     After a spike the next reading is compared with the one before.
     """
-    first = sum(o.at_s <= since_s for o in readings) - 1
+    first = bisect_right(readings, since_s, key=_AT_S) - 1
     while first > 0 and _is_spike(readings[first]):
         first -= 1
     return max(0, first)

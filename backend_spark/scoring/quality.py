@@ -336,9 +336,8 @@ def find_rain_records(
         past: Records up to a moment; the observations include the last report of each.
     """
     reports: dict[str, list[Observation]] = {}
-    for o in sorted(observations, key=lambda o: (o.at_s, o.seq)):
-        if o.name == RAIN:
-            reports.setdefault(o.node, []).append(o)
+    for o in sorted((o for o in observations if o.name == RAIN), key=_BY_RECEIPT):
+        reports.setdefault(o.node, []).append(o)
     return {n: make_rain_record(each, past.get(n)) for n, each in reports.items()}
 
 

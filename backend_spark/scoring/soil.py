@@ -3,6 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final
 
 from backend_spark.scoring.observation import (
     MOISTURE_UNIT,
@@ -21,6 +23,7 @@ from slope_science.soil_moisture import (
 )
 
 HOUR_S = 3600.0
+_UNITS: Final = frozenset({MOISTURE_UNIT, PORE_UNIT})
 
 
 @dataclass
@@ -62,10 +65,10 @@ def group_soil(observations: Iterable[Observation]) -> Sequence[SoilSeries]:
     reading is the first.
     """
     found: dict[str, SoilSeries] = {}
-    for o in sorted(observations, key=lambda o: o.at_s):
-        is_ours = o.unit in {MOISTURE_UNIT, PORE_UNIT} and "/" not in o.name
+    ours = (o for o in observations if o.unit in _UNITS and "/" not in o.name)
+    for o in sorted(ours, key=attrgetter("at_s")):
         is_good = o.counts and o.flag != Flag.SUSPECT
-        if is_ours and is_good and o.value is not None:
+        if is_good and o.value is not None:
             sensor = f"{o.node} {o.name}"
             probe = found.setdefault(sensor, SoilSeries(sensor, o.unit or ""))
             probe.times_s.append(o.at_s)

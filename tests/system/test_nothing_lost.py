@@ -9,17 +9,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from conftest import Broker, wait_until
 from deltalake import DeltaTable
+from storm_log import ID, TABLE_KEYS, count_doubled
 
 from backend_spark.ingest.segment_log import read_segments
 from backend_spark.streaming.pipeline import SCORED_TRANSACTION_PREFIX
 from backend_spark.tables.reader import open_tables
-from backend_spark.tables.schemas import LEVEL_KEY, NODE_KEY, SENSOR_KEY, SPARK_TABLES
+from backend_spark.tables.schemas import SPARK_TABLES
 from demo.processes import Processes
 from demo.witness import ToReal, judge, read_ledgers
 from edge_agent.queue.inspection import read_counters
@@ -37,21 +37,6 @@ STARTED_S = 900.0
 """Time for Spark's first batch after a start, on a busy machine."""
 
 CAUGHT_UP_S = 240.0 + 60.0 * ROUNDS
-ID = ("node", "boot", "seq")
-KEYS = {
-    "bronze": ID,
-    "silver": (*ID, "name"),
-    "rejected": ID,
-    "messages": ID,
-    "levels": LEVEL_KEY,
-    "sensors": SENSOR_KEY,
-    "revisions": (*LEVEL_KEY, "version"),
-    "sensor_revisions": (*SENSOR_KEY, "version"),
-    "nodes": NODE_KEY,
-    "alerts": ID,
-}
-"""Key of each table; rows are unique by it."""
-
 NODE = """
 [node]
 id = "kochi-0001"
@@ -196,9 +181,7 @@ class System:
 
     def doubled(self) -> dict[str, int]:
         """Number of duplicate rows by table."""
-        tables = open_tables(self.folder / "backend")
-        rows = {name: tables.read(name, list(key)) for name, key in KEYS.items()}
-        return {name: len(t) - len(set(_tuples(t))) for name, t in rows.items()}
+        return count_doubled(open_tables(self.folder / "backend"))
 
     def is_scored(self) -> bool:
         """Whether the levels table covers all batches of the silver table."""
@@ -280,16 +263,12 @@ def test_every_message_reaches_the_gold_table_once_despite_kills(
     assert lost <= 0
     assert verdict.unscored == set()
     assert verdict.duplicates == 0
-    assert doubled == dict.fromkeys(KEYS, 0)
+    assert doubled == dict.fromkeys(TABLE_KEYS, 0)
     assert set(system.ids("bronze")) == set(verdict.arrivals)
     assert set(system.ids("silver")) == set(verdict.arrivals)
     alerts = system.ids("alerts")
     assert set(alerts) == set(system.urgent())
     assert len(alerts) >= len(sent) * 2 // 5
-
-
-def _tuples(rows: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
 
 def _is_idle(system: System) -> bool:

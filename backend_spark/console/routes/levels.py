@@ -75,9 +75,11 @@ def gateways(services: Services) -> Response:
 
 
 @router.get("/health")
-def health(services: Services) -> Response:
-    """The table of nodes and gateways."""
-    return json_response(build_node_table(services.live_state))
+def health(
+    services: Services, node: Annotated[str, Query(max_length=200)] = ""
+) -> Response:
+    """The table of nodes, of those whose id contains a text, and gateways."""
+    return json_response(build_node_table(services.live_state, node))
 
 
 @router.get("/history")

@@ -13,7 +13,7 @@ from console_workspace import NOW_S, SLOPES, Clock, Workspace, make_test_service
 from deltalake import write_deltalake
 
 from backend_spark.console.metrics import ConsoleMetrics
-from backend_spark.console.node_table import build_node_table
+from backend_spark.console.node_table import MAX_ROWS, build_node_table
 from backend_spark.console.nodes import NewestReading, NodeState, NodeStates
 from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
 from service_runtime.metrics import MetricFamilies, collect_certificate_end
@@ -221,3 +221,23 @@ def test_metrics_match_the_reference(workspace: Workspace, clock: Clock) -> None
     assert [
         each.name for each in [*families, collect_certificate_end(TlsFiles())]
     ] == named
+
+
+def test_table_has_the_worst_nodes_and_those_of_a_filter(
+    open_app: OpenApp, workspace: Workspace
+) -> None:
+    """Its size does not grow with the number of nodes."""
+    names = [f"More-{number:03d}" for number in range(MAX_ROWS + 50)]
+    at_us = (NOW_S - 86_400) * MICRO
+    silent = [{"node": name, "at": at_us, "received_at": at_us} for name in names]
+    table = pa.Table.from_pylist(silent, schema=NODES)
+    write_deltalake(str(workspace.data / "tables" / "nodes"), table, mode="append")
+    client = open_app()
+    worst = client.get("/api/health").json()
+    found = client.get("/api/health", params={"node": "more-34"}).json()
+    well = client.get("/api/health", params={"node": SLOPES[0].node}).json()
+
+    assert worst["all"] == len(names) + len(SLOPES)
+    assert [row["id"] for row in worst["rows"]] == names[:MAX_ROWS]
+    assert [row["id"] for row in found["rows"]] == names[340:350]
+    assert [row["id"] for row in well["rows"]] == [SLOPES[0].node]

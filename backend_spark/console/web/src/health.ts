@@ -1,4 +1,5 @@
-// Table of nodes and gateways: last seen, delay, clock, power, quality flags; worst first.
+// Table of nodes and gateways: last seen, delay, clock, power, quality flags. The server
+// sends the worst nodes of those whose id contains the text of the filter.
 import { table } from "./tables";
 import { el, replace } from "./dom";
 import type { Gateway } from "./types";
@@ -37,27 +38,29 @@ interface Row {
 interface HealthResponse {
   now_s: number;
   rows: Row[];
+  all: number;
   gateways: Gateway[];
   managers: { told_s: number | null; problem: string | null };
 }
 
-const MAX_ROWS = 300;
-
 export async function drawHealth(container: HTMLElement): Promise<void> {
   const response = await get<HealthResponse>("api/health");
-  const { now_s, rows } = response;
   const filter = el("input", { type: "search", "aria-label": t("filter"), placeholder: t("filter") });
   const count = el("p", { class: "hint" });
   const names: Key[] = ["node", "state", "lastSeen", "lag", "queued", "oldest", "gateway", "battery", "dropped", "remarks", "cell"];
   const nodes = table("", names.map((name) => t(name)));
-  const fill = () => {
-    const wanted = rows.filter((row) => row.id.toLowerCase().includes(filter.value.toLowerCase()));
-    nodes.fill(wanted.slice(0, MAX_ROWS).map((row) => nodeRow(row, now_s)));
-    count.textContent = t("nodesShown", { n: Math.min(wanted.length, MAX_ROWS), all: rows.length });
+  const fill = ({ rows, all, now_s }: HealthResponse) => {
+    nodes.fill(rows.map((row) => nodeRow(row, now_s)));
+    count.textContent = t("nodesShown", { n: rows.length, all });
   };
-  filter.addEventListener("input", fill);
+  const refill = async () => {
+    const text = filter.value;
+    const found = await get<HealthResponse>(text ? `api/health?node=${encodeURIComponent(text)}` : "api/health");
+    if (text === filter.value) fill(found);
+  };
+  filter.addEventListener("input", () => void refill());
   replace(container, el("div", { class: "health-page" }, el("h2", {}, t("gateways")), ...gatewayTable(response), el("h2", {}, t("nodes")), el("div", { class: "form" }, filter, count), nodes.box));
-  fill();
+  fill(response);
 }
 
 function gatewayTable({ gateways: all, managers, now_s }: HealthResponse): HTMLElement[] {
