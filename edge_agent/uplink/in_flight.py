@@ -140,11 +140,6 @@ class InFlight:
         self._window = CongestionWindow(limits.window_bytes)
 
     @property
-    def bytes_in_flight(self) -> int:
-        """Bytes that the broker has not acknowledged."""
-        return self._window.bytes_in_flight
-
-    @property
     def held_count(self) -> int:
         """Number of urgent messages that are held until a store gives a receipt."""
         return len(self._held)
@@ -251,7 +246,7 @@ class InFlight:
 
     def _is_silent(self, now_s: float) -> bool:
         """Whether the broker does not answer for longer than the slowest link takes."""
-        timeout_s = SILENCE_S + self.bytes_in_flight / MIN_BYTES_PER_S
+        timeout_s = SILENCE_S + self._window.bytes_in_flight / MIN_BYTES_PER_S
         return self._silence_s(now_s) > timeout_s
 
     def _silence_s(self, now_s: float) -> float:
@@ -276,7 +271,7 @@ class InFlight:
         limit_bytes = self._window.limit_bytes
         if is_urgent:
             segments = 1 + int(self._silence_s(now_s) / SILENT_SEGMENT_S)
-            free_bytes = limit_bytes - self.bytes_in_flight
+            free_bytes = limit_bytes - self._window.bytes_in_flight
             return max(free_bytes + segments * SEGMENT_BYTES, 0)
         free_bytes = self._window.free_bytes(now_s)
         is_idle = not self._in_flight
