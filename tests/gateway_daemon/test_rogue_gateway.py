@@ -103,7 +103,7 @@ class GatewayUplink:
         return took_s
 
     def stop(self) -> None:
-        self.subscriber.stop()
+        self.subscriber.connection.stop()
         self.uplink.stop()
         self._thread.join()
 
