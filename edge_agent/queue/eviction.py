@@ -83,7 +83,7 @@ class Evictor:
     def fits(self, changes: CounterDeltas, costs: Mapping[int, int]) -> bool:
         """Whether messages fit without eviction, given their bytes by priority.
 
-        In a shared queue also: whatever nodes they are of.
+        In a shared queue they must also fit if all stored messages were of one node.
         """
         held = self._stored_bytes(changes)
         for priority, cost in costs.items():
