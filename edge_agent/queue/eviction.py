@@ -88,10 +88,12 @@ class Evictor:
         held = self._stored_bytes(changes)
         for priority, cost in costs.items():
             held[priority] += cost
-        return all(self._budget.excess_bytes(held, p, 0) <= 0 for p in costs) and (
-            not self._budget.is_shared
-            or all(self._is_share_of_any(held, priority) for priority in costs)
-        )
+        if any(self._budget.excess_bytes(held, p, 0) > 0 for p in costs):
+            return False
+        if not self._budget.is_shared:
+            return True
+        shares = (self._counted_and_share(held, priority) for priority in costs)
+        return all(counted <= share for counted, share in shares)
 
     def check_share(
         self, changes: CounterDeltas, row: QueueRow, draft: MessageDraft
@@ -105,22 +107,22 @@ class Evictor:
             return
         held = self._stored_bytes(changes)
         held[row.priority] += row.cost_bytes
-        if self._is_share_of_any(held, row.priority):
+        counted, share = self._counted_and_share(held, row.priority)
+        if counted <= share:  # whatever nodes they are of
             return
         lowest = lowest_counted(row.priority)
         own = self._store.node_bytes(row.node, lowest) + row.cost_bytes
-        share = self._share_bytes(held, row.priority)
         if own > share:
             raise QueueShareError(row.node, draft, own, share)
 
-    def _is_share_of_any(self, held: Mapping[int, int], priority: int) -> bool:
-        """Whether all messages that count together are within the share of one node."""
-        return _counted_bytes(held, priority) <= self._share_bytes(held, priority)
-
-    def _share_bytes(self, held: Mapping[int, int], priority: int) -> float:
-        return share_bytes(
-            self._budget.limit_bytes(priority), _counted_bytes(held, priority), priority
-        )
+    def _counted_and_share(
+        self, held: Mapping[int, int], priority: int
+    ) -> tuple[int, float]:
+        """Bytes that count together with a message, and what one node may hold."""
+        lowest = lowest_counted(priority)
+        counted = sum(size for level, size in held.items() if level >= lowest)
+        limit_bytes = self._budget.limit_bytes(priority)
+        return counted, share_bytes(limit_bytes, counted, priority)
 
     def evict_for(self, changes: CounterDeltas, priority: int, cost_bytes: int) -> None:
         """Evict messages until one of this priority and size fits.
@@ -207,8 +209,3 @@ class Evictor:
         changes.add_dropped(priority, cost, reason)
         held[priority] -= cost
         return True
-
-
-def _counted_bytes(held: Mapping[int, int], priority: int) -> int:
-    lowest = lowest_counted(priority)
-    return sum(size for level, size in held.items() if level >= lowest)
