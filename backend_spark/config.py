@@ -24,8 +24,7 @@ from service_runtime.settings import (
     build_settings,
     check_folder,
     key,
-    parse_toml,
-    read_settings_text,
+    read_settings_table,
 )
 from service_runtime.tls import Endpoint, TlsFiles, check_links
 from slope_science.evidence.settings import EvidenceSettings
@@ -544,11 +543,7 @@ def read_settings(path: Path) -> BackendSettings:
     Raises:
         SettingsError: The file is missing, is not TOML, or breaks a rule.
     """
-    try:
-        text = read_settings_text(path)
-    except OSError as error:
-        raise SettingsError([Problem(str(path), f"cannot be read: {error}")]) from error
-    settings = build_settings(BackendSettings, parse_toml(text))
+    settings = build_settings(BackendSettings, read_settings_table(path))
     if 0 < settings.keep.silver_days < settings.score.horizon_days:
         mistake = FieldError(
             "keep.silver_days",

@@ -137,16 +137,21 @@ def _read_column(
         text = row[index].strip() if index < len(row) else ""
         if text or not may_miss:
             field = f"row {number} (line {number + 1}): {column}"
-            yield _parse_depth(source.name, field, text)
+            if not text:
+                remedy = "fill it from a neighbour, or use --missing skip-rain"
+                problem = f"{field} must be given, missing is never zero; {remedy}"
+                raise RainTableError(source.name, problem)
+            yield parse_depth(source.name, field, text)
         else:
             yield None
 
 
-def _parse_depth(name: str, field: str, text: str) -> float:
-    if not text:
-        remedy = "fill it from a neighbour, or use --missing skip-rain"
-        problem = f"{field} must be given, missing is never zero; {remedy}"
-        raise RainTableError(name, problem)
+def parse_depth(name: str, field: str, text: str) -> float:
+    """Parse a depth of rain in mm.
+
+    Raises:
+        RainTableError: It is no number of zero or more.
+    """
     try:
         depth = float(text)
     except ValueError:

@@ -37,7 +37,6 @@ from gateway_daemon.gateway.metrics import GatewayMetrics
 from gateway_daemon.gateway.notice_relay import NoticeRelay
 from gateway_daemon.gateway.overlay_fallback import (
     FallbackRules,
-    OverlayAdapter,
     OverlayFallback,
     OverlayMembership,
     make_store,
@@ -304,7 +303,8 @@ def _overlay(
         make_store(downstream.store),
         watchdog=links.watchdog,
     )
-    OverlayAdapter(runner, fallback)
+    runner.source = fallback
+    fallback.set_overlay(runner)
     directory = data / "gateways.json" if section.from_managers else None
     membership = OverlayMembership(fallback, runner, directory)
     membership.recall_gateways()
@@ -498,7 +498,9 @@ def _queue(
         KERNEL_BOOT_ID.read_text().strip(),
         replace(settings.queue.budget(), is_shared=is_shared),
         durability=COMMIT_PUTS_DEFER_ACKS,
-        expiry=settings.queue.expiry_policy(_boot_s),
+        expiry=settings.queue.expiry_policy(
+            partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+        ),
     )
 
 
@@ -522,11 +524,6 @@ def _accepts_connection(broker: BrokerInfo) -> bool:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _boot_s() -> float:
-    """Seconds since the machine started, including suspend."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _minute() -> int:

@@ -8,11 +8,14 @@ use of each type is under a lock.
 
 import threading
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+DECODE_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What the functions here raise: of another form, not UTF-8, or nested too deeply."""
 
 _LOCK = threading.Lock()
 
@@ -33,8 +36,7 @@ def decode_json(payload: bytes | str, form: type[T]) -> T:
     """Decode JSON into a type.
 
     Raises:
-        msgspec.MsgspecError: It is no JSON of that type.
-        RecursionError: It is nested too deeply.
+        DECODE_ERRORS: It is no JSON of that type, or nested too deeply.
     """
     decoded: T = _json_decoder(form).decode(payload)  # type: ignore[arg-type]
     return decoded
@@ -44,8 +46,7 @@ def decode_msgpack(payload: bytes | msgspec.Raw, form: type[T]) -> T:
     """Decode MessagePack into a type.
 
     Raises:
-        msgspec.MsgspecError: It is no MessagePack of that type.
-        RecursionError: It is nested too deeply.
+        DECODE_ERRORS: It is no MessagePack of that type, or nested too deeply.
     """
     decoded: T = _msgpack_decoder(form).decode(payload)  # type: ignore[arg-type]
     return decoded

@@ -14,7 +14,7 @@ import socket
 import ssl
 import stat
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -108,6 +108,53 @@ def texts_of(findings: Iterable[MachineFinding], state: FindingState) -> list[st
 def are_well(findings: Iterable[MachineFinding]) -> bool:
     """Whether nothing must be mended."""
     return all(each.state is not FindingState.MEND for each in findings)
+
+
+@dataclass(frozen=True)
+class MachineNeeds:
+    """What a program needs on its machine.
+
+    Attributes:
+        program: Its name in the command line of its processes.
+        role: Extra with its libraries, and its use in `PROGRAMS_TABLE`.
+        tls: Files of its links.
+        brokers: Keys and URLs of the brokers that it connects to.
+        listens: Keys, hosts and ports on which it listens.
+        data: Key of its data folder, and the folder; None without one.
+        least_free_bytes: Free space on the disk of that folder.
+        without: Packages that this machine does not need.
+        has_java: Whether it starts Java.
+    """
+
+    program: str
+    role: str
+    tls: TlsFiles
+    brokers: Sequence[tuple[str, str]]
+    listens: Sequence[tuple[str, str, int]] = ()
+    data: tuple[str, Path] | None = None
+    least_free_bytes: int = LEAST_FREE_BYTES
+    without: tuple[str, ...] = ()
+    has_java: bool = False
+
+
+def check_machine(
+    needs: MachineNeeds, environ: Mapping[str, str], now: datetime
+) -> Iterator[MachineFinding]:
+    """Check everything that a program needs."""
+    yield from check_libraries(needs.role)
+    yield from check_programs(needs.role, environ["PATH"], without=needs.without)
+    if needs.has_java:
+        yield from check_java(environ)
+    yield from check_clock(is_synchronised=is_clock_synchronised())
+    if needs.data is not None:
+        setting, folder = needs.data
+        yield from check_data_folder(setting, folder)
+        yield from check_disk(folder, needs.least_free_bytes)
+    for setting, host, port in needs.listens:
+        yield from check_port(setting, host, port, needs.program)
+    yield from check_tls_files(needs.tls, now)
+    for setting, url in needs.brokers:
+        yield from check_broker(setting, url, needs.tls)
 
 
 def check_programs(

@@ -179,6 +179,18 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise SettingsError([Problem("the file", f"must be TOML: {error}")]) from error
 
 
+def read_settings_table(path: Path) -> dict[str, Any]:
+    """Read the TOML of a settings file.
+
+    Raises:
+        SettingsError: The file is missing, or is not TOML.
+    """
+    try:
+        return parse_toml(read_settings_text(path))
+    except OSError as error:
+        raise SettingsError([Problem(str(path), f"cannot be read: {error}")]) from error
+
+
 def build_settings(form: type[T], table: Mapping[str, Any], path: str = "") -> T:
     """Make settings of a form from a TOML table.
 

@@ -11,13 +11,16 @@ Their signatures are in `notice_signatures`.
 import math
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
+from service_runtime.errors import FieldError
 from spatial_mqtt.errors import NoticeError, RolloutError
 from spatial_mqtt.priority import LADDER
+
+T = TypeVar("T")
 
 MAX_NOTICE_BYTES = 4096
 MIN_CRITERION_MM, MAX_CRITERION_MM = 10.0, 2000.0
@@ -110,15 +113,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
         Raises:
             NoticeError: The payload does not parse.
         """
-        if len(payload) > MAX_NOTICE_BYTES:
-            rule = f"at most {MAX_NOTICE_BYTES} bytes"
-            raise NoticeError("notice", rule, f"{len(payload)} bytes")
-        try:
-            return decode_json(payload, cls)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise NoticeError(
-                "notice", f"JSON of its form ({error})", payload
-            ) from error
+        return _decode(payload, cls, MAX_NOTICE_BYTES, NoticeError)
 
 
 MAX_DRILL_S: Final = 900.0
@@ -169,14 +164,7 @@ class Drill(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             NoticeError: The payload does not parse.
         """
-        if len(payload) > MAX_NOTICE_BYTES:
-            rule = f"at most {MAX_NOTICE_BYTES} bytes"
-            raise NoticeError("drill", rule, f"{len(payload)} bytes")
-        try:
-            return decode_json(payload, cls)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            rule = f"JSON of its form ({error})"
-            raise NoticeError("drill", rule, payload) from error
+        return _decode(payload, cls, MAX_NOTICE_BYTES, NoticeError)
 
 
 class SignedNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,7 +183,7 @@ def read_notice_time_s(payload: bytes) -> float:
     """Read `at_s` of a notice without verifying it; 0 if it does not parse."""
     try:
         body = decode_json(payload, SignedNotice).body.encode()
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except DECODE_ERRORS:
         body = payload
     try:
         return Notice.decode(body).at_s
@@ -262,11 +250,17 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             RolloutError: The payload does not parse.
         """
-        if len(payload) > MAX_ROLLOUT_BYTES:
-            rule = f"at most {MAX_ROLLOUT_BYTES} bytes"
-            raise RolloutError("rollout", rule, f"{len(payload)} bytes")
-        try:
-            return decode_json(payload, cls)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            rule = f"JSON of its form ({error})"
-            raise RolloutError("rollout", rule, payload) from error
+        return _decode(payload, cls, MAX_ROLLOUT_BYTES, RolloutError)
+
+
+def _decode(
+    payload: bytes, form: type[T], max_bytes: int, error: type[FieldError]
+) -> T:
+    """Decode a message of a form; `error` is raised if it does not parse."""
+    name = form.__name__.lower()
+    if len(payload) > max_bytes:
+        raise error(name, f"at most {max_bytes} bytes", f"{len(payload)} bytes")
+    try:
+        return decode_json(payload, form)
+    except DECODE_ERRORS as cause:
+        raise error(name, f"JSON of its form ({cause})", payload) from cause

@@ -10,6 +10,7 @@ Receipt on the wire (CBOR): ``{node: {boot: [low, high, low, high, ...]}}``.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import cbor2
@@ -212,10 +213,11 @@ def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:
     pack, saves those bytes. Any other topic is ignored, because the sender of receipts
     may write to topics that its clients may not.
     """
-    try:
-        return custody_topic(parse_custody_topic(response_topic or ""))
-    except TopicError:
-        return custody_topic(message_id.node)
+    sender = message_id.node
+    if response_topic:
+        with suppress(TopicError):
+            sender = parse_custody_topic(response_topic)
+    return custody_topic(sender)
 
 
 def _name(value: object, label: str) -> str:

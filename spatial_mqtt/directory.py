@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from spatial_mqtt.cells import check_position, distance_km
 from spatial_mqtt.errors import DirectoryError, TopicError
 from spatial_mqtt.topics import check_area, covers, parse_cell_topic
@@ -181,7 +181,7 @@ def decode_gateways(payload: bytes) -> tuple[BrokerEntry, ...]:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, tuple[BrokerEntry, ...], "gateway list")
+    return decode_directory_message(payload, tuple[BrokerEntry, ...], "gateway list")
 
 
 def decode_broker_table(payload: bytes) -> BrokerTable:
@@ -190,7 +190,7 @@ def decode_broker_table(payload: bytes) -> BrokerTable:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, BrokerTable, "broker table")
+    return decode_directory_message(payload, BrokerTable, "broker table")
 
 
 def decode_version(payload: bytes) -> int:
@@ -199,7 +199,7 @@ def decode_version(payload: bytes) -> int:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, int, "table version")
+    return decode_directory_message(payload, int, "table version")
 
 
 def decode_gateway_notice(payload: bytes) -> GatewayNotice:
@@ -208,7 +208,7 @@ def decode_gateway_notice(payload: bytes) -> GatewayNotice:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, GatewayNotice, "gateway notice")
+    return decode_directory_message(payload, GatewayNotice, "gateway notice")
 
 
 def decode_gateway_location(payload: bytes) -> GatewayLocation:
@@ -217,7 +217,7 @@ def decode_gateway_location(payload: bytes) -> GatewayLocation:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, GatewayLocation, "gateway's place")
+    return decode_directory_message(payload, GatewayLocation, "gateway's place")
 
 
 def decode_gateway_reference(payload: bytes) -> BrokerInfo:
@@ -226,7 +226,7 @@ def decode_gateway_reference(payload: bytes) -> BrokerInfo:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, GatewayReference, "gateway").broker_info
+    return decode_directory_message(payload, GatewayReference, "gateway").broker_info
 
 
 def decode_gateway_heartbeat(payload: bytes) -> GatewayHeartbeat:
@@ -235,7 +235,7 @@ def decode_gateway_heartbeat(payload: bytes) -> GatewayHeartbeat:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, GatewayHeartbeat, "gateway")
+    return decode_directory_message(payload, GatewayHeartbeat, "gateway")
 
 
 def decode_broker_heartbeat(payload: bytes) -> BrokerHeartbeat:
@@ -244,7 +244,7 @@ def decode_broker_heartbeat(payload: bytes) -> BrokerHeartbeat:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, BrokerHeartbeat, "broker heartbeat")
+    return decode_directory_message(payload, BrokerHeartbeat, "broker heartbeat")
 
 
 def decode_area_setting(payload: bytes) -> AreaSetting:
@@ -253,7 +253,7 @@ def decode_area_setting(payload: bytes) -> AreaSetting:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, AreaSetting, "area setting")
+    return decode_directory_message(payload, AreaSetting, "area setting")
 
 
 def decode_broker_entry(payload: bytes) -> BrokerEntry:
@@ -262,7 +262,7 @@ def decode_broker_entry(payload: bytes) -> BrokerEntry:
     Raises:
         DirectoryError: The payload does not parse.
     """
-    return _decode(payload, BrokerEntry, "broker entry")
+    return decode_directory_message(payload, BrokerEntry, "broker entry")
 
 
 def rank_gateways(
@@ -309,8 +309,18 @@ def find_responsible_broker(
     return max(near, key=lambda entry: len(entry.topic)).broker_info
 
 
-def _decode(payload: bytes, form: type[T], what: str) -> T:
+def decode_directory_message(payload: bytes, form: type[T], what: str) -> T:
+    """Decode a message of gateways, brokers and Managers.
+
+    Args:
+        payload: JSON.
+        form: Its type.
+        what: Its name, for the error.
+
+    Raises:
+        DirectoryError: The payload does not parse.
+    """
     try:
         return decode_json(payload, form)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise DirectoryError(what, f"JSON of its form ({error})", payload) from error

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from service_runtime.decoding import decode_msgpack
+from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
 from spatial_mqtt.errors import FileChunkError
 
 FILE_CHUNK_BYTES: Final = 4096
@@ -83,6 +83,6 @@ class FileChunk(msgspec.Struct, frozen=True, array_like=True):
 def _decode(payload: bytes, form: type[_Form], name: str) -> _Form:
     try:
         return decode_msgpack(payload, form)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         rule = f"a {name} ({error})"
         raise FileChunkError("payload", rule, payload) from error

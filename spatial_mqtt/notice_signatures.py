@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import FieldError
 from spatial_mqtt.announcements import SignedNotice
 from spatial_mqtt.errors import NoticeError
@@ -81,7 +81,7 @@ class NoticeVerifier:
         try:
             signed = decode_json(payload, SignedNotice)
             signature = base64.b64decode(signed.signature, validate=True)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise NoticeError("notice", "signed", payload, remedy) from error
         body = signed.body.encode()
         if not any(

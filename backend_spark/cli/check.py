@@ -11,24 +11,14 @@ import click
 from backend_spark.cli import config_option
 from backend_spark.config import BackendSettings, parse_broker, read_settings
 from service_runtime.machine_check import (
-    MachineFinding,
+    MachineNeeds,
     are_well,
-    check_broker,
-    check_clock,
-    check_data_folder,
-    check_disk,
-    check_java,
-    check_libraries,
-    check_port,
-    check_programs,
-    check_tls_files,
+    check_machine,
     format_findings,
-    is_clock_synchronised,
     ok,
 )
 from service_runtime.metrics import parse_listen_address
 
-EXTRA: Final = "backend"
 PROGRAM: Final = "backend-spark"
 JAVA: Final = "default-jre-headless"
 SERVICES: Final = ("ingest", "alerts", "score", "console", "notify")
@@ -52,27 +42,26 @@ def check(config_path: Path, *, as_json: bool, services: tuple[str, ...]) -> Non
     chosen = services or SERVICES
     if "ingest" in chosen:
         parse_broker(settings.ingest)
-    findings = [ok(f"{config_path}: settings are valid"), *check_libraries(EXTRA)]
-    findings += check_programs(EXTRA, os.environ["PATH"], without=(JAVA,))
-    if "score" in chosen:
-        findings += check_java(os.environ)
-    findings += check_clock(is_synchronised=is_clock_synchronised())
-    findings += _check_settings(settings, chosen)
+    needs = MachineNeeds(
+        PROGRAM,
+        "backend",
+        settings.tls,
+        list(_brokers(settings, chosen)),
+        listens=[
+            (setting, *parse_listen_address(listen))
+            for setting, listen in _addresses(settings, chosen)
+        ],
+        data=("backend.data", Path(settings.backend.data)),
+        least_free_bytes=LEAST_FREE_BYTES,
+        without=(JAVA,),
+        has_java="score" in chosen,
+    )
+    findings = [
+        ok(f"{config_path}: settings are valid"),
+        *check_machine(needs, os.environ, datetime.now(UTC)),
+    ]
     click.echo(format_findings(findings, as_json=as_json))
     raise SystemExit(0 if are_well(findings) else EXIT_FAILED)
-
-
-def _check_settings(
-    settings: BackendSettings, services: Collection[str]
-) -> Iterator[MachineFinding]:
-    data = Path(settings.backend.data)
-    yield from check_data_folder("backend.data", data)
-    yield from check_disk(data, LEAST_FREE_BYTES)
-    yield from check_tls_files(settings.tls, datetime.now(UTC))
-    for setting, url in _brokers(settings, services):
-        yield from check_broker(setting, url, settings.tls)
-    for setting, listen in _addresses(settings, services):
-        yield from check_port(setting, *parse_listen_address(listen), PROGRAM)
 
 
 def _brokers(

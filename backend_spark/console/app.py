@@ -244,7 +244,7 @@ def _each_second(step: Callable[[], None]) -> Callable[[Heartbeat], None]:
 def _start_manager_loop(
     services: ConsoleServices, settings: BackendSettings, pulse: LoopWatchdog
 ) -> None:
-    """Fetch the list of gateways from the Managers again and again.
+    """Fetch the list of gateways from the Managers periodically.
 
     Not in an exercise: its gateways belong to the past.
     """

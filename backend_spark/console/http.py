@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import shortened
 
 SECURITY_HEADERS: Final = {
@@ -129,7 +129,7 @@ def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
         raw = await read_bounded(request, MAX_BODY_BYTES)
         try:
             return decode_json(raw, form)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             said = str(error)  # of an unknown choice it has the whole value
             if len(said) > MAX_PROBLEM_CHARS:
                 said = f"{said[:100]}... {said[-100:]}"

@@ -64,11 +64,11 @@ class TableFeed:
         return pa.concat_tables(parts) if parts else None
 
     def read_parts(self, since_s: float, columns: pa.Schema) -> Iterator[pa.Table]:
-        """Rows of unread files in parts, so that three days never are in memory.
+        """Rows of unread files in parts, which are not in memory together.
 
         Args:
             since_s: Unix time of the first row.
-            columns: Columns to read; text is read as dictionaries where they say so.
+            columns: Columns to read; text of a dictionary type is read as dictionaries.
         """
         table = self._newest()
         if table is None or table.version() == self._version:
@@ -474,7 +474,7 @@ def _show_held(
     """Show the last level of cells without a judgement, if a criterion was reached.
 
     Level 3 and more are shown until there is another judgement, also after the hold for
-    notices has ended: without data nobody knows that the danger is over.
+    notices has ended: without data the danger may still exist.
     """
     for row, each in enumerate(present):
         if levels[row] not in {level_grid.MISSING, level_grid.NO_JUDGEMENT}:

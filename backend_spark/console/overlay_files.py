@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import shapefile
 
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import FieldError, shortened
 
 KINDS: Final = ("warning_zone", "special_zone", "shelter", "road", "district", "place")
@@ -207,7 +207,7 @@ class _Collection(msgspec.Struct):
 def _geojson(raw: bytes) -> list[Feature]:
     try:
         found = decode_json(raw.removeprefix(b"\xef\xbb\xbf"), _Collection)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         remedy = "save it as UTF-8 GeoJSON"
         raise FieldError("file", RULE, shortened(str(error)), remedy) from error
     if found.type != "FeatureCollection":

@@ -14,7 +14,7 @@ import msgspec
 
 from backend_spark.config import CONSOLE_FOLDER
 from backend_spark.console.level_grid import headline_order
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import write_atomic
 from spatial_mqtt.cells import distance_km
 
@@ -194,7 +194,7 @@ class StoredPlaces:
             return ()
         try:
             return decode_json(self._path.read_bytes(), list[Place])
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *DECODE_ERRORS) as error:
             log.error("%s cannot be read: %s; load the places again", self._path, error)  # noqa: TRY400 - the error says it all
             return self._gazetteer.places
 

@@ -16,7 +16,7 @@ import msgspec
 
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.criteria.tables import CriteriaRow
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import write_best_effort
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def read_applied(data: Path) -> AppliedReport | None:
         return decode_json(path.read_bytes(), AppliedReport)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, ValueError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         log.warning("%s cannot be read: %s", path, error)
         return None
 

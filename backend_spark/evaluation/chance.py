@@ -15,7 +15,7 @@ import msgspec
 
 from backend_spark.errors import CalibrationError
 from backend_spark.evaluation.predictors import PREDICTORS
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import write_atomic
 
 FORM: Final = "yamamori landslide days 1"
@@ -276,7 +276,7 @@ def read_calibration(path: Path) -> Calibration:
         raise CalibrationError(
             str(path), "a readable file", error.strerror, remedy
         ) from error
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise CalibrationError(
             str(path), "the JSON of a calibration", error, remedy
         ) from error

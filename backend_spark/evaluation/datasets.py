@@ -24,7 +24,6 @@ from backend_spark.evaluation.inputs import (
     UNKNOWN,
     EvaluationRain,
     make_series,
-    parse_depth,
     read_cells,
 )
 from backend_spark.evaluation.times import (
@@ -33,7 +32,7 @@ from backend_spark.evaluation.times import (
     WrittenTime,
     parse_times,
 )
-from backend_spark.rain_table import RainText, read_rain_text
+from backend_spark.rain_table import RainText, parse_depth, read_rain_text
 
 EARTH_KM: Final = 6371.0
 

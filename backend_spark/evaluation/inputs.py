@@ -19,7 +19,11 @@ from backend_spark.evaluation.times import (
     local_time,
     parse_times,
 )
-from backend_spark.rain_table import RainText, describe_missing_column
+from backend_spark.rain_table import (
+    RainText,
+    describe_missing_column,
+    parse_depth,
+)
 
 HOUR: Final = timedelta(hours=1)
 MIN_STEP: Final = timedelta(minutes=1)
@@ -231,19 +235,3 @@ def read_cells(
 
 def _depth(name: str, field: str, text: str) -> float | None:
     return None if text.lower() in UNKNOWN else parse_depth(name, field, text)
-
-
-def parse_depth(name: str, field: str, text: str) -> float:
-    """Parse a depth of rain in mm.
-
-    Raises:
-        RainTableError: It is no number of zero or more.
-    """
-    try:
-        depth = float(text)
-    except ValueError:
-        depth = math.nan
-    if not (math.isfinite(depth) and depth >= 0):
-        problem = f"{field} must be a number of mm, zero or more, got {text!r}"
-        raise RainTableError(name, problem)
-    return depth

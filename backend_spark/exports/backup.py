@@ -45,7 +45,7 @@ from backend_spark.tables.store import (
     tables_folder,
     write_text,
 )
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import make_folder
 
 MANIFEST: Final = "backup.json"
@@ -365,7 +365,7 @@ def _read_manifest(source: Folder) -> Manifest:
     except FileNotFoundError as error:
         rule = f"a whole backup, with {MANIFEST}"
         raise BackupError(str(source), rule, "none") from error
-    except msgspec.MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise BackupError(f"{source}/{MANIFEST}", "intact", str(error)) from error
     if manifest.format != FORMAT:
         rule = f"of format {FORMAT}"

@@ -28,12 +28,9 @@ from backend_spark.tables.store import parse_folder
 from service_runtime.errors import FieldError
 from service_runtime.settings import (
     KeyRule,
-    Problem,
-    SettingsError,
     build_settings,
     key,
-    parse_toml,
-    read_settings_text,
+    read_settings_table,
 )
 
 LIVE: Final = "current"
@@ -114,11 +111,7 @@ def read_joint_settings(path: Path) -> JointSettings:
     Raises:
         SettingsError: The file is missing, is not TOML, or breaks a rule.
     """
-    try:
-        text = read_settings_text(path)
-    except OSError as error:
-        raise SettingsError([Problem(str(path), f"cannot be read: {error}")]) from error
-    return build_settings(JointSettings, parse_toml(text))
+    return build_settings(JointSettings, read_settings_table(path))
 
 
 @dataclass(frozen=True)

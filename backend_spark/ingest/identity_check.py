@@ -9,10 +9,8 @@ a node elsewhere.
 import logging
 from pathlib import Path
 
-import msgspec
-
 from backend_spark.ingest.messages import ClassifiedMessage
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import MAX_SHOWN_CHARS
 from service_runtime.settings import Problem, SettingsError
 from spatial_mqtt.topics import covers
@@ -20,7 +18,7 @@ from spatial_mqtt.topics import covers
 log = logging.getLogger(__name__)
 
 NodeAreas = dict[str, tuple[str, ...]]
-_UNUSABLE = (OSError, msgspec.MsgspecError, ValueError, RecursionError)
+_UNUSABLE = (OSError, *DECODE_ERRORS)
 """Missing, not JSON, not UTF-8, or nested too deeply."""
 
 

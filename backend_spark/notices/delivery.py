@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import write_best_effort
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def read_sent(data: Path) -> dict[str, SentOrder]:
         return decode_json(path.read_bytes(), dict[str, SentOrder])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError, ValueError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         log.warning("%s cannot be read: %s", path, error)
         return {}
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import FieldError
 from service_runtime.files import write_atomic
 from slope_science.findings import LOWEST
@@ -53,7 +53,7 @@ class DrillRequests:
             return decode_json(self.path.read_bytes(), dict[str, Drill])
         except FileNotFoundError:
             return {}
-        except (OSError, msgspec.MsgspecError, ValueError) as error:
+        except (OSError, *DECODE_ERRORS) as error:
             if str(error) not in self._warned:
                 self._warned[:] = [str(error)]
                 log.error("%s: no drill is published: %s", self.path, error)  # noqa: TRY400

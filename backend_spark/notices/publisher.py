@@ -172,7 +172,7 @@ class NoticePublisher:
 
     def _publish_all(self, number: int) -> None:
         lost = [key for key in self._unacknowledged if key[0] == number]
-        for key in lost:  # answers of the connection before never come
+        for key in lost:  # publications of an earlier connection are never answered
             del self._unacknowledged[key]
         for topic, notice in self._board.notices.items():
             self._publish(number, topic, notice)

@@ -18,7 +18,7 @@ import msgspec
 
 from backend_spark.scoring.reviews import ReadingReview
 from backend_spark.scoring.revisions import NewReadings
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import write_best_effort
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def read_report(data: Path) -> ReviewReport | None:
         return decode_json(path.read_bytes(), ReviewReport)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, ValueError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         log.warning("%s cannot be read: %s", path, error)
         return None
 
@@ -178,7 +178,7 @@ class AppliedReviews:
             try:
                 body = self.path.read_bytes()
                 self._known = decode_json(body, tuple[ReadingReview, ...])
-            except (OSError, msgspec.MsgspecError, ValueError) as error:
+            except (OSError, *DECODE_ERRORS) as error:
                 log.error("%s: %s; reviews stay as they were", self.path, error)  # noqa: TRY400
         return self._known
 

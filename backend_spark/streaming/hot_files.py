@@ -20,7 +20,7 @@ import pyarrow as pa
 from backend_spark.scoring.hot_state import HotState, decode_hot
 from backend_spark.streaming.hot_stamp import HotStamp
 from backend_spark.tables.store import Folder
-from service_runtime.decoding import decode_msgpack
+from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
 from service_runtime.files import make_folder, write_best_effort
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class HotFiles:
         try:
             data = (self.folder / INDEX_FILE).read_bytes()
             return decode_msgpack(data, _Index)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *DECODE_ERRORS):
             return None
 
     def clear(self) -> None:

@@ -67,32 +67,36 @@ class Evictor:
     """Evicts messages inside the caller's transaction.
 
     Args:
+        store: The file.
         budget: The limits.
         is_leased: Whether a sequence number is leased; such messages are kept.
     """
 
-    def __init__(self, budget: Budget, is_leased: Callable[[int], bool]) -> None:
+    def __init__(
+        self, store: Store, budget: Budget, is_leased: Callable[[int], bool]
+    ) -> None:
+        self._store = store
         self._budget = budget
         self._is_leased = is_leased
         self._thin_progress: dict[int, tuple[int, int]] = {}
 
-    def fits(
-        self, store: Store, changes: CounterDeltas, costs: Mapping[int, int]
-    ) -> bool:
+    def fits(self, changes: CounterDeltas, costs: Mapping[int, int]) -> bool:
         """Whether messages fit without eviction, given their bytes by priority.
 
-        In a shared queue also: whatever nodes they are of.
+        In a shared queue they must also fit if all stored messages were of one node.
         """
-        held = stored_bytes(store, changes)
+        held = self._stored_bytes(changes)
         for priority, cost in costs.items():
             held[priority] += cost
-        return all(self._budget.excess_bytes(held, p, 0) <= 0 for p in costs) and (
-            not self._budget.is_shared
-            or all(self._is_share_of_any(held, priority) for priority in costs)
-        )
+        if any(self._budget.excess_bytes(held, p, 0) > 0 for p in costs):
+            return False
+        if not self._budget.is_shared:
+            return True
+        shares = (self._counted_and_share(held, priority) for priority in costs)
+        return all(counted <= share for counted, share in shares)
 
     def check_share(
-        self, store: Store, changes: CounterDeltas, row: QueueRow, draft: MessageDraft
+        self, changes: CounterDeltas, row: QueueRow, draft: MessageDraft
     ) -> None:
         """Check that a message is within the fair share of its node.
 
@@ -101,43 +105,41 @@ class Evictor:
         """
         if not self._budget.is_shared:
             return
-        held = stored_bytes(store, changes)
+        held = self._stored_bytes(changes)
         held[row.priority] += row.cost_bytes
-        if self._is_share_of_any(held, row.priority):
+        counted, share = self._counted_and_share(held, row.priority)
+        if counted <= share:  # whatever nodes they are of
             return
         lowest = lowest_counted(row.priority)
-        own = store.node_bytes(row.node, lowest) + row.cost_bytes
-        share = self._share_bytes(held, row.priority)
+        own = self._store.node_bytes(row.node, lowest) + row.cost_bytes
         if own > share:
             raise QueueShareError(row.node, draft, own, share)
 
-    def _is_share_of_any(self, held: Mapping[int, int], priority: int) -> bool:
-        """Whether all messages that count together are within the share of one node."""
-        return _counted_bytes(held, priority) <= self._share_bytes(held, priority)
+    def _counted_and_share(
+        self, held: Mapping[int, int], priority: int
+    ) -> tuple[int, float]:
+        """Bytes that count together with a message, and what one node may hold."""
+        lowest = lowest_counted(priority)
+        counted = sum(size for level, size in held.items() if level >= lowest)
+        limit_bytes = self._budget.limit_bytes(priority)
+        return counted, share_bytes(limit_bytes, counted, priority)
 
-    def _share_bytes(self, held: Mapping[int, int], priority: int) -> float:
-        return share_bytes(
-            self._budget.limit_bytes(priority), _counted_bytes(held, priority), priority
-        )
-
-    def evict_for(
-        self, store: Store, changes: CounterDeltas, priority: int, cost_bytes: int
-    ) -> None:
+    def evict_for(self, changes: CounterDeltas, priority: int, cost_bytes: int) -> None:
         """Evict messages until one of this priority and size fits.
 
         Raises:
             QueueFullError: It cannot fit.
         """
-        held = stored_bytes(store, changes)
+        held = self._stored_bytes(changes)
         if self._budget.excess_bytes(held, priority, cost_bytes) <= 0:
             return
         for lower in range(1, priority):
             while self._is_evictable_for(lower, held, priority, cost_bytes):
-                if not self._evict_one(store, changes, lower, held):
+                if not self._evict_one(changes, lower, held):
                     break
         while self._budget.excess_bytes(held, priority, cost_bytes) > 0:
             may_thin = priority < self._budget.thin_below
-            if not may_thin or not self._thin(store, changes, priority, held):
+            if not may_thin or not self._thin(changes, priority, held):
                 raise QueueFullError(
                     sum(held.values()), self._budget.limit_bytes(priority)
                 )
@@ -150,20 +152,20 @@ class Evictor:
         return held.get(lower, 0) > 0 and total > self._budget.limit_bytes(priority)
 
     def _evict_one(
-        self, store: Store, changes: CounterDeltas, priority: int, held: dict[int, int]
+        self, changes: CounterDeltas, priority: int, held: dict[int, int]
     ) -> bool:
-        if self._thin(store, changes, priority, held):
+        if self._thin(changes, priority, held):
             return True
-        oldest = self._oldest_unleased(store, priority, 0, 2**63 - 1)
+        oldest = self._oldest_unleased(priority, 0, 2**63 - 1)
         if not oldest:
             return False
-        return self._drop(store, changes, (priority, oldest[0], DROPPED_FULL), held)
+        return self._drop(changes, (priority, oldest[0], DROPPED_FULL), held)
 
     def _thin(
-        self, store: Store, changes: CounterDeltas, priority: int, held: dict[int, int]
+        self, changes: CounterDeltas, priority: int, held: dict[int, int]
     ) -> bool:
         """Drop every second message of the oldest half, one per call, repeatedly."""
-        low, high = store.seq_bounds(priority)
+        low, high = self._store.seq_bounds(priority)
         ranges = (
             self._thin_progress.get(priority, (0, 0)),
             # Half of the sequence range: counting rows would read them all.
@@ -172,21 +174,24 @@ class Evictor:
             (low - 1, high - 1),
         )
         for after, end in ranges:
-            found = self._oldest_unleased(store, priority, after, end)
+            found = self._oldest_unleased(priority, after, end)
             if len(found) == 2:  # noqa: PLR2004 - one to keep and one to drop
                 self._thin_progress[priority] = (found[1], end)
-                return self._drop(
-                    store, changes, (priority, found[1], DROPPED_THINNED), held
-                )
+                return self._drop(changes, (priority, found[1], DROPPED_THINNED), held)
         return False
 
-    def _oldest_unleased(
-        self, store: Store, priority: int, after: int, to: int
-    ) -> list[int]:
+    def _stored_bytes(self, changes: CounterDeltas) -> dict[int, int]:
+        """Bytes by priority, including changes that are not on disk yet."""
+        held = self._store.stored_bytes()
+        for priority in held:
+            held[priority] += changes.get(priority, "bytes")
+        return held
+
+    def _oldest_unleased(self, priority: int, after: int, to: int) -> list[int]:
         """The oldest two unleased messages in a sequence range."""
         found: list[int] = []
         while len(found) < 2:  # noqa: PLR2004
-            page = store.read_seqs(priority, after, to, _SEARCH_ROWS)
+            page = self._store.read_seqs(priority, after, to, _SEARCH_ROWS)
             if not page:
                 break
             found += [seq for seq in page if not self._is_leased(seq)]
@@ -195,26 +200,12 @@ class Evictor:
 
     def _drop(
         self,
-        store: Store,
         changes: CounterDeltas,
         victim: tuple[int, int, str],
         held: dict[int, int],
     ) -> bool:
         priority, seq, reason = victim
-        cost = store.delete(priority, seq) or 0
+        cost = self._store.delete(priority, seq) or 0
         changes.add_dropped(priority, cost, reason)
         held[priority] -= cost
         return True
-
-
-def _counted_bytes(held: Mapping[int, int], priority: int) -> int:
-    lowest = lowest_counted(priority)
-    return sum(size for level, size in held.items() if level >= lowest)
-
-
-def stored_bytes(store: Store, changes: CounterDeltas) -> dict[int, int]:
-    """Bytes by priority, including changes that are not on disk yet."""
-    held = store.stored_bytes()
-    for priority in held:
-        held[priority] += changes.get(priority, "bytes")
-    return held

@@ -11,7 +11,7 @@ packet switches", IEEE/ACM Transactions on Networking 6(2), 1998.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from spatial_mqtt.priority import LADDER
 
@@ -24,22 +24,6 @@ URGENT_FLOOR: Final = 0.01
 ROUTINE_FLOOR: Final = 0.5
 """The same for all its messages together. A queue that several nodes fill is thinned;
 one that a single node fills refuses that node, which keeps its messages."""
-
-
-class SharedMessage(Protocol):
-    """A stored message, as far as shares are concerned."""
-
-    @property
-    def node(self) -> str:
-        """Node of the message id."""
-
-    @property
-    def priority(self) -> int:
-        """On the ladder."""
-
-    @property
-    def cost_bytes(self) -> int:
-        """Bytes that it takes from the budget."""
 
 
 class NodeBytes:
@@ -71,16 +55,10 @@ class NodeBytes:
         self._changes.clear()
         return self._has_begun
 
-    def add(self, rows: Iterable[SharedMessage]) -> None:
-        """Count messages that are stored."""
-        for row in rows:
-            self._changes.append((row.node, row.priority, row.cost_bytes))
-            self._change(row.node, row.priority, row.cost_bytes)
-
-    def subtract(self, node: str, priority: int, cost_bytes: int) -> None:
-        """Count a message as removed."""
-        self._changes.append((node, priority, -cost_bytes))
-        self._change(node, priority, -cost_bytes)
+    def add(self, node: str, priority: int, cost_bytes: int) -> None:
+        """Count a message that is stored; with a negative size, one that is removed."""
+        self._changes.append((node, priority, cost_bytes))
+        self._change(node, priority, cost_bytes)
 
     def _change(self, node: str, priority: int, cost_bytes: int) -> None:
         key = node, priority

@@ -16,24 +16,22 @@ class SpaceReserve:
     Args:
         queue: The queue file.
         size_bytes: Its size.
+
+    Attributes:
+        is_allocated: Whether the file is allocated, as far as this process knows.
     """
 
     def __init__(self, queue: Path, size_bytes: int = RESERVE_BYTES) -> None:
         self._path = Path(f"{queue}.reserve")
         self._size_bytes = size_bytes
         self._lock = threading.Lock()
-        self._is_allocated = False
+        self.is_allocated = False
         self.allocate()
-
-    @property
-    def is_allocated(self) -> bool:
-        """Whether the file is allocated, as far as this process knows."""
-        return self._is_allocated
 
     def release(self) -> bool:
         """Delete the file; False when there was none."""
         with self._lock:
-            self._is_allocated = False
+            self.is_allocated = False
             try:
                 self._path.unlink()
             except FileNotFoundError:
@@ -44,8 +42,8 @@ class SpaceReserve:
     def allocate(self) -> bool:
         """Allocate the file if the disk has space; return whether it is allocated."""
         with self._lock:
-            self._is_allocated = self._is_allocated or self._create()
-            return self._is_allocated
+            self.is_allocated = self.is_allocated or self._create()
+            return self.is_allocated
 
     def _create(self) -> bool:
         if self._path.exists() and self._path.stat().st_size == self._size_bytes:

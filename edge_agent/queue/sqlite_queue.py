@@ -110,7 +110,7 @@ class SqliteQueue:
         self.boot = secrets.token_hex(4)
         self._clock = QueueClock(expiry, machine_boot, self.get_state("queue/clock"))
         budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
-        evictor = Evictor(budget, self._leases.__contains__)
+        evictor = Evictor(self._store, budget, self._leases.__contains__)
         self._writer = _PutWriter(self._store, evictor, self._clock, node, self.boot)
         self._skipped = 0
         self._is_failing = self._is_closed = False
@@ -453,7 +453,7 @@ class _PutWriter:
         costs = {
             p: total_cost_bytes(group) for p, group in group_by_priority(rows).items()
         }
-        return self._evictor.fits(self._store, changes, costs)
+        return self._evictor.fits(changes, costs)
 
     def put(
         self, drafts: Sequence[MessageDraft], first: int, changes: CounterDeltas
@@ -494,14 +494,14 @@ class _PutWriter:
         costs = {
             priority: total_cost_bytes(group) for priority, group in groups.items()
         }
-        if self._evictor.fits(self._store, changes, costs):
+        if self._evictor.fits(changes, costs):
             self._store.insert(rows, sum(costs.values()))
             for priority, group in groups.items():
                 changes.add_put(priority, costs[priority], len(group))
             return
         for row, draft in zip(rows, drafts, strict=True):
-            self._evictor.check_share(self._store, changes, row, draft)
-            self._evictor.evict_for(self._store, changes, row.priority, row.cost_bytes)
+            self._evictor.check_share(changes, row, draft)
+            self._evictor.evict_for(changes, row.priority, row.cost_bytes)
             self._store.insert([row], row.cost_bytes)
             changes.add_put(row.priority, row.cost_bytes)
 

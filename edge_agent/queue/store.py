@@ -298,7 +298,8 @@ class Store:
             self._db.executemany(_INSERT, map(tuple, rows))
             self._grown_bytes += cost_bytes
             if self._node_bytes is not None:
-                self._node_bytes.add(rows)
+                for row in rows:
+                    self._node_bytes.add(row.node, row.priority, row.cost_bytes)
 
     def insert_if_absent(self, row: QueueRow) -> bool:
         """Store a recovered message; False when its key exists."""
@@ -320,7 +321,7 @@ class Store:
         self._db.execute("RELEASE gone")
         if self._node_bytes is not None:
             for row in rows if not missing else set(rows).difference(missing):
-                self._node_bytes.subtract(row.node, row.priority, row.cost_bytes)
+                self._node_bytes.add(row.node, row.priority, -row.cost_bytes)
         return missing
 
     def delete(self, priority: int, seq: int) -> int | None:
@@ -330,7 +331,7 @@ class Store:
             (priority, seq),
         ).fetchone()
         if row is not None and self._node_bytes is not None:
-            self._node_bytes.subtract(row[1], priority, int(row[0]))
+            self._node_bytes.add(row[1], priority, -int(row[0]))
         return None if row is None else int(row[0])
 
     def read_row(self, priority: int, seq: int) -> QueueRow | None:

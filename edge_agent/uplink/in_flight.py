@@ -121,7 +121,7 @@ class InFlight:
         needs_subscriber: bool = False,
     ) -> None:
         self._limits = limits
-        self._needs_taker = needs_subscriber
+        self._needs_subscriber = needs_subscriber
         self._configured = custody
         self.custody = custody
         self._is_up = False
@@ -130,7 +130,7 @@ class InFlight:
         self._in_flight: dict[int, _Packet] = {}
         self._awaiting: dict[int, _Sent] = {}
         self._held: dict[int, QueuedMessage] = {}
-        self._has_taker = True
+        self._has_subscriber = True
         self._refused: list[_Sent] = []
         self._offers: dict[str, CustodyOffer] = {}
         self._offline: set[str] = set()
@@ -138,11 +138,6 @@ class InFlight:
         self._last_answer_s = 0.0
         self._due = QueueActions()
         self._window = CongestionWindow(limits.window_bytes)
-
-    @property
-    def bytes_in_flight(self) -> int:
-        """Bytes that the broker has not acknowledged."""
-        return self._window.bytes_in_flight
 
     @property
     def held_count(self) -> int:
@@ -179,7 +174,7 @@ class InFlight:
         self._up_at_s = now_s
         self._receive_maximum = receive_maximum
         self.custody = self._configured
-        self._has_taker = True
+        self._has_subscriber = True
         is_puback = self._configured is CustodyMode.PUBACK
         offers = () if is_puback else known_offers
         self._offers = {offer.receiver: offer for offer in offers}
@@ -246,12 +241,12 @@ class InFlight:
         Without an offer a subscriber must be there, such as a Gamma gateway.
         """
         stores = self._offers.keys()
-        has_store = bool(stores - self._offline) if stores else self._has_taker
+        has_store = bool(stores - self._offline) if stores else self._has_subscriber
         return self._is_up and has_store and not self._is_silent(now_s)
 
     def _is_silent(self, now_s: float) -> bool:
         """Whether the broker does not answer for longer than the slowest link takes."""
-        timeout_s = SILENCE_S + self.bytes_in_flight / MIN_BYTES_PER_S
+        timeout_s = SILENCE_S + self._window.bytes_in_flight / MIN_BYTES_PER_S
         return self._silence_s(now_s) > timeout_s
 
     def _silence_s(self, now_s: float) -> float:
@@ -276,7 +271,7 @@ class InFlight:
         limit_bytes = self._window.limit_bytes
         if is_urgent:
             segments = 1 + int(self._silence_s(now_s) / SILENT_SEGMENT_S)
-            free_bytes = limit_bytes - self.bytes_in_flight
+            free_bytes = limit_bytes - self._window.bytes_in_flight
             return max(free_bytes + segments * SEGMENT_BYTES, 0)
         free_bytes = self._window.free_bytes(now_s)
         is_idle = not self._in_flight
@@ -342,7 +337,7 @@ class InFlight:
         Args:
             token: Its token in `on_published`.
             messages: Messages that are completely sent with it: none for the first
-                chunks of a large one, several for a parcel.
+                chunks of a large one, several for a batch.
             size_bytes: Its size on the wire.
             now_s: Monotonic time.
             write_bytes: Total size of its write; None if it was written alone.
@@ -374,14 +369,14 @@ class InFlight:
 
     def _answered(self, sent: _Sent, refused: str | None, now_s: float) -> None:
         seq = sent.message.seq
-        self._has_taker = refused != NO_SUBSCRIBERS or not self._needs_taker
-        is_kept = self._needs_taker or self.expects_receipt(sent.message.topic)
+        self._has_subscriber = refused != NO_SUBSCRIBERS or not self._needs_subscriber
+        is_kept = self._needs_subscriber or self.expects_receipt(sent.message.topic)
         if refused == NO_SUBSCRIBERS and is_kept:
             # The store behind the broker is offline: the broker has discarded the
             # message, so send it again without waiting for the receipt to time out.
             self._paused_until_s = now_s + self._limits.no_subscriber_pause_s
             self._due.release.append(seq)
-            if self._needs_taker:
+            if self._needs_subscriber:
                 self._up_at_s = now_s  # a new subscriber may still offer receipts
         elif refused not in {None, NO_SUBSCRIBERS}:
             sent.at_s = now_s
@@ -426,7 +421,9 @@ class InFlight:
         cannot fill with them.
         """
         is_auto = self._configured is CustodyMode.AUTO
-        if not (self._needs_taker and is_auto and LADDER.is_urgent(message.priority)):
+        if not (
+            self._needs_subscriber and is_auto and LADDER.is_urgent(message.priority)
+        ):
             self._due.ack.append(message.seq)
             return
         self._held[message.seq] = message

@@ -1,4 +1,4 @@
-"""Publications built from queued messages: one message, a parcel, or a chunk of one."""
+"""Publications built from queued messages: one message, a batch, or a chunk of one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,10 +21,11 @@ from spatial_mqtt.transport import Publication
 
 MAX_PARCEL_RAW_BYTES = 8192
 MAX_PARCEL_BYTES = 1200
-"""Fits one segment with topic and headers, because nothing overtakes within it."""
+"""Maximum size of a batch (content type ``parcel``): a segment with topic and headers,
+because an urgent message cannot overtake within it."""
 
 CONTENT_TYPE_BYTES = 9
-"""Size of the MQTT 5 Content Type property of a parcel."""
+"""Size of the MQTT 5 Content Type property of a batch."""
 
 CHUNK_BYTES = 1200
 MAX_UNCHUNKED_BYTES = 2 * CHUNK_BYTES
@@ -199,7 +200,7 @@ class PublicationBuilder:
         return OutgoingPublication(self._publication(first), (first,))
 
     def _parcel(self, batch: list[QueuedMessage]) -> OutgoingPublication:
-        """A parcel of as many messages as fit a segment; release the others."""
+        """A batch of as many messages as fit a segment; release the others."""
         count = len(batch)
         payload = self._packed(batch)
         while len(payload) > MAX_PARCEL_BYTES and count > 1:

@@ -35,7 +35,7 @@ from gateway_daemon.ca.authority import (
     RenewalContestedError,
 )
 from gateway_daemon.ca.token_key import SCHEME, TokenKey
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import fsync_folder, write_atomic
 from spatial_mqtt.certificate_renewal import PublicKey, verify_request
 
@@ -158,7 +158,7 @@ class AuthorityFolder:
         """
         try:
             return decode_json(self._bytes(REGISTER_FILE), CertificateRegister)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             where = self.path / REGISTER_FILE
             raise AuthorityFileError(f"{where} is damaged: {error}") from error
 

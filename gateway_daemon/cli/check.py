@@ -1,7 +1,7 @@
 """The command ``check``: what a gateway or one of its companions needs here."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,25 +17,16 @@ from gateway_daemon.cli._options import (
     read_settings,
 )
 from service_runtime.machine_check import (
-    MachineFinding,
+    MachineNeeds,
     are_well,
-    check_broker,
-    check_clock,
-    check_data_folder,
-    check_disk,
-    check_libraries,
-    check_port,
-    check_programs,
-    check_tls_files,
+    check_machine,
     format_findings,
-    is_clock_synchronised,
     ok,
 )
 from service_runtime.metrics import parse_listen_address
 from service_runtime.settings import parse_toml, read_settings_text
 from service_runtime.tls import Endpoint
 
-EXTRA: Final = "gateway"
 MOSQUITTO: Final = "mosquitto"
 FORMS: Final[Mapping[str, Callable[[Path], object]]] = {
     "gateway": config.read_gateway_settings,
@@ -58,28 +49,33 @@ def check(path: Path, *, is_json: bool) -> None:
     table = read_settings(lambda path: parse_toml(read_settings_text(path)), path)
     kind = next((each for each in FORMS if each in table), "gateway")
     settings = read_settings(FORMS[kind], path)
-    findings = [ok(f"{path}: settings of a {kind} are valid"), *check_libraries(EXTRA)]
-    findings += _check_settings(kind, settings)
+    findings = [
+        ok(f"{path}: settings of a {kind} are valid"),
+        *check_machine(_needs(kind, settings), os.environ, datetime.now(UTC)),
+    ]
     click.echo(format_findings(findings, as_json=is_json))
     raise SystemExit(0 if are_well(findings) else EXIT_FAILED)
 
 
-def _check_settings(kind: str, settings: Any) -> Iterator[MachineFinding]:  # noqa: ANN401 - one of three forms
-    section = getattr(settings, kind)
+def _needs(kind: str, settings: Any) -> MachineNeeds:  # noqa: ANN401 - one of four forms
     brokers = list(_brokers(kind, settings))
     is_here = Endpoint.parse(brokers[0][1]).is_loopback
-    without = () if is_here else (MOSQUITTO,)
-    yield from check_programs(EXTRA, os.environ["PATH"], without=without)
-    yield from check_clock(is_synchronised=is_clock_synchronised())
-    if kind in {"gateway", "manager"}:
-        yield from check_data_folder(f"{kind}.data", Path(section.data))
-        yield from check_disk(Path(section.data))
+    listens = []
     if kind != "broker" and settings.metrics.listen is not None:
         address = parse_listen_address(settings.metrics.listen)
-        yield from check_port("metrics.listen", *address, PROGRAM)
-    yield from check_tls_files(settings.tls, datetime.now(UTC))
-    for setting, url in brokers:
-        yield from check_broker(setting, url, settings.tls)
+        listens = [("metrics.listen", *address)]
+    folder = None
+    if kind in {"gateway", "manager"}:
+        folder = f"{kind}.data", Path(getattr(settings, kind).data)
+    return MachineNeeds(
+        PROGRAM,
+        "gateway",
+        settings.tls,
+        brokers,
+        listens=listens,
+        data=folder,
+        without=() if is_here else (MOSQUITTO,),
+    )
 
 
 def _brokers(kind: str, settings: Any) -> Iterable[tuple[str, str]]:  # noqa: ANN401 - the same

@@ -8,13 +8,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from edge_agent.uplink.rate_limit import TokenBucket
 from gateway_daemon.gateway.ingress_messages import ParsedMessage
-from spatial_mqtt.errors import TopicError
-from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
 
@@ -39,12 +38,29 @@ class _Account:
     logged_s: float | None = None
 
 
+class Sender(NamedTuple):
+    """What a rate limit applies to.
+
+    Urgent messages count by themselves, so that a flood of readings does not block the
+    node's own alarm.
+
+    Attributes:
+        name: The publisher's certificate name where the topic has one, otherwise the
+            topic; the id in an envelope could be forged.
+        is_urgent: Whether its messages are urgent.
+    """
+
+    name: str
+    is_urgent: bool
+
+    @classmethod
+    def of(cls, topic: ForwardTopic, *, is_urgent: bool) -> "Sender":
+        """The sender of a publication on a topic."""
+        return cls(topic.publisher or topic.topic, is_urgent)
+
+
 class SenderRateLimit:
     """Token buckets per sender, with the least recently used discarded first.
-
-    The sender is the publisher's certificate name where the topic has one, otherwise
-    the topic; the id in an envelope could be forged. Urgent messages have a bucket of
-    their own, so that a flood of readings does not block the node's own alarm.
 
     Args:
         max_per_s: Messages of up to `BYTES_PER_MESSAGE` per second for each bucket;
@@ -56,15 +72,14 @@ class SenderRateLimit:
 
     def __init__(self, max_per_s: float | None) -> None:
         self._per_s = max_per_s
-        self._accounts: OrderedDict[tuple[str, bool], _Account] = OrderedDict()
+        self._accounts: OrderedDict[Sender, _Account] = OrderedDict()
         self.rejected = 0
 
-    def allows(self, message: IncomingMessage, now_s: float) -> bool:
-        """Whether the sender of a publication is within its limit."""
+    def allows(self, sender: Sender, now_s: float) -> bool:
+        """Whether a sender is within its limit."""
         if self._per_s is None:
             return True
-        key = _key(message)
-        account = self._account(key, self._per_s)
+        account = self._account(sender, self._per_s)
         if account.bucket.wait_s(now_s) <= 0:
             return True
         self.rejected += 1
@@ -73,47 +88,36 @@ class SenderRateLimit:
             log.warning(
                 "%s sends more than %g messages/s; the excess is rejected without a "
                 "receipt",
-                key[0],
+                sender.name,
                 self._per_s,
             )
         return False
 
     def charge(
         self,
+        sender: Sender,
         publication: IncomingMessage,
         messages: Sequence[IncomingMessage],
         now_s: float,
     ) -> None:
-        """Charge the sender for the messages in a publication, and for at least one."""
+        """Charge a sender for the messages in a publication, and for at least one."""
         if self._per_s is not None:
-            account = self._account(_key(publication), self._per_s)
+            account = self._account(sender, self._per_s)
             # A message takes space for its topic, too.
-            size_bytes = max(len(publication.payload), _size_bytes(messages))
+            size_bytes = sum(len(each.payload) + len(each.topic) for each in messages)
+            size_bytes = max(len(publication.payload), size_bytes)
             tokens = max(1, len(messages), size_bytes // BYTES_PER_MESSAGE)
             account.bucket.spend(tokens, now_s)
 
-    def _account(self, key: tuple[str, bool], per_s: float) -> _Account:
-        account = self._accounts.get(key)
+    def _account(self, sender: Sender, per_s: float) -> _Account:
+        account = self._accounts.get(sender)
         if account is None:
             account = _Account(TokenBucket(per_s, per_s * BURST_S))
-            self._accounts[key] = account
+            self._accounts[sender] = account
             if len(self._accounts) > MAX_ACCOUNTS:
                 self._accounts.popitem(last=False)
-        self._accounts.move_to_end(key)
+        self._accounts.move_to_end(sender)
         return account
-
-
-def _size_bytes(messages: Sequence[IncomingMessage]) -> int:
-    return sum(len(each.payload) + len(each.topic) for each in messages)
-
-
-def _key(message: IncomingMessage) -> tuple[str, bool]:
-    try:
-        forward = ForwardTopic.parse(message.topic)
-    except TopicError:
-        return message.topic, LADDER.is_urgent(message.priority or 0)
-    is_urgent = LADDER.is_urgent(forward.priority or message.priority or 0)
-    return forward.publisher or forward.topic, is_urgent
 
 
 class IdentityCheck:

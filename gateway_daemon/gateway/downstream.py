@@ -73,6 +73,10 @@ class BrokerSubscriber(BaseConnectionHandler):
         connect: Makes connections.
         on_received: Called with each message, in the network thread.
         on_confirmed: Called when the broker has confirmed subscriptions.
+
+    Attributes:
+        connection: Connection of the session; the broker keeps new messages after its
+            end.
     """
 
     def __init__(
@@ -89,8 +93,8 @@ class BrokerSubscriber(BaseConnectionHandler):
         self._filters: frozenset[str] = frozenset()
         self._confirmed: frozenset[str] | None = None
         self._requested: list[frozenset[str] | None] = []
-        self._connection = connect(endpoint, receiving_session(gateway_id), self)
-        self._connection.start()
+        self.connection = connect(endpoint, receiving_session(gateway_id), self)
+        self.connection.start()
 
     @property
     def is_confirmed(self) -> bool:
@@ -121,23 +125,15 @@ class BrokerSubscriber(BaseConnectionHandler):
             elif removed:
                 self._confirmed = needed if self._confirmed is not None else None
         for added, retained in requests:
-            self._connection.subscribe([(each, 1) for each in sorted(added)], retained)
-        self._connection.unsubscribe(sorted(removed))
-
-    def acknowledge(self, *messages: IncomingMessage) -> None:
-        """Acknowledge messages, so that the broker can discard them."""
-        self._connection.acknowledge(*messages)
-
-    def stop(self) -> None:
-        """Disconnect; the broker keeps new messages in the session."""
-        self._connection.stop()
+            self.connection.subscribe([(each, 1) for each in sorted(added)], retained)
+        self.connection.unsubscribe(sorted(removed))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         # Every filter again: the broker may have lost the session.
         with self._lock:
             filters = self._filters
             self._requested = [filters] if filters else []
-        self._connection.subscribe(
+        self.connection.subscribe(
             [(each, 1) for each in sorted(filters)], RetainHandling.IF_NEW
         )
 
@@ -157,7 +153,7 @@ class BrokerSubscriber(BaseConnectionHandler):
             self._confirmed = confirmed
             filters = ", ".join(sorted(self._confirmed or ()))
         log.info(
-            "%s confirmed the subscription to %s", self._connection.endpoint, filters
+            "%s confirmed the subscription to %s", self.connection.endpoint, filters
         )
         self._on_confirmed()
 
@@ -170,10 +166,10 @@ class Downstream:
         connect: Makes connections to distributed brokers.
         lane: Queue and uplink for the own broker.
         own_broker: The own broker; its messages need no transport.
-        default_priority: Priority of a message that carries none.
-        parser: Parses the messages.
+        watchdog: Watchdog of the loops.
 
     Attributes:
+        parser: Parses the messages.
         on_confirmed: Called when a broker has confirmed subscriptions, in a network
             thread.
     """
@@ -193,7 +189,7 @@ class Downstream:
         self._connect = connect
         self._lane = lane
         self._own_broker = own_broker
-        self._parser = parser
+        self.parser = parser
         self.on_confirmed: Callable[[], object] = lambda: None
         self._inbox: BatchQueue[ReceivedMessage] = BatchQueue(
             watchdog.clock,
@@ -220,7 +216,7 @@ class Downstream:
         self._stopping.set()
         with self._lock:
             for subscriber in self._subscribers.values():
-                subscriber.stop()
+                subscriber.connection.stop()
         self._inbox.close()
 
     def close(self) -> None:
@@ -230,11 +226,15 @@ class Downstream:
         self._lane.queue.close()
 
     def store(self, drafts: Sequence[MessageDraft]) -> bool:
-        """Store messages of the overlay; whether they are on disk."""
-        is_stored = self._store(drafts)
-        if is_stored:
-            self._wake_uplink()
-        return is_stored
+        """Store messages for the own broker; whether they are on disk."""
+        try:
+            self._lane.queue.put(drafts)
+        except (QueueFullError, QueueFileError) as error:
+            log.error("%d deliveries not stored: %s", len(drafts), error)  # noqa: TRY400
+            return False
+        if self._lane.uplink is not None:
+            self._lane.uplink.wake()
+        return True
 
     def set_filters(self, filters: frozenset[str]) -> None:
         """Set the filters that clients subscribe to."""
@@ -259,11 +259,6 @@ class Downstream:
             newest = self._tables[-1].brokers if self._tables else ()
             subscribers = (self._subscribers.get(entry.broker_info) for entry in newest)
             return all(each is None or each.is_confirmed for each in subscribers)
-
-    @property
-    def put_aside(self) -> int:
-        """Messages put aside as dead letters since the start."""
-        return self._parser.crash_guard.put_aside
 
     def summary(self) -> str:
         """Summary of the messages that wait for the own broker."""
@@ -290,7 +285,7 @@ class Downstream:
         for broker in self._subscribers.keys() - filters.keys():
             removed = self._subscribers.pop(broker)
             removed.set_filters(frozenset())
-            removed.stop()
+            removed.connection.stop()
 
     def _make_subscriber(self, broker: BrokerInfo) -> BrokerSubscriber:
         endpoint = Endpoint(broker.host, broker.port, self._own_broker.tls)
@@ -308,30 +303,16 @@ class Downstream:
 
     def _process(self, batch: Sequence[ReceivedMessage], heartbeat: Heartbeat) -> None:
         parsed = [
-            self._parser.parse(received.message)
+            self.parser.parse(received.message)
             for received in batch
             if not is_system_topic(received.message.topic)
         ]
         drafts = [draft for draft in parsed if draft is not None]
-        while drafts and not self._store(drafts):
+        while drafts and not self.store(drafts):
             heartbeat()
             if self._stopping.wait(RETRY_S):
                 return  # unacknowledged: the broker delivers them again
         for subscriber in {received.subscriber for received in batch}:
-            subscriber.acknowledge(
+            subscriber.connection.acknowledge(
                 *(each.message for each in batch if each.subscriber is subscriber)
             )
-        if batch:
-            self._wake_uplink()
-
-    def _wake_uplink(self) -> None:
-        if self._lane.uplink is not None:
-            self._lane.uplink.wake()
-
-    def _store(self, drafts: Sequence[MessageDraft]) -> bool:
-        try:
-            self._lane.queue.put(drafts)
-        except (QueueFullError, QueueFileError) as error:
-            log.error("%d deliveries not stored: %s", len(drafts), error)  # noqa: TRY400
-            return False
-        return True

@@ -16,7 +16,7 @@ from edge_agent.queue.base import (
     QueueFullError,
     QueueShareError,
 )
-from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
+from gateway_daemon.gateway.admission import IdentityCheck, Sender, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
 from gateway_daemon.gateway.ingress_buffers import (
     REDELIVERY_STATE_KEY,
@@ -29,8 +29,8 @@ from gateway_daemon.gateway.ingress_buffers import (
 from gateway_daemon.gateway.ingress_messages import (
     CONTENT_TYPES,
     ParsedMessage,
+    ReceivedPublication,
     Unpacker,
-    declared_priority,
     parse_publication,
 )
 from service_runtime.crash_guard import CrashGuard
@@ -39,7 +39,6 @@ from service_runtime.watchdog import Heartbeat
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import CustodyOffer
 from spatial_mqtt.errors import TopicError
-from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import (
     FORWARD_FILTER,
     FROM_FILTER,
@@ -83,7 +82,10 @@ class Ingress(BaseConnectionHandler):
         egress: Where messages are stored.
         default_priority: Priority of a publication that carries none.
         clock: Monotonic seconds.
+
+    Attributes:
         checks: Admission checks.
+        receipts: Receipts that are due, and the count of those that were sent.
     """
 
     def __init__(
@@ -100,15 +102,13 @@ class Ingress(BaseConnectionHandler):
         self._id = gateway_id
         self._lanes = egress
         self._default_priority = default_priority
-        self._inbox: BatchQueue[IncomingMessage] = BatchQueue(
-            clock, lambda message: LADDER.is_urgent(declared_priority(message))
+        self._inbox: BatchQueue[ReceivedPublication] = BatchQueue(
+            clock, lambda publication: publication.is_urgent
         )
         self._offer = CustodyOffer(gateway_id, (FORWARD_FILTER,), CONTENT_TYPES)
         self._unpacker = Unpacker(clock)
-        self._rate_limit = checks.rate_limit
-        self._identity_check = checks.identity_check
-        self._crash_guard = checks.crash_guard
-        self._receipts = ReceiptBatcher()
+        self.checks = checks
+        self.receipts = ReceiptBatcher()
         self._redeliveries = RedeliveryFilter()
         self._retries = UrgentRetries()
         self._log_limit = LogLimit(clock)
@@ -130,26 +130,6 @@ class Ingress(BaseConnectionHandler):
     def is_up(self) -> bool:
         """Whether clients' messages arrive now."""
         return self._is_subscribed and self._connection.is_up
-
-    @property
-    def receipts_sent(self) -> int:
-        """Messages receipted since the start."""
-        return self._receipts.sent_count
-
-    @property
-    def rate_limited(self) -> int:
-        """Publications above their sender's rate limit since the start."""
-        return self._rate_limit.rejected
-
-    @property
-    def quarantined(self) -> int:
-        """Messages with a forged node id since the start."""
-        return self._identity_check.quarantined
-
-    @property
-    def put_aside(self) -> int:
-        """Publications put aside as dead letters since the start."""
-        return self._crash_guard.put_aside
 
     def run(self, heartbeat: Heartbeat) -> None:
         """Serve until `stop`."""
@@ -177,7 +157,7 @@ class Ingress(BaseConnectionHandler):
         log.warning("gateway's own broker is gone: %s", reason)
 
     def on_message(self, message: IncomingMessage) -> None:
-        self._inbox.put(message)
+        self._inbox.put(ReceivedPublication.parse(message))
 
     def on_subscribed(self) -> None:
         # Not earlier: the broker discards messages that nothing subscribes to.
@@ -189,58 +169,54 @@ class Ingress(BaseConnectionHandler):
         return Publication(offer_topic(self._id), offer.encode(), retain=True)
 
     def _wait_s(self) -> float:
-        waits_s = (self._receipts.wait_s(self._clock()), self._retries.wait_s(), IDLE_S)
+        waits_s = (self.receipts.wait_s(self._clock()), self._retries.wait_s(), IDLE_S)
         return min(wait_s for wait_s in waits_s if wait_s is not None)
 
-    def _process(self, batch: Sequence[IncomingMessage]) -> None:
-        new = [m for m in batch if not self._redeliveries.is_stored(m)]
-        parsed = [self._parse(message) for message in self._admit(new)]
-        decoded = [message for message in parsed if message is not None]
-        stored = self._store(self._identity_check.filter_genuine(decoded))
-        self._redeliveries.discard(self._connection.acknowledge(*batch))
+    def _process(self, batch: Sequence[ReceivedPublication]) -> None:
+        new = [p for p in batch if not self._redeliveries.is_stored(p.incoming)]
+        parsed = [message for each in new for message in self._admit(each)]
+        stored = self._store(self.checks.identity_check.filter_genuine(parsed))
+        acknowledged = self._connection.acknowledge(*(p.incoming for p in batch))
+        self._redeliveries.discard(acknowledged)
         self._add_receipts(stored)
 
-    def _admit(self, publications: Sequence[IncomingMessage]) -> list[IncomingMessage]:
-        """The messages in the publications within their senders' rate limits."""
+    def _admit(self, publication: ReceivedPublication) -> list[ParsedMessage]:
+        """The messages in a publication, if its sender is within the rate limit."""
+        incoming, topic = publication
+        if isinstance(topic, TopicError):
+            self._log_refused(str(topic), 1, cause=TopicError)
+            return []
         now_s = self._clock()
-        admitted: list[IncomingMessage] = []
-        for publication in publications:
-            if self._has_valid_topic(publication) and self._rate_limit.allows(
-                publication, now_s
-            ):
-                messages = self._unpack(publication)
-                self._rate_limit.charge(publication, messages, now_s)
-                admitted += messages
-        return admitted
-
-    def _has_valid_topic(self, publication: IncomingMessage) -> bool:
-        try:
-            ForwardTopic.parse(publication.topic)
-        except TopicError as error:
-            self._log_refused(str(error), 1, cause=TopicError)
-            return False
-        return True
+        sender = Sender.of(topic, is_urgent=publication.is_urgent)
+        if not self.checks.rate_limit.allows(sender, now_s):
+            return []
+        messages = self._unpack(incoming)
+        self.checks.rate_limit.charge(sender, incoming, messages, now_s)
+        parsed = [self._parse(message, topic) for message in messages]
+        return [message for message in parsed if message is not None]
 
     def _unpack(self, publication: IncomingMessage) -> list[IncomingMessage]:
         if publication.content is None:
             return [publication]
-        messages = self._crash_guard.decode(
+        messages = self.checks.crash_guard.decode(
             publication.topic,
             publication.payload,
-            lambda: self._unpacker.unpack([publication]),
+            lambda: self._unpacker.unpack(publication),
         )
         return messages or []
 
-    def _parse(self, message: IncomingMessage) -> ParsedMessage | None:
-        return self._crash_guard.decode(
+    def _parse(
+        self, message: IncomingMessage, topic: ForwardTopic
+    ) -> ParsedMessage | None:
+        return self.checks.crash_guard.decode(
             message.topic,
             message.payload,
-            lambda: parse_publication(message, self._default_priority),
+            lambda: parse_publication(message, topic, self._default_priority),
         )
 
     def _add_receipts(self, stored: Sequence[ParsedMessage]) -> None:
         for message in stored:
-            self._receipts.add(message, self._clock())
+            self.receipts.add(message, self._clock())
 
     def _send_receipts(self) -> None:
         """Publish the receipts that are due, at QoS 0.
@@ -248,7 +224,7 @@ class Ingress(BaseConnectionHandler):
         A sender asks again for a receipt that is lost, and an acknowledgement of each
         would cost the link as much as the receipt.
         """
-        for topic, receipt in self._receipts.pop_due(self._clock()):
+        for topic, receipt in self.receipts.pop_due(self._clock()):
             self._connection.publish(Publication(topic, receipt.encode(), qos=0))
 
     def _store(self, batch: list[ParsedMessage]) -> list[ParsedMessage]:

@@ -6,9 +6,10 @@ properties give one.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from edge_agent.queue.base import MessageDraft
 from service_runtime.crash_guard import CrashGuard
@@ -25,6 +26,33 @@ log = logging.getLogger(__name__)
 
 CONTENT_TYPES = (BATCH_CONTENT, FRAGMENT_CONTENT)
 """Content types that `Unpacker` reads, as the gateway's offer lists them."""
+
+
+class ReceivedPublication(NamedTuple):
+    """A publication as it arrived from a client.
+
+    Attributes:
+        incoming: The publication.
+        topic: Its topic, or the reason why it is not valid.
+    """
+
+    incoming: IncomingMessage
+    topic: ForwardTopic | TopicError
+
+    @classmethod
+    def parse(cls, incoming: IncomingMessage) -> "ReceivedPublication":
+        """Parse the topic."""
+        try:
+            return cls(incoming, ForwardTopic.parse(incoming.topic))
+        except TopicError as error:
+            return cls(incoming, error)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether its topic or its properties have an urgent priority."""
+        if isinstance(self.topic, TopicError):
+            return False
+        return LADDER.is_urgent(self.topic.priority or self.incoming.priority or 0)
 
 
 @dataclass(frozen=True)
@@ -50,19 +78,14 @@ class ParsedMessage:
 
 
 def parse_publication(
-    incoming: IncomingMessage, default_priority: int
+    incoming: IncomingMessage, topic: ForwardTopic, default_priority: int
 ) -> ParsedMessage:
-    """Convert a publication under ``/forward`` or ``/from``.
-
-    Raises:
-        TopicError: The topic is under neither.
-    """
-    forward = ForwardTopic.parse(incoming.topic)
-    draft = _draft(incoming, forward.topic, forward.priority, default_priority)
+    """Convert a publication on a topic under ``/forward`` or ``/from``."""
+    draft = _draft(incoming, topic.topic, topic.priority, default_priority)
     where = None
     if draft.id is not None:
         where = receipt_topic(draft.id, incoming.response_topic)
-    return ParsedMessage(draft, where, incoming, forward.publisher)
+    return ParsedMessage(draft, where, incoming, topic.publisher)
 
 
 def parse_delivery(incoming: IncomingMessage, default_priority: int) -> MessageDraft:
@@ -90,15 +113,6 @@ class DeliveryParser:
             message.payload,
             lambda: parse_delivery(message, self.default_priority),
         )
-
-
-def declared_priority(incoming: IncomingMessage) -> int:
-    """Priority in the topic or the properties, 0 without one; not validated."""
-    try:
-        forward = ForwardTopic.parse(incoming.topic)
-    except TopicError:
-        return incoming.priority or 0
-    return forward.priority or incoming.priority or 0
 
 
 def _draft(
@@ -146,11 +160,8 @@ class Unpacker:
         self._joiner = FragmentJoiner()
         self._log_limit = LogLimit(clock)
 
-    def unpack(self, batch: Iterable[IncomingMessage]) -> list[IncomingMessage]:
-        """Return the messages in some publications, in their order."""
-        return [message for each in batch for message in self._unpack(each)]
-
-    def _unpack(self, incoming: IncomingMessage) -> list[IncomingMessage]:
+    def unpack(self, incoming: IncomingMessage) -> list[IncomingMessage]:
+        """Return the messages that a publication contains or completes, in order."""
         try:
             if incoming.content == BATCH_CONTENT:
                 return [

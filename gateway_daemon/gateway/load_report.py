@@ -9,9 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gateway_daemon.gateway.egress import Egress
-from service_runtime.decoding import decode_json
-from spatial_mqtt.directory import BrokerInfo
-from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.directory import BrokerInfo, decode_directory_message
 
 MAX_CELLS = 24
 """Topics in a report: enough to locate the load, in 1 kB."""
@@ -58,11 +56,7 @@ def decode_load_report(payload: bytes) -> LoadReport:
     Raises:
         DirectoryError: It is not valid.
     """
-    try:
-        return decode_json(payload, LoadReport)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        rule = f"JSON of its form ({error})"
-        raise DirectoryError("gateway load", rule, payload) from error
+    return decode_directory_message(payload, LoadReport, "gateway load")
 
 
 @dataclass(frozen=True)

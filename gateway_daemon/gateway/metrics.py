@@ -109,7 +109,12 @@ class GatewayMetrics:
                 "yamamori_dead_letters_total",
                 "counter",
                 "Messages put aside because decoding them ended the program twice.",
-                (MetricSample(self._ingress.put_aside + self._downstream.put_aside),),
+                (
+                    MetricSample(
+                        self._ingress.checks.crash_guard.put_aside
+                        + self._downstream.parser.crash_guard.put_aside
+                    ),
+                ),
             ),
             Metric(
                 "yamamori_manager_up",
@@ -132,19 +137,19 @@ def _ingress_metrics(ingress: Ingress) -> Iterator[Metric]:
         "yamamori_receipted_messages_total",
         "counter",
         "Messages receipted to their senders.",
-        (MetricSample(ingress.receipts_sent),),
+        (MetricSample(ingress.receipts.sent_count),),
     )
     yield Metric(
         "yamamori_put_aside_total",
         "counter",
         "Publications rejected above their sender's rate limit, without a receipt.",
-        (MetricSample(ingress.rate_limited),),
+        (MetricSample(ingress.checks.rate_limit.rejected),),
     )
     yield Metric(
         "yamamori_impostors_total",
         "counter",
         "Messages whose node id differs from their publisher's certificate.",
-        (MetricSample(ingress.quarantined),),
+        (MetricSample(ingress.checks.identity_check.quarantined),),
     )
     yield gauge(
         "yamamori_front_up", "Whether the own broker is connected.", ingress.is_up

@@ -27,6 +27,7 @@ from gateway_daemon.overlay import messages
 from gateway_daemon.overlay.gateway_node import CarriedMessage, PublicationResult
 from gateway_daemon.overlay.runner import (
     OverlayRunner,
+    OverlayStatus,
     ReceivedMessages,
     overlay_metrics,
 )
@@ -77,20 +78,8 @@ class OverlayTransport(Protocol):
     """The overlay, as `OverlayFallback` uses it."""
 
     @property
-    def has_peers(self) -> bool:
-        """Whether another gateway is connected."""
-
-    @property
-    def has_silent_peers(self) -> bool:
-        """Whether a known gateway does not answer."""
-
-    @property
-    def return_count(self) -> int:
-        """How often a silent gateway has answered again, since the start."""
-
-    @property
-    def peer_summary(self) -> str:
-        """Summary of the gateways that answer."""
+    def status(self) -> OverlayStatus:
+        """Which gateways are reachable."""
 
     def wake(self) -> None:
         """Make the overlay's loop call `OverlayFallback.poll` soon."""
@@ -98,7 +87,7 @@ class OverlayTransport(Protocol):
     def set_broker_outage(self, is_out_of_reach: bool) -> None:
         """Set whether a broker is out of reach."""
 
-    def publish(self, message: QueuedMessage, age_s: float) -> None:
+    def publish(self, message_id: str, priority: int, carried: CarriedMessage) -> None:
         """Publish; the result goes to `OverlayFallback.on_result`."""
 
 
@@ -217,25 +206,19 @@ class OverlayFallback:
             self._check_held(each, self._overlay, now_s)
         for each in [e for e in self._in_flight.values() if e.due_s <= now_s]:
             self._send(each, now_s)
-        if self._overlay.has_peers:
+        if self._overlay.status.has_peers:
             for message in self._lease():
                 each = _InFlight(message)
                 self._in_flight[str(message.id)] = each
                 self._send(each, now_s)
 
-    def on_result(self, message_id: str, reached: int, is_complete: bool) -> None:
-        """Handle the result of a publication; called in the overlay's loop.
-
-        Args:
-            message_id: Id of the message.
-            reached: Number of gateways' subscriptions that have it.
-            is_complete: Whether no gateway had to be given up.
-        """
-        each = self._in_flight.get(message_id)
+    def on_result(self, ended: PublicationResult) -> None:
+        """Handle the result of a publication; called in the overlay's loop."""
+        each = self._in_flight.get(ended.message_id)
         if each is None:
             return
-        is_received = reached > 0 or each.tries >= MAX_EMPTY_TRIES
-        if not (is_complete and is_received):
+        is_received = ended.reached > 0 or each.tries >= MAX_EMPTY_TRIES
+        if not (ended.is_complete and is_received):
             doublings = min(max(0, each.tries - CONSTANT_TRIES), 10)
             wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**doublings)
         elif each.message.priority == LADDER.top and each.repeats < len(REPEATS_S):
@@ -255,9 +238,8 @@ class OverlayFallback:
 
     def summary(self) -> str:
         """Summary of the overlay and of the messages that wait for it."""
-        overlay = self._overlay
-        is_up = overlay and overlay.has_peers
-        reach = f"up, {overlay.peer_summary}" if overlay and is_up else "alone"
+        status = self._overlay.status if self._overlay is not None else OverlayStatus()
+        reach = f"up, {status.peer_summary}" if status.has_peers else "alone"
         depth = format_depth(self.queue.stats(), self.queue.oldest_s())
         return f"overlay {reach}, {depth}"
 
@@ -273,7 +255,7 @@ class OverlayFallback:
         """
         if each.message.priority < LADDER.top or self._overlay is None:
             return False
-        if not self._overlay.has_silent_peers:
+        if not self._overlay.status.peer_summary.silent:
             return False
         if each.held_until_s is None:
             each.held_until_s = self._clock() + HOLD_S
@@ -285,7 +267,7 @@ class OverlayFallback:
         """Publish a held message again when a silent gateway answers again."""
         if each.due_s < math.inf:
             return
-        if overlay.return_count != each.returns:
+        if overlay.status.peer_summary.return_count != each.returns:
             each.due_s = now_s
         elif not self._hold(each):
             self._finish(each)
@@ -329,8 +311,10 @@ class OverlayFallback:
         each.tries += 1
         each.due_s = now_s + RESEND_S
         if self._overlay is not None:
-            each.returns = self._overlay.return_count
-            self._overlay.publish(each.message, self.queue.age_s(each.message) or 0.0)
+            message, age_s = each.message, self.queue.age_s(each.message) or 0.0
+            carried = CarriedMessage(message.topic, message.payload, age_s)
+            each.returns = self._overlay.status.peer_summary.return_count
+            self._overlay.publish(str(message.id), message.priority, carried)
 
     def _wake(self) -> None:
         if self._overlay is not None:
@@ -385,53 +369,6 @@ class OverlayMembership:
         if self.runner is not None and self.directory is not None:
             self.runner.on_gateway_list([entry.broker_info for entry in gateways])
             write_best_effort(self.directory, encode_directory_message(gateways))
-
-
-class OverlayAdapter:
-    """Connects a fallback with the overlay's loop; `make_store` is the other direction.
-
-    Args:
-        runner: The overlay.
-        fallback: Messages for the overlay.
-    """
-
-    def __init__(self, runner: OverlayRunner, fallback: OverlayFallback) -> None:
-        self._runner = runner
-        self._fallback = fallback
-        runner.source = self
-        fallback.set_overlay(self)
-
-    @property
-    def has_peers(self) -> bool:
-        return self._runner.has_peers
-
-    @property
-    def has_silent_peers(self) -> bool:
-        return bool(self._runner.status.peer_summary.silent)
-
-    @property
-    def return_count(self) -> int:
-        return self._runner.status.peer_summary.return_count
-
-    @property
-    def peer_summary(self) -> str:
-        return str(self._runner.status.peer_summary)
-
-    def wake(self) -> None:
-        self._runner.wake()
-
-    def set_broker_outage(self, is_out_of_reach: bool) -> None:
-        self._runner.set_broker_outage(is_out_of_reach)
-
-    def publish(self, message: QueuedMessage, age_s: float) -> None:
-        carried = CarriedMessage(message.topic, message.payload, age_s)
-        self._runner.publish(str(message.id), message.priority, carried)
-
-    def poll(self, now_s: float) -> None:
-        self._fallback.poll(now_s)
-
-    def on_result(self, ended: PublicationResult) -> None:
-        self._fallback.on_result(ended.message_id, ended.reached, ended.is_complete)
 
 
 def make_store(

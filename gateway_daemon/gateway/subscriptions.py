@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import MAX_SHOWN_CHARS
 from service_runtime.files import write_best_effort
 from service_runtime.log_limit import LogLimit
@@ -326,6 +326,6 @@ def _read_saved(path: Path) -> SavedSubscriptions | None:
         return decode_json(path.read_bytes(), SavedSubscriptions)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         log.warning("the last subscriptions cannot be used: %s", error)
         return None

@@ -26,16 +26,15 @@ from gateway_daemon.manager.scaling_policy import (
     ServerKind,
 )
 from gateway_daemon.manager.table_changes import add_broker, remove_broker
-from service_runtime.decoding import decode_json
 from service_runtime.errors import FieldError
 from service_runtime.tls import Endpoint
 from spatial_mqtt.directory import (
     AreaSetting,
     BrokerEntry,
     BrokerInfo,
+    decode_directory_message,
     find_responsible_broker,
 )
-from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import covers
 
 AutoscaleMode = Literal["off", "dry-run", "on"]
@@ -224,11 +223,7 @@ def decode_autoscale_report(payload: bytes) -> AutoscaleReport:
     Raises:
         DirectoryError: It does not parse.
     """
-    try:
-        return decode_json(payload, AutoscaleReport)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        rule = f"JSON of its form ({error})"
-        raise DirectoryError("load report", rule, payload) from error
+    return decode_directory_message(payload, AutoscaleReport, "load report")
 
 
 def apply_decision(

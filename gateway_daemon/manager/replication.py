@@ -13,16 +13,12 @@ Source: Kulkarni et al., "Logical Physical Clocks" (2014); Shapiro et al.,
 """
 
 from collections.abc import Mapping
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
-from service_runtime.decoding import decode_json
-from spatial_mqtt.directory import BrokerInfo
-from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.directory import BrokerInfo, decode_directory_message
 from spatial_mqtt.topics import check_area, check_node_id
-
-T = TypeVar("T")
 
 RecordKind = Literal["areas", "wish", "broker", "spare", "owner", "leased"]
 """areas: set by an administrator; wish: areas from the gateway's own settings;
@@ -189,7 +185,7 @@ def decode_record(payload: bytes) -> KeyedRecord:
     Raises:
         DirectoryError: It does not parse.
     """
-    return _decode(payload, KeyedRecord)
+    return decode_directory_message(payload, KeyedRecord, "record of a Manager")
 
 
 def decode_view(payload: bytes) -> ManagerView:
@@ -198,7 +194,7 @@ def decode_view(payload: bytes) -> ManagerView:
     Raises:
         DirectoryError: It does not parse.
     """
-    return _decode(payload, ManagerView)
+    return decode_directory_message(payload, ManagerView, "view of a Manager")
 
 
 def _rank(record: Record) -> tuple[HybridTimestamp, bytes]:
@@ -208,11 +204,3 @@ def _rank(record: Record) -> tuple[HybridTimestamp, bytes]:
 
 def _includes(one: Record, other: Record) -> bool:
     return all(one.edits.get(manager, 0) >= n for manager, n in other.edits.items())
-
-
-def _decode(payload: bytes, form: type[T]) -> T:
-    try:
-        return decode_json(payload, form)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        rule = f"JSON of its form ({error})"
-        raise DirectoryError("a manager's word", rule, payload) from error

@@ -6,7 +6,7 @@ import msgspec
 
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import NO_HORIZON, KeyedRecord, TombstoneHorizon
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.files import write_best_effort
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 
@@ -77,7 +77,7 @@ def load_registry(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry
         return Registry(manager_id, created_ms=now_ms)
     try:
         snapshot = decode_json(path.read_bytes(), RegistrySnapshot)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise RegistryFileError(path, str(error)) from error
     return Registry(
         manager_id,

@@ -52,7 +52,7 @@ from gateway_daemon.overlay.timeouts import (
     RoundTripTimes,
 )
 from gateway_daemon.overlay.wire_format import PacketBody
-from service_runtime.decoding import decode_msgpack
+from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import matches
 
@@ -110,7 +110,7 @@ def decode_carried(message: OverlayMessage) -> CarriedMessage:
     """
     try:
         return decode_msgpack(message.payload, CarriedMessage)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         rule = f"a client's message ({error})"
         raise OverlayError("message", rule, message.id) from error
 

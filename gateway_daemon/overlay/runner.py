@@ -141,11 +141,6 @@ class OverlayRunner:
         self._directory: deque[BrokerInfo] = deque()
         self._partition_since_s: float | None = None
 
-    @property
-    def has_peers(self) -> bool:
-        """Whether another gateway is reachable."""
-        return self.status.has_peers
-
     def start(self) -> None:
         """Start the loop in a thread and join the overlay."""
         start_watched_loop(self._watchdog, "overlay", SILENCE_S, self.run)

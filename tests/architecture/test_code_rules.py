@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,14 @@ def test_no_small_file_has_a_single_importer() -> None:
         for path in small
         if len(importers.get(name_of(path)[:-3].replace("/", "."), ())) == 1
     ] == []
+
+
+def test_console_modules_do_not_import_each_other_in_a_circle() -> None:
+    """No module of the console's pages imports itself, directly or by another."""
+    imported = re.compile(r"""(?:\bfrom|\bimport\(?)\s*"\./(\w+)\"""")
+    imports = {
+        path.stem: imported.findall(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "backend_spark/console/web/src").glob("*.ts")
+    }
+
+    assert set(TopologicalSorter(imports).static_order()) == set(imports)

@@ -47,7 +47,7 @@ class BrokerRecorder(Client):
         unpacker = Unpacker(float)
         first: dict[str, Sent] = {}
         for at_s, incoming in list(self._received):
-            for message in unpacker.unpack([incoming]):
+            for message in unpacker.unpack(incoming):
                 try:
                     id_, priority = decode_message_id(message.payload)
                 except EnvelopeError:

@@ -54,6 +54,9 @@ FAULTS = {
     PEERS: (Fault.CUT,),
 }
 
+SCORE_STARTS = 4
+"""Starts of the Spark job until one reads the log to its end."""
+
 MANAGER_TOML = """
 [manager]
 id = "{id}"
@@ -186,13 +189,21 @@ class WholeSystem(Rig):
         return sum(row["rows"] for tally in tallies for row in tally.values())
 
     def score(self) -> list[str]:
-        """Ids in the table of messages, after Spark has read the whole log."""
+        """Ids in the table of messages, after Spark has read the whole log.
+
+        The job may exit, as when Spark waits too long for a Python worker to start;
+        systemd would start it again.
+        """
         config = str(self._config(SCORE))
         command = ("-m", "backend_spark", "score", "--once", "--config", config)
         with (self.folder / f"{SCORE}.log").open("ab") as log:
-            subprocess.run(
-                [sys.executable, *command], stdout=log, stderr=log, check=True
+            statuses = (
+                subprocess.run(
+                    [sys.executable, *command], stdout=log, stderr=log, check=False
+                ).returncode
+                for _ in range(SCORE_STARTS)
             )
+            assert 0 in statuses, f"score --once failed {SCORE_STARTS} times"
         rows = open_tables(self.folder / "backend").messages().to_pylist()
         return [f"{row['node']}:{row['boot']}:{row['seq']}" for row in rows]
 

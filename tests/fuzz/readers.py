@@ -130,9 +130,9 @@ def gateway_ingress(data: bytes) -> object:
     content, wants = (*words[1:], "", "")[:2]
     message = publish("/forward/" + words[0], payload, content=content)
     message = message._replace(response_topic=wants, message_id=wants)
-    parsed = [parse_publication(m, 2) for m in Unpacker(float).unpack([message])]
-    for each in parsed:
-        receipt = each.receipt_topic
+    topic = topics.ForwardTopic.parse(message.topic)
+    for each in Unpacker(float).unpack(message):
+        receipt = parse_publication(each, topic, 2).receipt_topic
         assert receipt is None or topics.matches(topics.CUSTODY_FILTER, receipt)
         assert "+" not in (receipt or "")
     return parse_delivery(message._replace(topic="/" + words[0]), 2)

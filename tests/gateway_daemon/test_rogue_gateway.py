@@ -100,7 +100,7 @@ class GatewayUplink:
         self._report(bystander_s=[time.monotonic() - began_s])
 
     def stop(self) -> None:
-        self.subscriber.stop()
+        self.subscriber.connection.stop()
         self.uplink.stop()
         self._thread.join()
 

@@ -122,5 +122,6 @@ def test_node_fails_over_to_the_next_gateway_and_returns(
 
 
 def arrived(client: Client) -> list[MessageId]:
-    messages = Unpacker(float).unpack(client.got)
+    unpacker = Unpacker(float)
+    messages = [each for got in client.got for each in unpacker.unpack(got)]
     return [decode_message_id(message.payload)[0] for message in messages]

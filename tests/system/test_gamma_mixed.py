@@ -132,7 +132,8 @@ def face(topic: str) -> str:
 
 
 def ids(client: Client) -> list[MessageId]:
-    messages = Unpacker(float).unpack(client.got)
+    unpacker = Unpacker(float)
+    messages = [each for got in client.got for each in unpacker.unpack(got)]
     return [decode_message_id(message.payload)[0] for message in messages]
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 import urllib3
 
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import FieldError, YamamoriError, shortened
 
 TIMEOUT_S: Final = 20.0
@@ -190,7 +190,7 @@ def _check_lineworks(answer: bytes) -> None:
     """LINE WORKS may answer HTTP 200 with another code within."""
     try:
         code = decode_json(answer, dict[str, Any]).get("code", 200)
-    except (msgspec.MsgspecError, ValueError):
+    except DECODE_ERRORS:
         return
     if code not in {200, "200"}:
         raise DeliveryError(f"code {shortened(code)}")

@@ -16,7 +16,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from backend_spark.console.oidc.settings import OidcSection, is_protected
-from service_runtime.decoding import decode_json
+from service_runtime.decoding import DECODE_ERRORS, decode_json
 from service_runtime.errors import YamamoriError
 
 KEEP_S: Final = 3600.0
@@ -208,6 +208,6 @@ class OpenidProvider:
 def _decoded(content: bytes, form: type[T], url: str) -> T:
     try:
         return decode_json(content, form)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         text = f"{url} must answer with a {form.__name__}: {error}"
         raise SignInError("away", text) from error

@@ -191,9 +191,10 @@ def test_damaged_store_keeps_the_places_before(
     places = StoredPlaces(workspace.data)
     assert places.now.name(WET) == "大谷 一ノ沢"
     path = Path(workspace.data / "console" / "places.json")
-    path.write_bytes(b'[{"district":')
+    for damaged in (b'[{"district":', b'[{"x":' + b"[" * 100_000):
+        path.write_bytes(damaged)
 
-    assert places.now.name(WET) == "大谷 一ノ沢"
+        assert places.now.name(WET) == "大谷 一ノ沢"
 
 
 def test_node_has_the_place_that_names_it_or_the_nearest() -> None:

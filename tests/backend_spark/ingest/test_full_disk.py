@@ -56,14 +56,6 @@ def ingester(
     ingester.end_all()
 
 
-@pytest.fixture
-def sender(broker: Broker) -> Iterator[Sender]:
-    """A node on the same broker."""
-    sender = Sender(broker)
-    yield sender
-    sender.connection.stop()
-
-
 def fill_up(path: Path) -> None:
     """Write until the disk is full."""
     with suppress(OSError), path.open("wb", buffering=0) as file:

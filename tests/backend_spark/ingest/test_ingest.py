@@ -27,14 +27,6 @@ def ingester(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Ingest
     ingester.end_all()
 
 
-@pytest.fixture
-def sender(broker: Broker) -> Iterator[Sender]:
-    """A node on the same broker."""
-    sender = Sender(broker)
-    yield sender
-    sender.connection.stop()
-
-
 def test_message_is_on_disk_when_its_receipt_arrives(
     ingester: IngestBench, sender: Sender
 ) -> None:

@@ -62,14 +62,6 @@ def ingester(
     ingester.end_all()
 
 
-@pytest.fixture
-def sender(broker: Broker) -> Iterator[Sender]:
-    """A node on the same broker."""
-    sender = Sender(broker)
-    yield sender
-    sender.connection.stop()
-
-
 def test_message_is_in_kafka_when_its_receipt_arrives(
     ingester: KafkaIngestBench, sender: Sender
 ) -> None:

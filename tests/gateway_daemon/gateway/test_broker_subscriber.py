@@ -60,7 +60,7 @@ class Gateway:
     def stop(self) -> None:
         """Stop the daemon; the broker keeps the session."""
         if self.subscriber is not None:
-            self.subscriber.stop()
+            self.subscriber.connection.stop()
         self.subscriber = None
 
     def counts(self) -> Counter[bytes]:
@@ -69,7 +69,7 @@ class Gateway:
 
     def _receive(self, received: ReceivedMessage) -> None:
         self.got.append(received)
-        received.subscriber.acknowledge(received.message)
+        received.subscriber.connection.acknowledge(received.message)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_filter_that_is_removed_while_the_link_is_down_ends(
     """The broker keeps it in the session, so it is removed after the reconnect."""
     gateway.start("/1/2/#", "/4/#")
     assert gateway.subscriber is not None
-    connection = gateway.subscriber._connection  # noqa: SLF001
+    connection = gateway.subscriber.connection
     connection.backoff.base_s = 1.0
     other = connect(broker.endpoint, Session("gw-ear", expiry_s=600), Recorder())
     other.start()

@@ -10,6 +10,7 @@ from gateway_daemon.gateway import admission
 from gateway_daemon.gateway.admission import LOG_EVERY_S, IdentityCheck
 from gateway_daemon.gateway.ingress_messages import ParsedMessage, parse_publication
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
 
 CELL = "/1/2"
@@ -22,7 +23,9 @@ def pack(node: str) -> bytes:
 
 def parsed(topic: str, payload: bytes, id_: str | None = None) -> ParsedMessage:
     return parse_publication(
-        IncomingMessage(topic, payload, 1, False, None, None, id_, (1, 1)), 1
+        IncomingMessage(topic, payload, 1, False, None, None, id_, (1, 1)),
+        ForwardTopic.parse(topic),
+        1,
     )
 
 

@@ -1,11 +1,11 @@
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from edge_agent.queue.base import MessageDraft, QueuedMessage
+from edge_agent.queue.base import MessageDraft
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from gateway_daemon.config import read_gateway_settings
 from gateway_daemon.gateway.overlay_fallback import (
@@ -14,23 +14,30 @@ from gateway_daemon.gateway.overlay_fallback import (
     FallbackRules,
     OverlayFallback,
 )
+from gateway_daemon.overlay.gateway_node import CarriedMessage, PublicationResult
+from gateway_daemon.overlay.peers import PeerSummary
+from gateway_daemon.overlay.runner import OverlayStatus
 from service_runtime.settings import SettingsError
 from spatial_mqtt.senml import MessageId
 
 TOPIC = "/3/1/2/0"
 
 
+BOTH_ANSWER = OverlayStatus(has_peers=True, peer_summary=PeerSummary(2))
+
+
 @dataclass
 class Overlay:
     """Records what is published."""
 
-    has_peers: bool = True
-    has_silent_peers: bool = False
-    return_count: int = 0
-    peer_summary: str = "all 2 others answer"
-    sent: list[QueuedMessage] = field(default_factory=list)
-
+    status: OverlayStatus = BOTH_ANSWER
+    sent: list[str] = field(default_factory=list)
     is_cut: bool = False
+
+    def set_peers(self, *silent: str, return_count: int = 0) -> None:
+        """Set which gateways do not answer, and how often some answered again."""
+        summary = PeerSummary(2, silent, return_count)
+        self.status = replace(self.status, peer_summary=summary)
 
     def wake(self) -> None:
         pass
@@ -38,8 +45,8 @@ class Overlay:
     def set_broker_outage(self, is_out_of_reach: bool) -> None:
         self.is_cut = is_out_of_reach
 
-    def publish(self, message: QueuedMessage, age_s: float) -> None:
-        self.sent.append(message)
+    def publish(self, message_id: str, priority: int, carried: CarriedMessage) -> None:
+        self.sent.append(message_id)
 
 
 @dataclass
@@ -63,10 +70,11 @@ class FallbackSetup:
         self.now_s += after_s
         self.fallback.poll(self.now_s)
         sent, self.overlay.sent = self.overlay.sent, []
-        return [message.id.seq for message in sent]
+        return [MessageId.parse(message_id).seq for message_id in sent]
 
     def finish(self, seq: int, reached: int = 3, is_whole: bool = True) -> None:
-        self.fallback.on_result(str(id_of(seq)), reached, is_whole)
+        ended = PublicationResult(str(id_of(seq)), reached, is_whole)
+        self.fallback.on_result(ended)
 
     def waiting_count(self) -> int:
         return sum(each.rows for each in self.fallback.queue.stats().depth.values())
@@ -160,24 +168,23 @@ def publication_times(setup: FallbackSetup, seconds: int) -> list[float]:
 
 def test_emergency_is_held_for_peers_that_do_not_answer(setup: FallbackSetup) -> None:
     """It is published once more when a peer returns, until all have returned."""
-    setup.overlay.has_silent_peers = True
+    setup.overlay.set_peers("a", "b")
     setup.fallback.put([draft(1, 5)])
     assert publication_times(setup, 300) == [0.0, 10.0, 40.0]
     assert setup.waiting_count() == 1
 
-    setup.overlay.return_count += 1
+    setup.overlay.set_peers("b", return_count=1)
     assert publication_times(setup, 100) == [300.0]
     assert setup.waiting_count() == 1
 
-    setup.overlay.return_count += 1
-    setup.overlay.has_silent_peers = False
+    setup.overlay.set_peers(return_count=2)
     assert publication_times(setup, 100) == [400.0]
     assert setup.waiting_count() == 0
 
 
 def test_emergency_is_not_held_forever(setup: FallbackSetup) -> None:
     """After an hour a peer is given up; the gateway may have been removed."""
-    setup.overlay.has_silent_peers = True
+    setup.overlay.set_peers("a", "b")
     setup.fallback.put([draft(1, 5)])
     publication_times(setup, 100)
     setup.poll(after_s=HOLD_S)
@@ -187,7 +194,7 @@ def test_emergency_is_not_held_forever(setup: FallbackSetup) -> None:
 
 def test_message_below_emergency_priority_is_not_held(setup: FallbackSetup) -> None:
     """Its broker receives it."""
-    setup.overlay.has_silent_peers = True
+    setup.overlay.set_peers("a", "b")
     setup.fallback.put([draft(1, 4)])
 
     assert publication_times(setup, 100) == [0.0]
@@ -225,10 +232,10 @@ def test_message_is_dropped_after_enough_tries_without_receivers(
 
 def test_messages_wait_while_there_are_no_peers(setup: FallbackSetup) -> None:
     """They are sent as soon as a peer is known."""
-    setup.overlay.has_peers = False
+    setup.overlay.status = OverlayStatus()
     setup.fallback.put([draft(1, 5)])
     assert setup.poll() == []
-    setup.overlay.has_peers = True
+    setup.overlay.status = BOTH_ANSWER
 
     assert setup.poll() == [1]
 

@@ -1,7 +1,8 @@
 """Parsing of publications into message drafts."""
 
-from gateway_daemon.gateway.ingress_messages import parse_publication
+from gateway_daemon.gateway.ingress_messages import ParsedMessage, parse_publication
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
 
 ID = MessageId("kochi-1", "ab", 9)
@@ -16,9 +17,14 @@ def incoming(
     )
 
 
+def parse(message: IncomingMessage, default_priority: int) -> ParsedMessage:
+    topic = ForwardTopic.parse(message.topic)
+    return parse_publication(message, topic, default_priority)
+
+
 def test_priority_level_is_stripped_and_used() -> None:
     """Subscribers never see `priN`; the slow link never carries it."""
-    parsed = parse_publication(incoming("/forward/1/2/pri5", PACK), 1)
+    parsed = parse(incoming("/forward/1/2/pri5", PACK), 1)
 
     assert (parsed.draft.topic, parsed.draft.priority, parsed.draft.id) == (
         "/1/2",
@@ -30,12 +36,12 @@ def test_priority_level_is_stripped_and_used() -> None:
 
 def test_priority_is_read_from_the_envelope_when_the_topic_has_none() -> None:
     """A Gamma publisher may still send our envelope."""
-    assert parse_publication(incoming("/forward/1/2", PACK), 1).draft.priority == 4
+    assert parse(incoming("/forward/1/2", PACK), 1).draft.priority == 4
 
 
 def test_plain_payload_gets_the_default_priority_and_no_receipt() -> None:
     """Plain MQTT publishers may share the broker."""
-    parsed = parse_publication(incoming("/forward/1/2", b"hello"), 2)
+    parsed = parse(incoming("/forward/1/2", b"hello"), 2)
 
     assert (parsed.draft.priority, parsed.draft.id, parsed.receipt_topic) == (
         2,
@@ -47,7 +53,7 @@ def test_plain_payload_gets_the_default_priority_and_no_receipt() -> None:
 def test_relay_sends_id_priority_and_receipt_topic_as_properties() -> None:
     """Another gateway's opaque message keeps its id."""
     message = incoming("/forward/1/2", b"x", 3, response="/custody/gw-9", id="gw-9:b:7")
-    parsed = parse_publication(message, 1)
+    parsed = parse(message, 1)
 
     assert (parsed.draft.id, parsed.draft.priority) == (MessageId("gw-9", "b", 7), 3)
     assert parsed.receipt_topic == "/custody/gw-9"
@@ -56,14 +62,14 @@ def test_relay_sends_id_priority_and_receipt_topic_as_properties() -> None:
 def test_priority_of_absurd_length_is_ignored() -> None:
     """A single hostile publication must not crash a gateway."""
     topic = "/forward/1/2/pri" + "9" * 400
-    parsed = parse_publication(incoming(topic, b"x", id="n:b:" + "9" * 5000), 1)
+    parsed = parse(incoming(topic, b"x", id="n:b:" + "9" * 5000), 1)
 
     assert (parsed.draft.priority, parsed.draft.id) == (1, None)
 
 
 def test_publisher_name_is_taken_from_the_topic() -> None:
     """Subscribers do not see it; `IdentityCheck` compares it with the id."""
-    parsed = parse_publication(incoming("/from/kochi-1/1/2/pri5", PACK), 1)
+    parsed = parse(incoming("/from/kochi-1/1/2/pri5", PACK), 1)
 
     assert (parsed.draft.topic, parsed.draft.priority) == ("/1/2", 5)
     assert (parsed.publisher_id, parsed.draft.id) == ("kochi-1", ID)

@@ -3,7 +3,9 @@
 import pytest
 
 from gateway_daemon.gateway import admission
-from gateway_daemon.gateway.admission import BURST_S, SenderRateLimit
+from gateway_daemon.gateway.admission import BURST_S, Sender, SenderRateLimit
+from spatial_mqtt.priority import LADDER
+from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
 
 PER_S = 10.0
@@ -13,11 +15,16 @@ def incoming(topic: str) -> IncomingMessage:
     return IncomingMessage(topic, b"x", 1, False, None, None, None, (1, 1))
 
 
+def sender(topic: str) -> Sender:
+    parsed = ForwardTopic.parse(topic)
+    return Sender.of(parsed, is_urgent=LADDER.is_urgent(parsed.priority or 0))
+
+
 def count_allowed(limit: SenderRateLimit, topic: str, count: int, now_s: float) -> int:
     allowed = 0
     for _ in range(count):
-        if limit.allows(incoming(topic), now_s):
-            limit.charge(incoming(topic), [incoming(topic)], now_s)
+        if limit.allows(sender(topic), now_s):
+            limit.charge(sender(topic), incoming(topic), [incoming(topic)], now_s)
             allowed += 1
     return allowed
 
@@ -55,31 +62,31 @@ def test_batch_is_charged_for_the_messages_in_it() -> None:
     """A few publications may hold thousands of messages."""
     limit = SenderRateLimit(PER_S)
     batch = incoming("/forward/1/2/pri1")
-    limit.charge(batch, [batch] * 1000, 0.0)
+    limit.charge(sender(batch.topic), batch, [batch] * 1000, 0.0)
 
-    assert not limit.allows(batch, 80.0)
-    assert limit.allows(batch, 91.0)
+    assert not limit.allows(sender(batch.topic), 80.0)
+    assert limit.allows(sender(batch.topic), 91.0)
 
 
 def test_large_message_counts_as_several() -> None:
     """The disk and the link pay for bytes, not for messages."""
     limit = SenderRateLimit(PER_S)
     large = incoming("/forward/1/2/pri5")._replace(payload=bytes(1000 * 1024))
-    limit.charge(large, [large], 0.0)
+    limit.charge(sender(large.topic), large, [large], 0.0)
 
-    assert not limit.allows(large, 80.0)
-    assert limit.allows(large, 91.0)
-    assert limit.allows(incoming("/forward/1/3/pri5"), 0.0)
+    assert not limit.allows(sender(large.topic), 80.0)
+    assert limit.allows(sender(large.topic), 91.0)
+    assert limit.allows(sender("/forward/1/3/pri5"), 0.0)
 
 
 def test_topic_of_a_batch_is_charged_for_each_message() -> None:
     """Each message is stored with its topic."""
     limit = SenderRateLimit(PER_S)
-    batch = incoming("/forward/1/2/" + "x" * 500)
-    limit.charge(batch, [batch] * 4000, 0.0)
+    batch = incoming("/forward/1/2/" + "x" * 200)._replace(payload=bytes(900))
+    limit.charge(sender(batch.topic), batch, [batch] * 4000, 0.0)
 
-    assert not limit.allows(batch, 380.0)
-    assert limit.allows(batch, 400.0)
+    assert not limit.allows(sender(batch.topic), 420.0)
+    assert limit.allows(sender(batch.topic), 430.0)
 
 
 def test_invalid_priority_opens_no_new_account() -> None:
@@ -95,7 +102,8 @@ def test_account_count_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MAX_ACCOUNTS", 3)
     limit = SenderRateLimit(PER_S)
     for place in range(10):
-        limit.charge(incoming(f"/forward/{place}"), [], 0.0)
+        topic = f"/forward/{place}"
+        limit.charge(sender(topic), incoming(topic), [], 0.0)
 
     assert len(limit._accounts) == 3  # noqa: SLF001
 

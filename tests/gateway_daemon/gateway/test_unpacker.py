@@ -17,20 +17,11 @@ def incoming(payload: bytes, content: str | None = None) -> IncomingMessage:
 
 
 def test_messages_are_unpacked_in_order_with_their_ages() -> None:
-    """A batch between two plain messages stays between them."""
+    """What is in a batch is not a batch again."""
     batch = encode_batch([BatchItem(b"b"), BatchItem(b"c", 90)])
-    unpacked = Unpacker(float).unpack([
-        incoming(b"a"),
-        incoming(batch, BATCH_CONTENT),
-        incoming(b"d"),
-    ])
+    unpacked = Unpacker(float).unpack(incoming(batch, BATCH_CONTENT))
 
-    assert [(m.payload, m.age_s) for m in unpacked] == [
-        (b"a", None),
-        (b"b", None),
-        (b"c", 90),
-        (b"d", None),
-    ]
+    assert [(m.payload, m.age_s) for m in unpacked] == [(b"b", None), (b"c", 90)]
     assert {m.content for m in unpacked} == {None}
 
 
@@ -38,7 +29,7 @@ def test_fragments_are_assembled_across_calls() -> None:
     """Fragments arrive over seconds; the last one completes the message."""
     unpacker, payload = Unpacker(float), bytes(range(256)) * 20
     results = [
-        unpacker.unpack([incoming(chunk.encode(), FRAGMENT_CONTENT)])
+        unpacker.unpack(incoming(chunk.encode(), FRAGMENT_CONTENT))
         for chunk in split_message("n:b:1", payload, 1200)
     ]
 
@@ -51,11 +42,12 @@ def test_undecodable_publication_is_logged_and_others_are_unpacked(
 ) -> None:
     """A faulty sender stops neither the others nor the daemon."""
     with caplog.at_level(logging.ERROR):
-        unpacked = Unpacker(float).unpack([
-            incoming(b"junk", BATCH_CONTENT),
-            incoming(b"junk", FRAGMENT_CONTENT),
-            incoming(b"well"),
-        ])
+        unpacker = Unpacker(float)
+        unpacked = [
+            *unpacker.unpack(incoming(b"junk", BATCH_CONTENT)),
+            *unpacker.unpack(incoming(b"junk", FRAGMENT_CONTENT)),
+            *unpacker.unpack(incoming(b"well")),
+        ]
 
     assert [m.payload for m in unpacked] == [b"well"]
     assert caplog.text.count("cannot unpack /forward/1/pri1") == 2
@@ -63,6 +55,6 @@ def test_undecodable_publication_is_logged_and_others_are_unpacked(
 
 def test_foreign_content_types_are_plain_messages() -> None:
     """A client may label its JSON with any content type."""
-    unpacked = Unpacker(float).unpack([incoming(b"{}", "application/json")])
+    unpacked = Unpacker(float).unpack(incoming(b"{}", "application/json"))
 
     assert [m.payload for m in unpacked] == [b"{}"]

@@ -133,7 +133,7 @@ def exchange(
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (b"no json", "a manager's word must be JSON of its form"),
+        (b"no json", "record of a Manager must be JSON of its form"),
         (b'{"key":{"kind":"broker","name":"1"},"record":{"value":null}}', "levels"),
         (b'{"key":{"kind":"areas","name":"h"},"record":{"value":null}}', "host:port"),
         (b'{"key":{"kind":"broker","name":"/"},"record":{"value":["/"]}}', "one of"),

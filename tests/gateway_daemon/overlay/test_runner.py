@@ -128,7 +128,7 @@ def test_gateway_that_left_in_order_is_no_longer_served(
     """After its packets or a missing answer, no publication waits for it."""
     publish_until_received(gateways, "together")
     gateways[7].runner.stop()
-    wait_until(lambda: not gateways[7].runner.has_peers)
+    wait_until(lambda: not gateways[7].runner.status.has_peers)
     publish_until_received(gateways, "later", reached=7)
     wait_until(lambda: all("later" in gateway.received_ids for gateway in gateways[:7]))
 

@@ -4,7 +4,7 @@ import { badge } from "./badges";
 import { ApiError, get, post, type Session } from "./api";
 import { currentLanguage, formatTime, t, type Key } from "./i18n";
 import { discardDraft, keepDraft } from "./drafts";
-import { placeOf, stateOf, timesOf } from "./events";
+import { placeOf, stateOf, timesOf } from "./eventFields";
 import { STATES, type EventDetail, type EventState, type HistoryLine } from "./eventTypes";
 import { notificationLine } from "./notifications";
 

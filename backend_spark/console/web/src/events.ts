@@ -1,12 +1,12 @@
 // Events of the slopes: a page of them with filters, decisions about many at once, and hand-over notes.
 import { el, replace } from "./dom";
 import { badge } from "./badges";
-import { cellLabel } from "./cellNames";
 import { ApiError, get, post, type Session } from "./api";
 import { CAUSES } from "./state";
 import { attentionSwitches } from "./attention";
 import { currentLanguage, formatTime, fromDateField, t, type Key } from "./i18n";
 import { discardDraft, keepDraft } from "./drafts";
+import { placeOf, reasonsOf, stateOf, timesOf } from "./eventFields";
 import { showEvent } from "./eventWindow";
 import { Notifications } from "./notifications";
 import { STATES, type EventRow, type EventState } from "./eventTypes";
@@ -255,27 +255,4 @@ class Row {
     this.line.dataset["state"] = event.state;
     this.acknowledge.hidden = event.state !== "open";
   }
-}
-
-export function placeOf(event: EventRow): HTMLElement {
-  if (event.cell) return el("a", { href: `#${event.cell}`, class: "place" }, cellLabel(event.cell));
-  return el("b", {}, event.nodes.join(", "));
-}
-
-export function timesOf(event: EventRow): HTMLElement[] {
-  const lasting = event.over_s === null ? t("eventLasts") : t("eventOver", { t: formatTime(event.over_s) });
-  return [el("div", {}, t("eventSince", { t: formatTime(event.first_s) })), el("small", {}, lasting), event.messages ? el("small", {}, t("eventMessages", { n: event.messages })) : null].filter((part): part is HTMLElement => part !== null);
-}
-
-function reasonsOf(event: EventRow): HTMLElement[] {
-  const causes = event.causes.map((cause) => el("span", { class: "cause" }, t(`cause_${cause}` as Key)));
-  const first = event.reasons.find((reason) => reason.en);
-  return [el("div", { class: "causes" }, ...causes), el("div", {}, first?.[currentLanguage()] ?? "")];
-}
-
-export function stateOf(event: EventRow): HTMLElement[] {
-  const word = el("b", { class: `state ${event.state}` }, t(`state_${event.state}`));
-  if (!event.who) return [word];
-  const line = el("small", { class: "seen" }, `${event.who} ${formatTime(event.state_s)}${event.text && ` – ${event.text}`}`);
-  return [word, line];
 }

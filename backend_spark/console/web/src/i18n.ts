@@ -613,6 +613,11 @@ export function formatClock(seconds: number): string {
   return format(seconds, "en-GB", { hour: "2-digit", minute: "2-digit" });
 }
 
+export function formatPeriod(fromS: number, toS: number): string {
+  if (toS - fromS < 60) return formatTime(fromS);
+  return `${formatTime(fromS)} – ${formatDay(fromS) === formatDay(toS) ? formatClock(toS) : formatTime(toS)}`;
+}
+
 export function formatSeconds(seconds: number): string {
   return format(seconds, "en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 }

@@ -5,9 +5,8 @@ import { encode, get, post, ApiError } from "./api";
 import { fetchNodes } from "./cellNames";
 import { sensorName } from "./sensorNames";
 import { table } from "./tables";
-import { times, type View } from "./reviews";
-import { formatTime, fromDateField, t, toDateField } from "./i18n";
-import type { NodeState } from "./types";
+import { formatPeriod, formatTime, fromDateField, t, toDateField } from "./i18n";
+import type { NodeState, Reason } from "./types";
 
 export interface Draft {
   node: string;
@@ -17,6 +16,44 @@ export interface Draft {
   verdict: "accepted" | "good" | "bad";
   codes: string[];
   why: string;
+}
+
+export interface Span {
+  cell: string;
+  node: string;
+  name: string;
+  unit: string | null;
+  flag: number;
+  codes: string[];
+  reasons: Reason[];
+  from_s: number;
+  to_s: number;
+  count: number;
+  low: number | null;
+  high: number | null;
+  level: number;
+}
+
+export interface Decision extends Draft {
+  id: number;
+  at_s: number;
+  who: string;
+  cell: string;
+  count: number;
+  raised_to: number | null;
+  end: { at_s: number; who: string; why: string } | null;
+  state: "recorded" | "not_read" | "waiting" | "applied" | "ending" | "reverted";
+  applied_s: number | null;
+}
+
+export interface View {
+  now_s: number;
+  hours: number;
+  spans: Span[];
+  n_spans: number;
+  is_cut: boolean;
+  job: { state: "reads" | "unreported" | "reads_none" | "reads_other"; path: string | null; expected: string };
+  decisions: Decision[];
 }
 
 export type Request = { draft: Draft; unit: string | null } & ({ kind: "decide"; isFree?: boolean } | { kind: "revert"; review: number });
@@ -72,7 +109,7 @@ class ReviewWindow {
     this.scope = request.kind === "decide" && request.isFree ? new ScopeFields(draft, () => void this.preview()) : null;
     this.save.textContent = t("saveDecision");
     const close = el("button", { type: "button", class: "close", onclick: () => this.box.close() }, t("close"));
-    const facts = this.scope ? this.scope.box : el("p", {}, el("b", {}, draft.node), ` ${sensorName(draft.name, unit)} `, times(draft.from_s, draft.to_s));
+    const facts = this.scope ? this.scope.box : el("p", {}, el("b", {}, draft.node), ` ${sensorName(draft.name, unit)} `, formatPeriod(draft.from_s, draft.to_s));
     this.form = el("form", { class: "review-form" }, facts, this.effect, this.consent, this.why, this.problem, el("div", { class: "buttons" }, this.save, close));
     this.box = el("dialog", { class: "node-window review-window", "aria-label": title }, el("h2", {}, title), el("p", { class: "hint" }, hint), this.form);
     this.box.addEventListener("close", () => this.box.remove());
@@ -196,7 +233,7 @@ function drawEffect(effect: Effect): HTMLElement[] {
   if (!before || !after) return [el("p", { class: "no-change" }, t("noLevelChanges", { n: effect.count }))];
   const shown = (row: Shown) => el("td", {}, badge(row.level ?? 0), row.notice_level !== row.level ? el("small", {}, t("noticeLevelIs", { n: row.notice_level ?? "–" })) : null);
   const now = el("tr", {}, el("td", {}, formatTime(after.at_s)), shown(before), shown(after));
-  const past = effect.changes.map((each) => el("tr", { class: (each.before ?? 0) < (each.after ?? 0) ? "more" : "fewer" }, el("td", {}, times(each.begin_s, each.end_s)), el("td", {}, badge(each.before ?? 0)), el("td", {}, badge(each.after ?? 0))));
+  const past = effect.changes.map((each) => el("tr", { class: (each.before ?? 0) < (each.after ?? 0) ? "more" : "fewer" }, el("td", {}, formatPeriod(each.begin_s, each.end_s)), el("td", {}, badge(each.before ?? 0)), el("td", {}, badge(each.after ?? 0))));
   const warning = effect.raised_to === null ? null : el("p", { class: "warn raises" }, t(effect.is_raised_now ? "raisesNow" : "raisesPast", { n: effect.raised_to }));
   return [
     ...(warning ? [warning] : []),

@@ -3,50 +3,11 @@ import { el, replace } from "./dom";
 import { badge, flagBadge } from "./badges";
 import { get, ApiError, type Session } from "./api";
 import { cellLabel, fetchNodes } from "./cellNames";
-import { openReview, type Draft, type Request } from "./reviewWindow";
+import { openReview, type Decision, type Draft, type Request, type Span, type View } from "./reviewWindow";
 import { openSeries } from "./series";
 import { sensorName, unitName } from "./sensorNames";
 import { table } from "./tables";
-import { currentLanguage, formatClock, formatDay, formatTime, t } from "./i18n";
-import type { Reason } from "./types";
-
-export interface Span {
-  cell: string;
-  node: string;
-  name: string;
-  unit: string | null;
-  flag: number;
-  codes: string[];
-  reasons: Reason[];
-  from_s: number;
-  to_s: number;
-  count: number;
-  low: number | null;
-  high: number | null;
-  level: number;
-}
-
-interface Decision extends Draft {
-  id: number;
-  at_s: number;
-  who: string;
-  cell: string;
-  count: number;
-  raised_to: number | null;
-  end: { at_s: number; who: string; why: string } | null;
-  state: "recorded" | "not_read" | "waiting" | "applied" | "ending" | "reverted";
-  applied_s: number | null;
-}
-
-export interface View {
-  now_s: number;
-  hours: number;
-  spans: Span[];
-  n_spans: number;
-  is_cut: boolean;
-  job: { state: "reads" | "unreported" | "reads_none" | "reads_other"; path: string | null; expected: string };
-  decisions: Decision[];
-}
+import { currentLanguage, formatPeriod, formatTime, t } from "./i18n";
 
 const POLL_MS = 10_000;
 const HOURS = [24, 72, 168];
@@ -119,7 +80,7 @@ class ReviewsPage {
         { "data-span": `${span.node} ${span.name}` },
         el("td", {}, badge(span.level)),
         el("td", {}, el("b", {}, span.node), ` ${sensorName(span.name, span.unit)}`, el("small", {}, cellLabel(span.cell))),
-        el("td", {}, times(span.from_s, span.to_s), el("small", {}, t("readingCount", { n: span.count }))),
+        el("td", {}, formatPeriod(span.from_s, span.to_s), el("small", {}, t("readingCount", { n: span.count }))),
         el("td", {}, values(span)),
         el("td", {}, flagBadge(span.flag), " ", span.reasons.map((reason) => reason[currentLanguage()]).join(t("separator"))),
         el("td", { class: "review-buttons" }, ...this.buttons(span)),
@@ -158,16 +119,11 @@ class ReviewsPage {
       const revert = this.canEdit && !d.end ? el("button", { type: "button", class: "revert", onclick: () => this.open({ kind: "revert", review: d.id, draft: d, unit: null }) }, t("revertDecision")) : "";
       const what = el("span", {}, t(`verdict_${d.verdict}`), d.raised_to ? el("small", {}, t("raisedTo", { n: d.raised_to })) : null);
       const why = el("span", {}, d.why || "–", d.end ? el("small", {}, `${t("revertedBy", { who: d.end.who, t: formatTime(d.end.at_s) })} ${d.end.why}`) : null);
-      const where = el("span", {}, el("b", {}, d.node), ` ${sensorName(d.name)}`, el("small", {}, times(d.from_s, d.to_s), " ", t("readingCount", { n: d.count })));
+      const where = el("span", {}, el("b", {}, d.node), ` ${sensorName(d.name)}`, el("small", {}, formatPeriod(d.from_s, d.to_s), " ", t("readingCount", { n: d.count })));
       return line(formatTime(d.at_s), d.who, where, what, why, stateOf(d), revert);
     });
     return table("decisions", columns, rows).box;
   }
-}
-
-export function times(fromS: number, toS: number): string {
-  if (toS - fromS < 60) return formatTime(fromS);
-  return `${formatTime(fromS)} – ${formatDay(fromS) === formatDay(toS) ? formatClock(toS) : formatTime(toS)}`;
 }
 
 function values(span: Span): string {
