@@ -243,17 +243,17 @@ class DisplacementRule:
         agreed = largest_agreed_step(good, _STEP_WITHIN_S)
         lone = largest_last_step(bins, _STEP_WITHIN_S)
         least_mm = self._rules.step_mm
-        for step, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
-            found = threshold_reached(abs(step.size), self._thresholds)
-            if found is not None and abs(step.size) >= max(least_mm, noise_mm):
+        for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
+            found = threshold_reached(abs(step_mm), self._thresholds)
+            if found is not None and abs(step_mm) >= max(least_mm, noise_mm):
                 reason = Reason(
                     ReasonCode.DISPLACEMENT_STEP,
                     sensor=self.sensor,
-                    step_mm=step.size,
+                    step_mm=step_mm,
                     limit_mm=least_mm,
                 )
                 _, steps = self._alone(bins, found[0])
-                yield self._claim(reason, found[0], alone, steps or (step.times_s,))
+                yield self._claim(reason, found[0], alone, steps)
                 return
 
     def _is_noisy(self, bins: Sequence[MinuteBin]) -> bool:

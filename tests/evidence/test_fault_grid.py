@@ -14,7 +14,6 @@ import pytest
 from experiments.evidence import faults
 from experiments.evidence.path import run_node
 from experiments.evidence.series import (
-    IrregularSeries,
     Series,
     creep,
     dry,
@@ -115,15 +114,6 @@ def _worst(series: Series) -> tuple[int, int]:
 def test_event_at_a_node_confirms_nothing(name: str) -> None:
     for every_s, seed in product(CADENCES_S, SEEDS):
         base = Series(hours=HOURS, every_s=every_s, seed=seed)
-        base = shocks(extensometer(tilt_meter(gauge(base, dry))))
-        _, alarm = _worst(with_errors(base, COMMON[name], *QUANTITIES))
-        assert alarm <= 3, (every_s, seed)
-
-
-@pytest.mark.parametrize("name", COMMON)
-def test_event_at_a_node_that_is_read_irregularly_confirms_nothing(name: str) -> None:
-    for every_s, seed in product(CADENCES_S, SEEDS):
-        base: Series = IrregularSeries((), HOURS, every_s, seed, jitter=0.35)
         base = shocks(extensometer(tilt_meter(gauge(base, dry))))
         _, alarm = _worst(with_errors(base, COMMON[name], *QUANTITIES))
         assert alarm <= 3, (every_s, seed)
