@@ -20,12 +20,17 @@ UNITS = tuple(sorted(path.stem for path in (ROOT / "systemd").glob("*.service"))
 VENV = Path("opt/yamamori")
 DEPENDENCIES = "/opt/dependencies"
 """Mount point of the libraries of the environment that runs the tests."""
+PACKAGES_INSIDE = "/opt/debs"
+"""Mount point of a folder of Debian packages."""
 
 
-def tree() -> Path:
+def tree(more: str = "") -> Path:
     """A Debian root with systemd, created once and kept in the user's cache.
 
     Its release has the Python version that runs the tests, whose libraries it mounts.
+
+    Args:
+        more: Debian packages besides `PACKAGES`, each after a comma.
     """
     suite = SUITES.get(sys.version_info[:2])
     if os.geteuid() != 0:
@@ -44,15 +49,16 @@ def tree() -> Path:
     if allowed.returncode:
         pytest.skip(f"no container may be made here: {allowed.stderr.strip()}")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "yamamori"
-    name = hashlib.sha256(f"{suite} {PACKAGES}".encode()).hexdigest()[:12]
+    packages = PACKAGES + more
+    name = hashlib.sha256(f"{suite} {packages}".encode()).hexdigest()[:12]
     made = cache / f"systemd-{suite}-{name}"
     if not made.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        _make(made, suite)
+        _make(made, suite, packages)
     return made
 
 
-def _make(made: Path, suite: str) -> None:
+def _make(made: Path, suite: str, packages: str) -> None:
     with tempfile.TemporaryDirectory(dir=made.parent) as folder:
         fresh = Path(folder) / "tree"
         done = subprocess.run(
@@ -62,7 +68,9 @@ def _make(made: Path, suite: str) -> None:
                 "--dpkgopt=path-exclude=/usr/share/doc/*",
                 "--dpkgopt=path-exclude=/usr/share/man/*",
                 "--dpkgopt=path-exclude=/usr/share/locale/*",
-                f"--include={PACKAGES}",
+                f"--include={packages}",
+                # Java's packages link their manual pages here.
+                '--essential-hook=mkdir -p "$1/usr/share/man/man1"',
                 f'--customize-hook=chroot "$1" python3 -m venv /{VENV}',
                 suite,
                 str(fresh),
@@ -90,21 +98,29 @@ def _mount(kind: str, options: str, at: Path) -> None:
 
 
 class DebianMachine:
-    """One container: boot, run commands in it, power off."""
+    """One container: boot, run commands in it, power off.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: For its mounts.
+        more: Debian packages besides those of every machine, each after a comma.
+        size: Of its root in memory, as mount takes it.
+    """
+
+    def __init__(self, folder: Path, more: str = "", size: str = "1g") -> None:
         self.root = folder / "root"
         self._memory = folder / "memory"
-        self._mount_overlay(tree())
+        self._mount_overlay(tree(more), size)
 
-    def boot(self) -> None:
-        """Start it, and wait until systemd is running."""
+    def boot(self, packages: Path | None = None) -> None:
+        """Start it, with a folder of packages, and wait until systemd is running."""
         Path("/run/systemd/nspawn").mkdir(parents=True, exist_ok=True)
         container = (
             f"systemd-nspawn --quiet --directory={self.root} --boot --register=no "
             "--keep-unit --console=pipe --private-network "
             f"--bind-ro={sysconfig.get_path('purelib')}:{DEPENDENCIES}"
         )
+        if packages is not None:
+            container += f" --bind-ro={packages.resolve()}:{PACKAGES_INSIDE}"
         mount = "mount -t tmpfs tmpfs /run/systemd/nspawn"
         self._process = subprocess.Popen(
             [
@@ -159,12 +175,12 @@ class DebianMachine:
         for path in (self.root, self._memory):
             subprocess.run(["umount", "--lazy", str(path)], check=True)
 
-    def _mount_overlay(self, debian: Path) -> None:
+    def _mount_overlay(self, debian: Path, size: str) -> None:
         """Mount the root as an overlay in memory, so that Debian is not copied."""
         upper, work = self._memory / "upper", self._memory / "work"
         for path in (self.root, self._memory):
             path.mkdir()
-        _mount("tmpfs", "size=1g,mode=755", self._memory)
+        _mount("tmpfs", f"size={size},mode=755", self._memory)
         for path in (upper, work):
             path.mkdir()
         layers = f"lowerdir={debian},upperdir={upper},workdir={work}"

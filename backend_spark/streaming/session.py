@@ -46,6 +46,11 @@ ENVIRONMENT: Final = {
     "MALLOC_ARENA_MAX": "2",
 }
 """Environment of the JVM and of its Python workers, unless set already."""
+LOCAL_ENVIRONMENT: Final = {
+    # Otherwise Spark resolves the name of the machine, and ends if nothing knows it.
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+"""The same for a job that runs on one machine."""
 
 
 SCORING_POOL: Final = "scoring"
@@ -71,14 +76,16 @@ def open_session(master: str | None) -> SparkSession:
     """
     # Spark's default is the first python3 on the path; the workers need this
     # interpreter's packages, installed at the same path on every machine.
-    for name, value in {"PYSPARK_PYTHON": sys.executable, **ENVIRONMENT}.items():
-        os.environ.setdefault(name, value)  # noqa: TID251 - pyspark reads it
+    environment = {"PYSPARK_PYTHON": sys.executable, **ENVIRONMENT}
     builder = SparkSession.builder.appName("yamamori")
     settings = dict(SETTINGS)
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
+            environment |= LOCAL_ENVIRONMENT
             settings |= LOCAL_SETTINGS
+    for name, value in environment.items():
+        os.environ.setdefault(name, value)  # noqa: TID251 - pyspark reads it
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
