@@ -185,12 +185,10 @@ class ForwardTopic:
         level belongs to the topic.
 
         Raises:
-            TopicError: The topic is not under ``/forward/`` or ``/from/<name>/``, or
-                is too long.
+            TopicError: It is too long, or not under ``/forward/`` or ``/from/<name>/``.
         """
         if len(topic) > MAX_TOPIC_CHARS:  # not cached, either
-            rule = f"at most {MAX_TOPIC_CHARS} characters"
-            raise TopicError("topic", rule, topic)
+            raise TopicError("topic", f"at most {MAX_TOPIC_CHARS} characters", topic)
         return cls._parse(topic, ladder)
 
     @classmethod

@@ -93,6 +93,7 @@ class GatewayMetrics:
             str(broker or UNROUTED_LANE): lane
             for broker, lane in self._egress.lane_status().items()
         }
+        guards = self._ingress.checks.crash_guard, self._downstream.parser.crash_guard
         routed = {name: lane for name, lane in lanes.items() if name != UNROUTED_LANE}
         return [
             *_queue_metrics({**lanes, OWN_LANE: self._downstream.lane_status()}),
@@ -109,12 +110,7 @@ class GatewayMetrics:
                 "yamamori_dead_letters_total",
                 "counter",
                 "Messages put aside because decoding them ended the program twice.",
-                (
-                    MetricSample(
-                        self._ingress.checks.crash_guard.put_aside
-                        + self._downstream.parser.crash_guard.put_aside
-                    ),
-                ),
+                (MetricSample(sum(guard.put_aside for guard in guards)),),
             ),
             Metric(
                 "yamamori_manager_up",
