@@ -104,14 +104,18 @@ class Node:
 
     def first_boot(self, **environment: str) -> str:
         """Start; return the report on the card."""
-        words = ("first-boot", "--from", str(self.card), "--to", str(self.etc))
-        self.run("edge_agent", *words, **environment)
+        source, target = str(self.card), str(self.etc)
+        self.run(
+            "edge_agent", "first-boot", "--from", source, "--to", target, **environment
+        )
         return (self.card / "node-report.txt").read_text("utf-8-sig")
 
     def check(self) -> str:
         """Return the report of the check, without the lines of its box."""
-        words = ("check", "--config", str(self.settings), "--no-sensors")
-        return " ".join(self.run("edge_agent", *words).replace("|", " ").split())
+        report = self.run(
+            "edge_agent", "check", "--config", str(self.settings), "--no-sensors"
+        )
+        return " ".join(report.replace("|", " ").split())
 
     def renew(self) -> str:
         return self.run("spatial_mqtt", "renew", "--config", str(self.settings))
