@@ -9,6 +9,7 @@ process.
 """
 
 import socket
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from experiments.bench import chart
 from experiments.bench.gateway import LOW_DELAY, NO_LIMITS
 from experiments.bench.gateway_load import NODES
 from experiments.bench.lan import cpu_s
-from experiments.bench.site import Site, interrupt_on_sigterm
+from experiments.bench.site import ROOT, Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 
 MIN_PER_S = 10_000.0
@@ -74,8 +75,15 @@ def bare(each: int) -> Run:
         return Run("bare paho", count / span_s, used_s / count * 1e6)
 
 
-def ingest(arm: str, each: int, rate: float) -> Run:
-    """Send messages to the ingest process, at a rate (1/s), or 0 for a flood."""
+def ingest(arm: str, each: int, rate: float, checkout: Path = ROOT) -> Run:
+    """Send messages to the ingest process of a version.
+
+    Args:
+        arm: Name of the run.
+        each: Messages of each node.
+        rate: Messages/s; 0 for a flood.
+        checkout: Folder of the version that is measured.
+    """
     with Site(None) as site:
         port = _start_broker(site)
         data = site.folder / "data"
@@ -83,7 +91,10 @@ def ingest(arm: str, each: int, rate: float) -> Run:
         config.write_text(
             f'[backend]\ndata = "{data}"\n[ingest]\nbroker = "mqtt://127.0.0.1:{port}"\n'
         )
-        site.python("ingest", None, "backend_spark", "ingest", "--config", config)
+        site.start(
+            "ingest", None, "env", f"--chdir={checkout}", sys.executable,
+            "-m", "backend_spark", "ingest", "--config", str(config),
+        )  # fmt: skip
         site.wait_for_words("ingest", "is up")
         _start_load(site, port, each, "--rate", rate)
         before_s = cpu_s(site.pid("ingest"))

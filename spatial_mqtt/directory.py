@@ -15,7 +15,12 @@ import msgspec
 from service_runtime.decoding import DECODE_ERRORS, decode_json
 from spatial_mqtt.cells import check_position, distance_km
 from spatial_mqtt.errors import DirectoryError, TopicError
-from spatial_mqtt.topics import check_area, covers, parse_cell_topic
+from spatial_mqtt.topics import (
+    MAX_TOPIC_CHARS,
+    check_area,
+    covers,
+    parse_cell_topic,
+)
 
 T = TypeVar("T")
 
@@ -167,7 +172,8 @@ def check_areas(areas: Sequence[str]) -> None:
     if len(areas) > MAX_AREAS:
         raise TopicError("areas", f"at most {MAX_AREAS}", len(areas))
     for area in areas:
-        check_area(area)
+        if len(check_area(area)) > MAX_TOPIC_CHARS:
+            raise TopicError("area", f"at most {MAX_TOPIC_CHARS} characters", area)
 
 
 def encode_directory_message(message: msgspec.Struct | Sequence[BrokerEntry]) -> bytes:

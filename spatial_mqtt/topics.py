@@ -405,8 +405,6 @@ def check_area(area: str) -> str:
     is_path = area == "/" or (levels[0] == "" and len(levels) > 1 and all(levels[1:]))
     if not is_path or "+" in area or "#" in area:
         raise TopicError("area", "/ or levels such as /1/2/2, without + and #", area)
-    if len(area) > MAX_TOPIC_CHARS:
-        raise TopicError("area", f"at most {MAX_TOPIC_CHARS} characters", area)
     return area
 
 

@@ -155,11 +155,12 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
     for routes in (
+        # Looked through in this order: what open pages fetch comes first.
         session,
-        oidc,
-        account_changes,
         levels,
         events,
+        oidc,
+        account_changes,
         notifications,
         thresholds,
         reviews,
