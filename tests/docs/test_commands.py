@@ -211,9 +211,9 @@ openssl req -new -key /var/lib/yamamori-ca/issued/kochi-0001.key -subj /CN=kochi
   -out bootfs/kochi-0001.csr
 """,
             4: CERTIFIED
-            + file_of("docs/how-to/certificates.md", 1, "/etc/yamamori/signer.toml"),
+            + file_of("docs/how-to/certificates.md", 2, "/etc/yamamori/signer.toml"),
             5: NODE
-            + file_of("docs/how-to/certificates.md", 0, "tls.toml")
+            + file_of("docs/how-to/certificates.md", 1, "tls.toml")
             + "cat tls.toml >> /etc/yamamori/node.toml\n",
         },
         {"--owner mosquitto": '--owner "$(id -un)"', "yamamori-ca:": '"$(id -un):"'}

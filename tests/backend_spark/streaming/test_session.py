@@ -33,4 +33,5 @@ def test_local_job_needs_no_host_name_that_resolves() -> None:
     )
 
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip() == "3"
+    # Java may warn of an archive of classes before.
+    assert done.stdout.splitlines()[-1:] == ["3"]
