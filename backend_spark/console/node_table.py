@@ -32,8 +32,8 @@ def build_node_table(live_state: LiveState, part: str = "") -> dict[str, Any]:
         live_state: Nodes and gateways.
         part: Part of the ids of the nodes, in any case; empty for all nodes.
 
-    Attributes:
-        all: Number of nodes.
+    Returns:
+        At most `MAX_ROWS` rows; ``all`` is the number of all nodes.
     """
     part = part.lower()
     with live_state.lock:
