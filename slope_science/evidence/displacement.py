@@ -8,6 +8,7 @@ docs/reference/triage.md gives.
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from slope_science.creep import MIN_READINGS, VELOCITY_SPAN_H, Velocity, fit_velocity
 from slope_science.evidence.detections import (
@@ -243,16 +244,19 @@ class DisplacementRule:
         agreed = largest_agreed_step(good, _STEP_WITHIN_S)
         lone = largest_last_step(bins, _STEP_WITHIN_S)
         least_mm = self._rules.step_mm
-        for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
-            found = threshold_reached(abs(step_mm), self._thresholds)
-            if found is not None and abs(step_mm) >= max(least_mm, noise_mm):
+        for step, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
+            found = threshold_reached(abs(step.size), self._thresholds)
+            if found is not None and abs(step.size) >= max(least_mm, noise_mm):
                 reason = Reason(
                     ReasonCode.DISPLACEMENT_STEP,
                     sensor=self.sensor,
-                    step_mm=step_mm,
+                    step_mm=step.size,
                     limit_mm=least_mm,
                 )
                 _, steps = self._alone(bins, found[0])
+                # behind a gap it may be motion that had begun in it, and goes on
+                if not steps and not _has_gap(bins):
+                    steps = (step.times_s,)
                 yield self._claim(reason, found[0], alone, steps)
                 return
 
@@ -320,6 +324,10 @@ def _is_moving(times_h: Sequence[float], moved_mm: Sequence[float]) -> bool:
     begin = bisect_left(times_h, -VELOCITY_SPAN_H * 1.001)
     last = fit_velocity(times_h[begin:], moved_mm[begin:])
     return last is not None and abs(last.mm_per_h) > MIN_SIGMAS * last.sigma_mm_per_h
+
+
+def _has_gap(bins: Sequence[MinuteBin]) -> bool:
+    return any(b.at_s - a.at_s > _STEP_WITHIN_S for a, b in pairwise(bins))
 
 
 def _velocity(bins: Sequence[MinuteBin]) -> Velocity | None:

@@ -52,12 +52,13 @@ class WaterLevelRule:
         bins = self._recent.bins()
         if not bins or context.now_s - bins[-1].at_s > _WINDOW_S:
             return
-        sure = largest_agreed_step(self._recent.bins(with_doubtful=False), _WINDOW_S)
+        good = self._recent.bins(with_doubtful=False)
+        sure = largest_agreed_step(good, _WINDOW_S).size
         if abs(sure) >= self._rules.step_m:
             since_s = bins[0].at_s  # the step is within the window
             yield self._claim(sure, self._alone(sure, context), since_s)
             return
-        lone = largest_last_step(bins, _WINDOW_S)
+        lone = largest_last_step(bins, _WINDOW_S).size
         if abs(lone) >= self._rules.step_m:
             yield self._claim(lone, LOWEST)
 

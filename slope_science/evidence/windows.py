@@ -212,7 +212,20 @@ class QuarterHourMeans:
         return median_low(near) if near else None
 
 
-def largest_agreed_step(bins: Sequence[MinuteBin], within_s: float) -> float:
+@dataclass(frozen=True)
+class FoundStep:
+    """A change between two readings.
+
+    Attributes:
+        size: The change; 0.0 for none.
+        times_s: Times of the readings before and after it.
+    """
+
+    size: float = 0.0
+    times_s: tuple[float, float] = (0.0, 0.0)
+
+
+def largest_agreed_step(bins: Sequence[MinuteBin], within_s: float) -> FoundStep:
     """Largest change between two consecutive readings and the last two.
 
     Args:
@@ -221,25 +234,33 @@ def largest_agreed_step(bins: Sequence[MinuteBin], within_s: float) -> float:
 
     Returns:
         The smallest change between a reading of the earlier pair and one of the last;
-        0.0 if their directions differ, or with too few readings.
+        none if their directions differ, or with too few readings.
     """
     last = bins[-2:]
     steps = [
-        _smallest([b.values[0] - r.values[0] for b in last for r in pair])
+        FoundStep(
+            _smallest([b.values[0] - r.values[0] for b in last for r in pair]),
+            (pair[1].at_s, last[0].at_s),
+        )
         for pair in pairwise(bins[:-2])
         if last[0].at_s - pair[1].at_s <= within_s
     ]
-    return max(steps, key=abs, default=0.0)
+    return max(steps, key=_size, default=FoundStep())
 
 
-def largest_last_step(bins: Sequence[MinuteBin], within_s: float) -> float:
+def largest_last_step(bins: Sequence[MinuteBin], within_s: float) -> FoundStep:
     """Largest change to the last reading alone."""
+    last = bins[-1]
     steps = [
-        bins[-1].values[0] - b.values[0]
+        FoundStep(last.values[0] - b.values[0], (b.at_s, last.at_s))
         for b in bins
-        if bins[-1].at_s - b.at_s <= within_s
+        if last.at_s - b.at_s <= within_s
     ]
-    return max(steps, key=abs, default=0.0)
+    return max(steps, key=_size, default=FoundStep())
+
+
+def _size(step: FoundStep) -> float:
+    return abs(step.size)
 
 
 def _smallest(changes: Sequence[float]) -> float:

@@ -18,7 +18,6 @@ SHORT = {
 
 LONG = {
     "brown-outs: all sensors read low in single readings",
-    "cables of three nodes are exchanged",
     "clog released in one report beside one dry gauge",
     "pump: noise for ten minutes of each half hour",
     "weak supply: noise of tilt and rod grows",

@@ -292,7 +292,7 @@ def test_steps_in_one_reading_do_not_confirm_each_other(every_s: float) -> None:
     assert max(at) == 3
 
 
-@pytest.mark.parametrize("every_s", [300.0, 600.0])
+@pytest.mark.parametrize("every_s", [300.0, 600.0, 1800.0])
 def test_noise_of_all_sensors_of_a_node_confirms_nothing(every_s: float) -> None:
     """A weak supply makes all sensors of a node noisy for six readings or an hour."""
     worst = []
