@@ -47,7 +47,7 @@ ENVIRONMENT: Final = {
 }
 """Environment of the JVM and of its Python workers, unless set already."""
 LOCAL_ENVIRONMENT: Final = {
-    # Otherwise Spark resolves the name of the machine, and ends if nothing knows it.
+    # Otherwise Spark resolves the name of the machine, and ends if it does not resolve.
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
 """The same for a job that runs on one machine."""

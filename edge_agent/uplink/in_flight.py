@@ -293,13 +293,10 @@ class InFlight:
         return any(offer.covers(topic) for offer in self._offers.values())
 
     def accepts(self, content: str, topic: str) -> bool:
-        """Whether every store of a topic decodes a content type."""
-        stores = [each for each in self._offers.values() if each.covers(topic)]
-        return (
-            self.custody is CustodyMode.RECEIPTS
-            and bool(stores)
-            and all(content in each.takes for each in stores)
-        )
+        """Whether a topic has stores, and all of them decode a content type."""
+        has_receipts = self.custody is CustodyMode.RECEIPTS
+        has_stores = has_receipts and self.expects_receipt(topic)
+        return has_stores and self.stores_take(content, topic)
 
     def stores_take(self, form: str, topic: str) -> bool:
         """Whether every store of a topic, if any, reads a form; False if unknown."""
