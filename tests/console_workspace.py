@@ -129,7 +129,7 @@ def serve(parts: ConsoleServices, port: int) -> Iterator[httpx.Client]:
     thread.start()
     try:
         wait_until(lambda: server.started or not thread.is_alive())
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             yield client
     finally:
         server.should_exit = True

@@ -59,11 +59,11 @@ class TestProvider:
 
     def damage(self, **faults: Any) -> None:  # noqa: ANN401 - JSON
         """Damage the ID tokens from now on; see the program."""
-        httpx.post(f"{self.issuer}/faults", json=faults).raise_for_status()
+        httpx.post(f"{self.issuer}/faults", json=faults, timeout=60).raise_for_status()
 
     def change_keys(self) -> None:
         """Sign with another key from now on."""
-        httpx.post(f"{self.issuer}/keys").raise_for_status()
+        httpx.post(f"{self.issuer}/keys", timeout=60).raise_for_status()
 
     def stop(self) -> None:
         """Kill it."""

@@ -101,7 +101,7 @@ def test_new_password_ends_the_sessions_at_once(
 ) -> None:
     """Of that account only; the thief's stream ends, too."""
     client = open_app(workspace.with_accounts())
-    with httpx.Client(base_url=client.base_url) as other:
+    with httpx.Client(base_url=client.base_url, timeout=60) as other:
         log_in(client, "a-analyst")
         log_in(other, "a-viewer")
         secret = accounts.hash_password("another password", os.urandom)

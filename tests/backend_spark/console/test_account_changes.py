@@ -33,7 +33,7 @@ def test_own_password_is_changed_and_ends_other_sessions(
 ) -> None:
     """The session that changes it goes on; the file has the new hash at once."""
     client = open_app(workspace.with_accounts())
-    with httpx.Client(base_url=client.base_url) as other:
+    with httpx.Client(base_url=client.base_url, timeout=60) as other:
         log_in(other, "a-viewer")
         answer = post(client, "/api/password", "a-viewer", old=PASSWORD, new=NEW)
 
@@ -111,7 +111,7 @@ def test_chief_adds_locks_and_changes_accounts(
     new = {"name": "tanaka", "role": "analyst", "password": NEW}
     rows = post(client, "/api/accounts", "a-chief", **new).json()
     assert {"name": "tanaka", "role": "analyst"}.items() <= rows[-1].items()
-    with httpx.Client(base_url=client.base_url) as other:
+    with httpx.Client(base_url=client.base_url, timeout=60) as other:
         assert can_log_in(other, "tanaka", NEW)
         change = {"name": "tanaka", "locked": True}
         post(client, "/api/accounts/change", "a-chief", **change)

@@ -170,13 +170,13 @@ def test_console_shows_what_a_manager_lists(
     address = run_console(f'managers = ["{manager.url}"]', exercise=False)
 
     def states_by_gateway() -> dict[str, str]:
-        rows = httpx.get(f"{address}api/gateways").json()
+        rows = httpx.get(f"{address}api/gateways", timeout=60).json()
         return {row["id"]: row["state"] for row in rows}
 
     wait_until(
         lambda: states_by_gateway() == {f"gw-{n}:1883": "well" for n in (1, 2, 3)}
     )
-    areas = httpx.get(f"{address}api/health").json()["gateways"][0]["areas"]
+    areas = httpx.get(f"{address}api/health", timeout=60).json()["gateways"][0]["areas"]
     assert areas == [VALLEY]
     driver.get(f"{address}?lang=en")
     find(driver, "[data-tab=health]").click()

@@ -44,7 +44,7 @@ def rows(driver: Chrome) -> int:
 
 def someone_else(address: str, path: str, body: dict[str, Any]) -> None:
     """Change something as the chief, from another machine."""
-    with httpx.Client(base_url=address) as client:
+    with httpx.Client(base_url=address, timeout=60) as client:
         proof = log_in_client(client, "a-chief")
         assert client.post(path, headers=proof, json=body).status_code == 200
 

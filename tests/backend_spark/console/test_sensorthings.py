@@ -249,7 +249,7 @@ def test_token_reads_and_changes_nothing(
     client: httpx.Client, workspace_with_token: Workspace
 ) -> None:
     """By HTTP Basic or as a Bearer token; a page and a change need a login."""
-    bare = httpx.Client(base_url=client.base_url)
+    bare = httpx.Client(base_url=client.base_url, timeout=60)
     bearer = {"Authorization": f"Bearer {TOKEN}"}
     challenge = bare.get(ROOT)
 
@@ -268,7 +268,7 @@ def test_wrong_token_is_refused_and_logged(
     report: Callable[..., None],
 ) -> None:
     """Guesses keep nobody waiting; the journal counts them."""
-    bare = httpx.Client(base_url=client.base_url)
+    bare = httpx.Client(base_url=client.base_url, timeout=60)
     wrong = [
         ("a-viewer", "wrong"),
         ("a-viewer", ""),
