@@ -95,7 +95,9 @@ def test_waiting_connections_do_not_keep_others_out(
     statuses: list[int] = []
 
     def connect() -> None:
-        with httpx.Client(base_url=client.base_url, cookies=client.cookies, timeout=60) as other:
+        with httpx.Client(
+            base_url=client.base_url, cookies=client.cookies, timeout=60
+        ) as other:
             statuses.append(other.get("/api/cells").status_code)
 
     waits_s = timed(connect, 5)

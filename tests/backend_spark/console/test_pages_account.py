@@ -77,3 +77,24 @@ def test_page_that_failed_in_an_outage_is_drawn_after_it(
     driver.execute_script("dispatchEvent(new Event('yamamori-online'))")
 
     wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, "tr[data-node]"))
+
+
+def test_search_and_filter_in_an_outage_say_so(console: str, driver: Chrome) -> None:
+    """In the page's language, and without the rows of the text before."""
+    words = "サーバーにつながりません"
+    driver.get(f"{console}?lang=ja")
+    press(driver, ".overlays summary")
+    driver.execute_cdp_cmd("Network.enable", {})
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/api/search*"]})
+    find(driver, ".search input").send_keys("a")
+    wait_until(lambda: words in text(driver, ".found .problem"))
+
+    press(driver, "[data-tab=health]")
+    find(driver, "tr[data-node]")
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/api/health*"]})
+    find(driver, ".health-page input").send_keys("zz")
+    wait_until(lambda: words in text(driver, ".health-page .problem"))
+    assert not driver.find_elements(By.CSS_SELECTOR, "tr[data-node]")
+    driver.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    driver.execute_script("dispatchEvent(new Event('yamamori-online'))")
+    wait_until(lambda: "0" in text(driver, ".health-page .hint[role=status]"))

@@ -1,7 +1,9 @@
 // Requests to the console's server.
+import { t } from "./i18n";
 
 export class ApiError extends Error {
   constructor(
+    // 0: no answer came.
     readonly status: number,
     message: string,
     readonly waitS = 0,
@@ -42,35 +44,42 @@ export function setProof(text: string | undefined): void {
   proof = text ?? "";
 }
 
-async function checked(answer: Response): Promise<Response> {
+const BAD_GATEWAY = 502;
+
+async function send(path: string, options: RequestInit = {}): Promise<Response> {
+  const answer = await fetch(path, options).catch(() => {
+    throw new ApiError(0, t("offline"));
+  });
   if (answer.ok) return answer;
   const body = (await answer.json().catch(() => ({}))) as { detail?: unknown; needs?: string };
-  const words = typeof body.detail === "string" ? body.detail : answer.statusText;
+  // From 502 a proxy answers for a server that it does not reach.
+  const unexplained = answer.status < BAD_GATEWAY ? answer.statusText : t("offline");
+  const words = typeof body.detail === "string" ? body.detail : unexplained;
   if (answer.status === 401) window.dispatchEvent(new Event("yamamori-login"));
   throw new ApiError(answer.status, words, Number(answer.headers.get("Retry-After")), body.needs);
 }
 
 export async function get<T>(path: string): Promise<T> {
-  return (await checked(await fetch(path))).json() as Promise<T>;
+  return (await send(path)).json() as Promise<T>;
 }
 
 export async function getBytes(path: string): Promise<[Uint8Array, Headers]> {
-  const answer = await checked(await fetch(path));
+  const answer = await send(path);
   return [new Uint8Array(await answer.arrayBuffer()), answer.headers];
 }
 
 export async function post<T>(path: string, body: unknown = {}): Promise<T> {
-  const answer = await fetch(path, {
+  const answer = await send(path, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-Yamamori-Proof": proof },
     body: JSON.stringify(body),
   });
-  return (await checked(answer)).json() as Promise<T>;
+  return answer.json() as Promise<T>;
 }
 
 export async function upload<T>(path: string, file: Blob): Promise<T> {
   const headers = { "Content-Type": "application/octet-stream", "X-Yamamori-Proof": proof };
-  return (await checked(await fetch(path, { method: "POST", headers, body: file }))).json() as Promise<T>;
+  return (await send(path, { method: "POST", headers, body: file })).json() as Promise<T>;
 }
 
 export const encode = encodeURIComponent;

@@ -1,6 +1,6 @@
 // CAP messages: make a draft, update or cancel the one in force, and the feed's address.
 import { el, replace } from "./dom";
-import { ApiError, encode, get, post } from "./api";
+import { encode, get, post } from "./api";
 import { formatTime, t } from "./i18n";
 
 type Kind = "Alert" | "Update" | "Cancel";
@@ -39,7 +39,7 @@ export class CapMessages {
     try {
       this.draw(await request());
     } catch (error: unknown) {
-      const problem = el("p", { class: "problem", role: "alert" }, error instanceof ApiError ? error.message : String(error));
+      const problem = el("p", { class: "problem", role: "alert" }, (error as Error).message);
       this.content.querySelector(".problem")?.remove();
       this.content.append(problem);
     }

@@ -1,7 +1,7 @@
 // Window of an event: what happened, what was decided, who was notified, and a decision of one's own.
 import { el, replace } from "./dom";
 import { badge } from "./badges";
-import { ApiError, get, post, type Session } from "./api";
+import { get, post, type Session } from "./api";
 import { currentLanguage, formatTime, t, type Key } from "./i18n";
 import { discardDraft, keepDraft } from "./drafts";
 import { placeOf, stateOf, timesOf } from "./eventFields";
@@ -21,7 +21,7 @@ export function showEvent(number: number, session: Session, canEdit: boolean): v
       fail(error);
     }
   };
-  const fail = (error: unknown) => (problem.textContent = error instanceof ApiError ? error.message : String(error));
+  const fail = (error: unknown) => (problem.textContent = (error as Error).message);
   const close = el("button", { type: "button", class: "close", onclick: () => window_.close() }, t("close"));
   const form = canEdit ? decisionForm(number, session, load, fail) : null;
   const window_ = el("dialog", { class: "node-window event-window", "aria-label": t("eventDetails") }, el("div", { class: "head" }, top, close), facts, problem, form, history);

@@ -1,7 +1,7 @@
 // Events of the slopes: a page of them with filters, decisions about many at once, and hand-over notes.
 import { el, replace } from "./dom";
 import { badge } from "./badges";
-import { ApiError, get, post, type Session } from "./api";
+import { get, post, type Session } from "./api";
 import { CAUSES } from "./state";
 import { attentionSwitches } from "./attention";
 import { currentLanguage, formatTime, fromDateField, t, type Key } from "./i18n";
@@ -104,7 +104,7 @@ class EventsPage {
   }
 
   private fail(error: unknown): void {
-    this.problem.textContent = error instanceof ApiError ? error.message : String(error);
+    this.problem.textContent = (error as Error).message;
   }
 
   private restart(): void {

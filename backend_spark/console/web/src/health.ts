@@ -46,17 +46,26 @@ interface HealthResponse {
 export async function drawHealth(container: HTMLElement): Promise<void> {
   const response = await get<HealthResponse>("api/health");
   const filter = el("input", { type: "search", "aria-label": t("filter"), placeholder: t("filter") });
-  const count = el("p", { class: "hint" });
+  const count = el("p", { class: "hint", role: "status" });
   const names: Key[] = ["node", "state", "lastSeen", "lag", "queued", "oldest", "gateway", "battery", "dropped", "remarks", "cell"];
   const nodes = table("", names.map((name) => t(name)));
   const fill = ({ rows, all, now_s }: HealthResponse) => {
+    count.className = "hint";
     nodes.fill(rows.map((row) => nodeRow(row, now_s)));
     count.textContent = t("nodesShown", { n: rows.length, all });
   };
   const refill = async () => {
     const text = filter.value;
-    const found = await get<HealthResponse>(text ? `api/health?node=${encodeURIComponent(text)}` : "api/health");
-    if (text === filter.value) fill(found);
+    try {
+      const found = await get<HealthResponse>(text ? `api/health?node=${encodeURIComponent(text)}` : "api/health");
+      if (text === filter.value) fill(found);
+    } catch (error) {
+      // The rows of the filter before would pass for those of this one.
+      nodes.fill([]);
+      count.className = "problem";
+      count.textContent = (error as Error).message;
+      addEventListener("yamamori-online", () => count.isConnected && void refill(), { once: true });
+    }
   };
   filter.addEventListener("input", () => void refill());
   replace(container, el("div", { class: "health-page" }, el("h2", {}, t("gateways")), ...gatewayTable(response), el("h2", {}, t("nodes")), el("div", { class: "form" }, filter, count), nodes.box));

@@ -22,7 +22,7 @@ export function loginForm(app: Element, session: Session, done: () => void): voi
       .then(done)
       .catch((error: unknown) => {
         problem.textContent = problemText(error, !codeLabel.hidden);
-        if (!(error instanceof ApiError) || error.status === 429) return;
+        if (!(error instanceof ApiError) || error.status !== 401) return;
         if (error.needs === "code") codeLabel.hidden = false;
         code.value = "";
         if (!codeLabel.hidden) code.focus();

@@ -10,7 +10,7 @@ import { showNode } from "./node";
 import { Overview } from "./overview";
 import { Overlays } from "./overlays";
 import { Panel } from "./panel";
-import { ApiError, get, post, setProof, type Session } from "./api";
+import { get, post, setProof, type Session } from "./api";
 import { nodesIn } from "./cellNames";
 import { presetNodes } from "./series";
 import { Slider } from "./slider";
@@ -103,7 +103,7 @@ async function drawTab(tab: Tab, other: HTMLElement, session: Session, state: St
   try {
     await tab.draw(other, session, state.selected);
   } catch (error) {
-    const box = el("p", { class: "problem", role: "alert" }, error instanceof ApiError ? error.message : t("offline"));
+    const box = el("p", { class: "problem", role: "alert" }, (error as Error).message);
     replace(other, box);
     addEventListener("yamamori-online", () => box.isConnected && void drawTab(tab, other, session, state), { once: true });
   }

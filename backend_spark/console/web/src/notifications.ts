@@ -1,6 +1,6 @@
 // Notifications: the rules, a test of each, and the newest deliveries.
 import { el, replace } from "./dom";
-import { ApiError, get, post, type Session } from "./api";
+import { get, post, type Session } from "./api";
 import type { NotificationLine } from "./eventTypes";
 import { formatTime, t, type Key } from "./i18n";
 
@@ -33,7 +33,7 @@ export class Notifications {
     replace(this.problem);
     post<View>("api/notifications/test", { rule })
       .then((view) => this.show(view))
-      .catch((error: unknown) => (this.problem.textContent = error instanceof ApiError ? error.message : String(error)));
+      .catch((error: unknown) => (this.problem.textContent = (error as Error).message));
   }
 }
 

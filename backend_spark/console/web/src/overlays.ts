@@ -1,7 +1,7 @@
 // Overlays of the map: zones, shelters, roads, districts; legend, opacity, upload, search.
 import type * as maplibre from "maplibre-gl";
 
-import { ApiError, get, post, upload, type Session } from "./api";
+import { get, post, upload, type Session } from "./api";
 import { el, replace } from "./dom";
 import { t, type Key } from "./i18n";
 import type { LevelMap } from "./map";
@@ -117,7 +117,7 @@ export class Overlays {
     try {
       this.show(await run());
     } catch (error) {
-      this.problem.textContent = error instanceof ApiError ? error.message : String(error);
+      this.problem.textContent = (error as Error).message;
     }
   }
 

@@ -3,7 +3,7 @@ import { el, replace } from "./dom";
 import { LEVELS_BY_SEVERITY } from "./levelPatterns";
 import { badge } from "./badges";
 import type { Known } from "./replayData";
-import { get, ApiError } from "./api";
+import { get } from "./api";
 import type { State } from "./state";
 import { toDateField, fromDateField, formatDuration, t, formatTime } from "./i18n";
 
@@ -47,7 +47,7 @@ async function showForm(state: State, bar: HTMLElement): Promise<void> {
   fields.addEventListener("submit", (event) => {
     event.preventDefault();
     replace(problem, t("loading"));
-    state.startReplay(fromDateField(from.value), fromDateField(to.value), known.value as Known).catch((error: unknown) => replace(problem, error instanceof ApiError ? error.message : String(error)));
+    state.startReplay(fromDateField(from.value), fromDateField(to.value), known.value as Known).catch((error: unknown) => replace(problem, (error as Error).message));
   });
   replace(bar, fields, el("p", { class: "hint" }, t("availableRange", { from: formatTime(first), to: formatTime(last) })), problem);
   from.focus();

@@ -176,7 +176,7 @@ class ReviewWindow {
   }
 
   private fail(error: unknown): void {
-    this.problem.textContent = error instanceof ApiError ? error.message : String(error);
+    this.problem.textContent = (error as Error).message;
   }
 }
 

@@ -1,7 +1,7 @@
 // Review of readings: doubtful spans to judge, and the decisions with their state.
 import { el, replace } from "./dom";
 import { badge, flagBadge } from "./badges";
-import { get, ApiError, type Session } from "./api";
+import { get, type Session } from "./api";
 import { cellLabel, fetchNodes } from "./cellNames";
 import { openReview, type Decision, type Draft, type Request, type Span, type View } from "./reviewWindow";
 import { openSeries } from "./series";
@@ -56,7 +56,7 @@ class ReviewsPage {
       this.show(await get<View>(`api/reviews?hours=${this.hours}`));
       this.problem.textContent = "";
     } catch (error) {
-      this.problem.textContent = error instanceof ApiError ? error.message : String(error);
+      this.problem.textContent = (error as Error).message;
     }
   }
 

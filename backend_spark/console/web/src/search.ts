@@ -24,10 +24,14 @@ export function searchBox(map: LevelMap): HTMLElement {
   const run = async () => {
     const number = ++asked;
     const text = field.value.trim();
-    const found = text ? await search(text) : [];
-    if (number !== asked) return;
-    const none = text ? [el("li", { class: "hint" }, t("nothingFound"))] : [];
-    replace(list, ...(found.length ? found.map((each) => row(map, each)) : none));
+    try {
+      const found = text ? await search(text) : [];
+      if (number !== asked) return;
+      const none = text ? [el("li", { class: "hint" }, t("nothingFound"))] : [];
+      replace(list, ...(found.length ? found.map((each) => row(map, each)) : none));
+    } catch (error) {
+      if (number === asked) replace(list, el("li", { class: "problem" }, (error as Error).message));
+    }
   };
   field.addEventListener("input", () => {
     clearTimeout(timer);

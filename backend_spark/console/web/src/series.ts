@@ -2,7 +2,7 @@
 import { el, replace } from "./dom";
 import { flagBadge } from "./badges";
 import { fetchNodes, nodePlace } from "./cellNames";
-import { get, ApiError } from "./api";
+import { get } from "./api";
 import { rowLinks } from "./rowLinks";
 import { sensorName, unitName } from "./sensorNames";
 import { destroyCharts, timeChart, type Limit, type Track } from "./timeChart";
@@ -150,7 +150,7 @@ async function load(box: HTMLElement): Promise<void> {
     destroyCharts();
     replace(box, ...parts(series));
   } catch (error) {
-    const problem = el("p", { class: "problem", role: "alert" }, error instanceof ApiError ? error.message : t("offline"));
+    const problem = el("p", { class: "problem", role: "alert" }, (error as Error).message);
     replace(box, problem);
     addEventListener("yamamori-online", () => problem.isConnected && void load(box), { once: true });
   } finally {

@@ -2,7 +2,7 @@
 import { table } from "./tables";
 import { el, replace, type Child } from "./dom";
 import { badge } from "./badges";
-import { get, post, ApiError, type Session } from "./api";
+import { get, post, type Session } from "./api";
 import { t, formatTime } from "./i18n";
 
 interface Slide {
@@ -35,7 +35,7 @@ function show(container: HTMLElement, session: Session, events: Slide[]): void {
   const last = el("input", { type: "date", name: "last", value: today, required: true });
   const result = el("div", { class: "result" });
   const problem = el("p", { class: "problem", role: "alert" });
-  const showError = (error: unknown) => (problem.textContent = error instanceof ApiError ? error.message : String(error));
+  const showError = (error: unknown) => (problem.textContent = (error as Error).message);
   const form = el("form", { class: "form season" }, el("label", {}, t("firstDay"), first), el("label", {}, t("lastDay"), last), el("button", { class: "primary", type: "submit" }, t("compute")));
   form.addEventListener("submit", (event) => {
     event.preventDefault();

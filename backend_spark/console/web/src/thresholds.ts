@@ -1,6 +1,6 @@
 // Thresholds: those in force, the effect of a change, and the versions with their state.
 import { el, replace } from "./dom";
-import { get, post, encode, ApiError, type Session } from "./api";
+import { get, post, encode, type Session } from "./api";
 import { cellLabel, cellName } from "./cellNames";
 import { drawEffect, type Effect } from "./thresholdEffect";
 import { table } from "./tables";
@@ -120,7 +120,7 @@ class ThresholdsPage {
   }
 
   private fail(error: unknown): void {
-    this.say(error instanceof ApiError ? error.message : String(error), "problem");
+    this.say((error as Error).message, "problem");
   }
 }
 

@@ -1,7 +1,7 @@
 // Way back of a cell: notice and drill from the backend to the alarms on the slope.
 import { outputBadge } from "./badges";
 import { el, replace } from "./dom";
-import { get, post, encode, ApiError, type Session } from "./api";
+import { get, post, encode, type Session } from "./api";
 import { formatAgo, formatClock, formatSeconds, formatTime, levelName, t } from "./i18n";
 
 interface Order {
@@ -116,7 +116,7 @@ export class WayBack {
       replace(this.problem);
       this.draw(view);
     } catch (error) {
-      this.problem.textContent = error instanceof ApiError ? error.message : String(error);
+      this.problem.textContent = (error as Error).message;
     }
   }
 }

@@ -1,6 +1,6 @@
 // What-if: the map under assumed rain, marked by a banner.
 import { el, replace } from "./dom";
-import { post, ApiError } from "./api";
+import { post } from "./api";
 import type { State } from "./state";
 import { t } from "./i18n";
 
@@ -17,7 +17,7 @@ export function whatIfButton(state: State): HTMLElement {
       replace(words, t("whatIfActive", { mm: asked.mm_per_h, h: asked.hours }));
     } catch (error) {
       state.assumed = null;
-      replace(words, error instanceof ApiError ? error.message : String(error));
+      replace(words, (error as Error).message);
     }
     state.emit("levels");
   };
