@@ -201,13 +201,17 @@ class Thresholds:
             self.write_table()
 
     def write_table(self) -> None:
-        """Write the table for the job atomically; none without versions in force."""
+        """Write the table for the job atomically.
+
+        It is empty after the last version ended: to the job, a missing table is a lost
+        one. There is none before the first version.
+        """
         now = self.changes()
         # The job applies the last row to cells that are unknown today, too.
         rows = {**now.by_cell} | (
             {} if now.others is None else {OTHER_CELLS: now.others}
         )
-        if not rows:
+        if not (rows or self.versions()):
             self.table.unlink(missing_ok=True)
             return
         text = io.StringIO()

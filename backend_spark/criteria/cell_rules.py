@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from backend_spark.analysed_rain.cells import cell_meshes
 from backend_spark.analysed_rain.table import AnalysisReader
@@ -17,6 +18,7 @@ from backend_spark.scoring.holds import NO_LIMITS, HoldLimits
 from backend_spark.scoring.rain import ALONE_LEVEL
 from backend_spark.scoring.rules import CellRules
 from backend_spark.tables.store import tables_folder
+from service_runtime.files import write_best_effort
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
 from slope_science.evidence.settings import (
@@ -27,6 +29,9 @@ from slope_science.evidence.settings import (
 
 log = logging.getLogger(__name__)
 
+LAST_CHANGES_FILE: Final = "criteria-last.csv"
+"""Name of the job's copy of ``criteria.changes`` in the data folder."""
+
 
 @dataclass(frozen=True)
 class CellRuleProvider:
@@ -35,6 +40,8 @@ class CellRuleProvider:
     Attributes:
         table: Criteria.
         changes: File of criteria set in the console, which take precedence.
+        last_changes: Copy of the last readable `changes`, which counts while that file
+            is lost or damaged; None: kept only in memory.
         evidence: Rules of movement and water.
         limits: When holds of levels end.
         alone_level: Highest level of doubtful rain that nothing else confirms.
@@ -55,8 +62,9 @@ class CellRuleProvider:
     alone_level: int = ALONE_LEVEL
     analyses: AnalysisReader | None = None
     evidence: EvidenceSettings = DEFAULT_EVIDENCE
+    last_changes: Path | None = None
     _read: dict[str, Telegram | None] = field(default_factory=dict)
-    _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
+    _tables: dict[tuple[int, int] | None, CriteriaTable] = field(default_factory=dict)
 
     @classmethod
     def from_settings(
@@ -145,27 +153,55 @@ class CellRuleProvider:
     def current_table(self) -> CriteriaTable:
         """The table with the changes made in the console so far.
 
-        If the file cannot be read, an error is logged and the last good one counts.
+        If their file is lost or cannot be read, an error is logged and the last good
+        one counts: criteria that were lowered after an earthquake must not rise.
         """
         path = self.changes
-        try:
-            stat = path.stat() if path else None
-        except FileNotFoundError:
-            stat = None  # nothing was changed yet
-        if path is None or stat is None:
+        if path is None:
             return self.table
-        stamp = (stat.st_ino, stat.st_mtime_ns)
+        try:
+            stat = path.stat()
+            stamp = stat.st_ino, stat.st_mtime_ns
+        except OSError:  # missing, or its folder is away
+            stamp = None
         if stamp not in self._tables:
-            kept = next(iter(self._tables.values()), self.table)
+            kept = next(iter(self._tables.values()), None)
+            table = self._read_changes(path, is_lost=stamp is None, kept=kept)
             self._tables.clear()
-            self._tables[stamp] = kept
+            self._tables[stamp] = table
+        return self._tables[stamp]
+
+    def _read_changes(
+        self, path: Path, *, is_lost: bool, kept: CriteriaTable | None
+    ) -> CriteriaTable:
+        """The table with the changes of a file; without it, that of the last one."""
+        copy = self.last_changes
+        if is_lost:
+            has_copy = copy is not None and copy.exists()
+            if not has_copy and (kept is None or kept.changes is None):
+                return self.table  # nothing was changed yet
+            log.error("criteria.changes: %s is lost; criteria stay as they were", path)
+        else:
             try:
-                changes = read_criteria(path, self.table.default)
-                self._tables[stamp] = self.table.with_changes(changes)
-                log.info("%d cells have criteria of their own", len(changes.by_cell))
+                table = self._with_changes(path)
             except CriteriaTableError as error:
                 log.error("%s; criteria stay as they were", error)  # noqa: TRY400
-        return self._tables[stamp]
+            else:
+                if copy is not None and path.is_file():
+                    write_best_effort(copy, path.read_bytes())
+                return table
+        if kept is not None or copy is None or not copy.exists():
+            return kept or self.table
+        try:
+            return self._with_changes(copy)
+        except CriteriaTableError as error:
+            log.error("%s; the prefecture's criteria count", error)  # noqa: TRY400
+            return self.table
+
+    def _with_changes(self, path: Path) -> CriteriaTable:
+        changes = read_criteria(path, self.table.default, may_be_empty=True)
+        log.info("%d cells have criteria of their own", len(changes.by_cell))
+        return self.table.with_changes(changes)
 
     def _telegrams(self) -> list[Telegram]:
         """All readable telegrams; each unreadable one is logged once."""

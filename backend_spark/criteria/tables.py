@@ -321,8 +321,12 @@ class CriteriaFile:
         return [*self.by_mesh.values(), *self.by_token.values()]
 
     @classmethod
-    def read(cls, path: Path) -> "CriteriaFile":
+    def read(cls, path: Path, *, may_be_empty: bool = False) -> "CriteriaFile":
         """Read a file; each row that cannot be read is one of the problems.
+
+        Args:
+            path: Of the file.
+            may_be_empty: Whether a file without rows is none of the problems.
 
         Raises:
             CriteriaTableError: The file cannot be read at all.
@@ -334,7 +338,7 @@ class CriteriaFile:
             except (FieldError, ScienceError) as error:
                 found.failed += 1
                 found.table.problems.append(f"line {row.line_number}: {error}")
-        if not (found.table.problems or found.rows):
+        if not (may_be_empty or found.table.problems or found.rows):
             problem = "line 2: must hold a row of criteria, there is none"
             found.table.problems.append(problem)
         return found
@@ -365,14 +369,23 @@ class CriteriaFile:
         rows[key] = rows[key].lower_of(row) if key in rows else row
 
 
-def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
+def read_criteria(
+    path: Path, default: Criteria, *, may_be_empty: bool = False
+) -> CriteriaTable:
     """Read a table of criteria: a file, or a folder of ``*.csv`` of them.
+
+    Args:
+        path: Of the file or folder.
+        default: Criteria of cells without a row.
+        may_be_empty: Whether a file may be without rows.
 
     Raises:
         CriteriaTableError: It cannot be read or breaks a rule: every mistake, up to
             `MAX_PROBLEMS`, with line, field, rule, value and remedy.
     """
-    files = [CriteriaFile.read(each) for each in find_tables(path)]
+    files = [
+        CriteriaFile.read(each, may_be_empty=may_be_empty) for each in find_tables(path)
+    ]
     for each in files:
         problems = each.table.problems
         if problems:

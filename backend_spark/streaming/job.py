@@ -7,7 +7,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ from backend_spark.config import (
     BackendSettings,
 )
 from backend_spark.criteria.applied import AppliedChanges
-from backend_spark.criteria.cell_rules import make_cell_rules
+from backend_spark.criteria.cell_rules import LAST_CHANGES_FILE, make_cell_rules
 from backend_spark.errors import (
     BatchAbandonedError,
     SupersededError,
@@ -403,7 +403,7 @@ def choose_master(option: str | None, configured: str) -> str | None:
 def make_pipeline(settings: BackendSettings) -> ScoringPipeline:
     """Make the pipeline of a data folder."""
     data, tables = Path(settings.backend.data), tables_folder(settings.backend)
-    rules = make_cell_rules(settings)
+    rules = replace(make_cell_rules(settings), last_changes=data / LAST_CHANGES_FILE)
     reviews = Path(settings.score.reviews) if settings.score.reviews else None
     return ScoringPipeline(
         data=data,

@@ -1,6 +1,7 @@
 """Criteria set in the console override the prefecture's table."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,34 @@ def test_changed_file_is_reloaded(
     change(tmp_path, f"{CELL},70,wet,200,{SET_BY}")
     assert provider.rules_of([CELL])[CELL].criteria.warning_mm == 95
     assert "LEVEL2 must be a soil water index of 1 to 999 mm, got 'wet'" in caplog.text
+
+
+@pytest.mark.parametrize("fault", ["missing", "damaged"])
+def test_lost_file_changes_no_criterion(
+    tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither in a job that runs, nor in one that starts without the file."""
+    copy = tmp_path / "last.csv"
+    running = replace(make_provider(tmp_path), last_changes=copy)
+    assert running.rules_of([CELL])[CELL].criteria.warning_mm == 150
+    assert "criteria stay" not in caplog.text  # nothing was changed yet
+    change(tmp_path, f"{CELL},70,90,200,{SET_BY}")
+    assert running.rules_of([CELL])[CELL].criteria.warning_mm == 90
+    if fault == "missing":
+        (tmp_path / "changes.csv").unlink()
+    else:
+        change(tmp_path, f"{CELL},70,wet,200,{SET_BY}")
+    started = replace(make_provider(tmp_path), last_changes=copy)
+
+    for provider in (running, started):
+        caplog.clear()
+        assert provider.rules_of([CELL])[CELL].criteria.warning_mm == 90
+        assert provider.rules_of([CELL])[CELL].criteria.warning_mm == 90
+        assert caplog.text.count("criteria stay as they were") == 1
+
+    change(tmp_path)  # the console ended the last version
+    restarted = replace(make_provider(tmp_path), last_changes=copy)
+    for provider in (running, started, restarted):
+        assert provider.rules_of([CELL])[CELL].criteria.warning_mm == 150
+    (tmp_path / "changes.csv").unlink()
+    assert restarted.rules_of([CELL])[CELL].criteria.warning_mm == 150
