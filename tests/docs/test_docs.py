@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from backend_spark.config import BackendSettings
 from backend_spark.exports.joint import JointSettings
+from docs.demo_picture import draw_terminal
 from docs.settings_page import page
 from edge_agent.commissioning.fleet import (
     SETTINGS_KEYS,
@@ -261,3 +262,14 @@ def test_numbers_of_the_papers_page_are_on_the_linked_page() -> None:
         linked = (page.parent / link[1]).read_text(encoding="utf-8").replace(",", "")
         numbers = re.findall(r"\d+(?:\.\d+)?", ours.replace(",", ""))
         assert [n for n in numbers if n not in linked] == [], row
+
+
+def test_picture_of_the_demo_loads_nothing_and_names_no_machine() -> None:
+    """A password that a demo printed does not belong in the docs, nor a web font."""
+    lines = ["logs and data: /tmp/x", "console: http://h/ password p", "2 sent, 0 lost"]
+    for svg in (draw_terminal(lines), (ROOT / "docs/images/demo.svg").read_text()):
+        shown = svg.replace("&#160;", " ")
+        assert "0 lost" in shown
+        assert "password" not in shown
+        assert "logs and data" not in shown
+        assert "url(http" not in shown
