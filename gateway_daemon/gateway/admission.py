@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from edge_agent.uplink.rate_limit import TokenBucket
-from gateway_daemon.gateway.ingress_messages import ParsedMessage
+from gateway_daemon.gateway.incoming import ParsedMessage
 from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
 
