@@ -1,12 +1,11 @@
 """Rain on the simulated slope: depths in equal steps, generated or from a CSV file."""
 
-import bisect
 import csv
 import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from io import TextIOWrapper
@@ -54,10 +53,6 @@ class SimulatedRain:
         if whole == len(self.depths_mm):
             return self.total_mm
         return self._sums[whole] + (steps - whole) * self.depths_mm[whole]
-
-    def starting_at(self, start_s: float) -> "SimulatedRain":
-        """The same rain at another time."""
-        return replace(self, start_s=start_s)
 
     @cached_property
     def _sums(self) -> tuple[float, ...]:
@@ -107,16 +102,6 @@ def find_wettest_window(series: SimulatedRain, hours: float) -> SimulatedRain:
     begins = range(len(sums) - width)
     best = max(begins, key=lambda at: sums[at + width] - sums[at])
     return select_steps(series, best, best + width)
-
-
-def select_times(series: SimulatedRain, first_s: float, end_s: float) -> SimulatedRain:
-    """The steps that begin at or after a time and before another."""
-    begins = [
-        series.start_s + at * series.step_s for at in range(len(series.depths_mm))
-    ]
-    return select_steps(
-        series, bisect.bisect_left(begins, first_s), bisect.bisect_left(begins, end_s)
-    )
 
 
 def select_steps(series: SimulatedRain, begin: int, end: int) -> SimulatedRain:
