@@ -108,18 +108,18 @@ OVERLAYS_FOLDER: Final = "overlays"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
-"""Longest reading of the tables; beyond that the loop hangs."""
+"""Maximum time of one reading of the tables; after it the loop counts as hung."""
 
 MANAGER_ANSWER_S: Final = 5.0
 MANAGERS_TIMEOUT_S: Final = 300.0
-"""Longest round through all Managers when none answers."""
+"""Maximum time for asking all Managers, if none answers."""
 
 pages = APIRouter()
 
 
 @pages.get("/")
 def page() -> FileResponse:
-    """The page, which holds no data."""
+    """The web page; it fetches its data by the API."""
     return FileResponse(str(STATIC / "index.html"), media_type="text/html")
 
 

@@ -136,7 +136,7 @@ def calibrate(cases: CalibrationDays) -> Calibration:
 
 
 def _check(events: Flags, years: npt.NDArray[np.int64], predictors: int) -> None:
-    """Refuse what cannot give an honest number; the rules are in the messages."""
+    """Raise an error for data that do not suffice for an estimate."""
     least = EVENT_DAYS_PER_PREDICTOR * predictors
     remedy = "add seasons, or use fewer predictors"
     if events.sum() < least:

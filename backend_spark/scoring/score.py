@@ -315,10 +315,11 @@ class CellPass:
         )
 
     def is_certain(self, at_s: int) -> bool:
-        """Whether later readings that change no flag change nothing up to a step.
+        """Whether later readings that change no flag change no step up to one.
 
-        So its rain is known for as long as that of neighbours is awaited, and no
-        sensor has a finding that is held if it becomes silent.
+        This requires known rain for `FLAG_REACH_S`, as long as late readings of
+        neighbours can change flags, and no sensor with a finding that would be held if
+        the sensor became silent.
         """
         at, begin_s = self.cell.ends_s.index(at_s), at_s - FLAG_REACH_S
         first = max(0, at + 1 - round(FLAG_REACH_S / STEP_S))

@@ -95,33 +95,35 @@ RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
 """Tables of received data, in the order of their commits."""
 
 CLAIMED: Final = (RECEIVED[0], *REVISION_TABLES)
-"""Tables that only the last job may append to."""
+"""Tables to which only the job that claimed them last may append."""
 
 CELLS_AT_ONCE: Final = 600
-"""Cells that are scored from saved states in one Spark job, whose rows are one commit.
+"""Maximum number of cells that one Spark job scores from saved states, in one commit.
 
-A stop waits for the end of a job: half a minute of CPU time."""
+A stop waits for the end of a Spark job, half a minute of CPU time."""
 
 HOT_COST: Final = 1 / 16
-"""Cost of scoring a cell from its hot state, as a part of that."""
+"""Cost of scoring a cell from its hot state, relative to scoring from a saved state."""
 
 CELLS_IN_TASK: Final = 480
-"""Cells of a task with hot states, and a quarter of them without: a task is in memory
-as a whole, and a batch that waits for a core waits for its end."""
+"""Cells of a Spark task if they have hot states, and a quarter of that if not.
+
+A task is in memory as a whole, and a batch may have to wait for its end for a core."""
 
 FLAGS_AT_ONCE: Final = 500_000
 """Changed flags in memory above which they are written before the end of a pass."""
 
 SCORED_TRANSACTION_PREFIX: Final = "scored "
-"""Prefix of the app id for the transaction in levels with the last scored batch."""
+"""Prefix of the app id under which `levels` stores the last scored batch."""
+
 ANALYSED_TRANSACTION_PREFIX: Final = "analysed "
-"""Prefix of the app id for that with the last scored import of JMA's analyses."""
+"""Prefix of the app id under which it stores the last import of JMA's analyses."""
 
 IMPORTS_AT_ONCE: Final = 50
-"""Imports of analyses whose rows are in memory at a time."""
+"""Number of imports of analyses in memory at a time."""
 
 ANALYST: Final = "JMA"
-"""Name in revisions that a later analysis causes."""
+"""Cause of the revisions that a later analysis makes necessary."""
 
 
 @dataclass(frozen=True)
