@@ -26,7 +26,7 @@ from backend_spark.analysed_rain.files import (
 )
 from backend_spark.config import KeepSection
 from backend_spark.errors import AnalysisFileError
-from backend_spark.scoring.analysed import Span
+from backend_spark.scoring.analysed_rain import Span
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
 from backend_spark.tables.maintenance import delete_old_rows, maintain_tables
@@ -36,7 +36,7 @@ from backend_spark.tables.store import Folder, is_table, open_table
 from service_runtime.files import make_folder, write_atomic
 from service_runtime.locks import acquire_lock
 from slope_science.analysed_rain import AnalysedRain, AnalysedState
-from slope_science.rain import STEPS_PER_HOUR
+from slope_science.rain_and_soil_water import STEPS_PER_HOUR
 
 TABLE: Final = "analyses"
 LOCK_FILE: Final = f".lock-{TABLE}"

@@ -77,7 +77,7 @@ from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.criteria.cell_rules import make_cell_rules
 from backend_spark.errors import CalibrationError
-from backend_spark.evaluation.chance import Calibration, read_calibration
+from backend_spark.evaluation.calibration_file import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
 from backend_spark.tables.store import tables_folder

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend_spark.errors import CalibrationError
-from backend_spark.evaluation.chance import (
+from backend_spark.evaluation.calibration_file import (
     Calibration,
     DayClass,
     LogOdds,

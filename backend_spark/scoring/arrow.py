@@ -15,7 +15,7 @@ from backend_spark.scoring.cell_state import (
     encode_state,
 )
 from backend_spark.scoring.hot_state import HotState, encode_hot
-from backend_spark.scoring.nearby import (
+from backend_spark.scoring.nearby_gauges import (
     NO_NEARBY_RAIN,
     CellDistances,
     NearbyRain,

@@ -12,7 +12,7 @@ from backend_spark.scoring.observation import (
 )
 from slope_science.findings import Finding, Judgement
 from slope_science.quality import Flag, restarted_depth_mm
-from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
+from slope_science.rain_and_soil_water import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 

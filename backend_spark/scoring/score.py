@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from backend_spark.scoring.analysed import (
+from backend_spark.scoring.analysed_rain import (
     flag_beside_analysis,
 )
 from backend_spark.scoring.cell_readings import (
@@ -53,7 +53,7 @@ from backend_spark.scoring.hot_state import (
 )
 from backend_spark.scoring.judgement import has_recent_rain, judge_step, list_doubts
 from backend_spark.scoring.movement import make_sensor_rows
-from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
+from backend_spark.scoring.nearby_gauges import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.quality import (
@@ -82,7 +82,7 @@ from slope_science.findings import (
     combine_findings,
     noticed,
 )
-from slope_science.rain import ANTECEDENT_DAYS, STEPS_PER_HOUR
+from slope_science.rain_and_soil_water import ANTECEDENT_DAYS, STEPS_PER_HOUR
 from slope_science.rain_quality import RainRecord
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backend_spark.analysed_rain.cells import score_new_analyses
 from backend_spark.config import TABLES_FOLDER
-from backend_spark.criteria.applied import AppliedChanges
+from backend_spark.criteria.applied_criteria import AppliedChanges
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring import node_summary
@@ -35,23 +35,23 @@ from backend_spark.scoring.applied_reviews import (
     AppliedReviews,
     ReviewChanges,
 )
-from backend_spark.scoring.nearby import CellPlaces
+from backend_spark.scoring.nearby_gauges import CellPlaces
 from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.streaming.changes import (
     PassCells,
     ReceivedChanges,
     UnscoredChanges,
 )
-from backend_spark.streaming.hot_files import HotFiles
-from backend_spark.streaming.hot_stamp import HotStamp
-from backend_spark.streaming.lots import (
-    LOT_RESULT,
+from backend_spark.streaming.decoding_tasks import (
+    CHUNK_RESULT,
     NODE_ROWS,
     TOUCHED_ROWS,
-    LotWorker,
+    DecodingWorker,
     result_files,
     result_rows,
 )
+from backend_spark.streaming.hot_files import HotFiles
+from backend_spark.streaming.hot_stamp import HotStamp
 from backend_spark.streaming.scoring_tasks import (
     HOT_FOLDER,
     REVISION_TABLES,
@@ -359,7 +359,7 @@ class ScoringPipeline:
         messages: DataFrame,
         names: Sequence[str],
         batch_id: int,
-        lot_batch_id: int | None,
+        task_batch_id: int | None,
         offset: LogOffset | None = None,
     ) -> None:
         """Write tables from messages, one commit each, and add the changed cells."""
@@ -369,11 +369,11 @@ class ScoringPipeline:
             for name in names
             if not once.is_committed(open_table(self.tables / name))
         ]
-        lots = LotWorker(
+        worker = DecodingWorker(
             self.tables,
             self.data,
             frozenset(missing),
-            lot_batch_id,
+            task_batch_id,
             self.max_ahead_s,
             self.horizon_s,
         )
@@ -383,9 +383,9 @@ class ScoringPipeline:
         # Spark counts parameters, and would count the self of a method.
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             shared.require()
-            return lots.process(batches)
+            return worker.process(batches)
 
-        results = messages.mapInArrow(work, format_ddl(LOT_RESULT)).toArrow()
+        results = messages.mapInArrow(work, format_ddl(CHUNK_RESULT)).toArrow()
         parts = {name: result_files(results, name) for name in missing}
         touched = ReceivedChanges.from_rows(
             result_rows(results, TOUCHED_ROWS), result_rows(results, NODE_ROWS)

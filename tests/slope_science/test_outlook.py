@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
-from slope_science.rain import (
+from slope_science.rain_and_soil_water import (
     SnakePoint,
     SoilWater,
     critical_line_margin_mm,
