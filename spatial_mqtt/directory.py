@@ -25,11 +25,11 @@ from spatial_mqtt.topics import (
 T = TypeVar("T")
 
 MAX_AREAS: Final = 256
-"""Areas of one request. A Manager compares each with all others, and every gateway and
-node gets the list: a message has space for 70,000."""
+"""Maximum number of areas in one request. A Manager compares each with all others, and
+every gateway and node gets the list; a message would have space for 70,000."""
 
 MAX_HOST_CHARS: Final = 253
-"""Of a name in DNS (RFC 1035, section 2.3.4)."""
+"""Maximum length of a DNS name (RFC 1035, section 2.3.4)."""
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, order=True):
@@ -182,7 +182,7 @@ def encode_directory_message(message: msgspec.Struct | Sequence[BrokerEntry]) ->
 
 
 def decode_gateways(payload: bytes) -> tuple[BrokerEntry, ...]:
-    """Decode the gateway list of `random_topics.GATEWAY_INFO`.
+    """Decode the gateway list of `topics.GATEWAY_INFO`.
 
     Raises:
         DirectoryError: The payload does not parse.
@@ -191,7 +191,7 @@ def decode_gateways(payload: bytes) -> tuple[BrokerEntry, ...]:
 
 
 def decode_broker_table(payload: bytes) -> BrokerTable:
-    """Decode the broker table of `random_topics.BROKER_TABLE`.
+    """Decode the broker table of `topics.BROKER_TABLE`.
 
     Raises:
         DirectoryError: The payload does not parse.
