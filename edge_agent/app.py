@@ -259,7 +259,7 @@ def make_sender(node: NodeSettings) -> SenderProfile:
 
 @dataclass(frozen=True)
 class _Shared:
-    """What several parts of a node share.
+    """Objects that several parts of a node share.
 
     Attributes:
         node: The node's settings.
@@ -405,7 +405,7 @@ def _leased_queue(node: NodeSettings) -> Queue:
 
 
 def _memory_queue(node: NodeSettings) -> Queue:
-    log.error("safe mode: [queue] is wrong, so that its file is left alone")
+    log.error("safe mode: [queue] is wrong; its file is not opened")
     return MemoryQueue(node.settings.node.id, secrets.token_hex(4), SAFE_QUEUE_BYTES)
 
 

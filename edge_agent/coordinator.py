@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 UPLINK_SILENCE_S = 60.0
 SELECTION_SILENCE_S = 60.0
 DIRECTORY_SILENCE_S = 600.0
-"""One query of all Managers and better gateways, where none answers."""
+"""Maximum time to query all Managers and better gateways, if none answers."""
 
 SLOPE_SILENCE_S = 60.0
 ALARMS_SILENCE_S = 30.0
 ALARMS_INTERVAL_S = 1.0
 REPORTS_SILENCE_S = 60.0
 UPDATE_SILENCE_S = 600.0
-"""A worn card takes minutes to read a whole bundle."""
+"""Maximum time between two heartbeats: a worn card reads a bundle for minutes."""
 
 MoveSlope = Callable[[threading.Event, Heartbeat], bool]
 """Moves a simulated slope until the event is set; returns whether its time is over."""

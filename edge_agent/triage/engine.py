@@ -134,7 +134,7 @@ class ActiveCriteria:
             return False
         if now is not None and notice.version < now.version and not accepts_older:
             rule = f"no older than the one in force ({now.version:.0f})"
-            remedy = "give it a newer version, or take the other back"
+            remedy = "give it a newer version, or withdraw the other"
             raise NoticeError("criteria.version", rule, notice.version, remedy)
         self.criteria, self._notice = _criteria(notice), notice
         return True
