@@ -23,7 +23,7 @@ from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 log = logging.getLogger(__name__)
 
 CLOCK_CHECK_S = 1.0
-"""How often the wall clock is checked for a step."""
+"""Interval at which the wall clock is checked for a step."""
 
 SCHEDULER_HEARTBEAT_S = 5.0
 SCHEDULER_SILENCE_S = 30.0

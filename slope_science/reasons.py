@@ -42,7 +42,7 @@ MAX_DEPTH = 8
 """Reasons within reasons; the rules of this version need four."""
 
 MAX_REASONS = 64
-"""Of one list that is decoded."""
+"""Maximum number of reasons in a list that is decoded."""
 
 _MAX_SHOWN = 80
 _MAX_EXACT = 2**53  # beyond, JSON readers may round an integer

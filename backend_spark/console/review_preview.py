@@ -74,7 +74,7 @@ class ReviewEffect:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[Row, Row]]) -> "ReviewEffect":
-        """Of the rows of levels before and after, by time."""
+        """Make it from pairs of rows of levels, before and after, by time."""
         changes = list(_changes(pairs))
         raised = [b["level"] for a, b in pairs if _is_raised(a, b)]
         newest = pairs[-1] if pairs else None

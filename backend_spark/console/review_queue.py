@@ -36,7 +36,7 @@ class FlaggedSpan:
         codes: Codes of the doubts.
         reasons: The doubts of the newest reading.
         from_s: Unix time of the first reading.
-        to_s: Of the last one.
+        to_s: Unix time of the last one.
         count: Number of readings.
         low: Lowest value; None without one, as a counter has none.
         high: Highest value.

@@ -56,7 +56,7 @@ CLASS_RESAMPLES: Final = 300
 """Isotonic regressions behind the intervals of the classes."""
 
 MAX_DIGITS: Final = 9
-"""Of a limit between classes."""
+"""Limit of the decimals of a score between two classes."""
 
 STATED_LIMITS: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Lower limits of the shares of a point of the reliability diagram; the first point

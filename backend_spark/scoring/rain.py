@@ -298,7 +298,7 @@ class RainPast:
 
     Attributes:
         state: State at the last step.
-        sure: The same without doubtful rain; None if there was none.
+        sure: Rain and soil water without doubtful rain; None if there was none.
         short_mm: Effective rain with a half-life of 1.5 h.
         long_mm: With 72 h.
         depths_mm: Rain of each step of the last seven days with data.

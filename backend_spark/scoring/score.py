@@ -100,12 +100,12 @@ class CellPass:
         due: Ends of the steps at which a state may be taken, ascending.
 
     Attributes:
-        cell: As given.
+        cell: Readings by kind.
         states: Rain and soil water at each step.
-        sure: The same without doubtful rain.
+        sure: States without doubtful rain.
         sources: Where the rain of a step is from, if it is not the cell's own.
         rain_holds: Hold of the level by rain at each step.
-        rules: As given.
+        rules: Rules of the cell.
         sensor_holds: Holds of the other sensors.
     """
 

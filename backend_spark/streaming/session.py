@@ -50,7 +50,7 @@ LOCAL_ENVIRONMENT: Final = {
     # Otherwise Spark resolves the name of the machine, and ends if it does not resolve.
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
-"""The same for a job that runs on one machine."""
+"""Additional environment of a job on one machine."""
 
 
 SCORING_POOL: Final = "scoring"

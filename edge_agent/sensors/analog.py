@@ -130,7 +130,7 @@ class ExtensometerSettings(AdcSettings):
 
 
 def decode_displacement(volts: float, settings: ExtensometerSettings) -> float:
-    """How far the string is out, in mm."""
+    """Extension of the string, in mm."""
     s = settings
     return s.travel_mm * (volts - s.home_v) / (s.full_v - s.home_v)
 

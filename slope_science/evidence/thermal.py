@@ -34,7 +34,7 @@ WARMTH_RANGE_DEG = 0.35
 """Largest daily range by warmth, where none is known yet."""
 
 MARGIN_SHARE = 0.5
-"""Of the range; one day is warmer than another."""
+"""Margin on each side of the range of a day, as a share of the range."""
 
 MAX_MARGIN_DEG = 0.05
 """Slow creep leaves it within six hours, after which its own past counts."""
