@@ -172,7 +172,8 @@ class IdentityCheck:
         if self._logged_s is None or abs(now_s - self._logged_s) >= LOG_EVERY_S:
             self._logged_s = now_s
             log.warning(
-                "%s says it is %s; put aside without a receipt in %s (%d so far)",
+                "%s publishes under the id %s; put aside without a receipt in %s "
+                "(%d so far)",
                 forged[0].publisher_id or "a client without a certificate name",
                 forged[0].draft.id,
                 self._path,
