@@ -161,11 +161,11 @@ def decode_reason(encoded: object, *, strict: bool = False) -> Reason:
     return _decoded(encoded, strict=strict, depth=1)
 
 
-def decode_reasons(encoded: object, *, strict: bool = False) -> tuple[Reason, ...]:
+def decode_reasons(encoded: object) -> tuple[Reason, ...]:
     """The reasons of a list of encoded forms; see `decode_reason`."""
     if not isinstance(encoded, list | tuple) or len(encoded) > MAX_REASONS:
         raise ReasonError("reasons", f"a list of at most {MAX_REASONS}", encoded)
-    return tuple(decode_reason(each, strict=strict) for each in encoded)
+    return tuple(map(decode_reason, encoded))
 
 
 def reason_to_json(reason: Reason) -> str:

@@ -393,9 +393,7 @@ def make_sender(
     )
 
 
-def render_report(
-    settings: BackendSettings, language: str, clock: Clock = time.time
-) -> str:
+def render_report(settings: BackendSettings, language: str) -> str:
     """The report of the present as a single HTML file.
 
     The console may run or not. No table is written.
@@ -403,12 +401,11 @@ def render_report(
     Args:
         settings: All settings.
         language: ``ja`` or ``en``.
-        clock: Unix time.
     """
     data, console = Path(settings.backend.data), settings.console
     limits = HoldLimits(settings.score.hold_s)
     live_state = LiveState(
-        tables_folder(settings.backend), clock, console.exercise, limits
+        tables_folder(settings.backend), time.time, console.exercise, limits
     )
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
     thresholds = _open_thresholds(settings, journal)

@@ -40,15 +40,13 @@ class SpaceReserve:
 
     Args:
         queue: The queue file.
-        size_bytes: Its size.
 
     Attributes:
         is_allocated: Whether the file is allocated, as far as this process knows.
     """
 
-    def __init__(self, queue: Path, size_bytes: int = RESERVE_BYTES) -> None:
+    def __init__(self, queue: Path) -> None:
         self._path = Path(f"{queue}.reserve")
-        self._size_bytes = size_bytes
         self._lock = threading.Lock()
         self.is_allocated = False
         self.allocate()
@@ -71,15 +69,15 @@ class SpaceReserve:
             return self.is_allocated
 
     def _create(self) -> bool:
-        if self._path.exists() and self._path.stat().st_size == self._size_bytes:
+        if self._path.exists() and self._path.stat().st_size == RESERVE_BYTES:
             return True
         disk = os.statvfs(self._path.parent)
         # Twice the size: the reserve must not fill the disk itself.
-        if disk.f_bavail * disk.f_frsize < 2 * self._size_bytes:
+        if disk.f_bavail * disk.f_frsize < 2 * RESERVE_BYTES:
             return False
         try:
             with self._path.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, self._size_bytes)
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError:
             self._path.unlink(missing_ok=True)
             return False

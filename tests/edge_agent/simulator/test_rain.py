@@ -104,7 +104,7 @@ def test_dates_select_rows(tmp_path: Path) -> None:
         ),
         ("time,mm\n2010-01-01 00:00,-1\n", "zero or more, got '-1'"),
         ("time,mm\nyesterday,1\n", r"row 2 column 'time' must be an ISO time, got"),
-        ("when,mm\n1,1\n", "name the time column; the file has when, mm"),
+        ("when,mm\n1,1\n", "rename its column of times; the file has when, mm"),
         ("time,inch\n1,1\n", "column 'mm' must be a column of the file"),
         ("time,mm\n2010-01-01,1\n", "give step_s"),
         (
