@@ -244,11 +244,7 @@ class ScoreSection:
         7 * 86_400.0,
     )
     reviews: str | None = key(
-        KeyRule(
-            "File of the console's reviews of readings, DATA/console/reviews.json; "
-            "absent: reviews change no level."
-        ),
-        None,
+        KeyRule("Reviews of readings: DATA/console/reviews.json; absent: none."), None
     )
 
 

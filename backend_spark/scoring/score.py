@@ -317,9 +317,8 @@ class CellPass:
     def is_certain(self, at_s: int) -> bool:
         """Whether later readings that change no flag change no step up to one.
 
-        This requires known rain for `FLAG_REACH_S`, as long as late readings of
-        neighbours can change flags, and no sensor with a finding that would be held if
-        the sensor became silent.
+        The rain of `FLAG_REACH_S`, in which late readings of neighbours can change
+        flags, is known, and no sensor has a finding that is held if it becomes silent.
         """
         at, begin_s = self.cell.ends_s.index(at_s), at_s - FLAG_REACH_S
         first = max(0, at + 1 - round(FLAG_REACH_S / STEP_S))
