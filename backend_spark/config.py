@@ -209,7 +209,9 @@ class ScoreSection:
     max_segments_per_batch: int = key(
         KeyRule("Maximum number of log segments in a batch.", low=1, high=100_000), 200
     )
-    horizon_days: int = key(KeyRule("How far back rain counts.", "days", 1, 400), 60)
+    horizon_days: int = key(
+        KeyRule("Age up to which rain is counted.", "days", 1, 400), 60
+    )
     max_ahead_s: int = key(
         KeyRule(
             "A message dated further after its receipt is timed by its receipt, less "
@@ -241,7 +243,9 @@ class ScoreSection:
         ),
         7 * 86_400.0,
     )
-    reviews: str | None = key(KeyRule("Decisions: DATA/console/reviews.json."), None)
+    reviews: str | None = key(
+        KeyRule("Reviews of readings: DATA/console/reviews.json; absent: none."), None
+    )
 
 
 @dataclass(frozen=True)
@@ -346,10 +350,10 @@ class NotifySection:
 
 
 def check_networks(networks: tuple[str, ...]) -> None:
-    """Refuse what is neither an address nor a network.
+    """Check addresses and networks.
 
     Raises:
-        FieldError: One is neither.
+        FieldError: One is neither an address nor a network.
     """
     for network in networks:
         try:
@@ -448,11 +452,11 @@ class ConsoleSection:
         None,
     )
     notifications: tuple[NotificationSection, ...] = key(
-        KeyRule("Whom the console notifies of events."), ()
+        KeyRule("Rules: which events the console notifies, and to which receivers."), ()
     )
 
     def __post_init__(self) -> None:
-        """Refuse two rules of one name: the delivery log could not tell them apart."""
+        """Refuse two rules of one name: the delivery log names rules only."""
         if self.oidc is not None:
             check_beside_oidc(self.accounts, self.address)
         names = [rule.name for rule in self.notifications]

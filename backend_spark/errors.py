@@ -17,7 +17,10 @@ BackendError
 ├── BatchAbandonedError  also RuntimeError  a batch must be run again
 ├── SupersededError      also RuntimeError  another job has claimed the tables
 ├── UnsharedFolderError  also RuntimeError  an executor does not see a folder
-└── UnfinishedReplayError  also RuntimeError  a replay left tables half rebuilt
+├── UnfinishedReplayError  also RuntimeError  a replay left tables half rebuilt
+├── PostgisSetupError    also ValueError    a copy in PostGIS is not set up
+├── PostgisUnavailableError  also ConnectionError  its database does not answer
+└── BackupError          also ValueError    a backup cannot be made or restored
 
 A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`.
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from backend_spark.criteria.jma import read_amedas, split_hours
 from backend_spark.errors import RainTableError
-from slope_science.rain import TEN_MINUTES_H, SoilWater, rain_60min
+from slope_science.rain_and_soil_water import TEN_MINUTES_H, SoilWater, rain_60min
 
 HEADER = "step,rain_mm,r60_mm,s1_mm,s2_mm,s3_mm,swi_mm"
 STANDARD_INPUT = "-"

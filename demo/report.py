@@ -63,7 +63,7 @@ def summary(
         },
         "by_priority": {
             str(priority): _by_priority(verdict, priority)
-            for priority in LADDER.descending()
+            for priority in LADDER.descending
         },
         "cells": [
             {"token": c.token, "level": c.level, "reasons": list(c.reasons)}

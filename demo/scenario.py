@@ -187,7 +187,7 @@ rate_bytes_per_s = {LINK_BYTES_PER_S}
 [queue]
 path = "{folder}/{plan.id}.db"
 max_bytes = 20_000_000
-# The witness counts every put, so none may wait in memory for a kill.
+# The demo counts every put, so none may be in memory only when a node is killed.
 window_s = 0
 
 [sampling]

@@ -132,7 +132,7 @@ class System:
         )
 
     def verdict(self) -> Verdict:
-        """Return the witness's verdict."""
+        """Compare the messages that were put with the log and the gold table."""
         to_real = ToReal(self.storm.start.timestamp(), self.epoch_s, self.storm.speedup)
         return judge(self.put(), self.backend / "log", self.scored(), to_real)
 

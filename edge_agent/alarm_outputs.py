@@ -3,7 +3,7 @@
 The level is the highest of the node's own rules and of the notices for its position,
 so a lamp at the road works while the backend, the gateway or the link is down. When a
 notice of level 3 or more expires without withdrawal, the level is unknown: an output
-that is not on then flashes briefly, again and again, instead of looking like calm.
+that is not on then flashes briefly and repeatedly, because off would mean no danger.
 One that was on for its longest time flashes likewise while the level lasts.
 """
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpiozero import Device
 
-from edge_agent.agent import Agent
 from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock, SystemClock
 from edge_agent.config import NodeSettings
@@ -37,6 +36,7 @@ from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.safe_mode import RecoveredSettings, make_report, report_periodically
 from edge_agent.sampler import TRIAGE_STATE, NodeIdentity, Sampler, make_draft
+from edge_agent.sampling_loop import SamplingLoop
 from edge_agent.schedule import ClockStepDetector, SamplingPolicy
 from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.buses import Buses
@@ -259,7 +259,7 @@ def make_sender(node: NodeSettings) -> SenderProfile:
 
 @dataclass(frozen=True)
 class _Shared:
-    """What several parts of a node share.
+    """Objects that several parts of a node share.
 
     Attributes:
         node: The node's settings.
@@ -359,14 +359,14 @@ def _parts(shared: _Shared, backend: HardwareBackend) -> NodeParts:
     alarms = AlarmOutputs(node.settings.alarm, backend.pin_factory, time.monotonic)
 
     def on_event(name: str) -> None:
-        agent.on_event(name)
+        sampling.on_event(name)
 
     opened = open_node_sensors(
         node, backend, _hardware(backend, shared.queue.get_state, on_event)
     )
     site = NodeIdentity(node.settings.node.id, find_node_cell(node), backend.clock)
     sampler = Sampler(opened, _triage(shared), shared.queue, site)
-    agent = Agent(
+    sampling = SamplingLoop(
         sampler,
         opened,
         _sampling_policy(node),
@@ -384,7 +384,7 @@ def _parts(shared: _Shared, backend: HardwareBackend) -> NodeParts:
         alarms,
         opened,
         sampler,
-        agent,
+        sampling,
         backend.clock,
         machine,
         backend.move_slope,
@@ -405,7 +405,7 @@ def _leased_queue(node: NodeSettings) -> Queue:
 
 
 def _memory_queue(node: NodeSettings) -> Queue:
-    log.error("safe mode: [queue] is wrong, so that its file is left alone")
+    log.error("safe mode: [queue] is wrong; its file is not opened")
     return MemoryQueue(node.settings.node.id, secrets.token_hex(4), SAFE_QUEUE_BYTES)
 
 

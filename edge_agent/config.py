@@ -96,7 +96,7 @@ class UplinkSection(LinkSection):
     )
     gather_s: float = key(
         KeyRule(
-            "How long messages of priority 1 and 2 are held back to share a "
+            "Maximum time that messages of priority 1 and 2 wait to share a "
             "publication; 0 sends each at once.",
             "s",
             low=0,
@@ -119,7 +119,7 @@ class QueueSection(BaseQueueSection):
     path: str = key(KeyRule("File of the queue."), "/var/lib/yamamori/queue.db")
     window_s: float = key(
         KeyRule(
-            "How long a message of priority 1 to 3 may stay in memory before it is "
+            "Maximum time that a message of priority 1 to 3 is in memory before it is "
             "written to disk; 4 and 5 are always written at once, with 0 all are.",
             "s",
             low=0,
@@ -163,10 +163,13 @@ class PowerSection:
         KeyRule("Voltage below which the node saves power.", "V", low=1, high=60), 11.8
     )
     well_v: float = key(
-        KeyRule("Voltage from which it no longer does.", "V", low=1, high=60), 12.4
+        KeyRule("Voltage from which it stops saving power.", "V", low=1, high=60), 12.4
     )
     stretch: float = key(
-        KeyRule("Factor by which intervals are longer meanwhile.", low=1, high=60), 5.0
+        KeyRule(
+            "Factor of the sampling intervals while it saves power.", low=1, high=60
+        ),
+        5.0,
     )
 
     def __post_init__(self) -> None:
@@ -257,7 +260,9 @@ class SimulationSection:
 
     start: str = key(KeyRule("Time at which the simulation begins.", check=parse_time))
     epoch_unix_s: float | None = key(
-        KeyRule("Real time of that moment; absent is the agent's start.", "s", low=0),
+        KeyRule(
+            "Unix time of that moment; absent: the start of the agent.", "s", low=0
+        ),
         None,
     )
     speedup: float = key(
@@ -267,7 +272,7 @@ class SimulationSection:
         KeyRule("Shape of an invented storm.", choices=STORM_SHAPES), "peaked"
     )
     duration_h: float = key(
-        KeyRule("How long it rains.", "h", low=0.2, high=2000), 24.0
+        KeyRule("Duration of the rain.", "h", low=0.2, high=2000), 24.0
     )
     total_mm: float = key(
         KeyRule("Rain of the whole storm.", "mm", low=0, high=3000), 200.0
@@ -275,27 +280,39 @@ class SimulationSection:
     rain_csv: str | None = key(
         KeyRule("File of recorded rain, instead of a storm."), None
     )
-    rain_column: str = key(KeyRule("Its column of depths."), "rain_mm")
+    rain_column: str = key(KeyRule("Column of that file with the depths."), "rain_mm")
     first_date: str | None = key(KeyRule("First date of the record to use."), None)
     last_date: str | None = key(KeyRule("Last date of the record to use."), None)
     failure_after_h: float | None = key(
-        KeyRule("When the slope fails; absent is never.", "h", low=0, high=10_000), None
+        KeyRule(
+            "Time until the slope fails; absent: it does not.", "h", low=0, high=10_000
+        ),
+        None,
     )
     onset_h: float = key(
         KeyRule(
-            "How long before that the creep accelerates.", "h", low=0.1, high=10_000
+            "Time before the failure in which the creep accelerates.",
+            "h",
+            low=0.1,
+            high=10_000,
         ),
         12.0,
     )
     wire_break_after_h: float | None = key(
         KeyRule(
-            "When the wire is cut; absent is at the failure.", "h", low=0, high=10_000
+            "Time until the wire is cut; absent: at the failure.",
+            "h",
+            low=0,
+            high=10_000,
         ),
         None,
     )
     stop_after_h: float | None = key(
         KeyRule(
-            "When sampling stops; the uplink keeps sending.", "h", low=0, high=10_000
+            "Time until sampling stops; the uplink keeps sending.",
+            "h",
+            low=0,
+            high=10_000,
         ),
         None,
     )

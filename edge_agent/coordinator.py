@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_agent.agent import Agent
 from edge_agent.alarm_outputs import AlarmOutputs
 from edge_agent.clock import Clock
 from edge_agent.drills import Drills
 from edge_agent.notices import Notices
 from edge_agent.queue.base import Queue
 from edge_agent.sampler import Sampler
+from edge_agent.sampling_loop import SamplingLoop
 from edge_agent.sensors.base import Sensor
 from edge_agent.status import HealthSnapshot, StatusInputs, make_status, save_status
 from edge_agent.triage.engine import TriageResult
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 UPLINK_SILENCE_S = 60.0
 SELECTION_SILENCE_S = 60.0
 DIRECTORY_SILENCE_S = 600.0
-"""One query of all Managers and better gateways, where none answers."""
+"""Maximum time to query all Managers and better gateways, if none answers."""
 
 SLOPE_SILENCE_S = 60.0
 ALARMS_SILENCE_S = 30.0
 ALARMS_INTERVAL_S = 1.0
 REPORTS_SILENCE_S = 60.0
 UPDATE_SILENCE_S = 600.0
-"""A worn card takes minutes to read a whole bundle."""
+"""Maximum time between two heartbeats: a worn card reads a bundle for minutes."""
 
 MoveSlope = Callable[[threading.Event, Heartbeat], bool]
 """Moves a simulated slope until the event is set; returns whether its time is over."""
@@ -59,7 +59,7 @@ class NodeParts:
         alarms: The alarm outputs.
         sensors: All sensors, open.
         sampler: Makes messages of the sensors' readings.
-        agent: Runs the sampler on a schedule.
+        sampling: Runs the sampler on a schedule.
         clock: The node's clock; simulated together with the slope.
         machine_clock: The clock of the machine.
         move_slope: Moves the simulated slope; None for real pins.
@@ -74,7 +74,7 @@ class NodeParts:
     alarms: AlarmOutputs
     sensors: Sequence[Sensor]
     sampler: Sampler
-    agent: Agent
+    sampling: SamplingLoop
     clock: Clock
     machine_clock: Clock
     move_slope: MoveSlope | None = None
@@ -123,7 +123,7 @@ class Coordinator:
         self.on_notice()
         for name, silence_s, loop in self._loops():
             start_watched_loop(self._pulse, name, silence_s, loop)
-        parts.agent.run()
+        parts.sampling.run()
         self._stop.set()
         parts.uplink.stop()
         for sensor in parts.sensors:
@@ -133,7 +133,7 @@ class Coordinator:
 
     def stop(self) -> None:
         """End `run`."""
-        self._parts.agent.stop()
+        self._parts.sampling.stop()
 
     def on_sample(self, assessment: TriageResult, readings: Sequence[Reading]) -> None:
         """Send what was queued, and adapt the sampling to level and battery."""
@@ -143,7 +143,9 @@ class Coordinator:
         self._battery_v = self._battery_v if battery_v is None else battery_v
         self._level = assessment.level
         self._assessment = assessment
-        self._parts.agent.adapt_rate(max(self._level, self._notice_level()), battery_v)
+        self._parts.sampling.adapt_rate(
+            max(self._level, self._notice_level()), battery_v
+        )
 
     def on_notice(self, withdrawn: bool = False) -> None:
         """Apply the criteria and the level of the notices.
@@ -153,7 +155,7 @@ class Coordinator:
         """
         criteria = self._parts.notices.criteria()
         self._parts.sampler.apply_criteria(criteria, withdrawn=withdrawn)
-        self._parts.agent.adapt_rate(max(self._level, self._notice_level()))
+        self._parts.sampling.adapt_rate(max(self._level, self._notice_level()))
 
     def health_snapshot(self) -> HealthSnapshot:
         """What the node reports of itself now."""
@@ -265,4 +267,4 @@ class Coordinator:
     def _move_slope(self, beat: Heartbeat) -> None:
         move_slope = self._parts.move_slope
         if move_slope is not None and move_slope(self._stop, beat):
-            self._parts.agent.pause_sampling()
+            self._parts.sampling.pause_sampling()

@@ -3,7 +3,7 @@
 They are received from the link, stored for the next start and expire by themselves. A
 notice of level 3 or more is renewed or withdrawn as long as its publisher works. If one
 expires instead, the publisher or the way from it is gone, and the level of the area is
-unknown, not calm.
+unknown, not low.
 """
 
 import json

@@ -32,7 +32,7 @@ from click.testing import CliRunner
 from backend_spark.cli.evaluate import evaluate
 from backend_spark.errors import CalibrationError, RainTableError
 from backend_spark.evaluation.calibration import CalibrationDays, calibrate
-from backend_spark.evaluation.chance import Calibration
+from backend_spark.evaluation.calibration_file import Calibration
 from backend_spark.evaluation.resampling import DayBootstrap
 
 ROOT: Final = Path(__file__).parents[1]

@@ -26,11 +26,14 @@ from gateway_daemon.config import (
     parse_broker_info,
 )
 from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
-from gateway_daemon.gateway.downstream import Downstream, receiving_session
+from gateway_daemon.gateway.downstream import (
+    DeliveryParser,
+    Downstream,
+    receiving_session,
+)
 from gateway_daemon.gateway.egress import Egress, Lane
 from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
-from gateway_daemon.gateway.ingress_messages import DeliveryParser
 from gateway_daemon.gateway.load_report import CpuMeter, LoadReporter, TopicMeter
 from gateway_daemon.gateway.manager_link import ManagerLink
 from gateway_daemon.gateway.metrics import GatewayMetrics

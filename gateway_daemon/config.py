@@ -298,11 +298,14 @@ class AutoscaleSection:
         KeyRule("Time between two decisions, to observe the effect.", "s", low=0), 60.0
     )
     calm_s: float = key(
-        KeyRule("Time an area must be calm before it is joined.", "s", low=0), 600.0
+        KeyRule("Time an area must be calm before a split is undone.", "s", low=0),
+        600.0,
     )
     calm_ratio: float = key(
         KeyRule(
-            "Calm is below this share of a limit and of the own peak.", low=0, high=1
+            "An area is calm below this share of the limits and of its own peak.",
+            low=0,
+            high=1,
         ),
         0.3,
     )

@@ -6,9 +6,10 @@ manifest. The signature is verified before anything is written or a size from th
 is trusted, and the written root is read back before it can be booted.
 
 ``update.pub`` in the image lists the keys that may sign. Its first key, whose private
-half is kept offline, may also take trust back by two fields of the manifest: `revoked`,
-ids of keys that are never accepted again, and `from_epoch`, below which no image is
-installed again. A bundle without a root does only this. The node stores both.
+half is kept offline, may also revoke keys and images by two fields of the manifest:
+`revoked`, ids of keys that are never accepted again, and `from_epoch`, the lowest epoch
+of images that may still be installed. A bundle without a root does only this. The node
+stores both fields.
 """
 
 import argparse
@@ -78,7 +79,7 @@ def make(
     revoked: Iterable[str] = (),
     from_epoch: int | None = None,
 ) -> None:
-    """Write a bundle; without a root one that only takes trust back."""
+    """Write a bundle; without a root, one that only revokes."""
     content: dict[str, Any] = dict(facts)
     if root is not None:
         with root.open("rb") as file:
@@ -114,7 +115,7 @@ def apply(
         slot: Device of the slot that does not run.
         ours: Description of the running image.
         keys: Public keys of the running image.
-        trust: File of what was taken back.
+        trust: File of the revoked keys and epochs.
 
     Returns:
         A sentence for the report, and whether there is a root to boot.
@@ -210,7 +211,7 @@ def _check(
 
 
 def _read_trust(path: Path) -> dict[str, Any]:
-    """What was taken back; a damaged file is an error, not a pardon."""
+    """Revoked keys and epochs; a damaged file is an error, or it would end them."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -350,7 +351,7 @@ def _parse_arguments() -> argparse.Namespace:
     maker = commands.add_parser("make")
     for name in ("about", "key", "out"):
         maker.add_argument(f"--{name}", type=Path, required=True)
-    maker.add_argument("--root", type=Path, help="absent: only take trust back")
+    maker.add_argument("--root", type=Path, help="absent: only revoke")
     maker.add_argument(
         "--revoke", type=Path, action="append", default=[], help="public key, PEM"
     )

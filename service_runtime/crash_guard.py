@@ -24,12 +24,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, ParamSpec, Self, TypeVar
 
 from service_runtime.files import make_folder, write_atomic
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 KERNEL_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -151,11 +152,18 @@ class CrashGuard:
         if self._suspects and self._suspects.pop(self._digest, None) is not None:
             self._write_suspects()
 
-    def decode(self, topic: str, payload: bytes, decode: Callable[[], T]) -> T | None:
+    def decode(
+        self,
+        topic: str,
+        payload: bytes,
+        decode: Callable[P, T],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T | None:
         """Decode a message between `begin` and `end`; None if it is put aside."""
         if not self.begin(topic, payload):
             return None
-        decoded = decode()
+        decoded = decode(*args, **options)
         self.end()
         return decoded
 

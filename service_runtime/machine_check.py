@@ -1,8 +1,8 @@
 """Machine check: what a program needs on this machine, and what is missing of it.
 
-Each check looks at one thing and returns findings: what is well, what deserves a look,
-and what must be mended, with the remedy. Nothing is changed, and no MQTT session is
-opened: with a daemon's certificate it would end the daemon's own.
+Each check covers one subject and returns findings: what is in order, what should be
+looked at, and what must be repaired, with the remedy. Nothing is changed, and no MQTT
+session is opened: with a daemon's certificate it would end the daemon's own session.
 """
 
 import ctypes
@@ -67,8 +67,8 @@ class MachineFinding:
     """What a check found.
 
     Attributes:
-        state: Whether to mend something.
-        text: A sentence for a person; of a problem with rule, value and remedy.
+        state: Severity.
+        text: A sentence for the operator; of a problem with rule, value and remedy.
     """
 
     state: FindingState

@@ -22,7 +22,7 @@ from slope_science.reasons import Reason
 SOURCE: Final = "JMA"
 HOUR_FACTOR: Final = 5.0
 HOUR_MIN_MM: Final = 10.0
-"""Of the greater of both in an hour."""
+"""Minimum rain of an hour, of the greater of gauge and analysis, to be compared."""
 
 DAY_FACTOR: Final = 3.0
 DAY_MIN_MM: Final = 30.0

@@ -67,16 +67,15 @@ def fit_velocity(
 
 
 def fit_velocities(
-    times_h: Sequence[float], moved_mm: Sequence[float], span_h: float = VELOCITY_SPAN_H
+    times_h: Sequence[float], moved_mm: Sequence[float]
 ) -> list[Velocity]:
-    """Speed at each reading with a full span of readings before it.
+    """Speed at each reading with a span of `VELOCITY_SPAN_H` before it.
 
     Args:
         times_h: Times of the readings, ascending.
         moved_mm: Displacements at these times.
-        span_h: Length of past readings that each speed is fitted to.
     """
-    found = []
+    found, span_h = [], VELOCITY_SPAN_H
     for end, end_h in enumerate(times_h):
         begin = next(i for i, t in enumerate(times_h) if t >= end_h - span_h * 1.001)
         if end_h - times_h[begin] >= span_h * 0.75:
@@ -105,21 +104,18 @@ def tangent_angle_deg(mm_per_h: float, steady_mm_per_h: float) -> float:
     return math.degrees(math.atan(mm_per_h / steady_mm_per_h))
 
 
-def thin_out(
-    speeds: Sequence[Velocity], spacing_h: float = VELOCITY_SPACING_H
-) -> list[Velocity]:
-    """Thin out speeds to a minimum spacing, starting from the last one.
+def thin_out(speeds: Sequence[Velocity]) -> list[Velocity]:
+    """Thin out speeds to a spacing of `VELOCITY_SPACING_H`, starting from the last one.
 
     Speeds from nearly the same readings always lie on a line and would pass the R2
     gate.
 
     Args:
         speeds: Ascending in time.
-        spacing_h: Minimum spacing.
     """
     kept: list[Velocity] = []
     for speed in reversed(speeds):
-        if not kept or kept[-1].at_h - speed.at_h >= spacing_h * 0.95:
+        if not kept or kept[-1].at_h - speed.at_h >= VELOCITY_SPACING_H * 0.95:
             kept.append(speed)
     return kept[::-1]
 

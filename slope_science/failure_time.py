@@ -27,7 +27,7 @@ from slope_science.reasons import Reason
 from slope_science.statistics import fit_line, student_t_quantile
 
 MIN_EXPONENT, MAX_EXPONENT = 1.5, 2.2
-"""Of Fukuzono's flume tests."""
+"""Range of the exponent in Fukuzono's flume tests."""
 
 FIT_SPAN_H = 48.0
 """Longest span of past readings that the law is fitted to."""

@@ -133,23 +133,3 @@ def _basis(level: int, criteria: Criteria) -> Reason | None:
     if level == EMERGENCY and criteria.special_assumed:
         return _ASSUMED_CRITERION
     return criteria.basis
-
-
-def compute_municipality_level(
-    levels: Iterable[int | None], min_cells: int = 1
-) -> int | None:
-    """Level of a municipality: the highest one that enough of its cells reach.
-
-    Args:
-        levels: Levels of its cells; None is no judgement.
-        min_cells: Minimum number of cells at that level or above.
-
-    Returns:
-        None without a judged cell.
-    """
-    if min_cells < 1:
-        raise ScienceError("least_cells", "1 or more", min_cells)
-    known = sorted((level for level in levels if level is not None), reverse=True)
-    if not known:
-        return None
-    return known[min_cells - 1] if len(known) >= min_cells else LOWEST

@@ -19,7 +19,6 @@ from operator import mul
 
 PRECAUTION_DEG_PER_H = 0.01
 WARNING_DEG_PER_H = 0.1
-WINDOW_H = 1.0
 MIN_POINTS = 4
 FALSE_SHARE = 1e-3
 """Share of windows in which noise alone may exceed the bound."""

@@ -10,7 +10,7 @@ is our proposal.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from slope_science.rain import LOOK_AHEAD_STEPS
+from slope_science.rain_and_soil_water import LOOK_AHEAD_STEPS
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english_list
 from slope_science.reasons import Reason

@@ -42,7 +42,7 @@ MAX_DEPTH = 8
 """Reasons within reasons; the rules of this version need four."""
 
 MAX_REASONS = 64
-"""Of one list that is decoded."""
+"""Maximum number of reasons in a list that is decoded."""
 
 _MAX_SHOWN = 80
 _MAX_EXACT = 2**53  # beyond, JSON readers may round an integer
@@ -161,11 +161,11 @@ def decode_reason(encoded: object, *, strict: bool = False) -> Reason:
     return _decoded(encoded, strict=strict, depth=1)
 
 
-def decode_reasons(encoded: object, *, strict: bool = False) -> tuple[Reason, ...]:
+def decode_reasons(encoded: object) -> tuple[Reason, ...]:
     """The reasons of a list of encoded forms; see `decode_reason`."""
     if not isinstance(encoded, list | tuple) or len(encoded) > MAX_REASONS:
         raise ReasonError("reasons", f"a list of at most {MAX_REASONS}", encoded)
-    return tuple(decode_reason(each, strict=strict) for each in encoded)
+    return tuple(map(decode_reason, encoded))
 
 
 def reason_to_json(reason: Reason) -> str:

@@ -42,11 +42,6 @@ class RegressionLine:
         """Standard error of the slope."""
         return math.sqrt(self.variance / self.spread)
 
-    @property
-    def sigma_at_mean(self) -> float:
-        """Standard error of the value at the mean time."""
-        return math.sqrt(self.variance / self.points)
-
 
 def fit_line(times: Sequence[float], values: Sequence[float]) -> RegressionLine | None:
     """Fit a line; None with fewer than `MIN_LINE_POINTS` or no spread in time.

@@ -25,11 +25,11 @@ from spatial_mqtt.topics import (
 T = TypeVar("T")
 
 MAX_AREAS: Final = 256
-"""Areas of one request. A Manager compares each with all others, and every gateway and
-node gets the list: a message has space for 70,000."""
+"""Maximum number of areas in one request. A Manager compares each with all others, and
+every gateway and node gets the list; a message would have space for 70,000."""
 
 MAX_HOST_CHARS: Final = 253
-"""Of a name in DNS (RFC 1035, section 2.3.4)."""
+"""Maximum length of a DNS name (RFC 1035, section 2.3.4)."""
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, order=True):
@@ -181,93 +181,70 @@ def encode_directory_message(message: msgspec.Struct | Sequence[BrokerEntry]) ->
     return msgspec.json.encode(message)
 
 
-def decode_gateways(payload: bytes) -> tuple[BrokerEntry, ...]:
-    """Decode the gateway list of `random_topics.GATEWAY_INFO`.
+def decode_directory_message(payload: bytes, form: type[T], what: str) -> T:
+    """Decode a directory message; so do the functions below for one form each.
+
+    Args:
+        payload: JSON.
+        form: Its type.
+        what: Its name, for the error.
 
     Raises:
         DirectoryError: The payload does not parse.
     """
+    try:
+        return decode_json(payload, form)
+    except DECODE_ERRORS as error:
+        raise DirectoryError(what, f"JSON of its form ({error})", payload) from error
+
+
+def decode_gateways(payload: bytes) -> tuple[BrokerEntry, ...]:
+    """Decode the gateway list of `topics.GATEWAY_INFO`."""
     return decode_directory_message(payload, tuple[BrokerEntry, ...], "gateway list")
 
 
 def decode_broker_table(payload: bytes) -> BrokerTable:
-    """Decode the broker table of `random_topics.BROKER_TABLE`.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
+    """Decode the broker table of `topics.BROKER_TABLE`."""
     return decode_directory_message(payload, BrokerTable, "broker table")
 
 
 def decode_version(payload: bytes) -> int:
-    """Decode the version on `topics.BROKER_READY`.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
+    """Decode the version on `topics.BROKER_READY`."""
     return decode_directory_message(payload, int, "table version")
 
 
 def decode_gateway_notice(payload: bytes) -> GatewayNotice:
-    """Decode a gateway's notice.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
+    """Decode a gateway's notice."""
     return decode_directory_message(payload, GatewayNotice, "gateway notice")
 
 
 def decode_gateway_location(payload: bytes) -> GatewayLocation:
-    """Decode the position of a gateway.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
+    """Decode the position of a gateway."""
     return decode_directory_message(payload, GatewayLocation, "gateway's place")
 
 
 def decode_gateway_reference(payload: bytes) -> BrokerInfo:
-    """Decode a reference to a gateway.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
+    """Decode a reference to a gateway."""
     return decode_directory_message(payload, GatewayReference, "gateway").broker_info
 
 
 def decode_gateway_heartbeat(payload: bytes) -> GatewayHeartbeat:
-    """Decode the heartbeat of a gateway.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
+    """Decode the heartbeat of a gateway."""
     return decode_directory_message(payload, GatewayHeartbeat, "gateway")
 
 
 def decode_broker_heartbeat(payload: bytes) -> BrokerHeartbeat:
-    """Decode the heartbeat of a distributed broker.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
+    """Decode the heartbeat of a distributed broker."""
     return decode_directory_message(payload, BrokerHeartbeat, "broker heartbeat")
 
 
 def decode_area_setting(payload: bytes) -> AreaSetting:
-    """Decode an area setting in its newer or older form.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
+    """Decode an area setting in its newer or older form."""
     return decode_directory_message(payload, AreaSetting, "area setting")
 
 
 def decode_broker_entry(payload: bytes) -> BrokerEntry:
-    """Decode a distributed broker to add.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
+    """Decode a distributed broker to add."""
     return decode_directory_message(payload, BrokerEntry, "broker entry")
 
 
@@ -313,20 +290,3 @@ def find_responsible_broker(
     if not near:
         return None
     return max(near, key=lambda entry: len(entry.topic)).broker_info
-
-
-def decode_directory_message(payload: bytes, form: type[T], what: str) -> T:
-    """Decode a message of gateways, brokers and Managers.
-
-    Args:
-        payload: JSON.
-        form: Its type.
-        what: Its name, for the error.
-
-    Raises:
-        DirectoryError: The payload does not parse.
-    """
-    try:
-        return decode_json(payload, form)
-    except DECODE_ERRORS as error:
-        raise DirectoryError(what, f"JSON of its form ({error})", payload) from error

@@ -15,6 +15,7 @@ Source of the QoS policy: seed 004; MQTT 5.0 section 3.8.4.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from service_runtime.errors import FieldError
 from spatial_mqtt.errors import PriorityError
@@ -35,7 +36,7 @@ class Ladder:
     default: int = 1
     urgent_from: int = 4
 
-    @property
+    @cached_property
     def top(self) -> int:
         """The most urgent priority."""
         return len(self.names)
@@ -64,6 +65,7 @@ class Ladder:
         """Priorities that are not urgent, from the lowest."""
         return range(1, self.urgent_from)
 
+    @cached_property
     def descending(self) -> range:
         """Priorities from the most urgent to the least."""
         return range(self.top, 0, -1)

@@ -110,7 +110,7 @@ class TableMessage:
     Attributes:
         node: Id of the node.
         latitude: Position of the node, in degrees.
-        longitude: Likewise.
+        longitude: Position of the node, in degrees.
         at_s: Unix time of the readings, by the node's clock.
         received_s: Unix time of the receipt.
         synchronised: Whether the node's clock was set.

@@ -220,7 +220,7 @@ def cell_publication_topics(name: str, cell: str) -> tuple[ForwardTopic, ...]:
     """
     if cell.count("/") <= TOPIC_LEVEL:
         return (ForwardTopic(cell + "/#", publisher=name),)
-    priorities = (None, *LADDER.descending())
+    priorities = (None, *LADDER.descending)
     return tuple(ForwardTopic(cell, priority, name) for priority in priorities)
 
 

@@ -26,7 +26,7 @@ from backend_spark.analysed_rain.files import (
 )
 from backend_spark.config import KeepSection
 from backend_spark.errors import AnalysisFileError
-from backend_spark.scoring.analysed import Span
+from backend_spark.scoring.analysed_rain import Span
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.delta_writer import commit_files, create_tables, write_file
 from backend_spark.tables.maintenance import delete_old_rows, maintain_tables
@@ -36,7 +36,7 @@ from backend_spark.tables.store import Folder, is_table, open_table
 from service_runtime.files import make_folder, write_atomic
 from service_runtime.locks import acquire_lock
 from slope_science.analysed_rain import AnalysedRain, AnalysedState
-from slope_science.rain import STEPS_PER_HOUR
+from slope_science.rain_and_soil_water import STEPS_PER_HOUR
 
 TABLE: Final = "analyses"
 LOCK_FILE: Final = f".lock-{TABLE}"
@@ -300,7 +300,7 @@ class TableAnalyses:
     max_age_s: float
 
     def state(self, at_s: float, max_age_s: float | None = None) -> AnalysedState:
-        """See `scoring.analysed.CellAnalyses`."""
+        """See `scoring.analysed_rain.CellAnalyses`."""
         from_s = at_s - (self.max_age_s if max_age_s is None else max_age_s)
         index, rain = (
             self._spans(product, from_s, at_s, at_s)
@@ -315,11 +315,11 @@ class TableAnalyses:
         )
 
     def hours(self, from_s: float, to_s: float, known_s: float) -> Mapping[int, Span]:
-        """See `scoring.analysed.CellAnalyses`."""
+        """See `scoring.analysed_rain.CellAnalyses`."""
         return self._spans(Product.RAIN, from_s, to_s, known_s)
 
     def step_rain(self, end_s: int, known_s: float = math.inf) -> AnalysedRain | None:
-        """See `scoring.analysed.CellAnalyses`.
+        """See `scoring.analysed_rain.CellAnalyses`.
 
         Of the hours that contain the step the one of the clock hour is used, so that
         its six steps add up to it, else the first; without one the newest before, up

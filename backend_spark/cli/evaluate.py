@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from backend_spark.criteria.tables import cell_at_mesh, read_criteria
-from backend_spark.evaluation.chance import Calibration
+from backend_spark.evaluation.calibration_file import Calibration
 from backend_spark.evaluation.datasets import DATA_SETS, Nearby, read_dataset_text
 from backend_spark.evaluation.events import LandslideTable, read_slides
 from backend_spark.evaluation.inputs import (

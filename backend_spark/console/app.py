@@ -77,7 +77,7 @@ from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.way_back import WayBack
 from backend_spark.criteria.cell_rules import make_cell_rules
 from backend_spark.errors import CalibrationError
-from backend_spark.evaluation.chance import Calibration, read_calibration
+from backend_spark.evaluation.calibration_file import Calibration, read_calibration
 from backend_spark.i18n import REPORT_WORDS
 from backend_spark.scoring.holds import HoldLimits
 from backend_spark.tables.store import tables_folder
@@ -108,18 +108,18 @@ OVERLAYS_FOLDER: Final = "overlays"
 
 RENEW_INTERVAL_S: Final = 1.0
 RENEW_TIMEOUT_S: Final = 120.0
-"""Longest reading of the tables; beyond that the loop hangs."""
+"""Maximum time of one reading of the tables; after it the loop counts as hung."""
 
 MANAGER_ANSWER_S: Final = 5.0
 MANAGERS_TIMEOUT_S: Final = 300.0
-"""Longest round through all Managers when none answers."""
+"""Maximum time for asking all Managers, if none answers."""
 
 pages = APIRouter()
 
 
 @pages.get("/")
 def page() -> FileResponse:
-    """The page, which holds no data."""
+    """The web page; it fetches its data by the API."""
     return FileResponse(str(STATIC / "index.html"), media_type="text/html")
 
 
@@ -393,9 +393,7 @@ def make_sender(
     )
 
 
-def render_report(
-    settings: BackendSettings, language: str, clock: Clock = time.time
-) -> str:
+def render_report(settings: BackendSettings, language: str) -> str:
     """The report of the present as a single HTML file.
 
     The console may run or not. No table is written.
@@ -403,12 +401,11 @@ def render_report(
     Args:
         settings: All settings.
         language: ``ja`` or ``en``.
-        clock: Unix time.
     """
     data, console = Path(settings.backend.data), settings.console
     limits = HoldLimits(settings.score.hold_s)
     live_state = LiveState(
-        tables_folder(settings.backend), clock, console.exercise, limits
+        tables_folder(settings.backend), time.time, console.exercise, limits
     )
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL_FILE)
     thresholds = _open_thresholds(settings, journal)

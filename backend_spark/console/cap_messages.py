@@ -65,7 +65,7 @@ class StoredMessage:
 
     @property
     def identifier(self) -> str:
-        """Its identifier."""
+        """Identifier of the message."""
         return self.reference.identifier
 
 

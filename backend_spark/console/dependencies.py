@@ -95,7 +95,7 @@ class ConsoleServices:
 
     @contextmanager
     def _saving(self, what: str) -> Iterator[None]:
-        """Go on without saving while the disk is full; every page says so."""
+        """Continue without saving on a full disk; every page then shows a warning."""
         unsaved = self.live_state.unsaved
         try:
             yield

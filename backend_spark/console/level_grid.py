@@ -25,7 +25,7 @@ from backend_spark.scoring.holds import (
 from backend_spark.scoring.observation import STEP_S
 from slope_science.causes import Cause, find_causes
 from slope_science.findings import LOWEST
-from slope_science.rain import SoilWater
+from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 

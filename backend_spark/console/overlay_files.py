@@ -32,7 +32,7 @@ MAX_POINTS: Final = 300_000
 MAX_LONGITUDE, MAX_LATITUDE = 180.0, 90.0
 MAX_NAME: Final = 100
 DECIMALS: Final = 6
-"""Of degrees: 0.1 m."""
+"""Decimals of coordinates in degrees: a resolution of 0.1 m."""
 
 DEGREES_RULE: Final = "longitude and latitude in degrees (WGS 84 or JGD2011)"
 CONVERT: Final = "convert it with: ogr2ogr -t_srs EPSG:4326 new.geojson OLD"

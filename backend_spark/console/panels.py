@@ -8,7 +8,7 @@ from typing import Any, Final
 from backend_spark.console import level_grid, snake_line
 from backend_spark.console.live_state import LiveState
 from backend_spark.console.nodes import NodeState
-from backend_spark.evaluation.chance import Calibration
+from backend_spark.evaluation.calibration_file import Calibration
 from backend_spark.i18n import reasons_of, render_both
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import DeltaTables

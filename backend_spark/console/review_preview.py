@@ -18,7 +18,7 @@ from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.scoring.arrow import ScoreCollector, Scorer
 from backend_spark.scoring.cell_state import REREAD_S
 from backend_spark.scoring.decode import has_plausible_time
-from backend_spark.scoring.nearby import find_nearby_cells
+from backend_spark.scoring.nearby_gauges import find_nearby_cells
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.reviews import ReadingReview, ReadingReviews
 from backend_spark.tables.delta_writer import read_cell_states
@@ -74,7 +74,7 @@ class ReviewEffect:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[Row, Row]]) -> "ReviewEffect":
-        """Of the rows of levels before and after, by time."""
+        """Make it from pairs of rows of levels, before and after, by time."""
         changes = list(_changes(pairs))
         raised = [b["level"] for a, b in pairs if _is_raised(a, b)]
         newest = pairs[-1] if pairs else None

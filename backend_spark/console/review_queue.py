@@ -36,7 +36,7 @@ class FlaggedSpan:
         codes: Codes of the doubts.
         reasons: The doubts of the newest reading.
         from_s: Unix time of the first reading.
-        to_s: Of the last one.
+        to_s: Unix time of the last one.
         count: Number of readings.
         low: Lowest value; None without one, as a counter has none.
         high: Highest value.
@@ -78,20 +78,10 @@ class FlaggedSpan:
         }
 
 
-def read_flagged(
-    tables: DeltaTables, since_s: float, cell: str | None = None
-) -> list[dict[str, Any]]:
-    """The newest doubtful readings since a moment, newest first.
-
-    Args:
-        tables: The tables.
-        since_s: Unix time.
-        cell: Token of a cell; None: of all.
-    """
+def read_flagged(tables: DeltaTables, since_s: float) -> list[dict[str, Any]]:
+    """The newest doubtful readings since a Unix time, newest first."""
     flags = f"flag IN ({int(Flag.SUSPECT)}, {int(Flag.FAIL)})"
     wanted = [flags, "cell IS NOT NULL", f"at >= {sql_literal(utc_time(since_s))}"]
-    if cell is not None:
-        wanted.append(f"cell = {sql_literal(cell)}")
     limit = MAX_READINGS, 0
     rows = tables.select("silver", _COLUMNS, wanted, "at DESC, node, name", limit)
     times = [at_us / _MICRO for at_us in rows["at"].cast("int64").to_pylist()]

@@ -33,7 +33,7 @@ class ReviewEntry(msgspec.Struct, frozen=True):
         node: Id of the node.
         name: Name of the readings.
         from_s: Unix time of the first reading.
-        to_s: Of the last one.
+        to_s: Unix time of the last one.
         verdict: ``accepted``, ``good`` or ``bad``.
         codes: Codes of the accepted or rejected doubts.
         why: Reason.

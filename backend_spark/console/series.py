@@ -34,7 +34,11 @@ from slope_science.creep import (
 from slope_science.failure_time import MIN_SIGMAS
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
 from slope_science.quality import Flag
-from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, cumulative_rain
+from slope_science.rain_and_soil_water import (
+    STEPS_PER_HOUR,
+    TEN_MINUTES_H,
+    cumulative_rain,
+)
 
 TOTAL_HOURS: Final = (1, 3, 24, 72)
 PAST_S: Final = max(TOTAL_HOURS) * 3600

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from slope_science.criteria import LOOK_AHEAD_H, NOT_JUDGED_MM, Criteria
 from slope_science.findings import ADVISORY, DANGER, EMERGENCY
-from slope_science.rain import (
+from slope_science.rain_and_soil_water import (
     STEPS_PER_HOUR,
     SnakePoint,
     SoilWater,

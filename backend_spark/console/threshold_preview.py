@@ -17,7 +17,7 @@ from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.tables import CriteriaTable
 from backend_spark.scoring.arrow import ScoreCollector, Scorer
 from backend_spark.scoring.decode import has_plausible_time
-from backend_spark.scoring.nearby import find_nearby_cells
+from backend_spark.scoring.nearby_gauges import find_nearby_cells
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.rules import CellRules
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader

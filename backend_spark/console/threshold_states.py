@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from backend_spark.console.audit_log import JournalEntry
 from backend_spark.console.thresholds import ALL_CELLS, Thresholds
-from backend_spark.criteria.applied import AppliedReport, change_number
+from backend_spark.criteria.applied_criteria import AppliedReport, change_number
 
 REPLACED: Final = "replaced"
 WAITING: Final = "waiting"

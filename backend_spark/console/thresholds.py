@@ -30,7 +30,7 @@ from service_runtime.files import write_atomic
 from slope_science.criteria import FULL_PERCENT, JUDGED_LEVELS, Criteria
 from slope_science.evidence.settings import LevelThresholds, with_tilt_rates
 from slope_science.findings import EMERGENCY, LOWEST
-from slope_science.rain import STEPS_PER_HOUR, assumed_levels
+from slope_science.rain_and_soil_water import STEPS_PER_HOUR, assumed_levels
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason

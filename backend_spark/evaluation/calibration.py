@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend_spark.errors import CalibrationError
-from backend_spark.evaluation.chance import (
+from backend_spark.evaluation.calibration_file import (
     Calibration,
     DayClass,
     LogOdds,
@@ -56,7 +56,7 @@ CLASS_RESAMPLES: Final = 300
 """Isotonic regressions behind the intervals of the classes."""
 
 MAX_DIGITS: Final = 9
-"""Of a limit between classes."""
+"""Limit of the decimals of a score between two classes."""
 
 STATED_LIMITS: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Lower limits of the shares of a point of the reliability diagram; the first point
@@ -136,7 +136,7 @@ def calibrate(cases: CalibrationDays) -> Calibration:
 
 
 def _check(events: Flags, years: npt.NDArray[np.int64], predictors: int) -> None:
-    """Refuse what cannot give an honest number; the rules are in the messages."""
+    """Raise an error for data that do not suffice for an estimate."""
     least = EVENT_DAYS_PER_PREDICTOR * predictors
     remedy = "add seasons, or use fewer predictors"
     if events.sum() < least:

@@ -13,7 +13,7 @@ from typing import Final
 from backend_spark.evaluation.inputs import EvaluationRain
 from slope_science.criteria import Criteria
 from slope_science.findings import compute_rain_level
-from slope_science.rain import (
+from slope_science.rain_and_soil_water import (
     ANTECEDENT_DAYS,
     LONG_HALF_LIFE_H,
     SHORT_HALF_LIFE_H,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from backend_spark.evaluation.chance import Calibration, DayClass
+from backend_spark.evaluation.calibration_file import Calibration, DayClass
 from backend_spark.evaluation.events import LandslideTable
 from backend_spark.evaluation.inputs import EvaluationRain
 from backend_spark.evaluation.resampling import Interval

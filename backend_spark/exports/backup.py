@@ -58,7 +58,7 @@ RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
 """Tables of batches; bronze first, with the offset of the log."""
 
 SESSIONS: Final = "sessions.sqlite"
-"""A session that ended after the backup must not live again."""
+"""Not in a backup: a session that ended after it would become valid again."""
 
 COPIES_AT_ONCE: Final = 8
 CHUNK_BYTES: Final = 4 << 20

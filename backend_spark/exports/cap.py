@@ -123,7 +123,7 @@ _URGENCY: Final = {  # by level: urgency, severity, responseType
     1: ("Future", "Minor", "None"),
 }
 _UNKNOWN: Final = ("Unknown", "Unknown", "Assess")
-"""Of a held level: how urgent and severe the present is, nobody knows."""
+"""For a held level: urgency and severity of the present are unknown."""
 
 _HEADLINES: Final = {
     "ja-JP": "{name}に達した区画があります（{count}区画）",

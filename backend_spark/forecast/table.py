@@ -32,7 +32,7 @@ from backend_spark.tables.store import Folder, is_table, open_table
 from service_runtime.errors import FieldError
 from service_runtime.locks import acquire_lock
 from slope_science.quality import Flag
-from slope_science.rain import LOOK_AHEAD_STEPS
+from slope_science.rain_and_soil_water import LOOK_AHEAD_STEPS
 from slope_science.rain_forecast import (
     MAX_AGE_S,
     ForecastInterval,

@@ -57,9 +57,8 @@ class IdRanges:
     """Sequence numbers by (node, boot), in bounded memory for each node.
 
     A node may invent boots and leave gaps. Above `MAX_RANGES_OF_NODE` its own oldest
-    boot is forgotten, then its lowest numbers: a message of that node that is sent
-    again after so many others is logged twice. Nothing is ever taken for known that is
-    not.
+    boot is removed, then its lowest numbers: a message of that node that is sent again
+    after so many others is logged twice. An unknown id never counts as known.
 
     Attributes:
         forgotten: Ranges that were forgotten.

@@ -69,7 +69,7 @@ def classify_guarded(
 ) -> ClassifiedMessage:
     """Read a message; one that ended the program twice goes to quarantine unread."""
     classified = guard.decode(
-        message.topic, message.payload, lambda: classify_message(message, received_us)
+        message.topic, message.payload, classify_message, message, received_us
     )
     if classified is not None:
         return classified

@@ -47,7 +47,7 @@ DAMAGED_FOLDER = "damaged"
 """Folder in that of the log for segments that cannot be read."""
 
 _BAD_SECTORS = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
-"""Errors of a disk or file system that reading again does not mend."""
+"""Errors of a disk or file system that a retry does not clear."""
 
 
 @dataclass(frozen=True, order=True)

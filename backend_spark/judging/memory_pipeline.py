@@ -20,7 +20,7 @@ from backend_spark.scoring.cell_state import (
     keeps_state,
     last_valid_state_s,
 )
-from backend_spark.scoring.nearby import find_nearby_cells
+from backend_spark.scoring.nearby_gauges import find_nearby_cells
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import NewReadings, add_news, revise_rows
 from backend_spark.tables.reader import HISTORY_SCHEMA

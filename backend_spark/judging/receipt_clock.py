@@ -1,8 +1,8 @@
 """Clock of receipt: when passes run over a table, and which notices go out.
 
 The pipeline scores new messages within seconds, so a level can rise and be revised
-away before the next reading. Where anything happens, a pass therefore runs at each
-receipt; where nothing does, one pass covers up to `LONGEST_S`, with the same result:
+away before the next reading. In an eventful time a pass therefore runs at each
+receipt; in a quiet one, one pass covers up to `LONGEST_S`, with the same result:
 
 * a window is quiet if all its levels are 1 or unknown as before, no reading is flagged,
   late or missing, and nothing was revised;
@@ -37,7 +37,7 @@ LONGEST_S: Final = 16 * 86_400
 SHORTEST_S: Final = 6 * 3600
 DIVISOR: Final = 4
 TICK_S: Final = 60
-"""Time between two looks at the levels while a notice is in force; else `STEP_S`."""
+"""Interval of checks of the levels while a notice is in force; otherwise `STEP_S`."""
 
 QUIET_GAP_S: Final = 1800
 """Longest silence of a cell in a quiet window; or 2.5 times its usual interval."""
@@ -264,7 +264,7 @@ class ReceiptClock:
         return np.asarray(found)
 
     def _tick_until(self, until_s: float) -> None:
-        """Look at the levels up to a moment, excluding it unless time stands still."""
+        """Check the levels at each interval up to and including a moment."""
         while True:
             every_s = TICK_S if self._notices.notices else STEP_S
             next_s = (self._now_s // every_s + 1) * every_s
@@ -273,7 +273,7 @@ class ReceiptClock:
             self._tick(next_s)
 
     def _tick(self, now_s: float) -> None:
-        """Look at the levels at one moment."""
+        """Publish, raise or withdraw notices by the levels of one moment."""
         self._now_s = now_s = float(now_s)
         rows = list(self._newest_rows(now_s))
         for row in rows:

@@ -11,7 +11,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from backend_spark.evaluation.chance import Calibration, ReliabilityBin
+from backend_spark.evaluation.calibration_file import Calibration, ReliabilityBin
 
 POINT, DIAGONAL, MEAN = "#1565c0", "#9e9e9e", "#e02400"
 MIN_AXIS_OF_100: Final = 10.0

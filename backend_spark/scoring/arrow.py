@@ -15,7 +15,7 @@ from backend_spark.scoring.cell_state import (
     encode_state,
 )
 from backend_spark.scoring.hot_state import HotState, encode_hot
-from backend_spark.scoring.nearby import (
+from backend_spark.scoring.nearby_gauges import (
     NO_NEARBY_RAIN,
     CellDistances,
     NearbyRain,
@@ -128,7 +128,7 @@ class Scorer:
             in: reader.HISTORY_SCHEMA and ROW_LOCATION of `cells`, any order; of the
                 cells around, the rain suffices.
             out: CELL_SCORES: rows of schemas.LEVELS, SENSORS and FLAGS that new
-                readings can have changed, and of schemas.MEMORIES.
+                readings can have changed, and of schemas.CELL_STATES.
         """
         found = ScoreCollector()
         self.collect(history, found)

@@ -18,7 +18,7 @@ from backend_spark.scoring.observation import (
 from backend_spark.scoring.rain import NO_RAIN_PAST, RainPast, StepRain
 from slope_science.criteria import LINE_LEVEL, Criteria
 from slope_science.findings import Finding
-from slope_science.rain import (
+from slope_science.rain_and_soil_water import (
     ANTECEDENT_DAYS,
     LONG_HALF_LIFE_H,
     SHORT_HALF_LIFE_H,
@@ -106,7 +106,7 @@ class RainSums:
 
 @dataclass(frozen=True)
 class CellOutlook:
-    """The look-ahead under three assumed rains; see slope_science.rain.
+    """The look-ahead under three assumed rains; see slope_science.rain_and_soil_water.
 
     Attributes:
         margin_mm: Soil water index below the critical line now; None without one.

@@ -42,7 +42,7 @@ def judge_step(  # noqa: PLR0913 - each kind of evidence by name
         rain: Rain and soil water.
         motion: Findings of other sensors.
         criteria: Criteria for rain.
-        sure: The same without doubtful rain; None if there is none.
+        sure: Rain and soil water without doubtful rain; None if there is none.
         held: Held levels, where evidence is missing.
         source: Where the rain of the step is from, if it is not the cell's own.
         alone_level: Highest level of doubtful rain that nothing else confirms.

@@ -75,7 +75,7 @@ class Observation:
         why: The reasons of the flag in English, as silver has them.
         priority: Priority of the message, which is the level of its node.
         level_why: The reasons of that level in English; None at level 1.
-        level_codes: The same as JSON; None from nodes without codes.
+        level_codes: These reasons as JSON; None from nodes without codes.
         review: A person's decision about it; None without.
     """
 

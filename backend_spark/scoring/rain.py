@@ -12,7 +12,7 @@ from backend_spark.scoring.observation import (
 )
 from slope_science.findings import Finding, Judgement
 from slope_science.quality import Flag, restarted_depth_mm
-from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
+from slope_science.rain_and_soil_water import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
 
@@ -298,7 +298,7 @@ class RainPast:
 
     Attributes:
         state: State at the last step.
-        sure: The same without doubtful rain; None if there was none.
+        sure: Rain and soil water without doubtful rain; None if there was none.
         short_mm: Effective rain with a half-life of 1.5 h.
         long_mm: With 72 h.
         depths_mm: Rain of each step of the last seven days with data.

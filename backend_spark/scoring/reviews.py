@@ -41,7 +41,7 @@ class ReadingReview(msgspec.Struct, frozen=True):
         node: Id of the node.
         name: Name of the readings, such as ``rain``.
         from_s: Unix time of the first reading.
-        to_s: Of the last one.
+        to_s: Unix time of the last one.
         verdict: ``good``: the doubts `codes` do not count; ``bad``: the readings do
             not; ``accepted``: the doubts are right, and nothing changes.
         person: Account of the person.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from backend_spark.criteria.jma import Telegram, find_official_level
-from backend_spark.scoring.analysed import (
+from backend_spark.scoring.analysed_rain import (
     CellAnalyses,
     find_analysed,
     substitute_analysed,

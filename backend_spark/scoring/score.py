@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from backend_spark.scoring.analysed import (
+from backend_spark.scoring.analysed_rain import (
     flag_beside_analysis,
 )
 from backend_spark.scoring.cell_readings import (
@@ -53,7 +53,7 @@ from backend_spark.scoring.hot_state import (
 )
 from backend_spark.scoring.judgement import has_recent_rain, judge_step, list_doubts
 from backend_spark.scoring.movement import make_sensor_rows
-from backend_spark.scoring.nearby import NO_NEARBY_RAIN, NearbyRain
+from backend_spark.scoring.nearby_gauges import NO_NEARBY_RAIN, NearbyRain
 from backend_spark.scoring.node_levels import find_node_levels, make_node_findings
 from backend_spark.scoring.observation import STEP_S, Observation
 from backend_spark.scoring.quality import (
@@ -82,7 +82,7 @@ from slope_science.findings import (
     combine_findings,
     noticed,
 )
-from slope_science.rain import ANTECEDENT_DAYS, STEPS_PER_HOUR
+from slope_science.rain_and_soil_water import ANTECEDENT_DAYS, STEPS_PER_HOUR
 from slope_science.rain_quality import RainRecord
 from slope_science.reason_text import render_english
 from slope_science.reasons import Reason
@@ -100,12 +100,12 @@ class CellPass:
         due: Ends of the steps at which a state may be taken, ascending.
 
     Attributes:
-        cell: As given.
+        cell: Readings by kind.
         states: Rain and soil water at each step.
-        sure: The same without doubtful rain.
+        sure: States without doubtful rain.
         sources: Where the rain of a step is from, if it is not the cell's own.
         rain_holds: Hold of the level by rain at each step.
-        rules: As given.
+        rules: Rules of the cell.
         sensor_holds: Holds of the other sensors.
     """
 
@@ -315,10 +315,10 @@ class CellPass:
         )
 
     def is_certain(self, at_s: int) -> bool:
-        """Whether later readings that change no flag change nothing up to a step.
+        """Whether later readings that change no flag change no step up to one.
 
-        So its rain is known for as long as that of neighbours is awaited, and no
-        sensor has a finding that is held if it becomes silent.
+        The rain of `FLAG_REACH_S`, in which late readings of neighbours can change
+        flags, is known, and no sensor has a finding that is held if it becomes silent.
         """
         at, begin_s = self.cell.ends_s.index(at_s), at_s - FLAG_REACH_S
         first = max(0, at + 1 - round(FLAG_REACH_S / STEP_S))

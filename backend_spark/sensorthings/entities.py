@@ -39,7 +39,7 @@ class Relation:
     Attributes:
         target: Name of the other set.
         is_many: Whether there may be several.
-        find: Records of the other set; for readings see `reading_filter`.
+        find: Records of the other set; for readings see `readings.ReadingFilter`.
     """
 
     target: str

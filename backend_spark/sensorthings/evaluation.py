@@ -281,8 +281,8 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-def check_condition(expression: Expression, option: str = "$filter") -> None:
-    """Check that an expression can be true or false.
+def check_condition(expression: Expression) -> None:
+    """Check that a ``$filter`` can be true or false.
 
     Raises:
         StandardsRequestError: It is a number, a text or a time.
@@ -295,7 +295,9 @@ def check_condition(expression: Expression, option: str = "$filter") -> None:
         return
     if isinstance(expression, Literal) and isinstance(expression.value, bool):
         return
-    raise StandardsRequestError(option, "a condition", "a value without a comparison")
+    raise StandardsRequestError(
+        "$filter", "a condition", "a value without a comparison"
+    )
 
 
 _CONDITIONS: Final = {

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any
 
 from backend_spark.scoring import node_summary
-from backend_spark.scoring.nearby import CellPlaces
+from backend_spark.scoring.nearby_gauges import CellPlaces
 from backend_spark.scoring.reviews import ReadingReview
 from backend_spark.scoring.revisions import NewReadings, add_news, merge_news
 

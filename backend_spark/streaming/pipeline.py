@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from backend_spark.analysed_rain.cells import score_new_analyses
 from backend_spark.config import TABLES_FOLDER
-from backend_spark.criteria.applied import AppliedChanges
+from backend_spark.criteria.applied_criteria import AppliedChanges
 from backend_spark.criteria.cell_rules import CellRuleProvider
 from backend_spark.ingest.segment_log import LogOffset
 from backend_spark.scoring import node_summary
@@ -35,23 +35,23 @@ from backend_spark.scoring.applied_reviews import (
     AppliedReviews,
     ReviewChanges,
 )
-from backend_spark.scoring.nearby import CellPlaces
+from backend_spark.scoring.nearby_gauges import CellPlaces
 from backend_spark.scoring.revisions import NewReadings, revise_rows
 from backend_spark.streaming.changes import (
     PassCells,
     ReceivedChanges,
     UnscoredChanges,
 )
-from backend_spark.streaming.hot_files import HotFiles
-from backend_spark.streaming.hot_stamp import HotStamp
-from backend_spark.streaming.lots import (
-    LOT_RESULT,
+from backend_spark.streaming.decoding_tasks import (
+    CHUNK_RESULT,
     NODE_ROWS,
     TOUCHED_ROWS,
-    LotWorker,
+    DecodingWorker,
     result_files,
     result_rows,
 )
+from backend_spark.streaming.hot_files import HotFiles
+from backend_spark.streaming.hot_stamp import HotStamp
 from backend_spark.streaming.scoring_tasks import (
     HOT_FOLDER,
     REVISION_TABLES,
@@ -95,33 +95,35 @@ RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
 """Tables of received data, in the order of their commits."""
 
 CLAIMED: Final = (RECEIVED[0], *REVISION_TABLES)
-"""Tables that only the last job may append to."""
+"""Tables to which only the job that claimed them last may append."""
 
 CELLS_AT_ONCE: Final = 600
-"""Cells that are scored from saved states in one Spark job, whose rows are one commit.
+"""Maximum number of cells that one Spark job scores from saved states, in one commit.
 
-A stop waits for the end of a job: half a minute of CPU time."""
+A stop waits for the end of a Spark job, half a minute of CPU time."""
 
 HOT_COST: Final = 1 / 16
-"""Cost of scoring a cell from its hot state, as a part of that."""
+"""Cost of scoring a cell from its hot state, relative to scoring from a saved state."""
 
 CELLS_IN_TASK: Final = 480
-"""Cells of a task with hot states, and a quarter of them without: a task is in memory
-as a whole, and a batch that waits for a core waits for its end."""
+"""Cells of a Spark task if they have hot states, and a quarter of that if not.
+
+A task is in memory as a whole, and a batch may have to wait for its end for a core."""
 
 FLAGS_AT_ONCE: Final = 500_000
 """Changed flags in memory above which they are written before the end of a pass."""
 
 SCORED_TRANSACTION_PREFIX: Final = "scored "
-"""Prefix of the app id for the transaction in levels with the last scored batch."""
+"""Prefix of the app id under which `levels` stores the last scored batch."""
+
 ANALYSED_TRANSACTION_PREFIX: Final = "analysed "
-"""Prefix of the app id for that with the last scored import of JMA's analyses."""
+"""Prefix of the app id under which it stores the last import of JMA's analyses."""
 
 IMPORTS_AT_ONCE: Final = 50
-"""Imports of analyses whose rows are in memory at a time."""
+"""Number of imports of analyses in memory at a time."""
 
 ANALYST: Final = "JMA"
-"""Name in revisions that a later analysis causes."""
+"""Cause of the revisions that a later analysis makes necessary."""
 
 
 @dataclass(frozen=True)
@@ -357,7 +359,7 @@ class ScoringPipeline:
         messages: DataFrame,
         names: Sequence[str],
         batch_id: int,
-        lot_batch_id: int | None,
+        task_batch_id: int | None,
         offset: LogOffset | None = None,
     ) -> None:
         """Write tables from messages, one commit each, and add the changed cells."""
@@ -367,11 +369,11 @@ class ScoringPipeline:
             for name in names
             if not once.is_committed(open_table(self.tables / name))
         ]
-        lots = LotWorker(
+        worker = DecodingWorker(
             self.tables,
             self.data,
             frozenset(missing),
-            lot_batch_id,
+            task_batch_id,
             self.max_ahead_s,
             self.horizon_s,
         )
@@ -381,9 +383,9 @@ class ScoringPipeline:
         # Spark counts parameters, and would count the self of a method.
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             shared.require()
-            return lots.process(batches)
+            return worker.process(batches)
 
-        results = messages.mapInArrow(work, format_ddl(LOT_RESULT)).toArrow()
+        results = messages.mapInArrow(work, format_ddl(CHUNK_RESULT)).toArrow()
         parts = {name: result_files(results, name) for name in missing}
         touched = ReceivedChanges.from_rows(
             result_rows(results, TOUCHED_ROWS), result_rows(results, NODE_ROWS)

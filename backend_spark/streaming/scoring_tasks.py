@@ -29,7 +29,7 @@ from backend_spark.scoring.arrow import (
 from backend_spark.scoring.cell_state import REREAD_S
 from backend_spark.scoring.decode import filter_received, has_plausible_time
 from backend_spark.scoring.hot_state import HotState
-from backend_spark.scoring.nearby import CellDistances, find_nearby_cells
+from backend_spark.scoring.nearby_gauges import CellDistances, find_nearby_cells
 from backend_spark.scoring.observation import RAIN, Observation
 from backend_spark.scoring.rain import SPREAD_S
 from backend_spark.scoring.reviews import ReadingReview, ReadingReviews

@@ -23,7 +23,7 @@ SETTINGS: Final = {
     "spark.sql.streaming.stateStore.encodingFormat": "avro",
 }
 LOCAL_SETTINGS: Final = {
-    # Rows are in the Python workers; the JVM holds plans and the results of lots.
+    # Rows are in the Python workers; the JVM holds plans and the results of tasks.
     "spark.driver.memory": "600m",
     # G1 fills the whole heap before it collects; a third of it is live.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MaxMetaspaceSize=256m",
@@ -50,7 +50,7 @@ LOCAL_ENVIRONMENT: Final = {
     # Otherwise Spark resolves the name of the machine, and ends if it does not resolve.
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
-"""The same for a job that runs on one machine."""
+"""Additional environment of a job on one machine."""
 
 
 SCORING_POOL: Final = "scoring"

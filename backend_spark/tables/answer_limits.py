@@ -11,7 +11,7 @@ from backend_spark.errors import StandardsRequestError
 ANSWER_S: Final = 10.0
 MAX_AT_ONCE: Final = 2
 WAIT_S: Final = 5.0
-"""How long a request waits for its turn."""
+"""Maximum time that a request waits for others to end."""
 
 MAX_ENTITIES: Final = 10_000
 """Entities of one answer, with those inside of others."""

@@ -438,7 +438,7 @@ def sync_version(path: Path, version: int) -> None:
 def update_flags(path: Folder, flags: pa.Table) -> None:
     """Change the flags of readings in silver; rewrites each file that contains one.
 
-    A merge would search for the readings by key in every file, once per lot of cells;
+    A merge would search for the readings by key in every file, once per group of cells;
     the location of each row is known from reading it.
 
     Args:

@@ -82,7 +82,7 @@ TOUCHED: Final = pa.schema([
     pa.field("last_us", pa.int64()),
     pa.field("wait_us", pa.int64()),
 ])
-"""Changes by a lot of messages, per cell and node."""
+"""Changes by a chunk of messages, per cell and node."""
 
 REJECTED: Final = pa.schema([
     *_ID,

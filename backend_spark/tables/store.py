@@ -45,7 +45,7 @@ class StoreFolder:
         return StoreFolder(f"{self.url}/{name}")
 
     def __str__(self) -> str:
-        """Its URL."""
+        """URL of the folder."""
         return self.url
 
     @property

@@ -34,7 +34,7 @@ PNG_UNKNOWN: Final = 1 << 23
 TEXT_UNKNOWN: Final = "e"
 
 MAX_FILE_BYTES: Final = 100_000_000
-"""Of one XML file; a mesh of 10 m has about 20 MB."""
+"""Maximum size of an XML file; a mesh of 10 m has about 20 MB."""
 
 MAX_POINTS: Final = 150_000_000
 """Of all meshes of one spacing with the gaps between them: 600 MB."""

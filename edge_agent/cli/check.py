@@ -147,7 +147,7 @@ def check(path: Path, **arguments: object) -> None:
 
 
 def _find_notes(node: NodeSettings, machine: Sequence[MachineFinding]) -> list[str]:
-    """What deserves a look, without being wrong."""
+    """Settings and machine facts that are valid but may be unintended."""
     rules = node.settings
     return [
         *advise_on_rules(rules.triage, rules.criteria, node.sensors),

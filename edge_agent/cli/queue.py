@@ -113,7 +113,7 @@ def purge(
     purged = 0
     with _QueueFile(path) as (store, _):
         now_ms = _last_ms(store)
-        for level in LADDER.descending() if priority is None else (priority,):
+        for level in LADDER.descending if priority is None else (priority,):
             after = 0
             while page := store.read_page(level, after, PAGE_ROWS):
                 after = page[-1].message.seq
@@ -202,7 +202,7 @@ def _file(node: NodeSettings) -> Path:
 
 def _rows(store: Store, page_rows: int = PAGE_ROWS) -> Iterator[QueueRow]:
     """Read every message in pages, the most urgent first."""
-    for priority in LADDER.descending():
+    for priority in LADDER.descending:
         after = 0
         while page := store.read_page(priority, after, max(page_rows, 1)):
             yield from page

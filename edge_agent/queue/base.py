@@ -75,7 +75,7 @@ def lease_order(priority: int | None, newest: bool) -> Sequence[int]:
         return (LADDER.check(priority),)
     if newest:
         raise ValueError("newest needs a priority: across priorities urgency decides")
-    return LADDER.descending()
+    return LADDER.descending
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,19 @@
 Lower priorities go first: each is thinned, then dropped from the oldest message on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from edge_agent.queue.base import MessageDraft, QueueFullError, QueueShareError
-from edge_agent.queue.fair_share import lowest_counted, share_bytes
+from edge_agent.queue.fair_share import FairShare, fair_share
 from edge_agent.queue.store import (
     DROPPED_FULL,
     DROPPED_THINNED,
     CounterDeltas,
     QueueRow,
     Store,
+    group_by_priority,
+    total_cost_bytes,
 )
 from spatial_mqtt.priority import LADDER
 
@@ -80,20 +82,21 @@ class Evictor:
         self._is_leased = is_leased
         self._thin_progress: dict[int, tuple[int, int]] = {}
 
-    def fits(self, changes: CounterDeltas, costs: Mapping[int, int]) -> bool:
-        """Whether messages fit without eviction, given their bytes by priority.
+    def fits(self, changes: CounterDeltas, rows: Iterable[QueueRow]) -> bool:
+        """Whether messages fit without eviction.
 
         In a shared queue they must also fit if all stored messages were of one node.
         """
         held = self._stored_bytes(changes)
-        for priority, cost in costs.items():
-            held[priority] += cost
-        if any(self._budget.excess_bytes(held, p, 0) > 0 for p in costs):
+        groups = group_by_priority(rows)
+        for priority, group in groups.items():
+            held[priority] += total_cost_bytes(group)
+        if any(self._budget.excess_bytes(held, p, 0) > 0 for p in groups):
             return False
         if not self._budget.is_shared:
             return True
-        shares = (self._counted_and_share(held, priority) for priority in costs)
-        return all(counted <= share for counted, share in shares)
+        shares = [self._fair_share(held, priority) for priority in groups]
+        return all(share.used_bytes <= share.node_bytes for share in shares)
 
     def check_share(
         self, changes: CounterDeltas, row: QueueRow, draft: MessageDraft
@@ -107,22 +110,15 @@ class Evictor:
             return
         held = self._stored_bytes(changes)
         held[row.priority] += row.cost_bytes
-        counted, share = self._counted_and_share(held, row.priority)
-        if counted <= share:  # whatever nodes they are of
+        share = self._fair_share(held, row.priority)
+        if share.used_bytes <= share.node_bytes:  # even if all of it is of this node
             return
-        lowest = lowest_counted(row.priority)
-        own = self._store.node_bytes(row.node, lowest) + row.cost_bytes
-        if own > share:
-            raise QueueShareError(row.node, draft, own, share)
+        own_bytes = self._store.node_bytes(row.node, share.lowest) + row.cost_bytes
+        if own_bytes > share.node_bytes:
+            raise QueueShareError(row.node, draft, own_bytes, share.node_bytes)
 
-    def _counted_and_share(
-        self, held: Mapping[int, int], priority: int
-    ) -> tuple[int, float]:
-        """Bytes that count together with a message, and what one node may hold."""
-        lowest = lowest_counted(priority)
-        counted = sum(size for level, size in held.items() if level >= lowest)
-        limit_bytes = self._budget.limit_bytes(priority)
-        return counted, share_bytes(limit_bytes, counted, priority)
+    def _fair_share(self, held: Mapping[int, int], priority: int) -> FairShare:
+        return fair_share(held, self._budget.limit_bytes(priority), priority)
 
     def evict_for(self, changes: CounterDeltas, priority: int, cost_bytes: int) -> None:
         """Evict messages until one of this priority and size fits.

@@ -10,8 +10,8 @@ packet switches", IEEE/ACM Transactions on Networking 6(2), 1998.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from spatial_mqtt.priority import LADDER
 
@@ -70,27 +70,37 @@ class NodeBytes:
         """Bytes of a node from a priority upwards."""
         return sum(
             self._bytes[node, priority]
-            for priority in LADDER.descending()
+            for priority in LADDER.descending
             if priority >= lowest_priority
         )
 
 
-def lowest_counted(priority: int) -> int:
-    """Lowest priority that shares the space with a message.
+class FairShare(NamedTuple):
+    """What one node may hold when a message is to be stored.
 
-    Urgent messages evict the others, so only urgent ones count for them.
+    Attributes:
+        lowest: Lowest priority that shares the space with the message. Urgent messages
+            evict the others, so only urgent ones count for them.
+        used_bytes: What all nodes hold from there upwards, the message included.
+        node_bytes: What one node may hold of it.
     """
-    return LADDER.urgent_from if LADDER.is_urgent(priority) else 1
+
+    lowest: int
+    used_bytes: int
+    node_bytes: float
 
 
-def share_bytes(limit_bytes: int, used_bytes: int, priority: int) -> float:
-    """Bytes that one node may hold.
+def fair_share(held: Mapping[int, int], limit_bytes: int, priority: int) -> FairShare:
+    """Share of a node for a message.
 
     Args:
+        held: Stored bytes by priority, the message included.
         limit_bytes: Limit for messages of this priority.
-        used_bytes: What all nodes hold from `lowest_counted` upwards, the new message
-            included.
-        priority: Of the new message.
+        priority: Of the message.
     """
-    floor = URGENT_FLOOR if LADDER.is_urgent(priority) else ROUTINE_FLOOR
-    return max(MULTIPLE * (limit_bytes - used_bytes), floor * limit_bytes)
+    is_urgent = LADDER.is_urgent(priority)
+    lowest = LADDER.urgent_from if is_urgent else 1
+    used_bytes = sum(size for level, size in held.items() if level >= lowest)
+    floor = URGENT_FLOOR if is_urgent else ROUTINE_FLOOR
+    node_bytes = max(MULTIPLE * (limit_bytes - used_bytes), floor * limit_bytes)
+    return FairShare(lowest, used_bytes, node_bytes)

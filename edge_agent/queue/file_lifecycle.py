@@ -1,7 +1,8 @@
-"""Lifecycle of a queue file shared by processes: locks, check on open, repair."""
+"""Lifecycle of a queue file shared by processes: locks, check, repair, reserve."""
 
 import fcntl
 import logging
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -17,8 +18,7 @@ from edge_agent.queue.schema import (
     migrate,
     stored_format,
 )
-from edge_agent.queue.space_reserve import SpaceReserve
-from edge_agent.queue.store import Store
+from edge_agent.queue.store import RESERVE_BYTES, Store
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,55 @@ _NO_DAMAGE = _SPACE_ERRORS | {
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_NOMEM,
 }
+
+
+class SpaceReserve:
+    """File beside a queue file, deleted on a full disk so that alarms still fit.
+
+    Args:
+        queue: The queue file.
+
+    Attributes:
+        is_allocated: Whether the file is allocated, as far as this process knows.
+    """
+
+    def __init__(self, queue: Path) -> None:
+        self._path = Path(f"{queue}.reserve")
+        self._lock = threading.Lock()
+        self.is_allocated = False
+        self.allocate()
+
+    def release(self) -> bool:
+        """Delete the file; False when there was none."""
+        with self._lock:
+            self.is_allocated = False
+            try:
+                self._path.unlink()
+            except FileNotFoundError:
+                return False
+            log.error("%s is removed: its disk is full", self._path)
+            return True
+
+    def allocate(self) -> bool:
+        """Allocate the file if the disk has space; return whether it is allocated."""
+        with self._lock:
+            self.is_allocated = self.is_allocated or self._create()
+            return self.is_allocated
+
+    def _create(self) -> bool:
+        if self._path.exists() and self._path.stat().st_size == RESERVE_BYTES:
+            return True
+        disk = os.statvfs(self._path.parent)
+        # Twice the size: the reserve must not fill the disk itself.
+        if disk.f_bavail * disk.f_frsize < 2 * RESERVE_BYTES:
+            return False
+        try:
+            with self._path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        except OSError:
+            self._path.unlink(missing_ok=True)
+            return False
+        return True
 
 
 class QueueFile:

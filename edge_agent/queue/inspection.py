@@ -31,19 +31,18 @@ def read_counters(path: Path) -> dict[int, dict[str, int]]:
     return {row.pop("priority"): row for row in rows}
 
 
-def processes_using(path: Path, locks: Path = Path("/proc/locks")) -> list[int]:
-    """Processes that have a queue file open, read without taking its locks.
+LOCKS = Path("/proc/locks")
 
-    Args:
-        path: The queue's file.
-        locks: The kernel's list of locks.
+
+def processes_using(path: Path) -> list[int]:
+    """Processes that have a queue file open, read without taking its locks.
 
     Returns:
         Their process ids; 0 for one in another namespace.
     """
     try:
         stat = Path(f"{path}.lock").stat()
-        rows = [line.split() for line in locks.read_text().splitlines()]
+        rows = [line.split() for line in LOCKS.read_text().splitlines()]
     except OSError:
         return []
     inode = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"

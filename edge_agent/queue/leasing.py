@@ -15,8 +15,6 @@ from edge_agent.queue.store import (
     CounterDeltas,
     QueueRow,
     Store,
-    group_by_priority,
-    total_cost_bytes,
 )
 from spatial_mqtt.custody import IntervalSet
 
@@ -217,7 +215,7 @@ class PendingChanges:
         """Add a new message."""
         self.rows[row.seq] = row
         self._unleased[row.priority].append(row.seq)
-        self.counters.add_put(row.priority, row.cost_bytes)
+        self.counters.add_put([row])
 
     def peek(self, priority: int, newest: bool) -> QueueRow | None:
         """The oldest or newest message of a priority that was never leased."""
@@ -232,11 +230,10 @@ class PendingChanges:
         elif unleased and unleased[-1] == seq:
             unleased.pop()
 
-    def acknowledge(self, rows: Iterable[QueueRow]) -> None:
+    def acknowledge(self, rows: Sequence[QueueRow]) -> None:
         """Remove acknowledged messages."""
-        for priority, group in group_by_priority(rows).items():
-            self.counters.add_acked(priority, total_cost_bytes(group), len(group))
-            self._remove(group)
+        self.counters.add_acked(rows)
+        self._remove(rows)
 
     def drop(self, row: QueueRow, reason: str) -> None:
         """Remove a message and count it as dropped."""
@@ -249,8 +246,7 @@ class PendingChanges:
 
     def write(self, store: Store, changes: CounterDeltas) -> None:
         """Write everything but the counters, in the caller's transaction."""
-        rows = self.rows.values()
-        store.insert(rows, total_cost_bytes(rows))
+        store.insert(self.rows.values())
         for row in store.delete_rows(self.removed):
             # Another process has evicted and counted it already.
             changes.add_stored(row.priority, 1, row.cost_bytes)

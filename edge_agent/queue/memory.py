@@ -44,7 +44,7 @@ class MemoryQueue:
         self._state: dict[str, str] = {}
         self._next_seq = 1
         self._counts = {
-            name: dict.fromkeys(LADDER.descending(), 0)
+            name: dict.fromkeys(LADDER.descending, 0)
             for name in ("put", "acked", "dropped", "duplicates")
         }
 
@@ -128,7 +128,7 @@ class MemoryQueue:
     def stats(self) -> QueueStats:
         with self._lock:
             depth = {}
-            for priority in LADDER.descending():
+            for priority in LADDER.descending:
                 costs = [
                     _cost_bytes(m)
                     for m in self._stored.values()

@@ -284,7 +284,7 @@ def _message(record: Record) -> QueueRow | None:
     texts = [t for t in (node, boot, topic) if isinstance(t, str) and t.isprintable()]
     if len(numbers) + len(texts) != 6 or not isinstance(payload, bytes):  # noqa: PLR2004
         return None
-    if numbers[0] not in LADDER.descending() or not isinstance(crc, int):
+    if numbers[0] not in LADDER.descending or not isinstance(crc, int):
         return None
     if not 0 < numbers[1] < HIGHEST_SEQ or numbers[2] < 0:
         return None

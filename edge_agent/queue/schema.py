@@ -74,7 +74,7 @@ def first_tables(db: Database) -> None:
     db.execute(
         "CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
     )
-    db.table("tally").insert_all({"priority": p} for p in LADDER.descending())
+    db.table("tally").insert_all({"priority": p} for p in LADDER.descending)
     db.table("state").insert_all([
         {"name": "queue/next_seq", "value": "1"},
         {"name": "queue/file_id", "value": secrets.token_hex(8)},
@@ -200,7 +200,7 @@ def check_tables(connection: sqlite3.Connection) -> None:
         "SELECT priority, rows, bytes, put, acked, dropped, duplicates FROM tally"
     )
     state = dict(connection.execute("SELECT name, value FROM state"))
-    is_whole = {row[0] for row in tally} == set(LADDER.descending())
+    is_whole = {row[0] for row in tally} == set(LADDER.descending)
     if not is_whole or not state.get("queue/next_seq", "").isdecimal():
         raise sqlite3.DatabaseError("the first rows of a table are damaged")
 

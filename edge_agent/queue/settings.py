@@ -33,7 +33,7 @@ class BaseQueueSection:
     )
     max_bytes_of: tuple[int, ...] = key(
         KeyRule(
-            "Budgets of priorities 1 to 5 within it; 0 is no own bound.",
+            "Budgets of priorities 1 to 5 within it; 0 is no separate limit.",
             "bytes",
             check=check_per_priority,
         ),
@@ -41,8 +41,8 @@ class BaseQueueSection:
     )
     ttl_s: tuple[float, ...] = key(
         KeyRule(
-            "How long messages of priorities 1 to 5 are worth sending; 0 is for "
-            "ever. What expires is counted as dropped.",
+            "Maximum age of messages of priorities 1 to 5; 0 is no limit. Expired "
+            "messages are dropped and counted.",
             "s",
             check=check_per_priority,
         ),

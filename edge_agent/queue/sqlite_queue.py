@@ -38,7 +38,6 @@ from edge_agent.queue.store import (
     Store,
     group_by_priority,
     row_checksum,
-    total_cost_bytes,
 )
 from edge_agent.queue.write_journal import (
     MAX_LOST_KEY,
@@ -101,8 +100,8 @@ class SqliteQueue:
     ) -> None:
         self._durability = durability
         self._lock = threading.RLock()
-        self._leases = LeaseTable(LADDER.descending())
-        self._pending = PendingChanges(LADDER.descending())
+        self._leases = LeaseTable(LADDER.descending)
+        self._pending = PendingChanges(LADDER.descending)
         self._file = QueueFile(Path(path))
         self._store, self._reserve = self._file.open()
         self._ready = ReadyCache(self._store, self._pending, self._leases)
@@ -110,8 +109,10 @@ class SqliteQueue:
         self.boot = secrets.token_hex(4)
         self._clock = QueueClock(expiry, machine_boot, self.get_state("queue/clock"))
         budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
-        evictor = Evictor(self._store, budget, self._leases.__contains__)
-        self._writer = _PutWriter(self._store, evictor, self._clock, node, self.boot)
+        self._evictor = Evictor(self._store, budget, self._leases.__contains__)
+        self._writer = _PutWriter(
+            self._store, self._evictor, self._clock, node, self.boot
+        )
         self._skipped = 0
         self._is_failing = self._is_closed = False
         self._block = SequenceBlock()
@@ -158,7 +159,7 @@ class SqliteQueue:
     def waiting_priorities(self) -> frozenset[int]:
         with self._lock:
             self._ready.refresh()
-            return frozenset(filter(self._ready.has_any, LADDER.descending()))
+            return frozenset(filter(self._ready.has_any, LADDER.descending))
 
     def lease(
         self,
@@ -202,7 +203,7 @@ class SqliteQueue:
     def ages_s(self) -> Mapping[int, float]:
         now_ms = self._clock.now_ms()
         with self._lock:
-            firsts = {p: self._store.read_oldest(p, 1) for p in LADDER.descending()}
+            firsts = {p: self._store.read_oldest(p, 1) for p in LADDER.descending}
         return {
             priority: max(0.0, (now_ms - born_ms) / 1000)
             for priority, rows in firsts.items()
@@ -234,7 +235,7 @@ class SqliteQueue:
                 self._commit((), None, use_reserve=bool(self._pending.removed))
 
     def close(self) -> None:
-        self._committer.close()  # outside the lock, which its thread may want
+        self._committer.close()  # outside the lock, which its thread may be waiting for
         with self._lock:
             if self._is_closed:
                 return
@@ -265,7 +266,7 @@ class SqliteQueue:
         ):
             return None
         _, rows = self._writer.rows(drafts, self._block.next)
-        return rows if self._writer.fits(rows, self._pending.counters) else None
+        return rows if self._evictor.fits(self._pending.counters, rows) else None
 
     def _commit(
         self,
@@ -292,7 +293,8 @@ class SqliteQueue:
     ) -> list[MessageId | None]:
         changes = self._pending.counters.copy()
         with self._store.transaction():
-            self._pending.write(self._store, changes)
+            if self._pending:
+                self._pending.write(self._store, changes)
             block = self._block.with_reserved(len(drafts), self._store)
             ids, rows = self._writer.put(drafts, block.next, changes)
             self._drop_expired(changes)
@@ -448,13 +450,6 @@ class _PutWriter:
         ]  # fmt: skip
         return ids, rows
 
-    def fits(self, rows: Sequence[QueueRow], changes: CounterDeltas) -> bool:
-        """Whether messages fit the budget without eviction."""
-        costs = {
-            p: total_cost_bytes(group) for p, group in group_by_priority(rows).items()
-        }
-        return self._evictor.fits(changes, costs)
-
     def put(
         self, drafts: Sequence[MessageDraft], first: int, changes: CounterDeltas
     ) -> tuple[list[MessageId | None], list[QueueRow]]:
@@ -490,20 +485,15 @@ class _PutWriter:
         changes: CounterDeltas,
     ) -> None:
         """Store messages, one by one when others must be evicted."""
-        groups = group_by_priority(rows)
-        costs = {
-            priority: total_cost_bytes(group) for priority, group in groups.items()
-        }
-        if self._evictor.fits(changes, costs):
-            self._store.insert(rows, sum(costs.values()))
-            for priority, group in groups.items():
-                changes.add_put(priority, costs[priority], len(group))
+        if self._evictor.fits(changes, rows):
+            self._store.insert(rows)
+            changes.add_put(rows)
             return
         for row, draft in zip(rows, drafts, strict=True):
             self._evictor.check_share(changes, row, draft)
             self._evictor.evict_for(changes, row.priority, row.cost_bytes)
-            self._store.insert([row], row.cost_bytes)
-            changes.add_put(row.priority, row.cost_bytes)
+            self._store.insert([row])
+            changes.add_put([row])
 
 
 class _CommitThread:

@@ -19,7 +19,6 @@ from edge_agent.queue.base import (
 from edge_agent.queue.fair_share import NodeBytes
 from edge_agent.queue.known_ids import KnownIds
 from edge_agent.queue.schema import decode_text
-from edge_agent.queue.space_reserve import RESERVE_BYTES
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
@@ -180,19 +179,21 @@ class CounterDeltas:
         """Changed priorities with their deltas, in the order of `COUNTER_COLUMNS`."""
         return ((priority, by) for priority, by in self._by.items() if any(by))
 
-    def add_put(self, priority: int, cost_bytes: int, count: int = 1) -> None:
-        """Count stored messages and their total size."""
-        by = self._of(priority)
-        by[_ROWS] += count
-        by[_BYTES] += cost_bytes
-        by[_PUT] += count
+    def add_put(self, rows: Iterable[QueueRow]) -> None:
+        """Count stored messages."""
+        for priority, group in group_by_priority(rows).items():
+            by = self._of(priority)
+            by[_ROWS] += len(group)
+            by[_BYTES] += total_cost_bytes(group)
+            by[_PUT] += len(group)
 
-    def add_acked(self, priority: int, cost_bytes: int, count: int = 1) -> None:
-        """Count acknowledged messages and their total size."""
-        by = self._of(priority)
-        by[_ROWS] -= count
-        by[_BYTES] -= cost_bytes
-        by[_ACKED] += count
+    def add_acked(self, rows: Iterable[QueueRow]) -> None:
+        """Count acknowledged messages."""
+        for priority, group in group_by_priority(rows).items():
+            by = self._of(priority)
+            by[_ROWS] -= len(group)
+            by[_BYTES] -= total_cost_bytes(group)
+            by[_ACKED] += len(group)
 
     def add_dropped(self, priority: int, cost_bytes: int, reason: str) -> None:
         """Count a dropped message and its size."""
@@ -240,6 +241,9 @@ _TALLY = (
 )
 
 PAGE_BYTES = 4096
+
+RESERVE_BYTES = 256 * 1024
+"""Size of the file that is deleted on a full disk (`SpaceReserve`)."""
 
 
 class Store:
@@ -291,12 +295,12 @@ class Store:
                 raise self._translated(error) from error
             raise
 
-    def insert(self, rows: Collection[QueueRow], cost_bytes: int) -> None:
-        """Store messages; `cost_bytes` is their total size."""
+    def insert(self, rows: Collection[QueueRow]) -> None:
+        """Store messages, in a transaction."""
         if rows:
             # sqlite3 binds plain tuples faster than named ones.
             self._db.executemany(_INSERT, map(tuple, rows))
-            self._grown_bytes += cost_bytes
+            self._grown_bytes += total_cost_bytes(rows)
             if self._node_bytes is not None:
                 for row in rows:
                     self._node_bytes.add(row.node, row.priority, row.cost_bytes)
@@ -412,7 +416,7 @@ class Store:
         """Whether a message with an id assigned by this queue is stored."""
         return any(
             row is not None and row.message.id == message_id
-            for row in (self.read_row(p, message_id.seq) for p in LADDER.descending())
+            for row in (self.read_row(p, message_id.seq) for p in LADDER.descending)
         )
 
     def get_state(self, name: str) -> str | None:
@@ -445,7 +449,7 @@ class Store:
         with self._reading():
             found = [
                 self._db.execute(query, (priority, MAX_SEQ)).fetchone()[0]
-                for priority in LADDER.descending()
+                for priority in LADDER.descending
             ]
         return max((seq for seq in found if seq is not None), default=0)
 

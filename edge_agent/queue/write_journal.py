@@ -156,9 +156,7 @@ def recover_journal(store: Store, path: Path) -> int:
         return 0
     changes = CounterDeltas()
     with store.transaction():
-        for row in rows:
-            if store.insert_if_absent(row):
-                changes.add_put(row.priority, row.cost_bytes)
+        changes.add_put([row for row in rows if store.insert_if_absent(row)])
         for record in valid:
             store.set_state(record.state)
         store.apply_deltas(changes)
@@ -225,7 +223,7 @@ class SequenceBlock(NamedTuple):
     max_pending: int = 0
 
     def has(self, count: int) -> bool:
-        """Whether the block has so many numbers left."""
+        """Whether the block has this many numbers left."""
         return self.end - self.next >= count
 
     def after_using(self, count: int) -> "SequenceBlock":
@@ -233,7 +231,7 @@ class SequenceBlock(NamedTuple):
         return SequenceBlock(self.next + count, self.end, self.max_pending)
 
     def with_reserved(self, count: int, store: Store) -> "SequenceBlock":
-        """This block or a new one with at least so many; call it in a transaction."""
+        """This block or one with at least this many; call it in a transaction."""
         if self.has(count):
             return self
         start = store.get_int(NEXT_SEQ_KEY, 1)

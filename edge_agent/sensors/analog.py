@@ -1,8 +1,7 @@
 """Soil moisture probe, extensometer and 4-20 mA piezometer on an MCP3x08 converter.
 
 Source: NAMUR NE 43 for the loop current: 3.8 to 20.5 mA is a measurement; 3.6 mA or
-less and 21 mA or more signal a failure. The limits are in `science.md`, quoted from
-memory.
+less and 21 mA or more signal a failure. The limits are quoted from memory.
 """
 
 from dataclasses import dataclass
@@ -131,7 +130,7 @@ class ExtensometerSettings(AdcSettings):
 
 
 def decode_displacement(volts: float, settings: ExtensometerSettings) -> float:
-    """How far the string is out, in mm."""
+    """Extension of the string, in mm."""
     s = settings
     return s.travel_mm * (volts - s.home_v) / (s.full_v - s.home_v)
 

@@ -156,7 +156,7 @@ class TripWireEolSettings(AdcSettings):
         KeyRule("Across the wire at its far end.", "Ohm", _MIN_OHM, _MAX_OHM), 4700.0
     )
     watch_s: float = key(
-        KeyRule("Time between looks for a cut.", unit="s", low=0.1, high=60), 0.5
+        KeyRule("Time between two checks for a cut.", unit="s", low=0.1, high=60), 0.5
     )
 
     def __post_init__(self) -> None:

@@ -1,12 +1,11 @@
 """Rain on the simulated slope: depths in equal steps, generated or from a CSV file."""
 
-import bisect
 import csv
 import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from io import TextIOWrapper
@@ -54,10 +53,6 @@ class SimulatedRain:
         if whole == len(self.depths_mm):
             return self.total_mm
         return self._sums[whole] + (steps - whole) * self.depths_mm[whole]
-
-    def starting_at(self, start_s: float) -> "SimulatedRain":
-        """The same rain at another time."""
-        return replace(self, start_s=start_s)
 
     @cached_property
     def _sums(self) -> tuple[float, ...]:
@@ -107,16 +102,6 @@ def find_wettest_window(series: SimulatedRain, hours: float) -> SimulatedRain:
     begins = range(len(sums) - width)
     best = max(begins, key=lambda at: sums[at + width] - sums[at])
     return select_steps(series, best, best + width)
-
-
-def select_times(series: SimulatedRain, first_s: float, end_s: float) -> SimulatedRain:
-    """The steps that begin at or after a time and before another."""
-    begins = [
-        series.start_s + at * series.step_s for at in range(len(series.depths_mm))
-    ]
-    return select_steps(
-        series, bisect.bisect_left(begins, first_s), bisect.bisect_left(begins, end_s)
-    )
 
 
 def select_steps(series: SimulatedRain, begin: int, end: int) -> SimulatedRain:
@@ -178,21 +163,18 @@ _Row = tuple[int, float, float | None]
 def read_rain_csv(
     path: Path,
     column: str,
-    step_s: float | None = None,
-    time_column: str | None = None,
     dates: tuple[str | None, str | None] = (None, None),
 ) -> SimulatedRain:
     """Read one column of rain depths in mm.
 
     Times are ISO; without a zone they are taken as UTC. In a column whose name
     ends with ``end`` they mark the end of a step, else its beginning. Rows or values
-    that are missing are gaps, counted, and no rain.
+    that are missing are gaps, counted, and no rain. A step is as long as the shortest
+    distance of two rows.
 
     Args:
         path: The file; its first row names the columns.
         column: The depths; a trailing ``_mm`` may be left out.
-        step_s: Length of a step; by default the shortest distance of two rows.
-        time_column: By default the first of `TIME_COLUMNS` that the file has.
         dates: First and last time wanted, ISO; a bare last date is wholly included.
 
     Raises:
@@ -202,13 +184,13 @@ def read_rain_csv(
         table = csv.DictReader(file)
         names = list(table.fieldnames or ())
         depth_column = _depth_column(path, names, column)
-        clock = _time_column(path, names, time_column)
+        clock = _time_column(path, names)
         every = _rows(path, table, clock, depth_column)
         rows = list(_wanted(every, dates, ends=clock.endswith("end")))
     if not rows:
         rule = "a file with rows between the dates wanted"
         raise RainFileError(str(path), 0, clock, rule, dates, "choose other dates")
-    step_s = step_s or _shortest(path, rows, clock)
+    step_s = _shortest(path, rows, clock)
     depths, gaps = fill_gaps(_gridded(path, rows, step_s, clock))
     start_s = rows[0][1] - (step_s if clock.endswith("end") else 0.0)
     return SimulatedRain(start_s, step_s, depths, gaps)
@@ -230,13 +212,12 @@ def _depth_column(path: Path, names: list[str], column: str) -> str:
     raise RainFileError(str(path), 1, column, "a column of the file", column, remedy)
 
 
-def _time_column(path: Path, names: list[str], column: str | None) -> str:
-    wanted = TIME_COLUMNS if column is None else (column,)
-    for name in wanted:
+def _time_column(path: Path, names: list[str]) -> str:
+    for name in TIME_COLUMNS:
         if name in names:
             return name
-    remedy = f"name the time column; the file has {', '.join(names)}"
-    rule = f"a file with a column {' or '.join(wanted)}"
+    remedy = f"rename its column of times; the file has {', '.join(names)}"
+    rule = f"a file with a column {' or '.join(TIME_COLUMNS)}"
     raise RainFileError(str(path), 1, "", rule, names, remedy)
 
 

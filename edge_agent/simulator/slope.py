@@ -4,8 +4,8 @@ All values are pure functions of the rain and the time, without a clock or chanc
 so a restarted simulation continues where the slope is by then. Sizes are those of a
 first-order gully with a catchment of half a square kilometre, 500 m above the sea.
 
-Source: tanks as in `slope_science.rain`; tertiary creep by Fukuzono 1985,
-1/v falls linearly to the time of failure; tilt linear in displacement (Xie 2019).
+Source: tanks as in `slope_science.rain_and_soil_water`; tertiary creep by Fukuzono
+1985, 1/v falls linearly to the failure; tilt linear in displacement (Xie 2019).
 """
 
 import bisect
@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 
 from edge_agent.simulator.rain import SimulatedRain
-from slope_science.rain import A1, A2, A3, A4, L1, L2, L3, L4, SoilWater
+from slope_science.rain_and_soil_water import A1, A2, A3, A4, L1, L2, L3, L4, SoilWater
 
 _CATCHMENT_M2 = 5e5
 _MANNING_N, _BED_SLOPE, _BED_M = 0.05, 0.05, 3.0

@@ -91,8 +91,8 @@ def _below_noise_floor(sensor: SensorConfig, rules: TiltRuleSettings) -> Iterato
         if limit < finest:
             yield (
                 f"rule tilt cannot be used for level {level}: with a noise of "
-                f"{sigma_deg:.4f} deg {finest:.3f} deg/h is the least it can tell, not "
-                f"{limit:g}; raise samples, or shorten interval_s"
+                f"{sigma_deg:.4f} deg the lowest measurable rate is {finest:.3f} "
+                f"deg/h, not {limit:g}; raise samples, or shorten interval_s"
             )
 
 

@@ -36,9 +36,9 @@ from slope_science.criteria import (
 from slope_science.errors import ScienceError
 from slope_science.evidence.detections import RuleContext, SensorRule
 from slope_science.evidence.judge import EvidenceJudge, make_family
-from slope_science.evidence.stored import Json
+from slope_science.evidence.stored_values import Json
 from slope_science.findings import LOWEST, Finding, combine_findings, noticed
-from slope_science.rain import SoilWater
+from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_text import render_english, render_english_list
 from slope_science.reasons import Reason
 from spatial_mqtt.announcements import CriteriaNotice
@@ -134,7 +134,7 @@ class ActiveCriteria:
             return False
         if now is not None and notice.version < now.version and not accepts_older:
             rule = f"no older than the one in force ({now.version:.0f})"
-            remedy = "give it a newer version, or take the other back"
+            remedy = "give it a newer version, or withdraw the other"
             raise NoticeError("criteria.version", rule, notice.version, remedy)
         self.criteria, self._notice = _criteria(notice), notice
         return True

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from edge_agent import quantities
 from slope_science.evidence.samples import TILT_AXES, SensorSample
-from slope_science.evidence.stored import (
+from slope_science.evidence.stored_values import (
     finite_number,
     is_finite_number,
     optional_time,

@@ -8,9 +8,9 @@ is as small as it can be while the link stays busy:
   becomes rate x least round-trip time, plus a segment or what the link carries in
   `TARGET_DELAY_S`.
 * Rate (`RateMeter`): bytes acknowledged per second while a queue waits at the link.
-  A remembered one is used to begin with, but permits no delay until it is measured.
-  A publication that travels alone says nothing about it: routers, cellular schedulers
-  and policers let a burst pass at line speed before they hold back.
+  A remembered rate is used at first, but permits no delay until it is measured. A
+  publication that is alone in flight does not measure it: routers, cellular schedulers
+  and policers let a burst pass at line speed before they delay.
 * Burst credit (`BurstMeter`): what the link has passed without delay beyond its rate.
   The window grows again only after more than that has passed.
 * Pace (`Pacer`): a window that is free at once, after a pause or a lost segment, is not
@@ -40,48 +40,47 @@ TARGET_DELAY_S = 0.1
 """Queueing delay that is allowed, unless a single segment takes longer."""
 
 MAX_DEPTH_BYTES = 65_536
-"""Most bytes that may wait at the link: on a LAN they pass in some milliseconds."""
+"""Maximum bytes that may wait at the link, some milliseconds on a LAN."""
 
 QUEUED_S = TARGET_DELAY_S / 4
-"""Least queueing delay of a sample of the rate. It does not depend on the rate: one
-that is much too low would permit a delay in which it is never measured again."""
+"""Minimum queueing delay of a sample of the rate. It does not depend on the rate: an
+estimate that is much too low would allow a delay at which none is measured again."""
 
 LOW_DELAY = 0.5
-"""Part of the target below which the window may grow."""
+"""Multiple of the target below which the window may grow."""
 
 HIGH_DELAY = 1.25
 """Multiple of the target above which the window shrinks."""
 
 CHANGED_DELAY = 3.0
-"""Multiple of the target above which the link itself has changed."""
+"""Multiple of the target above which the rate of the link must have changed."""
 
 GROWTH = 0.7
-"""Largest growth of the window in a round trip, and largest part of the bytes passed
-without delay that may be in flight on a link of unknown rate. Half a burst is then
-still to come when the link begins to hold back."""
+"""Maximum growth of the window in a round trip, as a share of it. On a link of unknown
+rate also the share of the bytes passed without delay that may be in flight: about half
+a burst is then still unused when the link begins to delay."""
 
 KNOWN_GROWTH = 2.0
-"""Like the second, on a link of known rate, for the bytes beyond rate x time."""
+"""Growth on a link of known rate, per byte that passed beyond rate x time."""
 
 PROBE_GAIN = 1.5
-"""Window, as a multiple of the usual, while more passes than the known rate."""
+"""Window as a multiple of the usual one while more passes than the known rate."""
 
 EXCESS_SEGMENTS = 3
-"""Segments beyond rate x time that are no evidence of a faster link."""
+"""Number of segments beyond rate x time that do not yet show a faster link."""
 
 CREDIT_MARGIN = 1.25
 
 PACE_GAIN = 2.0
-"""Pace as a multiple of the rate: a faster link is noticed, a slower one is not filled
-beyond the window."""
+"""Pace as a multiple of the rate, so that a link that has become faster is detected."""
 
 IDLE_S = 1.0
-"""Pause after which a link may have its full burst to give again."""
+"""Pause after which the burst credit of a link may be complete again."""
 
 PERSISTENT_S = 2.0
 PERSISTENT_ROUNDS = 4
-"""A queue that lasts longer, in seconds and round trips, though the window is as small
-as the rate allows, is none: the least round-trip time has become larger."""
+"""Seconds and round trips after which a delay that persists at the smallest window is
+not taken for a queue any more: the least round-trip time has increased."""
 
 START_FRAMES = 2
 """First window on a link of unknown rate."""
@@ -236,7 +235,7 @@ class CongestionWindow:
             self._end_round(is_low, now_s)
 
     def _on_train(self, sample: SendSample, now_s: float) -> None:
-        """Follow the trains; the one that follows a probe ends it."""
+        """Measure packet trains; the first one after the start of a probe ends it."""
         train = self._train
         if sample.is_alone or train is None or not train.add(sample, now_s):
             if self._is_probing and train and train.size_bytes > FRAME_BYTES:
@@ -246,7 +245,7 @@ class CongestionWindow:
                 self._train.add(sample, now_s)
 
     def _end_probe(self, train: PacketTrain) -> None:
-        """Explain the delay of single publications by a longer way and the rate."""
+        """Estimate round-trip time and rate anew from a train."""
         rate, known = train.rate, self._meter.rate
         base_s = min(self._base_s or train.round_trip_s, train.round_trip_s)
         if rate is None and train.first.size_bytes > FRAME_BYTES:
@@ -254,7 +253,7 @@ class CongestionWindow:
             rate = train.first.size_bytes / max(train.round_trip_s - base_s, 1e-3)
         own_s = train.first.arrives_bytes / rate if rate else 0.0
         self._base_s = max(base_s, train.round_trip_s - own_s)
-        # Two frames may pass with a burst: only a guess may become higher.
+        # Two frames may pass as a burst, so only an estimate may be raised.
         most = math.inf if known is None or self._is_guessed else known / 2
         if rate and rate < most:
             self._meter.set_rate(rate)
@@ -275,12 +274,12 @@ class CongestionWindow:
             self._queued_s = now_s
             self._shrink(sample, excess, now_s)
         elif self._meter.rate is not None or now_s - self._queued_s > SAME_TIME_S:
-            # Of acknowledgements that were gathered, the last have waited least. They
-            # say that there is no queue, but not without a rate that limits the window.
+            # Of acknowledgements that arrive together, the last have waited least. They
+            # show that there is no queue only if a rate limits the window.
             self._queued_since_s = None
         if self._queued_alone > 1:
-            # Either the link has become slower or the way longer: the distance of two
-            # acknowledgements shows which.
+            # Either the rate is lower or the round-trip time higher: the interval of
+            # two acknowledgements shows which.
             self._is_probing = True
 
     def _shrink(self, sample: SendSample, excess: float, now_s: float) -> None:
@@ -292,13 +291,13 @@ class CongestionWindow:
             return
         self._is_growing = False
         if self._meter.rate is None or not self._meter.is_measured:
-            # The first guess: what was delivered while this one was under way.
+            # First estimate: what was delivered during this round trip.
             delivered_bytes = self._delivered_bytes - sample.delivered_bytes
             self._meter.set_rate(delivered_bytes / (now_s - sample.sent_s))
             self._is_guessed = True
         self._window_bytes = min(self._window_bytes, self._target_bytes())
         if queued_s > max(PERSISTENT_S, PERSISTENT_ROUNDS * (now_s - sample.sent_s)):
-            self._window_bytes = self._unit_bytes  # until one travels alone
+            self._window_bytes = self._unit_bytes  # until one is alone in flight
         if excess > CHANGED_DELAY:
             self._meter.forget_samples()
 
@@ -334,7 +333,7 @@ class CongestionWindow:
         credit_bytes = CREDIT_MARGIN * self._burst.credit_bytes(rate)
         new_bytes = excess_bytes - credit_bytes
         if new_bytes > 0 and not self._meter.is_measured:
-            self._meter.rate = None  # what is remembered is wrong
+            self._meter.rate = None  # the remembered rate is wrong
             return self._growth_limit_bytes(now_s)
         return max(PROBE_GAIN * target_bytes, target_bytes + KNOWN_GROWTH * new_bytes)
 
@@ -357,7 +356,7 @@ class CongestionWindow:
         return max(self._unit_bytes, min(rate * TARGET_DELAY_S, MAX_DEPTH_BYTES))
 
     def _pace(self) -> float | None:
-        """Bytes per second that may be written; None when the pace is free."""
+        """Bytes per second that may be written; None without a limit."""
         rate = self._meter.rate
         if rate is None or self._is_growing or self._is_probing:
             return None

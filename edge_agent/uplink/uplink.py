@@ -109,7 +109,7 @@ MAX_BURST = 64
 """Maximum number of publications in one write."""
 
 LINK_STORE_INTERVAL_S = 60.0
-"""Interval between comparisons of the known link with the stored one."""
+"""Interval of comparing the known link with the stored one, and of ending offers."""
 
 MAX_EXCESS_BYTES = 200
 """A write may exceed the window by a small message, 50 ms at 30 kbps."""
@@ -442,8 +442,6 @@ class Uplink:
     def _settle(self, everything: bool = False) -> None:
         """Acknowledge delivered messages in batches, and release undelivered ones."""
         now_s = self._clock()
-        for receiver in self._offers.forget_unseen() if self._offers else ():
-            self._end_offer(receiver)
         due = self._in_flight.take_actions(now_s)
         self._handle_custody(due)
         if due.release:
@@ -458,6 +456,8 @@ class Uplink:
             self._acks = []
         if everything or now_s - self._link_stored_s >= LINK_STORE_INTERVAL_S:
             self._store_link(now_s)
+            for receiver in self._offers.forget_unseen() if self._offers else ():
+                self._end_offer(receiver)
 
     def _handle_custody(self, due: QueueActions) -> None:
         if due.decided_custody is CustodyMode.RECEIPTS:

@@ -167,10 +167,3 @@ def node_at_least(level: int) -> Check:
     return lambda o, _: (
         None if o.worst_node >= level else f"node {o.worst_node} < {level}"
     )
-
-
-def backend_at_least(level: int) -> Check:
-    """The highest level that the console showed."""
-    return lambda o, _: (
-        None if o.worst_shown >= level else f"backend {o.worst_shown} < {level}"
-    )

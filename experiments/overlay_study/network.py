@@ -264,7 +264,7 @@ class _Brokers:
 
     def __init__(self, setting: LoadScenario) -> None:
         self.setting = setting
-        self.delays_ms: dict[int, list[float]] = {p: [] for p in LADDER.descending()}
+        self.delays_ms: dict[int, list[float]] = {p: [] for p in LADDER.descending}
         chance = Random(setting.seed)
         members = setting.subscribers + 1
         self._hosts = [

@@ -136,23 +136,3 @@ def mesh_graph(brokers: Collection[str]) -> Graph:
     return {
         broker: [other for other in brokers if other != broker] for broker in brokers
     }
-
-
-def rank_by_load(graph: Graph, clients: Mapping[str, ClientCounts]) -> list[str]:
-    """Return the brokers by load, the least loaded first.
-
-    A bridge adds first to what leaves a broker, so that decides; then what enters.
-    """
-    loads = compute_centrality(graph, clients)
-    return sorted(loads, key=lambda b: (loads[b].outbound, loads[b].inbound, b))
-
-
-def choose_hub(clients: Mapping[str, ClientCounts]) -> str:
-    """Return the hub of a star for which the largest load is smallest."""
-    return min(
-        clients,
-        key=lambda hub: (
-            max_load(compute_centrality(star_graph(hub, clients), clients)),
-            hub,
-        ),
-    )

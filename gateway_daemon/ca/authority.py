@@ -23,7 +23,6 @@ Source: RFC 5280 sections 4.1, 4.2, 4.2.1.6, 4.2.1.13, 5.1, 5.2.5 and 6.3.3.
 """
 
 import ipaddress
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -325,11 +324,6 @@ class CertificateRegister(msgspec.Struct, frozen=True):
             for each in self.issued
         )
         return structs.replace(self, issued=taken)
-
-    def latest_expiry_s(self, name: str, now_s: float) -> float:
-        """Return when the last certificate of a name expires; -inf without one."""
-        ends = [e.until_s for e in self._counting(now_s) if e.identity.name == name]
-        return max(ends, default=-math.inf)
 
     def _counting(self, now_s: float) -> Iterator[IssuedCertificate]:
         return (e for e in self.issued if e.revoked_s is None and e.until_s > now_s)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from edge_agent.uplink.rate_limit import TokenBucket
-from gateway_daemon.gateway.ingress_messages import ParsedMessage
+from gateway_daemon.gateway.incoming import ParsedMessage
 from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
 
@@ -172,7 +172,8 @@ class IdentityCheck:
         if self._logged_s is None or abs(now_s - self._logged_s) >= LOG_EVERY_S:
             self._logged_s = now_s
             log.warning(
-                "%s says it is %s; put aside without a receipt in %s (%d so far)",
+                "%s publishes under the id %s; put aside without a receipt in %s "
+                "(%d so far)",
                 forged[0].publisher_id or "a client without a certificate name",
                 forged[0].draft.id,
                 self._path,

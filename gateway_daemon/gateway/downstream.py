@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from edge_agent.queue.base import MessageDraft, QueueFileError, QueueFullError
 from edge_agent.queue.inspection import format_depth
 from gateway_daemon.gateway.egress import Lane, LaneStatus
-from gateway_daemon.gateway.ingress_buffers import BatchQueue
-from gateway_daemon.gateway.ingress_messages import DeliveryParser
+from gateway_daemon.gateway.incoming import BatchQueue, parse_delivery
 from gateway_daemon.gateway.subscriptions import filters_by_broker
+from service_runtime.crash_guard import CrashGuard
 from service_runtime.lifecycle import start_watched_loop
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Heartbeat, LoopWatchdog
@@ -41,6 +41,29 @@ IDLE_S = 5.0
 SILENCE_S = 60.0
 
 Connect = Callable[[Endpoint, Session, ConnectionHandler], SessionConnection]
+
+
+@dataclass(frozen=True)
+class DeliveryParser:
+    """Parses messages of distributed brokers.
+
+    Attributes:
+        default_priority: Priority of a message that carries none.
+        crash_guard: Puts messages aside that ended the gateway twice.
+    """
+
+    default_priority: int
+    crash_guard: CrashGuard
+
+    def parse(self, message: IncomingMessage) -> MessageDraft | None:
+        """The draft of a message; None if it is put aside."""
+        return self.crash_guard.decode(
+            message.topic,
+            message.payload,
+            parse_delivery,
+            message,
+            self.default_priority,
+        )
 
 
 @dataclass(frozen=True)

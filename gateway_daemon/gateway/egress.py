@@ -203,7 +203,7 @@ class Egress:
             Number of new messages.
         """
         drafts = list(drafts)
-        self._count(draft.topic for draft in drafts)
+        self._count([draft.topic for draft in drafts])
         if self._fallback is not None and self._fallback.is_route:
             return _count_new(self._fallback.put(drafts, state_of(drafts)))
         return self._put(drafts, state_of)

@@ -6,8 +6,11 @@ whose id it has.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from zlib import crc32
 
 from edge_agent.queue.base import (
     MessageDraft,
@@ -15,19 +18,13 @@ from edge_agent.queue.base import (
     QueueFileError,
     QueueFullError,
     QueueShareError,
+    cost_bytes,
 )
 from gateway_daemon.gateway.admission import IdentityCheck, Sender, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
-from gateway_daemon.gateway.ingress_buffers import (
-    REDELIVERY_STATE_KEY,
-    BatchQueue,
-    ReceiptBatcher,
-    RedeliveryFilter,
-    UrgentRetries,
-    make_mark,
-)
-from gateway_daemon.gateway.ingress_messages import (
+from gateway_daemon.gateway.incoming import (
     CONTENT_TYPES,
+    BatchQueue,
     ParsedMessage,
     ReceivedPublication,
     Unpacker,
@@ -37,8 +34,10 @@ from service_runtime.crash_guard import CrashGuard
 from service_runtime.log_limit import LogLimit
 from service_runtime.watchdog import Heartbeat
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import CustodyOffer
+from spatial_mqtt.custody import CustodyOffer, CustodyReceipt
 from spatial_mqtt.errors import TopicError
+from spatial_mqtt.priority import LADDER
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import (
     FORWARD_FILTER,
     FROM_FILTER,
@@ -61,7 +60,202 @@ SESSION_EXPIRY_S = 7 * 86_400
 IDLE_S = 5.0
 """Longest wait between two heartbeats."""
 
+RETRY_S = 0.5
+MAX_WAITING = 500
+MAX_WAITING_BYTES = 8 * 2**20
+"""Further messages are kept by their senders only."""
+
+REDELIVERY_STATE_KEY = "front/unacknowledged"
+"""Key under which a lane stores the state of `RedeliveryFilter`."""
+
+GATHER_RECEIPTS_S = 1.0
+"""Delay of a receipt for batching; senders ask again much later."""
+
+MAX_GATHERED = 64
+
 Connect = Callable[[Session, ConnectionHandler], Connection]
+
+
+class UrgentRetries:
+    """Urgent messages that could not be stored, to be retried before later messages.
+
+    Their senders keep them, but would send them again only when a receipt is overdue,
+    and later messages would overtake them. While the disk is full, less urgent messages
+    are therefore not stored: space may become free between two retries.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[ParsedMessage] = []
+        self._held_bytes = 0
+        self._is_disk_full = False
+
+    def add(self, message: ParsedMessage, *, is_disk_full: bool = True) -> None:
+        """Hold a message that could not be stored, if it is urgent and has an id.
+
+        Of those that do not fit, the sender with the most bytes has one discarded: a
+        flood does not push out another's alarm.
+        """
+        if (
+            LADDER.is_urgent(message.draft.priority)
+            and message.publication_without_id is None
+        ):
+            self._held.append(message)
+            self._held_bytes += _size_bytes(message)
+            self._is_disk_full = is_disk_full
+            while len(self._held) > MAX_WAITING or self._held_bytes > MAX_WAITING_BYTES:
+                self._discard_one()
+
+    def must_wait(self, message: ParsedMessage) -> bool:
+        """Whether a more urgent message must be stored first.
+
+        Never for a message without an id: its sender does not send it again.
+        """
+        if not self._is_disk_full or message.publication_without_id is not None:
+            return False
+        return any(each.draft.priority > message.draft.priority for each in self._held)
+
+    def wait_s(self) -> float | None:
+        """Seconds until the next retry; None when nothing is held."""
+        return RETRY_S if self._held else None
+
+    def retry(
+        self, store: Callable[[list[ParsedMessage]], list[ParsedMessage]]
+    ) -> list[ParsedMessage]:
+        """Retry the most urgent message and, if it is stored, all others.
+
+        Args:
+            store: Returns the messages it stored; calls `add` for the others.
+        """
+        if not self._held:
+            return []
+        first, *others = sorted(self._held, key=lambda each: -each.draft.priority)
+        self._held, self._held_bytes = [], 0
+        stored = store([first])
+        if not stored:
+            self._held += others
+            self._held_bytes = sum(map(_size_bytes, self._held))
+            return []
+        return stored + (store(others) if others else [])
+
+    def _discard_one(self) -> None:
+        """Discard the last message of the sender whose messages are largest."""
+        sizes: Counter[str | None] = Counter()
+        for message in self._held:
+            sizes[_sender(message)] += _size_bytes(message)
+        sender, _ = sizes.most_common(1)[0]
+        last = max(n for n, each in enumerate(self._held) if _sender(each) == sender)
+        self._held_bytes -= _size_bytes(self._held.pop(last))
+
+
+def _sender(message: ParsedMessage) -> str | None:
+    return None if message.draft.id is None else message.draft.id.node
+
+
+def _size_bytes(message: ParsedMessage) -> int:
+    return cost_bytes(message.draft.topic, message.incoming.payload)
+
+
+RedeliveryMark = tuple[int, int]
+"""Packet id and checksum of a publication without an id."""
+
+
+def make_mark(message: IncomingMessage) -> RedeliveryMark:
+    """The mark of a publication."""
+    return _mid(message), _checksum(message)
+
+
+class RedeliveryFilter:
+    """Publications without an id that are stored but not yet acknowledged.
+
+    Such a message gets its id here, so a second delivery would get another id. After a
+    lost connection or a crash the broker delivers it again under the same packet id
+    and marks it as a duplicate, so packet id and checksum are stored in the same
+    transaction as the message.
+
+    Source: MQTT 5.0 sections 3.3.1.1 and 4.4.
+    """
+
+    def __init__(self) -> None:
+        self._stored: dict[int, int] = {}
+
+    def load(self, states: Iterable[str]) -> None:
+        """Load the state that `to_state` returned before a restart."""
+        for text in states:
+            for pair in text.split():
+                mid, _, checksum = pair.partition(":")
+                self._stored[int(mid)] = int(checksum)
+
+    def clear(self) -> None:
+        """Clear the state: the broker lost the session and delivers nothing again."""
+        self._stored.clear()
+
+    def is_stored(self, message: IncomingMessage) -> bool:
+        """Whether a publication is a redelivery of a stored one."""
+        return message.is_duplicate and self._stored.get(_mid(message)) == _checksum(
+            message
+        )
+
+    def to_state(self, marks: Iterable[RedeliveryMark]) -> str:
+        """State to store with the messages of some marks, as pairs with a colon."""
+        pairs = (self._stored | dict(marks)).items()
+        return " ".join(f"{mid}:{checksum}" for mid, checksum in pairs)
+
+    def mark_stored(self, marks: Iterable[RedeliveryMark]) -> None:
+        """Record that the messages of some marks are stored."""
+        self._stored.update(marks)
+
+    def discard(self, messages: Iterable[IncomingMessage]) -> None:
+        """Remove acknowledged messages: the broker does not deliver them again."""
+        for message in messages:
+            self._stored.pop(_mid(message), None)
+
+
+def _mid(message: IncomingMessage) -> int:
+    return message.delivery[1]
+
+
+def _checksum(message: IncomingMessage) -> int:
+    return crc32(message.payload, crc32(message.topic.encode(errors="replace")))
+
+
+class ReceiptBatcher:
+    """Ids of stored messages, batched by the topic of their receipt.
+
+    Urgent messages are receipted at once, the others within `GATHER_RECEIPTS_S`.
+
+    Attributes:
+        sent_count: Number of ids that were receipted.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[str, list[MessageId]] = {}
+        self._due_s: dict[str, float] = {}
+        self.sent_count = 0
+
+    def add(self, message: ParsedMessage, now_s: float) -> None:
+        """Add a message that is on disk."""
+        topic, message_id = message.receipt_topic, message.draft.id
+        if topic is None or message_id is None:
+            return
+        ids = self._ids.setdefault(topic, [])
+        ids.append(message_id)
+        due_s = self._due_s.setdefault(topic, now_s + GATHER_RECEIPTS_S)
+        if LADDER.is_urgent(message.draft.priority) or len(ids) >= MAX_GATHERED:
+            self._due_s[topic] = min(due_s, now_s)
+
+    def pop_due(self, now_s: float) -> list[tuple[str, CustodyReceipt]]:
+        """Remove and return the receipts to publish now, with their topics."""
+        topics = [topic for topic, due_s in self._due_s.items() if due_s <= now_s]
+        for topic in topics:
+            del self._due_s[topic]
+        batches = [(topic, self._ids.pop(topic)) for topic in topics]
+        self.sent_count += sum(len(ids) for _, ids in batches)
+        return [(topic, CustodyReceipt.from_ids(ids)) for topic, ids in batches]
+
+    def wait_s(self, now_s: float) -> float | None:
+        """Seconds until the next receipt is due; None without one."""
+        due_s = min(self._due_s.values(), default=math.inf)
+        return None if math.isinf(due_s) else max(0.0, due_s - now_s)
 
 
 @dataclass(frozen=True)
@@ -201,7 +395,8 @@ class Ingress(BaseConnectionHandler):
         messages = self.checks.crash_guard.decode(
             publication.topic,
             publication.payload,
-            lambda: self._unpacker.unpack(publication),
+            self._unpacker.unpack,
+            publication,
         )
         return messages or []
 
@@ -211,7 +406,10 @@ class Ingress(BaseConnectionHandler):
         return self.checks.crash_guard.decode(
             message.topic,
             message.payload,
-            lambda: parse_publication(message, topic, self._default_priority),
+            parse_publication,
+            message,
+            topic,
+            self._default_priority,
         )
 
     def _add_receipts(self, stored: Sequence[ParsedMessage]) -> None:

@@ -517,7 +517,7 @@ class Manager:
         if laggards:
             names = ", ".join(map(str, laggards))
             self._publisher.report_error(
-                f"table {self._registry.table.version}: no word of {names}"
+                f"table {self._registry.table.version}: not applied by {names}"
             )
             self._change_to(self._registry.without_laggards())
 

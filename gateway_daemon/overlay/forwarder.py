@@ -439,7 +439,7 @@ class PriorityBacklog(Generic[T]):
     def __init__(self, ageing_s: float = AGEING_S) -> None:
         self._ageing_s = ageing_s
         self._queues: dict[int, deque[tuple[float, T]]] = {
-            priority: deque() for priority in LADDER.descending()
+            priority: deque() for priority in LADDER.descending
         }
 
     def __len__(self) -> int:

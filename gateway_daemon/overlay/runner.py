@@ -45,7 +45,7 @@ MAX_NAMES_LOGGED = 10
 """Names in one log line."""
 
 SEEK_ALONE_S, SEEK_S = 5.0, 60.0
-"""Between two looks at a broker of the directory: alone, and in company."""
+"""Interval of probes of the directory's brokers: without any peer, and with peers."""
 
 ReceivedMessages = Sequence[tuple[OverlayMessage, CarriedMessage]]
 

@@ -149,7 +149,7 @@ def _check(level: int, packet: Any, frame: bytes) -> None:  # noqa: ANN401 - any
     priority = packet.message.priority if is_copy else LADDER.default
     is_level = all(0 <= each <= VECTOR_BITS for each in levels)
     is_number = all(0 <= each <= MAX_SUBSCRIBERS for each in numbers)
-    if not (is_level and is_number and priority in LADDER.descending()):
+    if not (is_level and is_number and priority in LADDER.descending):
         raise OverlayError("frame", "valid levels, numbers and priority", frame[:80])
 
 

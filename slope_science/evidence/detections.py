@@ -8,7 +8,7 @@ from typing import Protocol
 
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.stored import Json, finite_number
+from slope_science.evidence.stored_values import Json, finite_number
 from slope_science.findings import LOWEST, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason
@@ -18,7 +18,7 @@ class EvidenceKind(Enum):
     """Kind of evidence that a sensor gives.
 
     Evidence confirms only evidence of its kind: wet soil does not confirm movement.
-    Noise, readings that go forth and back, confirms nothing.
+    Noise, readings that alternate, confirms nothing.
     """
 
     MOVEMENT = "movement"
@@ -83,7 +83,7 @@ class Detection:
 
     @property
     def is_brief(self) -> bool:
-        """Whether it counts nothing alone: one reading or window, or doubtful."""
+        """Whether it has no level without confirmation: one reading, or doubtful."""
         return self.unconfirmed_level == LOWEST
 
     @property
@@ -93,7 +93,7 @@ class Detection:
 
 
 def noise_detection(rule: str, sensor: str) -> Detection:
-    """That a sensor's readings go forth and back by more than its noise."""
+    """Detection of readings that alternate by more than the sensor's noise."""
     return Detection(rule, sensor, LOWEST, None, evidence=(EvidenceKind.NOISE,))
 
 
@@ -113,7 +113,7 @@ class _Evidence:
     ends: StepEnds = ()
 
     def joined(self, other: "_Evidence") -> "_Evidence":
-        """With other evidence of the same moment; what lasts is no step."""
+        """Combine with other evidence of that moment; lasting evidence is no step."""
         both = self.steps and other.steps
         return _Evidence(
             min(self.since_s, other.since_s),
@@ -126,7 +126,7 @@ class _Evidence:
         )
 
     def after(self, known: "_Evidence", confirm_s: float) -> "_Evidence":
-        """The last evidence, given the one before."""
+        """The newer evidence; it begins with the earlier one if that goes on."""
         if known.until_s > self.until_s:
             return known
         goes_on = self.lasts and self.until_s - known.until_s <= confirm_s
@@ -151,7 +151,7 @@ def _restored(
 
 
 def _to_parts(seen: _Evidence) -> list[Json]:
-    """The parameters of `_restored`."""
+    """Convert to the list that `_restored` reads."""
     flags = [seen.is_brief, seen.is_count, seen.lasts]
     return [seen.since_s, seen.until_s, seen.steps, flags, seen.ends]
 

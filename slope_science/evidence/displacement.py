@@ -23,7 +23,7 @@ from slope_science.evidence.detections import (
 from slope_science.evidence.noise import SensorNoise
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import DisplacementRuleSettings
-from slope_science.evidence.stored import Json, is_finite_number
+from slope_science.evidence.stored_values import Json, is_finite_number
 from slope_science.evidence.windows import (
     MinuteBin,
     MinuteBins,

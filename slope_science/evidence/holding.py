@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slope_science.evidence.stored import Json, optional_time
+from slope_science.evidence.stored_values import Json, optional_time
 from slope_science.findings import WARNING, Finding
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text

@@ -17,7 +17,7 @@ from slope_science.evidence.displacement import DisplacementRule
 from slope_science.evidence.holding import HoldTimer
 from slope_science.evidence.settings import EvidenceSettings
 from slope_science.evidence.soil import PoreRule, SaturationRule
-from slope_science.evidence.stored import Json
+from slope_science.evidence.stored_values import Json
 from slope_science.evidence.thermal import DailyRange
 from slope_science.evidence.tilt import TiltRule
 from slope_science.evidence.trip_wire import WireRule

@@ -13,7 +13,7 @@ uniform error of a quantum, q / sqrt(12). The number of readings is our proposal
 from collections import deque
 from collections.abc import Sequence
 
-from slope_science.evidence.stored import Json
+from slope_science.evidence.stored_values import Json
 
 _KEPT = 64
 _ENOUGH = 6

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import PoreRuleSettings, SaturationRuleSettings
-from slope_science.evidence.stored import (
+from slope_science.evidence.stored_values import (
     Json,
     finite_number,
     is_finite_number,

@@ -2,8 +2,8 @@
 
 With a temperature the part that follows it is learnt and removed. Without one a sunny
 morning resembles slow creep. Then a slow rate counts only outside the range of the
-sensor's own last days, which creep leaves and warmth does not. Until a whole day is
-known the range is the largest one that warmth causes.
+sensor's last days, which creep leaves and warming does not. Until a whole day is known
+the range is the largest one that warming causes.
 
 Source: zero drift of up to 0.15 mg/K (0.0086 deg/K) of good MEMS accelerometers, and at
 most 0.02 deg/K; a daily range of up to 17 K of the housing. The range test is our
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from slope_science.evidence.detections import Detection, RuleContext
 from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.stored import Json, finite_number
+from slope_science.evidence.stored_values import Json, finite_number
 from slope_science.evidence.windows import MinuteBin
 from slope_science.movement import MIN_LEARNING_H, ThermalRegression
 from slope_science.reasons import Reason
@@ -28,19 +28,19 @@ _BLOCKS = 30  # 7 days, and the two that do not count yet
 _DAY_S = 24 * _HOUR_S
 
 WARMTH_DEG_PER_H = 0.1
-"""Faster rates are no warmth of the day: it would need 0.7 deg a day."""
+"""Maximum rate that daily warming causes; a higher one would mean 0.7 deg a day."""
 
 WARMTH_RANGE_DEG = 0.35
-"""Largest daily range by warmth, where none is known yet."""
+"""Maximum daily range that warming causes, used until the sensor's is known."""
 
 MARGIN_SHARE = 0.5
-"""Of the range; one day is warmer than another."""
+"""Margin on each side of the range of a day, as a share of the range."""
 
 MAX_MARGIN_DEG = 0.05
-"""Slow creep leaves it within six hours, after which its own past counts."""
+"""Maximum margin: slow creep must exceed it in the six hours that are left out."""
 
 KICK_DEG = 0.12
-"""A larger change between two readings is no warmth."""
+"""Minimum change between two readings that counts as a kick."""
 
 
 class ThermalCompensation:

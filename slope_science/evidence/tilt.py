@@ -27,7 +27,7 @@ from slope_science.evidence.detections import (
 from slope_science.evidence.noise import SensorNoise
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import TiltRuleSettings
-from slope_science.evidence.stored import Json
+from slope_science.evidence.stored_values import Json
 from slope_science.evidence.thermal import (
     WARMTH_DEG_PER_H,
     WARMTH_RANGE_DEG,

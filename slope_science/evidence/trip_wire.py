@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import WireRuleSettings
-from slope_science.evidence.stored import Json, optional_time
+from slope_science.evidence.stored_values import Json, optional_time
 from slope_science.findings import EMERGENCY
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason

@@ -15,7 +15,7 @@ from slope_science.evidence.detections import (
 )
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import VibrationRuleSettings
-from slope_science.evidence.stored import (
+from slope_science.evidence.stored_values import (
     Json,
     finite_number,
     is_finite_number,

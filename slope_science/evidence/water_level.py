@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
 from slope_science.evidence.samples import SensorSample
 from slope_science.evidence.settings import WaterLevelRuleSettings
-from slope_science.evidence.stored import Json, is_finite_number
+from slope_science.evidence.stored_values import Json, is_finite_number
 from slope_science.evidence.windows import (
     MinuteBins,
     largest_agreed_step,

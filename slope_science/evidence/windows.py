@@ -14,7 +14,7 @@ from itertools import islice, pairwise, takewhile
 from operator import itemgetter
 from statistics import median_low
 
-from slope_science.evidence.stored import Json, finite_number
+from slope_science.evidence.stored_values import Json, finite_number
 
 LONGEST_INTERVAL_S = 7500.0
 """Two hours, and the jitter of the readings."""

@@ -13,7 +13,7 @@ from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import score_cell
 from slope_science.criteria import Criteria
 from slope_science.findings import judge_rain
-from slope_science.rain import SoilWater
+from slope_science.rain_and_soil_water import SoilWater
 from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text
 from slope_science.reason_text import render_english

@@ -463,20 +463,20 @@ class Failed:
 
 
 def test_error_of_a_batch_stops_a_pass_between_lots() -> None:
-    """A pass may take minutes, so it checks before each lot."""
-    lots: list[int] = []
+    """A pass may take minutes, so it checks before each group."""
+    groups: list[int] = []
 
     def score(must_stop: Callable[[], bool]) -> None:
-        for lot in range(3):
+        for group in range(3):
             if must_stop():
                 return
-            lots.append(lot)
+            groups.append(group)
 
     passes = job.ScoringSchedule(score, 0.0, maintain=lambda: None, trim=lambda: None)
     with pytest.raises(StreamingQueryException, match="no space left"):
         passes.run_if_due(job.BatchGate(lambda *_: None), Failed())
 
-    assert lots == []
+    assert groups == []
 
 
 def test_batch_of_a_superseded_job_ends_it_with_the_cause(

@@ -118,9 +118,9 @@ import json, sys
 from pathlib import Path
 import dying_program
 from backend_spark.ingest.segment_log import read_segments
-from backend_spark.streaming.pipeline import RECEIVED, LotWorker
+from backend_spark.streaming.pipeline import RECEIVED, DecodingWorker
 data = Path(sys.argv[1])
-worker = LotWorker(data / "tables", data, frozenset(RECEIVED), 7, 600, 60 * 86_400)
+worker = DecodingWorker(data / "tables", data, frozenset(RECEIVED), 7, 600, 60 * 86_400)
 batches = [b for _, t in read_segments(data / "log") for b in t.to_batches()]
 for result in worker.process(batches):
     for row in result.to_pylist():
@@ -135,7 +135,7 @@ for result in worker.process(batches):
 def test_message_that_kills_a_worker_of_the_scorer_is_rejected_undecoded(
     tmp_path: Path,
 ) -> None:
-    """Bronze has it as received; a death of the lot counts as its first one."""
+    """Bronze has it as received; a death of the chunk counts as its first one."""
     write_log(tmp_path)
     create_tables(tmp_path / "tables", SPARK_TABLES)
     path = str(Path(PROGRAM).parent)
@@ -156,7 +156,7 @@ def test_message_that_kills_a_worker_of_the_scorer_is_rejected_undecoded(
         for name, file in files.items()
     }
 
-    # The lot dies, then each of the two messages alone.
+    # The chunk dies, then each of the two messages alone.
     assert ends == [-signal.SIGKILL, -signal.SIGKILL, 1, 0]
     assert [row["payload"] for row in rows["bronze"]] == [KILLS, RAISES, pack(3)]
     assert {row["seq"]: row["reason"] for row in rows["rejected"]} == {

@@ -1,4 +1,4 @@
-"""The index command against the worked example of science.md 1.3."""
+"""The index command against the worked example."""
 
 import csv
 import io

@@ -8,7 +8,7 @@ from programs import Client
 from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, LOCAL
 from soak.witness import Witness
 
-from gateway_daemon.gateway.ingress_messages import Unpacker
+from gateway_daemon.gateway.incoming import Unpacker
 from service_runtime.tls import Endpoint
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.senml import decode_message_id

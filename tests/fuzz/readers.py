@@ -25,7 +25,7 @@ from edge_agent.config import parse_node_settings
 from edge_agent.notices import Notices
 from edge_agent.sensors import ds18b20, gnss, modbus, sdi12
 from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
-from gateway_daemon.gateway.ingress_messages import (
+from gateway_daemon.gateway.incoming import (
     Unpacker,
     parse_delivery,
     parse_publication,

@@ -215,7 +215,7 @@ def test_silent_gateway_blocks_an_update_for_a_limited_time(
     manager.add_broker("/1")
 
     wait_until(lambda: manager.is_complete(1), APPLY_TIMEOUT_S + 20)
-    assert f"table 1: no word of 127.0.0.1:{slow.port}" in manager.errors()
+    assert f"table 1: not applied by 127.0.0.1:{slow.port}" in manager.errors()
 
 
 def test_lease_ends_when_the_last_will_was_missed(

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
-from slope_science.findings import compute_municipality_level
-from slope_science.rain import (
+from slope_science.rain_and_soil_water import (
     SnakePoint,
     SoilWater,
     critical_line_margin_mm,
@@ -129,27 +128,3 @@ def test_default_special_criterion_is_marked_as_assumed() -> None:
     assert default.assumed
     assert default.special_mm == pytest.approx(1.25 * 1.478 * 150)
     assert default.advisory_mm == pytest.approx(0.75 * 150)
-
-
-@pytest.mark.parametrize(
-    ("levels", "least_cells", "level"),
-    [
-        ([1, 4, 2], 1, 4),
-        ([1, 4, 2], 2, 2),
-        ([1, 4, 2], 4, 1),
-        ([None, 3], 1, 3),
-        ([None, None], 1, None),
-        ([], 1, None),
-    ],
-)
-def test_municipality_has_the_level_that_enough_cells_reach(
-    levels: list[int | None], least_cells: int, level: int | None
-) -> None:
-    """The highest level reached by at least `least_cells` cells."""
-    assert compute_municipality_level(levels, least_cells) == level
-
-
-def test_municipality_level_of_zero_cells_is_refused() -> None:
-    """At least one cell must reach a level."""
-    with pytest.raises(ScienceError, match="least_cells must be 1 or more"):
-        compute_municipality_level([1], 0)

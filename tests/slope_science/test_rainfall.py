@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science.errors import ScienceError
-from slope_science.rain import (
+from slope_science.rain_and_soil_water import (
     LONG_HALF_LIFE_H,
     SHORT_HALF_LIFE_H,
     cumulative_rain,

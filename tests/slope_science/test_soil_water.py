@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science.errors import ScienceError
-from slope_science.rain import ONE_HOUR_H, TEN_MINUTES_H, SoilWater, soil_water_series
+from slope_science.rain_and_soil_water import (
+    ONE_HOUR_H,
+    TEN_MINUTES_H,
+    SoilWater,
+    soil_water_series,
+)
 
 STORM_MM = [0, 5, 10, 20, 30, 50, 60, 40, 20, 10, 5, 0, 0, 0, 0, 0, 0, 0]
 # hour: (tank 1, tank 2, tank 3, index) in steps of 1 hour, then of 10 minutes

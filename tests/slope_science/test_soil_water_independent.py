@@ -12,7 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slope_science.rain import ONE_HOUR_H, TEN_MINUTES_H, soil_water_series
+from slope_science.rain_and_soil_water import (
+    ONE_HOUR_H,
+    TEN_MINUTES_H,
+    soil_water_series,
+)
 
 
 @dataclass

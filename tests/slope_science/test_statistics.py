@@ -49,7 +49,6 @@ def test_line_has_the_slope_and_errors_of_least_squares() -> None:
     assert line.slope == pytest.approx(1.1)
     assert line.variance == pytest.approx(1.35)
     assert line.sigma_slope == pytest.approx((1.35 / 5) ** 0.5)
-    assert line.sigma_at_mean == pytest.approx((1.35 / 4) ** 0.5)
     assert line.r2 == pytest.approx(1 - 2.7 / 8.75)
 
 

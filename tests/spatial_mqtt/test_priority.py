@@ -33,7 +33,7 @@ def test_invalid_priority_is_refused(value: object) -> None:
 
 def test_descending_begins_with_the_most_urgent() -> None:
     """Messages are sent in this order."""
-    assert list(LADDER.descending()) == [5, 4, 3, 2, 1]
+    assert list(LADDER.descending) == [5, 4, 3, 2, 1]
 
 
 def test_default_ladder_names_the_five_alert_levels() -> None:
@@ -53,6 +53,6 @@ def test_ladder_may_have_another_length() -> None:
     ladder = Ladder(("low", "mid", "high"), default=2)
 
     assert (ladder.top, ladder.name(3), ladder.default) == (3, "high", 2)
-    assert list(ladder.descending()) == [3, 2, 1]
+    assert list(ladder.descending) == [3, 2, 1]
     with pytest.raises(PriorityError, match="between 1 and 3, got 4"):
         ladder.name(4)

@@ -9,7 +9,7 @@ from conftest import Broker, wait_until
 from field_node import Node
 from programs import Client, Programs
 
-from gateway_daemon.gateway.ingress_messages import Unpacker
+from gateway_daemon.gateway.incoming import Unpacker
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, decode_message_id
 from spatial_mqtt.topics import GATEWAY_INFO, offer_topic

@@ -11,7 +11,7 @@ from field_node import Node
 from gamma_peer import GammaClient, GammaGateway
 from programs import Client, Programs
 
-from gateway_daemon.gateway.ingress_messages import Unpacker
+from gateway_daemon.gateway.incoming import Unpacker
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.client import Client as SpatialClient
 from spatial_mqtt.client import SpatialMessage

@@ -114,7 +114,7 @@ def test_stolen_card_cannot_impersonate_another_node_of_its_cell(
     receipts = [CustodyReceipt.decode(m.payload) for m in thief.got]
     assert {node for each in receipts for node, _ in each.ranges} == {"kochi-0002"}
     log = (system.folder / "gw-1.log").read_text()
-    assert "kochi-0002 says it is kochi-0001:bb:7; put aside" in log
+    assert "kochi-0002 publishes under the id kochi-0001:bb:7; put aside" in log
 
 
 def poisons() -> Iterator[tuple[bytes, str | None]]:

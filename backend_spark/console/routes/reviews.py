@@ -51,7 +51,7 @@ class ReviewDraft(msgspec.Struct, forbid_unknown_fields=True):
         node: Id of the node.
         name: Name of the readings.
         from_s: Unix time of the first reading.
-        to_s: Of the last one.
+        to_s: Unix time of the last one.
         verdict: ``accepted``, ``good`` or ``bad``.
         codes: Codes of the doubts, but for ``bad``.
         why: Reason; a preview needs none, nor does ``accepted``.

@@ -15,7 +15,7 @@ from typing import Any
 from edge_agent.triage.settings import RainRuleSettings
 from slope_science.evidence.detections import Detection, EvidenceKind, RuleContext
 from slope_science.evidence.samples import SensorSample
-from slope_science.evidence.stored import (
+from slope_science.evidence.stored_values import (
     Json,
     finite_number,
     non_negative_number,
@@ -23,7 +23,7 @@ from slope_science.evidence.stored import (
 )
 from slope_science.findings import LOWEST, Finding, judge_rain
 from slope_science.quality import restarted_depth_mm
-from slope_science.rain import SoilWater
+from slope_science.rain_and_soil_water import SoilWater
 from slope_science.rain_quality import RainRecord, RainSum, find_extreme_sums
 from slope_science.reason_codes import ReasonCode
 from slope_science.reasons import Reason

@@ -13,7 +13,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.keys import Keys
 
 from backend_spark.console.panels import utc_time
-from backend_spark.evaluation.chance import Calibration, DayClass, YearlySkill
+from backend_spark.evaluation.calibration_file import Calibration, DayClass, YearlySkill
 from backend_spark.tables.reader import DeltaTables
 from service_runtime.settings import SettingsError
 

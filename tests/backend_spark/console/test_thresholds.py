@@ -26,7 +26,7 @@ from backend_spark.console.snake_line import (
     moments_ahead,
 )
 from backend_spark.console.thresholds import count_highest_levels, what_if_levels
-from backend_spark.criteria.applied import AppliedChanges
+from backend_spark.criteria.applied_criteria import AppliedChanges
 from backend_spark.criteria.cell_rules import make_cell_rules
 from backend_spark.criteria.tables import read_criteria
 from backend_spark.scoring.rules import CellRules
@@ -34,7 +34,7 @@ from backend_spark.tables.reader import DeltaTables
 from slope_science.criteria import NO_LINE, NOT_JUDGED_MM, Criteria, CriticalLine
 from slope_science.evidence.settings import with_tilt_rates
 from slope_science.findings import judge_rain
-from slope_science.rain import SoilWater, assumed_levels
+from slope_science.rain_and_soil_water import SoilWater, assumed_levels
 
 OpenApp = Callable[..., httpx.Client]
 VERSION: dict[str, Any] = {

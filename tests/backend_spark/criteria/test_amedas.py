@@ -10,7 +10,7 @@ from backend_spark.cli import cli
 from backend_spark.criteria.jma import JST, AmedasHour, read_amedas, split_hours
 from backend_spark.errors import RainTableError
 from slope_science.quality import Flag
-from slope_science.rain import soil_water_series
+from slope_science.rain_and_soil_water import soil_water_series
 
 HEAD = """ダウンロードした時刻：2026/06/02 12:31:33
 

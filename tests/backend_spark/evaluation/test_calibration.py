@@ -19,7 +19,7 @@ from backend_spark.evaluation.calibration import (
     CalibrationDays,
     calibrate,
 )
-from backend_spark.evaluation.chance import Calibration, read_calibration
+from backend_spark.evaluation.calibration_file import Calibration, read_calibration
 from backend_spark.evaluation.resampling import DayBootstrap
 
 FIRST = date(2000, 1, 1)

@@ -14,7 +14,7 @@ from backend_spark.errors import RainTableError
 from backend_spark.evaluation.events import read_slides
 from backend_spark.evaluation.inputs import read_rain_series
 from backend_spark.rain_table import RainText
-from slope_science.rain import soil_water_series
+from slope_science.rain_and_soil_water import soil_water_series
 
 
 def run(*words: object) -> Result:

@@ -12,7 +12,7 @@ from backend_spark.scoring.cell_state import (
     encode_state,
 )
 from backend_spark.scoring.holds import LOW_HOLD_S, HoldLimits
-from backend_spark.scoring.nearby import GaugeReports, NearbyGauge, NearbyRain
+from backend_spark.scoring.nearby_gauges import GaugeReports, NearbyGauge, NearbyRain
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SubstituteRain
 from backend_spark.scoring.rules import CellRules

@@ -9,7 +9,7 @@ from functools import lru_cache
 import pytest
 from measurements import seattle
 
-from backend_spark.scoring.nearby import (
+from backend_spark.scoring.nearby_gauges import (
     NO_NEARBY_RAIN,
     NearbyRain,
     collect_nearby_rain,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.score import LevelRow, score_levels
 from slope_science.criteria import Criteria
-from slope_science.rain import soil_water_series
+from slope_science.rain_and_soil_water import soil_water_series
 
 T0 = 1_700_000_400  # a full ten minutes
 STEP = 600

@@ -191,7 +191,7 @@ def test_failed_transaction_changes_no_counters(tmp_path: Path) -> None:
     store, _ = QueueFile(tmp_path / "q.db").open()
     before = store.stored_bytes()
     changes = CounterDeltas()
-    changes.add_put(1, 100)
+    changes.add_stored(1, 1, 100)
 
     def fail() -> None:
         with store.transaction():

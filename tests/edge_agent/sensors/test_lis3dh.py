@@ -13,7 +13,7 @@ from edge_agent.simulator.chips.i2c import Lis3dhChip
 from edge_agent.simulator.parts.digital import gravity_g
 from edge_agent.triage import Triage
 
-MAX_SIGMA_DEG = 0.0029  # science.md 4: largest noise for 0.01 deg/h
+MAX_SIGMA_DEG = 0.0029  # largest noise for 0.01 deg/h
 
 
 def make_chip(samples: int = 64) -> tuple[Lis3dhChip, Hardware, Lis3dhSettings]:

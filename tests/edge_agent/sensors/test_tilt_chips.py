@@ -12,7 +12,7 @@ from edge_agent.simulator.board import Board
 from edge_agent.simulator.parts.base import Fault
 from edge_agent.simulator.slope import SlopeSite
 
-MAX_SIGMA_DEG = 0.0029  # science.md 4: largest noise for 0.01 deg/h
+MAX_SIGMA_DEG = 0.0029  # largest noise for 0.01 deg/h
 KINDS = ("adxl345", "sca3300", "scl3300", "tilt")
 SITE = SlopeSite(start_s=START_S, mounted_deg=(-3.0, 2.0))
 DRIFT_DEG = 0.3  # drift of an ADXL345 on a cold day

@@ -1,7 +1,7 @@
 import pytest
 
 from edge_agent.simulator.slope import air_at, count_shocks, stream_depth_m
-from slope_science.rain import SoilWater
+from slope_science.rain_and_soil_water import SoilWater
 
 DRY, WET = SoilWater(0.0, 10.0, 10.0), SoilWater(90.0, 60.0, 80.0)
 

@@ -10,11 +10,8 @@ from experiments.topology_study.centrality import (
     Graph,
     TopologyError,
     chain_graph,
-    choose_hub,
     compute_centrality,
-    max_load,
     mesh_graph,
-    rank_by_load,
     star_graph,
 )
 
@@ -135,19 +132,6 @@ def test_single_broker_has_centrality_one() -> None:
     (load,) = compute_centrality({"b": []}, {"b": ClientCounts(7, 9)}).values()
 
     assert (load.inbound, load.outbound) == (1, 1)
-
-
-def test_brokers_with_the_least_load_rank_first() -> None:
-    """The ends of a chain rank before its middle; the best hub has the subscribers."""
-    assert rank_by_load(chain_graph(FOUR), EVEN)[:2] == ["b1", "b4"]
-    crowd = {"a": ClientCounts(1, 1), "b": ClientCounts(1, 20), "c": ClientCounts(1, 1)}
-    assert choose_hub(crowd) in {"a", "b", "c"}
-    others = [
-        max_load(compute_centrality(star_graph(hub, crowd), crowd)) for hub in crowd
-    ]
-    assert max_load(
-        compute_centrality(star_graph(choose_hub(crowd), crowd), crowd)
-    ) == min(others)
 
 
 def test_disconnected_federation_is_refused() -> None:

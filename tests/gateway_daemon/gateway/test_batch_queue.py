@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gateway_daemon.gateway.ingress_buffers import (
+from gateway_daemon.gateway.incoming import (
     GATHER_S,
     GATHERED_BATCH,
     MAX_BATCH,
@@ -47,7 +47,7 @@ def test_urgent_item_or_enough_items_end_the_wait_for_the_next_batch(
     monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
     """The minimum interval of an hour would otherwise hold the batch back."""
-    monkeypatch.setattr("gateway_daemon.gateway.ingress_buffers.GATHER_S", 3600.0)
+    monkeypatch.setattr("gateway_daemon.gateway.incoming.GATHER_S", 3600.0)
     queue: BatchQueue[str] = BatchQueue(lambda: 0.0, lambda item: item == "urgent")
     queue.put("routine")
     assert queue.next_batch(5.0) == ["routine"]

@@ -8,7 +8,7 @@ import pytest
 
 from gateway_daemon.gateway import admission
 from gateway_daemon.gateway.admission import LOG_EVERY_S, IdentityCheck
-from gateway_daemon.gateway.ingress_messages import ParsedMessage, parse_publication
+from gateway_daemon.gateway.incoming import ParsedMessage, parse_publication
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage
@@ -96,7 +96,7 @@ def test_impostor_fills_neither_disk_nor_log(
     sizes = [each.stat().st_size for each in path.parent.iterdir()]
     assert (len(sizes), check.quarantined) == (2, 101)
     assert max(sizes) < 1500
-    assert caplog.text.count("n1 says it is n2:ab:9") == 2
+    assert caplog.text.count("n1 publishes under the id n2:ab:9") == 2
 
 
 def test_genuine_messages_pass_when_the_quarantine_file_cannot_be_written(

@@ -1,6 +1,6 @@
 """Parsing of publications into message drafts."""
 
-from gateway_daemon.gateway.ingress_messages import ParsedMessage, parse_publication
+from gateway_daemon.gateway.incoming import ParsedMessage, parse_publication
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import ForwardTopic
 from spatial_mqtt.transport import IncomingMessage

@@ -1,12 +1,12 @@
 """When custody receipts are sent, tested without a broker."""
 
 from edge_agent.queue.base import MessageDraft
-from gateway_daemon.gateway.ingress_buffers import (
+from gateway_daemon.gateway.incoming import ParsedMessage
+from gateway_daemon.gateway.ingress import (
     GATHER_RECEIPTS_S,
     MAX_GATHERED,
     ReceiptBatcher,
 )
-from gateway_daemon.gateway.ingress_messages import ParsedMessage
 from spatial_mqtt.custody import CustodyReceipt
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import IncomingMessage

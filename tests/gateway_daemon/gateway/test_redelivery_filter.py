@@ -1,6 +1,6 @@
 """Publications without a message id that are redelivered after they were stored."""
 
-from gateway_daemon.gateway.ingress_buffers import RedeliveryFilter, make_mark
+from gateway_daemon.gateway.ingress import RedeliveryFilter, make_mark
 from spatial_mqtt.transport import IncomingMessage
 
 

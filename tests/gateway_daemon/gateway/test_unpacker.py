@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from gateway_daemon.gateway.ingress_messages import Unpacker
+from gateway_daemon.gateway.incoming import Unpacker
 from spatial_mqtt.batching import BatchItem, encode_batch, split_message
 from spatial_mqtt.topics import BATCH_CONTENT, FRAGMENT_CONTENT
 from spatial_mqtt.transport import IncomingMessage

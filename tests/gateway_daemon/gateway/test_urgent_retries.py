@@ -1,8 +1,8 @@
 """Urgent messages that found no space are stored before all later ones."""
 
 from edge_agent.queue.base import MessageDraft
-from gateway_daemon.gateway.ingress_buffers import MAX_WAITING, UrgentRetries
-from gateway_daemon.gateway.ingress_messages import ParsedMessage
+from gateway_daemon.gateway.incoming import ParsedMessage
+from gateway_daemon.gateway.ingress import MAX_WAITING, UrgentRetries
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import IncomingMessage
 

@@ -12,12 +12,12 @@ from backend_spark.ingest.segment_log import (
     SegmentWriter,
     read_intact_segment,
 )
-from backend_spark.streaming import lots
+from backend_spark.streaming import decoding_tasks
 from backend_spark.streaming.changes import ReceivedChanges
-from backend_spark.streaming.lots import (
+from backend_spark.streaming.decoding_tasks import (
     NODE_ROWS,
     TOUCHED_ROWS,
-    LotWorker,
+    DecodingWorker,
     result_files,
     result_rows,
 )
@@ -47,17 +47,19 @@ def messages(late_s: int = 2) -> list[pa.RecordBatch]:
 
 
 def process_messages(tables: Path, names: tuple[str, ...], late_s: int = 2) -> pa.Table:
-    """Result rows of the lots of those messages."""
-    lots = LotWorker(tables, tables.parent, frozenset(names), 7, 600, 60 * 86_400)
-    return pa.Table.from_batches(list(lots.process(messages(late_s))))
+    """Result rows of the chunks of those messages."""
+    worker = DecodingWorker(
+        tables, tables.parent, frozenset(names), 7, 600, 60 * 86_400
+    )
+    return pa.Table.from_batches(list(worker.process(messages(late_s))))
 
 
 @pytest.mark.parametrize("rows", [1, 5, 100])
-def test_lots_of_any_size_write_every_row_once(
+def test_chunks_of_any_size_write_every_row_once(
     tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To bronze, silver, rejected and messages."""
-    monkeypatch.setattr(lots, "LOT_ROWS", rows)
+    monkeypatch.setattr(decoding_tasks, "CHUNK_ROWS", rows)
     tables = tmp_path / "tables"
     create_tables(tables, SPARK_TABLES)
     results = process_messages(tables, RECEIVED)
@@ -94,9 +96,11 @@ def test_damage_in_the_log_costs_the_damaged_messages_only(tmp_path: Path) -> No
     whole[whole.index(payload) + len(payload) - 1] ^= 1
     paths[0].write_bytes(whole)
     paths[1].write_bytes(paths[1].read_bytes()[:300])
-    lots = LotWorker(tables, tables.parent, frozenset(RECEIVED), 7, 600, 60 * 86_400)
+    worker = DecodingWorker(
+        tables, tables.parent, frozenset(RECEIVED), 7, 600, 60 * 86_400
+    )
     rows = pa.concat_tables([read_intact_segment(path) for path in paths])
-    results = pa.Table.from_batches(list(lots.process(rows.to_batches())))
+    results = pa.Table.from_batches(list(worker.process(rows.to_batches())))
     found = {
         name: pa.concat_tables(
             pq.read_table(tables / name / part.file, schema=TABLES[name])
@@ -113,7 +117,7 @@ def test_damage_in_the_log_costs_the_damaged_messages_only(tmp_path: Path) -> No
     assert reasons.keys() == {1, None}
 
 
-def test_lot_returns_its_affected_range(tmp_path: Path) -> None:
+def test_chunk_returns_its_affected_range(tmp_path: Path) -> None:
     """The earliest plausible reading and the late ones; no file is written."""
     tables = tmp_path / "tables"
     results = process_messages(tables, (), late_s=7200)

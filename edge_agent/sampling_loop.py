@@ -1,4 +1,4 @@
-"""Agent: runs the sampler on a schedule that survives steps of the wall clock."""
+"""Sampling loop: runs the sampler on a schedule that tolerates steps of the clock."""
 
 import logging
 import threading
@@ -23,7 +23,7 @@ from service_runtime.watchdog import Heartbeat, LoopWatchdog, no_heartbeat
 log = logging.getLogger(__name__)
 
 CLOCK_CHECK_S = 1.0
-"""How often the wall clock is checked for a step."""
+"""Interval at which the wall clock is checked for a step."""
 
 SCHEDULER_HEARTBEAT_S = 5.0
 SCHEDULER_SILENCE_S = 30.0
@@ -31,7 +31,7 @@ MAX_STORE_S = 60.0
 """Longest time that a worn card takes to store readings; beyond that it hangs."""
 
 
-class Agent:
+class SamplingLoop:
     """Samples every sensor at its interval: faster in danger, slower on a low battery.
 
     Args:
@@ -55,18 +55,18 @@ class Agent:
     ) -> None:
         self._sampler = sampler
         self._sensors = tuple(sensors)
-        self._habits = policy
+        self._policy = policy
         self._speedup = speedup
         self._pulse = pulse
         self._steps = clock_steps
-        self._is_resting = False
+        self._is_paused = False
         self._is_stopped = False
         self._scheduler_beat: Heartbeat = no_heartbeat
         warm_up_s = max((sensor.warm_up_s for sensor in self._sensors), default=0.0)
         self._limit_s = DEADLINE_S + warm_up_s + MAX_STORE_S
-        self._pace = SamplingMode()
+        self._mode = SamplingMode()
         self._battery_v: float | None = None
-        self._adapting = threading.Lock()
+        self._mode_lock = threading.Lock()
         self._events: SimpleQueue[str | None] = SimpleQueue()
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(4), "beat": ThreadPoolExecutor(1)},
@@ -87,13 +87,13 @@ class Agent:
             self._pulse.watch_loop("the loop of events", self._limit_s) as beat,
         ):
             self._scheduler_beat = scheduler_beat
-            with self._adapting:
+            with self._mode_lock:
                 self._schedule()
             self._scheduler.start()
             self._serve_events(beat)
         # Shutting down holds a lock of the scheduler while it waits for the jobs; a job
         # that changed the schedule meanwhile would wait for that lock for ever.
-        with self._adapting:
+        with self._mode_lock:
             self._is_stopped = True
         self._scheduler.shutdown()
 
@@ -103,8 +103,8 @@ class Agent:
 
     def pause_sampling(self) -> None:
         """Stop sampling; the uplink keeps sending."""
-        with self._adapting:
-            self._is_resting = True
+        with self._mode_lock:
+            self._is_paused = True
             self._schedule()
 
     def on_event(self, name: str) -> None:
@@ -118,14 +118,14 @@ class Agent:
             level: The highest of triage and notices.
             battery_v: Voltage of the battery; None when it was not measured.
         """
-        with self._adapting:
+        with self._mode_lock:
             if battery_v is not None:
                 self._battery_v = battery_v
-            pace = self._habits.choose_mode(level, self._battery_v, self._pace)
-            if pace == self._pace:
+            mode = self._policy.choose_mode(level, self._battery_v, self._mode)
+            if mode == self._mode:
                 return
-            self._pace = pace
-            log.info("level %d: sampling %s", level, pace)
+            self._mode = mode
+            log.info("level %d: sampling %s", level, mode)
             self._schedule()
 
     def _serve_events(self, beat: Heartbeat) -> None:
@@ -151,7 +151,7 @@ class Agent:
         step_s = self._steps.detect_step()
         if step_s:
             log.warning("the clock was set by %+.0f s; sampling goes on", step_s)
-            with self._adapting:
+            with self._mode_lock:
                 rearm_jobs(self._scheduler, step_s, self._steps.wall_s())
 
     def _sample(self, group: Sequence[Sensor], name: str) -> None:
@@ -169,8 +169,8 @@ class Agent:
             executor="beat",
         )
         groups: dict[float, list[Sensor]] = {}
-        for sensor in () if self._is_resting else self._sensors:
-            interval_s = self._pace.interval_s(sensor.interval_s, self._habits)
+        for sensor in () if self._is_paused else self._sensors:
+            interval_s = self._mode.interval_s(sensor.interval_s, self._policy)
             groups.setdefault(interval_s, []).append(sensor)
         for interval_s, group in groups.items():
             name = f"every {interval_s:g} s"

@@ -11,8 +11,8 @@ from apscheduler.executors import base as executors
 from apscheduler.schedulers import base as schedulers
 from conftest import wait_until
 
-from edge_agent import agent
-from edge_agent.agent import Agent
+from edge_agent import sampling_loop
+from edge_agent.sampling_loop import SamplingLoop
 from edge_agent.schedule import ClockStepDetector, SamplingPolicy
 from service_runtime.watchdog import LoopWatchdog
 
@@ -93,11 +93,11 @@ def watchdog() -> LoopWatchdog:
 @pytest.fixture
 def start(
     wall_clock: FakeWallClock, watchdog: LoopWatchdog
-) -> Iterator[Callable[..., Agent]]:
-    running: list[tuple[Agent, threading.Thread]] = []
+) -> Iterator[Callable[..., SamplingLoop]]:
+    running: list[tuple[SamplingLoop, threading.Thread]] = []
 
-    def run(sampler: FakeSampler, *sensors: FakeSensor) -> Agent:
-        created = Agent(
+    def run(sampler: FakeSampler, *sensors: FakeSensor) -> SamplingLoop:
+        created = SamplingLoop(
             sampler,  # type: ignore[arg-type]
             sensors or (FakeSensor("rain"),),  # type: ignore[arg-type]
             SamplingPolicy(60.0),
@@ -119,7 +119,7 @@ def start(
 
 @pytest.mark.parametrize("step_s", [YEAR_S, -3600.0, -YEAR_S, 30.0])
 def test_sampling_continues_after_a_clock_step(
-    start: Callable[..., Agent], wall_clock: FakeWallClock, step_s: float
+    start: Callable[..., SamplingLoop], wall_clock: FakeWallClock, step_s: float
 ) -> None:
     """Sampling continues at once, without catching up on a year of missed times."""
     sampler = FakeSampler()
@@ -135,7 +135,7 @@ def test_sampling_continues_after_a_clock_step(
 
 
 def test_clock_step_keeps_the_schedule_of_a_slow_sensor(
-    start: Callable[..., Agent], wall_clock: FakeWallClock
+    start: Callable[..., SamplingLoop], wall_clock: FakeWallClock
 ) -> None:
     """The next reading keeps its due time: not at once and not an hour late."""
     sampler = FakeSampler()
@@ -148,11 +148,13 @@ def test_clock_step_keeps_the_schedule_of_a_slow_sensor(
 
 
 def test_hanging_sampling_job_is_reported(
-    start: Callable[..., Agent], watchdog: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., SamplingLoop],
+    watchdog: LoopWatchdog,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A queue that never returns blocks one job while other loops are healthy."""
-    monkeypatch.setattr(agent, "DEADLINE_S", 0.2)
-    monkeypatch.setattr(agent, "MAX_STORE_S", 0.2)
+    monkeypatch.setattr(sampling_loop, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(sampling_loop, "MAX_STORE_S", 0.2)
     sampler = FakeSampler(hang=threading.Event())
     start(sampler)
     wait_until(
@@ -164,11 +166,13 @@ def test_hanging_sampling_job_is_reported(
 
 
 def test_silent_scheduler_is_reported(
-    start: Callable[..., Agent], watchdog: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., SamplingLoop],
+    watchdog: LoopWatchdog,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without a heartbeat of the scheduler's thread nothing would report it."""
-    monkeypatch.setattr(agent, "SCHEDULER_SILENCE_S", 4.0)
-    monkeypatch.setattr(agent, "SCHEDULER_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(sampling_loop, "SCHEDULER_SILENCE_S", 4.0)
+    monkeypatch.setattr(sampling_loop, "SCHEDULER_HEARTBEAT_S", 0.2)
     created = start(FakeSampler())
     time.sleep(4.5)
     before = watchdog.find_late_loops()
@@ -182,7 +186,7 @@ def test_silent_scheduler_is_reported(
     assert before == ()
 
 
-def test_stop_while_a_job_raises_the_level(start: Callable[..., Agent]) -> None:
+def test_stop_while_a_job_raises_the_level(start: Callable[..., SamplingLoop]) -> None:
     """The job changes the schedule while the scheduler waits for the job to end."""
     sampler = FakeSampler(hang=threading.Event())
     created = start(sampler, FakeSensor("rain", interval_s=60.0))
@@ -192,15 +196,17 @@ def test_stop_while_a_job_raises_the_level(start: Callable[..., Agent]) -> None:
     time.sleep(0.5)  # long enough for `shutdown` to wait for the job
     sampler.hang.set()
 
-    # The fixture joins the agent's thread.
+    # The fixture joins the loop's thread.
 
 
 def test_paused_node_is_healthy_and_does_not_sample(
-    start: Callable[..., Agent], watchdog: LoopWatchdog, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., SamplingLoop],
+    watchdog: LoopWatchdog,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At the end of a simulated storm the uplink continues, and no loop is late."""
-    monkeypatch.setattr(agent, "SCHEDULER_SILENCE_S", 4.0)
-    monkeypatch.setattr(agent, "SCHEDULER_HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(sampling_loop, "SCHEDULER_SILENCE_S", 4.0)
+    monkeypatch.setattr(sampling_loop, "SCHEDULER_HEARTBEAT_S", 0.2)
     sampler = FakeSampler()
     created = start(sampler)
     wait_until(lambda: sampler.at_s)

@@ -230,7 +230,7 @@ def log_odds_score(odds: LogOdds, values: Mapping[str, float]) -> float:
 
 
 def _count_sentence(found: Calibration, each: DayClass) -> dict[str, str]:
-    """Of 100 such days, how many had landslides."""
+    """Number of days with landslides of 100 days of a class, in both languages."""
     names = [NAMES[name] for name in found.predictors]
     counts = f"{each.of_100:g}", f"{each.low_of_100:g}", f"{each.high_of_100:g}"
     here = f"in {found.place}" if found.place else "here"

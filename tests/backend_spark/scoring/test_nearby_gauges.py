@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend_spark.scoring.nearby import (
+from backend_spark.scoring.nearby_gauges import (
     MAX_GAUGES,
     collect_nearby_rain,
     find_nearby_cells,

@@ -1,6 +1,6 @@
-"""Lots: what an executor makes of the messages of a batch.
+"""Decoding tasks: what an executor does with the messages of a batch.
 
-A lot is a part of a partition. Its messages are decoded, its files written; only file
+A chunk is a part of a partition. Its messages are decoded, its files written; only file
 names and the changed cells return to the driver.
 """
 
@@ -25,20 +25,20 @@ from service_runtime.crash_guard import CrashGuard, make_crash_guard
 
 TOUCHED_ROWS: Final = "touched"
 NODE_ROWS: Final = "words"
-LOT_ROWS: Final = 20_000
+CHUNK_ROWS: Final = 20_000
 """Messages that an executor has in memory at a time."""
 
-LOT_RESULT: Final = pa.schema([
+CHUNK_RESULT: Final = pa.schema([
     pa.field("table", pa.string()),
     pa.field("data", pa.binary()),
 ])
-"""Results of a lot: a file as JSON, or rows as an Arrow stream (schemas.TOUCHED, or
+"""Results of a chunk: a file as JSON, or rows as an Arrow stream (schemas.TOUCHED, or
 `node_summary.PLAIN`)."""
 
 
 @dataclass(frozen=True)
-class LotWorker:
-    """Executor-side worker: decodes messages and writes files, a lot at a time.
+class DecodingWorker:
+    """Executor-side worker: decodes messages and writes files, a chunk at a time.
 
     Attributes:
         tables: Folder of the tables.
@@ -61,12 +61,12 @@ class LotWorker:
 
         Shape:
             in: schemas.LOG; schemas.BRONZE if `batch_id` is None.
-            out: LOT_RESULT.
+            out: CHUNK_RESULT.
         """
         task = TaskContext.get()
         name = f"score-{task.partitionId() if task else 0}"
         guard = make_crash_guard(self.data, name).open()
-        for messages in _split_into_lots(batches):
+        for messages in _split_into_chunks(batches):
             refused = _find_refused(messages, guard)
             guard.begin_group()
             results = self._process(messages, refused)
@@ -104,13 +104,13 @@ class LotWorker:
                 part = write_file(self.tables / name, table, TABLES[name])
                 data = json.dumps(asdict(part)).encode()
                 results.append({"table": name, "data": data})
-        return pa.Table.from_pylist(results, schema=LOT_RESULT)
+        return pa.Table.from_pylist(results, schema=CHUNK_RESULT)
 
 
 def _find_refused(messages: pa.Table, guard: CrashGuard) -> pa.ChunkedArray:
     """Which messages the guard puts aside, as booleans.
 
-    A lot is marked as a whole. After a crash each message is tried alone first. A
+    A chunk is marked as a whole. After a crash each message is tried alone first. A
     message that was damaged in the log has a reason already.
     """
     if not guard.is_cautious and not guard.has_refused():
@@ -146,12 +146,12 @@ def _decode(messages: pa.Table, refused: pa.ChunkedArray, max_ahead_s: int) -> p
 
 
 def result_files(results: pa.Table, name: str) -> list[DataFile]:
-    """Files of a table, from the results of all lots."""
+    """Files of a table, from the results of all chunks."""
     return [DataFile(**json.loads(each.as_py())) for each in _results_of(results, name)]
 
 
 def result_rows(results: pa.Table, name: str) -> Iterator[dict[str, Any]]:
-    """Rows with a name, from the results of all lots; one lot in memory at a time."""
+    """Rows with a name, from the results of all chunks; one in memory at a time."""
     for stream in _results_of(results, name):
         yield from pa.ipc.open_stream(stream.as_buffer()).read_all().to_pylist()
 
@@ -160,12 +160,12 @@ def _results_of(results: pa.Table, name: str) -> pa.ChunkedArray:
     return results.filter(pc.equal(results["table"], name))["data"]
 
 
-def _split_into_lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    lot: list[pa.RecordBatch] = []
+def _split_into_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    chunk: list[pa.RecordBatch] = []
     for batch in batches:
-        lot.append(batch)
-        if sum(each.num_rows for each in lot) >= LOT_ROWS:
-            yield pa.Table.from_batches(lot)
-            lot = []
-    if any(batch.num_rows for batch in lot):
-        yield pa.Table.from_batches(lot)
+        chunk.append(batch)
+        if sum(each.num_rows for each in chunk) >= CHUNK_ROWS:
+            yield pa.Table.from_batches(chunk)
+            chunk = []
+    if any(batch.num_rows for batch in chunk):
+        yield pa.Table.from_batches(chunk)
