@@ -46,7 +46,7 @@ _VALUES = ("v", "vs", "vb", "vd")
 _PLAIN = ["v"]
 _LATER = _BASE | _FIELDS
 _FIRST = _LATER | _OWN_LABELS
-_ABSOLUTE_TIME = 2**28  # RFC 8428 4.5.3: smaller times are relative to now
+ABSOLUTE_TIME_S = 2**28  # RFC 8428 4.5.3: smaller times are relative to now
 _BOOT = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _SEQ = re.compile(r"[0-9]{1,19}")
 
