@@ -35,7 +35,7 @@ from spatial_mqtt.reading_quantities import (
     parse_quantity,
     parse_unit,
 )
-from spatial_mqtt.senml import Labels, Reading, Value
+from spatial_mqtt.senml import ABSOLUTE_TIME_S, Labels, Reading, Value
 from spatial_mqtt.topics import check_node_id
 
 REQUIRED: Final = (
@@ -222,6 +222,7 @@ class _RowReader:
         self.messages: list[TableMessage] = []
         self.problems: list[str] = []
         self.late_without_receipt = 0
+        self.repeated = 0
         self._width = 0
         self._required = itemgetter(*range(len(REQUIRED)))
         self._optional_places: list[int | None] = []
@@ -242,12 +243,14 @@ class _RowReader:
             for name in REQUIRED
             if name not in names
         ]
-        for name in names:
+        for name in dict.fromkeys(names):
             if name not in known or names.count(name) > 1:
-                near = difflib.get_close_matches(name, known, n=1)
+                others = [each for each in known if each not in names]
+                near = difflib.get_close_matches(name, others, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 rule = f"one of {', '.join(known)}, each once"
-                problems.append(f"line 1: a column must be {rule}, got {name!r}{hint}")
+                given = " and ".join([repr(name)] * names.count(name))
+                problems.append(f"line 1: a column must be {rule}, got {given}{hint}")
         if problems:
             raise ReadingTableError(source, problems)
         self._width = len(names)
@@ -287,7 +290,7 @@ class _RowReader:
         priority: str,
     ) -> None:
         at_s = _parse_time("time", time)
-        received_s = self._received(received, at_s)
+        received_s = self._received(received, time, at_s)
         flag, synchronised = _parse_flags(flags)
         place = _parse_place(node, latitude, longitude)
         kind = _parse_kind(sensor, quantity, unit)
@@ -300,38 +303,49 @@ class _RowReader:
             self.messages.append(TableMessage(*key))
             self._last_key = key
         message = self.messages[-1]
-        message.synchronised &= synchronised
+        message.synchronised &= synchronised and at_s >= ABSOLUTE_TIME_S
         message.priority = max(message.priority, level)
-        _add_reading(message, reading)
+        self.repeated += not _add_reading(message, reading)
         self._last_s = received_s
 
-    def _received(self, text: str, at_s: float) -> float:
-        if text:
-            return _parse_time("received", text)
-        self.late_without_receipt += at_s < self._last_s
-        return max(at_s, self._last_s)
+    def _received(self, text: str, time: str, at_s: float) -> float:
+        if not text:
+            self.late_without_receipt += at_s < self._last_s
+        at_s = max(at_s, self._last_s)
+        received_s = _parse_time("received", text) if text else at_s
+        if received_s < ABSOLUTE_TIME_S:
+            # smaller times are relative in a message, RFC 8428 4.5.3
+            rule, remedy = "after July 1978", "give the time of receipt in the column"
+            raise FieldError("received", rule, text or time, remedy)
+        return received_s
 
 
-def _add_reading(message: TableMessage, new: TableReading) -> None:
-    """Add a reading; the depth and the counter of a gauge are one reading."""
+def _add_reading(message: TableMessage, new: TableReading) -> bool:
+    """Add a reading; the depth and the counter of a gauge are one reading.
+
+    Returns:
+        False if it repeats one of the message.
+    """
     for known in message.readings:
         if known.sensor != new.sensor or known.reading.name != new.reading.name:
             continue
         one, other = known.reading, new.reading
+        value = one.value if other.value is None else other.value
+        total = one.sum if other.sum is None else other.sum
+        joined = replace(
+            one, value=value, sum=total, extra={**one.extra, **other.extra}
+        )
+        if joined == one:
+            return False
         if {known.quantity, new.quantity} != {RAIN, RAIN_TOTAL}:
             rule = f"given once for each time, as in line {known.line}"
             given = f"{new.sensor} {new.quantity}"
             remedy = "leave the repeated row out, or give its own time of receipt"
             raise FieldError("sensor and quantity", rule, given, remedy)
-        value = one.value if one.value is not None else other.value
-        total = one.sum if one.sum is not None else other.sum
-        extra = {**one.extra, **other.extra}
-        known.reading, known.quantity = (
-            Reading(one.name, one.unit, value, total, extra=extra),
-            RAIN,
-        )
-        return
+        known.reading, known.quantity = joined, RAIN
+        return True
     message.readings.append(new)
+    return True
 
 
 def _parse_time(name: str, text: str) -> float:
@@ -388,7 +402,8 @@ def _number(name: str, text: str, remedy: str | None = None) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
+    # Python reads 1_0 as 10 and digits of other scripts; no sensor writes them
+    if not math.isfinite(number) or "_" in text or not text.isascii():
         raise FieldError(name, "a finite number", text, remedy)
     return number
 
@@ -482,6 +497,8 @@ def _notes(rows: _RowReader, messages: Sequence[TableMessage]) -> Iterator[str]:
             f"{rows.late_without_receipt} rows are older than a row before them and "
             "count as received with it; give the column received if that is wrong"
         )
+    if rows.repeated:
+        yield f"{rows.repeated} rows repeat a row of the same message, and count once"
     if any(a.received_s > b.received_s for a, b in pairwise(rows.messages)):
         yield "rows were not in the order of their receipt, and were sorted by it"
     alone = sum(_count_unpaired(message) for message in messages)

@@ -27,6 +27,9 @@ from spatial_mqtt.topics import check_node_id
 MAX_PAYLOAD_BYTES = 256 * 1024
 MAX_RECORDS = 4096
 MAX_SEQ = 2**63 - 1
+ABSOLUTE_TIME_S = 2**28
+"""Smaller times are relative to now. Source: RFC 8428, section 4.5.3."""
+
 
 Value = float | str | bool | bytes | None
 Labels = Mapping[str | int, Any]

@@ -20,11 +20,8 @@ from slope_science.reason_text import render_english
 from slope_science.reasons import Reason, ReasonError, decode_reasons, reason_to_json
 from spatial_mqtt.cells import ANALYSIS_LEVEL
 from spatial_mqtt.errors import EnvelopeError, PositionError, TopicError
-from spatial_mqtt.senml import Pack, Reading, Value, decode_pack
+from spatial_mqtt.senml import ABSOLUTE_TIME_S, Pack, Reading, Value, decode_pack
 from spatial_mqtt.topics import parse_cell_topic
-
-ABSOLUTE_TIME_S: Final = 2**28
-"""RFC 8428 4.5.3: smaller times are relative to now, which is the receipt here."""
 
 MESSAGE_COLUMNS: Final = ("node", "boot", "seq", "pri", "topic", "age_s")
 """Columns that all readings of a message share."""
@@ -174,7 +171,8 @@ def read_pack(
     Raises:
         EnvelopeError: A time is out of range.
     """
-    is_ahead = received_s + max_ahead_s < pack.time_s <= _LAST_TIME_S
+    is_ahead = received_s + max_ahead_s < _absolute_s(pack.time_s, received_s)
+    is_ahead &= pack.time_s <= _LAST_TIME_S
     if is_ahead or not pack.synchronised:
         pack = _corrected(pack, received_s - (age_s or 0))
     message = _at_us(pack.time_s, received_s), _reason_codes(pack)
@@ -274,8 +272,13 @@ def _value(value: Value) -> tuple[float | None, str | None]:
             return None, value
 
 
+def _absolute_s(time_s: float, received_s: float) -> float:
+    """Unix time; a small one is relative to now, which is the receipt here."""
+    return time_s if time_s >= ABSOLUTE_TIME_S else received_s + time_s
+
+
 def _at_us(time_s: float, received_s: float) -> int:
-    absolute_s = time_s if time_s >= ABSOLUTE_TIME_S else received_s + time_s
+    absolute_s = _absolute_s(time_s, received_s)
     if not 0 <= absolute_s <= _LAST_TIME_S:
         raise EnvelopeError("time", "between the years 1970 and 9999", time_s)
     return round(absolute_s * _MICRO)

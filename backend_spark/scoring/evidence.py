@@ -252,6 +252,17 @@ def _add(sample: SensorSample, part: str, o: Observation) -> None:
         sample.value = BOOLEAN_TEXTS.get(o.text or "", o.value)
 
 
+def is_sure(o: Observation) -> bool:
+    """Whether a reading is evidence of movement or water, or of their absence.
+
+    Doubtful readings are not, nor are the temperature and the noise of a tilt meter.
+    """
+    part = o.name.rpartition("/")[2] if "/" in o.name else ""
+    is_value = not part or part in TILT_AXES
+    judged = JUDGED_OF_TILT if part else JUDGED_BY_RULES
+    return o.counts and not o.is_rain and is_value and not _is_suspect(o, judged)
+
+
 def _is_suspect(o: Observation, judged: frozenset[ReasonCode]) -> bool:
     """Whether a reading raises a level only with another sensor's evidence.
 

@@ -2,8 +2,8 @@
 
 Rain: from the first step with unknown rain, the level by rain is at least that of the
 last step with known rain, until an hour of rain is known again. Other sensors: a
-finding of level 3 or more is held from the last reading of its sensor, until the
-sensor has given readings for an hour again.
+finding of level 3 or more is held from the last sure reading of its sensor, until the
+sensor has given sure readings for an hour again.
 
 A hold of a level below 3 ends after a day, because "no criterion was reached" is no
 longer known then; that of a higher level ends after `HoldLimits.hold_s`. Without other
@@ -18,6 +18,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
+from backend_spark.scoring.evidence import is_sure
 from backend_spark.scoring.observation import STEP_S, Observation, step_end_s
 from backend_spark.scoring.rain import RainState
 from slope_science.findings import LOWEST, WARNING, Finding, noticed
@@ -274,7 +275,7 @@ class SensorHolds:
         sensors: dict[tuple[str, str], str] = {}
         self._switches: set[str] = set()
         for o in observations:
-            if o.counts and not o.is_rain:
+            if is_sure(o):
                 key = o.node, o.name
                 sensor = sensors.get(key)
                 if sensor is None:

@@ -173,9 +173,10 @@ class Corroboration:
     Sensors of one node share its pole and its supply. A kick, lightning or a weak
     supply moves several of them in the same reading, or makes them noisy. So their
     single steps do not confirm each other in the same reading, nor confirm, or are
-    confirmed, before one of both has lasted. A weak supply causes shocks in many
-    readings; they do not confirm a step near their first one. While a sensor of a node
-    is noisy, movement of less than an hour confirms nothing at that node.
+    confirmed, before one of both has lasted. While a sensor of a node is noisy,
+    movement of less than an hour confirms nothing at that node, and that of the sensor
+    itself nothing at any node. Shocks confirm neither shocks nor a single step: an
+    earthquake reaches all nodes, and a weak supply causes shocks in many readings.
 
     A confirmed event stays confirmed, independent of the other sensor's later readings:
     an exceedance without a time of its own is one event as long as it lasts. Of two
@@ -291,34 +292,37 @@ class Corroboration:
         return other
 
     def _is_one_event(self, detection: Detection, sensor: str, seen: _Evidence) -> bool:
-        """Whether one event at a node may explain a detection and another's evidence.
+        """Whether one event may explain a detection and another's evidence.
 
         Sensors are read one after another, so an event during that is seen by some of
-        them a reading later.
+        them a reading later. An earthquake reaches all nodes: its shocks do, and one
+        reading of each tilt meter that it shakes. Shocks confirm no single step: a
+        kick, or road works, cause both.
         """
-        has_steps = detection.steps or seen.steps
-        if not has_steps or _node(sensor) != _node(detection.sensor):
-            return False
-        if detection.is_brief and (seen.is_brief or seen.is_count):
+        if seen.is_count and (detection.is_count or detection.steps):
             return True
-        if detection.is_count != seen.is_count:
-            own = self._last.get((detection.sensor, _MOVEMENT), seen)
-            shocks, other = (own, seen) if detection.is_count else (seen, detection)
-            if other.steps and not shocks.steps:
-                return all(_is_near(shocks.since_s, step) for step in other.steps)
-        return _do_coincide(detection, seen)
+        if detection.is_count and seen.steps:
+            return True
+        if not (detection.steps or seen.steps):
+            return False
+        is_one_node = _node(sensor) == _node(detection.sensor)
+        if detection.is_brief and (seen.is_brief or seen.is_count):
+            return is_one_node or _do_coincide(detection, seen)
+        return is_one_node and _do_coincide(detection, seen)
 
     def _is_noise(
         self, detection: Detection, sensor: str, seen: _Evidence, now_s: float
     ) -> bool:
-        """Whether noise of the node may explain a detection and another's evidence.
+        """Whether noise may explain a detection and another's evidence.
 
-        Contacts, which have a time of their own, are not analogue.
+        Contacts, which have a time of their own, are not analogue. The supply makes any
+        sensors of a node noisy, the wind those of several nodes.
         """
         node, own = _node(sensor), self._last.get((detection.sensor, _MOVEMENT), seen)
         is_contact = detection.at_s is not None or not (seen.lasts or seen.steps)
-        if node != _node(detection.sensor) or is_contact:
+        if is_contact:
             return False
+        pair, is_one_node = {sensor, detection.sensor}, node == _node(detection.sensor)
         own = replace(own, steps=detection.steps)
         is_young = any(
             not each.is_count and (each.steps or now_s - each.since_s < _YOUNG_S)
@@ -326,7 +330,7 @@ class Corroboration:
         )
         return is_young and any(
             kind is EvidenceKind.NOISE
-            and _node(name) == node
+            and (name in pair or (is_one_node and _node(name) == node))
             and now_s - noise.until_s <= self._confirm_s
             for (name, kind), noise in self._last.items()
         )
@@ -380,13 +384,6 @@ def _do_coincide(detection: Detection, seen: _Evidence) -> bool:
         any(begin_s <= end and begin <= end_s for begin, end in more)
         for begin_s, end_s in fewer
     )
-
-
-def _is_near(at_s: float, step: tuple[float, float]) -> bool:
-    """Whether a time is in the readings of a step, or within two more beside it."""
-    begin_s, end_s = step
-    near_s = 2 * (end_s - begin_s)
-    return begin_s - near_s <= at_s <= end_s + near_s
 
 
 def _node(sensor: str) -> str:

@@ -97,7 +97,7 @@ class DisplacementRule:
         self._recent.add(sample.at_s, [mm], is_doubtful=sample.is_suspect)
         if not sample.is_suspect:
             self._past.add(sample.at_s, mm)
-            self._noise.add([mm])
+            self._noise.add(sample.at_s, [mm])
 
     def detect(self, context: RuleContext) -> Iterable[Detection]:
         """Speed of the last hour, a step, two days, and a time of failure."""

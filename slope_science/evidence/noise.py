@@ -2,24 +2,27 @@
 
 A rate is fitted to few readings, so its residuals alone are a poor measure of the
 noise: readings of a coarse part are equal for days and then differ by one quantum,
-which leaves no residuals, and a single step enlarges them. The median second difference
-of successive readings is moved neither by a step nor by steady creep.
+which leaves no residuals, and a single step enlarges them. The median distance of a
+reading from the line through those beside it is moved neither by a step nor by steady
+creep, also where the times are uneven.
 
 Source: standard deviation from the median absolute deviation for Gaussian noise, 1.4826
-(Rousseeuw and Croux 1993); a second difference has 6 times the variance of a reading;
-uniform error of a quantum, q / sqrt(12). The number of readings is our proposal.
+(Rousseeuw and Croux 1993); the distance has the variance of a reading times one and the
+squares of both weights; uniform error of a quantum, q / sqrt(12). The number of
+readings is our proposal.
 """
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from slope_science.evidence.stored_values import Json
 
 _KEPT = 64
 _ENOUGH = 6
-_SIGMA_SHARE = 1.4826 / 6**0.5
+_SIGMA_SHARE = 1.4826
 _FREEDOM_SHARE = 0.27
-"""By simulation: of 64 second differences of Gaussian noise in two axes, the median
+"""By simulation: of 64 distances of Gaussian noise in two axes, the median
 varies by 17 %, as a standard deviation of 17 degrees of freedom does."""
 
 _UNIFORM_SHARE = 12**-0.5
@@ -30,26 +33,26 @@ class SensorNoise:
     """Noise and resolution of the axes of one sensor."""
 
     def __init__(self) -> None:
-        self._before: list[float] = []
-        self._change: list[float] = []
+        self._last: deque[tuple[float, list[float]]] = deque(maxlen=2)
         self._bends: deque[float] = deque(maxlen=_KEPT)
         self._quanta: deque[float] = deque(maxlen=_KEPT)
         self._sigma: float | None = None
 
-    def add(self, values: Sequence[float]) -> None:
-        """Add a reading of all axes."""
-        change = [b - a for a, b in zip(self._before, values, strict=False)]
-        self._bends.extend(
-            abs(b - a) for a, b in zip(self._change, change, strict=False)
-        )
-        self._quanta.extend(abs(each) for each in change if abs(each) > _LEAST)
-        self._before, self._change = list(values), change
+    def add(self, at_s: float, values: Sequence[float]) -> None:
+        """Add a reading of all axes; one that is not newer than the last is ignored."""
+        if self._last and at_s <= self._last[-1][0]:
+            return
+        if len(self._last) == 2:  # noqa: PLR2004 - readings on both sides of one
+            self._bends.extend(_bends(*self._last, (at_s, values)))
+        changes = (b - a for a, b in zip(self.before, values, strict=False))
+        self._quanta.extend(abs(each) for each in changes if abs(each) > _LEAST)
+        self._last.append((at_s, list(values)))
         self._sigma = None
 
     @property
     def before(self) -> Sequence[float]:
         """The last reading; empty without one."""
-        return self._before
+        return self._last[-1][1] if self._last else ()
 
     @property
     def quantum(self) -> float:
@@ -82,13 +85,26 @@ class SensorNoise:
 
     def to_state(self) -> Json:
         """The whole state."""
-        before = [list(self._before), list(self._change)]
-        return [*before, list(self._bends), list(self._quanta)]
+        last = [[at_s, list(values)] for at_s, values in self._last]
+        return [last, list(self._bends), list(self._quanta)]
 
     def restore_state(self, state: Json) -> None:
-        """Restore from `to_state`."""
-        before, change, bends, quanta = state
-        self._before, self._change = list(before), list(change)
-        self._bends = deque(bends, maxlen=_KEPT)
+        """Restore from `to_state`; an earlier program's has second differences."""
+        *last, bends, quanta = state
+        known, error = (last[0], 1.0) if len(last) == 1 else ((), 6**0.5)
+        self._last = deque(((at_s, list(values)) for at_s, values in known), maxlen=2)
+        self._bends = deque((each / error for each in bends), maxlen=_KEPT)
         self._quanta = deque(quanta, maxlen=_KEPT)
         self._sigma = None
+
+
+def _bends(*moments: tuple[float, Sequence[float]]) -> Iterator[float]:
+    """Distance of each axis from the line through the readings beside it.
+
+    In standard errors of such a distance, for readings with an error of one.
+    """
+    (begin_s, first), (middle_s, middle), (end_s, last) = moments
+    share = (middle_s - begin_s) / (end_s - begin_s)
+    error = math.sqrt(1 + share**2 + (1 - share) ** 2)
+    for one, value, other in zip(first, middle, last, strict=False):
+        yield abs(value - one - share * (other - one)) / error

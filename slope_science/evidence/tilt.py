@@ -390,7 +390,7 @@ class TiltRule:
             temp_c = parts.get("temp", math.nan)
             values = [parts["x"], parts["y"], parts.get("sigma", 0.0), temp_c]
             if not doubtful:
-                self._noise.add(values[:2])
+                self._noise.add(sample.at_s, values[:2])
             if not doubtful and not math.isnan(temp_c):
                 self._warmth.add(sample.at_s, values)
             for window in self._windows:
@@ -401,7 +401,7 @@ class TiltRule:
         now_s = context.now_s
         hour, *longer = self._windows
         seen = hour.detect(now_s)
-        # six hours hide the step of the last hour
+        # six hours hide the step of the last hour, or blur its time and its ends
         last = next((each for each in seen if each.steps), None)
         found = [claim for each in seen for claim in self._claims(each, None, now_s)]
         if hour.is_noisy(now_s):
@@ -410,7 +410,7 @@ class TiltRule:
             resolved = hour.resolved_deg_per_h(now_s)
             for each in window.detect(now_s):
                 hidden = self._hidden(each, resolved)
-                if hidden is not None and last is not None and not hidden.steps:
+                if hidden is not None and last is not None:
                     hidden = replace(hidden, steps=last.steps, ends=last.ends)
                 if hidden is not None:
                     found += self._claims(hidden, window.span.reason_h, now_s)

@@ -61,6 +61,8 @@ def test_rows_are_sorted_by_receipt() -> None:
         ("2026-01-01T00:00Z,n1,g,rain,0,furlong", "unit must be one of mm, cm, m, in"),
         ("2026-01-01T00:00Z,n1,g,snow,0,mm", "quantity must be one of rain"),
         ("2026-01-01T00:00Z,n1,g,rain,nan,mm", "value must be a finite number"),
+        ("2026-01-01T00:00Z,n1,g,rain,1_0,mm", "value must be a finite number"),
+        ("2026-01-01T00:00Z,n1,g,rain,１２,mm", "value must be a finite number"),
         ("2026-01-01T00:00Z,n1,g,rain,,mm", "value must be given"),
         ("2026-01-01T00:00Z,n1,a b,rain,0,mm", "sensor must be 1 to 32 of"),
         ("2026-01-01T00:00Z,,g,rain,0,mm", "id must be 1 to 63 of"),
@@ -86,9 +88,32 @@ def test_given_twice_is_refused() -> None:
         read_table("t.csv", table_text([*rain_rows([0]), *rain_rows([1])]))
 
 
+def test_repeated_rows_count_once() -> None:
+    """A message that was delivered twice has the same values."""
+    rows = [
+        (0.0, "n1", "g", "rain", 0.5, "mm"),
+        (0.0, "n1", "g", "rain_total", 10.5, "mm"),
+        (0.0, "n1", "w", "wire", 0, ""),
+    ]
+    table = read_table("t.csv", table_text([*rows, *rows]))
+    gauge, wire = (each.reading for each in table.messages[0].readings)
+
+    assert (gauge.value, gauge.sum, wire.value) == (0.5, 10.5, False)
+    assert table.notes == ["3 rows repeat a row of the same message, and count once"]
+
+    with pytest.raises(ReadingTableError, match="given once for each time"):
+        read_table("t.csv", table_text([*rows, (0.0, "n1", "g", "rain", 9, "mm")]))
+
+
 def test_unknown_column_names_the_nearest() -> None:
     with pytest.raises(ReadingTableError, match="did you mean received"):
         read_table("t.csv", f"{HEADER},recieved\n")
+
+
+def test_column_given_twice_is_one_mistake() -> None:
+    with pytest.raises(ReadingTableError, match=r"got 'value' and 'value'$") as caught:
+        read_table("t.csv", f"{HEADER},value\n")
+    assert len(caught.value.problems) == 1
 
 
 def test_second_gauge_of_a_node_is_refused() -> None:
@@ -117,3 +142,20 @@ def test_times_outside_the_range_are_refused(year: str) -> None:
     row = f"{year}-12-31T00:00:00+09:00,n1,g,rain,0,mm,35,139"
     with pytest.raises(ReadingTableError, match="time must be between the years 1960"):
         read_table("t", f"{HEADER}\n{row}\n")
+
+
+def test_receipts_before_1978_are_refused_with_the_remedy() -> None:
+    """In a message such times would be relative to now."""
+    row = "1972-07-05T00:00:00+09:00,n1,g,rain,0,mm,35,139"
+    remedy = "received must be after July 1978, got '1972-07-05T00.*give the time of"
+    with pytest.raises(ReadingTableError, match=remedy):
+        read_table("t", f"{HEADER}\n{row}\n")
+
+
+@pytest.mark.parametrize("year", ["1969", "1970", "1977"])
+def test_clock_of_the_epoch_is_not_set(year: str) -> None:
+    """Whatever the node states; its readings count at their receipt."""
+    row = f"{year}-12-31T23:00:00Z,n1,g,rain,0,mm,35,139,2026-01-01T00:00Z"
+    table = read_table("t", f"{HEADER},received\n{row}\n")
+
+    assert not table.messages[0].synchronised

@@ -126,6 +126,15 @@ def test_time_after_its_receipt_is_corrected_by_the_age_of_the_message(
     assert row["flag"] == (Flag.GOOD if is_set else Flag.SUSPECT)
 
 
+def test_clock_at_the_epoch_is_not_set_whatever_the_node_states() -> None:
+    """A small time is relative to now (RFC 8428 4.5.3), and here in the future."""
+    message = message_row(pack(Reading("rain", "mm", 0.5), time_s=7200.0))
+    (row,) = decode_messages(message, 600).to_pylist()
+
+    assert row["at"] == RECEIVED
+    assert (row["synchronised"], row["flag"]) == (False, Flag.SUSPECT)
+
+
 def test_time_out_of_range_is_rejected() -> None:
     """A finite but absurd time gives a reason, not an overflow."""
     (row,) = decoded(pack(Reading("rain", "mm", 0.5), time_s=1e300))

@@ -13,10 +13,12 @@ RULES = CellRules(Criteria.assumed_from(150.0))
 QUIET = [2.0, 3.0, 1.0] * 12
 
 
-def shocks(counts: list[float], every_s: int = STEP) -> list[Observation]:
+def shocks(
+    counts: list[float], every_s: int = STEP, node: str = "n1"
+) -> list[Observation]:
     """A vibration sensor's readings."""
     return [
-        Observation(T0 + n * every_s, "n1", "vib", "count", count, seq=n)
+        Observation(T0 + n * every_s, node, "vib", "count", count, seq=n)
         for n, count in enumerate(counts)
     ]
 
@@ -51,6 +53,35 @@ def test_shocks_above_their_usual_count_are_level_2() -> None:
     assert reasons == ("n1 vib 40 shocks in 10 min >= 10 of its own past, unconfirmed",)
     assert last(shocks([*QUIET, 9.0]))[0] is None
     assert last(shocks([40.0, 60.0, 50.0] * 12))[0] is None
+
+
+@pytest.mark.parametrize("every_s", [60, 600])
+def test_shocks_at_two_nodes_are_an_earthquake(every_s: int) -> None:
+    """Each feels it; it is no slide at either."""
+    counts = [*QUIET * (STEP // every_s), *[90.0] * 3]
+    rows = score_cell(
+        [*shocks(counts, every_s), *shocks(counts, every_s, "n2")], RULES
+    ).rows
+
+    assert max(row.level or 1 for row in rows) == 2
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+@pytest.mark.parametrize("before", [0, 4])
+def test_shocks_confirm_no_kick(node: str, before: int) -> None:
+    """An earthquake shifts a pole as it shakes it, and so do road works."""
+    counts = [*QUIET, *[90.0] * 6]
+    kicked = [
+        Observation(T0 + n * STEP, node, f"tilt/{axis}", "deg", value)
+        for n in range(len(counts))
+        for axis, value in (
+            ("x", float(n >= len(QUIET) + before)),
+            ("y", 0.001 * (n % 2)),
+        )
+    ]
+    rows = score_cell([*shocks(counts), *kicked], RULES).rows
+
+    assert max(row.level or 1 for row in rows) == 2
 
 
 def test_shocks_need_three_hours_of_data() -> None:

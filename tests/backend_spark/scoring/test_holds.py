@@ -158,6 +158,21 @@ def test_dead_tilt_meter_holds_its_level() -> None:
     assert "n2 tilt" in rows[150].sentences[0]
 
 
+@pytest.mark.parametrize("flag", [Flag.SUSPECT, Flag.FAIL])
+def test_sensor_whose_readings_became_doubtful_holds_its_level(flag: Flag) -> None:
+    """Its temperature, which goes on, is no evidence of movement either."""
+    moving = tilt(0, [0.3 * n / 6 for n in range(30)])
+    still = tilt(30, [1.5] * 60)
+    doubtful = [replace(o, node_flag=int(flag), flag=flag) for o in still]
+    warm = [
+        Observation(T0 + n * STEP, "n2", "tilt/temp", "Cel", 15.0) for n in range(90)
+    ]
+    rows = rows_of([*gauge([0.0] * 90), *moving, *doubtful, *warm])
+
+    assert {rows[n].level for n in range(29, 90)} == {4}
+    assert {rows[n].state for n in range(34, 90)} == {"held"}
+
+
 def test_tilt_meter_that_returns_ends_its_hold_after_an_hour() -> None:
     """A steady meter is evidence; a single reading is not."""
     creep = tilt(0, [0.3 * n / 6 for n in range(30)])
