@@ -15,7 +15,7 @@ import math
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Final
@@ -66,10 +66,15 @@ _AT_S: Final = attrgetter("at_s")
 
 
 @dataclass(frozen=True)
-class HotState(ScoringState):
-    """State of a cell at the end of a recent step; `last` has the kept readings.
+class HotHead:
+    """Part of a hot state that decides on its use, with the rain for cells around it.
+
+    A task reads this of all its cells, and the whole state of one cell at a time: that
+    takes five times the memory.
 
     Attributes:
+        at_s: Unix time of the end of the state's step.
+        last: The kept readings; without the state those of rain gauges.
         gauges: Rain of a day before the state, by node.
         margin_s: Time after the state in which a new reading makes it invalid.
         cold_s: Unix time of the newest reading when the cell was last scored without a
@@ -77,6 +82,8 @@ class HotState(ScoringState):
         digest: Of the rules at the state's step (`CellRules.digest`).
     """
 
+    at_s: int
+    last: tuple[Observation, ...] = ()
     gauges: dict[str, RainRecord] = field(default_factory=dict)
     margin_s: float = 0.0
     cold_s: float = 0.0
@@ -99,6 +106,11 @@ class HotState(ScoringState):
         ]
         is_later = touched_s > self.at_s and touched_s >= self.at_s + self.margin_s
         return is_later and days[0] == days[1] and digest == self.digest
+
+
+@dataclass(frozen=True)
+class HotState(ScoringState, HotHead):
+    """State of a cell at the end of a recent step; `last` has the kept readings."""
 
     def still_holds(
         self,
@@ -358,4 +370,11 @@ def decode_hot(body: bytes | pa.Buffer) -> HotState:
     return _DECODER.decode(body)
 
 
+def decode_head(body: bytes | pa.Buffer) -> HotHead:
+    """Decode the head of a hot state with its reports of rain; skip the rest."""
+    head = _HEAD_DECODER.decode(body)
+    return replace(head, last=tuple(o for o in head.last if o.is_rain))
+
+
 _DECODER = msgspec.msgpack.Decoder(HotState)
+_HEAD_DECODER = msgspec.msgpack.Decoder(HotHead)
