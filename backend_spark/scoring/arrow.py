@@ -14,7 +14,12 @@ from backend_spark.scoring.cell_state import (
     decode_state,
     encode_state,
 )
-from backend_spark.scoring.hot_state import HotHead, decode_hot, encode_hot
+from backend_spark.scoring.hot_state import (
+    HotHead,
+    decode_hot,
+    decode_rain,
+    encode_hot,
+)
 from backend_spark.scoring.nearby import (
     NO_NEARBY_RAIN,
     CellDistances,
@@ -50,6 +55,10 @@ SCORE_TABLES = {
 }
 CELL_SCORES = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.binary())])
 """Rows of several tables from one pass over a cell: each an Arrow stream."""
+
+HOT_AT_ONCE = 120
+"""Cells for which the rain of those around is in memory: at a report a minute that of a
+cell takes 0.3 MB."""
 
 ROWS_AS_OBJECTS = 2_048
 """Rows that are Python objects at a time; as those a row takes ten times its memory."""
@@ -195,8 +204,8 @@ class HotScorer:
     Attributes:
         rules: Rules of the cells to score.
         touched_us: Unix microseconds of the earliest new reading, by cell.
-        bodies: Encoded hot states of these cells.
-        heads: Heads of the hot states of these cells, and of those around them.
+        bodies: Encoded hot states of these cells, and of those around them.
+        heads: Heads of the states that are used.
         around: Cells around each cell whose rain it is compared with.
         rain: Rain of cells around without a hot state: a day before the new readings.
         reviews: Reviews of readings that count.
@@ -228,27 +237,33 @@ class HotScorer:
         readings = {
             cell: known[each.start : each.stop] for cell, each in numbers.items()
         }
-        nearby = self._nearby(readings)
         flags: list[tuple[int, Observation]] = []
         rest = []
-        for cell, rules in self.rules.items():
-            found = None
-            if cell in readings:
-                state = decode_hot(self.bodies[cell])
-                rain = nearby.get(cell, NO_NEARBY_RAIN)
-                touched_s = self.touched_us[cell] / _MICRO
-                found = score_from_hot(readings[cell], rules, touched_s, state, rain)
-            if found is None:
-                rest.append(cell)
-                continue
-            into.add(cell, found)
-            if found.reflagged:
-                places = {_key_of(known[n]): n for n in numbers[cell]}
-                flags += ((places[_key_of(o)], o) for o in found.reflagged)
-            if found.hot is not None:
-                into.hot[cell] = encode_hot(found.hot)
+        cells = list(self.rules)
+        for first in range(0, len(cells), HOT_AT_ONCE):
+            some = cells[first : first + HOT_AT_ONCE]
+            nearby = self._nearby(some, readings)
+            for cell in some:
+                found = self._score(cell, readings.get(cell, []), nearby[cell])
+                if found is None:
+                    rest.append(cell)
+                    continue
+                into.add(cell, found)
+                if found.reflagged:
+                    places = {_key_of(known[n]): n for n in numbers[cell]}
+                    flags += ((places[_key_of(o)], o) for o in found.reflagged)
+                if found.hot is not None:
+                    into.hot[cell] = encode_hot(found.hot)
         into.add_flags(_flags_table(history, flags))
         return rest
+
+    def _score(
+        self, cell: str, readings: Sequence[Observation], nearby: NearbyRain
+    ) -> CellScores | None:
+        if not readings:
+            return None
+        state, touched_s = decode_hot(self.bodies[cell]), self.touched_us[cell] / _MICRO
+        return score_from_hot(readings, self.rules[cell], touched_s, state, nearby)
 
     def _after_states(self, history: pa.Table) -> pa.Table:
         """Readings after the state of their cell."""
@@ -258,19 +273,19 @@ class HotScorer:
         return history.filter(pc.greater(at_us, states_us.take(places)))
 
     def _nearby(
-        self, readings: Mapping[str, list[Observation]]
+        self, cells: Sequence[str], readings: Mapping[str, list[Observation]]
     ) -> dict[str, NearbyRain]:
-        """Rain around each cell."""
-        others = {token for each in self.around.values() for _, token in each}
-        rain = dict(self.rain)
-        known_tokens = others & self.heads.keys()
-        for token in known_tokens:
-            head = self.heads[token]
-            kept = (o for o in head.last if o.at_s > head.at_s - REREAD_S)
-            known = (*kept, *readings.get(token, ()))
-            rain[token] = [o for o in known if o.is_rain]
-        past = {token: self.heads[token].gauges for token in known_tokens}
-        return collect_nearby_rain(rain, self.around, past)
+        """Rain around each of some cells."""
+        around = {cell: self.around.get(cell, ()) for cell in cells}
+        others = {token for each in around.values() for _, token in each}
+        rain = {token: self.rain[token] for token in others & self.rain.keys()}
+        past = {}
+        for token in others & self.heads.keys():
+            kept = decode_rain(self.bodies[token])
+            new = (o for o in readings.get(token, ()) if o.is_rain)
+            rain[token] = [*kept.last, *new]
+            past[token] = kept.gauges
+        return collect_nearby_rain(rain, around, past)
 
 
 def _key_of(o: Observation) -> tuple[float, str, str, int, str]:

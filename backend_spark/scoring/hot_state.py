@@ -67,15 +67,12 @@ _AT_S: Final = attrgetter("at_s")
 
 @dataclass(frozen=True)
 class HotHead:
-    """Part of a hot state that decides on its use, with the rain for cells around it.
+    """Part of a hot state that decides on its use.
 
-    A task reads this of all its cells, and the whole state of one cell at a time: that
-    takes five times the memory.
+    A task has this of all its cells, the rain of some, and the whole state of one.
 
     Attributes:
         at_s: Unix time of the end of the state's step.
-        last: The kept readings; without the state those of rain gauges.
-        gauges: Rain of a day before the state, by node.
         margin_s: Time after the state in which a new reading makes it invalid.
         cold_s: Unix time of the newest reading when the cell was last scored without a
             hot state.
@@ -83,8 +80,6 @@ class HotHead:
     """
 
     at_s: int
-    last: tuple[Observation, ...] = ()
-    gauges: dict[str, RainRecord] = field(default_factory=dict)
     margin_s: float = 0.0
     cold_s: float = 0.0
     digest: int = 0
@@ -109,8 +104,28 @@ class HotHead:
 
 
 @dataclass(frozen=True)
+class HotRain:
+    """Rain of a hot state, for the cells around.
+
+    Attributes:
+        last: The kept reports of rain gauges of `REREAD_S` before the state.
+        gauges: Rain of a day before the state, by node.
+    """
+
+    at_s: int
+    last: tuple[Observation, ...] = ()
+    gauges: dict[str, RainRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class HotState(ScoringState, HotHead):
-    """State of a cell at the end of a recent step; `last` has the kept readings."""
+    """State of a cell at the end of a recent step; `last` has the kept readings.
+
+    Attributes:
+        gauges: Rain of a day before the state, by node.
+    """
+
+    gauges: dict[str, RainRecord] = field(default_factory=dict)
 
     def still_holds(
         self,
@@ -371,10 +386,18 @@ def decode_hot(body: bytes | pa.Buffer) -> HotState:
 
 
 def decode_head(body: bytes | pa.Buffer) -> HotHead:
-    """Decode the head of a hot state with its reports of rain; skip the rest."""
-    head = _HEAD_DECODER.decode(body)
-    return replace(head, last=tuple(o for o in head.last if o.is_rain))
+    """Decode the head of a hot state, and skip the rest."""
+    return _HEAD_DECODER.decode(body)
+
+
+def decode_rain(body: bytes | pa.Buffer) -> HotRain:
+    """Decode the rain of a hot state, and skip the rest."""
+    rain = _RAIN_DECODER.decode(body)
+    since_s = rain.at_s - REREAD_S
+    kept = (o for o in rain.last if o.is_rain and o.at_s > since_s)
+    return replace(rain, last=tuple(kept))
 
 
 _DECODER = msgspec.msgpack.Decoder(HotState)
 _HEAD_DECODER = msgspec.msgpack.Decoder(HotHead)
+_RAIN_DECODER = msgspec.msgpack.Decoder(HotRain)
