@@ -56,6 +56,7 @@ the tables, and in all of them while its cells wait for a pass."""
 EXECUTOR_PHASES: Final = ("planned", "writing", "committed")
 """Phases in which an executor decodes, writes or scores."""
 STORES: Final = ("file", "s3", "az", "kafka")
+LONG_PHASES: Final = ("planned", "writing")
 INTERVAL_S: Final = {"file": 0.25, "s3": 1.0, "az": 1.0, "kafka": 0.25}
 """Time between two segments; the servers of the tests are slower than a disk."""
 
@@ -284,8 +285,10 @@ def kill_in_turn(
                 running.wait_for(phase)
                 executors.update([phase] * running.kill_executor())
                 continue
-            running.wait_for(min(phases, key=lambda phase: jobs[phase]))
-            time.sleep(chance.uniform(0, 0.05))
+            phase = min(phases, key=lambda phase: jobs[phase])
+            running.wait_for(phase)
+            # Others end within the time in which they are seen.
+            time.sleep(chance.uniform(0, 0.2) if phase in LONG_PHASES else 0)
             if not running.has_ended():
                 hit = running.kill()
                 jobs.update([hit] if hit else [])
