@@ -36,6 +36,7 @@ from backend_spark.tables.reader import DeltaTables
 from backend_spark.tables.store import (
     Folder,
     file_names,
+    has_file,
     open_files,
     open_table,
     parse_folder,
@@ -77,6 +78,7 @@ class Job:
         self._log_file = data.parent / "score.err"
         self._app_id = ""
         self._known: dict[str, set[str]] = {}
+        self._versions: dict[str, int] = {}
         self._process = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -97,9 +99,29 @@ class Job:
             lambda: self.has_ended() or self.newest("commits") > done, START_TIMEOUT_S
         )
         self._known = {name: self._listed(name) for name in RECEIVED}
+        self._versions = {
+            name: open_table(self._tables / name).version() for name in RECEIVED
+        }
         # Some phases last for some hundredths of a second.
-        while not self.has_ended() and self.phase() != phase:
+        while not self.has_ended() and not self._has_begun(phase):
             time.sleep(0.002)
+
+    def _has_begun(self, phase: str) -> bool:
+        """Whether a phase is seen, by one request to a store: `phase` takes ten."""
+        match phase:
+            case "planned":
+                return self.newest("offsets") > self.newest("commits")
+            case "writing":
+                is_planned = self.newest("offsets") > self.newest("commits")
+                return is_planned and self._listed("bronze") > self._known["bronze"]
+            case "committing":
+                return self._has_new_version("bronze")
+            case _:
+                return self._has_new_version("messages")
+
+    def _has_new_version(self, table: str) -> bool:
+        name = f"_delta_log/{self._versions[table] + 1:020d}.json"
+        return has_file(self._tables / table, name)
 
     def has_ended(self) -> bool:
         """Whether the process has ended."""
@@ -123,7 +145,9 @@ class Job:
             return None if scored == batch else "committed"
         if self._last("bronze") == batch:
             return "committing"
-        return "writing" if any(map(self._has_loose_files, RECEIVED)) else "planned"
+        # Passes write files of silver, too.
+        is_writing = any(map(self._has_loose_files, ("bronze", "messages")))
+        return "writing" if is_writing else "planned"
 
     def _has_loose_files(self, table: str) -> bool:
         """Whether there are files that no batch has committed yet."""
