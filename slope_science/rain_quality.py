@@ -90,6 +90,11 @@ class RainRecord:
         columns = (self.times_s, self.totals_mm, self.blind_s)
         return RainRecord(*(column[first:end] for column in columns))
 
+    @property
+    def whole_mm(self) -> float:
+        """Rain of all intervals."""
+        return self.totals_mm[-1] - self.totals_mm[0] if self.totals_mm else 0.0
+
     def rain_mm(self, from_s: float, to_s: float) -> float:
         """Rain between two moments, as far as it was reported."""
         return self._total_mm(to_s) - self._total_mm(from_s)
@@ -504,7 +509,10 @@ def _compare(
         return NOT_EVALUATED
     least_mm = _most_beside_mm(own_mm, limits)
     if own_mm < limits.excess_mm and not any(
-        gauge.record.rain_mm(from_s, at_s) >= least_mm for gauge in neighbours
+        # Most gauges have less than that in their whole record.
+        gauge.record.whole_mm + ROUNDING_MM >= least_mm
+        and gauge.record.rain_mm(from_s, at_s) >= least_mm
+        for gauge in neighbours
     ):
         # Nothing contradicts it; of the neighbours only whether one is known matters.
         known_mm = (gauge.record.known_mm(from_s, at_s) for gauge in neighbours)

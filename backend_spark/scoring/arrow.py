@@ -14,7 +14,12 @@ from backend_spark.scoring.cell_state import (
     decode_state,
     encode_state,
 )
-from backend_spark.scoring.hot_state import HotState, encode_hot
+from backend_spark.scoring.hot_state import (
+    HotHead,
+    decode_hot,
+    decode_rain,
+    encode_hot,
+)
 from backend_spark.scoring.nearby_gauges import (
     NO_NEARBY_RAIN,
     CellDistances,
@@ -51,6 +56,13 @@ SCORE_TABLES = {
 CELL_SCORES = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.binary())])
 """Rows of several tables from one pass over a cell: each an Arrow stream."""
 
+HOT_AT_ONCE = 120
+"""Cells for which the rain of those around is in memory: at a report a minute that of a
+cell takes 0.3 MB."""
+
+ROWS_AS_OBJECTS = 2_048
+"""Rows that are Python objects at a time; as those a row takes ten times its memory."""
+
 _MICRO = 1_000_000
 
 
@@ -62,33 +74,43 @@ class ScoreCollector:
     """
 
     def __init__(self) -> None:
-        self._levels: list[dict[str, Any]] = []
-        self._sensors: list[dict[str, Any]] = []
-        self._others: dict[str, list[pa.Table]] = {"flags": [], "memories": []}
+        self._rows: dict[str, list[dict[str, Any]]] = {"levels": [], "sensors": []}
+        self._parts: dict[str, list[pa.Table]] = {name: [] for name in SCORE_TABLES}
         self.hot: dict[str, bytes | None] = {}
 
     def add(self, cell: str, found: CellScores) -> None:
         """Add the scores of a cell, without its changed flags."""
-        self._levels += [_row(cell, row) for row in found.rows]
-        self._sensors += [{"cell": cell} | row for row in found.sensors]
+        self._rows["levels"] += [_row(cell, row) for row in found.rows]
+        self._rows["sensors"] += [{"cell": cell} | row for row in found.sensors]
         if found.memories:
-            self._others["memories"].append(make_memories_table(cell, found.memories))
+            self._parts["memories"].append(make_memories_table(cell, found.memories))
+        if sum(map(len, self._rows.values())) >= ROWS_AS_OBJECTS:
+            self._pack()
 
     def add_flags(self, flags: pa.Table) -> None:
         """Add changed flags; schemas.FLAGS."""
         if flags.num_rows:
-            self._others["flags"].append(flags)
+            self._parts["flags"].append(flags)
+
+    def _pack(self) -> None:
+        for name, rows in self._rows.items():
+            if rows:
+                part = pa.Table.from_pylist(rows, schema=SCORE_TABLES[name])
+                self._parts[name].append(part)
+                self._rows[name] = []
+
+    def pop_gold(self) -> dict[str, pa.Table]:
+        """Rows of levels and sensors that were added since the last call."""
+        found = self.tables()
+        self._parts |= {name: [] for name in self._rows}
+        return {name: found[name] for name in self._rows}
 
     def tables(self) -> dict[str, pa.Table]:
         """Rows of each table of `SCORE_TABLES`."""
-        others = {
-            name: pa.concat_tables([SCORE_TABLES[name].empty_table(), *parts])
-            for name, parts in self._others.items()
-        }
+        self._pack()
         return {
-            "levels": pa.Table.from_pylist(self._levels, schema=LEVELS),
-            "sensors": pa.Table.from_pylist(self._sensors, schema=SENSORS),
-            **others,
+            name: pa.concat_tables([SCORE_TABLES[name].empty_table(), *parts])
+            for name, parts in self._parts.items()
         }
 
 
@@ -182,7 +204,8 @@ class HotScorer:
     Attributes:
         rules: Rules of the cells to score.
         touched_us: Unix microseconds of the earliest new reading, by cell.
-        states: Hot states of these cells, and of those around them.
+        bodies: Encoded hot states of these cells, and of those around them.
+        heads: Heads of the states that are used.
         around: Cells around each cell whose rain it is compared with.
         rain: Rain of cells around without a hot state: a day before the new readings.
         reviews: Reviews of readings that count.
@@ -190,7 +213,8 @@ class HotScorer:
 
     rules: Mapping[str, CellRules]
     touched_us: Mapping[str, int]
-    states: Mapping[str, HotState]
+    bodies: Mapping[str, bytes | pa.Buffer]
+    heads: Mapping[str, HotHead]
     around: Mapping[str, CellDistances]
     rain: Mapping[str, list[Observation]] = field(default_factory=dict)
     reviews: ReadingReviews = NO_REVIEWS
@@ -199,56 +223,69 @@ class HotScorer:
         """Score cells.
 
         Args:
-            history: Readings of the cells in `states` since the earliest of them, as of
-                `Scorer.score`.
+            history: Readings of the cells in `heads` since the earliest of them, as of
+                `Scorer.score`; of the cells around, the rain suffices.
             into: Where the scores are added.
 
         Returns:
             Cells that must be scored from saved states.
         """
+        history = self._after_states(history)
         history = history.sort_by([("cell", "ascending"), ("at", "ascending")])
         known = self.reviews.mark(read_observations(history))
-        numbers = {
-            cell: [n for n in each if known[n].at_s > self.states[cell].at_s]
-            for cell, each in _numbers_by_cell(history)
+        numbers = dict(_numbers_by_cell(history))
+        readings = {
+            cell: known[each.start : each.stop] for cell, each in numbers.items()
         }
-        readings = {cell: [known[n] for n in each] for cell, each in numbers.items()}
-        nearby = self._nearby(readings)
         flags: list[tuple[int, Observation]] = []
         rest = []
-        for cell, rules in self.rules.items():
-            state = self.states[cell]
-            rain = nearby.get(cell, NO_NEARBY_RAIN)
-            touched_s = self.touched_us[cell] / _MICRO
-            new = readings.get(cell, [])
-            found = score_from_hot(new, rules, touched_s, state, rain) if new else None
-            if found is None:
-                rest.append(cell)
-                continue
-            into.add(cell, found)
-            if found.reflagged:
-                places = {_key_of(known[n]): n for n in numbers[cell]}
-                flags += ((places[_key_of(o)], o) for o in found.reflagged)
-            if found.hot is not None:
-                into.hot[cell] = encode_hot(found.hot)
+        cells = list(self.rules)
+        for first in range(0, len(cells), HOT_AT_ONCE):
+            some = cells[first : first + HOT_AT_ONCE]
+            nearby = self._nearby(some, readings)
+            for cell in some:
+                found = self._score(cell, readings.get(cell, []), nearby[cell])
+                if found is None:
+                    rest.append(cell)
+                    continue
+                into.add(cell, found)
+                if found.reflagged:
+                    places = {_key_of(known[n]): n for n in numbers[cell]}
+                    flags += ((places[_key_of(o)], o) for o in found.reflagged)
+                if found.hot is not None:
+                    into.hot[cell] = encode_hot(found.hot)
         into.add_flags(_flags_table(history, flags))
         return rest
 
+    def _score(
+        self, cell: str, readings: Sequence[Observation], nearby: NearbyRain
+    ) -> CellScores | None:
+        if not readings:
+            return None
+        state, touched_s = decode_hot(self.bodies[cell]), self.touched_us[cell] / _MICRO
+        return score_from_hot(readings, self.rules[cell], touched_s, state, nearby)
+
+    def _after_states(self, history: pa.Table) -> pa.Table:
+        """Readings after the state of their cell."""
+        states_us = pa.array([head.at_s * _MICRO for head in self.heads.values()])
+        places = pc.index_in(history["cell"], pa.array(self.heads, pa.string()))
+        at_us = history["at"].cast(pa.int64())
+        return history.filter(pc.greater(at_us, states_us.take(places)))
+
     def _nearby(
-        self, readings: Mapping[str, list[Observation]]
+        self, cells: Sequence[str], readings: Mapping[str, list[Observation]]
     ) -> dict[str, NearbyRain]:
-        """Rain around each cell."""
-        others = {token for each in self.around.values() for _, token in each}
-        rain = dict(self.rain)
-        for token in others & self.states.keys():
-            state = self.states[token]
-            kept = (o for o in state.last if o.at_s > state.at_s - REREAD_S)
-            known = (*kept, *readings.get(token, ()))
-            rain[token] = [o for o in known if o.is_rain]
-        past = {
-            token: self.states[token].gauges for token in others & self.states.keys()
-        }
-        return collect_nearby_rain(rain, self.around, past)
+        """Rain around each of some cells."""
+        around = {cell: self.around.get(cell, ()) for cell in cells}
+        others = {token for each in around.values() for _, token in each}
+        rain = {token: self.rain[token] for token in others & self.rain.keys()}
+        past = {}
+        for token in others & self.heads.keys():
+            kept = decode_rain(self.bodies[token])
+            new = (o for o in readings.get(token, ()) if o.is_rain)
+            rain[token] = [*kept.last, *new]
+            past[token] = kept.gauges
+        return collect_nearby_rain(rain, around, past)
 
 
 def _key_of(o: Observation) -> tuple[float, str, str, int, str]:

@@ -82,9 +82,17 @@ class CellReadings:
         """
         ends_s = list_steps(observations, past)
         spoken: dict[int, list[Observation]] = {}
+        # The readings of a message have one time.
+        by_time: dict[float, list[Observation]] = {}
+        since_s = from_s - DAY_S
         for o in observations:
-            if o.at_s > from_s - DAY_S:
-                spoken.setdefault(step_end_s(o.at_s), []).append(o)
+            at_s = o.at_s
+            if at_s in by_time:
+                by_time[at_s].append(o)
+            elif at_s > since_s:
+                in_step = spoken.setdefault(step_end_s(at_s), [])
+                by_time[at_s] = in_step
+                in_step.append(o)
         past_s = past.at_s if past else float("-inf")
         gauges = _reports_since(observations, past_s).values()
         found = [read_gauge(map(rain_reading, reports)) for reports in gauges]

@@ -7,6 +7,7 @@ step.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -113,7 +114,9 @@ class CellEvidence:
         due: Collection[int] = (),
     ) -> None:
         self._settings = settings
-        self._judge = EvidenceJudge(settings.confirm_s, self._hold_s, names_rule=False)
+        # No method of this object: a cycle would keep it until a garbage collection.
+        hold_s = partial(_hold_s, settings)
+        self._judge = EvidenceJudge(settings.confirm_s, hold_s, names_rule=False)
         self._rules: dict[tuple[str, str], Sequence[StatefulRule]] = {}
         self.states: dict[int, EvidenceState] = {}
         self._steps: dict[int, StepEvidence] = {}
@@ -164,10 +167,6 @@ class CellEvidence:
             self._rules = dict(sorted(self._rules.items()))
         return self._rules[key]
 
-    def _hold_s(self, rule: str) -> float:
-        hold_s: float = getattr(self._settings.rules, rule).hold_s
-        return hold_s
-
     def _to_state(self) -> EvidenceState:
         return {
             "rules": [
@@ -184,6 +183,11 @@ class CellEvidence:
             ):
                 rule.restore_state(state)
         self._judge.restore_state(past["judge"])
+
+
+def _hold_s(settings: EvidenceSettings, rule: str) -> float:
+    hold_s: float = getattr(settings.rules, rule).hold_s
+    return hold_s
 
 
 def _tilt_estimates(

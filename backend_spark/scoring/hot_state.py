@@ -15,7 +15,7 @@ import math
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Final
@@ -66,18 +66,20 @@ _AT_S: Final = attrgetter("at_s")
 
 
 @dataclass(frozen=True)
-class HotState(ScoringState):
-    """State of a cell at the end of a recent step; `last` has the kept readings.
+class HotHead:
+    """Part of a hot state that decides on its use.
+
+    A task has this of all its cells, the rain of some, and the whole state of one.
 
     Attributes:
-        gauges: Rain of a day before the state, by node.
+        at_s: Unix time of the end of the state's step.
         margin_s: Time after the state in which a new reading makes it invalid.
         cold_s: Unix time of the newest reading when the cell was last scored without a
             hot state.
         digest: Of the rules at the state's step (`CellRules.digest`).
     """
 
-    gauges: dict[str, RainRecord] = field(default_factory=dict)
+    at_s: int
     margin_s: float = 0.0
     cold_s: float = 0.0
     digest: int = 0
@@ -99,6 +101,31 @@ class HotState(ScoringState):
         ]
         is_later = touched_s > self.at_s and touched_s >= self.at_s + self.margin_s
         return is_later and days[0] == days[1] and digest == self.digest
+
+
+@dataclass(frozen=True)
+class HotRain:
+    """Rain of a hot state, for the cells around.
+
+    Attributes:
+        last: The kept reports of rain gauges of `REREAD_S` before the state.
+        gauges: Rain of a day before the state, by node.
+    """
+
+    at_s: int
+    last: tuple[Observation, ...] = ()
+    gauges: dict[str, RainRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HotState(ScoringState, HotHead):
+    """State of a cell at the end of a recent step; `last` has the kept readings.
+
+    Attributes:
+        gauges: Rain of a day before the state, by node.
+    """
+
+    gauges: dict[str, RainRecord] = field(default_factory=dict)
 
     def still_holds(
         self,
@@ -358,4 +385,19 @@ def decode_hot(body: bytes | pa.Buffer) -> HotState:
     return _DECODER.decode(body)
 
 
+def decode_head(body: bytes | pa.Buffer) -> HotHead:
+    """Decode the head of a hot state, and skip the rest."""
+    return _HEAD_DECODER.decode(body)
+
+
+def decode_rain(body: bytes | pa.Buffer) -> HotRain:
+    """Decode the rain of a hot state, and skip the rest."""
+    rain = _RAIN_DECODER.decode(body)
+    since_s = rain.at_s - REREAD_S
+    kept = (o for o in rain.last if o.is_rain and o.at_s > since_s)
+    return replace(rain, last=tuple(kept))
+
+
 _DECODER = msgspec.msgpack.Decoder(HotState)
+_HEAD_DECODER = msgspec.msgpack.Decoder(HotHead)
+_RAIN_DECODER = msgspec.msgpack.Decoder(HotRain)

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from backend_spark.criteria.jma import Telegram, find_official_level
 from backend_spark.scoring.analysed_rain import (
@@ -98,13 +99,15 @@ class CellRules:
     def digest(self, at_s: int) -> int:
         """Number that differs if the rules judge the step that ends then otherwise."""
         judged = (
-            *(self.criteria, self.look_ahead, self.municipality, self.limits),
-            *(self.alone_level, self.same_rain, self.official_columns(at_s)),
-            self.evidence,
-            self.forecast_rain(at_s),
-            None if self.analyses is None else self.analyses.state(at_s),
+            _text_of(self.criteria),
+            *map(repr, (self.look_ahead, self.municipality, self.limits)),
+            *map(repr, (self.alone_level, self.same_rain)),
+            repr(self.official_columns(at_s)),
+            self.evidence.text,
+            repr(self.forecast_rain(at_s)),
+            repr(None if self.analyses is None else self.analyses.state(at_s)),
         )
-        return zlib.crc32(repr(judged).encode())
+        return zlib.crc32(f"({', '.join(judged)})".encode())
 
     def official_columns(self, at_s: float) -> dict[str, int | None]:
         """Columns with JMA's level for the cell's municipality."""
@@ -114,3 +117,9 @@ class CellRules:
         level, reported_s = found or (None, None)
         reported_us = None if reported_s is None else round(reported_s * 1_000_000)
         return {"official_level": level, "official_at": reported_us}
+
+
+@lru_cache(maxsize=4096)
+def _text_of(criteria: Criteria) -> str:
+    """Criteria as text: of a table they have up to 450 numbers."""
+    return repr(criteria)

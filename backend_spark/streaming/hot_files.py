@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from backend_spark.scoring.hot_state import HotState, decode_hot
 from backend_spark.streaming.hot_stamp import HotStamp
 from backend_spark.tables.store import Folder
 from service_runtime.decoding import DECODE_ERRORS, decode_msgpack
@@ -43,14 +42,14 @@ def write_hot_states(folder: Path, bodies: Mapping[str, bytes]) -> str:
     return file.name
 
 
-def read_hot_states(folder: Path, files: Mapping[str, str]) -> dict[str, HotState]:
-    """Read the hot states of some cells; none from files that are missing or damaged.
+def read_hot_states(folder: Path, files: Mapping[str, str]) -> dict[str, pa.Buffer]:
+    """Encoded hot states of some cells; none from files that are missing or damaged.
 
     Args:
         folder: Folder of the files.
         files: File of each cell.
     """
-    found: dict[str, HotState] = {}
+    found: dict[str, pa.Buffer] = {}
     for name in sorted(set(files.values())):
         data = _read_undamaged(folder / name)
         if data is None:
@@ -58,7 +57,7 @@ def read_hot_states(folder: Path, files: Mapping[str, str]) -> dict[str, HotStat
         rows = pa.ipc.open_file(data).read_all()
         for place, cell in enumerate(rows["cell"].to_pylist()):
             if files.get(cell) == name:
-                found[cell] = decode_hot(rows["body"][place].as_buffer())
+                found[cell] = rows["body"][place].as_buffer()
     return found
 
 

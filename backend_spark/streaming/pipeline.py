@@ -50,12 +50,11 @@ from backend_spark.streaming.decoding_tasks import (
     result_files,
     result_rows,
 )
+from backend_spark.streaming.gold_rows import REVISION_TABLES, ROW_KEYS
 from backend_spark.streaming.hot_files import HotFiles
 from backend_spark.streaming.hot_stamp import HotStamp
 from backend_spark.streaming.scoring_tasks import (
     HOT_FOLDER,
-    REVISION_TABLES,
-    ROW_KEYS,
     SHARE_RESULT,
     CellShare,
     ShareWorker,
@@ -422,7 +421,8 @@ class ScoringPipeline:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     share = CellShare.decode(shares[number])
-                    yield from worker.process(share).to_batches()
+                    for part in worker.process(share):
+                        yield from part.to_batches()
 
         numbers = session.range(0, len(shares), 1, len(shares))
         results = numbers.mapInArrow(score, format_ddl(SHARE_RESULT)).toArrow()

@@ -8,9 +8,9 @@ only rows that replace others, changed flags and saved states return to the driv
 
 import gc
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,35 +28,21 @@ from backend_spark.scoring.arrow import (
 )
 from backend_spark.scoring.cell_state import REREAD_S
 from backend_spark.scoring.decode import filter_received, has_plausible_time
-from backend_spark.scoring.hot_state import HotState
+from backend_spark.scoring.hot_state import decode_head
 from backend_spark.scoring.nearby_gauges import CellDistances, find_nearby_cells
-from backend_spark.scoring.observation import RAIN, Observation
+from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import SPREAD_S
 from backend_spark.scoring.reviews import ReadingReview, ReadingReviews
-from backend_spark.scoring.revisions import NewReadings, revise_rows
+from backend_spark.scoring.revisions import NewReadings
 from backend_spark.scoring.rules import CellRules
+from backend_spark.streaming.gold_rows import GoldRows, ShareResult
 from backend_spark.streaming.hot_files import read_hot_states, write_hot_states
-from backend_spark.tables.delta_writer import (
-    StoredCellStates,
-    read_cell_states,
-    write_file,
-)
+from backend_spark.tables.delta_writer import StoredCellStates, read_cell_states
 from backend_spark.tables.reader import HISTORY_SCHEMA, CellRowReader
-from backend_spark.tables.schemas import (
-    LEVEL_KEY,
-    SENSOR_KEY,
-    TABLES,
-)
 from backend_spark.tables.store import Folder
 from service_runtime.decoding import decode_msgpack
 
 HOT_FOLDER: Final = ".hot"
-REVISION_TABLES: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
-"""Tables of the rows that a revision replaces."""
-
-ROW_KEYS: Final = {"levels": LEVEL_KEY, "sensors": SENSOR_KEY}
-"""Keys of the rows of gold."""
-
 COLD_AT_ONCE: Final = 60
 """Cells whose history is in memory at a time."""
 
@@ -133,107 +119,102 @@ class ShareWorker:
     hidden: frozenset[str] = frozenset()
     until_us: int | None = None
 
-    def process(self, share: CellShare) -> pa.Table:
-        """Score a share of cells.
+    def process(self, share: CellShare) -> Iterator[pa.Table]:
+        """Score a share of cells, some of them at a time.
 
         Shape:
             out: SHARE_RESULT.
         """
         with _without_collection():
-            return self._process(share)
+            for results in self._process(share):
+                yield pa.Table.from_pylist(list(results), schema=SHARE_RESULT)
 
-    def _process(self, share: CellShare) -> pa.Table:
-        found = ScoreCollector()
+    def _process(self, share: CellShare) -> Iterator[Iterable[ShareResult]]:
         cells = sorted(share.earliest_us)
         rules = self.rules.rules_of(cells)
         around = find_nearby_cells(cells, share.occupied, self.nearby_km)
-        states = read_hot_states(self.hot, share.hot)
-        hot = {
-            cell
-            for cell in cells
-            if cell in states
-            and states[cell].holds_for(
-                cell,
-                share.earliest_us[cell] / _MICRO,
-                rules[cell].digest(states[cell].at_s),
-            )
-        }
-        rest = set(self._score_hot(share, sorted(hot), (rules, around, states), found))
-        stale = self._score_cold(
-            share, sorted({*cells} - hot | rest), (rules, around), found
-        )
-        rows = found.tables()
-        results = [
-            *self._written(share, rows),
-            *_changed_states(rows["memories"], stale),
-            *self._hot_files(found.hot),
-        ]
-        return pa.Table.from_pylist(results, schema=SHARE_RESULT)
+        gold = GoldRows(self.tables, self.versions, share.news)
+        found = ScoreCollector()
+        done = self._score_hot(share, (rules, around), found)
+        yield gold.compare(found.pop_gold())
+        cold = [cell for cell in cells if cell not in done]
+        touched = {cell: share.earliest_us[cell] for cell in cold}
+        stored = read_cell_states(self.tables / "memories", touched)
+        for some in self._cold_chunks(cold, touched, stored):
+            self._score_cold(share, some, (rules, around, stored), found)
+            yield gold.compare(found.pop_gold())
+        yield gold.write()
+        yield _changed_states(found.tables(), stored)
+        yield self._hot_files(found.hot)
 
     def _score_hot(
         self,
         share: CellShare,
-        cells: Sequence[str],
-        known: tuple[
-            Mapping[str, CellRules], Mapping[str, CellDistances], Mapping[str, HotState]
-        ],
+        known: tuple[Mapping[str, CellRules], Mapping[str, CellDistances]],
         into: ScoreCollector,
-    ) -> list[str]:
-        """Score cells from hot states; returns those for which these do not hold."""
+    ) -> set[str]:
+        """Score cells from hot states; returns those for which these held."""
+        rules, around = known
+        bodies = read_hot_states(self.hot, share.hot)
+        heads = {cell: decode_head(body) for cell, body in bodies.items()}
+        cells = [
+            cell
+            for cell in sorted(share.earliest_us.keys() & heads.keys())
+            if heads[cell].holds_for(
+                cell,
+                share.earliest_us[cell] / _MICRO,
+                rules[cell].digest(heads[cell].at_s),
+            )
+        ]
         if not cells:
-            return []
-        rules, around, states = known
-        since_s = min(states[cell].at_s for cell in cells)
+            return set()
+        since_s = min(heads[cell].at_s for cell in cells)
         others = {token for cell in cells for _, token in around[cell]} - set(cells)
         touched = {**share.others_us, **share.earliest_us}
         usable = {
             token
-            for token in others & states.keys()
-            if since_s <= states[token].at_s
-            and touched.get(token, states[token].at_s * _MICRO + 1)
-            > states[token].at_s * _MICRO
+            for token in others & heads.keys()
+            if since_s <= heads[token].at_s
+            and touched.get(token, heads[token].at_s * _MICRO + 1)
+            > heads[token].at_s * _MICRO
         }
         first_us = min(share.earliest_us[cell] for cell in cells)
         scorer = HotScorer(
             {cell: rules[cell] for cell in cells},
             share.earliest_us,
-            {token: states[token] for token in usable | set(cells)},
+            bodies,
+            {token: heads[token] for token in usable | set(cells)},
             {cell: around[cell] for cell in cells},
             self._read_rain(share, sorted(others - usable), first_us / _MICRO),
             ReadingReviews(share.reviews),
         )
-        history = self._read_silver(sorted(scorer.states), since_s)
-        return scorer.collect(history, into)
+        history = self._read_silver(sorted(scorer.heads), since_s, whole=cells)
+        return set(cells) - set(scorer.collect(history, into))
 
     def _score_cold(
         self,
         share: CellShare,
         cells: Sequence[str],
-        known: tuple[Mapping[str, CellRules], Mapping[str, CellDistances]],
+        known: tuple[
+            Mapping[str, CellRules], Mapping[str, CellDistances], StoredCellStates
+        ],
         into: ScoreCollector,
-    ) -> list[StoredCellStates]:
-        """Score cells from saved states; returns the stored states of these cells."""
-        if not cells:
-            return []
+    ) -> None:
+        """Score cells from saved states."""
+        rules, around, stored = known
         touched = {cell: share.earliest_us[cell] for cell in cells}
-        stored = read_cell_states(self.tables / "memories", touched)
-        for some in self._cold_chunks(cells, touched, stored):
-            rules, around = ({cell: each[cell] for cell in some} for each in known)
-            bodies = {
-                cell: stored.valid[cell][1] for cell in some if cell in stored.valid
-            }
-            scorer = Scorer(
-                rules,  # type: ignore[arg-type]
-                self.horizon_s,
-                touched,
-                bodies,
-                around,  # type: ignore[arg-type]
-                makes_hot=True,
-                reviews=ReadingReviews(share.reviews),
-            )
-            since_s = min(self._since_s(cell, touched, stored) for cell in some)
-            scorer.collect(self._read_silver(sorted(scorer.cells), since_s), into)
-        return [stored]
+        scorer = Scorer(
+            {cell: rules[cell] for cell in cells},
+            self.horizon_s,
+            touched,
+            {cell: stored.valid[cell][1] for cell in cells if cell in stored.valid},
+            {cell: around[cell] for cell in cells},
+            makes_hot=True,
+            reviews=ReadingReviews(share.reviews),
+        )
+        since_s = min(self._since_s(cell, touched, stored) for cell in cells)
+        history = self._read_silver(sorted(scorer.cells), since_s, whole=cells)
+        scorer.collect(history, into)
 
     def _cold_chunks(
         self,
@@ -265,11 +246,24 @@ class ShareWorker:
             return stored.valid[cell][0] - REREAD_S
         return touched[cell] / _MICRO - self.horizon_s
 
-    def _read_silver(self, cells: Sequence[str], since_s: float) -> pa.Table:
-        """Readings of some cells since a time, with their locations."""
+    def _read_silver(
+        self,
+        cells: Sequence[str],
+        since_s: float,
+        *,
+        whole: Collection[str] | None = None,
+    ) -> pa.Table:
+        """Readings of some cells since a time, with their locations.
+
+        Args:
+            cells: Tokens of the cells, ascending.
+            since_s: Unix time.
+            whole: Those of which not only the rain is read; None for all.
+        """
         since_us, path = round(since_s * _MICRO), self.tables / "silver"
+        rain_only = set() if whole is None else {*cells}.difference(whole)
         reader = CellRowReader(
-            path, HISTORY_SCHEMA, cells, since_us, self.versions["silver"]
+            path, HISTORY_SCHEMA, cells, since_us, self.versions["silver"], rain_only
         )
         files = [file for file in reader.list_files() if file not in self.hidden]
         rows = reader.read(files)
@@ -282,8 +276,7 @@ class ShareWorker:
         """Rain of some cells in the day before new readings."""
         if not cells:
             return {}
-        rows = self._read_silver(cells, touched_s - REREAD_S - SPREAD_S)
-        rows = rows.filter(pc.equal(rows["name"], RAIN))
+        rows = self._read_silver(cells, touched_s - REREAD_S - SPREAD_S, whole=())
         rain: dict[str, list[Observation]] = {}
         tokens = rows["cell"].to_pylist()
         known = ReadingReviews(share.reviews).mark(read_observations(rows))
@@ -291,35 +284,7 @@ class ShareWorker:
             rain.setdefault(token, []).append(o)
         return rain
 
-    def _written(
-        self, share: CellShare, scored: Mapping[str, pa.Table]
-    ) -> Iterator[dict[str, object]]:
-        """Compare rows with the stored ones, and write those that are new."""
-        for table, rows in scored.items():
-            if not rows.num_rows:
-                continue
-            if table not in REVISION_TABLES:
-                yield {"kind": table, "data": table_to_ipc(rows)}
-                continue
-            since_us = pc.min(rows["at"].cast(pa.int64())).as_py()
-            cells = sorted(share.earliest_us)
-            path, version = self.tables / table, self.versions[table]
-            reader = CellRowReader(path, TABLES[table], cells, since_us, version)
-            old = reader.read(reader.list_files()).select(TABLES[table].names)
-            past = TABLES[REVISION_TABLES[table]]
-            revision = revise_rows(rows, old, ROW_KEYS[table], share.news, past)
-            if revision.fresh.num_rows:
-                part = write_file(path, revision.fresh, TABLES[table])
-                data = json.dumps(asdict(part)).encode()
-                yield {"kind": f"file {table}", "data": data}
-            for kind in ("changed", "superseded"):
-                each = getattr(revision, kind)
-                if each.num_rows:
-                    yield {"kind": f"{kind} {table}", "data": table_to_ipc(each)}
-
-    def _hot_files(
-        self, states: Mapping[str, bytes | None]
-    ) -> Iterator[dict[str, object]]:
+    def _hot_files(self, states: Mapping[str, bytes | None]) -> Iterator[ShareResult]:
         """Write the hot states of a share."""
         bodies = {cell: body for cell, body in states.items() if body is not None}
         gone = [cell for cell, body in states.items() if body is None]
@@ -342,13 +307,13 @@ def _without_collection() -> Iterator[None]:
 
 
 def _changed_states(
-    new: pa.Table, stored: Iterable[StoredCellStates]
-) -> Iterator[dict[str, object]]:
-    """Saved states that are no longer valid."""
-    for each in stored:
-        stale = each.stale(new)
-        if stale.num_rows:
-            yield {"kind": "stale", "data": table_to_ipc(stale)}
+    scored: Mapping[str, pa.Table], stored: StoredCellStates
+) -> Iterator[ShareResult]:
+    """Changed flags, new states, and those that are no longer valid."""
+    stale = stored.stale(scored["memories"])
+    for kind, rows in (*scored.items(), ("stale", stale)):
+        if rows.num_rows:
+            yield {"kind": kind, "data": table_to_ipc(rows)}
 
 
 def collect_shares(results: pa.Table, kind: str, schema: pa.Schema) -> pa.Table:

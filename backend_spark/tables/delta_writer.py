@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake import Schema as DeltaSchema
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -386,6 +386,7 @@ def merge_rows(path: Folder, rows: pa.Table, keys: Iterable[str]) -> None:
             target_alias="target",
             # So that statistics of the source exclude files of the target.
             streamed_exec=False,
+            writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
         ).when_matched_update_all().when_not_matched_insert_all().execute()
         sync_newest(path)
 

@@ -5,7 +5,7 @@ tables.levels().to_pandas()
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from backend_spark.config import TABLES_FOLDER, BackendSection
 from backend_spark.scoring.arrow import HISTORY_COLUMNS
+from backend_spark.scoring.observation import RAIN
 from backend_spark.tables.current import read_current
 from backend_spark.tables.schemas import NODES, SILVER, TABLES, UTC_TIME, cast_to_schema
 from backend_spark.tables.store import (
@@ -420,6 +421,11 @@ def sql_literal(value: str | datetime) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+ROWS_AT_ONCE: Final = 8_192
+"""Rows of a row group that are decoded at a time: a row group that delta-rs has merged
+may have a million, and a row of gold takes half a kilobyte."""
+
+
 @dataclass(frozen=True)
 class CellRowReader:
     """Reader of the rows of some cells from a given time.
@@ -433,6 +439,7 @@ class CellRowReader:
         cells: Tokens of the cells, ascending.
         since_us: Unix time of the earliest row, in microseconds.
         version: Version of the table; None for the newest.
+        rain_only: Cells of which only the reports of rain gauges are read, of silver.
     """
 
     path: Folder
@@ -440,6 +447,7 @@ class CellRowReader:
     cells: Sequence[str]
     since_us: int
     version: int | None = None
+    rain_only: Collection[str] = ()
 
     def list_files(self) -> list[str]:
         """Names of the files that may contain such rows."""
@@ -472,19 +480,31 @@ class CellRowReader:
             first = 0
             for number in range(parquet.num_row_groups):
                 group = parquet.metadata.row_group(number)
-                if self._may_contain(*_cell_range(group)):
-                    rows = parquet.read_row_group(number, columns=columns)
+                if not self._may_contain(*_cell_range(group)):
+                    first += group.num_rows
+                    continue
+                for batch in parquet.iter_batches(
+                    ROWS_AT_ONCE, [number], columns, use_threads=False
+                ):
+                    rows = pa.Table.from_batches([batch])
                     yield self._select(rows, file, first)
-                first += group.num_rows
+                    first += batch.num_rows
 
     def _select(self, rows: pa.Table, file: str, first: int) -> pa.Table:
         rows = cast_to_schema(rows, self.schema)
-        numbers = pa.array(np.arange(first, first + rows.num_rows))
-        rows = rows.append_column(ROW_LOCATION[0], pa.repeat(file, rows.num_rows))
-        rows = rows.append_column(ROW_LOCATION[1], numbers)
         since = pa.scalar(self.since_us, pa.int64()).cast(UTC_TIME)
-        is_in_cells = pc.is_in(rows["cell"], pa.array(self.cells, pa.string()))
-        return rows.filter(pc.and_(is_in_cells, pc.greater_equal(rows["at"], since)))
+        wanted = pc.and_(
+            pc.is_in(rows["cell"], pa.array(self.cells, pa.string())),
+            pc.greater_equal(rows["at"], since),
+        )
+        if self.rain_only:
+            others = pa.array(sorted(self.rain_only), pa.string())
+            is_whole = pc.invert(pc.is_in(rows["cell"], others))
+            wanted = pc.and_(wanted, pc.or_(is_whole, pc.equal(rows["name"], RAIN)))
+        numbers = pa.array(np.flatnonzero(wanted.to_numpy()) + first)
+        rows = rows.filter(wanted)
+        rows = rows.append_column(ROW_LOCATION[0], pa.repeat(file, rows.num_rows))
+        return rows.append_column(ROW_LOCATION[1], numbers)
 
     def _may_contain(self, low: str | None, high: str | None) -> bool:
         """Whether a cell lies in a range; True without statistics."""

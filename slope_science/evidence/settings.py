@@ -9,6 +9,7 @@ proposal.
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -413,6 +414,11 @@ class EvidenceSettings:
         ),
         3,
     )
+
+    @cached_property
+    def text(self) -> str:
+        """All settings as text, to compare them with earlier ones."""
+        return repr(self)
 
 
 DEFAULT_EVIDENCE = EvidenceSettings()

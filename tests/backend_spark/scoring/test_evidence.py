@@ -1,7 +1,11 @@
 """Wires, shocks and streams of a cell, and how they confirm each other."""
 
+import gc
+import weakref
+
 import pytest
 
+from backend_spark.scoring.evidence import CellEvidence
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rules import CellRules
 from backend_spark.scoring.score import LevelRow, score_cell
@@ -219,3 +223,16 @@ def test_shocks_long_before_the_cut_confirm_nothing() -> None:
     ]
 
     assert "unconfirmed" in last(observations)[1][0]
+
+
+def test_evidence_is_freed_with_its_last_reference() -> None:
+    """Passes run without a search for cycles: one per cell would fill the memory."""
+    gc.disable()
+    try:
+        evidence = CellEvidence(shocks(QUIET), [(T0 + STEP, 0.0)])
+        is_there = weakref.ref(evidence)
+        del evidence
+
+        assert is_there() is None
+    finally:
+        gc.enable()

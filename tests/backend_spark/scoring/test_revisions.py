@@ -1,5 +1,6 @@
 """Versions and revisions of rows, without Spark."""
 
+import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -163,3 +164,21 @@ def test_new_readings_of_a_node_are_merged_across_batches() -> None:
         NewReadings("n2", 5),
     ]
     assert merge_news([NewReadings("n1", 7), LATE]) == [replace(LATE, received_us=7)]
+
+
+def test_only_rows_with_an_earlier_version_are_objects() -> None:
+    """A cell that was scored anew is compared with a day, its neighbours are not."""
+    count, new = 20_000, row(cell="c00007", level=2)
+    stored = pa.Table.from_pylist(
+        [row(cell=f"c{n:05d}") for n in range(count)], schema=LEVELS
+    )
+    tracemalloc.start()
+    try:
+        table = pa.Table.from_pylist([new], schema=LEVELS)
+        found = revise_rows(table, stored, LEVEL_KEY, {"c00007": [LATE]}, REVISIONS)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert found.changed.num_rows == 1
+    assert peak_bytes / count < 500

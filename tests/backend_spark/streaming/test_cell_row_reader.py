@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import write_deltalake
+from deltalake import WriterProperties, write_deltalake
 
 from backend_spark.tables.delta_writer import create_tables, update_flags
 from backend_spark.tables.maintenance import compact
@@ -14,6 +14,8 @@ from backend_spark.tables.schemas import FLAGS, SILVER, SPARK_TABLES
 
 T0_US = 1_700_000_000_000_000
 STEP_US = 600_000_000
+COUNTED = pa.proxy_memory_pool(pa.system_memory_pool())
+"""Counts the memory of one test; it must live as long as the tables in it."""
 
 
 def readings(first: int) -> pa.Table:
@@ -67,3 +69,57 @@ def test_cells_are_found_after_flags_were_changed(
     ]
     flagged = [(row["seq"], row["flag_why"]) for row in rows if row["flag"] == 3]
     assert flagged == [(1, "spike"), (4, "spike")]
+
+
+def test_of_cells_around_only_the_rain_is_read(tmp_path: Path) -> None:
+    """Their tilt meters are five times as many rows, and no rule reads them."""
+    create_tables(tmp_path, SPARK_TABLES)
+    silver = tmp_path / "silver"
+    rain = readings(0).set_column(
+        SILVER.get_field_index("name"), SILVER.field("name"), pa.array(["rain"] * 9)
+    )
+    write_deltalake(str(silver), pa.concat_tables([readings(0), rain]), mode="append")
+    reader = CellRowReader(
+        silver, HISTORY_SCHEMA, ["a", "b"], T0_US + STEP_US, rain_only={"b"}
+    )
+    rows = reader.read(reader.list_files())
+
+    found = sorted((row["cell"], row["name"], row["row"]) for row in rows.to_pylist())
+    # A row's number is that in its file, whatever is left out before it.
+    names = ["tilt/x"] * 9 + ["rain"] * 9
+    assert [(name, names[number]) for _, name, number in found] == [
+        (name, name) for _, name, _ in found
+    ]
+    assert [(cell, name) for cell, name, _ in found] == [
+        ("a", "rain"),
+        ("a", "rain"),
+        ("a", "tilt/x"),
+        ("a", "tilt/x"),
+        ("b", "rain"),
+        ("b", "rain"),
+    ]
+
+
+def test_a_large_row_group_is_not_in_memory_as_a_whole(tmp_path: Path) -> None:
+    """As from a merge by delta-rs, of which a reader of one cell needs few rows."""
+    create_tables(tmp_path, SPARK_TABLES)
+    silver, count = tmp_path / "silver", 200_000
+    cells = pa.array([f"{n // 10:06d}" for n in range(count)])
+    texts = pa.array([f"{n:0100d}" for n in range(count)])
+    empty = {field.name: pa.nulls(count, field.type) for field in SILVER}
+    times = pa.repeat(pa.scalar(T0_US, pa.int64()), count).cast(SILVER.field("at").type)
+    known = empty | {"cell": cells, "at": times, "flag_why": texts}
+    rows = pa.table(known, schema=SILVER)
+    properties = WriterProperties(max_row_group_size=count)
+    write_deltalake(str(silver), rows, mode="append", writer_properties=properties)
+    whole_bytes = rows.nbytes
+    del cells, texts, empty, times, known, rows
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(COUNTED)
+    try:
+        found = history(silver, {"000500"}, 0)
+    finally:
+        pa.set_memory_pool(before)
+
+    assert found.num_rows == 10
+    assert (COUNTED.max_memory() or 0) < whole_bytes / 3

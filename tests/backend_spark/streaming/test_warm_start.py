@@ -13,7 +13,7 @@ from storm_log import CELLS, TOKENS, by_key, message
 
 from backend_spark.config import TABLES_FOLDER, read_settings
 from backend_spark.ingest.segment_log import LogRow
-from backend_spark.scoring.hot_state import HotState
+from backend_spark.scoring.hot_state import HotState, decode_hot
 from backend_spark.streaming import hot_stamp, job
 from backend_spark.streaming import pipeline as pipeline_module
 from backend_spark.streaming.hot_files import INDEX_FILE, read_hot_states
@@ -54,7 +54,8 @@ def _columns(row: LogRow) -> dict[str, Any]:
 
 def hot_states(pipeline: ScoringPipeline) -> dict[str, HotState]:
     """The hot states of a job."""
-    return read_hot_states(pipeline.hot.folder, pipeline.hot.of_cells(TOKENS))
+    bodies = read_hot_states(pipeline.hot.folder, pipeline.hot.of_cells(TOKENS))
+    return {cell: decode_hot(body) for cell, body in bodies.items()}
 
 
 @pytest.fixture(scope="module")

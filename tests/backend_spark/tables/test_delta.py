@@ -9,6 +9,7 @@ from threading import Thread
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -274,3 +275,16 @@ def test_compaction_merges_small_files_and_keeps_all_rows(tables: Path) -> None:
     assert DeltaTables(tables).silver().num_rows == 4
     assert table.transaction_version("app") == 3
     assert history.num_rows == 4, "the compacted file, too"
+
+
+def test_merged_rows_are_in_small_row_groups(tables: Path) -> None:
+    """The unit that a reader of one cell reads, also in a file that a merge wrote."""
+    rows = [{"cell": f"{n:05d}", "at": 0, "level": 1} for n in range(20_000)]
+    append_rows(tables / "levels", pa.Table.from_pylist(rows, schema=LEVELS))
+    change = pa.Table.from_pylist([rows[7] | {"level": 2}], schema=LEVELS)
+    merge_rows(tables / "levels", change, ("cell", "at"))
+    (file,) = DeltaTable(str(tables / "levels")).file_uris()
+    groups = pq.ParquetFile(file).metadata
+
+    assert groups.num_rows == 20_000
+    assert groups.num_row_groups == 2
