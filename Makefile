@@ -15,7 +15,6 @@ LONG_TEST_JOBS ?= 4
 # Some environments forbid byte code; each program that a test starts would then compile
 # its modules anew, which takes as long as half of its start.
 unexport PYTHONDONTWRITEBYTECODE
-pytest_parallel = .venv/bin/python -m pytest --dist loadgroup --no-loadscope-reorder -n
 
 .PHONY: help setup stores fresh demo test test-long soak chaos attack fuzz dist deb deb-test containers containers-test sbom audit docs check clean lock image image-test
 
@@ -35,14 +34,14 @@ stores: setup ## Install the servers that tests need besides .venv (Azurite, an 
 	  { PATH="$(CURDIR)/.venv/bin:$$PATH" npm ci --silent --ignore-scripts && cp package-lock.json node_modules/.installed; }; }
 
 test: setup stores ## Run every test in its short form (TEST_JOBS=n processes)
-	@$(pytest_parallel) $(TEST_JOBS) -m "not long"
+	@scripts/test $(TEST_JOBS) "not long"
 
 fresh: ## Run demo and test on bare Debian systems, as root (DEBIAN="12 13" ACCOUNT="root sudo" COMMANDS="demo test")
 	@DEBIAN="$(DEBIAN)" ACCOUNT="$(ACCOUNT)" COMMANDS="$(COMMANDS)" scripts/fresh
 
 test-long: setup stores ## Run what repeats a promise at a larger size or over a longer time
 	@scripts/install-programs long
-	@$(pytest_parallel) $(LONG_TEST_JOBS) -m long
+	@scripts/test $(LONG_TEST_JOBS) long
 
 soak: setup stores ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change and repeat)
 	@scripts/soak
