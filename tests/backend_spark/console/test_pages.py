@@ -126,6 +126,11 @@ def test_click_on_the_map_selects_the_cell(console: str, driver: Chrome) -> None
 def test_slider_shows_the_past(console: str, driver: Chrome) -> None:
     """A banner says so; the button returns to the present."""
     shown(driver, console)
+    # Fetched before the first move, which then has only to draw.
+    fetched = "return performance.getEntriesByType('resource').map((each) => each.name)"
+    wait_until(
+        lambda: any("api/history" in each for each in driver.execute_script(fetched))
+    )
     slider = find(driver, ".slider input")
     slider.send_keys(Keys.HOME)
     wait_until(lambda: "Showing the past" in text(driver, ".slider output"))

@@ -71,6 +71,7 @@ function show(session: Session): void {
   });
   presetNodes(() => nodesIn(state.selected ?? state.worst() ?? ""));
   map.start();
+  map.whenDrawn(() => slider.prepare());
   new Overlays(map, session);
   followAddress(state, map);
   state.listen();

@@ -26,6 +26,12 @@ export class Slider {
     state.addEventListener("now", () => this.draw());
     state.addEventListener("time", () => this.draw());
     state.addEventListener("replay", () => this.pause());
+    // The first move then has only to draw.
+    for (const event of ["pointerenter", "focusin"]) this.box.addEventListener(event, () => this.prepare());
+  }
+
+  prepare(): void {
+    if (!this.state.replay) void this.state.loadHistory().catch(() => undefined);
   }
 
   build(): void {

@@ -169,16 +169,23 @@ export class State extends EventTarget {
     return CAUSES.filter((cause) => found.has(cause));
   }
 
-  private async loadHistory(): Promise<void> {
+  // Levels of the last 72 hours, also before the slider is moved.
+  async loadHistory(): Promise<void> {
     const version = this.now?.version ?? 0;
     if (this.history && this.history.version === version) return;
     if (this.history && performance.now() - this.fetched < 10_000) return;
+    this.loading ??= this.fetchHistory(version).finally(() => (this.loading = null));
+    return this.loading;
+  }
+
+  private async fetchHistory(version: number): Promise<void> {
     this.fetched = performance.now();
     const [levels, headers] = await getBytes("api/history");
     this.history = { beginS: Number(headers.get("X-Begin")), levels, version };
   }
 
   private fetched = 0;
+  private loading: Promise<void> | null = null;
 
   // Level of each cell at the time that is shown.
   levels(): number[] {
