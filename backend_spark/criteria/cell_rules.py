@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -165,33 +166,34 @@ class CellRuleProvider:
         except OSError:  # missing, or its folder is away
             stamp = None
         if stamp not in self._tables:
-            kept = next(iter(self._tables.values()), None)
-            table = self._read_changes(path, is_lost=stamp is None, kept=kept)
+            table = self._kept() if stamp is None else self._read_changes(path)
+            if stamp is None and table.changes is not None:
+                log.error(
+                    "criteria.changes: %s is lost; criteria stay as they were", path
+                )
             self._tables.clear()
             self._tables[stamp] = table
         return self._tables[stamp]
 
-    def _read_changes(
-        self, path: Path, *, is_lost: bool, kept: CriteriaTable | None
-    ) -> CriteriaTable:
-        """The table with the changes of a file; without it, that of the last one."""
+    def _read_changes(self, path: Path) -> CriteriaTable:
+        """The table with the changes of a file, which is copied, or the kept one."""
+        try:
+            table = self._with_changes(path)
+        except CriteriaTableError as error:
+            log.error("%s; criteria stay as they were", error)  # noqa: TRY400
+            return self._kept()
+        if self.last_changes is not None and path.is_file():
+            with suppress(FileNotFoundError):  # just removed
+                write_best_effort(self.last_changes, path.read_bytes())
+        return table
+
+    def _kept(self) -> CriteriaTable:
+        """The last good table, of this run or of the copy; without changes if none."""
+        if self._tables:
+            return next(iter(self._tables.values()))
         copy = self.last_changes
-        if is_lost:
-            has_copy = copy is not None and copy.exists()
-            if not has_copy and (kept is None or kept.changes is None):
-                return self.table  # nothing was changed yet
-            log.error("criteria.changes: %s is lost; criteria stay as they were", path)
-        else:
-            try:
-                table = self._with_changes(path)
-            except CriteriaTableError as error:
-                log.error("%s; criteria stay as they were", error)  # noqa: TRY400
-            else:
-                if copy is not None and path.is_file():
-                    write_best_effort(copy, path.read_bytes())
-                return table
-        if kept is not None or copy is None or not copy.exists():
-            return kept or self.table
+        if copy is None or not copy.exists():
+            return self.table
         try:
             return self._with_changes(copy)
         except CriteriaTableError as error:
