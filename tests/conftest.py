@@ -35,6 +35,21 @@ assert sqlite3.sqlite_version_info > (3, 35), "loaded before ecCodes brings an o
 
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
+# Collected tests and imported modules stay to the end. The garbage collector would walk
+# through these millions of objects again and again while they are made, and later.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, but not among what has been loaded until here."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Free all at the end: extension modules print what is left then."""
+    gc.unfreeze()
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Free descriptors."""
