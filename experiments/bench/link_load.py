@@ -296,7 +296,8 @@ def simulate(plan: LinkPlan, load: Load, seed: int) -> Result:
     run.run()
     over_s, over_burst_s = [], []
     for put_s, number, arrival_s in run.delays:
-        if run.change_s <= put_s < run.change_s + RELEARN_S:
+        # What was on its way when the link changed is not judged either.
+        if put_s < run.change_s + RELEARN_S and arrival_s >= run.change_s:
             continue
         delay_s = arrival_s - put_s - _outage_s(run, put_s, arrival_s)
         rate = run.link.plan.rate * plan.walk**-0.5
