@@ -2,9 +2,9 @@
 
 Publisher -> Mosquitto of gateway a -> gateway a -> distributed broker -> gateway b ->
 its Mosquitto -> subscriber, with a Manager, all on this machine. 150-byte messages of
-QoS 1 come at a fixed rate from one plain client, every hundredth of priority 5; each
-gateway has a message on disk before it acknowledges it. Another checkout is measured
-alternately with this one.
+QoS 1 come at a fixed rate from a plain client, every hundredth of priority 5 and from
+another client; each gateway has a message on disk before it acknowledges it. Another
+checkout is measured alternately with this one.
 
 The bare loop is what storage alone costs: one thread that decodes the same packets at
 the same rate and commits them to SQLite with fsync, twice, as two gateways do. As there
@@ -21,20 +21,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
-import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
 
 from demo.processes import free_port
 from experiments.bench.gateway import LOW_DELAY, NO_LIMITS, SUBSCRIPTION_LOG
+from experiments.bench.paced_traffic import Traffic, pace
 from experiments.bench.process_tree import cpu_s
 from experiments.bench.resource_usage import read_usage
 from experiments.bench.site import ROOT, Site, interrupt_on_sigterm
-from experiments.bench.stamped_messages import Stamper, read_stamp
 from experiments.bench.table import table, verdict, write
 from spatial_mqtt import codec
 from spatial_mqtt.transport import Publication
@@ -60,7 +57,6 @@ DELAY_RATE: Final = 1000.0
 """Messages/s to which the targets for the delay apply."""
 
 WARM_UP_S: Final = 2.0
-TIMEOUT_S: Final = 60.0
 SETTLE_S: Final = 1.5
 """Time after the last message for the removal of acknowledged ones."""
 
@@ -100,86 +96,6 @@ class Run:
     p99_ms: float
     urgent_p99_ms: float | None
     load: float
-
-
-class Arrivals(NamedTuple):
-    """What arrived of one series of messages; delays in milliseconds, in order."""
-
-    delays_ms: list[float]
-    urgent_ms: list[float]
-    doubled: int
-    reached: float
-
-
-class Traffic:
-    """A publisher at one broker and a subscriber at another.
-
-    Args:
-        publish_port: Port of the publisher's broker.
-        subscribe_port: Port of the subscriber's broker.
-    """
-
-    def __init__(self, publish_port: int, subscribe_port: int) -> None:
-        self._delays_ns: dict[int, int] = {}
-        self._received = 0
-        self._stamper = Stamper(0, MESSAGE_BYTES, 1, is_pack=False)
-        self._subscriber = _client("bench-subscriber", subscribe_port)
-        self._subscriber.on_message = self._on_message
-        self._subscriber.subscribe(f"{AREA}/#", 1)
-        self._publisher = _client("bench-publisher", publish_port)
-        self._numbers = count()
-
-    def send(self, number: int, rate: float) -> Arrivals:
-        """Send messages at a rate and wait until they have arrived."""
-        self._delays_ns.clear()
-        self._received = 0
-        began_s = time.monotonic()
-        for _ in pace(number, rate):
-            message = next(self._numbers)
-            topic = f"/forward{TOPICS[message % len(TOPICS)]}"
-            topic += "" if message % URGENT_EVERY else "/pri5"
-            self._publisher.publish(topic, self._stamper.payload(message), 1)
-        reached = number / (time.monotonic() - began_s)
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while len(self._delays_ns) < number and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        arrived = [(n, delay / 1e6) for n, delay in self._delays_ns.items()]
-        delays_ms = sorted(delay for _, delay in arrived)
-        urgent_ms = sorted(delay for n, delay in arrived if n % URGENT_EVERY == 0)
-        doubled = self._received - len(delays_ms)
-        return Arrivals(delays_ms, urgent_ms, doubled, reached)
-
-    def close(self) -> None:
-        """Disconnect."""
-        for client in (self._publisher, self._subscriber):
-            client.disconnect()
-            client.loop_stop()
-
-    def _on_message(
-        self, _client: paho.Client, _: object, message: paho.MQTTMessage
-    ) -> None:
-        now_ns = time.monotonic_ns()
-        _, number, sent_ns = read_stamp(bytes(message.payload))
-        self._received += 1
-        self._delays_ns.setdefault(number, now_ns - sent_ns)
-
-
-def _client(client_id: str, port: int) -> paho.Client:
-    client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv311)
-    client.max_inflight_messages_set(1000)
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    return client
-
-
-def pace(number: int, rate: float) -> Iterator[int]:
-    """Yield numbers at a rate per second; without a pause if they are late."""
-    began_s = time.monotonic()
-    for each in range(number):
-        wait_s = began_s + each / rate - time.monotonic()
-        if wait_s > 0:
-            time.sleep(wait_s)
-        yield each
 
 
 @contextmanager
@@ -227,7 +143,14 @@ def _start(
 def run(version: str, checkout: Path, rate: float, seconds: float) -> Run:
     """Measure one version at one rate."""
     with federation(checkout) as (site, ports):
-        traffic = Traffic(ports["a"], ports["b"])
+        traffic = Traffic(
+            ports["a"],
+            ports["b"],
+            TOPICS,
+            f"{AREA}/#",
+            size_bytes=MESSAGE_BYTES,
+            urgent_every=URGENT_EVERY,
+        )
         site.wait_for_words("b", f"confirmed the subscription to {AREA}/#")
         pids = [site.pid(name) for name in GATEWAYS]
         traffic.send(round(rate * WARM_UP_S), rate)

@@ -6,6 +6,7 @@ threads in the journal, and restarts it.
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import logging
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 MAX_THREAD_NAME_CHARS = 15
 """Limit of the kernel for the name of a thread."""
+
+M_ARENA_MAX = -8
+"""Parameter of mallopt(3): number of heaps."""
 
 EXIT_USAGE_DATA = 65
 EXIT_CRASH = 70
@@ -281,10 +285,24 @@ def run_service(program: Program, supervisor: SystemdSupervisor) -> None:
 
     call_on_stop_signals(stop)
     gc.freeze()  # collections need not go through the objects of imported modules
+    _trim_heap()
     supervisor.report_ready()
     program.run()
     supervisor.report_stopping()
     supervisor.close()
+
+
+def _trim_heap() -> None:
+    """Keep the heap small; glibc only.
+
+    Imports have freed 3 MiB of a gateway, which is returned to the system. Threads
+    share one heap: they take turns in Python, and what is freed in one is then of use
+    to all.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_ARENA_MAX, 1)
+        libc.malloc_trim(0)
 
 
 class LoopService:

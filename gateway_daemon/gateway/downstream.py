@@ -232,7 +232,9 @@ class Downstream:
             uplink.switch_to(self._own_broker)
         while (batch := self._inbox.next_batch(IDLE_S)) is not None:
             heartbeat()
-            self._process(batch, heartbeat)
+            if not self._store_until_stop(batch, heartbeat):
+                return  # unacknowledged: the broker delivers them again
+            self._acknowledge(self._inbox.passed)
 
     def stop(self) -> None:
         """End `run`; the brokers keep new messages."""
@@ -324,7 +326,10 @@ class Downstream:
         own = self._own_broker
         return (broker.host, broker.port) == (own.host, own.port)
 
-    def _process(self, batch: Sequence[ReceivedMessage], heartbeat: Heartbeat) -> None:
+    def _store_until_stop(
+        self, batch: Sequence[ReceivedMessage], heartbeat: Heartbeat
+    ) -> bool:
+        """Store a batch, with retries; whether it is on disk."""
         parsed = [
             self.parser.parse(received.message)
             for received in batch
@@ -334,8 +339,11 @@ class Downstream:
         while drafts and not self.store(drafts):
             heartbeat()
             if self._stopping.wait(RETRY_S):
-                return  # unacknowledged: the broker delivers them again
-        for subscriber in {received.subscriber for received in batch}:
+                return False
+        return True
+
+    def _acknowledge(self, passed: Sequence[ReceivedMessage]) -> None:
+        for subscriber in {received.subscriber for received in passed}:
             subscriber.connection.acknowledge(
-                *(each.message for each in batch if each.subscriber is subscriber)
+                *(each.message for each in passed if each.subscriber is subscriber)
             )

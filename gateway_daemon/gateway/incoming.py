@@ -7,6 +7,7 @@ properties give one.
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ CONTENT_TYPES = (BATCH_CONTENT, FRAGMENT_CONTENT)
 
 MAX_BATCH = 500
 FULL_BATCH = 100
-"""After a batch of this size the next one is processed at once."""
+"""After a batch of this size the next one is processed at once. A batch with an urgent
+message has no more, unless all are urgent: it would be on disk later."""
 
 GATHERED_BATCH = 8
 """Items that do not wait for more."""
@@ -184,12 +186,28 @@ class Unpacker:
         return [incoming]
 
 
+@dataclass(frozen=True)
+class _Urgent(Generic[T]):
+    """An urgent item in its place among the others; a batch may have it already."""
+
+    item: T
+    number: int
+
+
 class BatchQueue(Generic[T]):
     """Queue between a network thread and the thread that stores, read in batches.
 
+    Urgent items are in the next batch, whatever has arrived before them, and that batch
+    is small. MQTT requires acknowledgements in the order of arrival, so these wait for
+    the items before; see `passed`.
+
     Args:
         clock: Monotonic seconds.
-        is_urgent: Whether an item must not wait for a batch to fill.
+        is_urgent: Whether an item must not wait for others.
+
+    Attributes:
+        passed: Items to acknowledge when the last batch is stored, in the order of
+            arrival. All of them were in that batch or in an earlier one.
     """
 
     def __init__(
@@ -197,7 +215,11 @@ class BatchQueue(Generic[T]):
     ) -> None:
         self._clock = clock
         self._is_urgent = is_urgent
-        self._arrived: SimpleQueue[T | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._arrived: SimpleQueue[T | _Urgent[T] | None] = SimpleQueue()
+        self._urgent: deque[_Urgent[T]] = deque()
+        self._urgent_put = self._urgent_taken = 0
+        self.passed: list[T] = []
         self._has_urgent = threading.Event()
         self._has_enough = threading.Event()
         self._batch_at_s = self._gathers_from_s = clock() - GATHER_S
@@ -205,11 +227,17 @@ class BatchQueue(Generic[T]):
 
     def put(self, item: T) -> None:
         """Add an item."""
-        self._arrived.put(item)
         if self._is_urgent(item):
+            with self._lock:  # the same order in both
+                urgent = _Urgent(item, self._urgent_put)
+                self._urgent_put += 1
+                self._urgent.append(urgent)
+                self._arrived.put(urgent)
             self._has_urgent.set()
             self._has_enough.set()
-        elif self._arrived.qsize() >= GATHERED_BATCH - 1:  # one is already taken
+            return
+        self._arrived.put(item)
+        if self._arrived.qsize() >= GATHERED_BATCH - 1:  # one is already taken
             self._has_enough.set()
 
     def close(self) -> None:
@@ -219,11 +247,12 @@ class BatchQueue(Generic[T]):
         self._has_enough.set()
 
     def next_batch(self, timeout_s: float) -> list[T] | None:
-        """Return the items that have arrived.
+        """Return the items to store next; `passed` are those to acknowledge then.
 
         The list is empty after `timeout_s` without an item; None means closed.
         """
         pause_ends_s = self._clock() + self._pause_s()
+        self.passed = []
         try:
             first = self._arrived.get(timeout=timeout_s)
         except Empty:
@@ -238,7 +267,7 @@ class BatchQueue(Generic[T]):
         self._has_urgent.clear()  # before reading: later items apply to the next batch
         self._has_enough.clear()
         self._batch_at_s = self._clock()
-        batch = [first, *self._following()]
+        batch = self._read(first)
         self._batch_size = len(batch)
         if is_gathered and self._batch_size == 1:
             self._gathers_from_s = self._batch_at_s + IN_VAIN_S
@@ -259,15 +288,36 @@ class BatchQueue(Generic[T]):
         wait_s = at_s - self._clock()
         return wait_s > 0 and not or_event.wait(wait_s)
 
-    def _following(self) -> list[T]:
+    def _read(self, first: T | _Urgent[T]) -> list[T]:
+        """A batch that begins with an item, and has every urgent one if possible."""
         batch: list[T] = []
-        while len(batch) < MAX_BATCH - 1:
-            try:
-                item = self._arrived.get_nowait()
-            except Empty:
-                break
-            if item is None:
+        limit = FULL_BATCH if self._urgent else MAX_BATCH
+        entry: T | _Urgent[T] | None = first
+        while True:
+            if entry is None:
                 self._arrived.put(None)
                 break
-            batch.append(item)
+            self._take(entry, batch)
+            if len(batch) >= limit:
+                break
+            try:
+                entry = self._arrived.get_nowait()
+            except Empty:
+                break
+        while self._urgent and len(batch) < MAX_BATCH:
+            batch.append(self._take_urgent())
         return batch
+
+    def _take(self, entry: T | _Urgent[T], batch: list[T]) -> None:
+        """Add an item that has arrived to a batch, unless an earlier one had it."""
+        if not isinstance(entry, _Urgent):
+            batch.append(entry)
+            self.passed.append(entry)
+            return
+        self.passed.append(entry.item)
+        if entry.number >= self._urgent_taken:
+            batch.append(self._take_urgent())
+
+    def _take_urgent(self) -> T:
+        self._urgent_taken += 1
+        return self._urgent.popleft().item

@@ -7,6 +7,7 @@ whose id it has.
 
 import logging
 import math
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -64,6 +65,16 @@ RETRY_S = 0.5
 MAX_WAITING = 500
 MAX_WAITING_BYTES = 8 * 2**20
 """Further messages are kept by their senders only."""
+
+MAX_INBOX_BYTES = 32 * 2**20
+"""Most memory of publications that are not stored yet, about 60,000 small ones. The
+others stay with the broker, where an urgent one cannot overtake them; therefore so
+many. Mosquitto ignores the receive maximum with ``max_inflight_messages 0``."""
+
+PUBLICATION_BYTES = 350
+"""Memory of a publication beside its payload."""
+
+SPACE_POLL_S = 0.01
 
 REDELIVERY_STATE_KEY = "front/unacknowledged"
 """Key under which a lane stores the state of `RedeliveryFilter`."""
@@ -210,6 +221,20 @@ class RedeliveryFilter:
             self._stored.pop(_mid(message), None)
 
 
+def _without_copies(
+    publications: Sequence[ReceivedPublication],
+) -> list[ReceivedPublication]:
+    """Without the redeliveries of others of these, from before a lost connection."""
+    found: set[RedeliveryMark] = set()
+    new: list[ReceivedPublication] = []
+    for each in publications:
+        mark = make_mark(each.incoming)
+        if not (each.incoming.is_duplicate and mark in found):
+            new.append(each)
+        found.add(mark)
+    return new
+
+
 def _mid(message: IncomingMessage) -> int:
     return message.delivery[1]
 
@@ -306,6 +331,8 @@ class Ingress(BaseConnectionHandler):
         self._redeliveries = RedeliveryFilter()
         self._retries = UrgentRetries()
         self._log_limit = LogLimit(clock)
+        self._stopping = threading.Event()
+        self._received_bytes = self._passed_bytes = 0
         session = Session(
             gateway_id,
             filters=((FORWARD_FILTER, 1), (FROM_FILTER, 1)),
@@ -332,11 +359,14 @@ class Ingress(BaseConnectionHandler):
         while (batch := self._inbox.next_batch(self._wait_s())) is not None:
             heartbeat()
             self._add_receipts(self._retries.retry(self._store))
-            self._process(batch)
+            stored = self._process(batch)
+            self._acknowledge(self._inbox.passed)
+            self._add_receipts(stored)
             self._send_receipts()
 
     def stop(self) -> None:
         """End `run`."""
+        self._stopping.set()
         self._connection.publish(self._offer_publication(is_away=True))
         self._connection.stop()
         self._inbox.close()
@@ -351,7 +381,13 @@ class Ingress(BaseConnectionHandler):
         log.warning("gateway's own broker is gone: %s", reason)
 
     def on_message(self, message: IncomingMessage) -> None:
+        """Add a message to the inbox; block the network thread while that is full."""
+        self._received_bytes += PUBLICATION_BYTES + len(message.payload)
         self._inbox.put(ReceivedPublication.parse(message))
+        while self._received_bytes - self._passed_bytes > MAX_INBOX_BYTES:
+            self._connection.send_heartbeat()
+            if self._stopping.wait(SPACE_POLL_S):
+                return
 
     def on_subscribed(self) -> None:
         # Not earlier: the broker discards messages that nothing subscribes to.
@@ -366,13 +402,20 @@ class Ingress(BaseConnectionHandler):
         waits_s = (self.receipts.wait_s(self._clock()), self._retries.wait_s(), IDLE_S)
         return min(wait_s for wait_s in waits_s if wait_s is not None)
 
-    def _process(self, batch: Sequence[ReceivedPublication]) -> None:
+    def _process(self, batch: Sequence[ReceivedPublication]) -> list[ParsedMessage]:
+        """Store a batch; return the messages that are on disk."""
         new = [p for p in batch if not self._redeliveries.is_stored(p.incoming)]
+        if any(p.incoming.is_duplicate for p in new):
+            new = _without_copies(new)
         parsed = [message for each in new for message in self._admit(each)]
-        stored = self._store(self.checks.identity_check.filter_genuine(parsed))
-        acknowledged = self._connection.acknowledge(*(p.incoming for p in batch))
+        return self._store(self.checks.identity_check.filter_genuine(parsed))
+
+    def _acknowledge(self, passed: Sequence[ReceivedPublication]) -> None:
+        acknowledged = self._connection.acknowledge(*(p.incoming for p in passed))
+        self._passed_bytes += sum(
+            PUBLICATION_BYTES + len(p.incoming.payload) for p in passed
+        )
         self._redeliveries.discard(acknowledged)
-        self._add_receipts(stored)
 
     def _admit(self, publication: ReceivedPublication) -> list[ParsedMessage]:
         """The messages in a publication, if its sender is within the rate limit."""

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from gateway_daemon.gateway.incoming import (
+    FULL_BATCH,
     GATHER_S,
     GATHERED_BATCH,
     MAX_BATCH,
@@ -40,6 +41,39 @@ def test_items_put_before_close_are_returned() -> None:
 
     assert queue.next_batch(5.0) == [1]
     assert queue.next_batch(5.0) is None
+
+
+def test_urgent_item_is_in_the_next_batch_and_acknowledged_in_its_place() -> None:
+    """Behind a backlog of several batches; that batch is small, to be stored soon."""
+    queue: BatchQueue[int] = BatchQueue(time.monotonic, lambda item: item < 0)
+    arrived = [*range(MAX_BATCH * 2), -1, *range(MAX_BATCH * 2, MAX_BATCH * 3), -2]
+    for item in arrived:
+        queue.put(item)
+
+    first = queue.next_batch(5.0) or []
+    passed = list(queue.passed)
+    batches = [first]
+    while len(passed) < len(arrived):
+        batches.append(queue.next_batch(5.0) or [])
+        passed += queue.passed
+        assert set(passed) <= {item for batch in batches for item in batch}
+
+    assert {-1, -2} <= set(first)
+    assert len(first) == FULL_BATCH + 2
+    assert passed == arrived
+    assert sorted(item for batch in batches for item in batch) == sorted(arrived)
+
+
+def test_batch_of_urgent_items_is_bounded_too() -> None:
+    """Those that do not fit are in the next one, each in one batch."""
+    queue: BatchQueue[int] = BatchQueue(time.monotonic, lambda _: True)
+    for number in range(MAX_BATCH * 2 + 1):
+        queue.put(number)
+
+    batches = [queue.next_batch(5.0) or [] for _ in range(3)]
+
+    assert [len(batch) for batch in batches] == [MAX_BATCH, MAX_BATCH, 1]
+    assert [n for batch in batches for n in batch] == list(range(MAX_BATCH * 2 + 1))
 
 
 @pytest.mark.parametrize("more", [("urgent",), ("routine",) * (GATHERED_BATCH - 1)])

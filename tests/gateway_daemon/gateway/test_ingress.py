@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Broker, wait_until
@@ -16,7 +17,11 @@ from edge_agent.uplink.rate_limit import RateLimiter
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.admission import IdentityCheck, SenderRateLimit
 from gateway_daemon.gateway.egress import Egress
-from gateway_daemon.gateway.ingress import AdmissionChecks, Ingress
+from gateway_daemon.gateway.ingress import (
+    PUBLICATION_BYTES,
+    AdmissionChecks,
+    Ingress,
+)
 from service_runtime.crash_guard import make_crash_guard
 from service_runtime.watchdog import LoopWatchdog, no_heartbeat
 from spatial_mqtt.connection import Connection
@@ -175,6 +180,70 @@ def test_retained_publication_is_forwarded_once(
     away = [b"%s %d" % (kind, n) for n in range(2) for kind in (b"away", b"QoS 0")]
     ends = [b"end %d" % n for n in range(3)]
     assert sorted(forwarded) == sorted([b"before the first session", *away, *ends])
+
+
+def test_urgent_message_that_overtook_is_stored_once_after_a_lost_link(
+    ingress: Ingress, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stored before those that came earlier, but acknowledged after them."""
+    monkeypatch.setattr("gateway_daemon.gateway.incoming.FULL_BATCH", 2)
+    _connect(ingress, monkeypatch)
+    routine = [b"routine %d" % number for number in range(5)]
+    for payload in routine:
+        client.publish("/forward/1/2", payload)
+    client.publish("/forward/1/2/pri5", b"urgent")
+    wait_until(lambda: ingress._inbox._arrived.qsize() == 6)  # noqa: SLF001
+
+    batch = ingress._inbox.next_batch(5.0) or []  # noqa: SLF001
+    passed = ingress._inbox.passed  # noqa: SLF001
+    ingress._process(batch)  # noqa: SLF001
+    ingress._acknowledge(passed)  # noqa: SLF001
+    first = [publication.incoming.payload for publication in batch]
+    _break_link(ingress)
+    # What is acknowledged on a dead connection arrives again.
+    wait_until(lambda: ingress._connection._generation > 1 and ingress.is_up)  # noqa: SLF001
+    threading.Thread(target=ingress.run, args=(no_heartbeat,), daemon=True).start()
+    client.publish("/forward/1/2", b"last")
+    wait_until(lambda: _stored(ingress) >= 7)
+
+    assert first == [*routine[:2], b"urgent"]
+    assert [each.incoming.payload for each in passed] == first[:2]
+    stored = ingress._lanes._lanes[None].queue.lease(100)  # noqa: SLF001
+    payloads = sorted(message.payload for message in stored)
+    assert payloads == sorted([*routine, b"urgent", b"last"])
+
+
+def test_full_inbox_leaves_publications_with_the_broker(
+    ingress: Ingress, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``max_inflight_messages 0`` Mosquitto ignores the receive maximum."""
+    limit_bytes = 5 * (PUBLICATION_BYTES + 100)
+    monkeypatch.setattr("gateway_daemon.gateway.ingress.MAX_INBOX_BYTES", limit_bytes)
+    _connect(ingress, monkeypatch)
+    for _ in range(50):
+        client.publish("/forward/1/2", b"." * 100)
+    waiting = ingress._inbox._arrived.qsize()  # noqa: SLF001
+    threading.Thread(target=ingress.run, args=(no_heartbeat,), daemon=True).start()
+    wait_until(lambda: _stored(ingress) == 50)
+
+    assert waiting <= 6
+
+
+def _connect(ingress: Ingress, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connect an ingress that does not run yet; `run` does not connect again."""
+    ingress._connection.start()  # noqa: SLF001
+    monkeypatch.setattr(ingress._connection, "start", lambda: None)  # noqa: SLF001
+    wait_until(lambda: ingress.is_up)
+
+
+def _break_link(ingress: Ingress) -> None:
+    """Close the socket once the broker has read the acknowledgements."""
+    paho = ingress._connection._client  # noqa: SLF001
+    assert paho is not None
+    token = ingress._connection.publish(Publication("after/acknowledgements", b""))  # noqa: SLF001
+    wait_until(lambda: token not in paho._unacknowledged)  # noqa: SLF001
+    sock: Any = paho.socket()
+    sock.close()
 
 
 def _run_once(ingress: Ingress, client: Client, last: bytes) -> list[bytes]:
