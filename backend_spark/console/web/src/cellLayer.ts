@@ -10,18 +10,17 @@ const EDGES_ZOOM = 9;
 const PATTERNS_ZOOM = 9.5;
 const CORNERS = 4;
 
-// An instance is a cell. Its triangles are corners 0 1 2 and 0 2 3; its edge is 0 1 2 3.
+// Four vertices of each cell. Drawing instances would cost more: software draws them singly.
+const TRIANGLES = [0, 1, 2, 0, 2, 3];
+const EDGES = [0, 1, 1, 2, 2, 3, 3, 0];
+
 const VERTEX = `#version 300 es
 uniform mat4 u_matrix;
-uniform bool u_edges;
-in vec4 a_first;
-in vec4 a_last;
+in vec2 a_place;
 in uint a_look;
 flat out uint v_look;
 void main() {
-  int at = u_edges ? gl_VertexID : gl_VertexID % 3 + (gl_VertexID > 3 ? 1 : 0);
-  vec2 place = at == 0 ? a_first.xy : at == 1 ? a_first.zw : at == 2 ? a_last.xy : a_last.zw;
-  gl_Position = u_matrix * vec4(place, 0.0, 1.0);
+  gl_Position = u_matrix * vec4(a_place, 0.0, 1.0);
   v_look = a_look;
 }`;
 
@@ -53,6 +52,7 @@ interface Drawing {
   vertices: WebGLVertexArrayObject;
   places: WebGLBuffer;
   looks: WebGLBuffer;
+  order: WebGLBuffer;
   table: WebGLTexture;
 }
 
@@ -90,11 +90,14 @@ export class CellLayer implements maplibre.CustomLayerInterface {
 
   // Level of each cell; 0 where there is none yet.
   setLevels(levels: number[]): void {
-    const cells = this.corners.length / (CORNERS * 2);
-    this.looks = new Uint8Array(cells);
-    this.looks.set(levels.slice(0, cells));
+    this.looks = new Uint8Array(this.cells * CORNERS);
+    for (let at = 0; at < this.looks.length; at++) this.looks[at] = levels[Math.floor(at / CORNERS)] ?? 0;
     this.isChanged = true;
     this.map?.triggerRepaint();
+  }
+
+  private get cells(): number {
+    return this.corners.length / (CORNERS * 2);
   }
 
   // Number of the cell at a place; -1 without one.
@@ -102,7 +105,7 @@ export class CellLayer implements maplibre.CustomLayerInterface {
     const [east, south] = mercator(place.lng * 1e6, place.lat * 1e6);
     const x = east - this.origin[0];
     const y = south - this.origin[1];
-    for (let cell = 0; cell < this.looks.length; cell++) if (this.isInside(cell * CORNERS * 2, x, y)) return cell;
+    for (let cell = 0; cell < this.cells; cell++) if (this.isInside(cell * CORNERS * 2, x, y)) return cell;
     return -1;
   }
 
@@ -128,13 +131,13 @@ export class CellLayer implements maplibre.CustomLayerInterface {
     const { map } = this;
     if (!map) return;
     const drawing = (this.drawing ??= this.prepare(gl));
+    gl.bindVertexArray(drawing.vertices);
     this.upload(gl, drawing);
     const matrix = moved(defaultProjectionData.mainMatrix, this.origin);
     const at = (name: string) => gl.getUniformLocation(drawing.program, name);
     const zoom = map.getZoom();
     const ratio = map.getPixelRatio();
     gl.useProgram(drawing.program);
-    gl.bindVertexArray(drawing.vertices);
     gl.activeTexture(gl.TEXTURE0);
     gl.bindTexture(gl.TEXTURE_2D, drawing.table);
     gl.uniform1i(at("u_looks"), 0);
@@ -145,10 +148,10 @@ export class CellLayer implements maplibre.CustomLayerInterface {
     gl.uniform2f(at("u_anchor"), onScreen(0, gl.drawingBufferWidth), onScreen(1, gl.drawingBufferHeight));
     gl.uniform1i(at("u_patterns"), Number(zoom >= PATTERNS_ZOOM));
     gl.uniform1i(at("u_edges"), 0);
-    gl.drawArraysInstanced(gl.TRIANGLES, 0, 6, this.looks.length);
+    gl.drawElements(gl.TRIANGLES, this.cells * TRIANGLES.length, gl.UNSIGNED_INT, 0);
     if (zoom >= EDGES_ZOOM) {
       gl.uniform1i(at("u_edges"), 1);
-      gl.drawArraysInstanced(gl.LINE_LOOP, 0, CORNERS, this.looks.length);
+      gl.drawElements(gl.LINES, this.cells * EDGES.length, gl.UNSIGNED_INT, this.cells * TRIANGLES.length * 4);
     }
     gl.bindVertexArray(null);
   }
@@ -159,25 +162,26 @@ export class CellLayer implements maplibre.CustomLayerInterface {
     gl.bindVertexArray(vertices);
     const program = link(gl);
     const places = buffer(gl);
-    for (const [part, name] of ["a_first", "a_last"].entries()) {
-      const at = gl.getAttribLocation(program, name);
-      gl.enableVertexAttribArray(at);
-      gl.vertexAttribPointer(at, 4, gl.FLOAT, false, 32, part * 16);
-      gl.vertexAttribDivisor(at, 1);
-    }
+    const place = gl.getAttribLocation(program, "a_place");
+    gl.enableVertexAttribArray(place);
+    gl.vertexAttribPointer(place, 2, gl.FLOAT, false, 0, 0);
     const looks = buffer(gl);
     const at = gl.getAttribLocation(program, "a_look");
     gl.enableVertexAttribArray(at);
-    gl.vertexAttribIPointer(at, 1, gl.UNSIGNED_BYTE, 1, 0);
-    gl.vertexAttribDivisor(at, 1);
+    gl.vertexAttribIPointer(at, 1, gl.UNSIGNED_BYTE, 0, 0);
+    const order = gl.createBuffer();
+    gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, order);
     this.isMoved = this.isChanged = true;
-    return { program, vertices, places, looks, table: lookTable(gl, this.hasGround) };
+    return { program, vertices, places, looks, order, table: lookTable(gl, this.hasGround) };
   }
 
-  private upload(gl: WebGL2RenderingContext, { places, looks }: Drawing): void {
+  private upload(gl: WebGL2RenderingContext, { places, looks, order }: Drawing): void {
     if (this.isMoved) {
       gl.bindBuffer(gl.ARRAY_BUFFER, places);
       gl.bufferData(gl.ARRAY_BUFFER, this.corners, gl.STATIC_DRAW);
+      const vertices = [TRIANGLES, EDGES].flatMap((shape) => Array.from({ length: this.cells }, (_, cell) => shape.map((at) => cell * CORNERS + at)).flat());
+      gl.bindBuffer(gl.ELEMENT_ARRAY_BUFFER, order);
+      gl.bufferData(gl.ELEMENT_ARRAY_BUFFER, Uint32Array.from(vertices), gl.STATIC_DRAW);
     }
     if (this.isChanged) {
       gl.bindBuffer(gl.ARRAY_BUFFER, looks);
