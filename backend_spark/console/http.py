@@ -1,5 +1,7 @@
 """HTTP of the console: JSON answers and bodies, proxies, security headers."""
 
+import gzip
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -30,6 +32,9 @@ SECURITY_HEADERS: Final = {
 
 STRICT_TRANSPORT: Final = {"Strict-Transport-Security": "max-age=31536000"}
 """Over https: browsers do not use http for a year."""
+
+COMPRESSION: Final = 6
+"""Of `Packed`; twice the time of level 3, and 8 % smaller."""
 
 MAX_PROBLEM_CHARS: Final = 250
 MAX_BODY_BYTES: Final = 64 * 1024
@@ -112,6 +117,45 @@ def encoded_response(encoded: bytes, status: int = 200) -> Response:
         media_type="application/json",
         headers={"Cache-Control": "no-store"},
     )
+
+
+class Packed:
+    """Content that is compressed once for all answers.
+
+    Args:
+        content: Uncompressed.
+        media_type: Its type.
+        is_kept: Whether browsers may keep it, and ask whether it has changed.
+    """
+
+    def __init__(
+        self, content: bytes, media_type: str, *, is_kept: bool = True
+    ) -> None:
+        self._packed = gzip.compress(content, COMPRESSION, mtime=0)
+        self._media_type = media_type
+        self._headers = {
+            "Cache-Control": "no-cache" if is_kept else "no-store",
+            "Vary": "Accept-Encoding",
+        }
+        if is_kept:
+            self._headers["ETag"] = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+    @property
+    def content(self) -> bytes:
+        """Uncompressed."""
+        return gzip.decompress(self._packed)
+
+    def response(self, request: Request) -> Response:
+        """The answer to a request."""
+        headers = dict(self._headers)
+        etag = headers.get("ETag")
+        if etag is not None and etag in request.headers.get("If-None-Match", ""):
+            return Response(status_code=304, headers=headers)
+        is_packed = "gzip" in request.headers.get("Accept-Encoding", "")
+        if is_packed:
+            headers["Content-Encoding"] = "gzip"
+        content = self._packed if is_packed else self.content
+        return Response(content, media_type=self._media_type, headers=headers)
 
 
 def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:

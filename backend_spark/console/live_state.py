@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from backend_spark.console import level_grid, nodes
 from backend_spark.console.events import OpenEvents
+from backend_spark.console.http import Packed
 from backend_spark.console.level_grid import LatestRow, LevelGrid, severity
 from backend_spark.console.level_runs import (
     LevelRuns,
@@ -239,7 +240,7 @@ class LiveState:
         self._runs = LevelRuns(DeltaTables(self.tables))
         self._runs_of: object = None
         self._nodes_json = b""
-        self._cells_json: tuple[int, bytes] = (-1, b"")
+        self._cells_json: tuple[int, Packed | None] = (-1, None)
         self._cached_now: tuple[object, dict[str, Any]] = (None, {})
         levels = _columns(LEVELS, level_grid.COLUMNS)
         self._levels = TableFeed(self.tables / "levels", levels)
@@ -345,12 +346,13 @@ class LiveState:
             return self.grid.end_s
         return int(self.clock() // STEP_S * STEP_S)
 
-    def cells_json(self) -> bytes:
+    def cells_json(self) -> Packed:
         """`cells` as JSON, encoded once for each `geometry`."""
         geometry, encoded = self._cells_json
-        if geometry != self.geometry:
+        if encoded is None or geometry != self.geometry:
             cells = self.cells()
-            encoded = msgspec.json.encode(cells)
+            content = msgspec.json.encode(cells)
+            encoded = Packed(content, "application/json", is_kept=False)
             self._cells_json = cells["geometry"], encoded
         return encoded
 

@@ -45,9 +45,9 @@ router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
 
 @router.get("/cells")
-def cells(services: Services) -> Response:
+def cells(request: Request, services: Services) -> Response:
     """Tokens and corners of all cells."""
-    return encoded_response(services.live_state.cells_json())
+    return services.live_state.cells_json().response(request)
 
 
 @router.get("/nodes")

@@ -322,7 +322,7 @@ def test_cells_are_those_of_the_snapshot_while_a_refresh_goes_on(
     known: list[tuple[int, int]] = []
 
     def update(*_: object) -> None:
-        cells = json.loads(live_state.cells_json())
+        cells = json.loads(live_state.cells_json().content)
         known.append((cells["geometry"], len(cells["tokens"])))
 
     before = live_state.geometry

@@ -159,3 +159,58 @@ def test_damaged_address_opens_the_present(
     assert text(driver, ".slider output").startswith("Now")
     assert find(driver, "[data-tab=map]").get_attribute("aria-current") == "true"
     no_problems(driver)
+
+
+DRAWN_LEVELS = """
+const colours = arguments[0];
+dispatchEvent(new Event("beforeprint"));
+const canvas = document.querySelector(".print-map");
+const { width, height } = canvas;
+const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+const found = new Set();
+for (let at = 0; at < data.length; at += 4)
+  for (const [level, colour] of Object.entries(colours))
+    if (colour.every((value, part) => Math.abs(value - data[at + part]) < 6))
+      found.add(level);
+return [...found].sort();
+"""
+GROUND = (233, 238, 242)
+LEVEL_COLOURS = {2: (242, 231, 0), 3: (255, 40, 0), 4: (170, 0, 170), 5: (12, 0, 12)}
+OPACITY = 0.92
+
+
+def drawn_levels(driver: Chrome) -> list[str]:
+    """Levels from 2 on whose colour is on the map."""
+    colours = {
+        level: [
+            OPACITY * part + (1 - OPACITY) * below
+            for part, below in zip(colour, GROUND, strict=True)
+        ]
+        for level, colour in LEVEL_COLOURS.items()
+    }
+    found: list[str] = driver.execute_script(DRAWN_LEVELS, colours)
+    return found
+
+
+def test_map_shows_the_levels_also_after_its_context_was_lost(
+    console: str, driver: Chrome
+) -> None:
+    """A browser takes the context of WebGL from a page when it lacks memory."""
+    shown(driver, console)
+    counts = "[...document.querySelectorAll('.counts li')]"
+    listed = f"return {counts}.filter((li) => li.innerText.trim().match(/[1-9]\\d*$/))"
+    looks = driver.execute_script(f"{listed}.map((li) => li.dataset.look)")
+    expected = sorted(set(looks) & {str(level) for level in LEVEL_COLOURS})
+
+    assert expected
+    assert drawn_levels(driver) == expected
+    idle = map_data(driver)["idle"]
+    driver.execute_script("""
+    const canvas = document.querySelector(".map canvas.maplibregl-canvas");
+    const context = canvas.getContext("webgl2").getExtension("WEBGL_lose_context");
+    canvas.addEventListener("webglcontextlost",
+      () => setTimeout(() => context.restoreContext()), { once: true });
+    context.loseContext();
+    """)
+    wait_until(lambda: map_data(driver)["idle"] != idle)
+    wait_until(lambda: drawn_levels(driver) == expected)

@@ -72,7 +72,8 @@ function vectorLayers(source: string, name: string): Layer[] {
 }
 
 // Levels stay the strongest colours above a ground. Calm cells show the landscape.
-export function levelOpacity(ground: boolean): unknown {
+export function levelOpacity(ground: boolean, look: number): number {
   if (!ground) return 0.92;
-  return ["match", ["get", "look"], 1, 0.35, [0, 6, 11], 0.6, 0.88];
+  if (look === 1) return 0.35;
+  return [0, 6, 11].includes(look) ? 0.6 : 0.88;
 }

@@ -38,6 +38,8 @@ async function start(): Promise<void> {
 
 function show(session: Session): void {
   const state = new State();
+  // Its answer is on the way while the page is built.
+  state.listen();
   const openNode = (id: string) => void showNode(id);
   const map = new LevelMap(state, session, openNode);
   const overview = new Overview(state);
@@ -74,7 +76,6 @@ function show(session: Session): void {
   map.whenDrawn(() => slider.prepare());
   new Overlays(map, session);
   followAddress(state, map);
-  state.listen();
   addEventListener("yamamori-login", () => (state.close(), location.reload()), { once: true });
 }
 

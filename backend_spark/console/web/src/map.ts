@@ -3,10 +3,11 @@ import * as maplibre from "maplibre-gl";
 
 import { el } from "./dom";
 import type { Gateway } from "./types";
-import { COLOURS, LEVELS_BY_SEVERITY, gatewayIcon, patternTile } from "./levelPatterns";
+import { CellLayer, boundsOf } from "./cellLayer";
+import { gatewayIcon } from "./levelPatterns";
 import { allPlaces, cellName, fetchNodes, fetchPlaces, placesIn } from "./cellNames";
 import { get } from "./api";
-import { groundStyle, hasGround, levelOpacity } from "./ground";
+import { groundStyle, hasGround } from "./ground";
 import type { Session } from "./api";
 import type { State } from "./state";
 import { formatAgo, severity, t, type Key } from "./i18n";
@@ -20,8 +21,7 @@ const REFRESH_MS = 60_000;
 const PLACE_ZOOM = 14;
 // Around the cells, where the map has its controls.
 const FREE = { top: 40, right: 60, bottom: 80, left: 40 };
-// Share of the cells.
-const MANY = 0.2;
+const MAX_FIT_ZOOM = 14;
 
 export interface MapPosition {
   latitude: number;
@@ -36,9 +36,11 @@ export class LevelMap {
   private ready = false;
   private frame = 0;
   private gateways: Gateway[] = [];
-  // Cells that are drawn, and their levels.
+  private readonly layer: CellLayer;
+  // Cells that are drawn.
   private drawn: string[] | null = null;
-  private looks: number[] = [];
+  // What waits for the first picture, so that nothing delays the levels; null after it.
+  private waiting: (() => void)[] | null = [];
   // Cells whose names are drawn.
   private named: string[] | null = null;
   private names = "";
@@ -48,19 +50,31 @@ export class LevelMap {
     private readonly session: Session,
     private readonly openNode: (id: string) => void,
   ) {
+    this.layer = new CellLayer(hasGround(session));
     state.addEventListener("cells", () => this.scheduleDraw());
     state.addEventListener("levels", () => this.scheduleDraw());
     state.addEventListener("selected", () => this.drawSelection());
     state.addEventListener("replay", () => this.onReplay());
   }
 
+  // With the first cells, so that the first picture shows them; or without an answer.
   start(): void {
+    let isOpen = false;
+    const once = () => {
+      if (!isOpen) this.open();
+      isOpen = true;
+    };
+    for (const name of ["cells", "now"]) this.state.addEventListener(name, once, { once: true });
+  }
+
+  private open(): void {
+    const bounds = boundsOf(this.state.cells.corners);
+    this.fitted = bounds !== null;
     try {
       this.map = new maplibre.Map({
         container: this.box,
         style: groundStyle(this.session),
-        center: [134, 34.5],
-        zoom: 6,
+        ...(bounds ? { bounds, fitBoundsOptions: { padding: FREE, maxZoom: MAX_FIT_ZOOM } } : { center: [134, 34.5] as [number, number], zoom: 6 }),
         maxZoom: 17,
         attributionControl: hasGround(this.session) ? { compact: false } : false,
         fadeDuration: 0,
@@ -75,7 +89,10 @@ export class LevelMap {
     this.map.addControl(new maplibre.NavigationControl({ showCompass: false }), "top-right");
     this.map.addControl(new maplibre.ScaleControl({}), "bottom-right");
     this.map.touchZoomRotate.disableRotation();
-    this.map.on("load", () => this.addLayers());
+    this.map.once("style.load", () => this.addCells());
+    // The map does not restore this layer with its context.
+    this.map.on("webglcontextrestored", () => this.map?.once("idle", () => this.addCells()));
+    this.map.on("idle", () => this.onIdle());
     addEventListener("beforeprint", () => this.copyForPrint());
   }
 
@@ -90,25 +107,18 @@ export class LevelMap {
     this.box.append(copy);
   }
 
-  private addLayers(): void {
-    const map = this.map;
-    if (!map) return;
-    for (const look of LEVELS_BY_SEVERITY) map.addImage(`look${look}`, patternTile(look, false), { pixelRatio: 1 });
+  private addCells(): void {
+    const later = this.map?.getLayersOrder().find((id) => id === "nodes" || id.startsWith("overlay-"));
+    this.map?.addLayer(this.layer, later);
+    this.ready = true;
+    this.draw();
+  }
+
+  // All other layers than the ground and the cells.
+  private addLayers(map: maplibre.Map): void {
     const empty = { type: "FeatureCollection" as const, features: [] };
     for (const state of GATEWAY_STATES) map.addImage(`gateway-${state}`, gatewayIcon(state));
-    for (const id of ["cells", "mark", "nodes", "gateways", "names"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
-    const colour = ["match", ["get", "look"], ...LEVELS_BY_SEVERITY.flatMap((look) => [look, COLOURS[look]]), "#fff"];
-    const opacity = levelOpacity(hasGround(this.session));
-    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": opacity as never, "fill-antialias": false } });
-    map.addLayer({
-      id: "patterns",
-      type: "fill",
-      source: "cells",
-      minzoom: 9.5,
-      filter: ["!=", ["get", "look"], 1],
-      paint: { "fill-pattern": ["concat", "look", ["to-string", ["get", "look"]]] as never, "fill-antialias": false },
-    });
-    map.addLayer({ id: "edges", type: "line", source: "cells", minzoom: 9, paint: { "line-color": "#7d8b99", "line-width": 0.6 } });
+    for (const id of ["mark", "nodes", "gateways", "names"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
     map.addLayer({
       id: "nodes",
       type: "circle",
@@ -133,13 +143,12 @@ export class LevelMap {
     });
     map.addLayer({ id: "mark", type: "line", source: "mark", paint: { "line-color": "#00a2ff", "line-width": 4 } });
     this.listen(map);
-    this.ready = true;
-    this.draw();
+    this.drawSelection();
+    this.onReplay();
   }
 
-  // Once the first picture is there, so that nothing delays the levels.
   whenDrawn(run: () => void): void {
-    this.map?.once("idle", run);
+    this.waiting?.push(run);
   }
 
   // Layers of one source, below another layer.
@@ -187,26 +196,30 @@ export class LevelMap {
 
   private listen(map: maplibre.Map): void {
     map.on("click", (event) => {
-      const found = map.queryRenderedFeatures(event.point, { layers: ["gateways", "nodes", "cells"] })[0];
-      if (!found) return;
-      if (found.layer.id === "gateways") this.showGateway(String(found.properties["id"]));
-      else if (found.layer.id === "nodes") this.openNode(String(found.properties["id"]));
-      else this.state.select(String(found.properties["token"]));
+      const found = map.queryRenderedFeatures(event.point, { layers: ["gateways", "nodes"] })[0];
+      const token = this.state.cells.tokens[this.layer.at(event.lngLat)];
+      if (found?.layer.id === "gateways") this.showGateway(String(found.properties["id"]));
+      else if (found) this.openNode(String(found.properties["id"]));
+      else if (token) this.state.select(token);
     });
-    for (const layer of ["cells", "nodes", "gateways"]) {
-      map.on("mouseenter", layer, () => (map.getCanvas().style.cursor = "pointer"));
-      map.on("mouseleave", layer, () => (map.getCanvas().style.cursor = ""));
-    }
+    map.on("mousemove", (event) => {
+      const isOver = this.layer.at(event.lngLat) >= 0 || map.queryRenderedFeatures(event.point, { layers: ["gateways", "nodes"] }).length > 0;
+      map.getCanvas().style.cursor = isOver ? "pointer" : "";
+    });
     map.on("moveend", () => this.box.dispatchEvent(new Event("moved")));
-    map.on("idle", () => {
-      this.box.dataset["idle"] = performance.now().toFixed(0);
-      const drawn = this.box.dataset["cells"];
-      if (drawn && drawn !== "0" && !this.box.dataset["shownMs"]) {
-        this.box.dataset["shownMs"] = performance.now().toFixed(0);
-        this.drawNodesAndGateways();
-        setInterval(() => document.hidden || this.drawNodesAndGateways(), REFRESH_MS);
-      }
-    });
+  }
+
+  private onIdle(): void {
+    const { dataset } = this.box;
+    dataset["idle"] = performance.now().toFixed(0);
+    const { waiting } = this;
+    this.waiting = null;
+    if (waiting && this.map) this.addLayers(this.map);
+    waiting?.forEach((run) => run());
+    if (!dataset["cells"] || dataset["cells"] === "0" || dataset["shownMs"]) return;
+    dataset["shownMs"] = dataset["idle"];
+    this.drawNodesAndGateways();
+    setInterval(() => document.hidden || this.drawNodesAndGateways(), REFRESH_MS);
   }
 
   private drawNodesAndGateways(): void {
@@ -223,31 +236,12 @@ export class LevelMap {
     // A replay without cells clears the map, so that the present is not shown as the past.
     if (!this.ready || !(tokens.length || this.state.replay)) return;
     if (!this.fitted) this.fit();
-    this.drawLevels(tokens, corners, this.state.levels());
+    if (this.drawn !== tokens) this.layer.setCells(corners);
+    this.drawn = tokens;
+    this.layer.setLevels(this.state.levels());
     this.box.dataset["cells"] = String(tokens.length);
     if (this.named !== tokens) this.drawNames();
     this.drawSelection();
-  }
-
-  // Cells are sent to the map's worker once, afterwards levels that have changed; many
-  // changes cost more than all cells.
-  private drawLevels(tokens: string[], corners: number[][], levels: number[]): void {
-    const before = this.looks;
-    this.looks = levels.slice();
-    const changed = this.drawn === tokens ? tokens.flatMap((_, id) => (levels[id] === before[id] ? [] : [id])) : tokens.map((_, id) => id);
-    if (changed.length < MANY * tokens.length) {
-      const update = changed.map((id) => ({ id, addOrUpdateProperties: [{ key: "look", value: levels[id] ?? 0 }] }));
-      if (update.length) void this.source("cells")?.updateData({ update });
-      return;
-    }
-    this.drawn = tokens;
-    const features = tokens.map((token, id) => ({
-      type: "Feature" as const,
-      id,
-      properties: { token, look: levels[id] ?? 0 },
-      geometry: { type: "Polygon" as const, coordinates: [ring(corners[id] ?? [])] },
-    }));
-    this.source("cells")?.setData({ type: "FeatureCollection", features });
   }
 
   // Names of places; where they collide, that of the highest level is drawn.
@@ -276,10 +270,9 @@ export class LevelMap {
   }
 
   fit(): void {
-    const bounds = new maplibre.LngLatBounds();
-    for (const corner of this.state.cells.corners) for (const [x, y] of ring(corner)) bounds.extend([x, y]);
-    if (bounds.isEmpty()) return;
-    this.map?.fitBounds(bounds, { padding: FREE, maxZoom: 14, animate: false });
+    const bounds = boundsOf(this.state.cells.corners);
+    if (!bounds) return;
+    this.map?.fitBounds(bounds, { padding: FREE, maxZoom: MAX_FIT_ZOOM, animate: false });
     this.fitted = true;
   }
 
